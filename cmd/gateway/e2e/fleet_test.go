@@ -1,0 +1,375 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// fleet is a gateway and its workers on loopback sockets, with the event bus
+// in memory and no registry: the roster is told of the workers by hand.
+type fleet struct {
+	t       *testing.T
+	url     string
+	gateway *stack.Gateway
+	workers map[string]*worker
+	bus     *events.MemoryBus
+	logs    *logBuffer
+	reg     *prometheus.Registry
+	group   sync.WaitGroup
+}
+
+// worker is one simulated worker that can be stopped by itself.
+type worker struct {
+	*stack.Worker
+	kill func() // ends it at once, connections and all
+	done chan struct{}
+}
+
+// options change a fleet from two prefill and two decode workers at a speed-up
+// of 20.
+type options struct {
+	prefill, decode, both int
+	speedup               float64
+	modelInput            string
+	worker                func(c *stack.WorkerConfig)
+	gateway               func(c *stack.GatewayConfig)
+	logLevel              slog.Level
+}
+
+func gatewayConfig() stack.GatewayConfig {
+	base := router.DefaultConfig()
+	base.Seed = 1
+	c := stack.GatewayConfig{
+		Edge: edge.DefaultConfig(),
+		Flow: handoff.Config{DecodeFallback: true, Queue: queue.DefaultConfig()},
+		Routers: map[pools.Role]router.Config{
+			pools.Prefill: base.For(pools.Prefill), pools.Decode: base.For(pools.Decode), pools.Both: base.For(pools.Both),
+		},
+		TokenizerCacheBytes: 16 << 20,
+		Drain:               5 * time.Second,
+	}
+	c.Edge.Host, c.Edge.Port = "127.0.0.1", 0
+	return c
+}
+
+func newFleet(t *testing.T, o options) *fleet {
+	t.Helper()
+	if o.prefill+o.decode+o.both == 0 {
+		o.prefill, o.decode = 2, 2
+	}
+	if o.speedup == 0 {
+		o.speedup = 20
+	}
+	f := &fleet{t: t, workers: map[string]*worker{}, bus: events.NewMemoryBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+	log := slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: o.logLevel}))
+	cfg := gatewayConfig()
+	if o.gateway != nil {
+		o.gateway(&cfg)
+	}
+	var err error
+	if f.gateway, err = stack.NewGateway(cfg, stack.Links{Bus: f.bus}, log, f.reg); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := f.gateway.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.url = "http://" + addr.String()
+	ctx, cancel := context.WithCancel(context.Background())
+	f.group.Go(func() {
+		if err := f.gateway.Run(ctx); err != nil {
+			t.Errorf("gateway: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		for _, w := range f.workers {
+			w.kill()
+		}
+		f.group.Wait()
+		f.bus.Close()
+		http.DefaultClient.CloseIdleConnections()
+		if t.Failed() {
+			t.Logf("gateway's log:\n%s", f.logs)
+		}
+	})
+	for role, n := range map[pools.Role]int{pools.Prefill: o.prefill, pools.Decode: o.decode, pools.Both: o.both} {
+		for i := range n {
+			f.start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
+		}
+	}
+	f.eventually("the fleet is healthy", func() bool { return f.status("/health") == http.StatusOK })
+	f.eventually("every worker's cache is known", func() bool {
+		var report struct {
+			Events map[string][]struct{ State string } `json:"kv_events"`
+		}
+		f.get("/workers", &report)
+		live := 0
+		for _, pool := range report.Events {
+			for _, source := range pool {
+				if source.State == "live" {
+					live++
+				}
+			}
+		}
+		return live == o.prefill+o.decode+o.both
+	})
+	return f
+}
+
+// start adds a worker and tells the roster.
+func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
+	f.t.Helper()
+	cfg := stack.WorkerConfig{
+		Engine: engine.Config{Role: string(role), ID: id, Speedup: o.speedup},
+		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
+	}
+	if o.modelInput != "" {
+		cfg.ModelInput = o.modelInput
+	}
+	if o.worker != nil {
+		o.worker(&cfg)
+	}
+	w, err := stack.NewWorker(cfg, stack.Links{Bus: f.bus}, log)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	running := &worker{Worker: w, done: make(chan struct{})}
+	running.kill = func() {
+		w.Cut()
+		cancel()
+		<-running.done
+	}
+	f.workers[id] = running
+	f.group.Go(func() {
+		defer close(running.done)
+		_ = w.Run(ctx) // a cut worker's listeners fail
+	})
+	if err := f.gateway.Roster.Put(w.Record()); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// eventually waits for a condition.
+func (f *fleet) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("never came true: %s", what)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// get reads a JSON answer.
+func (f *fleet) get(path string, into any) {
+	f.t.Helper()
+	res, err := http.Get(f.url + path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
+		f.t.Fatalf("%s: %v", path, err)
+	}
+}
+
+func (f *fleet) status(path string) int {
+	res, err := http.Get(f.url + path)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}
+
+// answer is what came back on one request.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	events []string // data of a stream's events, in order
+}
+
+// post sends a body and reads the whole answer.
+func (f *fleet) post(path, body string) answer {
+	f.t.Helper()
+	a, err := f.try(context.Background(), path, body, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return a
+}
+
+// try sends a body; each is called with every event as it comes.
+func (f *fleet) try(ctx context.Context, path, body string, each func(data string)) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	a := answer{status: res.StatusCode, header: res.Header}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		a.body, err = io.ReadAll(res.Body)
+		return a, err
+	}
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			a.events = append(a.events, data)
+			if each != nil {
+				each(data)
+			}
+		}
+	}
+	return a, lines.Err()
+}
+
+// chunk is the part of a stream's event, or of a whole answer, that the tests
+// look at, for both endpoints.
+type chunk struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Index        int     `json:"index"`
+		Text         string  `json:"text"`
+		FinishReason *string `json:"finish_reason"`
+		Delta        struct{ Role, Content string }
+		Message      struct{ Role, Content string }
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+		Total      int `json:"total_tokens"`
+		Details    *struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+	Nvext *struct {
+		WorkerID *struct {
+			Prefill string `json:"prefill_worker_id"`
+			Decode  string `json:"decode_worker_id"`
+		} `json:"worker_id"`
+		Timing map[string]float64 `json:"timing"`
+	} `json:"nvext"`
+	Error *failure `json:"error"`
+}
+
+// failure is the one shape of errors.
+type failure struct {
+	Message   string  `json:"message"`
+	Type      string  `json:"type"`
+	Code      *string `json:"code"`
+	Param     *string `json:"param"`
+	RequestID string  `json:"request_id"`
+}
+
+// parse reads one JSON object.
+func (f *fleet) parse(data []byte) chunk {
+	f.t.Helper()
+	var c chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		f.t.Fatalf("%v in %q", err, data)
+	}
+	return c
+}
+
+// text puts a stream's or an answer's text together.
+func (f *fleet) text(a answer) string {
+	f.t.Helper()
+	var out strings.Builder
+	add := func(c chunk) {
+		for _, ch := range c.Choices {
+			out.WriteString(ch.Text + ch.Delta.Content + ch.Message.Content)
+		}
+	}
+	if a.events == nil {
+		add(f.parse(a.body))
+	}
+	for _, e := range a.events {
+		if e != "[DONE]" {
+			add(f.parse([]byte(e)))
+		}
+	}
+	return out.String()
+}
+
+// idle waits until nobody holds anything: the gateway's bookings and the
+// engines' own books.
+func (f *fleet) idle() {
+	f.t.Helper()
+	f.eventually("all books are zero", func() bool { return f.books() == "" })
+}
+
+// books says what is still held, empty for nothing.
+func (f *fleet) books() string {
+	var held []string
+	for _, p := range f.gateway.Flow.Report() {
+		for _, w := range p.Workers {
+			if w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
+				held = append(held, fmt.Sprintf("%s: %d blocks, %d tokens, %d requests booked", w.ID, w.ActiveBlocks, w.PrefillTokens, w.Requests))
+			}
+		}
+	}
+	for id, w := range f.workers {
+		select {
+		case <-w.done:
+			continue
+		default:
+		}
+		b := w.Books()
+		if b.Running+b.Waiting+b.Transferring+len(b.Pinned) != 0 {
+			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned", id, b.Running, b.Waiting, b.Transferring, len(b.Pinned)))
+		}
+	}
+	return strings.Join(held, "; ")
+}
+
+// logBuffer is a log that several goroutines write to.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

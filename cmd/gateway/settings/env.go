@@ -1,0 +1,84 @@
+package settings
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// environment is what the environment says.
+type environment struct {
+	tandem, dyn []assignment
+	config      string // TANDEM_CONFIG
+}
+
+// serviceLink matches the variables that Kubernetes puts into every container
+// of a namespace for a Service whose name begins with "tandem". Nobody set
+// them, so they are not refused. The short form, TANDEM_PORT=tcp://…, is told
+// by its value.
+var serviceLink = regexp.MustCompile(`^TANDEM_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
+
+// readEnviron reads the variables that begin with our two prefixes, in the order
+// of their names, so that the same environment always gives the same errors.
+func (s *Set) readEnviron(environ []string) (env environment, problems []error) {
+	environ = slices.Clone(environ)
+	slices.SortStableFunc(environ, func(a, b string) int {
+		ka, _, _ := strings.Cut(a, "=")
+		kb, _, _ := strings.Cut(b, "=")
+		return cmp.Compare(ka, kb)
+	})
+	for _, entry := range environ {
+		key, text, _ := strings.Cut(entry, "=")
+		if text == "" {
+			continue
+		}
+		if suffix, ok := strings.CutPrefix(key, tandemPrefix); ok {
+			a, err := s.readTandem(key, suffix, text, &env)
+			if err != nil {
+				problems = append(problems, &Error{Where: clip(key), Err: err})
+			}
+			if a != nil {
+				env.tandem = append(env.tandem, *a)
+			}
+		}
+		if suffix, ok := strings.CutPrefix(key, dynPrefix); ok {
+			if row := s.fromEnv(suffix); row != nil {
+				env.dyn = append(env.dyn, assign(row, kebab(suffix), key, "env "+key, text))
+			}
+		}
+	}
+	return env, problems
+}
+
+// readTandem reads one TANDEM_ variable: ours, another command's, nobody's.
+func (s *Set) readTandem(key, suffix, text string, env *environment) (*assignment, error) {
+	if row := s.fromEnv(suffix); row != nil {
+		a := assign(row, kebab(suffix), key, "env "+key, text)
+		return &a, nil
+	}
+	switch {
+	case suffix == envSuffix(configName):
+		env.config = text
+		return nil, nil
+	case envSuffix(kebab(suffix)) == suffix && s.elsewhere(kebab(suffix)), linked(key, text):
+		return nil, nil
+	}
+	return nil, unknown(kebab(suffix), s.names(), func(n string) string { return tandemPrefix + envSuffix(n) })
+}
+
+// fromEnv finds the row of a variable's name without its prefix, which is
+// upper case.
+func (s *Set) fromEnv(suffix string) *Setting {
+	if envSuffix(suffix) != suffix {
+		return nil
+	}
+	return s.byName[kebab(suffix)]
+}
+
+// linked reports whether Kubernetes made the variable.
+func linked(key, text string) bool {
+	scheme, _, ok := strings.Cut(text, "://")
+	return serviceLink.MatchString(key) ||
+		strings.HasSuffix(key, "_PORT") && ok && slices.Contains([]string{"tcp", "udp", "sctp"}, scheme)
+}

@@ -1,0 +1,26 @@
+package settings
+
+import "time"
+
+// Faults is what is done when a worker fails.
+type Faults struct {
+	PrefillTimeout time.Duration `setting:"prefill-timeout"` // 0: from the prediction
+	DecodeFallback bool          `setting:"decode-fallback"`
+}
+
+// FaultsGroup is the table that fills [Faults].
+func FaultsGroup() Group {
+	return Group{Title: "Faults", Settings: []Setting{
+		{
+			Name: "prefill-timeout", Kind: Duration, Default: "0s", Min: "0s",
+			Help: "How long a prefill may take before it is tried on another worker. 0 is automatic: the greater of 30s and five times " +
+				"the prediction, which is the uncached tokens booked on the worker over the rate it was seen to prefill at. " +
+				"Shorter leaves a stuck worker sooner; too short prefills long prompts twice.",
+		},
+		{
+			Name: "decode-fallback", Kind: Bool, Default: "true",
+			Help: "Off: when no prefill worker is left, answer 503. On, a decode worker with room does the prefill itself: " +
+				"the request is answered, and the streams beside it stutter meanwhile.",
+		},
+	}}
+}

@@ -1,0 +1,302 @@
+package settings
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// choices stand for what the router and the queue register.
+var choices = Choices{
+	RouterModes:   []Choice{{"kv", "cost"}, {"round-robin", "in turn"}, {"random", "by lot"}, {"least-loaded", "fewest"}},
+	QueuePolicies: []Choice{{"fcfs", "first"}, {"wspt", "shortest"}, {"lcfs", "last"}},
+}
+
+// workerGroup stands for the flags of another command.
+func workerGroup() Group {
+	return Group{Title: "Worker", Settings: []Setting{
+		{Name: "role", Kind: String, Default: "both", Help: "Which leg."},
+		{Name: "role-count", Kind: Int, Default: "1", Help: "How many."},
+	}}
+}
+
+func gatewaySet() *Set { return NewSet(GatewayGroups(choices)...).Beside(workerGroup()) }
+
+// files is a readFile over a map; a path that is not in it is not there.
+type files map[string]string
+
+func (f files) read(path string) ([]byte, error) {
+	text, ok := f[path]
+	if !ok {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	return []byte(text), nil
+}
+
+// printed is the line that Print writes for one setting.
+func printed(t *testing.T, r *Resolved, name string) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(b.String()) {
+		if strings.HasPrefix(line, name+": ") {
+			return strings.TrimSuffix(line, "\n")
+		}
+	}
+	t.Fatalf("Print has no line for %s:\n%s", name, b.String())
+	return ""
+}
+
+func TestResolveFindsValueAndSource(t *testing.T) {
+	const file = "\nrouter-mode: random\nrouter_queue_threshold: 2\nqueue-bytes: 1GiB\netcd-endpoints: [a:2379, 'http://b:2379']\nkv_events: off\n"
+	tests := []struct {
+		name string
+		args []string
+		env  []string
+		want string
+	}{
+		{"default", nil, nil, "http-port: 8000  # default"},
+		{"file", []string{"--config", "g.yaml"}, nil, "router-mode: random  # file g.yaml:2"},
+		{"file named in the environment", nil, []string{"TANDEM_CONFIG=g.yaml"}, "router-mode: random  # file g.yaml:2"},
+		{"the flag names the file before the environment does", []string{"--config=g.yaml"}, []string{"TANDEM_CONFIG=absent"}, "router-mode: random  # file g.yaml:2"},
+		{"snake key", []string{"--config=g.yaml"}, nil, "router-queue-threshold: 2.0  # file g.yaml:3"},
+		{"sequence", []string{"--config=g.yaml"}, nil, `etcd-endpoints: ["a:2379", "http://b:2379"]  # file g.yaml:5`},
+		{"older key", []string{"--config=g.yaml"}, nil, "router-kv-events: false  # file g.yaml:6"},
+		{"DYN_ over file", []string{"--config=g.yaml"}, []string{"DYN_ROUTER_MODE=kv"}, "router-mode: kv  # env DYN_ROUTER_MODE"},
+		{"TANDEM_ over DYN_", nil, []string{"DYN_ROUTER_MODE=kv", "TANDEM_ROUTER_MODE=random"}, "router-mode: random  # env TANDEM_ROUTER_MODE"},
+		{"flag over TANDEM_", []string{"--router-mode=kv"}, []string{"TANDEM_ROUTER_MODE=random"}, "router-mode: kv  # flag"},
+		{"underscores", []string{"--router-mode", "round_robin"}, nil, "router-mode: round-robin  # flag"},
+		{"empty variable", nil, []string{"TANDEM_HTTP_PORT="}, "http-port: 8000  # default"},
+		{"negation", []string{"--no-router-kv-events"}, nil, "router-kv-events: false  # flag"},
+		{"older negation", []string{"--no-kv-events"}, nil, "router-kv-events: false  # flag"},
+		{"a negation's variable", nil, []string{"TANDEM_ROUTER_KV_EVENTS=false"}, "router-kv-events: false  # env TANDEM_ROUTER_KV_EVENTS"},
+		{"older variable", nil, []string{"DYN_KV_EVENTS=false"}, "router-kv-events: false  # env DYN_KV_EVENTS"},
+		{"older number", nil, []string{"DYN_KV_OVERLAP_SCORE_WEIGHT=1.5"}, "router-kv-overlap-score-weight: 1.5  # env DYN_KV_OVERLAP_SCORE_WEIGHT"},
+		{"older flag", []string{"--kv-overlap-score-weight", "2"}, nil, "router-kv-overlap-score-weight: 2.0  # flag"},
+		{"the older name on a higher level wins", []string{"--kv-events"}, []string{"TANDEM_ROUTER_KV_EVENTS=false"}, "router-kv-events: true  # flag"},
+		{"both names, one value", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=2.0"}, nil, "router-kv-overlap-score-weight: 2.0  # flag"},
+		{"switch on", []string{"--decode-fallback"}, []string{"TANDEM_DECODE_FALLBACK=false"}, "decode-fallback: true  # flag"},
+		{"switch by value", []string{"--decode-fallback=no"}, nil, "decode-fallback: false  # flag"},
+		{"the last flag counts", []string{"--http-port=1", "--http-port", "2"}, nil, "http-port: 2  # flag"},
+		{"the last switch counts", []string{"--no-decode-fallback", "--decode-fallback"}, nil, "decode-fallback: true  # flag"},
+		{"a repeated list adds up", []string{"--etcd-endpoints=a:1,b:1", "--etcd-endpoints", "c:1"}, nil, `etcd-endpoints: ["a:1", "b:1", "c:1"]  # flag`},
+		{"negative number as a word of its own", []string{"--router-queue-threshold", "-1"}, nil, "router-queue-threshold: -1.0  # flag"},
+		{"duration", []string{"--queue-timeout=90s"}, nil, "queue-timeout: 1m30s  # flag"},
+		{"zero duration", []string{"--sse-heartbeat=0"}, nil, "sse-heartbeat: 0s  # flag"},
+		{"round duration", []string{"--queue-timeout=2h"}, nil, "queue-timeout: 2h  # flag"},
+		{"binary bytes", []string{"--queue-bytes=2097152"}, nil, "queue-bytes: 2MiB  # flag"},
+		{"decimal bytes", []string{"--queue-bytes=3 MB"}, nil, "queue-bytes: 3000000  # flag"},
+		{"an overridden DYN_ value need not be ours", []string{"--router-mode=kv"}, []string{"DYN_ROUTER_MODE=direct"}, "router-mode: kv  # flag"},
+		{"foreign DYN_", nil, []string{"DYN_NAMESPACE=x", "DYN_LOG=debug"}, "log-level: info  # default"},
+		{"another command's variable", nil, []string{"TANDEM_ROLE=prefill"}, "log-level: info  # default"},
+		{"Kubernetes service links", nil, []string{
+			"TANDEM_SERVICE_HOST=10.0.0.1", "TANDEM_PORT=tcp://10.0.0.1:80", "TANDEM_GATEWAY_PORT_8000_TCP_ADDR=10.0.0.1",
+			"TANDEM_GATEWAY_SERVICE_PORT_HTTP=80", "TANDEM_GATEWAY_PORT_8000_TCP=tcp://10.0.0.1:8000",
+		}, "http-port: 8000  # default"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _, err := gatewaySet().Resolve(tt.args, tt.env, files{"g.yaml": file}.read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, _, _ := strings.Cut(tt.want, ":")
+			if got := printed(t, r, name); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestResolveSaysWhereItWasWrong(t *testing.T) {
+	tests := []struct {
+		name string
+		args []string
+		env  []string
+		file string
+		want []string // each on a line of its own
+	}{
+		{"unknown flag", []string{"--router-mod=kv"}, nil, "", []string{"flag --router-mod: there is no such setting; the nearest is --router-mode"}},
+		{"one dash", []string{"-http-port", "1"}, nil, "", []string{"flag -http-port: there is no such setting; the nearest is --http-port"}},
+		{"no value", []string{"--http-port"}, nil, "", []string{"flag --http-port: a value is missing"}},
+		{"a flag where a value should be", []string{"--http-host", "--http-port=1"}, nil, "", []string{"flag --http-host: a value is missing"}},
+		{"value behind a switch", []string{"--decode-fallback", "false"}, nil, "", []string{"flag --decode-fallback: is a switch: write --decode-fallback=false"}},
+		{"value in a negation", []string{"--no-decode-fallback=false"}, nil, "", []string{"flag --no-decode-fallback: takes no value: write --decode-fallback=false"}},
+		{"negated number", []string{"--no-http-port"}, nil, "", []string{"flag --no-http-port: there is no such name: --no-http-port"}},
+		{"not a number", []string{"--http-port=http"}, nil, "", []string{`flag --http-port: "http" is not a whole number`}},
+		{"too much", nil, []string{"TANDEM_HTTP_PORT=65536"}, "", []string{"TANDEM_HTTP_PORT: 65536 is above 65535, the most it may be"}},
+		{"too little", nil, []string{"DYN_ROUTER_TEMPERATURE=-0.5"}, "", []string{"DYN_ROUTER_TEMPERATURE: -0.5 is below 0, the least it may be"}},
+		{"not finite", []string{"--router-temperature=NaN"}, nil, "", []string{`flag --router-temperature: "NaN" is not a finite number`}},
+		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
+		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
+		{"more bytes than there are", []string{"--queue-bytes=99999999TiB"}, nil, "", []string{`flag --queue-bytes: "99999999TiB" is out of range`}},
+		{"unknown value", []string{"--router-mode=direkt"}, nil, "", []string{`flag --router-mode: "direkt" is not one of kv, round-robin, random, least-loaded`}},
+		{"host with a port", []string{"--http-host=a:80"}, nil, "", []string{`flag --http-host: "a:80" is not an IP address or a host name`}},
+		{"scheme", []string{"--nats-url=http://u:secret@h:4222"}, nil, "", []string{`flag --nats-url: the scheme of "h:4222" is none of nats, tls, ws, wss`}},
+		{"endpoint", []string{"--etcd-endpoints=a:1,:2"}, nil, "", []string{`flag --etcd-endpoints: ":2" is not an address, as http://HOST:PORT`}},
+		{"prefix", []string{"--discovery-prefix=workers"}, nil, "", []string{`flag --discovery-prefix: must begin with "/"`}},
+		{"a mistake is not covered up by a repetition", []string{"--http-port=x", "--http-port=1"}, nil, "", []string{`flag --http-port: "x" is not`}},
+		{"unknown variable", nil, []string{"TANDEM_HTP_PORT=1"}, "", []string{"TANDEM_HTP_PORT: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
+		{"lower-case variable", nil, []string{"TANDEM_http_port=1"}, "", []string{"TANDEM_http_port: there is no such setting; the nearest is TANDEM_HTTP_PORT"}},
+		{"negated variable", nil, []string{"TANDEM_NO_ROUTER_KV_EVENTS=true"}, "", []string{"TANDEM_NO_ROUTER_KV_EVENTS: there is no such name: --no-router-kv-events is the flag, elsewhere set TANDEM_ROUTER_KV_EVENTS to false"}},
+		{"a port that Kubernetes did not make", nil, []string{"TANDEM_PORT=8000"}, "", []string{"TANDEM_PORT: there is no such setting"}},
+		{"another command's flag", []string{"--role=prefill"}, nil, "", []string{"flag --role: there is no such setting"}},
+		{"old and new flag", []string{"--kv-overlap-score-weight=2", "--router-kv-overlap-score-weight=3"}, nil, "",
+			[]string{"flag --kv-overlap-score-weight and flag --router-kv-overlap-score-weight: two names of one setting say 2.0 and 3.0; set only router-kv-overlap-score-weight"}},
+		{"old and new switch", []string{"--router-kv-events", "--no-kv-events"}, nil, "",
+			[]string{"flag --router-kv-events and flag --no-kv-events: two names of one setting say true and false"}},
+		{"old and new variable, overridden", []string{"--router-kv-events"}, []string{"DYN_ROUTER_KV_EVENTS=true", "DYN_KV_EVENTS=false"}, "",
+			[]string{"DYN_KV_EVENTS and DYN_ROUTER_KV_EVENTS: two names of one setting say false and true"}},
+		{"old and new key", nil, nil, "kv-events: true\nrouter_kv_events: false\n",
+			[]string{"g.yaml:1 kv-events and g.yaml:2 router_kv_events: two names of one setting say true and false"}},
+		{"unknown key", nil, nil, "http-port: 1\nrouter-mods: kv\n", []string{"g.yaml:2 router-mods: there is no such setting; the nearest is router-mode"}},
+		{"negated key", nil, nil, "no-router-kv-events: true", []string{"g.yaml:1 no-router-kv-events: there is no such name: --no-router-kv-events is the flag, elsewhere set router-kv-events to false"}},
+		{"duplicate key in both spellings", nil, nil, "http-port: 1\nlog-level: info\nhttp_port: 1\n", []string{"g.yaml:3 http_port: is set on line 1 already"}},
+		{"wrong type", nil, nil, "http-port: [1]", []string{"g.yaml:1 http-port: takes a whole number, not a list"}},
+		{"mapping", nil, nil, "etcd-endpoints: {a: 1}", []string{"g.yaml:1 etcd-endpoints: takes a list, not a mapping"}},
+		{"nested list", nil, nil, "etcd-endpoints: [a:1, [b:1]]", []string{"g.yaml:1 etcd-endpoints: item 2 is a list, not a value"}},
+		{"nothing behind a key", nil, nil, "nats-url:\n", []string{"g.yaml:1 nats-url: has no value: leave the key out for the default"}},
+		{"file in a file", nil, nil, "config: other.yaml", []string{"g.yaml:1 config: a file cannot name another"}},
+		{"overridden key is checked", []string{"--http-port=1"}, nil, "http-port: -1", []string{"g.yaml:1 http-port: -1 is below 0"}},
+		{"not a mapping", nil, nil, "- a\n", []string{"g.yaml: line 1: settings are a mapping, as router-mode: kv; this is a list"}},
+		{"two documents", nil, nil, "http-port: 1\n---\nhttp-port: 2\n", []string{"g.yaml: holds a second document"}},
+		{"not YAML", nil, nil, "a: [\n", []string{"g.yaml: line 2: did not find expected node content"}},
+		{"no file", []string{"--config=absent.yaml"}, nil, "", []string{"flag --config: open absent.yaml: file does not exist"}},
+		{"no file's name", []string{"--config="}, nil, "", []string{"flag --config: a file's name is missing"}},
+		{"several at once", []string{"--http-port=x"}, []string{"TANDEM_LOG_LEVEL=loud"}, "queue-limit: x", []string{
+			`flag --http-port: "x" is not a whole number`,
+			`TANDEM_LOG_LEVEL: "loud" is not one of debug, info, warn, error`,
+			`g.yaml:1 queue-limit: "x" is not a whole number`,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tree := files{"g.yaml": tt.file}
+			args := append([]string{"--config=g.yaml"}, tt.args...)
+			r, rest, err := gatewaySet().Resolve(args, tt.env, tree.read)
+			if err == nil || r != nil || rest != nil {
+				t.Fatalf("accepted: %v", r)
+			}
+			if !errors.As(err, new(*Error)) {
+				t.Errorf("%T is no *Error", err)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tt.want) {
+				t.Errorf("%d problems, want %d:\n%v", len(lines), len(tt.want), err)
+			}
+			for _, want := range tt.want {
+				if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
+					t.Errorf("got  %v\nwant %s", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestResolveKeepsTheErrorOfReading(t *testing.T) {
+	_, _, err := gatewaySet().Resolve([]string{"--config=absent"}, nil, files{}.read)
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v does not wrap fs.ErrNotExist", err)
+	}
+}
+
+func TestResolveReturnsTheRest(t *testing.T) {
+	tests := []struct {
+		name       string
+		args, want []string
+	}{
+		{"none", []string{"--http-port", "1"}, nil},
+		{"between flags", []string{"drain", "--http-port", "1", "worker-1"}, []string{"drain", "worker-1"}},
+		{"after the dashes", []string{"a", "--", "--http-port", "-h"}, []string{"a", "--http-port", "-h"}},
+		{"a single dash and an empty word", []string{"-", ""}, []string{"-", ""}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, rest, err := gatewaySet().Resolve(tt.args, nil, files{}.read)
+			if err != nil || !slices.Equal(rest, tt.want) {
+				t.Errorf("got %q, %v, want %q", rest, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestResolveReportsHelpBeforeMistakes(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"--http-port=x", "--help"}} {
+		if _, _, err := gatewaySet().Resolve(args, []string{"TANDEM_NOBODY=1"}, files{}.read); !errors.Is(err, ErrHelp) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
+
+func TestResolveTakesEmptyFiles(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n", "---\n", "null\n", "{}\n"} {
+		if _, _, err := gatewaySet().Resolve([]string{"--config=f"}, nil, files{"f": text}.read); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestAnotherCommandsKeyIsPassedOver(t *testing.T) {
+	set := NewSet(workerGroup()).Beside(GatewayGroups(choices)...)
+	r, _, err := set.Resolve([]string{"--config=f"}, []string{"TANDEM_HTTP_PORT=nonsense"}, files{"f": "role: decode\nrouter-mode: kv\n"}.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := printed(t, r, "role"); got != "role: decode  # file f:1" {
+		t.Error(got)
+	}
+	if got := r.Source("router-mode"); got != "" {
+		t.Errorf("the set took over another's setting from %s", got)
+	}
+}
+
+// roundTrip prints r, reads that as a file, and fails where a value differs.
+func roundTrip(t *testing.T, set *Set, r *Resolved) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := set.Resolve([]string{"--config=printed"}, nil, files{"printed": b.String()}.read)
+	if err != nil {
+		t.Fatalf("what Print wrote is refused: %v\n%s", err, b.String())
+	}
+	for name, v := range r.values {
+		if got := again.values[name].value; !reflect.DeepEqual(got, v.value) {
+			t.Errorf("%s was %#v and came back as %#v\n%s", name, v.value, got, b.String())
+		}
+	}
+}
+
+func TestPrintRoundTrips(t *testing.T) {
+	set := NewSet(append(GatewayGroups(choices), workerGroup())...)
+	tests := []struct {
+		name string
+		args []string
+	}{
+		{"defaults", nil},
+		{"numbers", []string{"--router-temperature=1e-9", "--router-queue-threshold=-1e30", "--queue-bytes=1025", "--router-seed=9223372036854775807"}},
+		{"durations", []string{"--queue-timeout=1h0m1s", "--lease-ttl=1h", "--read-timeout=100ms", "--idle-timeout=10m"}},
+		{"lists", []string{"--etcd-endpoints=https://a:1,b:2"}},
+		{"text that YAML would take for something else", []string{"--role", "null"}},
+		{"number as text", []string{"--role", "1e3"}},
+		{"quotes, comments, controls", []string{"--role", "a # b: \"c\"\t\n\x01\\ \u2028\ufeff…🙂 '"}},
+		{"blanks", []string{"--role", "  "}},
+		{"nothing", []string{"--role="}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _, err := set.Resolve(tt.args, nil, files{}.read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roundTrip(t, set, r)
+		})
+	}
+}

@@ -1,0 +1,59 @@
+package settings
+
+// Router is how a worker is chosen.
+type Router struct {
+	Mode                string  `setting:"router-mode"`
+	OverlapScoreWeight  float64 `setting:"router-kv-overlap-score-weight"`
+	Temperature         float64 `setting:"router-temperature"`
+	Seed                int     `setting:"router-seed"` // 0: draw one and log it
+	KVEvents            bool    `setting:"router-kv-events"`
+	TrackPrefillTokens  bool    `setting:"router-track-prefill-tokens"`
+	KVCacheBlockSize    int     `setting:"kv-cache-block-size"` // tokens; 0: as workers registered
+	TokenizerCacheBytes int64   `setting:"tokenizer-cache-bytes"`
+}
+
+// RouterGroup is the table that fills [Router]. modes are the routing policies.
+func RouterGroup(modes []Choice) Group {
+	return Group{Title: "Router", Settings: []Setting{
+		{
+			Name: "router-mode", Kind: String, Default: "kv", OneOf: modes,
+			Help: "How the worker of a request is chosen among those that can take it. \"-\" and \"_\" are the same in its values.",
+		},
+		{
+			Name: "router-kv-overlap-score-weight", Aliases: []string{"kv-overlap-score-weight"}, Kind: Float, Default: "1.0", Min: "0",
+			Help: "Weight of the blocks a worker would have to prefill against the blocks it is decoding, in the cost of mode kv. " +
+				"Above 1 favours workers that hold the prompt's prefix: better TTFT. Below 1 spreads decoding evenly: better ITL. 0 ignores the cache.",
+		},
+		{
+			Name: "router-temperature", Kind: Float, Default: "0.0", Min: "0",
+			Help: "Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Above 0 draws by a softmax over the costs " +
+				"divided by their range: the higher, the more even, which keeps one worker from drawing every request with a popular prefix " +
+				"and costs cache hits.",
+		},
+		{
+			Name: "router-seed", Kind: Int, Default: "0", Min: "0",
+			Help: "Seed of every draw. The same seed and the same requests give the same choices, to replay what happened. " +
+				"0 draws one at the start and logs it.",
+		},
+		{
+			Name: "router-kv-events", Aliases: []string{"kv-events"}, Kind: Bool, Default: "true",
+			Help: "Off: do not follow what workers say their KV caches hold. No NATS is needed then and nothing is spent on events, " +
+				"but without them every prefix counts as not cached.",
+		},
+		{
+			Name: "router-track-prefill-tokens", Kind: Bool, Default: "true",
+			Help: "Off: leave the prompt tokens a worker has yet to prefill out of its load. For pools that never prefill; elsewhere it sends " +
+				"bursts of long prompts to one worker. Decode pools of prefill and decode never count them, whatever this says.",
+		},
+		{
+			Name: "kv-cache-block-size", Kind: Int, Default: "0", Min: "0", Max: "65536",
+			Help: "Tokens in a KV cache block. 0 takes what workers register. Any other number refuses workers that registered another, by name. " +
+				"Larger blocks make events fewer and the prefixes that can be shared coarser.",
+		},
+		{
+			Name: "tokenizer-cache-bytes", Kind: Bytes, Default: "64MiB", Min: "0",
+			Help: "Memory for prompts already tokenized, so that a conversation's next turn costs only its new text. " +
+				"More serves more conversations at once; 0 tokenizes every prompt anew.",
+		},
+	}}
+}

@@ -1,0 +1,191 @@
+package stack
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+var _ edge.Catalog = (*Gateway)(nil)
+
+// Models lists the models that have workers now.
+func (g *Gateway) Models() []openai.Model {
+	models := []openai.Model{}
+	for _, name := range g.Roster.Models() {
+		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem"}
+		for _, p := range g.Roster.Pools() {
+			for _, w := range p.Members {
+				if p.Model == name && w.Worker.ContextLength > 0 {
+					m.MaxModelLen = w.Worker.ContextLength
+				}
+			}
+		}
+		models = append(models, m)
+	}
+	return models
+}
+
+// workersReport is the answer of GET /workers.
+type workersReport struct {
+	Pools   []handoff.PoolReport      `json:"pools"`
+	Queues  map[string]queueReport    `json:"queues"`
+	Refused []refusedReport           `json:"refused,omitempty"`
+	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
+}
+
+type queueReport struct {
+	Waiting       int   `json:"waiting"`
+	WaitingTokens int64 `json:"waiting_tokens"`
+	WaitingBytes  int64 `json:"waiting_bytes"`
+}
+
+type refusedReport struct {
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+type sourceReport struct {
+	Worker string `json:"worker"`
+	Rank   int    `json:"rank"`
+	State  string `json:"state"`
+	Seq    uint64 `json:"seq"`
+	Gaps   uint64 `json:"gaps"`
+	Blocks int    `json:"blocks"`
+}
+
+// Workers is the answer of GET /workers.
+func (g *Gateway) Workers() any {
+	out := workersReport{Pools: g.Flow.Report(), Queues: map[string]queueReport{}}
+	for model, s := range g.Flow.Waiting() {
+		out.Queues[model] = queueReport{Waiting: s.Waiting, WaitingTokens: s.WaitingTokens, WaitingBytes: s.WaitingBytes}
+	}
+	for _, r := range g.Roster.Refused() {
+		out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Reason: r.Err.Error()})
+	}
+	if g.subscriber != nil {
+		out.Events = map[string][]sourceReport{}
+		for _, s := range g.subscriber.Sources() {
+			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], sourceReport{
+				Worker: s.Source.Worker, Rank: s.Source.Rank, State: s.State.String(), Seq: s.Seq, Gaps: s.Gaps, Blocks: s.Blocks,
+			})
+		}
+	}
+	return out
+}
+
+// readiness is the detail of GET /health.
+type readiness struct {
+	Status string          `json:"status"`
+	Pools  []poolReadiness `json:"pools"`
+}
+
+type poolReadiness struct {
+	Model   string     `json:"model"`
+	Role    pools.Role `json:"role"`
+	Workers int        `json:"workers"`
+}
+
+// Ready reports whether every model that has workers can be served: by a pool
+// of role both, or by a prefill and a decode pool. A prefill pool that has
+// emptied after it was there is not needed while decode may stand in for it:
+// the gateway then serves degraded, and says so.
+func (g *Gateway) Ready() (bool, any) {
+	now := time.Now()
+	out := readiness{Status: "ok", Pools: []poolReadiness{}}
+	view := g.Roster.View()
+	ok := len(view.Models()) > 0
+	for _, model := range view.Models() {
+		eligible := map[pools.Role]int{}
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+			if !view.Known(model, role) {
+				continue
+			}
+			for _, m := range view.Pool(model, role).Members {
+				if m.Eligible(now) {
+					eligible[role]++
+				}
+			}
+			out.Pools = append(out.Pools, poolReadiness{model, role, eligible[role]})
+		}
+		standIn := g.cfg.Flow.DecodeFallback && view.Known(model, pools.Prefill)
+		switch {
+		case eligible[pools.Both] > 0, eligible[pools.Decode] > 0 && eligible[pools.Prefill] > 0:
+		case eligible[pools.Decode] > 0 && standIn:
+			out.Status = "degraded"
+		default:
+			ok = false
+		}
+	}
+	if !ok {
+		out.Status = "unavailable"
+	}
+	return ok, out
+}
+
+// index finds a pool's index by the pool's name, "model/role".
+func (g *Gateway) index(pool string) *index.Index {
+	i := strings.LastIndexByte(pool, '/')
+	return g.routers.Index(pool[:i], pools.Role(pool[i+1:]))
+}
+
+// follower tells the subscriber which workers to follow, as the roster changes.
+type follower struct {
+	roster     *pools.Roster
+	subscriber *events.Subscriber
+
+	mu       sync.Mutex
+	followed map[string]followed // by worker id
+}
+
+type followed struct {
+	pool        string
+	incarnation string
+}
+
+// update is called after each change of the roster, by several at once.
+func (f *follower) update() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := map[string]followed{}
+	for _, p := range f.roster.Pools() {
+		for _, m := range p.Members {
+			w := m.Worker
+			if w.KVEvents != "nats" {
+				continue
+			}
+			now[w.ID] = followed{p.Name(), w.Incarnation}
+			if f.followed[w.ID] == now[w.ID] {
+				continue
+			}
+			if old, ok := f.followed[w.ID]; ok {
+				f.subscriber.Untrack(old.pool, w.ID)
+			}
+			f.subscriber.Track(p.Name(), w.ID, slices.Collect(upTo(w.Ranks())), w.BlockSize)
+		}
+	}
+	for id, old := range f.followed {
+		if _, still := now[id]; !still {
+			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	f.followed = now
+}
+
+// upTo yields 0 … n−1.
+func upTo(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,175 @@
+// Package stack composes the rooms into things that run: the gateway, a
+// simulated worker, and the whole fleet of `gateway dev`. It decides nothing a
+// room could decide; it connects them, starts them in order and ends them in
+// the reverse.
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// GatewayConfig is what a gateway is made of: each room's own Config, and what
+// lies between rooms.
+type GatewayConfig struct {
+	Edge     edge.Config
+	Pools    pools.Config
+	Flow     handoff.Config
+	Prefill  prefill.Config
+	Upstream upstream.Config
+	// Routers has one Config for each role.
+	Routers map[pools.Role]router.Config
+	// Events is how KV events are followed, and EventSeed its jitter's seed.
+	Events events.SubscriberConfig
+	// Prefix and LeaseTTL are discovery's: where workers register, and how
+	// long a missing one may take to come back after the registry was away.
+	Prefix   string
+	LeaseTTL time.Duration
+	// TokenizerCacheBytes bounds what is remembered of prompts' tokens.
+	TokenizerCacheBytes int64
+	// Drain is how long requests in flight may take when the gateway stops.
+	Drain time.Duration
+}
+
+// Links are the gateway's connections to the rest of the fleet. Either may be
+// nil: without Bus there are no KV events, without Etcd workers come by
+// Gateway.Roster alone.
+type Links struct {
+	Bus  events.Bus
+	Etcd *clientv3.Client
+}
+
+// Gateway is a whole gateway.
+type Gateway struct {
+	// Roster is who the workers are.
+	Roster *pools.Roster
+	// Flow serves the requests.
+	Flow *handoff.Flow
+
+	cfg        GatewayConfig
+	log        *slog.Logger
+	edge       *edge.Server
+	routers    *router.Set
+	transport  *upstream.HTTP
+	subscriber *events.Subscriber
+	watcher    *discovery.Watcher
+	listener   net.Listener
+}
+
+// NewGateway connects the rooms. Nothing runs before Run.
+func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
+	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate()); err != nil {
+		return nil, err
+	}
+	routers, err := router.NewSet(cfg.Routers, log)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
+	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
+	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
+		Roster:    g.Roster,
+		Prefill:   prefill.New(cfg.Prefill, g.Roster, routers, g.transport),
+		Decode:    decode.New(g.Roster, routers, g.transport),
+		Transport: g.transport,
+		Pairer:    routers.Pairer,
+		Tokenizer: func(model string) *tokens.Cache {
+			if model == SimModel {
+				return sim
+			}
+			return nil
+		},
+	}, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg), log, reg); err != nil {
+		return nil, err
+	}
+	if links.Bus != nil {
+		g.subscriber, err = events.NewSubscriber(cfg.Events, links.Bus, g.index, log, reg)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if links.Etcd != nil {
+		g.watcher, err = discovery.NewWatcher(links.Etcd, discovery.WatcherConfig{Prefix: cfg.Prefix, TTL: cfg.LeaseTTL}, g.Roster, log)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// Listen opens the gateway's address, so that it is known before Run.
+func (g *Gateway) Listen() (net.Addr, error) {
+	ln, err := g.edge.Listen()
+	if err != nil {
+		return nil, fmt.Errorf("http-port: %w", err)
+	}
+	g.listener = ln
+	return ln.Addr(), nil
+}
+
+// UseListener takes ln in Listen's place, for tests in memory.
+func (g *Gateway) UseListener(ln net.Listener) { g.listener = ln }
+
+// Run serves until ctx ends, then lets requests in flight finish within the
+// drain time. What feeds the flow (roster, watcher, events) ends after what it
+// serves.
+func (g *Gateway) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, inner := errgroup.WithContext(inner)
+	group.Go(func() error { return g.Roster.Run(inner) })
+	if g.subscriber != nil {
+		follow := &follower{roster: g.Roster, subscriber: g.subscriber}
+		g.Roster.OnChange(follow.update)
+		follow.update()
+		group.Go(func() error { return g.subscriber.Run(inner) })
+	}
+	if g.watcher != nil {
+		group.Go(func() error { return g.watcher.Run(inner) })
+	}
+	group.Go(func() error { return g.edge.Serve(g.listener) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-inner.Done(): // another part failed
+		}
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.Drain)
+		defer cancel()
+		err := g.edge.Shutdown(drain)
+		err = errors.Join(err, g.Flow.Close(drain))
+		g.transport.CloseIdle()
+		stop()
+		if err != nil {
+			g.log.Warn("not every request could finish within the drain time", "error", err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// SimModel is the simulated engines' model.
+const SimModel = "tandem-sim"

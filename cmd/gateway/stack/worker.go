@@ -1,0 +1,227 @@
+package stack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// WorkerConfig is what a simulated worker is made of.
+type WorkerConfig struct {
+	Engine engine.Config
+	// Host and Port are where it serves; port 0 picks a free one. The KV side
+	// channel takes a free port of the same host.
+	Host string
+	Port int
+	// Advertise is the host that others reach it by; empty means Host.
+	Advertise string
+	// ModelInput is "text" or "tokens": what it takes as a prompt.
+	ModelInput  string
+	DeviceClass string
+	Topology    map[string]string
+	// Prefix and LeaseTTL are discovery's.
+	Prefix   string
+	LeaseTTL time.Duration
+	// Grace is how long it still takes requests after it has deregistered, for
+	// gateways that chose it a moment ago.
+	Grace time.Duration
+	// Drain is how long requests in flight may take when it stops.
+	Drain time.Duration
+}
+
+// Worker is a simulated engine that serves, publishes and registers itself.
+type Worker struct {
+	cfg       WorkerConfig
+	links     Links
+	log       *slog.Logger
+	server    *engine.Server
+	publisher *events.Publisher
+	serve     net.Listener
+	transfer  net.Listener
+	registrar *discovery.Registrar
+	record    pools.Worker
+	cut       sync.Once
+	dead      chan struct{} // closed by Cut
+}
+
+// NewWorker opens the worker's addresses and makes its engine. Nothing runs
+// before Run.
+func NewWorker(cfg WorkerConfig, links Links, log *slog.Logger) (*Worker, error) {
+	var err error
+	w := &Worker{cfg: cfg, links: links, log: log, dead: make(chan struct{})}
+	if w.serve, err = net.Listen("tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))); err != nil {
+		return nil, fmt.Errorf("port: %w", err)
+	}
+	if w.transfer, err = net.Listen("tcp", net.JoinHostPort(cfg.Host, "0")); err != nil {
+		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
+	}
+	if err := w.build(); err != nil {
+		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close())
+	}
+	return w, nil
+}
+
+func (w *Worker) build() error {
+	host := w.cfg.Advertise
+	if host == "" {
+		host = w.cfg.Host
+	}
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	incarnation := hex.EncodeToString(raw[:])
+	cfg := w.cfg.Engine
+	cfg.Incarnation = incarnation
+	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	kvEvents := "none"
+	if w.links.Bus != nil {
+		kvEvents = "nats"
+		cfg.OnEvents = w.publish
+	}
+	var err error
+	if w.server, err = engine.NewServer(cfg, w.log); err != nil {
+		return err
+	}
+	cfg = w.server.Config()
+	w.record = pools.Worker{
+		ID: cfg.ID, Incarnation: incarnation, Model: cfg.Model, Role: pools.Role(cfg.Role), Engine: "sim",
+		Address:   "http://" + net.JoinHostPort(host, fmt.Sprint(w.serve.Addr().(*net.TCPAddr).Port)),
+		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
+		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
+		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology,
+		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		ModelInput: w.cfg.ModelInput, KVEvents: kvEvents,
+	}
+	if err := w.record.Validate(); err != nil {
+		return err
+	}
+	if w.links.Etcd != nil {
+		reg := discovery.RegistrarConfig{Prefix: w.cfg.Prefix, TTL: w.cfg.LeaseTTL}
+		if w.registrar, err = discovery.NewRegistrar(w.links.Etcd, reg, w.record, w.log); err != nil {
+			return err
+		}
+	}
+	if w.links.Bus == nil {
+		return nil
+	}
+	pool := &pools.Pool{Model: w.record.Model, Role: w.record.Role}
+	w.publisher, err = events.NewPublisher(events.PublisherConfig{
+		Source: events.Source{Pool: pool.Name(), Worker: w.record.ID, Rank: 0},
+	}, w.links.Bus, w.log)
+	return err
+}
+
+// Record is what the worker registers.
+func (w *Worker) Record() pools.Worker { return w.record }
+
+// Books is the engine's own account of what it holds.
+func (w *Worker) Books() engine.Books { return w.server.Books() }
+
+// Run serves until ctx ends, then stops well: it deregisters, goes on taking
+// requests for the grace time, finishes what it has, and ends.
+func (w *Worker) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, inner := errgroup.WithContext(inner)
+	group.Go(func() error { return w.server.Run(inner) })
+	front := &http.Server{Handler: w.server.Handler(), ReadHeaderTimeout: 30 * time.Second}
+	side := &http.Server{Handler: w.server.TransferHandler(), ReadHeaderTimeout: 30 * time.Second}
+	group.Go(func() error { return serveHTTP(front, w.serve) })
+	group.Go(func() error { return serveHTTP(side, w.transfer) })
+	if w.publisher != nil {
+		group.Go(func() error { return w.publisher.Run(inner) })
+	}
+	register, deregister := context.WithCancel(inner)
+	defer deregister()
+	if w.registrar != nil {
+		group.Go(func() error { return w.registrar.Run(register) })
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-inner.Done(): // another part failed
+		case <-w.dead:
+			_, _ = front.Close(), side.Close()
+			stop()
+			return nil
+		}
+		deregister()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Grace+w.cfg.Drain)
+		defer cancel()
+		if err := w.server.Drain(limit); err != nil {
+			w.log.Warn("not every request could finish within the drain time", "worker", w.record.ID, "error", err)
+		}
+		_, _ = front.Close(), side.Close()
+		stop()
+		return nil
+	})
+	return group.Wait()
+}
+
+// Cut closes the worker's addresses and every connection at once, as a death
+// of the process would. Run then returns.
+func (w *Worker) Cut() {
+	w.cut.Do(func() { close(w.dead) })
+}
+
+// publish hands the engine's events to the publisher. The engine waits for it,
+// so that it must not; Publish only hands messages to the bus.
+func (w *Worker) publish(es []engine.Event) {
+	out := make([]events.Event, 0, len(es))
+	for _, e := range es {
+		out = append(out, eventOf(e))
+	}
+	if err := w.publisher.Publish(out); err != nil {
+		w.log.Warn("KV events not published: subscribers will see a gap", "worker", w.record.ID, "error", err)
+	}
+}
+
+// eventOf gives an engine's event its published form.
+func eventOf(e engine.Event) events.Event {
+	out := events.Event{Hashes: make([]events.Hash, len(e.Hashes))}
+	for i, h := range e.Hashes {
+		out.Hashes[i] = events.Hash(h)
+	}
+	switch e.Kind {
+	case engine.Stored:
+		out.Kind = events.Stored
+		out.Parent, out.HasParent = events.Hash(e.Parent), e.HasParent
+		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+	case engine.Removed:
+		out.Kind, out.Medium = events.Removed, "GPU"
+	case engine.Cleared:
+		out.Kind, out.Hashes = events.Cleared, nil
+	}
+	return out
+}
+
+// serveHTTP serves until the server is closed, which is no error.
+func serveHTTP(s *http.Server, ln net.Listener) error {
+	if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// etcdClient connects to a registry.
+func etcdClient(endpoints []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialTimeout: 3 * time.Second,
+		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		Logger: quiet,
+	})
+}

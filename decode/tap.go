@@ -1,0 +1,204 @@
+package decode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/relay"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// tap sees every event of one answer on its way to the client.
+type tap struct {
+	call       *Call
+	out        Sink
+	transcript Transcript
+	held       []byte // events kept back until there is something to say
+	finished   int    // choices that have a finish reason
+	blocks     int    // grown blocks told to the lease
+	done       bool   // the end marker was seen
+	detail     []byte // what an error event said
+}
+
+// stream relays events until the end marker.
+func (t *tap) stream(src upstream.Stream) error {
+	err := relay.Stream(src, t, t)
+	var gone *relay.WriteError
+	switch {
+	case t.done:
+		return nil
+	case err == nil:
+		return fault.ErrTruncated
+	case errors.As(err, &gone):
+		return fmt.Errorf("%w: %w", fault.ErrClientGone, gone)
+	default:
+		return err
+	}
+}
+
+// Write passes relayed bytes on. The answer starts with the first of them, so
+// that its head and its first event leave together.
+func (t *tap) Write(p []byte) error {
+	if !t.transcript.Started {
+		t.transcript.Started = true
+		t.out.Start("text/event-stream")
+	}
+	return t.out.Write(p)
+}
+
+// Event decides what becomes of one event. Nothing leaves before the first
+// token: an engine announces the assistant's role, or fails, before it has
+// computed anything, and until the client has seen a byte another worker can
+// still take over.
+func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
+	if len(ev.Data) == 0 {
+		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive
+	}
+	if ev.Done() {
+		t.done = true
+		return t.pass(dst, ev.Raw, true), nil
+	}
+	info := openai.Inspect(ev.Data)
+	if info.Error {
+		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
+		return dst, fault.ErrEngine
+	}
+	if info.Content {
+		t.token(max(1, info.Tokens))
+	}
+	if info.Finish {
+		t.finished++
+	}
+	last := t.last(info)
+	if info.Usage {
+		t.usage(info)
+	}
+	raw := ev.Raw
+	if t.call.Chat || last && t.call.Tail != nil || info.Usage && t.call.CachedTokens >= 0 || info.KVParams != nil {
+		raw = t.rewrite(ev.Data, info, last)
+	}
+	t.transcript.Events++
+	return t.pass(dst, raw, info.Content || info.Finish), nil
+}
+
+// pass appends raw to what leaves now, or keeps it back while nothing of
+// weight has come.
+func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
+	if !weighty && !t.transcript.Started {
+		t.held = append(t.held, raw...)
+		return dst
+	}
+	if len(t.held) > 0 {
+		dst = append(dst, t.held...)
+		t.held = nil
+	}
+	return append(dst, raw...)
+}
+
+// last says whether this event is the one to carry nvext: the usage event
+// where the client asked for it, else the one that finishes the last choice.
+func (t *tap) last(info openai.ChunkInfo) bool {
+	if t.call.IncludeUsage {
+		return info.Usage && t.finished >= t.call.Choices && !info.Content
+	}
+	return info.Finish && t.finished >= t.call.Choices
+}
+
+// rewrite gives the event its changed form.
+func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
+	if t.call.Chat {
+		data = openai.ChatChunk(nil, data, t.transcript.Events == 0)
+	}
+	var nvext []byte
+	if last && t.call.Tail != nil {
+		nvext = t.call.Tail(&t.transcript)
+	}
+	cached := -1
+	if info.Usage {
+		cached = t.call.CachedTokens
+	}
+	return openai.AppendEvent(nil, openai.RewriteTail(nil, data, cached, nvext))
+}
+
+// token books n new tokens.
+func (t *tap) token(n int) {
+	now := time.Now()
+	tr := &t.transcript
+	if tr.Tokens == 0 {
+		t.first(now)
+	} else if t.call.Gap != nil {
+		gap := now.Sub(tr.Last) / time.Duration(n)
+		for range n {
+			t.call.Gap(gap)
+		}
+	}
+	tr.Last = now
+	tr.Tokens += n
+	if grown := tr.Tokens / max(1, t.call.Lease.Worker.BlockSize); grown > t.blocks {
+		t.call.Lease.Grow(grown-t.blocks, now)
+		t.blocks = grown
+	}
+}
+
+// first books the end of the prompt's computation.
+func (t *tap) first(now time.Time) {
+	t.transcript.First = now
+	t.call.Lease.PrefillDone(now)
+	if t.call.First != nil {
+		t.call.First()
+	}
+}
+
+// usage takes the engine's own figures over.
+func (t *tap) usage(info openai.ChunkInfo) {
+	t.transcript.PromptTokens = info.PromptTokens
+	t.transcript.CachedTokens = info.CachedTokens
+	if info.CompletionTokens > t.transcript.Tokens {
+		t.transcript.Tokens = info.CompletionTokens
+	}
+}
+
+// whole relays an answer that is not streamed.
+func (t *tap) whole(src upstream.Stream) error {
+	body, err := io.ReadAll(io.LimitReader(src, maxAnswerBytes+1))
+	if err != nil {
+		return err
+	}
+	if len(body) > maxAnswerBytes {
+		return fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes)
+	}
+	info := openai.Inspect(body)
+	switch {
+	case !info.Valid:
+		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
+	case info.Error:
+		t.detail = body[:min(len(body), 4<<10)]
+		return fault.ErrEngine
+	}
+	now := time.Now()
+	t.first(now)
+	t.transcript.Last = now
+	t.transcript.Tokens = 1
+	if info.Usage {
+		t.usage(info)
+	}
+	t.transcript.Finish = true
+	if t.call.Chat {
+		body = openai.ChatResponse(nil, body)
+	}
+	var nvext []byte
+	if t.call.Tail != nil {
+		nvext = t.call.Tail(&t.transcript)
+	}
+	body = openai.RewriteTail(nil, body, t.call.CachedTokens, nvext)
+	t.transcript.Started = true
+	t.out.Start("application/json")
+	if err := t.out.Write(body); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrClientGone, err)
+	}
+	return nil
+}

@@ -1,0 +1,24 @@
+package decode
+
+import "time"
+
+// Transcript is what a client was sent of one answer, and when.
+type Transcript struct {
+	// Started says that bytes have left for the client.
+	Started bool
+	// Events is the number of stream events sent.
+	Events int
+	// Tokens is the number of generated tokens seen: the engine's own count
+	// where it told one, else one per event with content.
+	Tokens int
+	// First and Last are the times of the first and the latest token.
+	First, Last time.Time
+	// PromptTokens and CachedTokens are the engine's usage figures, −1 while
+	// it has told none.
+	PromptTokens, CachedTokens int
+	// Finish says that the engine ended the answer itself.
+	Finish bool
+}
+
+// newTranscript is the transcript of nothing.
+func newTranscript() Transcript { return Transcript{PromptTokens: -1, CachedTokens: -1} }

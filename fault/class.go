@@ -1,0 +1,85 @@
+// Package fault names what went wrong. Classify turns a raw failure of one
+// call to a worker into a Class, once; the HTTP status, the metric label, the
+// retry and later the breaker all follow from that name. Everything here is
+// pure.
+package fault
+
+import "net/http"
+
+// Class is the name of a failure. Its String is a metric label: short, fixed
+// and of low cardinality.
+type Class uint8
+
+// The classes, from nobody's fault to the worker's.
+const (
+	// None is no failure.
+	None Class = iota
+	// ClientGone: the client left; nothing failed.
+	ClientGone
+	// Shutdown: the gateway itself is stopping and cut the call.
+	Shutdown
+	// Rejected: the engine refused the request for what it says (4xx). The
+	// client's own error: never retried, never the worker's.
+	Rejected
+	// Refused: no connection came about. The worker has seen nothing.
+	Refused
+	// Reset: the connection broke before the answer was whole.
+	Reset
+	// Timeout: the worker did not answer within its limit.
+	Timeout
+	// Overloaded: the engine has no room now (429, 503).
+	Overloaded
+	// EngineError: any other 5xx, or an error event inside a stream.
+	EngineError
+	// Garbled: an answer that cannot be understood, such as broken JSON or
+	// a prefill answer without its hand-off metadata.
+	Garbled
+	// Truncated: a stream that ended cleanly but before its end marker.
+	Truncated
+)
+
+var classNames = [...]string{
+	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
+	Refused: "refused", Reset: "reset", Timeout: "timeout", Overloaded: "overloaded",
+	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
+}
+
+// Classes lists every class, for tables and for metrics that start at zero.
+func Classes() []Class {
+	all := make([]Class, len(classNames))
+	for i := range all {
+		all[i] = Class(i)
+	}
+	return all
+}
+
+// String is the class's metric label.
+func (c Class) String() string {
+	if int(c) < len(classNames) {
+		return classNames[c]
+	}
+	return "unknown"
+}
+
+// Status is the HTTP status a client gets when this failure ends its request
+// before the first byte. Rejected carries the engine's own 4xx instead.
+func (c Class) Status() int {
+	switch c {
+	case None:
+		return http.StatusOK
+	case ClientGone:
+		return 499
+	case Rejected:
+		return http.StatusBadRequest
+	case Shutdown, Refused, Overloaded:
+		return http.StatusServiceUnavailable
+	case Timeout:
+		return http.StatusGatewayTimeout
+	default:
+		return http.StatusBadGateway
+	}
+}
+
+// Blames says whether the failure speaks against the worker. A client's
+// leaving, its own mistake and our own stop do not.
+func (c Class) Blames() bool { return c >= Refused }

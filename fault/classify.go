@@ -1,0 +1,128 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// Causes with which the gateway ends a call's context, so that Classify can
+// tell who ended it (context.WithCancelCause).
+var (
+	// ErrClientGone is the cause when the client has left.
+	ErrClientGone = errors.New("client has gone")
+	// ErrShutdown is the cause when the gateway stops.
+	ErrShutdown = errors.New("gateway is shutting down")
+	// ErrTimeout is the cause when a leg's own limit has passed.
+	ErrTimeout = errors.New("worker did not answer in time")
+)
+
+// Errors a leg finds in an answer that arrived.
+var (
+	// ErrGarbled: the answer cannot be understood.
+	ErrGarbled = errors.New("answer cannot be understood")
+	// ErrTruncated: the stream ended before its end marker.
+	ErrTruncated = errors.New("stream ended before its end marker")
+	// ErrEngine: an error event inside a stream with status 200.
+	ErrEngine = errors.New("engine reported an error in mid-stream")
+)
+
+// Classify names a failure from what was seen of it: the raw error of the
+// call (nil when an answer came) and the HTTP status (0 when none came).
+//
+//	err                         status       class
+//	nil                         2xx          None
+//	nil                         429, 503     Overloaded
+//	nil                         other 4xx    Rejected
+//	nil                         other        EngineError
+//	ErrClientGone, Canceled     any          ClientGone
+//	ErrShutdown                 any          Shutdown
+//	ErrTimeout, deadline        any          Timeout
+//	ErrGarbled                  any          Garbled
+//	ErrTruncated                any          Truncated
+//	ErrEngine                   any          EngineError
+//	*upstream.Error at dial     any          Refused
+//	anything else               any          Reset
+func Classify(err error, status int) Class {
+	var up *upstream.Error
+	switch {
+	case err == nil:
+		return classifyStatus(status)
+	case errors.Is(err, ErrShutdown):
+		return Shutdown
+	case errors.Is(err, ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return Timeout
+	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
+		return ClientGone
+	case errors.Is(err, ErrGarbled):
+		return Garbled
+	case errors.Is(err, ErrTruncated):
+		return Truncated
+	case errors.Is(err, ErrEngine):
+		return EngineError
+	case errors.As(err, &up) && up.Op == upstream.OpDial:
+		return Refused
+	default:
+		return Reset
+	}
+}
+
+func classifyStatus(status int) Class {
+	switch {
+	case status >= 200 && status < 300:
+		return None
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return Overloaded
+	case status >= 400 && status < 500:
+		return Rejected
+	default:
+		return EngineError
+	}
+}
+
+// Leg says which of a request's two calls failed.
+type Leg string
+
+// The two legs.
+const (
+	Prefill Leg = "prefill"
+	Decode  Leg = "decode"
+)
+
+// Error is a leg's failure with its name. It never carries a prompt; Detail is
+// what the engine said, for the client whose request it was, and stays out of
+// Error so that it stays out of logs.
+type Error struct {
+	Class  Class
+	Leg    Leg
+	Worker string
+	// Status is the engine's HTTP status, 0 when none came.
+	Status int
+	// Detail is the engine's answer to a rejected request, at most a few KB.
+	Detail []byte
+	// Err is the raw cause, nil when the status says it all.
+	Err error
+}
+
+// New classifies a failure of one leg.
+func New(leg Leg, worker string, err error, status int) *Error {
+	return &Error{Class: Classify(err, status), Leg: leg, Worker: worker, Status: status, Err: err}
+}
+
+// Error names leg, worker, class and cause.
+func (e *Error) Error() string {
+	switch {
+	case e.Err != nil:
+		return fmt.Sprintf("%s on %s: %s: %v", e.Leg, e.Worker, e.Class, e.Err)
+	case e.Status != 0:
+		return fmt.Sprintf("%s on %s: %s: status %d", e.Leg, e.Worker, e.Class, e.Status)
+	default:
+		return fmt.Sprintf("%s on %s: %s", e.Leg, e.Worker, e.Class)
+	}
+}
+
+// Unwrap gives the raw cause.
+func (e *Error) Unwrap() error { return e.Err }

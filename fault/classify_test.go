@@ -1,0 +1,103 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+func TestClassify(t *testing.T) {
+	dial := &upstream.Error{Worker: "w", Op: upstream.OpDial, Err: errors.New("connection refused")}
+	head := &upstream.Error{Worker: "w", Op: upstream.OpHead, Err: io.EOF}
+	body := &upstream.Error{Worker: "w", Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}
+	for _, c := range []struct {
+		name   string
+		err    error
+		status int
+		want   Class
+	}{
+		{"answered", nil, 200, None},
+		{"no content", nil, 204, None},
+		{"client's mistake", nil, 400, Rejected},
+		{"unknown model", nil, 404, Rejected},
+		{"too many", nil, 429, Overloaded},
+		{"no room", nil, 503, Overloaded},
+		{"engine broke", nil, 500, EngineError},
+		{"a redirect is no answer", nil, 302, EngineError},
+		{"nothing listens", dial, 0, Refused},
+		{"died before the head", head, 0, Reset},
+		{"died in the body", body, 200, Reset},
+		{"broke off inside an event", io.ErrUnexpectedEOF, 200, Reset},
+		{"client left", fmt.Errorf("call: %w", ErrClientGone), 0, ClientGone},
+		{"client left while dialling", &upstream.Error{Op: upstream.OpDial, Err: ErrClientGone}, 0, ClientGone},
+		{"plain cancel", context.Canceled, 200, ClientGone},
+		{"leg's limit", &upstream.Error{Op: upstream.OpHead, Err: ErrTimeout}, 0, Timeout},
+		{"deadline", context.DeadlineExceeded, 0, Timeout},
+		{"our own stop", ErrShutdown, 200, Shutdown},
+		{"nonsense", fmt.Errorf("%w: no JSON", ErrGarbled), 200, Garbled},
+		{"ended early", ErrTruncated, 200, Truncated},
+		{"error event", ErrEngine, 200, EngineError},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Classify(c.err, c.status); got != c.want {
+				t.Errorf("Classify(%v, %d) = %s, want %s", c.err, c.status, got, c.want)
+			}
+		})
+	}
+}
+
+// Everything that follows from a name: its status, and whom it blames.
+func TestClassTable(t *testing.T) {
+	want := map[Class]struct {
+		label  string
+		status int
+		blames bool
+	}{
+		None:        {"ok", 200, false},
+		ClientGone:  {"client_gone", 499, false},
+		Shutdown:    {"shutdown", 503, false},
+		Rejected:    {"rejected", 400, false},
+		Refused:     {"refused", 503, true},
+		Reset:       {"reset", 502, true},
+		Timeout:     {"timeout", 504, true},
+		Overloaded:  {"overloaded", 503, true},
+		EngineError: {"engine_error", 502, true},
+		Garbled:     {"garbled", 502, true},
+		Truncated:   {"truncated", 502, true},
+	}
+	if len(want) != len(Classes()) {
+		t.Fatalf("the table has %d classes, the package %d", len(want), len(Classes()))
+	}
+	for _, c := range Classes() {
+		w := want[c]
+		if c.String() != w.label || c.Status() != w.status || c.Blames() != w.blames {
+			t.Errorf("%s: status %d, blames %v; want %+v", c, c.Status(), c.Blames(), w)
+		}
+		if strings.ContainsAny(c.String(), " -") || http.StatusText(c.Status()) == "" && c.Status() != 499 {
+			t.Errorf("%s: not a label, or status %d is none", c, c.Status())
+		}
+	}
+	if got := Class(200).String(); got != "unknown" {
+		t.Errorf("an unknown class is called %q", got)
+	}
+}
+
+func TestErrorKeepsDetailOut(t *testing.T) {
+	e := New(Decode, "d1", nil, 400)
+	e.Detail = []byte("the prompt of somebody")
+	if strings.Contains(e.Error(), "prompt") {
+		t.Errorf("the error quotes the engine: %s", e)
+	}
+	if want := "decode on d1: rejected: status 400"; e.Error() != want {
+		t.Errorf("got %q, want %q", e, want)
+	}
+	if e := New(Prefill, "p1", ErrTimeout, 0); !errors.Is(e, ErrTimeout) || e.Class != Timeout {
+		t.Errorf("the cause is lost: %v", e)
+	}
+}

@@ -1,0 +1,70 @@
+package handoff
+
+import (
+	"encoding/json"
+	"errors"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// answerTo turns a leg's failure into what the client is told. Of an engine's
+// own words only those about the client's mistake are passed on: others may
+// name hosts and paths of the fleet.
+func answerTo(failed *fault.Error) *openai.Error {
+	var told *openai.Error
+	if errors.As(failed.Err, &told) {
+		return told
+	}
+	if failed.Class == fault.Rejected {
+		return rejected(failed)
+	}
+	return &openai.Error{
+		Status:  failed.Class.Status(),
+		Type:    "server_error",
+		Code:    failed.Class.String(),
+		Message: "the " + string(failed.Leg) + " worker failed: " + messages[failed.Class],
+	}
+}
+
+// messages say a class in a sentence for people.
+var messages = map[fault.Class]string{
+	fault.Shutdown:    "the gateway is shutting down",
+	fault.Refused:     "it refused the connection",
+	fault.Reset:       "the connection broke",
+	fault.Timeout:     "it did not answer in time",
+	fault.Overloaded:  "it has no room",
+	fault.EngineError: "it reported an error",
+	fault.Garbled:     "its answer could not be understood",
+	fault.Truncated:   "its stream ended early",
+}
+
+// rejected passes an engine's 4xx on with its message, in the one shape.
+func rejected(failed *fault.Error) *openai.Error {
+	told := &openai.Error{
+		Status: failed.Status, Type: "invalid_request_error", Code: "rejected_by_engine",
+		Message: "the engine rejected the request",
+	}
+	if told.Status == 0 {
+		told.Status = failed.Class.Status()
+	}
+	var said struct {
+		Message string          `json:"message"`
+		Error   json.RawMessage `json:"error"`
+		Param   string          `json:"param"`
+	}
+	if json.Unmarshal(failed.Detail, &said) != nil {
+		return told
+	}
+	inner := struct {
+		Message string `json:"message"`
+		Param   string `json:"param"`
+	}{said.Message, said.Param}
+	if len(said.Error) > 0 {
+		_ = json.Unmarshal(said.Error, &inner) // a string or number says nothing more
+	}
+	if inner.Message != "" {
+		told.Message, told.Param = inner.Message, inner.Param
+	}
+	return told
+}

@@ -1,0 +1,46 @@
+package handoff
+
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// Call is one client request as the edge hands it over. Nothing in it may be
+// changed while Serve runs, and Request.Raw is the flow's own copy of the body.
+type Call struct {
+	// ID is the client's request id (x-request-id, taken or made). It names
+	// the request to people: answers, errors and log lines carry it. Engines
+	// never see it.
+	ID string
+
+	// Request is the scanned body.
+	Request *openai.Request
+
+	// Arrival is when the request's head was read: TTFT and the queue count from it.
+	Arrival time.Time
+
+	// Priority overrides nvext.agent_hints.priority where a header set it.
+	Priority *int32
+
+	// StrictPriority overrides nvext.agent_hints.strict_priority where a
+	// header set it.
+	StrictPriority *uint32
+
+	// TraceParent is the client's W3C traceparent header, passed to engines
+	// as it came, or empty.
+	TraceParent string
+}
+
+// Sink takes the answer. Start is called at most once and before the first
+// Write; when Serve returns an error without having called Start, the edge
+// writes that error as the answer.
+type Sink interface {
+	// Start commits status 200 and the content type.
+	Start(contentType string)
+
+	// Write hands over bytes of the body. It copies p, waits while the ring
+	// to a slow client is full, and fails once the client has gone or the
+	// call's context has ended.
+	Write(p []byte) error
+}

@@ -1,0 +1,92 @@
+package handoff
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// cleanup makes the calls that free what an engine still holds for a request
+// that has ended. They outlive the request: each has its own time limit, and a
+// shutdown waits for them. An attempt's id names what they free, so a late
+// call can never hurt a later attempt.
+type cleanup struct {
+	transport upstream.Transport
+	log       *slog.Logger
+	metrics   *metrics
+	calls     sync.WaitGroup
+	slots     chan struct{}
+}
+
+// Bounds of clean-up: a release is a rejected request, answered in
+// milliseconds; what cannot be freed in time ends with the engine's lease.
+const (
+	cleanupTimeout = 5 * time.Second
+	cleanupAtOnce  = 256
+)
+
+func newCleanup(t upstream.Transport, log *slog.Logger, m *metrics) *cleanup {
+	return &cleanup{transport: t, log: log, metrics: m, slots: make(chan struct{}, cleanupAtOnce)}
+}
+
+// abandon frees kv, through the attempt's decode worker or, where that cannot
+// be reached, through the one that standIn finds.
+func (c *cleanup) abandon(connector Connector, a Attempt, kv KV, standIn func(now time.Time) *pools.Worker) {
+	c.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		select {
+		case c.slots <- struct{}{}:
+			defer func() { <-c.slots }()
+		case <-ctx.Done():
+		}
+		err := c.call(ctx, connector.Abandon(a, kv))
+		if err != nil {
+			if other := standIn(time.Now()); other != nil && other.ID != a.D.ID {
+				a.D, a.DRank = other, 0
+				err = c.call(ctx, connector.Abandon(a, kv))
+			}
+		}
+		c.metrics.released(err == nil)
+		if err != nil {
+			c.log.Warn("staged KV not released: it stays until the engine's lease ends",
+				"producer", kv.Producer, "attempt", a.ID, "error", err)
+		}
+	})
+}
+
+// call makes the calls in order. An engine answers a release with an error
+// status: that it answered is all that counts.
+func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
+	for _, leg := range legs {
+		stream, err := c.transport.Call(ctx, leg)
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
+		if err := stream.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait returns when no call is in flight, or with ctx's error.
+func (c *cleanup) wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		c.calls.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,105 @@
+package handoff
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Mode is the order in which a connector's two legs are called.
+type Mode uint8
+
+// The modes a plan can have.
+const (
+	// Local is one leg: decode computes the prompt itself.
+	Local Mode = iota
+	// Relay awaits prefill's answer and hands what it says to decode.
+	Relay
+)
+
+// Body is a client's request as a connector sees it.
+type Body struct {
+	Request *openai.Request
+	// IDs are the prompt's tokens, for workers that take tokens; nil where
+	// the model's tokenizer is not known.
+	IDs []uint32
+}
+
+// Attempt is one round of a request.
+type Attempt struct {
+	// ID is what engines see as the request's id, fresh in every round: an
+	// engine may keep an earlier round's id alive until a lease ends.
+	ID string
+	// P and D are the workers of the round; P is nil when there is no
+	// prefill leg.
+	P, D *pools.Worker
+	// PRank and DRank are their data-parallel ranks.
+	PRank, DRank int
+	// TraceParent is passed to engines.
+	TraceParent string
+}
+
+// Plan is what a round will send. Decode is complete but for the KV, which
+// Bind adds.
+type Plan struct {
+	Mode    Mode
+	Prefill upstream.Leg
+	Decode  upstream.Leg
+}
+
+// KV is hand-off metadata: what a prefill engine said about the KV cache it
+// holds for a decode worker. To the gateway it is opaque but for what Connector
+// validates, and a client can never supply it.
+type KV struct {
+	// Params is the JSON object as it goes to decode, at most MaxKVBytes.
+	Params json.RawMessage
+	// Producer and Incarnation name the process that holds the blocks.
+	Producer, Incarnation string
+	// Expires is when the producer's lease on the blocks ends.
+	Expires time.Time
+}
+
+// MaxKVBytes bounds hand-off metadata. A block id is a few bytes, so that this
+// is over a hundred thousand blocks.
+const MaxKVBytes = 2 << 20
+
+// Connector speaks one engine's transfer protocol. All methods are pure: they
+// make and read calls, they do not make them.
+type Connector interface {
+	// Plan edits the client's body into the round's legs. With a.P nil the
+	// plan is Local. Its error is an *openai.Error: the request asks for what
+	// these workers cannot do.
+	Plan(b Body, a Attempt) (Plan, error)
+
+	// OnPrefill reads prefill's answer. Its error says what makes the
+	// hand-off unusable; a malformed one must never reach an engine, which
+	// may wait for it forever.
+	OnPrefill(a Attempt, answer []byte, now time.Time) (KV, error)
+
+	// Bind adds the hand-off metadata to the decode leg.
+	Bind(d *upstream.Leg, kv KV)
+
+	// Abandon makes the calls that free KV whose decode never came.
+	Abandon(a Attempt, kv KV) []upstream.Leg
+}
+
+// connectors by the engine that a worker registers. The simulated engine
+// speaks vLLM's protocol.
+var connectors = map[string]Connector{
+	"vllm": NIXL{},
+	"sim":  NIXL{},
+}
+
+// connectorFor finds the connector for a pair; ok is false where prefill and
+// decode do not speak the same protocol, and the round is then Local. p is nil
+// for a round with one leg, which every engine of OpenAI's API can serve.
+func connectorFor(p, d *pools.Worker) (Connector, bool) {
+	if p == nil {
+		return NIXL{}, true
+	}
+	c, ok := connectors[p.Engine]
+	return c, ok && connectors[d.Engine] == c
+}

@@ -1,0 +1,227 @@
+package handoff
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// NIXL is vLLM's NixlConnector in pull mode: prefill runs first, for one
+// token, and answers with where its blocks lie; decode gets that answer and
+// pulls them. Fields as in vLLM's
+// tests/v1/kv_connector/nixl_integration/toy_proxy_server.py and
+// distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py.
+type NIXL struct{}
+
+var _ Connector = NIXL{}
+
+// LeaseDuration is how long vLLM holds a finished prefill's blocks before a
+// decode worker's first heartbeat (kv_lease_duration).
+const LeaseDuration = 30 * time.Second
+
+// prefillParams asks the prefill engine to keep the blocks for a decode
+// worker.
+const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
+	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+
+// Plan edits the body into one or two legs.
+func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
+	decode, err := leg(b, a, a.D, a.DRank, nil)
+	if err != nil || a.P == nil {
+		return Plan{Mode: Local, Decode: decode}, err
+	}
+	prefill, err := leg(b, a, a.P, a.PRank, func(e *openai.Edit, tokens bool) {
+		e.Set("stream", []byte("false"))
+		e.Delete("stream_options")
+		e.Set("max_tokens", []byte("1"))
+		if hasField(b.Request, "max_completion_tokens") && !tokens {
+			e.Set("max_completion_tokens", []byte("1"))
+		}
+		e.Delete("min_tokens")
+		e.Delete("min_completion_tokens")
+		// Blocks are kept only when prefill ends by length: its one token,
+		// which decode computes again, must not end it as an end-of-text or
+		// a stop string.
+		e.Delete("stop")
+		e.Delete("stop_token_ids")
+		e.Set("ignore_eos", []byte("true"))
+		e.Set("kv_transfer_params", []byte(prefillParams))
+	})
+	prefill.Stream = false
+	return Plan{Mode: Relay, Prefill: prefill, Decode: decode}, err
+}
+
+// leg edits the body for one worker: as the client sent it less nvext, or with
+// token ids in the prompt's place for a worker that takes tokens.
+func leg(b Body, a Attempt, w *pools.Worker, rank int, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
+	r := b.Request
+	l := upstream.Leg{
+		Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: a.ID,
+		Rank: -1, TraceParent: a.TraceParent, Stream: r.Stream,
+	}
+	if w.Ranks() > 1 {
+		l.Rank = rank
+	}
+	tokens := w.ModelInput == "tokens"
+	e := r.Edit()
+	switch {
+	case tokens && r.Endpoint == openai.Chat:
+		var err error
+		if e, err = openai.CompletionFromChat(r, b.IDs); err != nil {
+			return l, err
+		}
+		l.Path = openai.Completions.Path()
+	case tokens && b.IDs == nil:
+		return l, openai.BadRequest("prompt", "this model's workers take token ids and the gateway has no tokenizer for it: send the prompt as token ids")
+	case tokens && r.Prompt.Kind != openai.PromptIDs:
+		e.SetIDs("prompt", b.IDs)
+	}
+	e.Delete("nvext")
+	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
+		e.SetString("cache_salt", salt) // engines read only the body's
+	}
+	if more != nil {
+		more(e, tokens)
+	}
+	l.Body = e.Bytes()
+	return l, nil
+}
+
+// nixlParams are the fields of vLLM's hand-off object that the gateway reads.
+// The rest passes as it came.
+type nixlParams struct {
+	DoRemotePrefill bool            `json:"do_remote_prefill"`
+	DoRemoteDecode  bool            `json:"do_remote_decode"`
+	BlockIDs        [][]json.Number `json:"remote_block_ids"`
+	EngineID        string          `json:"remote_engine_id"`
+	RequestID       string          `json:"remote_request_id"`
+	Host            string          `json:"remote_host"`
+	Port            json.Number     `json:"remote_port"`
+	TransferMode    *string         `json:"transfer_mode"`
+}
+
+// OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not
+// check them: with a field missing decode logs a line and waits forever, with
+// no blocks it fails an assertion inside its core, so they are checked here.
+func (NIXL) OnPrefill(a Attempt, answer []byte, now time.Time) (KV, error) {
+	raw, ok := openai.KVParams(answer)
+	if !ok {
+		return KV{}, errors.New("prefill's answer has no kv_transfer_params")
+	}
+	if len(raw) > MaxKVBytes {
+		return KV{}, fmt.Errorf("kv_transfer_params: %d bytes, the limit is %d", len(raw), MaxKVBytes)
+	}
+	var p nixlParams
+	if err := json.Unmarshal(raw, &p); err != nil {
+		return KV{}, fmt.Errorf("kv_transfer_params: %w", err)
+	}
+	if err := p.check(); err != nil {
+		return KV{}, fmt.Errorf("kv_transfer_params: %w", err)
+	}
+	kv := KV{
+		Params: bytes.Clone(raw), Producer: a.P.ID, Incarnation: a.P.Incarnation,
+		Expires: now.Add(LeaseDuration),
+	}
+	if loopback(p.Host) {
+		// vLLM's side channel is "localhost" unless it is told otherwise,
+		// which decode would look for on its own machine.
+		e, ok := openai.NewEdit(kv.Params)
+		if !ok {
+			return KV{}, errors.New("kv_transfer_params is not an object")
+		}
+		e.SetString("remote_host", transferHost(a.P))
+		kv.Params = e.Bytes()
+	}
+	return kv, nil
+}
+
+func (p nixlParams) check() error {
+	blocks := 0
+	for _, group := range p.BlockIDs {
+		blocks += len(group)
+	}
+	port, portErr := strconv.Atoi(p.Port.String())
+	switch {
+	case !p.DoRemotePrefill || p.DoRemoteDecode:
+		return errors.New("do_remote_prefill is not true, or do_remote_decode is not false")
+	case p.EngineID == "":
+		return errors.New("remote_engine_id is missing")
+	case p.RequestID == "":
+		return errors.New("remote_request_id is missing")
+	case p.Host == "":
+		return errors.New("remote_host is missing")
+	case portErr != nil || port < 1 || port > 65535:
+		return errors.New("remote_port is missing or no port")
+	case blocks == 0:
+		return errors.New("remote_block_ids is empty")
+	case p.TransferMode != nil && *p.TransferMode != "pull":
+		return fmt.Errorf("transfer_mode is %.20q, not pull", *p.TransferMode)
+	}
+	return nil
+}
+
+// Bind adds the metadata as the body's last member. The client's body cannot
+// hold that key: the scan refuses it.
+func (NIXL) Bind(d *upstream.Leg, kv KV) {
+	end := bytes.LastIndexByte(d.Body, '}')
+	body := make([]byte, 0, len(d.Body)+len(kv.Params)+24)
+	body = append(body, d.Body[:end]...)
+	body = append(body, `,"kv_transfer_params":`...)
+	body = append(body, kv.Params...)
+	d.Body = append(body, d.Body[end:]...)
+}
+
+// releaseModel is a model name that no engine serves.
+const releaseModel = "tandem-release"
+
+// Abandon frees prefill's blocks through a decode worker: a request that
+// carries the hand-off and fails validation after parsing, here for its model,
+// makes the engine tell prefill at once that nobody will come
+// (_with_kv_transfer_rejection_cleanup, vLLM #41269). Without it the blocks
+// stay pinned for the whole lease.
+func (NIXL) Abandon(a Attempt, kv KV) []upstream.Leg {
+	d := upstream.Leg{
+		Worker: a.D.ID, Base: a.D.Address, Path: openai.Completions.Path(), RequestID: a.ID + "-release", Rank: -1,
+		Body: []byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`),
+	}
+	if a.D.Ranks() > 1 {
+		d.Rank = a.DRank
+	}
+	NIXL{}.Bind(&d, kv)
+	return []upstream.Leg{d}
+}
+
+// loopback reports whether host names the machine it is used on.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && (addr.IsLoopback() || addr.IsUnspecified())
+}
+
+// transferHost is where a worker's side channel is reached from outside.
+func transferHost(w *pools.Worker) string {
+	if host, _, err := net.SplitHostPort(w.Transfer); err == nil && host != "" {
+		return host
+	}
+	if u, err := url.Parse(w.Address); err == nil {
+		return u.Hostname()
+	}
+	return ""
+}
+
+func hasField(r *openai.Request, name string) bool {
+	_, ok := r.Field(name)
+	return ok
+}

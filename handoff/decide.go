@@ -1,0 +1,63 @@
+package handoff
+
+import "github.com/tandem-pd/tandem/fault"
+
+// Action is what to do after a leg failed.
+type Action uint8
+
+// The actions. Each but Fail is another round of the same loop; they differ in
+// what the round keeps.
+const (
+	// Fail ends the request with the failure.
+	Fail Action = iota
+	// OtherPrefill keeps decode's booking and prefills on another worker.
+	OtherPrefill
+	// LocalPrefill keeps decode's booking and lets decode prefill itself.
+	LocalPrefill
+	// OtherDecode keeps the prefilled KV and binds it to another decode worker.
+	OtherDecode
+	// Again drops the KV and goes through both legs anew, decode elsewhere.
+	Again
+)
+
+var actionNames = [...]string{
+	Fail: "fail", OtherPrefill: "other_prefill", LocalPrefill: "local_prefill",
+	OtherDecode: "other_decode", Again: "again",
+}
+
+// String names the action for logs and metrics.
+func (a Action) String() string { return actionNames[a] }
+
+// MaxAttempts bounds the rounds of one request. Each round excludes the worker
+// that failed before, so a small pool ends it sooner.
+const MaxAttempts = 5
+
+// Decide says what to do after failure c of a leg in round attempt (from 1)
+// when sent events have left for the client. It is pure; the flow carries the
+// answer out and turns OtherPrefill into LocalPrefill where no other prefill
+// worker is left.
+//
+//   - A client that left, a stop of our own and the client's own error end the
+//     request: no other worker would answer otherwise.
+//   - After the first byte the answer cannot change hands: it fails.
+//   - A prefill worker's failure costs only the prefill.
+//   - A decode worker that refused the connection has not touched the KV: it
+//     is still pinned at prefill and goes to the next decode worker. After any
+//     other failure the engine may have consumed it, so both legs run again;
+//     the prefill worker's prefix cache makes that cheap.
+func Decide(leg fault.Leg, c fault.Class, attempt, sent int) Action {
+	switch {
+	case c == fault.None, !c.Blames(), sent > 0:
+		return Fail
+	case leg == fault.Prefill && attempt >= MaxAttempts:
+		return LocalPrefill
+	case leg == fault.Prefill:
+		return OtherPrefill
+	case attempt >= MaxAttempts:
+		return Fail
+	case c == fault.Refused:
+		return OtherDecode
+	default:
+		return Again
+	}
+}

@@ -1,0 +1,58 @@
+package handoff
+
+import (
+	"testing"
+
+	"github.com/tandem-pd/tandem/fault"
+)
+
+// The whole table: every class on either leg, before the first byte.
+func TestDecideBeforeTheFirstByte(t *testing.T) {
+	want := map[fault.Class]struct{ prefill, decode Action }{
+		fault.None:        {Fail, Fail},
+		fault.ClientGone:  {Fail, Fail},
+		fault.Shutdown:    {Fail, Fail},
+		fault.Rejected:    {Fail, Fail},
+		fault.Refused:     {OtherPrefill, OtherDecode},
+		fault.Reset:       {OtherPrefill, Again},
+		fault.Timeout:     {OtherPrefill, Again},
+		fault.Overloaded:  {OtherPrefill, Again},
+		fault.EngineError: {OtherPrefill, Again},
+		fault.Garbled:     {OtherPrefill, Again},
+		fault.Truncated:   {OtherPrefill, Again},
+	}
+	for _, c := range fault.Classes() {
+		w, ok := want[c]
+		if !ok {
+			t.Errorf("class %s is not in the table", c)
+		}
+		if got := Decide(fault.Prefill, c, 1, 0); got != w.prefill {
+			t.Errorf("prefill %s: %s, want %s", c, got, w.prefill)
+		}
+		if got := Decide(fault.Decode, c, 1, 0); got != w.decode {
+			t.Errorf("decode %s: %s, want %s", c, got, w.decode)
+		}
+	}
+}
+
+// After the first byte nothing is tried again, and the last attempt of a
+// prefill leaves the prompt to decode.
+func TestDecideLimits(t *testing.T) {
+	for _, c := range fault.Classes() {
+		for _, leg := range []fault.Leg{fault.Prefill, fault.Decode} {
+			if got := Decide(leg, c, 1, 1); got != Fail {
+				t.Errorf("%s %s with an event sent: %s", leg, c, got)
+			}
+		}
+		if got := Decide(fault.Decode, c, MaxAttempts, 0); got != Fail {
+			t.Errorf("decode %s at the last attempt: %s", c, got)
+		}
+		want := Fail
+		if c.Blames() {
+			want = LocalPrefill
+		}
+		if got := Decide(fault.Prefill, c, MaxAttempts, 0); got != want {
+			t.Errorf("prefill %s at the last attempt: %s, want %s", c, got, want)
+		}
+	}
+}

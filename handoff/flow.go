@@ -1,0 +1,236 @@
+// Package handoff takes a request through the gateway: tokens, admission with
+// both bookings, prefill, hand-off, decode, stream, release. Flow.Serve is that
+// way, top to bottom; a retry is the next round of its loop. How an engine's
+// transfer protocol looks is a connector's business, one file each; what to do
+// after a failure is a pure table in decide.go.
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// Config is what the flow can be told.
+type Config struct {
+	// DecodeFallback lets decode do its own prefill when no prefill worker is
+	// left (--decode-fallback). Off answers 503.
+	DecodeFallback bool
+	// Queue is the waiting room of each model.
+	Queue queue.Config
+}
+
+// Rooms are the parts that a flow leads a request through.
+type Rooms struct {
+	Roster  *pools.Roster
+	Prefill *prefill.Room
+	Decode  *decode.Room
+	// Pairer gives a model's pairer, which chooses the two workers of a request.
+	Pairer func(model string) router.Pairer
+	// Transport carries the clean-up calls that outlive a request.
+	Transport upstream.Transport
+	// Tokenizer gives a model's tokenizer, nil where it is not known; the
+	// request is then routed by its length alone.
+	Tokenizer func(model string) *tokens.Cache
+}
+
+// Flow serves requests. It is safe for concurrent use.
+type Flow struct {
+	cfg     Config
+	rooms   Rooms
+	log     *slog.Logger
+	metrics *metrics
+	cleanup *cleanup
+
+	mu     sync.RWMutex
+	queues map[string]*queue.Queue // by model: one model's full pool never holds another's requests
+}
+
+// New makes a flow. It asks the roster to tell of changes, since a worker that
+// comes is room for whoever waits.
+func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (*Flow, error) {
+	if err := cfg.Queue.Validate(); err != nil {
+		return nil, err
+	}
+	f := &Flow{cfg: cfg, rooms: rooms, log: log, queues: map[string]*queue.Queue{}}
+	f.metrics = newMetrics(reg, f)
+	f.cleanup = newCleanup(rooms.Transport, log, f.metrics)
+	rooms.Roster.OnChange(f.wakeAll)
+	return f, nil
+}
+
+// Serve answers one request. It returns nil when the client got its whole
+// answer. An error before out was started is an *openai.Error for the edge to
+// write; after that the stream has ended with an error event, and the error is
+// only the caller's to know.
+//
+// Each round of the loop starts from what the client was already sent and ends
+// finished or with a named failure. What is held (bookings, staged KV) is
+// released in one place, the latest first, whatever the end.
+func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
+	r := newRequest(call)
+	f.metrics.begin()
+	defer func() { f.record(r, err) }()
+	if err := f.understand(r); err != nil {
+		return err
+	}
+	defer r.held.release()
+	for {
+		if err := f.admit(ctx, r); err != nil {
+			return r.refuse(ctx, err)
+		}
+		failed := f.round(ctx, r, out)
+		if failed == nil {
+			return nil
+		}
+		action := Decide(failed.Leg, failed.Class, r.attempt, r.sent.Events)
+		f.metrics.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
+		if failed.Class.Blames() {
+			f.log.Warn("leg failed", "request_id", r.call.ID, "attempt", r.attempt, "leg", failed.Leg,
+				"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
+		}
+		if action == Fail {
+			return r.fail(failed, out)
+		}
+		r.prepare(action, failed)
+	}
+}
+
+// round sends one attempt: prefill where the plan has it and no KV is held
+// yet, the hand-off, decode and the stream.
+func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
+	a := r.nextAttempt()
+	connector, ok := connectorFor(a.P, a.D)
+	if !ok {
+		r.dropPrefill(reasonEngine)
+		a.P, connector = nil, NIXL{}
+	}
+	plan, err := connector.Plan(Body{Request: r.call.Request, IDs: r.ids}, a)
+	if err != nil {
+		return &fault.Error{Class: fault.Rejected, Leg: fault.Decode, Worker: a.D.ID, Err: err}
+	}
+	if plan.Mode == Relay && r.kv == nil {
+		started := time.Now()
+		answer, failed := f.rooms.Prefill.Run(ctx, r.p, plan.Prefill)
+		r.endPrefill(time.Since(started))
+		f.wake(r.call.Request.Model)
+		if failed != nil {
+			return failed
+		}
+		kv, err := connector.OnPrefill(a, answer.Body, time.Now())
+		if err != nil {
+			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+		}
+		r.holdKV(kv, openai.Inspect(answer.Body), func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
+	}
+	if r.kv != nil {
+		connector.Bind(&plan.Decode, *r.kv)
+	}
+	r.decodeStart = time.Now()
+	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
+		Lease: r.d, Leg: plan.Decode,
+		Stream: r.call.Request.Stream, IncludeUsage: r.call.Request.IncludeUsage, Choices: max(1, r.call.Request.N),
+		Chat:         r.call.Request.Endpoint == openai.Chat && plan.Decode.Path == openai.Completions.Path(),
+		CachedTokens: r.cachedTokens(), Tail: r.tail(), Gap: f.metrics.gap,
+		First: func() { f.wake(r.call.Request.Model) },
+	}, out)
+	r.sent = sent
+	if !sent.First.IsZero() {
+		r.kvTaken() // decode has computed with it: the engine let go of prefill's copy
+	}
+	return failed
+}
+
+// standIn finds a decode worker to release KV through when the round's own is
+// gone.
+func (f *Flow) standIn(r *request) func(now time.Time) *pools.Worker {
+	return func(now time.Time) *pools.Worker {
+		for _, m := range f.rooms.Decode.Pool(r.call.Request.Model, pools.Decode).Members {
+			if m.Eligible(now) {
+				return m.Worker
+			}
+		}
+		return nil
+	}
+}
+
+// Close refuses new requests, ends those that wait, and waits for the clean-up
+// calls in flight until ctx ends.
+func (f *Flow) Close(ctx context.Context) error {
+	f.mu.Lock()
+	for _, q := range f.queues {
+		q.Close()
+	}
+	f.mu.Unlock()
+	return f.cleanup.wait(ctx)
+}
+
+// Waiting is the state of every model's queue, for /metrics and /workers.
+func (f *Flow) Waiting() map[string]queue.Stats {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	all := make(map[string]queue.Stats, len(f.queues))
+	for model, q := range f.queues {
+		all[model] = q.Stats()
+	}
+	return all
+}
+
+// queue finds a model's waiting room.
+func (f *Flow) queue(model string) (*queue.Queue, error) {
+	f.mu.RLock()
+	q := f.queues[model]
+	f.mu.RUnlock()
+	if q != nil {
+		return q, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if q := f.queues[model]; q != nil {
+		return q, nil
+	}
+	q, err := queue.New(f.cfg.Queue)
+	if err == nil {
+		f.queues[model] = q
+	}
+	return q, err
+}
+
+func (f *Flow) wake(model string) {
+	f.mu.RLock()
+	q := f.queues[model]
+	f.mu.RUnlock()
+	if q != nil {
+		q.Wake()
+	}
+}
+
+func (f *Flow) wakeAll() {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for _, q := range f.queues {
+		q.Wake()
+	}
+}
+
+// errNoDecode says that no decode worker can be chosen.
+var errNoDecode = errors.New("no decode worker is available")
+
+// errNoPrefill says that no prefill worker can be chosen and that decode may
+// not stand in.
+var errNoPrefill = errors.New("no prefill worker is available and decode-fallback is off")

@@ -1,0 +1,78 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// record writes a request's one wide log line and counts it. Nothing in it
+// comes from the prompt or the answer.
+func (f *Flow) record(r *request, err error) {
+	now := time.Now()
+	outcome := r.outcomeOf(err)
+	f.metrics.end(r, outcome, now)
+	level := slog.LevelInfo
+	if r.sent.Started && err != nil {
+		level = slog.LevelWarn
+	}
+	if !f.log.Enabled(context.Background(), level) {
+		return
+	}
+	t := r.timings(&r.sent, now)
+	attrs := []slog.Attr{
+		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id),
+		slog.String("model", r.call.Request.Model), slog.String("endpoint", r.call.Request.Endpoint.String()),
+		slog.Bool("stream", r.call.Request.Stream), slog.String("outcome", outcome),
+		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.cached)),
+		slog.Int("overlap_blocks", r.overlap), slog.Int("attempts", r.attempt),
+		slog.String("prefill_worker", r.first.p), slog.String("decode_worker", r.first.d),
+		slog.Float64("queue_ms", t.Queue), slog.Float64("prefill_ms", t.Prefill),
+		slog.Float64("transfer_ms", t.Transfer), slog.Float64("ttft_ms", t.TTFT), slog.Float64("total_ms", t.Total),
+	}
+	if r.reason != "" {
+		attrs = append(attrs, slog.String("one_leg", r.reason))
+	}
+	if r.why.p.Policy != "" {
+		attrs = append(attrs, slog.Any("prefill_why", r.why.p))
+	}
+	if r.why.d.Policy != "" {
+		attrs = append(attrs, slog.Any("decode_why", r.why.d))
+	}
+	if r.call.TraceParent != "" {
+		attrs = append(attrs, slog.String("traceparent", r.call.TraceParent))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", errorText(err)))
+	}
+	f.log.LogAttrs(context.Background(), level, "request", attrs...)
+}
+
+// outcomeOf is the outcome's label: ok, a fault class or an error's code.
+func (r *request) outcomeOf(err error) string {
+	var told *openai.Error
+	switch {
+	case err == nil:
+		return fault.None.String()
+	case r.outcome != "":
+		return r.outcome
+	case errors.As(err, &told) && told.Code != "":
+		return told.Code
+	default:
+		return fault.Classify(err, 0).String()
+	}
+}
+
+// errorText is what the log may say of an error. An *openai.Error may quote an
+// engine, which may quote the prompt: its code stands for it.
+func errorText(err error) string {
+	var told *openai.Error
+	if errors.As(err, &told) {
+		return told.Code
+	}
+	return err.Error()
+}

@@ -1,0 +1,289 @@
+package handoff
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// Reasons why a request was served without a prefill leg; metric labels.
+const (
+	reasonAggregated    = "aggregated"         // the pool's workers do both
+	reasonChoices       = "n"                  // siblings would share the handed-off blocks
+	reasonNoPrefill     = "no_prefill_worker"  // none was left to choose
+	reasonPrefillFailed = "prefill_failed"     // every other worker had failed
+	reasonEngine        = "no_common_protocol" // the pair speaks different protocols
+)
+
+// request is one request's state on its way. It belongs to Serve's goroutine;
+// the drain step reads it while that goroutine waits.
+type request struct {
+	call Call
+	id   string // the gateway's own id, which engines see with the attempt's number
+	card card
+
+	ids    []uint32 // the prompt's tokens, nil where unknown
+	isl    int      // prompt tokens, estimated where ids is nil
+	hashes []uint64 // sequence hashes of the full blocks
+
+	attempt int
+	tried   []string // workers that failed this request
+	held    held
+	d, p    *router.Lease
+	dMark   mark // below decode's booking
+	pMark   mark // below prefill's booking
+	kvMark  mark // below the staged KV
+	kv      *KV
+	taken   bool // decode has the KV: there is nothing to abandon
+	reason  string
+	first   struct{ p, d string } // for the record: the latest choice, kept after release
+
+	cached      int // prefill's cached tokens, −1 unknown
+	overlap     int // the chosen worker's overlap as the router believed it, in blocks
+	sent        decode.Transcript
+	queued      time.Duration
+	prefilled   time.Duration
+	decodeStart time.Time
+	outcome     string
+	why         struct{ p, d router.Why } // how each leg's worker was chosen, for the record
+}
+
+func newRequest(call Call) *request {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
+	return &request{call: call, id: hex.EncodeToString(raw[:]), cached: -1}
+}
+
+// priority is the queue's priority: the header wins over the body.
+func (r *request) priority() float64 {
+	switch {
+	case r.call.Priority != nil:
+		return float64(*r.call.Priority)
+	case r.call.Request.Nvext.Priority != nil:
+		return float64(*r.call.Request.Nvext.Priority)
+	}
+	return 0
+}
+
+// strict is the strict priority: the header wins over the body.
+func (r *request) strict() uint32 {
+	switch {
+	case r.call.StrictPriority != nil:
+		return *r.call.StrictPriority
+	case r.call.Request.Nvext.StrictPriority != nil:
+		return *r.call.Request.Nvext.StrictPriority
+	}
+	return 0
+}
+
+// oneLeg says why this request is decoded without hand-off whoever is there,
+// empty when it is not.
+func (r *request) oneLeg() string {
+	switch {
+	case r.call.Request.N > 1:
+		return reasonChoices
+	case r.reason == reasonPrefillFailed:
+		return reasonPrefillFailed
+	}
+	return ""
+}
+
+// take makes a grant's bookings the request's own.
+func (r *request) take(g *grant, wake func()) {
+	if g.d != nil {
+		r.d = g.d
+		r.first.d = g.d.Worker.ID
+		r.dMark = r.held.hold(func() { g.d.Release(time.Now()); wake() })
+		r.overlap = g.d.Overlap
+		r.why.d = g.d.Why
+	}
+	r.reason = g.reason
+	if g.p != nil {
+		r.p = g.p
+		r.first.p = g.p.Worker.ID
+		r.pMark = r.held.hold(func() { g.p.Release(time.Now()); wake() })
+		r.overlap = g.p.Overlap
+		r.why.p = g.p.Why
+	}
+}
+
+// nextAttempt opens a round.
+func (r *request) nextAttempt() Attempt {
+	r.attempt++
+	a := Attempt{
+		ID: r.id + "-" + strconv.Itoa(r.attempt), D: r.d.Worker, DRank: r.d.Rank,
+		TraceParent: r.call.TraceParent,
+	}
+	if r.p != nil {
+		a.P, a.PRank = r.p.Worker, r.p.Rank
+	}
+	return a
+}
+
+// dropPrefill gives prefill's booking up: this round has one leg.
+func (r *request) dropPrefill(reason string) {
+	r.held.unwind(r.pMark)
+	r.p, r.reason = nil, reason
+}
+
+// endPrefill ends prefill's booking with its answer, whatever it said.
+func (r *request) endPrefill(took time.Duration) {
+	r.prefilled += took
+	r.held.unwind(r.pMark)
+	r.p = nil
+}
+
+// holdKV takes responsibility for the blocks that prefill keeps for us.
+func (r *request) holdKV(kv KV, said openai.ChunkInfo, abandon func()) {
+	r.kv, r.taken = &kv, false
+	if said.Usage {
+		r.cached = max(0, said.CachedTokens)
+	}
+	r.kvMark = r.held.hold(func() {
+		if !r.taken {
+			abandon()
+		}
+	})
+}
+
+// kvTaken says that decode has pulled the KV.
+func (r *request) kvTaken() { r.taken = true }
+
+// prepare arranges what the next round keeps.
+func (r *request) prepare(action Action, failed *fault.Error) {
+	if !slices.Contains(r.tried, failed.Worker) {
+		r.tried = append(r.tried, failed.Worker)
+	}
+	switch action {
+	case OtherPrefill: // decode's booking stays
+	case LocalPrefill:
+		r.reason = reasonPrefillFailed
+	case OtherDecode:
+		r.keepKV()
+	case Again:
+		r.prepareAgain()
+	}
+}
+
+// prepareAgain gives everything back.
+func (r *request) prepareAgain() {
+	r.held.release()
+	r.p, r.d, r.kv, r.cached = nil, nil, nil, -1
+	if r.reason != reasonPrefillFailed {
+		r.reason = ""
+	}
+}
+
+// keepKV gives decode's booking back and keeps the KV, which lies above it.
+func (r *request) keepKV() {
+	if r.kv == nil {
+		r.prepareAgain()
+		return
+	}
+	r.held.swap(r.dMark)
+	r.d = nil
+}
+
+// cachedTokens is what the client is told as cached, −1 to leave decode's
+// figure: a decode worker calls every transferred token cached.
+func (r *request) cachedTokens() int {
+	if r.kv == nil {
+		return -1
+	}
+	return r.cached
+}
+
+// tail makes the nvext object that the client asked for, nil for none.
+func (r *request) tail() func(t *decode.Transcript) []byte {
+	fields := r.call.Request.Nvext.ExtraFields
+	worker, timing := slices.Contains(fields, "worker_id"), slices.Contains(fields, "timing")
+	if !worker && !timing {
+		return nil
+	}
+	return func(t *decode.Transcript) []byte {
+		var out struct {
+			WorkerID *workerID `json:"worker_id,omitempty"`
+			Timing   *timings  `json:"timing,omitempty"`
+		}
+		if worker {
+			out.WorkerID = &workerID{Decode: r.first.d}
+			if r.kv != nil {
+				out.WorkerID.Prefill = r.first.p
+			}
+		}
+		if timing {
+			out.Timing = r.timings(t, time.Now())
+		}
+		raw, _ := json.Marshal(out) // strings and finite numbers cannot fail
+		return raw
+	}
+}
+
+// workerID is nvext.worker_id: who served the request.
+type workerID struct {
+	Prefill string `json:"prefill_worker_id,omitempty"`
+	Decode  string `json:"decode_worker_id"`
+}
+
+// timings is nvext.timing, in milliseconds with microseconds kept. Transfer is
+// the time from prefill's answer to decode's first token: the pull and one
+// decode step.
+type timings struct {
+	Queue    float64 `json:"queue_ms"`
+	Prefill  float64 `json:"prefill_ms"`
+	Transfer float64 `json:"transfer_ms"`
+	TTFT     float64 `json:"ttft_ms"`
+	Total    float64 `json:"total_ms"`
+}
+
+func (r *request) timings(t *decode.Transcript, now time.Time) *timings {
+	out := &timings{Queue: ms(r.queued), Prefill: ms(r.prefilled), Total: ms(now.Sub(r.call.Arrival))}
+	if !t.First.IsZero() {
+		out.TTFT = ms(t.First.Sub(r.call.Arrival))
+		if r.kv != nil {
+			out.Transfer = ms(t.First.Sub(r.decodeStart))
+		}
+	}
+	return out
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// refuse is the end of a request that was not admitted.
+func (r *request) refuse(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		class := fault.Classify(context.Cause(ctx), 0)
+		r.outcome = class.String()
+		return context.Cause(ctx)
+	}
+	told := refusal(err)
+	r.outcome = told.Code
+	return told
+}
+
+// fail is the end of a request whose last round failed: an error to answer
+// with, or, after the first byte, an error event that ends the stream without
+// its end marker.
+func (r *request) fail(failed *fault.Error, out Sink) error {
+	r.outcome = failed.Class.String()
+	if !failed.Class.Blames() && failed.Class != fault.Rejected && failed.Class != fault.Shutdown {
+		return failed
+	}
+	told := answerTo(failed)
+	if !r.sent.Started {
+		return told
+	}
+	if r.call.Request.Stream {
+		_ = out.Write(openai.AppendEvent(nil, told.Append(nil, r.call.ID))) // the client may be gone as well
+	}
+	return failed
+}

@@ -1,0 +1,101 @@
+package handoff
+
+import (
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// card is what a model's workers say about it together.
+type card struct {
+	blockSize     int // tokens
+	contextTokens int // the shortest context of any worker, 0 unknown
+}
+
+// defaultBlockSize counts blocks for a model whose workers are all away.
+const defaultBlockSize = 16
+
+// card reads a model's card off its pools; ok is false for a model that no
+// worker was ever seen to serve.
+func (f *Flow) card(model string) (c card, ok bool) {
+	c.blockSize = defaultBlockSize
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		ok = ok || f.rooms.Roster.Known(model, role)
+		for _, m := range f.rooms.Roster.Snapshot(model, role).Members {
+			c.blockSize = m.Worker.BlockSize
+			if n := m.Worker.ContextLength; n > 0 && (c.contextTokens == 0 || n < c.contextTokens) {
+				c.contextTokens = n
+			}
+		}
+	}
+	return c, ok
+}
+
+// bytesPerToken estimates a prompt's length where no tokenizer is known:
+// about four bytes a token for English and code.
+const bytesPerToken = 4
+
+// understand finds the model, its limits, and the prompt's tokens and block
+// hashes. Its error is an *openai.Error.
+func (f *Flow) understand(r *request) error {
+	req := r.call.Request
+	var ok bool
+	if r.card, ok = f.card(req.Model); !ok {
+		return openai.NotFoundModel(req.Model)
+	}
+	if err := r.tokenize(f.rooms.Tokenizer(req.Model)); err != nil {
+		return err
+	}
+	if r.ids == nil {
+		r.isl = max(1, len(req.Raw)/bytesPerToken)
+		return nil
+	}
+	r.isl = len(r.ids)
+	if r.isl == 0 {
+		return openai.BadRequest(promptField(req), "the prompt is empty")
+	}
+	if limit := r.card.contextTokens; limit > 0 && (r.isl >= limit || r.isl+req.MaxTokens > limit) {
+		return openai.ContextLength(promptField(req), r.isl+max(1, req.MaxTokens), limit, false)
+	}
+	r.hashes = tokens.SequenceHashes(nil, r.ids, r.card.blockSize, tokens.Seed("", req.CacheSalt))
+	return nil
+}
+
+// tokenize sets the prompt's token ids, and leaves them nil where they cannot
+// be known: without the model's tokenizer, or where the engine's own template
+// puts in what ours does not (tools, images). A prompt whose bytes alone prove
+// it too long is refused unseen.
+func (r *request) tokenize(tokenizer *tokens.Cache) error {
+	req := r.call.Request
+	if req.Prompt.Kind == openai.PromptIDs {
+		r.ids = req.Prompt.IDs
+		return nil
+	}
+	if tokenizer == nil || req.HasTools || req.HasToolMessages || req.HasImages || req.HasOtherParts {
+		return nil
+	}
+	if limit := r.card.contextTokens; limit > 0 {
+		if n := tokenizer.Tokenizer().MinTokens(req.Prompt.TokensAtLeast(1)); n >= limit {
+			return openai.ContextLength(promptField(req), n, limit, true)
+		}
+	}
+	if req.Prompt.Kind == openai.PromptText {
+		r.ids = tokenizer.Encode([]uint32{}, req.Prompt.Text())
+		return nil
+	}
+	messages := req.Prompt.Messages()
+	chat := make([]tokens.Message, len(messages))
+	for i, m := range messages {
+		chat[i] = tokens.Message{Role: m.Role, Content: m.Content}
+	}
+	r.ids = tokenizer.EncodeChat([]uint32{}, chat)
+	return nil
+}
+
+// promptField names the body's field that holds the prompt.
+func promptField(req *openai.Request) string {
+	if req.Endpoint == openai.Chat {
+		return "messages"
+	}
+	return "prompt"
+}

@@ -1,0 +1,76 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"strconv"
+	"time"
+)
+
+// Config is what the edge can be told. The names in parentheses are those of
+// the settings, as Validate's errors give them.
+type Config struct {
+	// Host is the address to listen on (http-host); empty for every interface.
+	Host string
+	// Port is the TCP port to listen on (http-port), 0 to 65535; 0 takes a
+	// free one.
+	Port int
+	// MaxBodyBytes is the largest request body (max-body-bytes); larger ones
+	// get 413.
+	MaxBodyBytes int
+	// ReadTimeout bounds the reading of one request, head and body together
+	// (read-timeout); a slower sender gets 408.
+	ReadTimeout time.Duration
+	// IdleTimeout is how long a connection may wait for its next request
+	// (idle-timeout).
+	IdleTimeout time.Duration
+	// WriteStall is how long a client may take nothing of an answer before it
+	// is given up (write-stall-timeout).
+	WriteStall time.Duration
+	// Heartbeat is how long an event stream may be silent before it gets a
+	// comment that keeps it alive (sse-heartbeat); 0 for never.
+	Heartbeat time.Duration
+	// RingBytes bounds what is queued for one slow client before its flow has
+	// to wait (stream-buffer-bytes), 4 KiB or more. It also bounds the answers
+	// that are not streamed and still leave with a Content-Length.
+	RingBytes int
+}
+
+// DefaultConfig returns the defaults: every interface, port 8000, 64 MiB of
+// body, and the time limits of the documentation.
+func DefaultConfig() Config {
+	return Config{
+		Port:         8000,
+		MaxBodyBytes: 64 << 20,
+		ReadTimeout:  60 * time.Second,
+		IdleTimeout:  120 * time.Second,
+		WriteStall:   30 * time.Second,
+		Heartbeat:    15 * time.Second,
+		RingBytes:    64 << 10,
+	}
+}
+
+// Validate reports every setting that is out of range, by name.
+func (c Config) Validate() error {
+	var errs []error
+	refuse := func(bad bool, name, want string, got any) {
+		if bad {
+			errs = append(errs, fmt.Errorf("%s: must be %s, not %v", name, want, got))
+		}
+	}
+	_, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(c.Host, "0"))
+	refuse(c.Host != "" && err != nil, "http-host", "an address of this machine", strconv.Quote(c.Host))
+	refuse(c.Port < 0 || c.Port > math.MaxUint16, "http-port", "between 0 and 65535", c.Port)
+	refuse(c.MaxBodyBytes < 1 || c.MaxBodyBytes > math.MaxInt32, "max-body-bytes", "between 1 and 2147483647", c.MaxBodyBytes)
+	refuse(c.ReadTimeout <= 0, "read-timeout", "above 0", c.ReadTimeout)
+	refuse(c.IdleTimeout <= 0, "idle-timeout", "above 0", c.IdleTimeout)
+	refuse(c.WriteStall <= 0, "write-stall-timeout", "above 0", c.WriteStall)
+	refuse(c.Heartbeat < 0, "sse-heartbeat", "0 (off) or above", c.Heartbeat)
+	refuse(c.RingBytes < minRingBytes, "stream-buffer-bytes", fmt.Sprintf("at least %d", minRingBytes), c.RingBytes)
+	return errors.Join(errs...)
+}
+
+// addr is where to listen.
+func (c Config) addr() string { return net.JoinHostPort(c.Host, strconv.Itoa(c.Port)) }

@@ -1,0 +1,120 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// refuse answers a request that never reached the flow and logs it; the flow
+// logs those that did.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, r request, e *openai.Error) {
+	s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
+		slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
+		slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
+		slog.String("client", ctx.RemoteAddr().String()))
+	s.writeError(ctx, r.id, e)
+}
+
+// writeError makes e the answer.
+func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error) {
+	ctx.Response.ResetBody()
+	ctx.SetStatusCode(e.Status)
+	ctx.Response.Header.SetContentType("application/json")
+	if e.RetryAfter > 0 {
+		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
+	}
+	ctx.Response.SetBody(e.Append(nil, id))
+}
+
+// hangUp closes the connection after the answer, draining what is unread.
+func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
+	ctx.SetConnectionClose()
+	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
+}
+
+// broken answers what fasthttp could not read as a request; fasthttp closes the
+// connection afterwards. The errors' texts quote the request, so none is sent.
+func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
+	c := ctx.Conn().(*conn)
+	silent := c.from.IsZero()
+	r := newRequest(ctx, c)
+	ctx.Request.SwapBody(nil)
+	var network net.Error
+	lost := errors.As(err, &network)
+	switch {
+	case lost && silent:
+		c.leave() // not a byte came: there is no request to answer
+	case lost && !network.Timeout():
+		c.leave()
+		s.metrics.count(r.endpoint, statusClientLeft)
+	default:
+		e := s.explainBroken(err)
+		s.hangUp(ctx, c)
+		s.refuse(ctx, r, e)
+		s.metrics.count(r.endpoint, e.Status)
+	}
+}
+
+func (s *Server) explainBroken(err error) *openai.Error {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return openai.TooLarge(s.cfg.MaxBodyBytes)
+	case errors.As(err, new(*fasthttp.ErrSmallBuffer)):
+		return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large",
+			Message: fmt.Sprintf("the request's head is larger than %d bytes", headBytes)}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return openai.RequestTimeout(s.cfg.ReadTimeout)
+	default:
+		e := openai.BadRequest("", "the request cannot be read as HTTP/1.1")
+		e.Code = "malformed_request"
+		return e
+	}
+}
+
+// routeError is Fiber's error handler: an *openai.Error of a handler's own, or
+// Fiber's for a path or method without a route.
+func (s *Server) routeError(c *fiber.Ctx, err error) error {
+	ctx := c.Context()
+	r := ctx.Conn().(*conn).request
+	var e *openai.Error
+	if !errors.As(err, &e) {
+		e = s.explainRoute(ctx, r, err)
+	}
+	s.refuse(ctx, r, e)
+	return nil
+}
+
+func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r request, err error) *openai.Error {
+	var fe *fiber.Error
+	switch {
+	case errors.As(err, &fe) && fe.Code == http.StatusNotFound:
+		return openai.NotFound(string(ctx.Method()), string(ctx.Path()))
+	case errors.As(err, &fe) && fe.Code == http.StatusMethodNotAllowed:
+		return openai.MethodNotAllowed(string(ctx.Method()), string(ctx.Path()))
+	default:
+		s.log.Error("a handler failed", "request_id", r.id, "error", err)
+		return openai.Internal()
+	}
+}
+
+// rescue turns a panic on the connection's goroutine into a 500.
+func (s *Server) rescue(ctx *fasthttp.RequestCtx, c *conn) {
+	if v := recover(); v != nil {
+		s.log.Error("panic in a handler", "request_id", c.request.id, "panic", v, "stack", string(debug.Stack()))
+		c.Unwatch()
+		s.writeError(ctx, c.request.id, openai.Internal())
+		s.hangUp(ctx, c)
+	}
+}

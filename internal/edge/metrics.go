@@ -1,0 +1,48 @@
+package edge
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics is what the edge counts. The flow records times and tokens itself.
+type metrics struct {
+	requests     *prometheus.CounterVec
+	disconnected prometheus.Counter
+	openStreams  prometheus.Gauge
+}
+
+// newMetrics registers the edge's metrics; connections gives the number of
+// open ones.
+func newMetrics(reg prometheus.Registerer, connections func() float64) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tandem_frontend_requests_total",
+			Help: "Requests answered, by endpoint and HTTP status; 499: the client left before the answer was complete.",
+		}, []string{"endpoint", "status"}),
+		disconnected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_frontend_disconnected_clients_total",
+			Help: "Clients that left, or stopped reading, before their answer was complete.",
+		}),
+		openStreams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_frontend_open_streams",
+			Help: "Answers being streamed to clients.",
+		}),
+	}
+	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tandem_frontend_open_connections",
+		Help: "Client connections open, idle ones included.",
+	}, connections)
+	for _, c := range []prometheus.Collector{m.requests, m.disconnected, m.openStreams, open} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// count adds one answered request.
+func (m *metrics) count(endpoint string, status int) {
+	m.requests.WithLabelValues(endpoint, strconv.Itoa(status)).Inc()
+}

@@ -1,0 +1,136 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+const (
+	headerRequestID      = "X-Request-Id"
+	headerPriority       = "X-Dynamo-Request-Priority"
+	headerStrictPriority = "X-Dynamo-Request-Strict-Priority"
+	headerTraceParent    = "Traceparent"
+
+	maxRequestIDBytes   = 128
+	maxTraceParentBytes = 256
+)
+
+// request is what the edge notes of the request in hand on a connection.
+type request struct {
+	id       string
+	arrival  time.Time
+	endpoint string // for the metrics
+}
+
+// newRequest notes what the head says; c may be without any, for a request
+// whose head could not be read.
+func newRequest(ctx *fasthttp.RequestCtx, c *conn) request {
+	r := request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
+	if r.arrival.IsZero() { // it came along with the request before it
+		r.arrival = time.Now()
+	}
+	ctx.Response.Header.Set(headerRequestID, r.id)
+	return r
+}
+
+// requestID takes the client's id when it has 1 to 128 visible ASCII bytes, and
+// makes one otherwise.
+func requestID(given []byte) string {
+	if len(given) > 0 && len(given) <= maxRequestIDBytes && visible(given) {
+		return string(given)
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// visible reports whether b is ASCII without spaces and control bytes.
+func visible(b []byte) bool {
+	for _, c := range b {
+		if c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// readCall checks a request to one of the generating endpoints and takes its
+// body over from fasthttp. Nothing in the Call refers to fasthttp's memory.
+func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int) (handoff.Call, error) {
+	h := &ctx.Request.Header
+	call := handoff.Call{ID: r.id, Arrival: r.arrival}
+	if enc := h.ContentEncoding(); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
+		return call, openai.UnsupportedMedia("Content-Encoding: " + string(enc))
+	}
+	if ct := h.ContentType(); !isJSON(ct) {
+		return call, openai.UnsupportedMedia("Content-Type: " + string(ct))
+	}
+	if v := h.Peek(headerPriority); v != nil {
+		n, err := strconv.ParseInt(string(v), 10, 32)
+		if err != nil {
+			return call, openai.BadRequest(strings.ToLower(headerPriority), "it must be an integer between -2147483648 and 2147483647")
+		}
+		p := int32(n)
+		call.Priority = &p
+	}
+	if v := h.Peek(headerStrictPriority); v != nil {
+		n, err := strconv.ParseUint(string(v), 10, 32)
+		if err != nil {
+			return call, openai.BadRequest(strings.ToLower(headerStrictPriority), "it must be an integer between 0 and 4294967295")
+		}
+		p := uint32(n)
+		call.StrictPriority = &p
+	}
+	if v := h.Peek(headerTraceParent); len(v) <= maxTraceParentBytes && visible(v) {
+		call.TraceParent = string(v)
+	}
+	// Taken, not copied: the flow's body outlives the response, and a large one
+	// does not stay behind in fasthttp's pool. (Fiber's c.Body() would
+	// decompress without a limit.)
+	raw := ctx.Request.SwapBody(nil)
+	if len(raw) == 0 {
+		return call, openai.BadRequest("", "the body is empty; it must be a JSON object")
+	}
+	var err error
+	call.Request, err = openai.Limits{MaxBytes: limit}.Scan(ep, raw)
+	return call, err
+}
+
+// isJSON accepts application/json with any parameters, and no type at all.
+func isJSON(contentType []byte) bool {
+	media, _, _ := bytes.Cut(contentType, []byte(";"))
+	media = bytes.TrimSpace(media)
+	return len(media) == 0 || bytes.EqualFold(media, []byte("application/json"))
+}
+
+// ambiguous reports whether a head gives its body's length in two ways, which
+// is how requests are smuggled past a proxy that believes the other one.
+// fasthttp takes Transfer-Encoding and hides the other, so this reads the raw
+// header lines.
+func ambiguous(raw []byte) bool {
+	length, coding := false, false
+	for len(raw) > 0 {
+		line := raw
+		if i := bytes.IndexByte(raw, '\n'); i >= 0 {
+			line, raw = raw[:i], raw[i+1:]
+		} else {
+			raw = nil
+		}
+		switch name, _, _ := bytes.Cut(line, []byte(":")); len(name) {
+		case len("Content-Length"):
+			length = length || bytes.EqualFold(name, []byte("Content-Length"))
+		case len("Transfer-Encoding"):
+			coding = coding || bytes.EqualFold(name, []byte("Transfer-Encoding"))
+		}
+	}
+	return length && coding
+}

@@ -1,0 +1,111 @@
+package edge
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/gofiber/fiber/v2/middleware/adaptor"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// route registers what answers path. Fiber answers HEAD wherever there is a
+// GET, and 405 with Allow for the other methods.
+func (s *Server) route(method, path, endpoint string, h fiber.Handler) {
+	s.app.Add(method, path, func(c *fiber.Ctx) error {
+		c.Context().Conn().(*conn).request.endpoint = endpoint
+		return h(c)
+	})
+}
+
+func (s *Server) routes(metrics http.Handler) {
+	for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
+		s.route(http.MethodPost, ep.Path(), ep.String(), func(c *fiber.Ctx) error { return s.generate(c, ep) })
+	}
+	scrape := adaptor.HTTPHandler(metrics)
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		s.route(method, "/v1/models", "models", s.models)
+		s.route(method, "/v1/models/*", "models", s.model) // ids hold slashes
+		s.route(method, "/workers", "workers", s.workers)
+		s.route(method, "/health", "health", s.health)
+		s.route(method, "/live", "live", s.alive)
+		s.route(method, "/metrics", "metrics", scrape)
+	}
+}
+
+// generate hands a call to the flow.
+func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
+	ctx := c.Context()
+	cn := ctx.Conn().(*conn)
+	call, err := readCall(ctx, ep, cn.request, s.cfg.MaxBodyBytes)
+	if err != nil {
+		return err
+	}
+	x := newExchange(s, cn)
+	x.begin(call)
+	x.answer(ctx)
+	return nil
+}
+
+// models lists the models that can be asked for.
+func (s *Server) models(c *fiber.Ctx) error {
+	list := openai.ModelList{Object: "list", Data: s.cat.Models()}
+	if list.Data == nil {
+		list.Data = []openai.Model{}
+	}
+	return writeJSON(c, http.StatusOK, list)
+}
+
+// model describes one model.
+func (s *Server) model(c *fiber.Ctx) error {
+	id, err := url.PathUnescape(c.Params("*"))
+	if err != nil {
+		return openai.BadRequest("model", "the model's name in the path is not escaped properly")
+	}
+	for _, m := range s.cat.Models() {
+		if m.ID == id {
+			return writeJSON(c, http.StatusOK, m)
+		}
+	}
+	return openai.NotFoundModel(id)
+}
+
+// workers shows the pools.
+func (s *Server) workers(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Workers()) }
+
+// health says whether requests can be served: 503 until each pool that is
+// needed has a worker, and again once a shutdown has begun.
+func (s *Server) health(c *fiber.Ctx) error {
+	ready, detail := s.cat.Ready()
+	status, code := "healthy", http.StatusOK
+	switch {
+	case s.draining.Load():
+		status, code = "draining", http.StatusServiceUnavailable
+	case !ready:
+		status, code = "unhealthy", http.StatusServiceUnavailable
+	}
+	return writeJSON(c, code, struct {
+		Status string `json:"status"`
+		Detail any    `json:"detail,omitempty"`
+	}{status, detail})
+}
+
+// alive says that the process runs.
+func (s *Server) alive(c *fiber.Ctx) error {
+	return writeJSON(c, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"live"})
+}
+
+func writeJSON(c *fiber.Ctx, status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.Context().SetStatusCode(status)
+	c.Context().Response.Header.SetContentType("application/json")
+	c.Context().Response.SetBody(b)
+	return nil
+}

@@ -1,0 +1,237 @@
+package edge
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+const (
+	// headBytes bounds a request's head; a larger one gets 431.
+	headBytes = 32 << 10
+
+	// writeBytes is fasthttp's write buffer. It must hold an answer's head and
+	// the 4 KiB that fasthttp moves at a time, so that both leave in one write.
+	writeBytes = 8 << 10
+
+	// keptBodyBytes is the largest request body whose buffer stays with a
+	// connection.
+	keptBodyBytes = 64 << 10
+
+	// cutGrace is how long streams that a shutdown cuts may take to say so.
+	cutGrace = time.Second
+)
+
+// Flow serves calls. Before it has called Start it may fail with an
+// *openai.Error, or an error that wraps one, which becomes the answer. After
+// Start any error just ends the body: the flow has told the client in the
+// stream. ctx ends when the client leaves, with ErrClientLeft as its cause, and
+// when a shutdown runs out of time, with ErrShutdown.
+type Flow interface {
+	Serve(ctx context.Context, c handoff.Call, out handoff.Sink) error
+}
+
+// Catalog is what the edge shows of the gateway's state. All methods are called
+// concurrently.
+type Catalog interface {
+	// Models lists the models that are served.
+	Models() []openai.Model
+	// Workers is marshalled as the answer of GET /workers.
+	Workers() any
+	// Ready reports whether each pool that is needed has a worker; detail is
+	// marshalled into the answer of GET /health.
+	Ready() (ok bool, detail any)
+}
+
+// Server is the gateway's HTTP server. Make it with New, serve one listener
+// with Serve, end it with Shutdown.
+type Server struct {
+	cfg     Config
+	flow    Flow
+	cat     Catalog
+	log     *slog.Logger
+	metrics *metrics
+	app     *fiber.App
+	conns   *set[*conn]
+	live    *set[*exchange] // flows that run
+
+	draining atomic.Bool // a shutdown has begun
+	cutting  atomic.Bool // its time is up
+
+	mu sync.Mutex
+	ln net.Listener // being served; nil before
+}
+
+// New makes a server; metrics answers GET /metrics. It fails on a Config that
+// Validate refuses, and when reg refuses the edge's metrics.
+func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange]()}
+	var err error
+	if s.metrics, err = newMetrics(reg, func() float64 { return float64(s.conns.Len()) }); err != nil {
+		return nil, err
+	}
+	s.app = fiber.New(fiber.Config{
+		DisableStartupMessage:        true,
+		DisablePreParseMultipartForm: true,
+		CaseSensitive:                true,
+		BodyLimit:                    cfg.MaxBodyBytes,
+		ReadTimeout:                  cfg.ReadTimeout,
+		IdleTimeout:                  cfg.IdleTimeout,
+		ReadBufferSize:               headBytes,
+		WriteBufferSize:              writeBytes,
+		ErrorHandler:                 s.routeError,
+		// No WriteTimeout: it is set once before an answer and cuts streams.
+	})
+	s.routes(metrics)
+	routed := s.app.Handler()
+	fast := s.app.Server()
+	fast.Handler = func(ctx *fasthttp.RequestCtx) { s.handle(ctx, routed) }
+	fast.ErrorHandler = s.broken
+	fast.ExpectHandler = s.expect
+	fast.ConnState = s.connState
+	fast.CloseOnShutdown = true
+	return s, nil
+}
+
+// Listen opens the configured address.
+func (s *Server) Listen() (net.Listener, error) { return net.Listen("tcp", s.cfg.addr()) }
+
+// Serve serves the clients that ln accepts until Shutdown, which makes it
+// return nil, or until accepting fails. It closes ln.
+func (s *Server) Serve(ln net.Listener) error {
+	defer ln.Close() // for the ways out that do not; twice is harmless
+	s.mu.Lock()
+	if s.draining.Load() {
+		s.mu.Unlock()
+		return nil
+	}
+	s.ln = ln
+	s.mu.Unlock()
+	return s.app.Server().Serve(&listener{Listener: ln, stall: s.cfg.WriteStall, open: s.conns})
+}
+
+// Shutdown stops accepting, turns /health to 503 and waits for the requests in
+// flight. When ctx ends first, their contexts end with ErrShutdown, event
+// streams get an error event, connections are closed, and ctx's error is
+// returned. A flow that ignores its context is left behind.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.draining.Store(true)
+	s.mu.Lock()
+	ln := s.ln
+	s.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	err := ln.Close()
+	// fasthttp waits for connections that have not sent anything yet.
+	for _, c := range s.conns.All() {
+		if !c.busy.Load() {
+			c.cut()
+		}
+	}
+	// Its error is ctx's, or that of closing ln once more.
+	_ = s.app.Server().ShutdownWithContext(ctx)
+	if ctx.Err() == nil && await(ctx, s.conns.Empty()) && await(ctx, s.live.Empty()) {
+		return err
+	}
+	s.cutting.Store(true)
+	for _, x := range s.live.All() {
+		x.cut()
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutGrace)
+	defer cancel()
+	if !await(grace, s.conns.Empty()) {
+		for _, c := range s.conns.All() {
+			c.cut()
+		}
+	}
+	await(grace, s.live.Empty())
+	return context.Cause(ctx)
+}
+
+// handle is what fasthttp calls for each request that it could read.
+func (s *Server) handle(ctx *fasthttp.RequestCtx, routed fasthttp.RequestHandler) {
+	c := ctx.Conn().(*conn)
+	c.request = newRequest(ctx, c)
+	s.dispatch(ctx, c, routed)
+	if cap(ctx.Request.Body()) > keptBodyBytes {
+		ctx.Request.SwapBody(nil)
+	}
+	if !ctx.Response.IsBodyStream() { // a stream is counted at its end
+		s.metrics.count(c.request.endpoint, ctx.Response.StatusCode())
+	}
+}
+
+func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.RequestHandler) {
+	defer s.rescue(ctx, c)
+	switch method := string(ctx.Method()); {
+	case ambiguous(ctx.Request.Header.RawHeaders()):
+		e := openai.BadRequest("", "the request has both Content-Length and Transfer-Encoding")
+		e.Code = "ambiguous_length"
+		s.refuse(ctx, c.request, e)
+		s.hangUp(ctx, c)
+	case !knownMethod(method): // Fiber would answer in plain text
+		s.refuse(ctx, c.request, &openai.Error{Status: http.StatusNotImplemented, Type: "invalid_request_error",
+			Code: "unknown_method", Message: "no such method is known here"})
+		s.hangUp(ctx, c) // what follows may be no HTTP/1.1 either, as behind HTTP/2's PRI
+	default:
+		routed(ctx)
+	}
+}
+
+// expect answers "Expect: 100-continue": a body that is announced as too large
+// is refused before it is sent.
+func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
+	if ctx.Request.Header.ContentLength() <= s.cfg.MaxBodyBytes {
+		return http.StatusContinue
+	}
+	s.broken(ctx, fasthttp.ErrBodyTooLarge)
+	return http.StatusRequestEntityTooLarge
+}
+
+// connState is fasthttp's report on a connection, from its own goroutine.
+func (s *Server) connState(nc net.Conn, state fasthttp.ConnState) {
+	switch c := nc.(*conn); {
+	case state == fasthttp.StateNew && s.draining.Load():
+		c.cut() // accepted while the listener closed
+	case state == fasthttp.StateIdle:
+		c.busy.Store(false)
+		if s.cutting.Load() {
+			c.cut()
+		}
+	}
+}
+
+// knownMethod reports whether Fiber routes method.
+func knownMethod(method string) bool {
+	for _, m := range fiber.DefaultMethods {
+		if m == method {
+			return true
+		}
+	}
+	return false
+}
+
+// await waits for done and reports whether it came before ctx ended.
+func await(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package edge
+
+import (
+	"net"
+	"time"
+)
+
+// setUserTimeout does nothing where the kernel has no such limit.
+func setUserTimeout(*net.TCPConn, time.Duration) {}

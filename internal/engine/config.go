@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+)
+
+// Config says what one simulated engine is. A field left zero takes the default
+// named in its comment; Validate refuses what cannot work.
+type Config struct {
+	// Model is the one model name that the engine serves. Default "tandem-sim".
+	Model string
+	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
+	// connector any engine can do either half; the role is told, not enforced.
+	Role string
+	// ID names the engine among its peers and Incarnation names this run of it.
+	// Together they are the engine id of every hand-off, so that a restarted
+	// engine never answers for the blocks of the one before. Defaults "engine"
+	// and "0": a process should draw a random incarnation.
+	ID, Incarnation string
+
+	// BlockSize is the tokens of one KV block. Default 16.
+	BlockSize int
+	// TotalKVBlocks is the size of the KV cache in blocks. Default 671,000
+	// tokens' worth, what two H200s leave for Qwen3-32B. At least one sequence
+	// of ContextLength tokens must fit.
+	TotalKVBlocks int
+	// MaxNumSeqs bounds the sequences that run or load blocks. Default 256.
+	MaxNumSeqs int
+	// MaxNumBatchedTokens is the token budget of one step. Default 8,192.
+	MaxNumBatchedTokens int
+	// ContextLength bounds prompt and answer together, in tokens. Default 262,144.
+	ContextLength int
+	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
+	// of the engine; two seeds prove that nobody relies on them. Default 0.
+	HashSeed uint64
+
+	// Latency is what a step takes. Default Qwen3Latency.
+	Latency Latency
+	// Speedup divides every modelled duration: steps and transfers. Leases and
+	// heartbeats belong to the protocol and stay as they are. Default 1.
+	Speedup float64
+
+	// BandwidthBytesPerSecond is the rate of the engine's NIC, which carries
+	// one transfer at a time. Default 50e9.
+	BandwidthBytesPerSecond float64
+	// BytesPerToken is the KV cache of one token in bytes. Default 262,144
+	// (Qwen3-32B in BF16).
+	BytesPerToken int
+	// TransferSetup is what each transfer costs beside its bytes. Default 1 ms.
+	TransferSetup time.Duration
+
+	// Lease is how long a finished prefill's blocks stay pinned for the decode
+	// engine that will pull them. Default 30 s.
+	Lease time.Duration
+	// LeaseExtension is what a heartbeat leaves on the lease at least, counted
+	// from the heartbeat. Default 20 s.
+	LeaseExtension time.Duration
+	// HeartbeatInterval is how often a decode engine renews the leases of the
+	// requests that it has not pulled yet. Default 5 s.
+	HeartbeatInterval time.Duration
+
+	// The fields below are the shell's; a bare Core ignores them.
+
+	// TransferHost and TransferPort are where TransferHandler is reachable, as
+	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
+	TransferHost string
+	TransferPort int
+	// Client makes the calls of the side channel. Default: a client of the
+	// server's own, closed with Run.
+	Client *http.Client
+	// CallTimeout bounds one call of the side channel. Default 5 s.
+	CallTimeout time.Duration
+	// DrainGrace is how long Drain keeps serving new requests after /health has
+	// turned to 503, for those who have not looked yet. Default 500 ms.
+	DrainGrace time.Duration
+	// Ready is asked by /health, which answers 503 with its error. Optional.
+	Ready func() error
+	// OnEvents receives the cache's events, in order, from the goroutine that
+	// runs Run. It may keep the events but not the slice, and must not block:
+	// the engine waits for it. Optional.
+	OnEvents func([]Event)
+}
+
+// EngineID is what hand-offs call this engine: its ID and its incarnation.
+func (c *Config) EngineID() string { return c.ID + "/" + c.Incarnation }
+
+// Validate reports the first field that cannot work, by name. Zero fields are
+// seen as their defaults.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	switch c.Role {
+	case "prefill", "decode", "both":
+	default:
+		return fmt.Errorf("engine: Role %q is none of prefill, decode, both", c.Role)
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{
+		{"BlockSize", c.BlockSize}, {"TotalKVBlocks", c.TotalKVBlocks}, {"MaxNumSeqs", c.MaxNumSeqs},
+		{"MaxNumBatchedTokens", c.MaxNumBatchedTokens}, {"ContextLength", c.ContextLength},
+		{"BytesPerToken", c.BytesPerToken}, {"TransferPort", c.TransferPort},
+	} {
+		if f.n < 1 || f.n > math.MaxInt32 {
+			return fmt.Errorf("engine: %s is %d, want 1 to %d", f.name, f.n, math.MaxInt32)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		x    float64
+	}{{"Speedup", c.Speedup}, {"BandwidthBytesPerSecond", c.BandwidthBytesPerSecond}} {
+		if !(f.x > 0) || math.IsInf(f.x, 0) {
+			return fmt.Errorf("engine: %s is %g, want a positive number", f.name, f.x)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"TransferSetup", c.TransferSetup}, {"Lease", c.Lease}, {"LeaseExtension", c.LeaseExtension},
+		{"HeartbeatInterval", c.HeartbeatInterval}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
+	} {
+		if f.d < 0 {
+			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)
+		}
+	}
+	if need := blocksFor(c.ContextLength, c.BlockSize); c.TotalKVBlocks < need {
+		return fmt.Errorf("engine: TotalKVBlocks is %d, but one sequence of ContextLength %d takes %d blocks of BlockSize %d",
+			c.TotalKVBlocks, c.ContextLength, need, c.BlockSize)
+	}
+	return c.Latency.validate()
+}
+
+// withDefaults replaces zero fields by their defaults.
+func (c Config) withDefaults() Config {
+	orString(&c.Model, "tandem-sim")
+	orString(&c.Role, "both")
+	orString(&c.ID, "engine")
+	orString(&c.Incarnation, "0")
+	orString(&c.TransferHost, "127.0.0.1")
+	orNumber(&c.BlockSize, 16)
+	if c.BlockSize > 0 {
+		orNumber(&c.TotalKVBlocks, 671_000/c.BlockSize)
+	}
+	orNumber(&c.MaxNumSeqs, 256)
+	orNumber(&c.MaxNumBatchedTokens, 8192)
+	orNumber(&c.ContextLength, 262_144)
+	orNumber(&c.BytesPerToken, 262_144)
+	orNumber(&c.TransferPort, 5600)
+	orNumber(&c.Speedup, 1)
+	orNumber(&c.BandwidthBytesPerSecond, 50e9)
+	orNumber(&c.TransferSetup, time.Millisecond)
+	orNumber(&c.Lease, 30*time.Second)
+	orNumber(&c.LeaseExtension, 20*time.Second)
+	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	orNumber(&c.CallTimeout, 5*time.Second)
+	orNumber(&c.DrainGrace, 500*time.Millisecond)
+	if c.Latency == (Latency{}) {
+		c.Latency = Qwen3Latency()
+	}
+	return c
+}
+
+func orString(s *string, def string) {
+	if *s == "" {
+		*s = def
+	}
+}
+
+func orNumber[T int | float64 | time.Duration](n *T, def T) {
+	if *n == 0 {
+		*n = def
+	}
+}
+
+// blocksFor is the blocks that hold so many tokens.
+func blocksFor(tokens, blockSize int) int { return (tokens + blockSize - 1) / blockSize }
+
+// Config is the server's configuration with every default filled in.
+func (s *Server) Config() Config { return s.cfg }

@@ -1,0 +1,312 @@
+package openai
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// ChunkInfo is what the data of a stream's event, or a whole answer, holds, for
+// OpenAI's shape as vLLM and SGLang write it. Its slices are parts of the data.
+type ChunkInfo struct {
+	// Valid: the data is a JSON object. All else is zero where it is not.
+	Valid bool
+	// Content: a choice has text, reasoning, a refusal or a tool call.
+	Content bool
+	// Tokens is how many new tokens it brings: those in choices[].token_ids
+	// where engines were asked for them (return_token_ids), else 1 for each
+	// choice with content.
+	Tokens int
+	// Finish: a choice has ended; FinishReason is why, as written between the
+	// quotes.
+	Finish       bool
+	FinishReason []byte
+	// Usage: there is a usage object. CachedTokens is −1 where it has none.
+	Usage                                        bool
+	PromptTokens, CompletionTokens, CachedTokens int
+	// Error: the engine reports an error where an answer should be, in
+	// vLLM's form, {"error":…}, or the older {"object":"error",…}.
+	// ErrorObject is the value of error in the former.
+	Error       bool
+	ErrorObject []byte
+	// KVParams is the object kv_transfer_params, nil where there is none.
+	KVParams []byte
+}
+
+// Inspect reads an event's data or a whole answer without allocating. Anything
+// that is not a JSON object, [DONE] too, gives a ChunkInfo that is not Valid.
+func Inspect(data []byte) ChunkInfo {
+	c := newCursor(data, deepest)
+	info := ChunkInfo{CachedTokens: -1}
+	if c.peek() != '{' || !c.open() {
+		return ChunkInfo{}
+	}
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			break
+		}
+		switch string(key.resolve(data, &buf)) {
+		case "choices":
+			info.choices(&c)
+		case "usage":
+			info.readUsage(&c)
+		case "error":
+			null := c.peek() == 'n'
+			if v, ok := c.value(); ok && !null {
+				info.Error, info.ErrorObject = true, data[v.start:v.end]
+			}
+		case "object":
+			if v, ok := c.value(); ok && string(data[v.start:v.end]) == `"error"` {
+				info.Error = true
+			}
+		case "kv_transfer_params":
+			object := c.peek() == '{'
+			if v, ok := c.value(); ok && object {
+				info.KVParams = data[v.start:v.end]
+			}
+		default:
+			c.value()
+		}
+	}
+	if !c.finish() {
+		return ChunkInfo{}
+	}
+	info.Valid = true
+	return info
+}
+
+// KVParams returns the object kv_transfer_params of a prefill worker's answer,
+// as a part of data, and whether there is one that can be put into another
+// body as it is.
+func KVParams(data []byte) ([]byte, bool) {
+	kv := Inspect(data).KVParams
+	return kv, kv != nil && utf8.Valid(kv)
+}
+
+// RewriteTail appends to dst an engine's answer, or the data of a stream's
+// event, as the client shall see it. Where it has a usage object and
+// cachedTokens is not negative, usage.prompt_tokens_details.cached_tokens
+// becomes cachedTokens. Where nvext is not nil, that raw JSON becomes the
+// member nvext. kv_transfer_params is dropped. All other bytes stay; data that
+// is no JSON object stays whole.
+func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
+	e, ok := NewEdit(data)
+	if !ok {
+		return append(dst, data...)
+	}
+	e.Delete("kv_transfer_params")
+	if nvext != nil {
+		e.Set("nvext", nvext)
+	}
+	if cachedTokens >= 0 {
+		for _, m := range e.members {
+			if string(m.name) != "usage" {
+				continue
+			}
+			if usage, ok := NewEdit(data[m.value.start:m.value.end]); ok {
+				usage.setCached(cachedTokens)
+				e.Set("usage", usage.Bytes())
+			}
+		}
+	}
+	return e.Append(dst)
+}
+
+// setCached sets prompt_tokens_details.cached_tokens in a usage object.
+func (e *Edit) setCached(tokens int) {
+	const details, cached = "prompt_tokens_details", "cached_tokens"
+	for _, m := range e.members {
+		if string(m.name) != details {
+			continue
+		}
+		if d, ok := NewEdit(e.raw[m.value.start:m.value.end]); ok {
+			d.SetInt(cached, int64(tokens))
+			e.Set(details, d.Bytes())
+			return
+		}
+	}
+	object := strconv.AppendInt([]byte(`{"cached_tokens":`), int64(tokens), 10)
+	e.Set(details, append(object, '}'))
+}
+
+// choices reads the array of choices.
+func (info *ChunkInfo) choices(c *cursor) {
+	if c.peek() != '[' {
+		c.value()
+		return
+	}
+	if !c.open() {
+		return
+	}
+	for first := true; c.element(first); first = false {
+		if c.peek() == '{' && c.open() {
+			info.choice(c)
+		} else {
+			c.value()
+		}
+	}
+}
+
+// choice reads one choice, behind its brace.
+func (info *ChunkInfo) choice(c *cursor) {
+	var buf [longestKey]byte
+	content, ids := false, -1
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			break
+		}
+		switch string(key.resolve(c.data, &buf)) {
+		case "text":
+			content = c.something() || content
+		case "delta", "message":
+			content = c.message() || content
+		case "finish_reason":
+			if c.peek() != '"' {
+				c.value()
+			} else if t, ok := c.str(); ok {
+				info.Finish, info.FinishReason = true, c.data[t.start:t.end]
+			}
+		case "token_ids":
+			ids = c.count()
+		default:
+			c.value()
+		}
+	}
+	info.Content = info.Content || content
+	switch {
+	case ids >= 0:
+		info.Tokens += ids
+	case content:
+		info.Tokens++
+	}
+}
+
+// message reads a delta or a message and tells whether it has content.
+func (c *cursor) message() bool {
+	if c.peek() != '{' {
+		c.value()
+		return false
+	}
+	if !c.open() {
+		return false
+	}
+	var buf [longestKey]byte
+	content := false
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			return content
+		}
+		switch string(key.resolve(c.data, &buf)) {
+		case "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call":
+			content = c.something() || content
+		default:
+			c.value()
+		}
+	}
+}
+
+// something reads a value and tells whether it is a string, an array or an
+// object that is not empty.
+func (c *cursor) something() bool {
+	switch b := c.peek(); b {
+	case '"':
+		t, ok := c.str()
+		return ok && t.decoded > 0
+	case '[':
+		return c.count() > 0
+	case '{':
+		v, ok := c.value()
+		return ok && v.end-v.start > len("{}")
+	}
+	c.value()
+	return false
+}
+
+// count reads an array and returns how many elements it has, -1 for another
+// value.
+func (c *cursor) count() int {
+	if c.peek() != '[' {
+		c.value()
+		return -1
+	}
+	if !c.open() {
+		return -1
+	}
+	n := 0
+	for c.element(n == 0) {
+		c.value()
+		n++
+	}
+	return n
+}
+
+// readUsage reads the usage, which is null in most chunks.
+func (info *ChunkInfo) readUsage(c *cursor) {
+	if c.peek() != '{' {
+		c.value()
+		return
+	}
+	if !c.open() {
+		return
+	}
+	info.Usage = true
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			return
+		}
+		switch string(key.resolve(c.data, &buf)) {
+		case "prompt_tokens":
+			c.tokens(&info.PromptTokens)
+		case "completion_tokens":
+			c.tokens(&info.CompletionTokens)
+		case "prompt_tokens_details":
+			info.details(c)
+		default:
+			c.value()
+		}
+	}
+}
+
+func (info *ChunkInfo) details(c *cursor) {
+	if c.peek() != '{' {
+		c.value()
+		return
+	}
+	if !c.open() {
+		return
+	}
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			return
+		}
+		if string(key.resolve(c.data, &buf)) == "cached_tokens" {
+			c.tokens(&info.CachedTokens)
+		} else {
+			c.value()
+		}
+	}
+}
+
+// tokens reads a value and, where it is a whole number of tokens that is not
+// absurd, stores it.
+func (c *cursor) tokens(dst *int) {
+	v, ok := c.value()
+	if !ok || v.end-v.start > 10 {
+		return
+	}
+	n := 0
+	for _, b := range c.data[v.start:v.end] {
+		if b-'0' > 9 {
+			return
+		}
+		n = n*10 + int(b-'0')
+	}
+	*dst = n
+}

@@ -1,0 +1,176 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+const (
+	chatChunk  = `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":null}`
+	usageChunk = `{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":12,"total_tokens":15,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}`
+	prefilled  = `{"id":"cmpl-1","choices":[{"index":0,"text":"x","finish_reason":"length","token_ids":[7]}],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":null},"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}}`
+)
+
+func TestInspect(t *testing.T) {
+	choice := func(s string) string { return `{"choices":[` + s + `]}` }
+	content := ChunkInfo{Valid: true, Content: true, Tokens: 1, CachedTokens: -1}
+	nothing := ChunkInfo{Valid: true, CachedTokens: -1}
+	failed := func(object string) ChunkInfo {
+		return ChunkInfo{Valid: true, CachedTokens: -1, Error: true, ErrorObject: []byte(object)}
+	}
+	tests := []struct {
+		data string
+		want ChunkInfo
+	}{
+		{chatChunk, content},
+		{choice(`{"text":"a"}`), content},
+		{choice(`{"te\u0078t":"\n"}`), content},
+		{choice(`{"delta":{"reasoning_content":"a","content":null}}`), content},
+		{choice(`{"delta":{"reasoning":"a"}}`), content},
+		{choice(`{"delta":{"tool_calls":[{"index":0}]}}`), content},
+		{choice(`{"message":{"role":"assistant","content":"a"}}`), content},
+		{choice(`{"text":"a"},{"text":"b"}`), ChunkInfo{Valid: true, Content: true, Tokens: 2, CachedTokens: -1}},
+		{choice(`{"token_ids":[1,2,3],"text":"abc"}`), ChunkInfo{Valid: true, Content: true, Tokens: 3, CachedTokens: -1}},
+		{choice(`{"text":"","token_ids":[1]}`), ChunkInfo{Valid: true, Tokens: 1, CachedTokens: -1}},
+		{choice(`{"delta":{"role":"assistant","content":"","tool_calls":[]}}`), nothing},
+		{choice(`{"delta":null,"text":7,"finish_reason":null}`), nothing},
+		{choice(``), nothing},
+		{`{"choices":null,"usage":null,"error":null,"kv_transfer_params":null,"object":"x"}`, nothing},
+		{choice(`{"delta":{},"finish_reason":"stop"}`), ChunkInfo{Valid: true, Finish: true, FinishReason: []byte("stop"), CachedTokens: -1}},
+		{choice(`{"text":"","finish_reason":"error"}`), ChunkInfo{Valid: true, Finish: true, FinishReason: []byte("error"), CachedTokens: -1}},
+		{usageChunk, ChunkInfo{Valid: true, Usage: true, PromptTokens: 12, CompletionTokens: 3, CachedTokens: 8}},
+		{`{"usage":{"prompt_tokens":-1,"completion_tokens":1e3,"prompt_tokens_details":{"cached_tokens":null}}}`,
+			ChunkInfo{Valid: true, Usage: true, CachedTokens: -1}},
+		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finish: true, FinishReason: []byte("length"), Usage: true,
+			PromptTokens: 12, CompletionTokens: 1, CachedTokens: -1,
+			KVParams: []byte(`{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`)}},
+		{`{"error":{"message":"m"}}`, failed(`{"message":"m"}`)},
+		{`{"error":"m"}`, failed(`"m"`)},
+		{`{"object":"error","message":"m"}`, ChunkInfo{Valid: true, CachedTokens: -1, Error: true}},
+		{Done, ChunkInfo{}},
+		{``, ChunkInfo{}},
+		{`null`, ChunkInfo{}},
+		{chatChunk[:len(chatChunk)-1], ChunkInfo{}},
+		{chatChunk + "x", ChunkInfo{}},
+	}
+	for _, tt := range tests {
+		if got := Inspect([]byte(tt.data)); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%s\ngot  %+v\nwant %+v", tt.data, got, tt.want)
+		}
+	}
+}
+
+func TestInspectAllocatesNothing(t *testing.T) {
+	for _, s := range []string{chatChunk, usageChunk, prefilled, `{"\u0063hoices":[{"t\u0065xt":"a"}]}`, "[DONE]"} {
+		data := []byte(s)
+		if n := testing.AllocsPerRun(100, func() { Inspect(data) }); n != 0 {
+			t.Errorf("%s: %v allocations", s, n)
+		}
+	}
+}
+
+func TestKVParams(t *testing.T) {
+	for data, want := range map[string]string{
+		prefilled:                                   `{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`,
+		`{"kv_transfer_params":{}}`:                 `{}`,
+		`{"kv_transfer_params":null}`:               ``,
+		`{"kv_transfer_params":[]}`:                 ``,
+		"{\"kv_transfer_params\":{\"a\":\"\xff\"}}": "",
+		`{"kv_transfer_params":{}`:                  ``,
+		chatChunk:                                   ``,
+	} {
+		got, ok := KVParams([]byte(data))
+		if ok != (want != "") || ok && string(got) != want {
+			t.Errorf("%s: %q, %t", data, got, ok)
+		}
+	}
+}
+
+func TestRewriteTail(t *testing.T) {
+	tests := []struct {
+		name, data string
+		cached     int
+		nvext      string
+		want       string
+	}{
+		{"nothing to do", chatChunk, 5, "", chatChunk},
+		{"cached set", usageChunk, 4, "", `{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":12,"total_tokens":15,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":4}}}`},
+		{"cached kept", usageChunk, -1, "", usageChunk},
+		{"details null, kv dropped, nvext added", prefilled, 0, `{"a":1}`, `{"id":"cmpl-1","choices":[{"index":0,"text":"x","finish_reason":"length","token_ids":[7]}],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0}},"nvext":{"a":1}}`},
+		{"details absent", `{"usage": { "prompt_tokens":1 } }`, 1, "", `{"usage": { "prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":1} } }`},
+		{"details with more", `{"usage":{"prompt_tokens_details":{"audio_tokens":0}}}`, 1, "", `{"usage":{"prompt_tokens_details":{"audio_tokens":0,"cached_tokens":1}}}`},
+		{"details of another type", `{"usage":{"prompt_tokens_details":7}}`, 1, "", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}}}`},
+		{"usage null", `{"usage":null,"x":9007199254740993}`, 1, "", `{"usage":null,"x":9007199254740993}`},
+		{"an engine's nvext replaced", `{"nvext":{"b":2},"x":1}`, -1, `{"a":1}`, `{"nvext":{"a":1},"x":1}`},
+		{"kv null", `{"x":1,"kv_transfer_params":null}`, -1, "", `{"x":1}`},
+		{"no object", Done, 5, `{"a":1}`, Done},
+		{"no JSON", `{"usage":`, 5, `{"a":1}`, `{"usage":`},
+	}
+	for _, tt := range tests {
+		var nvext []byte
+		if tt.nvext != "" {
+			nvext = []byte(tt.nvext)
+		}
+		if got := string(RewriteTail([]byte("data: "), []byte(tt.data), tt.cached, nvext)); got != "data: "+tt.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// FuzzInspect holds Inspect and the rewriters against encoding/json.
+func FuzzInspect(f *testing.F) {
+	for _, s := range []string{chatChunk, usageChunk, prefilled, Done, `{"error":{"message":"m"}}`,
+		`{"choices":[{"delta":{"tool_calls":[1]},"finish_reason":"error"},7,null]}`,
+		`{"usage":{"prompt_tokens_details":{"cached_tokens":{}}},"usage":{}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		info := Inspect(data)
+		if info.Valid && !json.Valid(data) {
+			t.Fatalf("valid: %q", data)
+		}
+		if !info.Valid && !reflect.DeepEqual(info, ChunkInfo{}) {
+			t.Fatalf("%q: %+v", data, info)
+		}
+		if kv, ok := KVParams(data); ok && (!json.Valid(kv) || kv[0] != '{') {
+			t.Fatalf("kv %q", kv)
+		}
+		out := RewriteTail(nil, data, 77, []byte(`{"a":1}`))
+		if !info.Valid {
+			if !bytes.Equal(out, data) {
+				t.Fatalf("%q became %q", data, out)
+			}
+		} else if after := Inspect(out); !after.Valid || !json.Valid(out) || after.KVParams != nil ||
+			info.Usage && after.CachedTokens != 77 || info.Content != after.Content || info.Tokens != after.Tokens {
+			t.Fatalf("%q became %q: %+v", data, out, after)
+		}
+		for _, chat := range [][]byte{ChatChunk(nil, data, true), ChatChunk(nil, data, false), ChatResponse(nil, data)} {
+			after := Inspect(chat)
+			if after.Valid != info.Valid || !info.Valid && !bytes.Equal(chat, data) {
+				t.Fatalf("%q became %q", data, chat)
+			}
+		}
+	})
+}
+
+func BenchmarkInspect(b *testing.B) {
+	data := []byte(chatChunk)
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if !Inspect(data).Content {
+			b.Fatal("no content")
+		}
+	}
+}
+
+func BenchmarkRewriteTail(b *testing.B) {
+	data, nvext := []byte(usageChunk), []byte(`{"worker_id":{"prefill_worker_id":"a","decode_worker_id":"b"}}`)
+	var dst []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		dst = RewriteTail(dst[:0], data, 4, nvext)
+	}
+}

@@ -1,0 +1,339 @@
+package openai
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// deepest bounds how many containers of one JSON text may be open at once,
+// whatever limit a caller sets: skip keeps one bit for each, on the stack.
+const deepest = 512
+
+// cursor reads one JSON text from front to back, strictly (RFC 8259), without
+// recursion and without allocation. Its methods leave pos behind what they
+// read. The first fault ends the reading: from then on every method fails.
+type cursor struct {
+	data  []byte
+	pos   int
+	depth int    // containers open around pos
+	limit int    // most containers that may be open, at most deepest
+	fault string // what was wrong, empty while all is well
+}
+
+// text is where a string lies: the bytes between its quotes, and how many
+// bytes it has once its escapes are resolved.
+type text struct{ start, end, decoded int }
+
+// span is where a value lies.
+type span struct{ start, end int }
+
+func newCursor(data []byte, limit int) cursor {
+	return cursor{data: data, limit: limit}
+}
+
+func (t text) escaped() bool { return t.decoded != t.end-t.start }
+
+func (c *cursor) fail(what string) bool {
+	if c.fault == "" {
+		c.fault = what
+	}
+	return false
+}
+
+func (c *cursor) ok() bool { return c.fault == "" }
+
+// space skips white space.
+func (c *cursor) space() {
+	for c.pos < len(c.data) {
+		switch c.data[c.pos] {
+		case ' ', '\n', '\r', '\t':
+			c.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek skips white space and returns the next byte without taking it, 0 at
+// the end.
+func (c *cursor) peek() byte {
+	c.space()
+	if c.pos == len(c.data) {
+		return 0
+	}
+	return c.data[c.pos]
+}
+
+// finish checks that nothing but white space is left.
+func (c *cursor) finish() bool {
+	if !c.ok() {
+		return false
+	}
+	if c.space(); c.pos != len(c.data) {
+		return c.fail("unexpected data after the end")
+	}
+	return true
+}
+
+// open takes the bracket or brace at pos.
+func (c *cursor) open() bool {
+	if c.depth >= c.limit {
+		return c.fail("nested too deeply")
+	}
+	c.depth++
+	c.pos++
+	return true
+}
+
+// member moves to the value of an open object's next member and returns where
+// its key lies, or takes the closing brace and returns false.
+func (c *cursor) member(first bool) (key text, more bool) {
+	if !c.next('}', first) {
+		return text{}, false
+	}
+	if c.peek() != '"' {
+		return text{}, c.fail("expected a key in quotes")
+	}
+	key, ok := c.str()
+	if !ok {
+		return text{}, false
+	}
+	if c.peek() != ':' {
+		return text{}, c.fail("expected a colon after a key")
+	}
+	c.pos++
+	c.space()
+	return key, true
+}
+
+// element moves to an open array's next element, or takes the closing bracket
+// and returns false.
+func (c *cursor) element(first bool) bool {
+	if !c.next(']', first) {
+		return false
+	}
+	c.space()
+	return true
+}
+
+// next takes what separates two items of a container, or its end.
+func (c *cursor) next(closing byte, first bool) bool {
+	if !c.ok() {
+		return false
+	}
+	b := c.peek()
+	if b == closing {
+		c.pos++
+		c.depth--
+		return false
+	}
+	if first {
+		return true
+	}
+	if b != ',' {
+		return c.fail("expected a comma or the end of a list or an object")
+	}
+	c.pos++
+	return true
+}
+
+// str takes the string that begins at pos.
+func (c *cursor) str() (t text, ok bool) {
+	i := c.pos + 1
+	t.start = i
+	saved := 0
+	for {
+		if i < len(c.data) && c.data[i] != '\\' { // escapes come in rows
+			i = plainRun(c.data, i)
+		}
+		if i == len(c.data) {
+			c.pos = i
+			return t, c.fail("unterminated string")
+		}
+		switch c.data[i] {
+		case '"':
+			t.end, t.decoded = i, i-t.start-saved
+			c.pos = i + 1
+			return t, true
+		case '\\':
+			if i+1 < len(c.data) && short[c.data[i+1]] != 0 {
+				i += 2
+				saved++
+				continue
+			}
+			r, n := escape(c.data[i:])
+			if n == 0 {
+				c.pos = i
+				return t, c.fail("bad escape in a string")
+			}
+			i += n
+			saved += n - runeLen(r)
+		default:
+			c.pos = i
+			return t, c.fail("control character in a string")
+		}
+	}
+}
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// plainRun returns the index of the first quote, backslash or control
+// character at or after i, or len(data). It looks at eight bytes at a time; a
+// zero byte in w^pattern is found by the borrow of a subtraction, whose false
+// alarms lie only above the first true one.
+func plainRun(data []byte, i int) int {
+	for i+8 <= len(data) {
+		w := binary.LittleEndian.Uint64(data[i:])
+		q := w ^ ones*'"'
+		b := w ^ ones*'\\'
+		hits := ((q-ones)&^q | (b-ones)&^b | (w-ones*0x20)&^w) & highs
+		if hits != 0 {
+			return i + bits.TrailingZeros64(hits)>>3
+		}
+		i += 8
+	}
+	for i < len(data) {
+		if b := data[i]; b < 0x20 || b == '"' || b == '\\' {
+			return i
+		}
+		i++
+	}
+	return i
+}
+
+// number takes the number at pos; integer tells whether it has neither a
+// fraction nor an exponent.
+func (c *cursor) number() (s span, integer, ok bool) {
+	d, i := c.data, c.pos
+	s.start = i
+	if i < len(d) && d[i] == '-' {
+		i++
+	}
+	whole := digits(d, i)
+	if whole == i || (d[i] == '0' && whole > i+1) {
+		c.pos = i
+		return s, false, c.fail("bad number")
+	}
+	i, integer = whole, true
+	if i < len(d) && d[i] == '.' {
+		integer = false
+		end := digits(d, i+1)
+		if end == i+1 {
+			c.pos = i
+			return s, false, c.fail("bad number")
+		}
+		i = end
+	}
+	if i < len(d) && (d[i] == 'e' || d[i] == 'E') {
+		integer = false
+		i++
+		if i < len(d) && (d[i] == '+' || d[i] == '-') {
+			i++
+		}
+		end := digits(d, i)
+		if end == i {
+			c.pos = i
+			return s, false, c.fail("bad number")
+		}
+		i = end
+	}
+	c.pos, s.end = i, i
+	return s, integer, true
+}
+
+// digits returns the end of the run of digits that begins at i.
+func digits(d []byte, i int) int {
+	for i < len(d) && d[i]-'0' <= 9 {
+		i++
+	}
+	return i
+}
+
+// literal takes the word at pos: true, false or null.
+func (c *cursor) literal(word string) bool {
+	if end := c.pos + len(word); end <= len(c.data) && string(c.data[c.pos:end]) == word {
+		c.pos = end
+		return true
+	}
+	return c.fail("expected a value")
+}
+
+// scalar takes the string, number or word at pos.
+func (c *cursor) scalar() bool {
+	if c.pos == len(c.data) {
+		return c.fail("unexpected end")
+	}
+	switch b := c.data[c.pos]; {
+	case b == '"':
+		_, ok := c.str()
+		return ok
+	case b == '-' || b-'0' <= 9:
+		_, _, ok := c.number()
+		return ok
+	case b == 't':
+		return c.literal("true")
+	case b == 'f':
+		return c.literal("false")
+	case b == 'n':
+		return c.literal("null")
+	}
+	return c.fail("expected a value")
+}
+
+// value takes any value and returns where it lies.
+func (c *cursor) value() (s span, ok bool) {
+	if !c.ok() {
+		return s, false
+	}
+	b := c.peek()
+	s.start = c.pos
+	if b == '{' || b == '[' {
+		ok = c.container()
+	} else {
+		ok = c.scalar()
+	}
+	s.end = c.pos
+	return s, ok
+}
+
+// container takes the object or array at pos. Which of the two each open
+// container is, is one bit of arrays.
+func (c *cursor) container() bool {
+	var arrays [deepest / 64]uint64
+	outside := c.depth
+	first := false
+	for {
+		// Here a value begins, at pos.
+		if b := c.peek(); b == '{' || b == '[' {
+			if !c.open() {
+				return false
+			}
+			word, bit := c.depth>>6&(len(arrays)-1), uint64(1)<<(c.depth&63)
+			arrays[word] &^= bit
+			if b == '[' {
+				arrays[word] |= bit
+			}
+			first = true
+		} else if !c.scalar() {
+			return false
+		}
+		// Here a value or an opening bracket has ended: close what ends.
+		for more := false; !more; {
+			if c.depth == outside {
+				return true
+			}
+			if arrays[c.depth>>6&(len(arrays)-1)]>>(c.depth&63)&1 == 1 {
+				more = c.element(first)
+			} else {
+				_, more = c.member(first)
+			}
+			if !c.ok() {
+				return false
+			}
+			first = false
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package openai
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// StatusOverloaded is the HTTP status of a full queue. It is not registered,
+// and is what Dynamo's and Anthropic's clients know overload by.
+const StatusOverloaded = 529
+
+// Error is a failure as a client is told of it. Its message names fields and
+// numbers, never a prompt.
+type Error struct {
+	// Status is the HTTP status, 400 to 599.
+	Status int
+	// Message says what is wrong, naming the field.
+	Message string
+	// Type is the class of error, as OpenAI names them.
+	Type string
+	// Code names the error for programs; empty: null.
+	Code string
+	// Param is the path of the field that is to blame, such as
+	// nvext.agent_hints.priority or messages[2].content; empty: null.
+	Param string
+	// RetryAfter is when to try again, 0 where that is not known.
+	RetryAfter time.Duration
+}
+
+const (
+	typeInvalid        = "invalid_request_error"
+	typeAuthentication = "authentication_error"
+	typeNotFound       = "not_found_error"
+	typeTimeout        = "timeout_error"
+	typeOverloaded     = "overloaded_error"
+	typeUnavailable    = "service_unavailable_error"
+	typeServer         = "server_error"
+)
+
+// BadRequest is a 400 for the field at param, empty where it is the whole
+// request. The message must not repeat what the client sent but for its keys.
+func BadRequest(param, format string, args ...any) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+// badJSON is a 400 for a body that cannot be read as a request at all.
+func badJSON(format string, args ...any) *Error {
+	e := BadRequest("", format, args...)
+	e.Code = "invalid_json"
+	return e
+}
+
+// ContextLength is the 400 for a request longer than its model's context.
+// Tokens is what it asks for, prompt and answer, or as much of that as is
+// known; atLeast tells that it may be more.
+func ContextLength(param string, tokens, context int, atLeast bool) *Error {
+	approx := ""
+	if atLeast {
+		approx = "at least "
+	}
+	e := BadRequest(param, "this model's context is %d tokens; the request asks for %s%d", context, approx, tokens)
+	e.Code = "context_length_exceeded"
+	return e
+}
+
+// Unauthorized is the 401 for a missing or unknown API key.
+func Unauthorized() *Error {
+	return &Error{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "invalid_api_key",
+		Message: "a valid API key is needed: Authorization: Bearer KEY"}
+}
+
+// NotFoundModel is the 404 for a model no worker serves.
+func NotFoundModel(model string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
+		Message: fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", shown([]byte(model)))}
+}
+
+// NotFound is the 404 for a path without a route.
+func NotFound(method, path string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "not_found",
+		Message: fmt.Sprintf("there is no %s %s here", shown([]byte(method)), shown([]byte(path)))}
+}
+
+// MethodNotAllowed is the 405 for a path that exists with another method.
+func MethodNotAllowed(method, path string) *Error {
+	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
+		Message: fmt.Sprintf("%s does not take %s", shown([]byte(path)), shown([]byte(method)))}
+}
+
+// RequestTimeout is the 408 for a body that came too slowly.
+func RequestTimeout(limit time.Duration) *Error {
+	return &Error{Status: http.StatusRequestTimeout, Type: typeTimeout, Code: "request_timeout",
+		Message: fmt.Sprintf("the request was not complete after %s", limit)}
+}
+
+// TooLarge is the 413 for a body over limit bytes.
+func TooLarge(limit int) *Error {
+	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
+		Message: fmt.Sprintf("the body is larger than %d bytes", limit)}
+}
+
+// UnsupportedMedia is the 415 for a body in another form than plain JSON; what
+// names the header that says so.
+func UnsupportedMedia(what string) *Error {
+	return &Error{Status: http.StatusUnsupportedMediaType, Type: typeInvalid, Code: "unsupported_media_type",
+		Message: fmt.Sprintf("the body must be JSON without compression; it came with %s", shown([]byte(what)))}
+}
+
+// Internal is the 500 for a failure of the gateway itself. The details belong
+// in its log.
+func Internal() *Error {
+	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal_error",
+		Message: "the gateway failed; its log has this request's id"}
+}
+
+// BadGateway is the 502 for a worker that failed.
+func BadGateway(code, message string) *Error {
+	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: code, Message: message}
+}
+
+// Unavailable is the 503 for a request nobody can serve at present.
+func Unavailable(code, message string) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: code, Message: message}
+}
+
+// GatewayTimeout is the 504 for what took too long.
+func GatewayTimeout(code, message string) *Error {
+	return &Error{Status: http.StatusGatewayTimeout, Type: typeTimeout, Code: code, Message: message}
+}
+
+// Overloaded is the 529 for a full queue.
+func Overloaded(retryAfter time.Duration) *Error {
+	e := &Error{Status: StatusOverloaded, Type: typeOverloaded, Code: "queue_full", RetryAfter: retryAfter}
+	e.Message = fmt.Sprintf("the queue is full; try again in %d s", e.RetrySeconds())
+	return e
+}
+
+// RetrySeconds returns RetryAfter for the header of that name: whole seconds,
+// rounded up, at least 1.
+func (e *Error) RetrySeconds() int {
+	return max(1, int((e.RetryAfter+time.Second-1)/time.Second))
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s", e.Status, e.Type)
+	if e.Code != "" {
+		b.WriteString(" " + e.Code)
+	}
+	return b.String() + ": " + e.Message
+}
+
+// Append appends the error as a response's body, or a stream's last event, to
+// dst: {"error":{"message","type","code","param","request_id"}}. It is valid
+// JSON whatever the fields hold; empty code, param and requestID are null.
+func (e *Error) Append(dst []byte, requestID string) []byte {
+	dst = append(dst, `{"error":{"message":`...)
+	dst = appendQuoted(dst, e.Message)
+	dst = append(dst, `,"type":`...)
+	dst = appendQuoted(dst, e.Type)
+	dst = append(dst, `,"code":`...)
+	dst = appendQuotedOrNull(dst, e.Code)
+	dst = append(dst, `,"param":`...)
+	dst = appendQuotedOrNull(dst, e.Param)
+	dst = append(dst, `,"request_id":`...)
+	dst = appendQuotedOrNull(dst, requestID)
+	return append(dst, "}}"...)
+}
+
+func appendQuotedOrNull(dst []byte, s string) []byte {
+	if s == "" {
+		return append(dst, "null"...)
+	}
+	return appendQuoted(dst, s)
+}

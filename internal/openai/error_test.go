@@ -1,0 +1,89 @@
+package openai
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestErrorAppend(t *testing.T) {
+	got := string(BadRequest("max_tokens", "%s must be %q", "max_tokens", "x").Append([]byte("> "), "r-1"))
+	want := `> {"error":{"message":"max_tokens must be \"x\"","type":"invalid_request_error","code":null,"param":"max_tokens","request_id":"r-1"}}`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestErrorKinds holds each constructor's status, type and code.
+func TestErrorKinds(t *testing.T) {
+	tests := []struct {
+		e          *Error
+		status     int
+		kind, code string
+	}{
+		{BadRequest("", "x"), 400, "invalid_request_error", ""},
+		{ContextLength("prompt", 300000, 262144, true), 400, "invalid_request_error", "context_length_exceeded"},
+		{Unauthorized(), 401, "authentication_error", "invalid_api_key"},
+		{NotFoundModel("m"), 404, "not_found_error", "model_not_found"},
+		{NotFound("GET", "/x"), 404, "not_found_error", "not_found"},
+		{MethodNotAllowed("GET", "/x"), 405, "invalid_request_error", "method_not_allowed"},
+		{RequestTimeout(time.Second), 408, "timeout_error", "request_timeout"},
+		{TooLarge(5), 413, "invalid_request_error", "request_too_large"},
+		{UnsupportedMedia("Content-Encoding: gzip"), 415, "invalid_request_error", "unsupported_media_type"},
+		{Internal(), 500, "server_error", "internal_error"},
+		{BadGateway("c", "m"), 502, "server_error", "c"},
+		{Unavailable("c", "m"), 503, "service_unavailable_error", "c"},
+		{GatewayTimeout("c", "m"), 504, "timeout_error", "c"},
+		{Overloaded(1500 * time.Millisecond), 529, "overloaded_error", "queue_full"},
+	}
+	for _, tt := range tests {
+		if tt.e.Status != tt.status || tt.e.Type != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
+			t.Errorf("got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.Type, tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
+		}
+	}
+}
+
+func TestErrorRetrySeconds(t *testing.T) {
+	for after, want := range map[time.Duration]int{0: 1, time.Millisecond: 1, time.Second: 1, 1001 * time.Millisecond: 2, time.Minute: 60} {
+		if got := Overloaded(after).RetrySeconds(); got != want {
+			t.Errorf("%s: %d, want %d", after, got, want)
+		}
+	}
+}
+
+// FuzzError holds that an error is valid JSON with its five members, and gives
+// back its texts, whatever they are.
+func FuzzError(f *testing.F) {
+	f.Add("plain", "code", "param", "id")
+	f.Add("a\x00\x1f\"\\\n\u2028é😀\x7f", "\xff", "\xed\xa0\x80", "")
+	f.Fuzz(func(t *testing.T, message, code, param, id string) {
+		e := Error{Status: 400, Message: message, Code: code, Param: param}
+		var got struct {
+			Error map[string]*string `json:"error"`
+		}
+		if err := json.Unmarshal(e.Append(nil, id), &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Error) != 5 {
+			t.Fatalf("%d members", len(got.Error))
+		}
+		for name, want := range map[string]string{"code": code, "param": param, "request_id": id} {
+			if v := got.Error[name]; (v == nil) != (want == "") || v != nil && *v != clean(want) {
+				t.Fatalf("%s is %v, want %q", name, v, want)
+			}
+		}
+		if got := got.Error["message"]; got == nil || *got != clean(message) {
+			t.Fatalf("message is %v, want %q", got, clean(message))
+		}
+	})
+}
+
+// clean replaces each byte that is no UTF-8, one by one.
+func clean(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		b.WriteRune(r)
+	}
+	return b.String()
+}

@@ -1,0 +1,238 @@
+package openai
+
+import (
+	"bytes"
+	"math"
+	"strings"
+)
+
+// field is one known member of an object: its path from the body's top, for
+// errors, and how its value is read when it is not null.
+type field struct {
+	param string
+	read  reader
+}
+
+// reader reads one value; false ends the scan (see scan).
+type reader func(*scan) bool
+
+// fieldSet is the known members of one kind of object.
+type fieldSet struct {
+	fields []field // at most 64, a bit each while an object is read
+	index  map[string]int
+	strict bool // other members are refused
+}
+
+// newFieldSet indexes fields by the last part of their paths.
+func newFieldSet(strict bool, lists ...[]field) *fieldSet {
+	set := &fieldSet{index: make(map[string]int), strict: strict}
+	for _, fs := range lists {
+		for _, f := range fs {
+			set.index[f.param[strings.LastIndexByte(f.param, '.')+1:]] = len(set.fields)
+			set.fields = append(set.fields, f)
+		}
+	}
+	if len(set.index) != len(set.fields) || len(set.fields) > 64 {
+		panic("openai: a field set with doubled names or more than 64 of them")
+	}
+	return set
+}
+
+// names lists the set's members for an error message, in the table's order.
+func (set *fieldSet) names() string {
+	var b strings.Builder
+	for i, f := range set.fields {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(f.param[strings.LastIndexByte(f.param, '.')+1:])
+	}
+	return b.String()
+}
+
+// Ranges follow OpenAI's API reference; where vLLM takes more (top_k −1,
+// logprobs −1), vLLM's.
+var (
+	chatFields       = newFieldSet(false, commonFields, chatOnly)
+	completionFields = newFieldSet(false, commonFields, completionOnly)
+
+	commonFields = []field{
+		{"model", (*scan).model},
+		{"stream", func(s *scan) bool { return s.bool(&s.req.Stream) }},
+		{"stream_options", func(s *scan) bool { s.streamOptions = true; return s.object(streamOptionFields) }},
+		{"max_tokens", count(1, func(s *scan, v int) { s.maxTokens = v })},
+		{"max_completion_tokens", count(1, func(s *scan, v int) { s.maxCompletionTokens = v })},
+		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
+		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
+		{"best_of", integer(1, 128, nil)},
+		{"stop", (*scan).stop},
+		{"stop_token_ids", func(s *scan) bool { var ids []uint32; return s.ids(&ids) }},
+		{"ignore_eos", func(s *scan) bool { return s.bool(&s.req.IgnoreEOS) }},
+		{"temperature", number(0, 2)},
+		{"top_p", number(0, 1)},
+		{"min_p", number(0, 1)},
+		{"top_k", integer(-1, math.MaxInt32, nil)},
+		{"presence_penalty", number(-2, 2)},
+		{"frequency_penalty", number(-2, 2)},
+		{"repetition_penalty", number(0, math.Inf(1))},
+		{"seed", integer(math.MinInt64, math.MaxInt64, nil)},
+		{"logit_bias", anyObject},
+		{"user", anyString},
+		{"cache_salt", func(s *scan) bool { return s.filled(&s.salt) }},
+		{"vllm_xargs", (*scan).xargs},
+		{"nvext", (*scan).nvext},
+	}
+	chatOnly = []field{
+		{"messages", (*scan).messages},
+		{"tools", (*scan).tools},
+		{"functions", (*scan).tools},
+		{"logprobs", func(s *scan) bool { return s.bool(&s.req.Logprobs) }},
+		{"top_logprobs", integer(-1, math.MaxInt32, nil)},
+		{"parallel_tool_calls", anyBool},
+		{"response_format", anyObject},
+	}
+	completionOnly = []field{
+		{"prompt", (*scan).prompt},
+		{"logprobs", integer(-1, math.MaxInt32, func(s *scan, _ int64) { s.req.Logprobs = true })},
+		{"echo", anyBool},
+		{"suffix", anyString},
+	}
+	streamOptionFields = newFieldSet(false, []field{
+		{"stream_options.include_usage", func(s *scan) bool { return s.bool(&s.req.IncludeUsage) }},
+		{"stream_options.continuous_usage_stats", anyBool},
+		{"stream_options.include_obfuscation", anyBool},
+	})
+)
+
+// handOffField reports whether name is one by which a gateway tells an engine
+// about a hand-off (vLLM, SGLang, TensorRT-LLM), or names its request.
+func handOffField(name []byte) bool {
+	switch string(name) {
+	case "kv_transfer_params", "disaggregated_params", "rid":
+		return true
+	}
+	return bytes.HasPrefix(name, []byte("bootstrap_"))
+}
+
+// integer reads a whole number from lo to hi and hands it to set, if any.
+func integer(lo, hi int64, set func(*scan, int64)) reader {
+	return func(s *scan) bool {
+		v, ok := s.int(lo, hi)
+		if ok && set != nil {
+			set(s, v)
+		}
+		return ok
+	}
+}
+
+// count reads a number of tokens, lo or more.
+func count(lo int64, set func(*scan, int)) reader {
+	return integer(lo, math.MaxInt32, func(s *scan, v int64) { set(s, int(v)) })
+}
+
+// number checks a number from lo to hi.
+func number(lo, hi float64) reader {
+	return func(s *scan) bool {
+		_, ok := s.float(lo, hi)
+		return ok
+	}
+}
+
+func anyBool(s *scan) bool {
+	var v bool
+	return s.bool(&v)
+}
+
+func anyString(s *scan) bool {
+	if s.peek() != '"' {
+		return s.wrong("a string")
+	}
+	_, ok := s.str()
+	return ok
+}
+
+func anyObject(s *scan) bool {
+	if s.peek() != '{' {
+		return s.wrong("an object")
+	}
+	_, ok := s.value()
+	return ok
+}
+
+// filled reads a string that is not empty.
+func (s *scan) filled(dst *string) bool {
+	if !s.string(dst) {
+		return false
+	}
+	if *dst == "" {
+		return s.wrong("a string that is not empty")
+	}
+	return true
+}
+
+func (s *scan) model() bool { return s.filled(&s.req.Model) }
+
+// stop reads one stop string or several. vLLM takes any number of them.
+func (s *scan) stop() bool {
+	const want = "a string or an array of strings, none of them empty"
+	stop := &s.req.Stop
+	switch s.peek() {
+	case '"':
+		*stop = make([]string, 1)
+		if !s.string(&(*stop)[0]) {
+			return false
+		}
+	case '[':
+		if !s.strings(stop) {
+			return false
+		}
+	default:
+		return s.wrong(want)
+	}
+	for _, v := range *stop {
+		if v == "" {
+			return s.wrong(want)
+		}
+	}
+	return true
+}
+
+// tools notes whether any tool or function is offered.
+func (s *scan) tools() bool {
+	if s.peek() != '[' {
+		return s.wrong("an array")
+	}
+	if !s.open() {
+		return false
+	}
+	for first := true; s.element(first); first = false {
+		s.req.HasTools = true
+		if _, ok := s.value(); !ok {
+			return false
+		}
+	}
+	return s.ok()
+}
+
+// xargs looks for hand-off fields among vLLM's extra arguments, which reach
+// the engine as if they stood at the top level.
+func (s *scan) xargs() bool {
+	if s.peek() != '{' {
+		return s.wrong("an object")
+	}
+	if !s.open() {
+		return false
+	}
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			return s.ok()
+		}
+		if !s.allowed(s.name(key)) {
+			return false
+		}
+		if _, ok := s.value(); !ok {
+			return false
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package openai
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+)
+
+// Message is one message of a chat. Content is empty where it was null or
+// absent; text parts are joined by a line feed, as vLLM does for templates that
+// take strings (vllm/entrypoints/chat_utils.py), and other parts left out.
+type Message struct{ Role, Content string }
+
+// messageSpan is where a message's role and content lie. Content that is an
+// array of parts is walked again when it is decoded.
+type messageSpan struct {
+	role, content text
+	parts         span
+	bytes         int // decoded length of the content's text
+}
+
+// decode returns the message's text.
+func (m *messageSpan) decode(raw []byte) string {
+	if m.parts.end == 0 {
+		return m.content.decode(raw)
+	}
+	b := make([]byte, 0, m.bytes)
+	c := newCursor(raw[:m.parts.end], deepest)
+	c.pos = m.parts.start
+	c.open()
+	texts := 0
+	for first := true; c.element(first); first = false {
+		p := c.part()
+		if p.kind != textPart {
+			continue
+		}
+		if texts++; texts > 1 {
+			b = append(b, '\n')
+		}
+		b = p.text.appendTo(b, raw)
+	}
+	return own(b)
+}
+
+// emptyArray reports whether a valid JSON value is an array of nothing.
+func emptyArray(v []byte) bool {
+	return v[0] == '[' && len(bytes.TrimSpace(v[1:len(v)-1])) == 0
+}
+
+type partKind uint8
+
+const (
+	badPart partKind = iota
+	textPart
+	imagePart
+	otherPart
+)
+
+type part struct {
+	kind partKind
+	text text
+}
+
+// part reads one content part: an object with a type, and a text where the type
+// is text. badPart with no fault means that it has not that shape.
+func (c *cursor) part() part {
+	var p part
+	if c.peek() != '{' || !c.open() {
+		return p
+	}
+	var buf [longestKey]byte
+	var kind, words text
+	shapely := true
+	for first := true; ; first = false {
+		key, more := c.member(first)
+		if !more {
+			break
+		}
+		name := key.resolve(c.data, &buf)
+		var t *text
+		switch string(name) {
+		case "type":
+			t = &kind
+		case "text":
+			t = &words
+		default:
+			c.value()
+			continue
+		}
+		if b := c.peek(); b != '"' || t.start != 0 { // another type, or twice
+			shapely = shapely && b == 'n'
+			c.value()
+			continue
+		}
+		*t, _ = c.str()
+	}
+	if !c.ok() || !shapely || kind.start == 0 {
+		return part{}
+	}
+	switch name := kind.resolve(c.data, &buf); {
+	case string(name) == "text":
+		if words.start == 0 {
+			return part{}
+		}
+		return part{kind: textPart, text: words}
+	case bytes.Contains(name, []byte("image")):
+		return part{kind: imagePart}
+	}
+	return part{kind: otherPart}
+}
+
+// messages reads a chat's messages: checks their shape, notes where role and
+// content lie and which of them hold more than text.
+func (s *scan) messages() bool {
+	if s.peek() != '[' {
+		return s.wrong("an array of messages")
+	}
+	if !s.open() {
+		return false
+	}
+	p := &s.req.Prompt
+	p.Kind, p.raw = PromptMessages, s.data
+	for first := true; s.element(first); first = false {
+		if len(p.spans) == maxMessages {
+			return s.wrong(fmt.Sprintf("an array of at most %d messages", maxMessages))
+		}
+		var m messageSpan
+		if !s.message(&m) {
+			if s.err != nil {
+				s.err.at(fmt.Sprintf("messages[%d]", len(p.spans)))
+			}
+			return false
+		}
+		p.spans = append(p.spans, m)
+	}
+	if s.ok() && len(p.spans) == 0 {
+		return s.wrong("an array of at least one message")
+	}
+	return s.ok()
+}
+
+// message reads one message. Errors name fields relative to it; messages
+// prefixes its place.
+func (s *scan) message(m *messageSpan) bool {
+	if s.peek() != '{' {
+		return s.misplaced("", "must be an object")
+	}
+	if !s.open() {
+		return false
+	}
+	var buf [longestKey]byte
+	content := false
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			break
+		}
+		switch string(key.resolve(s.data, &buf)) {
+		case "role":
+			if m.role.start != 0 {
+				return s.misplaced(".role", "appears more than once")
+			}
+			if s.peek() != '"' {
+				return s.misplaced(".role", "must be a string")
+			}
+			m.role, _ = s.str()
+		case "content":
+			if content {
+				return s.misplaced(".content", "appears more than once")
+			}
+			content = true
+			if !s.content(m) {
+				return false
+			}
+		case "tool_calls", "function_call", "tool_call_id":
+			null := s.peek() == 'n'
+			if v, ok := s.value(); ok && !null && !emptyArray(s.data[v.start:v.end]) {
+				s.req.HasToolMessages = true
+			}
+		default:
+			s.value()
+		}
+	}
+	if !s.ok() {
+		return false
+	}
+	if m.role.decoded == 0 {
+		return s.misplaced(".role", "is required")
+	}
+	switch string(m.role.resolve(s.data, &buf)) {
+	case "tool", "function":
+		s.req.HasToolMessages = true
+	}
+	return true
+}
+
+// content reads a message's content: null, a string or an array of parts.
+func (s *scan) content(m *messageSpan) bool {
+	const want = "must be a string, null or an array of parts"
+	switch s.peek() {
+	case 'n':
+		return s.literal("null")
+	case '"':
+		t, ok := s.str()
+		m.content, m.bytes = t, t.decoded
+		return ok
+	case '[':
+	default:
+		return s.misplaced(".content", want)
+	}
+	m.parts.start = s.pos
+	if !s.open() {
+		return false
+	}
+	texts := 0
+	for i := 0; s.element(i == 0); i++ {
+		switch p := s.part(); p.kind {
+		case textPart:
+			m.bytes += p.text.decoded
+			if texts++; texts > 1 {
+				m.bytes++
+			}
+		case imagePart:
+			s.req.HasImages = true
+		case otherPart:
+			s.req.HasOtherParts = true
+		default:
+			if !s.ok() {
+				return false
+			}
+			return s.misplaced(fmt.Sprintf(".content[%d]", i),
+				"must be an object with a type, and with a text where that is \"text\"")
+		}
+	}
+	m.parts.end = s.pos
+	return s.ok()
+}
+
+// misplaced refuses a message for what is at path inside it.
+func (s *scan) misplaced(path, what string) bool {
+	if s.pos == len(s.data) {
+		return s.fail("unexpected end")
+	}
+	return s.refuse(&Error{Status: http.StatusBadRequest, Type: typeInvalid, Param: path, Message: what})
+}
+
+// at completes an error that misplaced made.
+func (e *Error) at(place string) {
+	e.Param = place + e.Param
+	e.Message = e.Param + " " + e.Message
+}

@@ -1,0 +1,203 @@
+package openai
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// Nvext is the request's nvext object: hints to the gateway, with the names
+// Dynamo gave them. Engines never see it. Pointers are nil where a hint is
+// absent or null.
+type Nvext struct {
+	// Present: the body has an nvext member, be it null.
+	Present bool
+	// ExtraFields names what the answer's own nvext shall hold.
+	ExtraFields []string
+	// Annotations are events asked for beside the answer.
+	Annotations []string
+
+	// Priority is agent_hints.priority; negative ones count as 0 when they
+	// reach a queue.
+	Priority *int32
+	// StrictPriority is agent_hints.strict_priority.
+	StrictPriority *uint32
+	// OSL is agent_hints.osl, the answer's expected length in tokens.
+	OSL *uint32
+	// LatencySensitivity is agent_hints.latency_sensitivity, which is
+	// deprecated.
+	LatencySensitivity *float64
+	// SpeculativePrefill is agent_hints.speculative_prefill.
+	SpeculativePrefill bool
+
+	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers,
+	// empty where absent. Worker ids are strings; a client that sends a whole
+	// number means its decimal text.
+	BackendInstanceID, DecodeWorkerID, PrefillWorkerID string
+	// DPRank and PrefillDPRank pin data-parallel ranks.
+	DPRank, PrefillDPRank *uint32
+	// RequiredTaints and PreferredTaints are routing_constraints'; the latter
+	// with their weights, 1 where they came as a plain array.
+	RequiredTaints  []string
+	PreferredTaints map[string]float64
+	// TTFTTarget and ITLTarget are router.ttft_target and router.itl_target,
+	// in milliseconds.
+	TTFTTarget, ITLTarget *float64
+
+	// CacheSalt separates this request's cached prefixes from others'.
+	CacheSalt string
+	// TokenData is the prompt's token ids, for clients that tokenize.
+	TokenData []uint32
+	// UseRawPrompt asks to skip the chat template.
+	UseRawPrompt bool
+	// GreedSampling asks for greedy sampling.
+	GreedSampling bool
+	// MaxThinkingTokens bounds the reasoning, in tokens.
+	MaxThinkingTokens *uint32
+	// RequestTimestampMS is when the client sent the request, in milliseconds
+	// since 1970.
+	RequestTimestampMS *float64
+}
+
+// Wants reports whether the client asked for the extra field name.
+func (x *Nvext) Wants(name string) bool { return slices.Contains(x.ExtraFields, name) }
+
+// extraFields are the names extra_fields may hold. Answers carry worker_id and
+// timing; the others are Dynamo's, taken so that its clients are not refused,
+// and add nothing.
+var extraFields = []string{"worker_id", "timing", "routing", "stop_reason", "routed_experts", "engine_data"}
+
+var (
+	nvextFields = newFieldSet(true, []field{
+		{"nvext.extra_fields", (*scan).extraFields},
+		{"nvext.annotations", func(s *scan) bool { return s.strings(&s.req.Nvext.Annotations) }},
+		{"nvext.agent_hints", func(s *scan) bool { return s.object(hintFields) }},
+		{"nvext.backend_instance_id", func(s *scan) bool { return s.workerID(&s.req.Nvext.BackendInstanceID) }},
+		{"nvext.decode_worker_id", func(s *scan) bool { return s.workerID(&s.req.Nvext.DecodeWorkerID) }},
+		{"nvext.prefill_worker_id", func(s *scan) bool { return s.workerID(&s.req.Nvext.PrefillWorkerID) }},
+		{"nvext.dp_rank", func(s *scan) bool { return s.uint32(&s.req.Nvext.DPRank) }},
+		{"nvext.prefill_dp_rank", func(s *scan) bool { return s.uint32(&s.req.Nvext.PrefillDPRank) }},
+		{"nvext.routing_constraints", func(s *scan) bool { return s.object(constraintFields) }},
+		{"nvext.router", func(s *scan) bool { return s.object(targetFields) }},
+		{"nvext.cache_salt", func(s *scan) bool { return s.filled(&s.req.Nvext.CacheSalt) }},
+		{"nvext.token_data", func(s *scan) bool { return s.ids(&s.req.Nvext.TokenData) }},
+		{"nvext.use_raw_prompt", func(s *scan) bool { return s.bool(&s.req.Nvext.UseRawPrompt) }},
+		{"nvext.greed_sampling", func(s *scan) bool { return s.bool(&s.req.Nvext.GreedSampling) }},
+		{"nvext.max_thinking_tokens", func(s *scan) bool { return s.uint32(&s.req.Nvext.MaxThinkingTokens) }},
+		{"nvext.request_timestamp_ms", func(s *scan) bool { return s.positive(&s.req.Nvext.RequestTimestampMS) }},
+	})
+	hintFields = newFieldSet(true, []field{
+		{"nvext.agent_hints.priority", (*scan).priority},
+		{"nvext.agent_hints.strict_priority", func(s *scan) bool { return s.uint32(&s.req.Nvext.StrictPriority) }},
+		{"nvext.agent_hints.osl", func(s *scan) bool { return s.uint32(&s.req.Nvext.OSL) }},
+		{"nvext.agent_hints.latency_sensitivity", func(s *scan) bool { return s.positive(&s.req.Nvext.LatencySensitivity) }},
+		{"nvext.agent_hints.speculative_prefill", func(s *scan) bool { return s.bool(&s.req.Nvext.SpeculativePrefill) }},
+	})
+	constraintFields = newFieldSet(true, []field{
+		{"nvext.routing_constraints.required_taints", func(s *scan) bool { return s.strings(&s.req.Nvext.RequiredTaints) }},
+		{"nvext.routing_constraints.preferred_taints", (*scan).preferredTaints},
+	})
+	targetFields = newFieldSet(true, []field{
+		{"nvext.router.ttft_target", func(s *scan) bool { return s.positive(&s.req.Nvext.TTFTTarget) }},
+		{"nvext.router.itl_target", func(s *scan) bool { return s.positive(&s.req.Nvext.ITLTarget) }},
+	})
+)
+
+// nvext reads the whole object.
+func (s *scan) nvext() bool { return s.object(nvextFields) }
+
+func (s *scan) extraFields() bool {
+	names := &s.req.Nvext.ExtraFields
+	if !s.strings(names) {
+		return false
+	}
+	for _, name := range *names {
+		if !slices.Contains(extraFields, name) {
+			return s.refuse(BadRequest(s.param, "%s may hold %s; %q is none of them",
+				s.param, strings.Join(extraFields, ", "), shown([]byte(name))))
+		}
+	}
+	return true
+}
+
+func (s *scan) priority() bool {
+	v, ok := s.int(math.MinInt32, math.MaxInt32)
+	p := int32(v)
+	s.req.Nvext.Priority = &p
+	return ok
+}
+
+// uint32 reads a whole number from 0 to 2^32−1.
+func (s *scan) uint32(dst **uint32) bool {
+	v, ok := s.int(0, math.MaxUint32)
+	u := uint32(v)
+	*dst = &u
+	return ok
+}
+
+// positive reads a number that is not negative.
+func (s *scan) positive(dst **float64) bool {
+	v, ok := s.float(0, math.Inf(1))
+	*dst = &v
+	return ok
+}
+
+// workerID reads a worker's id: a string, or a whole number that stands for
+// its decimal text. Dynamo's ids are 63-bit numbers, so it is never rounded.
+func (s *scan) workerID(dst *string) bool {
+	const want = "a worker id: a string, or a whole number that is not negative"
+	b := s.peek()
+	if b == '"' {
+		return s.filled(dst)
+	}
+	if b-'0' > 9 {
+		return s.wrong(want)
+	}
+	n, integer, ok := s.number()
+	if !ok {
+		return false
+	}
+	if !integer || n.end-n.start > 20 {
+		return s.wrong(want)
+	}
+	*dst = string(s.data[n.start:n.end])
+	return true
+}
+
+// preferredTaints reads an object of weights, or an array of names that weigh
+// 1 each.
+func (s *scan) preferredTaints() bool {
+	taints := make(map[string]float64)
+	s.req.Nvext.PreferredTaints = taints
+	if s.peek() == '[' {
+		var names []string
+		if !s.strings(&names) {
+			return false
+		}
+		for _, name := range names {
+			taints[name] = 1
+		}
+		return true
+	}
+	if s.peek() != '{' {
+		return s.wrong("an object of weights or an array of strings")
+	}
+	if !s.open() {
+		return false
+	}
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			return s.ok()
+		}
+		name := s.name(key)
+		if _, ok := taints[string(name)]; ok {
+			return s.twice(s.param, name)
+		}
+		v, ok := s.float(-math.MaxFloat64, math.MaxFloat64)
+		if !ok {
+			return false
+		}
+		taints[string(name)] = v
+	}
+}

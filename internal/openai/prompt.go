@@ -1,0 +1,200 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
+
+// PromptKind is the form a prompt came in.
+type PromptKind uint8
+
+const (
+	// NoPrompt is the zero value; no scanned request has it.
+	NoPrompt PromptKind = iota
+	// PromptText is one string.
+	PromptText
+	// PromptIDs is token ids.
+	PromptIDs
+	// PromptMessages is a chat's messages.
+	PromptMessages
+)
+
+// Prompt is what a request asks to be continued. Text and Messages decode from
+// the body when first asked for and keep the result; that first call must not
+// race with another.
+type Prompt struct {
+	Kind PromptKind
+	// IDs is the prompt of kind PromptIDs, never empty then.
+	IDs []uint32
+
+	raw      []byte
+	where    text // PromptText
+	spans    []messageSpan
+	text     string
+	messages []Message
+}
+
+// Text returns the prompt of kind PromptText, unescaped.
+func (p *Prompt) Text() string {
+	if p.text == "" && p.Kind == PromptText {
+		p.text = p.where.decode(p.raw)
+	}
+	return p.text
+}
+
+// Messages returns the messages of kind PromptMessages, unescaped.
+func (p *Prompt) Messages() []Message {
+	if p.messages == nil && p.Kind == PromptMessages {
+		p.messages = make([]Message, len(p.spans))
+		for i, m := range p.spans {
+			p.messages[i] = Message{Role: m.role.decode(p.raw), Content: m.decode(p.raw)}
+		}
+	}
+	return p.messages
+}
+
+// TokensAtLeast returns how many tokens the prompt has at the least, as far as
+// its length proves it, so that one far over a model's context is refused
+// before it is tokenized. Token ids are counted. Text takes at least its bytes
+// divided by longestToken (above 0), the most bytes one token stands for; true of
+// tokenizers that do not shorten the text first, which byte-level ones do not.
+func (p *Prompt) TokensAtLeast(longestToken int) int {
+	total := 0
+	switch p.Kind {
+	case PromptIDs:
+		return len(p.IDs)
+	case PromptText:
+		total = p.where.decoded
+	case PromptMessages:
+		for _, m := range p.spans {
+			total += m.bytes
+		}
+	}
+	return (total + longestToken - 1) / longestToken
+}
+
+// prompt reads a completion's prompt.
+func (s *scan) prompt() bool {
+	p := &s.req.Prompt
+	p.raw = s.data
+	switch s.peek() {
+	case '"':
+		return s.promptText()
+	case '[':
+	default:
+		return s.wrong(promptForms)
+	}
+	// One element that is a prompt itself, or token ids.
+	outside := s.cursor
+	if !s.open() {
+		return false
+	}
+	switch s.peek() {
+	case '"':
+		if !s.promptText() {
+			return false
+		}
+	case '[':
+		if !s.promptIDs() {
+			return false
+		}
+	case ']':
+		return s.wrong("a prompt that is not empty")
+	default:
+		s.cursor = outside
+		return s.promptIDs()
+	}
+	if s.element(false) {
+		return s.refuse(BadRequest(s.param, "several prompts in one request are not supported; send one request for each"))
+	}
+	return s.ok()
+}
+
+const promptForms = "a string, an array of token ids, or an array that holds one of these"
+
+func (s *scan) promptText() bool {
+	t, ok := s.str()
+	if ok && t.decoded == 0 {
+		return s.wrong("a prompt that is not empty")
+	}
+	s.req.Prompt.Kind, s.req.Prompt.where = PromptText, t
+	return ok
+}
+
+func (s *scan) promptIDs() bool {
+	p := &s.req.Prompt
+	p.Kind = PromptIDs
+	if !s.ids(&p.IDs) {
+		return false
+	}
+	if len(p.IDs) == 0 {
+		return s.wrong("a prompt that is not empty")
+	}
+	return true
+}
+
+// ids reads an array of token ids, 0 to 2^32−1.
+func (s *scan) ids(dst *[]uint32) bool {
+	const want = "an array of token ids (whole numbers from 0 to 4294967295)"
+	if s.peek() != '[' {
+		return s.wrong(want)
+	}
+	if !s.open() {
+		return false
+	}
+	// Valid ids end at the first bracket, so their number is known before they
+	// are read. A digit and a comma each bounds what a list of commas can ask for.
+	list := s.data[s.pos:]
+	if end := bytes.IndexByte(list, ']'); end >= 0 {
+		list = list[:end]
+	}
+	ids := make([]uint32, 0, min(bytes.Count(list, []byte{','})+1, (len(list)+1)/2))
+	for first := true; s.element(first); first = false {
+		ids, s.pos = shortIDs(ids, s.data, s.pos)
+		s.space()
+		d, i := s.data, s.pos
+		v := uint64(0)
+		for i < len(d) && d[i]-'0' <= 9 && i-s.pos < 11 {
+			v = v*10 + uint64(d[i]-'0')
+			i++
+		}
+		if i == len(d) {
+			s.pos = i
+			return s.fail("unexpected end")
+		}
+		n := i - s.pos
+		if n == 0 || v > 1<<32-1 || n > 10 || (n > 1 && d[s.pos] == '0') ||
+			d[i] == '.' || d[i]|0x20 == 'e' {
+			return s.wrong(want)
+		}
+		ids = append(ids, uint32(v))
+		s.pos = i
+	}
+	*dst = ids
+	return s.ok()
+}
+
+// shortIDs appends the ids at d[i:] that have at most seven digits and a comma
+// behind them, and returns where the first value lies that is not such. Eight
+// bytes are read at a time: the digits' number follows from the first byte that
+// is none, their value from three multiplications that join neighbours.
+func shortIDs(ids []uint32, d []byte, i int) ([]uint32, int) {
+	for i+8 <= len(d) {
+		x := binary.LittleEndian.Uint64(d[i:]) ^ ones*'0'
+		n := bits.TrailingZeros64((x+ones*(0x80-10)|x)&highs) >> 3
+		if n == 0 || n == 8 || d[i+n] != ',' || (d[i] == '0' && n > 1) {
+			break
+		}
+		x <<= 64 - 8*n
+		x = (x*10 + x>>8) & 0x00ff00ff00ff00ff
+		x = (x*100 + x>>16) & 0x0000ffff0000ffff
+		x = x*10000 + x>>32
+		ids = append(ids, uint32(x))
+		i += n + 1
+		if i < len(d) && d[i] == ' ' {
+			i++
+		}
+	}
+	return ids, i
+}

@@ -1,0 +1,82 @@
+package openai
+
+// Request is what a request body says, as far as routing needs it. Scan makes
+// it; the rest of the body stays in Raw and is reached by Field and Edit.
+type Request struct {
+	Endpoint Endpoint
+	// Raw is the body as it came. It must not change.
+	Raw []byte
+	// Model is the model's name, never empty.
+	Model string
+	// Prompt is the text, the token ids or the messages to go on from.
+	Prompt Prompt
+	// Stream asks for server-sent events.
+	Stream bool
+	// IncludeUsage asks for a last chunk with the usage (stream_options).
+	IncludeUsage bool
+	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 where the
+	// client set no limit. On chat it is max_completion_tokens where that is
+	// given, whatever the older max_tokens says, as OpenAI and vLLM have it;
+	// on completions max_completion_tokens means nothing.
+	MaxTokens int
+	// MinTokens is the fewest tokens to generate, 0 to 2^31−1.
+	MinTokens int
+	// N is how many answers are asked for, 1 to 128.
+	N int
+	// Stop is the strings that end an answer, none of them empty.
+	Stop []string
+	// IgnoreEOS asks to generate past the end-of-sequence token.
+	IgnoreEOS bool
+	// Logprobs asks for the tokens' probabilities.
+	Logprobs bool
+	// CacheSalt separates this request's cached prefixes from others'. It is
+	// the body's cache_salt or, where that is absent, nvext's. Engines read
+	// only the former: one that came in nvext must be set in their body.
+	CacheSalt string
+	// HasTools: tools or functions are offered.
+	HasTools bool
+	// HasToolMessages: a message calls a tool or is a tool's answer.
+	HasToolMessages bool
+	// HasImages: a message holds an image.
+	HasImages bool
+	// HasOtherParts: a message holds a part that is neither text nor image.
+	HasOtherParts bool
+	// Nvext is the extensions the request came with.
+	Nvext Nvext
+
+	members []member
+}
+
+// member is where one member of an object lies: its name with escapes
+// resolved, the quote its key begins with, its value.
+type member struct {
+	name  []byte
+	start int
+	value span
+}
+
+// Field returns the raw JSON value of the body's top-level member name, as a
+// part of Raw.
+func (r *Request) Field(name string) (value []byte, ok bool) {
+	for i := range r.members {
+		if m := &r.members[i]; string(m.name) == name {
+			return r.Raw[m.value.start:m.value.end], true
+		}
+	}
+	return nil, false
+}
+
+// Edit begins an edit of the request's body. The request itself stays as it
+// is.
+func (r *Request) Edit() *Edit {
+	return &Edit{raw: r.Raw, members: r.members}
+}
+
+func has[S string | []byte](ms []member, name S) bool {
+	for i := range ms {
+		if string(ms[i].name) == string(name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,177 @@
+package openai
+
+import "bytes"
+
+// CompletionFromChat begins the edit that turns a chat request into a
+// completion request for workers that take tokens: ids is the rendered and
+// tokenized prompt. Chat's own fields go, max_completion_tokens becomes
+// max_tokens, all other bytes stay. What such a worker cannot give, because
+// only the engine's chat endpoint has it, is refused with 400.
+func CompletionFromChat(r *Request, ids []uint32) (*Edit, error) {
+	if err := r.tokensSuffice(); err != nil {
+		return nil, err
+	}
+	e := r.Edit()
+	for i := range r.members {
+		if name := string(r.members[i].name); chatOnlyNames[name] {
+			e.Delete(name)
+		}
+	}
+	if raw, ok := r.Field("max_completion_tokens"); ok {
+		if string(raw) != "null" {
+			e.Set("max_tokens", raw)
+		}
+		e.Delete("max_completion_tokens")
+	}
+	e.SetIDs("prompt", ids)
+	return e, nil
+}
+
+// chatOnlyNames are fields of chat requests that completions lack or, logprobs
+// and echo, understand otherwise.
+var chatOnlyNames = map[string]bool{
+	"messages": true, "tools": true, "tool_choice": true, "functions": true, "function_call": true,
+	"parallel_tool_calls": true, "logprobs": true, "top_logprobs": true, "echo": true,
+	"add_generation_prompt": true, "continue_final_message": true, "add_special_tokens": true,
+	"chat_template": true, "chat_template_kwargs": true, "documents": true,
+	"reasoning_effort": true, "include_reasoning": true, "verbosity": true,
+	"modalities": true, "audio": true, "prediction": true, "web_search_options": true,
+	"mm_processor_kwargs": true, "media_io_kwargs": true,
+	"store": true, "metadata": true, "service_tier": true,
+}
+
+// tokensSuffice refuses what needs a worker's own chat endpoint.
+func (r *Request) tokensSuffice() error {
+	const only = "this model's workers take tokens; "
+	switch {
+	case r.HasTools:
+		param := "tools"
+		if _, ok := r.Field(param); !ok {
+			param = "functions"
+		}
+		return BadRequest(param, only+"tools need a worker with model_input text")
+	case r.HasToolMessages:
+		return BadRequest("messages", only+"messages with tool calls need a worker with model_input text")
+	case r.HasImages, r.HasOtherParts:
+		return BadRequest("messages", only+"parts other than text need a worker with model_input text")
+	case r.Logprobs:
+		return BadRequest("logprobs", only+"logprobs of a chat need a worker with model_input text")
+	}
+	for _, name := range []string{"chat_template", "chat_template_kwargs"} {
+		if raw, ok := r.Field(name); ok && string(raw) != "null" {
+			return BadRequest(name, only+"%s needs a worker with model_input text", name)
+		}
+	}
+	return nil
+}
+
+// ChatChunk appends to dst the data of a completion's stream event, in the form
+// of a chat's: id and object renamed, each choice's text as delta.content, its
+// logprobs null. First puts the role in, as the first chunk of a choice has it.
+// All other bytes stay; data of another shape, an error say, stays whole.
+func ChatChunk(dst, data []byte, first bool) []byte {
+	open := `"delta":{"content":`
+	if first {
+		open = `"delta":{"role":"assistant","content":`
+	}
+	return reshape(dst, data, `"chat.completion.chunk"`, open)
+}
+
+// ChatResponse appends to dst a completion's whole answer in the form of a
+// chat's, as ChatChunk does for a stream's events.
+func ChatResponse(dst, data []byte) []byte {
+	return reshape(dst, data, `"chat.completion"`, `"message":{"role":"assistant","content":`)
+}
+
+// reshaper copies data to dst but for the places it splices.
+type reshaper struct {
+	cursor
+	dst    []byte
+	copied int // data up to here is in dst or gone
+}
+
+// splice puts with in the place of data[start:end].
+func (r *reshaper) splice(start, end int, with ...string) {
+	r.dst = append(r.dst, r.data[r.copied:start]...)
+	for _, w := range with {
+		r.dst = append(r.dst, w...)
+	}
+	r.copied = end
+}
+
+func reshape(dst, data []byte, object, open string) []byte {
+	r := reshaper{cursor: newCursor(data, deepest), dst: dst}
+	if r.peek() == '{' && r.open() {
+		r.top(object, open)
+	}
+	if !r.finish() {
+		return append(dst, data...)
+	}
+	return append(r.dst, data[r.copied:]...)
+}
+
+func (r *reshaper) top(object, open string) {
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := r.member(first)
+		if !more {
+			return
+		}
+		switch string(key.resolve(r.data, &buf)) {
+		case "id":
+			v, _ := r.value()
+			if bytes.HasPrefix(r.data[v.start:v.end], []byte(`"cmpl-`)) {
+				r.splice(v.start+1, v.start+1, "chat")
+			}
+		case "object":
+			v, _ := r.value()
+			if string(r.data[v.start:v.end]) == `"text_completion"` {
+				r.splice(v.start, v.end, object)
+			}
+		case "choices":
+			r.choices(open)
+		default:
+			r.value()
+		}
+	}
+}
+
+func (r *reshaper) choices(open string) {
+	if r.peek() != '[' {
+		r.value()
+		return
+	}
+	if !r.open() {
+		return
+	}
+	for first := true; r.element(first); first = false {
+		if r.peek() == '{' && r.open() {
+			r.choice(open)
+		} else {
+			r.value()
+		}
+	}
+}
+
+func (r *reshaper) choice(open string) {
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := r.member(first)
+		if !more {
+			return
+		}
+		switch string(key.resolve(r.data, &buf)) {
+		case "text":
+			if v, ok := r.value(); ok {
+				r.splice(key.start-1, v.start, open)
+				r.splice(v.end, v.end, "}")
+			}
+		case "logprobs":
+			if v, ok := r.value(); ok {
+				r.splice(v.start, v.end, "null")
+			}
+		default:
+			r.value()
+		}
+	}
+}

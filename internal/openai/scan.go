@@ -1,0 +1,389 @@
+package openai
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Limits bounds what Scan accepts. The zero value of a field means its
+// default.
+type Limits struct {
+	// MaxBytes is the longest body, in bytes; 64 MiB by default.
+	MaxBytes int
+	// MaxDepth is how many objects and arrays may be nested, the body's own
+	// braces included; 128 by default, 512 at most.
+	MaxDepth int
+	// HandOff accepts kv_transfer_params and the other fields by which a
+	// gateway tells an engine about a hand-off. It is for engines; a gateway
+	// refuses them from its clients, who could otherwise point a worker at
+	// another client's blocks.
+	HandOff bool
+}
+
+const (
+	defaultMaxBytes = 64 << 20
+	defaultMaxDepth = 128
+
+	// maxFields bounds a body's top-level members. Unknown ones are compared
+	// pairwise to find duplicates.
+	maxFields = 512
+
+	// maxStrings bounds every list of strings, and maxMessages a chat: what a
+	// body of many tiny items takes in memory is several times its size. So
+	// many messages are beyond any context, at three tokens each.
+	maxStrings  = 1024
+	maxMessages = 1 << 18
+)
+
+// Scan checks body as a client's request to ep under the default limits; see
+// Limits.Scan.
+func Scan(ep Endpoint, body []byte) (*Request, error) {
+	return Limits{}.Scan(ep, body)
+}
+
+// Scan walks body once. It checks that it is strict JSON (RFC 8259, valid
+// UTF-8, no lone surrogates, no key twice at the top level or in nvext, not
+// nested too deeply), checks the types and ranges of the fields it knows, and
+// decodes those that routing needs. Fields it does not know pass.
+//
+// The error is always an *Error: status 413 for a body over MaxBytes, else
+// 400, with the field's path as Param where one field is to blame. The request
+// keeps body as Raw and reads from it later: it must not change while the
+// request is in use.
+func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
+	if l.MaxBytes == 0 {
+		l.MaxBytes = defaultMaxBytes
+	}
+	if l.MaxDepth == 0 {
+		l.MaxDepth = defaultMaxDepth
+	}
+	if len(body) > l.MaxBytes {
+		return nil, TooLarge(l.MaxBytes)
+	}
+	if !utf8.Valid(body) {
+		return nil, badJSON("the body is not valid UTF-8 at byte %d", invalidAt(body))
+	}
+	req := &Request{Endpoint: ep, Raw: body, N: 1}
+	s := &scan{cursor: newCursor(body, min(l.MaxDepth, deepest)), req: req, handOff: l.HandOff}
+	set := completionFields
+	if ep == Chat {
+		set = chatFields
+	}
+	if s.body(set) && s.finish() {
+		s.settle()
+	}
+	switch {
+	case s.err != nil:
+		return nil, s.err
+	case s.fault != "":
+		return nil, badJSON("invalid JSON at byte %d: %s", s.pos, s.fault)
+	}
+	return req, nil
+}
+
+// invalidAt returns the offset of the first byte of b that is no UTF-8.
+func invalidAt(b []byte) int {
+	i := 0
+	for i < len(b) {
+		r, n := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && n <= 1 {
+			return i
+		}
+		i += n
+	}
+	return i
+}
+
+// scan is one walk over a request body: a cursor, the request it fills, and
+// the path of the field it is in, for errors. Its readers return false when
+// the walk is over: err is set where a value is wrong, fault where the JSON is.
+type scan struct {
+	cursor
+	req     *Request
+	param   string
+	handOff bool
+	err     *Error
+
+	maxTokens, maxCompletionTokens int // 0 where absent
+	streamOptions                  bool
+	salt                           string // the top level's cache_salt
+}
+
+// body reads the whole request, remembering where each member lies.
+func (s *scan) body(set *fieldSet) bool {
+	if s.peek() != '{' {
+		if s.pos == len(s.data) {
+			return s.refuse(badJSON("the body is empty; it must be a JSON object"))
+		}
+		return s.refuse(badJSON("the body must be a JSON object"))
+	}
+	if !s.open() {
+		return false
+	}
+	ms := make([]member, 0, 16)
+	var seen uint64
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			break
+		}
+		if len(ms) == maxFields {
+			return s.refuse(badJSON("the body has more than %d fields", maxFields))
+		}
+		m := member{start: key.start - 1, name: s.name(key)}
+		i, known := set.index[string(m.name)]
+		switch {
+		case known && seen&(1<<i) != 0, !known && has(ms, m.name):
+			return s.twice("", m.name)
+		case !known && !s.allowed(m.name):
+			return false
+		}
+		if known {
+			seen |= 1 << i
+		}
+		m.value.start = s.pos
+		if known {
+			s.field(&set.fields[i])
+		} else {
+			s.value()
+		}
+		if s.err != nil || !s.ok() {
+			return false
+		}
+		m.value.end = s.pos
+		ms = append(ms, m)
+	}
+	s.req.members = ms
+	return s.ok()
+}
+
+// settle checks what concerns several fields, once all were read.
+func (s *scan) settle() {
+	r := s.req
+	_, r.Nvext.Present = r.Field("nvext")
+	switch {
+	case r.Model == "":
+		s.refuse(BadRequest("model", "model is required"))
+		return
+	case r.Prompt.Kind == NoPrompt && r.Endpoint == Chat:
+		s.refuse(BadRequest("messages", "messages is required"))
+		return
+	case r.Prompt.Kind == NoPrompt:
+		s.refuse(BadRequest("prompt", "prompt is required"))
+		return
+	}
+	r.MaxTokens = s.maxTokens
+	if r.Endpoint == Chat && s.maxCompletionTokens != 0 {
+		r.MaxTokens = s.maxCompletionTokens
+	}
+	if r.MaxTokens != 0 && r.MinTokens > r.MaxTokens {
+		s.refuse(BadRequest("min_tokens", "min_tokens (%d) must not be above max_tokens (%d)", r.MinTokens, r.MaxTokens))
+		return
+	}
+	if s.streamOptions && !r.Stream {
+		s.refuse(BadRequest("stream_options", "stream_options is only allowed when stream is true"))
+		return
+	}
+	if s.salt != "" && r.Nvext.CacheSalt != "" && s.salt != r.Nvext.CacheSalt {
+		s.refuse(BadRequest("nvext.cache_salt", "nvext.cache_salt and cache_salt differ"))
+	}
+	r.CacheSalt = s.salt
+	if r.CacheSalt == "" {
+		r.CacheSalt = r.Nvext.CacheSalt
+	}
+}
+
+// name returns a key with its escapes resolved.
+func (s *scan) name(key text) []byte {
+	if !key.escaped() {
+		return s.data[key.start:key.end]
+	}
+	return key.appendTo(nil, s.data)
+}
+
+// field reads the value of a known field. A null is as good as no value.
+func (s *scan) field(f *field) bool {
+	if s.peek() == 'n' {
+		return s.literal("null")
+	}
+	outside := s.param
+	s.param = f.param
+	ok := f.read(s)
+	if ok {
+		s.param = outside
+	}
+	return ok
+}
+
+// object reads an object. Each known member goes to its reader, none may come
+// twice. Unknown ones are skipped, or refused where the set is strict.
+func (s *scan) object(set *fieldSet) bool {
+	if s.peek() != '{' {
+		return s.wrong("an object")
+	}
+	if !s.open() {
+		return false
+	}
+	var buf [longestKey]byte
+	var seen uint64
+	for first := true; ; first = false {
+		key, more := s.member(first)
+		if !more {
+			return s.ok()
+		}
+		name := key.resolve(s.data, &buf)
+		i, known := set.index[string(name)]
+		switch {
+		case known && seen&(1<<i) != 0:
+			return s.twice(s.param, name)
+		case known:
+			seen |= 1 << i
+			if !s.field(&set.fields[i]) {
+				return false
+			}
+		case set.strict:
+			path := s.param + "." + shown(name)
+			return s.refuse(BadRequest(path, "%s is not a known field; %s may hold %s", path, s.param, set.names()))
+		default:
+			if _, ok := s.value(); !ok {
+				return false
+			}
+		}
+	}
+}
+
+// allowed refuses the names by which a gateway tells engines about a hand-off.
+func (s *scan) allowed(name []byte) bool {
+	if s.handOff || !handOffField(name) {
+		return true
+	}
+	path := shown(name)
+	if s.param != "" {
+		path = s.param + "." + path
+	}
+	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client", path))
+}
+
+func (s *scan) refuse(e *Error) bool {
+	if s.err == nil {
+		s.err = e
+	}
+	return false
+}
+
+func (s *scan) wrong(want string) bool {
+	if s.pos == len(s.data) {
+		return s.fail("unexpected end")
+	}
+	return s.refuse(BadRequest(s.param, "%s must be %s", s.param, want))
+}
+
+func (s *scan) twice(object string, name []byte) bool {
+	path := shown(name)
+	if object != "" {
+		path = object + "." + path
+	}
+	return s.refuse(BadRequest(path, "%s appears more than once", path))
+}
+
+// shown cuts a client's key down to what an error message may repeat.
+func shown(name []byte) string {
+	if len(name) <= longestKey {
+		return string(name)
+	}
+	n := longestKey
+	for !utf8.RuneStart(name[n]) {
+		n--
+	}
+	return string(name[:n]) + "…"
+}
+
+func (s *scan) bool(dst *bool) bool {
+	switch s.peek() {
+	case 't':
+		*dst = true
+		return s.literal("true")
+	case 'f':
+		*dst = false
+		return s.literal("false")
+	}
+	return s.wrong("true or false")
+}
+
+// int reads a whole number from lo to hi, written without fraction or exponent.
+func (s *scan) int(lo, hi int64) (v int64, ok bool) {
+	want := func() bool {
+		return s.wrong(fmt.Sprintf("a whole number from %d to %d", lo, hi))
+	}
+	if b := s.peek(); b != '-' && b-'0' > 9 {
+		return 0, want()
+	}
+	n, integer, ok := s.number()
+	if !ok {
+		return 0, false
+	}
+	v, err := strconv.ParseInt(string(s.data[n.start:n.end]), 10, 64)
+	if !integer || err != nil || v < lo || v > hi {
+		return 0, want()
+	}
+	return v, true
+}
+
+// float reads a number from lo to hi; hi may be infinite.
+func (s *scan) float(lo, hi float64) (v float64, ok bool) {
+	want := func() bool {
+		if math.IsInf(hi, 1) {
+			return s.wrong(fmt.Sprintf("a number not below %g", lo))
+		}
+		return s.wrong(fmt.Sprintf("a number from %g to %g", lo, hi))
+	}
+	if b := s.peek(); b != '-' && b-'0' > 9 {
+		return 0, want()
+	}
+	n, _, ok := s.number()
+	if !ok {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(string(s.data[n.start:n.end]), 64)
+	if err != nil || v < lo || v > hi {
+		return 0, want()
+	}
+	return v, true
+}
+
+func (s *scan) string(dst *string) bool {
+	if s.peek() != '"' {
+		return s.wrong("a string")
+	}
+	t, ok := s.str()
+	if ok {
+		*dst = t.decode(s.data)
+	}
+	return ok
+}
+
+// strings reads an array of strings.
+func (s *scan) strings(dst *[]string) bool {
+	if s.peek() != '[' {
+		return s.wrong("an array of strings")
+	}
+	if !s.open() {
+		return false
+	}
+	for first := true; s.element(first); first = false {
+		var v string
+		if s.peek() != '"' {
+			return s.wrong("an array of strings")
+		}
+		if len(*dst) == maxStrings {
+			return s.wrong(fmt.Sprintf("an array of at most %d strings", maxStrings))
+		}
+		if !s.string(&v) {
+			return false
+		}
+		*dst = append(*dst, v)
+	}
+	return s.ok()
+}

@@ -1,0 +1,148 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func FuzzScan(f *testing.F) {
+	for _, body := range []string{
+		`{"model":"m","prompt":"p\u00e9\ud83d\ude00","stream":true,"stop":["a"],"max_tokens":5}`,
+		`{"model":"m","prompt":[1,2,3],"seed":9007199254740993}`,
+		`{"model":"m","prompt":[[1,2,3]],"nvext":{"agent_hints":{"priority":1},"extra_fields":["timing"]}}`,
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url"}]}]}`,
+		`{"mod\u0065l":"m","messages":[{"role":"user","content":null}],"vllm_xargs":{"rid":1}}`,
+		`{"a":[[[[{"b":[1.5e-3,true,false,null]}]]]]}`,
+	} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, ep := range []Endpoint{Chat, Completions} {
+			r, err := Scan(ep, body)
+			if err != nil {
+				var e *Error
+				if !errors.As(err, &e) || e.Status != 400 || !json.Valid(e.Append(nil, "")) {
+					t.Fatalf("%v", err)
+				}
+				continue
+			}
+			var m map[string]json.RawMessage
+			if err := json.Unmarshal(body, &m); err != nil {
+				t.Fatalf("accepted %q: %v", body, err)
+			}
+			if len(m) != len(r.members) {
+				t.Fatalf("%d members, want %d", len(r.members), len(m))
+			}
+			for name, want := range m {
+				if got, ok := r.Field(name); !ok || !bytes.Equal(got, want) {
+					t.Fatalf("%q is %q, want %q", name, got, want)
+				}
+			}
+			var model string
+			if json.Unmarshal(m["model"], &model); model != r.Model {
+				t.Fatalf("model %q, want %q", r.Model, model)
+			}
+			samePrompt(t, r, m)
+		}
+	})
+}
+
+// samePrompt compares a scanned prompt with what encoding/json reads.
+func samePrompt(t *testing.T, r *Request, m map[string]json.RawMessage) {
+	t.Helper()
+	switch r.Prompt.Kind {
+	case PromptText:
+		var text string
+		if json.Unmarshal(bytes.Trim(m["prompt"], "[] \r\n\t"), &text) == nil && text != r.Prompt.Text() {
+			t.Fatalf("text %q, want %q", r.Prompt.Text(), text)
+		}
+		if got := r.Prompt.TokensAtLeast(1); got != len(r.Prompt.Text()) {
+			t.Fatalf("%d bytes, want %d", got, len(r.Prompt.Text()))
+		}
+	case PromptIDs:
+		var ids []uint32
+		raw := bytes.TrimSpace(m["prompt"])
+		if inner := bytes.TrimSpace(raw[1 : len(raw)-1]); inner[0] == '[' {
+			raw = inner
+		}
+		if err := json.Unmarshal(raw, &ids); err != nil || !reflect.DeepEqual(ids, r.Prompt.IDs) {
+			t.Fatalf("ids %v, want %v (%v)", r.Prompt.IDs, ids, err)
+		}
+	case PromptMessages:
+		total := 0
+		for _, m := range r.Prompt.Messages() {
+			total += len(m.Content)
+		}
+		if got := r.Prompt.TokensAtLeast(1); got != total {
+			t.Fatalf("%d bytes of content, want %d", got, total)
+		}
+	default:
+		t.Fatal("accepted without a prompt")
+	}
+}
+
+var surrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+
+// FuzzObject holds the cursor against encoding/json: the same texts are
+// objects for both, but for lone surrogates and depth.
+func FuzzObject(f *testing.F) {
+	for _, s := range []string{`{}`, ` { "a" : [ ] } `, `{"a":-0.0e+1,"b":[1,[2],{"c":null}]}`, `{"a":"\u00e9\\"}`, `{"a":1,}`, `{"a":[}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, got := NewEdit(data)
+		want := json.Valid(data) && bytes.TrimLeft(data, " \r\n\t")[0] == '{'
+		if got && !want {
+			t.Fatalf("accepted %q", data)
+		}
+		if want && !got && !surrogate.Match(data) && bytes.Count(data, []byte("[")) < deepest && bytes.Count(data, []byte("{")) < deepest {
+			t.Fatalf("refused %q", data)
+		}
+	})
+}
+
+// benchmarkBody is a chat request of about size bytes, most of them in the last
+// message: prose with a line feed each hundred characters.
+func benchmarkBody(size int) []byte {
+	line := strings.Repeat("The quick brown fox jumps over the lazy dog, ", 3)[:98] + `\n`
+	text := strings.Repeat(line, max(1, (size-400)/len(line)))
+	return []byte(`{"model":"tandem-sim","messages":[{"role":"system","content":"You are a helpful assistant."},` +
+		`{"role":"user","content":"` + text + `"}],"stream":true,"stream_options":{"include_usage":true},"max_tokens":256,` +
+		`"temperature":0.7,"top_p":0.95,"seed":42,"stop":["\n\n"],"user":"u-1",` +
+		`"nvext":{"agent_hints":{"priority":5},"extra_fields":["worker_id","timing"]}}`)
+}
+
+func BenchmarkScanBody(b *testing.B) {
+	for name, size := range map[string]int{"bytes=2k": 2_000, "bytes=400k": 400_000} {
+		b.Run(name, func(b *testing.B) {
+			body := benchmarkBody(size)
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Scan(Chat, body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkScanIDs(b *testing.B) {
+	ids := make([]uint32, 65_536)
+	for i := range ids {
+		ids[i] = uint32(i*2654435761) % 150_000
+	}
+	body := append(AppendIDs([]byte(`{"model":"m","max_tokens":16,"prompt":`), ids), '}')
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Scan(Completions, body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,387 @@
+package openai
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func scanned(t testing.TB, ep Endpoint, body string) *Request {
+	t.Helper()
+	r, err := Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatalf("Scan(%s, %.200s): %v", ep, body, err)
+	}
+	return r
+}
+
+func TestScanReadsWhatRoutingNeeds(t *testing.T) {
+	r := scanned(t, Completions, `{"model":"m","prompt":"a\n\u00e9\ud83d\ude00","stream":true,
+		"stream_options":{"include_usage":true,"x":1},"max_tokens":7,"max_completion_tokens":3,"min_tokens":2,"n":3,
+		"stop":["a","b","c","d","e"],"ignore_eos":true,"logprobs":0,"cache_salt":"s","seed":9223372036854775807,
+		"tools":[1],"unknown":{"deep":[1e400,{}]}}`)
+	if got, want := r.Prompt.Text(), "a\né😀"; got != want {
+		t.Errorf("text %q, want %q", got, want)
+	}
+	r.Raw, r.members, r.Prompt = nil, nil, Prompt{}
+	want := Request{Endpoint: Completions, Model: "m", Stream: true, IncludeUsage: true, MaxTokens: 7, MinTokens: 2, N: 3,
+		Stop: []string{"a", "b", "c", "d", "e"}, IgnoreEOS: true, Logprobs: true, CacheSalt: "s"}
+	if !reflect.DeepEqual(*r, want) {
+		t.Errorf("got  %+v\nwant %+v", *r, want)
+	}
+}
+
+func TestScanDefaultsAndNulls(t *testing.T) {
+	r := scanned(t, Completions, `{"model":"m","prompt":[1],"stream":null,"stream_options":null,"max_tokens":null,
+		"min_tokens":null,"n":null,"stop":null,"nvext":null,"temperature":null,"cache_salt":null}`)
+	if r.N != 1 || r.MaxTokens != 0 || r.Stream || r.Stop != nil || !r.Nvext.Present {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestScanMaxCompletionTokensWinsOnChat(t *testing.T) {
+	const head = `{"model":"m","messages":[{"role":"user","content":"x"}],`
+	for body, want := range map[string]int{
+		head + `"max_tokens":5}`:                              5,
+		head + `"max_completion_tokens":6}`:                   6,
+		head + `"max_tokens":5,"max_completion_tokens":6}`:    6,
+		head + `"max_completion_tokens":6,"max_tokens":7}`:    6,
+		head + `"max_tokens":5,"max_completion_tokens":null}`: 5,
+	} {
+		if got := scanned(t, Chat, body).MaxTokens; got != want {
+			t.Errorf("%s: %d, want %d", body, got, want)
+		}
+	}
+}
+
+func TestScanPrompts(t *testing.T) {
+	tests := []struct {
+		prompt string
+		kind   PromptKind
+		text   string
+		ids    []uint32
+		least  int // tokens, at 4 bytes the longest token
+	}{
+		{`"abcde"`, PromptText, "abcde", nil, 2},
+		{`["abcd"]`, PromptText, "abcd", nil, 1},
+		{`"\u0041\n"`, PromptText, "A\n", nil, 1},
+		{`[1,2,3]`, PromptIDs, "", []uint32{1, 2, 3}, 3},
+		{` [ 0 , 4294967295 ] `, PromptIDs, "", []uint32{0, 4294967295}, 2},
+		{`[10, 1234567,12345678, 1234567890,0, 20,123456789,7]`, PromptIDs, "", []uint32{10, 1234567, 12345678, 1234567890, 0, 20, 123456789, 7}, 8},
+		{`[[7, 8]]`, PromptIDs, "", []uint32{7, 8}, 2},
+	}
+	for _, tt := range tests {
+		p := &scanned(t, Completions, `{"model":"m","prompt":`+tt.prompt+`}`).Prompt
+		if p.Kind != tt.kind || p.Text() != tt.text || !reflect.DeepEqual(p.IDs, tt.ids) || p.TokensAtLeast(4) != tt.least {
+			t.Errorf("%s: kind %d text %q ids %v least %d", tt.prompt, p.Kind, p.Text(), p.IDs, p.TokensAtLeast(4))
+		}
+	}
+}
+
+func TestScanMessages(t *testing.T) {
+	r := scanned(t, Chat, `{"model":"m","messages":[
+		{"role":"system","content":"be \"brief\""},
+		{"content":[{"type":"text","text":"a"},{"text":"\u0062","type":"text"},{"type":"image_url","image_url":{"url":"u"}}],"role":"user","name":"x"},
+		{"role":"assistant","content":null,"tool_calls":[]},
+		{"r\u006fle":"assistant"}]}`)
+	want := []Message{{"system", `be "brief"`}, {"user", "a\nb"}, {"assistant", ""}, {"assistant", ""}}
+	if got := r.Prompt.Messages(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !r.HasImages || r.HasOtherParts || r.HasTools || r.HasToolMessages {
+		t.Errorf("images %t other %t tools %t tool messages %t", r.HasImages, r.HasOtherParts, r.HasTools, r.HasToolMessages)
+	}
+	if got := r.Prompt.TokensAtLeast(1); got != len(`be "brief"`)+len("a\nb") {
+		t.Errorf("at least %d tokens", got)
+	}
+}
+
+func TestScanNotesTools(t *testing.T) {
+	const user = `{"role":"user","content":"x"}`
+	tests := []struct {
+		messages, more      string
+		tools, toolMessages bool
+		other               bool
+	}{
+		{user, `,"tools":[{"type":"function"}]`, true, false, false},
+		{user, `,"functions":[{}]`, true, false, false},
+		{user, `,"tools":[]`, false, false, false},
+		{user, `,"tools":null`, false, false, false},
+		{user + `,{"role":"assistant","tool_calls":[{"id":"1"}]}`, ``, false, true, false},
+		{user + `,{"role":"tool","content":"1"}`, ``, false, true, false},
+		{`{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}`, ``, false, false, true},
+	}
+	for _, tt := range tests {
+		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
+		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasOtherParts != tt.other {
+			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasOtherParts)
+		}
+	}
+}
+
+func TestScanNvext(t *testing.T) {
+	r := scanned(t, Completions, `{"model":"m","prompt":"p","nvext":{"extra_fields":["worker_id","timing"],
+		"annotations":["query_instance_id:"],
+		"agent_hints":{"priority":-3,"strict_priority":4294967295,"osl":100,"latency_sensitivity":0.5,"speculative_prefill":true},
+		"backend_instance_id":9223372036854775807,"decode_worker_id":"d","prefill_worker_id":0,"dp_rank":1,"prefill_dp_rank":2,
+		"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":0.5}},
+		"router":{"ttft_target":200,"itl_target":20.5},"cache_salt":"s","token_data":[1,2],"use_raw_prompt":true,
+		"greed_sampling":true,"max_thinking_tokens":9,"request_timestamp_ms":1.5}}`)
+	ptr := func(v float64) *float64 { return &v }
+	u32 := func(v uint32) *uint32 { return &v }
+	priority := int32(-3)
+	want := Nvext{Present: true, ExtraFields: []string{"worker_id", "timing"}, Annotations: []string{"query_instance_id:"},
+		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100), LatencySensitivity: ptr(0.5), SpeculativePrefill: true,
+		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
+		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, TTFTTarget: ptr(200), ITLTarget: ptr(20.5),
+		CacheSalt: "s", TokenData: []uint32{1, 2}, UseRawPrompt: true, GreedSampling: true, MaxThinkingTokens: u32(9),
+		RequestTimestampMS: ptr(1.5)}
+	if !reflect.DeepEqual(r.Nvext, want) {
+		t.Errorf("got  %+v\nwant %+v", r.Nvext, want)
+	}
+	if r.CacheSalt != "s" || !r.Nvext.Wants("timing") || r.Nvext.Wants("routing") {
+		t.Errorf("salt %q, timing %t, routing %t", r.CacheSalt, r.Nvext.Wants("timing"), r.Nvext.Wants("routing"))
+	}
+}
+
+// TestScanRefuses holds bad bodies, each with the field its error must name.
+func TestScanRefuses(t *testing.T) {
+	completion := func(more string) string { return `{"model":"m","prompt":"p",` + more + `}` }
+	chat := func(messages string) string { return `{"model":"m","messages":` + messages + `}` }
+	nvext := func(more string) string { return completion(`"nvext":{` + more + `}`) }
+	tests := []struct {
+		ep    Endpoint
+		body  string
+		param string
+		says  string // a part of the message
+	}{
+		{Completions, ``, "", "empty"},
+		{Completions, ` `, "", "empty"},
+		{Completions, `[]`, "", "must be a JSON object"},
+		{Completions, `null`, "", "must be a JSON object"},
+		{Completions, `{`, "", "invalid JSON at byte 1"},
+		{Completions, `{}`, "model", "required"},
+		{Completions, `{"model":"m","prompt":"p"} x`, "", "unexpected data"},
+		{Completions, `{"model":"m","prompt":"p",}`, "", "key"},
+		{Completions, `{"model":"m","prompt":"p"`, "", "comma"},
+		{Completions, `{"model":"m" "prompt":"p"}`, "", "comma"},
+		{Completions, `{model:"m"}`, "", "key"},
+		{Completions, "{\"model\":\"a\nb\"}", "", "control"},
+		{Completions, `{"model":"\x"}`, "", "escape"},
+		{Completions, `{"model":"m","x":"\ud800"}`, "", "escape"},
+		{Completions, `{"model":"m","x":"\udc00\ud800"}`, "", "escape"},
+		{Completions, `{"model":"m","\ud800x":1}`, "", "escape"},
+		{Completions, "{\"model\":\"\xff\"}", "", "UTF-8 at byte 10"},
+		{Completions, completion(`"x":01`), "", "number"},
+		{Completions, completion(`"x":1.`), "", "number"},
+		{Completions, completion(`"x":.5`), "", "value"},
+		{Completions, completion(`"x":+1`), "", "value"},
+		{Completions, completion(`"x":1e`), "", "number"},
+		{Completions, completion(`"x":NaN`), "", "value"},
+		{Completions, completion(`"x":nul`), "", "value"},
+		{Completions, completion(`"x":[1,]`), "", "value"},
+		{Completions, completion(`"x":[1}`), "", "comma"},
+		{Completions, completion(`"x":{"a":1]`), "", "comma"},
+		{Completions, `{"model":"m","prompt":"p","model":"n"}`, "model", "more than once"},
+		{Completions, `{"model":"m","prompt":"p","mod\u0065l":"m"}`, "model", "more than once"},
+		{Completions, completion(`"zz":1,"\u007az":2`), "zz", "more than once"},
+		{Completions, `{"prompt":"p"}`, "model", "required"},
+		{Completions, `{"model":null,"prompt":"p"}`, "model", "required"},
+		{Completions, `{"model":"","prompt":"p"}`, "model", "not empty"},
+		{Completions, `{"model":1,"prompt":"p"}`, "model", "string"},
+		{Completions, `{"model":"m"}`, "prompt", "required"},
+		{Completions, `{"model":"m","prompt":""}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":[]}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":[[]]}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":[""]}`, "prompt", "empty"},
+		{Completions, `{"model":"m","prompt":{}}`, "prompt", "array of token ids"},
+		{Completions, `{"model":"m","prompt":["a","b"]}`, "prompt", "several prompts"},
+		{Completions, `{"model":"m","prompt":[[1],[2]]}`, "prompt", "several prompts"},
+		{Completions, `{"model":"m","prompt":["a",1]}`, "prompt", "several prompts"},
+		{Completions, `{"model":"m","prompt":[1,"a"]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[-1]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[18446744073709551617]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1.0]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1e3]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[01]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1,00,200000000]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1,2,]                }`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1,,2]}`, "prompt", "token ids"},
+		{Completions, completion(`"max_tokens":0`), "max_tokens", "from 1 to 2147483647"},
+		{Completions, completion(`"max_tokens":-5`), "max_tokens", "from 1"},
+		{Completions, completion(`"max_tokens":2147483648`), "max_tokens", "from 1"},
+		{Completions, completion(`"max_tokens":1e2`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":1.0`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":"5"`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":99999999999999999999999`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_completion_tokens":true`), "max_completion_tokens", "whole number"},
+		{Completions, completion(`"min_tokens":-1`), "min_tokens", "from 0"},
+		{Completions, completion(`"min_tokens":5,"max_tokens":4`), "min_tokens", "must not be above"},
+		{Completions, completion(`"n":0`), "n", "from 1 to 128"},
+		{Completions, completion(`"n":129`), "n", "from 1 to 128"},
+		{Completions, completion(`"stream":"yes"`), "stream", "true or false"},
+		{Completions, completion(`"stream":1`), "stream", "true or false"},
+		{Completions, completion(`"stream_options":{"include_usage":true}`), "stream_options", "only allowed"},
+		{Completions, completion(`"stream":true,"stream_options":{"include_usage":1}`), "stream_options.include_usage", "true or false"},
+		{Completions, completion(`"stream":true,"stream_options":[]`), "stream_options", "object"},
+		{Completions, completion(`"stop":[1]`), "stop", "strings"},
+		{Completions, completion(`"stop":7`), "stop", "string"},
+		{Completions, completion(`"stop":""`), "stop", "none of them empty"},
+		{Completions, completion(`"temperature":-0.1`), "temperature", "from 0 to 2"},
+		{Completions, completion(`"temperature":1e400`), "temperature", "from 0 to 2"},
+		{Completions, completion(`"temperature":"hot"`), "temperature", "number"},
+		{Completions, completion(`"top_p":1.5`), "top_p", "from 0 to 1"},
+		{Completions, completion(`"seed":1.5`), "seed", "whole number"},
+		{Completions, completion(`"seed":9223372036854775808`), "seed", "whole number"},
+		{Completions, completion(`"user":1`), "user", "string"},
+		{Completions, completion(`"echo":1`), "echo", "true or false"},
+		{Completions, completion(`"stream":`) + `,`, "stream", "true or false"},
+		{Completions, `{"model":"m","n":`, "", "unexpected end"},
+		{Completions, `{"model":"m","prompt":[[1`, "", "end"},
+		{Completions, completion(`"logit_bias":[]`), "logit_bias", "object"},
+		{Completions, completion(`"kv_transfer_params":null`), "kv_transfer_params", "set by the gateway"},
+		{Completions, completion(`"kv_tr\u0061nsfer_params":{}`), "kv_transfer_params", "set by the gateway"},
+		{Completions, completion(`"bootstrap_room":1`), "bootstrap_room", "set by the gateway"},
+		{Completions, completion(`"bootstrap_anything":1`), "bootstrap_anything", "set by the gateway"},
+		{Completions, completion(`"disaggregated_params":{}`), "disaggregated_params", "set by the gateway"},
+		{Completions, completion(`"\u0072id":"x"`), "rid", "set by the gateway"},
+		{Completions, completion(`"vllm_xargs":{"a":1,"kv_transfer\u005fparams":{}}`), "vllm_xargs.kv_transfer_params", "set by the gateway"},
+		{Completions, completion(`"vllm_xargs":{"rid":1}`), "vllm_xargs.rid", "set by the gateway"},
+		{Completions, completion(`"vllm_xargs":7`), "vllm_xargs", "object"},
+		{Completions, completion(`"nvext":[]`), "nvext", "object"},
+		{Completions, nvext(`"prority":1`), "nvext.prority", "extra_fields, annotations, agent_hints"},
+		{Completions, nvext(`"agent_hints":{"prio":1}`), "nvext.agent_hints.prio", "priority, strict_priority, osl"},
+		{Completions, nvext(`"agent_hints":{"priority":2147483648}`), "nvext.agent_hints.priority", "whole number"},
+		{Completions, nvext(`"agent_hints":{"priority":1.5}`), "nvext.agent_hints.priority", "whole number"},
+		{Completions, nvext(`"agent_hints":{"strict_priority":-1}`), "nvext.agent_hints.strict_priority", "whole number"},
+		{Completions, nvext(`"agent_hints":{"osl":1,"\u006fsl":1}`), "nvext.agent_hints.osl", "more than once"},
+		{Completions, nvext(`"dp_rank":1,"dp\u005frank":2`), "nvext.dp_rank", "more than once"},
+		{Completions, nvext(`"extra_fields":["worker"]`), "nvext.extra_fields", "worker_id, timing"},
+		{Completions, nvext(`"extra_fields":"timing"`), "nvext.extra_fields", "array of strings"},
+		{Completions, nvext(`"decode_worker_id":-1`), "nvext.decode_worker_id", "worker id"},
+		{Completions, nvext(`"decode_worker_id":1.5`), "nvext.decode_worker_id", "worker id"},
+		{Completions, nvext(`"decode_worker_id":""`), "nvext.decode_worker_id", "not empty"},
+		{Completions, nvext(`"routing_constraints":{"taints":[]}`), "nvext.routing_constraints.taints", "required_taints"},
+		{Completions, nvext(`"routing_constraints":{"preferred_taints":{"a":"x"}}`), "nvext.routing_constraints.preferred_taints", "number"},
+		{Completions, nvext(`"routing_constraints":{"preferred_taints":{"a":1,"\u0061":2}}`), "nvext.routing_constraints.preferred_taints.a", "more than once"},
+		{Completions, nvext(`"routing_constraints":{"preferred_taints":"a"}`), "nvext.routing_constraints.preferred_taints", "object of weights"},
+		{Completions, nvext(`"router":{"ttft_target":-1}`), "nvext.router.ttft_target", "not below 0"},
+		{Completions, completion(`"cache_salt":"a","nvext":{"cache_salt":"b"}`), "nvext.cache_salt", "differ"},
+		{Chat, `{"model":"m"}`, "messages", "required"},
+		{Chat, `{"model":"m","tools":{}}`, "tools", "array"},
+		{Chat, chat(`[]`), "messages", "at least one"},
+		{Chat, chat(`{}`), "messages", "array"},
+		{Chat, chat(`["x"]`), "messages[0]", "object"},
+		{Chat, chat(`[{"role":"user","content":"x"},{"content":"x"}]`), "messages[1].role", "required"},
+		{Chat, chat(`[{"role":"","content":"x"}]`), "messages[0].role", "required"},
+		{Chat, chat(`[{"role":7}]`), "messages[0].role", "string"},
+		{Chat, chat(`[{"role":"a","role":"b"}]`), "messages[0].role", "more than once"},
+		{Chat, chat(`[{"role":"a","content":7}]`), "messages[0].content", "array of parts"},
+		{Chat, chat(`[{"role":"a","content":"x","content":null}]`), "messages[0].content", "more than once"},
+		{Chat, chat(`[{"role":"a","content":["x"]}]`), "messages[0].content[0]", "object with a type"},
+		{Chat, chat(`[{"role":"a","content":[{"type":"text"}]}]`), "messages[0].content[0]", "text"},
+		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":7}]}]`), "messages[0].content[0]", "text"},
+		{Chat, chat(`[{"role":"a","content":[{"text":"x"}]}]`), "messages[0].content[0]", "type"},
+		{Chat, chat(`[{"role":"a"`), "", "comma"},
+	}
+	for _, tt := range tests {
+		r, err := Scan(tt.ep, []byte(tt.body))
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Errorf("%s: accepted as %+v", tt.body, r)
+			continue
+		}
+		if e.Status != 400 || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
+			t.Errorf("%s:\ngot  %d %q %s\nwant 400 %q …%s…", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
+		}
+	}
+}
+
+func TestScanTakesTaintsAsNamesAndXargs(t *testing.T) {
+	r := scanned(t, Completions, `{"model":"m","prompt":"p","vllm_xargs":{"a":1,"b":[{"rid":1}]},"user":"u","echo":false,
+		"nvext":{"routing_constraints":{"preferred_taints":["a","b"]}}}`)
+	if got := r.Nvext.PreferredTaints; !reflect.DeepEqual(got, map[string]float64{"a": 1, "b": 1}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	for e, want := range map[Endpoint]string{Chat: "chat /v1/chat/completions", Completions: "completions /v1/completions"} {
+		if got := e.String() + " " + e.Path(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestScanHandOffFieldsOfAnEngine(t *testing.T) {
+	body := []byte(`{"model":"m","prompt":[1],"kv_transfer_params":{"do_remote_decode":true},"rid":"x"}`)
+	r, err := Limits{HandOff: true}.Scan(Completions, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := r.Field("kv_transfer_params"); string(got) != `{"do_remote_decode":true}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestScanLimits(t *testing.T) {
+	nested := func(n int) string {
+		return `{"model":"m","prompt":"p","x":` + strings.Repeat("[", n-1) + strings.Repeat("]", n-1) + `}`
+	}
+	var fields strings.Builder
+	for i := range 600 {
+		fields.WriteString(`,"f` + strings.Repeat("x", i) + `":1`)
+	}
+	tests := []struct {
+		name   string
+		limits Limits
+		body   string
+		status int // 0: accepted
+	}{
+		{"as deep as may be", Limits{}, nested(128), 0},
+		{"deeper", Limits{}, nested(129), 400},
+		{"a limit of its own", Limits{MaxDepth: 2}, nested(2), 0},
+		{"past a limit of its own", Limits{MaxDepth: 2}, nested(3), 400},
+		{"the most there is", Limits{MaxDepth: 1 << 20}, nested(512), 0},
+		{"past the most there is", Limits{MaxDepth: 1 << 20}, nested(513), 400},
+		{"a million arrays", Limits{}, nested(1_000_000), 400},
+		{"a million open arrays", Limits{}, strings.Repeat("[", 1_000_000), 400},
+		{"a million objects", Limits{}, `{"x":` + strings.Repeat(`{"a":`, 1_000_000), 400},
+		{"deep in messages", Limits{MaxDepth: 4}, `{"model":"m","prompt":"p","messages":[{"content":[{"type":"x","y":[]}]}]}`, 400},
+		{"too long", Limits{MaxBytes: 10}, `{"model":"m"}`, 413},
+		{"too many fields", Limits{}, `{"model":"m","prompt":"p"` + fields.String() + `}`, 400},
+		{"as many stops as may be", Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings-1) + `]}`, 0},
+		{"too many stops", Limits{}, `{"model":"m","prompt":"p","stop":["a"` + strings.Repeat(`,"a"`, maxStrings) + `]}`, 400},
+		{"commas for ids", Limits{}, `{"model":"m","prompt":[` + strings.Repeat(",", 1_000_000) + `]}`, 400},
+	}
+	for _, tt := range tests {
+		_, err := tt.limits.Scan(Completions, []byte(tt.body))
+		var e *Error
+		if errors.As(err, &e); err == nil && tt.status != 0 || err != nil && e.Status != tt.status {
+			t.Errorf("%s: got %v, want status %d", tt.name, err, tt.status)
+		}
+	}
+}
+
+func TestScanBoundsMessages(t *testing.T) {
+	messages := strings.Repeat(`,{"role":"a"}`, maxMessages-1)
+	scanned(t, Chat, `{"model":"m","messages":[{"role":"a"}`+messages+`]}`)
+	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a"},{"role":"a"}`+messages+`]}`))
+	if err == nil || !strings.Contains(err.Error(), "at most 262144 messages") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestScanErrorsRepeatLittle(t *testing.T) {
+	long := strings.Repeat("é", 1000)
+	_, err := Scan(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
+	if err == nil || len(err.Error()) > 1000 {
+		t.Errorf("got %d bytes: %v", len(err.Error()), err)
+	}
+	_, err = Scan(Completions, []byte(`{"model":"m","prompt":["secret","secret"]}`))
+	if err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,253 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// Done is the data of the event that ends an OpenAI stream.
+const Done = "[DONE]"
+
+var (
+	// ErrEventTooBig: an event is longer than the splitter allows.
+	ErrEventTooBig = errors.New("openai: server-sent event too big")
+	// ErrEventCut: the stream ended in the middle of an event.
+	ErrEventCut = errors.New("openai: stream ended in the middle of a server-sent event")
+)
+
+// Event is one server-sent event. Its slices are valid until the splitter's
+// next call.
+type Event struct {
+	// Raw is the event as it came, with the blank line that ends it. The Raws
+	// of a stream's events, one after another, are the stream.
+	Raw []byte
+	// Data is the event's data lines joined by line feeds, nil where it has
+	// none: a comment, or a blank line of its own.
+	Data []byte
+}
+
+// Done reports whether the event ends an OpenAI stream.
+func (e Event) Done() bool { return string(e.Data) == Done }
+
+// Splitter finds the events in a stream of server-sent events (WHATWG HTML,
+// "Server-sent events") however it is cut into chunks. Lines end in LF, CR or
+// CRLF. Write gives it a chunk, Next takes the events out of it:
+//
+//	s.Write(chunk)
+//	for {
+//		ev, ok := s.Next()
+//		if !ok {
+//			break
+//		}
+//		…
+//	}
+//	if err := s.Err(); err != nil { … }
+//
+// An event that lies in one chunk is not copied. A CR at the very end of a
+// chunk ends its line at once; should the LF of a CRLF follow in the next
+// chunk, it goes with the next event's Raw.
+type Splitter struct {
+	maxBytes int
+	chunk    []byte
+	start    int    // where the event being looked for begins in chunk
+	pos      int    // chunk was searched up to here
+	held     []byte // the event's beginning, from earlier chunks
+	joined   []byte // data of several lines
+	ends     lineEnds
+	spent    bool // held was handed out
+	inLine   bool // the line at pos has begun
+	afterCR  bool // an LF at pos belongs to the line before
+	err      error
+}
+
+// NewSplitter returns a splitter for events of at most maxBytes bytes, their
+// blank line included.
+func NewSplitter(maxBytes int) *Splitter {
+	return &Splitter{maxBytes: maxBytes}
+}
+
+// Reset makes the splitter ready for another stream.
+func (s *Splitter) Reset() {
+	*s = Splitter{maxBytes: s.maxBytes, held: s.held[:0], joined: s.joined}
+}
+
+// Write hands over the stream's next chunk, once Next has returned false for
+// the one before. The splitter reads it in place: it must not change until
+// Next returns false.
+func (s *Splitter) Write(chunk []byte) {
+	s.chunk, s.start, s.pos, s.ends = chunk, 0, 0, noLineEnds
+}
+
+// Next returns the next complete event, or false when the chunk has no more or
+// the splitter has failed (see Err).
+func (s *Splitter) Next() (Event, bool) {
+	if s.spent {
+		s.held, s.spent = s.held[:0], false
+	}
+	if s.err != nil {
+		return Event{}, false
+	}
+	for s.pos < len(s.chunk) {
+		if s.afterCR {
+			s.afterCR = false
+			if s.chunk[s.pos] == '\n' {
+				s.pos++
+				continue
+			}
+		}
+		end := s.ends.next(s.chunk, s.pos)
+		if end == len(s.chunk) {
+			s.inLine = true
+			break
+		}
+		blank := end == s.pos && !s.inLine
+		s.inLine = false
+		s.pos = end + 1
+		if s.chunk[s.pos-1] == '\r' {
+			s.afterCR = s.pos == len(s.chunk)
+			if !s.afterCR && s.chunk[s.pos] == '\n' {
+				s.pos++
+			}
+		}
+		if blank {
+			return s.event()
+		}
+	}
+	return s.hold()
+}
+
+// Err returns ErrEventTooBig, wrapped, once an event was too big.
+func (s *Splitter) Err() error { return s.err }
+
+// End returns what is wrong when the stream ends here: ErrEventCut, wrapped,
+// in mid-event, or Err. Call it after Next has returned false.
+func (s *Splitter) End() error {
+	if s.err != nil {
+		return s.err
+	}
+	if n := len(s.held); n > 1 || n == 1 && s.held[0] != '\n' {
+		return fmt.Errorf("%w, after %d bytes of it", ErrEventCut, n)
+	}
+	return nil
+}
+
+// event returns the event that ends at pos.
+func (s *Splitter) event() (Event, bool) {
+	raw := s.chunk[s.start:s.pos]
+	s.start = s.pos
+	if len(s.held)+len(raw) > s.maxBytes {
+		return s.tooBig()
+	}
+	if len(s.held) > 0 {
+		s.held = append(s.held, raw...)
+		raw, s.spent = s.held, true
+	}
+	return Event{Raw: raw, Data: s.data(raw)}, true
+}
+
+// hold keeps the beginning of an event whose end is yet to come.
+func (s *Splitter) hold() (Event, bool) {
+	rest := s.chunk[s.start:]
+	s.chunk, s.start, s.pos = nil, 0, 0
+	if len(s.held)+len(rest) > s.maxBytes {
+		return s.tooBig()
+	}
+	s.held = append(s.held, rest...)
+	return Event{}, false
+}
+
+func (s *Splitter) tooBig() (Event, bool) {
+	s.err = fmt.Errorf("%w: more than %d bytes", ErrEventTooBig, s.maxBytes)
+	s.held, s.chunk = nil, nil
+	return Event{}, false
+}
+
+// data returns the event's data: a part of raw where it is one line.
+func (s *Splitter) data(raw []byte) []byte {
+	var data []byte
+	lines := 0
+	ends := noLineEnds
+	for pos := 0; pos < len(raw); {
+		end := ends.next(raw, pos)
+		value, ok := dataField(raw[pos:end])
+		pos = end + 1
+		if !ok {
+			continue
+		}
+		switch lines++; lines {
+		case 1:
+			data = value
+			continue
+		case 2:
+			s.joined = append(s.joined[:0], data...)
+		}
+		s.joined = append(s.joined, '\n')
+		s.joined = append(s.joined, value...)
+		data = s.joined
+	}
+	return data
+}
+
+// dataField returns the value of a data line.
+func dataField(line []byte) ([]byte, bool) {
+	value, ok := bytes.CutPrefix(line, []byte("data"))
+	if !ok {
+		return nil, false
+	}
+	if len(value) == 0 {
+		return value, true
+	}
+	if value[0] != ':' {
+		return nil, false
+	}
+	value = value[1:]
+	if len(value) > 0 && value[0] == ' ' {
+		value = value[1:]
+	}
+	return value, true
+}
+
+// AppendEvent appends an event with this data to dst, a data line for each of
+// its lines.
+func AppendEvent(dst, data []byte) []byte {
+	ends := noLineEnds
+	for pos := 0; ; {
+		end := ends.next(data, pos)
+		dst = append(dst, "data: "...)
+		dst = append(dst, data[pos:end]...)
+		dst = append(dst, '\n')
+		if end == len(data) {
+			return append(dst, '\n')
+		}
+		pos = end + 1
+		if data[end] == '\r' && pos < len(data) && data[pos] == '\n' {
+			pos++
+		}
+	}
+}
+
+// lineEnds remembers where the next LF and the next CR are, so that a text with
+// only one of the two is not searched for the other at each line.
+type lineEnds struct{ lf, cr int }
+
+var noLineEnds = lineEnds{-1, -1}
+
+// next returns the index of b's first LF or CR at or after pos, or len(b). From
+// call to call pos must not go back.
+func (e *lineEnds) next(b []byte, pos int) int {
+	if e.lf < pos {
+		e.lf = index(b, pos, '\n')
+	}
+	if e.cr < pos {
+		e.cr = index(b, pos, '\r')
+	}
+	return min(e.lf, e.cr)
+}
+
+func index(b []byte, pos int, c byte) int {
+	if i := bytes.IndexByte(b[pos:], c); i >= 0 {
+		return pos + i
+	}
+	return len(b)
+}

@@ -1,0 +1,230 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// split runs a stream through a splitter, cut at the given places, and returns
+// the data of its events (nil ones as "-"), their Raws joined, and what End
+// says.
+func split(maxBytes int, chunks ...string) (data []string, raw string, err error) {
+	s := NewSplitter(maxBytes)
+	for _, c := range chunks {
+		s.Write([]byte(c))
+		for {
+			ev, ok := s.Next()
+			if !ok {
+				break
+			}
+			raw += string(ev.Raw)
+			if ev.Data == nil {
+				data = append(data, "-")
+			} else {
+				data = append(data, string(ev.Data))
+			}
+		}
+	}
+	return data, raw, s.End()
+}
+
+func TestSplitter(t *testing.T) {
+	tests := []struct {
+		name, stream string
+		want         []string
+		cut          bool
+	}{
+		{"nothing", "", nil, false},
+		{"one", "data: a\n\n", []string{"a"}, false},
+		{"two", "data: a\n\ndata: [DONE]\n\n", []string{"a", "[DONE]"}, false},
+		{"CRLF", "data: a\r\n\r\ndata: b\r\n\r\n", []string{"a", "b"}, false},
+		{"CR", "data: a\r\rdata: b\r\r", []string{"a", "b"}, false},
+		{"all kinds", "data: a\n\r\ndata: b\r\ndata: c\r\n\ndata: d\r\r\ndata: e\n\r", []string{"a", "b\nc", "d", "e"}, false},
+		{"no space", "data:a\n\n", []string{"a"}, false},
+		{"two spaces", "data:  a \n\n", []string{" a "}, false},
+		{"several lines", "data: a\ndata:\ndata\ndata: d\n\n", []string{"a\n\n\nd"}, false},
+		{"empty data", "data:\n\n", []string{""}, false},
+		{"comment", ": ping\n\ndata: a\n\n", []string{"-", "a"}, false},
+		{"other fields", "event: x\nid: 7\ndata: a\nretry: 5\n: c\n\n", []string{"a"}, false},
+		{"like data", "datax: a\n data: b\nDATA: c\n\n", []string{"-"}, false},
+		{"blank lines", "\n\ndata: a\n\n\n", []string{"-", "-", "a", "-"}, false},
+		{"no blank line", "data: a\n", nil, true},
+		{"in mid-line", "data: a\n\ndata", []string{"a"}, true},
+	}
+	for _, tt := range tests {
+		data, raw, err := split(1000, tt.stream)
+		if !reflect.DeepEqual(data, tt.want) || errors.Is(err, ErrEventCut) != tt.cut {
+			t.Errorf("%s: got %q, %v", tt.name, data, err)
+		}
+		if !strings.HasPrefix(tt.stream, raw) || !tt.cut && raw != tt.stream {
+			t.Errorf("%s: raw %q", tt.name, raw)
+		}
+		single, _, err := split(1000, strings.Split(tt.stream, "")...)
+		if !reflect.DeepEqual(single, tt.want) || errors.Is(err, ErrEventCut) != tt.cut {
+			t.Errorf("%s, byte by byte: got %q, %v", tt.name, single, err)
+		}
+	}
+}
+
+func TestSplitterCopiesOnlyWhatIsCut(t *testing.T) {
+	s := NewSplitter(100)
+	chunk := []byte("data: a\n\ndata: b")
+	s.Write(chunk)
+	ev, ok := s.Next()
+	if !ok || &ev.Raw[0] != &chunk[0] || &ev.Data[0] != &chunk[6] {
+		t.Errorf("an event that lies in one chunk was copied: %q", ev.Raw)
+	}
+	if _, ok := s.Next(); ok {
+		t.Error("half an event was returned")
+	}
+	copy(chunk, "################")
+	s.Write([]byte("\n\n"))
+	if ev, ok := s.Next(); !ok || string(ev.Raw) != "data: b\n\n" || string(ev.Data) != "b" {
+		t.Errorf("got %q", ev.Raw)
+	}
+}
+
+func TestSplitterBounds(t *testing.T) {
+	const limit = 20
+	fits := "data: " + strings.Repeat("x", limit-8) + "\n\n"
+	for name, stream := range map[string]string{
+		"an event":        "data: a\n\n" + fits[:7] + "x" + fits[7:] + "data: b\n\n",
+		"half an event":   "data: a\n\n" + strings.Repeat("x", limit+1),
+		"an endless line": "data: a\n\n" + strings.Repeat("x", 1000),
+	} {
+		for cut := range len(stream) {
+			data, _, err := split(limit, stream[:cut], stream[cut:])
+			if !errors.Is(err, ErrEventTooBig) || !reflect.DeepEqual(data, []string{"a"}) {
+				t.Errorf("%s, cut at %d: %q, %v", name, cut, data, err)
+			}
+		}
+	}
+	for cut := range len(fits) {
+		if data, _, err := split(limit, fits[:cut], fits[cut:]); err != nil || len(data) != 1 {
+			t.Errorf("an event that fits, cut at %d: %q, %v", cut, data, err)
+		}
+	}
+}
+
+func TestSplitterReset(t *testing.T) {
+	s := NewSplitter(10)
+	s.Write([]byte("data: far too big"))
+	if s.Next(); s.Err() == nil {
+		t.Fatal("no error")
+	}
+	s.Reset()
+	s.Write([]byte("data: a\n\n"))
+	if ev, ok := s.Next(); !ok || string(ev.Data) != "a" || s.End() != nil {
+		t.Errorf("got %q, %v", ev.Data, s.End())
+	}
+}
+
+func TestAppendEvent(t *testing.T) {
+	for data, want := range map[string]string{
+		"":            "data: \n\n",
+		"a":           "data: a\n\n",
+		"a\nb\r\nc\r": "data: a\ndata: b\ndata: c\ndata: \n\n",
+		Done:          "data: [DONE]\n\n",
+	} {
+		if got := string(AppendEvent(nil, []byte(data))); got != want {
+			t.Errorf("%q: got %q, want %q", data, got, want)
+		}
+	}
+	if ev := (Event{Data: []byte(Done)}); !ev.Done() {
+		t.Error("[DONE] is not Done")
+	}
+}
+
+// splitSlowly is the splitter's twin: it reads the whole stream line by line,
+// as the standard words it.
+func splitSlowly(stream string) (data []string, cut bool) {
+	stream = strings.ReplaceAll(stream, "\r\n", "\n")
+	stream = strings.ReplaceAll(stream, "\r", "\n")
+	lines := strings.Split(stream, "\n")
+	rest := lines[len(lines)-1]
+	event, open := "-", false
+	for _, line := range lines[:len(lines)-1] {
+		if line == "" {
+			data = append(data, event)
+			event, open = "-", false
+			continue
+		}
+		open = true
+		name, value, _ := strings.Cut(line, ":")
+		if name != "data" {
+			continue
+		}
+		value = strings.TrimPrefix(value, " ")
+		if event == "-" {
+			event = "+" + value
+		} else {
+			event += "\n" + value
+		}
+	}
+	for i, d := range data {
+		data[i] = strings.TrimPrefix(d, "+")
+	}
+	return data, open || rest != ""
+}
+
+func FuzzSplitter(f *testing.F) {
+	f.Add("data: a\r\n\r\ndata: b\n\n: c\n\ndata:d\rdata: e\r\r", uint64(1))
+	f.Add("data: {\"choices\":[]}\n\ndata: [DONE]\n\n", uint64(2))
+	f.Add("\r\n\n\r", uint64(3))
+	f.Add("data\ndata:\n\nid:1\n\n", uint64(4))
+	f.Fuzz(func(t *testing.T, stream string, seed uint64) {
+		if strings.Contains(stream, "-") || strings.Contains(stream, "+") {
+			return // the twin's own marks
+		}
+		rng := rand.New(rand.NewPCG(seed, 0))
+		var chunks []string
+		for rest := stream; rest != ""; {
+			n := min(len(rest), 1+rng.IntN(12))
+			chunks = append(chunks, rest[:n])
+			rest = rest[n:]
+		}
+		want, cut := splitSlowly(stream)
+		got, raw, err := split(len(stream)+1, chunks...)
+		if !reflect.DeepEqual(got, want) || errors.Is(err, ErrEventCut) != cut {
+			t.Fatalf("seed %d, %q: got %q, %v, want %q, cut %t", seed, chunks, got, err, want, cut)
+		}
+		if !strings.HasPrefix(stream, raw) {
+			t.Fatalf("seed %d: raw %q of %q", seed, raw, stream)
+		}
+		again, _, err := split(len(stream)*7+20, string(AppendEvent(nil, []byte(stream))))
+		lines := strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
+		if err != nil || len(again) != 1 || again[0] != lines {
+			t.Fatalf("%q came back as %q, %v", stream, again, err)
+		}
+	})
+}
+
+func BenchmarkSplitter(b *testing.B) {
+	var stream []byte
+	for i := range 16 {
+		stream = AppendEvent(stream, fmt.Appendf(nil, `{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":" word%d"},"logprobs":null,"finish_reason":null}]}`, i))
+	}
+	s := NewSplitter(1 << 20)
+	b.SetBytes(int64(len(stream)))
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Write(stream)
+		for n := 0; ; n++ {
+			ev, ok := s.Next()
+			if !ok {
+				if n != 16 {
+					b.Fatal(n)
+				}
+				break
+			}
+			if bytes.Equal(ev.Data, []byte(Done)) {
+				b.Fatal("done")
+			}
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// sink records writes and can fail from the n-th on.
+type sink struct {
+	writes [][]byte
+	failAt int // 0 never
+}
+
+var errGone = errors.New("gone")
+
+func (s *sink) Write(p []byte) error {
+	if s.failAt > 0 && len(s.writes)+1 >= s.failAt {
+		return errGone
+	}
+	s.writes = append(s.writes, bytes.Clone(p))
+	return nil
+}
+
+func (s *sink) all() string { return string(bytes.Join(s.writes, nil)) }
+
+// tapFunc is a Tap made of a function.
+type tapFunc func(dst []byte, ev openai.Event) ([]byte, error)
+
+func (f tapFunc) Event(dst []byte, ev openai.Event) ([]byte, error) { return f(dst, ev) }
+
+func pass(dst []byte, ev openai.Event) ([]byte, error) { return append(dst, ev.Raw...), nil }
+
+const three = "data: {\"a\":1}\r\n\r\n: ping\n\ndata: [DONE]\n\n"
+
+// Whatever way the stream is cut, the bytes pass as they came.
+func TestBytesPassUnchanged(t *testing.T) {
+	const seed = 7
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 200 {
+		var out sink
+		src := &cut{data: []byte(three), rng: rng}
+		if err := Stream(src, &out, tapFunc(pass)); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if out.all() != three {
+			t.Fatalf("seed %d: got %q", seed, out.all())
+		}
+	}
+}
+
+// cut reads its data in pieces of random size.
+type cut struct {
+	data []byte
+	rng  *rand.Rand
+}
+
+func (c *cut) Read(p []byte) (int, error) {
+	if len(c.data) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.data[:1+c.rng.IntN(min(len(c.data), 9))])
+	c.data = c.data[n:]
+	return n, nil
+}
+
+// A burst that one read brought leaves in one write.
+func TestABurstStaysABurst(t *testing.T) {
+	var out sink
+	burst := strings.Repeat("data: x\n\n", 50)
+	if err := Stream(strings.NewReader(burst), &out, tapFunc(pass)); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.writes) != 1 || out.all() != burst {
+		t.Errorf("%d writes of %d bytes", len(out.writes), len(out.all()))
+	}
+}
+
+func TestEndsAreToldApart(t *testing.T) {
+	errTap, errSrc := errors.New("tap"), errors.New("source")
+	second := func(dst []byte, ev openai.Event) ([]byte, error) {
+		if string(ev.Data) == "2" {
+			return dst, errTap
+		}
+		return append(dst, ev.Raw...), nil
+	}
+	for _, c := range []struct {
+		name   string
+		src    io.Reader
+		tap    tapFunc
+		failAt int
+		want   error
+		sent   string
+	}{
+		{"clean end", strings.NewReader("data: 1\n\n"), pass, 0, nil, "data: 1\n\n"},
+		{"held back", strings.NewReader("data: 1\n\n"), func(dst []byte, _ openai.Event) ([]byte, error) { return dst, nil }, 0, nil, ""},
+		{"cut inside an event", strings.NewReader("data: 1\n\ndata: 2"), pass, 0, openai.ErrEventCut, "data: 1\n\n"},
+		{"source failed", io.MultiReader(strings.NewReader("data: 1\n\n"), iotest.ErrReader(errSrc)), pass, 0, errSrc, "data: 1\n\n"},
+		{"tap failed", strings.NewReader("data: 1\n\ndata: 2\n\ndata: 3\n\n"), second, 0, errTap, "data: 1\n\n"},
+		{"client gone", strings.NewReader("data: 1\n\n"), pass, 1, errGone, ""},
+		{"an event without end", strings.NewReader("data: " + strings.Repeat("x", maxEventBytes)), pass, 0, openai.ErrEventTooBig, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := sink{failAt: c.failAt}
+			err := Stream(c.src, &out, c.tap)
+			if !errors.Is(err, c.want) || out.all() != c.sent {
+				t.Errorf("error %v, want %v; sent %q, want %q", err, c.want, out.all(), c.sent)
+			}
+			var gone *WriteError
+			if errors.As(err, &gone) != (c.failAt > 0) {
+				t.Errorf("%v: whose end failed?", err)
+			}
+		})
+	}
+}
+
+// What one more chunk costs between the upstream's read and the sink's write:
+// a lone event of the size a token has.
+func BenchmarkRelayChunk(b *testing.B) {
+	event := []byte("data: {\"id\":\"chatcmpl-0123456789abcdef-1\",\"object\":\"chat.completion.chunk\",\"created\":1790000000," +
+		"\"model\":\"tandem-sim\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n")
+	b.SetBytes(int64(len(event)))
+	b.ReportAllocs()
+	src := &repeat{event: event, left: b.N}
+	tokens := 0
+	tap := tapFunc(func(dst []byte, ev openai.Event) ([]byte, error) {
+		if openai.Inspect(ev.Data).Content {
+			tokens++
+		}
+		return append(dst, ev.Raw...), nil
+	})
+	if err := Stream(src, discard{}, tap); err != nil {
+		b.Fatal(err)
+	}
+	if tokens != b.N {
+		b.Fatalf("%d tokens in %d chunks", tokens, b.N)
+	}
+}
+
+type repeat struct {
+	event []byte
+	left  int
+}
+
+func (r *repeat) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	r.left--
+	return copy(p, r.event), nil
+}
+
+type discard struct{}
+
+func (discard) Write([]byte) error { return nil }

@@ -1,0 +1,155 @@
+package tokens
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// longText draws scraps until the text is well over a few chunks long.
+func longText(t *testing.T, seed uint64) string {
+	rng := seeded(t, seed)
+	var b strings.Builder
+	for b.Len() < 4*chunkBytes {
+		b.WriteString(randomText(rng, 50))
+		if rng.IntN(20) == 0 { // now and then a stretch without a safe place
+			b.WriteString(strings.Repeat(scraps[rng.IntN(len(scraps))], rng.IntN(2*chunkBytes)/4))
+		}
+	}
+	return b.String()
+}
+
+func TestCacheEqualsTokenizer(t *testing.T) {
+	for name, tok := range variants(t) {
+		for _, maxBytes := range []int64{0, 50_000, DefaultCacheBytes} {
+			cache := NewCache(tok, maxBytes)
+			for seed := range uint64(4) {
+				s := longText(t, seed%2) // each text comes twice
+				grown := s + longText(t, 100+seed)
+				for _, text := range []string{s, grown, grown[:len(grown)/2], s} {
+					if !slices.Equal(cache.Encode(nil, text), tok.Encode(nil, text)) {
+						t.Fatalf("%s, %d bytes, seed %d: the cache's ids differ", name, maxBytes, seed)
+					}
+					if !slices.Equal(cache.EncodeText(nil, text), tok.EncodeText(nil, text)) {
+						t.Fatalf("%s, %d bytes, seed %d: the cache's ids of plain text differ", name, maxBytes, seed)
+					}
+				}
+			}
+			if s := cache.Stats(); s.Bytes > maxBytes {
+				t.Errorf("%s: %d bytes held, limit %d", name, s.Bytes, maxBytes)
+			}
+		}
+	}
+}
+
+// TestCacheWithLateTokens has added tokens that are matched after
+// normalisation, and could be cut through.
+func TestCacheWithLateTokens(t *testing.T) {
+	tok := mustLoad(t, edited(t, `"normalizer":null`, `"normalizer":{"type":"NFC"}`,
+		`"added_tokens":[`, `"added_tokens":[{"id":5000,"content":"<a.é b>","normalized":true},`))
+	cache := NewCache(tok, DefaultCacheBytes)
+	text := strings.Repeat("x <a.e\u0301 b> <a.é b", 3000)
+	for range 2 {
+		if !slices.Equal(cache.Encode(nil, text), tok.Encode(nil, text)) {
+			t.Fatal("the cache's ids differ")
+		}
+	}
+	if n := len(slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 })); n != 3000 {
+		t.Errorf("%d added tokens found, want 3000", n)
+	}
+}
+
+func TestCacheStats(t *testing.T) {
+	cache := NewCache(Sim(), DefaultCacheBytes)
+	text := prose(t, 100_000)
+	at := func(what string, want func(s CacheStats) bool) {
+		t.Helper()
+		if s := cache.Stats(); !want(s) {
+			t.Errorf("%s: %+v", what, s)
+		}
+	}
+	at("new", func(s CacheStats) bool { return s == CacheStats{} })
+	cache.Encode(nil, text)
+	first := cache.Stats()
+	at("after a first text", func(s CacheStats) bool {
+		return s.HitBytes == 0 && s.MissBytes > 99_000 && s.Entries >= 20 && s.Entries <= 25 && s.Bytes > 100_000
+	})
+	cache.Encode(nil, text)
+	at("after the same text", func(s CacheStats) bool {
+		return s.HitBytes == first.MissBytes && s.MissBytes == first.MissBytes && s.Entries == first.Entries && s.Bytes == first.Bytes
+	})
+	cache.Encode(nil, text+" and some more of it, "+text[:2000])
+	at("after it grew", func(s CacheStats) bool {
+		return s.HitBytes > 2*first.MissBytes-2*chunkBytes && s.MissBytes < first.MissBytes+2*chunkBytes
+	})
+	before := cache.Stats()
+	cache.Encode(nil, "short")
+	at("after a short text", func(s CacheStats) bool { return s == before })
+}
+
+// TestCacheForgetsTheOldest fills a shard of a small cache.
+func TestCacheForgetsTheOldest(t *testing.T) {
+	var s shard
+	s.init(3 * (entryBytes + 4*10))
+	ids := make([]uint32, 10)
+	key := func(n int) partKey { return partKey{length: n} }
+	for n := 1; n <= 3; n++ {
+		s.put(key(n), ids)
+	}
+	s.put(key(3), ids) // there already
+	if _, ok := s.get(key(1)); !ok {
+		t.Fatal("1 is gone before there was need")
+	}
+	s.put(key(4), ids) // 2 is now the oldest
+	s.put(key(5), make([]uint32, 1000))
+	var held []int
+	for n := 1; n <= 5; n++ {
+		if _, ok := s.get(key(n)); ok {
+			held = append(held, n)
+		}
+	}
+	if !slices.Equal(held, []int{1, 3, 4}) {
+		t.Errorf("held %v, want [1 3 4]", held)
+	}
+	if entries, bytes := s.size(); entries != 3 || bytes != s.limit {
+		t.Errorf("%d entries of %d bytes, want 3 of %d", entries, bytes, s.limit)
+	}
+}
+
+// TestCacheKeepsNoCallersMemory changes what it was handed and what it gave.
+func TestCacheKeepsNoCallersMemory(t *testing.T) {
+	cache, text := NewCache(Sim(), DefaultCacheBytes), prose(t, 10_000)
+	want := Sim().Encode(nil, text)
+	clear(cache.Encode(nil, text))
+	clear(cache.Encode(nil, text))
+	if !slices.Equal(cache.Encode(nil, text), want) {
+		t.Error("changing the ids it gave changed what the cache holds")
+	}
+}
+
+func TestCacheTogether(t *testing.T) {
+	cache := NewCache(Sim(), 200_000)
+	texts := []string{longText(t, 1), longText(t, 2), prose(t, 50_000), prose(t, 60_000)}
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			for j := range 12 {
+				text := texts[(i+j)%len(texts)]
+				if !slices.Equal(cache.Encode(nil, text), Sim().Encode(nil, text)) {
+					t.Error("ids differ")
+				}
+				cache.Stats()
+			}
+		})
+	}
+	group.Wait()
+}
+
+func TestSeenAllocatesNothing(t *testing.T) {
+	cache, text := NewCache(Sim(), DefaultCacheBytes), prose(t, 100_000)
+	ids := cache.Encode(nil, text)
+	if n := testing.AllocsPerRun(10, func() { ids = cache.Encode(ids[:0], text) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}

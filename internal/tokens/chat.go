@@ -1,0 +1,86 @@
+package tokens
+
+import (
+	"sync"
+	"unsafe"
+)
+
+// The markers of ChatML.
+const (
+	imStart = "<|im_start|>"
+	imEnd   = "<|im_end|>"
+
+	generationRole = "assistant"
+)
+
+// Message is one message of a conversation. Role is written as it is; the
+// empty role is legal and renders as nothing.
+type Message struct{ Role, Content string }
+
+// ChatML appends the conversation to dst as the simulated model's template
+// renders it, each message as
+//
+//	<|im_start|>role
+//	content<|im_end|>
+//
+// with a line break after each, and with addGeneration the beginning of the
+// assistant's answer. Gateway and engine both render with it. What is in a
+// message is not escaped: tokens for a model come from EncodeChat.
+func ChatML(dst []byte, ms []Message, addGeneration bool) []byte {
+	for _, m := range ms {
+		dst = append(dst, imStart...)
+		dst = m.appendBody(dst)
+		dst = append(dst, imEnd+"\n"...)
+	}
+	if addGeneration {
+		dst = append(dst, imStart+generationRole+"\n"...)
+	}
+	return dst
+}
+
+// EncodeChat appends the ids of the conversation rendered by ChatML with the
+// beginning of an answer. Only the template's own markers become special
+// tokens: one that a role or content spells out is encoded as plain text.
+// Where none does, the ids are those of Encode(ChatML(ms, true)). A vocabulary
+// without ChatML's markers gets them as plain text.
+func (t *Tokenizer) EncodeChat(dst []uint32, ms []Message) []uint32 {
+	return t.encodeChat(dst, ms, t)
+}
+
+// bodies holds buffers in which a role and content are put together.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxKeptBody bounds, in bytes, the buffers that are kept.
+const maxKeptBody = 1 << 20
+
+func (t *Tokenizer) encodeChat(dst []uint32, ms []Message, between encoder) []uint32 {
+	body := bodies.Get().(*[]byte)
+	for _, m := range ms {
+		dst = t.appendMarker(dst, imStart)
+		*body = m.appendBody((*body)[:0])
+		// The string is read before the buffer is written again, and no
+		// encoder keeps it.
+		dst = t.encode(dst, unsafe.String(unsafe.SliceData(*body), len(*body)), false, between)
+		dst = t.appendMarker(dst, imEnd)
+		dst = t.EncodeText(dst, "\n")
+	}
+	if cap(*body) <= maxKeptBody {
+		bodies.Put(body)
+	}
+	dst = t.appendMarker(dst, imStart)
+	return t.EncodeText(dst, generationRole+"\n")
+}
+
+func (t *Tokenizer) appendMarker(dst []uint32, marker string) []uint32 {
+	if id, ok := t.ids[marker]; ok {
+		return append(dst, id)
+	}
+	return t.EncodeText(dst, marker)
+}
+
+// appendBody appends what stands between a message's markers.
+func (m Message) appendBody(dst []byte) []byte {
+	dst = append(dst, m.Role...)
+	dst = append(dst, '\n')
+	return append(dst, m.Content...)
+}

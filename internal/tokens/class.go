@@ -1,0 +1,112 @@
+package tokens
+
+import (
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+// class says to which bracket expressions of the known split patterns a
+// character belongs. A character without any bit is a symbol: it is matched
+// by [^\s\p{L}\p{N}] and by nothing else.
+type class uint8
+
+const (
+	upper   class = 1 << iota // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+	lower                     // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+	letter                    // \p{L}
+	number                    // \p{N}
+	space                     // \s, which is Unicode's White_Space
+	newline                   // [\r\n], beside space
+
+	cased = upper | lower // a letter or a mark
+	word  = letter | number | space
+)
+
+// plane0 holds the classes of the characters below U+10000. It is filled once,
+// by the first Load, and only read afterwards.
+var plane0 [1 << 16]class
+
+var fillPlane0 = sync.OnceFunc(func() {
+	mark := func(t *unicode.RangeTable, k class) {
+		for _, r := range t.R16 {
+			for c := uint32(r.Lo); c <= uint32(r.Hi); c += uint32(r.Stride) {
+				plane0[c] |= k
+			}
+		}
+	}
+	mark(unicode.Lu, upper|letter)
+	mark(unicode.Lt, upper|letter)
+	mark(unicode.Ll, lower|letter)
+	mark(unicode.Lm, upper|lower|letter)
+	mark(unicode.Lo, upper|lower|letter)
+	mark(unicode.M, upper|lower)
+	mark(unicode.N, number)
+	mark(unicode.White_Space, space)
+	plane0['\r'] |= newline
+	plane0['\n'] |= newline
+})
+
+// classAt returns the class of the character of s that begins at byte i, and
+// its width in bytes. A byte that is not UTF-8 is a symbol one byte wide.
+func classAt(s string, i int) (class, int) {
+	if c := s[i]; c < utf8.RuneSelf {
+		return plane0[c], 1
+	}
+	r, w := utf8.DecodeRuneInString(s[i:])
+	if r < 1<<16 {
+		return plane0[r], w // an invalid byte reads as U+FFFD, a symbol too
+	}
+	return classOfHigh(r), w
+}
+
+// classOfHigh is classAt's way for characters from U+10000 up.
+func classOfHigh(r rune) class {
+	switch {
+	case unicode.In(r, unicode.Lu, unicode.Lt):
+		return upper | letter
+	case unicode.Is(unicode.Ll, r):
+		return lower | letter
+	case unicode.Is(unicode.L, r):
+		return upper | lower | letter
+	case unicode.Is(unicode.M, r):
+		return upper | lower
+	case unicode.Is(unicode.N, r):
+		return number
+	case unicode.Is(unicode.White_Space, r):
+		return space
+	}
+	return 0
+}
+
+// skip returns the end of the run of characters at i that have a class of set.
+func skip(s string, i int, set class) int {
+	for i < len(s) {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if plane0[c]&set == 0 {
+				return i
+			}
+			i++
+			continue
+		}
+		k, w := classAt(s, i)
+		if k&set == 0 {
+			return i
+		}
+		i += w
+	}
+	return i
+}
+
+// skipSymbols returns the end of the run of [^\s\p{L}\p{N}] at i.
+func skipSymbols(s string, i int) int {
+	for i < len(s) {
+		k, w := classAt(s, i)
+		if k&word != 0 {
+			return i
+		}
+		i += w
+	}
+	return i
+}

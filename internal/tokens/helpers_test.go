@@ -1,0 +1,152 @@
+package tokens
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"go/build"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// shared is a folder of reference data that may lie beside the checkout. The
+// tests that read it are skipped where it is absent.
+const shared = "../../../shared/vectors"
+
+// openShared opens a gzipped file of reference data, or skips the test.
+func openShared(tb testing.TB, name string) *json.Decoder {
+	tb.Helper()
+	f, err := os.Open(filepath.Join(shared, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		tb.Skipf("reads %s/%s, which is absent", shared, name)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { f.Close() })
+	if filepath.Ext(name) != ".gz" {
+		return json.NewDecoder(f)
+	}
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return json.NewDecoder(z)
+}
+
+// decodeLines reads JSON values to the end.
+func decodeLines[T any](tb testing.TB, d *json.Decoder) []T {
+	tb.Helper()
+	var all []T
+	for {
+		var v T
+		err := d.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, v)
+	}
+}
+
+// qwen loads Qwen2.5's tokenizer, or skips the test.
+func qwen(tb testing.TB) *Tokenizer {
+	tb.Helper()
+	var raw json.RawMessage
+	if err := openShared(tb, "tokenizer/qwen2.5/tokenizer.json.gz").Decode(&raw); err != nil {
+		tb.Fatal(err)
+	}
+	return mustLoad(tb, raw)
+}
+
+func mustLoad(tb testing.TB, data []byte) *Tokenizer {
+	tb.Helper()
+	t, err := Load(data)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+// edited returns Sim's file with parts replaced, old and new in turn. Each old
+// part must be there.
+func edited(tb testing.TB, parts ...string) []byte {
+	tb.Helper()
+	s := string(simJSON)
+	for i := 0; i < len(parts); i += 2 {
+		if !strings.Contains(s, parts[i]) {
+			tb.Fatalf("sim_tokenizer.json has no %q", parts[i])
+		}
+		s = strings.Replace(s, parts[i], parts[i+1], 1)
+	}
+	return []byte(s)
+}
+
+// quoted returns s as it stands in Sim's file.
+func quoted(s string) string { return `"` + strings.ReplaceAll(s, `\`, `\\`) + `"` }
+
+// sources names every known pattern.
+var sources = map[string]string{"gpt2": gpt2Source, "cl100k": cl100kSource, "qwen2": qwen2Source, "o200k": o200kSource}
+
+// variants returns Sim with each known pattern, with and without NFC.
+func variants(tb testing.TB) map[string]*Tokenizer {
+	tb.Helper()
+	all := make(map[string]*Tokenizer)
+	for name, source := range sources {
+		all[name] = mustLoad(tb, edited(tb, quoted(qwen2Source), quoted(source)))
+		all[name+"+nfc"] = mustLoad(tb, edited(tb, quoted(qwen2Source), quoted(source),
+			`"normalizer":null`, `"normalizer":{"type":"NFC"}`))
+	}
+	return all
+}
+
+// scraps are what random texts are put together from: whatever has a branch of
+// its own in a pattern, in normalisation or among the added tokens.
+var scraps = []string{
+	" ", " ", " ", "  ", "\n", "\r\n", "\t", "\v", "\u00a0", "\u3000", "\u2028", "\u0085",
+	"a", "b", "the", "Return", "ABC", "aB", "x", "é", "É", "ß", "ſ", "ǅ", "中", "文字", "か", "ª", "ʰ", "한", "ᄒ", "ᅡ", "ᆫ",
+	"\u0301", "\u0327", "\u034f", "\u0958", "\u093c", "\u0903", "\u212b", "\u212a", "\u037e", "\u1fef", "e\u0301", "\U00016d67", "\U00016d63",
+	"1", "23", "4567", "²", "½", "Ⅷ", "٣", "𝟘",
+	"'", "'s", "'S", "'ll", "'RE", "'ve", "'d", "'m", "'ſ", "’s",
+	".", ",", "//", "/", "-", "--", "(", ");", "{", "!", "。", "，", "😀", "👩‍👩‍👧", "€", "\u200b", "\x00", "\ufffd",
+	"𐐀", "𐐨", "𠀀", "\U0001e900", "\xff", "\xc3", "\xe4\xb8", "\xf0\x9f",
+	"<", "<|", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_", "|>",
+}
+
+// randomText draws up to n scraps.
+func randomText(rng *rand.Rand, n int) string {
+	var b strings.Builder
+	for range rng.IntN(n + 1) {
+		b.WriteString(scraps[rng.IntN(len(scraps))])
+	}
+	return b.String()
+}
+
+// seeded returns a random source, and prints its seed if the test fails.
+func seeded(tb testing.TB, seed uint64) *rand.Rand {
+	tb.Helper()
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("seed %d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// prose returns n bytes of the English book that comes with Go's source.
+func prose(tb testing.TB, n int) string {
+	tb.Helper()
+	path := filepath.Join(build.Default.GOROOT, "src/testdata/Isaac.Newton-Opticks.txt")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatalf("the Go distribution's own source is needed: %v", err)
+	}
+	return string(text[len(text)-n:])
+}

@@ -1,0 +1,180 @@
+package tokens
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// twin is the slow and obvious form of a pattern: its alternatives in order,
+// each by Go's regexp, and the one with a look-ahead spelled out.
+type twin []*regexp.Regexp
+
+const lookAhead = `\s+(?!\S)`
+
+func newTwin(source string) twin {
+	var w twin
+	// Go's \s knows ASCII only.
+	space := `\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}`
+	for _, alternative := range splitAlternatives(source) {
+		if alternative == lookAhead {
+			w = append(w, nil)
+			continue
+		}
+		alternative = strings.ReplaceAll(alternative, `[^\s`, `[^`+space)
+		alternative = strings.ReplaceAll(alternative, `\s`, `[`+space+`]`)
+		w = append(w, regexp.MustCompile(`^(?:`+alternative+`)`))
+	}
+	return w
+}
+
+// splitAlternatives cuts a pattern at the bars outside brackets.
+func splitAlternatives(source string) []string {
+	var all []string
+	depth, from := 0, 0
+	for i, c := range source {
+		switch c {
+		case '(', '[':
+			depth++
+		case ')', ']':
+			depth--
+		case '|':
+			if depth == 0 {
+				all, from = append(all, source[from:i]), i+1
+			}
+		}
+	}
+	return append(all, source[from:])
+}
+
+// next is pattern.next.
+func (w twin) next(s string, i int) int {
+	blanks := w[len(w)-1] // \s+
+	for _, re := range w {
+		if re != nil {
+			if m := re.FindStringIndex(s[i:]); m != nil {
+				return i + m[1]
+			}
+			continue
+		}
+		m := blanks.FindStringIndex(s[i:])
+		if m == nil {
+			continue
+		}
+		run := s[i : i+m[1]]
+		if i+len(run) == len(s) {
+			return len(s)
+		}
+		chars := []rune(run)
+		if short := len(run) - len(string(chars[len(chars)-1])); short > 0 {
+			return i + short
+		}
+	}
+	return -1
+}
+
+func piecesOf(s string, next func(string, int) int) []string {
+	var pieces []string
+	for i := 0; i < len(s); {
+		end := next(s, i)
+		pieces = append(pieces, s[i:end])
+		i = end
+	}
+	return pieces
+}
+
+func TestPatternsEqualTheirSource(t *testing.T) {
+	for name, source := range sources {
+		p, ok := patternOf(source)
+		if !ok {
+			t.Fatalf("%s is not known by its own source", name)
+		}
+		w, rng := newTwin(source), seeded(t, 3)
+		for range 20_000 {
+			s := randomText(rng, 12)
+			if got, want := piecesOf(s, p.next), piecesOf(s, w.next); !slices.Equal(got, want) {
+				t.Fatalf("%s: pieces of %q\n got %q\nwant %q", name, s, got, want)
+			}
+		}
+	}
+}
+
+func TestPatternExamples(t *testing.T) {
+	for _, c := range []struct {
+		pattern pattern
+		text    string
+		want    string // pieces, with bars between
+	}{
+		{gpt2, "I'll've 12345  ok", "I|'ll|'ve| 12345| | ok"},
+		{gpt2, "I'LL", "I|'|LL"},
+		{gpt2, "a\n\n b", "a|\n\n| b"},
+		{cl100k, "I'LL've 12345  ok", "I|'LL|'ve| |123|45| | ok"},
+		{cl100k, "a();\r\n\r\n\tb \n\n  c", "a|();\r\n\r\n|\tb| \n\n| | c"},
+		{qwen2, "x=123", "x|=|1|2|3"},
+		{qwen2, "#tag (yes) 'ſ", "#tag| (|yes|)| '|ſ"},
+		{qwen2, "it'ſ", "it|'ſ"},
+		{o200k, "camelCaseHTTP's 1234", "camel|Case|HTTP's| |123|4"},
+		{o200k, "A中B", "A中|B"},
+		{o200k, "and/or //x/\n/y", "and|/or| //|x|/\n/|y"},
+		{o200k, "\u0301ABC", "\u0301|ABC"},
+	} {
+		if got := strings.Join(piecesOf(c.text, c.pattern.next), "|"); got != c.want {
+			t.Errorf("pattern %d: pieces of %q\n got %q\nwant %q", c.pattern, c.text, got, c.want)
+		}
+	}
+}
+
+// TestSafeCuts proves on random texts what Cache rests on: cut at every place
+// that safeCut allows, a text has the same tokens, for every pattern, with and
+// without normalisation.
+func TestSafeCuts(t *testing.T) {
+	for name, tok := range variants(t) {
+		rng, cuts := seeded(t, 5), 0
+		for range 20_000 {
+			s := randomText(rng, 10)
+			want := tok.plain(nil, s, false)
+			var got []uint32
+			from := 0
+			for i := 1; i < len(s); i++ {
+				if safeCut(s, i) {
+					got = tok.plain(got, s[from:i], false)
+					from = i
+					cuts++
+				}
+			}
+			if got = tok.plain(got, s[from:], false); !slices.Equal(got, want) {
+				t.Fatalf("%s: %q cut at safe places\n got %v\nwant %v", name, s, got, want)
+			}
+		}
+		if cuts < 20_000 {
+			t.Errorf("%s: only %d safe cuts in 20,000 texts", name, cuts)
+		}
+	}
+}
+
+func TestSafeCutExamples(t *testing.T) {
+	for _, c := range []struct {
+		before, after string
+		want          bool
+	}{
+		{"word", " next", true},
+		{"word", "\n", true},
+		{"文", "。", true},
+		{"42", ",", true},
+		{"42", "x", true},
+		{"word", "'s", false},  // o200k takes it along
+		{"word", "s", false},   // one run
+		{"42", "3", false},     // groups of three
+		{"e", "\u0301", false}, // composes
+		{"\u0958", ".", false}, // decomposes to a mark, which goes with the stop
+		{";", "\n", false},     // symbols take line breaks along
+		{" ", "word", false},   // goes with the word
+		{"\xe6\x96", " ", false},
+		{"a", "\xff", false},
+	} {
+		if got := safeCut(c.before+c.after, len(c.before)); got != c.want {
+			t.Errorf("safeCut between %q and %q = %t, want %t", c.before, c.after, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package tokens
+
+import (
+	_ "embed"
+	"sync"
+)
+
+//go:generate go run gen_sim.go
+
+//go:embed sim_tokenizer.json
+var simJSON []byte
+
+// simTokenizer and simWords are made at their first use, in a few milliseconds.
+var (
+	simTokenizer = sync.OnceValue(func() *Tokenizer {
+		t, err := Load(simJSON)
+		if err != nil {
+			panic("tokens: the embedded sim_tokenizer.json: " + err.Error())
+		}
+		return t
+	})
+	simWords = sync.OnceValue(func() []uint32 { return Sim().words() })
+)
+
+// Sim returns the tokenizer of the simulated model tandem-sim: 4,096 tokens,
+// Qwen2's split pattern, no normalisation, and the special tokens
+// <|endoftext|>, <|im_start|> and <|im_end|>.
+func Sim() *Tokenizer { return simTokenizer() }
+
+// Words returns the ids of Sim's tokens that decode to a space and two or more
+// of the letters a to z and that are stable: any sequence of them decodes to
+// text that encodes to the same ids again, at the start of a text or after
+// any character but white space. There are about a thousand, in rising
+// order. The slice is shared and must not be changed.
+func Words() []uint32 { return simWords() }
+
+// EOS returns the id of <|im_end|>, with which Sim's model ends its answers.
+func EOS() uint32 {
+	id, _ := Sim().ID(imEnd)
+	return id
+}
+
+// words finds the tokens that Words describes. A piece never reaches from a
+// letter over a space, so what is stable alone is stable in a sequence.
+func (t *Tokenizer) words() []uint32 {
+	var words, again []uint32
+	for id, b := range t.bytes {
+		if len(b) < 3 || b[0] != ' ' || skip(string(b), 1, lower) != len(b) || !isASCII(string(b)) {
+			continue
+		}
+		again = t.Encode(again[:0], string(b))
+		if len(again) == 1 && again[0] == uint32(id) {
+			words = append(words, uint32(id))
+		}
+	}
+	return words
+}

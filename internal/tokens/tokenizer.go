@@ -1,0 +1,169 @@
+// Package tokens turns text into token ids and token ids into the hashes by
+// which a prefix is found again.
+//
+// A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE family
+// (GPT-2, Llama 3, Qwen, GPT-4o) and gives the ids the reference library gives
+// with add_special_tokens=false; what it does not know it refuses to load,
+// rather than route by wrong ids. Sim is the tokenizer of the simulated
+// model, and ships in the binary. A Cache in front of a Tokenizer remembers the
+// ids of text seen before. ChatML renders conversations for the simulated
+// model. LocalHashes and SequenceHashes name the blocks of a prompt.
+//
+// Everything here is a plain computation: no goroutine, no clock, no I/O.
+package tokens
+
+import "slices"
+
+// Tokenizer encodes text as byte-level BPE. It is immutable but for an internal
+// cache of pieces of fixed size (1 MB), and safe for concurrent use. Load makes
+// one.
+type Tokenizer struct {
+	pattern pattern
+	nfc     bool
+	added   *addedMatcher // matched in the text as it came
+	late    *addedMatcher // matched after normalisation; nil when there are none
+	ids     map[string]uint32
+	vocab   *vocab
+	merges  *merges
+	bytes   [][]byte // what each id decodes to, nil where there is no such token
+	pieces  *pieceCache
+	longest int
+}
+
+// Encode appends the ids of text to dst. Special tokens and other added tokens
+// written out in the text become their ids; use EncodeText for text that a
+// client wrote. Bytes that are not UTF-8 are encoded as they are.
+func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
+	return t.encode(dst, text, true, t)
+}
+
+// EncodeText appends the ids of text to dst and takes special tokens for plain
+// text, so that none can come out. Added tokens that are not special, such as
+// Qwen's <tool_call>, are recognised still, as the reference library does with
+// encode_special_tokens set.
+func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
+	return t.encode(dst, text, false, t)
+}
+
+// Decode appends the bytes of the tokens to dst, special tokens included. A
+// character may be spread over several tokens, so a part of a text need not
+// be UTF-8. Ids outside the vocabulary add nothing.
+func (t *Tokenizer) Decode(dst []byte, ids []uint32) []byte {
+	for _, id := range ids {
+		if int(id) < len(t.bytes) {
+			dst = append(dst, t.bytes[id]...)
+		}
+	}
+	return dst
+}
+
+// ID returns the id of an added token by its content, or of the ordinary token
+// that decodes to exactly these bytes (" the", not "Ġthe").
+func (t *Tokenizer) ID(token string) (uint32, bool) {
+	if id, ok := t.ids[token]; ok {
+		return id, true
+	}
+	e, ok := t.vocab.get(token)
+	return e.id, ok
+}
+
+// VocabSize returns the highest id plus one.
+func (t *Tokenizer) VocabSize() int { return len(t.bytes) }
+
+// MinTokens returns a lower bound of how many tokens a text of the given length
+// in bytes has, without looking at it: its length over that of the longest
+// token, and a third of that where the text is normalised first, which shrinks
+// it threefold at most (three Hangul jamo to one syllable).
+func (t *Tokenizer) MinTokens(textBytes int) int {
+	if t.longest == 0 {
+		return 0 // an added token takes along any amount of white space
+	}
+	return (textBytes + t.longest - 1) / t.longest
+}
+
+// encoder is who encodes the text between added tokens: a Tokenizer, or a
+// Cache that asks it for what it does not remember.
+type encoder interface {
+	// plain appends the ids of text, in which no added token is looked for.
+	// normal says that the text is in its normal form already.
+	plain(dst []uint32, text string, normal bool) []uint32
+}
+
+// encode finds the added tokens and hands what lies between them to the
+// encoder.
+func (t *Tokenizer) encode(dst []uint32, text string, specials bool, between encoder) []uint32 {
+	for at := 0; at < len(text); {
+		m := t.added.find(text, at, specials)
+		if m.start > at {
+			dst = t.encodeLate(dst, text[at:m.start], specials, between)
+		}
+		if m.ok {
+			dst = append(dst, m.id)
+		}
+		at = m.stop
+	}
+	return dst
+}
+
+// encodeLate does the same for the added tokens that are matched in normal
+// form.
+func (t *Tokenizer) encodeLate(dst []uint32, text string, specials bool, between encoder) []uint32 {
+	if t.late == nil {
+		return between.plain(dst, text, false)
+	}
+	if t.nfc {
+		text = nfc(text)
+	}
+	for at := 0; at < len(text); {
+		m := t.late.find(text, at, specials)
+		if m.start > at {
+			dst = between.plain(dst, text[at:m.start], true)
+		}
+		if m.ok {
+			dst = append(dst, m.id)
+		}
+		at = m.stop
+	}
+	return dst
+}
+
+// plain implements encoder.
+func (t *Tokenizer) plain(dst []uint32, text string, normal bool) []uint32 {
+	if t.nfc && !normal {
+		text = nfc(text)
+	}
+	if cap(dst)-len(dst) < len(text)/8 {
+		dst = slices.Grow(dst, len(text)/3+8)
+	}
+	for i := 0; i < len(text); {
+		end := t.pattern.next(text, i)
+		dst = t.piece(dst, text, i, end)
+		i = end
+	}
+	return dst
+}
+
+// piece appends the ids of the piece text[i:end].
+func (t *Tokenizer) piece(dst []uint32, text string, i, end int) []uint32 {
+	if end-i > maxKey {
+		if end-i <= t.vocab.max {
+			if e := t.vocab.long[text[i:end]]; e.whole {
+				return append(dst, e.id)
+			}
+		}
+		return t.merges.append(dst, text[i:end])
+	}
+	k := keyOf(text, i, end)
+	hash := k.hash()
+	if s := t.vocab.find(k, hash); s.whole {
+		return append(dst, s.id)
+	}
+	slot := t.pieces.slot(hash)
+	dst, known := slot.append(dst, k)
+	if !known {
+		from := len(dst)
+		dst = t.merges.append(dst, text[i:end])
+		slot.put(k, dst[from:])
+	}
+	return dst
+}

@@ -1,0 +1,329 @@
+package tokens
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+func TestSim(t *testing.T) {
+	tok := Sim()
+	if got := tok.VocabSize(); got != 4096 {
+		t.Errorf("VocabSize() = %d, want 4096", got)
+	}
+	for name, want := range map[string]uint32{"<|endoftext|>": 4093, "<|im_start|>": 4094, "<|im_end|>": 4095, "!": 0, "\x00": 188} {
+		if got, ok := tok.ID(name); !ok || got != want {
+			t.Errorf("ID(%q) = %d, %t, want %d", name, got, ok, want)
+		}
+	}
+	for _, absent := range []string{"", "Ġthe", "no such token", strings.Repeat("x", 100)} {
+		if id, ok := tok.ID(absent); ok {
+			t.Errorf("ID(%q) = %d, want none", absent, id)
+		}
+	}
+	if EOS() != 4095 {
+		t.Errorf("EOS() = %d, want 4095", EOS())
+	}
+	if id, ok := tok.ID(" the"); !ok || !slices.Contains(Words(), id) {
+		t.Errorf(`ID(" the") = %d, %t, want one of Words`, id, ok)
+	}
+}
+
+// TestWordsAreStable generates as the simulated model does.
+func TestWordsAreStable(t *testing.T) {
+	tok, rng := Sim(), seeded(t, 13)
+	words := Words()
+	if len(words) < 800 || !slices.IsSorted(words) {
+		t.Fatalf("%d words, want 800 or more in rising order", len(words))
+	}
+	for _, id := range words {
+		text := string(tok.Decode(nil, []uint32{id}))
+		if len(text) < 3 || text[0] != ' ' || strings.Trim(text[1:], "abcdefghijklmnopqrstuvwxyz") != "" {
+			t.Errorf("word %d is %q", id, text)
+		}
+		if got := tok.Encode(nil, text); !slices.Equal(got, []uint32{id}) {
+			t.Errorf("%q encodes to %v, want %d", text, got, id)
+		}
+	}
+	for range 2000 {
+		before := randomText(rng, 5)
+		want := tok.Encode(nil, before)
+		from := len(want)
+		for range 1 + rng.IntN(40) {
+			want = append(want, words[rng.IntN(len(words))])
+		}
+		text := before + string(tok.Decode(nil, want[from:]))
+		if got := tok.Encode(nil, text); !slices.Equal(got, want) {
+			t.Fatalf("%q encodes to\n%v, want\n%v", text, got, want)
+		}
+	}
+}
+
+func TestDecodeRestores(t *testing.T) {
+	for name, tok := range variants(t) {
+		rng := seeded(t, 17)
+		for range 5000 {
+			s := randomText(rng, 15)
+			want := s
+			if tok.nfc {
+				want = normalBetweenSpecials(tok, s)
+			}
+			if got := string(tok.Decode(nil, tok.Encode(nil, s))); got != want {
+				t.Fatalf("%s: %q comes back as %q, want %q", name, s, got, want)
+			}
+			for _, id := range tok.EncodeText(nil, s) {
+				if id >= 4093 {
+					t.Fatalf("%s: EncodeText(%q) holds the special token %d", name, s, id)
+				}
+			}
+		}
+		if got := tok.Decode([]byte("x"), []uint32{0, 1 << 31, 4096}); string(got) != "x!" {
+			t.Errorf("%s: ids out of range decode to %q", name, got)
+		}
+	}
+}
+
+// normalBetweenSpecials is composeAll of all that is not a special token.
+func normalBetweenSpecials(tok *Tokenizer, s string) string {
+	var b strings.Builder
+	for at := 0; at < len(s); {
+		m := tok.added.find(s, at, true)
+		b.WriteString(composeAll(s[at:m.start]))
+		b.WriteString(s[m.start:m.stop])
+		at = m.stop
+	}
+	return b.String()
+}
+
+func TestNFC(t *testing.T) {
+	marks := strings.Repeat("\u0327\u0301", 40)
+	sorted := strings.Repeat("\u0327", 40) + strings.Repeat("\u0301", 40)
+	for _, c := range []struct{ name, in, want string }{
+		{"ASCII", "plain", "plain"},
+		{"composes", "e\u0301", "é"},
+		{"Hangul", "\u1112\u1161\u11ab", "한"},
+		{"composition exclusion", "\u0958", "\u0915\u093c"},
+		{"singleton", "\u212b\u037e", "Å;"},
+		{"not UTF-8", "e\u0301\xff\u0301e", "é\xff\u0301e"},
+		{"more marks than are stream-safe", "x" + marks + "\xff", "x" + sorted + "\xff"},
+		{"the same, composing", "c" + marks, "ḉ" + sorted[2:80] + sorted[82:]},
+		{"a joiner of the text's own", "\u034fe\u0301", "\u034fé"},
+	} {
+		if got := nfc(c.in); got != c.want {
+			t.Errorf("%s: nfc(%+q) = %+q, want %+q", c.name, c.in, got, c.want)
+		}
+	}
+}
+
+func TestComposeAllEqualsNorm(t *testing.T) {
+	rng := seeded(t, 19)
+	for range 5000 {
+		s := randomText(rng, 15)
+		if got, want := composeAll(s), norm.NFC.String(s); got != want {
+			t.Fatalf("composeAll(%+q) = %+q, want %+q", s, got, want)
+		}
+	}
+}
+
+func TestAddedTokens(t *testing.T) {
+	// Beside Sim's own: a longer one with the same beginning, one that takes
+	// white space along, and one that is no special token.
+	tok := mustLoad(t, edited(t, `"added_tokens":[`, `"added_tokens":[`+
+		`{"id":5000,"content":"<|im_end|>!!","special":true},`+
+		`{"id":5001,"content":"<mask>","lstrip":true,"rstrip":true,"special":true},`+
+		`{"id":5002,"content":"<tool>"},`+
+		`{"id":5003,"content":"é=","normalized":true},`,
+		`"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"}]}`))
+	text := func(s string) []uint32 { return tok.plain(nil, s, false) }
+	for _, c := range []struct {
+		in          string
+		want, plain []uint32
+	}{
+		{"<|im_end|>!", []uint32{4095, 0}, text("<|im_end|>!")},
+		{"<|im_end|>!!", []uint32{5000}, text("<|im_end|>!!")},
+		{"<|im_<|im_end|>", slices.Concat(text("<|im_"), []uint32{4095}), text("<|im_<|im_end|>")},
+		{"a \u3000<mask>\n b", slices.Concat(text("a"), []uint32{5001}, text("b")), text("a \u3000<mask>\n b")},
+		{"<tool>", []uint32{5002}, []uint32{5002}},
+		{"<tool><mask> <tool>", []uint32{5002, 5001, 5002}, slices.Concat([]uint32{5002}, text("<mask> "), []uint32{5002})},
+		{"e\u0301=x", slices.Concat([]uint32{5003}, text("x")), slices.Concat([]uint32{5003}, text("x"))},
+	} {
+		if got := tok.Encode(nil, c.in); !slices.Equal(got, c.want) {
+			t.Errorf("Encode(%q) = %v, want %v", c.in, got, c.want)
+		}
+		if got := tok.EncodeText(nil, c.in); !slices.Equal(got, c.plain) {
+			t.Errorf("EncodeText(%q) = %v, want %v", c.in, got, c.plain)
+		}
+	}
+	if got := tok.MinTokens(1 << 20); got != 0 {
+		t.Errorf("MinTokens = %d where a token takes any white space, want 0", got)
+	}
+	if got := string(tok.Decode(nil, []uint32{5000, 5002, 4999})); got != "<|im_end|>!!<tool>" {
+		t.Errorf("added tokens decode to %q", got)
+	}
+}
+
+func TestIgnoreMerges(t *testing.T) {
+	// A word that no merge makes is one token only where merges are ignored.
+	word := []string{`"vocab":{`, `"vocab":{"qxzqxz":5000,`}
+	merged := mustLoad(t, edited(t, word...))
+	ignoring := mustLoad(t, edited(t, append(word, `"ignore_merges":false`, `"ignore_merges":true`)...))
+	if got := ignoring.Encode(nil, "qxzqxz"); !slices.Equal(got, []uint32{5000}) {
+		t.Errorf("ignoring merges: %v, want [5000]", got)
+	}
+	if got, want := merged.Encode(nil, "qxzqxz"), slowMerge(merged.merges, "qxzqxz"); !slices.Equal(got, want) {
+		t.Errorf("merging: %v, want %v", got, want)
+	}
+}
+
+func TestMergesAsPairs(t *testing.T) {
+	var f map[string]json.RawMessage
+	var model map[string]json.RawMessage
+	var joined []string
+	err := errors.Join(json.Unmarshal(simJSON, &f), json.Unmarshal(f["model"], &model), json.Unmarshal(model["merges"], &joined))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pairs [][]string
+	for _, j := range joined {
+		pairs = append(pairs, strings.Split(j, " "))
+	}
+	model["merges"], _ = json.Marshal(pairs)
+	f["model"], _ = json.Marshal(model)
+	data, _ := json.Marshal(f)
+	text := prose(t, 20_000)
+	if got, want := mustLoad(t, data).Encode(nil, text), Sim().Encode(nil, text); !slices.Equal(got, want) {
+		t.Error("merges as pairs give other ids than as strings")
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	byteLevel := `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}]}`
+	for _, c := range []struct{ name, old, new string }{
+		{"model.type", `"type":"BPE"`, `"type":"Unigram"`},
+		{"model.dropout", `"dropout":null`, `"dropout":0.1`},
+		{"continuing_subword_prefix", `"continuing_subword_prefix":""`, `"continuing_subword_prefix":"##"`},
+		{"end_of_word_suffix", `"end_of_word_suffix":""`, `"end_of_word_suffix":"</w>"`},
+		{"model.byte_fallback", `"byte_fallback":false`, `"byte_fallback":true`},
+		{"no token for byte 0x21", `"!":0,`, ``},
+		{"model.merges[0]", `"merges":[`, `"merges":["no! such!",`},
+		{"two tokens with id 1", `"!":0`, `"!":1`},
+		{"above", `"vocab":{`, `"vocab":{"x!x":4000000000,`},
+		{"normalizer.type", `"normalizer":null`, `"normalizer":{"type":"NFKC"}`},
+		{"decoder.type", `"decoder":{"type":"ByteLevel"`, `"decoder":{"type":"WordPiece"`},
+		{"Split pattern", quoted(qwen2Source), quoted(qwen2Source + "|x")},
+		{"is not a Split by a regular expression", `"Regex":`, `"String":`},
+		{"behavior", `"behavior":"Isolated"`, `"behavior":"MergedWithNext"`},
+		{"behavior", `"invert":false`, `"invert":true`},
+		{"pre_tokenizer", byteLevel, `{"type":"Whitespace"}]}`},
+		{"add_prefix_space", byteLevel, strings.Replace(byteLevel, `space":false`, `space":true`, 1)},
+		{"use_regex", byteLevel, strings.Replace(byteLevel, `regex":false`, `regex":true`, 1)},
+		{"pre_tokenizer", `"pretokenizers":[`, `"pretokenizers":[{"type":"Digits"},`},
+		{"pre_tokenizer is absent", `"pre_tokenizer":`, `"other":`},
+		{"single_word", `"single_word":false`, `"single_word":true`},
+		{"content", `"content":"<|endoftext|>"`, `"content":""`},
+		{"taken by another", `"id":4093`, `"id":0`},
+		{"in model.vocab", `"content":"<|endoftext|>"`, `"content":"#"`},
+		{"also a single byte", `"id":4093,"content":"<|endoftext|>"`, `"id":0,"content":"!"`},
+		{"also made by merges", `"id":4093,"content":"<|endoftext|>"`, `"id":` + firstMerge(t)},
+	} {
+		_, err := Load(edited(t, c.old, c.new))
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.name) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	for _, c := range []struct{ old, new string }{
+		{`"merges":[`, `"merges":["a b c",`},
+		{`"merges":[`, `"merges":["ab",`},
+		{`"vocab":{`, `"vocab":{"x":-1,`},
+		{`{"version"`, `{{`},
+	} {
+		if tok, err := Load(edited(t, c.old, c.new)); err == nil || tok != nil {
+			t.Errorf("%s for %s: no error", c.new, c.old)
+		}
+	}
+	if _, err := Load([]byte(`{"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[["a"]]}}`)); err == nil {
+		t.Error("a merge of one token: no error")
+	}
+	if _, err := Load([]byte(`{}`)); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("an empty object: %v", err)
+	}
+}
+
+// firstMerge returns the id and content of the first token that Sim merges.
+func firstMerge(t *testing.T) string {
+	id := Sim().merges.joined[0]
+	var written strings.Builder
+	for _, b := range Sim().bytes[id] {
+		written.WriteRune(byteChars[b])
+	}
+	name, err := json.Marshal(written.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	idText, _ := json.Marshal(id)
+	return string(idText) + `,"content":` + string(name)
+}
+
+func TestLoadAccepts(t *testing.T) {
+	want := Sim().Encode(nil, "it's 12345,\n\n  ok")
+	for _, parts := range [][]string{
+		{`"behavior":"Isolated","invert":false`, `"behavior":"Removed","invert":true`},
+		{quoted(qwen2Source), quoted(strings.Replace(qwen2Source, contractions, `'(?i:[sdmt]|ll|ve|re)`, 1))},
+		{`"post_processor":null`, `"post_processor":{"type":"TemplateProcessing","single":[]}`},
+		{`"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[]}`},
+		{`"dropout":null`, `"dropout":0.0`},
+	} {
+		if got := mustLoad(t, edited(t, parts...)).Encode(nil, "it's 12345,\n\n  ok"); !slices.Equal(got, want) {
+			t.Errorf("with %s: %v, want %v", parts[1], got, want)
+		}
+	}
+}
+
+func TestMinTokens(t *testing.T) {
+	for name, tok := range variants(t) {
+		rng := seeded(t, 23)
+		texts := []string{"", strings.Repeat(" ", 1000), strings.Repeat("\u1112\u1161\u11ab", 1000)}
+		for range 500 {
+			texts = append(texts, randomText(rng, 10))
+		}
+		for _, s := range texts {
+			if got, atMost := tok.MinTokens(len(s)), len(tok.Encode(nil, s)); got > atMost {
+				t.Errorf("%s: MinTokens(%d) = %d, but a text of that length has %d", name, len(s), got, atMost)
+			}
+		}
+	}
+	if got := Sim().MinTokens(320); got < 10 {
+		t.Errorf("MinTokens(320) = %d, want 10 or more", got)
+	}
+}
+
+func TestEncodeAllocatesNothing(t *testing.T) {
+	tok, text := Sim(), prose(t, 50_000)
+	ids := tok.Encode(nil, text)
+	if n := testing.AllocsPerRun(10, func() { ids = tok.Encode(ids[:0], text) }); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// TestEncodeTogether shares one tokenizer, whose cache of pieces starts empty,
+// between goroutines; it has a point under the race detector.
+func TestEncodeTogether(t *testing.T) {
+	tok, text := mustLoad(t, simJSON), prose(t, 60_000)
+	want := Sim().Encode(nil, text)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 3 {
+				if !slices.Equal(tok.Encode(nil, text), want) {
+					t.Error("ids differ")
+				}
+			}
+		})
+	}
+	group.Wait()
+}

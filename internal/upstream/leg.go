@@ -1,0 +1,64 @@
+// Package upstream makes one call to a worker: a Leg goes in, a Stream comes
+// out. It owns the connections to workers, their limits and their
+// cancellation, and knows nothing of retries, breakers or what the bytes mean.
+//
+// Transport is the seam for everything that stands between the gateway and an
+// engine: fault injection wraps it, tests replace it by an in-memory network,
+// and a later event loop may serve it without the rooms above noticing.
+package upstream
+
+import (
+	"context"
+	"io"
+)
+
+// Leg is one call to a worker, ready to be sent.
+type Leg struct {
+	// Worker is the id of the worker called; it names the call in errors.
+	Worker string
+
+	// Base is the worker's base URL, http://host:port.
+	Base string
+
+	// Path is the request path, such as /v1/completions.
+	Path string
+
+	// RequestID is sent as X-Request-Id. It is the gateway's own id of the
+	// request with the attempt's number, never the client's.
+	RequestID string
+
+	// Rank is the data-parallel rank asked for by X-data-parallel-rank;
+	// negative sends no header.
+	Rank int
+
+	// TraceParent is passed on as the W3C traceparent header where not empty.
+	TraceParent string
+
+	// Stream says that the answer is wanted as server-sent events.
+	Stream bool
+
+	// Body is the JSON sent. It must not change while the call runs.
+	Body []byte
+}
+
+// Stream is a worker's answer: its status at once, its body as it comes.
+type Stream interface {
+	// Status is the HTTP status.
+	Status() int
+
+	// ContentType is the answer's content type as sent.
+	ContentType() string
+
+	// Read reads the body. An error other than io.EOF is an *Error.
+	io.Reader
+
+	// Close gives the connection back when the body was read to its end, and
+	// cuts it otherwise, which is how an engine learns that nobody listens.
+	io.Closer
+}
+
+// Transport makes calls. Call returns once the answer's head is there; its
+// error is an *Error. Ending ctx cuts the connection, during Call and after.
+type Transport interface {
+	Call(ctx context.Context, leg Leg) (Stream, error)
+}

@@ -1,0 +1,31 @@
+package pools
+
+import (
+	"fmt"
+	"time"
+)
+
+// DefaultDownFor is how long a worker that failed a call is left alone, as Dynamo's
+// DYN_RUNTIME_INHIBITED_DURATION_SECS has it. Shorter, and a dead worker costs more requests a first attempt before
+// its lease ends; longer, and one dropped connection takes a worker's cache out of use for as long.
+const DefaultDownFor = 5 * time.Second
+
+// Config is what an operator sets about pools.
+type Config struct {
+	// BlockSize in tokens that every worker must have registered (--kv-cache-block-size), 1 to [MaxBlockSize];
+	// 0 takes what a model's first worker registered.
+	BlockSize int
+	// DownFor is how long a worker stays down after a failure; 0 means [DefaultDownFor].
+	DownFor time.Duration
+}
+
+// Validate checks the ranges that [Config] gives.
+func (c Config) Validate() error {
+	if problem := countProblem(c.BlockSize, 0, MaxBlockSize); problem != "" {
+		return fmt.Errorf("kv-cache-block-size %s", problem)
+	}
+	if c.DownFor < 0 {
+		return fmt.Errorf("down-for must not be negative, is %v", c.DownFor)
+	}
+	return nil
+}

@@ -1,0 +1,255 @@
+package pools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// running gives f a roster whose time passes, and ends it afterwards.
+func running(t *testing.T, f func(r *Roster)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRoster(Config{}, quiet)
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() {
+			if err := r.Run(ctx); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+		synctest.Wait()
+		f(r)
+		cancel()
+		ended.Wait()
+	})
+}
+
+func put(t *testing.T, r *Roster, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := r.Put(valid(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func ids(p *Pool) (ids []string) {
+	for _, m := range p.Members {
+		ids = append(ids, m.Worker.ID)
+	}
+	return ids
+}
+
+func TestRunEndsTheTimeDown(t *testing.T) {
+	running(t, func(r *Roster) {
+		put(t, r, "p1", "p2")
+		changes := make(chan Status, 10) // as the callbacks see them
+		r.OnChange(func() {
+			m, _ := r.Lookup("p1")
+			changes <- m.Status
+		})
+		r.ReportDown("p1", "a")
+		time.Sleep(DefaultDownFor - 1)
+		synctest.Wait()
+		if len(changes) != 1 || <-changes != Down {
+			t.Error("just before the deadline more than the failure was called back")
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if len(changes) != 1 || <-changes != Up {
+			t.Error("at the deadline the worker's return was not called back")
+		}
+	})
+}
+
+func TestRunLooksAgainWhenADeadlineComesNearer(t *testing.T) {
+	running(t, func(r *Roster) {
+		put(t, r, "p1", "p2", "p3")
+		r.Resync([]Worker{valid("p1"), valid("p2")}, time.Minute) // p3 goes in a minute
+		synctest.Wait()
+		r.ReportDown("p1", "a") // and p1 is back in five seconds
+		time.Sleep(DefaultDownFor)
+		synctest.Wait()
+		if m, _ := r.Lookup("p1"); m.Status != Up {
+			t.Errorf("p1 is %v after its time down", m.Status)
+		}
+		time.Sleep(time.Minute - DefaultDownFor)
+		synctest.Wait()
+		if got := ids(r.Snapshot("m", Prefill)); !slices.Equal(got, []string{"p1", "p2"}) {
+			t.Errorf("after the grace the pool is %v", got)
+		}
+	})
+}
+
+func TestCallbacksRunOutsideTheLock(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	calls := 0
+	r.OnChange(func() {
+		if calls++; calls == 1 {
+			r.ReportDown("p1", "a") // would hang under the lock
+			r.OnChange(func() {})
+		}
+	})
+	put(t, r, "p1")
+	if calls != 2 {
+		t.Errorf("%d calls, want one for each change", calls)
+	}
+	put(t, r, "p1")
+	r.ReportUp("p1", "other")
+	r.Remove("nobody")
+	if calls != 2 {
+		t.Errorf("%d calls after changes of nothing, want 2", calls)
+	}
+}
+
+func TestSnapshotsAreImmutable(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	w := valid("p1")
+	w.Topology = map[string]string{"rack": "r7"}
+	if err := r.Put(w); err != nil {
+		t.Fatal(err)
+	}
+	before := r.Snapshot("m", Prefill)
+	w.Topology["rack"] = "spoilt"
+	put(t, r, "p0", "p2")
+	r.ReportDown("p1", "a")
+	if got := ids(before); !slices.Equal(got, []string{"p1"}) || before.Members[0].Status != Up {
+		t.Errorf("the old snapshot became %v, %v", got, before.Members[0].Status)
+	}
+	if got := before.Members[0].Worker.Topology["rack"]; got != "r7" {
+		t.Errorf("the caller's map shows through: rack %q", got)
+	}
+	after := r.Snapshot("m", Prefill)
+	if got := ids(after); !slices.Equal(got, []string{"p0", "p1", "p2"}) || after.Version <= before.Version {
+		t.Errorf("the new snapshot is %v, version %d after %d", got, after.Version, before.Version)
+	}
+}
+
+func TestOnePoolsChangeLeavesTheOthersAlone(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	put(t, r, "p1")
+	d := valid("d1")
+	d.Role = Decode
+	if err := r.Put(d); err != nil {
+		t.Fatal(err)
+	}
+	before := r.Snapshot("m", Prefill)
+	r.ReportDown("d1", "a")
+	if after := r.Snapshot("m", Prefill); after != before {
+		t.Error("a decode worker's failure replaced the prefill pool")
+	}
+}
+
+func TestUnknownKnownAndEmptied(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	never := r.Snapshot("m", Prefill)
+	if never == nil || never.Name() != "m/prefill" || len(never.Members) != 0 || never.Version != 0 || r.Known("m", Prefill) {
+		t.Errorf("a pool never heard of is %+v, known %t", never, r.Known("m", Prefill))
+	}
+	put(t, r, "p1")
+	if got := r.Models(); !slices.Equal(got, []string{"m"}) {
+		t.Errorf("models %v", got)
+	}
+	r.Remove("p1")
+	emptied := r.Snapshot("m", Prefill)
+	if len(emptied.Members) != 0 || emptied.Version == 0 || !r.Known("m", Prefill) || r.Known("m", Decode) {
+		t.Errorf("an emptied pool is %+v", emptied)
+	}
+	if len(r.Models()) != 0 || len(r.Pools()) != 1 {
+		t.Errorf("models %v, %d pools", r.Models(), len(r.Pools()))
+	}
+}
+
+func TestRefusedAreShown(t *testing.T) {
+	r := NewRoster(Config{BlockSize: 32}, quiet)
+	err := r.Put(valid("p1"))
+	refusal, ok := errors.AsType[*RefusedError](err)
+	if !ok || refusal.Worker != "p1" || refusal.Registered != 16 || refusal.Required != 32 {
+		t.Errorf("got %v", err)
+	}
+	if got := r.Refused(); len(got) != 1 || got[0].Worker.ID != "p1" || got[0].Err != err {
+		t.Errorf("refused: %v", got)
+	}
+	if err := r.Drain("p1", true); !errors.Is(err, ErrUnknownWorker) {
+		t.Errorf("draining a refused worker: %v", err)
+	}
+}
+
+func TestSnapshotDoesNotAllocate(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	put(t, r, "p1", "p2")
+	var p *Pool
+	if n := testing.AllocsPerRun(100, func() { p = r.Snapshot("m", Prefill) }); n != 0 || len(p.Members) != 2 {
+		t.Errorf("%v allocations for %d members", n, len(p.Members))
+	}
+}
+
+// TestEverySnapshotIsWhole has readers look while writers write: a snapshot is sorted, holds nobody twice, and its
+// version never goes back.
+func TestEverySnapshotIsWhole(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	var writers, readers sync.WaitGroup
+	var done atomic.Bool
+	for g := range 3 {
+		writers.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(g)))
+			for range 400 {
+				id := fmt.Sprint("p", rng.IntN(20))
+				switch rng.IntN(4) {
+				case 0:
+					r.Remove(id)
+				case 1:
+					r.ReportDown(id, "a")
+				case 2:
+					r.ReportUp(id, "a")
+				default:
+					_ = r.Put(valid(id))
+				}
+			}
+		})
+	}
+	readers.Go(func() {
+		version := uint64(0)
+		for !done.Load() {
+			p := r.Snapshot("m", Prefill)
+			names := ids(p)
+			if p.Version < version || !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
+				t.Errorf("version %d after %d: %v", p.Version, version, names)
+				return
+			}
+			version = p.Version
+		}
+	})
+	writers.Wait()
+	done.Store(true)
+	readers.Wait()
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	r := NewRoster(Config{}, quiet)
+	for i := range 64 {
+		_ = r.Put(valid(fmt.Sprint("p", i)))
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if len(r.Snapshot("m", Prefill).Members) != 64 {
+				b.Error("not the pool")
+			}
+		}
+	})
+}

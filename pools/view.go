@@ -1,0 +1,62 @@
+package pools
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// View is all pools at one moment. It is immutable and shared.
+type View struct {
+	pools   map[key]*Pool
+	sorted  []*Pool
+	models  []string
+	refused []Refusal
+}
+
+func newView(pools map[key]*Pool, refused []Refusal) *View {
+	v := &View{pools: pools, refused: refused}
+	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
+		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
+	})
+	for _, p := range v.sorted {
+		if len(p.Members) > 0 && !slices.Contains(v.models, p.Model) {
+			v.models = append(v.models, p.Model)
+		}
+	}
+	return v
+}
+
+// Pool is the pool of that model and role; one without members, never nil, when there is none. It allocates only
+// for a pool that was never known.
+func (v *View) Pool(model string, role Role) *Pool {
+	if p := v.pools[key{model, role}]; p != nil {
+		return p
+	}
+	return &Pool{Model: model, Role: role}
+}
+
+// Pools is every pool that ever had a worker, those that are empty now among them, sorted by model and role. The
+// slice must not be changed.
+func (v *View) Pools() []*Pool { return v.sorted }
+
+// Models is every model that has a worker, in whatever standing, sorted. The slice must not be changed.
+func (v *View) Models() []string { return v.models }
+
+// Known reports whether a worker of that pool was ever registered. It tells a model whose workers are all gone
+// (503) from one that nobody ever heard of (404).
+func (v *View) Known(model string, role Role) bool { return v.pools[key{model, role}] != nil }
+
+// Lookup finds a worker by id in whatever pool it is.
+func (v *View) Lookup(id string) (Member, bool) {
+	for _, p := range v.sorted {
+		if m, ok := p.Member(id); ok {
+			return m, true
+		}
+	}
+	return Member{}, false
+}
+
+// Refused is every worker that registered and was turned away, sorted by id. The slice must not be changed.
+func (v *View) Refused() []Refusal { return v.refused }

@@ -1,0 +1,148 @@
+package pools
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"unicode/utf8"
+)
+
+// Bounds of a registration record. What lies outside is a mistake, or meant to harm.
+const (
+	MaxIDBytes     = 128       // of an id, an incarnation and a device class
+	MaxModelBytes  = 256       // of a model's name
+	MaxBlockSize   = 4096      // tokens in a block
+	MaxRanks       = 4096      // data-parallel ranks of a worker
+	MaxCount       = 1<<31 - 1 // of blocks, sequences and tokens
+	MaxLabels      = 64        // topology labels
+	MaxLabelBytes  = 256       // of a label's key, and of its value
+	MaxRecordBytes = 64 << 10  // of the whole record in JSON
+)
+
+// Role is what a worker does for a request.
+type Role string
+
+const (
+	Prefill Role = "prefill" // computes the prompt's KV cache and hands it off
+	Decode  Role = "decode"  // takes a KV cache over and generates
+	Both    Role = "both"    // serves a request alone, with one leg
+)
+
+// Valid reports whether r is one of the roles.
+func (r Role) Valid() bool { return r == Prefill || r == Decode || r == Both }
+
+// Worker is a worker's registration record: one engine process and what it said about itself. It is JSON in the
+// registry. A *Worker that came out of a [Roster] is shared and must not be changed.
+type Worker struct {
+	// ID names the worker among all workers: 1 to [MaxIDBytes] bytes of [A-Za-z0-9._-].
+	ID string `json:"id"`
+	// Incarnation is drawn at random by each process, so that a restarted worker is told from its predecessor. Of
+	// the same form as ID, or empty where the source of the record cannot know it (a static list, say).
+	Incarnation string `json:"incarnation"`
+	// Model is the name that clients ask for, 1 to [MaxModelBytes] printable bytes.
+	Model string `json:"model"`
+	Role  Role   `json:"role"`
+	// Engine is "vllm", "sglang", "trtllm" or "sim".
+	Engine string `json:"engine"`
+	// Address is the base URL, http or https, of host and port alone: http://10.0.0.7:8000.
+	Address string `json:"address"`
+
+	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it.
+	BlockSize int `json:"block_size"`
+	// TotalKVBlocks is the size of the KV cache of one rank, in blocks; 0 when unknown, which means no limit.
+	TotalKVBlocks int `json:"total_kv_blocks"`
+	// MaxNumSeqs is how many requests one rank runs at a time; 0 when unknown, which means no limit.
+	MaxNumSeqs int `json:"max_num_seqs"`
+	// MaxNumBatchedTokens is the token budget of one engine step; 0 when unknown.
+	MaxNumBatchedTokens int `json:"max_num_batched_tokens"`
+	// ContextLength is the longest prompt and answer together, in tokens; 0 when unknown.
+	ContextLength int `json:"context_length"`
+	// DataParallelRanks is the number of data-parallel ranks behind Address; 0 means 1. See [Worker.Ranks].
+	DataParallelRanks int `json:"data_parallel_ranks"`
+	// DeviceClass is free text, "h100" for example.
+	DeviceClass string `json:"device_class"`
+	// Topology says where the worker stands, as labels: {"rack": "r7"}.
+	Topology map[string]string `json:"topology,omitempty"`
+
+	// Transfer is the host:port of the KV side channel; empty when there is none.
+	Transfer string `json:"transfer_endpoint"`
+	// ModelInput is what the worker takes as a prompt: "tokens" (ids) or "text". Empty means "text".
+	ModelInput string `json:"model_input"`
+	// KVEvents is where the worker publishes its KV events: "nats" or "none". Empty means "none".
+	KVEvents string `json:"kv_events"`
+}
+
+// ParseWorker reads a registration record and validates it. It is strict about what it knows: one JSON object of
+// at most [MaxRecordBytes] bytes of UTF-8, no key twice, every field of the right type and in range. Keys that it
+// does not know are let pass, so that a newer worker can register at an older gateway.
+func ParseWorker(record []byte) (Worker, error) {
+	if len(record) > MaxRecordBytes {
+		return Worker{}, fmt.Errorf("worker record: %d bytes, the limit is %d", len(record), MaxRecordBytes)
+	}
+	if !utf8.Valid(record) {
+		return Worker{}, errors.New("worker record: not UTF-8")
+	}
+	if err := checkKeys(record); err != nil {
+		return Worker{}, err
+	}
+	var w Worker
+	if err := json.Unmarshal(record, &w); err != nil {
+		if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return Worker{}, &InvalidError{Worker: w.ID, Field: typ.Field, Problem: "cannot be a JSON " + typ.Value}
+		}
+		return Worker{}, fmt.Errorf("worker record: %w", err)
+	}
+	return w, w.Validate()
+}
+
+// Validate checks every field against the bounds that [Worker] gives. Its error is an [*InvalidError] that names
+// the first field that is wrong.
+func (w *Worker) Validate() error {
+	for _, check := range []struct {
+		field   string
+		problem string
+	}{
+		{"id", idProblem(w.ID)},
+		{"incarnation", unlessEmpty(w.Incarnation, idProblem)},
+		{"model", textProblem(w.Model, 1, MaxModelBytes)},
+		{"role", oneOf(string(w.Role), string(Prefill), string(Decode), string(Both))},
+		{"engine", oneOf(w.Engine, "vllm", "sglang", "trtllm", "sim")},
+		{"address", addressProblem(w.Address)},
+		{"block_size", countProblem(w.BlockSize, 1, MaxBlockSize)},
+		{"total_kv_blocks", countProblem(w.TotalKVBlocks, 0, MaxCount)},
+		{"max_num_seqs", countProblem(w.MaxNumSeqs, 0, MaxCount)},
+		{"max_num_batched_tokens", countProblem(w.MaxNumBatchedTokens, 0, MaxCount)},
+		{"context_length", countProblem(w.ContextLength, 0, MaxCount)},
+		{"data_parallel_ranks", countProblem(w.DataParallelRanks, 0, MaxRanks)},
+		{"device_class", textProblem(w.DeviceClass, 0, MaxIDBytes)},
+		{"topology", topologyProblem(w.Topology)},
+		{"transfer_endpoint", unlessEmpty(w.Transfer, hostPortProblem)},
+		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
+		{"kv_events", oneOf(w.KVEvents, "", "nats", "none")},
+	} {
+		if check.problem != "" {
+			return &InvalidError{Worker: w.ID, Field: check.field, Problem: check.problem}
+		}
+	}
+	return nil
+}
+
+// Ranks is the number of data-parallel ranks, at least 1. Ranks are numbered from 0.
+func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
+
+// Equal reports whether both records say the same.
+func (w *Worker) Equal(o *Worker) bool {
+	return reflect.DeepEqual(w, o)
+}
+
+// InvalidError is a registration record that breaks a rule. Field is the name in the record's JSON.
+type InvalidError struct {
+	Worker  string // the id, as far as it was read
+	Field   string
+	Problem string
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("worker %q: %s %s", e.Worker, e.Field, e.Problem)
+}

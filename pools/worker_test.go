@@ -1,0 +1,171 @@
+package pools
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestValidateNamesTheField(t *testing.T) {
+	labels := make(map[string]string)
+	for i := range MaxLabels + 1 {
+		labels[fmt.Sprint("label", i)] = "x"
+	}
+	for _, test := range []struct {
+		field string
+		spoil func(w *Worker)
+	}{
+		{"id", func(w *Worker) { w.ID = "" }},
+		{"id", func(w *Worker) { w.ID = strings.Repeat("a", MaxIDBytes+1) }},
+		{"id", func(w *Worker) { w.ID = "a/b" }},
+		{"id", func(w *Worker) { w.ID = "a b" }},
+		{"id", func(w *Worker) { w.ID = "ä" }},
+		{"incarnation", func(w *Worker) { w.Incarnation = "a\n" }},
+		{"model", func(w *Worker) { w.Model = "" }},
+		{"model", func(w *Worker) { w.Model = strings.Repeat("m", MaxModelBytes+1) }},
+		{"model", func(w *Worker) { w.Model = "a\x00b" }},
+		{"model", func(w *Worker) { w.Model = "a\xffb" }},
+		{"role", func(w *Worker) { w.Role = "" }},
+		{"role", func(w *Worker) { w.Role = "Prefill" }},
+		{"engine", func(w *Worker) { w.Engine = "" }},
+		{"engine", func(w *Worker) { w.Engine = "llama.cpp" }},
+		{"address", func(w *Worker) { w.Address = "" }},
+		{"address", func(w *Worker) { w.Address = "10.0.0.1:8000" }},
+		{"address", func(w *Worker) { w.Address = "ftp://10.0.0.1:8000" }},
+		{"address", func(w *Worker) { w.Address = "http://:8000" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:0" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:65536" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:8000/" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:8000?x=1" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:8000#x" }},
+		{"address", func(w *Worker) { w.Address = "http://user:word@10.0.0.1:8000" }},
+		{"address", func(w *Worker) { w.Address = "http://10.0.0.1:80\x0100" }},
+		{"block_size", func(w *Worker) { w.BlockSize = 0 }},
+		{"block_size", func(w *Worker) { w.BlockSize = -16 }},
+		{"block_size", func(w *Worker) { w.BlockSize = MaxBlockSize + 1 }},
+		{"total_kv_blocks", func(w *Worker) { w.TotalKVBlocks = -1 }},
+		{"total_kv_blocks", func(w *Worker) { w.TotalKVBlocks = MaxCount + 1 }},
+		{"max_num_seqs", func(w *Worker) { w.MaxNumSeqs = -1 }},
+		{"max_num_batched_tokens", func(w *Worker) { w.MaxNumBatchedTokens = -1 }},
+		{"context_length", func(w *Worker) { w.ContextLength = -1 }},
+		{"data_parallel_ranks", func(w *Worker) { w.DataParallelRanks = -1 }},
+		{"data_parallel_ranks", func(w *Worker) { w.DataParallelRanks = MaxRanks + 1 }},
+		{"device_class", func(w *Worker) { w.DeviceClass = "h\t100" }},
+		{"topology", func(w *Worker) { w.Topology = labels }},
+		{"topology", func(w *Worker) { w.Topology = map[string]string{"": "x"} }},
+		{"topology", func(w *Worker) { w.Topology = map[string]string{"rack": "\x1b[2J"} }},
+		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1" }},
+		{"transfer_endpoint", func(w *Worker) { w.Transfer = ":5600" }},
+		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1:http" }},
+		{"model_input", func(w *Worker) { w.ModelInput = "images" }},
+		{"kv_events", func(w *Worker) { w.KVEvents = "zmq" }},
+	} {
+		w := valid("p1")
+		test.spoil(&w)
+		err := w.Validate()
+		invalid, ok := errors.AsType[*InvalidError](err)
+		if !ok || invalid.Field != test.field {
+			t.Errorf("a bad %s gave %v", test.field, err)
+			continue
+		}
+		if invalid.Problem == "" || !strings.Contains(err.Error(), test.field+" ") {
+			t.Errorf("the error does not say what is wrong with %s: %v", test.field, err)
+		}
+	}
+}
+
+func TestValidateTakesTheBounds(t *testing.T) {
+	for name, set := range map[string]func(w *Worker){
+		"plain":               func(*Worker) {},
+		"longest id":          func(w *Worker) { w.ID = strings.Repeat("Z", MaxIDBytes) },
+		"every id byte":       func(w *Worker) { w.ID = "AZaz09._-" },
+		"no incarnation":      func(w *Worker) { w.Incarnation = "" },
+		"model with a slash":  func(w *Worker) { w.Model = "Qwen/Qwen3-32B" },
+		"https without port":  func(w *Worker) { w.Address = "https://worker.example" },
+		"IPv6":                func(w *Worker) { w.Address, w.Transfer = "http://[::1]:8000", "[::1]:5600" },
+		"smallest block size": func(w *Worker) { w.BlockSize = 1 },
+		"largest block size":  func(w *Worker) { w.BlockSize = MaxBlockSize },
+		"largest cache":       func(w *Worker) { w.TotalKVBlocks = MaxCount },
+		"labels":              func(w *Worker) { w.Topology = map[string]string{"rack": "r7", "zone": ""} },
+		"tokens and events":   func(w *Worker) { w.ModelInput, w.KVEvents = "tokens", "nats" },
+	} {
+		w := valid("p1")
+		set(&w)
+		if err := w.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestParseWorker(t *testing.T) {
+	want := valid("p1")
+	want.TotalKVBlocks, want.DataParallelRanks, want.Topology = 41937, 2, map[string]string{"rack": "r7"}
+	record, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseWorker(record)
+	if err != nil || !got.Equal(&want) {
+		t.Errorf("a record read back is %+v, %v; want %+v", got, err, want)
+	}
+	newer := append([]byte(`{"warp_drive":{"on":[1,2]},`), record[1:]...)
+	if got, err = ParseWorker(newer); err != nil || !got.Equal(&want) {
+		t.Errorf("a record with a field of a newer version is %+v, %v; want %+v", got, err, want)
+	}
+
+	const rest = `"model":"m","role":"both","engine":"vllm","address":"http://h:1"`
+	for _, test := range []struct{ record, want string }{
+		{``, "not one JSON object"},
+		{`null`, "not one JSON object"},
+		{`[]`, "not one JSON object"},
+		{`"worker"`, "not one JSON object"},
+		{`{"id":"a",` + rest + `,"block_size":16}{}`, "not one JSON object"},
+		{`{"id":"a",` + rest + `,"block_size":16`, "not one JSON object"},
+		{`{"id":"a",` + rest + `,"block_size":"16"}`, "block_size cannot be a JSON string"},
+		{`{"id":"a",` + rest + `,"block_size":1.5}`, "block_size cannot be a JSON number"},
+		{`{"id":"a",` + rest + `,"block_size":1e30}`, "block_size cannot be a JSON number"},
+		{`{"id":7,` + rest + `,"block_size":16}`, "id cannot be a JSON number"},
+		{`{"id":"a",` + rest + `,"block_size":16,"topology":["r7"]}`, "topology cannot be a JSON array"},
+		{`{"id":"a","id":"b",` + rest + `,"block_size":16}`, "id is there twice"},
+		{`{"id":"a","ID":"b",` + rest + `,"block_size":16}`, "id is there twice"},
+		{`{"id":"a","\u0069d":"b",` + rest + `,"block_size":16}`, "id is there twice"},
+		{`{"id":"a",` + rest + `}`, "block_size must be 1 to 4096"},
+		{"{\"id\":\"a\xff\"," + rest + `,"block_size":16}`, "not UTF-8"},
+		{`{"id":"a` + strings.Repeat(" ", MaxRecordBytes) + `"}`, "the limit is 65536"},
+	} {
+		if _, err := ParseWorker([]byte(test.record)); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%.80s: got %v, want %q", test.record, err, test.want)
+		}
+	}
+}
+
+func FuzzParseWorker(f *testing.F) {
+	record, _ := json.Marshal(valid("p1"))
+	f.Add(record)
+	f.Add([]byte(`{"id":"a","model":"m","topology":{"a":"b"}}`))
+	f.Add([]byte(`{"id":{"id":[]}}`))
+	f.Fuzz(func(t *testing.T, record []byte) {
+		w, err := ParseWorker(record)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ParseWorker(again); err != nil || got.ID != w.ID || got.BlockSize != w.BlockSize {
+			t.Errorf("%s was taken, what came of it (%s) is %+v, %v", record, again, got, err)
+		}
+	})
+}
+
+func TestRanks(t *testing.T) {
+	for ranks, want := range map[int]int{0: 1, 1: 1, 8: 8} {
+		w := Worker{DataParallelRanks: ranks}
+		if got := w.Ranks(); got != want {
+			t.Errorf("%d registered: %d ranks, want %d", ranks, got, want)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package prefill
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTimeoutFollowsTheObservedRate(t *testing.T) {
+	var r rate
+	if got := r.timeoutFor(1 << 20); got != 30*time.Second {
+		t.Errorf("unknown rate: %v, want 30s", got)
+	}
+	for range 50 {
+		r.observe(20_000, time.Second)
+	}
+	if got := r.perSecond(); got < 19_999 || got > 20_001 {
+		t.Errorf("rate %v, want 20,000 tokens/s", got)
+	}
+	for _, c := range []struct {
+		tokens int
+		want   time.Duration
+	}{
+		{1_000, 30 * time.Second},
+		{120_000, 30 * time.Second},
+		{240_000, 60 * time.Second},
+		{2_000_000, 500 * time.Second},
+	} {
+		if got := r.timeoutFor(c.tokens).Round(time.Millisecond); got != c.want {
+			t.Errorf("%d tokens: %v, want %v", c.tokens, got, c.want)
+		}
+	}
+}
+
+// A long prompt must outweigh a crowd of short ones, whose time is overhead.
+func TestRateWeighsByLength(t *testing.T) {
+	var r rate
+	r.observe(100_000, 5*time.Second)
+	for range 3 {
+		r.observe(16, 15*time.Millisecond)
+	}
+	if got := r.perSecond(); got < 19_000 {
+		t.Errorf("rate fell to %.0f tokens/s", got)
+	}
+	r.observe(0, time.Second)
+	r.observe(5, 0)
+	if got := r.perSecond(); got < 19_000 {
+		t.Errorf("an answer without tokens or time moved the rate to %.0f", got)
+	}
+}

@@ -1,0 +1,158 @@
+// Package prefill is the prefill leg: it holds the KV routers that choose a
+// worker for its cached prefix, makes the call and brings back what the worker
+// answered, hand-off metadata included. What that metadata says is the
+// connector's to read.
+package prefill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// Config is what the prefill leg can be told.
+type Config struct {
+	// Timeout is how long a worker may take to answer (--prefill-timeout). 0
+	// means automatic: the greater of 30 s and five times the prediction,
+	// which is the uncached tokens booked on the worker over its observed
+	// prefill rate; 30 s until a rate was observed.
+	Timeout time.Duration
+}
+
+// Validate names the setting that is wrong.
+func (c Config) Validate() error {
+	if c.Timeout < 0 {
+		return fmt.Errorf("prefill-timeout: %v is negative", c.Timeout)
+	}
+	return nil
+}
+
+// Room is the prefill leg of every model. It is safe for concurrent use.
+type Room struct {
+	cfg       Config
+	roster    *pools.Roster
+	routers   *router.Set
+	transport upstream.Transport
+
+	mu    sync.Mutex
+	rates map[string]*rate // by worker id
+}
+
+// New makes the room. routers gives each model's prefill pool its own router.
+func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
+	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, rates: map[string]*rate{}}
+}
+
+// Pool is the model's prefill pool as it is now.
+func (r *Room) Pool(model string) *pools.Pool { return r.roster.Snapshot(model, pools.Prefill) }
+
+// Router is the model's prefill router.
+func (r *Room) Router(model string) *router.Router { return r.routers.For(model, pools.Prefill) }
+
+// Answer is what a prefill worker said.
+type Answer struct {
+	// Body is the whole JSON answer.
+	Body []byte
+	// Took is the time from the call to the whole answer.
+	Took time.Duration
+}
+
+// maxAnswerBytes bounds a prefill answer: one token of text and the hand-off
+// metadata, whose block ids are a few bytes a block.
+const maxAnswerBytes = 8 << 20
+
+// Run calls the worker that lease holds and reads its whole answer. On failure
+// the error says what went wrong by name; the lease stays the caller's.
+func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (Answer, *fault.Error) {
+	worker := lease.Worker
+	booked := lease.BacklogTokens
+	limit := r.timeout(worker.ID, booked)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fault.ErrTimeout)
+	defer cancel()
+	start := time.Now()
+	stream, err := r.transport.Call(ctx, leg)
+	if err != nil {
+		return Answer{}, r.failed(worker, err)
+	}
+	defer stream.Close()
+	body, err := io.ReadAll(io.LimitReader(stream, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return Answer{}, r.failed(worker, err)
+	case len(body) > maxAnswerBytes:
+		return Answer{}, fault.New(fault.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
+	case fault.Classify(nil, stream.Status()) != fault.None:
+		e := fault.New(fault.Prefill, worker.ID, nil, stream.Status())
+		e.Detail = body
+		return Answer{}, e
+	}
+	took := time.Since(start)
+	r.observe(worker.ID, booked, took)
+	return Answer{Body: body, Took: took}, nil
+}
+
+// Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
+func (r *Room) Rate(worker string) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.rates[worker]; known != nil {
+		return known.perSecond()
+	}
+	return 0
+}
+
+// Forget drops what is known of workers that are no longer in the roster.
+func (r *Room) Forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.rates {
+		if _, known := r.roster.Lookup(id); !known {
+			delete(r.rates, id)
+		}
+	}
+}
+
+func (r *Room) timeout(worker string, bookedTokens int) time.Duration {
+	if r.cfg.Timeout > 0 {
+		return r.cfg.Timeout
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.rates[worker]; known != nil {
+		return known.timeoutFor(bookedTokens)
+	}
+	return minTimeout
+}
+
+func (r *Room) observe(worker string, bookedTokens int, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.rates[worker]
+	if known == nil {
+		known = &rate{}
+		r.rates[worker] = known
+	}
+	known.observe(bookedTokens, took)
+}
+
+// failed names a failed call and takes a worker that refused the connection
+// out of the choice.
+func (r *Room) failed(worker *pools.Worker, err error) *fault.Error {
+	var up *upstream.Error
+	if errors.As(err, &up) {
+		err = up
+	}
+	e := fault.New(fault.Prefill, worker.ID, err, 0)
+	if e.Class == fault.Refused {
+		r.roster.ReportDown(worker.ID, worker.Incarnation)
+	}
+	return e
+}

@@ -1,0 +1,293 @@
+package queue
+
+import (
+	"container/heap"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Core decides who is next, who is refused and who has waited too long. It has no clock: every call that needs one
+// takes now, which must not run backwards. It is not safe for concurrent use; see [Queue].
+//
+// A drain asks ticket after ticket whether there is room for it and stops at the first that has to wait: nobody
+// overtakes (DESIGN.md). It is [Core.Drain], or, where asking must happen elsewhere, [Core.Next] and [Core.Settle]
+// for each and [Core.Stop] at the end. A drain is due after a push, and after a cancel or an expiry too: who was
+// first may have been in the way of a smaller one.
+type Core struct {
+	cfg   Config
+	order Order
+	ended func(t *Ticket, err error)
+
+	line     line
+	oldest   *Ticket // by time of push; since all may wait equally long, by deadline as well
+	newest   *Ticket
+	fresh    *Ticket // the oldest that is not kept; all newer ones are not either
+	sequence uint64
+	draining bool
+
+	kept      int   // tickets that count against Config.Limit
+	keptBytes int64 // their bodies, against Config.Bytes
+	stats     Stats
+	rate      rate
+}
+
+// Stats is what a queue has to say of itself.
+type Stats struct {
+	Waiting               int     // requests
+	WaitingBytes          int64   // their bodies
+	WaitingTokens         int64   // their prompts
+	WaitingUncachedTokens int64   // the part of those that has to be computed
+	GrantedPerSecond      float64 // while somebody waits, faded; 0 when nobody ever did
+
+	GrantedTotal   uint64
+	FailedTotal    uint64 // ended by an error of their reserve func
+	RefusedTotal   uint64 // because the queue was full
+	ExpiredTotal   uint64
+	CancelledTotal uint64 // the caller left, or the queue was closed
+}
+
+// NewCore returns an empty queue. cfg must be valid, and epoch about now (see [Register]). ended is called, from
+// within the call that brought it about, once for every ticket that leaves the queue other than by [Core.Cancel]:
+// with nil when it was granted, else with ErrExpired, a [*FullError] or what reserve answered.
+func NewCore(cfg Config, epoch time.Time, ended func(t *Ticket, err error)) (*Core, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	order, err := NewOrder(cfg.Policy, epoch)
+	if err != nil {
+		return nil, err
+	}
+	return &Core{cfg: cfg, order: order, ended: ended}, nil
+}
+
+// Push puts t in the queue. It refuses with a [*FullError] when those that were told to wait use up a limit. While
+// nobody was, and in the midst of a drain, it takes t in without a look at the limits: whether t has to wait at
+// all comes out when the drain ends, and t is refused then if it must.
+func (c *Core) Push(t *Ticket, now time.Time) error {
+	if t.Arrival.IsZero() {
+		t.Arrival = now
+	}
+	t.place, t.kept, t.older, t.newer = unqueued, false, nil, nil
+	if limit := c.met(t); limit != "" && c.kept > 0 && !c.draining {
+		c.stats.RefusedTotal++
+		return c.full(limit, now)
+	}
+	c.sequence++
+	t.sequence, t.pushed, t.key = c.sequence, now, c.order.Key(t.Item, now)
+	heap.Push(&c.line, t)
+	c.link(t)
+	return nil
+}
+
+// Drain grants from the front until a ticket has to wait. reserve is called for one ticket at a time and answers
+// nil (granted), ErrWait or an error that ends the ticket; it must not call the Core. Drain returns how many were
+// granted.
+func (c *Core) Drain(now time.Time, reserve func(t *Ticket) error) (granted int) {
+	for t := c.Next(now); t != nil; t = c.Next(now) {
+		err := reserve(t)
+		if errors.Is(err, ErrWait) {
+			break
+		}
+		if c.Settle(t, err, now); err == nil {
+			granted++
+		}
+	}
+	c.Stop(now)
+	return granted
+}
+
+// Next is the ticket to ask, or nil when nobody waits. It begins a drain, or goes on with it. The ticket stays in
+// the queue until it is settled. Those that have waited too long are not asked any more.
+func (c *Core) Next(now time.Time) *Ticket {
+	c.Expire(now)
+	if !c.draining && c.order.Ages() {
+		for _, t := range c.line {
+			t.key = c.order.Key(t.Item, now)
+		}
+		heap.Init(&c.line)
+	}
+	c.draining = true
+	if len(c.line) == 0 {
+		return nil
+	}
+	return c.line[0]
+}
+
+// Settle takes t out with what its reserve func answered, nil or an error that is not ErrWait. It reports false,
+// and does nothing, when t has left the queue while it was asked: what was booked for it is the caller's to release.
+func (c *Core) Settle(t *Ticket, err error, now time.Time) bool {
+	if !c.Queued(t) {
+		return false
+	}
+	if err != nil {
+		c.stats.FailedTotal++
+	} else {
+		c.stats.GrantedTotal++
+		c.rate.grant(now)
+	}
+	c.end(t, err, now)
+	return true
+}
+
+// Stop ends a drain. Who came while it went on, and now turns out to have to wait, is kept as far as the limits
+// allow, in the order in which they came; the others are refused.
+func (c *Core) Stop(now time.Time) {
+	c.draining = false
+	for t := c.fresh; t != nil; t = c.fresh {
+		if limit := c.met(t); limit != "" {
+			c.stats.RefusedTotal++
+			c.end(t, c.full(limit, now), now)
+			continue
+		}
+		t.kept = true
+		c.kept++
+		c.keptBytes += t.Bytes
+		c.fresh = t.newer
+	}
+	if len(c.line) > 0 {
+		c.rate.backlog(true, now)
+	}
+}
+
+// Cancel takes t out of the queue, because its caller leaves. It reports false when t is not in it. Its place is
+// free at once.
+func (c *Core) Cancel(t *Ticket, now time.Time) bool {
+	if !c.Queued(t) {
+		return false
+	}
+	c.stats.CancelledTotal++
+	c.remove(t, now)
+	return true
+}
+
+// Expire ends all that have waited for Config.Timeout.
+func (c *Core) Expire(now time.Time) {
+	for t := c.oldest; t != nil && !now.Before(c.Deadline(t)); t = c.oldest {
+		c.stats.ExpiredTotal++
+		c.end(t, ErrExpired, now)
+	}
+}
+
+// End ends all with err.
+func (c *Core) End(err error, now time.Time) {
+	for t := c.oldest; t != nil; t = c.oldest {
+		c.stats.CancelledTotal++
+		c.end(t, err, now)
+	}
+}
+
+// NextWake is when [Core.Expire] has something to do next; zero when nobody waits.
+func (c *Core) NextWake() time.Time {
+	if c.oldest == nil {
+		return time.Time{}
+	}
+	return c.Deadline(c.oldest)
+}
+
+// Deadline is when t, which is or was in the queue, expires.
+func (c *Core) Deadline(t *Ticket) time.Time { return t.pushed.Add(c.cfg.Timeout) }
+
+// Queued reports whether t, once pushed, is still in the queue.
+func (c *Core) Queued(t *Ticket) bool { return t.place != unqueued }
+
+// First reports whether t is the next one.
+func (c *Core) First(t *Ticket) bool { return t.place == 0 }
+
+// Len is how many are in the queue.
+func (c *Core) Len() int { return len(c.line) }
+
+// Waiting is all tickets in the queue, the next one first. It sorts a copy, for whoever looks in.
+func (c *Core) Waiting() []*Ticket {
+	return slices.SortedFunc(slices.Values(c.line), func(a, b *Ticket) int {
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Stats is the present state and the totals.
+func (c *Core) Stats(now time.Time) Stats {
+	s := c.stats
+	s.Waiting = len(c.line)
+	s.GrantedPerSecond = c.rate.perSecond(now)
+	return s
+}
+
+// RetryAfter is when a request that is refused now should come again: those that wait over the observed drain
+// rate, in whole seconds from 1 to 60. The rate is that of the last ten seconds or so in which somebody waited.
+// Where nothing was granted yet, it is as long again as they have waited in vain.
+func (c *Core) RetryAfter(now time.Time) time.Duration { return c.rate.retryAfter(c.kept, now) }
+
+// met is the limit that keeping t would go over, or "".
+func (c *Core) met(t *Ticket) string {
+	switch {
+	case t.Retry:
+		return ""
+	case c.kept >= c.cfg.Limit:
+		return "queue-limit"
+	case t.Bytes > c.cfg.Bytes-c.keptBytes:
+		return "queue-bytes"
+	}
+	return ""
+}
+
+func (c *Core) full(limit string, now time.Time) error {
+	return &FullError{RetryAfter: c.RetryAfter(now), Limit: limit}
+}
+
+func (c *Core) end(t *Ticket, err error, now time.Time) {
+	c.remove(t, now)
+	c.ended(t, err)
+}
+
+func (c *Core) remove(t *Ticket, now time.Time) {
+	heap.Remove(&c.line, t.place)
+	c.unlink(t)
+	if len(c.line) == 0 {
+		c.rate.backlog(false, now)
+	}
+	if t.kept {
+		c.kept--
+		c.keptBytes -= t.Bytes
+	}
+}
+
+// link makes t the newest.
+func (c *Core) link(t *Ticket) {
+	if t.older = c.newest; t.older != nil {
+		t.older.newer = t
+	} else {
+		c.oldest = t
+	}
+	c.newest = t
+	if c.fresh == nil {
+		c.fresh = t
+	}
+	c.stats.add(t, 1)
+}
+
+func (c *Core) unlink(t *Ticket) {
+	if c.fresh == t {
+		c.fresh = t.newer
+	}
+	if t.older != nil {
+		t.older.newer = t.newer
+	} else {
+		c.oldest = t.newer
+	}
+	if t.newer != nil {
+		t.newer.older = t.older
+	} else {
+		c.newest = t.older
+	}
+	t.older, t.newer = nil, nil
+	c.stats.add(t, -1)
+}
+
+func (s *Stats) add(t *Ticket, sign int64) {
+	s.WaitingBytes += sign * t.Bytes
+	s.WaitingTokens += sign * int64(t.ISL)
+	s.WaitingUncachedTokens += sign * int64(t.Uncached)
+}

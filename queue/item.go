@@ -1,0 +1,89 @@
+package queue
+
+import "time"
+
+// Item is what the queue knows of a request.
+type Item struct {
+	// ID names the request in scripts and logs; the queue gives it no meaning.
+	ID string
+	// Priority is the client's; below 0, and not a number, count as 0. What a point is worth is the order's.
+	Priority float64
+	// Strict is the client's strict priority: a higher one goes before any lower, whatever the order says.
+	Strict uint32
+	// ISL is the prompt's length in tokens; Uncached is the part of it that no eligible worker has cached: ISL less
+	// the best overlap over all of them. Both are of the moment of arrival.
+	ISL, Uncached int
+	// Bytes is what the request's body weighs while it waits.
+	Bytes int64
+	// Arrival is when the request came to the gateway; the zero time means when it is pushed.
+	Arrival time.Time
+	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused
+	// for a full queue, for it holds its place already.
+	Retry bool
+}
+
+// points is the priority that counts.
+func (it *Item) points() float64 {
+	if it.Priority > 0 {
+		return it.Priority
+	}
+	return 0
+}
+
+// Ticket is a place in the queue. Its memory is the caller's, who sets Item and Value and pushes it; until it has
+// left the queue it must not be changed or pushed again.
+type Ticket struct {
+	Item
+	Value any // the caller's own
+
+	key      float64 // the order's, lowest first
+	sequence uint64
+	place    int // in the heap, from 0; unqueued when it is in no queue
+	pushed   time.Time
+	kept     bool // counted against the limits: a drain has ended since it was pushed
+
+	older, newer *Ticket // by time of push
+}
+
+const unqueued = -1
+
+// before is the order of the queue: retries, then strict priority, then the order's key, then arrival.
+func (t *Ticket) before(o *Ticket) bool {
+	switch {
+	case t.Retry != o.Retry:
+		return t.Retry
+	case t.Strict != o.Strict:
+		return t.Strict > o.Strict
+	case t.key != o.key:
+		return t.key < o.key
+	case !t.Arrival.Equal(o.Arrival):
+		return t.Arrival.Before(o.Arrival)
+	}
+	return t.sequence < o.sequence
+}
+
+// line is the heap of waiting tickets, the next one first. It implements heap.Interface.
+type line []*Ticket
+
+func (l line) Len() int           { return len(l) }
+func (l line) Less(i, j int) bool { return l[i].before(l[j]) }
+
+func (l line) Swap(i, j int) {
+	l[i], l[j] = l[j], l[i]
+	l[i].place, l[j].place = i, j
+}
+
+func (l *line) Push(x any) {
+	t := x.(*Ticket)
+	t.place = len(*l)
+	*l = append(*l, t)
+}
+
+func (l *line) Pop() any {
+	last := len(*l) - 1
+	t := (*l)[last]
+	(*l)[last] = nil
+	*l = (*l)[:last]
+	t.place = unqueued
+	return t
+}

@@ -1,0 +1,310 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxTurns is how many tickets of others a caller asks in one drain before the next in line goes on with it.
+	// A stream that wakes the queue at its first token stands still meanwhile, for some 10 µs a ticket; each
+	// hand-over costs a goroutine's wake-up.
+	maxTurns = 16
+	// maxSpare is how many waiters are kept for their memory.
+	maxSpare = 1024
+)
+
+// Held is what a granted request holds. Release gives it back; whoever gets it out of [Queue.Admit] calls it.
+type Held interface{ Release() }
+
+// PanicError is what [Queue.Admit] panics with when its reserve func did, in whichever goroutine that was.
+type PanicError struct {
+	Value any
+	Stack []byte // of the goroutine in which reserve ran
+}
+
+func (e *PanicError) Error() string { return "queue: a reserve func panicked" }
+
+// Queue is where requests wait. It is safe for concurrent use, and has no goroutine of its own: callers wait in
+// theirs, and whoever changes something drains. One at a time does; the others leave word.
+type Queue struct {
+	onWait  func(time.Duration)
+	pending atomic.Int64 // callers in Admit; with none, Wake has nothing to do
+
+	mu       sync.Mutex // guards all below; nothing that is handed in is called under it
+	core     *Core
+	draining bool // someone drains, or was told to go on with it (waiter.drive)
+	again    bool // something changed since the last ticket was asked
+	closed   bool
+	spare    []*waiter
+}
+
+// waiter is a caller in Admit. Queue.mu guards it.
+type waiter struct {
+	ticket  Ticket
+	reserve func(now time.Time) (Held, error)
+
+	asked  bool // reserve runs at this moment
+	done   bool // the ticket has ended, with held or err
+	drive  bool // the drain is this caller's to go on with
+	parked bool // its goroutine waits for wake
+	held   Held
+	err    error
+	waited time.Duration
+
+	wake  chan struct{} // holds at most one; nil until the first wait
+	timer *time.Timer
+}
+
+// New returns an empty queue, or the error of [Config.Validate].
+func New(cfg Config) (*Queue, error) {
+	q := new(Queue)
+	core, err := NewCore(cfg, time.Now(), func(t *Ticket, err error) {
+		w := t.Value.(*waiter)
+		w.done, w.err = true, err
+		w.rouse()
+	})
+	q.core = core
+	return q, err
+}
+
+// OnWait has f called with how long each granted request waited, by the goroutine of that request. It is to be set
+// before the first Admit.
+func (q *Queue) OnWait(f func(time.Duration)) { q.onWait = f }
+
+// Admit waits until it is it's turn and reserve has booked what it needs, and returns the booking. Otherwise it
+// returns a [*FullError], ErrExpired, ErrClosed, the context's cause, or the error with which reserve ended the
+// request. When it returns, the request is out of the queue, and what was booked for a caller that leaves is, or is
+// about to be, released.
+//
+// reserve may be called any number of times and in another caller's goroutine, but never by two at once, never
+// with a lock of the queue held, and seldom once more after the caller left. It answers an error that is ErrWait to
+// stay in the queue. It must be quick and must not wait; and it must not call [Queue.Wake], not by way of releasing
+// what it booked in vain either, for it would be asked again at once, without end.
+func (q *Queue) Admit(ctx context.Context, it Item, reserve func(now time.Time) (Held, error)) (Held, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	q.pending.Add(1)
+	held, waited, err := q.admit(ctx, it, reserve)
+	q.pending.Add(-1)
+	if thrown, ok := err.(*PanicError); ok {
+		panic(thrown)
+	}
+	if err == nil && q.onWait != nil {
+		q.onWait(waited)
+	}
+	return held, err
+}
+
+// Wake has the queue look again whether there is room: after a first token, a release, or a change of a worker.
+// It is an atomic load when nobody waits, and may drain in the caller's goroutine otherwise.
+func (q *Queue) Wake() {
+	if q.pending.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.core.Len() > 0 {
+		q.drain()
+	}
+}
+
+// Close ends every waiting request, and all that come later, with ErrClosed.
+func (q *Queue) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.core.End(ErrClosed, time.Now())
+}
+
+// Stats is the present state and the totals.
+func (q *Queue) Stats() Stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.core.Stats(time.Now())
+}
+
+func (q *Queue) admit(ctx context.Context, it Item, reserve func(time.Time) (Held, error)) (Held, time.Duration, error) {
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return nil, 0, ErrClosed
+	}
+	w := q.borrow()
+	w.ticket.Item, w.reserve = it, reserve
+	if err := q.core.Push(&w.ticket, time.Now()); err != nil {
+		q.giveBack(w)
+		q.mu.Unlock()
+		return nil, 0, err
+	}
+	q.drain() // usually grants w on the spot
+	var left error
+	for !w.done && left == nil {
+		left = q.wait(ctx, w)
+		if w.drive {
+			q.goOn(w)
+		}
+	}
+	if !w.done {
+		q.leave(w, left)
+	}
+	if w.drive { // came between the end of its wait and here
+		q.goOn(w)
+	}
+	held, waited, err := w.held, w.waited, w.err
+	q.giveBack(w)
+	q.mu.Unlock()
+
+	if left != nil && held != nil { // granted as it left: as if it had not been
+		held.Release()
+		q.Wake()
+		return nil, 0, left
+	}
+	return held, waited, err
+}
+
+// wait parks the caller until there is news for w, and returns nil, or until it leaves, and returns why.
+func (q *Queue) wait(ctx context.Context, w *waiter) error {
+	if w.wake == nil {
+		w.wake = make(chan struct{}, 1)
+		w.timer = time.NewTimer(time.Until(q.core.Deadline(&w.ticket)))
+	} else {
+		w.timer.Reset(time.Until(q.core.Deadline(&w.ticket)))
+	}
+	w.parked = true
+	q.mu.Unlock()
+	var left error
+	select {
+	case <-w.wake:
+	case <-ctx.Done():
+		left = context.Cause(ctx)
+	case <-w.timer.C:
+		left = ErrExpired
+	}
+	w.timer.Stop()
+	q.mu.Lock()
+	w.parked = false
+	return left
+}
+
+// leave takes w out because its caller goes. If it was the next one, the one behind it may need less.
+func (q *Queue) leave(w *waiter, why error) {
+	now := time.Now()
+	next := q.core.First(&w.ticket)
+	if errors.Is(why, ErrExpired) {
+		q.core.Expire(now)
+	} else {
+		q.core.Cancel(&w.ticket, now)
+	}
+	w.done, w.err = true, why
+	if next && q.core.Len() > 0 {
+		q.drain()
+	}
+}
+
+// drain asks whoever is next, unless someone does already, who then looks once more. It is called, and returns,
+// with q.mu locked.
+func (q *Queue) drain() {
+	q.again = true
+	if !q.draining {
+		q.draining = true
+		q.run(nil)
+	}
+}
+
+// goOn goes on with the drain that was handed to w.
+func (q *Queue) goOn(w *waiter) {
+	w.drive = false
+	q.run(w)
+}
+
+// run is the drain of whoever has set q.draining, or was handed it: me, if it was. It unlocks q.mu while it asks.
+func (q *Queue) run(me *waiter) {
+	for turns := 0; ; turns++ {
+		now := time.Now()
+		t := q.core.Next(now)
+		if t == nil {
+			break
+		}
+		w := t.Value.(*waiter)
+		if turns >= maxTurns && w != me {
+			w.drive = true
+			w.rouse()
+			return
+		}
+		q.again = false // what changed until here, the ticket will see
+		w.asked = true
+		q.mu.Unlock()
+		held, err := w.ask(now)
+		q.mu.Lock()
+		w.asked = false
+
+		if errors.Is(err, ErrWait) {
+			if q.again || !q.core.Queued(t) {
+				continue
+			}
+			break
+		}
+		w.held, w.waited = held, now.Sub(t.pushed)
+		if !q.core.Settle(t, err, now) && held != nil {
+			q.mu.Unlock()
+			held.Release() // its caller left while it was asked
+			q.mu.Lock()
+		}
+	}
+	q.core.Stop(time.Now())
+	q.draining = false
+}
+
+// borrow is a waiter that nobody uses.
+func (q *Queue) borrow() *waiter {
+	last := len(q.spare) - 1
+	if last < 0 {
+		w := new(waiter)
+		w.ticket.Value = w
+		return w
+	}
+	w := q.spare[last]
+	q.spare = q.spare[:last]
+	return w
+}
+
+// giveBack keeps w for the next caller, without what it was used for. One that is being asked is not kept: the
+// drain that asks it still holds it.
+func (q *Queue) giveBack(w *waiter) {
+	if w.asked || len(q.spare) >= maxSpare {
+		return
+	}
+	select {
+	case <-w.wake:
+	default:
+	}
+	*w = waiter{ticket: Ticket{Value: w}, wake: w.wake, timer: w.timer}
+	q.spare = append(q.spare, w)
+}
+
+// rouse wakes w's goroutine, if it waits.
+func (w *waiter) rouse() {
+	if w.parked {
+		w.parked = false
+		w.wake <- struct{}{}
+	}
+}
+
+// ask calls reserve. A panic ends the request and not the drain, which may be another's; Admit raises it again.
+func (w *waiter) ask(now time.Time) (held Held, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			held, err = nil, &PanicError{Value: recover(), Stack: debug.Stack()}
+		}
+	}()
+	held, err = w.reserve(now)
+	returned = true
+	return held, err
+}

@@ -1,0 +1,70 @@
+package queue
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// rateMemory is how much backlogged time the drain rate remembers: what is older counts for less than a third.
+	rateMemory = 10 * time.Second
+	// rateLeast is the least backlogged time that a rate is divided by, for two grants a microsecond apart say
+	// nothing of a second.
+	rateLeast = 100 * time.Millisecond
+
+	leastRetryAfter = time.Second
+	mostRetryAfter  = 60 * time.Second
+)
+
+// rate is how fast the queue drains: grants per second of the time in which somebody waited. Idle time and grants
+// without a wait tell of the demand, not of what the workers can take, so neither counts. Both sums fade
+// exponentially with backlogged time, so that a stall shows as a falling rate and a quiet night as nothing at all.
+type rate struct {
+	grants  float64   // faded
+	seconds float64   // faded, backlogged
+	since   time.Time // backlogged since the sums were last brought up to date; zero: nobody waits
+}
+
+// backlog says whether somebody waits from now on.
+func (r *rate) backlog(waiting bool, now time.Time) {
+	r.fade(now)
+	r.since = time.Time{}
+	if waiting {
+		r.since = now
+	}
+}
+
+// grant counts a grant.
+func (r *rate) grant(now time.Time) {
+	if r.fade(now); !r.since.IsZero() {
+		r.grants++
+	}
+}
+
+// perSecond is the rate at now; 0 when nothing was granted from a backlog.
+func (r *rate) perSecond(now time.Time) float64 {
+	r.fade(now)
+	return r.grants / max(r.seconds, rateLeast.Seconds())
+}
+
+// retryAfter is how long so many take to be granted, in whole seconds from 1 to 60. When nothing was ever granted
+// from a backlog, it is as long again as they have waited in vain.
+func (r *rate) retryAfter(waiting int, now time.Time) time.Duration {
+	perSecond := r.perSecond(now)
+	seconds := r.seconds
+	if perSecond > 0 {
+		seconds = float64(waiting) / perSecond
+	}
+	seconds = math.Ceil(min(seconds, mostRetryAfter.Seconds()))
+	return max(leastRetryAfter, time.Duration(seconds)*time.Second)
+}
+
+func (r *rate) fade(now time.Time) {
+	if r.since.IsZero() || !now.After(r.since) {
+		return
+	}
+	left := math.Exp(-now.Sub(r.since).Seconds() / rateMemory.Seconds())
+	r.grants *= left
+	r.seconds = r.seconds*left + rateMemory.Seconds()*(1-left)
+	r.since = now
+}

@@ -1,0 +1,101 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// choice is the working memory of one choice. It is used again for others.
+type choice struct {
+	view *view
+	seen *index.Matches // own, unseen, or that of the choice it was made beside
+	own  index.Matches
+	ws   []Candidate
+	why  Why
+	pair PairWhy // of a pair, in the choice of its first leg
+	pcg  rand.PCG
+	rng  *rand.Rand // over pcg
+}
+
+// unseen is what a router that looks nothing up has seen.
+var unseen index.Matches
+
+// begin does what needs no lock: it sees the pool and matches the prompt.
+func (r *Router) begin(p *pools.Pool, req *Request) *choice {
+	c := r.prepare(p, req)
+	if r.blind {
+		c.seen = &unseen
+		return c
+	}
+	r.idx.Match(req.Hashes, c.seen)
+	return c
+}
+
+// beginBeside is begin for the second leg of a pair. It does not look the prompt
+// up again where the first leg's router did, in the same index.
+func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request) *choice {
+	if r.blind || router.blind || r.idx != router.idx {
+		return r.begin(p, req)
+	}
+	c := r.prepare(p, req)
+	c.seen = first.seen
+	return c
+}
+
+// prepare readies a choice for req in p.
+func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
+	c := r.choices.Get().(*choice)
+	c.view = r.see(p)
+	c.seen = &c.own
+	c.ws = c.ws[:0]
+	c.why = Why{
+		Policy:  r.cfg.Mode,
+		Explain: req.Explain || r.log.Enabled(context.Background(), slog.LevelDebug),
+		Terms:   c.why.Terms[:0],
+	}
+	req.BlockSize = c.view.blockSize
+	req.ISL = max(0, req.ISL)
+	return c
+}
+
+// end gives a choice back.
+func (r *Router) end(c *choice) {
+	clear(c.ws) // lets go of workers that have gone
+	c.view, c.seen = nil, nil
+	r.choices.Put(c)
+}
+
+// shuffle makes the choice's randomness that of the pool, request and attempt.
+func (c *choice) shuffle(req *Request) {
+	c.pcg.Seed(xxh3.HashStringSeed(req.ID, c.view.seed), uint64(req.Attempt))
+}
+
+// settle records that candidate i was chosen.
+func (c *choice) settle(i int, cost float64) {
+	c.why.Cost = cost
+	c.why.Overlap = c.ws[i].Overlap
+	c.why.Candidates = len(c.ws)
+}
+
+// told returns the choice's reasons to keep, the terms only if req asks for
+// them: the choice needs its memory again.
+func (c *choice) told(req *Request) Why {
+	w := c.why
+	w.Terms = nil
+	if req.Explain {
+		w.Terms = slices.Clone(c.why.Terms)
+	}
+	return w
+}
+
+// refuse names the choice's pool in an error.
+func (c *choice) refuse(err error) error {
+	return &PoolError{c.view.pool.Model, c.view.pool.Role, err}
+}

@@ -1,0 +1,98 @@
+package router
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make
+// of it what a pool's role needs.
+type Config struct {
+	// Mode names the policy: see [Policies]. "-" and "_" mean the same.
+	Mode string
+	// OverlapWeight weighs prefill against decode in mode kv, ≥ 0. A higher one
+	// favours the worker that has most of the prompt cached (TTFT), a lower one
+	// the worker with the fewest active blocks (ITL). 0: overlap does not count.
+	OverlapWeight float64
+	// Temperature of mode kv, ≥ 0. 0 takes the lowest cost; a higher one spreads
+	// requests over workers of higher cost as well.
+	Temperature float64
+	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those
+	// of other requests.
+	TrackPrefillTokens bool
+	// TrackActiveBlocks books the blocks of prompts and of output, and weighs
+	// them.
+	TrackActiveBlocks bool
+	// QueueThreshold times a worker's max_num_batched_tokens is the booked
+	// prefill tokens above which it is busy; requests wait while all eligible
+	// workers are. Below 0: no worker is ever busy.
+	QueueThreshold float64
+	// DefaultMaxBatchedTokens stands for max_num_batched_tokens where a worker
+	// did not say, ≥ 1.
+	DefaultMaxBatchedTokens int
+	// Room demands that a worker has blocks and a sequence left for the request.
+	Room bool
+	// Seed of all random choices. The same seed, pool, request and attempt, over
+	// the same workers and loads, make the same choice.
+	Seed uint64
+}
+
+// DefaultConfig returns the settings for a pool whose workers serve requests
+// alone.
+func DefaultConfig() Config {
+	return Config{
+		Mode:                    "kv",
+		OverlapWeight:           1,
+		TrackPrefillTokens:      true,
+		TrackActiveBlocks:       true,
+		QueueThreshold:          4,
+		DefaultMaxBatchedTokens: 8192,
+		Room:                    true,
+	}
+}
+
+// For returns c for a pool of the given role. Prefill workers are chosen for
+// overlap and hold a request only until their answer, so their blocks are not
+// tracked and room is not demanded. Decode workers are chosen for load: prompt
+// tokens are not tracked and overlap does not count, which leaves the active
+// blocks as the cost. A pool of both keeps all of it.
+func (c Config) For(role pools.Role) Config {
+	switch role {
+	case pools.Prefill:
+		c.TrackActiveBlocks = false
+		c.Room = false
+	case pools.Decode:
+		c.OverlapWeight = 0
+		c.TrackPrefillTokens = false
+		c.QueueThreshold = -1
+	}
+	return c
+}
+
+// Validate reports the first setting that is out of range, by the name of its
+// flag.
+func (c Config) Validate() error {
+	if _, ok := policies[Canonical(c.Mode)]; !ok {
+		return fmt.Errorf("router-mode: %q is none of %s", c.Mode, names(Policies()))
+	}
+	for _, s := range []struct {
+		flag  string
+		value float64
+	}{
+		{"router-kv-overlap-score-weight", c.OverlapWeight},
+		{"router-temperature", c.Temperature},
+	} {
+		if !(s.value >= 0) || math.IsInf(s.value, 0) {
+			return fmt.Errorf("%s: %v is not a number from 0", s.flag, s.value)
+		}
+	}
+	if math.IsNaN(c.QueueThreshold) || math.IsInf(c.QueueThreshold, 0) {
+		return fmt.Errorf("router-queue-threshold: %v is not a number", c.QueueThreshold)
+	}
+	if c.DefaultMaxBatchedTokens < 1 {
+		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)
+	}
+	return nil
+}

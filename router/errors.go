@@ -1,0 +1,68 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Why no worker was chosen. They come wrapped in a [*PoolError].
+var (
+	// ErrNoWorkers: no worker is up that has not been tried. Waiting may help
+	// where the pool's workers are down, and not where all are excluded.
+	ErrNoWorkers = errors.New("no eligible worker")
+	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may
+	// still serve the request.
+	ErrNoPrefill = fmt.Errorf("prefill: %w", ErrNoWorkers)
+	// ErrBusy: every eligible worker has more prefill tokens booked than the
+	// queue threshold allows. Wait for a first token.
+	ErrBusy = errors.New("all workers are busy with prefill")
+	// ErrNoRoom: no eligible worker has the blocks and a sequence left. Wait for
+	// a request to end.
+	ErrNoRoom = errors.New("no worker has room")
+	// ErrBooked: this attempt at the request holds a booking in this pool
+	// already, which is a mistake of the caller.
+	ErrBooked = errors.New("attempt is booked already")
+	// ErrDeclined: the policy wanted none of the candidates.
+	ErrDeclined = errors.New("policy chose no worker")
+)
+
+// TooBigError is a request that would not fit an empty worker of the pool.
+// Waiting does not help.
+type TooBigError struct {
+	NeedBlocks    int // the prompt's blocks and one for its first token
+	LargestBlocks int // the largest total_kv_blocks in the pool
+}
+
+func (e *TooBigError) Error() string {
+	return fmt.Sprintf("request needs %d blocks, the largest worker has %d", e.NeedBlocks, e.LargestBlocks)
+}
+
+// PoolError tells in which pool no worker was chosen.
+type PoolError struct {
+	Model string
+	Role  pools.Role
+	Err   error
+}
+
+func (e *PoolError) Error() string {
+	return fmt.Sprintf("%s pool of %q: %v", e.Role, e.Model, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *PoolError) Unwrap() error { return e.Err }
+
+// finality orders reasons by how little waiting would change them.
+func finality(err error) int {
+	var big *TooBigError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy):
+		return 1
+	case errors.As(err, &big):
+		return 3
+	}
+	return 2
+}

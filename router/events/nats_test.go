@@ -1,0 +1,137 @@
+package events
+
+import (
+	"log/slog"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+func startNATS(t *testing.T, port int) *EmbeddedNATS {
+	t.Helper()
+	s, err := StartNATS(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// connect fails fast while the server is away instead of keeping messages for it, so that they are lost.
+func connect(t *testing.T, s *EmbeddedNATS) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(s.URL(), nats.MaxReconnects(-1), nats.ReconnectWait(5*time.Millisecond),
+		nats.ReconnectBufSize(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func TestEventsFlowOverNATS(t *testing.T) {
+	s := startNATS(t, 0)
+	log := slog.New(slog.DiscardHandler)
+	pub, sub := OverNATS(connect(t, s), PendingLimits{}, log), OverNATS(connect(t, s), PendingLimits{}, log)
+	r := newRig(t, SubscriberConfig{}, pub, sub)
+	g := newFakeEngine(1, 16)
+	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w.1", 0}, Heartbeat: 20 * time.Millisecond})
+	for range 50 {
+		if err := p.Publish([]Event{g.store(400)}); err != nil { // more than one message can carry, as a snapshot
+			t.Fatal(err)
+		}
+	}
+	r.sub.Track(testPool, "w.1", []int{0}, 16)
+	for range 300 {
+		if err := p.Publish(g.step()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w.1") })
+}
+
+func TestNATSRestarted(t *testing.T) {
+	s := startNATS(t, 0)
+	log := slog.New(slog.DiscardHandler)
+	pubConn := connect(t, s)
+	r := newRig(t, SubscriberConfig{RetryMin: 10 * time.Millisecond}, OverNATS(pubConn, PendingLimits{}, log),
+		OverNATS(connect(t, s), PendingLimits{}, log))
+	g := newFakeEngine(1, 16)
+	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}, Heartbeat: 20 * time.Millisecond})
+	r.sub.Track(testPool, "w", []int{0}, 16)
+	if err := p.Publish([]Event{g.store(5)}); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, 2*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
+
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is cut off", func() bool { return !pubConn.IsConnected() })
+	failed := 0
+	for range 20 {
+		if p.Publish(g.step()) != nil {
+			failed++
+		}
+	}
+	if failed == 0 {
+		t.Error("no message was lost")
+	}
+	if n := r.idx.Blocks(r.idx.Owner("w", 0)); n != 5 {
+		t.Errorf("%d blocks while NATS is away, want what was known before", n)
+	}
+	startNATS(t, port)
+	within(t, 20*time.Second, 5*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
+	if p.Stats().Failed == 0 {
+		t.Error("losses are not counted")
+	}
+}
+
+// slowBus lets no message through to the subscriber until it is opened.
+type slowBus struct {
+	Bus
+	open chan struct{}
+}
+
+func (b *slowBus) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
+	return b.Bus.Subscribe(subject, func(m *nats.Msg) { <-b.open; handle(m) }, slow)
+}
+
+func TestSlowConsumerHeals(t *testing.T) {
+	s := startNATS(t, 0)
+	log := slog.New(slog.DiscardHandler)
+	pubConn := connect(t, s)
+	sub := &slowBus{OverNATS(connect(t, s), PendingLimits{Messages: 4}, log), make(chan struct{})}
+	r := newRig(t, SubscriberConfig{RetryMin: 10 * time.Millisecond}, OverNATS(pubConn, PendingLimits{}, log), sub)
+	g := newFakeEngine(1, 16)
+	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}, Heartbeat: 20 * time.Millisecond})
+	r.sub.Track(testPool, "w", []int{0}, 16)
+	for range 200 {
+		if err := p.Publish(g.step()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pubConn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, 2*time.Millisecond, "messages are dropped and counted", func() bool {
+		return valueOf(r.sub.metrics.dropped) > 0
+	})
+	close(sub.open)
+	within(t, 20*time.Second, 5*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
+	for range 20 {
+		if err := p.Publish(g.step()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 20*time.Second, 5*time.Millisecond, "and it goes on", func() bool { return r.settled(g, p, "w") })
+}

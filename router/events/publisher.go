@@ -1,0 +1,291 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// PublisherConfig is how a [Publisher] works. The zero value of each field but Source means its default.
+type PublisherConfig struct {
+	Source Source
+	// Epoch tells this process from those before it, above 0; drawn at random by default.
+	Epoch uint64
+	// MaxBytes is the most that one message carries, by default 512 KiB: NATS refuses 1 MiB. At least 4 KiB.
+	MaxBytes int
+	// Heartbeat is how often the last number is told again, by default 1 s, so that the loss of a last message is
+	// found as well.
+	Heartbeat time.Duration
+	// KeepPages is how long the pages of a snapshot are kept after the last one was asked for, by default 10 s.
+	KeepPages time.Duration
+	// KeptPagesBytes bounds all pages kept, by default 64 MiB. The oldest snapshot goes first; the newest stays.
+	KeptPagesBytes int
+}
+
+// Validate names the first field that is out of range.
+func (c *PublisherConfig) Validate() error {
+	switch {
+	case c.Source.Pool == "" || c.Source.Worker == "" || c.Source.Rank < 0:
+		return fmt.Errorf("source %q: pool and worker must have a name, and the rank not be negative", c.Source)
+	case c.MaxBytes != 0 && (c.MaxBytes < 4<<10 || c.MaxBytes > 1<<20):
+		return fmt.Errorf("max bytes %d: must be 4 KiB to 1 MiB", c.MaxBytes)
+	case c.Heartbeat < 0 || c.KeepPages < 0 || c.KeptPagesBytes < 0:
+		return errors.New("heartbeat, keep pages and kept pages' bytes must not be negative")
+	}
+	return nil
+}
+
+// PublisherStats counts what a Publisher did.
+type PublisherStats struct {
+	Messages  uint64 // handed to the bus
+	Bytes     uint64 // of them
+	Failed    uint64 // of them, those that the bus did not take: gaps to the subscribers
+	Snapshots uint64 // begun
+	Blocks    int    // held by the engine now, with those removed that others follow on
+	Seq       uint64 // of the last message
+}
+
+// Publisher tells the world what one engine rank holds: it numbers the engine's events and sends them, and keeps a
+// mirror of what they amount to, out of which it answers those who missed some.
+type Publisher struct {
+	cfg PublisherConfig
+	bus Bus
+	log *slog.Logger
+
+	sent                               atomic.Uint64 // the last number that was handed to the bus
+	messages, bytes, failed, snapshots atomic.Uint64
+
+	mu     sync.Mutex // guards mirror and seq, which change together
+	mirror *mirror
+	seq    uint64
+
+	pagesMu sync.Mutex // guards pages, oldest first
+	pages   []*pages
+	made    uint64
+}
+
+// pages is a snapshot that did not fit one message, kept until it was fetched.
+type pages struct {
+	id   uint64
+	seq  uint64
+	data [][]byte
+	size int
+	used time.Time
+}
+
+// NewPublisher returns a Publisher of an engine that holds nothing. Its error is the config's.
+func NewPublisher(cfg PublisherConfig, bus Bus, log *slog.Logger) (*Publisher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("KV events publisher: %w", err)
+	}
+	for cfg.Epoch == 0 {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		cfg.Epoch = binary.LittleEndian.Uint64(b[:])
+	}
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, 512<<10)
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, time.Second)
+	cfg.KeepPages = cmp.Or(cfg.KeepPages, 10*time.Second)
+	cfg.KeptPagesBytes = cmp.Or(cfg.KeptPagesBytes, 64<<20)
+	return &Publisher{cfg: cfg, bus: bus, log: log, mirror: newMirror()}, nil
+}
+
+// Run answers requests for snapshots and sends heartbeats until ctx ends, when it returns nil. Its error is that the
+// bus cannot be subscribed to. While NATS is away nothing is lost but messages, which the numbers tell.
+func (p *Publisher) Run(ctx context.Context) error {
+	stop, err := p.bus.Subscribe(p.cfg.Source.SnapshotSubject(), p.answer, func(dropped int) {
+		p.log.Warn("requests for KV snapshots come too fast", "source", p.cfg.Source, "dropped", dropped)
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to snapshot requests: %w", err)
+	}
+	defer stop()
+	beat := time.NewTicker(p.cfg.Heartbeat)
+	defer beat.Stop()
+	for {
+		p.beacon()
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-beat.C:
+			p.forget(now)
+		}
+	}
+}
+
+// Publish tells events, in their order, and keeps nothing of them. It does not wait for NATS. Calls should come from
+// one goroutine: of two at once, each is told whole, but their messages may overtake each other, which subscribers
+// take for a gap until both are there. The error is the bus's: the mirror knows the events nevertheless.
+func (p *Publisher) Publish(events []Event) error {
+	pack := packer{limit: p.cfg.MaxBytes, ts: float64(time.Now().UnixMicro()) / 1e6, rank: p.cfg.Source.Rank}
+	for i := range events {
+		pack.add(events[i])
+	}
+	pack.flush()
+
+	p.mu.Lock()
+	p.mirror.apply(events)
+	first := p.seq + 1
+	p.seq += uint64(len(pack.out))
+	p.mu.Unlock()
+
+	subject := p.cfg.Source.EventsSubject()
+	var failed error
+	for i, payload := range pack.out {
+		seq := first + uint64(i)
+		if err := p.send(subject, seq, payload, nil); err != nil {
+			failed = err
+			p.failed.Add(1)
+		}
+		p.sent.Store(max(seq, p.sent.Load()))
+	}
+	return failed
+}
+
+// Epoch is what the messages of this Publisher carry as their epoch.
+func (p *Publisher) Epoch() uint64 { return p.cfg.Epoch }
+
+// Stats returns the counts so far.
+func (p *Publisher) Stats() PublisherStats {
+	p.mu.Lock()
+	blocks, seq := len(p.mirror.blocks), p.seq
+	p.mu.Unlock()
+	return PublisherStats{
+		Messages: p.messages.Load(), Bytes: p.bytes.Load(), Failed: p.failed.Load(), Snapshots: p.snapshots.Load(),
+		Blocks: blocks, Seq: seq,
+	}
+}
+
+// send hands one numbered message to the bus.
+func (p *Publisher) send(subject string, seq uint64, payload []byte, extra map[string]string) error {
+	m := nats.NewMsg(subject)
+	stamp(m, p.cfg.Epoch, seq)
+	for k, v := range extra {
+		m.Header.Set(k, v)
+	}
+	m.Data = payload
+	p.messages.Add(1)
+	p.bytes.Add(uint64(len(payload)))
+	return p.bus.Publish(m)
+}
+
+// beacon tells the last number again, in a message of no events.
+func (p *Publisher) beacon() {
+	if err := p.send(p.cfg.Source.EventsSubject(), p.sent.Load(), nil, nil); err != nil {
+		p.log.Debug("KV events heartbeat not sent", "source", p.cfg.Source, "error", err)
+	}
+}
+
+// answer sends one page of a snapshot.
+func (p *Publisher) answer(m *nats.Msg) {
+	if m.Reply == "" {
+		return
+	}
+	now := time.Now()
+	set, page := p.page(m.Header.Get(HeaderCursor), now)
+	var err error
+	if set == nil {
+		err = p.send(m.Reply, 0, nil, map[string]string{HeaderStatus: StatusGone})
+	} else {
+		extra := map[string]string{}
+		if page+1 < len(set.data) {
+			extra[HeaderCursor] = fmt.Sprintf("%d-%d", set.id, page+1)
+		}
+		err = p.send(m.Reply, set.seq, set.data[page], extra)
+	}
+	if err != nil {
+		p.log.Debug("KV snapshot not sent", "source", p.cfg.Source, "error", err)
+	}
+}
+
+// page finds the page that cursor names, or takes a new snapshot for no cursor. It gives nil for one that is gone.
+func (p *Publisher) page(cursor string, now time.Time) (*pages, int) {
+	if cursor == "" {
+		return p.snapshot(now), 0
+	}
+	left, right, _ := strings.Cut(cursor, "-")
+	id, err1 := strconv.ParseUint(left, 10, 64)
+	page, err2 := strconv.Atoi(right)
+	if err1 != nil || err2 != nil {
+		return nil, 0
+	}
+	p.pagesMu.Lock()
+	defer p.pagesMu.Unlock()
+	for _, set := range p.pages {
+		if set.id == id && page >= 0 && page < len(set.data) {
+			set.used = now
+			return set, page
+		}
+	}
+	return nil, 0
+}
+
+// snapshot tells what the engine holds now, exactly as of the number it carries. One of several pages is kept.
+func (p *Publisher) snapshot(now time.Time) *pages {
+	p.mu.Lock()
+	seq := p.seq-1
+	p.pagesMu.Lock()
+	for _, set := range p.pages {
+		if set.seq == seq {
+			set.used = now
+			p.pagesMu.Unlock()
+			p.mu.Unlock()
+			return set
+		}
+	}
+	p.pagesMu.Unlock()
+	img := p.mirror.image()
+	p.mu.Unlock()
+
+	p.snapshots.Add(1)
+	pack := packer{limit: p.cfg.MaxBytes, ts: float64(now.UnixMicro()) / 1e6, rank: p.cfg.Source.Rank}
+	img.tell(&pack)
+	set := &pages{seq: seq, data: pack.out, used: now}
+	if len(set.data) == 0 {
+		set.data = [][]byte{nil}
+	}
+	if len(set.data) == 1 {
+		return set
+	}
+	for _, d := range set.data {
+		set.size += len(d)
+	}
+	p.pagesMu.Lock()
+	defer p.pagesMu.Unlock()
+	p.made++
+	set.id = p.made
+	p.pages = append(p.pages, set)
+	kept := 0
+	for i := len(p.pages) - 1; i >= 0; i-- {
+		if kept += p.pages[i].size; kept > p.cfg.KeptPagesBytes && i < len(p.pages)-1 {
+			p.pages = append([]*pages(nil), p.pages[i+1:]...)
+			break
+		}
+	}
+	return set
+}
+
+// forget lets go of pages that nobody asked for any more.
+func (p *Publisher) forget(now time.Time) {
+	p.pagesMu.Lock()
+	defer p.pagesMu.Unlock()
+	kept := p.pages[:0]
+	for _, set := range p.pages {
+		if now.Sub(set.used) < p.cfg.KeepPages {
+			kept = append(kept, set)
+		}
+	}
+	clear(p.pages[len(kept):])
+	p.pages = kept
+}

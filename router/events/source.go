@@ -1,0 +1,207 @@
+package events
+
+import (
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// State is how far a source's view can be trusted.
+type State uint32
+
+const (
+	Waiting    State = iota // nothing was heard of its publisher yet
+	Recovering              // events are missing; what is indexed is what was known before
+	Live                    // the index is what the publisher last said
+)
+
+func (s State) String() string { return [...]string{"waiting", "recovering", "live"}[s] }
+
+// SourceStatus is what a [Subscriber] knows of one source.
+type SourceStatus struct {
+	Source Source
+	State  State
+	Epoch  uint64 // of the publisher, 0 when none was heard of
+	Seq    uint64 // of the last message in the view
+	Blocks int    // of the engine's, in the view
+
+	Applied   uint64 // messages
+	Gaps      uint64 // times that messages were found missing
+	Snapshots uint64 // applied
+	Orphans   uint64 // blocks whose parent was unknown
+}
+
+// follower follows one source. It is a core: the Subscriber's loop alone calls it, with the time, and does what it
+// asks for.
+type follower struct {
+	source Source
+	owner  index.Owner
+	count  *poolCounters
+
+	flow  Flow
+	view  *View
+	batch *Batch // shared by all followers, for use within one call
+
+	fetching bool      // a snapshot is on its way
+	doubt    bool      // something was applied that only a snapshot can make good
+	again    bool      // a snapshot is wanted though no message is missing
+	attempts int       // in vain, one after another
+	retryAt  time.Time // no snapshot is asked for before
+	restored time.Time // when the last snapshot was applied
+
+	// To be read while the loop works.
+	state                                  atomic.Uint32
+	epoch, seq                             atomic.Uint64
+	blocks                                 atomic.Int64
+	applied, gaps, snapshots, orphansSoFar atomic.Uint64
+}
+
+func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, count *poolCounters) *follower {
+	owner := idx.Owner(source.Worker, source.Rank)
+	return &follower{
+		source: source, owner: owner, view: NewView(idx, owner, blockSize), batch: batch, count: count,
+	}
+}
+
+func (f *follower) status() SourceStatus {
+	return SourceStatus{
+		Source: f.source, State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
+		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(), Snapshots: f.snapshots.Load(),
+		Orphans: f.orphansSoFar.Load(),
+	}
+}
+
+// message takes one message in and reports whether a snapshot is wanted now that was not before. An empty payload is
+// a heartbeat. least is the time between two snapshots that no gap asks for.
+func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, least time.Duration) bool {
+	wanted, behind, known := f.wants(), f.flow.Behind(), f.flow.Epoch()
+	v := f.observe(epoch, seq, payload)
+	f.count.verdicts[v].Inc()
+	if v == Gap && !behind {
+		f.gaps.Add(1)
+	}
+	began := f.flow.Epoch() != known
+	if began { // there is someone to ask
+		f.attempts, f.retryAt = 0, now
+	}
+	// A publisher that was thought to be gone still talks, or did so a moment ago: a snapshot tells who is there.
+	if f.doubt || v == Stale && epoch != f.flow.Epoch() {
+		f.ask(now, least)
+	}
+	f.publish()
+	return f.wants() && (began || !wanted)
+}
+
+func (f *follower) observe(epoch, seq uint64, payload []byte) Verdict {
+	beacon := len(payload) == 0
+	judge := func(clears bool) Verdict {
+		if beacon {
+			return f.flow.Beacon(epoch, seq)
+		}
+		return f.flow.Observe(epoch, seq, clears)
+	}
+	v := judge(false)
+	if v == NewEpoch {
+		f.count.verdicts[v].Inc()
+		f.view.Clear()
+		v = judge(false)
+	}
+	if v == Gap && !beacon && DecodeBatch(f.batch, payload) == nil && f.batch.HasCleared() {
+		v = judge(true)
+	}
+	switch {
+	case v == Apply:
+		f.apply(payload)
+		f.catchUp()
+	case v == Gap && !beacon:
+		f.flow.Hold(Message{Epoch: epoch, Seq: seq, Payload: payload})
+	}
+	return v
+}
+
+// apply puts one message's events into the view.
+func (f *follower) apply(payload []byte) {
+	before := f.view.Tally()
+	if err := DecodeBatch(f.batch, payload); err != nil {
+		f.count.malformed.Inc()
+		f.doubt = true
+		return
+	}
+	f.count.unreadable.Add(float64(f.batch.Skipped))
+	f.view.Apply(f.batch.Events)
+	f.applied.Add(1)
+	after := f.view.Tally()
+	f.count.count(before, after)
+	f.orphansSoFar.Add(after.Orphans - before.Orphans)
+	f.doubt = f.doubt || after.Orphans > before.Orphans
+}
+
+// catchUp applies held messages as far as they have become the next ones.
+func (f *follower) catchUp() {
+	for m, ok := f.flow.Next(); ok; m, ok = f.flow.Next() {
+		f.apply(m.Payload)
+	}
+}
+
+// restore takes a snapshot in, unless it says less than is known already. asked is what the epoch was when the
+// snapshot was asked for.
+func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.Duration) bool {
+	defer f.publish()
+	f.attempts, f.retryAt = 0, now
+	if !f.flow.Restore(asked, s.epoch, s.seq) {
+		return false
+	}
+	f.view.Clear()
+	for _, page := range s.pages {
+		f.apply(page)
+	}
+	f.doubt, f.again = false, false // what a snapshot does not mend, another will not
+	f.restored = now
+	f.snapshots.Add(1)
+	if f.catchUp(); f.doubt {
+		f.ask(now, least)
+	}
+	return true
+}
+
+// ask wants a snapshot though no message is missing, but not too soon after the last.
+func (f *follower) ask(now time.Time, least time.Duration) {
+	f.doubt = false
+	if f.again {
+		return
+	}
+	f.again = true
+	if soonest := f.restored.Add(least); soonest.After(now) && soonest.After(f.retryAt) {
+		f.retryAt = soonest
+	}
+}
+
+// wants says whether a snapshot is wanted.
+func (f *follower) wants() bool { return f.flow.Epoch() == 0 || f.flow.Behind() || f.again }
+
+// failed puts the next attempt off: twice as long each time, between lo and hi, and up to half less by chance.
+func (f *follower) failed(now time.Time, lo, hi time.Duration, rng *rand.Rand) {
+	wait := hi
+	if f.attempts < 16 {
+		wait = min(hi, lo<<f.attempts)
+	}
+	f.attempts++
+	f.retryAt = now.Add(wait - time.Duration(rng.Int64N(int64(wait)/2+1)))
+}
+
+// publish makes what changed visible to status.
+func (f *follower) publish() {
+	state := Live
+	switch {
+	case f.flow.Epoch() == 0:
+		state = Waiting
+	case f.wants():
+		state = Recovering
+	}
+	f.state.Store(uint32(state))
+	f.epoch.Store(f.flow.Epoch())
+	f.seq.Store(f.flow.Seq())
+	f.blocks.Store(int64(f.view.Blocks()))
+}

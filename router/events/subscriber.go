@@ -1,0 +1,317 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// SubscriberConfig is how a [Subscriber] works. The zero value of each field means its default.
+type SubscriberConfig struct {
+	// Seed of the jitter between attempts.
+	Seed uint64
+	// PageTimeout is how long one page of a snapshot may take, by default 2 s.
+	PageTimeout time.Duration
+	// RetryMin and RetryMax bound the time between attempts to get a snapshot, by default 200 ms and 5 s. It doubles
+	// from one to the next, less a part by chance.
+	RetryMin, RetryMax time.Duration
+	// SnapshotEvery is the least time between two snapshots of one source that are asked for although no message is
+	// missing (a block follows on an unknown one, say), by default 10 s.
+	SnapshotEvery time.Duration
+	// Concurrency is how many snapshots are fetched at once, by default 16.
+	Concurrency int
+	// MaxSnapshotBytes bounds one snapshot, by default 256 MiB.
+	MaxSnapshotBytes int
+}
+
+// Validate names the first field that is out of range.
+func (c *SubscriberConfig) Validate() error {
+	switch {
+	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0:
+		return errors.New("page timeout, retry times and snapshot interval must not be negative")
+	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
+		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
+	case c.Concurrency < 0 || c.MaxSnapshotBytes < 0:
+		return errors.New("concurrency and max snapshot bytes must not be negative")
+	}
+	return nil
+}
+
+// Subscriber keeps the indexes in step with what workers publish. It follows the workers it is told to
+// [Subscriber.Track]; messages of others are counted and let go, because a source that is tracked later begins with a
+// snapshot anyway.
+//
+// One goroutine, Run's, takes every message and feeds every index, so that each source's events apply in order and
+// nothing is locked while they do. When it is too slow, NATS drops messages, and the numbers show it.
+type Subscriber struct {
+	cfg      SubscriberConfig
+	bus      Bus
+	indexFor func(pool string) *index.Index
+	log      *slog.Logger
+	metrics  *metrics
+
+	messages chan *nats.Msg
+	fetched  chan fetched
+	kick     chan struct{} // holds at most one: wanted changed
+
+	mu        sync.Mutex            // guards all below; Run alone changes followers
+	wanted    map[workerKey]tracked // what Track and Untrack said last
+	followers map[string]*follower  // by events subject
+
+	// Run's own.
+	rng     *rand.Rand
+	batch   Batch
+	fetches sync.WaitGroup
+	active  int
+	dropped int
+	timer   *time.Timer
+}
+
+type workerKey struct{ pool, worker string }
+
+// tracked is how a worker is to be followed. ranks is never changed.
+type tracked struct {
+	ranks     []int
+	blockSize int
+}
+
+// fetched is the end of an attempt to get a snapshot.
+type fetched struct {
+	follower *follower
+	asked    uint64 // the epoch when it was asked for
+	snapshot *snapshot
+	err      error
+}
+
+// NewSubscriber returns a Subscriber that follows nobody yet. indexFor gives the index of a pool by its name
+// ("model/role"), the same one each time; it is called by Run. reg may be nil. The error is the config's.
+func NewSubscriber(
+	cfg SubscriberConfig, bus Bus, indexFor func(pool string) *index.Index, log *slog.Logger, reg prometheus.Registerer,
+) (*Subscriber, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("KV events subscriber: %w", err)
+	}
+	cfg.PageTimeout = cmp.Or(cfg.PageTimeout, 2*time.Second)
+	cfg.RetryMin = cmp.Or(cfg.RetryMin, 200*time.Millisecond)
+	cfg.RetryMax = max(cmp.Or(cfg.RetryMax, 5*time.Second), cfg.RetryMin)
+	cfg.SnapshotEvery = cmp.Or(cfg.SnapshotEvery, 10*time.Second)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 16)
+	cfg.MaxSnapshotBytes = cmp.Or(cfg.MaxSnapshotBytes, 256<<20)
+	return &Subscriber{
+		cfg: cfg, bus: bus, indexFor: indexFor, log: log, metrics: newMetrics(reg),
+		messages: make(chan *nats.Msg, 1024), fetched: make(chan fetched), kick: make(chan struct{}, 1),
+		wanted: map[workerKey]tracked{}, followers: map[string]*follower{},
+		rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
+	}, nil
+}
+
+// Track follows a worker's ranks from now on: their snapshots are asked for, because their events may have begun long
+// ago. blockSize is the router's in that pool, in tokens, 1 to 65,535. Of a worker that is followed already it changes
+// what differs. It does not wait, and may be called before Run.
+func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize int) {
+	s.mu.Lock()
+	s.wanted[workerKey{pool, worker}] = tracked{slices.Clone(ranks), blockSize}
+	s.mu.Unlock()
+	s.poke()
+}
+
+// Untrack follows a worker no more: its view goes, and all that the pool's index has of it. It does not wait.
+func (s *Subscriber) Untrack(pool, worker string) {
+	s.mu.Lock()
+	delete(s.wanted, workerKey{pool, worker})
+	s.mu.Unlock()
+	s.poke()
+}
+
+// Sources says how it stands with each source that is followed, by pool, worker and rank.
+func (s *Subscriber) Sources() []SourceStatus {
+	s.mu.Lock()
+	all := make([]SourceStatus, 0, len(s.followers))
+	for _, f := range s.followers {
+		all = append(all, f.status())
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b SourceStatus) int {
+		return cmp.Or(cmp.Compare(a.Source.Pool, b.Source.Pool), cmp.Compare(a.Source.Worker, b.Source.Worker),
+			cmp.Compare(a.Source.Rank, b.Source.Rank))
+	})
+	return all
+}
+
+// Run follows until ctx ends, when it returns nil. It may be called once. Its error is that the bus cannot be
+// subscribed to.
+func (s *Subscriber) Run(ctx context.Context) error {
+	drops := make(chan int, 1)
+	stop, err := s.bus.Subscribe(AllEvents, func(m *nats.Msg) {
+		select {
+		case s.messages <- m:
+		case <-ctx.Done():
+		}
+	}, func(dropped int) {
+		select {
+		case drops <- dropped:
+		case <-ctx.Done():
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", AllEvents, err)
+	}
+	defer stop()
+	defer s.fetches.Wait()
+	s.timer = time.NewTimer(0)
+	defer s.timer.Stop()
+	s.reconcile()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-s.messages:
+			if s.take(m, time.Now()) {
+				s.schedule(ctx, time.Now())
+			}
+		case f := <-s.fetched:
+			s.finish(f, time.Now())
+			s.schedule(ctx, time.Now())
+		case <-s.kick:
+			s.reconcile()
+			s.schedule(ctx, time.Now())
+		case <-s.timer.C:
+			s.schedule(ctx, time.Now())
+		case dropped := <-drops:
+			s.metrics.dropped.Add(float64(max(0, dropped-s.dropped)))
+			s.dropped = dropped
+			s.log.Warn("KV events come faster than they are applied; snapshots will mend it", "dropped", dropped)
+		}
+	}
+}
+
+func (s *Subscriber) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile makes the followers those that are wanted.
+func (s *Subscriber) reconcile() {
+	s.mu.Lock()
+	wanted := make(map[string]Source)
+	sizes := make(map[string]int)
+	for key, t := range s.wanted {
+		for _, rank := range t.ranks {
+			source := Source{key.pool, key.worker, rank}
+			wanted[source.EventsSubject()] = source
+			sizes[source.EventsSubject()] = t.blockSize
+		}
+	}
+	old := s.followers
+	s.mu.Unlock()
+
+	// A worker is dropped from the index as a whole, so a rank that goes or changes takes its siblings along.
+	again := map[workerKey]bool{}
+	for subject, f := range old {
+		if size, ok := sizes[subject]; !ok || size != f.view.blockSize {
+			again[workerKey{f.source.Pool, f.source.Worker}] = true
+		}
+	}
+	for key := range again {
+		s.indexFor(key.pool).Drop(key.worker)
+	}
+	next := make(map[string]*follower, len(wanted))
+	for subject, source := range wanted {
+		if f, ok := old[subject]; ok && !again[workerKey{source.Pool, source.Worker}] {
+			next[subject] = f
+			continue
+		}
+		next[subject] = newFollower(source, s.indexFor(source.Pool), sizes[subject], &s.batch, s.metrics.pool(source.Pool))
+	}
+	s.mu.Lock()
+	s.followers = next
+	s.mu.Unlock()
+}
+
+// take puts one message where it belongs and reports whether a snapshot is wanted because of it.
+func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
+	f := s.followers[m.Subject]
+	if f == nil {
+		s.metrics.untracked.Inc()
+		return false
+	}
+	epoch, seq, err := numbers(m.Header)
+	if err != nil {
+		s.metrics.untracked.Inc()
+		s.log.Debug("KV event message without numbers", "source", f.source, "error", err)
+		return false
+	}
+	return f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
+}
+
+// schedule begins to fetch the snapshots that are due, as many at once as may be, and sets the timer for the next.
+func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
+	var due []*follower
+	var next time.Time
+	for _, f := range s.followers {
+		switch {
+		case f.fetching || !f.wants():
+		case !f.retryAt.After(now):
+			due = append(due, f)
+		case next.IsZero() || f.retryAt.Before(next):
+			next = f.retryAt
+		}
+	}
+	slices.SortFunc(due, func(a, b *follower) int { return a.retryAt.Compare(b.retryAt) })
+	for _, f := range due[:min(len(due), s.cfg.Concurrency-s.active)] {
+		s.fetch(ctx, f)
+	}
+	if !next.IsZero() {
+		s.timer.Reset(next.Sub(now))
+	}
+}
+
+// fetch gets a snapshot in a goroutine of its own. schedule is called again when it is there.
+func (s *Subscriber) fetch(ctx context.Context, f *follower) {
+	f.fetching = true
+	s.active++
+	asked := f.flow.Epoch()
+	s.fetches.Go(func() {
+		snap, err := fetchSnapshot(ctx, s.bus, f.source, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes)
+		select {
+		case s.fetched <- fetched{f, asked, snap, err}:
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (s *Subscriber) finish(got fetched, now time.Time) {
+	f := got.follower
+	f.fetching = false
+	s.active--
+	if s.followers[f.source.EventsSubject()] != f {
+		return // nobody follows it any more
+	}
+	switch {
+	case errors.Is(got.err, nats.ErrNoResponders):
+		f.count.unanswered.Inc()
+		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
+	case got.err != nil:
+		f.count.failed.Inc()
+		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
+		s.log.Warn("KV snapshot not received", "source", f.source, "error", got.err)
+	case f.restore(got.asked, got.snapshot, now, s.cfg.SnapshotEvery):
+		f.count.restored.Inc()
+		s.log.Debug("KV snapshot applied", "source", f.source, "seq", got.snapshot.seq, "blocks", f.view.Blocks())
+	default:
+		f.count.outdated.Inc()
+	}
+}

@@ -1,0 +1,381 @@
+package events
+
+import (
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// View is what one rank of one worker holds, and keeps an index in step with it. An engine names its blocks by
+// hashes that mean nothing to the router, so each event's token ids are hashed again, as the router hashes a
+// prompt, and a map from engine hash to own hash serves the events that say no tokens: removals, and children.
+//
+// An engine whose blocks are a multiple or a divisor of the router's works as well: a block of the router's belongs
+// to the engine's block that ends it or covers it, and comes and goes with that.
+//
+// View is a core, for one goroutine at a time.
+type View struct {
+	idx       *index.Index
+	owner     index.Owner
+	blockSize int // the router's, in tokens
+	tally     Tally
+
+	blocks map[Hash]block
+	runs   map[Hash][]uint64 // the own hashes of blocks with more than one
+	tails  map[Hash][]uint32 // the tokens of blocks' tails
+
+	tokens []uint32 // for use within one call, as all that follows
+	hashes []uint64
+	taken  []uint64
+	one    [1]uint64
+}
+
+// Tally counts what a View was told, since it was made.
+type Tally struct {
+	Stored  uint64 // engine blocks, counting each time and place
+	Removed uint64 // engine blocks
+	Cleared uint64 // events
+
+	// Orphans are events of blocks whose parent is unknown. Such blocks, and those that follow on them, are not
+	// indexed; only a snapshot can help.
+	Orphans uint64
+	// Unhashable are blocks whose hash covers more than tokens, a LoRA name and a salt: images, for example. Such
+	// blocks, and those that follow on them, are not indexed, because the router would take them for their likes.
+	Unhashable uint64
+	// BadSize are blocks refused because the engine's block size neither divides the router's nor is a multiple.
+	BadSize uint64
+	// Ignored are blocks of other KV-cache groups than the first, blocks announced without tokens that were not
+	// announced before, and blocks whose number of tokens is not what their event says.
+	Ignored uint64
+}
+
+// block is what is known of one of the engine's blocks.
+type block struct {
+	seq  uint64 // sequence hash of the last of the router's blocks that ends at or before this one's end
+	seed uint64 // of its chain's local hashes
+	tail uint16 // tokens behind that, which fill no block of the router's yet; they are in View.tails
+	own  ownership
+	held tierSet
+}
+
+// ownership says which of the router's blocks belong to an engine's block.
+type ownership uint8
+
+const (
+	ownNone ownership = 0 // none ends here
+	ownOne  ownership = 1 // seq
+	ownMany ownership = 2 // View.runs
+	ownMask ownership = 3
+	begun   ownership = 4 // seq counts: a block of the router's ended here or before
+	lost    ownership = 8 // cannot be hashed, nor can what follows
+)
+
+// tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
+type tierSet uint8
+
+const elsewhere = tierSet(1) << 7
+
+// NewView returns an empty view that feeds owner's part of idx. blockSize is the router's, in tokens,
+// 1 to 65,535.
+func NewView(idx *index.Index, owner index.Owner, blockSize int) *View {
+	v := &View{idx: idx, owner: owner, blockSize: blockSize}
+	v.Clear()
+	return v
+}
+
+// Tally returns the counts so far.
+func (v *View) Tally() Tally { return v.tally }
+
+// Blocks is how many of the engine's blocks are held, whether indexed or not.
+func (v *View) Blocks() int { return len(v.blocks) }
+
+// Clear empties the view, and the owner's part of the index.
+func (v *View) Clear() {
+	v.idx.Clear(v.owner)
+	v.blocks = map[Hash]block{}
+	v.runs = map[Hash][]uint64{}
+	v.tails = map[Hash][]uint32{}
+}
+
+// Apply brings the view up to date with events, in their order. It keeps nothing of them.
+func (v *View) Apply(events []Event) {
+	for i := range events {
+		e := &events[i]
+		switch {
+		case e.Kind == Cleared:
+			v.tally.Cleared++
+			v.Clear()
+		case e.GroupIdx.Value != 0:
+			v.tally.Ignored += uint64(len(e.Hashes))
+		case e.Kind == Removed:
+			v.remove(e)
+		case e.Kind == Stored && len(e.Tokens) == 0:
+			v.place(e)
+		case e.Kind == Stored:
+			v.store(e)
+		}
+	}
+}
+
+// store takes blocks with their tokens in.
+func (v *View) store(e *Event) {
+	if len(e.Tokens) != len(e.Hashes)*e.BlockSize {
+		v.tally.Ignored += uint64(len(e.Hashes))
+		return
+	}
+	v.tally.Stored += uint64(len(e.Hashes))
+	c := v.after(e)
+	whole := v.hashable(e)
+	if !v.fits(e) {
+		v.tally.BadSize += uint64(len(e.Hashes))
+		c.lost = true
+	}
+	if c.lost {
+		whole = 0
+	}
+
+	ids := e.Tokens[:whole*e.BlockSize]
+	if len(c.tail) > 0 {
+		v.tokens = append(append(v.tokens[:0], c.tail...), ids...)
+		ids = v.tokens
+	}
+	v.hashes = tokens.LocalHashes(v.hashes[:0], ids, v.blockSize, c.seed)
+	seq, begunAlready := c.seq, c.begun
+	for i, local := range v.hashes {
+		if begunAlready {
+			local = tokens.Chain(seq, local)
+		}
+		seq, begunAlready = local, true
+		v.hashes[i] = seq
+	}
+
+	held := tierOf(e.Medium)
+	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
+	for i, h := range e.Hashes {
+		b := block{seed: c.seed, own: lost, held: held}
+		var run []uint64
+		var tail []uint32
+		if i < whole {
+			end := start + e.BlockSize
+			upTo := end / v.blockSize
+			run, tail = v.hashes[done:upTo], ids[upTo*v.blockSize:end]
+			b.own = ownership(min(len(run), int(ownMany)))
+			b.tail = uint16(len(tail))
+			if upTo > 0 {
+				b.seq = v.hashes[upTo-1]
+			} else {
+				b.seq = c.seq
+			}
+			if upTo > 0 || c.begun {
+				b.own |= begun
+			}
+			start, done = end, upTo
+		}
+		v.put(h, b, run, tail)
+	}
+	if t, ok := held.tier(); ok {
+		v.idx.Store(v.owner, t, v.hashes)
+	}
+}
+
+// put takes one block in. The caller puts its own hashes into the index.
+func (v *View) put(h Hash, b block, run []uint64, tail []uint32) {
+	if old, known := v.blocks[h]; known {
+		if old.seq == b.seq && old.own == b.own && old.tail == b.tail || b.own&lost != 0 {
+			old.held |= b.held
+			v.blocks[h] = old
+			if b.own&lost != 0 {
+				v.index(h, old, b.held)
+			}
+			return
+		}
+		// It was an orphan, or the engine gave the name to another block.
+		v.unindex(h, old, old.held)
+		v.forget(h, old)
+		b.held |= old.held
+		defer func() { v.index(h, b, old.held) }()
+	}
+	v.blocks[h] = b
+	if b.own&ownMask == ownMany {
+		v.runs[h] = append([]uint64(nil), run...)
+	}
+	if b.tail > 0 {
+		v.tails[h] = append([]uint32(nil), tail...)
+	}
+}
+
+// place notes a further place of blocks announced before.
+func (v *View) place(e *Event) {
+	held := tierOf(e.Medium)
+	for _, h := range e.Hashes {
+		b, known := v.blocks[h]
+		if !known {
+			v.tally.Ignored++
+			continue
+		}
+		v.tally.Stored++
+		b.held |= held
+		v.blocks[h] = b
+		v.index(h, b, held)
+	}
+}
+
+func (v *View) remove(e *Event) {
+	from := tierOf(e.Medium)
+	v.taken = v.taken[:0]
+	for _, h := range e.Hashes {
+		b, known := v.blocks[h]
+		if !known || b.held&from == 0 {
+			continue
+		}
+		v.tally.Removed++
+		v.taken = append(v.taken, v.ownOf(h, &b)...)
+		if b.held &^= from; b.held == 0 {
+			v.forget(h, b)
+		} else {
+			v.blocks[h] = b
+		}
+	}
+	if t, ok := from.tier(); ok && len(v.taken) > 0 {
+		v.idx.Remove(v.owner, t, v.taken)
+	}
+}
+
+func (v *View) forget(h Hash, b block) {
+	delete(v.blocks, h)
+	if b.own&ownMask == ownMany {
+		delete(v.runs, h)
+	}
+	if b.tail > 0 {
+		delete(v.tails, h)
+	}
+}
+
+// ownOf are the own hashes that belong to b. They are to be used at once.
+func (v *View) ownOf(h Hash, b *block) []uint64 {
+	switch b.own & ownMask {
+	case ownOne:
+		v.one[0] = b.seq
+		return v.one[:]
+	case ownMany:
+		return v.runs[h]
+	}
+	return nil
+}
+
+// index and unindex put what belongs to b into the given places of the index, and take it out.
+func (v *View) index(h Hash, b block, where tierSet) {
+	for t := index.Device; t <= index.Shared; t++ {
+		if where&(1<<t) != 0 {
+			v.idx.Store(v.owner, t, v.ownOf(h, &b))
+		}
+	}
+}
+
+func (v *View) unindex(h Hash, b block, where tierSet) {
+	for t := index.Device; t <= index.Shared; t++ {
+		if where&(1<<t) != 0 {
+			v.idx.Remove(v.owner, t, v.ownOf(h, &b))
+		}
+	}
+}
+
+// chain is where a chain stands: what the next of its blocks follows on.
+type chain struct {
+	seq   uint64
+	seed  uint64
+	tail  []uint32
+	begun bool
+	lost  bool
+}
+
+// after is the chain that e's blocks follow on.
+func (v *View) after(e *Event) chain {
+	if !e.HasParent {
+		return chain{seed: tokens.Seed(e.LoraName, saltOf(e))}
+	}
+	p, known := v.blocks[e.Parent]
+	if !known {
+		v.tally.Orphans++
+		return chain{lost: true}
+	}
+	return chain{seq: p.seq, seed: p.seed, tail: v.tails[e.Parent], begun: p.own&begun != 0, lost: p.own&lost != 0}
+}
+
+// fits says whether blocks of e's size can be told apart in blocks of the router's. A single short block is the end
+// of a prompt, announced before it is full.
+func (v *View) fits(e *Event) bool {
+	return e.BlockSize%v.blockSize == 0 || v.blockSize%e.BlockSize == 0 || len(e.Hashes) == 1 && e.BlockSize < v.blockSize
+}
+
+// hashable is how many of e's blocks, from the first, are named by their tokens, LoRA name and salt alone.
+func (v *View) hashable(e *Event) int {
+	n := len(e.Hashes)
+	if len(e.Texts) > 0 {
+		n = min(n, e.Texts[0].Index/e.BlockSize)
+	}
+	for i, keys := range e.MMKeys {
+		if len(keys) > 0 {
+			n = min(n, i)
+		}
+	}
+	for i, keys := range e.ExtraKeys {
+		if i >= n {
+			break
+		}
+		if i == 0 && !e.HasParent && saltOf(e) != "" {
+			continue
+		}
+		if len(withoutLora(keys, e.LoraName)) > 0 {
+			n = i
+		}
+	}
+	v.tally.Unhashable += uint64(len(e.Hashes) - n)
+	return n
+}
+
+// saltOf is the cache salt that e's chain begins with. vLLM sends it as an extra key of the chain's first block, where
+// nothing but its being alone there, a string, tells it from other keys. (A release that sends an image's id the same
+// way is taken at its word: no prompt is salted so, and nothing matches.)
+func saltOf(e *Event) string {
+	if e.CacheSalt != "" || e.HasParent || len(e.ExtraKeys) == 0 {
+		return e.CacheSalt
+	}
+	keys := withoutLora(e.ExtraKeys[0], e.LoraName)
+	if len(keys) == 1 && !keys[0].HasOffset && keys[0].Bytes == nil {
+		return keys[0].Text
+	}
+	return ""
+}
+
+// withoutLora is keys without the LoRA name, which stands first in each block of a chain that has one.
+func withoutLora(keys []ExtraKey, lora string) []ExtraKey {
+	if lora != "" && len(keys) > 0 && keys[0].Text == lora && !keys[0].HasOffset && keys[0].Bytes == nil {
+		return keys[1:]
+	}
+	return keys
+}
+
+// tierOf is the place an engine means by a medium (router semantics §5).
+func tierOf(medium string) tierSet {
+	switch medium {
+	case "", "GPU", "DEVICE":
+		return 1 << index.Device
+	case "CPU", "cpu", "CPU_PINNED", "CPU_TIER1":
+		return 1 << index.Host
+	case "CPU_TIER2", "DISK", "NVME", "STORAGE", "FS":
+		return 1 << index.Disk
+	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED", "OBJ":
+		return 1 << index.Shared
+	}
+	return elsewhere
+}
+
+// tier is the index's tier for a set of one place, if it has one.
+func (s tierSet) tier() (index.Tier, bool) {
+	for t := index.Device; t <= index.Shared; t++ {
+		if s == 1<<t {
+			return t, true
+		}
+	}
+	return 0, false
+}

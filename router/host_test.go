@@ -1,0 +1,577 @@
+package router
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// worker is a registration with block size 16 and the given limits.
+func worker(id string, blocks, seqs, batch int) *pools.Worker {
+	return &pools.Worker{ID: id, Model: "m", BlockSize: 16, TotalKVBlocks: blocks, MaxNumSeqs: seqs, MaxNumBatchedTokens: batch}
+}
+
+// poolOf returns a pool in which all workers are up.
+func poolOf(role pools.Role, ws ...*pools.Worker) *pools.Pool {
+	p := &pools.Pool{Model: "m", Role: role, Version: 1}
+	for _, w := range ws {
+		p.Members = append(p.Members, pools.Member{Worker: w})
+	}
+	return p
+}
+
+// fleet returns n workers without limits.
+func fleet(prefix string, n int) []*pools.Worker {
+	ws := make([]*pools.Worker, n)
+	for i := range ws {
+		ws[i] = worker(fmt.Sprintf("%s%04d", prefix, i), 0, 0, 0)
+	}
+	return ws
+}
+
+func newRouter(t testing.TB, cfg Config, idx *index.Index) *Router {
+	t.Helper()
+	r, err := New(cfg, idx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// chain returns n hashes that are a prompt's for all a router knows.
+func chain(seed uint64, n int) []uint64 {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	hashes := make([]uint64, n)
+	for i := range hashes {
+		hashes[i] = rng.Uint64()
+	}
+	return hashes
+}
+
+// TestEligibility reserves once in a pool whose workers are down, draining or
+// excluded.
+func TestEligibility(t *testing.T) {
+	a, b := worker("a", 0, 0, 0), worker("b", 0, 0, 0)
+	until := noon.Add(time.Second)
+	for _, c := range []struct {
+		name    string
+		members []pools.Member
+		exclude []string
+		want    string // worker or error
+	}{
+		{"none", nil, nil, ErrNoWorkers.Error()},
+		{"one", []pools.Member{{Worker: a}}, nil, "a"},
+		{"down", []pools.Member{{Worker: a, Status: pools.Down, DownUntil: until}, {Worker: b}}, nil, "b"},
+		{"down no more", []pools.Member{{Worker: a, Status: pools.Down, DownUntil: noon}}, nil, "a"},
+		{"draining", []pools.Member{{Worker: a, Status: pools.Draining}, {Worker: b}}, nil, "b"},
+		{"excluded", []pools.Member{{Worker: a}, {Worker: b}}, []string{"a"}, "b"},
+		{"all excluded", []pools.Member{{Worker: a}, {Worker: b}}, []string{"b", "a"}, ErrNoWorkers.Error()},
+		{"down and excluded", []pools.Member{{Worker: a, Status: pools.Down, DownUntil: until}, {Worker: b}}, []string{"b"}, ErrNoWorkers.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRouter(t, DefaultConfig(), nil)
+			p := &pools.Pool{Model: "m", Role: pools.Both, Members: c.members}
+			l, err := r.Reserve(p, Request{ID: "r", ISL: 20, Exclude: c.exclude}, noon)
+			if got := outcome(l, err); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// outcome is the worker of a lease, or the innermost error.
+func outcome(l *Lease, err error) string {
+	var in *PoolError
+	switch {
+	case errors.As(err, &in):
+		return in.Err.Error()
+	case err != nil:
+		return err.Error()
+	}
+	return l.Worker.ID
+}
+
+// TestThreshold fills two prefill workers one after the other: requests pass
+// while one of them is not above threshold × max_num_batched_tokens.
+func TestThreshold(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		threshold float64
+		batch     int
+		prompts   []int // tokens, each on the worker with fewer booked
+		want      error // of one more
+	}{
+		{"nothing booked", 4, 100, nil, nil},
+		{"at the limit is not above", 4, 100, []int{400, 400}, nil},
+		{"one above", 4, 100, []int{401, 400}, nil},
+		{"both above", 4, 100, []int{401, 401}, ErrBusy},
+		{"unknown batch is 8192", 4, 0, []int{32_768, 32_769}, nil},
+		{"unknown batch, both above", 4, 0, []int{32_769, 32_769}, ErrBusy},
+		{"zero waits for anything booked", 0, 100, []int{1, 1}, ErrBusy},
+		{"off", -1, 100, []int{1e6, 1e6}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig().For(pools.Prefill)
+			cfg.QueueThreshold = c.threshold
+			r := newRouter(t, cfg, nil)
+			p := poolOf(pools.Prefill, worker("a", 0, 0, c.batch), worker("b", 0, 0, c.batch))
+			var leases []*Lease
+			for i, isl := range c.prompts {
+				l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: isl}, noon)
+				if err != nil {
+					t.Fatal(err)
+				}
+				leases = append(leases, l)
+			}
+			_, err := r.Reserve(p, Request{ID: "more", ISL: 16}, noon)
+			if !errors.Is(err, c.want) {
+				t.Errorf("one more: %v, want %v", err, c.want)
+			}
+			for _, l := range leases {
+				l.PrefillDone(noon)
+			}
+			if _, err := r.Reserve(p, Request{ID: "after", ISL: 16}, noon); err != nil {
+				t.Errorf("after all prefills were done: %v", err)
+			}
+		})
+	}
+}
+
+// TestRoom checks decode's room and the request that is too big: block size 16,
+// room for booked + prompt + 1 blocks.
+func TestRoom(t *testing.T) {
+	small, large, endless := worker("small", 10, 0, 0), worker("large", 20, 0, 0), worker("endless", 0, 0, 0)
+	single := worker("single", 0, 1, 0)
+	for _, c := range []struct {
+		name    string
+		workers []*pools.Worker
+		booked  []int // tokens of prompts booked before
+		isl     int
+		exclude []string
+		want    string // worker or error
+	}{
+		{"fits exactly", []*pools.Worker{small}, nil, 144, nil, "small"},
+		{"too big by the first token's block", []*pools.Worker{small}, nil, 145, nil, "request needs 11 blocks, the largest worker has 10"},
+		{"too big for one, fits another", []*pools.Worker{large, small}, nil, 160, nil, "large"},
+		{"too big for all", []*pools.Worker{large, small}, nil, 1600, nil, "request needs 101 blocks, the largest worker has 20"},
+		{"room beside another", []*pools.Worker{small}, []int{64}, 80, nil, "small"},
+		{"no room beside another", []*pools.Worker{small}, []int{64}, 96, nil, ErrNoRoom.Error()},
+		{"no limit known", []*pools.Worker{endless}, []int{1 << 30}, 1 << 30, nil, "endless"},
+		{"all sequences taken", []*pools.Worker{single}, []int{1}, 1, nil, ErrNoRoom.Error()},
+		{"the one that fits was tried", []*pools.Worker{large, small}, nil, 160, []string{"large"}, ErrNoWorkers.Error()},
+		{"an empty prompt", []*pools.Worker{small}, nil, 0, nil, "small"},
+		{"a negative length counts as none", []*pools.Worker{small}, nil, -5, nil, "small"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+			p := poolOf(pools.Decode, c.workers...)
+			for i, isl := range c.booked {
+				if _, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: isl}, noon); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l, err := r.Reserve(p, Request{ID: "r", ISL: c.isl, Exclude: c.exclude}, noon)
+			if got := outcome(l, err); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestBookings checks what each role books, for a prompt of 100 tokens of which
+// two blocks are cached.
+func TestBookings(t *testing.T) {
+	for _, c := range []struct {
+		role                         pools.Role
+		granted, prefilled, grown    WorkerLoad
+		overlap, tokens, backlogRest int
+	}{
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, WorkerLoad{"a", 3, 0, 1, 2}, 2, 68, 0},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 0, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 2, 68, 0},
+	} {
+		t.Run(string(c.role), func(t *testing.T) {
+			idx := index.New(index.Config{})
+			prompt := chain(1, 6)
+			idx.Store(idx.Owner("a", 0), index.Device, prompt[:2])
+			r := newRouter(t, DefaultConfig().For(c.role), idx)
+			p := poolOf(c.role, worker("a", 0, 0, 0))
+			l, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Overlap != c.overlap || l.PrefillTokens != c.tokens || l.BacklogTokens != c.tokens {
+				t.Errorf("lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
+			}
+			check := func(when string, want WorkerLoad) {
+				t.Helper()
+				if got := r.Loads(p)[0]; got != want {
+					t.Errorf("%s: %+v, want %+v", when, got, want)
+				}
+			}
+			check("granted", c.granted)
+			l.PrefillDone(noon)
+			l.PrefillDone(noon)
+			check("prefilled", c.prefilled)
+			l.Grow(3, noon)
+			l.Grow(-1, noon)
+			check("grown", c.grown)
+			l.Release(noon)
+			l.Release(noon)
+			check("released", WorkerLoad{Worker: "a", CachedBlocks: 2})
+
+			next, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Release(noon)
+			l.PrefillDone(noon)
+			l.Grow(5, noon)
+			check("the next lease of the same name", c.granted)
+			next.Release(noon)
+			if r.Open() != 0 {
+				t.Errorf("%d bookings are left", r.Open())
+			}
+		})
+	}
+}
+
+func TestReserveTwiceIsRefused(t *testing.T) {
+	r := newRouter(t, DefaultConfig(), nil)
+	p := poolOf(pools.Both, fleet("w", 2)...)
+	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); !errors.Is(err, ErrBooked) {
+		t.Errorf("the same attempt again: %v", err)
+	}
+	if _, err := r.Reserve(p, Request{ID: "r", Attempt: 1, ISL: 16}, noon); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+}
+
+// TestPair reserves a pair from pools in various states: both legs are booked,
+// or neither.
+func TestPair(t *testing.T) {
+	down := pools.Member{Worker: worker("p", 0, 0, 0), Status: pools.Draining}
+	for _, c := range []struct {
+		name             string
+		prefills         []pools.Member
+		decodes          []pools.Member
+		busyP, busyD     int // tokens of a prompt booked there before
+		isl              int
+		want             error
+		prefill, decoder string
+	}{
+		{"both free", members(worker("p", 0, 0, 10)), members(worker("d", 99, 0, 0)), 0, 0, 160, nil, "p", "d"},
+		{"prefill busy", members(worker("p", 0, 0, 10)), members(worker("d", 99, 0, 0)), 50, 0, 160, ErrBusy, "", ""},
+		{"no room", members(worker("p", 0, 0, 10)), members(worker("d", 20, 0, 0)), 0, 160, 160, ErrNoRoom, "", ""},
+		{"prefill gone", []pools.Member{down}, members(worker("d", 99, 0, 0)), 0, 0, 160, ErrNoPrefill, "", ""},
+		{"prefill gone and no room", []pools.Member{down}, members(worker("d", 20, 0, 0)), 0, 160, 160, ErrNoPrefill, "", ""},
+		{"decode gone", members(worker("p", 0, 0, 10)), nil, 0, 0, 160, ErrNoWorkers, "", ""},
+		{"decode gone while prefill is busy", members(worker("p", 0, 0, 10)), nil, 50, 0, 160, ErrNoWorkers, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+			decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+			pairer, err := NewPairer("sequential", prefill, decode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: c.prefills}
+			dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: c.decodes}
+			before := 0
+			if c.busyP > 0 {
+				if _, err := prefill.Reserve(pp, Request{ID: "before", ISL: c.busyP}, noon); err != nil {
+					t.Fatal(err)
+				}
+				before++
+			}
+			if c.busyD > 0 {
+				if _, err := decode.Reserve(dp, Request{ID: "before", ISL: c.busyD}, noon); err != nil {
+					t.Fatal(err)
+				}
+				before++
+			}
+			p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: c.isl}, noon)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+			open := prefill.Open() + decode.Open() - before
+			if err != nil {
+				if p != nil || d != nil || open != 0 {
+					t.Errorf("refused, yet leases %v and %v, %d bookings", p, d, open)
+				}
+				return
+			}
+			if p.Worker.ID != c.prefill || d.Worker.ID != c.decoder || open != 2 {
+				t.Errorf("leases on %s and %s, %d bookings", p.Worker.ID, d.Worker.ID, open)
+			}
+		})
+	}
+}
+
+func members(ws ...*pools.Worker) []pools.Member { return poolOf("", ws...).Members }
+
+// TestPairTooBig: what fits no decode worker is refused at once, also while
+// there is no prefill worker.
+func TestPairTooBig(t *testing.T) {
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	pairer, _ := NewPairer("sequential", prefill, decode)
+	_, _, err := ReservePair(prefill, decode, pairer, poolOf(pools.Prefill), poolOf(pools.Decode, worker("d", 10, 0, 0)),
+		Request{ID: "r", ISL: 1600}, noon)
+	var big *TooBigError
+	if !errors.As(err, &big) || big.NeedBlocks != 101 || big.LargestBlocks != 10 {
+		t.Errorf("%v, want 101 blocks needed of 10", err)
+	}
+	var in *PoolError
+	if !errors.As(err, &in) || in.Role != pools.Decode {
+		t.Errorf("%v does not name the decode pool", err)
+	}
+}
+
+// TestPairUnwinds: the decode leg is booked already, so prefill's must not stay.
+func TestPairUnwinds(t *testing.T) {
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	pairer, _ := NewPairer("sequential", prefill, decode)
+	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 2)...)
+	if _, err := decode.Reserve(dp, Request{ID: "r", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: 16}, noon)
+	if !errors.Is(err, ErrBooked) || prefill.Open() != 0 {
+		t.Errorf("%v, %d prefill bookings left", err, prefill.Open())
+	}
+	if _, _, err := ReservePair(prefill, prefill, pairer, pp, pp, Request{ID: "s"}, noon); err == nil {
+		t.Error("one router for both legs passes")
+	}
+}
+
+// TestPairTurns: under round-robin both pools keep their own turn.
+func TestPairTurns(t *testing.T) {
+	pcfg, dcfg := DefaultConfig().For(pools.Prefill), DefaultConfig().For(pools.Decode)
+	pcfg.Mode, dcfg.Mode = "round_robin", "round-robin"
+	prefill, decode := newRouter(t, pcfg, nil), newRouter(t, dcfg, nil)
+	pairer, err := NewPairer("sequential", prefill, decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 3)...)
+	if _, err := prefill.Reserve(pp, Request{ID: "alone", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range 4 {
+		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p.Worker.ID+d.Worker.ID)
+	}
+	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
+		t.Errorf("pairs %v, want %s", got, want)
+	}
+}
+
+// TestSharedBlockDoesNotHerd: every request begins with the same block, which
+// every worker gets to hold, and has the rest for itself. A router that breaks
+// ties by the first index would send all of them to one worker.
+func TestSharedBlockDoesNotHerd(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		inFlight int // requests that run at a time
+	}{{"one at a time", 1}, {"many at a time", 64}} {
+		t.Run(c.name, func(t *testing.T) {
+			const workers, requests = 8, 800
+			idx := index.New(index.Config{})
+			r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
+			p := poolOf(pools.Prefill, fleet("w", workers)...)
+			for _, m := range p.Members {
+				idx.Store(idx.Owner(m.Worker.ID, 0), index.Device, []uint64{42})
+			}
+			counts := map[string]int{}
+			var open []*Lease
+			for i := range requests {
+				hashes := append([]uint64{42}, chain(uint64(i), 30)...)
+				l, err := r.Reserve(p, Request{ID: fmt.Sprint("request ", i), ISL: 16 * 31, Hashes: hashes}, noon)
+				if err != nil {
+					t.Fatal(err)
+				}
+				counts[l.Worker.ID]++
+				idx.Store(idx.Owner(l.Worker.ID, 0), index.Device, hashes)
+				if open = append(open, l); len(open) >= c.inFlight {
+					open[0].Release(noon)
+					open = open[1:]
+				}
+			}
+			for id, n := range counts {
+				if n > 2*requests/workers {
+					t.Errorf("%s took %d of %d requests", id, n, requests)
+				}
+			}
+			if len(counts) < workers {
+				t.Errorf("only %d workers were used", len(counts))
+			}
+		})
+	}
+}
+
+// TestSeed: what was chosen can be chosen again, and another seed chooses
+// otherwise.
+func TestSeed(t *testing.T) {
+	picks := func(seed uint64, model string) string {
+		cfg := DefaultConfig()
+		cfg.Seed = seed
+		r := newRouter(t, cfg, nil)
+		p := poolOf(pools.Both, fleet("w", 16)...)
+		p.Model = model
+		var ids strings.Builder
+		for i := range 20 {
+			c, _, err := r.Pick(p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids.WriteString(c.Worker.ID)
+		}
+		return ids.String()
+	}
+	first := picks(1, "m")
+	if picks(1, "m") != first {
+		t.Error("the same seed picks otherwise")
+	}
+	if picks(2, "m") == first || picks(1, "other") == first {
+		t.Error("another seed, or another pool, picks the same")
+	}
+}
+
+// TestViewFollows: owners and workers that come later are seen, ranks are
+// candidates of their own, and accounts of those that left are closed.
+func TestViewFollows(t *testing.T) {
+	idx := index.New(index.Config{})
+	r := newRouter(t, DefaultConfig(), idx)
+	a, b := worker("a", 0, 0, 0), worker("b", 0, 0, 0)
+	b.DataParallelRanks = 2
+	prompt := chain(1, 4)
+	p := poolOf(pools.Both, a, b)
+	if got := r.BestOverlap(p, prompt, noon); got != 0 {
+		t.Errorf("best overlap %d before anything is known", got)
+	}
+	idx.Store(idx.Owner("b", 1), index.Device, prompt[:3])
+	if got := r.BestOverlap(p, prompt, noon); got != 3 {
+		t.Errorf("best overlap %d, want 3", got)
+	}
+	l, err := r.Reserve(p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Worker.ID != "b" || l.Rank != 1 || l.Overlap != 3 || l.Candidates != 3 {
+		t.Errorf("chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
+	}
+	left := poolOf(pools.Both, a)
+	if got := r.BestOverlap(left, prompt, noon); got != 0 {
+		t.Errorf("best overlap %d on a worker that has left", got)
+	}
+	l.Release(noon)
+	if got := r.Loads(p); got[1].Requests != 0 || got[1].CachedBlocks != 3 {
+		t.Errorf("back again: %+v", got[1])
+	}
+}
+
+// TestDebugLog reads the line of the documents.
+func TestDebugLog(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r, err := New(DefaultConfig(), nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := r.Reserve(poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "r", ISL: 24}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `msg="Formula for worker_1: 3.5 = 1.0 * 1.5 + 2.0 (cached_blocks: 0)"`; !strings.Contains(out.String(), want) {
+		t.Errorf("%s\nhas no %s", out.String(), want)
+	}
+	if l.Terms != nil {
+		t.Error("the lease keeps terms nobody asked for")
+	}
+	l, err = r.Reserve(poolOf(pools.Both, worker("worker_1", 0, 0, 0)), Request{ID: "s", ISL: 24, Explain: true}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Terms) != 1 || l.Terms[0].Cost != l.Cost {
+		t.Errorf("terms %+v for cost %v", l.Terms, l.Cost)
+	}
+}
+
+// TestManyAtOnce reserves, grows and releases from many goroutines over pools
+// that change meanwhile: at the end every book is empty.
+func TestManyAtOnce(t *testing.T) {
+	idx := index.New(index.Config{})
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), idx)
+	pairer, err := NewPairer("sequential", prefill, decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps, ds := fleet("p", 6), fleet("d", 6)
+	for _, d := range ds {
+		d.MaxNumSeqs, d.TotalKVBlocks = 4, 200
+	}
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 150 {
+				// Each goroutine sees snapshots with another worker missing.
+				gone := (g + i/10) % 6
+				pp := poolOf(pools.Prefill, append(append([]*pools.Worker{}, ps[:gone]...), ps[gone+1:]...)...)
+				dp := poolOf(pools.Decode, append(append([]*pools.Worker{}, ds[:gone]...), ds[gone+1:]...)...)
+				req := Request{ID: fmt.Sprint(g, "/", i), ISL: 500, Hashes: chain(uint64(i%7), 31)}
+				p, d, err := ReservePair(prefill, decode, pairer, pp, dp, req, noon)
+				if err != nil {
+					if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrBusy) {
+						t.Errorf("%v", err)
+					}
+					continue
+				}
+				idx.Store(idx.Owner(p.Worker.ID, p.Rank), index.Device, req.Hashes)
+				var legs sync.WaitGroup
+				for range 2 { // the holder, and one that is late
+					legs.Go(func() { p.PrefillDone(noon); p.Release(noon) })
+					legs.Go(func() { d.PrefillDone(noon); d.Grow(2, noon); d.Release(noon) })
+				}
+				if i%20 == 0 {
+					idx.Drop(p.Worker.ID)
+				}
+				legs.Wait()
+			}
+		})
+	}
+	all.Wait()
+	for _, books := range []struct {
+		router *Router
+		pool   *pools.Pool
+	}{{prefill, poolOf(pools.Prefill, ps...)}, {decode, poolOf(pools.Decode, ds...)}} {
+		if n := books.router.Open(); n != 0 {
+			t.Errorf("%s: %d bookings are left", books.pool.Name(), n)
+		}
+		for _, l := range books.router.Loads(books.pool) {
+			if l.ActiveBlocks != 0 || l.PrefillTokens != 0 || l.Requests != 0 {
+				t.Errorf("%s: %+v is left", books.pool.Name(), l)
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+// chain returns n hashes that are a prompt's for all the index knows.
+func chain(seed uint64, n int) []uint64 {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	hashes := make([]uint64, n)
+	for i := range hashes {
+		hashes[i] = rng.Uint64()
+	}
+	return hashes
+}
+
+func TestMatchHoles(t *testing.T) {
+	x := New(Config{})
+	p := chain(1, 100)
+	whole, holed, host, late := x.Owner("whole", 0), x.Owner("holed", 0), x.Owner("host", 0), x.Owner("late", 0)
+	x.Store(whole, Device, p)
+	x.Store(holed, Device, p)
+	x.Remove(holed, Device, p[40:41])
+	x.Store(host, Device, p[:10])
+	x.Store(host, Host, p[5:30])
+	x.Store(host, Disk, p[30:32])
+	x.Store(late, Device, p[1:])
+
+	var m Matches
+	x.Match(p, &m)
+	for _, c := range []struct {
+		owner                      Owner
+		device, host, disk, shared int
+	}{
+		{whole, 100, 0, 0, 0},
+		{holed, 40, 0, 0, 0},
+		{host, 10, 20, 2, 0},
+		{late, 0, 0, 0, 0},
+		{NoOwner, 0, 0, 0, 0},
+	} {
+		got := fmt.Sprint(m.Leading(c.owner), m.Tier(c.owner, Host), m.Tier(c.owner, Disk), m.Tier(c.owner, Shared))
+		if want := fmt.Sprint(c.device, c.host, c.disk, c.shared); got != want {
+			t.Errorf("owner %d: device, host, disk, shared are %s, want %s", c.owner, got, want)
+		}
+	}
+}
+
+func TestMatchesZeroValue(t *testing.T) {
+	var m Matches
+	if got := m.Leading(0); got != 0 {
+		t.Errorf("before any match an owner leads by %d blocks", got)
+	}
+	New(Config{}).Match(nil, &m)
+	New(Config{}).Match(chain(1, 3), &m)
+	if got := m.Leading(0); got != 0 {
+		t.Errorf("an unknown owner leads by %d blocks", got)
+	}
+}
+
+func TestOldOwnerIsVoid(t *testing.T) {
+	x := New(Config{})
+	p := chain(1, 8)
+	old := x.Owner("a", 0)
+	x.Store(old, Device, p)
+	epoch := x.Epoch()
+	x.Drop("a")
+	heir := x.Owner("b", 0)
+	if heir.slot() != old.slot() || heir == old {
+		t.Fatalf("owner %#x follows %#x: want another use of the same slot", heir, old)
+	}
+	if x.Epoch() == epoch {
+		t.Error("the epoch did not change although owners did")
+	}
+	x.Store(old, Device, p)
+	x.Store(heir, Device, p[:2])
+	x.Remove(old, Device, p)
+	x.Clear(old)
+	var m Matches
+	x.Match(p, &m)
+	if old, heir := m.Leading(old), m.Leading(heir); old != 0 || heir != 2 {
+		t.Errorf("the old owner leads by %d blocks, its heir by %d; want 0 and 2", old, heir)
+	}
+}
+
+func TestOwnersRunOut(t *testing.T) {
+	x := New(Config{Shards: 1})
+	// Straight into the directory: one by one, each owner copies the list.
+	full := &directory{owners: make([]*owner, MaxOwners), ids: make([]Owner, MaxOwners)}
+	for i := range full.ids {
+		full.ids[i] = NoOwner
+	}
+	x.dir.Store(full)
+	if got := x.Owner("one too many", 0); got != NoOwner {
+		t.Errorf("owner %d beyond the last slot", got)
+	}
+	x.Store(NoOwner, Device, chain(1, 3))
+	if got := x.Stats().Blocks; got != 0 {
+		t.Errorf("no owner stored %d blocks", got)
+	}
+}
+
+// TestMemoryComesBack fills and empties an index: its arrays must shrink again,
+// and a churning one must not grow.
+func TestMemoryComesBack(t *testing.T) {
+	x := New(Config{})
+	empty := newTable(64)
+	_, floor := empty.size()
+	o := x.Owner("w", 0)
+	const round = 20_000
+	var peak int
+	for i := range uint64(20) {
+		x.Store(o, Device, chain(i, round))
+		if i >= 2 {
+			x.Remove(o, Device, chain(i-2, round))
+		}
+		if i == 4 {
+			peak = x.Stats().Bytes
+		}
+	}
+	if got := x.Stats().Bytes; got > peak*3/2 {
+		t.Errorf("%d bytes after 20 rounds, %d after 5", got, peak)
+	}
+	if per := peak / (2 * round); per > 64 {
+		t.Errorf("%d bytes a block", per)
+	}
+	x.Drop("w")
+	if got := x.Stats().Bytes; got > 2*floor {
+		t.Errorf("%d bytes when emptied, %d when new", got, floor)
+	}
+}
+
+// TestReadersAndWriters holds a prompt still in one owner while others store
+// and remove the very same blocks, come and go, and force tables to be rebuilt:
+// every reader must see all of it, every time.
+func TestReadersAndWriters(t *testing.T) {
+	const writers, rounds = 6, 60
+	x := New(Config{Shards: 2})
+	p := chain(1, 64)
+	still := x.Owner("still", 0)
+	x.Store(still, Device, p)
+
+	var writing, reading sync.WaitGroup
+	done := make(chan struct{})
+	for i := range writers {
+		writing.Go(func() {
+			worker := fmt.Sprint("churn", i)
+			for round := range uint64(rounds) {
+				o := x.Owner(worker, 0)
+				x.Store(o, Device, p)
+				x.Store(o, Device, chain(100+round*writers+uint64(i), 200)) // makes shards grow
+				x.Remove(o, Device, p[32:])
+				if round%3 == 0 {
+					x.Drop(worker)
+				}
+			}
+		})
+	}
+	for range 2 {
+		reading.Go(func() {
+			var m Matches
+			for {
+				x.Match(p, &m)
+				if got := m.Leading(still); got != len(p) {
+					t.Errorf("a reader saw %d of %d blocks", got, len(p))
+					return
+				}
+				for i := range writers {
+					if o, ok := x.Lookup(fmt.Sprint("churn", i), 0); ok && m.Leading(o) > len(p) {
+						t.Errorf("more blocks than the prompt has")
+					}
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	writing.Wait()
+	close(done)
+	reading.Wait()
+
+	var m Matches
+	x.Match(p, &m)
+	for i := range writers {
+		o, _ := x.Lookup(fmt.Sprint("churn", i), 0)
+		if got := m.Leading(o); got != 32 {
+			t.Errorf("churn%d ends with %d blocks, want 32", i, got)
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package index
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// Matches is the answer of one [Index.Match]. Its zero value is ready; one that
+// is used again and again stops allocating once it has grown to the number of
+// owners. It must not be shared between goroutines while a Match fills it.
+type Matches struct {
+	dir  *directory      // the owners the answer is about
+	ends [tiers][]uint32 // by slot: where the run that has reached this tier ends
+	has  [tiers]bool     // ends[t] was filled
+
+	live []uint64 // bitset of owners whose run is still going on
+	n    int      // owners in live
+	last uint64   // the word live was last reduced to, if it was an inline one
+
+	heads []int32 // by block: first owner whose run on a lower tier begins there, -1 none
+	peers []int32 // by slot: the next such owner, -1 none
+}
+
+// batch is how many hashes are looked up before the first of them is used:
+// enough that the processor waits for many cache lines at once.
+const batch = 32
+
+// Match finds for every owner how many leading blocks of a prompt it holds.
+// The hashes are the prompt's sequence hashes, in order. The answer is exact,
+// also for owners that have lost blocks out of the middle of a prefix; while
+// writers are at work, each (owner, block) is seen as it was at some moment
+// during the call.
+//
+// It reads one slot for each hash and stops at the first block that no owner
+// has reached, so a miss costs one read.
+func (x *Index) Match(hashes []uint64, m *Matches) {
+	m.reset(x.dir.Load())
+	if tab := x.tables[Device].Load(); tab != nil {
+		m.leading(tab, hashes)
+	}
+	for t := Host; t < tiers; t++ {
+		if tab := x.tables[t].Load(); tab != nil {
+			m.beyond(tab, t, hashes)
+		}
+	}
+}
+
+// Leading returns how many leading blocks o holds on Device.
+func (m *Matches) Leading(o Owner) int {
+	if !m.dir.has(o) {
+		return 0
+	}
+	return int(m.ends[Device][o.slot()])
+}
+
+// Tier returns how many blocks tier t adds to o's run: those that o holds on t
+// without a gap, counted from where the faster tiers' run has ended. The sum
+// over all tiers is how much of the prompt o need not compute, if it can bring
+// the blocks up to the device.
+func (m *Matches) Tier(o Owner, t Tier) int {
+	if t >= tiers || !m.has[t] || !m.dir.has(o) {
+		return 0
+	}
+	end := m.ends[t][o.slot()]
+	if t == Device {
+		return int(end)
+	}
+	return int(end - m.ends[m.faster(t)][o.slot()])
+}
+
+// reset prepares m for the owners of dir.
+func (m *Matches) reset(dir *directory) {
+	m.dir = dir
+	m.has = [tiers]bool{}
+	m.fill(Device)
+	words := (len(dir.owners) + 63) / 64
+	if cap(m.live) < words {
+		m.live = make([]uint64, words)
+	}
+	m.live = m.live[:words]
+}
+
+// fill makes room for tier t's ends and sets them to zero.
+func (m *Matches) fill(t Tier) {
+	n := len(m.dir.owners)
+	if cap(m.ends[t]) < n {
+		m.ends[t] = make([]uint32, n)
+	}
+	m.ends[t] = m.ends[t][:n]
+	clear(m.ends[t])
+	m.has[t] = true
+}
+
+// faster returns the next faster tier than t whose ends were filled.
+func (m *Matches) faster(t Tier) Tier {
+	for t--; !m.has[t]; t-- {
+	}
+	return t
+}
+
+// leading walks the hashes on Device. Every owner of the first block begins a
+// run; each further block ends the runs of those that do not hold it.
+func (m *Matches) leading(tab *table, hashes []uint64) {
+	if len(hashes) == 0 {
+		return
+	}
+	g, word := tab.load(hashes[0])
+	if m.begin(g, word); m.n == 0 {
+		return
+	}
+	var gens [batch]*generation
+	var slots [batch]int
+	var words [batch]uint64
+	for at := 1; at < len(hashes); at += batch {
+		part := hashes[at:min(at+batch, len(hashes))]
+		for i, h := range part {
+			gens[i] = tab.generation(h)
+			slots[i], words[i] = gens[i].touch(h)
+		}
+		for i, h := range part {
+			word := gens[i].probe(h, slots[i], words[i])
+			if word == m.last && word&^bitUsed != 0 {
+				continue
+			}
+			if m.restrict(Device, gens[i], word, at+i); m.n == 0 {
+				return
+			}
+		}
+	}
+	m.finish(Device, len(hashes))
+}
+
+// beyond walks the hashes on a lower tier. An owner's run begins where its run
+// on the faster tiers has ended, so owners join at different blocks.
+func (m *Matches) beyond(tab *table, t Tier, hashes []uint64) {
+	m.fill(t)
+	ends, before := m.ends[t], m.ends[m.faster(t)]
+	copy(ends, before)
+	m.heads = sized(m.heads, len(hashes))
+	m.peers = sized(m.peers, len(ends))
+	waiting := 0
+	for slot, w := range m.dir.owners {
+		if w == nil || w.blocks[t].Load() == 0 || int(before[slot]) == len(hashes) {
+			continue
+		}
+		at := before[slot]
+		m.peers[slot], m.heads[at] = m.heads[at], int32(slot)
+		waiting++
+	}
+	clear(m.live)
+	m.n, m.last = 0, 0
+	for i, h := range hashes {
+		if m.n == 0 && waiting == 0 {
+			return
+		}
+		for slot := m.heads[i]; slot >= 0; slot = m.peers[slot] {
+			m.live[slot/64] |= 1 << (slot % 64)
+			m.n++
+			m.last = 0
+			waiting--
+		}
+		if m.n > 0 {
+			g, word := tab.load(h)
+			m.restrict(t, g, word, i)
+		}
+	}
+	m.finish(t, len(hashes))
+}
+
+// begin makes live the owners of word.
+func (m *Matches) begin(g *generation, word uint64) {
+	clear(m.live)
+	m.n, m.last = 0, word
+	if word&bitOver == 0 {
+		for w := word &^ bitUsed; w != 0; w >>= laneBits {
+			m.keep(int(w&laneMask) - 1)
+		}
+		return
+	}
+	set := g.bitset(word)
+	for k := range min(len(set), len(m.live)) {
+		m.live[k] = atomic.LoadUint64(&set[k])
+		m.n += bits.OnesCount64(m.live[k])
+	}
+	m.trim()
+}
+
+// keep adds a slot to live, unless its owner is newer than the directory.
+func (m *Matches) keep(slot int) {
+	if slot < len(m.dir.owners) {
+		m.live[slot/64] |= 1 << (slot % 64)
+		m.n++
+	}
+}
+
+// trim takes owners newer than the directory out of live.
+func (m *Matches) trim() {
+	over := len(m.dir.owners) % 64
+	if over == 0 || len(m.live) == 0 {
+		return
+	}
+	top := &m.live[len(m.live)-1]
+	m.n -= bits.OnesCount64(*top >> over)
+	*top &= 1<<over - 1
+}
+
+// restrict ends at block i the runs of the live owners that word does not name.
+func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
+	if word&bitOver != 0 {
+		m.last = 0
+		set := g.bitset(word)
+		for k, live := range m.live {
+			if live == 0 {
+				continue
+			}
+			var held uint64
+			if k < len(set) {
+				held = atomic.LoadUint64(&set[k])
+			}
+			m.end(t, k, live&^held, i)
+		}
+		return
+	}
+	if word == m.last && word != 0 {
+		return // the same few owners as before, and live is among them
+	}
+	m.last = word
+	for k, live := range m.live {
+		if live == 0 {
+			continue
+		}
+		var held uint64
+		for w := word &^ bitUsed; w != 0; w >>= laneBits {
+			if slot := int(w&laneMask) - 1; slot/64 == k {
+				held |= 1 << (slot % 64)
+			}
+		}
+		m.end(t, k, live&^held, i)
+	}
+}
+
+// end ends at block i the runs of the owners in word k of live that gone names.
+func (m *Matches) end(t Tier, k int, gone uint64, i int) {
+	if gone == 0 {
+		return
+	}
+	m.live[k] &^= gone
+	for ; gone != 0; gone &= gone - 1 {
+		m.ends[t][k*64+bits.TrailingZeros64(gone)] = uint32(i)
+		m.n--
+	}
+}
+
+// finish ends the runs that are left where the prompt ends.
+func (m *Matches) finish(t Tier, n int) {
+	for k, live := range m.live {
+		if live != 0 {
+			m.end(t, k, live, n)
+		}
+	}
+}
+
+// sized returns s with n elements, all of them -1.
+func sized(s []int32, n int) []int32 {
+	if cap(s) < n {
+		s = make([]int32, n)
+	}
+	s = s[:n]
+	for i := range s {
+		s[i] = -1
+	}
+	return s
+}

@@ -1,0 +1,323 @@
+package index
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// table maps the hashes of one tier to the slots of their owners.
+//
+// A hash has one slot of 16 bytes: the hash itself and a word for its holders,
+// either up to four of them, or the number of a bitset in the shard's arena.
+// Writers take their shard's lock. Readers take none: see [generation].
+type table struct {
+	shards []shard
+}
+
+// shard is one part of a table. Padding keeps two shards' locks off one cache
+// line.
+type shard struct {
+	now atomic.Pointer[generation] // never nil
+
+	mu   sync.Mutex // guards what follows, and writes to the generation
+	used int        // slots that carry a hash
+	live int        // of these, slots with at least one holder
+	sets int        // bitsets given out
+
+	_ [64]byte
+}
+
+// generation is one incarnation of a shard's memory. Within it a slot goes from
+// empty to one hash and stays with that hash, whether or not it has holders; a
+// bitset belongs to one slot. So a reader that finds its hash can trust the
+// word beside it, whatever writers do meanwhile. Slots and bitsets are reused
+// only by the next generation, which is built aside and then published; a
+// reader that is still on the old one sees it as it was at that moment.
+//
+// Shared words are read and written with sync/atomic, but for reads by the
+// writer that holds the shard's lock, and writes before publication.
+type generation struct {
+	slots  []uint64 // pairs: hash, word; a word of zero is an empty slot
+	places int      // len(slots)/2
+	stride int      // words in a bitset
+	arena  atomic.Pointer[[]uint64]
+}
+
+// The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending
+// from the lowest lane, so that equal sets are equal words; or, with bitOver,
+// the number of a bitset. bitUsed tells a slot without holders from an empty
+// one.
+const (
+	bitOver  = 1 << 63
+	bitUsed  = 1 << 62
+	lanes    = 4
+	laneBits = slotBits
+	laneMask = slotMask
+	setMask  = 1<<32 - 1
+)
+
+const minPlaces = 32
+
+func newTable(shards int) *table {
+	t := &table{shards: make([]shard, shards)}
+	for i := range t.shards {
+		t.shards[i].now.Store(newGeneration(minPlaces, 1, 0))
+	}
+	return t
+}
+
+func newGeneration(places, stride, sets int) *generation {
+	g := &generation{slots: make([]uint64, 2*places), places: places, stride: stride}
+	arena := make([]uint64, sets*stride)
+	g.arena.Store(&arena)
+	return g
+}
+
+// load returns the holders' word of hash h and the generation it belongs to;
+// the word is zero where h is unknown.
+func (t *table) load(h uint64) (*generation, uint64) {
+	g := t.generation(h)
+	i, word := g.touch(h)
+	return g, g.probe(h, i, word)
+}
+
+// touch reads where the searches for up to batch hashes begin, so that a writer
+// who goes through them one by one, under locks, does not wait for each line of
+// memory in turn.
+func (t *table) touch(hashes []uint64) {
+	for _, h := range hashes[:min(batch, len(hashes))] {
+		t.generation(h).touch(h)
+	}
+}
+
+// generation returns the one that has h's slot now.
+func (t *table) generation(h uint64) *generation {
+	return t.shards[h&uint64(len(t.shards)-1)].now.Load()
+}
+
+// touch returns the place where the search for h begins, and its word. A reader
+// of many hashes touches all before it probes one, and so waits once for many
+// cache lines.
+func (g *generation) touch(h uint64) (i int, word uint64) {
+	i = place(h, g.places)
+	return i, atomic.LoadUint64(&g.slots[2*i+1])
+}
+
+// probe goes on from where touch began and returns h's word, or zero.
+func (g *generation) probe(h uint64, i int, word uint64) uint64 {
+	// The word is read before the hash and written after it, so whoever sees the
+	// word sees the hash.
+	for word != 0 && atomic.LoadUint64(&g.slots[2*i]) != h {
+		i = after(i, g.places)
+		word = atomic.LoadUint64(&g.slots[2*i+1])
+	}
+	return word
+}
+
+// bitset returns the bitset an overflowing word stands for. Its words must be
+// read with sync/atomic.
+func (g *generation) bitset(word uint64) []uint64 {
+	arena := *g.arena.Load() // after the word: it is never older than its set
+	i := int(word&setMask) * g.stride
+	return arena[i : i+g.stride : i+g.stride]
+}
+
+// add makes slot a holder of h. It must not be one already.
+func (t *table) add(h uint64, slot int) {
+	s := &t.shards[h&uint64(len(t.shards)-1)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.now.Load()
+	if slot >= g.stride*64 {
+		g = s.rebuild(slot) // every holder has its bit, should the word spill
+	}
+	i, word := g.find(h)
+	if word == 0 {
+		if (s.used+1)*4 > g.places*3 {
+			g = s.rebuild(slot)
+			i, _ = g.find(h)
+		}
+		atomic.StoreUint64(&g.slots[2*i], h)
+		word = bitUsed
+		s.used++
+	}
+	if g.holders(word) == 0 {
+		s.live++
+	}
+	if word&bitOver != 0 {
+		set := g.bitset(word)
+		atomic.StoreUint64(&set[slot/64], set[slot/64]|1<<(slot%64))
+		return
+	}
+	next, ok := insert(word, slot)
+	if !ok {
+		next = s.spill(g, word, slot)
+	}
+	atomic.StoreUint64(&g.slots[2*i+1], next)
+}
+
+// remove makes slot no holder of h any more.
+func (t *table) remove(h uint64, slot int) {
+	s := &t.shards[h&uint64(len(t.shards)-1)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.now.Load()
+	i, word := g.find(h)
+	switch {
+	case word == 0:
+		return
+	case word&bitOver != 0:
+		set := g.bitset(word)
+		atomic.StoreUint64(&set[slot/64], set[slot/64]&^(1<<(slot%64)))
+	default:
+		word = erase(word, slot)
+		atomic.StoreUint64(&g.slots[2*i+1], word)
+	}
+	if g.holders(word) > 0 {
+		return
+	}
+	s.live--
+	if g.places > minPlaces && (s.used-s.live)*2 > g.places {
+		s.rebuild(0)
+	}
+}
+
+// size returns the hashes that have holders and the bytes of the arrays.
+func (t *table) size() (blocks, bytes int) {
+	for i := range t.shards {
+		s := &t.shards[i]
+		s.mu.Lock()
+		g := s.now.Load()
+		blocks += s.live
+		bytes += 8 * (len(g.slots) + len(*g.arena.Load()))
+		s.mu.Unlock()
+	}
+	return blocks, bytes
+}
+
+// find returns h's place and word, or the empty place where it belongs and
+// zero. It is the writer's load.
+func (g *generation) find(h uint64) (int, uint64) {
+	for i := place(h, g.places); ; i = after(i, g.places) {
+		if w := g.slots[2*i+1]; w == 0 || g.slots[2*i] == h {
+			return i, w
+		}
+	}
+}
+
+// holders counts the owners of a word.
+func (g *generation) holders(word uint64) int {
+	n := 0
+	if word&bitOver != 0 {
+		for _, b := range g.bitset(word) {
+			n += bits.OnesCount64(b)
+		}
+		return n
+	}
+	for w := word &^ (bitUsed | bitOver); w != 0; w >>= laneBits {
+		n++
+	}
+	return n
+}
+
+// insert puts slot among a word's lanes; false when all are taken.
+func insert(word uint64, slot int) (uint64, bool) {
+	if word>>((lanes-1)*laneBits)&laneMask != 0 {
+		return word, false
+	}
+	lane := uint64(slot + 1)
+	shift := 0
+	for ; word>>shift&laneMask != 0 && word>>shift&laneMask < lane; shift += laneBits {
+	}
+	held := word &^ (bitUsed | bitOver)
+	low := held & (1<<shift - 1)
+	high := held >> shift << (shift + laneBits)
+	return high | lane<<shift | low | bitUsed, true
+}
+
+// erase takes slot out of a word's lanes, if it is there.
+func erase(word uint64, slot int) uint64 {
+	held := word &^ (bitUsed | bitOver)
+	for shift := 0; shift < lanes*laneBits; shift += laneBits {
+		if held>>shift&laneMask == uint64(slot+1) {
+			low := held & (1<<shift - 1)
+			high := held >> (shift + laneBits) << shift
+			return high | low | bitUsed
+		}
+	}
+	return word
+}
+
+// spill gives a full word a bitset that holds slot as well, and returns the
+// word that names it. The caller holds s.mu.
+func (s *shard) spill(g *generation, word uint64, slot int) uint64 {
+	arena := *g.arena.Load()
+	if end := (s.sets + 1) * g.stride; end > len(arena) {
+		wider := make([]uint64, max(2*len(arena), 4*g.stride))
+		copy(wider, arena)
+		g.arena.Store(&wider)
+	}
+	next := uint64(s.sets) | bitOver | bitUsed
+	s.sets++
+	set := g.bitset(next)
+	put := func(slot int) {
+		atomic.StoreUint64(&set[slot/64], set[slot/64]|1<<(slot%64))
+	}
+	for w := word &^ (bitUsed | bitOver); w != 0; w >>= laneBits {
+		put(int(w&laneMask) - 1)
+	}
+	put(slot)
+	return next
+}
+
+// rebuild publishes a new generation without the slots that have no holders,
+// sized to what is live, and with bitsets wide enough for slot. The caller
+// holds s.mu.
+//
+// After it the shard is full to 3/5, and it is rebuilt at 3/4, so an insertion
+// pays for moving about four others, in the order of memory.
+func (s *shard) rebuild(slot int) *generation {
+	old := s.now.Load()
+	stride := old.stride
+	for stride*64 <= slot {
+		stride *= 2
+	}
+	g := newGeneration(max(minPlaces, (s.live+1)*5/3+1), stride, 0)
+	s.used, s.sets = 0, 0
+	for i := 0; i < len(old.slots); i += 2 {
+		h, word := old.slots[i], old.slots[i+1]
+		if old.holders(word) == 0 {
+			continue
+		}
+		j, _ := g.find(h)
+		g.slots[2*j] = h
+		g.slots[2*j+1] = s.carry(g, old, word)
+		s.used++
+	}
+	s.now.Store(g)
+	return g
+}
+
+// carry returns the word in g for the holders that word has in old.
+func (s *shard) carry(g, old *generation, word uint64) uint64 {
+	if word&bitOver == 0 {
+		return word
+	}
+	next := uint64(bitUsed)
+	for k, b := range old.bitset(word) {
+		for ; b != 0; b &= b - 1 {
+			slot := k*64 + bits.TrailingZeros64(b)
+			if next&bitOver != 0 {
+				g.bitset(next)[slot/64] |= 1 << (slot % 64)
+				continue
+			}
+			wider, ok := insert(next, slot)
+			if !ok {
+				wider = s.spill(g, next, slot)
+			}
+			next = wider
+		}
+	}
+	return next
+}

@@ -1,0 +1,208 @@
+// Package load keeps the books of a pool: which request has booked what on
+// which worker, and the totals that a policy weighs.
+//
+// Bookings are told as events, each complete in itself, so that replicas of a
+// gateway can tell each other theirs. A [Book] is a plain value without a lock,
+// a clock or a goroutine; whoever shares one guards it.
+package load
+
+import (
+	"iter"
+	"time"
+)
+
+// Kind says what happened to a booking.
+type Kind uint8
+
+// The kinds of events, in the order of a booking's life.
+const (
+	Add         Kind = iota // the request was granted this worker
+	PrefillDone             // its prompt is computed: the prefill tokens end
+	Grow                    // its output fills more blocks
+	Free                    // it is over, however it ended: all of it ends
+)
+
+// String is the word for k in logs.
+func (k Kind) String() string {
+	switch k {
+	case Add:
+		return "add"
+	case PrefillDone:
+		return "prefill-done"
+	case Grow:
+		return "grow"
+	case Free:
+		return "free"
+	}
+	return "unknown"
+}
+
+// Event is one step of one booking. Origin, Request and Attempt name the
+// booking; the rest is read as Kind says.
+type Event struct {
+	Origin  string // the gateway that made the booking; empty for this one
+	Request string // the gateway's own id of the request, unique among those open
+	Attempt int    // which attempt at the request
+	Kind    Kind
+
+	Worker        string // Add: whose load it is
+	Rank          int    // Add: on which of the worker's ranks
+	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
+	Blocks        int    // Add: blocks the prompt takes; Grow: blocks more, ≥ 0
+}
+
+// Account is the load of one (worker, rank): the sums over its open bookings.
+type Account struct {
+	ActiveBlocks  int // blocks of prompts and of output so far
+	PrefillTokens int // prompt tokens yet to be computed
+	Requests      int // bookings
+}
+
+// Book holds the open bookings of a pool and the accounts they add up to. Each
+// booking is released exactly once, whatever the order in which its end is
+// told: what names no open booking changes nothing.
+type Book struct {
+	open     map[key]booking
+	accounts map[seat]*Account
+}
+
+// key names a booking.
+type key struct {
+	origin, request string
+	attempt         int
+}
+
+// seat names an account.
+type seat struct {
+	worker string
+	rank   int
+}
+
+// booking is what one request has on one account.
+type booking struct {
+	seat          seat
+	account       *Account
+	prefillTokens int
+	blocks        int
+	since         time.Time
+}
+
+// NewBook returns an empty book.
+func NewBook() *Book {
+	return &Book{open: map[key]booking{}, accounts: map[seat]*Account{}}
+}
+
+// Apply enters an event that happened at now, and reports whether it changed
+// anything. It does not where an Add names a booking that is open already,
+// where another kind names one that is not, and where there is nothing left to
+// release. Negative amounts count as zero.
+func (b *Book) Apply(e Event, now time.Time) bool {
+	k := key{e.Origin, e.Request, e.Attempt}
+	held, open := b.open[k]
+	if open == (e.Kind == Add) {
+		return false
+	}
+	switch e.Kind {
+	case Add:
+		held = booking{
+			seat:          seat{e.Worker, e.Rank},
+			account:       b.Account(e.Worker, e.Rank),
+			prefillTokens: max(0, e.PrefillTokens),
+			blocks:        max(0, e.Blocks),
+			since:         now,
+		}
+		held.account.Requests++
+		held.account.PrefillTokens += held.prefillTokens
+		held.account.ActiveBlocks += held.blocks
+		b.open[k] = held
+		return true
+	case PrefillDone:
+		if held.prefillTokens == 0 {
+			return false
+		}
+		held.account.PrefillTokens -= held.prefillTokens
+		held.prefillTokens = 0
+		b.open[k] = held
+		return true
+	case Grow:
+		if e.Blocks <= 0 {
+			return false
+		}
+		held.account.ActiveBlocks += e.Blocks
+		held.blocks += e.Blocks
+		b.open[k] = held
+		return true
+	case Free:
+		b.release(k, held)
+		return true
+	}
+	return false
+}
+
+// Account returns the account of a worker's rank, made at its first use. The
+// pointer stays the same, and what it points to up to date, until the worker is
+// forgotten or its idle account pruned.
+func (b *Book) Account(worker string, rank int) *Account {
+	s := seat{worker, rank}
+	a := b.accounts[s]
+	if a == nil {
+		a = new(Account)
+		b.accounts[s] = a
+	}
+	return a
+}
+
+// Forget closes the bookings and the accounts of a worker that has gone for
+// good; ends of those bookings told later change nothing. It takes time
+// proportional to all open bookings.
+func (b *Book) Forget(worker string) {
+	for k, held := range b.open {
+		if held.seat.worker == worker {
+			b.release(k, held)
+		}
+	}
+	for s := range b.accounts {
+		if s.worker == worker {
+			delete(b.accounts, s)
+		}
+	}
+}
+
+// Prune closes the accounts that have no open booking and whose worker keep
+// refuses, so that a book does not grow with every worker that ever was.
+func (b *Book) Prune(keep func(worker string) bool) {
+	for s, a := range b.accounts {
+		if a.Requests == 0 && !keep(s.worker) {
+			delete(b.accounts, s)
+		}
+	}
+}
+
+// Open returns how many bookings are open.
+func (b *Book) Open() int { return len(b.open) }
+
+// All yields the open bookings, in no order, each as the Add that would make it
+// as it now is, and the time it was made: a replica that enters them has the
+// same accounts.
+func (b *Book) All() iter.Seq2[Event, time.Time] {
+	return func(yield func(Event, time.Time) bool) {
+		for k, held := range b.open {
+			e := Event{
+				Origin: k.origin, Request: k.request, Attempt: k.attempt, Kind: Add,
+				Worker: held.seat.worker, Rank: held.seat.rank,
+				PrefillTokens: held.prefillTokens, Blocks: held.blocks,
+			}
+			if !yield(e, held.since) {
+				return
+			}
+		}
+	}
+}
+
+// release takes a booking off its account and out of the book.
+func (b *Book) release(k key, held booking) {
+	held.account.Requests--
+	held.account.PrefillTokens -= held.prefillTokens
+	held.account.ActiveBlocks -= held.blocks
+	delete(b.open, k)
+}

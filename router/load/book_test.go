@@ -1,0 +1,168 @@
+package load
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// TestLife walks bookings through their life and checks the account after each
+// step.
+func TestLife(t *testing.T) {
+	add := func(request string, attempt, tokens, blocks int) Event {
+		return Event{Request: request, Attempt: attempt, Kind: Add, Worker: "w", PrefillTokens: tokens, Blocks: blocks}
+	}
+	on := func(request string, attempt int, k Kind, blocks int) Event {
+		return Event{Request: request, Attempt: attempt, Kind: k, Blocks: blocks}
+	}
+	b := NewBook()
+	for i, step := range []struct {
+		event   Event
+		changes bool
+		want    Account
+	}{
+		{on("a", 0, Free, 0), false, Account{}},
+		{add("a", 0, 100, 7), true, Account{7, 100, 1}},
+		{add("a", 0, 100, 7), false, Account{7, 100, 1}},
+		{add("a", 1, 10, 1), true, Account{8, 110, 2}},
+		{on("a", 0, PrefillDone, 0), true, Account{8, 10, 2}},
+		{on("a", 0, PrefillDone, 0), false, Account{8, 10, 2}},
+		{on("a", 0, Grow, 2), true, Account{10, 10, 2}},
+		{on("a", 0, Grow, -2), false, Account{10, 10, 2}},
+		{on("b", 0, Grow, 2), false, Account{10, 10, 2}},
+		{on("a", 0, Free, 0), true, Account{1, 10, 1}},
+		{on("a", 0, Free, 0), false, Account{1, 10, 1}},
+		{on("a", 0, Grow, 2), false, Account{1, 10, 1}},
+		{on("a", 0, PrefillDone, 0), false, Account{1, 10, 1}},
+		{Event{Origin: "other", Request: "a", Attempt: 1, Kind: Free}, false, Account{1, 10, 1}},
+		{on("a", 1, Free, 0), true, Account{}},
+		{add("c", 0, -5, -5), true, Account{0, 0, 1}},
+		{on("c", 0, Kind(9), 1), false, Account{0, 0, 1}},
+		{on("c", 0, Free, 0), true, Account{}},
+	} {
+		if got := b.Apply(step.event, noon); got != step.changes {
+			t.Errorf("step %d, %s of %s: changed %v, want %v", i, step.event.Kind, step.event.Request, got, step.changes)
+		}
+		if got := *b.Account("w", 0); got != step.want {
+			t.Errorf("step %d, %s of %s: %+v, want %+v", i, step.event.Kind, step.event.Request, got, step.want)
+		}
+	}
+	if b.Open() != 0 {
+		t.Errorf("%d bookings are left open", b.Open())
+	}
+}
+
+func TestForget(t *testing.T) {
+	b := NewBook()
+	gone, stays := b.Account("gone", 1), b.Account("stays", 0)
+	b.Apply(Event{Request: "a", Kind: Add, Worker: "gone", Rank: 1, Blocks: 3}, noon)
+	b.Apply(Event{Request: "b", Kind: Add, Worker: "stays", Blocks: 3}, noon)
+	b.Forget("gone")
+	b.Apply(Event{Request: "a", Kind: Free}, noon)
+	if *gone != (Account{}) || stays.Requests != 1 || b.Open() != 1 {
+		t.Errorf("gone %+v, stays %+v, %d open", *gone, *stays, b.Open())
+	}
+	if b.Account("stays", 0) != stays {
+		t.Error("forgetting one worker moved another's account")
+	}
+	if b.Account("gone", 1) == gone {
+		t.Error("a forgotten account came back")
+	}
+}
+
+func TestPrune(t *testing.T) {
+	b := NewBook()
+	idle, kept, busy := b.Account("idle", 0), b.Account("kept", 0), b.Account("busy", 0)
+	b.Apply(Event{Request: "a", Kind: Add, Worker: "busy", Blocks: 3}, noon)
+	b.Prune(func(worker string) bool { return worker == "kept" })
+	if b.Account("kept", 0) != kept || b.Account("busy", 0) != busy {
+		t.Error("pruning closed an account that is kept, or has a booking")
+	}
+	if b.Account("idle", 0) == idle {
+		t.Error("pruning left an idle account open")
+	}
+}
+
+// TestTwin enters random events and compares every account with what the list
+// of events says, reckoned anew each time; and a book rebuilt from All with the
+// book itself.
+func TestTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := NewBook()
+		var history []Event
+		for range rapid.IntRange(0, 120).Draw(t, "events") {
+			e := Event{
+				Request:       rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "request"),
+				Attempt:       rapid.IntRange(0, 1).Draw(t, "attempt"),
+				Kind:          Kind(rapid.IntRange(0, 3).Draw(t, "kind")),
+				Worker:        rapid.SampledFrom([]string{"w", "v"}).Draw(t, "worker"),
+				Rank:          rapid.IntRange(0, 1).Draw(t, "rank"),
+				PrefillTokens: rapid.IntRange(0, 9).Draw(t, "tokens"),
+				Blocks:        rapid.IntRange(0, 9).Draw(t, "blocks"),
+			}
+			b.Apply(e, noon)
+			history = append(history, e)
+
+			want := map[string]Account{}
+			for _, begin := range lives(history) {
+				seat := fmt.Sprint(begin[0].Worker, begin[0].Rank)
+				a := want[seat]
+				a.Requests++
+				a.ActiveBlocks += begin[0].Blocks
+				tokens := begin[0].PrefillTokens
+				for _, e := range begin[1:] {
+					if e.Kind == Grow {
+						a.ActiveBlocks += e.Blocks
+					}
+					if e.Kind == PrefillDone {
+						tokens = 0
+					}
+				}
+				a.PrefillTokens += tokens
+				want[seat] = a
+			}
+			replica := NewBook()
+			for e, since := range b.All() {
+				replica.Apply(e, since)
+			}
+			for _, worker := range []string{"w", "v"} {
+				for rank := range 2 {
+					seat := fmt.Sprint(worker, rank)
+					if got := *b.Account(worker, rank); got != want[seat] {
+						t.Fatalf("%s: %+v, want %+v", seat, got, want[seat])
+					}
+					if got := *replica.Account(worker, rank); got != want[seat] {
+						t.Fatalf("%s in a replica: %+v, want %+v", seat, got, want[seat])
+					}
+				}
+			}
+		}
+	})
+}
+
+// lives returns, of each booking that the history leaves open, the Add that
+// made it and the events since.
+func lives(history []Event) [][]Event {
+	var open [][]Event
+	for _, e := range history {
+		at := -1
+		for i, life := range open {
+			if life[0].Request == e.Request && life[0].Attempt == e.Attempt {
+				at = i
+			}
+		}
+		switch {
+		case at < 0 && e.Kind == Add:
+			open = append(open, []Event{e})
+		case at >= 0 && e.Kind == Free:
+			open = append(open[:at], open[at+1:]...)
+		case at >= 0 && e.Kind != Add:
+			open[at] = append(open[at], e)
+		}
+	}
+	return open
+}

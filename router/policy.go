@@ -1,0 +1,199 @@
+package router
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// Request is what a choice is made for.
+type Request struct {
+	// ID is the gateway's own id of the request, unique among those it serves at
+	// one time. A client's id is not: it would let one request book for another.
+	ID string
+	// Attempt numbers the attempts at the request, from 0. Each has its own
+	// bookings and its own luck.
+	Attempt int
+	// ISL is the length of the prompt in tokens.
+	ISL int
+	// Hashes are the sequence hashes of the prompt's full blocks.
+	Hashes []uint64
+	// Exclude lists workers, by id, that must not be chosen: those already tried.
+	Exclude []string
+	// Explain asks for every candidate's terms in [Why.Terms].
+	Explain bool
+
+	// What follows is the host's to set.
+
+	// Turn counts the pool's bookings so far; DecodeTurn those of the second pool
+	// when a pair is chosen.
+	Turn, DecodeTurn uint64
+	// BlockSize is the pool's, in tokens.
+	BlockSize int
+}
+
+// blocks is how many blocks the prompt takes, the last one perhaps in part.
+func (r *Request) blocks() int {
+	if r.BlockSize < 1 {
+		return 0
+	}
+	return (r.ISL + r.BlockSize - 1) / r.BlockSize
+}
+
+// Candidate is one (worker, rank) that may be chosen.
+type Candidate struct {
+	Worker  *pools.Worker
+	Rank    int
+	Overlap int          // leading blocks of the prompt it has cached, at most ISL / block size
+	Load    load.Account // what is booked on it, this request not included
+}
+
+// Policy picks one of the candidates. It changes nothing, neither itself nor
+// what it is given, keeps none of it, and allocates nothing; all randomness
+// comes from rng.
+type Policy interface {
+	// Pick returns the index of a candidate and its cost, lower being better; not
+	// ok where it wants none of them. With [Why.Explain] set it adds a [Term] for
+	// each candidate to why.
+	Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why *Why) (index int, cost float64, ok bool)
+}
+
+// Why says how a choice came about.
+type Why struct {
+	Policy     string  // name of the policy
+	Cost       float64 // of the chosen, in the policy's unit
+	Overlap    int     // blocks of the prompt the chosen has cached
+	Candidates int     // how many there were to choose from
+
+	// Explain asks the policy for Terms.
+	Explain bool
+	// Terms has an element for each candidate, in their order, if asked for.
+	Terms []Term
+}
+
+// LogValue shows the choice in a log line, without the terms.
+func (w Why) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("policy", w.Policy),
+		slog.Float64("cost", w.Cost),
+		slog.Int("overlap", w.Overlap),
+		slog.Int("candidates", w.Candidates),
+	)
+}
+
+// Term is a candidate's cost and what it is made of. A policy without a formula
+// leaves its parts zero, CachedBlocks apart.
+type Term struct {
+	Worker        string
+	Rank          int
+	Cost          float64
+	OverlapWeight float64 // weighs PrefillBlocks
+	PrefillBlocks float64 // potential: booked and own prompt tokens to compute, in blocks
+	ActiveBlocks  float64 // potential: booked blocks and the request's own
+	CachedBlocks  int
+}
+
+// String is the term as the KV router's documents log it, or only the cost where
+// there is no formula.
+func (t Term) String() string {
+	if t.OverlapWeight == 0 && t.PrefillBlocks == 0 && t.ActiveBlocks == 0 {
+		return fmt.Sprintf("Cost of %s: %.1f (cached_blocks: %d)", t.Worker, t.Cost, t.CachedBlocks)
+	}
+	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
+		t.Worker, t.Cost, t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks, t.CachedBlocks)
+}
+
+// Registered is a policy or pairer that can be chosen by name.
+type Registered struct {
+	Name string // canonical
+	Help string // one line
+}
+
+// maker is a registered policy.
+type maker struct {
+	help string
+	make func(Config) Policy
+}
+
+// policies by canonical name; filled by the init functions of policy_*.go, and
+// not written later.
+var policies = map[string]maker{}
+
+// Register makes a policy known under a name. It is called from init functions,
+// and panics on a name that is taken.
+func Register(name, help string, make func(Config) Policy) {
+	name = Canonical(name)
+	if _, taken := policies[name]; taken {
+		panic("router: policy " + name + " is registered twice")
+	}
+	policies[name] = maker{help, make}
+}
+
+// Policies lists the registered policies by name.
+func Policies() []Registered {
+	var list []Registered
+	for name, m := range policies {
+		list = append(list, Registered{name, m.help})
+	}
+	slices.SortFunc(list, func(a, b Registered) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// newPolicy returns the policy that cfg names.
+func newPolicy(cfg Config) (Policy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return policies[Canonical(cfg.Mode)].make(cfg), nil
+}
+
+// names lists the names of what is registered, for an error.
+func names(list []Registered) string {
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// Canonical returns the spelling under which a policy or pairer is registered:
+// "-" for "_".
+func Canonical(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// lowest is the running minimum of costs, ties broken at random: the n-th
+// candidate of equal cost replaces the one before with probability 1/n, so that
+// all are equally likely.
+type lowest struct {
+	index int
+	cost  float64
+	ties  int // candidates of this cost so far; 0: none seen yet
+}
+
+func (l *lowest) offer(index int, cost float64, rng *rand.Rand) {
+	switch {
+	case l.ties == 0 || cost < l.cost:
+		l.index, l.cost, l.ties = index, cost, 1
+	case cost == l.cost:
+		if l.ties++; rng.IntN(l.ties) == 0 {
+			l.index = index
+		}
+	}
+}
+
+// explain adds the terms of candidates whose cost is a plain number.
+func (w *Why) explain(ws []Candidate, cost func(*Candidate) float64) {
+	if !w.Explain {
+		return
+	}
+	for i := range ws {
+		c := &ws[i]
+		w.Terms = append(w.Terms, Term{Worker: c.Worker.ID, Rank: c.Rank, Cost: cost(c), CachedBlocks: c.Overlap})
+	}
+}

@@ -1,0 +1,288 @@
+package router
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// crowd returns n candidates with loads drawn from seed.
+func crowd(n int, seed uint64) []Candidate {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	ws := make([]Candidate, n)
+	for i := range ws {
+		ws[i] = Candidate{
+			Worker:  &pools.Worker{ID: fmt.Sprintf("w%d", i), BlockSize: 16},
+			Overlap: rng.IntN(8),
+			Load:    load.Account{ActiveBlocks: rng.IntN(100), PrefillTokens: rng.IntN(4) * 160, Requests: rng.IntN(9)},
+		}
+	}
+	return ws
+}
+
+var ask = Request{ID: "r", ISL: 160, BlockSize: 16, Turn: 7}
+
+// TestRegistry holds every policy to the rules of its interface: a new file is
+// tested by existing.
+func TestRegistry(t *testing.T) {
+	for _, p := range Policies() {
+		t.Run(p.Name, func(t *testing.T) {
+			if _, err := os.Stat("policy_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
+				t.Errorf("the policy is not in the file named for it: %v", err)
+			}
+			if p.Help == "" || strings.Contains(p.Help, "\n") {
+				t.Errorf("help %q is not one line", p.Help)
+			}
+			for _, temperature := range []float64{0, 0.5} {
+				cfg := DefaultConfig()
+				cfg.Mode, cfg.Temperature = strings.ReplaceAll(p.Name, "-", "_"), temperature
+				policy, err := newPolicy(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, _, ok := policy.Pick(ask, nil, noon, rand.New(rand.NewPCG(1, 1)), &Why{}); ok {
+					t.Error("picks one of no candidates")
+				}
+				for seed := range uint64(200) {
+					ws := crowd(1+int(seed%17), seed)
+					before := slices.Clone(ws)
+					why := Why{Explain: true}
+					i, cost, ok := policy.Pick(ask, ws, noon, rand.New(rand.NewPCG(seed, 1)), &why)
+					if !ok || i < 0 || i >= len(ws) || math.IsNaN(cost) {
+						t.Fatalf("seed %d: index %d of %d, cost %v, ok %v", seed, i, len(ws), cost, ok)
+					}
+					if !reflect.DeepEqual(ws, before) {
+						t.Fatalf("seed %d: the candidates were changed", seed)
+					}
+					again, _, _ := policy.Pick(ask, ws, noon, rand.New(rand.NewPCG(seed, 1)), &Why{})
+					if again != i {
+						t.Fatalf("seed %d: picks %d, then %d", seed, i, again)
+					}
+					if len(why.Terms) != len(ws) || why.Terms[i].Cost != cost {
+						t.Fatalf("seed %d: %d terms for %d candidates, cost %v", seed, len(why.Terms), len(ws), cost)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestPairersAreInTheirFiles(t *testing.T) {
+	for _, p := range Pairers() {
+		if _, err := os.Stat("pair_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
+			t.Errorf("%s is not in the file named for it: %v", p.Name, err)
+		}
+	}
+}
+
+// TestFormula checks the cost and its log line against the documents' formula,
+// worked out by hand. The first row is their example, but for its sum.
+func TestFormula(t *testing.T) {
+	prefill, decode := DefaultConfig().For(pools.Prefill), DefaultConfig().For(pools.Decode)
+	both, untracked, heavy := DefaultConfig(), DefaultConfig(), DefaultConfig()
+	untracked.TrackPrefillTokens = false
+	heavy.OverlapWeight = 1.5
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		isl  int
+		cand Candidate
+		want string
+	}{
+		// 15 of 20 blocks cached leave 80 tokens; 1,528 booked: 1,608 / 16.
+		{"the documents' example", both, 320, Candidate{Overlap: 15, Load: load.Account{PrefillTokens: 1528, ActiveBlocks: 5}},
+			"Formula for worker_1: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)"},
+		{"the last block counts in part to compute, and whole to hold", both, 8, Candidate{},
+			"Formula for worker_1: 1.5 = 1.0 * 0.5 + 1.0 (cached_blocks: 0)"},
+		{"a weight", heavy, 160, Candidate{Overlap: 2, Load: load.Account{ActiveBlocks: 3}},
+			"Formula for worker_1: 25.0 = 1.5 * 8.0 + 13.0 (cached_blocks: 2)"},
+		{"others' prefill tokens not tracked", untracked, 160, Candidate{Overlap: 2, Load: load.Account{PrefillTokens: 999}},
+			"Formula for worker_1: 18.0 = 1.0 * 8.0 + 10.0 (cached_blocks: 2)"},
+		{"a prefill pool holds no blocks", prefill, 160, Candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 9}},
+			"Formula for worker_1: 10.0 = 1.0 * 10.0 + 0.0 (cached_blocks: 4)"},
+		{"all cached", prefill, 160, Candidate{Overlap: 10},
+			"Formula for worker_1: 0.0 = 1.0 * 0.0 + 0.0 (cached_blocks: 10)"},
+		{"a decode pool counts blocks alone", decode, 160, Candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 15}},
+			"Formula for worker_1: 25.0 = 0.0 * 6.0 + 25.0 (cached_blocks: 4)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			policy, err := newPolicy(c.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.cand.Worker = &pools.Worker{ID: "worker_1"}
+			why := Why{Explain: true}
+			_, cost, _ := policy.Pick(Request{ISL: c.isl, BlockSize: 16}, []Candidate{c.cand}, noon, rand.New(rand.NewPCG(1, 1)), &why)
+			if got := why.Terms[0].String(); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+			if cost != why.Terms[0].Cost {
+				t.Errorf("cost is %v, its term says %v", cost, why.Terms[0].Cost)
+			}
+		})
+	}
+}
+
+// spread picks n times with different seeds and returns how often each
+// candidate was picked.
+func spread(policy Policy, ws []Candidate, n int) []int {
+	counts := make([]int, len(ws))
+	pcg := rand.NewPCG(0, 0)
+	rng := rand.New(pcg)
+	for i := range n {
+		pcg.Seed(uint64(i), 99)
+		picked, _, _ := policy.Pick(ask, ws, noon, rng, &Why{})
+		counts[picked]++
+	}
+	return counts
+}
+
+// chiSquare is Pearson's statistic of counts against expected shares.
+func chiSquare(counts []int, shares []float64) float64 {
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	var x float64
+	for i, c := range counts {
+		want := shares[i] * float64(n)
+		x += (float64(c) - want) * (float64(c) - want) / want
+	}
+	return x
+}
+
+// TestTiesAreUniform: of eight candidates, the five cheapest cost the same. The
+// bound is chi-square's 99.9th percentile at four degrees of freedom; the seeds
+// are fixed.
+func TestTiesAreUniform(t *testing.T) {
+	ws := crowd(8, 1)
+	for i := range ws {
+		ws[i].Overlap, ws[i].Load = 0, load.Account{ActiveBlocks: 50, Requests: 5}
+		if i%3 == 1 {
+			ws[i].Load = load.Account{ActiveBlocks: 51, Requests: 6}
+		}
+	}
+	for _, mode := range []string{"kv", "least-loaded"} {
+		cfg := DefaultConfig()
+		cfg.Mode = mode
+		policy, err := newPolicy(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := spread(policy, ws, 10_000)
+		if counts[1]+counts[4]+counts[7] > 0 {
+			t.Errorf("%s: dearer ones were picked: %v", mode, counts)
+		}
+		cheap := []int{counts[0], counts[2], counts[3], counts[5], counts[6]}
+		if x := chiSquare(cheap, []float64{.2, .2, .2, .2, .2}); x > 18.47 {
+			t.Errorf("%s: ties are not broken evenly: %v, chi-square %.1f", mode, cheap, x)
+		}
+	}
+}
+
+// TestSoftmax compares picks at a temperature with the softmax over
+// range-normalised costs. The bound is chi-square's 99.9th percentile at three
+// degrees of freedom; the seeds are fixed.
+func TestSoftmax(t *testing.T) {
+	ws := crowd(4, 1)
+	costs := []float64{10, 20, 30, 40}
+	for i := range ws {
+		ws[i].Overlap, ws[i].Load = 0, load.Account{ActiveBlocks: int(costs[i])}
+	}
+	for _, temperature := range []float64{0.2, 0.5, 2} {
+		cfg := DefaultConfig()
+		cfg.Temperature = temperature
+		policy, err := newPolicy(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shares, sum := make([]float64, 4), 0.0
+		for i, c := range costs {
+			shares[i] = math.Exp(-(c - 10) / (30 * temperature))
+			sum += shares[i]
+		}
+		for i := range shares {
+			shares[i] /= sum
+		}
+		counts := spread(policy, ws, 20_000)
+		if x := chiSquare(counts, shares); x > 16.27 {
+			t.Errorf("temperature %v: picks %v, want shares %.3f, chi-square %.1f", temperature, counts, shares, x)
+		}
+	}
+}
+
+func TestSoftmaxExtremes(t *testing.T) {
+	ws := crowd(3, 1)
+	for i := range ws {
+		ws[i].Overlap, ws[i].Load = 0, load.Account{ActiveBlocks: 10 + i}
+	}
+	cfg := DefaultConfig()
+	for _, cold := range []float64{math.SmallestNonzeroFloat64, 1e-6} {
+		cfg.Temperature = cold
+		policy, _ := newPolicy(cfg)
+		if counts := spread(policy, ws, 100); counts[0] != 100 {
+			t.Errorf("at temperature %v not the cheapest alone: %v", cold, counts)
+		}
+	}
+	cfg.Temperature = math.MaxFloat64
+	policy, _ := newPolicy(cfg)
+	if x := chiSquare(spread(policy, ws, 9_000), []float64{1. / 3, 1. / 3, 1. / 3}); x > 13.82 {
+		t.Errorf("infinitely hot is not uniform: chi-square %.1f", x)
+	}
+	for i := range ws {
+		ws[i].Load = load.Account{}
+	}
+	cfg.Temperature = 0.5
+	policy, _ = newPolicy(cfg)
+	if x := chiSquare(spread(policy, ws, 9_000), []float64{1. / 3, 1. / 3, 1. / 3}); x > 13.82 {
+		t.Errorf("equal costs are not uniform: chi-square %.1f", x)
+	}
+}
+
+func TestRoundRobinTakesTurns(t *testing.T) {
+	ws := crowd(3, 1)
+	var picked []int
+	for turn := range uint64(6) {
+		i, _, _ := roundRobin{}.Pick(Request{Turn: turn}, ws, noon, nil, &Why{})
+		picked = append(picked, i)
+	}
+	if want := []int{0, 1, 2, 0, 1, 2}; !slices.Equal(picked, want) {
+		t.Errorf("picked %v, want %v", picked, want)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		edit func(*Config)
+		want string // in the error; empty: none
+	}{
+		{"defaults", func(c *Config) {}, ""},
+		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
+		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
+		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of kv, least-loaded, random, round-robin`},
+		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
+		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
+		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},
+		{"threshold not a number", func(c *Config) { c.QueueThreshold = math.NaN() }, "router-queue-threshold"},
+		{"no batch", func(c *Config) { c.DefaultMaxBatchedTokens = 0 }, "DefaultMaxBatchedTokens"},
+	} {
+		cfg := DefaultConfig()
+		c.edit(&cfg)
+		got := fmt.Sprint(cfg.Validate())
+		if c.want == "" {
+			c.want = "<nil>"
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}

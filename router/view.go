@@ -1,0 +1,137 @@
+package router
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// view is what a router works out once for each snapshot of its pool. It is
+// immutable but for the accounts it points to, which the router's lock guards.
+type view struct {
+	pool      *pools.Pool
+	epoch     uint64 // of the index when its owners were looked up
+	seed      uint64 // of the pool's random choices
+	blockSize int    // tokens
+	largest   int    // total_kv_blocks of the largest worker
+	seats     []seat // by worker id, then rank
+}
+
+// seat is one (worker, rank) of a pool.
+type seat struct {
+	worker  *pools.Worker
+	account *load.Account
+	member  int // its place in the pool
+	rank    int
+	owner   index.Owner
+
+	busyAbove float64 // booked prefill tokens above which it is busy
+	blocks    int     // limit of active blocks
+	seqs      int     // limit of requests
+}
+
+// see returns the view of p, the same one until the pool or the index's owners
+// have changed.
+func (r *Router) see(p *pools.Pool) *view {
+	var epoch uint64
+	if r.idx != nil {
+		epoch = r.idx.Epoch()
+	}
+	if v := r.view.Load(); v != nil && v.pool == p && v.epoch == epoch {
+		return v
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := &view{pool: p, epoch: epoch, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
+	r.book.Prune(func(worker string) bool {
+		_, stays := p.Member(worker)
+		return stays
+	})
+	for i, m := range p.Members {
+		for rank := range m.Worker.Ranks() {
+			v.seats = append(v.seats, r.seat(m.Worker, i, rank))
+		}
+		v.blockSize = max(1, m.Worker.BlockSize)
+		v.largest = max(v.largest, m.Worker.TotalKVBlocks)
+	}
+	r.view.Store(v)
+	return v
+}
+
+// seat works out what stays the same about a worker's rank. The caller holds
+// r.mu.
+func (r *Router) seat(w *pools.Worker, member, rank int) seat {
+	s := seat{
+		worker: w, account: r.book.Account(w.ID, rank), member: member, rank: rank,
+		owner: index.NoOwner, busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
+	}
+	if r.idx != nil {
+		s.owner, _ = r.idx.Lookup(w.ID, rank)
+	}
+	if r.cfg.QueueThreshold >= 0 {
+		batch := w.MaxNumBatchedTokens
+		if batch == 0 {
+			batch = r.cfg.DefaultMaxBatchedTokens
+		}
+		s.busyAbove = r.cfg.QueueThreshold * float64(batch)
+	}
+	if r.cfg.Room && w.TotalKVBlocks > 0 {
+		s.blocks = w.TotalKVBlocks
+	}
+	if r.cfg.Room && w.MaxNumSeqs > 0 {
+		s.seqs = w.MaxNumSeqs
+	}
+	return s
+}
+
+// choices appends to ws the candidates for req, or says why there are none.
+//
+// The pool is busy while every eligible seat is; once one is not, all eligible
+// seats with room are candidates, the busy ones too: their cost tells. The
+// caller holds the router's lock.
+func (v *view) choices(ws []Candidate, req *Request, m *index.Matches, now time.Time) ([]Candidate, error) {
+	need := req.blocks() + 1
+	cached := req.ISL / v.blockSize // no more than this can count as overlap
+	var fits, fitsUntried, eligible, idle bool
+	for i := range v.seats {
+		s := &v.seats[i]
+		fit := need <= s.blocks
+		fits = fits || fit
+		if len(req.Exclude) > 0 && slices.Contains(req.Exclude, s.worker.ID) {
+			continue
+		}
+		fitsUntried = fitsUntried || fit
+		if !v.pool.Members[s.member].Eligible(now) {
+			continue
+		}
+		eligible = true
+		idle = idle || float64(s.account.PrefillTokens) <= s.busyAbove
+		if !fit || s.account.ActiveBlocks+need > s.blocks || s.account.Requests >= s.seqs {
+			continue
+		}
+		ws = append(ws, Candidate{
+			Worker: s.worker, Rank: s.rank,
+			Overlap: min(m.Leading(s.owner), cached),
+			Load:    *s.account,
+		})
+	}
+	switch {
+	case len(v.seats) == 0:
+		return ws, ErrNoWorkers
+	case !fits:
+		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: v.largest}
+	case !eligible || !fitsUntried:
+		return ws, ErrNoWorkers
+	case !idle:
+		return ws, ErrBusy
+	case len(ws) == 0:
+		return ws, ErrNoRoom
+	}
+	return ws, nil
+}
