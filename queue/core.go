@@ -108,10 +108,7 @@ func (c *Core) Next(now time.Time) *Ticket {
 		heap.Init(&c.line)
 	}
 	c.draining = true
-	if len(c.line) == 0 {
-		return nil
-	}
-	return c.line[0]
+	return c.Head()
 }
 
 // Settle takes t out with what its reserve func answered, nil or an error that is not ErrWait. It reports false,
@@ -191,8 +188,13 @@ func (c *Core) Deadline(t *Ticket) time.Time { return t.pushed.Add(c.cfg.Timeout
 // Queued reports whether t, once pushed, is still in the queue.
 func (c *Core) Queued(t *Ticket) bool { return t.place != unqueued }
 
-// First reports whether t is the next one.
-func (c *Core) First(t *Ticket) bool { return t.place == 0 }
+// Head is the next one, or nil.
+func (c *Core) Head() *Ticket {
+	if len(c.line) == 0 {
+		return nil
+	}
+	return c.line[0]
+}
 
 // Len is how many are in the queue.
 func (c *Core) Len() int { return len(c.line) }

@@ -76,7 +76,7 @@ func New(cfg Config) (*Queue, error) {
 // before the first Admit.
 func (q *Queue) OnWait(f func(time.Duration)) { q.onWait = f }
 
-// Admit waits until it is it's turn and reserve has booked what it needs, and returns the booking. Otherwise it
+// Admit waits until the request's turn has come and reserve has booked what it needs, and returns the booking. Otherwise it
 // returns a [*FullError], ErrExpired, ErrClosed, the context's cause, or the error with which reserve ended the
 // request. When it returns, the request is out of the queue, and what was booked for a caller that leaves is, or is
 // about to be, released.
@@ -92,7 +92,7 @@ func (q *Queue) Admit(ctx context.Context, it Item, reserve func(now time.Time) 
 	q.pending.Add(1)
 	held, waited, err := q.admit(ctx, it, reserve)
 	q.pending.Add(-1)
-	if thrown, ok := err.(*PanicError); ok {
+	if thrown, ok := errors.AsType[*PanicError](err); ok {
 		panic(thrown)
 	}
 	if err == nil && q.onWait != nil {
@@ -145,25 +145,26 @@ func (q *Queue) admit(ctx context.Context, it Item, reserve func(time.Time) (Hel
 	q.drain() // usually grants w on the spot
 	var left error
 	for !w.done && left == nil {
-		left = q.wait(ctx, w)
 		if w.drive {
 			q.goOn(w)
+		} else {
+			left = q.wait(ctx, w)
 		}
 	}
 	if !w.done {
 		q.leave(w, left)
 	}
-	if w.drive { // came between the end of its wait and here
+	if w.drive { // nobody leaves with the drain in hand
 		q.goOn(w)
 	}
 	held, waited, err := w.held, w.waited, w.err
 	q.giveBack(w)
 	q.mu.Unlock()
 
-	if left != nil && held != nil { // granted as it left: as if it had not been
+	if left != nil && held != nil && ctx.Err() != nil { // granted as it left: as if it had not been
 		held.Release()
 		q.Wake()
-		return nil, 0, left
+		return nil, 0, context.Cause(ctx)
 	}
 	return held, waited, err
 }
@@ -192,17 +193,14 @@ func (q *Queue) wait(ctx context.Context, w *waiter) error {
 	return left
 }
 
-// leave takes w out because its caller goes. If it was the next one, the one behind it may need less.
+// leave takes w out because its caller goes. If another is first then, that one may need less.
 func (q *Queue) leave(w *waiter, why error) {
 	now := time.Now()
-	next := q.core.First(&w.ticket)
-	if errors.Is(why, ErrExpired) {
-		q.core.Expire(now)
-	} else {
-		q.core.Cancel(&w.ticket, now)
-	}
+	first := q.core.Head()
+	q.core.Expire(now)
+	q.core.Cancel(&w.ticket, now) // if it did not expire
 	w.done, w.err = true, why
-	if next && q.core.Len() > 0 {
+	if head := q.core.Head(); head != nil && head != first {
 		q.drain()
 	}
 }
@@ -225,7 +223,7 @@ func (q *Queue) goOn(w *waiter) {
 
 // run is the drain of whoever has set q.draining, or was handed it: me, if it was. It unlocks q.mu while it asks.
 func (q *Queue) run(me *waiter) {
-	for turns := 0; ; turns++ {
+	for turns := 0; q.core.Len() > 0; turns++ {
 		now := time.Now()
 		t := q.core.Next(now)
 		if t == nil {
@@ -250,8 +248,9 @@ func (q *Queue) run(me *waiter) {
 			}
 			break
 		}
-		w.held, w.waited = held, now.Sub(t.pushed)
-		if !q.core.Settle(t, err, now) && held != nil {
+		if q.core.Settle(t, err, now) {
+			w.held, w.waited = held, now.Sub(t.pushed)
+		} else if held != nil {
 			q.mu.Unlock()
 			held.Release() // its caller left while it was asked
 			q.mu.Lock()

@@ -193,13 +193,13 @@ func TestRoom(t *testing.T) {
 // two blocks are cached.
 func TestBookings(t *testing.T) {
 	for _, c := range []struct {
-		role                         pools.Role
-		granted, prefilled, grown    WorkerLoad
-		overlap, tokens, backlogRest int
+		role                      pools.Role
+		granted, prefilled, grown WorkerLoad
+		overlap, tokens           int
 	}{
-		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, WorkerLoad{"a", 3, 0, 1, 2}, 2, 68, 0},
-		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 0, 0, 0},
-		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 2, 68, 0},
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, 2, 68},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 2, 68},
 	} {
 		t.Run(string(c.role), func(t *testing.T) {
 			idx := index.New(index.Config{})

@@ -35,8 +35,11 @@ type Lease struct {
 func (l *Lease) PrefillDone(now time.Time) { l.tell(l.event(load.PrefillDone), now) }
 
 // Grow books blocks more, for tokens that were generated. A count below 1 books
-// none.
+// none, nor does a pool that does not track active blocks.
 func (l *Lease) Grow(blocks int, now time.Time) {
+	if !l.router.cfg.TrackActiveBlocks {
+		return
+	}
 	e := l.event(load.Grow)
 	e.Blocks = blocks
 	l.tell(e, now)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -60,8 +62,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: must be %s, not %v", name, want, got))
 		}
 	}
-	_, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(c.Host, "0"))
-	refuse(c.Host != "" && err != nil, "http-host", "an address of this machine", strconv.Quote(c.Host))
+	_, err := netip.ParseAddr(c.Host)
+	refuse(err != nil && strings.ContainsAny(c.Host, ":/ "), "http-host", "an address or a host name without a port", strconv.Quote(c.Host))
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "http-port", "between 0 and 65535", c.Port)
 	refuse(c.MaxBodyBytes < 1 || c.MaxBodyBytes > math.MaxInt32, "max-body-bytes", "between 1 and 2147483647", c.MaxBodyBytes)
 	refuse(c.ReadTimeout <= 0, "read-timeout", "above 0", c.ReadTimeout)

@@ -81,7 +81,7 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 			}
 			eventually(t, "the end of connections and flows", func() bool { return sv.conns.Len()+sv.live.Len() == 0 })
 			gone := sv.metric("tandem_frontend_disconnected_clients_total")
-			if n := sv.metric("tandem_frontend_requests_total", "completions", "499"); n != gone || int(n)%clients != 0 || n == 0 {
+			if n := sv.metric("tandem_frontend_http_responses_total", "completions", "499"); n != gone || int(n)%clients != 0 || n == 0 {
 				t.Errorf("%v counted under 499, %v as gone", n, gone)
 			}
 			if n := sv.metric("tandem_frontend_open_streams"); n != 0 {

@@ -18,7 +18,7 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, connections func() float64) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_frontend_requests_total",
+			Name: "tandem_frontend_http_responses_total",
 			Help: "Requests answered, by endpoint and HTTP status; 499: the client left before the answer was complete.",
 		}, []string{"endpoint", "status"}),
 		disconnected: prometheus.NewCounter(prometheus.CounterOpts{

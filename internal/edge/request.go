@@ -31,8 +31,8 @@ type request struct {
 	endpoint string // for the metrics
 }
 
-// newRequest notes what the head says; c may be without any, for a request
-// whose head could not be read.
+// newRequest notes what the head says, as far as it could be read, and puts the
+// id into the answer.
 func newRequest(ctx *fasthttp.RequestCtx, c *conn) request {
 	r := request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
 	if r.arrival.IsZero() { // it came along with the request before it

@@ -162,7 +162,7 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 		if took := time.Since(start); took != sv.cfg.IdleTimeout {
 			t.Errorf("the used one was closed after %v, want %v", took, sv.cfg.IdleTimeout)
 		}
-		if n := sv.metric("tandem_frontend_requests_total"); n != 1 {
+		if n := sv.metric("tandem_frontend_http_responses_total"); n != 1 {
 			t.Errorf("%v requests counted, want 1", n)
 		}
 	})
@@ -267,7 +267,7 @@ func TestFlowErrorsAreAnswers(t *testing.T) {
 	if n := strings.Count(sv.logs.String(), "level=ERROR"); n != 2 {
 		t.Errorf("%d errors in the log, want 2: %s", n, sv.logs)
 	}
-	if n := sv.metric("tandem_frontend_requests_total", "completions", "529"); n != 2 {
+	if n := sv.metric("tandem_frontend_http_responses_total", "completions", "529"); n != 2 {
 		t.Errorf("%v answers with 529 counted, want 2", n)
 	}
 }
@@ -300,8 +300,14 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
+	for _, host := range []string{"", "127.0.0.1", "::1", "fe80::1%eth0", "localhost"} {
+		cfg := DefaultConfig()
+		if cfg.Host = host; cfg.Validate() != nil {
+			t.Errorf("host %q: %v", host, cfg.Validate())
+		}
+	}
 	for name, set := range map[string]setting{
-		"http-host":           func(c *Config) { c.Host = "300.1.1.1" },
+		"http-host":           func(c *Config) { c.Host = "127.0.0.1:80" },
 		"http-port":           func(c *Config) { c.Port = 65536 },
 		"max-body-bytes":      func(c *Config) { c.MaxBodyBytes = 0 },
 		"read-timeout":        func(c *Config) { c.ReadTimeout = 0 },
@@ -319,5 +325,22 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		if _, err := New(cfg, nil, nil, nil, nil, nil); err == nil {
 			t.Errorf("New takes a bad %s", name)
 		}
+	}
+}
+
+// TestListenTakesAFreePort and names the settings when it cannot have one.
+func TestListenTakesAFreePort(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Host, cfg.Port = "127.0.0.1", 0
+	sv := serve(t, loopback(t), answerJSON)
+	sv.cfg = cfg
+	ln, err := sv.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	sv.cfg.Port = ln.Addr().(*net.TCPAddr).Port
+	if _, err := sv.Listen(); err == nil || !strings.Contains(err.Error(), "http-port") {
+		t.Errorf("the port is taken, and the error is %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -107,8 +108,15 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	return s, nil
 }
 
-// Listen opens the configured address.
-func (s *Server) Listen() (net.Listener, error) { return net.Listen("tcp", s.cfg.addr()) }
+// Listen opens the configured address, for Serve. The listener's Addr has the
+// port that was chosen where the configured one is 0.
+func (s *Server) Listen() (net.Listener, error) {
+	ln, err := net.Listen("tcp", s.cfg.addr())
+	if err != nil {
+		return nil, fmt.Errorf("http-host, http-port: %w", err)
+	}
+	return ln, nil
+}
 
 // Serve serves the clients that ln accepts until Shutdown, which makes it
 // return nil, or until accepting fails. It closes ln.

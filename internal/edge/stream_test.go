@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +40,7 @@ func TestStreamPassesBytes(t *testing.T) {
 		}
 	}
 	eventually(t, "three answers counted and no stream open", func() bool {
-		return sv.metric("tandem_frontend_requests_total", "completions", "200") == 3 && sv.metric("tandem_frontend_open_streams") == 0
+		return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 3 && sv.metric("tandem_frontend_open_streams") == 0
 	})
 	if n := sv.metric("tandem_frontend_disconnected_clients_total"); n != 0 {
 		t.Errorf("%v clients counted as gone", n)
@@ -236,28 +235,6 @@ func TestEndLeavesWithTheLastEvents(t *testing.T) {
 	}
 }
 
-// TestSocketOptions reads back what an accepted socket was set to.
-func TestSocketOptions(t *testing.T) {
-	sv := serve(t, loopback(t), answerJSON)
-	c := sv.dial()
-	c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
-	c.receive()
-	raw, err := sv.conns.All()[0].Conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var noDelay int
-	var optErr error
-	if err := raw.Control(func(fd uintptr) {
-		noDelay, optErr = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_NODELAY)
-	}); err != nil || optErr != nil {
-		t.Fatal(err, optErr)
-	}
-	if noDelay == 0 {
-		t.Error("TCP_NODELAY is off")
-	}
-}
-
 // TestHeartbeat: a silent stream gets a comment each interval, one that has not
 // started none.
 func TestHeartbeat(t *testing.T) {
@@ -331,7 +308,7 @@ func TestAnswersThatAreNotStreams(t *testing.T) {
 	if _, err := io.ReadAll(c.head().Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a broken answer ends with %v", err)
 	}
-	eventually(t, "the broken answer's count", func() bool { return sv.metric("tandem_frontend_requests_total", "500") == 1 })
+	eventually(t, "the broken answer's count", func() bool { return sv.metric("tandem_frontend_http_responses_total", "500") == 1 })
 	if n := sv.metric("tandem_frontend_disconnected_clients_total"); n != 0 {
 		t.Errorf("%v clients counted as gone, who did nothing", n)
 	}

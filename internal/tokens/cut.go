@@ -45,9 +45,6 @@ func safeCut(s string, i int) bool {
 	}
 	if before == 0 {
 		r, w := utf8.DecodeLastRuneInString(s[:i])
-		if w == 1 {
-			return false
-		}
 		if before, _ = classAt(s, i-w); before&(letter|number) == 0 || !inert(r) {
 			return false
 		}

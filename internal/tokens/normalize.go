@@ -73,7 +73,7 @@ func composeAll(s string) string {
 	for _, c := range cs {
 		if starter >= 0 {
 			last := out[len(out)-1]
-			blocked := len(out)-1 > starter && (last.ccc == 0 || last.ccc >= c.ccc)
+			blocked := len(out)-1 > starter && last.ccc >= c.ccc
 			if joined, ok := compose(out[starter].r, c.r); ok && !blocked {
 				out[starter].r = joined
 				continue

@@ -170,6 +170,7 @@ func TestSafeCutExamples(t *testing.T) {
 		{"\u0958", ".", false}, // decomposes to a mark, which goes with the stop
 		{";", "\n", false},     // symbols take line breaks along
 		{" ", "word", false},   // goes with the word
+		{"x", "\u037e", false}, // becomes another character
 		{"\xe6\x96", " ", false},
 		{"a", "\xff", false},
 	} {

@@ -234,7 +234,7 @@ func (p *Publisher) page(cursor string, now time.Time) (*pages, int) {
 // snapshot tells what the engine holds now, exactly as of the number it carries. One of several pages is kept.
 func (p *Publisher) snapshot(now time.Time) *pages {
 	p.mu.Lock()
-	seq := p.seq-1
+	seq := p.seq
 	p.pagesMu.Lock()
 	for _, set := range p.pages {
 		if set.seq == seq {

@@ -12,7 +12,7 @@ import (
 
 // choices stand for what the router and the queue register.
 var choices = Choices{
-	RouterModes:   []Choice{{"kv", "cost"}, {"round-robin", "in turn"}, {"random", "by lot"}, {"least-loaded", "fewest"}},
+	RouterModes:   []Choice{{"kv", "cost"}, {"round-robin", "in turn, which is a line of help long enough to go on under its own beginning and not under the name"}, {"random", "by lot"}, {"least-loaded", "fewest"}},
 	QueuePolicies: []Choice{{"fcfs", "first"}, {"wspt", "shortest"}, {"lcfs", "last"}},
 }
 
@@ -166,7 +166,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"overridden key is checked", []string{"--http-port=1"}, nil, "http-port: -1", []string{"g.yaml:1 http-port: -1 is below 0"}},
 		{"not a mapping", nil, nil, "- a\n", []string{"g.yaml: line 1: settings are a mapping, as router-mode: kv; this is a list"}},
 		{"two documents", nil, nil, "http-port: 1\n---\nhttp-port: 2\n", []string{"g.yaml: holds a second document"}},
-		{"not YAML", nil, nil, "a: [\n", []string{"g.yaml: line 2: did not find expected node content"}},
+		{"not YAML", nil, nil, "a: [\n", []string{"g.yaml: line 1: did not find expected node content"}},
 		{"no file", []string{"--config=absent.yaml"}, nil, "", []string{"flag --config: open absent.yaml: file does not exist"}},
 		{"no file's name", []string{"--config="}, nil, "", []string{"flag --config: a file's name is missing"}},
 		{"several at once", []string{"--http-port=x"}, []string{"TANDEM_LOG_LEVEL=loud"}, "queue-limit: x", []string{

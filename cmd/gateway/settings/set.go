@@ -9,7 +9,7 @@ import (
 const (
 	tandemPrefix = "TANDEM_"
 	dynPrefix    = "DYN_"
-	configName   = "config" // --config FILE and TANDEM_CONFIG: where the file is, so never in the file
+	configName   = "config" // --config FILE or TANDEM_CONFIG says where the file is; DYN_CONFIG would be another program's
 )
 
 // reserved are the names that every command has and no table may take.

@@ -16,10 +16,10 @@ const usageWidth = 100
 // columns. The command writes its own synopsis before it.
 func (s *Set) Usage(w io.Writer) error {
 	b := bufio.NewWriter(w)
-	paragraph(b, 0, "Every setting is a flag, an environment variable and a key of a YAML file. "+
+	paragraph(b, "", 0, "Every setting is a flag, an environment variable and a key of a YAML file. "+
 		"The flag wins over the TANDEM_ variable, that over the DYN_ variable, that over the file, that over the default.")
 	fmt.Fprintf(b, "\n  --%s FILE\n", configName)
-	paragraph(b, 6, "YAML file to read settings from: a line for each, as \"router-mode: kv\". The key of --no-x is x, as \"x: false\". "+
+	paragraph(b, "", 6, "YAML file to read settings from: a line for each, as \"router-mode: kv\". The key of --no-x is x, as \"x: false\". "+
 		"Environment: "+tandemPrefix+envSuffix(configName)+".")
 	for _, g := range s.groups {
 		fmt.Fprintf(b, "\n%s\n", g.Title)
@@ -33,21 +33,21 @@ func (s *Set) Usage(w io.Writer) error {
 // usage writes the help of one setting.
 func (s *Setting) usage(b *bufio.Writer) {
 	fmt.Fprintf(b, "\n  %s\n", strings.TrimSpace(s.flag(s.Name)+" "+s.placeholder()))
-	paragraph(b, 6, s.Help)
-	column := 0
+	paragraph(b, "", 6, s.Help)
+	longest := 0
 	for _, c := range s.OneOf {
-		column = max(column, len(c.Name))
+		longest = max(longest, len(c.Name))
 	}
 	for _, c := range s.OneOf {
-		fmt.Fprintf(b, "      %-*s  %s\n", column, c.Name, c.Help)
+		paragraph(b, "      "+c.Name, 6+longest+2, c.Help)
 	}
-	paragraph(b, 6, s.facts())
+	paragraph(b, "", 6, s.facts())
 	if len(s.Aliases) > 0 {
 		var older []string
 		for _, a := range s.Aliases {
 			older = append(older, s.flag(a), s.variable(tandemPrefix, a), s.variable(dynPrefix, a))
 		}
-		paragraph(b, 6, "Older names: "+strings.Join(older, ", ")+".")
+		paragraph(b, "", 6, "Older names: "+strings.Join(older, ", ")+".")
 	}
 }
 
@@ -99,21 +99,21 @@ func (s *Setting) placeholder() string {
 	return kinds[s.Kind].placeholder
 }
 
-// paragraph writes text wrapped at usageWidth, every line indented.
-func paragraph(b *bufio.Writer, indent int, text string) {
-	column := 0
-	for word := range strings.FieldsSeq(text) {
+// paragraph writes text wrapped at usageWidth, every line indented; term stands
+// in the indent of the first.
+func paragraph(b *bufio.Writer, term string, indent int, text string) {
+	fmt.Fprintf(b, "%-*s", indent, term)
+	column := indent
+	for i, word := range strings.Fields(text) {
 		width := utf8.RuneCountInString(word)
 		switch {
-		case column == 0:
-			column = indent
-			fmt.Fprintf(b, "%*s", indent, "")
+		case i == 0:
 		case column+1+width > usageWidth:
-			column = indent
 			fmt.Fprintf(b, "\n%*s", indent, "")
+			column = indent
 		default:
-			column++
 			b.WriteByte(' ')
+			column++
 		}
 		b.WriteString(word)
 		column += width

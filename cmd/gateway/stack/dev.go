@@ -17,17 +17,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router/events"
 )
-
-// quiet keeps etcd's client from logging by itself: what matters of its
-// failures comes back as errors.
-var quiet = zap.NewNop()
 
 // DevConfig is the fleet of `gateway dev`.
 type DevConfig struct {

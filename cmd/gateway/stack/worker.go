@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/internal/engine"
@@ -215,13 +214,4 @@ func serveHTTP(s *http.Server, ln net.Listener) error {
 		return err
 	}
 	return nil
-}
-
-// etcdClient connects to a registry.
-func etcdClient(endpoints []string) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: 3 * time.Second,
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		Logger: quiet,
-	})
 }

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// config prints the gateway's settings. Its output is a file for --config.
+func config(_ context.Context, args []string, p process) error {
+	set := settings.NewSet(gatewayGroups()...).Beside(devGroup(), workerGroup())
+	var s settings.Gateway
+	r, err := resolve(set, "gateway config [FLAGS]: print every setting in force as `name: value  # source`.", args, p, &s)
+	if err != nil {
+		return err
+	}
+	if _, err := gatewayConfig(s); err != nil {
+		return usageError{err}
+	}
+	return r.Print(p.stdout)
+}
+
+// gatewayGroups is the gateway's table, with the names that rooms register.
+func gatewayGroups() []settings.Group {
+	var c settings.Choices
+	for _, p := range router.Policies() {
+		c.RouterModes = append(c.RouterModes, settings.Choice{Name: p.Name, Help: p.Help})
+	}
+	for _, name := range queue.Orders() {
+		c.QueuePolicies = append(c.QueuePolicies, settings.Choice{Name: name, Help: queue.Help(name)})
+	}
+	return settings.GatewayGroups(c)
+}
+
+// gatewayConfig gives each room its part of the settings.
+func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
+	base := router.DefaultConfig()
+	base.Mode = s.Router.Mode
+	base.OverlapWeight = s.Router.OverlapScoreWeight
+	base.Temperature = s.Router.Temperature
+	base.TrackPrefillTokens = s.Router.TrackPrefillTokens
+	base.QueueThreshold = s.Queue.Threshold
+	base.Seed = cmp.Or(uint64(s.Router.Seed), rand.Uint64())
+	roles := map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		roles[role] = base.For(role)
+	}
+	c := stack.GatewayConfig{
+		Edge: edge.DefaultConfig(),
+		Pools: pools.Config{
+			BlockSize: s.Router.KVCacheBlockSize,
+		},
+		Flow: handoff.Config{
+			DecodeFallback: s.Faults.DecodeFallback,
+			Queue:          queue.Config{Policy: s.Queue.Policy, Limit: s.Queue.Limit, Timeout: s.Queue.Timeout, Bytes: s.Queue.Bytes},
+		},
+		Prefill:             prefill.Config{Timeout: s.Faults.PrefillTimeout},
+		Routers:             roles,
+		Events:              events.SubscriberConfig{Seed: base.Seed},
+		Prefix:              s.Discovery.Prefix,
+		LeaseTTL:            s.Discovery.LeaseTTL,
+		TokenizerCacheBytes: s.Router.TokenizerCacheBytes,
+		Drain:               s.HTTP.DrainTimeout,
+	}
+	c.Edge.Host, c.Edge.Port = s.HTTP.Host, s.HTTP.Port
+	c.Edge.MaxBodyBytes = int(s.HTTP.MaxBodyBytes)
+	c.Edge.ReadTimeout, c.Edge.IdleTimeout = s.HTTP.ReadTimeout, s.HTTP.IdleTimeout
+	c.Edge.WriteStall, c.Edge.Heartbeat = s.HTTP.WriteStallTimeout, s.HTTP.SSEHeartbeat
+	return c, validate(c)
+}
+
+// validate asks each room before anything is started.
+func validate(c stack.GatewayConfig) error {
+	for _, check := range []func() error{c.Edge.Validate, c.Pools.Validate, c.Flow.Queue.Validate, c.Prefill.Validate} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	for _, role := range c.Routers {
+		if err := role.Validate(); err != nil {
+			return err
+		}
+	}
+	if c.Drain < 0 || c.Drain > 24*time.Hour {
+		return fmt.Errorf("drain-timeout: %v is not between 0s and 24h", c.Drain)
+	}
+	return nil
+}

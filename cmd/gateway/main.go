@@ -1,0 +1,120 @@
+// Command gateway is Tandem: a gateway for LLM inference with prefill and
+// decode on separate pools of workers, and everything needed to see it at work
+// on one machine. `gateway --help` lists its commands.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-ctx.Done()
+		stop() // a second Ctrl-C ends the process at once
+	}()
+	os.Exit(run(ctx, os.Args[1:], process{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile,
+	}))
+}
+
+// process is what a command gets of the process it runs in.
+type process struct {
+	stdin    io.Reader
+	stdout   io.Writer
+	stderr   io.Writer
+	environ  []string
+	readFile func(path string) ([]byte, error)
+}
+
+// command is one subcommand.
+type command struct {
+	name string
+	help string // one line
+	run  func(ctx context.Context, args []string, p process) error
+}
+
+var commands = []command{
+	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
+	{"worker", "run one simulated worker", work},
+	{"config", "print every setting in force and where it came from", config},
+}
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2 // the command line, a variable or a file is wrong
+)
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+// run finds the command and turns its error into an exit status.
+func run(ctx context.Context, args []string, p process) int {
+	if len(args) == 0 {
+		usage(p.stderr)
+		return exitUsage
+	}
+	switch args[0] {
+	case "-h", "-help", "--help", "help":
+		usage(p.stdout)
+		return exitOK
+	}
+	for _, c := range commands {
+		if c.name != args[0] {
+			continue
+		}
+		err := c.run(ctx, args[1:], p)
+		var bad usageError
+		switch {
+		case err == nil, errors.Is(err, settings.ErrHelp):
+			return exitOK
+		case errors.As(err, &bad):
+			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting.\n",
+				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
+			return exitUsage
+		default:
+			fmt.Fprintf(p.stderr, "gateway %s: %v\n", c.name, err)
+			return exitFailed
+		}
+	}
+	fmt.Fprintf(p.stderr, "gateway: there is no command %q\n\n", args[0])
+	usage(p.stderr)
+	return exitUsage
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Tandem serves LLM inference with prefill and decode on separate pools of workers.\n\nUsage: gateway COMMAND [FLAGS]\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-8s %s\n", c.name, c.help)
+	}
+	fmt.Fprint(w, "\n`gateway COMMAND --help` explains every flag. To begin: gateway dev\n")
+}
+
+// resolve reads a command's settings into the struct at dst, or prints its
+// help. What is left on the command line is a mistake: no command takes more.
+func resolve(set *settings.Set, synopsis string, args []string, p process, dst any) (*settings.Resolved, error) {
+	r, rest, err := set.Resolve(args, p.environ, p.readFile)
+	if errors.Is(err, settings.ErrHelp) {
+		fmt.Fprintf(p.stdout, "%s\n\n", synopsis)
+		return nil, errors.Join(err, set.Usage(p.stdout))
+	}
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%q is no flag", rest[0])
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	r.Fill(dst)
+	return r, nil
+}

@@ -1,0 +1,100 @@
+package router_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// A frontend of one's own needs a list of workers, what they have cached, and a
+// router: no server, no message bus.
+func Example() {
+	now := time.Now()
+	pool := &pools.Pool{Model: "llama", Role: pools.Both, Members: []pools.Member{
+		{Worker: &pools.Worker{ID: "east", BlockSize: 16}},
+		{Worker: &pools.Worker{ID: "west", BlockSize: 16}},
+	}}
+	cached := index.New(index.Config{})
+	r, err := router.New(router.DefaultConfig(), cached, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// west said that it holds the first three blocks of this prompt.
+	prompt := []uint64{0xa1, 0xa2, 0xa3, 0xa4}
+	cached.Store(cached.Owner("west", 0), index.Device, prompt[:3])
+
+	first, err := r.Reserve(pool, router.Request{ID: "first", ISL: 64, Hashes: prompt}, now)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("first: %s, cost %.0f, %d blocks cached\n", first.Worker.ID, first.Cost, first.Overlap)
+
+	// A second one of the same prompt finds west booked, and goes east: waiting
+	// would cost more than computing.
+	second, err := r.Reserve(pool, router.Request{ID: "second", ISL: 64, Hashes: prompt}, now)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("second: %s, cost %.0f, %d blocks cached\n", second.Worker.ID, second.Cost, second.Overlap)
+
+	first.PrefillDone(now) // its first token is here
+	first.Grow(1, now)     // a block of output is full
+	for _, l := range r.Loads(pool) {
+		fmt.Printf("%s: %d active blocks, %d tokens to compute\n", l.Worker, l.ActiveBlocks, l.PrefillTokens)
+	}
+	first.Release(now)
+	second.Release(now)
+	fmt.Println("open bookings:", r.Open())
+	// Output:
+	// first: west, cost 5, 3 blocks cached
+	// second: east, cost 8, 0 blocks cached
+	// east: 4 active blocks, 64 tokens to compute
+	// west: 5 active blocks, 0 tokens to compute
+	// open bookings: 0
+}
+
+// Two pools share a request: both workers are booked, or neither.
+func ExampleReservePair() {
+	now := time.Now()
+	prefills := &pools.Pool{Model: "llama", Role: pools.Prefill, Members: []pools.Member{
+		{Worker: &pools.Worker{ID: "p0", BlockSize: 16, MaxNumBatchedTokens: 1024}},
+	}}
+	decodes := &pools.Pool{Model: "llama", Role: pools.Decode, Members: []pools.Member{
+		{Worker: &pools.Worker{ID: "d0", BlockSize: 16, TotalKVBlocks: 600}},
+	}}
+	cfg := router.DefaultConfig()
+	prefill, err := router.New(cfg.For(pools.Prefill), nil, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	decode, err := router.New(cfg.For(pools.Decode), nil, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pairer, err := router.NewPairer("sequential", prefill, decode)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, id := range []string{"first", "second"} {
+		p, d, err := router.ReservePair(prefill, decode, pairer, prefills, decodes, router.Request{ID: id, ISL: 5000}, now)
+		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
+			fmt.Println(id, "waits:", err)
+			continue
+		}
+		fmt.Println(id, "runs on", p.Worker.ID, "and", d.Worker.ID)
+	}
+	// Output:
+	// first runs on p0 and d0
+	// second waits: prefill pool of "llama": all workers are busy with prefill
+}
