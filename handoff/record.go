@@ -26,7 +26,7 @@ func (f *Flow) record(r *request, err error) {
 	t := r.timings(&r.sent, now)
 	attrs := []slog.Attr{
 		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id),
-		slog.String("model", r.call.Request.Model), slog.String("endpoint", r.call.Request.Endpoint.String()),
+		slog.String("model", shown(r.call.Request.Model)), slog.String("endpoint", r.call.Request.Endpoint.String()),
 		slog.Bool("stream", r.call.Request.Stream), slog.String("outcome", outcome),
 		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.cached)),
 		slog.Int("overlap_blocks", r.overlap), slog.Int("attempts", r.attempt),
@@ -76,3 +76,6 @@ func errorText(err error) string {
 	}
 	return err.Error()
 }
+
+// shown bounds what a client can write into the log by asking for a model.
+func shown(model string) string { return model[:min(len(model), 128)] }

@@ -12,16 +12,17 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // ErrClientLeft is the cause of a call's context when its client closed the
 // connection, or took nothing of the answer for the stall time.
-var ErrClientLeft = errors.New("the client left")
+var ErrClientLeft = fault.ErrClientGone
 
 // ErrShutdown is the cause of a call's context when a shutdown ran out of time.
-var ErrShutdown = errors.New("the gateway is shutting down")
+var ErrShutdown = fault.ErrShutdown
 
 // statusClientLeft stands in metrics and logs for a client that left before
 // its answer was complete. It is never sent.

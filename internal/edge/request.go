@@ -105,11 +105,14 @@ func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int
 	return call, err
 }
 
-// isJSON accepts application/json with any parameters, and no type at all.
+// isJSON accepts application/json with any parameters, no type at all, and what
+// curl -d says when nobody tells it otherwise: such a body is read as JSON, and
+// is refused as that when it is a form after all.
 func isJSON(contentType []byte) bool {
 	media, _, _ := bytes.Cut(contentType, []byte(";"))
 	media = bytes.TrimSpace(media)
-	return len(media) == 0 || bytes.EqualFold(media, []byte("application/json"))
+	return len(media) == 0 || bytes.EqualFold(media, []byte("application/json")) ||
+		bytes.EqualFold(media, []byte("application/x-www-form-urlencoded"))
 }
 
 // ambiguous reports whether a head gives its body's length in two ways, which

@@ -38,7 +38,7 @@ func TestBadRequests(t *testing.T) {
 		{"wrong type", post(`{"model":"m","prompt":"` + secret + `","max_tokens":"many"}`), "", "max_tokens", 400},
 		{"no UTF-8", post("{\"model\":\"m\",\"prompt\":\"\xff\"}"), "invalid_json", "", 400},
 		{"gzip", post("\x1f\x8b\x08", "Content-Encoding: gzip"), "unsupported_media_type", "", 415},
-		{"form", head + "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 3\r\n\r\na=b", "unsupported_media_type", "", 415},
+		{"form", head + "Content-Type: multipart/form-data\r\nContent-Length: 3\r\n\r\na=b", "unsupported_media_type", "", 415},
 		{"multipart", head + "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 7\r\n\r\n--b--\r\n", "unsupported_media_type", "", 415},
 		{"priority of letters", post(goodBody, "x-dynamo-request-priority: high"), "", "x-dynamo-request-priority", 400},
 		{"priority too large", post(goodBody, "x-dynamo-request-priority: 2147483648"), "", "x-dynamo-request-priority", 400},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,7 +193,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 		e.Code = "ambiguous_length"
 		s.refuse(ctx, c.request, e)
 		s.hangUp(ctx, c)
-	case !knownMethod(method): // Fiber would answer in plain text
+	case !slices.Contains(fiber.DefaultMethods, method): // Fiber would answer in plain text
 		s.refuse(ctx, c.request, &openai.Error{Status: http.StatusNotImplemented, Type: "invalid_request_error",
 			Code: "unknown_method", Message: "no such method is known here"})
 		s.hangUp(ctx, c) // what follows may be no HTTP/1.1 either, as behind HTTP/2's PRI
@@ -222,16 +223,6 @@ func (s *Server) connState(nc net.Conn, state fasthttp.ConnState) {
 			c.cut()
 		}
 	}
-}
-
-// knownMethod reports whether Fiber routes method.
-func knownMethod(method string) bool {
-	for _, m := range fiber.DefaultMethods {
-		if m == method {
-			return true
-		}
-	}
-	return false
 }
 
 // await waits for done and reports whether it came before ctx ended.

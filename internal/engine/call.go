@@ -212,25 +212,17 @@ func (s *Server) begin(c *call) *apiError {
 	}
 }
 
-// leave ends whatever of the call has not ended, at once: its client has its
-// answer, or has gone.
+// leave ends whatever of the call has not ended, at once: its client has gone.
 func (s *Server) leave(c *call) {
 	var ids []string
 	for i := range c.choices {
-		if ch := &c.choices[i]; ch.finish == "" || ch.cut() {
+		if ch := &c.choices[i]; ch.finish == "" {
 			ids = append(ids, ch.request.ID)
 		}
 	}
 	if ids != nil {
 		s.abort(ids...)
 	}
-}
-
-// cut reports whether the shell ended the answer, of which the core knows
-// nothing yet.
-func (ch *choice) cut() bool {
-	_, byString := ch.reason.(string)
-	return byString
 }
 
 // done reports whether every answer has ended.

@@ -22,9 +22,9 @@ func longText(t *testing.T, seed uint64) string {
 
 func TestCacheEqualsTokenizer(t *testing.T) {
 	for name, tok := range variants(t) {
-		for _, maxBytes := range []int64{0, 50_000, DefaultCacheBytes} {
+		for _, maxBytes := range []int64{50_000, DefaultCacheBytes} {
 			cache := NewCache(tok, maxBytes)
-			for seed := range uint64(4) {
+			for seed := range uint64(3) {
 				s := longText(t, seed%2) // each text comes twice
 				grown := s + longText(t, 100+seed)
 				for _, text := range []string{s, grown, grown[:len(grown)/2], s} {
@@ -86,6 +86,22 @@ func TestCacheStats(t *testing.T) {
 	before := cache.Stats()
 	cache.Encode(nil, "short")
 	at("after a short text", func(s CacheStats) bool { return s == before })
+}
+
+// TestCacheOfNothing remembers nothing and encodes all the same.
+func TestCacheOfNothing(t *testing.T) {
+	text := prose(t, 20_000)
+	for _, maxBytes := range []int64{-1, 0, 1} {
+		cache := NewCache(Sim(), maxBytes)
+		for range 2 {
+			if !slices.Equal(cache.Encode(nil, text), Sim().Encode(nil, text)) {
+				t.Errorf("limit %d: the cache's ids differ", maxBytes)
+			}
+		}
+		if s := cache.Stats(); s.HitBytes != 0 || s.Entries != 0 || s.Bytes != 0 {
+			t.Errorf("limit %d: %+v", maxBytes, s)
+		}
+	}
 }
 
 // TestCacheForgetsTheOldest fills a shard of a small cache.

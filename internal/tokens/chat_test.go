@@ -32,7 +32,7 @@ func TestChatML(t *testing.T) {
 func TestEncodeChat(t *testing.T) {
 	for name, tok := range variants(t) {
 		cache, rng := NewCache(tok, DefaultCacheBytes), seeded(t, 29)
-		for range 500 {
+		for range 150 {
 			var ms []Message
 			for range rng.IntN(5) {
 				ms = append(ms, Message{withoutMarkers(randomText(rng, 2)), withoutMarkers(randomText(rng, 200))})

@@ -1,6 +1,9 @@
 package tokens
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // pattern is one of the regular expressions that cut a text into pieces before
 // byte pairs are merged. Each is known by its exact source and matched by a
@@ -86,6 +89,9 @@ func nextGPT2(s string, i int) int {
 
 // nextCl100k cuts numbers after the given count of digits.
 func nextCl100k(s string, i, digits int) int {
+	if s[i] == ' ' && i+1 < len(s) && s[i+1] < utf8.RuneSelf && plane0[s[i+1]]&letter != 0 {
+		return skip(s, i+2, letter) // what most of any prose is
+	}
 	k, w := classAt(s, i)
 	switch {
 	case k&letter != 0:

@@ -28,10 +28,10 @@ var (
 func Sim() *Tokenizer { return simTokenizer() }
 
 // Words returns the ids of Sim's tokens that decode to a space and two or more
-// of the letters a to z and that are stable: any sequence of them decodes to
-// text that encodes to the same ids again, at the start of a text or after
-// any character but white space. There are about a thousand, in rising
-// order. The slice is shared and must not be changed.
+// of the letters a to z and that are stable: any sequence of them, after any
+// text whatever, decodes to text that encodes to the ids of the text before and
+// then the same ids again. There are about a thousand, in rising order. The
+// slice is shared and must not be changed.
 func Words() []uint32 { return simWords() }
 
 // EOS returns the id of <|im_end|>, with which Sim's model ends its answers.
@@ -40,8 +40,8 @@ func EOS() uint32 {
 	return id
 }
 
-// words finds the tokens that Words describes. A piece never reaches from a
-// letter over a space, so what is stable alone is stable in a sequence.
+// words finds the tokens that Words describes. A space before a letter begins a
+// piece wherever it stands, so what is stable alone is stable after anything.
 func (t *Tokenizer) words() []uint32 {
 	var words, again []uint32
 	for id, b := range t.bytes {

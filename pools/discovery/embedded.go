@@ -6,87 +6,124 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 )
 
-// EtcdConfig is how an embedded etcd runs.
-type EtcdConfig struct {
-	// Dir keeps its data; empty is a temporary folder that Close removes.
+// EmbeddedEtcdConfig is how an [EmbeddedEtcd] works. The zero value is good for a test.
+type EmbeddedEtcdConfig struct {
+	// Dir holds the data; it is made if need be and left as it is. Empty means a temporary one that Close removes.
 	Dir string
-	// Port on 127.0.0.1; 0 picks a free one.
+	// Port is that of the clients; 0 picks a free one.
 	Port int
-	// Fast skips fsync and lets the one-member election pass in milliseconds.
-	// For data that need not survive the machine.
-	Fast bool
+	// Sync has every write reach the disk before it is answered. Without it a crash of the machine, not of the
+	// process, may lose writes.
+	Sync bool
 }
 
-// EmbeddedEtcd is an etcd server of one member within the process, on the
-// loopback address, without logs.
+// EmbeddedEtcd is an etcd of one member within the process, for `gateway dev` and tests, on ports of the loopback
+// address and without logs.
 type EmbeddedEtcd struct {
-	server   *embed.Etcd
-	endpoint string
-	temp     string
+	etcd *embed.Etcd
+	url  string
+	temp string // to be removed, or ""
 }
 
-// etcdStartLimit is how long a start may take; most of it is the election.
-const etcdStartLimit = 15 * time.Second
+// What StartEtcd waits for at most, and how often it tries when a port it found free was taken meanwhile.
+const (
+	startTimeout  = 20 * time.Second
+	startAttempts = 5
+)
 
-// StartEtcd starts a server and waits until it answers.
-func StartEtcd(cfg EtcdConfig) (*EmbeddedEtcd, error) {
+// StartEtcd starts an etcd and waits until it takes requests.
+func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
 	e := &EmbeddedEtcd{}
-	if cfg.Dir == "" {
-		dir, err := os.MkdirTemp("", "tandem-etcd-")
+	dir := cfg.Dir
+	if dir == "" {
+		temp, err := os.MkdirTemp("", "tandem-etcd-")
 		if err != nil {
 			return nil, fmt.Errorf("embedded etcd: %w", err)
 		}
-		cfg.Dir, e.temp = dir, dir
+		dir, e.temp = temp, temp
 	}
-	c := embed.NewConfig()
-	c.Dir = cfg.Dir
-	c.Logger, c.LogLevel = "zap", "panic" // it calls its own closing an error
-	c.LogOutputs = []string{os.DevNull}
-	client := url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", fmt.Sprint(cfg.Port))}
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	// One member has no peers, but etcd insists on listening for them.
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	if cfg.Fast {
-		c.UnsafeNoFsync, c.TickMs, c.ElectionMs = true, 10, 100
+	var failed error
+	for range startAttempts {
+		if failed = e.start(cfg, dir); failed == nil {
+			return e, nil
+		}
+		if cfg.Port != 0 {
+			break
+		}
 	}
-	server, err := embed.StartEtcd(c)
-	if err != nil {
-		e.removeTemp()
-		return nil, fmt.Errorf("embedded etcd: %w", err)
-	}
-	e.server = server
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		e.Close()
-		return nil, fmt.Errorf("embedded etcd: %w", err)
-	case <-time.After(etcdStartLimit):
-		e.Close()
-		return nil, errors.New("embedded etcd: not ready in time")
-	}
-	e.endpoint = server.Clients[0].Addr().String()
-	return e, nil
+	e.removeTemp()
+	return nil, fmt.Errorf("embedded etcd: %w", failed)
 }
 
-// Endpoints is where clients connect.
-func (e *EmbeddedEtcd) Endpoints() []string { return []string{e.endpoint} }
+// URL is where clients connect.
+func (e *EmbeddedEtcd) URL() string { return e.url }
 
-// Close ends the server. Its clients should be closed first: it waits for open
-// watches for some seconds otherwise.
+// Close ends the server and waits for it. Its clients should be closed first: etcd gives those that watch or keep a
+// lease alive some five seconds to go by themselves.
 func (e *EmbeddedEtcd) Close() {
-	e.server.Close()
+	e.etcd.Close()
 	e.removeTemp()
+}
+
+func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
+	clients, err := loopback(cfg.Port)
+	if err != nil {
+		return err
+	}
+	peers, err := loopback(0)
+	if err != nil {
+		return err
+	}
+	c := embed.NewConfig()
+	c.Name = "tandem"
+	c.Dir = dir
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clients}, []url.URL{clients}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peers}, []url.URL{peers}
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.TickMs, c.ElectionMs = 10, 50 // nobody votes against it, so it need not wait long for a vote
+	c.UnsafeNoFsync = !cfg.Sync
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	etcd, err := embed.StartEtcd(c)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-etcd.Server.ReadyNotify():
+		e.etcd, e.url = etcd, clients.String()
+		return nil
+	case err := <-etcd.Err():
+		etcd.Close()
+		return err
+	case <-time.After(startTimeout):
+		etcd.Close()
+		return errors.New("not ready in time")
+	}
 }
 
 func (e *EmbeddedEtcd) removeTemp() {
 	if e.temp != "" {
-		_ = os.RemoveAll(e.temp)
+		_ = os.RemoveAll(e.temp) // a temporary directory: what is left of it harms nobody
 	}
+}
+
+// loopback is the URL of a port of 127.0.0.1, of a free one for 0. Nothing keeps it free.
+func loopback(port int) (url.URL, error) {
+	if port == 0 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return url.URL{}, err
+		}
+		port = l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil {
+			return url.URL{}, err
+		}
+	}
+	return url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}, nil
 }

@@ -148,6 +148,23 @@ func TestViewNameUsedAgainLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestViewOrphanThatFindsItsParentKeepsItsPlaces(t *testing.T) {
+	prompt := ids(1, 8)
+	v, idx, owner := newTestView(4)
+	v.Apply([]Event{
+		{Kind: Stored, Hashes: []Hash{2}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4, Medium: "GPU"},
+		{Kind: Stored, Hashes: []Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "CPU"},
+		{Kind: Stored, Hashes: []Hash{1}, Medium: "GPU"},
+	})
+	if got := leading(idx, owner, prompt, 4, tokens.Seed("", "")); got != 2 {
+		t.Errorf("%d leading blocks on the device, want 2", got)
+	}
+	v.Apply([]Event{{Kind: Removed, Hashes: []Hash{1, 2}, Medium: "GPU"}, {Kind: Removed, Hashes: []Hash{1, 2}, Medium: "CPU"}})
+	if v.Blocks() != 0 || idx.Blocks(owner) != 0 {
+		t.Errorf("%d blocks left, %d indexed", v.Blocks(), idx.Blocks(owner))
+	}
+}
+
 func TestViewTiers(t *testing.T) {
 	prompt := ids(1, 8)
 	hashes := tokens.SequenceHashes(nil, prompt, 4, tokens.Seed("", ""))

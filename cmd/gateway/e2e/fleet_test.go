@@ -37,6 +37,7 @@ type fleet struct {
 	logs    *logBuffer
 	reg     *prometheus.Registry
 	group   sync.WaitGroup
+	got     sync.Map // clients that have got something
 }
 
 // worker is one simulated worker that can be stopped by itself.

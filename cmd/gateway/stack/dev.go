@@ -79,7 +79,7 @@ func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev
 	}()
 	starting := errgroup.Group{}
 	starting.Go(func() (err error) {
-		d.etcd, err = discovery.StartEtcd(discovery.EtcdConfig{Fast: true})
+		d.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{})
 		return err
 	})
 	links := Links{}
@@ -94,7 +94,7 @@ func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev
 	if err = errors.Join(err, starting.Wait()); err != nil {
 		return nil, err
 	}
-	if d.client, err = etcdClient(d.etcd.Endpoints()); err != nil {
+	if d.client, err = discovery.Dial([]string{d.etcd.URL()}); err != nil {
 		return nil, err
 	}
 	links.Etcd = d.client
@@ -137,7 +137,7 @@ func (d *Dev) makeWorkers(links Links) error {
 func (d *Dev) startChildren() error {
 	return d.workerIDs(func(role pools.Role, id string) error {
 		args := append([]string{"worker", "--role", string(role), "--id", id, "--exit-with-stdin",
-			"--etcd-endpoints", strings.Join(d.etcd.Endpoints(), ",")}, d.cfg.WorkerArgs...)
+			"--etcd-endpoints", d.etcd.URL()}, d.cfg.WorkerArgs...)
 		if d.nats != nil {
 			args = append(args, "--nats-url", d.nats.URL())
 		}
@@ -255,7 +255,7 @@ func (d *Dev) Table(out io.Writer) {
 	row("WHAT", "WHERE", "PID")
 	own := strconv.Itoa(os.Getpid())
 	row("gateway", d.URL(), own)
-	row("etcd", d.etcd.Endpoints()[0], own)
+	row("etcd", d.etcd.URL(), own)
 	if d.nats != nil {
 		row("nats", d.nats.URL(), own)
 	}

@@ -110,7 +110,7 @@ func (w *Worker) build() error {
 	}
 	if w.links.Etcd != nil {
 		reg := discovery.RegistrarConfig{Prefix: w.cfg.Prefix, TTL: w.cfg.LeaseTTL}
-		if w.registrar, err = discovery.NewRegistrar(w.links.Etcd, reg, w.record, w.log); err != nil {
+		if w.registrar, err = discovery.NewRegistrar(w.links.Etcd, w.record, reg, w.log); err != nil {
 			return err
 		}
 	}
@@ -144,10 +144,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.publisher != nil {
 		group.Go(func() error { return w.publisher.Run(inner) })
 	}
-	register, deregister := context.WithCancel(inner)
-	defer deregister()
 	if w.registrar != nil {
-		group.Go(func() error { return w.registrar.Run(register) })
+		group.Go(func() error { return w.registrar.Run(inner) })
 	}
 	group.Go(func() error {
 		select {
@@ -158,9 +156,13 @@ func (w *Worker) Run(ctx context.Context) error {
 			stop()
 			return nil
 		}
-		deregister()
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Grace+w.cfg.Drain)
 		defer cancel()
+		if w.registrar != nil {
+			if err := w.registrar.Deregister(limit); err != nil {
+				w.log.Warn("not deregistered: the registration ends with its lease", "worker", w.record.ID, "error", err)
+			}
+		}
 		if err := w.server.Drain(limit); err != nil {
 			w.log.Warn("not every request could finish within the drain time", "worker", w.record.ID, "error", err)
 		}

@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+const (
+	chatPath       = "/v1/chat/completions"
+	completionPath = "/v1/completions"
+)
+
+// expected is the undisturbed answer: the simulated engines' text is a pure
+// function of all tokens so far.
+func expected(prompt []uint32, n int) string {
+	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
+	state := engine.Begin(0).FoldAll(prompt)
+	var out []byte
+	for range n {
+		next := vocab.Next(state, true)
+		if next == tokens.EOS() {
+			break
+		}
+		out = tokens.Sim().Decode(out, []uint32{next})
+		state = state.Fold(next)
+	}
+	return string(out)
+}
+
+func chatPrompt(content string) []uint32 {
+	return tokens.Sim().EncodeChat(nil, []tokens.Message{{Role: "user", Content: content}})
+}
+
+func textPrompt(text string) []uint32 { return tokens.Sim().Encode(nil, text) }
+
+const long = "The quick brown fox jumps over the lazy dog, and the dog, being lazy, lets it pass without a word of complaint. "
+
+// Every way to ask the same question gives the undisturbed answer, whatever
+// the workers take as a prompt.
+func TestEveryFormOfARequest(t *testing.T) {
+	for _, input := range []string{"text", "tokens"} {
+		t.Run(input, func(t *testing.T) {
+			f := newFleet(t, options{modelInput: input})
+			ids := textPrompt(long)
+			for _, c := range []struct {
+				name, path, body string
+				prompt           []uint32
+			}{
+				{"chat", chatPath, `"messages":[{"role":"user","content":"Hello"}]`, chatPrompt("Hello")},
+				{"chat in parts", chatPath, `"messages":[{"role":"user","content":[{"type":"text","text":"Hello"}]}]`, chatPrompt("Hello")},
+				{"completion", completionPath, `"prompt":"` + long + `"`, ids},
+				{"completion of ids", completionPath, `"prompt":` + strings.ReplaceAll(fmt.Sprint(ids), " ", ","), ids},
+				{"completion of a list of one", completionPath, `"prompt":["` + long + `"]`, ids},
+			} {
+				for _, stream := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s/stream=%v", c.name, stream), func(t *testing.T) {
+						body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,%s}`, stream, c.body)
+						a := f.post(c.path, body)
+						if a.status != http.StatusOK {
+							t.Fatalf("status %d: %s", a.status, a.body)
+						}
+						if got, want := f.text(a), expected(c.prompt, 12); got != want {
+							t.Errorf("text %q, want %q", got, want)
+						}
+						if a.header.Get("X-Request-Id") == "" {
+							t.Error("no x-request-id")
+						}
+						f.checkShape(a, c.path, stream)
+					})
+				}
+			}
+			f.idle()
+		})
+	}
+}
+
+// checkShape checks what OpenAI's API promises of any answer.
+func (f *fleet) checkShape(a answer, path string, stream bool) {
+	f.t.Helper()
+	object := map[string]string{chatPath: "chat.completion", completionPath: "text_completion"}[path]
+	prefix := map[string]string{chatPath: "chatcmpl-", completionPath: "cmpl-"}[path]
+	if path == chatPath && stream {
+		object += ".chunk"
+	}
+	check := func(c chunk) (finish string) {
+		if c.Object != object || !strings.HasPrefix(c.ID, prefix) || c.Model != "tandem-sim" {
+			f.t.Errorf("object %q, id %q, model %q", c.Object, c.ID, c.Model)
+		}
+		for _, ch := range c.Choices {
+			if ch.FinishReason != nil {
+				finish = *ch.FinishReason
+			}
+		}
+		return finish
+	}
+	if !stream {
+		c := f.parse(a.body)
+		if finish := check(c); finish != "length" && finish != "stop" {
+			f.t.Errorf("finish_reason %q", finish)
+		}
+		if u := c.Usage; u == nil || u.Total != u.Prompt+u.Completion || u.Completion < 1 || u.Details == nil {
+			f.t.Errorf("usage %+v", c.Usage)
+		}
+		return
+	}
+	if n := len(a.events); n < 2 || a.events[n-1] != "[DONE]" {
+		f.t.Fatalf("the stream does not end in [DONE]: %q", a.events)
+	}
+	id, finish := "", ""
+	for i, e := range a.events[:len(a.events)-1] {
+		c := f.parse([]byte(e))
+		if id == "" {
+			id = c.ID
+		}
+		if c.ID != id {
+			f.t.Errorf("event %d has id %s, the first %s", i, c.ID, id)
+		}
+		if got := check(c); got != "" {
+			finish = got
+		}
+		if c.Usage != nil {
+			f.t.Error("usage without being asked for")
+		}
+	}
+	if finish != "length" && finish != "stop" {
+		f.t.Errorf("finish_reason %q", finish)
+	}
+	if path == chatPath && !strings.Contains(a.events[0], `"role":"assistant"`) {
+		f.t.Errorf("the first event names no role: %s", a.events[0])
+	}
+}
+
+// The second time a prompt comes, its prefix is found where the first left it,
+// and the client is told prefill's count of cached tokens, not decode's.
+func TestPrefixIsFoundAgain(t *testing.T) {
+	f := newFleet(t, options{})
+	prompt := strings.Repeat(long, 8)
+	ids := textPrompt(prompt)
+	body := `{"model":"tandem-sim","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},` +
+		`"nvext":{"extra_fields":["worker_id","timing"]},"prompt":"` + prompt + `"}`
+	last := func(a answer) chunk { return f.parse([]byte(a.events[len(a.events)-2])) }
+	first := last(f.post(completionPath, body))
+	if first.Usage == nil || first.Usage.Prompt != len(ids) || first.Usage.Completion != 4 || first.Usage.Details.Cached != 0 {
+		t.Fatalf("first usage %+v", first.Usage)
+	}
+	if len(first.Choices) != 0 {
+		t.Error("the usage event has choices")
+	}
+	blocks := (len(ids) - 1) / 16
+	f.eventually("the index has heard of the prompt", func() bool {
+		for _, p := range f.gateway.Flow.Report() {
+			for _, w := range p.Workers {
+				if w.ID == first.Nvext.WorkerID.Prefill && w.CachedBlocks >= blocks {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	for range 5 {
+		again := last(f.post(completionPath, body))
+		if got, want := again.Nvext.WorkerID.Prefill, first.Nvext.WorkerID.Prefill; got != want {
+			t.Errorf("prefilled on %s, the prefix is on %s", got, want)
+		}
+		if got := again.Usage.Details.Cached; got != blocks*16 {
+			t.Errorf("%d cached tokens, want %d", got, blocks*16)
+		}
+		for _, name := range []string{"queue_ms", "prefill_ms", "transfer_ms", "ttft_ms", "total_ms"} {
+			if _, ok := again.Nvext.Timing[name]; !ok {
+				t.Errorf("no timing %s", name)
+			}
+		}
+	}
+}
+
+func TestStopStringsAndChoices(t *testing.T) {
+	f := newFleet(t, options{})
+	text := expected(textPrompt(long), 20)
+	words := strings.Fields(text)
+	stop := words[5]
+	want, _, _ := strings.Cut(text, stop)
+	for _, stream := range []bool{false, true} {
+		a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":20,"stream":%v,"stop":[%q],"prompt":%q}`, stream, stop, long))
+		if got := f.text(a); got != want {
+			t.Errorf("stream=%v: %q, want %q, cut before %q", stream, got, want, stop)
+		}
+	}
+	a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":5,"n":3,"prompt":%q}`, long))
+	if c := f.parse(a.body); len(c.Choices) != 3 {
+		t.Errorf("n=3 gave %d choices: %s", len(c.Choices), a.body)
+	}
+	f.idle()
+}
+
+// max_completion_tokens is chat's newer name, and holds on both legs.
+func TestMaxCompletionTokens(t *testing.T) {
+	f := newFleet(t, options{})
+	a := f.post(chatPath, `{"model":"tandem-sim","max_completion_tokens":3,"ignore_eos":true,"messages":[{"role":"user","content":"Hi"}]}`)
+	if c := f.parse(a.body); c.Usage == nil || c.Usage.Completion != 3 {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// A pool of role both serves alone.
+func TestPoolOfBoth(t *testing.T) {
+	f := newFleet(t, options{both: 2})
+	a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"nvext":{"extra_fields":["worker_id"]},"prompt":"`+long+`"}`)
+	c := f.parse(a.body)
+	if f.text(a) != expected(textPrompt(long), 8) || c.Nvext == nil || !strings.HasPrefix(c.Nvext.WorkerID.Decode, "both-") || c.Nvext.WorkerID.Prefill != "" {
+		t.Errorf("%s", a.body)
+	}
+	f.idle()
+}
+
+func TestErrorsHaveOneShape(t *testing.T) {
+	f := newFleet(t, options{})
+	tooLong := strings.Repeat("12,", 262_150)
+	for _, c := range []struct {
+		name, body  string
+		status      int
+		code, param string
+	}{
+		{"unknown model", `{"model":"gpt-9","prompt":"x"}`, 404, "model_not_found", "model"},
+		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + tooLong + `12]}`, 400, "context_length_exceeded", "prompt"},
+		{"over the context by length alone", `{"model":"tandem-sim","prompt":"` + strings.Repeat("z", 40<<20) + `"}`, 400, "context_length_exceeded", "prompt"},
+		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "context_length_exceeded", "prompt"},
+		{"negative max_tokens", `{"model":"tandem-sim","prompt":"x","max_tokens":-1}`, 400, "", "max_tokens"},
+		{"empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "", "prompt"},
+		{"forged hand-off", `{"model":"tandem-sim","prompt":"x","kv_transfer_p\u0061rams":{}}`, 400, "", ""},
+		{"not JSON", `{"model":`, 400, "invalid_json", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := f.post(completionPath, c.body)
+			e := f.parse(a.body).Error
+			if a.status != c.status || e == nil || e.Message == "" || e.Type == "" {
+				t.Fatalf("status %d: %.300s", a.status, a.body)
+			}
+			if c.code != "" && (e.Code == nil || *e.Code != c.code) || c.param != "" && (e.Param == nil || *e.Param != c.param) {
+				t.Errorf("%.300s", a.body)
+			}
+			if e.RequestID == "" || e.RequestID != a.header.Get("X-Request-Id") {
+				t.Errorf("request id %q in the body, %q in the header", e.RequestID, a.header.Get("X-Request-Id"))
+			}
+		})
+	}
+	f.idle()
+}
+
+func TestNoPromptInLogs(t *testing.T) {
+	f := newFleet(t, options{logLevel: -8})
+	const secret = "the launch code is swordfish"
+	f.post(chatPath, `{"model":"tandem-sim","max_tokens":4,"messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.post(chatPath, `{"model":"tandem-sim","max_tokens":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.post(completionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
+	f.post(completionPath, `{"model":"nobody","prompt":"`+secret+`"}`)
+	log := f.logs.String()
+	if !strings.Contains(log, "msg=request") || !strings.Contains(log, "Formula for prefill-") {
+		t.Fatalf("the log lacks the request or its formulas:\n%s", log)
+	}
+	if i := strings.Index(log, "swordfish"); i >= 0 {
+		t.Errorf("the log quotes a prompt: …%s…", log[max(0, i-200):i+20])
+	}
+}

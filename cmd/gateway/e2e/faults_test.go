@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+)
+
+func ask(prompt string, tokens int) string {
+	return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"nvext":{"extra_fields":["worker_id"]},"prompt":%q}`, tokens, prompt)
+}
+
+// served reads who served a streamed answer.
+func (f *fleet) served(a answer) (prefill, decode string) {
+	f.t.Helper()
+	if len(a.events) < 2 {
+		f.t.Fatalf("status %d, events %q, body %s", a.status, a.events, a.body)
+	}
+	c := f.parse([]byte(a.events[len(a.events)-2]))
+	if c.Nvext == nil {
+		f.t.Fatalf("no nvext in %q", a.events)
+	}
+	return c.Nvext.WorkerID.Prefill, c.Nvext.WorkerID.Decode
+}
+
+// A dead prefill worker costs nobody an answer, and is out of the choice at its
+// first refused connection; with none left decode prefills for itself.
+func TestPrefillWorkersDie(t *testing.T) {
+	f := newFleet(t, options{})
+	want := expected(textPrompt(long), 6)
+	body := strings.Replace(ask(long, 6), `"ignore_eos":true,`, "", 1)
+	f.workers["prefill-1"].kill()
+	for range 6 {
+		a := f.post(completionPath, body)
+		if p, _ := f.served(a); p != "prefill-2" || f.text(a) != want {
+			t.Fatalf("served by %q: %q", p, f.text(a))
+		}
+	}
+	if n := strings.Count(f.logs.String(), "class=refused"); n > 1 {
+		t.Errorf("the dead worker was tried %d times", n)
+	}
+	f.workers["prefill-2"].kill()
+	for range 3 {
+		a := f.post(completionPath, body)
+		if p, _ := f.served(a); p != "" || f.text(a) != want {
+			t.Fatalf("served by %q: %q", p, f.text(a))
+		}
+	}
+	if got := f.status("/health"); got != http.StatusOK {
+		t.Errorf("/health is %d while decode stands in", got)
+	}
+	f.idle()
+}
+
+func TestDecodeFallbackOff(t *testing.T) {
+	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
+	f.workers["prefill-1"].kill()
+	f.workers["prefill-2"].kill()
+	a := f.post(completionPath, ask(long, 4))
+	if e := f.parse(a.body).Error; a.status != http.StatusServiceUnavailable || e == nil || *e.Code != "no_worker" {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	if got := f.status("/health"); got != http.StatusServiceUnavailable {
+		t.Errorf("/health is %d", got)
+	}
+	f.idle()
+}
+
+// A decode worker that dies before the first byte is replaced, with the KV that
+// is already staged where it never saw the request.
+func TestDecodeWorkersDie(t *testing.T) {
+	f := newFleet(t, options{})
+	f.workers["decode-1"].kill()
+	for range 6 {
+		a := f.post(completionPath, ask(long, 4))
+		if _, d := f.served(a); d != "decode-2" {
+			t.Fatalf("served by %q", d)
+		}
+	}
+	f.workers["decode-2"].kill()
+	a := f.post(completionPath, ask(long, 4))
+	if e := f.parse(a.body).Error; a.status != http.StatusServiceUnavailable || e == nil || e.Code == nil {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	f.eventually("the bookings are zero", func() bool {
+		return !strings.Contains(f.books(), "booked")
+	})
+}
+
+// A decode worker that dies in mid-stream ends the answer with one typed error
+// and no [DONE]: the client must not take a part for the whole.
+func TestDecodeWorkerDiesInMidStream(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1})
+	n := 0
+	a, err := f.try(context.Background(), completionPath, ask(long, 500), func(string) {
+		if n++; n == 5 {
+			go f.workers["decode-1"].kill()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := f.parse([]byte(a.events[len(a.events)-1]))
+	if slices.Contains(a.events, "[DONE]") || last.Error == nil || last.Error.Code == nil || *last.Error.Code != "reset" {
+		t.Errorf("the stream ended with %q", a.events[len(a.events)-1])
+	}
+	if got := f.text(answer{events: a.events[:len(a.events)-1]}); !strings.HasPrefix(expected(textPrompt(long), 500), got) && got == "" {
+		t.Errorf("the part that came is not the answer's beginning: %q", got)
+	}
+	f.eventually("the bookings are zero", func() bool { return !strings.Contains(f.books(), "booked") })
+}
+
+// A prefill worker that accepts and says nothing is left after prefill-timeout.
+func TestSilentPrefillWorker(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = 50 * time.Millisecond }})
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	record := f.workers["prefill-1"].Record()
+	f.gateway.Roster.Remove("prefill-1")
+	record.ID, record.Address = "silent-1", "http://"+silent.Addr().String()
+	if err := f.gateway.Roster.Put(record); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	a := f.post(completionPath, ask(long, 4))
+	if p, d := f.served(a); p != "" || d != "decode-1" {
+		t.Errorf("served by %q and %q", p, d)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if !strings.Contains(f.logs.String(), "class=timeout") {
+		t.Error("no timeout in the log")
+	}
+	f.idle()
+}
+
+// Clients that leave all at once free both workers, wherever their requests
+// are: the engines' own books are zero within 20 ms for 99 of 100.
+func TestClientsLeave(t *testing.T) {
+	const clients = 50
+	for _, c := range []struct {
+		phase   string
+		options options
+		prompt  string
+		there   func(f *fleet) bool // every request has come to the phase
+	}{
+		{
+			"queueing", options{speedup: 1, worker: func(c *stack.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }}, long,
+			func(f *fleet) bool { return f.gateway.Flow.Waiting()["tandem-sim"].Waiting >= clients-2 },
+		},
+		{
+			"prefill", options{speedup: .05}, strings.Repeat(long, 10),
+			func(f *fleet) bool { return f.engines("prefill") == clients },
+		},
+		{
+			"transfer", options{speedup: 1, worker: func(c *stack.WorkerConfig) { c.Engine.TransferSetup = time.Minute }}, long,
+			func(f *fleet) bool { return f.transferring() == clients },
+		},
+		{
+			"streaming", options{speedup: 1}, long,
+			func(f *fleet) bool { return f.started() >= clients },
+		},
+	} {
+		t.Run(c.phase, func(t *testing.T) {
+			f := newFleet(t, c.options)
+			ctx, leave := context.WithCancel(context.Background())
+			defer leave()
+			var group sync.WaitGroup
+			for i := range clients {
+				group.Go(func() {
+					_, err := f.try(ctx, completionPath, ask(fmt.Sprintf("%d %s", i, c.prompt), 2000), func(string) { f.first(i) })
+					if err != nil && !errors.Is(err, context.Canceled) {
+						t.Errorf("client %d: %v", i, err)
+					}
+				})
+			}
+			f.eventually("every request is in "+c.phase, func() bool { return c.there(f) })
+			left := time.Now()
+			leave()
+			for f.held() > clients/100 {
+				if time.Since(left) > 5*time.Second {
+					t.Fatalf("still held: %s", f.books())
+				}
+				<-time.After(500 * time.Microsecond) // counting costs what is being timed
+			}
+			took := time.Since(left)
+			t.Logf("%d clients left in %s: books zero after %v", clients, c.phase, took)
+			if limit := leaveLimit; took > limit {
+				t.Errorf("books were zero after %v, the limit is %v", took, limit)
+			}
+			f.idle()
+			group.Wait()
+		})
+	}
+}
+
+// engines counts the requests that the engines of a role hold.
+func (f *fleet) engines(role string) (n int) {
+	for id, w := range f.workers {
+		if strings.HasPrefix(id, role) {
+			n += len(w.Books().Requests)
+		}
+	}
+	return n
+}
+
+// transferring counts the requests that wait for KV.
+func (f *fleet) transferring() (n int) {
+	for _, w := range f.workers {
+		n += w.Books().Transferring
+	}
+	return n
+}
+
+// held counts the requests that any engine or booking still knows.
+func (f *fleet) held() (n int) {
+	for _, w := range f.workers {
+		b := w.Books()
+		n += len(b.Requests) + len(b.Pinned)
+	}
+	for _, p := range f.gateway.Flow.Report() {
+		for _, w := range p.Workers {
+			n += w.Requests
+		}
+	}
+	return n + f.gateway.Flow.Waiting()["tandem-sim"].Waiting
+}
+
+// first notes that client i has got something.
+func (f *fleet) first(i int) { f.got.Store(i, true) }
+
+// started counts the clients that have got something.
+func (f *fleet) started() (n int) {
+	f.got.Range(func(any, any) bool { n++; return true })
+	return n
+}

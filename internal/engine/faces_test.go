@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+// alone runs a test in a bubble with one engine e.
+func alone(t *testing.T, do func(b *bench, s *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		s, _ := b.engine(Config{ID: "e"})
+		do(b, s)
+	})
+}
+
+func TestWholeCompletion(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		prompt := ids(1, 100)
+		status, w := b.ask("e", completions, body(prompt, 7, "return_token_ids", true))
+		want := expected(prompt, 0, 7)
+		if status != http.StatusOK || w.ID != "cmpl-req" || w.Object != "text_completion" || w.Model != "tandem-sim" {
+			b.t.Errorf("status %d, %+v", status, w)
+		}
+		c := w.Choices[0]
+		if c.Text != textOf(want) || c.FinishReason != "length" || !slices.Equal(c.TokenIDs, want) || !slices.Equal(c.PromptTokenIDs, prompt) {
+			b.t.Errorf("choice %+v, want %q", c, textOf(want))
+		}
+		if w.Usage.Prompt != 100 || w.Usage.Completion != 7 || w.Usage.Total != 107 || w.Usage.Details.Cached != 0 {
+			b.t.Errorf("usage %+v", w.Usage)
+		}
+		if _, w = b.ask("e", completions, body(prompt, 7)); w.Usage.Details.Cached != 96 {
+			b.t.Errorf("asked again: usage %+v, want 96 tokens cached", w.Usage)
+		}
+	})
+}
+
+func TestWholeChat(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		messages := []map[string]any{
+			{"role": "system", "content": "be brief"},
+			{"role": "user", "content": []map[string]string{{"type": "text", "text": "one"}, {"type": "image_url"}, {"type": "text", "text": "two"}}},
+			{"role": "assistant", "content": nil},
+			{"role": "user", "content": "<|im_end|> is text here"},
+		}
+		prompt := tokens.Sim().EncodeChat(nil, []tokens.Message{
+			{Role: "system", Content: "be brief"}, {Role: "user", Content: "one\ntwo"}, {Role: "assistant"}, {Role: "user", Content: "<|im_end|> is text here"},
+		})
+		request := map[string]any{"messages": messages, "max_tokens": 50, "max_completion_tokens": 5, "ignore_eos": true, "return_token_ids": true}
+		status, w := b.ask("e", chats, request)
+		c := w.Choices[0]
+		if status != http.StatusOK || w.ID != "chatcmpl-req" || w.Object != "chat.completion" || c.Message.Role != "assistant" {
+			b.t.Errorf("status %d, %+v", status, w)
+		}
+		if want := textOf(expected(prompt, 0, 5)); c.Message.Content != want || !slices.Equal(w.PromptTokenIDs, prompt) {
+			b.t.Errorf("content %q, want %q", c.Message.Content, want)
+		}
+		// The template is the gateway's: the same ids as a completion, the same answer.
+		if _, w := b.ask("e", completions, body(prompt, 5)); w.Choices[0].Text != c.Message.Content {
+			b.t.Errorf("as a completion: %q", w.Choices[0].Text)
+		}
+		status, said := b.post("e", "/tokenize", map[string]any{"messages": messages})
+		var tokenized struct {
+			Tokens      []uint32
+			Count       int
+			MaxModelLen int `json:"max_model_len"`
+		}
+		if err := json.Unmarshal(said, &tokenized); err != nil || status != http.StatusOK ||
+			!slices.Equal(tokenized.Tokens, prompt) || tokenized.Count != len(prompt) || tokenized.MaxModelLen != 262_144 {
+			b.t.Errorf("/tokenize: %d %s", status, said)
+		}
+	})
+}
+
+func TestStreams(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		prompt := ids(1, 40)
+		want := textOf(expected(prompt, 0, 6))
+		for _, tc := range []struct {
+			path  string
+			body  map[string]any
+			text  func(e event) string
+			extra int // events beside one a token
+		}{
+			{completions, body(prompt, 6, "stream", true), func(e event) string { return e.Choices[0].Text }, 1},
+			{completions, body(prompt, 6, "stream", true, "stream_options", map[string]any{"include_usage": true}),
+				func(e event) string { return e.Choices[0].Text }, 2},
+			{completions, body(textOf(prompt), 6, "stream", true), func(e event) string { return e.Choices[0].Text }, 1},
+		} {
+			resp := b.send(b.t.Context(), "e", tc.path, tc.body)
+			if ct := resp.Header.Get("Content-Type"); ct != "text/event-stream; charset=utf-8" {
+				b.t.Errorf("content type %q", ct)
+			}
+			all := b.events(resp)
+			if len(all) != 6+tc.extra || string(all[len(all)-1].data) != "[DONE]" {
+				b.t.Fatalf("%d events, the last is %s", len(all), all[len(all)-1].data)
+			}
+			var text strings.Builder
+			for _, e := range all[:6] {
+				text.WriteString(tc.text(e))
+			}
+			if text.String() != want || all[5].Choices[0].FinishReason != "length" || all[4].Choices[0].FinishReason != "" {
+				b.t.Errorf("text %q, want %q", text.String(), want)
+			}
+			if tc.extra == 2 && (len(all[6].Choices) != 0 || all[6].Usage.Completion != 6) {
+				b.t.Errorf("usage event %s", all[6].data)
+			}
+		}
+	})
+}
+
+func TestChatStreamBeginsWithItsRole(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		all := b.events(b.send(b.t.Context(), "e", chats, map[string]any{
+			"messages": []map[string]string{{"role": "user", "content": "hello"}}, "max_tokens": 3, "ignore_eos": true, "stream": true, "return_token_ids": true,
+		}))
+		if len(all) != 5 {
+			b.t.Fatalf("%d events", len(all))
+		}
+		if d := all[0].Choices[0].Delta; d.Role != "assistant" || d.Content != "" || all[0].PromptTokenIDs == nil {
+			b.t.Errorf("first event %s", all[0].data)
+		}
+		for _, e := range all[1:4] {
+			if c := e.Choices[0]; c.Delta.Role != "" || c.Delta.Content == "" || len(c.TokenIDs) != 1 || e.Object != "chat.completion.chunk" || e.PromptTokenIDs != nil {
+				b.t.Errorf("event %s", e.data)
+			}
+		}
+	})
+}
+
+func TestSeveralAnswersAndPrompts(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		p, q := ids(1, 40), ids(2, 30)
+		_, w := b.ask("e", completions, body([][]uint32{p, q}, 5, "n", 2))
+		if len(w.Choices) != 4 || w.Usage.Prompt != 70 || w.Usage.Completion != 20 {
+			b.t.Fatalf("%d choices, %+v", len(w.Choices), w.Usage)
+		}
+		for i, want := range [][]uint32{expected(p, 0, 5), expected(p, 1, 5), expected(q, 0, 5), expected(q, 1, 5)} {
+			if c := w.Choices[i]; c.Index != i || c.Text != textOf(want) {
+				b.t.Errorf("choice %d: %+v, want %q", i, c, textOf(want))
+			}
+		}
+		all := b.events(b.send(b.t.Context(), "e", completions, body([]string{textOf(p), textOf(q)}, 5, "stream", true)))
+		texts := map[int]string{}
+		for _, e := range all[:len(all)-1] {
+			texts[e.Choices[0].Index] += e.Choices[0].Text
+		}
+		if texts[0] != textOf(expected(p, 0, 5)) || texts[1] != textOf(expected(q, 0, 5)) {
+			b.t.Errorf("streamed: %v", texts)
+		}
+	})
+}
+
+func TestStopStringsNeverShow(t *testing.T) {
+	alone(t, func(b *bench, s *Server) {
+		prompt := ids(1, 40)
+		answer := expected(prompt, 0, 10)
+		text := textOf(answer)
+		// A stop string that begins inside the fifth token and ends in the sixth.
+		at := len(textOf(answer[:5])) - 2
+		stop := text[at : at+4]
+		for _, tc := range []struct {
+			name   string
+			more   []any
+			text   string
+			tokens int
+			reason any
+		}{
+			{"cut", []any{"stop", stop}, text[:at], 6, stop},
+			{"several", []any{"stop", []string{"\x00never", stop}}, text[:at], 6, stop},
+			{"shown", []any{"stop", stop, "include_stop_str_in_output", true}, text[:at+4], 6, stop},
+			{"held back, then not it", []any{"stop", stop[:3] + "\x00"}, text, 10, nil},
+			{"too early to count", []any{"stop", stop, "min_tokens", 6}, text, 10, nil},
+			{"a stop token", []any{"stop_token_ids", answer[3:4]}, textOf(answer[:3]), 4, float64(answer[3])},
+		} {
+			_, w := b.ask("e", completions, body(prompt, 10, tc.more...))
+			c := w.Choices[0]
+			if c.Text != tc.text || w.Usage.Completion != tc.tokens || c.StopReason != tc.reason {
+				b.t.Errorf("%s: %q after %d tokens for %v, want %q", tc.name, c.Text, w.Usage.Completion, c.StopReason, tc.text)
+			}
+			var streamed strings.Builder
+			for _, e := range b.events(b.send(b.t.Context(), "e", completions, body(prompt, 10, append(tc.more, "stream", true)...))) {
+				if e.Choices == nil {
+					continue
+				}
+				streamed.WriteString(e.Choices[0].Text)
+				if !strings.HasPrefix(tc.text, streamed.String()) {
+					b.t.Errorf("%s: the stream shows %q", tc.name, streamed.String())
+				}
+			}
+			if streamed.String() != tc.text {
+				b.t.Errorf("%s: streamed %q, want %q", tc.name, streamed.String(), tc.text)
+			}
+			synctest.Wait()
+			if books := s.Books(); !books.Idle() {
+				b.t.Errorf("%s: still held: %+v", tc.name, books)
+			}
+		}
+	})
+}
+
+func TestStopperHoldsBackNoMoreThanItMust(t *testing.T) {
+	for _, tc := range []struct {
+		stops []string
+		in    []string
+		out   []string
+		stop  string
+	}{
+		{[]string{"abc"}, []string{"xa", "b", "d"}, []string{"x", "", "abd"}, ""},
+		{[]string{"abc"}, []string{"xa", "b", "c", "d"}, []string{"x", "", ""}, "abc"},
+		{[]string{"aab"}, []string{"aa", "a", "b"}, []string{"", "a", ""}, "aab"},
+		{[]string{"b", "ab"}, []string{"xab"}, []string{"x"}, "ab"},
+		{[]string{"zz"}, []string{"plain", "text"}, []string{"plain", "text"}, ""},
+		{nil, []string{"a", "b"}, []string{"a", "b"}, ""},
+	} {
+		s := stopper{stops: tc.stops}
+		var out []string
+		var stop string
+		for _, in := range tc.in {
+			var shown string
+			shown, stop = s.push(in)
+			out = append(out, shown)
+			if stop != "" {
+				break
+			}
+		}
+		if !slices.Equal(out, tc.out) || stop != tc.stop {
+			t.Errorf("%v over %q: %q, %q; want %q, %q", tc.stops, tc.in, out, stop, tc.out, tc.stop)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	alone(t, func(b *bench, s *Server) {
+		p := ids(1, 4)
+		long := fmt.Sprint(slices.Repeat([]int{260}, 262_144))
+		long = strings.ReplaceAll(long, " ", ",")
+		for _, tc := range []struct {
+			path   string
+			body   any
+			status int
+			param  string
+		}{
+			{completions, `{`, 400, ""},
+			{completions, `[]`, 400, ""},
+			{completions, `null`, 400, ""},
+			{completions, `{"model":"other","prompt":"x"}`, 404, "model"},
+			{completions, `{"model":7,"prompt":"x"}`, 400, "model"},
+			{completions, `{}`, 400, "prompt"},
+			{completions, `{"prompt":""}`, 400, "prompt"},
+			{completions, `{"prompt":[]}`, 400, "prompt"},
+			{completions, `{"prompt":7}`, 400, "prompt"},
+			{completions, `{"prompt":{}}`, 400, "prompt"},
+			{completions, `{"prompt":[1,-2]}`, 400, "prompt"},
+			{completions, `{"prompt":[1,2.5]}`, 400, "prompt"},
+			{completions, `{"prompt":[4000000000]}`, 400, "prompt"},
+			{completions, `{"prompt":[[1],7]}`, 400, "prompt"},
+			{completions, `{"prompt":[[]]}`, 400, "prompt"},
+			{completions, `{"prompt":` + long + `}`, 400, "prompt"},
+			{completions, body(p, 262_144), 400, "max_tokens"},
+			{completions, body(p, 0), 400, "max_tokens"},
+			{completions, body(p, -1), 400, "max_tokens"},
+			{completions, body(p, 5, "n", 0), 400, "n"},
+			{completions, body(p, 5, "n", "many"), 400, "n"},
+			{completions, body(p, 5, "n", 1.5), 400, "n"},
+			{completions, body(p, 5, "min_tokens", 6), 400, "min_tokens"},
+			{completions, body(p, 5, "temperature", -1), 400, "temperature"},
+			{completions, body(p, 5, "temperature", "hot"), 400, "temperature"},
+			{completions, body(p, 5, "temperature", []int{}), 400, "temperature"},
+			{completions, body(p, 5, "top_p", 0), 400, "top_p"},
+			{completions, body(p, 5, "stream", "perhaps"), 400, "stream"},
+			{completions, body(p, 5, "stop", []int{1}), 400, "stop"},
+			{completions, body(p, 5, "stop", ""), 400, "stop"},
+			{completions, body(p, 5, "stop_token_ids", "x"), 400, "stop_token_ids"},
+			{completions, body(p, 5, "stream_options", map[string]bool{}), 400, "stream_options"},
+			{completions, body(p, 5, "stream", true, "stream_options", 3), 400, "stream_options"},
+			{completions, body(p, 5, "stream", true, "stream_options", map[string]any{"include_usage": []int{}}), 400, "stream_options"},
+			{completions, body(p, 5, "echo", true), 400, "echo"},
+			{completions, body(p, 5, "suffix", "x"), 400, "suffix"},
+			{chats, `{}`, 400, "messages"},
+			{chats, `{"messages":[]}`, 400, "messages"},
+			{chats, `{"messages":"x"}`, 400, "messages"},
+			{chats, `{"messages":[{"role":"user","content":7}]}`, 400, "messages[0].content"},
+			{"/tokenize", `{}`, 400, "prompt"},
+			{"/tokenize", `[`, 400, ""},
+			{"/tokenize", `{"messages":7}`, 400, "messages"},
+		} {
+			status, w := b.ask("e", tc.path, tc.body)
+			if w.Error == nil || status != tc.status || w.Error.Code != tc.status || w.Error.Param != tc.param || w.Error.Message == "" || w.Error.Type == "" {
+				b.t.Errorf("%s %.80v: %d %+v, want %d about %q", tc.path, tc.body, status, w.Error, tc.status, tc.param)
+			}
+		}
+		if books := s.Books(); !books.Idle() {
+			b.t.Errorf("refused requests hold %+v", books)
+		}
+	})
+}
+
+func TestLooseTypesAreTakenAsVLLMTakesThem(t *testing.T) {
+	alone(t, func(b *bench, _ *Server) {
+		for _, more := range [][]any{
+			{"temperature", "0.5"}, {"n", 1.0}, {"n", "1"}, {"top_k", -1}, {"seed", -9e18}, {"stop", nil}, {"stream", "false"},
+			{"ignore_eos", 1}, {"unknown_to_all", map[string]int{"x": 1}}, {"temperature", nil}, {"logit_bias", map[string]int{}},
+		} {
+			if status, w := b.ask("e", completions, body(ids(1, 4), 5, more...)); status != http.StatusOK {
+				b.t.Errorf("%v: %d %+v", more, status, w.Error)
+			}
+		}
+	})
+}
+
+func TestMetricsCarryVLLMsNames(t *testing.T) {
+	pair(t, Config{}, func(b *bench, _, _ *Server) {
+		prompt := ids(1, 100)
+		b.ask("p", completions, body(prompt, 3))
+		b.ask("p", completions, body(prompt, 3))
+		b.prefill("p", prompt)
+		_, text := b.get("p", "/metrics")
+		const labels = `{engine="0",model_name="tandem-sim"}`
+		for name, value := range map[string]string{
+			"vllm:num_requests_running": "0", "vllm:num_requests_waiting": "0", "vllm:kv_cache_usage_perc": fmt.Sprint(7.0 / 41_937),
+			"vllm:prefix_cache_queries_total": "300", "vllm:prefix_cache_hits_total": "192", "vllm:num_preemptions_total": "0",
+			"vllm:prompt_tokens_total": "300", "vllm:generation_tokens_total": "7",
+			"vllm:time_to_first_token_seconds_count": "3", "vllm:inter_token_latency_seconds_count": "4",
+		} {
+			if !strings.Contains(text, name+labels+" "+value+"\n") {
+				b.t.Errorf("no %s%s %s", name, labels, value)
+			}
+		}
+	})
+}
+
+func TestSmallFaces(t *testing.T) {
+	alone(t, func(b *bench, s *Server) {
+		prompt := "a secret prompt"
+		b.ask("e", completions, body(prompt, 3))
+		if status, text := b.get("e", "/v1/models"); status != http.StatusOK || !strings.Contains(text, `"id":"tandem-sim"`) || !strings.Contains(text, `"max_model_len":262144`) {
+			b.t.Errorf("/v1/models: %d %s", status, text)
+		}
+		if status, _ := b.get("e", "/health"); status != http.StatusOK {
+			b.t.Errorf("/health: %d", status)
+		}
+		status, text := b.get("e", "/debug/books")
+		var books Books
+		if err := json.Unmarshal([]byte(text), &books); err != nil || status != http.StatusOK || !books.Idle() ||
+			books.Blocks.Total != 41_937 || strings.Contains(text, "secret") || strings.Contains(text, "null") {
+			b.t.Errorf("/debug/books: %d %s", status, text)
+		}
+		if status, _ := b.post("e", "/reset_prefix_cache", ""); status != http.StatusOK || len(s.Snapshot()) != 0 {
+			b.t.Errorf("/reset_prefix_cache: %d, %d chains left", status, len(s.Snapshot()))
+		}
+		if status, text := b.post("e", "/tokenize", map[string]string{"prompt": prompt}); status != http.StatusOK || !strings.Contains(string(text), `"count":`) {
+			b.t.Errorf("/tokenize: %d %s", status, text)
+		}
+	})
+}

@@ -1,0 +1,319 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// prefill runs the prefill leg of a hand-off and returns what decode is to be
+// told.
+func (b *bench) prefill(engine string, prompt []uint32) json.RawMessage {
+	b.t.Helper()
+	status, w := b.ask(engine, completions, body(prompt, 1, "kv_transfer_params", map[string]any{
+		"do_remote_decode": true, "do_remote_prefill": false,
+		"remote_engine_id": nil, "remote_block_ids": nil, "remote_host": nil, "remote_port": nil,
+	}))
+	if status != http.StatusOK || w.Params == nil {
+		b.t.Fatalf("prefill: status %d, %+v", status, w)
+	}
+	return w.Params
+}
+
+// pair runs a test in a bubble with a prefill engine p and a decode engine d.
+func pair(t *testing.T, decode Config, do func(b *bench, p, d *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill"})
+		decode.ID, decode.Role = "d", "decode"
+		d, _ := b.engine(decode)
+		do(b, p, d)
+	})
+}
+
+func TestHandOffFieldByField(t *testing.T) {
+	pair(t, Config{}, func(b *bench, p, _ *Server) {
+		var got map[string]any
+		if err := json.Unmarshal(b.prefill("p", ids(1, 48)), &got); err != nil {
+			b.t.Fatal(err)
+		}
+		books := p.Books()
+		if len(books.Pinned) != 1 || books.Pinned[0].Blocks != 3 || books.Pinned[0].ExpiresInMs != 30_000 {
+			b.t.Fatalf("pinned: %+v", books.Pinned)
+		}
+		want := map[string]any{
+			"do_remote_prefill": true, "do_remote_decode": false,
+			"remote_block_ids": []any{[]any{0.0, 1.0, 2.0}}, "remote_engine_id": "p/1",
+			"remote_request_id": books.Pinned[0].Request, "remote_host": "p-kv", "remote_port": 5600.0,
+			"tp_size": 1.0, "remote_num_tokens": 48.0, "remote_blocks_expiry_time": nil, "transfer_mode": "pull",
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			b.t.Errorf("got  %v\nwant %v", got, want)
+		}
+		if !strings.HasPrefix(books.Pinned[0].Request, "cmpl-req-0-") {
+			b.t.Errorf("remote_request_id %q", books.Pinned[0].Request)
+		}
+	})
+}
+
+func TestDecodePullsAndAnswersAsOneEngineWould(t *testing.T) {
+	pair(t, Config{}, func(b *bench, p, d *Server) {
+		prompt := ids(1, 12_000)
+		params := b.prefill("p", prompt)
+		start := time.Now()
+		all := b.events(b.send(b.t.Context(), "d", completions, body(prompt, 20, "stream", true,
+			"stream_options", map[string]bool{"include_usage": true}, "kv_transfer_params", params)))
+		if want, got := d.core.transferTime(12_000)+Qwen3Latency().Step(1, 12_000, 0), all[0].at.Sub(start); got != want {
+			b.t.Errorf("first token after %v, want transfer and one step: %v", got, want)
+		}
+		var text strings.Builder
+		for _, e := range all {
+			for _, c := range e.Choices {
+				text.WriteString(c.Text)
+			}
+		}
+		if want := textOf(expected(prompt, 0, 20)); text.String() != want {
+			b.t.Errorf("text %q, want %q", text.String(), want)
+		}
+		usage := all[len(all)-2].Usage
+		if usage == nil || usage.Details.Cached != 11_999 {
+			b.t.Errorf("usage %+v, want 11,999 tokens called cached", usage)
+		}
+		synctest.Wait()
+		pb, db := p.Books(), d.Books()
+		if !pb.Idle() || !db.Idle() || len(pb.Pinned) != 0 {
+			b.t.Errorf("left behind: p %+v, d %+v", pb, db)
+		}
+	})
+}
+
+func TestDecodeFailsAsVLLMDoesWithoutTheBlocks(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		spoil func(m map[string]any)
+		say   string
+	}{
+		{"another request", func(m map[string]any) { m["remote_request_id"] = "cmpl-other" }, "not held"},
+		{"another incarnation", func(m map[string]any) { m["remote_engine_id"] = "p/0" }, "another run"},
+		{"other blocks", func(m map[string]any) { m["remote_block_ids"] = []any{[]int{7}} }, "not the ones"},
+		{"nobody there", func(m map[string]any) { m["remote_port"] = 5601 }, "cannot be reached"},
+		{"no host name", func(m map[string]any) { m["remote_host"] = "a b%" }, "engine:"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair(t, Config{}, func(b *bench, p, d *Server) {
+				prompt := ids(1, 100)
+				var params map[string]any
+				if err := json.Unmarshal(b.prefill("p", prompt), &params); err != nil {
+					b.t.Fatal(err)
+				}
+				tc.spoil(params)
+				status, w := b.ask("d", completions, body(prompt, 5, "kv_transfer_params", params))
+				if status != http.StatusInternalServerError || w.Error == nil || !strings.Contains(w.Error.Message, tc.say) {
+					b.t.Errorf("whole: %d %+v", status, w.Error)
+				}
+				resp := b.send(b.t.Context(), "d", completions, body(prompt, 5, "stream", true, "kv_transfer_params", params))
+				all := b.events(resp)
+				if resp.StatusCode != http.StatusOK || len(all) != 2 || all[0].Error == nil || string(all[1].data) != "[DONE]" {
+					b.t.Errorf("stream: %d, %d events", resp.StatusCode, len(all))
+				}
+				synctest.Wait()
+				if books := d.Books(); !books.Idle() {
+					b.t.Errorf("decode holds %+v", books)
+				}
+			})
+		})
+	}
+}
+
+func TestMalformedHandOffsFailAndNameTheField(t *testing.T) {
+	pair(t, Config{}, func(b *bench, p, d *Server) {
+		good := b.prefill("p", ids(1, 100))
+		for _, field := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids"} {
+			var params map[string]any
+			if err := json.Unmarshal(good, &params); err != nil {
+				b.t.Fatal(err)
+			}
+			delete(params, field)
+			status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params))
+			if status != http.StatusInternalServerError || w.Error == nil || !strings.Contains(w.Error.Message, field) {
+				b.t.Errorf("without %s: %d %+v", field, status, w.Error)
+			}
+		}
+		for _, params := range []any{7, "x", []int{1}, map[string]any{"do_remote_prefill": true, "do_remote_decode": true}, map[string]any{"remote_port": "x"}} {
+			if status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params)); status != http.StatusInternalServerError {
+				b.t.Errorf("%v: %d %+v", params, status, w.Error)
+			}
+		}
+	})
+}
+
+func TestRejectedRequestsReleaseTheirHandOff(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(m map[string]any)
+		status int
+	}{
+		{"unknown model", func(m map[string]any) { m["model"] = "tandem-release" }, http.StatusNotFound},
+		{"bad parameter", func(m map[string]any) { m["temperature"] = "hot" }, http.StatusBadRequest},
+		{"several answers", func(m map[string]any) { m["n"] = 2 }, http.StatusBadRequest},
+		{"too long", func(m map[string]any) { m["max_tokens"] = 1 << 20 }, http.StatusBadRequest},
+		{"no prompt", func(m map[string]any) { delete(m, "prompt") }, http.StatusBadRequest},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair(t, Config{}, func(b *bench, p, _ *Server) {
+				m := body(ids(1, 100), 5, "kv_transfer_params", b.prefill("p", ids(1, 100)))
+				tc.change(m)
+				now := time.Now()
+				if status, w := b.ask("d", completions, m); status != tc.status {
+					b.t.Errorf("status %d, %+v", status, w.Error)
+				}
+				synctest.Wait()
+				if books := p.Books(); !books.Idle() || time.Since(now) != 0 {
+					b.t.Errorf("prefill holds %+v after %v", books, time.Since(now))
+				}
+			})
+		})
+	}
+}
+
+func TestDecodeClientThatLeavesFreesPrefillToo(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		seats int
+	}{
+		{"in the transfer", 256},
+		{"in the queue", 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pair(t, Config{MaxNumSeqs: tc.seats}, func(b *bench, p, d *Server) {
+				var group sync.WaitGroup
+				busy, stop := context.WithCancel(b.t.Context())
+				group.Go(func() { b.send(busy, "d", completions, body(ids(5, 50), 50_000)) })
+				synctest.Wait()
+				prompt := ids(1, 20_000)
+				params := b.prefill("p", prompt)
+				ctx, cancel := context.WithCancel(b.t.Context())
+				group.Go(func() { b.send(ctx, "d", completions, body(prompt, 5, "kv_transfer_params", params)) })
+				time.Sleep(30 * time.Millisecond) // virtual: past a step, short of the 106 ms transfer
+				synctest.Wait()
+				if books := d.Books(); books.Waiting+books.Transferring != 1 || (books.Waiting == 1) != (tc.seats == 1) {
+					b.t.Fatalf("decode's books: %+v", books)
+				}
+				if len(p.Books().Pinned) != 1 {
+					b.t.Fatalf("prefill's books: %+v", p.Books())
+				}
+				now := time.Now()
+				cancel()
+				synctest.Wait()
+				if books := p.Books(); !books.Idle() || time.Since(now) != 0 {
+					b.t.Errorf("prefill holds %+v", books)
+				}
+				if books := d.Books(); books.Waiting+books.Transferring != 0 {
+					b.t.Errorf("decode holds %+v", books)
+				}
+				stop()
+				group.Wait()
+			})
+		})
+	}
+}
+
+func TestHeartbeatsKeepAQueuedHandOffAlive(t *testing.T) {
+	pair(t, Config{MaxNumSeqs: 1}, func(b *bench, p, d *Server) {
+		ctx, stop := context.WithCancel(b.t.Context())
+		var group sync.WaitGroup
+		group.Go(func() { b.send(ctx, "d", completions, body(ids(5, 50), 50_000)) })
+		synctest.Wait()
+		prompt := ids(1, 1000)
+		params := b.prefill("p", prompt)
+		answered := make(chan int, 1)
+		group.Go(func() {
+			status, _ := b.post("d", completions, body(prompt, 5, "kv_transfer_params", params))
+			answered <- status
+		})
+		time.Sleep(2 * time.Minute) // virtual: four leases
+		if books := p.Books(); len(books.Pinned) != 1 {
+			b.t.Fatalf("prefill's books: %+v", books)
+		}
+		stop()
+		if status := <-answered; status != http.StatusOK {
+			b.t.Errorf("status %d", status)
+		}
+		group.Wait()
+		synctest.Wait()
+		if p, d := p.Books(), d.Books(); !p.Idle() || !d.Idle() {
+			b.t.Errorf("left behind: %+v, %+v", p, d)
+		}
+	})
+}
+
+func TestPrefillWhoseDecodeNeverComesIsFreedWithItsLease(t *testing.T) {
+	pair(t, Config{}, func(b *bench, p, _ *Server) {
+		b.prefill("p", ids(1, 1000))
+		time.Sleep(30*time.Second - time.Millisecond) // virtual
+		if books := p.Books(); len(books.Pinned) != 1 || books.Idle() {
+			b.t.Errorf("just before: %+v", books)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if books := p.Books(); len(books.Pinned) != 0 || !books.Idle() {
+			b.t.Errorf("at its end: %+v", books)
+		}
+	})
+}
+
+func TestDecodeEngineThatEndsReleasesWhatItAwaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, _ := b.engine(Config{ID: "p"})
+		_, stop := b.engine(Config{ID: "d"})
+		prompt := ids(1, 20_000)
+		params := b.prefill("p", prompt)
+		done := make(chan int)
+		go func() {
+			status, _ := b.post("d", completions, body(prompt, 5, "kv_transfer_params", params))
+			done <- status
+		}()
+		time.Sleep(20 * time.Millisecond) // virtual: in the transfer
+		stop()
+		if status := <-done; status != http.StatusServiceUnavailable {
+			t.Errorf("the client is answered %d", status)
+		}
+		synctest.Wait()
+		if books := p.Books(); !books.Idle() {
+			t.Errorf("prefill holds %+v", books)
+		}
+	})
+}
+
+func TestSideChannelRefusesNonsense(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		b.engine(Config{ID: "p", Incarnation: "1"})
+		for _, tc := range []struct {
+			path, body string
+			status     int
+		}{
+			{pathFetch, `{`, http.StatusBadRequest},
+			{pathFetch, `{"engine_id":"p/2","request_ids":["x"]}`, http.StatusConflict},
+			{pathFetch, `{"engine_id":"p/1","request_ids":["x"]}`, http.StatusNotFound},
+			{pathFetch, `{"engine_id":"p/1"}`, http.StatusNotFound},
+			{pathFetch, `{"engine_id":"p/1","request_ids":["x"],"tokens":-5}`, http.StatusBadRequest},
+			{pathHeartbeat, `{"engine_id":"p/1","request_ids":["x","y"]}`, http.StatusOK},
+			{pathRelease, `{"engine_id":"p/1","request_ids":["x"]}`, http.StatusOK},
+		} {
+			if status, said := b.post("p-kv:5600", tc.path, tc.body); status != tc.status {
+				t.Errorf("%s %s: %d %s", tc.path, tc.body, status, said)
+			}
+		}
+	})
+}

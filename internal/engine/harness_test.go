@@ -1,0 +1,291 @@
+package engine
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+// network is a network in memory, for servers in a synctest bubble: it takes no
+// time, and a closed connection is noticed at once.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*listener
+}
+
+type listener struct {
+	address string
+	conns   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (n *network) listen(address string) net.Listener {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners == nil {
+		n.listeners = map[string]*listener{}
+	}
+	l := &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
+	n.listeners[address] = l
+	return l
+}
+
+func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.closed:
+		return nil, errors.New("connection refused")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *listener) Addr() net.Addr { return l }
+
+// Network and String make a listener its own address.
+func (l *listener) Network() string { return "memory" }
+func (l *listener) String() string  { return l.address }
+
+// bench is engines on a network in memory, and a client.
+type bench struct {
+	t       testing.TB
+	network *network
+	client  *http.Client
+	ends    []func()
+}
+
+func newBench(t testing.TB) *bench {
+	n := &network{}
+	return &bench{t: t, network: n, client: &http.Client{Transport: &http.Transport{DialContext: n.dial}}}
+}
+
+// engine starts one under its ID, its side channel under ID-kv:5600, and
+// returns it with a function that ends its Run.
+func (b *bench) engine(cfg Config) (*Server, context.CancelFunc) {
+	b.t.Helper()
+	cfg.TransferHost = cfg.ID + "-kv"
+	side := &http.Transport{DialContext: b.network.dial}
+	cfg.Client = &http.Client{Transport: side}
+	s, err := NewServer(cfg, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	over := make(chan error, 1)
+	go func() { over <- s.Run(ctx) }()
+	faces, transfer := &http.Server{Handler: s.Handler()}, &http.Server{Handler: s.TransferHandler()}
+	b.serve(faces, cfg.ID+":80")
+	b.serve(transfer, cfg.ID+"-kv:5600")
+	b.ends = append(b.ends, func() {
+		cancel()
+		if err := <-over; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+		side.CloseIdleConnections()
+		_ = faces.Close()
+		_ = transfer.Close()
+	})
+	return s, cancel
+}
+
+// serve has the server reachable under the address when it returns.
+func (b *bench) serve(s *http.Server, address string) {
+	l := b.network.listen(address)
+	go func() { _ = s.Serve(l) }()
+}
+
+// close ends everything, the client's connections first.
+func (b *bench) close() {
+	b.client.CloseIdleConnections()
+	for _, end := range b.ends {
+		end()
+	}
+}
+
+// send posts a body, made of v if it is no string, and returns the answer's
+// head.
+func (b *bench) send(ctx context.Context, engine, path string, v any) *http.Response {
+	b.t.Helper()
+	body, ok := v.(string)
+	if !ok {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		body = string(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+engine+path, strings.NewReader(body))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	req.Header.Set("X-Request-Id", "req")
+	resp, err := b.client.Do(req)
+	if err != nil {
+		if ctx.Err() == nil {
+			b.t.Fatal(err)
+		}
+		return nil
+	}
+	return resp
+}
+
+// post sends a body and reads the whole answer.
+func (b *bench) post(engine, path string, v any) (status int, body []byte) {
+	b.t.Helper()
+	resp := b.send(b.t.Context(), engine, path, v)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return resp.StatusCode, body
+}
+
+// get reads a face.
+func (b *bench) get(engine, path string) (status int, body string) {
+	b.t.Helper()
+	resp, err := b.client.Get("http://" + engine + path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return resp.StatusCode, string(raw)
+}
+
+// whole is a whole answer of either form.
+type whole struct {
+	ID, Object, Model string
+	Choices           []struct {
+		Index          int
+		Text           string
+		Message, Delta struct{ Role, Content string }
+		FinishReason   string   `json:"finish_reason"`
+		StopReason     any      `json:"stop_reason"`
+		TokenIDs       []uint32 `json:"token_ids"`
+		PromptTokenIDs []uint32 `json:"prompt_token_ids"`
+	}
+	Usage *struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+		Total      int `json:"total_tokens"`
+		Details    struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	PromptTokenIDs []uint32        `json:"prompt_token_ids"`
+	Params         json.RawMessage `json:"kv_transfer_params"`
+	Error          *struct {
+		Message, Type, Param string
+		Code                 int
+	}
+}
+
+// ask posts a request and decodes its whole answer.
+func (b *bench) ask(engine, path string, v any) (int, whole) {
+	b.t.Helper()
+	status, body := b.post(engine, path, v)
+	var w whole
+	if err := json.Unmarshal(body, &w); err != nil {
+		b.t.Fatalf("%s: %v", body, err)
+	}
+	return status, w
+}
+
+// event is one event of a stream and when it came.
+type event struct {
+	data []byte
+	whole
+	at time.Time
+}
+
+// events reads a stream to its end.
+func (b *bench) events(resp *http.Response) (all []event) {
+	b.t.Helper()
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
+			continue
+		}
+		e := event{data: bytes.Clone(data), at: time.Now()}
+		if string(data) != "[DONE]" {
+			if err := json.Unmarshal(data, &e.whole); err != nil {
+				b.t.Fatalf("%s: %v", data, err)
+			}
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// ids is n token ids of the simulated model that no other seed shares.
+func ids(seed, n int) []uint32 {
+	words := tokens.Words()
+	p := make([]uint32, n)
+	for i := range p {
+		p[i] = words[(seed*7919+i*(seed+1))%len(words)]
+	}
+	return p
+}
+
+// expected is the answer's tokens that follow a prompt.
+func expected(prompt []uint32, choice, n int) []uint32 {
+	v := Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
+	s := Begin(choice).FoldAll(prompt)
+	var out []uint32
+	for range n {
+		t := v.Next(s, false)
+		out = append(out, t)
+		s = s.Fold(t)
+	}
+	return out
+}
+
+func textOf(ids []uint32) string { return string(tokens.Sim().Decode(nil, ids)) }
+
+// body is a completion request; its pairs are more members.
+func body(prompt any, maxTokens int, pairs ...any) map[string]any {
+	m := map[string]any{"model": "tandem-sim", "prompt": prompt, "max_tokens": maxTokens, "ignore_eos": true}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i].(string)] = pairs[i+1]
+	}
+	return m
+}
+
+const completions, chats = "/v1/completions", "/v1/chat/completions"

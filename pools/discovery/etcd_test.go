@@ -1,0 +1,546 @@
+package discovery
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {}))
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func testWorker(id string) pools.Worker {
+	return pools.Worker{
+		ID: id, Incarnation: "i-" + id, Model: "org/model", Role: pools.Prefill, Engine: "sim",
+		Address: "http://127.0.0.1:9000", BlockSize: 16, KVEvents: "nats",
+	}
+}
+
+// gate is a TCP proxy that can be shut, which breaks what goes through it and lets nothing new through. It gives an
+// etcd one address through restarts, and an outage a beginning and an end.
+type gate struct {
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	target string     // "" while shut
+	conns  map[net.Conn]struct{}
+}
+
+func newGate(t *testing.T) *gate {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{listener: l, conns: map[net.Conn]struct{}{}}
+	g.done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			g.done.Go(func() { g.carry(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); g.shut(); g.done.Wait() })
+	return g
+}
+
+func (g *gate) URL() string { return "http://" + g.listener.Addr().String() }
+
+func (g *gate) open(url string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target = strings.TrimPrefix(url, "http://")
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target = ""
+	for c := range g.conns {
+		c.Close()
+	}
+}
+
+func (g *gate) carry(c net.Conn) {
+	defer c.Close()
+	g.mu.Lock()
+	target := g.target
+	g.mu.Unlock()
+	if target == "" {
+		return
+	}
+	up, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	g.mu.Lock()
+	shut := g.target == ""
+	g.conns[c], g.conns[up] = struct{}{}, struct{}{}
+	g.mu.Unlock()
+	if shut {
+		return
+	}
+	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(c, up) })
+	_, _ = io.Copy(up, c)
+}
+
+// recorder is a roster that remembers what it was told.
+type recorder struct {
+	*pools.Roster
+
+	mu      sync.Mutex // guards all below
+	removed []string
+	resyncs int
+	grace   time.Duration
+}
+
+func (r *recorder) Remove(id string) {
+	r.mu.Lock()
+	r.removed = append(r.removed, id)
+	r.mu.Unlock()
+	r.Roster.Remove(id)
+}
+
+func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
+	r.Roster.Resync(ws, grace)
+	r.mu.Lock()
+	r.resyncs++
+	r.grace = grace
+	r.mu.Unlock()
+}
+
+func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }
+
+func (r *recorder) told() (removed []string, resyncs int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.removed), r.resyncs
+}
+
+// site is a test's etcd, behind a gate, and what runs against it.
+type site struct {
+	t    *testing.T
+	gate *gate
+	etcd *EmbeddedEtcd
+	ctx  context.Context
+	runs sync.WaitGroup
+}
+
+func newSite(t *testing.T) *site {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &site{t: t, gate: newGate(t), ctx: ctx}
+	t.Cleanup(func() {
+		cancel()
+		s.runs.Wait()
+		if s.etcd != nil {
+			s.stop()
+		}
+	})
+	return s
+}
+
+func (s *site) start(dir string) {
+	s.t.Helper()
+	etcd, err := StartEtcd(EmbeddedEtcdConfig{Dir: dir})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.etcd = etcd
+	s.gate.open(etcd.URL())
+}
+
+func (s *site) stop() {
+	s.t.Helper()
+	s.gate.shut()
+	began := time.Now()
+	s.etcd.Close()
+	if took := time.Since(began); took > 2*time.Second {
+		s.t.Errorf("etcd took %v to close", took)
+	}
+	s.etcd = nil
+}
+
+// run runs f until the returned func is called, or the test ends.
+func (s *site) run(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	s.runs.Go(func() {
+		defer close(done)
+		if err := f(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return func() { cancel(); <-done }
+}
+
+func (s *site) client(url string) *clientv3.Client {
+	s.t.Helper()
+	c, err := Dial([]string{url})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.runs.Go(func() {
+		<-s.ctx.Done()
+		c.Close()
+	})
+	return c
+}
+
+func (s *site) watch() *recorder {
+	s.t.Helper()
+	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
+	w, err := NewWatcher(s.client(s.gate.URL()), r, WatcherConfig{
+		Grace: 5 * time.Second, ProbeEvery: 100 * time.Millisecond, CallTimeout: 500 * time.Millisecond,
+		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
+	}, quiet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.run(r.Run)
+	s.run(w.Run)
+	return r
+}
+
+func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
+	s.t.Helper()
+	r, err := NewRegistrar(s.client(s.gate.URL()), w, RegistrarConfig{
+		TTL: time.Second, CallTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond,
+	}, quiet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r, s.run(r.Run)
+}
+
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestRegisterWatchDeregister(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	early, _ := s.register(testWorker("early"))
+	<-early.Registered()
+	known := s.watch()
+	within(t, 10*time.Second, "the worker there before", func() bool { return known.knows("early") })
+	late, _ := s.register(testWorker("late"))
+	within(t, 10*time.Second, "the worker that came after", func() bool { return known.knows("late") })
+	m, _ := known.Lookup("late")
+	if want := testWorker("late"); !m.Worker.Equal(&want) {
+		t.Errorf("the record came as %+v", m.Worker)
+	}
+
+	began := time.Now()
+	if err := late.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "gone", func() bool { return !known.knows("late") })
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("gone after %v, as if its lease had ended", took)
+	}
+	if err := late.Deregister(t.Context()); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	if !known.knows("early") {
+		t.Error("the other is gone as well")
+	}
+}
+
+func TestDeregisterBeforeRun(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	c := s.client(s.gate.URL())
+	r, err := NewRegistrar(c, testWorker("w"), RegistrarConfig{}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
+	if err != nil || got.Count != 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestLeaseEndsAfterAnAbruptEnd(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	known := s.watch()
+	_, kill := s.register(testWorker("w"))
+	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	kill()
+	if !known.knows("w") {
+		t.Error("gone at once, as if it had deregistered")
+	}
+	within(t, 10*time.Second, "gone with its lease", func() bool { return !known.knows("w") })
+}
+
+func TestSuccessorOutlivesDeregister(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	known := s.watch()
+	old, _ := s.register(testWorker("w"))
+	<-old.Registered()
+	next := testWorker("w")
+	next.Incarnation = "next"
+	s.register(next)
+	isNext := func() bool { m, found := known.Lookup("w"); return found && m.Worker.Incarnation == "next" }
+	within(t, 10*time.Second, "the successor", isNext)
+	if err := old.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	marker, _ := s.register(testWorker("marker")) // whatever the above did has been told when this is
+	<-marker.Registered()
+	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
+	if removed, _ := known.told(); len(removed) > 0 || !isNext() {
+		t.Errorf("removed %v", removed)
+	}
+}
+
+func TestEtcdAbsentAtStart(t *testing.T) {
+	s := newSite(t)
+	known := s.watch()
+	r, _ := s.register(testWorker("w"))
+	gone, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	select {
+	case <-r.Registered():
+		t.Fatal("registered without an etcd")
+	case <-gone.Done():
+	}
+	s.start("")
+	within(t, 20*time.Second, "there", func() bool { return known.knows("w") })
+}
+
+// TestOutageLongerThanLease stops etcd until the leases' time is over, and starts it again with what it had, and with
+// nothing. All the while the worker is known, and in the end it is registered.
+func TestOutageLongerThanLease(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		second func(first string) string // the directory after the outage
+	}{
+		{"same data", func(first string) string { return first }},
+		{"no data", func(string) string { return t.TempDir() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newSite(t)
+			first := t.TempDir()
+			s.start(first)
+			known := s.watch()
+			s.register(testWorker("w"))
+			within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+			within(t, 10*time.Second, "far from revision 1", func() bool {
+				_, err := s.client(s.gate.URL()).Put(t.Context(), "/elsewhere", "x")
+				return err == nil
+			})
+
+			s.stop()
+			outage := time.After(2 * time.Second) // twice the lease: what is tested is the passing of real time
+			for waiting := true; waiting; {
+				select {
+				case <-outage:
+					waiting = false
+				case <-time.After(10 * time.Millisecond):
+					if !known.knows("w") {
+						t.Fatal("forgotten while etcd was away")
+					}
+				}
+			}
+			_, before := known.told()
+			s.start(c.second(first))
+			direct := s.client(s.etcd.URL())
+			within(t, 20*time.Second, "watched again, and registered under a living lease", func() bool {
+				_, resyncs := known.told()
+				got, err := direct.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
+				if resyncs == before || err != nil || len(got.Kvs) != 1 {
+					return false
+				}
+				left, err := direct.TimeToLive(t.Context(), clientv3.LeaseID(got.Kvs[0].Lease))
+				return err == nil && left.TTL > 0
+			})
+			s.register(testWorker("after"))
+			within(t, 10*time.Second, "the watch goes on", func() bool { return known.knows("after") })
+			if removed, _ := known.told(); slices.Contains(removed, "w") || !known.knows("w") || known.grace != 5*time.Second {
+				t.Errorf("removed %v, known %v, grace %v", removed, known.knows("w"), known.grace)
+			}
+		})
+	}
+}
+
+// TestCompactedWhileAway has the registry change and forget its history while the watcher is cut off.
+func TestCompactedWhileAway(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	direct := s.client(s.etcd.URL())
+	put := func(id string) {
+		t.Helper()
+		w := testWorker(id)
+		r, err := NewRegistrar(direct, w, RegistrarConfig{}, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := direct.Put(t.Context(), r.key, r.value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("stays")
+	put("leaves")
+	known := s.watch()
+	within(t, 10*time.Second, "both", func() bool { return known.knows("stays") && known.knows("leaves") })
+	s.gate.shut()
+	leaves := testWorker("leaves")
+	gone, err := direct.Delete(t.Context(), Key(DefaultPrefix, &leaves))
+	if err != nil || gone.Deleted != 1 {
+		t.Fatal(gone, err)
+	}
+	put("comes")
+	if _, err := direct.Compact(t.Context(), gone.Header.Revision+1); err != nil {
+		t.Fatal(err)
+	}
+	s.gate.open(s.etcd.URL())
+	within(t, 10*time.Second, "the one that came", func() bool { return known.knows("comes") })
+	if !known.knows("stays") || !known.knows("leaves") {
+		t.Error("the one that is missing was not given its grace")
+	}
+	within(t, 15*time.Second, "the end of its grace", func() bool { return !known.knows("leaves") })
+	if !known.knows("stays") {
+		t.Error("the one that stays is gone")
+	}
+}
+
+func TestBadRecordsAreSkipped(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	c := s.client(s.etcd.URL())
+	good := testWorker("good")
+	goodJSON := `{"id":"good","model":"org/model","role":"prefill","engine":"sim","address":"http://127.0.0.1:9000","block_size":16}`
+	bad := map[string]string{
+		DefaultPrefix + "x":                             goodJSON,
+		DefaultPrefix + "org%2Fmodel/prefill/other":     goodJSON,
+		DefaultPrefix + "org/model/prefill/good":        goodJSON,
+		DefaultPrefix + "org%2Fmodel/prefill/not-json":  "{",
+		DefaultPrefix + "org%2Fmodel/prefill/empty":     "",
+		DefaultPrefix + "org%2Fmodel/prefill/no-engine": `{"id":"no-engine","model":"org/model","role":"prefill"}`,
+	}
+	for round := range 2 { // in the list, and then in the watch
+		for key, value := range bad {
+			if _, err := c.Put(t.Context(), key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if round == 0 {
+			if _, err := c.Put(t.Context(), Key(DefaultPrefix, &good), goodJSON); err != nil {
+				t.Fatal(err)
+			}
+			known := s.watch()
+			within(t, 10*time.Second, "the good one", func() bool { return known.knows("good") })
+			t.Cleanup(func() {
+				if pool := known.Snapshot("org/model", pools.Prefill); len(pool.Members) != 2 {
+					t.Errorf("%d members", len(pool.Members))
+				}
+			})
+			continue
+		}
+		for key := range bad { // what never counted cannot leave
+			if _, err := c.Delete(t.Context(), key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.register(testWorker("marker"))
+	known := s.watch()
+	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
+}
+
+func TestWorkerMovesToAnotherRole(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	known := s.watch()
+	before, _ := s.register(testWorker("w"))
+	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	moved := testWorker("w")
+	moved.Role = pools.Decode
+	s.register(moved)
+	isDecode := func() bool { m, found := known.Lookup("w"); return found && m.Worker.Role == pools.Decode }
+	within(t, 10*time.Second, "in its new role", isDecode)
+	if err := before.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.register(testWorker("marker"))
+	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
+	if !isDecode() {
+		t.Error("it left with its old key")
+	}
+}
+
+func TestKeys(t *testing.T) {
+	w := testWorker("a.b-1")
+	w.Model = "Qwen/Qwen3 32B%"
+	const want = "/tandem/workers/Qwen%2FQwen3%2032B%25/prefill/a.b-1"
+	if got := Key(DefaultPrefix, &w); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for key, want := range map[string]string{
+		want: "a.b-1", "/tandem/workers/m/both/w%201": "w 1", "/tandem/workers/m/both": "", "/tandem/workers/m/both/a/b": "",
+		"/other/m/both/a": "", "/tandem/workers/m/both/%": "", "": "",
+	} {
+		if got := idOf(DefaultPrefix, key); got != want {
+			t.Errorf("id in %q: %q, want %q", key, got, want)
+		}
+	}
+}
+
+func TestConfigsAreChecked(t *testing.T) {
+	c, err := Dial([]string{"http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, cfg := range []RegistrarConfig{
+		{TTL: time.Millisecond}, {TTL: 1500 * time.Millisecond}, {CallTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1},
+	} {
+		if _, err := NewRegistrar(c, testWorker("w"), cfg, quiet); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+	if _, err := NewRegistrar(c, pools.Worker{}, RegistrarConfig{}, quiet); err == nil {
+		t.Error("an empty record is accepted")
+	}
+	for _, cfg := range []WatcherConfig{{Grace: -1}, {ProbeEvery: -1}, {RetryMin: 2, RetryMax: 1}} {
+		if _, err := NewWatcher(c, nil, cfg, quiet); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
