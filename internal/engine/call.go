@@ -64,6 +64,7 @@ type choice struct {
 // answer serves a request of either form.
 func (s *Server) answer(f form) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		defer s.enter()()
 		c, failure := s.understand(f, w, r)
 		if failure == nil {
 			failure = s.begin(c)

@@ -178,6 +178,3 @@ func orNumber[T int | float64 | time.Duration](n *T, def T) {
 
 // blocksFor is the blocks that hold so many tokens.
 func blocksFor(tokens, blockSize int) int { return (tokens + blockSize - 1) / blockSize }
-
-// Config is the server's configuration with every default filled in.
-func (s *Server) Config() Config { return s.cfg }

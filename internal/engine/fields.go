@@ -18,8 +18,6 @@ type apiError struct {
 	Code    int     `json:"code"` // the HTTP status
 }
 
-func (e *apiError) Error() string { return e.Message }
-
 // newError is an error of this status, about a parameter if param is not empty.
 func newError(status int, param, format string, args ...any) *apiError {
 	e := &apiError{Message: fmt.Sprintf(format, args...), Code: status}

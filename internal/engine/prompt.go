@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -30,6 +31,10 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 		var t string
 		if json.Unmarshal(raw, &t) != nil {
 			f.fail("prompt", "prompt must be text or token ids")
+		}
+		if least := s.tokenizer.Tokenizer().MinTokens(len(t)); least >= s.cfg.ContextLength {
+			f.fail("prompt", "this model's maximum context length is %d tokens; the prompt has at least %d", s.cfg.ContextLength, least)
+			return nil
 		}
 		return s.tokenizer.Encode(nil, t)
 	}
@@ -66,11 +71,7 @@ func firstOf(raw json.RawMessage) byte {
 	if raw[0] != '[' {
 		return 0
 	}
-	rest := strings.TrimLeft(string(raw[1:min(len(raw), 64)]), " \t\r\n")
-	if rest == "" {
-		return 0
-	}
-	return rest[0]
+	return bytes.TrimLeft(raw[1:], " \t\r\n")[0] // at least the closing bracket
 }
 
 // parseIDs reads a JSON array of token ids below vocab. It is a hundred times

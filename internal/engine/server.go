@@ -33,6 +33,7 @@ type Server struct {
 	mu       sync.Mutex
 	core     *Core
 	tickets  map[string]*ticket // who waits for a sequence's outputs
+	open     int                // completion requests whose handlers have not returned
 	serial   uint64             // of sequences
 	releases []Remote           // to be told to their producers in the next turn
 	beat     time.Time          // when the next heartbeat is due; zero: nothing is awaited
@@ -73,6 +74,9 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	s.transfer = s.newSideChannel()
 	return s, nil
 }
+
+// Config is the server's configuration with every default filled in.
+func (s *Server) Config() Config { return s.cfg }
 
 // Handler serves the engine's faces: completions, models, health, metrics and
 // the books.
@@ -119,8 +123,9 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Drain turns /health to 503, keeps serving for Config.DrainGrace and after it
-// until nothing runs, waits or is pinned for a decode engine, and from then on
-// refuses requests. When the context ends first it refuses at once and returns
+// until nothing runs, waits or is pinned for a decode engine and every answer is
+// written, and from then on refuses requests: what is left is http.Server's
+// Shutdown, which sends what is still in its buffers. When the context ends first it refuses at once and returns
 // the context's error; what runs goes on.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -172,7 +177,7 @@ func (s *Server) turn(ctx context.Context) time.Time {
 	if !s.drainAt.IsZero() && !s.closed {
 		if s.drainAt.After(now) {
 			next = earlier(next, s.drainAt)
-		} else if len(s.core.seqs) == 0 && len(s.core.pins) == 0 {
+		} else if s.open == 0 && len(s.core.seqs) == 0 && len(s.core.pins) == 0 {
 			s.closed = true
 			close(s.drained)
 		}
@@ -226,6 +231,19 @@ func (s *Server) deliver(o *Output, now time.Time) {
 	t.box.put(t.choice, *o)
 	if o.Reason != Unfinished {
 		delete(s.tickets, o.ID)
+	}
+}
+
+// enter counts a completion request in, and the returned function out.
+func (s *Server) enter() (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+		s.awake()
 	}
 }
 

@@ -203,11 +203,13 @@ func (s *site) client(url string) *clientv3.Client {
 	return c
 }
 
-func (s *site) watch() *recorder {
+func (s *site) watch() *recorder { return s.watchWith(5*time.Second, 100*time.Millisecond) }
+
+func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
 	w, err := NewWatcher(s.client(s.gate.URL()), r, WatcherConfig{
-		Grace: 5 * time.Second, ProbeEvery: 100 * time.Millisecond, CallTimeout: 500 * time.Millisecond,
+		Grace: grace, ProbeEvery: probeEvery, CallTimeout: 500 * time.Millisecond,
 		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
 	}, quiet)
 	if err != nil {
@@ -361,10 +363,15 @@ func TestOutageLongerThanLease(t *testing.T) {
 			known := s.watch()
 			s.register(testWorker("w"))
 			within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
-			within(t, 10*time.Second, "far from revision 1", func() bool {
-				_, err := s.client(s.gate.URL()).Put(t.Context(), "/elsewhere", "x")
-				return err == nil
-			})
+			direct := s.client(s.etcd.URL())
+			record := func() (lease int64, ok bool) {
+				got, err := direct.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
+				if err != nil || len(got.Kvs) != 1 {
+					return 0, false
+				}
+				return got.Kvs[0].Lease, true
+			}
+			lease, _ := record()
 
 			s.stop()
 			outage := time.After(2 * time.Second) // twice the lease: what is tested is the passing of real time
@@ -380,15 +387,11 @@ func TestOutageLongerThanLease(t *testing.T) {
 			}
 			_, before := known.told()
 			s.start(c.second(first))
-			direct := s.client(s.etcd.URL())
-			within(t, 20*time.Second, "watched again, and registered under a living lease", func() bool {
+			direct = s.client(s.etcd.URL())
+			within(t, 20*time.Second, "watched again, and registered under a new lease", func() bool {
 				_, resyncs := known.told()
-				got, err := direct.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
-				if resyncs == before || err != nil || len(got.Kvs) != 1 {
-					return false
-				}
-				left, err := direct.TimeToLive(t.Context(), clientv3.LeaseID(got.Kvs[0].Lease))
-				return err == nil && left.TTL > 0
+				now, ok := record()
+				return resyncs > before && ok && now != lease
 			})
 			s.register(testWorker("after"))
 			within(t, 10*time.Second, "the watch goes on", func() bool { return known.knows("after") })
@@ -396,6 +399,32 @@ func TestOutageLongerThanLease(t *testing.T) {
 				t.Errorf("removed %v, known %v, grace %v", removed, known.knows("w"), known.grace)
 			}
 		})
+	}
+}
+
+// TestEtcdReplacedBetweenProbes swaps etcd for an empty one so quickly that hardly anyone notices: the watch is taken
+// up again by the client, and waits for a revision that the new one is far from.
+func TestEtcdReplacedBetweenProbes(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	direct := s.client(s.etcd.URL())
+	for range 100 {
+		if _, err := direct.Put(t.Context(), "/elsewhere", "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	known := s.watchWith(time.Minute, time.Second)
+	s.register(testWorker("w"))
+	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	if err := direct.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	s.start("")
+	s.register(testWorker("after"))
+	within(t, 10*time.Second, "the one registered at the new etcd", func() bool { return known.knows("after") })
+	if !known.knows("w") {
+		t.Error("the one known before is gone")
 	}
 }
 
@@ -417,7 +446,7 @@ func TestCompactedWhileAway(t *testing.T) {
 	}
 	put("stays")
 	put("leaves")
-	known := s.watch()
+	known := s.watchWith(time.Second, 100*time.Millisecond)
 	within(t, 10*time.Second, "both", func() bool { return known.knows("stays") && known.knows("leaves") })
 	s.gate.shut()
 	leaves := testWorker("leaves")

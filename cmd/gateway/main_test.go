@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asGateway makes the test binary behave as the gateway, so that tests can
+// start and kill real processes without building anything.
+const asGateway = "GATEWAY_TEST_AS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asGateway) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// inside runs a command in this process.
+func inside(t *testing.T, environ []string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, process{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
+		readFile: func(string) ([]byte, error) { return nil, errors.New("no file") },
+	})
+	return status, out.String(), errs.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		env    []string
+		status int
+		says   string
+	}{
+		{nil, nil, exitUsage, "Usage: gateway"},
+		{[]string{"--help"}, nil, exitOK, "gateway dev"},
+		{[]string{"dve"}, nil, exitUsage, `no command "dve"`},
+		{[]string{"dev", "--help"}, nil, exitOK, "--speedup"},
+		{[]string{"dev", "--speedpu", "2"}, nil, exitUsage, "--speedup"},
+		{[]string{"dev", "now"}, nil, exitUsage, `"now"`},
+		{[]string{"dev", "--etcd-endpoints", "127.0.0.1:2379"}, nil, exitUsage, "etcd-endpoints"},
+		{[]string{"dev", "--decode", "0"}, nil, exitUsage, "--decode"},
+		{[]string{"config", "--router-mode", "fastest"}, nil, exitUsage, "router-mode"},
+		{[]string{"config"}, []string{"TANDEM_ROUTER_MOD=kv"}, exitUsage, "TANDEM_ROUTER_MODE"},
+		{[]string{"config"}, []string{"DYN_SOMETHING_ELSE=1", "DYN_ROUTER_MODE=round_robin"}, exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"},
+		{[]string{"config", "--no-kv-events"}, nil, exitOK, "router-kv-events: false  # flag"},
+		{[]string{"config"}, []string{"TANDEM_SPEEDUP=2"}, exitOK, "http-port: 8000  # default"},
+		{[]string{"worker", "--role", "both", "--block-size", "0"}, nil, exitUsage, "block-size"},
+	} {
+		t.Run(strings.Join(append(c.env, c.args...), " "), func(t *testing.T) {
+			status, stdout, stderr := inside(t, c.env, c.args...)
+			if status != c.status || !strings.Contains(stdout+stderr, c.says) {
+				t.Errorf("status %d, want %d; it does not say %q:\n%s%s", status, c.status, c.says, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestSmokeInProcess(t *testing.T) {
+	status, stdout, stderr := inside(t, nil, "dev", "--smoke", "--in-process", "--speedup", "50")
+	if status != exitOK || !strings.Contains(stdout, "all well") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// TestSmokeSaysWhatFailed: with an engine that takes no requests the smoke test
+// must fail, and say which.
+func TestSmokeSaysWhatFailed(t *testing.T) {
+	var out bytes.Buffer
+	err := smoke(t.Context(), "http://127.0.0.1:1", &out)
+	if err == nil || !strings.Contains(out.String(), "FAILED") {
+		t.Errorf("error %v\n%s", err, out.String())
+	}
+}
+
+// fleet is a `gateway dev` in processes of its own.
+type fleet struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	pids map[string]int
+	logs bytes.Buffer
+}
+
+func startFleet(t *testing.T, args ...string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, pids: map[string]int{}}
+	f.cmd = exec.Command(os.Args[0], append([]string{"dev", "--http-port", "0"}, args...)...)
+	f.cmd.Env = append(os.Environ(), asGateway+"=1")
+	f.cmd.Stderr = &f.logs
+	stdout, err := f.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if err := f.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.cmd.Process.Kill() })
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 3 {
+			if pid, err := strconv.Atoi(fields[2]); err == nil {
+				f.pids[fields[0]] = pid
+			}
+		}
+		if len(fields) == 2 && fields[0] == "ready" {
+			f.url = fields[1]
+			break
+		}
+	}
+	if f.url == "" {
+		_ = f.cmd.Wait()
+		t.Fatalf("dev did not come up:\n%s", f.logs.String())
+	}
+	if took := time.Since(start); took > readyLimit {
+		t.Errorf("ready after %v", took)
+	}
+	go func() { _, _ = io.Copy(io.Discard, stdout) }()
+	return f
+}
+
+// readyLimit is the 5 s of the README, with room for the race detector.
+const readyLimit = 15 * time.Second
+
+// served asks once and tells who served.
+func (f *fleet) served(tokens int) (prefill, decode string, err error) {
+	body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":"Hello","nvext":{"extra_fields":["worker_id"]}}`, tokens)
+	res, err := http.Post(f.url+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		return "", "", err
+	}
+	defer res.Body.Close()
+	var a struct {
+		Nvext struct {
+			WorkerID struct {
+				Prefill string `json:"prefill_worker_id"`
+				Decode  string `json:"decode_worker_id"`
+			} `json:"worker_id"`
+		}
+		Usage struct {
+			Completion int `json:"completion_tokens"`
+		}
+	}
+	raw, err := io.ReadAll(res.Body)
+	if err == nil {
+		err = json.Unmarshal(raw, &a)
+	}
+	if err == nil && (res.StatusCode != http.StatusOK || a.Usage.Completion != tokens) {
+		err = fmt.Errorf("status %d: %s", res.StatusCode, raw)
+	}
+	return a.Nvext.WorkerID.Prefill, a.Nvext.WorkerID.Decode, err
+}
+
+// listed reports whether GET /workers still shows a worker.
+func (f *fleet) listed(id string) bool {
+	f.t.Helper()
+	res, err := http.Get(f.url + "/workers")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var report struct {
+		Pools []struct{ Workers []struct{ ID string } }
+	}
+	if err := json.Unmarshal(raw, &report); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, p := range report.Pools {
+		for _, w := range p.Workers {
+			if w.ID == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (f *fleet) eventually(what string, limit time.Duration, ok func() bool) {
+	f.t.Helper()
+	deadline := time.Now().Add(limit)
+	for !ok() {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("never came true: %s\n%s", what, f.logs.String())
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// The night it must not wake anybody: kill -9 on one worker of each role, a
+// graceful stop of another, all answers whole; then Ctrl-C ends everything.
+func TestRealDeaths(t *testing.T) {
+	f := startFleet(t, "--prefill", "3", "--speedup", "20", "--lease-ttl", "2s")
+	for _, id := range []string{"prefill-1", "decode-1"} {
+		if err := syscall.Kill(f.pids[id], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 8 {
+		p, d, err := f.served(4)
+		if err != nil || p == "prefill-1" || d != "decode-2" {
+			t.Fatalf("request %d after the deaths: served by %q and %q, error %v\n%s", i, p, d, err, f.logs.String())
+		}
+	}
+	f.eventually("the dead are gone with their leases", 10*time.Second, func() bool {
+		return !f.listed("prefill-1") && !f.listed("decode-1")
+	})
+
+	// A worker that stops well finishes what it has, and nobody gets an error.
+	long := make(chan error, 4)
+	for range cap(long) {
+		go func() {
+			_, _, err := f.served(400)
+			long <- err
+		}()
+	}
+	f.eventually("the long answers are on their way", 10*time.Second, func() bool {
+		return f.metric(`tandem_frontend_worker_requests{model="tandem-sim",role="decode",worker="decode-2"}`) == "4"
+	})
+	if err := syscall.Kill(f.pids["prefill-2"], syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the stopped worker has deregistered", 5*time.Second, func() bool { return !f.listed("prefill-2") })
+	for range cap(long) {
+		if err := <-long; err != nil {
+			t.Errorf("an answer was lost: %v", err)
+		}
+	}
+	if p, _, err := f.served(4); err != nil || p != "prefill-3" {
+		t.Errorf("served by %q, error %v", p, err)
+	}
+	f.stop()
+}
+
+// metric reads one sample of /metrics.
+func (f *fleet) metric(sample string) string {
+	res, err := http.Get(f.url + "/metrics")
+	if err != nil {
+		return ""
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), sample+" "); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// stop is Ctrl-C: status 0 within 5 s, and no child left.
+func (f *fleet) stop() {
+	f.t.Helper()
+	start := time.Now()
+	if err := f.cmd.Process.Signal(os.Interrupt); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.cmd.Wait(); err != nil {
+		f.t.Errorf("dev ended with %v\n%s", err, f.logs.String())
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		f.t.Errorf("dev took %v to end", took)
+	}
+	for id, pid := range f.pids {
+		f.eventually(id+" has ended", 5*time.Second, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	}
+}
+
+// A parent that is killed takes its children with it: their pipe to it closes.
+func TestChildrenDieWithTheirParent(t *testing.T) {
+	f := startFleet(t, "--prefill", "1", "--decode", "1", "--speedup", "20")
+	if err := f.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = f.cmd.Wait()
+	for _, id := range []string{"prefill-1", "decode-1"} {
+		f.eventually(id+" has ended", 5*time.Second, func() bool { return gone(f.pids[id]) })
+	}
+}
+
+// gone reports whether a process has ended. An orphan is reaped by whoever
+// adopts it, so a zombie counts as ended.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	}
+	_, state, _ := bytes.Cut(stat, []byte(") "))
+	return len(state) > 0 && state[0] == 'Z'
+}

@@ -1,0 +1,149 @@
+package openaiclient
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// client starts a gateway with one prefill and one decode worker, and returns
+// OpenAI's client for it.
+func client(t *testing.T) openai.Client {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	bus := events.NewMemoryBus()
+	base := router.DefaultConfig()
+	cfg := stack.GatewayConfig{
+		Edge: edge.DefaultConfig(), Flow: handoff.Config{Queue: queue.DefaultConfig()}, Drain: time.Second,
+		Routers: map[pools.Role]router.Config{},
+	}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		cfg.Routers[role] = base.For(role)
+	}
+	cfg.Edge.Host, cfg.Edge.Port = "127.0.0.1", 0
+	g, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := g.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 3)
+	go func() { ended <- g.Run(ctx) }()
+	parts := 1
+	for _, role := range []string{"prefill", "decode"} {
+		w, err := stack.NewWorker(stack.WorkerConfig{
+			Engine: engine.Config{Role: role, ID: role + "-1", Speedup: 50}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
+		}, stack.Links{Bus: bus}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { ended <- w.Run(ctx) }()
+		parts++
+		if err := g.Roster.Put(w.Record()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		cancel()
+		for range parts {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		bus.Close()
+	})
+	return openai.NewClient(option.WithBaseURL("http://"+addr.String()+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0))
+}
+
+func TestChat(t *testing.T) {
+	c := client(t)
+	params := openai.ChatCompletionNewParams{
+		Model: stack.SimModel, MaxCompletionTokens: openai.Int(12),
+		Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("Be brief."), openai.UserMessage("Hello")},
+	}
+	whole, err := c.Chat.Completions.New(t.Context(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := whole.Choices[0].Message.Content
+	if want == "" || whole.Usage.CompletionTokens == 0 || whole.Choices[0].FinishReason == "" || whole.Object != "chat.completion" {
+		t.Fatalf("%s", whole.RawJSON())
+	}
+	params.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
+	stream := c.Chat.Completions.NewStreaming(t.Context(), params)
+	var acc openai.ChatCompletionAccumulator
+	for stream.Next() {
+		if !acc.AddChunk(stream.Current()) {
+			t.Fatalf("chunk does not fit: %s", stream.Current().RawJSON())
+		}
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := acc.Choices[0].Message.Content; got != want || acc.Usage.TotalTokens != whole.Usage.TotalTokens {
+		t.Errorf("streamed %q with %d tokens, whole %q with %d", got, acc.Usage.TotalTokens, want, whole.Usage.TotalTokens)
+	}
+}
+
+func TestCompletions(t *testing.T) {
+	c := client(t)
+	params := openai.CompletionNewParams{
+		Model: stack.SimModel, MaxTokens: openai.Int(12),
+		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("Once upon a time")},
+	}
+	whole, err := c.Completions.New(t.Context(), params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := c.Completions.NewStreaming(t.Context(), params)
+	var got strings.Builder
+	for stream.Next() {
+		for _, choice := range stream.Current().Choices {
+			got.WriteString(choice.Text)
+		}
+	}
+	if err := stream.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if whole.Choices[0].Text == "" || got.String() != whole.Choices[0].Text {
+		t.Errorf("streamed %q, whole %q", got.String(), whole.Choices[0].Text)
+	}
+	params.Prompt = openai.CompletionNewParamsPromptUnion{OfArrayOfTokens: []int64{11, 12, 13}}
+	if ids, err := c.Completions.New(t.Context(), params); err != nil || ids.Usage.PromptTokens != 3 {
+		t.Errorf("token ids: %v", err)
+	}
+}
+
+func TestModelsAndErrors(t *testing.T) {
+	c := client(t)
+	models, err := c.Models.List(t.Context())
+	if err != nil || len(models.Data) != 1 || models.Data[0].ID != stack.SimModel {
+		t.Errorf("models %+v, error %v", models, err)
+	}
+	_, err = c.Completions.New(t.Context(), openai.CompletionNewParams{
+		Model: "nobody", Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("x")},
+	})
+	var told *openai.Error
+	if !errors.As(err, &told) || told.StatusCode != 404 || told.Code != "model_not_found" || told.Param != "model" {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestPrefixIsReusedButItsLastTokenIsComputed(t *testing.T) {
+	for _, tc := range []struct {
+		first, second []uint32
+		cached        int
+	}{
+		{prompt(1, 64), prompt(1, 64), 60},
+		{prompt(1, 64), prompt(1, 65), 64},
+		{prompt(1, 64), prompt(1, 63), 60},
+		{prompt(1, 64), append(prompt(1, 32), prompt(9, 32)...), 32},
+		{prompt(1, 64), prompt(9, 64), 0},
+		{prompt(1, 3), prompt(1, 3), 0},
+	} {
+		c := newTestCore(t, smallConfig())
+		mustAdd(t, c, Request{ID: "a", Prompt: tc.first, MaxTokens: 1})
+		_, now := drive(t, c, epoch)
+		mustAdd(t, c, Request{ID: "b", Prompt: tc.second, MaxTokens: 1})
+		outs, _ := drive(t, c, now)
+		if outs[0].Cached != tc.cached {
+			t.Errorf("%d tokens after %d: %d cached, want %d", len(tc.second), len(tc.first), outs[0].Cached, tc.cached)
+		}
+	}
+}
+
+func TestAnswersAreCachedToo(t *testing.T) {
+	c := newTestCore(t, smallConfig())
+	p := prompt(1, 10)
+	mustAdd(t, c, Request{ID: "a", Prompt: p, MaxTokens: 11, IgnoreEOS: true})
+	outs, now := drive(t, c, epoch)
+	// 21 tokens, of which the last was drawn but not computed: 5 full blocks.
+	mustAdd(t, c, Request{ID: "b", Prompt: slices.Concat(p, tokensOf(outs, "a"), prompt(3, 3)), MaxTokens: 1})
+	outs, _ = drive(t, c, now)
+	if outs[0].Cached != 20 {
+		t.Errorf("%d tokens of the first turn cached in the second, want 20", outs[0].Cached)
+	}
+}
+
+func TestEvictionTakesTheLongestUnusedLeaf(t *testing.T) {
+	cfg := smallConfig()
+	cfg.TotalKVBlocks, cfg.ContextLength = 10, 40
+	c := newTestCore(t, cfg)
+	now := epoch
+	run := func(id string, p []uint32) Result {
+		t.Helper()
+		mustAdd(t, c, Request{ID: id, Prompt: p, MaxTokens: 1})
+		r := c.Step(now)
+		var events []Event
+		for !r.Next.IsZero() {
+			now = r.Next
+			events = append(events, r.Events...)
+			r = c.Step(now)
+		}
+		r.Events = append(events, r.Events...)
+		return r
+	}
+	hashes := func(p []uint32) []uint64 { return BlockHashes(nil, p, 4, 0) }
+	trunk := prompt(1, 8)
+	left, right := append(slices.Clone(trunk), prompt(2, 8)...), append(slices.Clone(trunk), prompt(3, 8)...)
+	run("left", left)          // trunk 2, left 2
+	run("right", right)        // right 2
+	run("other", prompt(4, 8)) // 2: eight cached, two free
+	run("left again", left)
+	r := run("new", prompt(5, 20)) // needs 5, 2 are free: three leaves go
+	var removed []uint64
+	for _, e := range r.Events {
+		if e.Kind == Removed {
+			removed = append(removed, e.Hashes...)
+		}
+	}
+	want := []uint64{hashes(right)[3], hashes(right)[2], hashes(prompt(4, 8))[1]}
+	if !slices.Equal(removed, want) {
+		t.Errorf("removed %x, want right's two blocks from its end, then other's last: %x", removed, want)
+	}
+}
+
+func TestRequestsWithHashesAloneAreServed(t *testing.T) {
+	c := newTestCore(t, smallConfig())
+	hashes := BlockHashes(nil, prompt(1, 40), 4, 0)
+	mustAdd(t, c, Request{ID: "a", PromptTokens: 41, Hashes: hashes, MaxTokens: 9, IgnoreEOS: true})
+	first, now := drive(t, c, epoch)
+	mustAdd(t, c, Request{ID: "b", PromptTokens: 43, Hashes: hashes, MaxTokens: 9, IgnoreEOS: true})
+	second, _ := drive(t, c, now)
+	if first[0].Cached != 0 || second[0].Cached != 40 {
+		t.Errorf("cached %d, then %d; want 0, 40", first[0].Cached, second[0].Cached)
+	}
+	if slices.Equal(tokensOf(first, "a"), tokensOf(second, "b")) {
+		t.Error("unknown tails gave one answer")
+	}
+	for _, e := range c.Snapshot() {
+		if e.TokenIDs != nil {
+			t.Error("tokens appeared that nobody gave")
+		}
+	}
+}
+
+func TestClearWaitsForIdleness(t *testing.T) {
+	c := newTestCore(t, smallConfig())
+	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 40), MaxTokens: 1})
+	end := c.Step(epoch).Next
+	if c.ClearCache() {
+		t.Error("cleared under a running sequence")
+	}
+	drive(t, c, end)
+	if !c.ClearCache() || len(c.Snapshot()) != 0 {
+		t.Error("an idle cache was not cleared")
+	}
+	if e := c.Step(end.Add(time.Hour)).Events; len(e) != 1 || e[0].Kind != Cleared {
+		t.Errorf("events %+v, want one cleared", e)
+	}
+}
+
+func TestSnapshotReplaysToTheSameIndex(t *testing.T) {
+	c := newTestCore(t, smallConfig())
+	live := mirror{}
+	trunk := prompt(1, 16)
+	now := epoch
+	for i := range uint32(12) {
+		mustAdd(t, c, Request{ID: fmt.Sprint(i), Prompt: append(slices.Clone(trunk[:4+i%4*4]), prompt(i, 20)...), MaxTokens: 3})
+		for {
+			r := c.Step(now)
+			if err := live.apply(r.Events); err != nil {
+				t.Fatal(err)
+			}
+			if r.Next.IsZero() {
+				break
+			}
+			now = r.Next
+		}
+	}
+	replayed := mirror{}
+	if err := replayed.apply(c.Snapshot()); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(live, replayed) || len(live) == 0 {
+		t.Errorf("%d blocks by events, %d by snapshot", len(live), len(replayed))
+	}
+}
