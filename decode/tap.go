@@ -29,12 +29,12 @@ func (t *tap) stream(src upstream.Stream) error {
 	err := relay.Stream(src, t, t)
 	var gone *relay.WriteError
 	switch {
-	case t.done:
-		return nil
-	case err == nil:
-		return fault.ErrTruncated
 	case errors.As(err, &gone):
 		return fmt.Errorf("%w: %w", fault.ErrClientGone, gone)
+	case t.done:
+		return nil // whatever the engine did with the connection after its end marker
+	case err == nil:
+		return fault.ErrTruncated
 	default:
 		return err
 	}

@@ -85,7 +85,10 @@ type Config struct {
 }
 
 // EngineID is what hand-offs call this engine: its ID and its incarnation.
-func (c *Config) EngineID() string { return c.ID + "/" + c.Incarnation }
+func (c Config) EngineID() string {
+	c = c.withDefaults()
+	return c.ID + "/" + c.Incarnation
+}
 
 // Validate reports the first field that cannot work, by name. Zero fields are
 // seen as their defaults.

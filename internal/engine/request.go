@@ -73,7 +73,7 @@ func (e *ContextError) Error() string {
 }
 
 // Prepare computes whatever of a request costs time in proportion to its
-// prompt, so that Add need not. It may run on any goroutine.
+// prompt, so that Add need not. It may run on any goroutine; cfg is the core's.
 func (r *Request) Prepare(cfg *Config) {
 	if r.prepared {
 		return
@@ -88,7 +88,8 @@ func (r *Request) Prepare(cfg *Config) {
 		}
 		r.state = r.state.Fold(uint32(xxh3.HashString(r.ID)))
 	} else if r.Hashes == nil {
-		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/cfg.BlockSize), r.Prompt, cfg.BlockSize, cfg.HashSeed)
+		c := cfg.withDefaults()
+		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, c.HashSeed)
 	}
 }
 

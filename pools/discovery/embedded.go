@@ -7,10 +7,12 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // EmbeddedEtcdConfig is how an [EmbeddedEtcd] works. The zero value is good for a test.
@@ -30,6 +32,9 @@ type EmbeddedEtcd struct {
 	etcd *embed.Etcd
 	url  string
 	temp string // to be removed, or ""
+
+	mu    sync.Mutex     // guards calls
+	calls []*grpc.Server // what answers the clients
 }
 
 // What StartEtcd waits for at most, and how often it tries when a port it found free was taken meanwhile.
@@ -65,9 +70,15 @@ func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
 // URL is where clients connect.
 func (e *EmbeddedEtcd) URL() string { return e.url }
 
-// Close ends the server and waits for it. Its clients should be closed first: etcd gives those that watch or keep a
-// lease alive some five seconds to go by themselves.
+// Close ends the server and waits for it, well under a second. Clients see their connection go.
 func (e *EmbeddedEtcd) Close() {
+	// By itself etcd gives those who watch or keep a lease alive five seconds to go of their own accord.
+	e.mu.Lock()
+	calls := e.calls
+	e.mu.Unlock()
+	for _, s := range calls {
+		s.Stop()
+	}
 	e.etcd.Close()
 	e.removeTemp()
 }
@@ -89,6 +100,11 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.TickMs, c.ElectionMs = 10, 50 // nobody votes against it, so it need not wait long for a vote
 	c.UnsafeNoFsync = !cfg.Sync
+	c.ServiceRegister = func(s *grpc.Server) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.calls = append(e.calls, s)
+	}
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	etcd, err := embed.StartEtcd(c)
 	if err != nil {

@@ -2,9 +2,11 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {}))
+	goleak.VerifyTestMain(m)
 }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -469,6 +471,45 @@ func TestCompactedWhileAway(t *testing.T) {
 	}
 }
 
+func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
+	e, err := StartEtcd(EmbeddedEtcdConfig{Sync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Dial([]string{e.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	lease, err := c.Grant(t.Context(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive, err := c.KeepAlive(t.Context(), lease.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-alive
+	<-c.Watch(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	began := time.Now()
+	e.Close()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if _, err := os.Stat(e.temp); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its directory is still there: %v", err)
+	}
+}
+
+func TestStartEtcdOnATakenPort(t *testing.T) {
+	g := newGate(t)
+	port := g.listener.Addr().(*net.TCPAddr).Port
+	if e, err := StartEtcd(EmbeddedEtcdConfig{Port: port}); err == nil {
+		e.Close()
+		t.Error("started on a port that is taken")
+	}
+}
+
 func TestBadRecordsAreSkipped(t *testing.T) {
 	s := newSite(t)
 	s.start("")
@@ -483,34 +524,32 @@ func TestBadRecordsAreSkipped(t *testing.T) {
 		DefaultPrefix + "org%2Fmodel/prefill/empty":     "",
 		DefaultPrefix + "org%2Fmodel/prefill/no-engine": `{"id":"no-engine","model":"org/model","role":"prefill"}`,
 	}
-	for round := range 2 { // in the list, and then in the watch
+	putAll := func() {
+		t.Helper()
 		for key, value := range bad {
 			if _, err := c.Put(t.Context(), key, value); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if round == 0 {
-			if _, err := c.Put(t.Context(), Key(DefaultPrefix, &good), goodJSON); err != nil {
-				t.Fatal(err)
-			}
-			known := s.watch()
-			within(t, 10*time.Second, "the good one", func() bool { return known.knows("good") })
-			t.Cleanup(func() {
-				if pool := known.Snapshot("org/model", pools.Prefill); len(pool.Members) != 2 {
-					t.Errorf("%d members", len(pool.Members))
-				}
-			})
-			continue
-		}
-		for key := range bad { // what never counted cannot leave
-			if _, err := c.Delete(t.Context(), key); err != nil {
-				t.Fatal(err)
-			}
+	}
+	putAll()
+	if _, err := c.Put(t.Context(), Key(DefaultPrefix, &good), goodJSON); err != nil {
+		t.Fatal(err)
+	}
+	known := s.watch() // sees them in the list
+	within(t, 10*time.Second, "the good one", func() bool { return known.knows("good") })
+	putAll() // and again as changes
+	for key := range bad {
+		if _, err := c.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
 		}
 	}
-	s.register(testWorker("marker"))
-	known := s.watch()
+	s.register(testWorker("marker")) // whatever the above did has been told when this is
 	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
+	removed, _ := known.told()
+	if pool := known.Snapshot("org/model", pools.Prefill); len(pool.Members) != 2 || len(removed) > 0 {
+		t.Errorf("%d members, removed %v", len(pool.Members), removed)
+	}
 }
 
 func TestWorkerMovesToAnotherRole(t *testing.T) {

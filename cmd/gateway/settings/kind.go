@@ -28,7 +28,7 @@ const (
 
 // kinds holds what differs between kinds: the name and what stands for a value
 // in help.
-var kinds = [...]struct{ name, placeholder string }{
+var kinds = [...]struct{ name, metavar string }{
 	String:   {"string", "TEXT"},
 	Int:      {"int", "N"},
 	Float:    {"float", "X"},

@@ -32,7 +32,7 @@ func (s *Set) Usage(w io.Writer) error {
 
 // usage writes the help of one setting.
 func (s *Setting) usage(b *bufio.Writer) {
-	fmt.Fprintf(b, "\n  %s\n", strings.TrimSpace(s.flag(s.Name)+" "+s.placeholder()))
+	fmt.Fprintf(b, "\n  %s\n", strings.TrimSpace(s.flag(s.Name)+" "+s.metavar()))
 	paragraph(b, "", 6, s.Help)
 	longest := 0
 	for _, c := range s.OneOf {
@@ -91,12 +91,12 @@ func (s *Setting) variable(prefix, name string) string {
 	return fmt.Sprintf("%s=%t", v, !s.Negated())
 }
 
-// placeholder stands for the value behind the flag.
-func (s *Setting) placeholder() string {
+// metavar stands for the value behind the flag.
+func (s *Setting) metavar() string {
 	if len(s.OneOf) > 0 {
 		return "NAME"
 	}
-	return kinds[s.Kind].placeholder
+	return kinds[s.Kind].metavar
 }
 
 // paragraph writes text wrapped at usageWidth, every line indented; term stands

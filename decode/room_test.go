@@ -1,0 +1,220 @@
+package decode
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// engine is a Transport that answers with one canned stream.
+type engine struct {
+	status int
+	body   io.Reader
+	err    error
+}
+
+func (e *engine) Call(context.Context, upstream.Leg) (upstream.Stream, error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	return e, nil
+}
+
+func (e *engine) Status() int                { return e.status }
+func (e *engine) ContentType() string        { return "text/event-stream" }
+func (e *engine) Read(p []byte) (int, error) { return e.body.Read(p) }
+func (e *engine) Close() error               { return nil }
+
+// client is a Sink that remembers.
+type client struct {
+	contentType string
+	writes      []string
+	gone        bool
+}
+
+func (c *client) Start(contentType string) { c.contentType = contentType }
+
+func (c *client) Write(p []byte) error {
+	if c.gone {
+		return errors.New("closed")
+	}
+	c.writes = append(c.writes, string(p))
+	return nil
+}
+
+// room is a decode room with one worker of block size 2, and a lease on it.
+func room(t *testing.T, e *engine) (*Room, *router.Lease, func() router.WorkerLoad) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	err := roster.Put(pools.Worker{ID: "d1", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := router.NewSet(map[pools.Role]router.Config{pools.Decode: router.DefaultConfig().For(pools.Decode)}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(roster, set, e)
+	lease, err := r.Router("m", pools.Decode).Reserve(r.Pool("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, lease, func() router.WorkerLoad { return r.Router("m", pools.Decode).Loads(r.Pool("m", pools.Decode))[0] }
+}
+
+const (
+	role  = `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+	one   = `data: {"choices":[{"index":0,"delta":{"content":" one"},"finish_reason":null}]}` + "\n\n"
+	two   = `data: {"choices":[{"index":0,"delta":{"content":" two"},"finish_reason":null}]}` + "\n\n"
+	end   = `data: {"choices":[{"index":0,"delta":{"content":" end"},"finish_reason":"length"}]}` + "\n\n"
+	usage = `data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}` + "\n\n"
+	bad   = `data: {"error":{"message":"no","code":500}}` + "\n\n"
+	done  = "data: [DONE]\n\n"
+)
+
+func TestStream(t *testing.T) {
+	refused := &upstream.Error{Worker: "d1", Op: upstream.OpDial, Err: errors.New("refused")}
+	for _, c := range []struct {
+		name   string
+		engine engine
+		gone   bool
+		want   fault.Class
+		sent   string
+		tokens int
+	}{
+		{"whole", engine{status: 200, body: strings.NewReader(role + one + two + end + done)}, false, fault.None, role + one + two + end + done, 3},
+		{"in single bytes", engine{status: 200, body: iotest.OneByteReader(strings.NewReader(role + one + end + done))}, false, fault.None, role + one + end + done, 2},
+		{"no content at all", engine{status: 200, body: strings.NewReader(role + done)}, false, fault.None, role + done, 0},
+		{"refused", engine{err: refused}, false, fault.Refused, "", 0},
+		{"engine's 500", engine{status: 500, body: strings.NewReader("boom")}, false, fault.EngineError, "", 0},
+		{"engine's 400", engine{status: 400, body: strings.NewReader("{}")}, false, fault.Rejected, "", 0},
+		{"no room", engine{status: 503, body: strings.NewReader("")}, false, fault.Overloaded, "", 0},
+		{"error before the first token", engine{status: 200, body: strings.NewReader(role + bad + done)}, false, fault.EngineError, "", 0},
+		{"error in mid-stream", engine{status: 200, body: strings.NewReader(role + one + bad + done)}, false, fault.EngineError, role + one, 1},
+		{"ends without its marker", engine{status: 200, body: strings.NewReader(role + one)}, false, fault.Truncated, role + one, 1},
+		{"ends before anything", engine{status: 200, body: strings.NewReader(role)}, false, fault.Truncated, "", 0},
+		{"breaks", engine{status: 200, body: io.MultiReader(strings.NewReader(role+one), iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
+		{"client gone", engine{status: 200, body: strings.NewReader(role + one + end + done)}, true, fault.ClientGone, "", 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lease, _ := room(t, &c.engine)
+			out := &client{gone: c.gone}
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1}, out)
+			class := fault.None
+			if failed != nil {
+				class = failed.Class
+			}
+			if class != c.want || strings.Join(out.writes, "") != c.sent || tr.Tokens != c.tokens {
+				t.Errorf("class %s, %d tokens, sent %q; want %s, %d, %q", class, tr.Tokens, out.writes, c.want, c.tokens, c.sent)
+			}
+			if started := c.sent != "" || c.gone; tr.Started != started || (out.contentType != "") != started {
+				t.Errorf("started %v with %q", tr.Started, out.contentType)
+			}
+		})
+	}
+}
+
+// Head and first token leave in one write, though the engine announced the
+// role long before.
+func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
+	r, lease, _ := room(t, &engine{status: 200, body: io.MultiReader(strings.NewReader(role), strings.NewReader(": ping\n\n"), strings.NewReader(one), strings.NewReader(end+done))})
+	out := &client{}
+	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1}, out); failed != nil {
+		t.Fatal(failed)
+	}
+	if want := role + ": ping\n\n" + one; len(out.writes) != 2 || out.writes[0] != want {
+		t.Errorf("writes %q", out.writes)
+	}
+}
+
+// The client is told prefill's cached tokens and, in the last event, what it
+// asked about its own request; every other event passes as it came.
+func TestLastEvent(t *testing.T) {
+	tail := func(*Transcript) []byte { return []byte(`{"x":1}`) }
+	for _, c := range []struct {
+		name   string
+		usage  bool
+		engine string
+		want   string
+	}{
+		{"usage asked for", true, one + end + usage + done, one + end +
+			`data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":2}},"nvext":{"x":1}}` + "\n\n" + done},
+		{"no usage", false, one + end + done, one +
+			`data: {"choices":[{"index":0,"delta":{"content":" end"},"finish_reason":"length"}],"nvext":{"x":1}}` + "\n\n" + done},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
+			out := &client{}
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, IncludeUsage: c.usage, Choices: 1, CachedTokens: 2, Tail: tail}, out)
+			if failed != nil || strings.Join(out.writes, "") != c.want {
+				t.Errorf("%v\n got %q\nwant %q", failed, strings.Join(out.writes, ""), c.want)
+			}
+			if c.usage && (tr.PromptTokens != 4 || tr.Tokens != 3) {
+				t.Errorf("%+v", tr)
+			}
+		})
+	}
+}
+
+// Bookings follow the stream: a block more for each two tokens here, and what
+// is told of the first token comes once.
+func TestBookingsGrow(t *testing.T) {
+	r, lease, load := room(t, &engine{status: 200, body: strings.NewReader(one + two + one + two + end + done)})
+	before, firsts := load().ActiveBlocks, 0
+	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, First: func() { firsts++ }}, &client{}); failed != nil {
+		t.Fatal(failed)
+	}
+	if grown := load().ActiveBlocks - before; grown != 2 || firsts != 1 {
+		t.Errorf("5 tokens grew %d blocks, first token told %d times", grown, firsts)
+	}
+	lease.Release(time.Now())
+	if l := load(); l.ActiveBlocks != 0 || l.Requests != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestWholeAnswer(t *testing.T) {
+	const answer = `{"id":"x","choices":[{"text":"hi","finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6},"kv_transfer_params":null}`
+	for _, c := range []struct {
+		name, body string
+		want       fault.Class
+	}{
+		{"well", answer, fault.None},
+		{"not JSON", "<html>", fault.Garbled},
+		{"an error with status 200", `{"error":{"message":"no"}}`, fault.EngineError},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
+			out := &client{}
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, CachedTokens: 3}, out)
+			if (failed == nil) != (c.want == fault.None) || failed != nil && (failed.Class != c.want || tr.Started) {
+				t.Fatalf("%v, started %v", failed, tr.Started)
+			}
+			if failed == nil && (out.contentType != "application/json" || !strings.Contains(out.writes[0], `"cached_tokens":3`) || tr.Tokens != 2) {
+				t.Errorf("%s %q %+v", out.contentType, out.writes, tr)
+			}
+		})
+	}
+}
+
+// A worker that refuses the connection is out of the choice at once.
+func TestRefusedWorkerIsDown(t *testing.T) {
+	r, lease, _ := room(t, &engine{err: &upstream.Error{Worker: "d1", Op: upstream.OpDial, Err: errors.New("refused")}})
+	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true}, &client{}); failed == nil {
+		t.Fatal("no failure")
+	}
+	if m := r.Pool("m", pools.Decode).Members[0]; m.Eligible(time.Now()) {
+		t.Errorf("still eligible: %+v", m)
+	}
+}

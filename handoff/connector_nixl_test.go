@@ -1,0 +1,203 @@
+package handoff
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func scan(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+	t.Helper()
+	r, err := openai.Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func pair(input string) Attempt {
+	worker := func(id string, role pools.Role) *pools.Worker {
+		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Engine: "vllm", ModelInput: input,
+			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
+	}
+	return Attempt{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}
+}
+
+// The legs' bodies, byte for byte: what the client wrote and nobody had to
+// touch comes through as it was, 64-bit seeds and unknown fields included.
+func TestNIXLPlan(t *testing.T) {
+	const ask = `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +
+		`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	for _, c := range []struct {
+		name, input     string
+		endpoint        openai.Endpoint
+		body            string
+		ids             []uint32
+		path            string
+		prefill, decode string
+	}{
+		{
+			"completion", "text", openai.Completions,
+			`{"model":"m", "seed":9007199254740993,"prompt":"hi","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"x":{"b":1,"a":2}}`, nil, "/v1/completions",
+			`{"model":"m", "seed":9007199254740993,"prompt":"hi","stream":false,"max_tokens":1,"x":{"b":1,"a":2},"ignore_eos":true,` + ask + `}`,
+			`{"model":"m", "seed":9007199254740993,"prompt":"hi","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"min_tokens":3,"x":{"b":1,"a":2}}`,
+		},
+		{
+			"chat with the newer limit, stop and nvext", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stop":["x"],"nvext":{"extra_fields":["timing"]}}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":1,"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stop":["x"]}`,
+		},
+		{
+			"workers that take tokens", "tokens", openai.Completions,
+			`{"model":"m","prompt":"hi","max_tokens":9}`, []uint32{7, 8}, "/v1/completions",
+			`{"model":"m","prompt":[7,8],"max_tokens":1,"stream":false,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","prompt":[7,8],"max_tokens":9}`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := pair(c.input)
+			plan, err := NIXL{}.Plan(Body{Request: scan(t, c.endpoint, c.body), IDs: c.ids}, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plan.Mode != Relay || plan.Prefill.Path != c.path || plan.Decode.Path != c.path {
+				t.Errorf("mode %d, paths %s and %s", plan.Mode, plan.Prefill.Path, plan.Decode.Path)
+			}
+			if got := string(plan.Decode.Body); got != c.decode {
+				t.Errorf("decode\n got %s\nwant %s", got, c.decode)
+			}
+			if got, want := canonical(t, plan.Prefill.Body), canonical(t, []byte(c.prefill)); got != want {
+				t.Errorf("prefill\n got %s\nwant %s", got, want)
+			}
+			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.TraceParent {
+				t.Errorf("prefill %+v, decode %+v", plan.Prefill, plan.Decode)
+			}
+		})
+	}
+}
+
+// canonical is an object with its keys in order.
+func canonical(t *testing.T, raw []byte) string {
+	t.Helper()
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatalf("%v in %s", err, raw)
+	}
+	out, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// A chat for workers that take tokens becomes a completion.
+func TestNIXLChatForTokens(t *testing.T) {
+	plan, err := NIXL{}.Plan(Body{
+		Request: scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9}`), IDs: []uint32{1, 2, 3},
+	}, pair("tokens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Decode.Path != "/v1/completions" || canonical(t, plan.Decode.Body) != `{"max_tokens":9,"model":"m","prompt":[1,2,3]}` {
+		t.Errorf("%s %s", plan.Decode.Path, plan.Decode.Body)
+	}
+	for _, bad := range []Body{
+		{Request: scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`)},
+		{Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`)},
+	} {
+		if _, err := (NIXL{}).Plan(bad, pair("tokens")); err == nil {
+			t.Errorf("planned what workers that take tokens cannot do: %s", bad.Request.Raw)
+		}
+	}
+}
+
+const goodParams = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[12,13,14]],"remote_engine_id":"e",` +
+	`"remote_request_id":"cmpl-x-0-1a2b3c4d","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":48,` +
+	`"remote_blocks_expiry_time":null,"transfer_mode":"pull","later":{"n":18446744073709551615}}`
+
+func TestNIXLOnPrefill(t *testing.T) {
+	now := time.Unix(1000, 0)
+	answer := func(params string) []byte {
+		return []byte(`{"id":"x","choices":[],"kv_transfer_params":` + params + `}`)
+	}
+	kv, err := NIXL{}.OnPrefill(pair("text"), answer(goodParams), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(kv.Params) != goodParams || kv.Producer != "p1" || kv.Incarnation != "i" || !kv.Expires.Equal(now.Add(30*time.Second)) {
+		t.Errorf("%+v %s", kv, kv.Params)
+	}
+	for _, host := range []string{"localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0"} {
+		kv, err := NIXL{}.OnPrefill(pair("text"), answer(strings.Replace(goodParams, "10.0.0.1", host, 1)), now)
+		if err != nil || string(kv.Params) != goodParams {
+			t.Errorf("host %s: %v %s", host, err, kv.Params)
+		}
+	}
+	for name, params := range map[string]string{
+		"no object":       `null`,
+		"a string":        `"x"`,
+		"wrong direction": strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":false`, 1),
+		"both directions": strings.Replace(goodParams, `"do_remote_decode":false`, `"do_remote_decode":true`, 1),
+		"no engine":       strings.Replace(goodParams, `"e"`, `""`, 1),
+		"no request":      strings.Replace(goodParams, `"cmpl-x-0-1a2b3c4d"`, `null`, 1),
+		"no host":         strings.Replace(goodParams, `"10.0.0.1"`, `null`, 1),
+		"no port":         strings.Replace(goodParams, `5600`, `null`, 1),
+		"port 70000":      strings.Replace(goodParams, `5600`, `70000`, 1),
+		"no blocks":       strings.Replace(goodParams, `[[12,13,14]]`, `[]`, 1),
+		"empty groups":    strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1),
+		"push":            strings.Replace(goodParams, `"pull"`, `"push"`, 1),
+		"too large":       `{"pad":"` + strings.Repeat("x", MaxKVBytes) + `"}`,
+	} {
+		if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(params), now); err == nil {
+			t.Errorf("%s was taken: %.200s", name, kv.Params)
+		}
+	}
+	if _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {
+		t.Error("an answer without hand-off was taken")
+	}
+}
+
+// The hand-off reaches decode verbatim, and an abandoned one is released by a
+// request that no engine serves.
+func TestNIXLBindAndAbandon(t *testing.T) {
+	a := pair("text")
+	kv := KV{Params: json.RawMessage(goodParams)}
+	plan, err := NIXL{}.Plan(Body{Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi" } `)}, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	NIXL{}.Bind(&plan.Decode, kv)
+	if want := `{"model":"m","prompt":"hi" ,"kv_transfer_params":` + goodParams + `} `; string(plan.Decode.Body) != want {
+		t.Errorf("got %s\nwant %s", plan.Decode.Body, want)
+	}
+	legs := NIXL{}.Abandon(a, kv)
+	if len(legs) != 1 || legs[0].Base != a.D.Address || legs[0].RequestID == a.ID || legs[0].Stream {
+		t.Fatalf("%+v", legs)
+	}
+	var sent struct {
+		Model string          `json:"model"`
+		KV    json.RawMessage `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal(legs[0].Body, &sent); err != nil || sent.Model == "m" || string(sent.KV) != goodParams {
+		t.Errorf("%v: %s", err, legs[0].Body)
+	}
+}
+
+func TestConnectorFor(t *testing.T) {
+	for _, c := range []struct {
+		p, d string
+		ok   bool
+	}{{"vllm", "vllm", true}, {"sim", "vllm", true}, {"vllm", "sglang", false}, {"trtllm", "trtllm", false}} {
+		if _, ok := connectorFor(&pools.Worker{Engine: c.p}, &pools.Worker{Engine: c.d}); ok != c.ok {
+			t.Errorf("%s → %s: %v", c.p, c.d, ok)
+		}
+	}
+	if _, ok := connectorFor(nil, &pools.Worker{Engine: "sglang"}); !ok {
+		t.Error("one leg needs no protocol")
+	}
+}

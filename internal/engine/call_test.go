@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// Whatever the body, the answer is a call that the core can take or an error
+// with a status; nothing panics.
+func FuzzUnderstand(f *testing.F) {
+	for _, body := range []string{
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stop":["a"],"n":2}`,
+		`{"prompt":[1,2,3],"stream":true,"stream_options":{"include_usage":true}}`,
+		`{"prompt":[[1],[2]],"temperature":"0.1","min_tokens":1}`,
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"max_completion_tokens":1}`,
+		`{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"a","remote_request_id":"b","remote_host":"c","remote_port":1,"remote_block_ids":[[1]]}}`,
+		`{"prompt":[ ` + strings.Repeat(" ", 80) + `1]}`, `{"prompt":[]}`, `{"prompt":""}`, `[]`, `null`, `{`, ``,
+	} {
+		f.Add(body)
+	}
+	s, err := NewServer(Config{ContextLength: 1000}, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, form := range []form{completionForm, chatForm} {
+			w := httptest.NewRecorder()
+			c, failure := s.understand(form, w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)))
+			if failure != nil {
+				if failure.Code < 400 || failure.Code > 500 || failure.Message == "" || failure.Type == "" {
+					t.Errorf("error %+v", failure)
+				}
+				continue
+			}
+			for _, ch := range c.choices {
+				if err := ch.request.check(&s.cfg); err != nil {
+					t.Errorf("the core refuses what was understood: %v", err)
+				}
+			}
+			if len(c.choices) == 0 {
+				t.Error("understood, and nothing to answer")
+			}
+		}
+	})
+}
+
+func TestTextThatCannotFitIsNotTokenized(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		b.engine(Config{ID: "e", ContextLength: 100})
+		status, w := b.ask("e", completions, body(strings.Repeat("word ", 10_000), 1))
+		if status != http.StatusBadRequest || w.Error.Param != "prompt" || !strings.Contains(w.Error.Message, "at least") {
+			t.Errorf("%d %+v", status, w.Error)
+		}
+	})
+}
+
+func TestRequestIDsAreTakenOrMade(t *testing.T) {
+	named := httptest.NewRequest(http.MethodPost, "/", nil)
+	named.Header.Set("X-Request-Id", "abc")
+	if got := requestID(named); got != "abc" {
+		t.Errorf("taken: %q", got)
+	}
+	bare := httptest.NewRequest(http.MethodPost, "/", nil)
+	if a, b := requestID(bare), requestID(bare); len(a) != 32 || a == b {
+		t.Errorf("made: %q, %q", a, b)
+	}
+}

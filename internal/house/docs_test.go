@@ -1,0 +1,122 @@
+package house
+
+import (
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
+	fence   = regexp.MustCompile("(?ms)^```.*?^```")
+	named   = regexp.MustCompile(`\b((?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9]*)(…?)`)
+	scheme  = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
+)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	tree := load(t)
+	if len(documents(tree)) == 0 {
+		t.Fatal("no document in the tree")
+	}
+	for name, text := range documents(tree) {
+		for _, broken := range brokenLinks(tree, name, text) {
+			t.Errorf("%s links to %s, which is not there", name, broken)
+		}
+	}
+}
+
+// brokenLinks returns the relative links of a document that lead to no file, or
+// to no heading in it.
+func brokenLinks(tree *tree, name, text string) []string {
+	var broken []string
+	for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		if scheme.MatchString(m[1]) {
+			continue
+		}
+		target, anchor, _ := strings.Cut(m[1], "#")
+		file := name
+		if target != "" {
+			file = path.Join(path.Dir(name), target)
+		}
+		if !tree.paths[file] || anchor != "" && !slices.Contains(anchors(tree.texts[file]), anchor) {
+			broken = append(broken, m[1])
+		}
+	}
+	return broken
+}
+
+// anchors are the names by which a document's headings can be linked to.
+func anchors(text string) []string {
+	var found []string
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		var b strings.Builder
+		for _, r := range strings.ToLower(m[1]) {
+			switch {
+			case r == ' ':
+				b.WriteByte('-')
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				b.WriteRune(r)
+			}
+		}
+		found = append(found, b.String())
+	}
+	return found
+}
+
+// A document that says which test holds something names a test that exists; "…"
+// stands for the rest of a long name.
+func TestNamedTestsExist(t *testing.T) {
+	tree := load(t)
+	var tests []string
+	for _, s := range tree.sources {
+		if s.test {
+			tests = append(tests, functions(s)...)
+		}
+	}
+	for name, text := range documents(tree) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			exists := func(test string) bool {
+				return test == m[1] || m[2] != "" && strings.HasPrefix(test, m[1])
+			}
+			if !slices.ContainsFunc(tests, exists) {
+				t.Errorf("%s names %s, and there is no such test", name, m[0])
+			}
+		}
+	}
+}
+
+// documents are the texts that end in .md.
+func documents(tree *tree) map[string]string {
+	found := maps.Clone(tree.texts)
+	maps.DeleteFunc(found, func(name, _ string) bool { return path.Ext(name) != ".md" })
+	return found
+}
+
+func TestBrokenLinksFindsThem(t *testing.T) {
+	tree := &tree{
+		paths: map[string]bool{"a/b.md": true, "c.md": true, "a": true},
+		texts: map[string]string{"c.md": "# What `it` is, then\n", "a/b.md": "## Here\n"},
+	}
+	tests := []struct{ text, want string }{
+		{"[x](../c.md)", ""},
+		{"[x](../c.md#what-it-is-then)", ""},
+		{"[x](#here)", ""},
+		{"[x](../a)", ""},
+		{"[x](https://example.com/none)", ""},
+		{"[x](mailto:a@b)", ""},
+		{"```\n[x](none.md)\n```\n", ""},
+		{"[x](none.md)", "none.md"},
+		{"[x](../c.md#elsewhere)", "../c.md#elsewhere"},
+		{"[x](#there) and [y](none/)", "#there none/"},
+	}
+	for _, tt := range tests {
+		if got := strings.Join(brokenLinks(tree, "a/b.md", tt.text), " "); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}

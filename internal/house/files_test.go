@@ -1,0 +1,209 @@
+package house
+
+import (
+	"fmt"
+	"go/ast"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// tooLong is where a file is past reading in one sitting: split it by noun.
+const tooLong = 400
+
+// longer are the files that may be longer, and how long, each with its reason.
+var longer = map[string]int{}
+
+func TestFilesAreReadable(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range load(t).sources {
+		if s.test {
+			continue
+		}
+		seen[s.path] = true
+		limit := max(tooLong, longer[s.path])
+		if s.lines > limit {
+			t.Errorf("%s has %d lines, %d more than it may: split it by noun", s.path, s.lines, s.lines-limit)
+		}
+		if longer[s.path] != 0 && s.lines <= tooLong {
+			t.Errorf("%s has %d lines and needs no allowance any more: strike it from longer", s.path, s.lines)
+		}
+	}
+	for name := range longer {
+		if !seen[name] {
+			t.Errorf("%s is gone: strike it from longer", name)
+		}
+	}
+}
+
+// A package is introduced once: by one comment, in the form that go doc lists.
+func TestPackagesHaveOneComment(t *testing.T) {
+	comments := map[string][]string{}
+	for _, s := range load(t).sources {
+		if !s.code() {
+			continue
+		}
+		comments[s.room] = append(comments[s.room], introductions(s)...)
+	}
+	for room, places := range comments {
+		if len(places) != 1 {
+			t.Errorf("package %s has %d package comments, not one: %s", room, len(places), strings.Join(places, ", "))
+		}
+	}
+	for _, s := range load(t).sources {
+		if !s.code() || s.ast.Doc == nil {
+			continue
+		}
+		want := "Package " + s.ast.Name.Name + " "
+		if s.ast.Name.Name == "main" {
+			want = "Command " + path.Base(s.room) + " "
+		}
+		if text := s.ast.Doc.Text(); !strings.HasPrefix(text, want) {
+			t.Errorf("%s: the package comment begins with %.30q, not with %q", s.path, text, want)
+		}
+	}
+}
+
+// introductions are the places of a file's package comment: one or none.
+func introductions(s *source) []string {
+	if s.ast.Doc == nil || strings.TrimSpace(s.ast.Doc.Text()) == "" {
+		return nil
+	}
+	return []string{s.at(s.ast.Doc.Pos())}
+}
+
+// nameless are package names that say nothing, so that anything ends up there.
+var nameless = []string{"types", "common", "util", "utils", "helper", "helpers", "misc", "shared", "base", "core", "interfaces", "models"}
+
+func TestPackagesAreNamedForWhatTheyAre(t *testing.T) {
+	for _, s := range load(t).sources {
+		for part := range strings.SplitSeq(s.room, "/") {
+			if slices.Contains(nameless, part) {
+				t.Errorf("%s lies in a package called %s: name it for what it is, or give each part to whoever uses it", s.path, part)
+			}
+		}
+		if name := strings.TrimSuffix(s.ast.Name.Name, "_test"); slices.Contains(nameless, name) {
+			t.Errorf("%s is in package %s: name it for what it is", s.path, name)
+		}
+	}
+}
+
+// The process ends in one place, so that every defer before it runs.
+func TestOnlyMainExits(t *testing.T) {
+	const place = "cmd/gateway/main.go"
+	inMain := 0
+	for _, s := range load(t).sources {
+		if !s.code() {
+			continue
+		}
+		for _, exit := range exits(s) {
+			if s.path == place {
+				inMain++
+				continue
+			}
+			t.Errorf("%s: return an error; only %s ends the process", exit, place)
+		}
+	}
+	if inMain != 1 {
+		t.Errorf("%s ends the process in %d places, not one", place, inMain)
+	}
+}
+
+// exits lists where a file ends the process.
+func exits(s *source) []string {
+	ends := map[string]string{"os": "Exit", "log": "Fatal Fatalf Fatalln", "syscall": "Exit Kill", "runtime": "Goexit"}
+	var found []string
+	imported := s.imports()
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if pkg, ok := sel.X.(*ast.Ident); ok && slices.Contains(strings.Fields(ends[imported[pkg.Name]]), sel.Sel.Name) {
+				found = append(found, fmt.Sprintf("%s: %s.%s", s.at(n.Pos()), imported[pkg.Name], sel.Sel.Name))
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// unfinished matches words that promise a change instead of being one. They are
+// taken apart here so that this file does not contain them.
+var unfinished = regexp.MustCompile(`(?i)\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK|not imple` + `mented|place` + `holder|st` + `ub(bed)?|for ` + `now)\b`)
+
+func TestNothingIsLeftUnfinished(t *testing.T) {
+	tree := load(t)
+	texts := map[string]string{}
+	for name, text := range tree.texts {
+		texts[name] = text
+	}
+	for _, s := range tree.sources {
+		texts[s.path] = s.text
+	}
+	for name, text := range texts {
+		for i, line := range strings.Split(text, "\n") {
+			if word := unfinished.FindString(line); word != "" {
+				t.Errorf("%s:%d says %q: finish it, or say what is absent and why", name, i+1, word)
+			}
+		}
+	}
+}
+
+// Tests wait for conditions. Inside a synctest bubble a sleep is one: it ends
+// when everything else has come to rest.
+func TestTestsDoNotSleepOnTheWallClock(t *testing.T) {
+	bubbles := map[string]bool{} // rooms whose tests run in one
+	for _, s := range load(t).sources {
+		for _, p := range s.imports() {
+			bubbles[s.room] = bubbles[s.room] || s.test && p == "testing/synctest"
+		}
+	}
+	for _, s := range load(t).sources {
+		if !s.test || bubbles[s.room] {
+			continue
+		}
+		for _, place := range calls(s, "time", "Sleep") {
+			t.Errorf("%s: wait for what should happen, or put the test into a synctest bubble", place)
+		}
+	}
+}
+
+// A test that skips checks nothing. The one reason is data that lies beside the
+// checkout and is not shipped; the message names it.
+func TestTestsSkipOnlyForAbsentData(t *testing.T) {
+	for _, s := range load(t).sources {
+		if !s.test {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name) {
+				return true
+			}
+			from, to := s.fset.Position(call.Pos()).Offset, s.fset.Position(call.End()).Offset
+			if !strings.Contains(s.text[from:to], "absent") || !strings.Contains(s.text, "../shared") {
+				t.Errorf("%s: the test skips, and not because ../shared is absent", s.at(n.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// calls lists where a file uses one name of a package.
+func calls(s *source, importPath, name string) []string {
+	var found []string
+	imported := s.imports()
+	ast.Inspect(s.ast, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == name {
+			if pkg, ok := sel.X.(*ast.Ident); ok && imported[pkg.Name] == importPath {
+				found = append(found, s.at(n.Pos()))
+			}
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,162 @@
+package prefill
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// engine is a Transport that answers after a while, or never.
+type engine struct {
+	after  time.Duration // negative: never
+	status int
+	body   string
+	err    error
+}
+
+func (e *engine) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if e.err != nil {
+		return nil, e.err
+	}
+	var answered <-chan time.Time
+	if e.after >= 0 {
+		answered = time.After(e.after)
+	}
+	select {
+	case <-answered:
+		return &answer{Reader: strings.NewReader(e.body), status: e.status}, nil
+	case <-ctx.Done():
+		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: context.Cause(ctx)}
+	}
+}
+
+type answer struct {
+	io.Reader
+	status int
+}
+
+func (a *answer) Status() int         { return a.status }
+func (a *answer) ContentType() string { return "application/json" }
+func (a *answer) Close() error        { return nil }
+
+func room(t *testing.T, cfg Config, e *engine, isl int) (*Room, *router.Lease) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	err := roster.Put(pools.Worker{ID: "p1", Incarnation: "i", Model: "m", Role: pools.Prefill, Engine: "vllm", Address: "http://h:1", BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := router.NewSet(map[pools.Role]router.Config{pools.Prefill: router.DefaultConfig().For(pools.Prefill)}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(cfg, roster, set, e)
+	lease, err := r.Router("m").Reserve(r.Pool("m"), router.Request{ID: "x", ISL: isl}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, lease
+}
+
+func TestRunNamesWhatCame(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		engine engine
+		want   fault.Class
+	}{
+		{"answered", engine{status: 200, body: `{}`}, fault.None},
+		{"refused", engine{err: &upstream.Error{Op: upstream.OpDial, Err: errors.New("refused")}}, fault.Refused},
+		{"rejected", engine{status: 400, body: `{"message":"too long"}`}, fault.Rejected},
+		{"broke", engine{status: 500}, fault.EngineError},
+		{"too large to be an answer", engine{status: 200, body: strings.Repeat("x", maxAnswerBytes+1)}, fault.Garbled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lease := room(t, Config{}, &c.engine, 100)
+			got, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+			class := fault.None
+			if failed != nil {
+				class = failed.Class
+			}
+			if class != c.want || class == fault.None && string(got.Body) != c.engine.body {
+				t.Errorf("%v, %q", failed, got.Body)
+			}
+			if eligible := r.Pool("m").Members[0].Eligible(time.Now()); eligible != (c.want != fault.Refused) {
+				t.Errorf("eligible: %v", eligible)
+			}
+		})
+	}
+}
+
+// A worker that never answers is left at the limit, to the millisecond: the
+// configured one, 30 s while its speed is unknown, five times the prediction
+// after that.
+func TestTimeouts(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		rate float64 // tokens a second seen before, 0 none
+		isl  int
+		want time.Duration
+	}{
+		{"configured", Config{Timeout: 7 * time.Second}, 0, 100, 7 * time.Second},
+		{"unknown speed", Config{}, 0, 1_000_000, 30 * time.Second},
+		{"short prompt", Config{}, 20_000, 1_000, 30 * time.Second},
+		{"long prompt", Config{}, 20_000, 200_000, 50 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, lease := room(t, c.cfg, &engine{after: -1}, c.isl)
+				if c.rate > 0 {
+					r.observe("p1", int(c.rate), time.Second)
+				}
+				start := time.Now()
+				_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+				if failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.want {
+					t.Errorf("%v after %v, want a timeout after %v", failed, time.Since(start), c.want)
+				}
+			})
+		})
+	}
+}
+
+// Every answer teaches the worker's speed: what was booked over what it took.
+func TestRunObservesTheRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, lease := room(t, Config{}, &engine{after: 2 * time.Second, status: 200, body: "{}"}, 40_000)
+		if _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
+			t.Fatal(failed)
+		}
+		if got := r.Rate("p1"); got != 20_000 {
+			t.Errorf("rate %v tokens/s", got)
+		}
+	})
+}
+
+func TestLeavingIsNotTheWorkersFault(t *testing.T) {
+	r, lease := room(t, Config{}, &engine{after: -1}, 100)
+	ctx, leave := context.WithCancelCause(t.Context())
+	leave(fault.ErrClientGone)
+	if _, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"}); failed == nil || failed.Class != fault.ClientGone {
+		t.Errorf("%v", failed)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	if err := (Config{Timeout: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "prefill-timeout") {
+		t.Errorf("%v", err)
+	}
+	if err := (Config{}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
