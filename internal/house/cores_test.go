@@ -43,7 +43,7 @@ var ambient = map[string]bar{
 	"net":          {but: []string{"Error", "OpError", "DNSError", "ErrClosed", "IP", "ParseIP", "SplitHostPort", "JoinHostPort"}},
 	"os":           {but: []string{"ErrDeadlineExceeded", "ErrNotExist"}},
 	"syscall":      {but: []string{"Errno", "ECONNREFUSED", "ECONNRESET", "EPIPE", "ETIMEDOUT"}},
-	"net/http":     {only: []string{"Get", "Head", "Post", "PostForm", "Client", "DefaultClient", "Server", "Serve", "ListenAndServe", "Transport", "DefaultTransport"}},
+	"net/http":     {only: []string{"Get", "Head", "Post", "PostForm", "DefaultClient", "Serve", "ListenAndServe", "DefaultTransport"}},
 	"math/rand":    {},
 	"crypto/rand":  {},
 	"os/exec":      {},

@@ -1,7 +1,6 @@
 package house
 
 import (
-	"fmt"
 	"go/ast"
 	"path"
 	"regexp"
@@ -113,18 +112,7 @@ func TestOnlyMainExits(t *testing.T) {
 
 // exits lists where a file ends the process.
 func exits(s *source) []string {
-	ends := map[string]string{"os": "Exit", "log": "Fatal Fatalf Fatalln", "syscall": "Exit Kill", "runtime": "Goexit"}
-	var found []string
-	imported := s.imports()
-	ast.Inspect(s.ast, func(n ast.Node) bool {
-		if sel, ok := n.(*ast.SelectorExpr); ok {
-			if pkg, ok := sel.X.(*ast.Ident); ok && slices.Contains(strings.Fields(ends[imported[pkg.Name]]), sel.Sel.Name) {
-				found = append(found, fmt.Sprintf("%s: %s.%s", s.at(n.Pos()), imported[pkg.Name], sel.Sel.Name))
-			}
-		}
-		return true
-	})
-	return found
+	return slices.Concat(uses(s, "os", "Exit"), uses(s, "log", "Fatal", "Fatalf", "Fatalln"), uses(s, "syscall", "Exit"))
 }
 
 // unfinished matches words that promise a change instead of being one. They are
@@ -162,7 +150,7 @@ func TestTestsDoNotSleepOnTheWallClock(t *testing.T) {
 		if !s.test || bubbles[s.room] {
 			continue
 		}
-		for _, place := range calls(s, "time", "Sleep") {
+		for _, place := range uses(s, "time", "Sleep") {
 			t.Errorf("%s: wait for what should happen, or put the test into a synctest bubble", place)
 		}
 	}
@@ -193,14 +181,14 @@ func TestTestsSkipOnlyForAbsentData(t *testing.T) {
 	}
 }
 
-// calls lists where a file uses one name of a package.
-func calls(s *source, importPath, name string) []string {
+// uses lists where a file uses one of the names of a package.
+func uses(s *source, importPath string, names ...string) []string {
 	var found []string
 	imported := s.imports()
 	ast.Inspect(s.ast, func(n ast.Node) bool {
-		if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == name {
+		if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(names, sel.Sel.Name) {
 			if pkg, ok := sel.X.(*ast.Ident); ok && imported[pkg.Name] == importPath {
-				found = append(found, s.at(n.Pos()))
+				found = append(found, s.at(n.Pos())+": "+importPath+"."+sel.Sel.Name)
 			}
 		}
 		return true

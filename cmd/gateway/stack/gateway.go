@@ -86,10 +86,12 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
+	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, g.transport)
+	g.Roster.OnChange(prefillRoom.Forget)
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
-		Prefill:   prefill.New(cfg.Prefill, g.Roster, routers, g.transport),
+		Prefill:   prefillRoom,
 		Decode:    decode.New(g.Roster, routers, g.transport),
 		Transport: g.transport,
 		Pairer:    routers.Pairer,

@@ -166,6 +166,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		if err := w.server.Drain(limit); err != nil {
 			w.log.Warn("not every request could finish within the drain time", "worker", w.record.ID, "error", err)
 		}
+		// Drained engines may still have bytes in the server's buffers.
+		flush, cancelFlush := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancelFlush()
+		_ = front.Shutdown(flush)
 		_, _ = front.Close(), side.Close()
 		stop()
 		return nil
