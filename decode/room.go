@@ -101,6 +101,7 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 		return newTranscript(), e
 	}
 	t := &tap{call: &call, out: out, transcript: newTranscript()}
+	t.transcript.Accepted = true
 	if call.Stream {
 		err = t.stream(stream)
 	} else {

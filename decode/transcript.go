@@ -4,6 +4,10 @@ import "time"
 
 // Transcript is what a client was sent of one answer, and when.
 type Transcript struct {
+	// Accepted says that the engine answered with status 200: it has taken the
+	// request over, and with it the duty to tell a producer of KV that nobody
+	// needs it when the call is cut.
+	Accepted bool
 	// Started says that bytes have left for the client.
 	Started bool
 	// Events is the number of stream events sent.

@@ -150,8 +150,10 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		First: func() { f.wake(r.call.Request.Model) },
 	}, out)
 	r.sent = sent
-	if !sent.First.IsZero() {
-		r.kvTaken() // decode has computed with it: the engine let go of prefill's copy
+	if !sent.First.IsZero() || sent.Accepted && failed != nil && failed.Class == fault.ClientGone {
+		// Decode has computed with the KV, or was cut off while it waited for
+		// it: either way the engine itself tells prefill to let go.
+		r.kvTaken()
 	}
 	return failed
 }

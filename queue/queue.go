@@ -248,6 +248,9 @@ func (q *Queue) run(me *waiter) {
 			}
 			break
 		}
+		if err != nil {
+			held = nil
+		}
 		if q.core.Settle(t, err, now) {
 			w.held, w.waited = held, now.Sub(t.pushed)
 		} else if held != nil {

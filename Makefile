@@ -1,0 +1,41 @@
+# `make help` lists the targets. Everything here is a plain go command or a
+# script in .ci, so that nothing needs make.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+FUZZTIME ?= 10s
+BENCH ?= .
+BENCHTIME ?= 1s
+
+.DEFAULT_GOAL := build
+.PHONY: build test race lint fuzz bench smoke ci clean help
+
+build: ## bin/gateway: one static binary
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/gateway ./cmd/gateway
+
+test: ## every test
+	go test ./...
+
+race: ## every test under the race detector
+	go test -race ./...
+
+lint: ## gofmt, go vet, staticcheck
+	.ci/lint
+
+fuzz: ## every fuzz target for FUZZTIME
+	.ci/fuzz $(FUZZTIME)
+
+bench: ## the benchmarks that match BENCH, for BENCHTIME each
+	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
+
+smoke: ## a fleet of our own and one request of each kind
+	go run ./cmd/gateway dev --smoke
+
+ci: ## what a change has to pass
+	.ci/run
+
+clean: ## take away what was built
+	rm -rf bin
+	find . -name '*.test' -type f -delete
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,0 +1,81 @@
+package events
+
+import (
+	"runtime"
+	"testing"
+)
+
+// benchChain is n blocks of 16 tokens in a chain that begins with base.
+func benchChain(base uint32, n int) Event {
+	e := Event{Kind: Stored, BlockSize: 16, Medium: "GPU"}
+	for i := range n {
+		e.Hashes = append(e.Hashes, Hash(uint64(base)<<32+uint64(i)+1)*0x9e3779b97f4a7c15)
+		for j := range 16 {
+			e.Tokens = append(e.Tokens, (base*7919+uint32(i*16+j)*591)%150_000)
+		}
+	}
+	return e
+}
+
+// BenchmarkApply goes from an engine's bytes to the index: prompts of 128 blocks come, and the one that came 256
+// prompts before goes.
+func BenchmarkApply(b *testing.B) {
+	const prompts, blocks = 512, 128
+	var stored, removed [prompts][]byte
+	for i := range prompts {
+		e := benchChain(uint32(i), blocks)
+		stored[i] = AppendBatch(nil, &Batch{Events: []Event{e}})
+		removed[i] = AppendBatch(nil, &Batch{Events: []Event{{Kind: Removed, Hashes: e.Hashes, Medium: "GPU"}}})
+	}
+	v, _, _ := newTestView(16)
+	var batch Batch
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		for _, payload := range [][]byte{stored[n%prompts], removed[(n+prompts/2)%prompts]} {
+			if err := DecodeBatch(&batch, payload); err != nil {
+				b.Fatal(err)
+			}
+			v.Apply(batch.Events)
+		}
+		n++
+	}
+	b.ReportMetric(2*blocks*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
+}
+
+// BenchmarkSnapshot tells a full cache of 671,000 tokens: first the copying, which holds the publisher up, then the
+// encoding, which does not.
+func BenchmarkSnapshot(b *testing.B) {
+	const chains, blocks = 82, 512
+	heap := func() uint64 {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	before := heap()
+	m := newMirror()
+	for i := range chains {
+		m.apply([]Event{benchChain(uint32(i), blocks)})
+	}
+	perBlock := float64(heap()-before) / (chains * blocks)
+	b.Run("copy", func(b *testing.B) {
+		for b.Loop() {
+			m.image()
+		}
+		b.ReportMetric(perBlock, "mirror-B/block")
+	})
+	b.Run("encode", func(b *testing.B) {
+		bytes := 0
+		for b.Loop() {
+			p := packer{limit: 512 << 10}
+			m.image().tell(&p)
+			bytes = 0
+			for _, page := range p.out {
+				bytes += len(page)
+			}
+		}
+		b.ReportMetric(float64(bytes), "snapshot-B")
+	})
+	runtime.KeepAlive(m)
+}
