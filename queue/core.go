@@ -219,8 +219,14 @@ func (c *Core) Stats(now time.Time) Stats {
 
 // RetryAfter is when a request that is refused now should come again: those that wait over the observed drain
 // rate, in whole seconds from 1 to 60. The rate is that of the last ten seconds or so in which somebody waited.
-// Where nothing was granted yet, it is as long again as they have waited in vain.
-func (c *Core) RetryAfter(now time.Time) time.Duration { return c.rate.retryAfter(c.kept, now) }
+// Where nothing was granted yet, it is as long again as the oldest has waited in vain.
+func (c *Core) RetryAfter(now time.Time) time.Duration {
+	var waited time.Duration
+	if c.oldest != nil {
+		waited = now.Sub(c.oldest.pushed)
+	}
+	return c.rate.retryAfter(c.kept, waited, now)
+}
 
 // met is the limit that keeping t would go over, or "".
 func (c *Core) met(t *Ticket) string {

@@ -48,11 +48,10 @@ func (r *rate) perSecond(now time.Time) float64 {
 }
 
 // retryAfter is how long so many take to be granted, in whole seconds from 1 to 60. When nothing was ever granted
-// from a backlog, it is as long again as they have waited in vain.
-func (r *rate) retryAfter(waiting int, now time.Time) time.Duration {
-	perSecond := r.perSecond(now)
-	seconds := r.seconds
-	if perSecond > 0 {
+// from a backlog, it is as long again as the first of them has waited in vain.
+func (r *rate) retryAfter(waiting int, waited time.Duration, now time.Time) time.Duration {
+	seconds := waited.Seconds()
+	if perSecond := r.perSecond(now); perSecond > 0 {
 		seconds = float64(waiting) / perSecond
 	}
 	seconds = math.Ceil(min(seconds, mostRetryAfter.Seconds()))

@@ -52,24 +52,39 @@ func prompts(n int) [][]uint32 {
 // are asked for in turn, so that every block matches on every worker, beside
 // 1,024 blocks of its own.
 func BenchmarkDecision(b *testing.B) {
+	benchmarkDecision(b, func(_ []uint64, hashes []uint64, ids []uint32) []uint64 {
+		return hashChain(hashes[:0], ids)
+	})
+}
+
+// BenchmarkPick is BenchmarkDecision without the hash chain.
+func BenchmarkPick(b *testing.B) {
+	benchmarkDecision(b, func(known []uint64, _ []uint64, _ []uint32) []uint64 { return known })
+}
+
+func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint32) []uint64) {
 	for _, workers := range []int{4, 64, 1000} {
 		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
 			idx := index.New(index.Config{})
 			p := poolOf(pools.Prefill, fleet("w", workers)...)
 			ps := prompts(16)
+			known := make([][]uint64, len(ps))
+			for i, ids := range ps {
+				known[i] = hashChain(nil, ids)
+			}
 			for i, m := range p.Members {
 				o := idx.Owner(m.Worker.ID, 0)
-				for _, ids := range ps {
-					idx.Store(o, index.Device, hashChain(nil, ids))
+				for _, hashes := range known {
+					idx.Store(o, index.Device, hashes)
 				}
 				idx.Store(o, index.Device, chain(uint64(i), 1024))
 			}
 			r := newRouter(b, DefaultConfig().For(pools.Prefill), idx)
-			hashes := make([]uint64, 0, 512)
+			room := make([]uint64, 0, 512)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				ids := ps[i%len(ps)]
-				hashes = hashChain(hashes[:0], ids)
+				hashes := hash(known[i%len(ps)], room, ids)
 				_, why, err := r.Pick(p, Request{ID: "request", Attempt: i, ISL: len(ids), Hashes: hashes}, noon)
 				if err != nil || why.Overlap != 512 {
 					b.Fatalf("overlap %d, %v", why.Overlap, err)
@@ -77,11 +92,6 @@ func BenchmarkDecision(b *testing.B) {
 			}
 		})
 	}
-}
-
-// BenchmarkPick is BenchmarkDecision without the hash chain.
-func BenchmarkPick(b *testing.B) {
-	decisions(b, false)
 }
 
 // BenchmarkReserve books a pair out of 64 prefill and 64 decode workers, for a

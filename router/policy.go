@@ -167,24 +167,29 @@ func names(list []Registered) string {
 // "-" for "_".
 func Canonical(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
-// lowest is the running minimum of costs, ties broken at random: the n-th
-// candidate of equal cost replaces the one before with probability 1/n, so that
-// all are equally likely.
+// lowest is the minimum of the costs offered to it. Ties are counted, and broken
+// by [lowest.nth], which makes all of them equally likely with one draw.
 type lowest struct {
-	index int
-	cost  float64
-	ties  int // candidates of this cost so far; 0: none seen yet
+	index int     // of the first of that cost
+	cost  float64 // meaningless until ties is above 0
+	ties  int     // offers of that cost
 }
 
-func (l *lowest) offer(index int, cost float64, rng *rand.Rand) {
+func (l *lowest) offer(index int, cost float64) {
 	switch {
 	case l.ties == 0 || cost < l.cost:
 		l.index, l.cost, l.ties = index, cost, 1
 	case cost == l.cost:
-		if l.ties++; rng.IntN(l.ties) == 0 {
-			l.index = index
-		}
+		l.ties++
 	}
+}
+
+// nth draws which of the tied offers to take, counted from 0.
+func (l *lowest) nth(rng *rand.Rand) int {
+	if l.ties < 2 {
+		return 0
+	}
+	return rng.IntN(l.ties)
 }
 
 // explain adds the terms of candidates whose cost is a plain number.

@@ -45,14 +45,20 @@ func (k kv) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why
 	most := math.Inf(-1)
 	for i := range ws {
 		cost := k.cost(&req, &ws[i])
-		best.offer(i, cost, rng)
+		best.offer(i, cost)
 		most = max(most, cost)
 	}
 	if scale := (most - best.cost) * k.temperature; scale > 0 {
 		i := k.draw(&req, ws, best.cost, scale, rng)
 		return i, k.cost(&req, &ws[i]), true
 	}
-	return best.index, best.cost, true
+	i := best.index
+	for n := best.nth(rng); n > 0; {
+		if i++; k.cost(&req, &ws[i]) == best.cost {
+			n--
+		}
+	}
+	return i, best.cost, true
 }
 
 // draw picks a candidate with probability in proportion to

@@ -18,7 +18,13 @@ func (leastLoaded) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Ra
 	why.explain(ws, inFlight)
 	var best lowest
 	for i := range ws {
-		best.offer(i, inFlight(&ws[i]), rng)
+		best.offer(i, inFlight(&ws[i]))
 	}
-	return best.index, best.cost, best.ties > 0
+	i := best.index
+	for n := best.nth(rng); n > 0; {
+		if i++; inFlight(&ws[i]) == best.cost {
+			n--
+		}
+	}
+	return i, best.cost, best.ties > 0
 }

@@ -98,6 +98,7 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 func (v *view) choices(ws []Candidate, req *Request, m *index.Matches, now time.Time) ([]Candidate, error) {
 	need := req.blocks() + 1
 	cached := req.ISL / v.blockSize // no more than this can count as overlap
+	ws = slices.Grow(ws, len(v.seats))
 	var fits, fitsUntried, eligible, idle bool
 	for i := range v.seats {
 		s := &v.seats[i]
@@ -115,11 +116,12 @@ func (v *view) choices(ws []Candidate, req *Request, m *index.Matches, now time.
 		if !fit || s.account.ActiveBlocks+need > s.blocks || s.account.Requests >= s.seqs {
 			continue
 		}
-		ws = append(ws, Candidate{
-			Worker: s.worker, Rank: s.rank,
-			Overlap: min(m.Leading(s.owner), cached),
-			Load:    *s.account,
-		})
+		// In place: a Candidate made elsewhere and appended takes twice as long.
+		ws = ws[:len(ws)+1]
+		c := &ws[len(ws)-1]
+		c.Worker, c.Rank = s.worker, s.rank
+		c.Overlap = min(m.Leading(s.owner), cached)
+		c.Load = *s.account
 	}
 	switch {
 	case len(v.seats) == 0:

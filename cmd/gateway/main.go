@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -26,6 +27,9 @@ func main() {
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile,
 	}))
 }
+
+// version is set when a release is built: -ldflags "-X main.version=…".
+var version = "unreleased"
 
 // process is what a command gets of the process it runs in.
 type process struct {
@@ -68,6 +72,9 @@ func run(ctx context.Context, args []string, p process) int {
 	switch args[0] {
 	case "-h", "-help", "--help", "help":
 		usage(p.stdout)
+		return exitOK
+	case "--version", "version":
+		fmt.Fprintf(p.stdout, "gateway %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
 	for _, c := range commands {

@@ -41,6 +41,7 @@ type gate struct {
 	mu     sync.Mutex // guards all below
 	target string     // "" while shut
 	conns  map[net.Conn]struct{}
+	mute   chan struct{} // closed: what goes through the connections made so far is swallowed
 }
 
 func newGate(t *testing.T) *gate {
@@ -48,7 +49,7 @@ func newGate(t *testing.T) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{listener: l, conns: map[net.Conn]struct{}{}}
+	g := &gate{listener: l, conns: map[net.Conn]struct{}{}, mute: make(chan struct{})}
 	g.done.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -79,10 +80,18 @@ func (g *gate) shut() {
 	}
 }
 
+// silence makes the connections there are lead nowhere, without closing them, as when a cable is pulled.
+func (g *gate) silence() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.mute)
+	g.mute = make(chan struct{})
+}
+
 func (g *gate) carry(c net.Conn) {
 	defer c.Close()
 	g.mu.Lock()
-	target := g.target
+	target, mute := g.target, g.mute
 	g.mu.Unlock()
 	if target == "" {
 		return
@@ -99,8 +108,23 @@ func (g *gate) carry(c net.Conn) {
 	if shut {
 		return
 	}
-	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(c, up) })
-	_, _ = io.Copy(up, c)
+	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(muted{c, mute}, up) })
+	_, _ = io.Copy(muted{up, mute}, c)
+}
+
+// muted swallows what is written once mute is closed.
+type muted struct {
+	io.Writer
+	mute <-chan struct{}
+}
+
+func (m muted) Write(p []byte) (int, error) {
+	select {
+	case <-m.mute:
+		return len(p), nil
+	default:
+		return m.Writer.Write(p)
+	}
 }
 
 // recorder is a roster that remembers what it was told.
@@ -299,6 +323,7 @@ func TestDeregisterBeforeRun(t *testing.T) {
 }
 
 func TestLeaseEndsAfterAnAbruptEnd(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start("")
 	known := s.watch()
@@ -351,6 +376,7 @@ func TestEtcdAbsentAtStart(t *testing.T) {
 // TestOutageLongerThanLease stops etcd until the leases' time is over, and starts it again with what it had, and with
 // nothing. All the while the worker is known, and in the end it is registered.
 func TestOutageLongerThanLease(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		second func(first string) string // the directory after the outage
@@ -359,6 +385,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 		{"no data", func(string) string { return t.TempDir() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t)
 			first := t.TempDir()
 			s.start(first)
@@ -407,6 +434,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 // TestEtcdReplacedBetweenProbes swaps etcd for an empty one so quickly that hardly anyone notices: the watch is taken
 // up again by the client, and waits for a revision that the new one is far from.
 func TestEtcdReplacedBetweenProbes(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start("")
 	direct := s.client(s.etcd.URL())
@@ -430,8 +458,22 @@ func TestEtcdReplacedBetweenProbes(t *testing.T) {
 	}
 }
 
+func TestSilentConnectionIsNoticed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("")
+	known := s.watch()
+	s.register(testWorker("w"))
+	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	s.gate.silence()
+	s.register(testWorker("after"))
+	within(t, 20*time.Second, "the one registered meanwhile", func() bool { return known.knows("after") })
+	within(t, 20*time.Second, "the one that was cut off too", func() bool { return known.knows("w") })
+}
+
 // TestCompactedWhileAway has the registry change and forget its history while the watcher is cut off.
 func TestCompactedWhileAway(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.start("")
 	direct := s.client(s.etcd.URL())

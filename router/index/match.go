@@ -208,16 +208,15 @@ func (m *Matches) trim() {
 func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 	if word&bitOver != 0 {
 		m.last = 0
-		set := g.bitset(word)
-		for k, live := range m.live {
-			if live == 0 {
-				continue
-			}
-			var held uint64
+		live, set := m.live, g.bitset(word)
+		for k := range live {
+			gone := live[k]
 			if k < len(set) {
-				held = atomic.LoadUint64(&set[k])
+				gone &^= atomic.LoadUint64(&set[k])
 			}
-			m.end(t, k, live&^held, i)
+			if gone != 0 {
+				m.end(t, k, gone, i)
+			}
 		}
 		return
 	}
@@ -235,15 +234,14 @@ func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 				held |= 1 << (slot % 64)
 			}
 		}
-		m.end(t, k, live&^held, i)
+		if gone := live &^ held; gone != 0 {
+			m.end(t, k, gone, i)
+		}
 	}
 }
 
 // end ends at block i the runs of the owners in word k of live that gone names.
 func (m *Matches) end(t Tier, k int, gone uint64, i int) {
-	if gone == 0 {
-		return
-	}
 	m.live[k] &^= gone
 	for ; gone != 0; gone &= gone - 1 {
 		m.ends[t][k*64+bits.TrailingZeros64(gone)] = uint32(i)

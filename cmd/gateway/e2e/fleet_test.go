@@ -29,7 +29,7 @@ import (
 // fleet is a gateway and its workers on loopback sockets, with the event bus
 // in memory and no registry: the roster is told of the workers by hand.
 type fleet struct {
-	t       *testing.T
+	t       testing.TB
 	url     string
 	gateway *stack.Gateway
 	workers map[string]*worker
@@ -74,7 +74,7 @@ func gatewayConfig() stack.GatewayConfig {
 	return c
 }
 
-func newFleet(t *testing.T, o options) *fleet {
+func newFleet(t testing.TB, o options) *fleet {
 	t.Helper()
 	if o.prefill+o.decode+o.both == 0 {
 		o.prefill, o.decode = 2, 2

@@ -1,0 +1,292 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// twin is the queue written slowly and plainly: a slice that is sorted whenever anybody looks.
+type twin struct {
+	cfg   Config
+	order Order
+	line  []*twinTicket
+	sent  []string // what became of whom
+	open  bool
+}
+
+type twinTicket struct {
+	it     Item
+	key    float64
+	number int
+	pushed time.Time
+	fresh  bool
+}
+
+func (q *twin) push(it Item, number int, now time.Time) {
+	t := &twinTicket{it: it, key: q.order.Key(it, now), number: number, pushed: now, fresh: true}
+	if q.kept(nil) > 0 && !q.fits(t) {
+		q.sent = append(q.sent, it.ID+" full")
+		return
+	}
+	q.line = append(q.line, t)
+}
+
+func (q *twin) kept(sum *int64) (n int) {
+	for _, t := range q.line {
+		if !t.fresh {
+			n++
+			if sum != nil {
+				*sum += t.it.Bytes
+			}
+		}
+	}
+	return n
+}
+
+func (q *twin) fits(t *twinTicket) bool {
+	var bytes int64
+	n := q.kept(&bytes)
+	return t.it.Retry || n < q.cfg.Limit && bytes+t.it.Bytes <= q.cfg.Bytes
+}
+
+func (q *twin) expire(now time.Time) {
+	for _, t := range slices.Clone(q.line) { // in the order of push
+		if now.Sub(t.pushed) >= q.cfg.Timeout {
+			q.take(t, "expired")
+		}
+	}
+}
+
+func (q *twin) take(t *twinTicket, what string) {
+	q.sent = append(q.sent, t.it.ID+" "+what)
+	q.line = slices.DeleteFunc(q.line, func(o *twinTicket) bool { return o == t })
+}
+
+func (q *twin) cancel(id string) {
+	q.line = slices.DeleteFunc(q.line, func(t *twinTicket) bool { return t.it.ID == id })
+}
+
+func (q *twin) drain(now time.Time, room *int, needs func(id string) int) {
+	q.expire(now)
+	if q.order.Ages() {
+		for _, t := range q.line {
+			t.key = q.order.Key(t.it, now)
+		}
+	}
+	for len(q.line) > 0 {
+		head := slices.MinFunc(q.line, twinOrder)
+		if n := needs(head.it.ID); n > *room {
+			break
+		} else if n < 0 {
+			q.take(head, "failed")
+		} else {
+			*room -= n
+			q.take(head, "granted")
+		}
+	}
+	for _, t := range slices.Clone(q.line) {
+		if !t.fresh {
+			continue
+		}
+		if !q.fits(t) {
+			q.take(t, "full")
+		}
+		t.fresh = false
+	}
+}
+
+func twinOrder(a, b *twinTicket) int {
+	rank := func(t *twinTicket) string {
+		retry := 1
+		if t.it.Retry {
+			retry = 0
+		}
+		return fmt.Sprintf("%d %010d", retry, 1<<32-1-t.it.Strict)
+	}
+	if c := strings.Compare(rank(a), rank(b)); c != 0 {
+		return c
+	}
+	if a.key != b.key {
+		if a.key < b.key {
+			return -1
+		}
+		return 1
+	}
+	if c := a.it.Arrival.Compare(b.it.Arrival); c != 0 {
+		return c
+	}
+	return a.number - b.number
+}
+
+// aging is an order whose keys cross as time passes: weight grows with the wait, over the work.
+type aging struct{}
+
+func (aging) Key(it Item, now time.Time) float64 {
+	return -(1 + now.Sub(it.Arrival).Seconds()) / float64(max(1, it.Uncached))
+}
+func (aging) Ages() bool { return true }
+
+// TestCoreAgainstTwin gives both the same random life and wants the same fates in the same order, and the same queue.
+func TestCoreAgainstTwin(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		cfg := Config{
+			Policy: Orders()[rng.IntN(len(Orders()))], Limit: rng.IntN(12), Timeout: time.Duration(1+rng.IntN(20)) * time.Second,
+			Bytes: int64(1 + rng.IntN(2000)),
+		}
+		var sent []string
+		core, err := NewCore(cfg, start, func(t *Ticket, err error) { sent = append(sent, t.ID+" "+fate(err)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow := &twin{cfg: cfg, order: core.order}
+		if seed%4 == 0 {
+			core.order, slow.order = aging{}, aging{}
+		}
+
+		now, room := start, 0
+		tickets := make(map[string]*Ticket)
+		needs := func(id string) int { return tickets[id].Value.(int) }
+		drain := func() {
+			roomToo := room
+			core.Drain(now, func(t *Ticket) error {
+				n := needs(t.ID)
+				if n > room {
+					return ErrWait
+				} else if n < 0 {
+					return errNoFit
+				}
+				room -= n
+				return nil
+			})
+			slow.drain(now, &roomToo, needs)
+		}
+		for step := range 200 {
+			switch rng.IntN(8) {
+			case 0, 1, 2:
+				it := Item{
+					ID: fmt.Sprint(step), Priority: float64(rng.IntN(5) - 1), Strict: uint32(rng.IntN(40) / 38), Uncached: rng.IntN(4) * 100,
+					ISL: 400, Bytes: int64(rng.IntN(400)), Arrival: now.Add(-time.Duration(rng.IntN(3)) * time.Second), Retry: rng.IntN(10) == 0,
+				}
+				tickets[it.ID] = &Ticket{Item: it, Value: rng.IntN(5) - 1}
+				if err := core.Push(tickets[it.ID], now); err != nil {
+					sent = append(sent, it.ID+" "+fate(err))
+				}
+				slow.push(it, step, now)
+			case 3:
+				if waiting := core.Waiting(); len(waiting) > 0 {
+					id := waiting[rng.IntN(len(waiting))].ID
+					core.Cancel(tickets[id], now)
+					slow.cancel(id)
+				}
+			case 4:
+				now = now.Add(time.Duration(rng.IntN(4000)) * time.Millisecond)
+			case 5:
+				room = rng.IntN(6)
+				drain()
+			case 6:
+				core.Expire(now)
+				slow.expire(now)
+			default:
+				drain()
+			}
+			if !slices.Equal(sent, slow.sent) {
+				t.Fatalf("seed %d step %d %+v: fates\n%v, the twin has\n%v", seed, step, cfg, sent, slow.sent)
+			}
+			if got, want := waiting(core), slow.waiting(); got != want {
+				t.Fatalf("seed %d step %d %+v: waiting\n%s, the twin has\n%s", seed, step, cfg, got, want)
+			}
+		}
+	}
+}
+
+// fate is an error of the queue in a word.
+func fate(err error) string {
+	switch {
+	case err == nil:
+		return "granted"
+	case errors.Is(err, ErrFull):
+		return "full"
+	case errors.Is(err, ErrExpired):
+		return "expired"
+	}
+	return "failed"
+}
+
+func waiting(c *Core) string {
+	var b strings.Builder
+	var s Stats
+	for _, t := range c.Waiting() {
+		fmt.Fprintf(&b, "%s ", t.ID)
+		s.add(t, 1)
+	}
+	fmt.Fprintf(&b, "bytes=%d", s.WaitingBytes)
+	got := c.Stats(start)
+	if s.Waiting = c.Len(); s.Waiting != got.Waiting || s.WaitingBytes != got.WaitingBytes ||
+		s.WaitingTokens != got.WaitingTokens || s.WaitingUncachedTokens != got.WaitingUncachedTokens {
+		fmt.Fprintf(&b, " and stats %+v for %+v", got, s)
+	}
+	return b.String()
+}
+
+func (q *twin) waiting() string {
+	var b strings.Builder
+	bytes := int64(0)
+	for _, t := range slices.SortedFunc(slices.Values(q.line), twinOrder) {
+		fmt.Fprintf(&b, "%s ", t.it.ID)
+		bytes += t.it.Bytes
+	}
+	fmt.Fprintf(&b, "bytes=%d", bytes)
+	return b.String()
+}
+
+func TestAgingOrderIsAskedAgain(t *testing.T) {
+	core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core.order = aging{}
+	push := func(id string, uncached int, now time.Time) {
+		if err := core.Push(&Ticket{Item: Item{ID: id, Uncached: uncached}}, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push("long", 1000, start)
+	push("short", 100, start.Add(20*time.Second))
+	if head := core.Head(); head.ID != "short" {
+		t.Errorf("%s is first when short has just come", head.ID)
+	}
+	// 1+10.5 over 100 against 1+30.5 over 1000, and later 1+1 over 100 against 1+21 over 1000 again
+	var asked string
+	core.Drain(start.Add(20*time.Second), func(t *Ticket) error { asked = t.ID; return ErrWait })
+	if asked != "long" {
+		t.Errorf("%s is asked first after long has waited for 20 s", asked)
+	}
+}
+
+func TestSettleAfterCancel(t *testing.T) {
+	core, err := NewCore(DefaultConfig(), start, func(t *Ticket, err error) { panic("it has left already") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket := &Ticket{Item: Item{ID: "a"}}
+	if err := core.Push(ticket, start); err != nil {
+		t.Fatal(err)
+	}
+	asked := core.Next(start)
+	if !core.Cancel(ticket, start) || core.Cancel(ticket, start) {
+		t.Error("it can be cancelled while it is asked, and once")
+	}
+	if core.Settle(asked, nil, start) {
+		t.Error("a grant was taken for a ticket that had left")
+	}
+	core.Stop(start)
+	if s := core.Stats(start); s.GrantedTotal != 0 || s.CancelledTotal != 1 || s.Waiting != 0 {
+		t.Errorf("stats %+v", s)
+	}
+}

@@ -1,0 +1,140 @@
+package queue
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestEveryOrder walks the registry: an order is tested by existing.
+func TestEveryOrder(t *testing.T) {
+	files, err := filepath.Glob("order_*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named []string
+	for _, file := range files {
+		if name := strings.TrimSuffix(strings.TrimPrefix(file, "order_"), ".go"); name != "test" {
+			named = append(named, name)
+		}
+	}
+	if names := Orders(); !slices.Equal(names, named) || len(names) < 3 {
+		t.Errorf("orders %v are registered, the files order_*.go say %v", names, named)
+	}
+	for _, name := range Orders() {
+		t.Run(name, func(t *testing.T) { testOrder(t, name) })
+	}
+}
+
+func testOrder(t *testing.T, name string) {
+	if source, err := os.ReadFile("order_" + name + ".go"); err != nil || !strings.Contains(string(source), `Register("`+name+`"`) {
+		t.Errorf("order_%s.go does not register it: %v", name, err)
+	}
+	if Help(name) == "" || strings.Contains(Help(name), "\n") {
+		t.Errorf("its help is not one line: %q", Help(name))
+	}
+	o, err := NewOrder(name, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := Item{Arrival: start.Add(time.Second), ISL: 100, Uncached: 50}
+	key := func(change func(it *Item)) float64 {
+		it := plain
+		change(&it)
+		return o.Key(it, it.Arrival)
+	}
+	unchanged := key(func(*Item) {})
+	for what, change := range map[string]func(it *Item){
+		"negative priority": func(it *Item) { it.Priority = -5 },
+		"NaN priority":      func(it *Item) { it.Priority = math.NaN() },
+		"its id":            func(it *Item) { it.ID = "x" },
+		"strict priority":   func(it *Item) { it.Strict = 7 },
+		"being a retry":     func(it *Item) { it.Retry = true },
+		"its bytes":         func(it *Item) { it.Bytes = 1 << 30 },
+	} {
+		if got := key(change); got != unchanged {
+			t.Errorf("%s changes the key from %v to %v", what, unchanged, got)
+		}
+	}
+	if got := key(func(it *Item) { it.Priority = 1 }); !(got < unchanged) {
+		t.Errorf("a point of priority brings the key from %v to %v, not down", unchanged, got)
+	}
+	for what, change := range map[string]func(it *Item){
+		"infinite priority": func(it *Item) { it.Priority = math.Inf(1) },
+		"nothing to do":     func(it *Item) { it.ISL, it.Uncached = 0, 0 },
+		"absurd tokens":     func(it *Item) { it.Uncached = math.MinInt },
+		"the year 1":        func(it *Item) { it.Arrival = time.Time{} },
+		"the year 9999":     func(it *Item) { it.Arrival = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) },
+	} {
+		if got := key(change); math.IsNaN(got) {
+			t.Errorf("%s has no key", what)
+		}
+	}
+	later := o.Key(plain, start.Add(time.Hour))
+	if !o.Ages() && later != unchanged {
+		t.Errorf("it does not age, and yet its key goes from %v to %v in an hour", unchanged, later)
+	}
+	if n := testing.AllocsPerRun(100, func() { later = o.Key(plain, start) }); n != 0 {
+		t.Errorf("a key takes %v allocations", n)
+	}
+}
+
+// TestScores has the worked numbers of each formula; a key is the score negated.
+func TestScores(t *testing.T) {
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	for _, test := range []struct {
+		order string
+		item  Item
+		score float64
+	}{
+		{"fcfs", Item{Arrival: at(12.5)}, -12.5},
+		{"fcfs", Item{Arrival: at(12.5), Priority: 2}, -10.5},
+		{"fcfs", Item{Arrival: at(12.5), Priority: -2}, -12.5},
+		{"lcfs", Item{Arrival: at(12.5)}, 12.5},
+		{"lcfs", Item{Arrival: at(12.5), Priority: 2}, 14.5},
+		{"lcfs", Item{Arrival: at(12.5), Priority: -2}, 12.5},
+		{"wspt", Item{ISL: 1000, Uncached: 250}, 1.0 / 250},
+		{"wspt", Item{ISL: 1000, Uncached: 250, Priority: 4}, 5.0 / 250},
+		{"wspt", Item{ISL: 1000, Uncached: 250, Priority: -4}, 1.0 / 250},
+		{"wspt", Item{ISL: 1000, Uncached: 0, Priority: 4}, 5},
+	} {
+		o, err := NewOrder(test.order, start)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := -o.Key(test.item, at(99)); got != test.score {
+			t.Errorf("%s of %+v is %v, want %v", test.order, test.item, got, test.score)
+		}
+	}
+}
+
+func TestUnknownOrder(t *testing.T) {
+	if _, err := NewOrder("FCFS", start); err == nil || !strings.Contains(err.Error(), "fcfs, lcfs, wspt") {
+		t.Errorf("an unknown order gave %v", err)
+	}
+}
+
+func TestConfigNamesTheFlag(t *testing.T) {
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Errorf("the default: %v", err)
+	}
+	for flag, spoil := range map[string]func(c *Config){
+		"router-queue-policy": func(c *Config) { c.Policy = "sjf" },
+		"queue-limit":         func(c *Config) { c.Limit = -1 },
+		"queue-timeout":       func(c *Config) { c.Timeout = 0 },
+		"queue-bytes":         func(c *Config) { c.Bytes = 0 },
+	} {
+		cfg := DefaultConfig()
+		spoil(&cfg)
+		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), flag+" ") {
+			t.Errorf("a bad %s gave %v", flag, err)
+		}
+		if _, err := New(cfg); err == nil {
+			t.Errorf("a queue was made with a bad %s", flag)
+		}
+	}
+}
