@@ -13,11 +13,11 @@ import (
 
 // Dial returns a client of the etcd at endpoints ("http://host:2379", or "host:2379"). It does not wait for a
 // connection, and looks for one again within 2 s whenever there is none (gRPC's own default grows to two minutes). A
-// connection that has gone silent is noticed after 8 s. It writes no logs of its own. The caller closes it.
+// connection that has gone silent is given up after 13 s. It writes no logs of its own. The caller closes it.
 func Dial(endpoints []string) (*clientv3.Client, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		DialKeepAliveTime:    5 * time.Second, // the least that a server allows
+		DialKeepAliveTime:    10 * time.Second, // the least that gRPC takes
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{

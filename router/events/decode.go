@@ -130,7 +130,9 @@ func (d *eventDecoder) complete() bool {
 		return d.seen&needs == needs
 	case Removed: // whatever else was said
 		e := &d.event
-		d.event = Event{Kind: Removed, Hashes: e.Hashes, Medium: e.Medium, GroupIdx: e.GroupIdx, Locality: e.Locality, Ownership: e.Ownership}
+		d.event = Event{
+			Kind: Removed, Hashes: e.Hashes, Medium: e.Medium, GroupIdx: e.GroupIdx, Locality: e.Locality, Ownership: e.Ownership,
+		}
 		return d.seen&(1<<fieldHashes) != 0
 	case Cleared:
 		d.event = Event{Kind: Cleared}

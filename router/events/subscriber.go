@@ -118,7 +118,8 @@ func NewSubscriber(
 
 // Track follows a worker's ranks from now on: their snapshots are asked for, because their events may have begun long
 // ago. blockSize is the router's in that pool, in tokens, 1 to 65,535. Of a worker that is followed already it changes
-// what differs. It does not wait, and may be called before Run.
+// what differs. It does not wait, and may be called before Run. While a worker is followed nobody else may drop it from
+// the index.
 func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize int) {
 	s.mu.Lock()
 	s.wanted[workerKey{pool, worker}] = tracked{slices.Clone(ranks), blockSize}

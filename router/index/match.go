@@ -119,7 +119,7 @@ func (m *Matches) leading(tab *table, hashes []uint64) {
 		}
 		for i, h := range part {
 			word := gens[i].probe(h, slots[i], words[i])
-			if word == m.last && word&^bitUsed != 0 {
+			if m.kept(gens[i], word) {
 				continue
 			}
 			if m.restrict(Device, gens[i], word, at+i); m.n == 0 {
@@ -128,6 +128,20 @@ func (m *Matches) leading(tab *table, hashes []uint64) {
 		}
 	}
 	m.finish(Device, len(hashes))
+}
+
+// kept reports, in the two usual cases and without a call, that word names all
+// live owners: the same few as the word before, or a bitset of one word. A false
+// says nothing.
+func (m *Matches) kept(g *generation, word uint64) bool {
+	if word&bitOver == 0 {
+		return word == m.last && word != 0
+	}
+	if len(m.live) > 1 {
+		return false
+	}
+	arena := *g.arena.Load()
+	return m.live[0]&^atomic.LoadUint64(&arena[int(word&setMask)*g.stride]) == 0
 }
 
 // beyond walks the hashes on a lower tier. An owner's run begins where its run
@@ -219,9 +233,6 @@ func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 			}
 		}
 		return
-	}
-	if word == m.last && word != 0 {
-		return // the same few owners as before, and live is among them
 	}
 	m.last = word
 	for k, live := range m.live {

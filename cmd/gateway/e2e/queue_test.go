@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// narrow is a fleet whose one decode worker runs one request at a time, and
+// whose queue holds so many.
+func narrow(t *testing.T, limit int, timeout time.Duration) *fleet {
+	return newFleet(t, options{
+		prefill: 1, decode: 1, speedup: 1,
+		worker: func(c *stack.WorkerConfig) { c.Engine.MaxNumSeqs = 1 },
+		gateway: func(c *stack.GatewayConfig) {
+			c.Flow.Queue.Limit = limit
+			c.Flow.Queue.Timeout = timeout
+		},
+	})
+}
+
+// occupy sends a request that runs until the returned func is called.
+func (f *fleet) occupy() (leave func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _, _ = f.try(ctx, completionPath, ask(long, 100_000), func(string) { f.first(-1) }) })
+	f.eventually("the decode worker is taken", func() bool { return f.started() > 0 })
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}
+
+func (f *fleet) waiting() int { return f.gateway.Flow.Waiting()["tandem-sim"].Waiting }
+
+// A full queue answers 529 at once, and says when to come back.
+func TestQueueFull(t *testing.T) {
+	f := narrow(t, 1, time.Minute)
+	leave := f.occupy()
+	var group sync.WaitGroup
+	var waited answer
+	group.Go(func() { waited = f.post(completionPath, ask(long, 2)) })
+	f.eventually("one request waits", func() bool { return f.waiting() == 1 })
+	a := f.post(completionPath, ask(long, 2))
+	e := f.parse(a.body).Error
+	after, err := strconv.Atoi(a.header.Get("Retry-After"))
+	if a.status != openai.StatusOverloaded || e == nil || *e.Code != "queue_full" || err != nil || after < 1 {
+		t.Errorf("status %d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
+	}
+	leave()
+	group.Wait()
+	if waited.status != http.StatusOK {
+		t.Errorf("who waited got %d: %s", waited.status, waited.body)
+	}
+	f.idle()
+}
+
+func TestQueueTimeout(t *testing.T) {
+	f := narrow(t, 10, 50*time.Millisecond)
+	leave := f.occupy()
+	a := f.post(completionPath, ask(long, 2))
+	if e := f.parse(a.body).Error; a.status != http.StatusGatewayTimeout || e == nil || *e.Code != "queue_timeout" {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	leave()
+	f.idle()
+}
+
+// Who has the higher priority is served first, by the body or by the headers,
+// which win; a strict priority goes before any other.
+func TestQueueOrder(t *testing.T) {
+	f := narrow(t, 10, time.Minute)
+	leave := f.occupy()
+	var mu sync.Mutex
+	var order []string
+	var group sync.WaitGroup
+	for i, c := range []struct{ name, hints string }{
+		{"plain", ``},
+		{"priority", `"nvext":{"agent_hints":{"priority":1000}},`},
+		{"strict", `"nvext":{"agent_hints":{"strict_priority":1}},`},
+		{"negative", `"nvext":{"agent_hints":{"priority":-1000}},`},
+	} {
+		group.Go(func() {
+			body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, long)
+			once := sync.OnceFunc(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, c.name)
+			})
+			if _, err := f.try(context.Background(), completionPath, body, func(string) { once() }); err != nil {
+				t.Error(err)
+			}
+		})
+		f.eventually(c.name+" waits", func() bool { return f.waiting() == i+1 })
+	}
+	leave()
+	group.Wait()
+	if got, want := strings.Join(order, " "), "strict priority plain negative"; got != want {
+		t.Errorf("served %q, want %q", got, want)
+	}
+	f.idle()
+}
+
+// A request that no worker could ever hold is refused at once, not queued.
+func TestTooBigForAnyWorker(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, worker: func(c *stack.WorkerConfig) {
+		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 2048, 128
+	}})
+	ids := strings.TrimSuffix(strings.Repeat("12,", 2045), ",")
+	a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
+	if e := f.parse(a.body).Error; a.status != http.StatusBadRequest || e == nil || !strings.Contains(e.Message, "129") || !strings.Contains(e.Message, "128") {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+	f.idle()
+}
+
+// Long prompts wait in the queue while every prefill worker has more booked
+// than its threshold, and all are answered.
+func TestPrefillThreshold(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 20, gateway: func(c *stack.GatewayConfig) {
+		for role, cfg := range c.Routers {
+			if cfg.QueueThreshold > 0 {
+				cfg.QueueThreshold = .5
+				c.Routers[role] = cfg
+			}
+		}
+	}})
+	waited := false
+	var group sync.WaitGroup
+	for i := range 6 {
+		group.Go(func() {
+			if a := f.post(completionPath, ask(fmt.Sprintf("%d %s", i, strings.Repeat(long, 240)), 2)); a.status != http.StatusOK {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
+		})
+	}
+	f.eventually("somebody waits", func() bool {
+		waited = waited || f.waiting() > 0
+		return waited
+	})
+	group.Wait()
+	f.idle()
+}

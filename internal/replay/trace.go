@@ -1,0 +1,255 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+)
+
+// MooncakeBlockTokens is how many tokens a hash id of Mooncake's traces stands
+// for.
+const MooncakeBlockTokens = 512
+
+// Bounds of a trace, so that a file of another kind is an error and not an
+// exhausted memory.
+const (
+	maxLineBytes  = 16 << 20
+	maxTokens     = 1 << 24               // of a prompt, of an answer
+	maxTraceTimes = 10 * 365 * 24 * 3.6e6 // milliseconds
+)
+
+// TraceError is what is wrong with a trace, and where.
+type TraceError struct {
+	File  string
+	Line  int    // from 1
+	Field string // empty where it is the whole line
+	Err   error
+}
+
+// Error implements error.
+func (e *TraceError) Error() string {
+	where := fmt.Sprintf("%s:%d", e.File, e.Line)
+	if e.Field != "" {
+		where += ": " + e.Field
+	}
+	return where + ": " + e.Err.Error()
+}
+
+// Unwrap returns what is wrong.
+func (e *TraceError) Unwrap() error { return e.Err }
+
+// ReadTrace reads a trace in Mooncake's format: JSON lines of timestamp
+// (milliseconds), input_length and output_length (tokens) and hash_ids, one for
+// each blockTokens tokens of the prompt; gzip is recognised by content. Tokens
+// beyond the last hash id are the request's own, and so is a prompt without
+// hash ids.
+//
+// Lines of the same session_id follow one another, as AIPerf has them: each is
+// sent when the answer to the one before has ended and its delay (milliseconds)
+// has passed; without a delay, the difference of their timestamps. A session
+// without a timestamp begins at 0. Every line is a whole prompt: answers are not
+// put into the next one.
+//
+// AIPerf's older names of the fields are read too (input_tokens, output_tokens,
+// created_time, delay_ms), and fields that are not named here passed over. Of
+// limit above 0 only as many lines are read. Errors about the content are a
+// *[TraceError].
+func ReadTrace(r io.Reader, file string, blockTokens, limit int) (*Workload, error) {
+	if blockTokens < 1 {
+		return nil, fmt.Errorf("replay: a trace block of %d tokens", blockTokens)
+	}
+	in := bufio.NewReader(r)
+	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		unzipped, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		in = bufio.NewReader(unzipped)
+	}
+	t := traceReader{blockTokens: blockTokens, sessions: map[string]float64{}}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLineBytes)
+	line := 0
+	for (limit <= 0 || len(t.requests) < limit) && lines.Scan() {
+		line++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if err := t.read(lines.Bytes()); err != nil {
+			located := &TraceError{File: file, Line: line, Err: err}
+			var f fieldError
+			if errors.As(err, &f) {
+				located.Field, located.Err = f.field, f.err
+			}
+			return nil, located
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, &TraceError{File: file, Line: line + 1, Err: err}
+	}
+	if len(t.requests) == 0 {
+		return nil, fmt.Errorf("%s: no request in it", file)
+	}
+	return &Workload{Name: file, Requests: t.requests}, nil
+}
+
+// row is a line of a trace.
+type row struct {
+	Timestamp    *float64 `json:"timestamp"`
+	CreatedTime  *float64 `json:"created_time"`
+	InputLength  *int     `json:"input_length"`
+	InputTokens  *int     `json:"input_tokens"`
+	OutputLength *int     `json:"output_length"`
+	OutputTokens *int     `json:"output_tokens"`
+	HashIDs      []int64  `json:"hash_ids"`
+	SessionID    string   `json:"session_id"`
+	Delay        *float64 `json:"delay"`
+	DelayMS      *float64 `json:"delay_ms"`
+}
+
+// fieldError is what is wrong with a field of a line.
+type fieldError struct {
+	field string
+	err   error
+}
+
+func (e fieldError) Error() string { return e.field + ": " + e.err.Error() }
+
+func badField(field, format string, args ...any) error {
+	return fieldError{field, fmt.Errorf(format, args...)}
+}
+
+// traceReader is what of the lines read so far matters for the next.
+type traceReader struct {
+	blockTokens int
+	requests    []Request
+	last        float64            // timestamp of the last line without a session
+	sessions    map[string]float64 // timestamp of each session's last line
+}
+
+func (t *traceReader) read(line []byte) error {
+	var in row
+	if err := json.Unmarshal(line, &in); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) && kind.Field != "" {
+			return badField(kind.Field, "%s is not what belongs here", kind.Value)
+		}
+		return errors.New("not a JSON object: " + strings.TrimPrefix(err.Error(), "json: "))
+	}
+	in.Timestamp, in.InputLength = either(in.Timestamp, in.CreatedTime), either(in.InputLength, in.InputTokens)
+	in.OutputLength, in.Delay = either(in.OutputLength, in.OutputTokens), either(in.Delay, in.DelayMS)
+	r := Request{Index: len(t.requests), Session: in.SessionID}
+	if err := errors.Join(tokens("input_length", in.InputLength), tokens("output_length", in.OutputLength)); err != nil {
+		return err
+	}
+	r.OutputTokens = *in.OutputLength
+	if err := t.times(&r, &in); err != nil {
+		return err
+	}
+	if err := t.spans(&r, &in); err != nil {
+		return err
+	}
+	t.requests = append(t.requests, r)
+	return nil
+}
+
+func either[T any](a, b *T) *T {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func tokens(field string, n *int) error {
+	switch {
+	case n == nil:
+		return badField(field, "missing")
+	case *n < 1:
+		return badField(field, "%d is below 1", *n)
+	case *n > maxTokens:
+		return badField(field, "%d is above %d", *n, maxTokens)
+	}
+	return nil
+}
+
+// times sets when the request is sent.
+func (t *traceReader) times(r *Request, in *row) error {
+	for _, f := range []struct {
+		name  string
+		value *float64
+	}{{"timestamp", in.Timestamp}, {"delay", in.Delay}} {
+		if f.value == nil {
+			continue
+		}
+		if *f.value < 0 || *f.value > maxTraceTimes {
+			return badField(f.name, "%v ms is not between 0 and ten years", *f.value)
+		}
+	}
+	if r.Session == "" {
+		switch {
+		case in.Timestamp == nil:
+			return badField("timestamp", "missing, and no session_id either")
+		case *in.Timestamp < t.last:
+			return badField("timestamp", "%v ms is before the line above, at %v ms", *in.Timestamp, t.last)
+		case in.Delay != nil:
+			return badField("delay", "without a session_id there is nothing to count it from")
+		}
+		t.last = *in.Timestamp
+		r.At = millis(*in.Timestamp)
+		return nil
+	}
+	before, follows := t.sessions[r.Session]
+	at := before
+	if in.Timestamp != nil {
+		at = *in.Timestamp
+	}
+	if follows && at < before {
+		return badField("timestamp", "%v ms is before the session's line above, at %v ms", at, before)
+	}
+	t.sessions[r.Session] = at
+	delay := at - before
+	if !follows {
+		delay = 0
+	}
+	if in.Delay != nil {
+		delay = *in.Delay
+	}
+	if follows {
+		r.Delay = millis(delay)
+		r.At = millis(at)
+	} else {
+		r.At = millis(at + delay)
+	}
+	return nil
+}
+
+func millis(ms float64) time.Duration { return time.Duration(math.Round(ms * 1e6)) }
+
+// spans sets the request's prompt.
+func (t *traceReader) spans(r *Request, in *row) error {
+	left := *in.InputLength
+	if most := (left + t.blockTokens - 1) / t.blockTokens; len(in.HashIDs) > most {
+		return badField("hash_ids", "%d blocks of %d tokens are more than a prompt of %d tokens has; is the trace's block size another?",
+			len(in.HashIDs), t.blockTokens, left)
+	}
+	r.Spans = make([]Span, 0, len(in.HashIDs)+1)
+	for _, id := range in.HashIDs {
+		if id < 0 {
+			return badField("hash_ids", "%d is below 0", id)
+		}
+		n := min(left, t.blockTokens)
+		r.Spans = append(r.Spans, Span{ID: uint64(id), Tokens: n})
+		left -= n
+	}
+	if left > 0 {
+		r.Spans = append(r.Spans, Span{ID: ownSpans | uint64(r.Index), Tokens: left})
+	}
+	return nil
+}

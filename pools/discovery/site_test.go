@@ -1,0 +1,271 @@
+package discovery
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func testWorker(id string) pools.Worker {
+	return pools.Worker{
+		ID: id, Incarnation: "i-" + id, Model: "org/model", Role: pools.Prefill, Engine: "sim",
+		Address: "http://127.0.0.1:9000", BlockSize: 16, KVEvents: "nats",
+	}
+}
+
+// gate is a TCP proxy that can be shut, which breaks what goes through it and lets nothing new through. It gives an
+// etcd one address through restarts, and an outage a beginning and an end.
+type gate struct {
+	listener net.Listener
+	done     sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	target string     // "" while shut
+	conns  map[net.Conn]struct{}
+	mute   chan struct{} // closed: what goes through the connections made so far is swallowed
+}
+
+func newGate(t *testing.T) *gate {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{listener: l, conns: map[net.Conn]struct{}{}, mute: make(chan struct{})}
+	g.done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			g.done.Go(func() { g.carry(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); g.shut(); g.done.Wait() })
+	return g
+}
+
+func (g *gate) URL() string { return "http://" + g.listener.Addr().String() }
+
+func (g *gate) open(url string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target = strings.TrimPrefix(url, "http://")
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.target = ""
+	for c := range g.conns {
+		c.Close()
+	}
+}
+
+// silence makes the connections there are lead nowhere, without closing them, as when a cable is pulled.
+func (g *gate) silence() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.mute)
+	g.mute = make(chan struct{})
+}
+
+func (g *gate) carry(c net.Conn) {
+	defer c.Close()
+	g.mu.Lock()
+	target, mute := g.target, g.mute
+	g.mu.Unlock()
+	if target == "" {
+		return
+	}
+	up, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	g.mu.Lock()
+	shut := g.target == ""
+	g.conns[c], g.conns[up] = struct{}{}, struct{}{}
+	g.mu.Unlock()
+	if shut {
+		return
+	}
+	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(muted{c, mute}, up) })
+	_, _ = io.Copy(muted{up, mute}, c)
+}
+
+// muted swallows what is written once mute is closed.
+type muted struct {
+	io.Writer
+	mute <-chan struct{}
+}
+
+func (m muted) Write(p []byte) (int, error) {
+	select {
+	case <-m.mute:
+		return len(p), nil
+	default:
+		return m.Writer.Write(p)
+	}
+}
+
+// recorder is a roster that remembers what it was told.
+type recorder struct {
+	*pools.Roster
+
+	mu      sync.Mutex // guards all below
+	removed []string
+	resyncs int
+	grace   time.Duration
+}
+
+func (r *recorder) Remove(id string) {
+	r.mu.Lock()
+	r.removed = append(r.removed, id)
+	r.mu.Unlock()
+	r.Roster.Remove(id)
+}
+
+func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
+	r.Roster.Resync(ws, grace)
+	r.mu.Lock()
+	r.resyncs++
+	r.grace = grace
+	r.mu.Unlock()
+}
+
+func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }
+
+func (r *recorder) told() (removed []string, resyncs int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.removed), r.resyncs
+}
+
+// site is a test's etcd, behind a gate, and what runs against it.
+type site struct {
+	t    *testing.T
+	gate *gate
+	etcd *EmbeddedEtcd
+	ctx  context.Context
+	runs sync.WaitGroup
+}
+
+func newSite(t *testing.T) *site {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &site{t: t, gate: newGate(t), ctx: ctx}
+	t.Cleanup(func() {
+		cancel()
+		s.runs.Wait()
+		if s.etcd != nil {
+			s.stop()
+		}
+	})
+	return s
+}
+
+func (s *site) start(dir string) {
+	s.t.Helper()
+	etcd, err := StartEtcd(EmbeddedEtcdConfig{Dir: dir})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.etcd = etcd
+	s.gate.open(etcd.URL())
+}
+
+func (s *site) stop() {
+	s.t.Helper()
+	s.gate.shut()
+	began := time.Now()
+	s.etcd.Close()
+	if took := time.Since(began); took > 2*time.Second {
+		s.t.Errorf("etcd took %v to close", took)
+	}
+	s.etcd = nil
+}
+
+// run runs f until the returned func is called, or the test ends.
+func (s *site) run(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	s.runs.Go(func() {
+		defer close(done)
+		if err := f(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return func() { cancel(); <-done }
+}
+
+func (s *site) client(url string) *clientv3.Client {
+	s.t.Helper()
+	c, err := Dial([]string{url})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.runs.Go(func() {
+		<-s.ctx.Done()
+		c.Close()
+	})
+	return c
+}
+
+func (s *site) watch() *recorder { return s.watchWith(5*time.Second, 100*time.Millisecond) }
+
+func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
+	s.t.Helper()
+	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
+	w, err := NewWatcher(s.client(s.gate.URL()), r, WatcherConfig{
+		Grace: grace, ProbeEvery: probeEvery, CallTimeout: 500 * time.Millisecond,
+		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
+	}, quiet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.run(r.Run)
+	s.run(w.Run)
+	return r
+}
+
+func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
+	s.t.Helper()
+	r, err := NewRegistrar(s.client(s.gate.URL()), w, RegistrarConfig{
+		TTL: time.Second, CallTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond,
+	}, quiet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r, s.run(r.Run)
+}
+
+func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
