@@ -27,6 +27,9 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	if err != nil {
 		return err
 	}
+	if err := f.fits(r); err != nil {
+		return err
+	}
 	now := time.Now()
 	granted, err := q.Admit(ctx, queue.Item{
 		ID: r.id, Priority: r.priority(), Strict: r.strict(),
@@ -39,6 +42,15 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	}
 	r.take(granted.(*grant), func() { f.wake(model) })
 	return nil
+}
+
+// fits refuses at once what no worker that generates could ever hold.
+func (f *Flow) fits(r *request) error {
+	model, role := r.call.Request.Model, pools.Decode
+	if len(f.rooms.Decode.Pool(model, role).Members) == 0 {
+		role = pools.Both
+	}
+	return f.rooms.Decode.Router(model, role).Fits(f.rooms.Decode.Pool(model, role), r.isl)
 }
 
 // bestCached is the longest prefix in tokens that an eligible worker of the

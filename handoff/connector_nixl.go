@@ -57,7 +57,7 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 		e.Set("ignore_eos", []byte("true"))
 		e.Set("kv_transfer_params", []byte(prefillParams))
 	})
-	prefill.Stream = false
+	prefill.Kind, prefill.Stream = upstream.Prefill, false
 	return Plan{Mode: Relay, Prefill: prefill, Decode: decode}, err
 }
 
@@ -66,7 +66,7 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 func leg(b Body, a Attempt, w *pools.Worker, rank int, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
 	r := b.Request
 	l := upstream.Leg{
-		Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: a.ID,
+		Kind: upstream.Decode, Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: a.ID,
 		Rank: -1, TraceParent: a.TraceParent, Stream: r.Stream,
 	}
 	if w.Ranks() > 1 {
@@ -191,7 +191,7 @@ const releaseModel = "tandem-release"
 // stay pinned for the whole lease.
 func (NIXL) Abandon(a Attempt, kv KV) []upstream.Leg {
 	d := upstream.Leg{
-		Worker: a.D.ID, Base: a.D.Address, Path: openai.Completions.Path(), RequestID: a.ID + "-release", Rank: -1,
+		Kind: upstream.Release, Worker: a.D.ID, Base: a.D.Address, Path: openai.Completions.Path(), RequestID: a.ID + "-release", Rank: -1,
 		Body: []byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`),
 	}
 	if a.D.Ranks() > 1 {

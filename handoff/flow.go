@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -174,11 +176,12 @@ func (f *Flow) standIn(r *request) func(now time.Time) *pools.Worker {
 // Close refuses new requests, ends those that wait, and waits for the clean-up
 // calls in flight until ctx ends.
 func (f *Flow) Close(ctx context.Context) error {
-	f.mu.Lock()
-	for _, q := range f.queues {
+	f.mu.RLock()
+	all := slices.Collect(maps.Values(f.queues))
+	f.mu.RUnlock()
+	for _, q := range all {
 		q.Close()
 	}
-	f.mu.Unlock()
 	return f.cleanup.wait(ctx)
 }
 
@@ -224,8 +227,9 @@ func (f *Flow) wake(model string) {
 
 func (f *Flow) wakeAll() {
 	f.mu.RLock()
-	defer f.mu.RUnlock()
-	for _, q := range f.queues {
+	all := slices.Collect(maps.Values(f.queues))
+	f.mu.RUnlock()
+	for _, q := range all {
 		q.Wake()
 	}
 }

@@ -25,7 +25,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("kv-cache-block-size %s", problem)
 	}
 	if c.DownFor < 0 {
-		return fmt.Errorf("down-for must not be negative, is %v", c.DownFor)
+		return fmt.Errorf("DownFor must not be negative, is %v", c.DownFor)
 	}
 	return nil
 }

@@ -16,7 +16,6 @@ type twin struct {
 	order Order
 	line  []*twinTicket
 	sent  []string // what became of whom
-	open  bool
 }
 
 type twinTicket struct {
@@ -261,7 +260,7 @@ func TestAgingOrderIsAskedAgain(t *testing.T) {
 	if head := core.Head(); head.ID != "short" {
 		t.Errorf("%s is first when short has just come", head.ID)
 	}
-	// 1+10.5 over 100 against 1+30.5 over 1000, and later 1+1 over 100 against 1+21 over 1000 again
+	// (1+20)/1000 of long is now more than (1+0)/100 of short
 	var asked string
 	core.Drain(start.Add(20*time.Second), func(t *Ticket) error { asked = t.ID; return ErrWait })
 	if asked != "long" {
@@ -288,5 +287,35 @@ func TestSettleAfterCancel(t *testing.T) {
 	core.Stop(start)
 	if s := core.Stats(start); s.GrantedTotal != 0 || s.CancelledTotal != 1 || s.Waiting != 0 {
 		t.Errorf("stats %+v", s)
+	}
+}
+
+// TestPushAmidADrain: who comes while others are asked is not refused before it is clear that it has to wait.
+func TestPushAmidADrain(t *testing.T) {
+	var sent []string
+	cfg := DefaultConfig()
+	cfg.Limit = 1
+	core, err := NewCore(cfg, start, func(t *Ticket, err error) { sent = append(sent, t.ID+" "+fate(err)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	push := func(id string) {
+		if err := core.Push(&Ticket{Item: Item{ID: id}}, start); err != nil {
+			sent = append(sent, id+" "+fate(err))
+		}
+	}
+	push("a")
+	core.Drain(start, func(*Ticket) error { return ErrWait }) // a waits, and the queue is full
+	push("b")
+	a := core.Next(start)
+	push("c")
+	push("d")
+	push("e")
+	core.Settle(a, nil, start)
+	core.Settle(core.Next(start), nil, start)
+	core.Stop(start) // d takes the one place
+	push("f")
+	if want := []string{"b full", "a granted", "c granted", "e full", "f full"}; !slices.Equal(sent, want) {
+		t.Errorf("%v, want %v", sent, want)
 	}
 }

@@ -68,23 +68,26 @@ func New(cfg Config) (*Queue, error) {
 		w.done, w.err = true, err
 		w.rouse()
 	})
+	if err != nil {
+		return nil, err
+	}
 	q.core = core
-	return q, err
+	return q, nil
 }
 
 // OnWait has f called with how long each granted request waited, by the goroutine of that request. It is to be set
 // before the first Admit.
 func (q *Queue) OnWait(f func(time.Duration)) { q.onWait = f }
 
-// Admit waits until the request's turn has come and reserve has booked what it needs, and returns the booking. Otherwise it
-// returns a [*FullError], ErrExpired, ErrClosed, the context's cause, or the error with which reserve ended the
-// request. When it returns, the request is out of the queue, and what was booked for a caller that leaves is, or is
-// about to be, released.
+// Admit waits until the request's turn has come and reserve has booked what it needs, and returns the booking.
+// Otherwise it returns a [*FullError], ErrExpired, ErrClosed, the context's cause, or the error with which reserve
+// ended the request. When it returns, the request is out of the queue, and what was booked for a caller that leaves
+// is, or is about to be, released.
 //
-// reserve may be called any number of times and in another caller's goroutine, but never by two at once, never
-// with a lock of the queue held, and seldom once more after the caller left. It answers an error that is ErrWait to
-// stay in the queue. It must be quick and must not wait; and it must not call [Queue.Wake], not by way of releasing
-// what it booked in vain either, for it would be asked again at once, without end.
+// reserve may be called any number of times and in another caller's goroutine, and its last call may end after Admit
+// has returned; but it is never called by two at once, nor with a lock of the queue held. It answers an error that
+// is ErrWait to stay in the queue. It must be quick and must not wait; and it must not call [Queue.Wake], not by way
+// of releasing what it booked in vain either, for it would be asked again at once, without end.
 func (q *Queue) Admit(ctx context.Context, it Item, reserve func(now time.Time) (Held, error)) (Held, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -110,7 +113,7 @@ func (q *Queue) Wake() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.core.Len() > 0 {
-		q.drain()
+		q.drain(time.Now())
 	}
 }
 
@@ -137,12 +140,13 @@ func (q *Queue) admit(ctx context.Context, it Item, reserve func(time.Time) (Hel
 	}
 	w := q.borrow()
 	w.ticket.Item, w.reserve = it, reserve
-	if err := q.core.Push(&w.ticket, time.Now()); err != nil {
+	now := time.Now()
+	if err := q.core.Push(&w.ticket, now); err != nil {
 		q.giveBack(w)
 		q.mu.Unlock()
 		return nil, 0, err
 	}
-	q.drain() // usually grants w on the spot
+	q.drain(now) // usually grants w on the spot
 	var left error
 	for !w.done && left == nil {
 		if w.drive {
@@ -201,30 +205,33 @@ func (q *Queue) leave(w *waiter, why error) {
 	q.core.Cancel(&w.ticket, now) // if it did not expire
 	w.done, w.err = true, why
 	if head := q.core.Head(); head != nil && head != first {
-		q.drain()
+		q.drain(now)
 	}
 }
 
 // drain asks whoever is next, unless someone does already, who then looks once more. It is called, and returns,
 // with q.mu locked.
-func (q *Queue) drain() {
+func (q *Queue) drain(now time.Time) {
 	q.again = true
 	if !q.draining {
 		q.draining = true
-		q.run(nil)
+		q.run(nil, now)
 	}
 }
 
 // goOn goes on with the drain that was handed to w.
 func (q *Queue) goOn(w *waiter) {
 	w.drive = false
-	q.run(w)
+	q.run(w, time.Now())
 }
 
-// run is the drain of whoever has set q.draining, or was handed it: me, if it was. It unlocks q.mu while it asks.
-func (q *Queue) run(me *waiter) {
+// run is the drain of whoever has set q.draining, or was handed it: me, if it was. It unlocks q.mu while it asks. A
+// look at the clock is dear on some machines; a request that is granted as it comes takes one, its caller's.
+func (q *Queue) run(me *waiter, now time.Time) {
 	for turns := 0; q.core.Len() > 0; turns++ {
-		now := time.Now()
+		if turns > 0 {
+			now = time.Now()
+		}
 		t := q.core.Next(now)
 		if t == nil {
 			break
@@ -243,7 +250,7 @@ func (q *Queue) run(me *waiter) {
 		w.asked = false
 
 		if errors.Is(err, ErrWait) {
-			if q.again || !q.core.Queued(t) {
+			if q.again {
 				continue
 			}
 			break
@@ -259,7 +266,10 @@ func (q *Queue) run(me *waiter) {
 			q.mu.Lock()
 		}
 	}
-	q.core.Stop(time.Now())
+	if q.core.Len() > 0 {
+		now = time.Now() // others may have looked at it since
+	}
+	q.core.Stop(now)
 	q.draining = false
 }
 

@@ -159,6 +159,24 @@ func (r *Router) BestOverlap(p *pools.Pool, hashes []uint64, now time.Time) int 
 	return best
 }
 
+// Fits returns a [*TooBigError] when a prompt of isl tokens would not fit any
+// worker of p, empty as it may be. Whoever asks before queueing spares a request
+// that can never be served the wait behind those that can.
+func (r *Router) Fits(p *pools.Pool, isl int) error {
+	v := r.see(p)
+	req := Request{ISL: isl, BlockSize: v.blockSize}
+	need := req.blocks() + 1
+	for i := range v.seats {
+		if need <= v.seats[i].blocks {
+			return nil
+		}
+	}
+	if len(v.seats) == 0 {
+		return nil
+	}
+	return &TooBigError{NeedBlocks: need, LargestBlocks: v.largest}
+}
+
 // WorkerLoad is what a router knows of one worker, over all its ranks.
 type WorkerLoad struct {
 	Worker        string `json:"id"`

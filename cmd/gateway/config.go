@@ -20,7 +20,7 @@ import (
 
 // config prints the gateway's settings. Its output is a file for --config.
 func config(_ context.Context, args []string, p process) error {
-	set := settings.NewSet(gatewayGroups()...).Beside(devGroup(), workerGroup())
+	set := settings.NewSet(gatewayGroups()...).Beside(devGroup(), workerGroup(), serveGroup())
 	var s settings.Gateway
 	r, err := resolve(set, "gateway config [FLAGS]: print every setting in force as `name: value  # source`.", args, p, &s)
 	if err != nil {
@@ -72,6 +72,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 		Prefix:              s.Discovery.Prefix,
 		LeaseTTL:            s.Discovery.LeaseTTL,
 		TokenizerCacheBytes: s.Router.TokenizerCacheBytes,
+		Grace:               s.HTTP.ShutdownGrace,
 		Drain:               s.HTTP.DrainTimeout,
 	}
 	c.Edge.Host, c.Edge.Port = s.HTTP.Host, s.HTTP.Port

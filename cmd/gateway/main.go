@@ -49,7 +49,9 @@ type command struct {
 
 var commands = []command{
 	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
+	{"serve", "run the gateway in front of the workers that registered", serve},
 	{"worker", "run one simulated worker", work},
+	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
 	{"config", "print every setting in force and where it came from", config},
 }
 

@@ -81,7 +81,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 	ready, detail := s.cat.Ready()
 	status, code := "healthy", http.StatusOK
 	switch {
-	case s.draining.Load():
+	case s.leaving.Load(), s.draining.Load():
 		status, code = "draining", http.StatusServiceUnavailable
 	case !ready:
 		status, code = "unhealthy", http.StatusServiceUnavailable

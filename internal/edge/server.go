@@ -68,6 +68,7 @@ type Server struct {
 	conns   *set[*conn]
 	live    *set[*exchange] // flows that run
 
+	leaving  atomic.Bool // Leave was called: /health says so
 	draining atomic.Bool // a shutdown has begun
 	cutting  atomic.Bool // its time is up
 
@@ -132,6 +133,10 @@ func (s *Server) Serve(ln net.Listener) error {
 	s.mu.Unlock()
 	return s.app.Server().Serve(&listener{Listener: ln, stall: s.cfg.WriteStall, open: s.conns})
 }
+
+// Leave turns /health to 503 and changes nothing else, so that a load balancer
+// can look away before Shutdown stops accepting.
+func (s *Server) Leave() { s.leaving.Store(true) }
 
 // Shutdown stops accepting, turns /health to 503 and waits for the requests in
 // flight. When ctx ends first, their contexts end with ErrShutdown, event

@@ -16,7 +16,7 @@ var cores = []struct {
 	files  string
 	shells []string
 }{
-	{files: "fault/*.go"},
+	{files: "fault/class*.go"},
 	{files: "handoff/connector*.go"},
 	{files: "handoff/decide.go"},
 	{files: "handoff/held.go"},

@@ -20,9 +20,9 @@ const MooncakeBlockTokens = 512
 // Bounds of a trace, so that a file of another kind is an error and not an
 // exhausted memory.
 const (
-	maxLineBytes  = 16 << 20
-	maxTokens     = 1 << 24               // of a prompt, of an answer
-	maxTraceTimes = 10 * 365 * 24 * 3.6e6 // milliseconds
+	maxLineBytes   = 16 << 20
+	maxTokens      = 1 << 24               // of a prompt, of an answer
+	maxTraceMillis = 10 * 365 * 24 * 3.6e6 // milliseconds
 )
 
 // TraceError is what is wrong with a trace, and where.
@@ -146,7 +146,7 @@ func (t *traceReader) read(line []byte) error {
 	in.Timestamp, in.InputLength = either(in.Timestamp, in.CreatedTime), either(in.InputLength, in.InputTokens)
 	in.OutputLength, in.Delay = either(in.OutputLength, in.OutputTokens), either(in.Delay, in.DelayMS)
 	r := Request{Index: len(t.requests), Session: in.SessionID}
-	if err := errors.Join(tokens("input_length", in.InputLength), tokens("output_length", in.OutputLength)); err != nil {
+	if err := errors.Join(tokenCount("input_length", in.InputLength), tokenCount("output_length", in.OutputLength)); err != nil {
 		return err
 	}
 	r.OutputTokens = *in.OutputLength
@@ -167,7 +167,7 @@ func either[T any](a, b *T) *T {
 	return b
 }
 
-func tokens(field string, n *int) error {
+func tokenCount(field string, n *int) error {
 	switch {
 	case n == nil:
 		return badField(field, "missing")
@@ -188,7 +188,7 @@ func (t *traceReader) times(r *Request, in *row) error {
 		if f.value == nil {
 			continue
 		}
-		if *f.value < 0 || *f.value > maxTraceTimes {
+		if *f.value < 0 || *f.value > maxTraceMillis {
 			return badField(f.name, "%v ms is not between 0 and ten years", *f.value)
 		}
 	}

@@ -12,8 +12,29 @@ import (
 	"io"
 )
 
+// Kind says what a call is for.
+type Kind string
+
+// The kinds of calls.
+const (
+	// Prefill computes a prompt and keeps its KV for a decode worker.
+	Prefill Kind = "prefill"
+	// Decode generates the answer, from handed-over KV or by itself.
+	Decode Kind = "decode"
+	// Release frees KV that no decode will fetch.
+	Release Kind = "release"
+)
+
+// Kinds lists every kind, for tables.
+func Kinds() []Kind { return []Kind{Prefill, Decode, Release} }
+
 // Leg is one call to a worker, ready to be sent.
 type Leg struct {
+	// Kind is what the call is for. It is not sent: it tells whatever stands
+	// between the gateway and the engine, such as fault injection, which call
+	// it sees.
+	Kind Kind
+
 	// Worker is the id of the worker called; it names the call in errors.
 	Worker string
 

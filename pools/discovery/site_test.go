@@ -244,10 +244,12 @@ func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 	return r
 }
 
-func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
+func (s *site) register(w pools.Worker) (r *Registrar, stop func()) { return s.registerFor(w, time.Second) }
+
+func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, stop func()) {
 	s.t.Helper()
 	r, err := NewRegistrar(s.client(s.gate.URL()), w, RegistrarConfig{
-		TTL: time.Second, CallTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond,
+		TTL: ttl, CallTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond,
 	}, quiet)
 	if err != nil {
 		s.t.Fatal(err)

@@ -175,7 +175,9 @@ func (m *Matches) beyond(tab *table, t Tier, hashes []uint64) {
 		}
 		if m.n > 0 {
 			g, word := tab.load(h)
-			m.restrict(t, g, word, i)
+			if !m.kept(g, word) {
+				m.restrict(t, g, word, i)
+			}
 		}
 	}
 	m.finish(t, len(hashes))

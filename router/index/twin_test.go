@@ -67,7 +67,7 @@ func play(t interface{ Fatalf(string, ...any) }, data []byte, workers int) {
 	for i := range names {
 		names[i] = name{worker: string(rune('A' + i/2)), rank: i % 2}
 	}
-	for len(data) > 0 {
+	for ops := 0; len(data) > 0; ops++ {
 		op, n := next(), names[next()%workers]
 		tier := Tier(next() % 8)
 		if tier >= tiers {
@@ -101,7 +101,10 @@ func play(t interface{ Fatalf(string, ...any) }, data []byte, workers int) {
 			x.Store(o, tier, part) // an owner that was dropped stores nothing
 		}
 		x.Match(hashes, &m)
-		for _, n := range names {
+		for k, n := range names {
+			if len(data) > 0 && len(names) > 16 && (k+ops)%16 != 0 {
+				continue // of many owners a sixteenth in turn, and all at the end
+			}
 			o, ok := x.Lookup(n.worker, n.rank)
 			want := w.runs(n, hashes)
 			for tier := range Tier(tiers) {
@@ -159,9 +162,9 @@ func TestTwin(t *testing.T) {
 func TestTwinLong(t *testing.T) {
 	for _, c := range crowds {
 		t.Run(c.name, func(t *testing.T) {
-			for seed := range uint64(8) {
+			for seed := range uint64(4) {
 				rng := rand.NewChaCha8([32]byte{byte(seed)})
-				history := make([]byte, 30_000)
+				history := make([]byte, 20_000)
 				_, _ = rng.Read(history)
 				t.Logf("seed %d", seed)
 				play(t, history, c.workers)

@@ -28,10 +28,13 @@ func narrow(t *testing.T, limit int, timeout time.Duration) *fleet {
 }
 
 // occupy sends a request that runs until the returned func is called.
-func (f *fleet) occupy() (leave func()) {
+func (f *fleet) occupy() (leave func()) { return f.occupyFor(100_000) }
+
+// occupyFor is occupy with an answer of so many tokens at the most.
+func (f *fleet) occupyFor(tokens int) (leave func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _, _ = f.try(ctx, completionPath, ask(long, 100_000), func(string) { f.first(-1) }) })
+	group.Go(func() { _, _ = f.try(ctx, completionPath, ask(long, tokens), func(string) { f.first(-1) }) })
 	f.eventually("the decode worker is taken", func() bool { return f.started() > 0 })
 	return func() {
 		cancel()
@@ -111,14 +114,23 @@ func TestQueueOrder(t *testing.T) {
 
 // A request that no worker could ever hold is refused at once, not queued.
 func TestTooBigForAnyWorker(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 1, worker: func(c *stack.WorkerConfig) {
-		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 2048, 128
+	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1, worker: func(c *stack.WorkerConfig) {
+		c.Engine.ContextLength, c.Engine.TotalKVBlocks, c.Engine.MaxNumSeqs = 2048, 128, 1
 	}})
+	leave := f.occupyFor(1500)
+	var group sync.WaitGroup
+	group.Go(func() { f.post(completionPath, ask(long, 2)) })
+	f.eventually("another request waits", func() bool { return f.waiting() == 1 })
 	ids := strings.TrimSuffix(strings.Repeat("12,", 2045), ",")
 	a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
 	if e := f.parse(a.body).Error; a.status != http.StatusBadRequest || e == nil || !strings.Contains(e.Message, "129") || !strings.Contains(e.Message, "128") {
 		t.Errorf("status %d: %s", a.status, a.body)
 	}
+	if f.waiting() != 1 {
+		t.Error("the refusal was not at once: the queue has moved on")
+	}
+	leave()
+	group.Wait()
 	f.idle()
 }
 

@@ -16,12 +16,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // DevConfig is the fleet of `gateway dev`.
@@ -46,10 +43,8 @@ type DevConfig struct {
 type Dev struct {
 	cfg      DevConfig
 	log      *slog.Logger
-	nats     *events.EmbeddedNATS
-	etcd     *discovery.EmbeddedEtcd
-	conn     *nats.Conn
-	client   *clientv3.Client
+	inner    *Embedded
+	unlink   func()
 	gateway  *Gateway
 	addr     net.Addr
 	children []*child
@@ -77,27 +72,18 @@ func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev
 			d.Close()
 		}
 	}()
-	starting := errgroup.Group{}
-	starting.Go(func() (err error) {
-		d.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{})
-		return err
-	})
-	links := Links{}
+	if d.inner, err = Embed(EmbedConfig{}); err != nil {
+		return nil, err
+	}
+	natsURL := ""
 	if cfg.KVEvents {
-		if d.nats, err = events.StartNATS(0); err == nil {
-			d.conn, err = nats.Connect(d.nats.URL(), d.nats.InProcess(), nats.MaxReconnects(-1))
-		}
-		if err == nil {
-			links.Bus = events.OverNATS(d.conn, events.PendingLimits{}, log)
-		}
+		natsURL = d.inner.NATSURL()
 	}
-	if err = errors.Join(err, starting.Wait()); err != nil {
+	links, unlink, err := Connect([]string{d.inner.EtcdURL()}, natsURL, log, nats.Name("tandem dev"))
+	if err != nil {
 		return nil, err
 	}
-	if d.client, err = discovery.Dial([]string{d.etcd.URL()}); err != nil {
-		return nil, err
-	}
-	links.Etcd = d.client
+	d.unlink = unlink
 	if d.gateway, err = NewGateway(cfg.Gateway, links, log, reg); err != nil {
 		return nil, err
 	}
@@ -137,9 +123,9 @@ func (d *Dev) makeWorkers(links Links) error {
 func (d *Dev) startChildren() error {
 	return d.workerIDs(func(role pools.Role, id string) error {
 		args := append([]string{"worker", "--role", string(role), "--id", id, "--exit-with-stdin",
-			"--etcd-endpoints", d.etcd.URL()}, d.cfg.WorkerArgs...)
-		if d.nats != nil {
-			args = append(args, "--nats-url", d.nats.URL())
+			"--etcd-endpoints", d.inner.EtcdURL()}, d.cfg.WorkerArgs...)
+		if d.cfg.KVEvents {
+			args = append(args, "--nats-url", d.inner.NATSURL())
 		}
 		c := &child{id: id, role: role, cmd: exec.Command(d.cfg.Binary, args...), done: make(chan struct{})}
 		c.cmd.Stderr = os.Stderr
@@ -255,10 +241,8 @@ func (d *Dev) Table(out io.Writer) {
 	row("WHAT", "WHERE", "PID")
 	own := strconv.Itoa(os.Getpid())
 	row("gateway", d.URL(), own)
-	row("etcd", d.etcd.URL(), own)
-	if d.nats != nil {
-		row("nats", d.nats.URL(), own)
-	}
+	row("etcd", d.inner.EtcdURL(), own)
+	row("nats", d.inner.NATSURL(), own)
 	pids := map[string]string{}
 	for _, c := range d.children {
 		pids[c.id] = strconv.Itoa(c.cmd.Process.Pid)
@@ -287,17 +271,11 @@ func (d *Dev) Close() {
 			_ = c.cmd.Process.Kill()
 		}
 	}
-	if d.client != nil {
-		_ = d.client.Close()
+	if d.unlink != nil {
+		d.unlink()
 	}
-	if d.conn != nil {
-		d.conn.Close()
-	}
-	if d.etcd != nil {
-		d.etcd.Close()
-	}
-	if d.nats != nil {
-		d.nats.Close()
+	if d.inner != nil {
+		d.inner.Close()
 	}
 }
 

@@ -47,7 +47,10 @@ type GatewayConfig struct {
 	LeaseTTL time.Duration
 	// TokenizerCacheBytes bounds what is remembered of prompts' tokens.
 	TokenizerCacheBytes int64
-	// Drain is how long requests in flight may take when the gateway stops.
+	// Grace is how long requests are still taken after /health has turned to
+	// 503, and Drain how long those in flight may take after that, when the
+	// gateway stops.
+	Grace time.Duration
 	Drain time.Duration
 }
 
@@ -157,6 +160,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
+			g.edge.Leave()
+			g.log.Info("stopping", "grace", g.cfg.Grace, "drain", g.cfg.Drain)
+			select {
+			case <-time.After(g.cfg.Grace):
+			case <-inner.Done():
+			}
 		case <-inner.Done(): // another part failed
 		}
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.Drain)

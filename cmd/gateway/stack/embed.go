@@ -1,0 +1,55 @@
+package stack
+
+import (
+	"errors"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// EmbedConfig is how the embedded servers run. Port 0 picks a free one.
+type EmbedConfig struct {
+	Dir                string // etcd's data; empty is a temporary folder
+	EtcdPort, NATSPort int
+}
+
+// Embedded is an etcd and a NATS inside the process, on the loopback address.
+type Embedded struct {
+	etcd *discovery.EmbeddedEtcd
+	nats *events.EmbeddedNATS
+}
+
+// Embed starts both at once, since an etcd takes its time.
+func Embed(cfg EmbedConfig) (*Embedded, error) {
+	e := &Embedded{}
+	var starting errgroup.Group
+	starting.Go(func() (err error) {
+		e.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: cfg.Dir, Port: cfg.EtcdPort, Sync: cfg.Dir != ""})
+		return err
+	})
+	nats, err := events.StartNATS(cfg.NATSPort)
+	e.nats = nats
+	if err := errors.Join(err, starting.Wait()); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// EtcdURL is where etcd's clients connect.
+func (e *Embedded) EtcdURL() string { return e.etcd.URL() }
+
+// NATSURL is where NATS's clients connect.
+func (e *Embedded) NATSURL() string { return e.nats.URL() }
+
+// Close ends both. Clients should have gone before.
+func (e *Embedded) Close() {
+	if e.etcd != nil {
+		e.etcd.Close()
+	}
+	if e.nats != nil {
+		e.nats.Close()
+	}
+}

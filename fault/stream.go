@@ -1,0 +1,109 @@
+package fault
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// meter lets the first part of an answer pass and says where it ends: after a
+// number of events, or of bytes. It holds only a count, so that it can follow
+// an answer through any number of reads.
+type meter struct {
+	left    int  // still to pass
+	events  bool // left counts events, each ending in a blank line; else bytes
+	newline bool // the byte before ended a line
+}
+
+// wholeBytes is how much of an answer that is no event stream passes before a
+// fault that counts events: enough to begin a JSON object, too little for one.
+const wholeBytes = 12
+
+// newMeter passes n events of a stream. Any other answer is one piece, of
+// which wholeBytes pass.
+func newMeter(s upstream.Stream, n int) meter {
+	if strings.HasPrefix(s.ContentType(), "text/event-stream") {
+		return meter{left: n, events: true}
+	}
+	return meter{left: wholeBytes}
+}
+
+// take returns how many bytes of p pass.
+func (m *meter) take(p []byte) int {
+	if !m.events {
+		n := min(m.left, len(p))
+		m.left -= n
+		return n
+	}
+	for i, c := range p {
+		if m.left == 0 {
+			return i
+		}
+		switch {
+		case c == '\n' && m.newline:
+			m.left, m.newline = m.left-1, false
+		case c == '\n':
+			m.newline = true
+		case c != '\r':
+			m.newline = false
+		}
+	}
+	return len(p)
+}
+
+// cut is a stream whose reads pass up to a point and are another's after it.
+type cut struct {
+	upstream.Stream
+	meter
+	after func(p []byte) (int, error)
+}
+
+// Read passes the answer on up to the cut. An answer that ends before it ends
+// as it would have.
+func (c *cut) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return c.after(p)
+	}
+	n, err := c.Stream.Read(p)
+	k := c.take(p[:n])
+	if c.left > 0 {
+		return k, err
+	}
+	return k, nil // what follows is the next read's to say
+}
+
+// canned is an answer that no worker gave.
+type canned struct {
+	*bytes.Reader
+	status      int
+	contentType string
+}
+
+// newCanned makes an answer of text.
+func newCanned(status int, contentType, text string) *canned {
+	return &canned{Reader: bytes.NewReader([]byte(text)), status: status, contentType: contentType}
+}
+
+func (c *canned) Status() int         { return c.status }
+func (c *canned) ContentType() string { return c.contentType }
+func (c *canned) Close() error        { return nil }
+
+// replaced is a worker's answer with another body.
+type replaced struct {
+	upstream.Stream
+	body io.Reader
+}
+
+// Read reads the other body.
+func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
+
+// pick draws one of the choices.
+func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }
+
+// broken makes the error of a failed call.
+func broken(leg upstream.Leg, op upstream.Op, err error) error {
+	return &upstream.Error{Worker: leg.Worker, Op: op, Err: err}
+}

@@ -1,0 +1,108 @@
+package replay
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+func prompter(t testing.TB, seed uint64) *Prompter {
+	t.Helper()
+	p, err := NewPrompter(tokens.Sim(), seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func common(a, b []uint32) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func TestPromptsShareExactlyTheSharedSpans(t *testing.T) {
+	p := prompter(t, 1)
+	base := []Span{{1, 512}, {2, 512}, {3, 100}}
+	tests := []struct {
+		name  string
+		spans []Span
+		want  int
+	}{
+		{"all", base, 1124},
+		{"two blocks", []Span{{1, 512}, {2, 512}, {4, 100}}, 1024},
+		{"a longer last block", []Span{{1, 512}, {2, 512}, {3, 512}}, 1124},
+		{"one block", []Span{{1, 512}, {3, 512}}, 512},
+		{"another order", []Span{{2, 512}, {1, 512}}, 0},
+		{"an own id is not the trace's", []Span{{ownSpans | 1, 512}}, 0},
+	}
+	a := p.IDs(nil, base)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := common(a, p.IDs(nil, tt.spans)); got != tt.want {
+				t.Errorf("%d tokens in common, want %d", got, tt.want)
+			}
+		})
+	}
+	if n := common(a, prompter(t, 2).IDs(nil, base)); n != 0 {
+		t.Errorf("another seed has %d tokens in common", n)
+	}
+	if !slices.Equal(a, prompter(t, 1).IDs(nil, base)) {
+		t.Error("the same seed made another prompt")
+	}
+}
+
+// A prompt of text is as many tokens as one of ids, and shares as many.
+func TestTextPromptsAreAsLongAndAsShared(t *testing.T) {
+	p, tokenizer := prompter(t, 1), tokens.Sim()
+	encode := func(spans []Span) []uint32 { return tokenizer.EncodeText(nil, string(p.AppendText(nil, spans))) }
+	a, b := encode([]Span{{1, 512}, {2, 100}}), encode([]Span{{1, 512}, {3, 77}})
+	if len(a) != 612 || len(b) != 589 || common(a, b) != 512 {
+		t.Errorf("%d and %d tokens, %d in common; want 612, 589, 512", len(a), len(b), common(a, b))
+	}
+}
+
+func TestPromptsOfIDs(t *testing.T) {
+	p, tokenizer := prompter(t, 1), tokens.Sim()
+	spans := []Span{{1, 3000}, {2, 3000}}
+	want := p.IDs(nil, spans)
+	var got []uint32
+	if err := json.Unmarshal(p.AppendIDs(nil, spans), &got); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the JSON array is another, error %v", err)
+	}
+	special := map[uint32]bool{}
+	for _, name := range []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"} {
+		id, ok := tokenizer.ID(name)
+		if !ok {
+			t.Fatalf("no token %s", name)
+		}
+		special[id] = true
+	}
+	distinct := map[uint32]bool{}
+	for _, id := range want {
+		distinct[id] = true
+		if special[id] || int(id) >= tokenizer.VocabSize() {
+			t.Errorf("%d is no plain token", id)
+		}
+	}
+	if len(distinct) < 2500 {
+		t.Errorf("only %d of some 4,000 tokens in 6,000 draws", len(distinct))
+	}
+	if got := string(p.AppendIDs(nil, nil)); got != "[]" {
+		t.Errorf("an empty prompt is %s", got)
+	}
+}
+
+func BenchmarkPromptOf12kIDs(b *testing.B) {
+	p := prompter(b, 1)
+	spans := []Span{{1, 12_000}}
+	buf := make([]byte, 0, 80_000)
+	for b.Loop() {
+		buf = p.AppendIDs(buf[:0], spans)
+	}
+	b.SetBytes(int64(len(buf)))
+}

@@ -1,0 +1,137 @@
+package replay
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Report is a run, with how it was made and what came of it.
+type Report struct {
+	// Title heads the report.
+	Title string `json:"title"`
+	// Target is what was put under load, Workload with what.
+	Target   string    `json:"target"`
+	Workload string    `json:"workload"`
+	Speed    float64   `json:"speed"`
+	Seed     uint64    `json:"seed"`
+	Started  time.Time `json:"started"`
+	// Notes are what a reader must know before believing the numbers.
+	Notes   []string `json:"notes,omitempty"`
+	Summary Summary  `json:"summary"`
+	Samples []Sample `json:"-"`
+}
+
+// WriteJSON writes all but the samples as a JSON object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// WriteSamples writes a JSON line a request, in the workload's order.
+func (r *Report) WriteSamples(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	e := json.NewEncoder(b)
+	for i := range r.Samples {
+		if err := e.Encode(&r.Samples[i]); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+// line is a row of the table of latencies.
+type line struct {
+	Name string
+	Distribution
+	Help string
+}
+
+func (s *Summary) lines() []line {
+	return []line{
+		{"TTFT", s.TTFT, "first token, from the scheduled send time"},
+		{"ITL", s.ITL, "(E2E − TTFT)/(tokens − 1), a value a request"},
+		{"gap", s.Gap, "between chunks, all of all requests"},
+		{"E2E", s.E2E, "whole answer, from the scheduled send time"},
+		{"late", s.Late, "how late the generator itself sent"},
+	}
+}
+
+// WriteText writes the report for a terminal.
+func (r *Report) WriteText(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	s := &r.Summary
+	fmt.Fprintf(b, "%s\n", r.verdict())
+	for _, class := range slices.Sorted(maps.Keys(s.Failures)) {
+		fmt.Fprintf(b, "  %6d %s\n", s.Failures[class], class)
+	}
+	fmt.Fprintf(b, "\n%-8s%10s%10s%10s%10s%10s\n", "ms", "mean", "p50", "p90", "p99", "max")
+	for _, l := range s.lines() {
+		fmt.Fprintf(b, "%-8s%10s%10s%10s%10s%10s   %s\n", l.Name, short(l.Mean), short(l.P50), short(l.P90), short(l.P99), short(l.Max), l.Help)
+	}
+	fmt.Fprintf(b, "\n%s\n", r.rates())
+	for _, c := range s.Workers {
+		fmt.Fprintf(b, "  %-8s %-20s %6d requests  %10d tokens\n", c.Role, c.ID, c.Requests, c.Tokens)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(b, "note: %s\n", n)
+	}
+	return b.Flush()
+}
+
+// verdict is the run in a sentence.
+func (r *Report) verdict() string {
+	s := &r.Summary
+	return fmt.Sprintf("%d requests in %.1f s: %d answered, %d failed", s.Requests, time.Duration(s.Wall).Seconds(), s.Answered, s.Failed())
+}
+
+// rates is what the run achieved in a line.
+func (r *Report) rates() string {
+	s := &r.Summary
+	hits := "hit rate unknown"
+	if s.HitRate != nil {
+		hits = fmt.Sprintf("hit rate %.1f %% of %d prompt tokens", 100**s.HitRate, s.PromptTokens)
+	}
+	return fmt.Sprintf("%.2f req/s, %.0f output tok/s, %s, %d in flight at most", s.RequestsPerSecond, s.OutputTokensPerSecond, hits, s.InFlight)
+}
+
+// short writes milliseconds with three figures or more.
+func short(m Millis) string {
+	switch ms := m.Float(); {
+	case ms == 0:
+		return "0"
+	case ms < 1:
+		return fmt.Sprintf("%.3f", ms)
+	case ms < 10:
+		return fmt.Sprintf("%.2f", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.1f", ms)
+	default:
+		return fmt.Sprintf("%.0f", ms)
+	}
+}
+
+// lateLimit is the lateness of the generator beyond which its figures are not
+// only about the target.
+const lateLimit = Millis(10 * time.Millisecond)
+
+// Finish sorts the samples, summarises them and adds the notes that follow.
+func (r *Report) Finish() {
+	slices.SortFunc(r.Samples, func(a, b Sample) int { return a.Index - b.Index })
+	r.Summary = Summarize(r.Samples)
+	s := &r.Summary
+	if s.Late.P99 > lateLimit {
+		r.Notes = append(r.Notes, fmt.Sprintf("the generator was late by %s ms at p99: it lacked CPU, and the latencies hold its own delay too", short(s.Late.P99)))
+	}
+	if n := s.Failures[NotSent]; n > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d requests were not sent: the bound on requests in flight was reached", n))
+	}
+	if s.Short > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d answers have fewer tokens than were asked for", s.Short))
+	}
+}

@@ -1,0 +1,111 @@
+package replay
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestChainsGoByTheirBeginnings(t *testing.T) {
+	w := &Workload{Requests: []Request{
+		{Index: 0, At: 30}, {Index: 1, At: 10, Session: "a"}, {Index: 2, At: 10}, {Index: 3, At: 90, Session: "a"}, {Index: 4, At: 0},
+	}}
+	var got [][]int
+	for _, c := range w.chains() {
+		var indices []int
+		for _, r := range c {
+			indices = append(indices, r.Index)
+		}
+		got = append(got, indices)
+	}
+	if want := [][]int{{4}, {1, 3}, {2}, {0}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if len(w.Limit(2).Requests) != 2 || w.Limit(0) != w || w.Limit(9) != w || w.Span() != 90 {
+		t.Error("Limit or Span is wrong")
+	}
+}
+
+func TestGeneratorIsPoissonAndDeterministic(t *testing.T) {
+	g := Generator{Rate: 50, InputTokens: 100, OutputTokens: 7, SharedPrefix: 0.25, Requests: 20_000, Seed: 3}
+	w, err := g.Workload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := g.Workload()
+	if err != nil || !reflect.DeepEqual(w, again) {
+		t.Errorf("the same seed made another workload, error %v", err)
+	}
+	other := g
+	other.Seed++
+	if o, err := other.Workload(); err != nil || o.Requests[0].At == w.Requests[0].At {
+		t.Errorf("another seed made the same arrivals, error %v", err)
+	}
+	var sum, squares float64
+	last := time.Duration(0)
+	for i, r := range w.Requests {
+		if want := []Span{{0, 25}, {ownSpans | uint64(i), 75}}; !reflect.DeepEqual(r.Spans, want) || r.OutputTokens != 7 || r.Index != i {
+			t.Fatalf("request %d: %+v", i, r)
+		}
+		gap := (r.At - last).Seconds()
+		last = r.At
+		sum += gap
+		squares += gap * gap
+	}
+	n := float64(len(w.Requests))
+	mean := sum / n
+	deviation := math.Sqrt(squares/n - mean*mean)
+	if math.Abs(mean-0.02) > 0.001 || math.Abs(deviation-0.02) > 0.001 {
+		t.Errorf("gaps of %v ± %v s, want 0.02 ± 0.02 as an exponential distribution has", mean, deviation)
+	}
+}
+
+func TestGeneratorStops(t *testing.T) {
+	base := Generator{Rate: 10, InputTokens: 10, OutputTokens: 1}
+	byTime := base
+	byTime.Duration = 10 * time.Second
+	w, err := byTime.Workload()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.Requests); n < 60 || n > 140 || w.Span() >= byTime.Duration {
+		t.Errorf("%d requests up to %v", n, w.Span())
+	}
+	both := byTime
+	both.Requests = 5
+	if w, err := both.Workload(); err != nil || len(w.Requests) != 5 {
+		t.Errorf("%v, error %v", w, err)
+	}
+	all := base
+	all.Requests, all.SharedPrefix = 2, 1
+	if w, err := all.Workload(); err != nil || !reflect.DeepEqual(w.Requests[1].Spans, []Span{{0, 10}}) {
+		t.Errorf("%v, error %v", w, err)
+	}
+}
+
+func TestGeneratorRefuses(t *testing.T) {
+	good := Generator{Rate: 1, InputTokens: 1, OutputTokens: 1, Requests: 1}
+	for name, spoil := range map[string]func(*Generator){
+		"no rate":        func(g *Generator) { g.Rate = 0 },
+		"no number":      func(g *Generator) { g.Rate = math.NaN() },
+		"no prompt":      func(g *Generator) { g.InputTokens = 0 },
+		"no answer":      func(g *Generator) { g.OutputTokens = 0 },
+		"share above 1":  func(g *Generator) { g.SharedPrefix = 1.1 },
+		"no share":       func(g *Generator) { g.SharedPrefix = math.NaN() },
+		"no end":         func(g *Generator) { g.Requests = 0 },
+		"too many":       func(g *Generator) { g.Rate, g.Requests, g.Duration = 1e9, 0, time.Hour },
+		"nobody in time": func(g *Generator) { g.Rate, g.Requests, g.Duration = 1e-9, 0, time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := good
+			spoil(&g)
+			if _, err := g.Workload(); err == nil {
+				t.Errorf("%+v was taken", g)
+			}
+		})
+	}
+	if _, err := good.Workload(); err != nil {
+		t.Error(err)
+	}
+}

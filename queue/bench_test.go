@@ -1,0 +1,69 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// benchPlace is a booking without an allocation of its own.
+type benchPlace struct {
+	free *atomic.Int64
+	q    *Queue
+}
+
+func (p *benchPlace) Release() {
+	p.free.Add(1)
+	p.q.Wake()
+}
+
+// BenchmarkAdmit is an admission and its release: alone, and by 5,008 callers for eight places, so that each
+// release grants the next of 5,000 that wait. Booking is an atomic counter.
+func BenchmarkAdmit(b *testing.B) {
+	for _, waiters := range []int{0, 5000} {
+		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
+			cfg := DefaultConfig()
+			cfg.Limit, cfg.Timeout = 10_000, time.Hour
+			q, err := New(cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			places := min(8, waiters) + 1 - min(1, waiters)
+			var free atomic.Int64
+			free.Store(int64(places))
+			held := &benchPlace{&free, q}
+			reserve := func(time.Time) (Held, error) {
+				if free.Load() <= 0 {
+					return nil, ErrWait
+				}
+				free.Add(-1)
+				return held, nil
+			}
+			var turns atomic.Int64
+			work := func() {
+				for turns.Add(1) <= int64(b.N) {
+					held, err := q.Admit(context.Background(), Item{ISL: 1024, Uncached: 512, Bytes: 4096}, reserve)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					held.Release()
+				}
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			if waiters == 0 {
+				work()
+				return
+			}
+			var all sync.WaitGroup
+			for range waiters + places {
+				all.Go(work)
+			}
+			all.Wait()
+		})
+	}
+}

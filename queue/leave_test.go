@@ -1,0 +1,122 @@
+package queue
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAGrantAfterTheCallerLeft has another goroutine ask for a caller that leaves meanwhile: what was booked is
+// released once, and the room goes to the next.
+func TestAGrantAfterTheCallerLeft(t *testing.T) {
+	for name, goes := range map[string]func(q *Queue, cancel context.CancelCauseFunc){
+		"it leaves":           func(_ *Queue, cancel context.CancelCauseFunc) { cancel(errBored) },
+		"it expires":          func(*Queue, context.CancelCauseFunc) { time.Sleep(time.Minute) },
+		"the queue is closed": func(q *Queue, _ context.CancelCauseFunc) { q.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, 0, DefaultConfig())
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				answer := make(chan struct{})
+				turns := 0
+				gone := r.admitWith(ctx, Item{}, func(now time.Time) (Held, error) {
+					if turns++; turns > 1 {
+						<-answer
+					}
+					return r.reserve(now)
+				})
+				r.free.Store(1)
+				go r.q.Wake() // asks, and hangs in the asking
+				synctest.Wait()
+				goes(r.q, cancel)
+				if got := <-gone; got.err == nil || got.held != nil {
+					t.Errorf("got %+v", got)
+				}
+				if s := r.q.Stats(); s.Waiting != 0 {
+					t.Errorf("%d wait after it went", s.Waiting)
+				}
+				behind := r.admit(t.Context(), Item{}) // while the question is open
+				close(answer)
+				if got := <-behind; got.err == nil {
+					got.held.Release()
+				}
+				synctest.Wait()
+				r.quiet(1)
+			})
+		})
+	}
+}
+
+// TestGrantedAsItLeft settles the race between the two in the way that is hardest to meet: the caller has decided
+// to leave, and the grant comes before it could say so.
+func TestGrantedAsItLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		got := r.admit(ctx, Item{})
+		behind := r.admit(t.Context(), Item{})
+
+		r.q.mu.Lock()
+		cancel(errBored)
+		w := r.q.core.Head().Value.(*waiter)
+		w.held = &place{room: r}
+		r.q.core.Settle(&w.ticket, nil, time.Now())
+		r.q.mu.Unlock()
+
+		if got := <-got; got.err != errBored || got.held != nil {
+			t.Errorf("got %+v, want the context's cause", got)
+		}
+		(<-behind).release(t) // it got the place that the other let go
+		r.quiet(1)
+	})
+}
+
+// TestNobodyLeavesWithTheDrainInHand: a caller that has decided to leave is told to go on with the drain.
+func TestNobodyLeavesWithTheDrainInHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		leaves := r.admit(ctx, Item{})
+		behind := r.admit(t.Context(), Item{})
+
+		r.q.mu.Lock()
+		cancel(errBored)
+		w := r.q.core.Head().Value.(*waiter)
+		r.q.draining, w.drive = true, true
+		w.rouse()
+		r.free.Store(1)
+		r.q.mu.Unlock()
+
+		if got := <-leaves; got.err != errBored {
+			t.Errorf("got %+v, want the context's cause", got)
+		}
+		(<-behind).release(t)
+		r.quiet(1)
+	})
+}
+
+// TestAChangeWhileAsking: room that comes between the look and the answer is not lost.
+func TestAChangeWhileAsking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		looked, answer := make(chan struct{}), make(chan struct{})
+		turns := 0
+		got := r.admitWith(t.Context(), Item{}, func(now time.Time) (Held, error) {
+			if turns++; turns == 1 {
+				close(looked)
+				<-answer
+				return nil, ErrWait // as it was when it looked
+			}
+			return r.reserve(now)
+		})
+		<-looked
+		r.free.Store(1)
+		r.q.Wake()
+		close(answer)
+		(<-got).release(t)
+		r.quiet(1)
+	})
+}

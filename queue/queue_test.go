@@ -1,0 +1,376 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// room is what requests book: so many places. It checks what a reserve func may rely on.
+type room struct {
+	t    testing.TB
+	q    *Queue
+	free atomic.Int64
+	busy atomic.Bool // reserve runs
+}
+
+// place is a booking.
+type place struct {
+	room     *room
+	released atomic.Bool
+}
+
+func newRoom(t testing.TB, places int, cfg Config) *room {
+	q, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &room{t: t, q: q}
+	r.free.Store(int64(places))
+	return r
+}
+
+func (r *room) reserve(time.Time) (Held, error) {
+	if !r.busy.CompareAndSwap(false, true) {
+		r.t.Error("two reserve funcs run at once")
+	}
+	defer r.busy.Store(false)
+	if r.free.Load() <= 0 {
+		return nil, fmt.Errorf("no place: %w", ErrWait)
+	}
+	r.free.Add(-1)
+	return &place{room: r}, nil
+}
+
+func (p *place) Release() {
+	if p.released.Swap(true) {
+		p.room.t.Error("a place was released twice")
+	}
+	p.room.free.Add(1)
+	p.room.q.Wake()
+}
+
+// admit has a goroutine wait for a place, and returns what comes of it.
+func (r *room) admit(ctx context.Context, it Item) <-chan result {
+	return r.admitWith(ctx, it, r.reserve)
+}
+
+func (r *room) admitWith(ctx context.Context, it Item, reserve func(time.Time) (Held, error)) <-chan result {
+	c := make(chan result, 1)
+	go func() {
+		held, err := r.q.Admit(ctx, it, reserve)
+		c <- result{held, err}
+	}()
+	synctest.Wait()
+	return c
+}
+
+type result struct {
+	held Held
+	err  error
+}
+
+// release gives back what was granted.
+func (got result) release(t *testing.T) {
+	t.Helper()
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	got.held.Release()
+}
+
+// quiet checks that nothing is left behind in a queue that nobody uses.
+func (r *room) quiet(places int) {
+	r.t.Helper()
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	if r.q.draining || r.q.core.draining || r.q.pending.Load() != 0 || r.q.core.Len() != 0 || r.q.core.kept != 0 || r.q.core.keptBytes != 0 {
+		r.t.Errorf("left behind: draining %t, %d pending, %d waiting", r.q.draining, r.q.pending.Load(), r.q.core.Len())
+	}
+	if free := r.free.Load(); free != int64(places) {
+		r.t.Errorf("%d of %d places are free", free, places)
+	}
+}
+
+func TestAdmitAtOnce(t *testing.T) {
+	r := newRoom(t, 1, DefaultConfig())
+	var waits []time.Duration
+	r.q.OnWait(func(d time.Duration) { waits = append(waits, d) })
+	before := runtime.NumGoroutine()
+	held, err := r.q.Admit(t.Context(), Item{}, r.reserve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines, %d before", n, before)
+	}
+	held.Release()
+	if len(waits) != 1 || waits[0] < 0 || waits[0] > time.Second {
+		t.Errorf("waits %v", waits)
+	}
+	if s := r.q.Stats(); s.GrantedTotal != 1 || s.Waiting != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	r.quiet(1)
+}
+
+func TestAdmitWaitsForARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 1, DefaultConfig())
+		var waits []time.Duration
+		r.q.OnWait(func(d time.Duration) { waits = append(waits, d) })
+		first := <-r.admit(t.Context(), Item{})
+		second := r.admit(t.Context(), Item{ISL: 7, Uncached: 5, Bytes: 3})
+		if s := r.q.Stats(); s.Waiting != 1 || s.WaitingTokens != 7 || s.WaitingUncachedTokens != 5 || s.WaitingBytes != 3 {
+			t.Errorf("stats %+v", s)
+		}
+		time.Sleep(3 * time.Second)
+		first.release(t)
+		(<-second).release(t)
+		if want := []time.Duration{0, 3 * time.Second}; !slices.Equal(waits, want) {
+			t.Errorf("waits %v, want %v", waits, want)
+		}
+		r.quiet(1)
+	})
+}
+
+func TestAdmitInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 1, DefaultConfig())
+		first := <-r.admit(t.Context(), Item{})
+		var order []string
+		var all sync.WaitGroup
+		for _, it := range []Item{{ID: "a"}, {ID: "b", Priority: 1}, {ID: "c", Strict: 1}, {ID: "d", Retry: true}} {
+			all.Go(func() {
+				held, err := r.q.Admit(t.Context(), it, r.reserve)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, it.ID) // only who holds the one place writes
+				held.Release()
+			})
+			synctest.Wait()
+		}
+		first.release(t)
+		all.Wait()
+		if want := []string{"d", "c", "b", "a"}; !slices.Equal(order, want) {
+			t.Errorf("granted %v, want %v", order, want)
+		}
+		r.quiet(1)
+	})
+}
+
+var errBored = errors.New("bored")
+
+func TestWhoLeavesIsOutAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Limit = 1
+		r := newRoom(t, 0, cfg)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		left := r.admit(ctx, Item{})
+		full := <-r.admit(t.Context(), Item{})
+		if fullErr, ok := errors.AsType[*FullError](full.err); !ok || fullErr.Limit != "queue-limit" || fullErr.RetryAfter < time.Second {
+			t.Errorf("the second of one got %v", full.err)
+		}
+		cancel(errBored)
+		if got := <-left; got.err != errBored || got.held != nil {
+			t.Errorf("got %+v, want the context's cause", got)
+		}
+		if s := r.q.Stats(); s.Waiting != 0 || s.CancelledTotal != 1 || s.RefusedTotal != 1 {
+			t.Errorf("stats after it left: %+v", s)
+		}
+		if got := <-r.admit(ctx, Item{}); got.err != errBored {
+			t.Errorf("one that had left before it came got %v", got.err)
+		}
+		next := r.admit(t.Context(), Item{})
+		r.free.Store(1)
+		r.q.Wake()
+		(<-next).release(t)
+		r.quiet(1)
+	})
+}
+
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		came := time.Now()
+		for _, it := range []Item{{}, {Retry: true}} {
+			got := <-r.admit(t.Context(), it)
+			if !errors.Is(got.err, ErrExpired) || got.held != nil {
+				t.Errorf("got %+v", got)
+			}
+			if waited := time.Since(came); waited != time.Minute {
+				t.Errorf("it waited for %v", waited)
+			}
+			came = time.Now()
+		}
+		if s := r.q.Stats(); s.ExpiredTotal != 2 || s.CancelledTotal != 0 {
+			t.Errorf("stats %+v", s)
+		}
+		r.quiet(0)
+	})
+}
+
+// TestTheNextIsAskedWhenTheFirstGoes: the first needs more room than there is, the one behind it does not.
+func TestTheNextIsAskedWhenTheFirstGoes(t *testing.T) {
+	for name, goes := range map[string]func(cancel context.CancelFunc){
+		"it leaves":  func(cancel context.CancelFunc) { cancel() },
+		"it expires": func(context.CancelFunc) { time.Sleep(time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRoom(t, 1, DefaultConfig())
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				big := r.admitWith(ctx, Item{}, func(time.Time) (Held, error) { return nil, ErrWait })
+				time.Sleep(time.Second)
+				small := r.admit(t.Context(), Item{})
+				if s := r.q.Stats(); s.Waiting != 2 {
+					t.Errorf("%d wait, want both: nobody overtakes", s.Waiting)
+				}
+				goes(cancel)
+				if got := <-big; got.err == nil {
+					t.Error("big was granted")
+				}
+				synctest.Wait()
+				(<-small).release(t)
+				r.quiet(1)
+			})
+		})
+	}
+}
+
+func TestAnErrorEndsTheRequestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		turns := 0
+		bad := r.admitWith(t.Context(), Item{}, func(time.Time) (Held, error) {
+			if turns++; turns == 1 {
+				return nil, ErrWait
+			}
+			return &place{room: r}, errNoFit // whatever comes beside an error is no booking
+		})
+		good := r.admit(t.Context(), Item{})
+		r.free.Store(1)
+		r.q.Wake()
+		if got := <-bad; got.err != errNoFit || got.held != nil {
+			t.Errorf("got %+v", got)
+		}
+		(<-good).release(t)
+		r.quiet(1)
+	})
+}
+
+// TestNobodyDrainsForLong: Wake asks maxTurns tickets and leaves the next to its own caller. The question after
+// those does not return until Wake has: a deadlock, if Wake asked it.
+func TestNobodyDrainsForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		const callers = 5 * maxTurns
+		woken := make(chan struct{})
+		asked := 0 // by one at a time
+		var all sync.WaitGroup
+		for range callers {
+			all.Go(func() {
+				_, err := r.q.Admit(t.Context(), Item{}, func(now time.Time) (Held, error) {
+					if r.free.Load() > 0 {
+						if asked++; asked > maxTurns {
+							<-woken
+						}
+					}
+					return r.reserve(now)
+				})
+				if err != nil { // else it keeps its place for good
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		r.free.Store(callers)
+		r.q.Wake()
+		close(woken)
+		all.Wait()
+		r.quiet(0)
+	})
+}
+
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		waiting := r.admit(t.Context(), Item{})
+		r.q.Close()
+		r.q.Close()
+		r.free.Store(1)
+		for _, c := range []<-chan result{waiting, r.admit(t.Context(), Item{}), r.admit(t.Context(), Item{Retry: true})} {
+			if got := <-c; !errors.Is(got.err, ErrClosed) {
+				t.Errorf("got %+v", got)
+			}
+		}
+		r.quiet(1)
+	})
+}
+
+func TestAPanicIsItsOwnersAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		turns := 0
+		raised := make(chan any, 1)
+		go func() {
+			defer func() { raised <- recover() }()
+			_, _ = r.q.Admit(t.Context(), Item{}, func(time.Time) (Held, error) {
+				if turns++; turns == 1 {
+					return nil, ErrWait
+				}
+				panic("oops")
+			})
+		}()
+		synctest.Wait()
+		behind := r.admit(t.Context(), Item{})
+		r.free.Store(1)
+		r.q.Wake() // asks the panicking one, in this goroutine
+		thrown, ok := (<-raised).(*PanicError)
+		if !ok || thrown.Value != "oops" || len(thrown.Stack) == 0 || thrown.Error() == "" {
+			t.Errorf("its owner saw %v", thrown)
+		}
+		(<-behind).release(t)
+		r.quiet(1)
+	})
+}
+
+// TestReserveMayLookAtTheQueue would hang if reserve were called under the lock.
+func TestReserveMayLookAtTheQueue(t *testing.T) {
+	r := newRoom(t, 1, DefaultConfig())
+	held, err := r.q.Admit(t.Context(), Item{}, func(now time.Time) (Held, error) {
+		if s := r.q.Stats(); s.Waiting != 1 {
+			t.Errorf("stats %+v", s)
+		}
+		return r.reserve(now)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Release()
+	r.quiet(1)
+}
+
+func TestWakeOfAnIdleQueueIsFree(t *testing.T) {
+	r := newRoom(t, 1, DefaultConfig())
+	r.q.mu.Lock() // Wake would hang on it
+	defer r.q.mu.Unlock()
+	if n := testing.AllocsPerRun(100, r.q.Wake); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

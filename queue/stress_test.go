@@ -1,0 +1,79 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestManyCallers has callers come, wait, leave and release all at once: every place is there in the end, nobody
+// hangs, and nothing is booked twice. Real time, so that nothing waits for anything but the queue.
+func TestManyCallers(t *testing.T) {
+	const callers, rounds, places = 100, 60, 3
+	cfg := DefaultConfig()
+	cfg.Limit = 60
+	r := newRoom(t, places, cfg)
+	var granted, refused, left atomic.Int64
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(11, uint64(caller)))
+			for range rounds {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				leave := rng.IntN(3) == 0
+				if leave {
+					time.AfterFunc(time.Duration(rng.IntN(300))*time.Microsecond, func() { cancel(errBored) })
+				}
+				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0}, r.reserve)
+				switch {
+				case err == nil:
+					granted.Add(1)
+					runtime.Gosched()
+					held.Release()
+				case errors.Is(err, ErrFull):
+					refused.Add(1)
+				case errors.Is(err, errBored) && leave:
+					left.Add(1)
+				default:
+					t.Error(err)
+				}
+				cancel(nil)
+			}
+		})
+	}
+	all.Wait()
+	if total := granted.Load() + refused.Load() + left.Load(); total != callers*rounds || granted.Load() == 0 {
+		t.Errorf("%d granted, %d refused, %d left", granted.Load(), refused.Load(), left.Load())
+	}
+	r.quiet(places)
+}
+
+// TestNoWakeIsLost has every caller come back until it has been served often enough, with one place and nobody
+// who leaves: one release that nobody acts on, and all hang.
+func TestNoWakeIsLost(t *testing.T) {
+	const callers, rounds = 2 * maxTurns, 300
+	r := newRoom(t, 1, DefaultConfig())
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range rounds {
+				held, err := r.q.Admit(context.Background(), Item{}, r.reserve)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				held.Release()
+			}
+		})
+	}
+	all.Wait()
+	if s := r.q.Stats(); s.GrantedTotal != callers*rounds {
+		t.Errorf("stats %+v", s)
+	}
+	r.quiet(1)
+}

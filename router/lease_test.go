@@ -1,0 +1,81 @@
+package router
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// TestBookings checks what each role books, for a prompt of 100 tokens of which
+// two blocks are cached.
+func TestBookings(t *testing.T) {
+	for _, c := range []struct {
+		role                      pools.Role
+		granted, prefilled, grown WorkerLoad
+		overlap, tokens           int
+	}{
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, WorkerLoad{"a", 0, 0, 1, 2}, 2, 68},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2}, WorkerLoad{"a", 7, 0, 1, 2}, WorkerLoad{"a", 10, 0, 1, 2}, 2, 68},
+	} {
+		t.Run(string(c.role), func(t *testing.T) {
+			idx := index.New(index.Config{})
+			prompt := chain(1, 6)
+			idx.Store(idx.Owner("a", 0), index.Device, prompt[:2])
+			r := newRouter(t, DefaultConfig().For(c.role), idx)
+			p := poolOf(c.role, worker("a", 0, 0, 0))
+			l, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Overlap != c.overlap || l.PrefillTokens != c.tokens || l.BacklogTokens != c.tokens {
+				t.Errorf("lease: overlap %d, %d tokens, backlog %d", l.Overlap, l.PrefillTokens, l.BacklogTokens)
+			}
+			check := func(when string, want WorkerLoad) {
+				t.Helper()
+				if got := r.Loads(p)[0]; got != want {
+					t.Errorf("%s: %+v, want %+v", when, got, want)
+				}
+			}
+			check("granted", c.granted)
+			l.PrefillDone(noon)
+			l.PrefillDone(noon)
+			check("prefilled", c.prefilled)
+			l.Grow(3, noon)
+			l.Grow(-1, noon)
+			check("grown", c.grown)
+			l.Release(noon)
+			l.Release(noon)
+			check("released", WorkerLoad{Worker: "a", CachedBlocks: 2})
+
+			next, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Release(noon)
+			l.PrefillDone(noon)
+			l.Grow(5, noon)
+			check("the next lease of the same name", c.granted)
+			next.Release(noon)
+			if r.Open() != 0 {
+				t.Errorf("%d bookings are left", r.Open())
+			}
+		})
+	}
+}
+
+func TestReserveTwiceIsRefused(t *testing.T) {
+	r := newRouter(t, DefaultConfig(), nil)
+	p := poolOf(pools.Both, fleet("w", 2)...)
+	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reserve(p, Request{ID: "r", ISL: 16}, noon); !errors.Is(err, ErrBooked) {
+		t.Errorf("the same attempt again: %v", err)
+	}
+	if _, err := r.Reserve(p, Request{ID: "r", Attempt: 1, ISL: 16}, noon); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+}

@@ -1,0 +1,135 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// TestPair reserves a pair from pools in various states: both legs are booked,
+// or neither.
+func TestPair(t *testing.T) {
+	down := pools.Member{Worker: worker("p", 0, 0, 0), Status: pools.Draining}
+	for _, c := range []struct {
+		name             string
+		prefills         []pools.Member
+		decodes          []pools.Member
+		busyP, busyD     int // tokens of a prompt booked there before
+		isl              int
+		want             error
+		prefill, decoder string
+	}{
+		{"both free", members(worker("p", 0, 0, 10)), members(worker("d", 99, 0, 0)), 0, 0, 160, nil, "p", "d"},
+		{"prefill busy", members(worker("p", 0, 0, 10)), members(worker("d", 99, 0, 0)), 50, 0, 160, ErrBusy, "", ""},
+		{"no room", members(worker("p", 0, 0, 10)), members(worker("d", 20, 0, 0)), 0, 160, 160, ErrNoRoom, "", ""},
+		{"prefill gone", []pools.Member{down}, members(worker("d", 99, 0, 0)), 0, 0, 160, ErrNoPrefill, "", ""},
+		{"prefill gone and no room", []pools.Member{down}, members(worker("d", 20, 0, 0)), 0, 160, 160, ErrNoPrefill, "", ""},
+		{"decode gone", members(worker("p", 0, 0, 10)), nil, 0, 0, 160, ErrNoWorkers, "", ""},
+		{"decode gone while prefill is busy", members(worker("p", 0, 0, 10)), nil, 50, 0, 160, ErrNoWorkers, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+			decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+			pairer, err := NewPairer("sequential", prefill, decode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: c.prefills}
+			dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: c.decodes}
+			before := 0
+			if c.busyP > 0 {
+				if _, err := prefill.Reserve(pp, Request{ID: "before", ISL: c.busyP}, noon); err != nil {
+					t.Fatal(err)
+				}
+				before++
+			}
+			if c.busyD > 0 {
+				if _, err := decode.Reserve(dp, Request{ID: "before", ISL: c.busyD}, noon); err != nil {
+					t.Fatal(err)
+				}
+				before++
+			}
+			p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: c.isl}, noon)
+			if !errors.Is(err, c.want) {
+				t.Fatalf("%v, want %v", err, c.want)
+			}
+			open := prefill.Open() + decode.Open() - before
+			if err != nil {
+				if p != nil || d != nil || open != 0 {
+					t.Errorf("refused, yet leases %v and %v, %d bookings", p, d, open)
+				}
+				return
+			}
+			if p.Worker.ID != c.prefill || d.Worker.ID != c.decoder || open != 2 {
+				t.Errorf("leases on %s and %s, %d bookings", p.Worker.ID, d.Worker.ID, open)
+			}
+		})
+	}
+}
+
+func members(ws ...*pools.Worker) []pools.Member { return poolOf("", ws...).Members }
+
+// TestPairTooBig: what fits no decode worker is refused at once, also while
+// there is no prefill worker.
+func TestPairTooBig(t *testing.T) {
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	pairer, _ := NewPairer("sequential", prefill, decode)
+	_, _, err := ReservePair(prefill, decode, pairer, poolOf(pools.Prefill), poolOf(pools.Decode, worker("d", 10, 0, 0)),
+		Request{ID: "r", ISL: 1600}, noon)
+	var big *TooBigError
+	if !errors.As(err, &big) || big.NeedBlocks != 101 || big.LargestBlocks != 10 {
+		t.Errorf("%v, want 101 blocks needed of 10", err)
+	}
+	var in *PoolError
+	if !errors.As(err, &in) || in.Role != pools.Decode {
+		t.Errorf("%v does not name the decode pool", err)
+	}
+}
+
+// TestPairUnwinds: the decode leg is booked already, so prefill's must not stay.
+func TestPairUnwinds(t *testing.T) {
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	pairer, _ := NewPairer("sequential", prefill, decode)
+	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 2)...)
+	if _, err := decode.Reserve(dp, Request{ID: "r", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: 16}, noon)
+	if !errors.Is(err, ErrBooked) || prefill.Open() != 0 {
+		t.Errorf("%v, %d prefill bookings left", err, prefill.Open())
+	}
+	if _, _, err := ReservePair(prefill, prefill, pairer, pp, pp, Request{ID: "s"}, noon); err == nil {
+		t.Error("one router for both legs passes")
+	}
+}
+
+// TestPairTurns: under round-robin both pools keep their own turn.
+func TestPairTurns(t *testing.T) {
+	pcfg, dcfg := DefaultConfig().For(pools.Prefill), DefaultConfig().For(pools.Decode)
+	pcfg.Mode, dcfg.Mode = "round_robin", "round-robin"
+	prefill, decode := newRouter(t, pcfg, nil), newRouter(t, dcfg, nil)
+	pairer, err := NewPairer("sequential", prefill, decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 3)...)
+	if _, err := prefill.Reserve(pp, Request{ID: "alone", ISL: 16}, noon); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range 4 {
+		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p.Worker.ID+d.Worker.ID)
+	}
+	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
+		t.Errorf("pairs %v, want %s", got, want)
+	}
+}
