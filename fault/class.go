@@ -1,7 +1,10 @@
 // Package fault names what went wrong. Classify turns a raw failure of one
 // call to a worker into a Class, once; the HTTP status, the metric label, the
-// retry and later the breaker all follow from that name. Everything here is
-// pure.
+// retry and the breaker all follow from that name.
+//
+// Breakers keep calls from a worker that fails, Budget keeps retries from
+// multiplying an outage, and Inject makes calls go wrong on purpose, by the
+// faults of fault_NAME.go and a Scenario that chooses among them.
 package fault
 
 import "net/http"

@@ -44,6 +44,7 @@ var (
 //	ErrGarbled                  any          Garbled
 //	ErrTruncated                any          Truncated
 //	ErrEngine                   any          EngineError
+//	ErrCircuitOpen              any          Refused
 //	*upstream.Error at dial     any          Refused
 //	anything else               any          Reset
 func Classify(err error, status int) Class {
@@ -63,7 +64,7 @@ func Classify(err error, status int) Class {
 		return Truncated
 	case errors.Is(err, ErrEngine):
 		return EngineError
-	case errors.As(err, &up) && up.Op == upstream.OpDial:
+	case errors.Is(err, ErrCircuitOpen), errors.As(err, &up) && up.Op == upstream.OpDial:
 		return Refused
 	default:
 		return Reset

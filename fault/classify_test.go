@@ -31,6 +31,7 @@ func TestClassify(t *testing.T) {
 		{"engine broke", nil, 500, EngineError},
 		{"a redirect is no answer", nil, 302, EngineError},
 		{"nothing listens", dial, 0, Refused},
+		{"breaker is open", ErrCircuitOpen, 0, Refused},
 		{"died before the head", head, 0, Reset},
 		{"died in the body", body, 200, Reset},
 		{"broke off inside an event", io.ErrUnexpectedEOF, 200, Reset},

@@ -52,13 +52,16 @@ func ParseScenario(file string, data []byte) (*Scenario, error) {
 	s := &Scenario{}
 	top := p.document(data)
 	if top != nil {
-		p.mapping(top, "", map[string]setter{
+		given := p.mapping(top, "", map[string]setter{
 			"seed": p.value(func(text string) (err error) {
 				s.Seed, err = strconv.ParseUint(text, 10, 64)
 				return orElse(err, "is no whole number from 0 to 2^64-1")
 			}),
 			"rules": func(n *yaml.Node, field string) { s.Rules = p.rules(n, field) },
 		})
+		if given["rules"] == 0 && len(p.problems) == 0 {
+			p.refuse(top.Line, "", "has no rules")
+		}
 	}
 	if len(p.problems) > 0 {
 		return nil, errors.Join(p.problems...)
@@ -100,9 +103,6 @@ func (p *scenarioParser) document(data []byte) *yaml.Node {
 		return nil
 	}
 	if top := doc.Content[0]; top.Kind == yaml.MappingNode {
-		if !slices.ContainsFunc(top.Content, func(n *yaml.Node) bool { return n.Value == "rules" }) {
-			p.refuse(top.Line, "", "has no rules")
-		}
 		return top
 	}
 	p.refuse(doc.Content[0].Line, "", "is %s, not a mapping with seed and rules", kindOf(doc.Content[0]))

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -54,6 +55,7 @@ type request struct {
 	prefilled   time.Duration
 	decodeStart time.Time
 	outcome     string
+	last        *fault.Error              // why the latest round ended
 	why         struct{ p, d router.Why } // how each leg's worker was chosen, for the record
 }
 
@@ -103,10 +105,12 @@ func (r *request) take(g *grant, wake func()) {
 		r.d = g.d
 		r.first.d = g.d.Worker.ID
 		r.dMark = r.held.hold(func() { g.d.Release(time.Now()); wake() })
-		r.overlap = g.d.Overlap
 		r.why.d = g.d.Why
 	}
 	r.reason = g.reason
+	if g.p == nil && r.kv == nil && g.d != nil {
+		r.overlap = g.d.Overlap // decode computes the prompt itself
+	}
 	if g.p != nil {
 		r.p = g.p
 		r.first.p = g.p.Worker.ID
@@ -160,6 +164,7 @@ func (r *request) kvTaken() { r.taken = true }
 
 // prepare arranges what the next round keeps.
 func (r *request) prepare(action Action, failed *fault.Error) {
+	r.last = failed
 	if !slices.Contains(r.tried, failed.Worker) {
 		r.tried = append(r.tried, failed.Worker)
 	}
@@ -266,6 +271,9 @@ func (r *request) refuse(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	told := refusal(err)
+	if r.last != nil && errors.Is(err, errNoDecode) {
+		told = answerTo(r.last) // everybody was tried: what the last one did says more
+	}
 	r.outcome = told.Code
 	return told
 }

@@ -96,7 +96,6 @@ func work(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
-	log = log.With("worker", s.ID)
 	links, unlink, err := stack.Connect(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, log, nats.Name("tandem worker "+s.ID))
 	if err != nil {
 		return err
@@ -107,7 +106,7 @@ func work(ctx context.Context, args []string, p process) error {
 		return usageError{err}
 	}
 	record := w.Record()
-	log.Info("worker up", "role", record.Role, "address", record.Address, "transfer", record.Transfer)
+	log.Info("worker up", "worker", record.ID, "role", record.Role, "address", record.Address, "transfer", record.Transfer)
 	if !s.ExitWithStdin {
 		return w.Run(ctx)
 	}

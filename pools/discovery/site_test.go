@@ -158,6 +158,12 @@ func (r *recorder) told() (removed []string, resyncs int) {
 	return slices.Clone(r.removed), r.resyncs
 }
 
+func (r *recorder) lastGrace() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.grace
+}
+
 // site is a test's etcd, behind a gate, and what runs against it.
 type site struct {
 	t    *testing.T
@@ -244,7 +250,9 @@ func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
 	return r
 }
 
-func (s *site) register(w pools.Worker) (r *Registrar, stop func()) { return s.registerFor(w, time.Second) }
+func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
+	return s.registerFor(w, time.Second)
+}
 
 func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, stop func()) {
 	s.t.Helper()

@@ -41,3 +41,13 @@ func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) 
 	}
 	return links, unlink, nil
 }
+
+// folder ends a prefix of keys in a slash, so that /tandem/workers does not
+// take in what lies under /tandem/workers-of-others. Empty stays empty, which
+// is discovery's default.
+func folder(prefix string) string {
+	if prefix == "" || strings.HasSuffix(prefix, "/") {
+		return prefix
+	}
+	return prefix + "/"
+}

@@ -118,7 +118,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 	}
 	if links.Etcd != nil {
-		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster, discovery.WatcherConfig{Prefix: cfg.Prefix, Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
+		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster, discovery.WatcherConfig{Prefix: folder(cfg.Prefix), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
 		if err != nil {
 			return nil, err
 		}

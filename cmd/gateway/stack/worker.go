@@ -109,7 +109,7 @@ func (w *Worker) build() error {
 		return err
 	}
 	if w.links.Etcd != nil {
-		reg := discovery.RegistrarConfig{Prefix: w.cfg.Prefix, TTL: w.cfg.LeaseTTL}
+		reg := discovery.RegistrarConfig{Prefix: folder(w.cfg.Prefix), TTL: w.cfg.LeaseTTL}
 		if w.registrar, err = discovery.NewRegistrar(w.links.Etcd, w.record, reg, w.log); err != nil {
 			return err
 		}
