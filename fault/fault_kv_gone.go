@@ -26,7 +26,7 @@ type kvGone struct{}
 const kvGoneError = `{"error":{"message":"KV load failure","type":"InternalServerError","param":null,"code":500}}`
 
 func (kvGone) Call(ctx context.Context, leg upstream.Leg, next upstream.Transport, rng *rand.Rand) (upstream.Stream, error) {
-	if !bytes.Contains(leg.Body, []byte(`"kv_transfer_params"`)) {
+	if !bytes.Contains(leg.Body, []byte(`"kv_transfer_params":`)) {
 		return next.Call(ctx, leg)
 	}
 	if leg.Stream && pick(rng, true, false) {

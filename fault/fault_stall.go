@@ -30,17 +30,15 @@ func (f stall) Call(ctx context.Context, leg upstream.Leg, next upstream.Transpo
 		return nil, err
 	}
 	ctx, wake := context.WithCancelCause(ctx)
-	silent := true
-	after := func(p []byte) (int, error) {
-		if silent {
-			if err := f.wait(ctx); err != nil {
-				return 0, broken(leg, upstream.OpBody, err)
-			}
-			silent = false
+	silent := &stalled{cut: cut{Stream: s, meter: newMeter(s, f.after)}, wake: wake}
+	silent.after = func(p []byte) (int, error) {
+		if err := f.wait(ctx); err != nil {
+			return 0, broken(leg, upstream.OpBody, err)
 		}
-		return s.Read(p)
+		silent.after = silent.resume
+		return silent.resume(p)
 	}
-	return &stalled{cut: cut{Stream: s, meter: newMeter(s, f.after), after: after}, wake: wake}, nil
+	return silent, nil
 }
 
 // wait is silent for as long as the fault lasts, or gives the cause of ctx's

@@ -59,6 +59,7 @@ type cut struct {
 	upstream.Stream
 	meter
 	after func(p []byte) (int, error)
+	rest  []byte // came with the last read before the cut, and lies past it
 }
 
 // Read passes the answer on up to the cut. An answer that ends before it ends
@@ -72,7 +73,18 @@ func (c *cut) Read(p []byte) (int, error) {
 	if c.left > 0 {
 		return k, err
 	}
+	c.rest = append(c.rest, p[k:n]...)
 	return k, nil // what follows is the next read's to say
+}
+
+// resume reads on past the cut.
+func (c *cut) resume(p []byte) (int, error) {
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		c.rest = c.rest[n:]
+		return n, nil
+	}
+	return c.Stream.Read(p)
 }
 
 // canned is an answer that no worker gave.

@@ -19,6 +19,9 @@ type Config struct {
 	// Temperature of mode kv, ≥ 0. 0 takes the lowest cost; a higher one spreads
 	// requests over workers of higher cost as well.
 	Temperature float64
+	// GPUWeight is how many requests a worker on a GPU takes for each that one on
+	// a CPU takes, in mode device-aware-weighted; above 0.
+	GPUWeight float64
 	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those
 	// of other requests.
 	TrackPrefillTokens bool
@@ -45,6 +48,7 @@ func DefaultConfig() Config {
 	return Config{
 		Mode:                    "kv",
 		OverlapWeight:           1,
+		GPUWeight:               8,
 		TrackPrefillTokens:      true,
 		TrackActiveBlocks:       true,
 		QueueThreshold:          4,
@@ -90,6 +94,9 @@ func (c Config) Validate() error {
 	}
 	if math.IsNaN(c.QueueThreshold) || math.IsInf(c.QueueThreshold, 0) {
 		return fmt.Errorf("router-queue-threshold: %v is not a number", c.QueueThreshold)
+	}
+	if !(c.GPUWeight > 0) || math.IsInf(c.GPUWeight, 0) {
+		return fmt.Errorf("encoder-cuda-to-cpu-ratio: %v is not a number above 0", c.GPUWeight)
 	}
 	if c.DefaultMaxBatchedTokens < 1 {
 		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)

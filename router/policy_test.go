@@ -170,7 +170,7 @@ func TestTiesAreUniform(t *testing.T) {
 			ws[i].Load = load.Account{ActiveBlocks: 51, Requests: 6}
 		}
 	}
-	for _, mode := range []string{"kv", "least-loaded"} {
+	for _, mode := range []string{"kv", "least-loaded", "device-aware-weighted"} {
 		cfg := DefaultConfig()
 		cfg.Mode = mode
 		policy, err := newPolicy(cfg)
@@ -184,6 +184,55 @@ func TestTiesAreUniform(t *testing.T) {
 		cheap := []int{counts[0], counts[2], counts[3], counts[5], counts[6]}
 		if x := chiSquare(cheap, []float64{.2, .2, .2, .2, .2}); x > 18.47 {
 			t.Errorf("%s: ties are not broken evenly: %v, chi-square %.1f", mode, cheap, x)
+		}
+	}
+}
+
+// TestPowerOfTwo: of 8 equally likely pairs' lower ends, the most loaded of all
+// is never picked, and the least loaded whenever it is drawn: in 2 of n draws.
+func TestPowerOfTwo(t *testing.T) {
+	ws := crowd(8, 1)
+	for i := range ws {
+		ws[i].Load = load.Account{Requests: i}
+	}
+	cfg := DefaultConfig()
+	cfg.Mode = "power_of_two"
+	policy, err := newPolicy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := spread(policy, ws, 10_000)
+	want := make([]float64, 7) // of n candidates the i-th least loaded wins n-1-i of n(n-1)/2 pairs
+	for i := range want {
+		want[i] = float64(7-i) / 28
+	}
+	if counts[7] != 0 {
+		t.Errorf("the most loaded was picked %d times", counts[7])
+	}
+	if x := chiSquare(counts[:7], want); x > 22.46 { // 99.9th percentile at six degrees of freedom
+		t.Errorf("%v, chi-square %.1f", counts, x)
+	}
+}
+
+// TestDeviceAwareWeighted: a GPU counts for eight CPUs.
+func TestDeviceAwareWeighted(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Mode = "device-aware-weighted"
+	policy, err := newPolicy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cpu, gpu int // requests in flight
+		want     int // index: the CPU is 0
+	}{{0, 1, 0}, {1, 7, 1}, {1, 9, 0}, {2, 15, 1}, {3, 25, 0}} {
+		ws := crowd(2, 1)
+		cpu := *ws[0].Worker
+		cpu.DeviceClass = "CPU"
+		ws[0].Worker = &cpu
+		ws[0].Load, ws[1].Load = load.Account{Requests: c.cpu}, load.Account{Requests: c.gpu}
+		if counts := spread(policy, ws, 100); counts[c.want] != 100 {
+			t.Errorf("%d on the CPU, %d on the GPU: %v", c.cpu, c.gpu, counts)
 		}
 	}
 }
@@ -268,7 +317,7 @@ func TestConfigValidate(t *testing.T) {
 		{"defaults", func(c *Config) {}, ""},
 		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
 		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
-		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of kv, least-loaded, random, round-robin`},
+		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, kv, least-loaded, power-of-two, random, round-robin`},
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},

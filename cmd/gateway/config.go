@@ -50,6 +50,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	base.Mode = s.Router.Mode
 	base.OverlapWeight = s.Router.OverlapScoreWeight
 	base.Temperature = s.Router.Temperature
+	base.GPUWeight = s.Router.CUDAToCPURatio
 	base.TrackPrefillTokens = s.Router.TrackPrefillTokens
 	base.QueueThreshold = s.Queue.Threshold
 	base.Seed = cmp.Or(uint64(s.Router.Seed), rand.Uint64())

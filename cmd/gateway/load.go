@@ -63,7 +63,7 @@ func loadGroups() []settings.Group {
 			{Name: "shared-prefix", Kind: settings.Float, Default: "0", Min: "0", Max: "1", Help: "Without a trace: the part of each prompt, from its beginning, that all prompts have in common. 0.5 is a long system prompt."},
 			{Name: "requests", Kind: settings.Int, Default: "0", Min: "0", Max: "10000000", Help: "Without a trace: stop after so many requests. Where only this is set, the duration does not count."},
 			{Name: "duration", Kind: settings.Duration, Default: "60s", Min: "0s", Help: "Without a trace: stop after so long, answers not counted."},
-			{Name: "limit", Kind: settings.Int, Default: "0", Min: "0", Help: "Send only the first so many requests of the trace; 0 sends all."},
+			{Name: "limit", Kind: settings.Int, Default: "0", Min: "0", Help: "Send only the first so many requests of the workload; 0 sends all."},
 			{Name: "speed", Kind: settings.Float, Default: "1", Min: "0.000001", Max: "1000000", Help: "Divides all times between requests. 2 is twice the load."},
 			{Name: "seed", Kind: settings.Int, Default: "1", Min: "0", Help: "Makes the prompts' tokens, and the arrivals where there is no trace. Another seed gives other prompts, so that a second run does not find the first one's cache."},
 		}},
@@ -327,16 +327,18 @@ func progressLine(p replay.Progress) string {
 	return fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed, %d tokens", p.Sent, p.Total, p.InFlight, p.Answered, p.Failed, p.OutputTokens)
 }
 
-// barWidth is the length of the bar, in columns.
+// barWidth is the length of the bar itself, in columns.
 const barWidth = 24
 
+// progressBar is short enough for a terminal of 80 columns.
 func progressBar(p replay.Progress) string {
 	full := 0
 	if p.Total > 0 {
 		full = barWidth * (p.Answered + p.Failed) / p.Total
 	}
 	full = min(full, barWidth)
-	return "[" + strings.Repeat("█", full) + strings.Repeat("·", barWidth-full) + "] " + progressLine(p)
+	return fmt.Sprintf("[%s%s] %d/%d sent, %d in flight, %d ok, %d failed",
+		strings.Repeat("█", full), strings.Repeat("·", barWidth-full), p.Sent, p.Total, p.InFlight, p.Answered, p.Failed)
 }
 
 // isTerminal reports whether out is a terminal.

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -122,16 +123,16 @@ const lateLimit = Millis(10 * time.Millisecond)
 
 // Finish sorts the samples, summarises them and adds the notes that follow.
 func (r *Report) Finish() {
-	slices.SortFunc(r.Samples, func(a, b Sample) int { return a.Index - b.Index })
+	slices.SortFunc(r.Samples, func(a, b Sample) int { return cmp.Compare(a.Index, b.Index) })
 	r.Summary = Summarize(r.Samples)
 	s := &r.Summary
 	if s.Late.P99 > lateLimit {
 		r.Notes = append(r.Notes, fmt.Sprintf("the generator was late by %s ms at p99: it lacked CPU, and the latencies hold its own delay too", short(s.Late.P99)))
 	}
 	if n := s.Failures[NotSent]; n > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d requests were not sent: the bound on requests in flight was reached", n))
+		r.Notes = append(r.Notes, fmt.Sprintf("the bound on requests in flight was reached; not sent: %d", n))
 	}
 	if s.Short > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d answers have fewer tokens than were asked for", s.Short))
+		r.Notes = append(r.Notes, fmt.Sprintf("answers with fewer tokens than were asked for: %d", s.Short))
 	}
 }

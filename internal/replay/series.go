@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -57,7 +58,7 @@ func ttftOverTime(samples []Sample) curve {
 			dots = append(dots, s)
 		}
 	}
-	slices.SortStableFunc(dots, func(a, b *Sample) int { return int(a.Scheduled/1e6 - b.Scheduled/1e6) })
+	slices.SortStableFunc(dots, func(a, b *Sample) int { return cmp.Compare(a.Scheduled, b.Scheduled) })
 	for _, s := range dots {
 		c.X, c.Y[0] = append(c.X, time.Duration(s.Scheduled).Seconds()), append(c.Y[0], s.TTFT.Float())
 	}

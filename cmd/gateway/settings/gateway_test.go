@@ -49,7 +49,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 			IdleTimeout: 2 * time.Minute, SSEHeartbeat: 15 * time.Second, ShutdownGrace: 5 * time.Second, DrainTimeout: 30 * time.Second,
 		},
 		Router: Router{
-			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
+			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
 			KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
 		},
 		Queue:     Queue{Policy: "fcfs", Threshold: 4, Limit: 1024, Bytes: 512 << 20, Timeout: time.Minute},

@@ -5,6 +5,7 @@ type Router struct {
 	Mode                string  `setting:"router-mode"`
 	OverlapScoreWeight  float64 `setting:"router-kv-overlap-score-weight"`
 	Temperature         float64 `setting:"router-temperature"`
+	CUDAToCPURatio      float64 `setting:"encoder-cuda-to-cpu-ratio"`
 	Seed                int     `setting:"router-seed"` // 0: draw one and log it
 	KVEvents            bool    `setting:"router-kv-events"`
 	TrackPrefillTokens  bool    `setting:"router-track-prefill-tokens"`
@@ -29,6 +30,11 @@ func RouterGroup(modes []Choice) Group {
 			Help: "Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Above 0 draws by a softmax over the costs " +
 				"divided by their range: the higher, the more even, which keeps one worker from drawing every request with a popular prefix " +
 				"and costs cache hits.",
+		},
+		{
+			Name: "encoder-cuda-to-cpu-ratio", Kind: Float, Default: "8", Min: "0.001",
+			Help: "How many requests a worker on a GPU takes for each that one on a CPU takes, in mode device-aware-weighted. " +
+				"A worker is on a CPU when it registered the device class \"cpu\".",
 		},
 		{
 			Name: "router-seed", Kind: Int, Default: "0", Min: "0",

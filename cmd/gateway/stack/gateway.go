@@ -37,6 +37,9 @@ type GatewayConfig struct {
 	Flow     handoff.Config
 	Prefill  prefill.Config
 	Upstream upstream.Config
+	// WrapTransport puts something between the rooms and the workers, such as
+	// fault.Inject; nil for nothing. Clean-up calls pass through it too.
+	WrapTransport func(upstream.Transport) upstream.Transport
 	// Routers has one Config for each role.
 	Routers map[pools.Role]router.Config
 	// Events is how KV events are followed, and EventSeed its jitter's seed.
@@ -89,14 +92,18 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
-	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, g.transport)
+	var transport upstream.Transport = g.transport
+	if cfg.WrapTransport != nil {
+		transport = cfg.WrapTransport(transport)
+	}
+	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport)
 	g.Roster.OnChange(prefillRoom.Forget)
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
-		Decode:    decode.New(g.Roster, routers, g.transport),
-		Transport: g.transport,
+		Decode:    decode.New(g.Roster, routers, transport),
+		Transport: transport,
 		Pairer:    routers.Pairer,
 		Tokenizer: func(model string) *tokens.Cache {
 			if model == SimModel {

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// shapes are the rules under which each fault is replayed, beyond its plain
+// one. A fault that is not here is replayed by that alone.
+var shapes = map[string][]fault.Rule{
+	"reset":    {{Probability: .1}, {Probability: .1, AfterBytes: 60}, {Probability: .1, Leg: upstream.Decode, AfterBytes: 900}},
+	"delay":    {{Probability: .3, Delay: 20 * time.Millisecond}},
+	"truncate": {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
+	"garble":   {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
+	"stall":    {{Probability: .2, Leg: upstream.Prefill}, {Probability: .3, Leg: upstream.Decode, AfterEvents: 3, Delay: 20 * time.Millisecond}},
+	"wrong_status": {
+		{Probability: .1}, {Probability: .1, Status: http.StatusServiceUnavailable},
+		{Probability: .05, Status: http.StatusBadRequest}, {Probability: .05, Status: http.StatusFound},
+	},
+	"kv_gone": {{Probability: .5}},
+}
+
+// replayed are the requests of one replay, as many as may run at once, and
+// what prefill may take: many times what it does, and soon over.
+const (
+	replayed      = 200
+	replayAtOnce  = 16
+	replayPrefill = time.Second
+)
+
+// question is the i-th request of a replay: either endpoint, streamed or not,
+// with a prompt of its own or a shared beginning.
+type question struct {
+	path, body string
+	stream     bool
+	want       string
+}
+
+func ithQuestion(i int) question {
+	const tokens = 12
+	q := question{path: completionPath, stream: i%3 != 0}
+	text := fmt.Sprintf("%d %s", i, long)
+	if i%2 == 0 {
+		text = long + fmt.Sprint(i)
+	}
+	content, prompt := fmt.Sprintf(`"prompt":%q`, text), textPrompt(text)
+	if i%4 < 2 {
+		q.path = chatPath
+		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":%q}]`, text), chatPrompt(text)
+	}
+	q.body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s}`, tokens, q.stream, content)
+	q.want = expected(prompt, tokens)
+	return q
+}
+
+// verdict judges one answer: token for token the undisturbed one, or one typed
+// error, before the first byte as an HTTP status or after it as the stream's
+// last event. Anything else is an error.
+func (f *fleet) verdict(q question, a answer) (whole bool, err error) {
+	f.t.Helper()
+	typed := func(e *failure) bool { return e != nil && e.Type != "" && e.Message != "" && e.Code != nil }
+	if a.status != http.StatusOK {
+		e := f.parse(a.body).Error
+		switch {
+		case a.status < 400 || a.events != nil:
+			return false, fmt.Errorf("status %d with %d events", a.status, len(a.events))
+		case !typed(e) || e.RequestID != a.header.Get("X-Request-Id"):
+			return false, fmt.Errorf("status %d without a typed error: %s", a.status, a.body)
+		}
+		return false, nil
+	}
+	if !q.stream {
+		if got := f.text(a); got != q.want || f.parse(a.body).Choices[0].FinishReason == nil {
+			return false, fmt.Errorf("answered %q, undisturbed %q", a.body, q.want)
+		}
+		return true, nil
+	}
+	if len(a.events) == 0 {
+		return false, errors.New("a stream without any event")
+	}
+	last, before := a.events[len(a.events)-1], a.events[:len(a.events)-1]
+	got := f.text(answer{events: before})
+	for _, e := range before {
+		if e == "[DONE]" || f.parse([]byte(e)).Error != nil {
+			return false, fmt.Errorf("an end that is not the last event: %q", a.events)
+		}
+	}
+	switch {
+	case last == "[DONE]" && got == q.want:
+		return true, nil
+	case last == "[DONE]":
+		return false, fmt.Errorf("ended well with %q, undisturbed %q", got, q.want)
+	case !typed(f.parse([]byte(last)).Error):
+		return false, fmt.Errorf("the stream ended with %q", last)
+	case !strings.HasPrefix(q.want, got) || got == "":
+		return false, fmt.Errorf("failed after %q, undisturbed %q", got, q.want)
+	}
+	return false, nil
+}
+
+// injectedFleet is a fleet whose calls go wrong by a scenario.
+type injectedFleet struct {
+	*fleet
+	transport *upstream.HTTP
+	hits      atomic.Int64
+	base      int // goroutines before the first request
+}
+
+// newInjectedFleet starts a fleet of three and three, so that two failures of a
+// request need not be its end. What cannot be freed by a call, such as the KV
+// of a prefill whose answer was lost, ends with a lease; a second is long
+// enough for every hand-off and short enough to wait for.
+func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
+	t.Helper()
+	in := &injectedFleet{}
+	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
+	if err := scenario.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	in.fleet = newFleet(t, options{
+		prefill: 3, decode: 3,
+		worker: func(c *stack.WorkerConfig) { c.Engine.Lease = time.Second },
+		gateway: func(c *stack.GatewayConfig) {
+			c.Prefill.Timeout = replayPrefill
+			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
+			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				in.transport = inner.(*upstream.HTTP)
+				return fault.Inject(inner, scenario)
+			}
+		},
+	})
+	in.base = in.goroutines()
+	return in
+}
+
+// goroutines counts them without those of idle connections.
+func (f *injectedFleet) goroutines() int {
+	f.transport.CloseIdle()
+	http.DefaultClient.CloseIdleConnections()
+	return runtime.NumGoroutine()
+}
+
+// settled checks what holds after any replay: nothing is booked, no engine
+// holds anything, and no goroutine is left.
+func (f *injectedFleet) settled() {
+	f.t.Helper()
+	f.idle()
+	f.eventually("goroutines are back to the base", func() bool { return f.goroutines() <= f.base })
+}
+
+// Under every registered fault, on about a third of the calls, each answer is
+// the undisturbed one or one typed error, and nothing is left behind.
+func TestEveryFaultUnderLoad(t *testing.T) {
+	for _, registered := range fault.Faults() {
+		t.Run(registered.Name, func(t *testing.T) {
+			rules := slices.Clone(shapes[registered.Name])
+			if rules == nil {
+				rules = []fault.Rule{{Probability: .3}}
+			}
+			for i := range rules {
+				rules[i].Fault = registered.Name
+			}
+			f := newInjectedFleet(t, rules...)
+			answers, failed := make([]answer, replayed), make([]error, replayed)
+			slots := make(chan struct{}, replayAtOnce)
+			var group sync.WaitGroup
+			for i := range replayed {
+				slots <- struct{}{}
+				group.Go(func() {
+					defer func() { <-slots }()
+					q := ithQuestion(i)
+					answers[i], failed[i] = f.try(context.Background(), q.path, q.body, nil)
+				})
+			}
+			group.Wait()
+			whole := 0
+			for i, a := range answers {
+				ok, err := f.verdict(ithQuestion(i), a)
+				if err = errors.Join(failed[i], err); err != nil {
+					t.Errorf("request %d: %v", i, err)
+				}
+				if ok {
+					whole++
+				}
+			}
+			t.Logf("%d calls hit; of %d requests %d answered, %d failed by name", f.hits.Load(), replayed, whole, replayed-whole)
+			if f.hits.Load() < replayed/10 {
+				t.Errorf("only %d calls were hit", f.hits.Load())
+			}
+			if whole < replayed/2 {
+				t.Errorf("only %d of %d requests were answered", whole, replayed)
+			}
+			f.settled()
+		})
+	}
+}
+
+// Clients that leave decode workers which have fallen silent for good take
+// everything with them.
+func TestClientsLeaveStalledStreams(t *testing.T) {
+	const clients = 20
+	f := newInjectedFleet(t, fault.Rule{Fault: "stall", Probability: 1, Leg: upstream.Decode, AfterEvents: 2})
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() {
+			_, err := f.try(ctx, completionPath, ask(fmt.Sprint(i, long), 50), func(string) { f.first(i) })
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	f.eventually("every stream has begun", func() bool { return f.started() == clients })
+	leave()
+	group.Wait()
+	f.settled()
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/replay"
+)
+
+// openAI is an endpoint that answers at once and remembers what it was asked.
+type openAI struct {
+	*httptest.Server
+	refuse func(n int) bool
+
+	mu      sync.Mutex
+	prompts []any
+	keys    map[string]bool
+}
+
+func newOpenAI(t *testing.T) *openAI {
+	s := &openAI{keys: map[string]bool{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"data":[{"id":"the-model"},{"id":"another"}]}`)
+	})
+	mux.HandleFunc("POST /v1/completions", s.complete)
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Model     string
+		Prompt    any
+		MaxTokens int `json:"max_tokens"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Model != "the-model" {
+		http.Error(w, `{"error":{"message":"what?"}}`, http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	n := len(s.prompts)
+	s.prompts = append(s.prompts, in.Prompt)
+	s.keys[r.Header.Get("Authorization")] = true
+	s.mu.Unlock()
+	if s.refuse != nil && s.refuse(n) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"error":{"message":"nobody there"}}`)
+		return
+	}
+	for range in.MaxTokens {
+		fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n")
+		_ = http.NewResponseController(w).Flush()
+	}
+	fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":25}}}\n\ndata: [DONE]\n\n", in.MaxTokens)
+}
+
+// loading runs `gateway load` in this process, with files.
+func loading(ctx context.Context, args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(ctx, append([]string{"load"}, args...), process{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, readFile: os.ReadFile})
+	return status, out.String(), errs.String()
+}
+
+func written(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadMakesAWorkloadAndReports(t *testing.T) {
+	s := newOpenAI(t)
+	folder := t.TempDir()
+	out, summary, page := filepath.Join(folder, "r.jsonl"), filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
+	status, stdout, stderr := loading(t.Context(), "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--isl", "50", "--osl", "3",
+		"--shared-prefix", "0.5", "--api-key-file", written(t, "key", "secret\nother\n"), "--title", "Forty", "--out", out, "--json", summary, "--html", page)
+	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
+		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+	}
+	if !strings.Contains(stderr, "model the-model, seed 1") {
+		t.Errorf("it does not say what it does:\n%s", stderr)
+	}
+	if len(s.prompts) != 40 || !s.keys["Bearer secret"] || len(s.keys) != 1 {
+		t.Errorf("%d prompts, keys %v", len(s.prompts), s.keys)
+	}
+	first, second := s.prompts[0].([]any), s.prompts[1].([]any)
+	common := 0
+	for common < len(first) && first[common] == second[common] {
+		common++
+	}
+	if len(first) != 50 || len(second) != 50 || common != 25 {
+		t.Errorf("prompts of %d and %d tokens with %d in common", len(first), len(second), common)
+	}
+	read := func(path string) string {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	if n := strings.Count(read(out), "\n"); n != 40 {
+		t.Errorf("%d lines, want 40", n)
+	}
+	var report replay.Report
+	if err := json.Unmarshal([]byte(read(summary)), &report); err != nil || report.Summary.Answered != 40 || report.Summary.TTFT.Count != 40 || report.Seed != 1 {
+		t.Errorf("%+v, error %v", report, err)
+	}
+	if !strings.Contains(read(page), "<title>Forty</title>") {
+		t.Error("the HTML report has no title")
+	}
+}
+
+func TestLoadReplaysATrace(t *testing.T) {
+	s := newOpenAI(t)
+	trace := written(t, "trace.jsonl", `{"timestamp":0,"input_length":10,"output_length":2,"hash_ids":[1]}
+{"session_id":"a","timestamp":5,"input_length":10,"output_length":1}
+{"session_id":"a","delay":5,"input_length":10,"output_length":1}
+{"timestamp":3600000,"input_length":10,"output_length":1}`)
+	status, stdout, stderr := loading(t.Context(), "--url", s.URL, "--model", "the-model", "--trace", trace, "--limit", "3", "--speed", "2", "--prompt", "text")
+	if status != exitOK || !strings.Contains(stdout, "3 answered, 0 failed") {
+		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+	}
+	for _, p := range s.prompts {
+		if text, ok := p.(string); !ok || strings.Count(text, " ") != 10 {
+			t.Errorf("not ten words: %q", p)
+		}
+	}
+}
+
+func TestLoadFailsWhereRequestsDo(t *testing.T) {
+	s := newOpenAI(t)
+	s.refuse = func(n int) bool { return n%4 == 0 }
+	status, stdout, stderr := loading(t.Context(), "--url", s.URL, "--rate", "1000", "--requests", "8", "--isl", "5", "--osl", "1")
+	if status != exitFailed || !strings.Contains(stdout, "2 http_503") || !strings.Contains(stderr, "2 of 8 requests were not answered") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// Ctrl-C in the middle ends with a report of what ran.
+func TestLoadIsEndedByItsContext(t *testing.T) {
+	s := newOpenAI(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.refuse = func(n int) bool {
+		if n == 3 {
+			cancel()
+		}
+		return false
+	}
+	trace := written(t, "trace.jsonl", strings.Repeat(`{"timestamp":0,"session_id":"a","input_length":10,"output_length":1}`+"\n", 4)+
+		`{"timestamp":0,"session_id":"a","delay":3600000,"input_length":10,"output_length":1}`)
+	status, stdout, stderr := loading(ctx, "--url", s.URL, "--trace", trace)
+	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	trace := written(t, "trace.jsonl", `{"timestamp":0,"input_length":10}`)
+	for _, c := range []struct {
+		args   string
+		status int
+		says   string
+	}{
+		{"", exitUsage, "one of --trace FILE and --rate R"},
+		{"--rate 1 --trace x", exitUsage, "one of --trace FILE and --rate R"},
+		{"--trace /nowhere/x.jsonl", exitUsage, "/nowhere/x.jsonl"},
+		{"--trace " + trace, exitUsage, "trace.jsonl:1: output_length: missing"},
+		{"--trace " + trace + " --isl 5", exitUsage, "isl (flag)"},
+		{"--rate 1 --requests 0 --duration 0", exitUsage, "never end"},
+		{"--rate 1 --url localhost:8000", exitUsage, "must begin with http://"},
+		{"--rate 1 --tokenizer " + trace, exitUsage, "trace.jsonl"},
+		{"--rate 1 --api-key-file /nowhere/key", exitUsage, "/nowhere/key"},
+		{"--rate 1 --model m --html /nowhere/r.html", exitFailed, "/nowhere/r.html"},
+		{"--rate 1 --url http://127.0.0.1:1", exitFailed, "no --model, and none found"},
+		{"--help", exitOK, "--shared-prefix"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			status, stdout, stderr := loading(t.Context(), strings.Fields(c.args)...)
+			if status != c.status || !strings.Contains(stdout+stderr, c.says) {
+				t.Errorf("status %d, want %d; it does not say %q:\n%s%s", status, c.status, c.says, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestProgressBar(t *testing.T) {
+	for _, c := range []struct {
+		progress replay.Progress
+		full     int
+	}{
+		{replay.Progress{}, 0},
+		{replay.Progress{Total: 10, Sent: 7, Answered: 4, Failed: 1}, 12},
+		{replay.Progress{Total: 10, Answered: 10}, 24},
+	} {
+		if bar := progressBar(c.progress); strings.Count(bar, "█") != c.full || strings.Count(bar, "·") != barWidth-c.full {
+			t.Errorf("%+v: %s", c.progress, bar)
+		}
+	}
+	var out bytes.Buffer
+	if isTerminal(&out) {
+		t.Error("a buffer is a terminal")
+	}
+	watch(&out, func() replay.Progress { return replay.Progress{} })() // ends what it started
+}

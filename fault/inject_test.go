@@ -1,0 +1,441 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// worker is a transport that answers every call alike and counts the streams
+// that were opened and closed.
+type worker struct {
+	contentType string
+	body        string
+	err         error
+	calls       atomic.Int64
+	closed      atomic.Int64
+}
+
+func (w *worker) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	w.calls.Add(1)
+	return &told{worker: w, Reader: strings.NewReader(w.body), id: leg.RequestID}, nil
+}
+
+type told struct {
+	io.Reader
+	worker *worker
+	id     string
+}
+
+func (s *told) Status() int         { return 200 }
+func (s *told) ContentType() string { return s.worker.contentType }
+func (s *told) Close() error        { s.worker.closed.Add(1); return nil }
+
+const (
+	streamed = "data: {\"n\":1}\n\ndata: {\"n\":2}\r\n\r\ndata: {\"n\":3}\n\ndata: [DONE]\n\n"
+	handOff  = `{"choices":[],"kv_transfer_params":{"remote_engine_id":"e","remote_request_id":"r","remote_block_ids":[[1,2]],` +
+		`"remote_host":"h","remote_port":7,"expiry":12345678901234567890}}`
+)
+
+func streamer() *worker {
+	return &worker{contentType: "text/event-stream; charset=utf-8", body: streamed}
+}
+
+func decodeLeg(i int) upstream.Leg {
+	return upstream.Leg{
+		Kind: upstream.Decode, Worker: "decode-1", RequestID: fmt.Sprintf("%08x-%d", i, 1+i%3), Stream: true,
+		Body: []byte(`{"prompt":"x","kv_transfer_params":{}}`),
+	}
+}
+
+func prefillLeg(i int) upstream.Leg {
+	leg := decodeLeg(i)
+	leg.Kind, leg.Worker, leg.Stream = upstream.Prefill, "prefill-1", false
+	return leg
+}
+
+// sample is a valid rule for a fault, which ends by itself.
+func sample(t *testing.T, f Registered) Rule {
+	t.Helper()
+	r := Rule{Fault: f.Name, Probability: 1}
+	for _, field := range f.Uses {
+		switch field {
+		case "after_events":
+			r.AfterEvents = 1
+		case "after_bytes":
+			r.AfterBytes = 5
+		case "delay":
+			r.Delay = 3 * time.Second
+		case "status":
+			r.Status = 502
+		default:
+			t.Fatalf("%s uses %q, which no rule has", f.Name, field)
+		}
+	}
+	return r
+}
+
+// A fault is one file, named for it, with a line of help; its rule is checked
+// and armed.
+func TestRegistry(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files, names []string
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), "fault_"); ok && !strings.HasSuffix(name, "_test.go") {
+			files = append(files, strings.TrimSuffix(name, ".go"))
+		}
+	}
+	for _, f := range Faults() {
+		names = append(names, f.Name)
+		if f.Help == "" || strings.Contains(f.Help, "\n") {
+			t.Errorf("%s: help is not one line: %q", f.Name, f.Help)
+		}
+		if err := (&Scenario{Rules: []Rule{sample(t, f)}}).Validate(); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+	}
+	if !slices.Equal(files, names) {
+		t.Errorf("files are %q, faults %q", files, names)
+	}
+	if len(names) == 0 {
+		t.Error("no fault is registered")
+	}
+}
+
+// hits says which of n calls the scenario hits, calling in the given order.
+func hits(s Scenario, n int, order []int) []bool {
+	hit := make([]bool, n)
+	for _, i := range order {
+		s.OnHit = func(upstream.Leg, string) { hit[i] = true }
+		if stream, err := Inject(streamer(), &s).Call(context.Background(), decodeLeg(i)); err == nil {
+			_ = stream.Close()
+		}
+	}
+	return hit
+}
+
+// What is hit follows from seed and call: never from the order, and as often
+// as the probability says.
+func TestTheSameCallsAreHit(t *testing.T) {
+	const n = 4000
+	forth := make([]int, n)
+	for i := range forth {
+		forth[i] = i
+	}
+	back := slices.Clone(forth)
+	slices.Reverse(back)
+	rule := Rule{Fault: "refuse", Probability: .3}
+	first := hits(Scenario{Seed: 1, Rules: []Rule{rule}}, n, forth)
+	if !slices.Equal(first, hits(Scenario{Seed: 1, Rules: []Rule{rule}}, n, back)) {
+		t.Error("another order hits other calls")
+	}
+	if slices.Equal(first, hits(Scenario{Seed: 2, Rules: []Rule{rule}}, n, forth)) {
+		t.Error("another seed hits the same calls")
+	}
+	count := 0
+	for _, hit := range first {
+		if hit {
+			count++
+		}
+	}
+	if count < n*27/100 || count > n*33/100 { // 4 standard deviations are 0.029
+		t.Errorf("%d of %d calls hit at probability .3", count, n)
+	}
+	// Two rules throw coins of their own: .5 and .5 of the rest hit three quarters.
+	two := hits(Scenario{Seed: 1, Rules: []Rule{{Fault: "refuse", Probability: .5}, {Fault: "wrong_status", Probability: .5}}}, n, forth)
+	count = 0
+	for _, hit := range two {
+		if hit {
+			count++
+		}
+	}
+	if count < n*72/100 || count > n*78/100 {
+		t.Errorf("%d of %d calls hit by one of two rules", count, n)
+	}
+}
+
+func TestRulesChooseTheirCalls(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rule Rule
+		leg  upstream.Leg
+		hit  bool
+	}{
+		{"any", Rule{Fault: "refuse"}, decodeLeg(1), true},
+		{"its kind", Rule{Fault: "refuse", Leg: upstream.Decode}, decodeLeg(1), true},
+		{"another kind", Rule{Fault: "refuse", Leg: upstream.Release}, decodeLeg(1), false},
+		{"its worker", Rule{Fault: "refuse", Worker: "decode-*"}, decodeLeg(1), true},
+		{"another worker", Rule{Fault: "refuse", Worker: "prefill-?"}, decodeLeg(1), false},
+		{"a kind that the fault cannot befall", Rule{Fault: "lost_handoff"}, decodeLeg(1), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.rule.Probability = 1
+			hit := false
+			s := &Scenario{Rules: []Rule{c.rule}, OnHit: func(leg upstream.Leg, name string) {
+				hit = name == c.rule.Fault && leg.RequestID == c.leg.RequestID
+			}}
+			if stream, err := Inject(streamer(), s).Call(t.Context(), c.leg); err == nil {
+				_ = stream.Close()
+			}
+			if hit != c.hit {
+				t.Errorf("hit: %v", hit)
+			}
+		})
+	}
+	w := streamer()
+	if Inject(w, nil) != upstream.Transport(w) || Inject(w, &Scenario{Seed: 3}) != upstream.Transport(w) {
+		t.Error("a scenario without rules stands in the way")
+	}
+}
+
+// Whatever a fault does with a call, closing its stream closes the worker's,
+// once, read or not; nobody is left waiting (TestMain); its error is of the
+// transport's type.
+func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
+	for _, f := range Faults() {
+		for _, leg := range []upstream.Leg{decodeLeg(7), prefillLeg(7)} {
+			for _, read := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Kind, read), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w := streamer()
+						if leg.Kind == upstream.Prefill {
+							w = &worker{contentType: "application/json", body: handOff}
+						}
+						s, err := Inject(w, &Scenario{Rules: []Rule{sample(t, f)}}).Call(t.Context(), leg)
+						if err == nil && read {
+							_, err = io.ReadAll(s)
+						}
+						var failed *upstream.Error
+						if err != nil && (!errors.As(err, &failed) || failed.Worker != leg.Worker) {
+							t.Errorf("%v is no *upstream.Error of the worker", err)
+						}
+						if s != nil {
+							if err := s.Close(); err != nil {
+								t.Error(err)
+							}
+						}
+						if w.closed.Load() != w.calls.Load() {
+							t.Errorf("%d streams opened, %d closed", w.calls.Load(), w.closed.Load())
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A worker that fails by itself fails as before.
+func TestFaultsKeepTheWorkersOwnError(t *testing.T) {
+	own := &upstream.Error{Worker: "decode-1", Op: upstream.OpDial, Err: errors.New("own")}
+	for _, name := range []string{"reset", "stall", "truncate", "garble"} {
+		s, err := Inject(&worker{err: own}, &Scenario{Rules: []Rule{{Fault: name, Probability: 1}}}).Call(t.Context(), decodeLeg(1))
+		if !errors.Is(err, own) || s != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What each fault makes of an answer, read in whole and byte by byte.
+func TestFaults(t *testing.T) {
+	const first = "data: {\"n\":1}\n\n"
+	whole := &worker{contentType: "application/json", body: handOff}
+	for _, c := range []struct {
+		name   string
+		rule   Rule
+		worker *worker
+		leg    upstream.Leg
+		want   string // what arrives
+		status int
+		class  Class // of the call's error or the reading's
+		calls  int64 // that the worker saw
+	}{
+		{"refuse", Rule{Fault: "refuse"}, streamer(), decodeLeg(1), "", 0, Refused, 0},
+		{"reset before the head", Rule{Fault: "reset"}, streamer(), decodeLeg(1), "", 0, Reset, 1},
+		{"reset in the body", Rule{Fault: "reset", AfterBytes: 4}, streamer(), decodeLeg(1), "data", 200, Reset, 1},
+		{"reset after the end", Rule{Fault: "reset", AfterBytes: 400}, streamer(), decodeLeg(1), streamed, 200, None, 1},
+		{"truncate at once", Rule{Fault: "truncate"}, streamer(), decodeLeg(1), "", 200, None, 1},
+		{"truncate", Rule{Fault: "truncate", AfterEvents: 1}, streamer(), decodeLeg(1), first, 200, None, 1},
+		{"truncate at other line ends", Rule{Fault: "truncate", AfterEvents: 2}, streamer(), decodeLeg(1), first + "data: {\"n\":2}\r\n\r\n", 200, None, 1},
+		{"truncate no stream", Rule{Fault: "truncate", AfterEvents: 9}, whole, prefillLeg(1), handOff[:wholeBytes], 200, None, 1},
+		{
+			"garble", Rule{Fault: "garble", AfterEvents: 2}, streamer(), decodeLeg(1),
+			first + "data: {\"n\":2}\r\n\r\ndata: #\"n\":3#\n\ndata: #DONE#\n\n", 200, None, 1,
+		},
+		{
+			"garble no stream", Rule{Fault: "garble"}, &worker{contentType: "application/json", body: `{"choices":[{"a":[]}]}`}, prefillLeg(1),
+			`{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1,
+		},
+		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
+		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Kind: upstream.Decode, Body: []byte(`{"prompt":"kv_transfer_params"}`)}, streamed, 200, None, 1},
+		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
+		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
+	} {
+		for _, slow := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/slow=%v", c.name, slow), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c.rule.Probability = 1
+					before, start := c.worker.calls.Load(), time.Now()
+					s, err := Inject(c.worker, &Scenario{Rules: []Rule{c.rule}}).Call(t.Context(), c.leg)
+					var got []byte
+					status := 0
+					if err == nil {
+						defer s.Close()
+						status = s.Status()
+						var r io.Reader = s
+						if slow {
+							r = iotest.OneByteReader(s)
+						}
+						got, err = io.ReadAll(r)
+					}
+					class := None
+					if err != nil {
+						class = Classify(err, 0)
+					}
+					if string(got) != c.want || status != c.status || class != c.class {
+						t.Errorf("%q, status %d, %s; want %q, %d, %s", got, status, class, c.want, c.status, c.class)
+					}
+					if n := c.worker.calls.Load() - before; n != c.calls {
+						t.Errorf("the worker saw %d calls", n)
+					}
+					if took := time.Since(start); took != c.rule.Delay {
+						t.Errorf("took %v, not %v", took, c.rule.Delay)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The three ways to be gone, drawn by the call: a status, or for a stream an
+// error event too.
+func TestKVGone(t *testing.T) {
+	in := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "kv_gone", Probability: 1}}})
+	seen := map[int]int{}
+	for i := range 200 {
+		leg := decodeLeg(i)
+		leg.Stream = i%2 == 0
+		s, err := in.Call(t.Context(), leg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(s)
+		if !strings.Contains(string(body), `{"error":`) || s.Status() == 200 && !leg.Stream {
+			t.Fatalf("status %d: %s", s.Status(), body)
+		}
+		seen[s.Status()]++
+	}
+	if seen[200] < 25 || seen[500] < 125 || seen[200]+seen[500] != 200 {
+		t.Errorf("statuses %v", seen)
+	}
+}
+
+// Each way to lose a hand-off comes up, none leaves a usable one, and what is
+// left of the answer survives, 64-bit integers as well.
+func TestLostHandoff(t *testing.T) {
+	in := Inject(&worker{contentType: "application/json", body: handOff}, &Scenario{Rules: []Rule{{Fault: "lost_handoff", Probability: 1}}})
+	seen := map[string]bool{}
+	for i := range 100 {
+		s, err := in.Call(t.Context(), prefillLeg(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(s)
+		if err != nil || s.Status() != 200 || !strings.Contains(string(body), `"choices":[]`) {
+			t.Fatalf("%v: %s", err, body)
+		}
+		if strings.Contains(string(body), "remote_host") && !strings.Contains(string(body), "12345678901234567890") {
+			t.Fatalf("an integer was lost: %s", body)
+		}
+		seen[string(body)] = true
+	}
+	if len(seen) != 6 || seen[handOff] {
+		t.Errorf("%d kinds of answers", len(seen))
+	}
+}
+
+// A stall without end is ended by its call's context, whose cause it gives, or
+// by Close from another goroutine, as a connection is.
+func TestStallEnds(t *testing.T) {
+	cause := errors.New("the client left")
+	for _, c := range []struct {
+		name string
+		end  func(cancel context.CancelCauseFunc, s upstream.Stream)
+		want error
+	}{
+		{"context", func(cancel context.CancelCauseFunc, _ upstream.Stream) { cancel(cause) }, cause},
+		{"close", func(_ context.CancelCauseFunc, s upstream.Stream) { _ = s.Close() }, errClosed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "stall", Probability: 1, AfterEvents: 2}}}).Call(ctx, decodeLeg(1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				ended := make(chan error, 1)
+				go func() {
+					got, err := io.ReadAll(s)
+					if strings.Count(string(got), "data:") != 2 {
+						t.Errorf("%q before the stall", got)
+					}
+					ended <- err
+				}()
+				time.Sleep(time.Hour)
+				select {
+				case err := <-ended:
+					t.Fatalf("ended by itself: %v", err)
+				default:
+				}
+				c.end(cancel, s)
+				if err := <-ended; !errors.Is(err, c.want) {
+					t.Errorf("ended with %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A delay ends with its call's context too.
+func TestDelayEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrTimeout)
+		defer cancel()
+		w := streamer()
+		_, err := Inject(w, &Scenario{Rules: []Rule{{Fault: "delay", Probability: 1, Delay: time.Minute}}}).Call(ctx, decodeLeg(1))
+		if Classify(err, 0) != Timeout || w.calls.Load() != 0 {
+			t.Errorf("%v after %d calls", err, w.calls.Load())
+		}
+	})
+}
+
+func TestInjectPanicsOnAnInvalidScenario(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("accepted")
+		}
+	}()
+	Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "refuse", Probability: 2}}})
+}
