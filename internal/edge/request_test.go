@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -328,19 +332,28 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// unserved is a server that serves nobody.
+func unserved(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s, err := New(cfg, flowFunc(answerJSON), &catalog{}, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestListenTakesAFreePort and names the settings when it cannot have one.
 func TestListenTakesAFreePort(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Host, cfg.Port = "127.0.0.1", 0
-	sv := serve(t, loopback(t), answerJSON)
-	sv.cfg = cfg
-	ln, err := sv.Listen()
+	free := unserved(t, cfg)
+	ln, err := free.Listen()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	sv.cfg.Port = ln.Addr().(*net.TCPAddr).Port
-	if _, err := sv.Listen(); err == nil || !strings.Contains(err.Error(), "http-port") {
+	cfg.Port = ln.Addr().(*net.TCPAddr).Port
+	if _, err := unserved(t, cfg).Listen(); err == nil || !strings.Contains(err.Error(), "http-port") {
 		t.Errorf("the port is taken, and the error is %v", err)
 	}
 }
