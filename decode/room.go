@@ -113,6 +113,9 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
+	if !t.transcript.Started {
+		t.transcript.Events = 0 // they were held back, and go nowhere
+	}
 	e := fault.New(fault.Decode, worker.ID, err, 0)
 	e.Detail = t.detail
 	return t.transcript, e

@@ -104,6 +104,8 @@ func TestStream(t *testing.T) {
 		{"error in mid-stream", engine{status: 200, body: strings.NewReader(role + one + bad + done)}, false, fault.EngineError, role + one, 1},
 		{"ends without its marker", engine{status: 200, body: strings.NewReader(role + one)}, false, fault.Truncated, role + one, 1},
 		{"ends before anything", engine{status: 200, body: strings.NewReader(role)}, false, fault.Truncated, "", 0},
+		{"nonsense before the first token", engine{status: 200, body: strings.NewReader(role + "data: #no#\n\n" + done)}, false, fault.Garbled, "", 0},
+		{"nonsense in mid-stream", engine{status: 200, body: strings.NewReader(role + one + "data: #no#\n\n" + two + done)}, false, fault.Garbled, role + one, 1},
 		{"breaks", engine{status: 200, body: io.MultiReader(strings.NewReader(role+one), iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
 		{"client gone", engine{status: 200, body: strings.NewReader(role + one + end + done)}, true, fault.ClientGone, "", 2},
 	} {
@@ -120,6 +122,9 @@ func TestStream(t *testing.T) {
 			}
 			if started := c.sent != "" || c.gone; tr.Started != started || (out.contentType != "") != started {
 				t.Errorf("started %v with %q", tr.Started, out.contentType)
+			}
+			if !tr.Started && tr.Events != 0 {
+				t.Errorf("%d events are counted as sent, and none was", tr.Events)
 			}
 		})
 	}

@@ -63,6 +63,9 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		return t.pass(dst, ev.Raw, true), nil
 	}
 	info := openai.Inspect(ev.Data)
+	if !info.Valid { // passing it on would lose its token silently
+		return dst, fmt.Errorf("%w: an event is no JSON object", fault.ErrGarbled)
+	}
 	if info.Error {
 		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
 		return dst, fault.ErrEngine

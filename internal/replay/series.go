@@ -23,7 +23,7 @@ type curve struct {
 
 // cdf returns the share of times (in percent) that are not above x
 // (milliseconds), at curvePoints shares. Of many times it leaves the lowest
-// half percent out: two chunks in one read are no gap to stretch an axis for.
+// two percent out: two chunks in one read are no gap to stretch an axis for.
 func cdf(times []Millis) curve {
 	slices.Sort(times)
 	c := curve{X: []float64{}, Y: [][]float64{{}}}
@@ -33,7 +33,7 @@ func cdf(times []Millis) curve {
 	last := -1.0
 	first := 0
 	if len(times) > curvePoints {
-		first = curvePoints / 200
+		first = curvePoints / 50
 	}
 	for i := first; i <= curvePoints; i++ {
 		share := 100 * float64(i) / curvePoints

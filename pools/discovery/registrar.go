@@ -98,9 +98,9 @@ func (r *Registrar) Run(ctx context.Context) error {
 		if err == nil {
 			attempts = 0
 			r.log.Info("worker registered", "key", r.key)
-			for range alive { // until etcd says, or its silence, that the lease is over
+			if err = untilLost(ctx, alive); err == nil {
+				return nil
 			}
-			err = errors.New("the lease was lost")
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -149,6 +149,23 @@ func (r *Registrar) Deregister(ctx context.Context) error {
 	}
 	r.log.Info("worker deregistered", "key", r.key)
 	return nil
+}
+
+var errLeaseLost = errors.New("the lease was lost")
+
+// untilLost waits for the end of alive: etcd has said, or its silence has, that the lease is over. It gives nil when
+// ctx ended first. (The channel alone does not do: a client that is closed at the wrong moment leaves it open.)
+func untilLost(ctx context.Context, alive <-chan *clientv3.LeaseKeepAliveResponse) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-alive:
+			if !ok {
+				return errLeaseLost
+			}
+		}
+	}
 }
 
 // begin notes that Run has begun; done is nil when it must not.

@@ -171,6 +171,8 @@ type site struct {
 	etcd *EmbeddedEtcd
 	ctx  context.Context
 	runs sync.WaitGroup
+
+	clients []*clientv3.Client // to be closed when all that runs has ended
 }
 
 func newSite(t *testing.T) *site {
@@ -179,6 +181,9 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(func() {
 		cancel()
 		s.runs.Wait()
+		for _, c := range s.clients {
+			c.Close()
+		}
 		if s.etcd != nil {
 			s.stop()
 		}
@@ -226,10 +231,7 @@ func (s *site) client(url string) *clientv3.Client {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.runs.Go(func() {
-		<-s.ctx.Done()
-		c.Close()
-	})
+	s.clients = append(s.clients, c)
 	return c
 }
 

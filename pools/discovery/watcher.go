@@ -129,7 +129,10 @@ func (w *Watcher) follow(ctx context.Context) error {
 	var probing sync.WaitGroup
 	defer probing.Wait()
 	defer cancel()
-	probing.Go(func() { failed <- w.probe(ctx, listed, &latest) })
+	probing.Go(func() {
+		failed <- w.probe(ctx, listed, &latest)
+		cancel() // Watch itself may be waiting for an answer
+	})
 
 	events := w.client.Watch(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Revision+1),
 		clientv3.WithProgressNotify())
@@ -139,7 +142,8 @@ func (w *Watcher) follow(ctx context.Context) error {
 			return err
 		case r, ok := <-events:
 			if !ok {
-				return errClosed
+				cancel()
+				return errors.Join(errClosed, <-failed)
 			}
 			if err := r.Err(); err != nil {
 				return err

@@ -114,9 +114,9 @@ func (f *fleet) verdict(q question, a answer) (whole bool, err error) {
 // injectedFleet is a fleet whose calls go wrong by a scenario.
 type injectedFleet struct {
 	*fleet
-	transport *upstream.HTTP
-	hits      atomic.Int64
-	base      int // goroutines before the first request
+	hits    atomic.Int64
+	streams atomic.Int64 // workers' answers that are open
+	base    int          // goroutines before the first request
 }
 
 // newInjectedFleet starts a fleet of three and three, so that two failures of a
@@ -137,8 +137,7 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 			c.Prefill.Timeout = replayPrefill
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
 			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
-				in.transport = inner.(*upstream.HTTP)
-				return fault.Inject(inner, scenario)
+				return fault.Inject(&counting{inner, &in.streams}, scenario)
 			}
 		},
 	})
@@ -146,18 +145,60 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 	return in
 }
 
-// goroutines counts them without those of idle connections.
-func (f *injectedFleet) goroutines() int {
-	f.transport.CloseIdle()
+// counting is a transport that counts the answers which are open.
+type counting struct {
+	upstream.Transport
+	open *atomic.Int64
+}
+
+func (c *counting) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	s, err := c.Transport.Call(ctx, leg)
+	if err != nil {
+		return nil, err
+	}
+	c.open.Add(1)
+	return &counted{Stream: s, open: c.open}, nil
+}
+
+type counted struct {
+	upstream.Stream
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Stream.Close()
+}
+
+// goroutines counts those that are inside this module's code. The libraries'
+// idle connections and workers are not: they end minutes later, or with the
+// process.
+func (f *injectedFleet) goroutines() (n int) {
 	http.DefaultClient.CloseIdleConnections()
-	return runtime.NumGoroutine()
+	stacks := make([]byte, 1<<20)
+	for {
+		size := runtime.Stack(stacks, true)
+		if size < len(stacks) {
+			stacks = stacks[:size]
+			break
+		}
+		stacks = make([]byte, 2*len(stacks))
+	}
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		if strings.Contains(stack, "\ngithub.com/tandem-pd/tandem/") {
+			n++
+		}
+	}
+	return n
 }
 
 // settled checks what holds after any replay: nothing is booked, no engine
-// holds anything, and no goroutine is left.
+// holds anything, every answer of a worker was closed, and no goroutine is left.
 func (f *injectedFleet) settled() {
 	f.t.Helper()
 	f.idle()
+	f.eventually("every answer is closed", func() bool { return f.streams.Load() == 0 })
 	f.eventually("goroutines are back to the base", func() bool { return f.goroutines() <= f.base })
 }
 
@@ -227,5 +268,26 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 	f.eventually("every stream has begun", func() bool { return f.started() == clients })
 	leave()
 	group.Wait()
+	f.settled()
+}
+
+// What an engine announces before its first token is no first byte: while the
+// client has got nothing another worker takes over, however the first one ends.
+func TestFailureAfterTheRoleIsRetried(t *testing.T) {
+	f := newInjectedFleet(t,
+		fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: upstream.Decode, AfterEvents: 1},
+		fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: upstream.Decode, AfterEvents: 1},
+	)
+	for i := range 20 {
+		q := ithQuestion(4*i + 1) // chat
+		q.body = strings.Replace(q.body, `"stream":false`, `"stream":true`, 1)
+		q.stream = true
+		if whole, err := f.verdict(q, f.post(q.path, q.body)); !whole || err != nil {
+			t.Errorf("request %d: whole %v, %v", i, whole, err)
+		}
+	}
+	if f.hits.Load() == 0 {
+		t.Error("no call was hit")
+	}
 	f.settled()
 }

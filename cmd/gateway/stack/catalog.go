@@ -20,7 +20,7 @@ var _ edge.Catalog = (*Gateway)(nil)
 func (g *Gateway) Models() []openai.Model {
 	models := []openai.Model{}
 	for _, name := range g.Roster.Models() {
-		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem"}
+		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix()}
 		for _, p := range g.Roster.Pools() {
 			for _, w := range p.Members {
 				if p.Model == name && w.Worker.ContextLength > 0 {

@@ -73,6 +73,7 @@ type Gateway struct {
 	Flow *handoff.Flow
 
 	cfg        GatewayConfig
+	began      time.Time
 	log        *slog.Logger
 	edge       *edge.Server
 	routers    *router.Set
@@ -91,7 +92,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
+	g := &Gateway{cfg: cfg, began: time.Now(), log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
 	var transport upstream.Transport = g.transport
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
