@@ -68,7 +68,7 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 		if len(changes) != 1 || <-changes != Down {
 			t.Error("just before the deadline more than the failure was called back")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if len(changes) != 1 || <-changes != Up {
 			t.Error("at the deadline the worker's return was not called back")

@@ -72,7 +72,7 @@ type buffer struct {
 // burst of sixty fits.
 const readBytes = 16 << 10
 
-var buffers = sync.Pool{New: func() any { 
+var buffers = sync.Pool{New: func() any {
 	return &buffer{in: make([]byte, readBytes), split: openai.NewSplitter(maxEventBytes)}
 }}
 

@@ -119,10 +119,6 @@ func (w *Watcher) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.attempts > 0 {
-		w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
-		w.attempts = 0
-	}
 	var latest atomic.Int64 // the revision that was heard of last
 	latest.Store(listed.Revision)
 	failed := make(chan error, 1)
@@ -135,18 +131,23 @@ func (w *Watcher) follow(ctx context.Context) error {
 	})
 
 	events := w.client.Watch(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Revision+1),
-		clientv3.WithProgressNotify())
+		clientv3.WithCreatedNotify(), clientv3.WithProgressNotify())
 	for {
 		select {
 		case err := <-failed:
 			return err
 		case r, ok := <-events:
-			if !ok {
-				cancel()
-				return errors.Join(errClosed, <-failed)
-			}
-			if err := r.Err(); err != nil {
+			switch err := r.Err(); {
+			case ctx.Err() != nil: // the probe ended it, or the caller did
+				return <-failed
+			case !ok:
+				return errClosed
+			case err != nil:
 				return err
+			}
+			if w.attempts > 0 {
+				w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
+				w.attempts = 0
 			}
 			for _, e := range r.Events {
 				w.tell(e)
