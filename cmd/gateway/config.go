@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
@@ -20,7 +21,7 @@ import (
 
 // config prints the gateway's settings. Its output is a file for --config.
 func config(_ context.Context, args []string, p process) error {
-	set := settings.NewSet(gatewayGroups()...).Beside(devGroup(), workerGroup(), serveGroup())
+	set := settings.NewSet(gatewayGroups()...).Beside(besides()...)
 	var s settings.Gateway
 	r, err := resolve(set, "gateway config [FLAGS]: print every setting in force as `name: value  # source`.", args, p, &s)
 	if err != nil {
@@ -42,6 +43,12 @@ func gatewayGroups() []settings.Group {
 		c.QueuePolicies = append(c.QueuePolicies, settings.Choice{Name: name, Help: queue.Help(name)})
 	}
 	return settings.GatewayGroups(c)
+}
+
+// besides is the table of every command: one environment and one file may serve
+// them all, so each passes over what is another's.
+func besides() []settings.Group {
+	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup()})
 }
 
 // gatewayConfig gives each room its part of the settings.

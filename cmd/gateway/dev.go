@@ -48,7 +48,7 @@ func dev(ctx context.Context, args []string, p process) error {
 		Fleet   devSettings
 		Gateway settings.Gateway
 	}
-	set := settings.NewSet(append([]settings.Group{devGroup()}, gatewayGroups()...)...).Beside(workerGroup(), serveGroup())
+	set := settings.NewSet(append([]settings.Group{devGroup()}, gatewayGroups()...)...).Beside(besides()...)
 	r, err := resolve(set, "gateway dev [FLAGS]: run a whole fleet on this machine.\n"+
 		"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.", args, p, &s)
 	if err != nil {

@@ -108,7 +108,7 @@ func httpURL(value any) error {
 // load replays a workload against an endpoint and reports.
 func load(ctx context.Context, args []string, p process) error {
 	var s loadSettings
-	set := settings.NewSet(loadGroups()...).Beside(append(gatewayGroups(), devGroup(), workerGroup())...)
+	set := settings.NewSet(loadGroups()...).Beside(besides()...)
 	r, err := resolve(set, "gateway load [FLAGS]: put load on an OpenAI endpoint and measure how it serves.\n"+
 		"Requests go out at their times whatever is in flight (open loop), and latencies count from those times. "+
 		"Ctrl-C ends the run with a report of what ran. Status 0 means that every request was answered.", args, p, &s)

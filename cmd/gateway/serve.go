@@ -42,7 +42,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		Embedding embedding
 		Gateway   settings.Gateway
 	}
-	set := settings.NewSet(append(gatewayGroups(), serveGroup())...).Beside(devGroup(), workerGroup())
+	set := settings.NewSet(append(gatewayGroups(), serveGroup())...).Beside(besides()...)
 	r, err := resolve(set, "gateway serve [FLAGS]: run the gateway in front of the workers that registered in etcd.\n"+
 		"With neither --etcd-endpoints nor --nats-url it runs both inside itself and says how a worker can join.", args, p, &s)
 	if err != nil {

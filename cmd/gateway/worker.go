@@ -86,7 +86,7 @@ func workerGroup() settings.Group {
 // closes where that was asked for.
 func work(ctx context.Context, args []string, p process) error {
 	var s worker
-	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.LoggingGroup()).Beside(append(gatewayGroups(), devGroup(), serveGroup())...)
+	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.LoggingGroup()).Beside(besides()...)
 	_, err := resolve(set, "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP faces.\n"+
 		"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events; with neither it just serves.", args, p, &s)
 	if err != nil {
