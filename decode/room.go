@@ -28,12 +28,13 @@ type Room struct {
 	roster    *pools.Roster
 	routers   *router.Set
 	transport upstream.Transport
+	breakers  *fault.Breakers
 }
 
 // New makes the room. routers gives each model's decode pool, and its pool of
-// role both, a router of its own.
-func New(roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
-	return &Room{roster: roster, routers: routers, transport: transport}
+// role both, a router of its own; nil breakers let every call through.
+func New(roster *pools.Roster, routers *router.Set, transport upstream.Transport, breakers *fault.Breakers) *Room {
+	return &Room{roster: roster, routers: routers, transport: transport, breakers: breakers}
 }
 
 // Pool is the model's pool of that role, decode or both, as it is now.
@@ -85,6 +86,30 @@ const maxAnswerBytes = 256 << 20
 // after the first byte and the caller must not try again as if nothing had
 // been sent.
 func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault.Error) {
+	worker := call.Lease.Worker
+	done, err := r.breakers.Allow(worker.ID, worker.Incarnation, fault.Decode)
+	if err != nil {
+		done = func(fault.Class) {} // every circuit is open, or the choice would not be this: an uncounted try
+	}
+	// A first token proves the worker: a long answer must not hold a half-open
+	// circuit for as long as it lasts. A failure after it still counts.
+	first := call.First
+	call.First = func() {
+		done(fault.None)
+		if first != nil {
+			first()
+		}
+	}
+	transcript, failed := r.call(ctx, call, out)
+	class := fault.None
+	if failed != nil {
+		class = failed.Class
+	}
+	done(class)
+	return transcript, failed
+}
+
+func (r *Room) call(ctx context.Context, call Call, out Sink) (Transcript, *fault.Error) {
 	worker := call.Lease.Worker
 	stream, err := r.transport.Call(ctx, call.Leg)
 	if err != nil {

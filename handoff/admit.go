@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
@@ -90,7 +92,7 @@ func (g *grant) Release() {
 // nothing of r, which another goroutine owns.
 func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
 	model := r.call.Request.Model
-	req := router.Request{ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: r.tried}
+	req := router.Request{ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: f.exclude(r, now)}
 	if r.d != nil { // decode's booking is kept: another prefill worker, or none
 		p, err := f.rooms.Prefill.Router(model).Reserve(f.rooms.Prefill.Pool(model), req, now)
 		if errors.Is(err, router.ErrNoWorkers) {
@@ -125,6 +127,24 @@ func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
 	}
 	d, err := decoder.Reserve(decodes, req, now)
 	return granted(&grant{d: d, reason: reason}, err)
+}
+
+// exclude is whom not to ask: who has failed this request, and whose circuit is
+// open. Where every circuit of a pool is open it asks all the same: a pool that
+// answers some requests is worth more than one that is left alone.
+func (f *Flow) exclude(r *request, now time.Time) []string {
+	model, out := r.call.Request.Model, r.tried
+	for leg, pool := range map[fault.Leg]*pools.Pool{
+		fault.Prefill: f.rooms.Prefill.Pool(model), fault.Decode: f.rooms.Decode.Pool(model, pools.Decode),
+	} {
+		open := f.rooms.Breakers.Blocked(leg)
+		if len(open) > 0 && slices.ContainsFunc(pool.Members, func(m pools.Member) bool {
+			return m.Eligible(now) && !slices.Contains(open, m.Worker.ID) && !slices.Contains(r.tried, m.Worker.ID)
+		}) {
+			out = slices.Concat(out, open)
+		}
+	}
+	return out
 }
 
 // noneIn reports whether err says that the pool of that role has no worker to

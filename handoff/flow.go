@@ -44,6 +44,8 @@ type Rooms struct {
 	Decode  *decode.Room
 	// Pairer gives a model's pairer, which chooses the two workers of a request.
 	Pairer func(model string) router.Pairer
+	// Breakers know which workers to leave alone; nil knows none.
+	Breakers *fault.Breakers
 	// Transport carries the clean-up calls that outlive a request.
 	Transport upstream.Transport
 	// Tokenizer gives a model's tokenizer, nil where it is not known; the
@@ -58,6 +60,7 @@ type Flow struct {
 	log     *slog.Logger
 	metrics *metrics
 	cleanup *cleanup
+	budget  *fault.Budget
 
 	mu     sync.RWMutex
 	queues map[string]*queue.Queue // by model: one model's full pool never holds another's requests
@@ -69,7 +72,7 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 	if err := cfg.Queue.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Flow{cfg: cfg, rooms: rooms, log: log, queues: map[string]*queue.Queue{}}
+	f := &Flow{cfg: cfg, rooms: rooms, log: log, budget: fault.NewBudget(fault.BudgetConfig{}), queues: map[string]*queue.Queue{}}
 	f.metrics = newMetrics(reg, f)
 	f.cleanup = newCleanup(rooms.Transport, log, f.metrics)
 	rooms.Roster.OnChange(f.wakeAll)
@@ -87,7 +90,12 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 	r := newRequest(call)
 	f.metrics.begin()
-	defer func() { f.record(r, err) }()
+	f.budget.Begin()
+	defer func() {
+		f.endRetries(r)
+		f.budget.End()
+		f.record(r, err)
+	}()
 	if err := f.understand(r); err != nil {
 		return err
 	}
@@ -101,6 +109,9 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			return nil
 		}
 		action := Decide(failed.Leg, failed.Class, r.attempt, r.sent.Events)
+		if action != Fail && !f.mayRetry(r) {
+			action = Fail
+		}
 		f.metrics.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
 		if failed.Class.Blames() {
 			f.log.Warn("leg failed", "request_id", r.call.ID, "attempt", r.attempt, "leg", failed.Leg,
@@ -110,6 +121,22 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			return r.fail(failed, out)
 		}
 		r.prepare(action, failed)
+	}
+}
+
+// mayRetry takes the request's place in the retry budget, once for all its
+// retries: an outage must not be multiplied by those it hits.
+func (f *Flow) mayRetry(r *request) bool {
+	if !r.retrying {
+		r.retrying = f.budget.Take()
+	}
+	return r.retrying
+}
+
+// endRetries gives that place back.
+func (f *Flow) endRetries(r *request) {
+	if r.retrying {
+		f.budget.Return()
 	}
 }
 

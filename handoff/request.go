@@ -55,6 +55,7 @@ type request struct {
 	prefilled   time.Duration
 	decodeStart time.Time
 	outcome     string
+	retrying    bool                      // it has a place in the retry budget
 	last        *fault.Error              // why the latest round ended
 	why         struct{ p, d router.Why } // how each leg's worker was chosen, for the record
 }

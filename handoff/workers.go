@@ -3,6 +3,7 @@ package handoff
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -35,6 +36,8 @@ type WorkerReport struct {
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while
 	// unknown.
 	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
+	// Circuit is the worker's breaker for the leg that its pool serves.
+	Circuit fault.State `json:"circuit"`
 }
 
 // Report tells of every pool and worker.
@@ -56,9 +59,12 @@ func (f *Flow) Report() []PoolReport {
 			}
 			l := loads[i] // in the pool's order
 			wr.ActiveBlocks, wr.PrefillTokens, wr.Requests, wr.CachedBlocks = l.ActiveBlocks, l.PrefillTokens, l.Requests, l.CachedBlocks
+			leg := fault.Decode
 			if p.Role == pools.Prefill {
+				leg = fault.Prefill
 				wr.PrefillRate = f.rooms.Prefill.Rate(w.ID)
 			}
+			wr.Circuit = f.rooms.Breakers.State(w.ID, leg)
 			rep.Workers = append(rep.Workers, wr)
 		}
 		out = append(out, rep)

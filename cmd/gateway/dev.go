@@ -77,6 +77,9 @@ func dev(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if err := inject(&cfg, s.Gateway.Faults, r, p, log); err != nil {
+		return err
+	}
 	binary, err := os.Executable()
 	if err != nil {
 		return err

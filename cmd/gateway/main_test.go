@@ -60,6 +60,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"config"}, []string{"DYN_SOMETHING_ELSE=1", "DYN_ROUTER_MODE=round_robin"}, exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"},
 		{[]string{"config", "--no-kv-events"}, nil, exitOK, "router-kv-events: false  # flag"},
 		{[]string{"config"}, []string{"TANDEM_SPEEDUP=2"}, exitOK, "http-port: 8000  # default"},
+		{[]string{"dev", "--fault-scenario", "f.yaml"}, nil, exitUsage, "--allow-faults"},
+		{[]string{"dev", "--fault-scenario", "f.yaml", "--allow-faults"}, nil, exitUsage, "no file"},
 		{[]string{"worker", "--role", "both", "--block-size", "0"}, nil, exitUsage, "block-size"},
 	} {
 		t.Run(strings.Join(append(c.env, c.args...), " "), func(t *testing.T) {

@@ -66,6 +66,9 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if err := inject(&cfg, s.Gateway.Faults, r, p, log); err != nil {
+		return err
+	}
 	if !outside {
 		inside, err := stack.Embed(stack.EmbedConfig{Dir: s.Embedding.Dir, EtcdPort: s.Embedding.EtcdPort, NATSPort: s.Embedding.NATSPort})
 		if err != nil {

@@ -6,6 +6,8 @@ import "time"
 type Faults struct {
 	PrefillTimeout time.Duration `setting:"prefill-timeout"` // 0: from the prediction
 	DecodeFallback bool          `setting:"decode-fallback"`
+	Scenario       string        `setting:"fault-scenario"` // a file
+	AllowFaults    bool          `setting:"allow-faults"`
 }
 
 // FaultsGroup is the table that fills [Faults].
@@ -21,6 +23,15 @@ func FaultsGroup() Group {
 			Name: "decode-fallback", Kind: Bool, Default: "true",
 			Help: "Off: when no prefill worker is left, answer 503. On, a decode worker with room does the prefill itself: " +
 				"the request is answered, and the streams beside it stutter meanwhile.",
+		},
+		{
+			Name: "fault-scenario", Kind: String, Default: "",
+			Help: "YAML file of faults to inject into calls to workers, to see what clients would see: seed, and rules of fault, probability, leg, worker. " +
+				"Which calls are hit depends on the seed and the request, not on the clock. Refused unless allow-faults is on.",
+		},
+		{
+			Name: "allow-faults", Kind: Bool, Default: "false",
+			Help: "On: a fault-scenario may be used. It is a switch of its own so that no file alone can break a fleet.",
 		},
 	}}
 }

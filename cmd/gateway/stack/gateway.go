@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/internal/telemetry"
@@ -37,6 +38,8 @@ type GatewayConfig struct {
 	Flow     handoff.Config
 	Prefill  prefill.Config
 	Upstream upstream.Config
+	// Breakers is when a worker that fails is left alone, and for how long.
+	Breakers fault.BreakerConfig
 	// WrapTransport puts something between the rooms and the workers, such as
 	// fault.Inject; nil for nothing. Clean-up calls pass through it too.
 	WrapTransport func(upstream.Transport) upstream.Transport
@@ -97,13 +100,15 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
 	}
-	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport)
+	breakers := g.breakers(reg)
+	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport, breakers)
 	g.Roster.OnChange(prefillRoom.Forget)
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
-		Decode:    decode.New(g.Roster, routers, transport),
+		Decode:    decode.New(g.Roster, routers, transport, breakers),
+		Breakers:  breakers,
 		Transport: transport,
 		Pairer:    routers.Pairer,
 		Tokenizer: func(model string) *tokens.Cache {
@@ -132,6 +137,24 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 	}
 	return g, nil
+}
+
+// breakers makes the circuits of all workers, which go with them.
+func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
+	cfg := g.cfg.Breakers
+	cfg.OnChange = func(c fault.Circuit, from fault.State) {
+		g.log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
+	}
+	b := fault.NewBreakers(cfg)
+	reg.MustRegister(b.Collector("tandem_"))
+	g.Roster.OnChange(func() {
+		for _, c := range b.States() {
+			if _, known := g.Roster.Lookup(c.Worker); !known {
+				b.Forget(c.Worker)
+			}
+		}
+	})
+	return b
 }
 
 // Listen opens the gateway's address, so that it is known before Run.

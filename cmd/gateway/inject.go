@@ -1,0 +1,36 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// inject puts the faults of a scenario between the gateway and its workers,
+// where one was named and that is allowed.
+func inject(cfg *stack.GatewayConfig, s settings.Faults, r *settings.Resolved, p process, log *slog.Logger) error {
+	if s.Scenario == "" {
+		return nil
+	}
+	if !s.AllowFaults {
+		return usageError{r.Refuse("fault-scenario", errors.New("faults are not allowed here; --allow-faults allows them"))}
+	}
+	data, err := p.readFile(s.Scenario)
+	if err != nil {
+		return usageError{r.Refuse("fault-scenario", err)}
+	}
+	scenario, err := fault.ParseScenario(s.Scenario, data)
+	if err != nil {
+		return usageError{err}
+	}
+	scenario.OnHit = func(leg upstream.Leg, name string) {
+		log.Info("fault injected", "fault", name, "worker", leg.Worker, "engine_request_id", leg.RequestID)
+	}
+	cfg.WrapTransport = func(t upstream.Transport) upstream.Transport { return fault.Inject(t, scenario) }
+	log.Warn("faults are being injected", "scenario", s.Scenario, "rules", len(scenario.Rules))
+	return nil
+}
