@@ -103,7 +103,8 @@ func startFleet(t *testing.T, args ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, pids: map[string]int{}}
 	f.cmd = exec.Command(os.Args[0], append([]string{"dev", "--http-port", "0"}, args...)...)
-	f.cmd.Env = append(os.Environ(), asGateway+"=1")
+	// A fleet that is killed leaves its temporary etcd behind: in the test's folder.
+	f.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
 	f.cmd.Stderr = &f.logs
 	stdout, err := f.cmd.StdoutPipe()
 	if err != nil {
