@@ -29,6 +29,12 @@ var _ Connector = NIXL{}
 // decode worker's first heartbeat (kv_lease_duration).
 const LeaseDuration = 30 * time.Second
 
+// parting is how long prefill's answer is awaited after the client has left. An
+// engine that still computes stops at once and closes; one that had just
+// finished has sent where its blocks lie, and only that answer lets them be
+// released before their lease ends.
+const parting = 250 * time.Millisecond
+
 // prefillParams asks the prefill engine to keep the blocks for a decode
 // worker.
 const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
@@ -57,7 +63,7 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 		e.Set("ignore_eos", []byte("true"))
 		e.Set("kv_transfer_params", []byte(prefillParams))
 	})
-	prefill.Kind, prefill.Stream = upstream.Prefill, false
+	prefill.Kind, prefill.Stream, prefill.Parting = upstream.Prefill, false, parting
 	return Plan{Mode: Relay, Prefill: prefill, Decode: decode}, err
 }
 

@@ -100,12 +100,16 @@ func (r *Room) call(ctx context.Context, lease *router.Lease, leg upstream.Leg) 
 	}
 	defer stream.Close()
 	body, err := io.ReadAll(io.LimitReader(stream, maxAnswerBytes+1))
+	refused := fault.Classify(nil, stream.Status()) != fault.None
+	if err == nil && refused && ctx.Err() != nil {
+		err = context.Cause(ctx) // what an engine says to a client that left is not its failure
+	}
 	switch {
 	case err != nil:
 		return Answer{}, r.failed(worker, err)
 	case len(body) > maxAnswerBytes:
 		return Answer{}, fault.New(fault.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
-	case fault.Classify(nil, stream.Status()) != fault.None:
+	case refused:
 		e := fault.New(fault.Prefill, worker.ID, nil, stream.Status())
 		e.Detail = body
 		return Answer{}, e

@@ -69,6 +69,9 @@ func NewHTTP(cfg Config) *HTTP {
 // Call posts leg.Body to the worker and returns when the answer's head came.
 func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	base, err := h.base(leg.Base)
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, &Error{Worker: leg.Worker, Op: OpDial, Err: err}
 	}
@@ -87,7 +90,12 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	if leg.TraceParent != "" {
 		header["Traceparent"] = []string{leg.TraceParent}
 	}
+	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
+	if leg.Parting > 0 {
+		cancel()
+		ctx, cancel = part(outer, leg.Parting)
+	}
 	req := (&http.Request{
 		Method:        http.MethodPost,
 		URL:           &target,
@@ -100,11 +108,11 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	}).WithContext(ctx)
 	res, err := h.transport.RoundTrip(req)
 	if err != nil {
-		failed := &Error{Worker: leg.Worker, Op: opOf(err), Err: cause(ctx, err)} // before our own cancel
+		failed := &Error{Worker: leg.Worker, Op: opOf(err), Err: cause(outer, err)}
 		cancel()
 		return nil, failed
 	}
-	return &httpStream{worker: leg.Worker, res: res, ctx: ctx, cancel: cancel}, nil
+	return &httpStream{worker: leg.Worker, res: res, ctx: outer, cancel: cancel}, nil
 }
 
 // CloseIdle closes the connections that carry no call.
@@ -127,7 +135,7 @@ func (h *HTTP) base(raw string) (*url.URL, error) {
 type httpStream struct {
 	worker string
 	res    *http.Response
-	ctx    context.Context
+	ctx    context.Context // the caller's
 	cancel context.CancelFunc
 	ended  bool
 }

@@ -162,3 +162,59 @@ func TestCauseOfTheEndIsKept(t *testing.T) {
 		t.Errorf("got %v, want the cause", err)
 	}
 }
+
+// A call with Parting: an engine that still works sees its client gone at once;
+// an answer that was sent already is read all the same.
+func TestParting(t *testing.T) {
+	working, gone := make(chan struct{}), make(chan struct{})
+	answer := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.URL.Path == "/answers" {
+			_, _ = io.WriteString(w, "it is done")
+			close(answer)
+			return
+		}
+		close(working)
+		<-r.Context().Done()
+		close(gone)
+		panic(http.ErrAbortHandler) // as an engine that has nothing to say any more
+	}))
+	defer srv.Close()
+	h := NewHTTP(Config{})
+	defer h.CloseIdle()
+
+	l := leg(srv.URL)
+	l.Parting = time.Minute
+	ctx, leave := context.WithCancelCause(context.Background())
+	go func() {
+		<-working
+		leave(errLeft)
+	}()
+	if _, err := h.Call(ctx, l); !errors.Is(err, errLeft) {
+		t.Errorf("an engine that stopped: %v", err)
+	}
+	<-gone
+
+	l.Path = "/answers"
+	ctx, leave = context.WithCancelCause(context.Background())
+	s, err := h.Call(ctx, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-answer
+	leave(errLeft)
+	if got, err := io.ReadAll(s); err != nil || string(got) != "it is done" {
+		t.Errorf("an answer on its way: %q, %v", got, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+
+	l.Path, l.Parting = "/v1/completions", time.Millisecond
+	ended, leave := context.WithCancelCause(context.Background())
+	leave(errLeft)
+	if _, err := h.Call(ended, l); !errors.Is(err, errLeft) {
+		t.Errorf("a call that had ended before it began: %v", err)
+	}
+}

@@ -10,6 +10,7 @@ package upstream
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // Kind says what a call is for.
@@ -54,6 +55,12 @@ type Leg struct {
 
 	// TraceParent is passed on as the W3C traceparent header where not empty.
 	TraceParent string
+
+	// Parting is how long an answer that may be on its way already is awaited
+	// after the call's context has ended. The sending side is closed at once,
+	// which is what tells the engine; 0 cuts the connection both ways. For
+	// calls whose answer says what has to be let go.
+	Parting time.Duration
 
 	// Stream says that the answer is wanted as server-sent events.
 	Stream bool
