@@ -189,7 +189,6 @@ func (t *tap) whole(src upstream.Stream) error {
 	if info.Usage {
 		t.usage(info)
 	}
-	t.transcript.Finish = true
 	if t.call.Chat {
 		body = openai.ChatResponse(nil, body)
 	}

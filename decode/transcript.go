@@ -20,8 +20,6 @@ type Transcript struct {
 	// PromptTokens and CachedTokens are the engine's usage figures, −1 while
 	// it has told none.
 	PromptTokens, CachedTokens int
-	// Finish says that the engine ended the answer itself.
-	Finish bool
 }
 
 // newTranscript is the transcript of nothing.

@@ -17,12 +17,16 @@ const (
 
 // expected is the undisturbed answer: the simulated engines' text is a pure
 // function of all tokens so far.
-func expected(prompt []uint32, n int) string {
+func expected(prompt []uint32, n int) string { return generated(prompt, n, true) }
+
+// generated is expected, past the end of the text where eos is false, as an
+// engine goes on that was told to ignore it.
+func generated(prompt []uint32, n int, eos bool) string {
 	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	state := engine.Begin(0).FoldAll(prompt)
 	var out []byte
 	for range n {
-		next := vocab.Next(state, true)
+		next := vocab.Next(state, eos)
 		if next == tokens.EOS() {
 			break
 		}
