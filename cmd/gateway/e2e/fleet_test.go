@@ -226,13 +226,17 @@ func (f *fleet) post(path, body string) answer {
 	return a
 }
 
-// try sends a body; each is called with every event as it comes.
-func (f *fleet) try(ctx context.Context, path, body string, each func(data string)) (answer, error) {
+// try sends a body, with headers as name and value in turn; each is called with
+// every event as it comes.
+func (f *fleet) try(ctx context.Context, path, body string, each func(data string), headers ...string) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+path, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return answer{}, err

@@ -85,11 +85,16 @@ func TestQueueOrder(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	var group sync.WaitGroup
-	for i, c := range []struct{ name, hints string }{
-		{"plain", ``},
-		{"priority", `"nvext":{"agent_hints":{"priority":1000}},`},
-		{"strict", `"nvext":{"agent_hints":{"strict_priority":1}},`},
-		{"negative", `"nvext":{"agent_hints":{"priority":-1000}},`},
+	for i, c := range []struct {
+		name, hints string
+		headers     []string
+	}{
+		{"plain", ``, nil},
+		{"priority", `"nvext":{"agent_hints":{"priority":1000}},`, nil},
+		{"strict", `"nvext":{"agent_hints":{"strict_priority":1}},`, nil},
+		{"negative", `"nvext":{"agent_hints":{"priority":-1000}},`, nil},
+		{"header", `"nvext":{"agent_hints":{"priority":5000}},`, []string{"x-dynamo-request-priority", "500"}},
+		{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
 	} {
 		group.Go(func() {
 			body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, long)
@@ -98,7 +103,7 @@ func TestQueueOrder(t *testing.T) {
 				defer mu.Unlock()
 				order = append(order, c.name)
 			})
-			if _, err := f.try(context.Background(), completionPath, body, func(string) { once() }); err != nil {
+			if _, err := f.try(context.Background(), completionPath, body, func(string) { once() }, c.headers...); err != nil {
 				t.Error(err)
 			}
 		})
@@ -106,7 +111,7 @@ func TestQueueOrder(t *testing.T) {
 	}
 	leave()
 	group.Wait()
-	if got, want := strings.Join(order, " "), "strict priority plain negative"; got != want {
+	if got, want := strings.Join(order, " "), "stricter strict priority header plain negative"; got != want {
 		t.Errorf("served %q, want %q", got, want)
 	}
 	f.idle()
