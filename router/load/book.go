@@ -48,14 +48,26 @@ type Event struct {
 	Worker        string // Add: whose load it is
 	Rank          int    // Add: on which of the worker's ranks
 	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
-	Blocks        int    // Add: blocks the prompt takes; Grow: blocks more, ≥ 0
+	Blocks        int    // Add: blocks the prompt takes beside Chain; Grow: blocks more, ≥ 0
+	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that
+	// several bookings of one account name count once on it. It is kept until the
+	// booking ends, and must not be written to.
+	Chain []uint64
 }
 
 // Account is the load of one (worker, rank): the sums over its open bookings.
 type Account struct {
-	ActiveBlocks  int // blocks of prompts and of output so far
+	ActiveBlocks  int // blocks of prompts and of output so far, shared ones once
 	PrefillTokens int // prompt tokens yet to be computed
 	Requests      int // bookings
+}
+
+// Page is an account in a book, with what [Book.Look] saw of it last.
+type Page struct {
+	Account
+
+	shared int    // leading blocks of the chain looked for that it holds
+	looked uint64 // the look that shared is of
 }
 
 // Book holds the open bookings of a pool and the accounts they add up to. Each
@@ -63,7 +75,9 @@ type Account struct {
 // told: what names no open booking changes nothing.
 type Book struct {
 	open     map[key]booking
-	accounts map[seat]*Account
+	accounts map[seat]*Page
+	chains   tree
+	looks    uint64
 }
 
 // key names a booking.
@@ -81,15 +95,17 @@ type seat struct {
 // booking is what one request has on one account.
 type booking struct {
 	seat          seat
-	account       *Account
+	page          *Page
 	prefillTokens int
-	blocks        int
+	blocks        int // beside the chain's
+	chain         []uint64
+	last          *node // where the chain ends; nil without one
 	since         time.Time
 }
 
 // NewBook returns an empty book.
 func NewBook() *Book {
-	return &Book{open: map[key]booking{}, accounts: map[seat]*Account{}}
+	return &Book{open: map[key]booking{}, accounts: map[seat]*Page{}}
 }
 
 // Apply enters an event that happened at now, and reports whether it changed
@@ -106,21 +122,27 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 	case Add:
 		held = booking{
 			seat:          seat{e.Worker, e.Rank},
-			account:       b.Account(e.Worker, e.Rank),
+			page:          b.Page(e.Worker, e.Rank),
 			prefillTokens: max(0, e.PrefillTokens),
 			blocks:        max(0, e.Blocks),
+			chain:         e.Chain,
 			since:         now,
 		}
-		held.account.Requests++
-		held.account.PrefillTokens += held.prefillTokens
-		held.account.ActiveBlocks += held.blocks
+		held.page.Requests++
+		held.page.PrefillTokens += held.prefillTokens
+		held.page.ActiveBlocks += held.blocks
+		if len(e.Chain) > 0 {
+			var fresh int
+			held.last, fresh = b.chains.enter(e.Chain, held.page)
+			held.page.ActiveBlocks += fresh
+		}
 		b.open[k] = held
 		return true
 	case PrefillDone:
 		if held.prefillTokens == 0 {
 			return false
 		}
-		held.account.PrefillTokens -= held.prefillTokens
+		held.page.PrefillTokens -= held.prefillTokens
 		held.prefillTokens = 0
 		b.open[k] = held
 		return true
@@ -128,7 +150,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		if e.Blocks <= 0 {
 			return false
 		}
-		held.account.ActiveBlocks += e.Blocks
+		held.page.ActiveBlocks += e.Blocks
 		held.blocks += e.Blocks
 		b.open[k] = held
 		return true
@@ -139,17 +161,36 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 	return false
 }
 
-// Account returns the account of a worker's rank, made at its first use. The
-// pointer stays the same, and what it points to up to date, until the worker is
+// Account returns the account of a worker's rank, which is that of its [Book.Page].
+func (b *Book) Account(worker string, rank int) *Account { return &b.Page(worker, rank).Account }
+
+// Page returns the page of a worker's rank, made at its first use. The pointer
+// stays the same, and what it points to up to date, until the worker is
 // forgotten or its idle account pruned.
-func (b *Book) Account(worker string, rank int) *Account {
+func (b *Book) Page(worker string, rank int) *Page {
 	s := seat{worker, rank}
-	a := b.accounts[s]
-	if a == nil {
-		a = new(Account)
-		b.accounts[s] = a
+	p := b.accounts[s]
+	if p == nil {
+		p = new(Page)
+		b.accounts[s] = p
 	}
-	return a
+	return p
+}
+
+// Look finds which pages hold leading blocks of chain in open bookings, for
+// [Page.Shared] to tell until the next look.
+func (b *Book) Look(chain []uint64) {
+	b.looks++
+	b.chains.look(chain, func(p *Page, blocks int) { p.shared, p.looked = blocks, b.looks })
+}
+
+// Shared returns how many leading blocks of the chain that b looked for last the
+// page's open bookings hold already: booking them there takes no more room.
+func (b *Book) Shared(p *Page) int {
+	if p.looked != b.looks {
+		return 0
+	}
+	return p.shared
 }
 
 // Forget closes the bookings and the accounts of a worker that has gone for
@@ -190,7 +231,7 @@ func (b *Book) All() iter.Seq2[Event, time.Time] {
 			e := Event{
 				Origin: k.origin, Request: k.request, Attempt: k.attempt, Kind: Add,
 				Worker: held.seat.worker, Rank: held.seat.rank,
-				PrefillTokens: held.prefillTokens, Blocks: held.blocks,
+				PrefillTokens: held.prefillTokens, Blocks: held.blocks, Chain: held.chain,
 			}
 			if !yield(e, held.since) {
 				return
@@ -201,8 +242,11 @@ func (b *Book) All() iter.Seq2[Event, time.Time] {
 
 // release takes a booking off its account and out of the book.
 func (b *Book) release(k key, held booking) {
-	held.account.Requests--
-	held.account.PrefillTokens -= held.prefillTokens
-	held.account.ActiveBlocks -= held.blocks
+	held.page.Requests--
+	held.page.PrefillTokens -= held.prefillTokens
+	held.page.ActiveBlocks -= held.blocks
+	if held.last != nil {
+		held.page.ActiveBlocks -= b.chains.leave(held.last, held.page)
+	}
 	delete(b.open, k)
 }

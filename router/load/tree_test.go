@@ -1,0 +1,114 @@
+package load
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// slowTree is tree's twin: it counts block by block.
+type slowTree map[*Page]map[uint64]int
+
+func (s slowTree) enter(chain []uint64, a *Page) (fresh int) {
+	if s[a] == nil {
+		s[a] = map[uint64]int{}
+	}
+	for _, h := range chain {
+		if s[a][h]++; s[a][h] == 1 {
+			fresh++
+		}
+	}
+	return fresh
+}
+
+func (s slowTree) leave(chain []uint64, a *Page) (freed int) {
+	for _, h := range chain {
+		if s[a][h]--; s[a][h] == 0 {
+			delete(s[a], h)
+			freed++
+		}
+	}
+	return freed
+}
+
+func (s slowTree) look(chain []uint64, a *Page) int {
+	for i, h := range chain {
+		if s[a][h] == 0 {
+			return i
+		}
+	}
+	return len(chain)
+}
+
+// somePrompt is a chain that shares its beginning with others: at each block it
+// turns one of a few ways, and its hashes cover all turns before.
+func somePrompt(rng *rand.Rand) []uint64 {
+	chain := make([]uint64, 1+rng.IntN(12))
+	h := uint64(1)
+	for i := range chain {
+		turn := uint64(0)
+		if rng.IntN(4) == 0 {
+			turn = 1 + rng.Uint64N(3)
+		}
+		h = (h*31+turn)*0x9e3779b97f4a7c15 + uint64(i)
+		chain[i] = h
+	}
+	return chain
+}
+
+// TestTreeTwin: whatever comes and goes, the tree counts as its twin does, and
+// nothing is left of it at the end.
+func TestTreeTwin(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	accounts := make([]*Page, 5)
+	for i := range accounts {
+		accounts[i] = new(Page)
+	}
+	type held struct {
+		chain   []uint64
+		account *Page
+		last    *node
+	}
+	var tr tree
+	slow := slowTree{}
+	var open []held
+	part := func() {
+		i := rng.IntN(len(open))
+		h := open[i]
+		open[i] = open[len(open)-1]
+		open = open[:len(open)-1]
+		if got, want := tr.leave(h.last, h.account), slow.leave(h.chain, h.account); got != want {
+			t.Fatalf("%d blocks freed, want %d", got, want)
+		}
+	}
+	for range 200_000 {
+		switch chain, a := somePrompt(rng), accounts[rng.IntN(len(accounts))]; {
+		case rng.IntN(3) == 0:
+			seen := map[*Page]int{}
+			tr.look(chain, func(a *Page, blocks int) { seen[a] = blocks })
+			for _, a := range accounts {
+				if want := slow.look(chain, a); seen[a] != want {
+					t.Fatalf("look says %d blocks, want %d", seen[a], want)
+				}
+			}
+		case len(open) > 0 && rng.IntN(60) < len(open):
+			part()
+		default:
+			last, fresh := tr.enter(chain, a)
+			if want := slow.enter(chain, a); fresh != want {
+				t.Fatalf("%d fresh blocks, want %d", fresh, want)
+			}
+			open = append(open, held{chain, a, last})
+		}
+		if len(tr.from) > 2*len(open) {
+			t.Fatalf("%d nodes for %d bookings", len(tr.from), len(open))
+		}
+	}
+	for len(open) > 0 {
+		part()
+	}
+	if len(tr.from) != 0 {
+		t.Errorf("%d nodes are left", len(tr.from))
+	}
+}
