@@ -45,7 +45,23 @@ func (e *TraceError) Error() string {
 // Unwrap returns what is wrong.
 func (e *TraceError) Unwrap() error { return e.Err }
 
-// ReadTrace reads a trace in Mooncake's format: JSON lines of timestamp
+// Reading is how a trace is read.
+type Reading struct {
+	// BlockTokens is how many tokens a hash id stands for.
+	BlockTokens int
+	// Limit above 0 is how many requests to read at most.
+	Limit int
+	// Lenient passes over lines that are wrong, and counts them.
+	Lenient bool
+}
+
+// ReadTrace is [Read] for a trace in which every line must be right.
+func ReadTrace(r io.Reader, file string, blockTokens, limit int) (*Workload, error) {
+	w, _, err := Read(r, file, Reading{BlockTokens: blockTokens, Limit: limit})
+	return w, err
+}
+
+// Read reads a trace in Mooncake's format: JSON lines of timestamp
 // (milliseconds), input_length and output_length (tokens) and hash_ids, one for
 // each blockTokens tokens of the prompt; gzip is recognised by content. Tokens
 // beyond the last hash id are the request's own, and so is a prompt without
@@ -58,46 +74,63 @@ func (e *TraceError) Unwrap() error { return e.Err }
 // put into the next one.
 //
 // AIPerf's older names of the fields are read too (input_tokens, output_tokens,
-// created_time, delay_ms), and fields that are not named here passed over. Of
-// limit above 0 only as many lines are read. Errors about the content are a
-// *[TraceError].
-func ReadTrace(r io.Reader, file string, blockTokens, limit int) (*Workload, error) {
-	if blockTokens < 1 {
-		return nil, fmt.Errorf("replay: a trace block of %d tokens", blockTokens)
+// created_time, delay_ms), and fields that are not named here passed over. A
+// file that begins with the column names of Azure's traces (TIMESTAMP,
+// ContextTokens, GeneratedTokens) is read as such; its prompts share nothing.
+//
+// skipped is how many wrong lines a lenient reading passed over. Errors about
+// the content are a *[TraceError].
+func Read(r io.Reader, file string, o Reading) (w *Workload, skipped int, err error) {
+	if o.BlockTokens < 1 {
+		return nil, 0, fmt.Errorf("replay: a trace block of %d tokens", o.BlockTokens)
 	}
 	in := bufio.NewReader(r)
 	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
 		unzipped, err := gzip.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+			return nil, 0, fmt.Errorf("%s: %w", file, err)
 		}
 		in = bufio.NewReader(unzipped)
 	}
-	t := traceReader{blockTokens: blockTokens, sessions: map[string]float64{}}
+	t := traceReader{blockTokens: o.BlockTokens, sessions: map[string]float64{}}
+	read := t.read
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLineBytes)
 	line := 0
-	for (limit <= 0 || len(t.requests) < limit) && lines.Scan() {
+	for (o.Limit <= 0 || len(t.requests) < o.Limit) && lines.Scan() {
 		line++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+		text := bytes.TrimSpace(lines.Bytes())
+		if len(text) == 0 {
 			continue
 		}
-		if err := t.read(lines.Bytes()); err != nil {
+		if line == 1 && bytes.Contains(text, []byte(azureColumns[0])) && text[0] != '{' {
+			azure, err := newAzureReader(&t, text)
+			if err != nil {
+				return nil, 0, &TraceError{File: file, Line: line, Err: err}
+			}
+			read = azure.read
+			continue
+		}
+		if err := read(text); err != nil {
+			if o.Lenient {
+				skipped++
+				continue
+			}
 			located := &TraceError{File: file, Line: line, Err: err}
 			var f fieldError
 			if errors.As(err, &f) {
 				located.Field, located.Err = f.field, f.err
 			}
-			return nil, located
+			return nil, 0, located
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, &TraceError{File: file, Line: line + 1, Err: err}
+		return nil, 0, &TraceError{File: file, Line: line + 1, Err: err}
 	}
 	if len(t.requests) == 0 {
-		return nil, fmt.Errorf("%s: no request in it", file)
+		return nil, skipped, fmt.Errorf("%s: no request in it", file)
 	}
-	return &Workload{Name: file, Requests: t.requests}, nil
+	return &Workload{Name: file, Requests: t.requests}, skipped, nil
 }
 
 // row is a line of a trace.
@@ -145,15 +178,20 @@ func (t *traceReader) read(line []byte) error {
 	}
 	in.Timestamp, in.InputLength = either(in.Timestamp, in.CreatedTime), either(in.InputLength, in.InputTokens)
 	in.OutputLength, in.Delay = either(in.OutputLength, in.OutputTokens), either(in.Delay, in.DelayMS)
+	return t.add(&in)
+}
+
+// add takes a line that was read.
+func (t *traceReader) add(in *row) error {
 	r := Request{Index: len(t.requests), Session: in.SessionID}
 	if err := errors.Join(tokenCount("input_length", in.InputLength), tokenCount("output_length", in.OutputLength)); err != nil {
 		return err
 	}
 	r.OutputTokens = *in.OutputLength
-	if err := t.times(&r, &in); err != nil {
+	if err := t.times(&r, in); err != nil {
 		return err
 	}
-	if err := t.spans(&r, &in); err != nil {
+	if err := t.spans(&r, in); err != nil {
 		return err
 	}
 	t.requests = append(t.requests, r)
