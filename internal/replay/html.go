@@ -1,56 +1,15 @@
 package replay
 
 import (
-	_ "embed" // the page and what it is made of
 	"fmt"
-	"html/template"
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 )
 
-var (
-	//go:embed report.html.tmpl
-	pageText string
-	//go:embed uplot/uPlot.iife.min.js
-	uplotJS string
-	//go:embed uplot/uPlot.min.css
-	uplotCSS string
-	//go:embed uplot/LICENSE
-	uplotLicense string
-)
-
-var page = template.Must(template.New("report").Funcs(template.FuncMap{"short": short}).Parse(pageText))
-
-// pageData is what the page shows.
-type pageData struct {
-	*Report
-	Verdict, Rates string
-	Lines          []line
-	Failures       []failureCount
-	Workers        []workerBar
-	Plots          map[string]curve
-	JS             template.JS
-	CSS            template.CSS
-	License        string
-}
-
-type failureCount struct {
-	Class  string
-	Count  int
-	Detail string // of the first of them
-}
-
-// workerBar is a worker and the length of its bar, in percent of the longest of
-// its role.
-type workerBar struct {
-	WorkerCount
-	Percent float64
-}
-
-// WriteHTML writes the report as one page that needs nothing else: style,
-// script and data are inside.
+// WriteHTML writes the report as one page that needs nothing else.
 func (r *Report) WriteHTML(w io.Writer) error {
 	s := &r.Summary
 	var ttft, itl, gap []Millis
@@ -65,24 +24,47 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 		gap = append(gap, p.Gaps...)
 	}
-	data := pageData{
-		Report: r, Verdict: r.verdict(), Rates: r.rates(), Lines: s.lines(), Failures: r.failures(), Workers: s.bars(),
-		Plots: map[string]curve{
-			"ttft_cdf": cdf(ttft), "itl_cdf": cdf(itl), "gap_cdf": cdf(gap),
-			"ttft_time": ttftOverTime(r.Samples), "in_flight": inFlightOverTime(r.Samples, s.Wall), "tokens": tokensOverTime(r.Samples, s.Wall),
-		},
-		JS: template.JS(uplotJS), CSS: template.CSS(uplotCSS), License: uplotLicense,
+	p := Page{
+		Title:    r.Title,
+		Subtitle: fmt.Sprintf("%s · %s · speed %v · seed %d · %s", r.Target, r.Workload, r.Speed, r.Seed, r.Begun()),
+		Verdict:  r.verdict(), Lines: []string{r.rates()}, Notes: r.Notes,
+		Tables: []Table{r.latencies()},
 	}
-	if err := page.Execute(w, data); err != nil {
-		return fmt.Errorf("replay: the HTML report: %w", err)
+	for _, t := range []Table{r.failures(), s.shares()} {
+		if len(t.Rows) > 0 {
+			p.Tables = append(p.Tables, t)
+		}
 	}
-	return nil
+	share := func(title string, c curve) Plot { return c.plot(title, Plot{X: "ms", Y: "%", LogX: true}) }
+	p.Plots = []Plot{
+		share("TTFT: share of requests at or below", cdf(ttft)),
+		ttftOverTime(r.Samples).plot("TTFT over time", Plot{X: "s", Y: "ms", Dots: true}),
+		share("ITL: share of requests at or below", cdf(itl)),
+		share("Gaps between chunks: share at or below", cdf(gap)),
+		inFlightOverTime(r.Samples, s.Wall).plot("Requests in flight over time", Plot{X: "s", Y: "requests", Fill: true}),
+		tokensOverTime(r.Samples, s.Wall).plot("Output tokens a second over time", Plot{X: "s", Y: "tok/s", Fill: true}),
+	}
+	return p.Write(w)
+}
+
+// plot is a curve as a plot of one line.
+func (c curve) plot(title string, p Plot) Plot {
+	p.Title, p.Series = title, []Series{{Name: p.Y, X: c.X, Y: c.Y[0]}}
+	return p
 }
 
 // Begun is when the run began, for people.
 func (r *Report) Begun() string { return r.Started.UTC().Format(time.RFC3339) }
 
-func (r *Report) failures() []failureCount {
+func (r *Report) latencies() Table {
+	t := Table{Head: []string{"milliseconds", "#mean", "#p50", "#p90", "#p99", "#max", "?"}}
+	for _, l := range r.Summary.lines() {
+		t.Rows = append(t.Rows, []string{l.Name, short(l.Mean), short(l.P50), short(l.P90), short(l.P99), short(l.Max), l.Help})
+	}
+	return t
+}
+
+func (r *Report) failures() Table {
 	first := map[string]string{}
 	for i := range r.Samples {
 		s := &r.Samples[i]
@@ -90,21 +72,24 @@ func (r *Report) failures() []failureCount {
 			first[s.Outcome] = s.Detail
 		}
 	}
-	var all []failureCount
+	t := Table{Head: []string{"!not answered", "#requests", "?the first of them"}}
 	for _, class := range slices.Sorted(maps.Keys(r.Summary.Failures)) {
-		all = append(all, failureCount{class, r.Summary.Failures[class], first[class]})
+		t.Rows = append(t.Rows, []string{class, strconv.Itoa(r.Summary.Failures[class]), first[class]})
 	}
-	return all
+	return t
 }
 
-func (s *Summary) bars() []workerBar {
+// shares is each worker's part, with a bar in percent of the longest of its role.
+func (s *Summary) shares() Table {
 	most := map[string]int{}
 	for _, w := range s.Workers {
 		most[w.Role] = max(most[w.Role], w.Requests)
 	}
-	bars := make([]workerBar, len(s.Workers))
-	for i, w := range s.Workers {
-		bars[i] = workerBar{w, 100 * float64(w.Requests) / float64(most[w.Role])}
+	t := Table{Head: []string{"worker", "role", "#requests", "|", "#tokens computed"}}
+	for _, w := range s.Workers {
+		t.Rows = append(t.Rows, []string{
+			w.ID, w.Role, strconv.Itoa(w.Requests), strconv.FormatFloat(100*float64(w.Requests)/float64(max(1, most[w.Role])), 'f', 1, 64), strconv.FormatInt(w.Tokens, 10),
+		})
 	}
-	return bars
+	return t
 }

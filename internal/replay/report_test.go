@@ -171,7 +171,7 @@ func TestReportAsHTMLIsSelfContained(t *testing.T) {
 		t.Errorf("%d scripts end in it, want 2: text of a failure must not end one", n)
 	}
 	contains(t, page, "A &lt;b&gt;title&lt;/b&gt;", "prefers-color-scheme: dark", "uPlot", "Permission is hereby granted", "decode-10", "http_529",
-		`"ttft_cdf":{"x":[`, "3 answered, 3 failed")
+		`"names":["%"],"data":[[`, "3 answered, 3 failed")
 }
 
 func TestReportOfNothing(t *testing.T) {
