@@ -10,18 +10,30 @@ import (
 	"time"
 )
 
-// ErrUnknownWorker says that no worker with that id is registered.
-var ErrUnknownWorker = errors.New("no such worker")
+// Why [Core.Drain] does nothing.
+var (
+	// ErrUnknownWorker says that no worker with that id is registered.
+	ErrUnknownWorker = errors.New("no such worker")
+	// ErrTooManyCordons says that [MaxCordons] workers are kept out already.
+	ErrTooManyCordons = errors.New("too many workers are cordoned; lift the cordon of those that will not come back")
+)
+
+// MaxCordons is how many workers can be kept out at once by [Core.Drain].
+const MaxCordons = 4096
 
 // Core decides who is in which pool and in what standing. It has no clock: every call that needs one takes now,
 // which must not run backwards. It is not safe for concurrent use; see [Roster].
+//
+// Workers come from sources, each named by a string: a registry, a list, a file. What a source says is about its own
+// workers only, and of two sources that tell of one id the first keeps it until its worker has gone.
 type Core struct {
-	cfg     Config
-	entries map[string]*entry
-	refused map[string]Refusal
-	known   map[key]*Pool // every pool that ever had a worker, as it was at the last View
-	stale   map[key]bool  // of those, the ones to build anew
-	version uint64
+	cfg      Config
+	entries  map[string]*entry
+	refused  map[claim]Refusal
+	cordoned map[string]bool // by worker id, absent workers among them
+	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
+	stale    map[key]bool    // of those, the ones to build anew
+	version  uint64
 }
 
 type key struct {
@@ -29,10 +41,11 @@ type key struct {
 	role  Role
 }
 
-// entry is a registered worker. Draining and down are kept apart, so that the end of one uncovers the other.
+// entry is a registered worker. That it is cordoned is kept apart, by its id, so that the end of either uncovers the
+// other and the cordon outlives the entry.
 type entry struct {
 	worker    *Worker
-	draining  bool
+	source    string
 	downUntil time.Time // zero: not down
 	goneAt    time.Time // zero: registered; else missing from the last full list, and kept until then
 }
@@ -43,30 +56,32 @@ func (e *entry) key() key { return key{e.worker.Model, e.worker.Role} }
 func NewCore(cfg Config) *Core {
 	cfg.DownFor = cmp.Or(cfg.DownFor, DefaultDownFor)
 	return &Core{
-		cfg:     cfg,
-		entries: make(map[string]*entry),
-		refused: make(map[string]Refusal),
-		known:   make(map[key]*Pool),
-		stale:   make(map[key]bool),
+		cfg:      cfg,
+		entries:  make(map[string]*entry),
+		refused:  make(map[claim]Refusal),
+		cordoned: make(map[string]bool),
+		known:    make(map[key]*Pool),
+		stale:    make(map[key]bool),
 	}
 }
 
-// Put takes a worker in, or takes its new record. The same incarnation keeps its standing; a new one is a new
-// process and starts up, whatever was reported of the old one. A worker that breaks a rule is refused with an
-// [*InvalidError] or a [*RefusedError], and remembered; a worker that had the same id before is gone then, for its
-// process is. w must not be changed afterwards. It reports whether anything changed.
-func (c *Core) Put(w *Worker, now time.Time) (changed bool, err error) {
-	if err := c.check(w); err != nil {
-		return c.refuse(w, err, now), err
+// Put takes a worker of that source in, or takes its new record. The same incarnation keeps its standing; a new one
+// is a new process and starts up, whatever calls to the old one reported, unless it is cordoned. A worker that breaks
+// a rule is refused with an [*InvalidError], a [*RefusedError] or a [*ClaimedError], and remembered; a worker that the
+// source had under the same id before is gone then, for its process is. w must not be changed afterwards. It reports
+// whether anything changed.
+func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err error) {
+	if err := c.check(source, w); err != nil {
+		return c.refuse(Refusal{Worker: w, Source: source, Err: err, Since: now}), err
 	}
-	delete(c.refused, w.ID)
+	delete(c.refused, claim{source, w.ID})
 	old, there := c.entries[w.ID]
 	switch {
 	case !there:
-		c.entries[w.ID] = &entry{worker: w}
+		c.entries[w.ID] = &entry{worker: w, source: source}
 	case old.worker.Incarnation != w.Incarnation:
 		c.touch(old.key())
-		*old = entry{worker: w}
+		*old = entry{worker: w, source: source}
 	case old.worker.Equal(w):
 		old.goneAt = time.Time{}
 		return false, nil
@@ -79,57 +94,75 @@ func (c *Core) Put(w *Worker, now time.Time) (changed bool, err error) {
 	return true, nil
 }
 
-// Remove takes a worker out, and forgets that it was refused.
-func (c *Core) Remove(id string) (changed bool) {
-	_, changed = c.refused[id]
-	delete(c.refused, id)
-	if c.drop(id) {
+// Refuse remembers a worker that its source cannot take, with the reason, until the source puts or removes it. w need
+// have no more than an id. A worker that the source had under that id goes.
+func (c *Core) Refuse(source string, w *Worker, reason error, now time.Time) (changed bool) {
+	return c.refuse(Refusal{Worker: w, Source: source, Err: reason, Since: now, stands: true})
+}
+
+// Remove takes a worker of that source out, and forgets that it was refused.
+func (c *Core) Remove(source, id string) (changed bool) {
+	of := claim{source, id}
+	_, changed = c.refused[of]
+	delete(c.refused, of)
+	if c.drop(of) {
 		c.reconsider()
 		return true
 	}
 	return changed
 }
 
-// Resync takes the registry's full list, after the watch on it broke. Workers missing from it go only after grace:
-// a registry that comes back from an outage may have lost every lease at once, while the workers behind them run on
-// and register again. Refused workers that are missing go at once. The errors are those of Put, joined.
-func (c *Core) Resync(ws []*Worker, grace time.Duration, now time.Time) (changed bool, err error) {
+// Resync takes a source's full list, after the watch on it broke. Workers of that source that are missing from it go
+// only after grace: a registry that comes back from an outage may have lost every lease at once, while the workers
+// behind them run on and register again. Refused workers that are missing go at once. The errors are those of Put,
+// joined.
+func (c *Core) Resync(source string, ws []*Worker, grace time.Duration, now time.Time) (changed bool, err error) {
 	present := make(map[string]bool, len(ws))
 	for _, w := range ws {
 		present[w.ID] = true
 	}
-	for id := range c.refused {
-		if !present[id] {
-			delete(c.refused, id)
+	for of := range c.refused {
+		if of.source == source && !present[of.id] {
+			delete(c.refused, of)
 			changed = true
 		}
 	}
 	for id, e := range c.entries {
-		if !present[id] && e.goneAt.IsZero() {
+		if e.source == source && !present[id] && e.goneAt.IsZero() {
 			e.goneAt = now.Add(grace)
 		}
 	}
 	changed = c.Advance(now) || changed // before the puts, for with no grace who has gone sets no block size
 	var errs []error
 	for _, w := range ws {
-		did, err := c.Put(w, now)
+		did, err := c.Put(source, w, now)
 		changed = changed || did
 		errs = append(errs, err)
 	}
 	return changed, errors.Join(errs...)
 }
 
-// Drain starts draining a worker, or ends it. Its error is [ErrUnknownWorker].
+// Drain cordons a worker, or lifts the cordon: it finishes what it has and takes no more. The cordon is an operator's
+// and by id: it outlives restarts of the worker and any time that it is away. Its errors are [ErrUnknownWorker], for
+// an id that is neither registered nor cordoned, and [ErrTooManyCordons].
 func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 	e, there := c.entries[id]
-	if !there {
+	switch {
+	case !there && !c.cordoned[id]:
 		return false, fmt.Errorf("worker %q: %w", id, ErrUnknownWorker)
-	}
-	if e.draining == on {
+	case c.cordoned[id] == on:
 		return false, nil
+	case on && len(c.cordoned) >= MaxCordons:
+		return false, fmt.Errorf("worker %q: %w", id, ErrTooManyCordons)
 	}
-	e.draining = on
-	c.touch(e.key())
+	if on {
+		c.cordoned[id] = true
+	} else {
+		delete(c.cordoned, id)
+	}
+	if there {
+		c.touch(e.key())
+	}
 	return true, nil
 }
 
@@ -167,7 +200,7 @@ func (c *Core) Advance(now time.Time) (changed bool) {
 			changed = true
 		}
 		if !e.goneAt.IsZero() && !now.Before(e.goneAt) {
-			dropped = c.drop(id)
+			dropped = c.drop(claim{e.source, id})
 		}
 	}
 	if dropped {
@@ -198,22 +231,23 @@ func (c *Core) View() *View {
 	for id := range c.entries {
 		e := c.entries[id]
 		if k := e.key(); c.stale[k] {
-			c.known[k].Members = append(c.known[k].Members, e.member())
+			c.known[k].Members = append(c.known[k].Members, c.member(e))
 		}
 	}
 	for k := range c.stale {
 		slices.SortFunc(c.known[k].Members, func(a, b Member) int { return strings.Compare(a.Worker.ID, b.Worker.ID) })
 	}
 	clear(c.stale)
-	return newView(maps.Clone(c.known), slices.SortedFunc(maps.Values(c.refused), func(a, b Refusal) int {
-		return strings.Compare(a.Worker.ID, b.Worker.ID)
-	}))
+	refused := slices.SortedFunc(maps.Values(c.refused), func(a, b Refusal) int {
+		return cmp.Or(strings.Compare(a.Worker.ID, b.Worker.ID), strings.Compare(a.Source, b.Source))
+	})
+	return newView(maps.Clone(c.known), refused, slices.Sorted(maps.Keys(c.cordoned)))
 }
 
-func (e *entry) member() Member {
-	m := Member{Worker: e.worker}
+func (c *Core) member(e *entry) Member {
+	m := Member{Worker: e.worker, Source: e.source}
 	switch {
-	case e.draining:
+	case c.cordoned[e.worker.ID]:
 		m.Status = Draining
 	case !e.downUntil.IsZero():
 		m.Status, m.DownUntil = Down, e.downUntil
@@ -223,11 +257,13 @@ func (e *entry) member() Member {
 
 func (c *Core) touch(k key) { c.stale[k] = true }
 
-func (c *Core) drop(id string) bool {
-	e, there := c.entries[id]
-	if there {
-		delete(c.entries, id)
-		c.touch(e.key())
+// drop takes the entry of an id out, if it is that source's.
+func (c *Core) drop(of claim) bool {
+	e, there := c.entries[of.id]
+	if !there || e.source != of.source {
+		return false
 	}
-	return there
+	delete(c.entries, of.id)
+	c.touch(e.key())
+	return true
 }

@@ -12,7 +12,7 @@ type Status uint8
 const (
 	Up       Status = iota // takes requests
 	Down                   // failed a call a moment ago; takes none until [Member.DownUntil]
-	Draining               // finishes what it has and takes no more
+	Draining               // cordoned by an operator: finishes what it has and takes no more
 )
 
 // String is the word that logs and /workers show.
@@ -34,6 +34,8 @@ func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Member is a worker and its standing.
 type Member struct {
 	Worker *Worker
+	// Source is who told of it; see [Roster.From].
+	Source string
 	Status Status
 	// DownUntil is when a failed worker is tried again; zero unless Status is [Down].
 	DownUntil time.Time

@@ -27,18 +27,44 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("worker %q refused: it registered block_size %d, worker %q of model %q has %d", e.Worker, e.Registered, e.By, e.Model, e.Required)
 }
 
-// Refusal is a worker that registered and was turned away.
-type Refusal struct {
-	Worker *Worker
-	Err    error // a [*RefusedError], or an [*InvalidError]
-	Since  time.Time
+// ClaimedError is a worker whose id is taken by a worker of another source: the first keeps it, and the other comes in
+// when the first has gone.
+type ClaimedError struct {
+	Worker string // the id
+	Source string // that tells of it as well
+	By     string // the source that has it
 }
 
-// check says why w cannot come in, or nil. Among several workers that disagree with w the error names the first by
+func (e *ClaimedError) Error() string {
+	return fmt.Sprintf("worker %q of %s refused: %s has a worker of that id", e.Worker, named(e.Source), named(e.By))
+}
+
+// named is how a source is called in a sentence.
+func named(source string) string { return cmp.Or(source, "the program itself") }
+
+// Refusal is a worker that registered and was turned away.
+type Refusal struct {
+	Worker *Worker // as far as it is known
+	// Source is who tells of it; see [Roster.From].
+	Source string
+	// Err is a [*RefusedError], a [*ClaimedError], an [*InvalidError], or what the source itself has against it.
+	Err   error
+	Since time.Time
+
+	stands bool // the source refused it, so that nothing here can let it in
+}
+
+// claim is one source's word on one id.
+type claim struct{ source, id string }
+
+// check says why w of that source cannot come in, or nil. Among several workers that disagree with w the error names the first by
 // id, so that the same registrations give the same words.
-func (c *Core) check(w *Worker) error {
+func (c *Core) check(source string, w *Worker) error {
 	if err := w.Validate(); err != nil {
 		return err
+	}
+	if e, there := c.entries[w.ID]; there && e.source != source {
+		return &ClaimedError{Worker: w.ID, Source: source, By: e.source}
 	}
 	refusal := &RefusedError{Worker: w.ID, Model: w.Model, Registered: w.BlockSize, Required: c.cfg.BlockSize}
 	if c.cfg.BlockSize != 0 {
@@ -61,17 +87,18 @@ func (c *Core) check(w *Worker) error {
 	return refusal
 }
 
-// refuse remembers w with the reason, if it has an id to be remembered by.
-func (c *Core) refuse(w *Worker, reason error, now time.Time) (changed bool) {
-	if idProblem(w.ID) != "" {
+// refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.
+func (c *Core) refuse(r Refusal) (changed bool) {
+	if idProblem(r.Worker.ID) != "" {
 		return false
 	}
-	before, again := c.refused[w.ID]
-	if again && before.Worker.Equal(w) && before.Err.Error() == reason.Error() {
+	of := claim{r.Source, r.Worker.ID}
+	before, again := c.refused[of]
+	if again && before.stands == r.stands && before.Worker.Equal(r.Worker) && before.Err.Error() == r.Err.Error() {
 		return false
 	}
-	c.refused[w.ID] = Refusal{Worker: w, Err: reason, Since: now}
-	if c.drop(w.ID) {
+	c.refused[of] = r
+	if c.drop(of) {
 		c.reconsider()
 	}
 	return true
@@ -82,18 +109,22 @@ func (c *Core) refuse(w *Worker, reason error, now time.Time) (changed bool) {
 // told what stands against it now.
 func (c *Core) reconsider() {
 	for _, r := range slices.SortedFunc(maps.Values(c.refused), refusedFirst) {
-		if err := c.check(r.Worker); err != nil {
-			r.Err = err
-			c.refused[r.Worker.ID] = r
+		if r.stands {
 			continue
 		}
-		delete(c.refused, r.Worker.ID)
-		e := &entry{worker: r.Worker}
+		of := claim{r.Source, r.Worker.ID}
+		if err := c.check(r.Source, r.Worker); err != nil {
+			r.Err = err
+			c.refused[of] = r
+			continue
+		}
+		delete(c.refused, of)
+		e := &entry{worker: r.Worker, source: r.Source}
 		c.entries[r.Worker.ID] = e
 		c.touch(e.key())
 	}
 }
 
 func refusedFirst(a, b Refusal) int {
-	return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Worker.ID, b.Worker.ID))
+	return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Worker.ID, b.Worker.ID), strings.Compare(a.Source, b.Source))
 }

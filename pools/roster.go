@@ -3,7 +3,6 @@ package pools
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,52 +60,29 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 }
 
-// Put takes a worker in, or takes its new record; see [Core.Put]. Its error is an [*InvalidError] or a
-// [*RefusedError].
-func (r *Roster) Put(w Worker) error {
-	var err error
-	r.change(func(c *Core, now time.Time) (changed bool) {
-		changed, err = c.Put(own(w), now)
-		return changed
-	})
-	r.logRefusal(err)
-	return err
-}
+// From is the roster as one source of workers tells it: a registry, a list, a file. Each source speaks for its own
+// workers only, and should be one value in the program; see [Core].
+func (r *Roster) From(source string) *Source { return &Source{roster: r, name: source} }
 
-// Remove takes a worker out at once: it deregistered, or its lease ended.
-func (r *Roster) Remove(id string) {
-	if r.change(func(c *Core, _ time.Time) bool { return c.Remove(id) }) {
-		r.log.Info("worker left", "worker", id)
-	}
-}
+// Put is [Source.Put] of the source without a name: the program itself.
+func (r *Roster) Put(w Worker) error { return r.From("").Put(w) }
 
-// Resync takes the registry's full list, after the watch on it broke: workers missing from it go only when they
-// have not come back within grace. See [Core.Resync].
-func (r *Roster) Resync(ws []Worker, grace time.Duration) {
-	owned := make([]*Worker, len(ws))
-	for i := range ws {
-		owned[i] = own(ws[i])
-	}
-	var err error
-	r.change(func(c *Core, now time.Time) (changed bool) {
-		changed, err = c.Resync(owned, grace, now)
-		return changed
-	})
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, err := range joined.Unwrap() {
-			r.logRefusal(err)
-		}
-	}
-}
+// Remove is [Source.Remove] of the source without a name.
+func (r *Roster) Remove(id string) { r.From("").Remove(id) }
 
-// Drain starts draining a worker (it finishes what it has and takes no more), or ends it. Its error is
-// [ErrUnknownWorker].
+// Resync is [Source.Resync] of the source without a name.
+func (r *Roster) Resync(ws []Worker, grace time.Duration) { r.From("").Resync(ws, grace) }
+
+// Drain cordons a worker (it finishes what it has and takes no more, restarted or not), or lifts the cordon; see
+// [Core.Drain]. Its errors are [ErrUnknownWorker] and [ErrTooManyCordons].
 func (r *Roster) Drain(id string, on bool) error {
 	var err error
-	r.change(func(c *Core, _ time.Time) (changed bool) {
+	if r.change(func(c *Core, _ time.Time) (changed bool) {
 		changed, err = c.Drain(id, on)
 		return changed
-	})
+	}) {
+		r.log.Info("worker cordon", "worker", id, "on", on)
+	}
 	return err
 }
 
@@ -150,6 +126,9 @@ func (r *Roster) Lookup(id string) (Member, bool) { return r.View().Lookup(id) }
 // Refused is [View.Refused] of this moment.
 func (r *Roster) Refused() []Refusal { return r.View().Refused() }
 
+// Cordoned is [View.Cordoned] of this moment.
+func (r *Roster) Cordoned() []string { return r.View().Cordoned() }
+
 // change lets f change the core, publishes what came of it and calls the callbacks.
 func (r *Roster) change(f func(c *Core, now time.Time) bool) bool {
 	changed, moved := r.apply(f)
@@ -182,17 +161,4 @@ func (r *Roster) deadline() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.next
-}
-
-// logRefusal says who was turned away and why, for nobody reads the registry.
-func (r *Roster) logRefusal(err error) {
-	if err != nil {
-		r.log.Warn("worker turned away", "error", err)
-	}
-}
-
-// own is a copy that nobody else can change.
-func own(w Worker) *Worker {
-	w.Topology = maps.Clone(w.Topology)
-	return &w
 }

@@ -253,3 +253,44 @@ func BenchmarkSnapshot(b *testing.B) {
 		}
 	})
 }
+
+func TestCordonsAreBounded(t *testing.T) {
+	c := NewCore(Config{})
+	for i := range MaxCordons + 1 {
+		w := valid(fmt.Sprint("p", i))
+		_, _ = c.Put("", &w, start)
+		_, err := c.Drain(w.ID, true)
+		if full := i == MaxCordons; errors.Is(err, ErrTooManyCordons) != full {
+			t.Fatalf("cordon %d: %v", i, err)
+		}
+		c.Remove("", w.ID) // an absent worker's cordon stays
+	}
+	if _, err := c.Drain("p0", false); err != nil {
+		t.Fatal(err)
+	}
+	w := valid("last")
+	_, _ = c.Put("", &w, start)
+	if _, err := c.Drain("last", true); err != nil {
+		t.Errorf("after one was lifted: %v", err)
+	}
+}
+
+func TestSourcesSpeakForThemselves(t *testing.T) {
+	r := NewRoster(Config{}, quiet)
+	etcd, flags := r.From("etcd"), r.From("flags")
+	if err := etcd.Put(valid("p1")); err != nil {
+		t.Fatal(err)
+	}
+	claimed, ok := errors.AsType[*ClaimedError](flags.Put(valid("p1")))
+	if !ok || claimed.Worker != "p1" || claimed.Source != "flags" || claimed.By != "etcd" {
+		t.Errorf("the second claim: %+v", claimed)
+	}
+	flags.Resync(nil, 0)
+	if m, in := r.Lookup("p1"); !in || m.Source != "etcd" {
+		t.Errorf("p1 is %+v after another source's list", m)
+	}
+	flags.Refuse(valid("p2"), errors.New("two models"))
+	if got := r.Refused(); len(got) != 1 || got[0].Worker.ID != "p2" || got[0].Source != "flags" {
+		t.Errorf("refused: %+v", got)
+	}
+}

@@ -2,6 +2,7 @@ package pools
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,8 +19,10 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 // four dashes and what the commands must print. The verbs:
 //
 //	put ID [incarnation=a] [model=m] [role=prefill] [block=16] [blocks=0] [address=…]
+//	refuse ID WHY                        the source itself has something against it
 //	remove ID
 //	resync grace=D ID[:incarnation]…     the full list; fields as in put's defaults
+//	                                     all four take source=NAME, else the source without a name
 //	drain ID on|off
 //	down ID [incarnation=a] · up ID [incarnation=a]
 //	advance D                            lets time pass
@@ -102,13 +105,16 @@ func (s *rosterScript) run(out *bytes.Buffer, words []string) {
 	}
 	var changed bool
 	var err error
+	source := args.word("source", "")
 	switch verb {
 	case "put":
-		changed, err = s.core.Put(args.worker(), s.now)
+		changed, err = s.core.Put(source, args.worker(), s.now)
+	case "refuse":
+		changed = s.core.Refuse(source, args.worker(), errors.New(args.words[1]), s.now)
 	case "remove":
-		changed = s.core.Remove(args.id())
+		changed = s.core.Remove(source, args.id())
 	case "resync":
-		changed, err = s.core.Resync(args.list(), args.duration("grace", 0), s.now)
+		changed, err = s.core.Resync(source, args.list(), args.duration("grace", 0), s.now)
 	case "drain":
 		changed, err = s.core.Drain(args.id(), args.words[1] == "on")
 	case "down":
@@ -146,11 +152,18 @@ func (s *rosterScript) print(out *bytes.Buffer) {
 			if !m.DownUntil.IsZero() {
 				fmt.Fprintf(out, " until=%v", m.DownUntil.Sub(start))
 			}
-			fmt.Fprintf(out, " eligible=%t\n", m.Eligible(s.now))
+			fmt.Fprintf(out, " eligible=%t", m.Eligible(s.now))
+			if m.Source != "" {
+				fmt.Fprintf(out, " from=%s", m.Source)
+			}
+			fmt.Fprintln(out)
 		}
 	}
 	for _, r := range s.view.Refused() {
 		fmt.Fprintf(out, "refused since=%v: %v\n", r.Since.Sub(start), r.Err)
+	}
+	if cordoned := s.view.Cordoned(); len(cordoned) > 0 {
+		fmt.Fprintln(out, "cordoned", strings.Join(cordoned, " "))
 	}
 	fmt.Fprintf(out, "now=%v", s.now.Sub(start))
 	if next := s.core.NextDeadline(); !next.IsZero() {

@@ -9,14 +9,15 @@ import (
 
 // View is all pools at one moment. It is immutable and shared.
 type View struct {
-	pools   map[key]*Pool
-	sorted  []*Pool
-	models  []string
-	refused []Refusal
+	pools    map[key]*Pool
+	sorted   []*Pool
+	models   []string
+	refused  []Refusal
+	cordoned []string
 }
 
-func newView(pools map[key]*Pool, refused []Refusal) *View {
-	v := &View{pools: pools, refused: refused}
+func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
+	v := &View{pools: pools, refused: refused, cordoned: cordoned}
 	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
 	})
@@ -58,5 +59,10 @@ func (v *View) Lookup(id string) (Member, bool) {
 	return Member{}, false
 }
 
-// Refused is every worker that registered and was turned away, sorted by id. The slice must not be changed.
+// Refused is every worker that registered and was turned away, sorted by id and source. The slice must not be
+// changed.
 func (v *View) Refused() []Refusal { return v.refused }
+
+// Cordoned is the id of every worker that an operator keeps out, sorted, those that are away at present among them.
+// The slice must not be changed.
+func (v *View) Cordoned() []string { return v.cordoned }

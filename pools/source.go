@@ -1,0 +1,72 @@
+package pools
+
+import (
+	"maps"
+	"time"
+)
+
+// Source is a [Roster] as one source of workers tells it. It is safe for concurrent use, but what is told of one
+// worker should be told in order.
+type Source struct {
+	roster *Roster
+	name   string
+}
+
+// Put takes a worker in, or takes its new record; see [Core.Put]. Its error is an [*InvalidError], a [*RefusedError]
+// or a [*ClaimedError]; it is logged.
+func (s *Source) Put(w Worker) error {
+	var err error
+	s.roster.change(func(c *Core, now time.Time) (changed bool) {
+		changed, err = c.Put(s.name, own(w), now)
+		return changed
+	})
+	s.logRefusal(err)
+	return err
+}
+
+// Refuse remembers that the source cannot take a worker of which it knows the id at least, and logs why; see
+// [Core.Refuse].
+func (s *Source) Refuse(w Worker, reason error) {
+	if s.roster.change(func(c *Core, now time.Time) bool { return c.Refuse(s.name, own(w), reason, now) }) {
+		s.roster.log.Warn("worker turned away", "worker", w.ID, "source", named(s.name), "error", reason)
+	}
+}
+
+// Remove takes a worker out at once: it deregistered, or its lease ended.
+func (s *Source) Remove(id string) {
+	if s.roster.change(func(c *Core, _ time.Time) bool { return c.Remove(s.name, id) }) {
+		s.roster.log.Info("worker left", "worker", id)
+	}
+}
+
+// Resync takes the source's full list, after the watch on it broke: its workers that are missing from it go only when
+// they have not come back within grace. See [Core.Resync].
+func (s *Source) Resync(ws []Worker, grace time.Duration) {
+	owned := make([]*Worker, len(ws))
+	for i := range ws {
+		owned[i] = own(ws[i])
+	}
+	var err error
+	s.roster.change(func(c *Core, now time.Time) (changed bool) {
+		changed, err = c.Resync(s.name, owned, grace, now)
+		return changed
+	})
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			s.logRefusal(err)
+		}
+	}
+}
+
+// logRefusal says who was turned away and why, for nobody reads the registry.
+func (s *Source) logRefusal(err error) {
+	if err != nil {
+		s.roster.log.Warn("worker turned away", "source", named(s.name), "error", err)
+	}
+}
+
+// own is a copy that nobody else can change.
+func own(w Worker) *Worker {
+	w.Topology = maps.Clone(w.Topology)
+	return &w
+}
