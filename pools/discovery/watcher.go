@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Sink is told which workers there are. A [pools.Roster] is one. It logs what it turns away.
+// Sink is told which workers there are. A [pools.Roster] and a [pools.Source] are. It logs what it turns away.
 type Sink interface {
 	// Put tells of a worker that is new or has a new record.
 	Put(w pools.Worker) error

@@ -1,0 +1,201 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// AnswerError is a worker that answers, but not so that it can be used.
+type AnswerError struct {
+	Worker  string // its id
+	Address string
+	Problem string
+}
+
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("worker %q at %s %s", e.Worker, e.Address, e.Problem)
+}
+
+// Bounds of what a worker may answer. A large engine's /metrics has some hundred kilobytes.
+const (
+	maxAnswerBytes = 8 << 20
+	maxHeaderBytes = 64 << 10
+)
+
+// asker asks workers about themselves. It is safe for concurrent use.
+type asker struct {
+	client  *http.Client
+	key     string // for Authorization: Bearer; empty for none
+	timeout time.Duration
+}
+
+func newAsker(key string, timeout time.Duration) *asker {
+	return &asker{
+		key:     key,
+		timeout: timeout,
+		client: &http.Client{
+			Transport: &http.Transport{
+				MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: maxHeaderBytes, DisableCompression: true,
+				IdleConnTimeout: time.Minute,
+			},
+			// A worker that sends its callers elsewhere would be followed with the key.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+func (a *asker) close() { a.client.CloseIdleConnections() }
+
+// reply is what came back on one question.
+type reply struct {
+	status int
+	body   []byte
+	anew   bool // over a connection that had to be made for it
+}
+
+// get asks one question.
+func (a *asker) get(ctx context.Context, base, path string) (r reply, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { r.anew = !c.Reused }})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+	if err != nil {
+		return reply{}, err
+	}
+	req.Header.Set("User-Agent", "tandem")
+	if a.key != "" {
+		req.Header.Set("Authorization", "Bearer "+a.key)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return reply{}, err
+	}
+	defer res.Body.Close()
+	r.status = res.StatusCode
+	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	switch {
+	case err != nil:
+		return reply{}, fmt.Errorf("GET %s: %w", path, err)
+	case len(r.body) > maxAnswerBytes:
+		return reply{}, fmt.Errorf("GET %s: the answer is longer than %d bytes", path, maxAnswerBytes)
+	}
+	return r, nil
+}
+
+// health asks whether the worker is well. anew tells that it had no connection, and so may be another process.
+func (a *asker) health(ctx context.Context, base string) (anew bool, err error) {
+	r, err := a.get(ctx, base, "/health")
+	switch {
+	case err != nil:
+		return false, err
+	case r.status/100 == 2, r.status == http.StatusNotFound, r.status == http.StatusMethodNotAllowed:
+		return r.anew, nil // not every server of OpenAI's API has a /health
+	case r.status/100 == 3:
+		return false, fmt.Errorf("GET /health: status %d, and redirects are not followed", r.status)
+	default:
+		return false, fmt.Errorf("GET /health: status %d", r.status)
+	}
+}
+
+// all asks the worker everything. Its error is an [*AnswerError] where asking again would not help.
+func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
+	refuse := func(problem string, args ...any) (facts, error) {
+		return facts{}, &AnswerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
+	}
+	if _, err := a.health(ctx, given.Address); err != nil {
+		return facts{}, err
+	}
+	models, err := a.get(ctx, given.Address, "/v1/models")
+	if err != nil {
+		return facts{}, err
+	}
+	f := facts{engine: given.Engine}
+	var owner, problem string
+	switch s := models.status; {
+	case s == http.StatusOK:
+		if owner, problem = f.readModels(models.body, given.Model); problem != "" {
+			return refuse("%s", problem)
+		}
+	case s == http.StatusUnauthorized, s == http.StatusForbidden:
+		return refuse("asks for another API key than it was given (status %d): --worker-api-key-file", s)
+	case s/100 == 3:
+		return refuse("answers /v1/models with a redirect (status %d), which is not followed: give its own URL", s)
+	case s == http.StatusNotFound && given.Model != "":
+		f.model = given.Model
+	case s/100 == 4:
+		return refuse("does not tell its model (status %d): say model=", s)
+	default:
+		return facts{}, fmt.Errorf("GET /v1/models: status %d", s)
+	}
+	if f.engine == "" {
+		f.engine = owners[owner]
+	}
+	if err := a.limits(ctx, given.Address, &f); err != nil {
+		return facts{}, err
+	}
+	if f.engine == "" {
+		return refuse("is of no engine that is known: say engine=")
+	}
+	if mode := f.disaggregatesAs; (mode == "prefill" || mode == "decode") && mode != string(given.Role) {
+		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, given.Role)
+	}
+	return f, nil
+}
+
+// owners are the engines by what they call themselves in /v1/models.
+var owners = map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "tandem": "sim"}
+
+// limits asks for what each engine tells in its own way, and which engine it is where that is not known. TensorRT-LLM
+// is asked nothing: its /metrics and /kv_cache_events hand what they tell to whoever asks first.
+func (a *asker) limits(ctx context.Context, base string, f *facts) error {
+	if f.engine == "sglang" || f.engine == "" {
+		told, err := a.optional(ctx, base, "/server_info", "/get_server_info")
+		if err != nil {
+			return err
+		}
+		asked := *f
+		if told != nil && (asked.readServerInfo(told) || f.engine == "sglang") {
+			*f, f.engine = asked, "sglang"
+		}
+	}
+	if f.engine == "vllm" || f.engine == "sim" || f.engine == "" {
+		told, err := a.optional(ctx, base, "/metrics")
+		if err != nil {
+			return err
+		}
+		if told != nil && f.readMetrics(told) && f.engine == "" {
+			f.engine = "vllm"
+		}
+	}
+	return nil
+}
+
+// optional is the first answer that is one, nil where the worker has none of the paths.
+func (a *asker) optional(ctx context.Context, base string, paths ...string) ([]byte, error) {
+	for _, path := range paths {
+		r, err := a.get(ctx, base, path)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case r.status == http.StatusOK:
+			return r.body, nil
+		case r.status/100 == 5 && r.status != http.StatusNotImplemented:
+			return nil, fmt.Errorf("GET %s: status %d", path, r.status) // it has the path, and would tell another time
+		}
+	}
+	return nil, nil
+}
+
+// answers reports whether err is a worker that answers, though not well.
+func answers(err error) bool {
+	_, ok := errors.AsType[*AnswerError](err)
+	return ok
+}

@@ -1,0 +1,207 @@
+package discovery
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// MaxEndpoints is how many workers one list may name.
+const MaxEndpoints = 4096
+
+// Endpoint is a worker that an operator gave by its URL, with what was said about it. What was not said is asked of
+// the worker by a [Prober].
+type Endpoint struct {
+	// Given has the id, the role and the address of the worker, and of the rest what the operator said; a field that
+	// is zero was not said.
+	Given pools.Worker
+}
+
+// EndpointError is something wrong with one endpoint. Field is the option's name, "url" for the address.
+type EndpointError struct {
+	Field   string
+	Problem string
+}
+
+func (e *EndpointError) Error() string { return e.Field + " " + e.Problem }
+
+// option is one thing that can be said about an endpoint: in a flag as NAME=VALUE, in a file as a key.
+type option struct {
+	name  string
+	field string // of the registration record, whose rule it obeys
+	set   func(w *pools.Worker, text string) error
+}
+
+// options in the order of help.
+var options = []option{
+	{"role", "role", text(func(w *pools.Worker, s string) { w.Role = pools.Role(s) })},
+	{"model", "model", text(func(w *pools.Worker, s string) { w.Model = s })},
+	{"id", "id", text(func(w *pools.Worker, s string) { w.ID = s })},
+	{"engine", "engine", text(func(w *pools.Worker, s string) { w.Engine = s })},
+	{"block-size", "block_size", count(func(w *pools.Worker) *int { return &w.BlockSize })},
+	{"kv-blocks", "total_kv_blocks", count(func(w *pools.Worker) *int { return &w.TotalKVBlocks })},
+	{"max-num-seqs", "max_num_seqs", count(func(w *pools.Worker) *int { return &w.MaxNumSeqs })},
+	{"max-num-batched-tokens", "max_num_batched_tokens", count(func(w *pools.Worker) *int { return &w.MaxNumBatchedTokens })},
+	{"context-length", "context_length", count(func(w *pools.Worker) *int { return &w.ContextLength })},
+	{"ranks", "data_parallel_ranks", count(func(w *pools.Worker) *int { return &w.DataParallelRanks })},
+	{"device", "device_class", text(func(w *pools.Worker, s string) { w.DeviceClass = s })},
+	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
+	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
+}
+
+func text(set func(w *pools.Worker, s string)) func(*pools.Worker, string) error {
+	return func(w *pools.Worker, s string) error {
+		if s == "" {
+			return errors.New("is empty: leave it out to have the worker asked")
+		}
+		set(w, s)
+		return nil
+	}
+}
+
+func count(field func(w *pools.Worker) *int) func(*pools.Worker, string) error {
+	return func(w *pools.Worker, s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return errors.New("must be a whole number from 1 on: leave it out to have the worker asked")
+		}
+		*field(w) = n
+		return nil
+	}
+}
+
+// ParseEndpoint reads URL[,NAME=VALUE]…, as --prefill-url and its like have it. role is empty where an option may say
+// it. Its error is an [*EndpointError].
+func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
+	address, rest, more := strings.Cut(s, ",")
+	e := Endpoint{Given: pools.Worker{Role: role}}
+	if err := e.setURL(address); err != nil {
+		return Endpoint{}, err
+	}
+	seen := map[string]bool{}
+	for more {
+		var item string
+		item, rest, more = strings.Cut(rest, ",")
+		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
+		switch {
+		case strings.Contains(name, "://"):
+			return Endpoint{}, &EndpointError{"url", "is there twice: give each worker by itself, not separated by commas"}
+		case !ok:
+			return Endpoint{}, &EndpointError{clip(name), "is no NAME=VALUE"}
+		case seen[name]:
+			return Endpoint{}, &EndpointError{clip(name), "is there twice"}
+		case name == "role" && role != "":
+			return Endpoint{}, &EndpointError{"role", "is said by the flag already"}
+		}
+		seen[name] = true
+		if err := e.set(name, value); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	return e, e.finish()
+}
+
+// CheckEndpoints refuses a list that is too long or names a worker twice. Its error is an [*EndpointError].
+func CheckEndpoints(es []Endpoint) error {
+	if len(es) > MaxEndpoints {
+		return &EndpointError{"url", fmt.Sprintf("is there %d times; %d workers can be listed", len(es), MaxEndpoints)}
+	}
+	ids, addresses := map[string]bool{}, map[string]bool{}
+	for _, e := range es {
+		if err := e.repeats(ids, addresses); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeats refuses e when it is among those seen, and else adds it to them.
+func (e *Endpoint) repeats(ids, addresses map[string]bool) error {
+	switch {
+	case addresses[e.Given.Address]:
+		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both", e.Given.Address)}
+	case ids[e.Given.ID]:
+		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", e.Given.ID)}
+	}
+	ids[e.Given.ID], addresses[e.Given.Address] = true, true
+	return nil
+}
+
+func (e *Endpoint) setURL(s string) error {
+	s = strings.TrimSuffix(strings.TrimSpace(s), "/")
+	if strings.Contains(s, "@") {
+		return &EndpointError{"url", "must not carry a user or a password; --worker-api-key-file has the workers' key"}
+	}
+	e.Given.Address = s
+	return e.rule("url", "address")
+}
+
+// set takes one option.
+func (e *Endpoint) set(name, value string) error {
+	i := slices.IndexFunc(options, func(o option) bool { return o.name == name })
+	if i < 0 {
+		var known []string
+		for _, o := range options {
+			known = append(known, o.name)
+		}
+		return &EndpointError{clip(name), "is none of " + strings.Join(known, ", ")}
+	}
+	if err := options[i].set(&e.Given, value); err != nil {
+		return &EndpointError{name, err.Error()}
+	}
+	return e.rule(name, options[i].field)
+}
+
+// finish fills in what follows from the rest.
+func (e *Endpoint) finish() error {
+	if e.Given.Role == "" {
+		e.Given.Role = pools.Both
+	}
+	if e.Given.ID == "" {
+		if e.Given.ID = idFor(e.Given.Address); len(e.Given.ID) > pools.MaxIDBytes {
+			return &EndpointError{"id", fmt.Sprintf("is missing: the address is longer than the %d bytes of an id", pools.MaxIDBytes)}
+		}
+	}
+	return e.rule("id", "id")
+}
+
+// rule has the record's own rules look at one field.
+func (e *Endpoint) rule(name, field string) error {
+	w := e.Given
+	w.ID, w.Model, w.Engine = cmp.Or(w.ID, "x"), cmp.Or(w.Model, "x"), cmp.Or(w.Engine, "vllm")
+	w.Role, w.BlockSize = cmp.Or(w.Role, pools.Both), cmp.Or(w.BlockSize, 1)
+	if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field == field {
+		return &EndpointError{name, invalid.Problem}
+	}
+	return nil
+}
+
+// idFor is the id of a worker at an address that was given none: its host and port.
+func idFor(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_':
+			return r
+		}
+		return '-'
+	}, u.Hostname()+"-"+port)
+}
+
+// clip bounds what an error repeats of an operator's text.
+func clip(s string) string {
+	if len(s) > 64 {
+		s = s[:64] + "…"
+	}
+	return strconv.Quote(s)
+}

@@ -1,0 +1,102 @@
+package discovery
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func TestParseEndpoint(t *testing.T) {
+	for _, test := range []struct {
+		role pools.Role
+		text string
+		want pools.Worker
+	}{
+		{pools.Prefill, "http://10.0.0.7:8000", pools.Worker{ID: "10.0.0.7-8000", Role: pools.Prefill, Address: "http://10.0.0.7:8000"}},
+		{"", "http://10.0.0.7:8000/", pools.Worker{ID: "10.0.0.7-8000", Role: pools.Both, Address: "http://10.0.0.7:8000"}},
+		{"", "https://engine.example,role=decode", pools.Worker{ID: "engine.example-443", Role: pools.Decode, Address: "https://engine.example"}},
+		{"", "http://[fe80::1]:80,id=p-1", pools.Worker{ID: "p-1", Role: pools.Both, Address: "http://[fe80::1]:80"}},
+		{"", "http://[::1]:80", pools.Worker{ID: "--1-80", Role: pools.Both, Address: "http://[::1]:80"}},
+		{
+			pools.Decode,
+			"http://h:1, model=org/m ,engine=sglang,block-size=32,kv-blocks=900,max-num-seqs=8,max-num-batched-tokens=4096,context-length=1000,ranks=2,device=h100,model-input=tokens,transfer=h:5600",
+			pools.Worker{
+				ID: "h-1", Role: pools.Decode, Address: "http://h:1", Model: "org/m", Engine: "sglang", BlockSize: 32, TotalKVBlocks: 900,
+				MaxNumSeqs: 8, MaxNumBatchedTokens: 4096, ContextLength: 1000, DataParallelRanks: 2, DeviceClass: "h100", ModelInput: "tokens",
+				Transfer: "h:5600",
+			},
+		},
+	} {
+		got, err := ParseEndpoint(test.role, test.text)
+		if err != nil || !got.Given.Equal(&test.want) {
+			t.Errorf("%s: %+v, %v; want %+v", test.text, got.Given, err, test.want)
+		}
+	}
+}
+
+func TestParseEndpointNamesTheField(t *testing.T) {
+	for _, test := range []struct{ text, field, problem string }{
+		{"", "url", "must be"},
+		{"h:1", "url", "http or https URL"},
+		{"ftp://h:1", "url", "http or https URL"},
+		{"http://h:1/v1", "url", "no more"},
+		{"http://h:0", "url", "port"},
+		{"http://user:word@h:1", "url", "worker-api-key-file"},
+		{"http://a:1,http://b:1", "url", "twice"},
+		{"http://h:1,model", `"model"`, "NAME=VALUE"},
+		{"http://h:1,", `""`, "NAME=VALUE"},
+		{"http://h:1,moddel=x", `"moddel"`, "none of role, model, id"},
+		{"http://h:1,model=", "model", "empty"},
+		{"http://h:1,model=a,model=b", `"model"`, "twice"},
+		{"http://h:1,model=a\x00b", "model", "printable"},
+		{"http://h:1,id=a/b", "id", "must be of"},
+		{"http://h:1,engine=llama.cpp", "engine", "vllm, sglang"},
+		{"http://h:1,role=decode", "role", "said by the flag"},
+		{"http://h:1,block-size=0", "block-size", "from 1"},
+		{"http://h:1,block-size=4097", "block-size", "1 to 4096"},
+		{"http://h:1,kv-blocks=many", "kv-blocks", "whole number"},
+		{"http://h:1,transfer=5600", "transfer", "host:port"},
+		{"http://" + strings.Repeat("h", 200) + ":1", "id", "is missing"},
+	} {
+		_, err := ParseEndpoint(pools.Prefill, test.text)
+		wrong, ok := errors.AsType[*EndpointError](err)
+		if !ok || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.problem) {
+			t.Errorf("%q: %v, want %s %s", test.text, err, test.field, test.problem)
+		}
+		if err != nil && strings.Contains(err.Error(), "word@") {
+			t.Errorf("%q: the error tells the password: %v", test.text, err)
+		}
+	}
+	if _, err := ParseEndpoint("", "http://h:1,role=mixed"); err == nil || !strings.Contains(err.Error(), "prefill, decode, both") {
+		t.Errorf("a role that is none: %v", err)
+	}
+}
+
+func TestCheckEndpoints(t *testing.T) {
+	list := func(texts ...string) (es []Endpoint) {
+		for _, s := range texts {
+			e, err := ParseEndpoint("", s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			es = append(es, e)
+		}
+		return es
+	}
+	for _, test := range []struct {
+		list []Endpoint
+		want string
+	}{
+		{list("http://a:1", "http://b:1"), ""},
+		{list("http://a:1,role=prefill", "http://a:1,role=decode,id=x"), "role both"},
+		{list("http://a:1,id=x", "http://b:1,id=x"), `id "x"`},
+		{make([]Endpoint, MaxEndpoints+1), "4096"},
+	} {
+		err := CheckEndpoints(test.list)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%d endpoints: %v, want %q", len(test.list), err, test.want)
+		}
+	}
+}

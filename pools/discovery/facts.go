@@ -1,0 +1,199 @@
+package discovery
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// facts are what a worker told of itself. A field that is zero was not told. They are comparable: other facts are
+// another process.
+type facts struct {
+	engine          string // "vllm", "sglang", "trtllm" or "sim"
+	model           string
+	blockTokens     int
+	kvTokens        int // of one rank's cache
+	maxSeqs         int
+	maxBatchTokens  int
+	contextTokens   int
+	ranks           int
+	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
+	born            string // differs between two runs of a process
+}
+
+// DefaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
+const DefaultBlockSize = 16
+
+// leastPage is the smallest page, in tokens, that is taken for a block. SGLang's default page is one token: hashing
+// each token by itself would cost much and tell nothing more.
+const leastPage = 8
+
+// record is the worker's registration: what was given, else what it told, else defaults.
+func (f facts) record(given pools.Worker, blockSize int) pools.Worker {
+	w := given
+	w.Engine = cmp.Or(given.Engine, f.engine, "vllm")
+	w.Model = cmp.Or(given.Model, f.model)
+	if w.BlockSize == 0 && f.blockTokens >= leastPage {
+		w.BlockSize = f.blockTokens
+	}
+	w.BlockSize = cmp.Or(w.BlockSize, blockSize, DefaultBlockSize)
+	w.TotalKVBlocks = cmp.Or(given.TotalKVBlocks, f.kvTokens/w.BlockSize)
+	w.MaxNumSeqs = cmp.Or(given.MaxNumSeqs, f.maxSeqs)
+	w.MaxNumBatchedTokens = cmp.Or(given.MaxNumBatchedTokens, f.maxBatchTokens)
+	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
+	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
+	w.ModelInput = cmp.Or(given.ModelInput, "text")
+	w.KVEvents = "none"
+	return w
+}
+
+// modelList is GET /v1/models. Engines list LoRA adapters beside their base model, with it as parent.
+type modelList struct {
+	Data []struct {
+		ID          string `json:"id"`
+		OwnedBy     string `json:"owned_by"`
+		Parent      string `json:"parent"`
+		MaxModelLen *int   `json:"max_model_len"`
+	} `json:"data"`
+}
+
+// readModels finds the model that is to be served among those listed. The string is what is wrong.
+func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
+	var list modelList
+	if json.Unmarshal(body, &list) != nil || len(list.Data) == 0 {
+		return "", "answers /v1/models with what is no list of models"
+	}
+	var names []string
+	found := -1
+	for i, m := range list.Data {
+		if m.Parent == "" {
+			names = append(names, m.ID)
+		}
+		if m.ID == wanted || wanted == "" && m.Parent == "" {
+			found = i
+		}
+	}
+	switch {
+	case found < 0:
+		return "", fmt.Sprintf("serves %s, not model=%s", shown(names), wanted)
+	case wanted == "" && len(names) > 1:
+		return "", fmt.Sprintf("serves %s: say which with model=", shown(names))
+	}
+	m := list.Data[found]
+	f.model = m.ID
+	if m.MaxModelLen != nil {
+		f.contextTokens = bounded(float64(*m.MaxModelLen))
+	}
+	return m.OwnedBy, ""
+}
+
+// readMetrics reads vLLM's gauges: the cache's geometry, one sample for each data-parallel rank, and when the process
+// began.
+func (f *facts) readMetrics(body []byte) (isVLLM bool) {
+	ranks := map[string]bool{}
+	for line := range bytes.Lines(body) {
+		s := strings.TrimSpace(string(line))
+		if labels, ok := strings.CutPrefix(s, "vllm:cache_config_info{"); ok {
+			values := parseLabels(labels)
+			f.blockTokens = countOf(values["block_size"])
+			f.kvTokens = bounded(float64(countOf(values["num_gpu_blocks"])) * float64(f.blockTokens))
+			ranks[values["engine"]] = true
+		}
+		if at, ok := strings.CutPrefix(s, "process_start_time_seconds "); ok {
+			f.born = at
+		}
+		isVLLM = isVLLM || strings.HasPrefix(s, "vllm:")
+	}
+	if len(ranks) > 1 {
+		f.ranks = min(len(ranks), pools.MaxRanks)
+	}
+	return isVLLM
+}
+
+// readServerInfo reads SGLang's arguments and what its scheduler made of them.
+func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(body, &fields) != nil {
+		return false
+	}
+	number := func(name string) int {
+		var n float64
+		if json.Unmarshal(fields[name], &n) != nil {
+			return 0
+		}
+		return bounded(n)
+	}
+	_ = json.Unmarshal(fields["disaggregation_mode"], &f.disaggregatesAs) // stays empty when it is another type
+	f.blockTokens = number("page_size")
+	f.kvTokens = number("max_total_num_tokens")
+	f.maxSeqs = number("max_running_requests")
+	f.maxBatchTokens = cmp.Or(number("chunked_prefill_size"), number("max_prefill_tokens"))
+	f.contextTokens = cmp.Or(f.contextTokens, number("context_length"))
+	if f.ranks = number("dp_size"); f.ranks == 1 || f.ranks > pools.MaxRanks {
+		f.ranks = 0
+	}
+	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
+	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// parseLabels reads name="value" pairs of the text exposition format, up to the closing brace.
+func parseLabels(s string) map[string]string {
+	labels := map[string]string{}
+	for {
+		name, rest, ok := strings.Cut(s, `="`)
+		if !ok || strings.Contains(name, "}") {
+			return labels
+		}
+		var value strings.Builder
+		i := 0
+		for ; i < len(rest) && rest[i] != '"'; i++ {
+			if rest[i] == '\\' && i+1 < len(rest) {
+				i++
+			}
+			value.WriteByte(rest[i])
+		}
+		if i == len(rest) {
+			return labels
+		}
+		labels[strings.Trim(name, ", ")] = value.String()
+		s = rest[i+1:]
+	}
+}
+
+// countOf reads a count that is written as text; 0 for "None" and other nonsense.
+func countOf(s string) int {
+	var n float64
+	if json.Unmarshal([]byte(s), &n) != nil {
+		return 0
+	}
+	return bounded(n)
+}
+
+// bounded is n as a count that a record takes, 0 where it is none.
+func bounded(n float64) int {
+	if !(n >= 1 && n <= pools.MaxCount) {
+		return 0
+	}
+	return int(n)
+}
+
+// shown names models, not all where they are many.
+func shown(names []string) string {
+	const most = 4
+	var b strings.Builder
+	for i, n := range names {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(names)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(clip(n))
+	}
+	return cmp.Or(b.String(), "no model")
+}

@@ -1,0 +1,245 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// StaticSink is a [Sink] that also hears which workers cannot be taken. A [pools.Source] is one.
+type StaticSink interface {
+	Sink
+	// Refuse tells of a worker that answers, but not so that it can be used.
+	Refuse(w pools.Worker, reason error)
+}
+
+// ProberConfig is how a [Prober] works. The zero value of each field means its default.
+type ProberConfig struct {
+	// Every is how often each worker's health is asked for, by default 5 s.
+	Every time.Duration
+	// Timeout is how long one answer may take, by default 3/5 of Every and at least 100 ms.
+	Timeout time.Duration
+	// Failures in a row take a worker out, by default 3.
+	Failures int
+	// BlockSize in tokens of a worker that does not tell its own; by default [DefaultBlockSize].
+	BlockSize int
+	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
+	APIKey string
+	// Seed of pauses and incarnations.
+	Seed uint64
+}
+
+// Validate names the first field that is out of range.
+func (c *ProberConfig) Validate() error {
+	switch {
+	case c.Every < 0 || c.Timeout < 0:
+		return errors.New("worker-health-interval must not be negative")
+	case c.Failures < 0 || c.BlockSize < 0 || c.BlockSize > pools.MaxBlockSize:
+		return errors.New("failures and block size must be in range")
+	}
+	return nil
+}
+
+// Prober tells of workers that do not register: each is asked about itself until it answers, told to the sink, and
+// looked after from then on. A worker whose model was given is told at once, with defaults for what it has not told.
+type Prober struct {
+	sink  StaticSink
+	cfg   ProberConfig
+	log   *slog.Logger
+	asker *asker
+	kick  chan struct{} // holds at most one: the list changed
+
+	mu     sync.Mutex // guards wanted
+	wanted []Endpoint
+}
+
+// NewProber returns a Prober that tells sink. The error is the config's.
+func NewProber(sink StaticSink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("workers by URL: %w", err)
+	}
+	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
+	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
+	cfg.Failures = cmp.Or(cfg.Failures, 3)
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout), kick: make(chan struct{}, 1)}, nil
+}
+
+// Set replaces the list of workers: those that are no longer in it go at once, those whose entry is another are asked
+// anew, and the others are left as they are.
+func (p *Prober) Set(es []Endpoint) {
+	p.mu.Lock()
+	p.wanted = es
+	p.mu.Unlock()
+	select {
+	case p.kick <- struct{}{}:
+	default: // Run was told already and has not looked yet
+	}
+}
+
+// Run looks after the workers until ctx ends, when it returns nil and leaves them in the sink. It may be called once.
+func (p *Prober) Run(ctx context.Context) error {
+	defer p.asker.close()
+	followed := map[string]*probe{} // by id
+	begun := uint64(0)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		p.mu.Lock()
+		wanted := p.wanted
+		p.mu.Unlock()
+		now := make(map[string]Endpoint, len(wanted))
+		for _, e := range wanted {
+			now[e.Given.ID] = e
+		}
+		for id, f := range followed {
+			if e, still := now[id]; !still || !e.Given.Equal(&f.given) {
+				f.cancel()
+				<-f.done
+				p.sink.Remove(id)
+				delete(followed, id)
+			}
+		}
+		for _, e := range wanted {
+			if id := e.Given.ID; followed[id] == nil {
+				f := p.probe(e.Given, begun)
+				begun++
+				followed[id] = f
+				ctx, cancel := context.WithCancel(ctx)
+				f.cancel = cancel
+				running.Go(func() {
+					defer cancel()
+					defer close(f.done)
+					f.run(ctx)
+				})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.kick:
+		}
+	}
+}
+
+// probe makes the nth probe of this Prober: no two draw the same incarnations.
+func (p *Prober) probe(given pools.Worker, nth uint64) *probe {
+	return &probe{
+		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}),
+		rng: rand.New(rand.NewPCG(p.cfg.Seed, nth)),
+	}
+}
+
+// probe looks after one worker.
+type probe struct {
+	*Prober
+	given  pools.Worker
+	pulse  pulse
+	rng    *rand.Rand
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has ended
+
+	beats       int
+	incarnation string
+	told        pools.Worker // to the sink
+	complained  bool         // the log says that the worker does not answer
+}
+
+func (f *probe) run(ctx context.Context) {
+	if f.given.Model != "" {
+		f.pulse.join()
+		f.tell(facts{}, true)
+	}
+	for {
+		f.beat(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(f.pause()):
+		}
+	}
+}
+
+// askAgain is after how many looks at its health a worker is asked everything again, though it kept its connection.
+const askAgain = 12
+
+// beat asks once, and tells what follows.
+func (f *probe) beat(ctx context.Context) {
+	var told facts
+	f.beats++
+	anew, err := !f.pulse.steady() || f.beats%askAgain == 0, error(nil)
+	if !anew {
+		anew, err = f.asker.health(ctx, f.given.Address)
+	}
+	if err == nil && anew {
+		told, err = f.asker.all(ctx, &f.given)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		f.failed(err)
+	case anew:
+		if f.complained {
+			f.complained = false
+			f.log.Info("worker answers", "worker", f.given.ID, "address", f.given.Address)
+		}
+		f.tell(told, f.pulse.answered(told))
+	}
+}
+
+// tell puts the worker into the sink, if that is news.
+func (f *probe) tell(told facts, fresh bool) {
+	if fresh {
+		f.incarnation = fmt.Sprintf("%016x", f.rng.Uint64())
+	}
+	w := told.record(f.given, f.cfg.BlockSize)
+	w.Incarnation = f.incarnation
+	if !fresh && w.Equal(&f.told) {
+		return
+	}
+	f.told = w
+	if f.sink.Put(w) != nil {
+		return // the sink has said so; it takes the worker itself when nothing stands against it any more
+	}
+	f.log.Info("worker taken in by its URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
+		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength)
+}
+
+// failed notes that the worker did not answer, or not well.
+func (f *probe) failed(err error) {
+	out := f.pulse.failed(errors.Is(err, syscall.ECONNREFUSED))
+	switch {
+	case answers(err) && !f.pulse.in:
+		f.told = pools.Worker{}
+		f.sink.Refuse(f.given, err)
+	case out:
+		f.log.Warn("worker taken out: it does not answer", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
+		f.told = pools.Worker{}
+		f.sink.Remove(f.given.ID)
+		f.complained = true
+	case !f.complained:
+		f.log.Warn("worker does not answer; it is asked on", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		f.complained = true
+	}
+}
+
+// pause is the time to the next question: after a failure short at first, so that a dead worker is soon out and one
+// that starts is soon in.
+func (f *probe) pause() time.Duration {
+	every := f.cfg.Every
+	switch n := f.pulse.failures; {
+	case n == 0:
+		return every - time.Duration(f.rng.Int64N(int64(every)/10+1))
+	case f.pulse.in:
+		return pause(n-1, every/5, every, f.rng)
+	default:
+		return pause(n-1, every/25, every, f.rng)
+	}
+}

@@ -1,0 +1,432 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// stock answers as a stock engine does, by path. It can be ill, and it counts what it was asked.
+type stock struct {
+	*httptest.Server
+
+	mu    sync.Mutex // guards all below
+	faces map[string]string
+	ill   int    // the status of every answer; 0 while well
+	key   string // asked for, beside /health
+	asked map[string]int
+}
+
+func newStock(t *testing.T, faces map[string]string) *stock {
+	s := &stock{faces: faces, asked: map[string]int{}}
+	s.Server = httptest.NewServer(http.HandlerFunc(s.answer))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *stock) answer(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[r.URL.Path]++
+	body, known := s.faces[r.URL.Path]
+	switch {
+	case s.ill == http.StatusFound:
+		http.Redirect(w, r, "/elsewhere", s.ill)
+	case s.ill != 0:
+		w.WriteHeader(s.ill)
+	case s.key != "" && r.URL.Path != "/health" && r.Header.Get("Authorization") != "Bearer "+s.key:
+		w.WriteHeader(http.StatusUnauthorized)
+	case !known:
+		http.NotFound(w, r)
+	default:
+		fmt.Fprint(w, body)
+	}
+}
+
+func (s *stock) set(change func(s *stock)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *stock) count(path string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[path]
+}
+
+const vllmMetrics = `# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="32",cache_dtype="auto",note="a \"quoted\" } brace",engine="0",num_gpu_blocks="1000"} 1.0
+vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="1",num_gpu_blocks="1000"} 1.0
+vllm:num_requests_running{engine="0"} 3.0
+process_start_time_seconds 1.7e+09
+`
+
+func vllm(model string) map[string]string {
+	return map[string]string{
+		"/health":    "",
+		"/version":   `{"version":"0.24.0"}`,
+		"/metrics":   vllmMetrics,
+		"/v1/models": `{"object":"list","data":[{"id":"` + model + `","owned_by":"vllm","max_model_len":4096,"parent":null},{"id":"lora","owned_by":"vllm","parent":"` + model + `"}]}`,
+	}
+}
+
+func sglang(model string) map[string]string {
+	return map[string]string{
+		"/health":      "",
+		"/v1/models":   `{"object":"list","data":[{"id":"` + model + `","owned_by":"sglang","max_model_len":8192}]}`,
+		"/server_info": `{"page_size":64,"max_total_num_tokens":640000,"max_running_requests":48,"chunked_prefill_size":8192,"dp_size":1,"tp_size":2,"disaggregation_mode":"decode","random_seed":7,"version":"0.5.20"}`,
+	}
+}
+
+// prober runs a Prober over texts, each a role and an endpoint, and gives the roster it tells.
+func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Prober, *locked) {
+	t.Helper()
+	logs := &locked{mu: &sync.Mutex{}, b: &bytes.Buffer{}}
+	log := slog.New(slog.NewTextHandler(logs, nil))
+	roster := pools.NewRoster(pools.Config{}, log)
+	if cfg.Every == 0 {
+		cfg.Every, cfg.Timeout = 10*time.Millisecond, 5*time.Second
+	}
+	p, err := NewProber(roster.From("flags"), cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(list(t, texts...))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return roster, p, logs
+}
+
+func list(t *testing.T, texts ...string) (es []Endpoint) {
+	t.Helper()
+	for _, s := range texts {
+		role, s, _ := strings.Cut(s, " ")
+		e, err := ParseEndpoint(pools.Role(role), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		es = append(es, e)
+	}
+	return es
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// member waits for the worker w1 to be there, as condition says.
+func member(t *testing.T, r *pools.Roster, what string, condition func(w *pools.Worker) bool) *pools.Worker {
+	t.Helper()
+	var got *pools.Worker
+	within(t, 10*time.Second, what, func() bool {
+		m, ok := r.Lookup("w1")
+		got = m.Worker
+		return ok && condition(got)
+	})
+	return got
+}
+
+func anyWorker(*pools.Worker) bool { return true }
+
+func TestEnginesTellTheirLimits(t *testing.T) {
+	unnamed := func(faces map[string]string) map[string]string {
+		faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"someone"}]}`
+		return faces
+	}
+	for _, test := range []struct {
+		name    string
+		faces   map[string]string
+		role    string
+		options string
+		cfg     ProberConfig
+		want    pools.Worker
+	}{
+		{name: "vllm", faces: vllm("m"), role: "prefill", want: pools.Worker{
+			Model: "m", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+		}},
+		{name: "vllm by its metrics", faces: unnamed(vllm("m")), role: "prefill", want: pools.Worker{
+			Model: "m", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
+		}},
+		{name: "vllm's adapter", faces: vllm("m"), role: "prefill", options: ",model=lora", want: pools.Worker{
+			Model: "lora", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
+		}},
+		{name: "what was given wins", faces: vllm("m"), role: "prefill", options: ",block-size=16,context-length=99,ranks=1,device=h100", want: pools.Worker{
+			Model: "m", Engine: "vllm", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
+		}},
+		{name: "sglang", faces: sglang("m"), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
+		{name: "sglang by its server_info", faces: unnamed(sglang("m")), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
+		}},
+		{
+			name: "old sglang with pages of a token", role: "both", cfg: ProberConfig{BlockSize: 128},
+			faces: map[string]string{
+				"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+				"/get_server_info": `{"page_size":1,"max_total_num_tokens":12800,"max_running_requests":null,"dp_size":4,"disaggregation_mode":"null"}`,
+			},
+			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
+		},
+		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
+			Model: "m", Engine: "trtllm", BlockSize: 16,
+		}},
+		{name: "nothing but health", role: "both", faces: map[string]string{"/health": ""}, options: ",model=m,engine=vllm", want: pools.Worker{
+			Model: "m", Engine: "vllm", BlockSize: 16,
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStock(t, test.faces)
+			r, _, _ := prober(t, test.cfg, test.role+" "+s.URL+",id=w1"+test.options)
+			want := test.want
+			want.ID, want.Role, want.Address, want.ModelInput, want.KVEvents = "w1", pools.Role(test.role), s.URL, "text", "none"
+			got := member(t, r, "the worker's own record", func(w *pools.Worker) bool {
+				want.Incarnation = w.Incarnation
+				return w.Equal(&want)
+			})
+			if got.Incarnation == "" {
+				t.Error("no incarnation")
+			}
+			if test.name == "trtllm" && s.count("/metrics") > 0 {
+				t.Error("TensorRT-LLM's metrics were taken from whoever reads them")
+			}
+		})
+	}
+}
+
+func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
+	for _, test := range []struct{ name, models, options, want string }{
+		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": say which with model=`},
+		{name: "another model", models: `{"data":[{"id":"a","owned_by":"vllm"}]}`, options: ",model=b", want: `serves "a", not model=b`},
+		{name: "no list", models: `<html>`, want: "no list of models"},
+		{name: "no model", models: `{"data":[]}`, want: "no list of models"},
+		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "no engine that is known"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStock(t, map[string]string{"/health": "", "/v1/models": test.models})
+			r, _, logs := prober(t, ProberConfig{}, "both "+s.URL+",id=w1"+test.options)
+			within(t, 10*time.Second, "refused", func() bool {
+				refused := r.Refused()
+				if len(refused) != 1 {
+					return false
+				}
+				_, typed := errors.AsType[*AnswerError](refused[0].Err)
+				return typed && refused[0].Source == "flags" && strings.Contains(refused[0].Err.Error(), test.want)
+			})
+			before := s.count("/v1/models")
+			within(t, 10*time.Second, "asked on", func() bool { return s.count("/v1/models") > before+3 })
+			if n := strings.Count(logs.String(), "turned away"); n != 1 {
+				t.Errorf("logged %d times:\n%s", n, logs)
+			}
+			s.set(func(s *stock) { s.faces = vllm("b") })
+			member(t, r, "taken when it answers well", func(w *pools.Worker) bool { return w.Model == "b" && w.BlockSize == 32 })
+			if len(r.Refused()) != 0 {
+				t.Errorf("still refused: %v", r.Refused())
+			}
+		})
+	}
+}
+
+func TestDisaggregationModeMustFit(t *testing.T) {
+	s := newStock(t, sglang("m"))
+	r, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1")
+	within(t, 10*time.Second, "refused", func() bool {
+		return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), "--disaggregation-mode decode and is listed as prefill")
+	})
+}
+
+func TestWorkersAreTakenOutAndComeBack(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	r, _, logs := prober(t, ProberConfig{}, "both "+s.URL+",id=w1")
+	first := member(t, r, "in", anyWorker).Incarnation
+	for _, status := range []int{http.StatusServiceUnavailable, http.StatusFound, http.StatusInternalServerError} {
+		s.set(func(s *stock) { s.ill = status })
+		within(t, 10*time.Second, "out", func() bool { _, in := r.Lookup("w1"); return !in })
+		s.set(func(s *stock) { s.ill = 0 })
+		next := member(t, r, "in again", anyWorker).Incarnation
+		if next == first {
+			t.Error("a worker came back as the same incarnation")
+		}
+		first = next
+	}
+	if s.count("/elsewhere") > 0 {
+		t.Error("a redirect was followed")
+	}
+	if n := strings.Count(logs.String(), "worker taken out"); n != 3 {
+		t.Errorf("taken out %d times by the log:\n%s", n, logs)
+	}
+}
+
+func TestAnotherProcessIsAnotherIncarnation(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	// Failures would take it out only after a very long time: what is seen here is seen without.
+	r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=w1")
+	first := member(t, r, "in", anyWorker).Incarnation
+	asked := s.count("/metrics")
+	s.CloseClientConnections()
+	within(t, 10*time.Second, "asked everything over a new connection", func() bool { return s.count("/metrics") > asked })
+	if m, _ := r.Lookup("w1"); m.Worker.Incarnation != first {
+		t.Error("a lost connection alone made another incarnation")
+	}
+	s.set(func(s *stock) {
+		s.faces["/metrics"] = strings.Replace(vllmMetrics, "1.7e+09", "1.8e+09", 1)
+	})
+	s.CloseClientConnections()
+	second := member(t, r, "another start", func(w *pools.Worker) bool { return w.Incarnation != first }).Incarnation
+	s.set(func(s *stock) {
+		s.faces["/metrics"] = strings.ReplaceAll(vllmMetrics, `"1000"`, `"500"`)
+	})
+	s.CloseClientConnections()
+	member(t, r, "other limits", func(w *pools.Worker) bool { return w.Incarnation != second && w.TotalKVBlocks == 500 })
+}
+
+func TestModelGivenJoinsAtOnce(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
+	r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=w1,model=m")
+	early := member(t, r, "in before it answers", anyWorker)
+	if early.BlockSize != DefaultBlockSize || early.TotalKVBlocks != 0 {
+		t.Errorf("joined as %+v", early)
+	}
+	s.set(func(s *stock) { s.ill = 0 })
+	late := member(t, r, "with its limits", func(w *pools.Worker) bool { return w.TotalKVBlocks == 1000 })
+	if late.Incarnation != early.Incarnation {
+		t.Error("its first answer made another incarnation")
+	}
+}
+
+func TestSilentWorkersJoinNothing(t *testing.T) {
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	r, p, logs := prober(t, ProberConfig{Every: 5 * time.Millisecond}, "both "+gone.URL+",id=w1", "both "+gone.URL+",id=w2,model=m")
+	within(t, 10*time.Second, "the one that joined at once goes", func() bool {
+		_, in := r.Lookup("w2")
+		return !in && r.Known("m", pools.Both)
+	})
+	if _, in := r.Lookup("w1"); in {
+		t.Error("a worker that never answered is in")
+	}
+	if n := strings.Count(logs.String(), "w1"); n != 1 {
+		t.Errorf("the log names the silent worker %d times:\n%s", n, logs)
+	}
+	p.Set(nil)
+	within(t, 10*time.Second, "gone", func() bool { return len(r.Models()) == 0 })
+}
+
+func TestKeyIsSent(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	s.set(func(s *stock) { s.key = "secret-key" })
+	r, _, _ := prober(t, ProberConfig{APIKey: "secret-key"}, "both "+s.URL+",id=w1")
+	member(t, r, "in", anyWorker)
+	r, _, logs := prober(t, ProberConfig{APIKey: "other-key"}, "both "+s.URL+",id=w1")
+	within(t, 10*time.Second, "refused", func() bool {
+		return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), "--worker-api-key-file")
+	})
+	if strings.Contains(logs.String(), "other-key") {
+		t.Error("the log tells the key")
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	faces := vllm("m")
+	faces["/metrics"] = strings.Repeat("x", maxAnswerBytes+1)
+	s := newStock(t, faces)
+	r, _, logs := prober(t, ProberConfig{}, "both "+s.URL+",id=w1")
+	within(t, 10*time.Second, "said", func() bool { return strings.Contains(logs.String(), "longer than") })
+	if _, in := r.Lookup("w1"); in {
+		t.Error("taken in")
+	}
+}
+
+func TestSetChangesTheList(t *testing.T) {
+	a, b := newStock(t, vllm("m")), newStock(t, vllm("m"))
+	r, p, _ := prober(t, ProberConfig{}, "both "+a.URL+",id=a", "both "+b.URL+",id=b")
+	within(t, 10*time.Second, "both in", func() bool {
+		_, inA := r.Lookup("a")
+		_, inB := r.Lookup("b")
+		return inA && inB
+	})
+	kept, _ := r.Lookup("a")
+	p.Set(list(t, "both "+a.URL+",id=a", "both "+b.URL+",id=b,device=h100"))
+	within(t, 10*time.Second, "b is asked anew", func() bool {
+		m, in := r.Lookup("b")
+		return in && m.Worker.DeviceClass == "h100"
+	})
+	p.Set(list(t, "both "+a.URL+",id=a"))
+	within(t, 10*time.Second, "b is out", func() bool { _, in := r.Lookup("b"); return !in })
+	if now, _ := r.Lookup("a"); now.Worker != kept.Worker {
+		t.Error("a was not left alone")
+	}
+}
+
+// The core by itself.
+func TestPulse(t *testing.T) {
+	f, g := facts{model: "m", born: "1"}, facts{model: "m", born: "2"}
+	p := pulse{limit: 3}
+	if p.failed(false) || p.failed(false) || p.failed(false) || p.failed(false) {
+		t.Error("a worker that was never in went out")
+	}
+	if !p.answered(f) || !p.steady() {
+		t.Error("the first answer is no process")
+	}
+	if p.answered(f) {
+		t.Error("the same process is another")
+	}
+	if !p.answered(g) {
+		t.Error("another process is the same")
+	}
+	if p.failed(false) || p.failed(false) || p.steady() || p.answered(g) {
+		t.Error("two failures are three")
+	}
+	if p.failed(false) || p.failed(false) || !p.failed(false) || p.failed(false) {
+		t.Error("the third failure is not the one that takes it out")
+	}
+	if !p.answered(g) {
+		t.Error("it came back as it was")
+	}
+	if p.failed(true) || !p.answered(g) || p.answered(g) {
+		t.Error("a closed port is one other process")
+	}
+}
+
+func FuzzFacts(f *testing.F) {
+	f.Add([]byte(vllmMetrics))
+	f.Add([]byte(sglang("m")["/server_info"]))
+	f.Add([]byte(vllm("m")["/v1/models"]))
+	f.Add([]byte(`vllm:cache_config_info{block_size="`))
+	f.Add([]byte(`{"data":[{"id":"","max_model_len":1e99}],"page_size":-1,"dp_size":1e9}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, read := range []func(f *facts){
+			func(f *facts) { f.readMetrics(body) },
+			func(f *facts) { f.readServerInfo(body) },
+			func(f *facts) { _, _ = f.readModels(body, "") },
+		} {
+			told := facts{}
+			read(&told)
+			w := told.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
+			// A block beyond all bounds is for the roster to refuse by name.
+			if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field != "block_size" {
+				t.Errorf("%q: %v", body, invalid)
+			}
+		}
+	})
+}

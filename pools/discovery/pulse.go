@@ -1,0 +1,36 @@
+package discovery
+
+// pulse is the health of one worker that is asked about itself: a core. It says when the worker comes in, as which
+// process, and when it goes.
+type pulse struct {
+	limit    int   // failures in a row that take a worker out
+	failures int   // in a row
+	in       bool  // the worker is in the roster
+	told     facts // what it told last; zero before
+	gone     bool  // since then its port was closed: whoever answers next is another process
+}
+
+// join takes the worker in before it has told anything.
+func (p *pulse) join() { p.in = true }
+
+// answered takes what the worker told. fresh says that it is a process that was not in the roster.
+func (p *pulse) answered(f facts) (fresh bool) {
+	fresh = !p.in || p.gone || p.told != (facts{}) && p.told != f
+	p.failures, p.in, p.gone, p.told = 0, true, false, f
+	return fresh
+}
+
+// failed takes that the worker did not answer; closed, that nothing listens at its address. out says that it is to
+// leave the roster now.
+func (p *pulse) failed(closed bool) (out bool) {
+	p.failures++
+	p.gone = p.gone || closed
+	if !p.in || p.failures < p.limit {
+		return false
+	}
+	p.in = false
+	return true
+}
+
+// steady reports whether a look at the worker's health is enough.
+func (p *pulse) steady() bool { return p.in && p.failures == 0 && p.told != (facts{}) }

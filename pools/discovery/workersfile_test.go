@@ -1,0 +1,241 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func TestParseFile(t *testing.T) {
+	got, err := ParseFile("w.yaml", []byte(`# two workers
+- url: http://10.0.0.1:8000
+  role: prefill
+  block_size: 32
+- {url: "http://10.0.0.2:8000", role: decode, model: org/m, id: d1}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []pools.Worker{
+		{ID: "10.0.0.1-8000", Role: pools.Prefill, Address: "http://10.0.0.1:8000", BlockSize: 32},
+		{ID: "d1", Role: pools.Decode, Address: "http://10.0.0.2:8000", Model: "org/m"},
+	}
+	if len(got) != 2 || !got[0].Given.Equal(&want[0]) || !got[1].Given.Equal(&want[1]) {
+		t.Errorf("got %+v", got)
+	}
+	if none, err := ParseFile("w.yaml", []byte("[]")); err != nil || len(none) != 0 {
+		t.Errorf("no workers: %v, %v", none, err)
+	}
+}
+
+func TestParseFileSaysWhere(t *testing.T) {
+	for _, test := range []struct{ data, want string }{
+		{"", "w.yaml: is empty"},
+		{"# nothing yet\n", "w.yaml: is empty"},
+		{"url: http://a:1\n", "w.yaml:1: is no list"},
+		{"- url: [\n", "w.yaml: line"},
+		{"- http://a:1\n", "w.yaml:1: a worker is a mapping"},
+		{"- url: http://a:1\n- role: both\n", "w.yaml:2:url: is missing"},
+		{"- url: http://a:1\n  role: leader\n", "w.yaml:2:role: must be one of prefill, decode, both"},
+		{"- url: http://a:1\n  colour: red\n", "w.yaml:2:colour: is none of role"},
+		{"- url: http://a:1\n  block-size: 16\n  block_size: 16\n", `w.yaml:3:"block-size": is set on line 2 already`},
+		{"- url: http://a:1\n  model:\n", `w.yaml:2:"model": takes a single value`},
+		{"- url: http://a:1\n  model: [a, b]\n", "takes a single value"},
+		{"- url: http://a:1\n- url: http://a:1/\n", "w.yaml:2:url: http://a:1 is listed twice"},
+		{"- {url: http://a:1, id: x}\n- {url: http://b:1, id: x}\n", `w.yaml:2:id: "x" is that of two`},
+		{"- url: http://a:1\n  <<: {role: both}\n", "takes a single value"},
+		{"- &a\n  url: http://a:1\n- *a\n", "a worker is a mapping"},
+		{"[]\n---\n[]\n", "second document"},
+		{strings.Repeat("- {}\n", MaxEndpoints+1), "w.yaml:4097: 4096 workers"},
+		{strings.Repeat("#", MaxFileBytes+1), "longer than"},
+	} {
+		_, err := ParseFile("w.yaml", []byte(test.data))
+		if _, ok := errors.AsType[*FileError](err); !ok || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%.60q: %v, want %q", test.data, err, test.want)
+		}
+	}
+}
+
+func FuzzParseFile(f *testing.F) {
+	f.Add([]byte("- url: http://a:1\n  role: prefill\n  model: m\n"))
+	f.Add([]byte("- {url: \"http://a:1\", block_size: 0x10}\n- &x {url: http://b:1}\n"))
+	f.Add([]byte("- ? [a]\n  : b\n"))
+	f.Add([]byte("- url: !!binary aGk=\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		list, err := ParseFile("f", data)
+		if err != nil {
+			if _, ok := errors.AsType[*FileError](err); !ok {
+				t.Errorf("%T is no *FileError: %v", err, err)
+			}
+			return
+		}
+		if err := CheckEndpoints(list); err != nil {
+			t.Errorf("a list was taken that is none: %v", err)
+		}
+		for _, e := range list {
+			w := facts{model: "m"}.record(e.Given, 0)
+			if err := w.Validate(); err != nil {
+				t.Errorf("%+v was taken: %v", e.Given, err)
+			}
+		}
+	})
+}
+
+// told collects what a File tells.
+type told struct {
+	mu    sync.Mutex
+	lists [][]string
+}
+
+func (o *told) tell(es []Endpoint) {
+	var ids []string
+	for _, e := range es {
+		ids = append(ids, e.Given.ID)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lists = append(o.lists, ids)
+}
+
+func (o *told) last() (ids []string, n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lists[len(o.lists)-1], len(o.lists)
+}
+
+func write(t *testing.T, path, data string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func follow(t *testing.T, path string) (*File, *told, *bytes.Buffer) {
+	t.Helper()
+	var o told
+	var mu sync.Mutex
+	var logs bytes.Buffer
+	file, err := OpenFile(path, time.Millisecond, o.tell, slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &logs}, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = file.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return file, &o, &logs
+}
+
+type locked struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func TestFileFollowsEveryKindOfChange(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "workers.yaml")
+	write(t, path, "- {url: http://a:1, id: a}\n")
+	_, o, _ := follow(t, path)
+	becomes := func(how string, want ...string) {
+		t.Helper()
+		within(t, 10*time.Second, how, func() bool { got, _ := o.last(); return slices.Equal(got, want) })
+	}
+	becomes("the first list", "a")
+	write(t, path, "- {url: http://b:1, id: b}\n") // same size, perhaps the same tick of the clock
+	becomes("written in place", "b")
+
+	temp := filepath.Join(dir, "temp")
+	write(t, temp, "- {url: http://c:1, id: c}\n")
+	if err := os.Rename(temp, path); err != nil {
+		t.Fatal(err)
+	}
+	becomes("renamed over", "c")
+
+	// As Kubernetes updates a ConfigMap: the file is a link through ..data, which is swapped.
+	data := filepath.Join(dir, "..data")
+	for _, version := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(dir, version), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, version, "workers.yaml"), "- {url: http://k:1, id: "+version+"}\n")
+		link := filepath.Join(dir, "..data_tmp")
+		if err := errors.Join(os.Symlink(version, link), os.Rename(link, data)); err != nil {
+			t.Fatal(err)
+		}
+		if version == "v1" {
+			if err := errors.Join(os.Symlink(filepath.Join("..data", "workers.yaml"), link), os.Rename(link, path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		becomes("swapped to "+version, version)
+	}
+}
+
+func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workers.yaml")
+	if _, err := OpenFile(path, 0, func([]Endpoint) {}, quiet); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	write(t, path, "- {url: http://a:1, id: a}\n")
+	var o told
+	var logs bytes.Buffer
+	file, err := OpenFile(path, 0, o.tell, slog.New(slog.NewTextHandler(&logs, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const broken = "- {url: http://a:1, id: a}\n- url: http://b:1\n  role: leader\n"
+	write(t, path, broken)
+	for range 5 {
+		file.look()
+	}
+	if got, n := o.last(); n != 1 || !slices.Equal(got, []string{"a"}) {
+		t.Errorf("told %d times, last %v", n, got)
+	}
+	if n := strings.Count(logs.String(), path+":3:role"); n != 1 {
+		t.Errorf("the mistake was logged %d times:\n%s", n, logs.String())
+	}
+	if err := file.Reload(); err == nil || !strings.Contains(err.Error(), ":3:role") {
+		t.Errorf("reloaded by hand: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	file.look()
+	file.look()
+	if n := strings.Count(logs.String(), "not taken"); n != 2 {
+		t.Errorf("two different mistakes were logged %d times:\n%s", n, logs.String())
+	}
+	write(t, path, "- {url: http://c:1, id: c}\n")
+	file.look()
+	if _, n := o.last(); n != 1 {
+		t.Error("a change was taken before it came to rest")
+	}
+	file.look()
+	file.look()
+	if got, n := o.last(); n != 2 || !slices.Equal(got, []string{"c"}) {
+		t.Errorf("told %d times, last %v", n, got)
+	}
+	write(t, path, "[]\n")
+	if err := file.Reload(); err != nil {
+		t.Error(err)
+	}
+	if got, n := o.last(); n != 3 || len(got) != 0 {
+		t.Errorf("told %d times, last %v", n, got)
+	}
+}
