@@ -75,3 +75,15 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 		}
 	}
 }
+
+// Steady traffic over what is predicted allocates the lease and its note.
+func TestPredictionAllocates(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	p := poolOf(pools.Prefill, silent("a"), silent("b"))
+	hashes := chain(1, 50)
+	reserve := func() { book(t, r, p, hashes, noon) }
+	reserve()
+	if got := testing.AllocsPerRun(100, reserve); got > 2 {
+		t.Errorf("%v allocations a booking, want at most 2", got)
+	}
+}

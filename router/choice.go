@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -17,36 +18,58 @@ type choice struct {
 	view *view
 	seen *index.Matches // own, unseen, or that of the choice it was made beside
 	own  index.Matches
-	ws   []Candidate
-	why  Why
-	pair PairWhy // of a pair, in the choice of its first leg
-	pcg  rand.PCG
-	rng  *rand.Rand // over pcg
+	// foreseen is as seen, by prediction: its own, or unseen.
+	foreseen    *index.Matches
+	ownForeseen index.Matches
+	ws          []Candidate
+	why         Why
+	pair        PairWhy // of a pair, in the choice of its first leg
+	pcg         rand.PCG
+	rng         *rand.Rand // over pcg
 }
 
 // unseen is what a router that looks nothing up has seen.
 var unseen index.Matches
 
 // begin does what needs no lock: it sees the pool and matches the prompt.
-func (r *Router) begin(p *pools.Pool, req *Request) *choice {
+func (r *Router) begin(p *pools.Pool, req *Request, now time.Time) *choice {
 	c := r.prepare(p, req)
-	if r.blind {
+	if r.idx == nil || !c.view.followed {
 		c.seen = &unseen
-		return c
+	} else {
+		r.idx.Match(req.Hashes, c.seen)
 	}
-	r.idx.Match(req.Hashes, c.seen)
+	r.foresee(c, req, now)
 	return c
+}
+
+// foresee matches the prompt with what is predicted of the pool.
+func (r *Router) foresee(c *choice, req *Request, now time.Time) {
+	if c.foreseen = &unseen; c.view.predicted {
+		c.foreseen = &c.ownForeseen
+		r.predicted.match(req.Hashes, c.foreseen, now)
+	}
 }
 
 // beginBeside is begin for the second leg of a pair. It does not look the prompt
 // up again where the first leg's router did, in the same index.
-func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request) *choice {
-	if r.blind || router.blind || r.idx != router.idx {
-		return r.begin(p, req)
+func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request, now time.Time) *choice {
+	if r.blind || !first.view.followed || r.idx != router.idx {
+		return r.begin(p, req, now)
 	}
 	c := r.prepare(p, req)
 	c.seen = first.seen
+	r.foresee(c, req, now)
 	return c
+}
+
+// leading is how many leading blocks of the prompt a seat holds, as far as is
+// known or predicted.
+func (c *choice) leading(s *seat) int {
+	if s.predicted {
+		return c.foreseen.Leading(s.owner)
+	}
+	return c.seen.Leading(s.owner)
 }
 
 // prepare readies a choice for req in p.
@@ -68,7 +91,7 @@ func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
 // end gives a choice back.
 func (r *Router) end(c *choice) {
 	clear(c.ws) // lets go of workers that have gone
-	c.view, c.seen = nil, nil
+	c.view, c.seen, c.foreseen = nil, nil, nil
 	r.choices.Put(c)
 }
 

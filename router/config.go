@@ -3,8 +3,10 @@ package router
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
 )
 
 // Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make
@@ -37,6 +39,13 @@ type Config struct {
 	DefaultMaxBatchedTokens int
 	// Room demands that a worker has blocks and a sequence left for the request.
 	Room bool
+	// KVEvents says that what workers publish of their KV caches reaches the
+	// router's index. Those that publish nothing are predicted; without it, all.
+	KVEvents bool
+	// Predictions is how long and how much is predicted. With a MaxBlocks of 0,
+	// and in a pool that computes no prompts, nothing is, and workers without
+	// events count as holding nothing.
+	Predictions index.PredictorConfig
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
 	Seed uint64
@@ -54,6 +63,8 @@ func DefaultConfig() Config {
 		QueueThreshold:          4,
 		DefaultMaxBatchedTokens: 8192,
 		Room:                    true,
+		KVEvents:                true,
+		Predictions:             index.PredictorConfig{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8},
 	}
 }
 
@@ -71,6 +82,7 @@ func (c Config) For(role pools.Role) Config {
 		c.OverlapWeight = 0
 		c.TrackPrefillTokens = false
 		c.QueueThreshold = -1
+		c.Predictions = index.PredictorConfig{}
 	}
 	return c
 }
@@ -100,6 +112,9 @@ func (c Config) Validate() error {
 	}
 	if c.DefaultMaxBatchedTokens < 1 {
 		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)
+	}
+	if c.Predictions.MaxBlocks != 0 {
+		return c.Predictions.Validate()
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 func Example() {
 	now := time.Now()
 	pool := &pools.Pool{Model: "llama", Role: pools.Both, Members: []pools.Member{
-		{Worker: &pools.Worker{ID: "east", BlockSize: 16}},
-		{Worker: &pools.Worker{ID: "west", BlockSize: 16}},
+		{Worker: &pools.Worker{ID: "east", BlockSize: 16, KVEvents: "nats"}},
+		{Worker: &pools.Worker{ID: "west", BlockSize: 16, KVEvents: "nats"}},
 	}}
 	cached := index.New(index.Config{})
 	r, err := router.New(router.DefaultConfig(), cached, nil)

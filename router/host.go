@@ -36,8 +36,11 @@ type Router struct {
 	policy Policy
 	idx    *index.Index // nil: nothing is known to be cached
 	blind  bool         // no choice or booking depends on what is cached
-	log    *slog.Logger
-	serial uint64 // the order in which routers are locked together
+	// predicted is what workers without KV events should hold; nil where nothing
+	// is predicted.
+	predicted *predictions
+	log       *slog.Logger
+	serial    uint64 // the order in which routers are locked together
 
 	view    atomic.Pointer[view] // of the snapshot seen last, nil at first
 	choices sync.Pool            // of *choice
@@ -69,8 +72,11 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 		idx:    idx,
 		log:    log,
 		serial: serials.Add(1),
-		blind:  idx == nil || cfg.OverlapWeight == 0 && !cfg.TrackPrefillTokens,
+		blind:  cfg.OverlapWeight == 0 && !cfg.TrackPrefillTokens,
 		book:   load.NewBook(),
+	}
+	if !r.blind {
+		r.predicted = newPredictions(cfg)
 	}
 	r.choices.New = func() any {
 		c := new(choice)
@@ -84,9 +90,9 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 // runs on one worker, or one leg of it. The error is a [*PoolError] around
 // [ErrNoWorkers], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined] or a
 // [*TooBigError]; nothing is booked then. At steady state it allocates the
-// Lease and nothing else.
+// Lease and nothing else but a note of what it predicts.
 func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, error) {
-	c := r.begin(p, &req)
+	c := r.begin(p, &req, now)
 	defer r.end(c)
 	r.mu.Lock()
 	i, err := r.pick(c, &req, now)
@@ -99,6 +105,7 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 	if err != nil {
 		return nil, &PoolError{p.Model, p.Role, err}
 	}
+	r.predict(l, &req, now)
 	return l, nil
 }
 
@@ -111,9 +118,10 @@ func ReservePair(prefill, decode *Router, pairer Pairer, pp, dp *pools.Pool, req
 		return nil, nil, errors.New("router: a pair needs two routers")
 	}
 	preq, dreq := req, req
-	cp := prefill.begin(pp, &preq)
+	dreq.Pin = req.DecodePin
+	cp := prefill.begin(pp, &preq, now)
 	defer prefill.end(cp)
-	cd := decode.beginBeside(prefill, cp, dp, &dreq)
+	cd := decode.beginBeside(prefill, cp, dp, &dreq, now)
 	defer decode.end(cd)
 
 	lockBoth(prefill, decode)
@@ -123,12 +131,16 @@ func ReservePair(prefill, decode *Router, pairer Pairer, pp, dp *pools.Pool, req
 
 	prefill.explain(cp, &preq)
 	decode.explain(cd, &dreq)
+	if err == nil {
+		prefill.predict(p, &preq, now)
+		decode.predict(d, &dreq, now)
+	}
 	return p, d, err
 }
 
 // Pick makes the choice that Reserve would make now, and books nothing.
 func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Candidate, Why, error) {
-	c := r.begin(p, &req)
+	c := r.begin(p, &req, now)
 	defer r.end(c)
 	r.mu.Lock()
 	i, err := r.pick(c, &req, now)
@@ -143,17 +155,14 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Candidate, Why
 // which may be chosen now has cached. It is what a queue needs to know how much
 // of a request is left to compute.
 func (r *Router) BestOverlap(p *pools.Pool, hashes []uint64, now time.Time) int {
-	if r.idx == nil {
-		return 0
-	}
-	c := r.prepare(p, &Request{})
+	req := Request{Hashes: hashes}
+	c := r.begin(p, &req, now)
 	defer r.end(c)
-	r.idx.Match(hashes, c.seen)
 	best := 0
 	for i := range c.view.seats {
 		s := &c.view.seats[i]
 		if p.Members[s.member].Eligible(now) {
-			best = max(best, c.seen.Leading(s.owner))
+			best = max(best, c.leading(s))
 		}
 	}
 	return best
@@ -198,7 +207,10 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 		l.ActiveBlocks += s.account.ActiveBlocks
 		l.PrefillTokens += s.account.PrefillTokens
 		l.Requests += s.account.Requests
-		if r.idx != nil {
+		switch {
+		case s.predicted:
+			l.CachedBlocks += r.predicted.blocks(s.owner)
+		case r.idx != nil:
 			l.CachedBlocks += r.idx.Blocks(s.owner)
 		}
 	}
@@ -216,7 +228,7 @@ func (r *Router) Open() int {
 // r.mu.
 func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 	var err error
-	if c.ws, err = c.view.choices(c.ws, req, c.seen, now); err != nil {
+	if c.ws, err = c.view.choices(c.ws, req, c.seen, c.foreseen, now); err != nil {
 		return 0, err
 	}
 	req.Turn = r.turn
@@ -232,8 +244,8 @@ func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 // pickPair is pick and grant for two legs. The caller holds both routers' locks.
 func pickPair(prefill, decode *Router, pairer Pairer, cp, cd *choice, preq, dreq *Request, now time.Time) (p, d *Lease, err error) {
 	var perr, derr error
-	cp.ws, perr = cp.view.choices(cp.ws, preq, cp.seen, now)
-	cd.ws, derr = cd.view.choices(cd.ws, dreq, cd.seen, now)
+	cp.ws, perr = cp.view.choices(cp.ws, preq, cp.seen, cp.foreseen, now)
+	cd.ws, derr = cd.view.choices(cd.ws, dreq, cd.seen, cd.foreseen, now)
 	if perr == ErrNoWorkers {
 		perr = ErrNoPrefill
 	}
@@ -289,6 +301,14 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 	}
 	r.turn++
 	return l, nil
+}
+
+// predict notes what the booked worker is about to compute. The caller does not
+// hold r.mu: a long prompt takes a while.
+func (r *Router) predict(l *Lease, req *Request, now time.Time) {
+	if r.predicted != nil {
+		r.predicted.note(l, req.Hashes, now)
+	}
 }
 
 // explain logs each candidate's formula at debug level.

@@ -17,9 +17,12 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// worker is a registration with block size 16 and the given limits.
+// worker is a registration with block size 16 and the given limits, of one that
+// publishes its KV events.
 func worker(id string, blocks, seqs, batch int) *pools.Worker {
-	return &pools.Worker{ID: id, Model: "m", BlockSize: 16, TotalKVBlocks: blocks, MaxNumSeqs: seqs, MaxNumBatchedTokens: batch}
+	return &pools.Worker{
+		ID: id, Model: "m", BlockSize: 16, TotalKVBlocks: blocks, MaxNumSeqs: seqs, MaxNumBatchedTokens: batch, KVEvents: "nats",
+	}
 }
 
 // poolOf returns a pool in which all workers are up.

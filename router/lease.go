@@ -10,7 +10,7 @@ import (
 // Lease is a worker booked for one leg of one attempt. It lasts until Release,
 // which its holder owes whatever happens. Its methods may be called from any
 // goroutine, in any order and any number of times; after Release they do
-// nothing.
+// nothing, but for Withdraw.
 type Lease struct {
 	Worker *pools.Worker
 	Rank   int
@@ -24,6 +24,7 @@ type Lease struct {
 	// predict when prefill answers.
 	BacklogTokens int
 
+	noted    *noted // what was predicted of the worker for this booking, nil nothing
 	router   *Router
 	request  string
 	attempt  int
@@ -43,6 +44,16 @@ func (l *Lease) Grow(blocks int, now time.Time) {
 	e := l.event(load.Grow)
 	e.Blocks = blocks
 	l.tell(e, now)
+}
+
+// Withdraw takes back what was predicted to be cached on the worker because of
+// this booking, as far as no later one was sent there for the same blocks: the
+// prompt was not computed after all. It does nothing where nothing was
+// predicted, and may be called after Release as well.
+func (l *Lease) Withdraw() {
+	if l.noted != nil {
+		l.noted.withdraw()
+	}
 }
 
 // Release ends all that was booked.

@@ -23,10 +23,14 @@ type Request struct {
 	Attempt int
 	// ISL is the length of the prompt in tokens.
 	ISL int
-	// Hashes are the sequence hashes of the prompt's full blocks.
+	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps
+	// them; they must not be written to.
 	Hashes []uint64
 	// Exclude lists workers, by id, that must not be chosen: those already tried.
 	Exclude []string
+	// Pin names the worker, or rank, that must be chosen, nil for any; of a pair,
+	// in the first pool. DecodePin is the same for the second.
+	Pin, DecodePin *Pin
 	// Explain asks for every candidate's terms in [Why.Terms].
 	Explain bool
 
@@ -45,6 +49,19 @@ func (r *Request) blocks() int {
 		return 0
 	}
 	return (r.ISL + r.BlockSize - 1) / r.BlockSize
+}
+
+// Pin narrows a choice to one worker, one rank or both. Its zero value does not.
+// A pinned worker must still be eligible, and is waited for where it is busy.
+type Pin struct {
+	Worker string // an id; empty: any
+	Ranked bool   // Rank counts
+	Rank   int
+}
+
+// admits reports whether a pin leaves s in the choice.
+func (p *Pin) admits(s *seat) bool {
+	return (p.Worker == "" || p.Worker == s.worker.ID) && (!p.Ranked || p.Rank == s.rank)
 }
 
 // Candidate is one (worker, rank) that may be chosen.

@@ -317,7 +317,7 @@ func TestConfigValidate(t *testing.T) {
 		{"defaults", func(c *Config) {}, ""},
 		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
 		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
-		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, kv, least-loaded, power-of-two, random, round-robin`},
+		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, direct, kv, least-loaded, power-of-two, random, round-robin`},
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},

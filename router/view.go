@@ -21,6 +21,8 @@ type view struct {
 	blockSize int    // tokens
 	largest   int    // total_kv_blocks of the largest worker
 	seats     []seat // by worker id, then rank
+	followed  bool   // prompts are looked up in the index of what workers publish
+	predicted bool   // a seat is predicted
 }
 
 // seat is one (worker, rank) of a pool.
@@ -29,8 +31,9 @@ type seat struct {
 	account *load.Account
 	member  int // its place in the pool
 	rank    int
-	owner   index.Owner
+	owner   index.Owner // in the router's index, or in that of its predictions
 
+	predicted bool
 	busyAbove float64 // booked prefill tokens above which it is busy
 	blocks    int     // limit of active blocks
 	seqs      int     // limit of requests
@@ -48,6 +51,9 @@ func (r *Router) see(p *pools.Pool) *view {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.predicted != nil {
+		r.predicted.meet(p)
+	}
 	v := &view{pool: p, epoch: epoch, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
 	r.book.Prune(func(worker string) bool {
 		_, stays := p.Member(worker)
@@ -57,6 +63,9 @@ func (r *Router) see(p *pools.Pool) *view {
 		for rank := range m.Worker.Ranks() {
 			v.seats = append(v.seats, r.seat(m.Worker, i, rank))
 		}
+		predicted := r.predicted.of(m.Worker)
+		v.predicted = v.predicted || predicted
+		v.followed = v.followed || !predicted && !r.blind
 		v.blockSize = max(1, m.Worker.BlockSize)
 		v.largest = max(v.largest, m.Worker.TotalKVBlocks)
 	}
@@ -71,7 +80,10 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 		worker: w, account: r.book.Account(w.ID, rank), member: member, rank: rank,
 		owner: index.NoOwner, busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
-	if r.idx != nil {
+	switch s.predicted = r.predicted.of(w); {
+	case s.predicted:
+		s.owner, _ = r.predicted.idx.Lookup(w.ID, rank)
+	case r.idx != nil:
 		s.owner, _ = r.idx.Lookup(w.ID, rank)
 	}
 	if r.cfg.QueueThreshold >= 0 {
@@ -95,13 +107,20 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 // The pool is busy while every eligible seat is; once one is not, all eligible
 // seats with room are candidates, the busy ones too: their cost tells. The
 // caller holds the router's lock.
-func (v *view) choices(ws []Candidate, req *Request, m *index.Matches, now time.Time) ([]Candidate, error) {
+func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matches, now time.Time) ([]Candidate, error) {
 	need := req.blocks() + 1
 	cached := req.ISL / v.blockSize // no more than this can count as overlap
 	ws = slices.Grow(ws, len(v.seats))
-	var fits, fitsUntried, eligible, idle bool
+	var fits, fitsUntried, eligible, idle, named bool
+	pinned, largest := req.Pin != nil, v.largest
 	for i := range v.seats {
 		s := &v.seats[i]
+		if pinned {
+			if !req.Pin.admits(s) {
+				continue
+			}
+			named, largest = true, s.worker.TotalKVBlocks
+		}
 		fit := need <= s.blocks
 		fits = fits || fit
 		if len(req.Exclude) > 0 && slices.Contains(req.Exclude, s.worker.ID) {
@@ -120,14 +139,18 @@ func (v *view) choices(ws []Candidate, req *Request, m *index.Matches, now time.
 		ws = ws[:len(ws)+1]
 		c := &ws[len(ws)-1]
 		c.Worker, c.Rank = s.worker, s.rank
+		m := known
+		if s.predicted {
+			m = foreseen
+		}
 		c.Overlap = min(m.Leading(s.owner), cached)
 		c.Load = *s.account
 	}
 	switch {
-	case len(v.seats) == 0:
+	case len(v.seats) == 0, pinned && !named:
 		return ws, ErrNoWorkers
 	case !fits:
-		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: v.largest}
+		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: largest}
 	case !eligible || !fitsUntried:
 		return ws, ErrNoWorkers
 	case !idle:

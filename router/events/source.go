@@ -130,7 +130,7 @@ func (f *follower) apply(payload []byte) {
 		return
 	}
 	f.count.unreadable.Add(float64(f.batch.Skipped))
-	f.view.Apply(f.batch.Events)
+	f.count.apply(f.view, f.batch.Events)
 	f.applied.Add(1)
 	after := f.view.Tally()
 	f.count.count(before, after)

@@ -108,12 +108,14 @@ func NewSubscriber(
 	cfg.SnapshotEvery = cmp.Or(cfg.SnapshotEvery, 10*time.Second)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 16)
 	cfg.MaxSnapshotBytes = cmp.Or(cfg.MaxSnapshotBytes, 256<<20)
-	return &Subscriber{
-		cfg: cfg, bus: bus, indexFor: indexFor, log: log, metrics: newMetrics(reg),
+	s := &Subscriber{
+		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), fetched: make(chan fetched), kick: make(chan struct{}, 1),
 		wanted: map[workerKey]tracked{}, followers: map[string]*follower{},
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
-	}, nil
+	}
+	s.metrics = newMetrics(reg, s.Sources)
+	return s, nil
 }
 
 // Track follows a worker's ranks from now on: their snapshots are asked for, because their events may have begun long

@@ -1,0 +1,345 @@
+package index
+
+import (
+	"fmt"
+	"time"
+)
+
+// PredictorConfig of a [Predictor].
+type PredictorConfig struct {
+	// TTL is how long a block is believed in after it was last predicted; above 0.
+	TTL time.Duration
+	// MaxBlocks bounds the pairs of block and owner, 1 to 2^30. Above it the least
+	// recently predicted ones go.
+	MaxBlocks int
+	// PruneRatio is the share of MaxBlocks that is left of them then, above 0 and
+	// at most 1.
+	PruneRatio float64
+}
+
+// Validate reports the first setting that is out of range, by the name of its
+// flag.
+func (c PredictorConfig) Validate() error {
+	switch {
+	case c.TTL <= 0:
+		return fmt.Errorf("router-ttl-secs: %v is not above 0", c.TTL)
+	case c.MaxBlocks < 1 || c.MaxBlocks > 1<<30:
+		return fmt.Errorf("router-max-tree-size: %d is not between 1 and %d", c.MaxBlocks, 1<<30)
+	case !(c.PruneRatio > 0 && c.PruneRatio <= 1):
+		return fmt.Errorf("router-prune-target-ratio: %v is not above 0 and at most 1", c.PruneRatio)
+	}
+	return nil
+}
+
+// Predictor keeps in an [Index] what workers should hold that do not say so: the
+// prompts they were given a while ago. Whoever sends a prompt to a worker calls
+// Insert; what was not inserted again within the TTL goes, and the least recent
+// first when there is too much.
+//
+// A block never goes before one that follows on it, so that what is left of a
+// prompt is a prefix of it. That takes chains that begin with the prompt's first
+// block, which is what sequence hashes are.
+//
+// It is a core, without goroutine or clock, and for one caller at a time; the
+// index may be matched meanwhile. Work is O(1) a block, amortised, and nothing
+// is allocated while the blocks that go make room for those that come.
+type Predictor struct {
+	idx    *Index
+	ttl    int64 // nanoseconds
+	limit  int   // entries above which pruning begins
+	target int   // entries at which it ends
+
+	entries []entry  // the first is the list's ends: next the newest, prev the oldest
+	free    int32    // the first of the entries to use again, by next; 0 none
+	n       int      // entries in use
+	holders []holder // by the owner's slot
+	serial  uint32   // insertions so far
+	now     int64    // the latest time told, in nanoseconds since 1970
+	pruning bool
+
+	gone []uint64 // for use within one call
+}
+
+// entry is one block predicted for one owner. They form a list by recency, which
+// is that of their ends as well, because all have the same TTL.
+type entry struct {
+	hash       uint64
+	seen       int64 // when it was inserted last, nanoseconds since 1970
+	owner      Owner
+	serial     uint32 // of the insertion that was last to name it
+	prev, next int32  // newer and older
+}
+
+// holder is an owner's way from hash to entry.
+type holder struct {
+	id     Owner
+	places []int32 // open addressing by hash; 0 is an empty place
+	n      int
+}
+
+// Prediction is what one Insert added, for [Predictor.Withdraw]. Its zero value
+// added nothing.
+type Prediction struct {
+	serial uint32
+	from   int // the chain's blocks before it were predicted already
+	to     int
+}
+
+// Added is how many blocks were not predicted before.
+func (p Prediction) Added() int { return p.to - p.from }
+
+// sweep is the fewest blocks that a call may drop when their time is over. It
+// bounds what one request pays after a quiet hour, and is more than most bring.
+const sweep = 1024
+
+// NewPredictor returns a predictor that writes to idx, and must be the only one
+// that writes for its owners. The settings must be valid.
+func NewPredictor(idx *Index, cfg PredictorConfig) *Predictor {
+	return &Predictor{
+		idx: idx, ttl: int64(cfg.TTL), limit: cfg.MaxBlocks,
+		target:  max(1, int(float64(cfg.MaxBlocks)*cfg.PruneRatio)),
+		entries: make([]entry, 1, 64),
+	}
+}
+
+// Insert predicts that o holds the blocks of chain from now on, a prompt's
+// sequence hashes from its first block. Of a chain longer than MaxBlocks the
+// first so many count. A time before the latest one told counts as that.
+func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
+	if p.idx.owner(o) == nil || len(chain) == 0 {
+		return Prediction{}
+	}
+	p.tell(now)
+	if p.serial++; p.serial == 0 {
+		p.serial = 1
+	}
+	chain = chain[:min(len(chain), p.limit)]
+	h := p.holder(o)
+	// The last block first, so that each is more recent than those that follow
+	// on it. For the same reason those known already are the chain's first ones.
+	from := len(chain)
+	for i := len(chain) - 1; i >= 0; i-- {
+		at := h.find(p.entries, chain[i])
+		if at == 0 {
+			at = p.take()
+			p.entries[at] = entry{hash: chain[i], owner: o}
+			h.put(p.entries, at)
+			from = i
+		} else {
+			p.unlink(at)
+		}
+		p.entries[at].seen, p.entries[at].serial = p.now, p.serial
+		p.link(at)
+	}
+	if from < len(chain) {
+		p.idx.Store(o, Device, chain[from:])
+	}
+	p.sweep(max(sweep, 2*(len(chain)-from)))
+	return Prediction{serial: p.serial, from: from, to: len(chain)}
+}
+
+// Withdraw takes back what an insertion of chain for o added, as far as none
+// since has named it: the worker did not get to compute it after all.
+func (p *Predictor) Withdraw(o Owner, chain []uint64, made Prediction) {
+	h := p.held(o)
+	if h == nil || made.to > len(chain) || made.serial == 0 {
+		return
+	}
+	for _, hash := range chain[made.from:made.to] {
+		if at := h.find(p.entries, hash); at != 0 && p.entries[at].serial == made.serial {
+			p.drop(at)
+			p.gone = append(p.gone, hash)
+		}
+	}
+	p.flush(o)
+}
+
+// Expire drops the oldest of the blocks whose time is over at now, so many of
+// them that the rest is dropped by as many later calls as brought them, and
+// returns their number.
+func (p *Predictor) Expire(now time.Time) int {
+	p.tell(now)
+	return p.sweep(sweep)
+}
+
+// Drop forgets a worker and what was predicted for it, in time proportional to
+// that; its owners become void.
+func (p *Predictor) Drop(worker string) {
+	p.idx.mu.RLock()
+	ranks := p.idx.ranks[worker]
+	p.idx.mu.RUnlock()
+	for _, w := range ranks {
+		h := p.held(w.id)
+		if h == nil {
+			continue
+		}
+		for _, at := range h.places {
+			if at != 0 {
+				p.unlink(at)
+				p.release(at)
+			}
+		}
+		*h = holder{id: NoOwner}
+	}
+	p.idx.Drop(worker)
+}
+
+// Len is how many pairs of block and owner are predicted.
+func (p *Predictor) Len() int { return p.n }
+
+// tell moves the time on. It never goes back: the order of recency is that of
+// the times.
+func (p *Predictor) tell(now time.Time) { p.now = max(p.now, now.UnixNano()) }
+
+// sweep drops up to most of the oldest blocks that are over, or too many.
+func (p *Predictor) sweep(most int) int {
+	p.pruning = p.pruning || p.n > p.limit
+	dropped := 0
+	owner := NoOwner
+	for dropped < most {
+		at := p.entries[0].prev
+		p.pruning = p.pruning && p.n > p.target
+		if at == 0 || !p.pruning && p.now-p.entries[at].seen < p.ttl {
+			break
+		}
+		if e := &p.entries[at]; e.owner != owner {
+			p.flush(owner)
+			owner = e.owner
+		}
+		p.gone = append(p.gone, p.entries[at].hash)
+		p.drop(at)
+		dropped++
+	}
+	p.flush(owner)
+	return dropped
+}
+
+// flush takes the blocks that are gone out of the index.
+func (p *Predictor) flush(o Owner) {
+	if len(p.gone) == 0 {
+		return
+	}
+	p.idx.Remove(o, Device, p.gone)
+	p.gone = p.gone[:0]
+}
+
+// drop forgets an entry; the index is the caller's.
+func (p *Predictor) drop(at int32) {
+	p.unlink(at)
+	p.held(p.entries[at].owner).cut(p.entries, at)
+	p.release(at)
+}
+
+// take returns an entry to use.
+func (p *Predictor) take() int32 {
+	p.n++
+	at := p.free
+	if at == 0 {
+		p.entries = append(p.entries, entry{})
+		return int32(len(p.entries) - 1)
+	}
+	p.free = p.entries[at].next
+	return at
+}
+
+// release gives an entry back that is in no list.
+func (p *Predictor) release(at int32) {
+	p.entries[at] = entry{next: p.free}
+	p.free = at
+	p.n--
+}
+
+// link makes an entry the newest.
+func (p *Predictor) link(at int32) {
+	ends := &p.entries[0]
+	e := &p.entries[at]
+	e.prev, e.next = 0, ends.next
+	p.entries[ends.next].prev = at
+	ends.next = at
+}
+
+func (p *Predictor) unlink(at int32) {
+	e := &p.entries[at]
+	p.entries[e.prev].next = e.next
+	p.entries[e.next].prev = e.prev
+}
+
+// holder returns the holder of a live owner, made at its first use.
+func (p *Predictor) holder(o Owner) *holder {
+	for o.slot() >= len(p.holders) {
+		p.holders = append(p.holders, holder{id: NoOwner})
+	}
+	h := &p.holders[o.slot()]
+	if h.id != o {
+		*h = holder{id: o}
+	}
+	return h
+}
+
+// held returns o's holder, or nil.
+func (p *Predictor) held(o Owner) *holder {
+	if o == NoOwner || o.slot() >= len(p.holders) || p.holders[o.slot()].id != o {
+		return nil
+	}
+	return &p.holders[o.slot()]
+}
+
+// find returns the entry of a hash, 0 for none.
+func (h *holder) find(entries []entry, hash uint64) int32 {
+	if h.n == 0 {
+		return 0
+	}
+	for i := place(hash, len(h.places)); ; i = after(i, len(h.places)) {
+		if at := h.places[i]; at == 0 || entries[at].hash == hash {
+			return at
+		}
+	}
+}
+
+// put adds an entry whose hash is not there.
+func (h *holder) put(entries []entry, at int32) {
+	if (h.n+1)*5 > len(h.places)*4 {
+		h.resize(entries, h.n*2+16)
+	}
+	h.settle(entries, at)
+	h.n++
+}
+
+// cut takes an entry out and moves up those behind it that would no longer be
+// found.
+func (h *holder) cut(entries []entry, at int32) {
+	n := len(h.places)
+	i := place(entries[at].hash, n)
+	for h.places[i] != at {
+		i = after(i, n)
+	}
+	for j := after(i, n); h.places[j] != 0; j = after(j, n) {
+		if home := place(entries[h.places[j]].hash, n); (j-home+n)%n >= (j-i+n)%n {
+			h.places[i] = h.places[j]
+			i = j
+		}
+	}
+	h.places[i] = 0
+	if h.n--; n > 64 && h.n*8 < n {
+		h.resize(entries, h.n*2+16)
+	}
+}
+
+// settle writes an entry to its place.
+func (h *holder) settle(entries []entry, at int32) {
+	i := place(entries[at].hash, len(h.places))
+	for h.places[i] != 0 {
+		i = after(i, len(h.places))
+	}
+	h.places[i] = at
+}
+
+func (h *holder) resize(entries []entry, n int) {
+	old := h.places
+	h.places = make([]int32, n)
+	for _, at := range old {
+		if at != 0 {
+			h.settle(entries, at)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package router
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// predictions are what a router takes its workers to hold that publish no KV
+// events: the prompts it sent them a while ago. They have an index of their own,
+// so that no event and no prediction are ever taken for one another.
+type predictions struct {
+	events bool // workers that publish are known by what they publish
+	idx    *index.Index
+
+	mu        sync.Mutex // guards what follows; taken after a router's own
+	predictor *index.Predictor
+	version   uint64            // of the newest pool met
+	met       map[string]string // incarnations of the predicted workers, by id
+}
+
+// newPredictions returns those of one pool, or nil where the settings say none.
+func newPredictions(cfg Config) *predictions {
+	if cfg.Predictions.MaxBlocks == 0 {
+		return nil
+	}
+	idx := index.New(index.Config{})
+	return &predictions{
+		events: cfg.KVEvents, idx: idx,
+		predictor: index.NewPredictor(idx, cfg.Predictions), met: map[string]string{},
+	}
+}
+
+// of reports whether w is predicted. There may be no predictions at all.
+func (p *predictions) of(w *pools.Worker) bool {
+	return p != nil && (!p.events || w.KVEvents == "" || w.KVEvents == "none")
+}
+
+// meet learns who is in the pool, unless it has seen a newer one. What was
+// predicted for workers that have left, and for the predecessors of those that
+// have started anew, is forgotten.
+func (p *predictions) meet(pool *pools.Pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pool.Version < p.version {
+		return
+	}
+	p.version = pool.Version
+	for id, incarnation := range p.met {
+		m, stays := pool.Member(id)
+		if !stays || m.Worker.Incarnation != incarnation || !p.of(m.Worker) {
+			p.predictor.Drop(id)
+			delete(p.met, id)
+		}
+	}
+	for i := range pool.Members {
+		w := pool.Members[i].Worker
+		if !p.of(w) {
+			continue
+		}
+		p.met[w.ID] = w.Incarnation
+		for rank := range w.Ranks() {
+			p.idx.Owner(w.ID, rank)
+		}
+	}
+}
+
+// match finds how much of a prompt each worker should hold at now.
+func (p *predictions) match(hashes []uint64, m *index.Matches, now time.Time) {
+	p.mu.Lock()
+	p.predictor.Expire(now)
+	p.mu.Unlock()
+	p.idx.Match(hashes, m)
+}
+
+// note predicts that l's worker will hold the prompt it was booked for.
+func (p *predictions) note(l *Lease, hashes []uint64, now time.Time) {
+	if len(hashes) == 0 || !p.of(l.Worker) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if met, ok := p.met[l.Worker.ID]; !ok || met != l.Worker.Incarnation {
+		return // it has gone since it was booked
+	}
+	owner, _ := p.idx.Lookup(l.Worker.ID, l.Rank)
+	l.noted = &noted{in: p, owner: owner, chain: hashes, made: p.predictor.Insert(owner, hashes, now)}
+}
+
+// noted is what a lease's booking predicted.
+type noted struct {
+	in    *predictions
+	owner index.Owner
+	chain []uint64
+	made  index.Prediction
+}
+
+// withdraw takes it back.
+func (n *noted) withdraw() {
+	p := n.in
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.predictor.Withdraw(n.owner, n.chain, n.made)
+	n.made = index.Prediction{} // once
+}
+
+// blocks is how many blocks a worker's rank is predicted to hold.
+func (p *predictions) blocks(o index.Owner) int { return p.idx.Blocks(o) }
+
+// Predicted returns how many pairs of block and worker the router predicts, for
+// workers that publish no KV events.
+func (r *Router) Predicted() int {
+	if r.predicted == nil {
+		return 0
+	}
+	r.predicted.mu.Lock()
+	defer r.predicted.mu.Unlock()
+	return r.predicted.predictor.Len()
+}
+
+// Predicts reports whether any worker of p is predicted rather than known by its
+// KV events.
+func (r *Router) Predicts(p *pools.Pool) bool { return r.see(p).predicted }

@@ -1,0 +1,273 @@
+package router
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// silent is a worker that publishes no KV events.
+func silent(id string) *pools.Worker {
+	w := worker(id, 0, 0, 0)
+	w.KVEvents = "none"
+	return w
+}
+
+// book reserves in p, releases, and returns the lease.
+func book(t *testing.T, r *Router, p *pools.Pool, hashes []uint64, now time.Time) *Lease {
+	t.Helper()
+	l, err := r.Reserve(p, Request{ID: "r", ISL: 16 * len(hashes), Hashes: hashes}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release(now)
+	return l
+}
+
+// TestPrediction sends a prompt, finds it where it was sent until its time is
+// over, and finds it longer if it is sent again.
+func TestPrediction(t *testing.T) {
+	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
+		r := newRouter(t, DefaultConfig().For(role), nil)
+		p := poolOf(role, silent("a"), silent("b"), silent("c"))
+		hashes := chain(1, 20)
+		first := book(t, r, p, hashes, noon)
+		if first.Overlap != 0 || r.Predicted() != 20 || !r.Predicts(p) {
+			t.Fatalf("%s: overlap %d, %d predicted", role, first.Overlap, r.Predicted())
+		}
+		again := book(t, r, p, hashes, noon.Add(100*time.Second))
+		if again.Overlap != 20 || again.Worker != first.Worker || again.PrefillTokens != 0 {
+			t.Errorf("%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
+		}
+		if got := r.BestOverlap(p, append(hashes[:10:10], 1, 2), noon.Add(219*time.Second)); got != 10 {
+			t.Errorf("%s: best overlap %d of half the prompt, want 10", role, got)
+		}
+		if got := r.BestOverlap(p, hashes, noon.Add(220*time.Second)); got != 0 || r.Predicted() != 0 {
+			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Predicted())
+		}
+	}
+}
+
+// A decode pool computes no prompts, and mode kv there is about load: nothing is
+// predicted.
+func TestDecodePredictsNothing(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	p := poolOf(pools.Decode, silent("a"))
+	book(t, r, p, chain(1, 20), noon)
+	if again := book(t, r, p, chain(1, 20), noon); again.Overlap != 0 || r.Predicted() != 0 || r.Predicts(p) {
+		t.Errorf("overlap %d, %d predicted", again.Overlap, r.Predicted())
+	}
+}
+
+// In one pool those that publish are known by their events and the others by
+// prediction, and neither by the other.
+func TestEventsBesidePredictions(t *testing.T) {
+	idx := index.New(index.Config{})
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
+	loud, quiet := worker("loud", 0, 0, 0), silent("quiet")
+	p := poolOf(pools.Prefill, loud, quiet)
+	sent, told := chain(1, 20), chain(2, 20)
+	for _, id := range []string{"loud", "quiet"} {
+		if _, err := r.Reserve(p, Request{ID: id, ISL: 320, Hashes: sent, Pin: &Pin{Worker: id}}, noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	idx.Store(idx.Owner("loud", 0), index.Device, told)
+	idx.Store(idx.Owner("quiet", 0), index.Device, told) // not its own word
+	for _, c := range []struct {
+		hashes []uint64
+		worker string
+		want   int
+	}{{sent, "loud", 0}, {sent, "quiet", 20}, {told, "loud", 20}, {told, "quiet", 0}} {
+		w, _, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: c.hashes, Pin: &Pin{Worker: c.worker}}, noon)
+		if err != nil || w.Overlap != c.want {
+			t.Errorf("%s: overlap %d, want %d (%v)", c.worker, w.Overlap, c.want, err)
+		}
+	}
+}
+
+// Without events to follow, all are predicted, whatever they publish.
+func TestNoEventsPredictsAll(t *testing.T) {
+	cfg := DefaultConfig().For(pools.Prefill)
+	cfg.KVEvents = false
+	r := newRouter(t, cfg, index.New(index.Config{}))
+	p := poolOf(pools.Prefill, worker("a", 0, 0, 0))
+	book(t, r, p, chain(1, 5), noon)
+	if again := book(t, r, p, chain(1, 5), noon); again.Overlap != 5 {
+		t.Errorf("overlap %d, want 5", again.Overlap)
+	}
+}
+
+// What was predicted ends with the worker's process: when it left, and when it
+// started anew. A stale snapshot changes nothing of that.
+func TestPredictionsEndWithTheWorker(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	hashes := chain(1, 20)
+	now := poolOf(pools.Prefill, silent("a"), silent("b"))
+	for _, id := range []string{"a", "b"} {
+		if _, err := r.Reserve(now, Request{ID: id, ISL: 320, Hashes: hashes, Pin: &Pin{Worker: id}}, noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	anew := silent("a")
+	anew.Incarnation = "second"
+	restarted := poolOf(pools.Prefill, anew, now.Members[1].Worker)
+	restarted.Version = 2
+	overlaps := func(p *pools.Pool) (list []int) {
+		for _, m := range p.Members {
+			w, _, err := r.Pick(p, Request{ID: "x", ISL: 320, Hashes: hashes, Pin: &Pin{Worker: m.Worker.ID}}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, w.Overlap)
+		}
+		return list
+	}
+	if got := fmt.Sprint(overlaps(now), overlaps(restarted), overlaps(now), overlaps(restarted)); got != "[20 20] [0 20] [0 20] [0 20]" {
+		t.Errorf("overlaps before, after, on the old snapshot, after: %s", got)
+	}
+	left := poolOf(pools.Prefill, anew)
+	left.Version = 3
+	if overlaps(left); r.Predicted() != 0 {
+		t.Errorf("%d blocks are predicted for nobody", r.Predicted())
+	}
+}
+
+// A booking that came to nothing takes back what nobody else was sent there for.
+func TestWithdraw(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	p := poolOf(pools.Prefill, silent("a"))
+	long := chain(1, 20)
+	first := book(t, r, p, long, noon)
+	book(t, r, p, long[:5], noon) // a sibling shares the beginning
+	first.Withdraw()
+	if got := r.BestOverlap(p, long, noon); got != 5 {
+		t.Errorf("overlap %d, want the sibling's 5", got)
+	}
+	book(t, r, p, long, noon)
+	first.Withdraw() // once is all
+	if got := r.BestOverlap(p, long, noon); got != 20 {
+		t.Errorf("overlap %d, want 20", got)
+	}
+}
+
+// TestPredictionsAtOnce books from many sides while workers start anew; the
+// predictions that are left are those of workers that are there.
+func TestPredictionsAtOnce(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	snapshots := make([]*pools.Pool, 20)
+	for i := range snapshots {
+		a, b := silent("a"), silent("b")
+		a.Incarnation = fmt.Sprint(i)
+		snapshots[i] = poolOf(pools.Prefill, a, b)
+		snapshots[i].Version = uint64(i)
+	}
+	var group sync.WaitGroup
+	for g := range 4 {
+		group.Go(func() {
+			for i, p := range snapshots {
+				for k := range 20 {
+					hashes := chain(uint64(k%5), 30)
+					l, err := r.Reserve(p, Request{ID: fmt.Sprint(g, i, k), ISL: 480, Hashes: hashes}, noon.Add(time.Duration(i)*time.Second))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if k%3 == 0 {
+						l.Withdraw()
+					}
+					l.Release(noon)
+					r.BestOverlap(p, hashes, noon)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if got := r.Predicted(); got == 0 || got > 2*5*30 {
+		t.Errorf("%d blocks are predicted of 150 on two workers", got)
+	}
+	end := poolOf(pools.Prefill)
+	end.Version = 99
+	if r.Fits(end, 1); r.Predicted() != 0 {
+		t.Errorf("%d blocks are predicted for nobody", r.Predicted())
+	}
+}
+
+// A pin narrows the choice and nothing else: a pinned worker still has to be
+// there, up, and have room.
+func TestPins(t *testing.T) {
+	small := worker("small", 10, 0, 0)
+	wide := worker("wide", 0, 0, 0)
+	wide.DataParallelRanks = 3
+	down := pools.Member{Worker: worker("down", 0, 0, 0), Status: pools.Draining}
+	for _, c := range []struct {
+		name string
+		pin  Pin
+		isl  int
+		want string
+	}{
+		{"a worker", Pin{Worker: "small"}, 20, "small/0"},
+		{"a rank", Pin{Ranked: true, Rank: 2}, 20, "wide/2"},
+		{"both", Pin{Worker: "wide", Ranked: true, Rank: 1}, 20, "wide/1"},
+		{"no such worker", Pin{Worker: "nobody"}, 20, ErrNoWorkers.Error()},
+		{"no such rank", Pin{Worker: "small", Ranked: true, Rank: 1}, 20, ErrNoWorkers.Error()},
+		{"draining", Pin{Worker: "down"}, 20, ErrNoWorkers.Error()},
+		{"too big for it", Pin{Worker: "small"}, 1600, "request needs 101 blocks, the largest worker has 10"},
+		{"no room beside another", Pin{Worker: "small"}, 96, ErrNoRoom.Error()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRouter(t, DefaultConfig(), nil)
+			p := poolOf(pools.Both, small, wide)
+			p.Members = append([]pools.Member{down}, p.Members...)
+			if _, err := r.Reserve(p, Request{ID: "beside", ISL: 64, Pin: &Pin{Worker: "small"}}, noon); err != nil {
+				t.Fatal(err)
+			}
+			l, err := r.Reserve(p, Request{ID: "r", ISL: c.isl, Pin: &c.pin}, noon)
+			got := outcome(l, err)
+			if err == nil {
+				got += fmt.Sprint("/", l.Rank)
+			}
+			if got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// A pair's pins are one for each leg; an open leg is chosen as ever.
+func TestPinnedPair(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Mode = "direct"
+	prefill, decode := newRouter(t, cfg.For(pools.Prefill), nil), newRouter(t, cfg.For(pools.Decode), nil)
+	if !prefill.NeedsPin() || newRouter(t, DefaultConfig(), nil).NeedsPin() {
+		t.Error("mode direct alone needs pins")
+	}
+	pairer, err := NewPairer("sequential", prefill, decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pp, dp := poolOf(pools.Prefill, silent("p0"), silent("p1"), silent("p2")), poolOf(pools.Decode, fleet("d", 3)...)
+	hashes := chain(1, 10)
+	for i := range 20 {
+		req := Request{ID: fmt.Sprint(i), ISL: 160, Hashes: hashes, DecodePin: &Pin{Worker: "d0001"}}
+		if i == 0 {
+			req.Pin = &Pin{Worker: "p1"}
+		}
+		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, req, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Worker.ID != "p1" || d.Worker.ID != "d0001" { // p1 has the prompt since the first
+			t.Errorf("request %d on %s and %s", i, p.Worker.ID, d.Worker.ID)
+		}
+		p.Release(noon)
+		d.Release(noon)
+	}
+	if _, _, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "x", Pin: &Pin{Worker: "d0001"}}, noon); err == nil {
+		t.Error("a decode worker prefills")
+	}
+}
