@@ -5,8 +5,10 @@
 package decode
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -25,16 +27,19 @@ type Sink interface {
 
 // Room is the decode leg of every model. It is safe for concurrent use.
 type Room struct {
+	cfg       Config
 	roster    *pools.Roster
 	routers   *router.Set
 	transport upstream.Transport
-	breakers  *fault.Breakers
+
+	mu    sync.Mutex
+	paces map[string]*pace // by worker id
 }
 
 // New makes the room. routers gives each model's decode pool, and its pool of
-// role both, a router of its own; nil breakers let every call through.
-func New(roster *pools.Roster, routers *router.Set, transport upstream.Transport, breakers *fault.Breakers) *Room {
-	return &Room{roster: roster, routers: routers, transport: transport, breakers: breakers}
+// role both, a router of its own.
+func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
+	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, paces: map[string]*pace{}}
 }
 
 // Pool is the model's pool of that role, decode or both, as it is now.
@@ -61,6 +66,12 @@ type Call struct {
 	IncludeUsage bool
 	// Choices is how many answers were asked for (n), at least 1.
 	Choices int
+	// PromptTokens is the prompt's length, MaxTokens that of the longest answer
+	// the engine may give, 0 where it is not known. They bound how long it may
+	// take.
+	PromptTokens, MaxTokens int
+	// HandedOff says that the prompt's KV is taken over and not computed here.
+	HandedOff bool
 	// Chat says that the engine answers in completions for a client that
 	// asked for chat, so that the answer must be reshaped.
 	Chat bool
@@ -85,32 +96,24 @@ const maxAnswerBytes = 256 << 20
 // the answer's proper end. When the transcript was started, the failure comes
 // after the first byte and the caller must not try again as if nothing had
 // been sent.
+//
+// A worker that says nothing for longer than Config allows is left: the call is
+// cut, which frees the engine, and has failed with fault.Timeout before the
+// first token and fault.Stalled after it.
 func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault.Error) {
 	worker := call.Lease.Worker
-	done, err := r.breakers.Allow(worker.ID, worker.Incarnation, fault.Decode)
-	if err != nil {
-		done = func(fault.Class) {} // every circuit is open, or the choice would not be this: an uncounted try
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pace, waits := r.pace(worker.ID), prompt{call.PromptTokens, call.HandedOff}
+	if !call.HandedOff { // those booked before it come first
+		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
-	// A first token proves the worker: a long answer must not hold a half-open
-	// circuit for as long as it lasts. A failure after it still counts.
-	first := call.First
-	call.First = func() {
-		done(fault.None)
-		if first != nil {
-			first()
-		}
+	limit := r.cfg.first(pace, waits)
+	if !call.Stream {
+		limit = r.cfg.whole(pace, waits, call.MaxTokens)
 	}
-	transcript, failed := r.call(ctx, call, out)
-	class := fault.None
-	if failed != nil {
-		class = failed.Class
-	}
-	done(class)
-	return transcript, failed
-}
-
-func (r *Room) call(ctx context.Context, call Call, out Sink) (Transcript, *fault.Error) {
-	worker := call.Lease.Worker
+	w := newWatch(r.cfg, pace, limit, cancel)
+	defer w.stop()
 	stream, err := r.transport.Call(ctx, call.Leg)
 	if err != nil {
 		e := fault.New(fault.Decode, worker.ID, err, 0)
@@ -125,12 +128,13 @@ func (r *Room) call(ctx context.Context, call Call, out Sink) (Transcript, *faul
 		e.Detail, _ = io.ReadAll(io.LimitReader(stream, 64<<10))
 		return newTranscript(), e
 	}
-	t := &tap{call: &call, out: out, transcript: newTranscript()}
+	w.src = stream
+	t := &tap{call: &call, out: out, watch: w, waits: waits, transcript: newTranscript()}
 	t.transcript.Accepted = true
 	if call.Stream {
-		err = t.stream(stream)
+		err = t.stream()
 	} else {
-		err = t.whole(stream)
+		err = t.whole()
 	}
 	if err == nil {
 		return t.transcript, nil
@@ -144,4 +148,38 @@ func (r *Room) call(ctx context.Context, call Call, out Sink) (Transcript, *faul
 	e := fault.New(fault.Decode, worker.ID, err, 0)
 	e.Detail = t.detail
 	return t.transcript, e
+}
+
+// Gap is the 99th percentile of the silences between the events of the worker's
+// streams, 0 while too few were seen.
+func (r *Room) Gap(worker string) time.Duration {
+	r.mu.Lock()
+	known := r.paces[worker]
+	r.mu.Unlock()
+	if known == nil {
+		return 0
+	}
+	return known.gap()
+}
+
+// Forget drops what is known of workers that are no longer in the roster.
+func (r *Room) Forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id := range r.paces {
+		if _, known := r.roster.Lookup(id); !known {
+			delete(r.paces, id)
+		}
+	}
+}
+
+func (r *Room) pace(worker string) *pace {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.paces[worker]
+	if known == nil {
+		known = &pace{}
+		r.paces[worker] = known
+	}
+	return known
 }

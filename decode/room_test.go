@@ -65,7 +65,7 @@ func room(t *testing.T, e *engine) (*Room, *router.Lease, func() router.WorkerLo
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(roster, set, e, nil)
+	r := New(Config{}, roster, set, e)
 	lease, err := r.Router("m", pools.Decode).Reserve(r.Pool("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -9,24 +9,26 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/relay"
-	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // tap sees every event of one answer on its way to the client.
 type tap struct {
 	call       *Call
 	out        Sink
+	watch      *watch
+	waits      prompt
 	transcript Transcript
 	held       []byte // events kept back until there is something to say
 	finished   int    // choices that have a finish reason
 	blocks     int    // grown blocks told to the lease
+	began      bool   // the first token came, or the end of an answer without any
 	done       bool   // the end marker was seen
 	detail     []byte // what an error event said
 }
 
 // stream relays events until the end marker.
-func (t *tap) stream(src upstream.Stream) error {
-	err := relay.Stream(src, t, t)
+func (t *tap) stream() error {
+	err := relay.Stream(t.watch, t, t)
 	var gone *relay.WriteError
 	switch {
 	case errors.As(err, &gone):
@@ -56,10 +58,12 @@ func (t *tap) Write(p []byte) error {
 // still take over.
 func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if len(ev.Data) == 0 {
-		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive
+		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive, and no sign of life
 	}
+	t.watch.event()
 	if ev.Done() {
 		t.done = true
+		t.watch.end()
 		return t.pass(dst, ev.Raw, true), nil
 	}
 	info := openai.Inspect(ev.Data)
@@ -69,6 +73,10 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if info.Error {
 		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
 		return dst, fault.ErrEngine
+	}
+	if !t.began && (info.Content || info.Finish) {
+		t.began = true
+		t.watch.begin()
 	}
 	if info.Content {
 		t.token(max(1, info.Tokens))
@@ -129,9 +137,10 @@ func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 
 // token books n new tokens.
 func (t *tap) token(n int) {
-	now := time.Now()
+	now := t.watch.at()
 	tr := &t.transcript
 	if tr.Tokens == 0 {
+		t.watch.pace.began(t.waits, t.watch.now)
 		t.first(now)
 	} else if t.call.Gap != nil {
 		gap := now.Sub(tr.Last) / time.Duration(n)
@@ -166,8 +175,8 @@ func (t *tap) usage(info openai.ChunkInfo) {
 }
 
 // whole relays an answer that is not streamed.
-func (t *tap) whole(src upstream.Stream) error {
-	body, err := io.ReadAll(io.LimitReader(src, maxAnswerBytes+1))
+func (t *tap) whole() error {
+	body, err := io.ReadAll(io.LimitReader(t.watch, maxAnswerBytes+1))
 	if err != nil {
 		return err
 	}

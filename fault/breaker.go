@@ -97,6 +97,25 @@ type Circuit struct {
 // Breakers are one circuit for each worker, leg and incarnation: a worker that
 // comes back as another process begins anew. They read the wall clock. A nil
 // *Breakers lets every call through. They are safe for concurrent use.
+//
+// Whoever chooses a worker keeps to one rule:
+//
+//   - A closed circuit lets every call through.
+//   - An open one lets none through for OpenFor. Where the circuits of all of a
+//     pool's workers are open, whoever chooses may ask those whose circuits are
+//     open all the same, without leave: a pool that answers some requests is
+//     worth more than one that is left alone. What becomes of such a call is
+//     not counted.
+//   - A half-open one lets exactly one call through, the trial, and nobody else,
+//     not even where every other circuit is open: the others take another
+//     worker, or wait for the trial's end, which is the first sign of an answer
+//     or the failure. A trial that says nothing about the worker, as when its
+//     client leaves, makes place for another; one that fails opens the circuit
+//     for another OpenFor. So a worker that stays dead costs one call in OpenFor.
+//
+// Allow gives the leave, or the trial, to one of any number that ask at once.
+// It is to be asked where the worker is booked and not where it is called, so
+// that of many requests that choose at once only one has chosen the trial.
 type Breakers struct {
 	cfg BreakerConfig
 
@@ -178,6 +197,23 @@ func (b *Breakers) Blocked(leg Leg) []string {
 	var list []string
 	for _, c := range b.inTrouble() {
 		if c.key.leg == leg && c.blocked() {
+			list = append(list, c.key.worker)
+		}
+		b.settle(c)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// OnTrial lists the workers, in order, whose half-open circuit for that leg has
+// given its one trial away: not to be asked by anyone before it has ended.
+func (b *Breakers) OnTrial(leg Leg) []string {
+	if b == nil {
+		return nil
+	}
+	var list []string
+	for _, c := range b.inTrouble() {
+		if c.key.leg == leg && c.onTrial() {
 			list = append(list, c.key.worker)
 		}
 		b.settle(c)

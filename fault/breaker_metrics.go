@@ -2,16 +2,15 @@ package fault
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collector exports the breakers under a metric name prefix such as "tandem_":
-// breaker_state, 1 for the state that each worker's leg is in, and
+// Collector exports the breakers: breaker_state, 1 for the state that each worker's leg is in, and
 // breaker_opened_total. A worker that is forgotten takes its series along.
-func (b *Breakers) Collector(prefix string) prometheus.Collector {
+func (b *Breakers) Collector() prometheus.Collector {
 	labels := []string{"worker", "leg"}
 	return &breakerCollector{
 		breakers: b,
-		state: prometheus.NewDesc(prefix+"breaker_state",
+		state: prometheus.NewDesc("breaker_state",
 			"The state of a worker's circuit: 1 for the one it is in, 0 for the others.", append(labels, "state"), nil),
-		opened: prometheus.NewDesc(prefix+"breaker_opened_total",
+		opened: prometheus.NewDesc("breaker_opened_total",
 			"How often a worker's circuit has opened.", labels, nil),
 	}
 }

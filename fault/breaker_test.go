@@ -176,12 +176,12 @@ func TestBreakersAreApart(t *testing.T) {
 		t.Errorf("the next incarnation inherits: %v", err)
 	}
 	want := []string{
-		"t_breaker_opened_total w1 decode 0", "t_breaker_opened_total w1 prefill 0", "t_breaker_opened_total w2 decode 1",
-		"t_breaker_state w1 decode closed 1", "t_breaker_state w1 decode half_open 0", "t_breaker_state w1 decode open 0",
-		"t_breaker_state w1 prefill closed 1", "t_breaker_state w1 prefill half_open 0", "t_breaker_state w1 prefill open 0",
-		"t_breaker_state w2 decode closed 0", "t_breaker_state w2 decode half_open 0", "t_breaker_state w2 decode open 1",
+		"breaker_opened_total w1 decode 0", "breaker_opened_total w1 prefill 0", "breaker_opened_total w2 decode 1",
+		"breaker_state w1 decode closed 1", "breaker_state w1 decode half_open 0", "breaker_state w1 decode open 0",
+		"breaker_state w1 prefill closed 1", "breaker_state w1 prefill half_open 0", "breaker_state w1 prefill open 0",
+		"breaker_state w2 decode closed 0", "breaker_state w2 decode half_open 0", "breaker_state w2 decode open 1",
 	}
-	if got := series(t, b.Collector("t_")); !slices.Equal(got, want) {
+	if got := series(t, b.Collector()); !slices.Equal(got, want) {
 		t.Errorf("series %q", got)
 	}
 	b.Forget("w2")

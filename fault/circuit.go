@@ -117,13 +117,14 @@ func (c *circuit) locked(state State) Circuit {
 // blocked says whether a call would be refused now: the circuit is open, or
 // half-open with its one call under way.
 func (c *circuit) blocked() bool {
-	switch c.breaker.State() {
-	case gobreaker.StateOpen:
-		return true
-	case gobreaker.StateHalfOpen:
-		n := c.breaker.Counts()
-		return n.Requests > n.TotalExclusions
-	default:
+	return c.breaker.State() == gobreaker.StateOpen || c.onTrial()
+}
+
+// onTrial says whether the circuit is half-open with its one call under way.
+func (c *circuit) onTrial() bool {
+	if c.breaker.State() != gobreaker.StateHalfOpen {
 		return false
 	}
+	n := c.breaker.Counts()
+	return n.Requests > n.TotalExclusions
 }

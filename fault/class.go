@@ -28,8 +28,11 @@ const (
 	Refused
 	// Reset: the connection broke before the answer was whole.
 	Reset
-	// Timeout: the worker did not answer within its limit.
+	// Timeout: the worker did not answer within its limit: no prefill, no first
+	// token, no whole answer.
 	Timeout
+	// Stalled: a stream that had begun brought nothing for its idle limit.
+	Stalled
 	// Overloaded: the engine has no room now (429, 503).
 	Overloaded
 	// EngineError: any other 5xx, or an error event inside a stream.
@@ -43,7 +46,7 @@ const (
 
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
-	Refused: "refused", Reset: "reset", Timeout: "timeout", Overloaded: "overloaded",
+	Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
 	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
 
@@ -76,7 +79,7 @@ func (c Class) Status() int {
 		return http.StatusBadRequest
 	case Shutdown, Refused, Overloaded:
 		return http.StatusServiceUnavailable
-	case Timeout:
+	case Timeout, Stalled:
 		return http.StatusGatewayTimeout
 	default:
 		return http.StatusBadGateway

@@ -18,6 +18,8 @@ var (
 	ErrShutdown = errors.New("gateway is shutting down")
 	// ErrTimeout is the cause when a leg's own limit has passed.
 	ErrTimeout = errors.New("worker did not answer in time")
+	// ErrStalled is the cause when a stream brought nothing for its idle limit.
+	ErrStalled = errors.New("stream brought nothing for too long")
 )
 
 // Errors a leg finds in an answer that arrived.
@@ -41,6 +43,7 @@ var (
 //	ErrClientGone, Canceled     any          ClientGone
 //	ErrShutdown                 any          Shutdown
 //	ErrTimeout, deadline        any          Timeout
+//	ErrStalled                  any          Stalled
 //	ErrGarbled                  any          Garbled
 //	ErrTruncated                any          Truncated
 //	ErrEngine                   any          EngineError
@@ -56,6 +59,8 @@ func Classify(err error, status int) Class {
 		return Shutdown
 	case errors.Is(err, ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return Timeout
+	case errors.Is(err, ErrStalled):
+		return Stalled
 	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
 		return ClientGone
 	case errors.Is(err, ErrGarbled):

@@ -1,0 +1,110 @@
+package decode
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Every gap lies in its bucket, and a bucket's end is within a quarter of any
+// gap in it.
+func TestGapBuckets(t *testing.T) {
+	const seed = 11
+	rng := rand.New(rand.NewPCG(seed, 1))
+	check := func(d time.Duration) {
+		t.Helper()
+		b := gapBucket(d)
+		if b < 0 || b >= gapBuckets {
+			t.Fatalf("seed %d: %v is in bucket %d", seed, d, b)
+		}
+		if b == gapBuckets-1 {
+			return
+		}
+		if above := gapAbove(b); above <= d || b > 3 && float64(above) > 1.25*float64(d)+1 {
+			t.Fatalf("seed %d: %v is in bucket %d, which ends at %v", seed, d, b, above)
+		}
+		if b > 0 && gapAbove(b-1) > d {
+			t.Fatalf("seed %d: %v is in bucket %d, but the one before ends at %v", seed, d, b, gapAbove(b-1))
+		}
+	}
+	for _, d := range []time.Duration{-1, 0, 1, time.Millisecond, 4 << 20, 4<<20 - 1, 1<<42 - 1, 1 << 42, math.MaxInt64} {
+		check(d)
+	}
+	for range 100_000 {
+		check(time.Duration(rng.Int64() >> rng.IntN(63)))
+	}
+}
+
+// The estimate is at or just above what sorting says.
+func TestGapPercentile(t *testing.T) {
+	const seed = 12
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for _, n := range []int{gapLeast, 1000, gapMemory - 1} {
+		var g gaps
+		all := make([]time.Duration, n)
+		for i := range all {
+			all[i] = time.Duration(float64(20*time.Millisecond) * math.Exp(rng.NormFloat64()))
+			g.observe(uint8(gapBucket(all[i])), 1)
+		}
+		slices.Sort(all)
+		exact := all[n-1-n/100]
+		if got := g.p99(); got < exact || float64(got) > 1.26*float64(exact) {
+			t.Errorf("seed %d: p99 of %d gaps is %v, exactly %v", seed, n, got, exact)
+		}
+	}
+}
+
+// Too few gaps say nothing, and old ones are forgotten.
+func TestGapsForget(t *testing.T) {
+	var g gaps
+	slow, quick := uint8(gapBucket(2*time.Second)), uint8(gapBucket(20*time.Millisecond))
+	for range gapLeast - 1 {
+		g.observe(slow, 1)
+	}
+	if got := g.p99(); got != 0 {
+		t.Errorf("%d gaps say %v", gapLeast-1, got)
+	}
+	for range 5 * gapMemory {
+		g.observe(slow, 1)
+	}
+	if got := g.p99(); got < 2*time.Second {
+		t.Errorf("p99 is %v", got)
+	}
+	for range 5 * gapMemory {
+		g.observe(quick, 1)
+	}
+	if got := g.p99(); got > 25*time.Millisecond {
+		t.Errorf("p99 is still %v", got)
+	}
+}
+
+// What an event costs on its way: no allocation, and next to nothing beside
+// its relay.
+func BenchmarkWatch(b *testing.B) {
+	w := newWatch(Config{}, &pace{}, time.Hour, func(error) {})
+	defer w.stop()
+	w.src = repeated{}
+	w.begin()
+	buf := make([]byte, 8)
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = w.Read(buf)
+		w.event()
+	}
+}
+
+type repeated struct{}
+
+func (repeated) Read(p []byte) (int, error) { return len(p), nil }
+
+func BenchmarkGaps(b *testing.B) {
+	var g gaps
+	b.ReportAllocs()
+	d := time.Duration(0)
+	for b.Loop() {
+		d = (d*5 + 1234567) & (1<<32 - 1)
+		g.observe(uint8(gapBucket(d)), 1)
+	}
+}

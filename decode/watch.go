@@ -1,0 +1,154 @@
+package decode
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+)
+
+// watch ends a call whose worker falls silent. It stands between the worker's
+// stream and whoever reads it and counts only the time spent in Read: while the
+// reader is held up by a slow client, the engine owes nothing.
+//
+// An event costs two looks at the clock and two atomic stores. The call's one
+// timer is set anew when the first token comes and when it fires too early, not
+// with every event.
+//
+// Read, event and flush belong to the goroutine that relays the stream.
+type watch struct {
+	src   io.Reader
+	cfg   Config
+	pace  *pace
+	start time.Time
+	first time.Duration // the limit to the first event that ends the wait for one
+
+	// since is when the silence that lasts began, in nanoseconds after start
+	// and moved by what the client took meanwhile; 0 while nobody reads.
+	since atomic.Int64
+	now   time.Duration // of the latest read's return, after start
+	quiet time.Duration // the silence before it
+	fresh bool          // quiet was not taken in yet
+
+	pending [16]uint8 // buckets of gaps not yet told to the pace
+	held    int
+
+	cancel context.CancelCauseFunc
+	mu     sync.Mutex
+	timer  *time.Timer
+	begun  bool // the first token came: from here on silences count
+	ending bool // the end marker came: only the connection's end is awaited
+	ended  bool
+}
+
+// closing is how long an engine may take to end a stream after its end marker.
+// The client has its whole answer by then.
+const closing = time.Second
+
+// newWatch starts the clock. cancel is called with fault.ErrTimeout when the
+// first token does not come within first, and with fault.ErrStalled when a
+// stream is silent for its idle limit. stop must be called.
+func newWatch(cfg Config, p *pace, first time.Duration, cancel context.CancelCauseFunc) *watch {
+	w := &watch{cfg: cfg, pace: p, start: time.Now(), first: first, cancel: cancel}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(first, w.look)
+	return w
+}
+
+// Read reads from the worker.
+func (w *watch) Read(p []byte) (int, error) {
+	asked := time.Since(w.start)
+	w.since.Store(int64(max(1, asked-w.quiet)))
+	n, err := w.src.Read(p)
+	w.now = time.Since(w.start)
+	w.since.Store(0)
+	w.quiet += w.now - asked
+	w.fresh = true
+	return n, err
+}
+
+// event says that the engine has made a step: the silence is over. The first
+// event of a read takes it in; those that came along do not.
+func (w *watch) event() {
+	if !w.fresh {
+		return
+	}
+	if w.begun { // only this goroutine writes it
+		w.pending[w.held] = uint8(gapBucket(w.quiet))
+		if w.held++; w.held == len(w.pending) {
+			w.flush()
+		}
+	}
+	w.quiet, w.fresh = 0, false
+}
+
+// at is when the latest read returned: when what it brought arrived.
+func (w *watch) at() time.Time { return w.start.Add(w.now) }
+
+// begin says that the first token is here: from now on the idle limit holds.
+func (w *watch) begin() { w.set(&w.begun, w.cfg.idle(w.pace)) }
+
+// end says that the answer is whole.
+func (w *watch) end() { w.set(&w.ending, closing) }
+
+func (w *watch) set(phase *bool, limit time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*phase = true
+	if !w.ended {
+		w.timer.Reset(limit)
+	}
+}
+
+// flush tells the pace of the gaps.
+func (w *watch) flush() {
+	if w.held == 0 {
+		return
+	}
+	w.pace.mu.Lock()
+	defer w.pace.mu.Unlock()
+	for _, bucket := range w.pending[:w.held] {
+		w.pace.gaps.observe(bucket, 1)
+	}
+	w.held = 0
+}
+
+// stop ends the watch. What was seen is taken in.
+func (w *watch) stop() {
+	w.flush()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	w.timer.Stop()
+}
+
+// look is the timer's: it ends the call, or finds out when to look again.
+func (w *watch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
+	now := time.Since(w.start)
+	limit, waited, cause := w.first, now, fault.ErrTimeout
+	if w.begun {
+		limit, waited, cause = w.cfg.idle(w.pace), 0, fault.ErrStalled
+		if w.ending {
+			limit = closing
+		}
+		if since := w.since.Load(); since > 0 {
+			waited = now - time.Duration(since)
+		}
+	}
+	if waited < limit {
+		w.timer.Reset(limit - waited)
+		return
+	}
+	w.ended = true
+	w.cancel(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
+}
