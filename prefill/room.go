@@ -41,16 +41,14 @@ type Room struct {
 	roster    *pools.Roster
 	routers   *router.Set
 	transport upstream.Transport
-	breakers  *fault.Breakers
 
 	mu    sync.Mutex
 	rates map[string]*rate // by worker id
 }
 
-// New makes the room. routers gives each model's prefill pool its own router; nil
-// breakers let every call through.
-func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport, breakers *fault.Breakers) *Room {
-	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, breakers: breakers, rates: map[string]*rate{}}
+// New makes the room. routers gives each model's prefill pool its own router.
+func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
+	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, rates: map[string]*rate{}}
 }
 
 // Pool is the model's prefill pool as it is now.
@@ -74,20 +72,6 @@ const maxAnswerBytes = 8 << 20
 // Run calls the worker that lease holds and reads its whole answer. On failure
 // the error says what went wrong by name; the lease stays the caller's.
 func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (Answer, *fault.Error) {
-	done, err := r.breakers.Allow(lease.Worker.ID, lease.Worker.Incarnation, fault.Prefill)
-	if err != nil {
-		done = func(fault.Class) {} // every circuit is open, or the choice would not be this: an uncounted try
-	}
-	answer, failed := r.call(ctx, lease, leg)
-	class := fault.None
-	if failed != nil {
-		class = failed.Class
-	}
-	done(class)
-	return answer, failed
-}
-
-func (r *Room) call(ctx context.Context, lease *router.Lease, leg upstream.Leg) (Answer, *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
 	limit := r.timeout(worker.ID, booked)

@@ -61,7 +61,7 @@ func room(t *testing.T, cfg Config, e *engine, isl int) (*Room, *router.Lease) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(cfg, roster, set, e, nil)
+	r := New(cfg, roster, set, e)
 	lease, err := r.Router("m").Reserve(r.Pool("m"), router.Request{ID: "x", ISL: isl}, time.Now())
 	if err != nil {
 		t.Fatal(err)

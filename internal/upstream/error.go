@@ -1,9 +1,9 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 )
 
 // Op says how far a call had come when it failed.
@@ -15,6 +15,13 @@ const (
 	OpHead Op = "head" // the request may have been seen, no answer's head came
 	OpBody Op = "body" // the head came, the body broke off
 )
+
+// ErrProtocol is in every error that says an answer is not HTTP/1.1 as this
+// package takes it. What the answer held is never part of the text.
+var ErrProtocol = errors.New("answer is not the HTTP/1.1 that is taken here")
+
+// errClosed is what a read of a closed answer gives.
+var errClosed = errors.New("answer is closed")
 
 // Error is a call that failed in transport. It holds the raw cause for
 // fault.Classify and never any part of a body.
@@ -32,11 +39,14 @@ func (e *Error) Error() string {
 // Unwrap gives the raw cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// opOf tells a failed dial from what came later.
-func opOf(err error) Op {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return OpDial
+// cause prefers the reason a context ended (who ended the call, and why) to
+// the error that its end produced.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return OpHead
+	return err
 }
+
+// malformed says what is wrong with an answer.
+func malformed(what string) error { return fmt.Errorf("%w: %s", ErrProtocol, what) }

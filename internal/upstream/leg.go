@@ -56,6 +56,13 @@ type Leg struct {
 	// TraceParent is passed on as the W3C traceparent header where not empty.
 	TraceParent string
 
+	// TraceState is passed on as the W3C tracestate header where not empty.
+	TraceState string
+
+	// Forward is further header fields that the operator wants engines to see,
+	// sent as they are after all others. No other field of the client's is sent.
+	Forward []Field
+
 	// Parting is how long an answer that may be on its way already is awaited
 	// after the call's context has ended. The sending side is closed at once,
 	// which is what tells the engine; 0 cuts the connection both ways. For
@@ -68,6 +75,10 @@ type Leg struct {
 	// Body is the JSON sent. It must not change while the call runs.
 	Body []byte
 }
+
+// Field is one field of a request's head. Its name is in canonical form
+// (X-Tenant) and is none that a Leg sets itself; its value has no control byte.
+type Field struct{ Name, Value string }
 
 // Stream is a worker's answer: its status at once, its body as it comes.
 type Stream interface {

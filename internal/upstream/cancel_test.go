@@ -1,0 +1,278 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Calls that end late, early or not at all share few connections: one call's
+// end is never another's failure, and every answer is the one to its request.
+func TestLateEndsHurtNobodyElse(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		raw, _ := io.ReadAll(r.Body)
+		for i := range len(raw) {
+			_, _ = w.Write(raw[i : i+1])
+			w.(http.Flusher).Flush()
+		}
+	}))
+	defer srv.Close()
+	h := NewHTTP(Config{IdlePerWorker: 4})
+	defer h.CloseIdle()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	var whole, left atomic.Int64
+	var group sync.WaitGroup
+	for g := range 24 {
+		group.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(g)))
+			for i := range 120 {
+				ctx, cancel := context.WithCancelCause(context.Background())
+				ends := rng.IntN(3) // 0: never in time; 1: right after the answer; 2: anywhere
+				var ender sync.WaitGroup
+				if ends == 2 {
+					yields := rng.IntN(400)
+					ender.Go(func() {
+						for range yields {
+							select {
+							case <-ctx.Done():
+							default:
+							}
+						}
+						cancel(errLeft)
+					})
+				}
+				l := leg(srv.URL)
+				l.Body = fmt.Appendf(nil, "%d/%d", g, i)
+				if rng.IntN(2) == 0 {
+					l.Parting = time.Second
+				}
+				s, err := h.Call(ctx, l)
+				var got []byte
+				if err == nil {
+					got, err = io.ReadAll(s)
+					if ends == 1 { // the end and the giving back, at once
+						ender.Go(func() { cancel(errLeft) })
+					}
+					s.Close()
+				}
+				switch {
+				case err == nil && bytes.Equal(got, l.Body):
+					whole.Add(1)
+				case err != nil && ends == 2 && errors.Is(err, errLeft):
+					left.Add(1)
+				default:
+					t.Errorf("call %s that ends %d: %q, %v", l.Body, ends, got, err)
+				}
+				ender.Wait()
+				cancel(nil)
+			}
+		})
+	}
+	group.Wait()
+	if whole.Load() == 0 || left.Load() == 0 {
+		t.Errorf("%d whole, %d left: nothing was tried", whole.Load(), left.Load())
+	}
+	if st := h.Stats()[0]; st.Open != st.Idle || st.Idle > 4 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Closing an answer from beside frees a read that waits in it.
+func TestCloseFreesARead(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer srv.Close()
+	h := NewHTTP(Config{})
+	defer h.CloseIdle()
+	s, err := h.Call(t.Context(), leg(srv.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, failed := make(chan struct{}), make(chan error)
+	go func() {
+		close(reading)
+		_, err := s.Read(make([]byte, 1))
+		failed <- err
+	}()
+	<-reading
+	var twice sync.WaitGroup
+	for range 2 {
+		twice.Go(func() { s.Close() })
+	}
+	if e, ok := (<-failed).(*Error); !ok || e.Op != OpBody {
+		t.Errorf("got %v", e)
+	}
+	twice.Wait()
+	if st := h.Stats()[0]; st.Open != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// The end of a context reaches every stage of a call at once.
+func TestEndReachesEveryStage(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // takes connections into its backlog and never reads
+	for _, c := range []struct {
+		name, base string
+		body       int
+		op         Op
+		dial       func(ctx context.Context, network, address string) (net.Conn, error)
+	}{
+		{"dial", "http://w", 1, OpDial, func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}},
+		{"handshake", "https://" + silent.Addr().String(), 1, OpDial, nil},
+		{"write", "http://w", 1, OpHead, func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe() // whose other side reads nothing
+			t.Cleanup(func() { theirs.Close() })
+			return ours, nil
+		}},
+		{"long write", "http://" + silent.Addr().String(), 64 << 20, OpHead, nil},
+		{"head", "http://" + silent.Addr().String(), 1, OpHead, nil},
+	} {
+		for _, parting := range []time.Duration{0, time.Millisecond} {
+			t.Run(fmt.Sprintf("%s, parting %v", c.name, parting), func(t *testing.T) {
+				h := NewHTTP(Config{Dial: c.dial, DialTimeout: time.Minute})
+				l := leg(c.base)
+				l.Body, l.Parting = make([]byte, c.body), parting
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errLeft)
+				defer cancel()
+				began := time.Now()
+				_, err := h.Call(ctx, l)
+				e, ok := err.(*Error)
+				if !ok || e.Op != c.op || !errors.Is(err, errLeft) || time.Since(began) > 5*time.Second {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+				if st := h.Stats()[0]; st.Open != 0 {
+					t.Errorf("%+v", st)
+				}
+				h.CloseIdle()
+			})
+		}
+	}
+}
+
+// A worker that refuses a request before it has read it is heard, and the rest
+// of the request is not waited for.
+func TestEarlyAnswer(t *testing.T) {
+	for _, closes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("closes %t", closes), func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			done := make(chan struct{})
+			var worker sync.WaitGroup
+			worker.Go(func() {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				_, _ = c.Read(make([]byte, 100))
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+				if !closes {
+					<-done
+				}
+			})
+			h := NewHTTP(Config{})
+			defer h.CloseIdle()
+			call := leg("http://" + l.Addr().String())
+			call.Body = make([]byte, 64<<20) // more than any kernel buffers
+			s, err := h.Call(t.Context(), call)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(s); err != nil || s.Status() != 413 || string(got) != "big" {
+				t.Errorf("%d %q %v", s.Status(), got, err)
+			}
+			s.Close()
+			if st := h.Stats()[0]; st.Open != 0 {
+				t.Errorf("kept: %+v", st)
+			}
+			close(done)
+			worker.Wait()
+		})
+	}
+}
+
+// With Parting a TLS engine sees its client gone as well, while its answer is
+// still read.
+func TestPartingOverTLS(t *testing.T) {
+	gone := make(chan struct{})
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "it is ")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		close(gone)
+		_, _ = io.WriteString(w, "done")
+	}))
+	srv.Config.ErrorLog = quietLog
+	srv.StartTLS()
+	defer srv.Close()
+	h := NewHTTP(Config{TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
+	defer h.CloseIdle()
+	ctx, leave := context.WithCancelCause(t.Context())
+	l := leg(srv.URL)
+	l.Parting = time.Minute
+	s, err := h.Call(ctx, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave(errLeft)
+	<-gone
+	if got, err := io.ReadAll(s); err != nil || string(got) != "it is done" {
+		t.Errorf("%q, %v", got, err)
+	}
+	s.Close()
+	if st := h.Stats()[0]; st.Open != 0 {
+		t.Errorf("a connection that was parted from is kept: %+v", st)
+	}
+}
+
+// Reads give what is there and do not wait for more.
+func TestReadsDoNotWait(t *testing.T) {
+	next := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, event := range []string{"data: 1\n\n", "data: 2\n\ndata: 3\n\n"} {
+			_, _ = io.WriteString(w, event)
+			w.(http.Flusher).Flush()
+			<-next
+		}
+	}))
+	defer srv.Close()
+	h := NewHTTP(Config{})
+	defer h.CloseIdle()
+	s, err := h.Call(t.Context(), leg(srv.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 1<<10)
+	for _, want := range []string{"data: 1\n\n", "data: 2\n\ndata: 3\n\n"} {
+		if n, err := s.Read(buf); err != nil || string(buf[:n]) != want {
+			t.Errorf("%q, %v", buf[:n], err)
+		}
+		next <- struct{}{}
+	}
+	finish(t, s, nil)
+}

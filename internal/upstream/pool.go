@@ -1,0 +1,161 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pool holds the connections to one worker. The one that was used last is
+// used first, so that those a burst left over grow old and are closed.
+type pool struct {
+	target *target
+	cfg    *Config
+	tls    *tls.Config // nil without TLS
+	reused atomic.Uint64
+
+	mu     sync.Mutex
+	idle   []*conn // the latest last
+	open   int     // idle or not
+	dialed uint64
+	used   time.Time // a connection was last dialed or given back
+	left   bool      // forgotten: nothing is kept any more
+}
+
+func newPool(t *target, cfg *Config, now time.Time) *pool {
+	p := &pool{target: t, cfg: cfg, used: now}
+	if t.secure {
+		p.tls = cfg.TLS.Clone()
+		if p.tls.ServerName == "" {
+			p.tls.ServerName = t.name // sent as SNI, unless it is an address
+		}
+		p.tls.NextProtos = []string{"http/1.1"}
+	}
+	return p
+}
+
+// take gives the idle connection that was used last, nil for none. Those that
+// died meanwhile are closed on the way.
+func (p *pool) take() *conn {
+	for {
+		p.mu.Lock()
+		last := len(p.idle) - 1
+		if last < 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		c := p.idle[last]
+		p.idle[last] = nil
+		p.idle = p.idle[:last]
+		p.mu.Unlock()
+		if c.sound() {
+			p.reused.Add(1)
+			return c
+		}
+		c.cut()
+	}
+}
+
+// dial makes a new connection, TLS included, within the dial timeout.
+func (p *pool) dial(ctx context.Context) (*conn, error) {
+	if p.tls != nil {
+		inner, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
+		defer cancel()
+		ctx = inner
+	}
+	raw, err := p.cfg.Dial(ctx, "tcp", p.target.address)
+	if err != nil {
+		return nil, err
+	}
+	if p.tls != nil {
+		secure := tls.Client(raw, p.tls)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = raw.Close()
+			return nil, err
+		}
+		raw = secure
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open++
+	p.dialed++
+	p.used = time.Now()
+	return newConn(raw, p), nil
+}
+
+// give takes a connection back whose call has ended cleanly.
+func (p *pool) give(c *conn) {
+	now := time.Now()
+	c.since, c.carried = now, true
+	p.mu.Lock()
+	p.used = now
+	keep := !p.left && len(p.idle) < p.cfg.IdlePerWorker
+	if keep {
+		p.idle = append(p.idle, c)
+	}
+	p.mu.Unlock()
+	if !keep {
+		c.cut()
+	}
+}
+
+// gone counts a closed connection.
+func (p *pool) gone() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open--
+}
+
+// soundAtOnce is how many idle connections one sweep looks at: the oldest,
+// which die first. It bounds how long the pool is locked to some 10 µs.
+const soundAtOnce = 32
+
+// sweep closes the connections that have been idle for too long, and of the
+// oldest others those that are dead. It says whether the pool has been without
+// a connection since before the time given, and is then to be forgotten.
+func (p *pool) sweep(now, forget time.Time) bool {
+	p.mu.Lock()
+	old := now.Add(-p.cfg.IdleTimeout)
+	n := 0
+	for n < len(p.idle) && p.idle[n].since.Before(old) {
+		n++
+	}
+	out := slices.Clone(p.idle[:n])
+	rest := p.idle[:0]
+	for i, c := range p.idle[n:] {
+		if i < soundAtOnce && !c.sound() {
+			out = append(out, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	clear(p.idle[len(rest):])
+	p.idle = rest
+	p.left = p.open == 0 && p.used.Before(forget)
+	left := p.left
+	p.mu.Unlock()
+	for _, c := range out {
+		c.cut()
+	}
+	return left
+}
+
+// drop closes every idle connection.
+func (p *pool) drop() {
+	p.mu.Lock()
+	out := p.idle
+	p.idle = nil
+	p.mu.Unlock()
+	for _, c := range out {
+		c.cut()
+	}
+}
+
+func (p *pool) stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Base: p.target.base, Open: p.open, Idle: len(p.idle), Dialed: p.dialed, Reused: p.reused.Load()}
+}

@@ -1,0 +1,101 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+)
+
+// reader is the buffered reading side of one answer. It reads no more than one
+// buffer ahead, and not at all while it holds bytes that nobody took: a slow
+// reader slows the worker, and never the memory.
+type reader struct {
+	src  io.Reader
+	page *page
+	buf  []byte // page's bytes; nil once released
+	r, w int    // buf[r:w] is read from src and not yet taken
+}
+
+// page is a pooled buffer. An idle connection holds none.
+type page [pageBytes]byte
+
+// pageBytes is one read's size, and the longest line of a head. A lone token's
+// event is about 250 B; bodies with a length are read past the buffer.
+const pageBytes = 8 << 10
+
+var pages = sync.Pool{New: func() any { return new(page) }}
+
+// open begins to read from src.
+func (b *reader) open(src io.Reader) {
+	b.src, b.page = src, pages.Get().(*page)
+	b.buf, b.r, b.w = b.page[:], 0, 0
+}
+
+// release gives the buffer back.
+func (b *reader) release() {
+	if b.page != nil {
+		pages.Put(b.page)
+		b.page, b.buf, b.r, b.w = nil, nil, 0, 0
+	}
+}
+
+// buffered is what was read and not yet taken.
+func (b *reader) buffered() []byte { return b.buf[b.r:b.w] }
+
+// fill reads once, behind what is buffered. An end of src is an unexpected
+// one: whoever may expect it reads by itself.
+func (b *reader) fill() error {
+	if b.r > 0 {
+		b.w = copy(b.buf, b.buf[b.r:b.w])
+		b.r = 0
+	}
+	n, err := b.read(b.buf[b.w:])
+	b.w += n
+	if n > 0 {
+		return nil // an error beside bytes comes again with the next read
+	}
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// read reads from src until there is a byte or an error.
+func (b *reader) read(p []byte) (int, error) {
+	for range 100 {
+		if n, err := b.src.Read(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	return 0, io.ErrNoProgress
+}
+
+// hasLine says that a whole line is buffered.
+func (b *reader) hasLine() bool { return bytes.IndexByte(b.buffered(), '\n') >= 0 }
+
+// line takes a line of at most limit bytes without its CRLF, reading what is
+// missing. It is valid until the next read. limit is at most pageBytes.
+func (b *reader) line(limit int) ([]byte, error) {
+	for seen := 0; ; {
+		have := b.buffered()
+		if i := bytes.IndexByte(have[seen:], '\n'); i >= 0 {
+			line := have[:seen+i]
+			if len(line) >= limit {
+				return nil, malformed("a line is too long")
+			}
+			b.r += len(line) + 1
+			if len(line) == 0 || line[len(line)-1] != '\r' {
+				return nil, malformed("a line does not end in CR LF")
+			}
+			return line[:len(line)-1], nil
+		}
+		if len(have) >= limit {
+			return nil, malformed("a line is too long")
+		}
+		seen = len(have)
+		if err := b.fill(); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package upstream
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// request is a call's bytes on their way: the head, and the body beside it or,
+// where it is short, behind it. Requests are pooled; none is touched by two
+// goroutines at a time.
+type request struct {
+	head []byte
+	body []byte // what of the body is not in head
+	vec  [2][]byte
+	rest net.Buffers
+}
+
+// Bounds of what is written how.
+const (
+	// A body up to here is copied behind the head: below it, a copy is cheaper
+	// than a vectored write.
+	copiedBytes = 4 << 10
+	// On TLS each write is a record of its own, which costs more than copying.
+	copiedBytesTLS = 16 << 10
+	// A body up to here fits in the kernel's buffers whatever the worker does,
+	// so the caller's own goroutine writes it. A longer one is written beside
+	// the reading, since an engine may refuse a request that it has not read,
+	// and wait for nobody.
+	inlineBytes = 32 << 10
+)
+
+var requests = sync.Pool{New: func() any { return &request{head: make([]byte, 0, 1<<10)} }}
+
+// newRequest makes the bytes of a call. The headers, their order and their
+// spelling are those net/http would send; what is forwarded comes after them.
+func newRequest(t *target, leg *Leg, token string) (*request, error) {
+	r := requests.Get().(*request)
+	if err := r.build(t, leg, token); err != nil {
+		r.release()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *request) build(t *target, leg *Leg, token string) error {
+	if err := leg.validFields(); err != nil {
+		return err
+	}
+	b := append(r.head[:0], "POST "...)
+	b, err := t.appendPath(b, leg.Path)
+	if err != nil {
+		return err
+	}
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, t.host...)
+	b = append(b, "\r\nUser-Agent: tandem\r\nContent-Length: "...)
+	b = strconv.AppendInt(b, int64(len(leg.Body)), 10)
+	if leg.Stream {
+		b = append(b, "\r\nAccept: text/event-stream"...)
+	}
+	if token != "" {
+		b = append(b, "\r\nAuthorization: Bearer "...)
+		b = append(b, token...)
+	}
+	b = append(b, "\r\nContent-Type: application/json"...)
+	if leg.TraceParent != "" {
+		b = append(b, "\r\nTraceparent: "...)
+		b = append(b, trimmed(leg.TraceParent)...)
+	}
+	if leg.TraceState != "" {
+		b = append(b, "\r\nTracestate: "...)
+		b = append(b, trimmed(leg.TraceState)...)
+	}
+	if leg.Rank >= 0 {
+		b = append(b, "\r\nX-Data-Parallel-Rank: "...)
+		b = strconv.AppendInt(b, int64(leg.Rank), 10)
+	}
+	b = append(b, "\r\nX-Request-Id: "...)
+	b = append(b, trimmed(leg.RequestID)...)
+	for _, f := range leg.Forward {
+		b = append(append(append(b, "\r\n"...), f.Name...), ": "...)
+		b = append(b, trimmed(f.Value)...)
+	}
+	b = append(b, "\r\n\r\n"...)
+	limit := copiedBytes
+	if t.secure {
+		limit = copiedBytesTLS
+	}
+	r.body = leg.Body
+	if len(leg.Body) <= limit {
+		b, r.body = append(b, leg.Body...), nil
+	}
+	r.head = b
+	return nil
+}
+
+// writeTo writes the request and says how many bytes left.
+func (r *request) writeTo(c net.Conn) (int64, error) {
+	if len(r.body) == 0 {
+		n, err := c.Write(r.head)
+		return int64(n), err
+	}
+	r.vec = [2][]byte{r.head, r.body}
+	r.rest = r.vec[:]
+	n, err := r.rest.WriteTo(c) // one writev on a TCP connection
+	r.vec, r.rest = [2][]byte{}, nil
+	return n, err
+}
+
+// release gives the request back; nobody may be writing it any more.
+func (r *request) release() {
+	r.body = nil
+	if cap(r.head) > 2*copiedBytesTLS {
+		r.head = nil
+	}
+	requests.Put(r)
+}
+
+// validFields says what of the leg could end its header, or be another's.
+func (l *Leg) validFields() error {
+	if !validValue(l.RequestID) || !validValue(l.TraceParent) || !validValue(l.TraceState) {
+		return errors.New("a control character in X-Request-Id, traceparent or tracestate")
+	}
+	for _, f := range l.Forward {
+		if !validName(f.Name) || !validValue(f.Value) {
+			return errors.New("a forwarded header that may not be sent")
+		}
+	}
+	return nil
+}
+
+// validName says that a header's name is one, and none that frames the request.
+func validName(name string) bool {
+	for i := range len(name) {
+		if !tokenChars[name[i]] {
+			return false
+		}
+	}
+	for _, own := range ownNames {
+		if strings.EqualFold(name, own) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// ownNames frame a request, and are nobody else's to set.
+var ownNames = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection"}
+
+// validValue says that a header's value holds nothing that could end it.
+func validValue(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func trimmed(value string) string { return strings.Trim(value, " \t") }

@@ -1,0 +1,210 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// stream is one call on one connection: the request on its way out, then the
+// answer in progress. A call belongs to its connection from newStream to
+// Close; what ends the call late finds it closed and leaves alone whoever has
+// the connection by then.
+type stream struct {
+	worker  string
+	ctx     context.Context // the caller's
+	parting time.Duration
+	conn    *conn
+	stop    func() bool // ends the watch over ctx; nil where ctx has no end
+
+	head  head
+	wrote chan sent // of a request that is written beside; nil otherwise
+
+	reading sync.Mutex // one read at a time; Close waits for it
+	body    body
+
+	mu     sync.Mutex
+	ended  bool // the answer was read to its end
+	left   bool // the caller's context ended before that: the connection is not kept
+	closed bool
+	timer  *time.Timer // of a parting
+}
+
+// sent is how writing a request went.
+type sent struct {
+	n   int64
+	err error
+}
+
+var _ Stream = (*stream)(nil)
+
+// newStream begins a call on c: from here on, the end of ctx ends c.
+func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
+	s := &stream{worker: leg.Worker, ctx: ctx, parting: leg.Parting, conn: c}
+	s.body.open(c.Conn)
+	if ctx.Done() != nil {
+		s.stop = context.AfterFunc(ctx, s.leave)
+	}
+	return s
+}
+
+// leave ends the call because its context has ended: it closes the
+// connection, or its sending side only, so that the engine sees its client
+// gone and stops, while an answer that was sent already can still be read.
+func (s *stream) leave() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return // the connection may be another call's
+	}
+	s.left = true // and from here on it will be nobody else's
+	if s.parting > 0 {
+		s.timer = time.AfterFunc(s.parting, s.conn.cut)
+	}
+	s.mu.Unlock()
+	if s.parting <= 0 || !s.conn.halfClose() {
+		s.conn.cut()
+	}
+}
+
+// afterWriteFailed bounds the reading of an answer that may have come before
+// the connection broke: it is here already, or it never comes.
+const afterWriteFailed = time.Second
+
+// send writes the request and reads the answer's head. untouched says that
+// not a byte of the request left. The request is released in any case.
+func (s *stream) send(r *request) (untouched bool, err error) {
+	var w sent
+	if len(r.body) > inlineBytes {
+		s.wrote = make(chan sent, 1)
+		go s.write(r, s.wrote)
+	} else {
+		w.n, w.err = s.conn.write(r)
+		r.release()
+		if w.err != nil && w.n == 0 {
+			return true, w.err
+		}
+	}
+	s.head, err = s.body.head()
+	if err == nil {
+		if w.err != nil {
+			s.head.keep = false // answered early, and closed
+		}
+		s.body.begin(s.head)
+		s.ended = s.body.err != nil
+		return false, nil
+	}
+	if s.wrote != nil {
+		s.conn.cut()
+		w = <-s.wrote
+		s.wrote = nil
+		if w.err != nil && w.n == 0 {
+			return true, w.err
+		}
+	} else if w.err != nil {
+		return false, w.err // which came first
+	}
+	return false, err
+}
+
+// write writes a long request beside the reading. Close and a failed send wait
+// for it, and its connection is cut by then, so that it ends.
+func (s *stream) write(r *request, done chan<- sent) {
+	n, err := s.conn.write(r)
+	r.release()
+	done <- sent{n, err}
+}
+
+// write writes the request. Where that fails, reads end soon.
+func (c *conn) write(r *request) (int64, error) {
+	n, err := r.writeTo(c.Conn)
+	if err != nil {
+		_ = c.SetReadDeadline(time.Now().Add(afterWriteFailed)) // the write's error is the one that counts
+	}
+	return n, err
+}
+
+// Status is the HTTP status.
+func (s *stream) Status() int { return s.head.status }
+
+// ContentType is the answer's content type as sent.
+func (s *stream) ContentType() string { return s.head.contentType }
+
+// Read reads the body as it comes.
+func (s *stream) Read(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if s.body.buf == nil {
+		return 0, &Error{Worker: s.worker, Op: OpBody, Err: errClosed}
+	}
+	n, err := s.body.Read(p)
+	if err == nil {
+		return n, nil
+	}
+	if errors.Is(err, io.EOF) {
+		s.mu.Lock()
+		s.ended = true
+		s.mu.Unlock()
+		return n, io.EOF
+	}
+	return n, &Error{Worker: s.worker, Op: OpBody, Err: cause(s.ctx, err)}
+}
+
+// Close gives the connection back when the answer was read to its end and the
+// connection may carry another, and cuts it otherwise. It may be called while
+// a Read waits, which then fails, and more than once.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true // a context that ends from here on is too late
+	keep, timer := s.ended && !s.left && s.head.keep, s.timer
+	s.mu.Unlock()
+	if s.stop != nil {
+		s.stop()
+	}
+	if timer != nil {
+		timer.Stop()
+	}
+	keep = keep && s.written()
+	if !keep {
+		s.conn.cut() // which ends a read or a write that waits
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	spoke := len(s.body.buffered()) > 0 // an answer that nobody asked for
+	s.body.release()
+	if s.wrote != nil {
+		<-s.wrote
+	}
+	if keep && !spoke {
+		s.conn.pool.give(s.conn)
+	} else {
+		s.conn.cut()
+	}
+	return nil
+}
+
+// unwrittenFor is how long Close waits for the writing of a long request that
+// is answered: the worker has read it, so it is a matter of microseconds.
+const unwrittenFor = 50 * time.Millisecond
+
+// written says that the request was written whole.
+func (s *stream) written() bool {
+	if s.wrote == nil {
+		return true // before the answer was read
+	}
+	timer := time.NewTimer(unwrittenFor)
+	defer timer.Stop()
+	select {
+	case w := <-s.wrote:
+		s.wrote <- w // for Close, which waits for the writing's end
+		return w.err == nil
+	case <-timer.C:
+		return false
+	}
+}
