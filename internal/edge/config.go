@@ -19,6 +19,17 @@ type Config struct {
 	// Port is the TCP port to listen on (http-port), 0 to 65535; 0 takes a
 	// free one.
 	Port int
+	// APIKeyFile holds the keys that clients need (api-key-file), one a line;
+	// empty asks for none.
+	APIKeyFile string
+	// AdminKeyFile holds the keys that administration needs (admin-key-file).
+	AdminKeyFile string
+	// AdminAddress is the HOST:PORT that has administration for itself
+	// (admin-address); empty has it on the clients' address.
+	AdminAddress string
+	// ForwardHeaders names the fields of a client's head that engines get to
+	// see (forward-headers).
+	ForwardHeaders []string
 	// MaxBodyBytes is the largest request body (max-body-bytes); larger ones
 	// get 413.
 	MaxBodyBytes int
@@ -65,6 +76,12 @@ func (c Config) Validate() error {
 	_, err := netip.ParseAddr(c.Host)
 	refuse(err != nil && strings.ContainsAny(c.Host, ":/ "), "http-host", "an address or a host name without a port", strconv.Quote(c.Host))
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "http-port", "between 0 and 65535", c.Port)
+	refuse(c.AdminAddress != "" && !hostPort(c.AdminAddress), "admin-address", "HOST:PORT", strconv.Quote(c.AdminAddress))
+	for _, name := range c.ForwardHeaders {
+		if err := checkForward(name); err != nil {
+			errs = append(errs, fmt.Errorf("forward-headers: %w", err))
+		}
+	}
 	refuse(c.MaxBodyBytes < 1 || c.MaxBodyBytes > math.MaxInt32, "max-body-bytes", "between 1 and 2147483647", c.MaxBodyBytes)
 	refuse(c.ReadTimeout <= 0, "read-timeout", "above 0", c.ReadTimeout)
 	refuse(c.IdleTimeout <= 0, "idle-timeout", "above 0", c.IdleTimeout)
@@ -72,6 +89,16 @@ func (c Config) Validate() error {
 	refuse(c.Heartbeat < 0, "sse-heartbeat", "0 (off) or above", c.Heartbeat)
 	refuse(c.RingBytes < minRingBytes, "stream-buffer-bytes", fmt.Sprintf("at least %d", minRingBytes), c.RingBytes)
 	return errors.Join(errs...)
+}
+
+// hostPort reports whether text is a host, which may be missing, and a port.
+func hostPort(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || strings.ContainsAny(host, " /") {
+		return false
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return err == nil
 }
 
 // addr is where to listen.

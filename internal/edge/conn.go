@@ -46,12 +46,14 @@ var longAgo = time.Unix(1, 0)
 // its place. Close and leave may be called from anywhere.
 type conn struct {
 	net.Conn
+	face   *face
 	stall  time.Duration // longest time without progress of a write
 	forget func(*conn)   // takes it off the listener's list
 
 	// The serving goroutine's, or the watcher's between Watch and Unwatch.
 	stash    [stashBytes]byte
 	stashed  int       // bytes in stash
+	late     bool      // the latest read ran out of time
 	from     time.Time // when the first byte of the request in hand came
 	watching bool
 	watched  chan struct{} // the watcher's farewell; made once, holds one
@@ -76,6 +78,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		c.stashed = copy(c.stash[:], c.stash[n:c.stashed])
 	} else {
 		n, err = c.Conn.Read(p)
+		c.late = errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	if n > 0 && c.from.IsZero() {
 		c.from = time.Now()

@@ -24,6 +24,15 @@
 // force is in every answer's x-request-id header, in every error's body and in
 // every log line, so that a client can tell that its own was not taken.
 //
+// # Keys and administration
+//
+// With a file of clients' keys, /v1 needs one of them; with one of operators'
+// keys, /metrics and /workers need one of those. Neither opens the other's
+// door; /health and /live are open. Without operators' keys everybody may look,
+// and changes (POST /workers/ID/cordon, uncordon, drain) are taken from this
+// machine or on the address that administration has for itself. Each change is
+// a line in the log. Keys live here as digests and appear in no log or answer.
+//
 // # Errors
 //
 // Every error answer has the one shape

@@ -31,6 +31,9 @@ func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(e.Status)
 	ctx.Response.Header.SetContentType("application/json")
+	if e.Status == http.StatusUnauthorized {
+		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
+	}
 	if e.RetryAfter > 0 {
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
 	}
@@ -59,14 +62,21 @@ func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 		c.leave()
 		s.metrics.count(r.endpoint, statusClientLeft)
 	default:
-		e := s.explainBroken(err)
+		e := s.explainBroken(err, c.late)
+		if errors.Is(err, fasthttp.ErrBodyTooLarge) { // or not to be read at all
+			if shut := c.face.shut(&ctx.Request.Header); shut != nil {
+				e = shut
+			}
+		}
 		s.hangUp(ctx, c)
 		s.refuse(ctx, r, e)
 		s.metrics.count(r.endpoint, e.Status)
 	}
 }
 
-func (s *Server) explainBroken(err error) *openai.Error {
+// explainBroken names what was wrong; late says that reading ran out of time,
+// which the error does not always say.
+func (s *Server) explainBroken(err error, late bool) *openai.Error {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
@@ -74,7 +84,7 @@ func (s *Server) explainBroken(err error) *openai.Error {
 	case errors.As(err, new(*fasthttp.ErrSmallBuffer)):
 		return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large",
 			Message: fmt.Sprintf("the request's head is larger than %d bytes", headBytes)}
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case late, errors.As(err, &timeout) && timeout.Timeout():
 		return openai.RequestTimeout(s.cfg.ReadTimeout)
 	default:
 		e := openai.BadRequest("", "the request cannot be read as HTTP/1.1")
@@ -87,10 +97,14 @@ func (s *Server) explainBroken(err error) *openai.Error {
 // Fiber's for a path or method without a route.
 func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	ctx := c.Context()
-	r := ctx.Conn().(*conn).request
+	cn := ctx.Conn().(*conn)
+	r := cn.request
 	var e *openai.Error
 	if !errors.As(err, &e) {
-		e = s.explainRoute(ctx, r, err)
+		// Who may not ask does not learn what there is.
+		if e = cn.face.shut(&ctx.Request.Header); e == nil {
+			e = s.explainRoute(ctx, r, err)
+		}
 	}
 	s.refuse(ctx, r, e)
 	return nil

@@ -24,6 +24,7 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // TestMain sends one request before any test: fasthttp starts a clock goroutine
@@ -91,7 +92,7 @@ func writeStream(out handoff.Sink) error {
 const wholeStream = "data: {\"n\":0}\n\ndata: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n"
 
 // catalog is a Catalog of two models.
-type catalog struct{ unready, broken atomic.Bool }
+type catalog struct{ unready, broken, cordoned atomic.Bool }
 
 func (*catalog) Models() []openai.Model {
 	return []openai.Model{{ID: "tandem-sim", Object: "model"}, {ID: "org/name", Object: "model"}}
@@ -102,6 +103,19 @@ func (c *catalog) Workers() any {
 		panic("broken")
 	}
 	return map[string]any{"pools": []string{}}
+}
+
+// Cordon knows one worker, with two requests on it.
+func (c *catalog) Cordon(id string, on bool) (Standing, error) {
+	if id != "decode-1" {
+		return Standing{}, pools.ErrUnknownWorker
+	}
+	c.cordoned.Store(on)
+	state := "up"
+	if on {
+		state = "draining"
+	}
+	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7}, nil
 }
 
 func (c *catalog) Ready() (bool, any) { return !c.unready.Load(), map[string]int{"workers": 2} }
@@ -143,12 +157,14 @@ type setting func(*Config)
 func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...setting) *served {
 	t.Helper()
 	cfg := DefaultConfig()
+	cfg.Host = "127.0.0.1"
 	for _, set := range settings {
 		set(&cfg)
 	}
 	sv := &served{t: t, ln: ln, reg: prometheus.NewRegistry(), logs: &logs{}, done: make(chan error, 1)}
 	var err error
-	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}), slog.New(slog.NewTextHandler(sv.logs, nil)), sv.reg)
+	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}), slog.New(slog.NewTextHandler(sv.logs, nil)),
+		prometheus.WrapRegistererWithPrefix("tandem_", sv.reg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 				t.Errorf("p99 is %v, want at most %v", p99, bound)
 			}
 			eventually(t, "the end of connections and flows", func() bool { return sv.conns.Len()+sv.live.Len() == 0 })
-			gone := sv.metric("tandem_frontend_disconnected_clients_total")
+			gone := sv.metric("tandem_frontend_disconnected_clients")
 			if n := sv.metric("tandem_frontend_http_responses_total", "completions", "499"); n != gone || int(n)%clients != 0 || n == 0 {
 				t.Errorf("%v counted under 499, %v as gone", n, gone)
 			}
@@ -122,7 +122,7 @@ func TestClientThatStopsReading(t *testing.T) {
 		if !errors.Is(writeErr, ErrClientLeft) || !errors.Is(cause, ErrClientLeft) || !strings.Contains(cause.Error(), "stopped reading") {
 			t.Errorf("the write failed with %v, the context with %v", writeErr, cause)
 		}
-		if n := sv.metric("tandem_frontend_disconnected_clients_total"); n != 1 {
+		if n := sv.metric("tandem_frontend_disconnected_clients"); n != 1 {
 			t.Errorf("%v clients counted as gone", n)
 		}
 	})

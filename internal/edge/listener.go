@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// listener wraps each accepted connection in a conn and knows those that are
-// open.
+// listener wraps each connection that a face accepts in a conn and knows those
+// that are open.
 type listener struct {
 	net.Listener
+	face  *face
 	stall time.Duration
 	open  *set[*conn]
 }
@@ -27,7 +28,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		_ = tcp.SetNoDelay(true)
 		setUserTimeout(tcp, l.stall)
 	}
-	c := &conn{Conn: nc, stall: l.stall, forget: l.open.Remove}
+	c := &conn{Conn: nc, face: l.face, stall: l.stall, forget: l.open.Remove}
 	l.open.Add(c)
 	return c, nil
 }

@@ -7,9 +7,10 @@ import (
 )
 
 // metrics is what the edge counts. The flow records times and tokens itself.
+// Names are without the prefix, which is the registerer's.
 type metrics struct {
 	requests     *prometheus.CounterVec
-	disconnected prometheus.Counter
+	disconnected prometheus.Gauge // only grows: a gauge because dashboards know it as one
 	openStreams  prometheus.Gauge
 }
 
@@ -18,20 +19,20 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, connections func() float64) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_frontend_http_responses_total",
+			Name: "frontend_http_responses_total",
 			Help: "Requests answered, by endpoint and HTTP status; 499: the client left before the answer was complete.",
 		}, []string{"endpoint", "status"}),
-		disconnected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_frontend_disconnected_clients_total",
+		disconnected: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "frontend_disconnected_clients",
 			Help: "Clients that left, or stopped reading, before their answer was complete.",
 		}),
 		openStreams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "tandem_frontend_open_streams",
+			Name: "frontend_open_streams",
 			Help: "Answers being streamed to clients.",
 		}),
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "tandem_frontend_open_connections",
+		Name: "frontend_open_connections",
 		Help: "Client connections open, idle ones included.",
 	}, connections)
 	for _, c := range []prometheus.Collector{m.requests, m.disconnected, m.openStreams, open} {

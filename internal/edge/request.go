@@ -18,10 +18,8 @@ const (
 	headerRequestID      = "X-Request-Id"
 	headerPriority       = "X-Dynamo-Request-Priority"
 	headerStrictPriority = "X-Dynamo-Request-Strict-Priority"
-	headerTraceParent    = "Traceparent"
 
-	maxRequestIDBytes   = 128
-	maxTraceParentBytes = 256
+	maxRequestIDBytes = 128
 )
 
 // request is what the edge notes of the request in hand on a connection.
@@ -68,8 +66,10 @@ func visible(b []byte) bool {
 func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int) (handoff.Call, error) {
 	h := &ctx.Request.Header
 	call := handoff.Call{ID: r.id, Arrival: r.arrival}
-	if enc := h.ContentEncoding(); len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
-		return call, openai.UnsupportedMedia("Content-Encoding: " + string(enc))
+	for _, enc := range h.PeekAll("Content-Encoding") {
+		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
+			return call, openai.UnsupportedMedia("Content-Encoding: " + string(enc))
+		}
 	}
 	if ct := h.ContentType(); !isJSON(ct) {
 		return call, openai.UnsupportedMedia("Content-Type: " + string(ct))
@@ -90,8 +90,8 @@ func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int
 		p := uint32(n)
 		call.StrictPriority = &p
 	}
-	if v := h.Peek(headerTraceParent); len(v) <= maxTraceParentBytes && visible(v) {
-		call.TraceParent = string(v)
+	if err := readPins(h, &call.Pins); err != nil {
+		return call, err
 	}
 	// Taken, not copied: the flow's body outlives the response, and a large one
 	// does not stay behind in fasthttp's pool. (Fiber's c.Body() would
@@ -113,6 +113,12 @@ func isJSON(contentType []byte) bool {
 	media = bytes.TrimSpace(media)
 	return len(media) == 0 || bytes.EqualFold(media, []byte("application/json")) ||
 		bytes.EqualFold(media, []byte("application/x-www-form-urlencoded"))
+}
+
+// folded reports whether a header field goes on over a line's end, which no
+// client does any more and not every proxy reads alike.
+func folded(raw []byte) bool {
+	return bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t"))
 }
 
 // ambiguous reports whether a head gives its body's length in two ways, which

@@ -11,27 +11,40 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// route registers what answers path. Fiber answers HEAD wherever there is a
-// GET, and 405 with Allow for the other methods.
-func (s *Server) route(method, path, endpoint string, h fiber.Handler) {
-	s.app.Add(method, path, func(c *fiber.Ctx) error {
-		c.Context().Conn().(*conn).request.endpoint = endpoint
+// route registers what answers path, for whom door lets in. Fiber answers HEAD
+// wherever there is a GET, and 405 with Allow for the other methods.
+func (f *face) route(method, path, endpoint string, d door, h fiber.Handler) {
+	f.app.Add(method, path, func(c *fiber.Ctx) error {
+		ctx := c.Context()
+		ctx.Conn().(*conn).request.endpoint = endpoint
+		if e := f.admit(d, &ctx.Request.Header, ctx.RemoteAddr()); e != nil {
+			return e
+		}
 		return h(c)
 	})
 }
 
-func (s *Server) routes(metrics http.Handler) {
-	for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
-		s.route(http.MethodPost, ep.Path(), ep.String(), func(c *fiber.Ctx) error { return s.generate(c, ep) })
+func (f *face) routes(metrics http.Handler) {
+	s := f.s
+	look := func(path, endpoint string, d door, h fiber.Handler) {
+		f.route(http.MethodGet, path, endpoint, d, h)
+		f.route(http.MethodHead, path, endpoint, d, h)
 	}
-	scrape := adaptor.HTTPHandler(metrics)
-	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		s.route(method, "/v1/models", "models", s.models)
-		s.route(method, "/v1/models/*", "models", s.model) // ids hold slashes
-		s.route(method, "/workers", "workers", s.workers)
-		s.route(method, "/health", "health", s.health)
-		s.route(method, "/live", "live", s.alive)
-		s.route(method, "/metrics", "metrics", scrape)
+	look("/health", "health", anybody, s.health)
+	look("/live", "live", anybody, s.alive)
+	if f.serves {
+		for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
+			f.route(http.MethodPost, ep.Path(), ep.String(), clients, func(c *fiber.Ctx) error { return s.generate(c, ep) })
+		}
+		look("/v1/models", "models", clients, s.models)
+		look("/v1/models/*", "models", clients, s.model) // ids hold slashes
+	}
+	if f.operates {
+		look("/workers", "workers", operators, s.workers)
+		look("/metrics", "metrics", operators, adaptor.HTTPHandler(metrics))
+		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true} {
+			f.route(http.MethodPost, "/workers/:id/"+action, "workers", changes, func(c *fiber.Ctx) error { return s.cordon(c, action, on) })
+		}
 	}
 }
 
@@ -43,6 +56,7 @@ func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	if err != nil {
 		return err
 	}
+	pass(&call, &ctx.Request.Header, s.forward)
 	x := newExchange(s, cn)
 	x.begin(call)
 	x.answer(ctx)
@@ -71,9 +85,6 @@ func (s *Server) model(c *fiber.Ctx) error {
 	}
 	return openai.NotFoundModel(id)
 }
-
-// workers shows the pools.
-func (s *Server) workers(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK, s.cat.Workers()) }
 
 // health says whether requests can be served: 503 until each pool that is
 // needed has a worker, and again once a shutdown has begun.

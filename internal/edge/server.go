@@ -2,12 +2,12 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +51,10 @@ type Catalog interface {
 	Models() []openai.Model
 	// Workers is marshalled as the answer of GET /workers.
 	Workers() any
+	// Cordon takes a worker out of the choice (on), or back in, and tells how
+	// it then stands. Its errors are pools.ErrUnknownWorker and
+	// pools.ErrTooManyCordons.
+	Cordon(id string, on bool) (Standing, error)
 	// Ready reports whether each pool that is needed has a worker; detail is
 	// marshalled into the answer of GET /health.
 	Ready() (ok bool, detail any)
@@ -64,50 +68,59 @@ type Server struct {
 	cat     Catalog
 	log     *slog.Logger
 	metrics *metrics
-	app     *fiber.App
+	keys    atomic.Pointer[keyring]
+	forward []string // names of header fields, canonical
+	main    *face
+	admin   *face // of its own address; nil when main has its routes
 	conns   *set[*conn]
 	live    *set[*exchange] // flows that run
 
 	leaving  atomic.Bool // Leave was called: /health says so
 	draining atomic.Bool // a shutdown has begun
 	cutting  atomic.Bool // its time is up
-
-	mu sync.Mutex
-	ln net.Listener // being served; nil before
 }
 
 // New makes a server; metrics answers GET /metrics. It fails on a Config that
-// Validate refuses, and when reg refuses the edge's metrics.
+// Validate refuses, on a file of keys (*KeyFileError), and when reg refuses the
+// edge's metrics.
 func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange]()}
+	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
+		forward: forwarded(cfg.ForwardHeaders)}
 	var err error
 	if s.metrics, err = newMetrics(reg, func() float64 { return float64(s.conns.Len()) }); err != nil {
 		return nil, err
 	}
-	s.app = fiber.New(fiber.Config{
-		DisableStartupMessage:        true,
-		DisablePreParseMultipartForm: true,
-		CaseSensitive:                true,
-		BodyLimit:                    cfg.MaxBodyBytes,
-		ReadTimeout:                  cfg.ReadTimeout,
-		IdleTimeout:                  cfg.IdleTimeout,
-		ReadBufferSize:               headBytes,
-		WriteBufferSize:              writeBytes,
-		ErrorHandler:                 s.routeError,
-		// No WriteTimeout: it is set once before an answer and cuts streams.
-	})
-	s.routes(metrics)
-	routed := s.app.Handler()
-	fast := s.app.Server()
-	fast.Handler = func(ctx *fasthttp.RequestCtx) { s.handle(ctx, routed) }
-	fast.ErrorHandler = s.broken
-	fast.ExpectHandler = s.expect
-	fast.ConnState = s.connState
-	fast.CloseOnShutdown = true
+	ring, err := readKeyring(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.keys.Store(ring)
+	if cfg.APIKeyFile != "" || cfg.AdminKeyFile != "" {
+		log.Info("keys read", "client_keys", len(ring.client), "admin_keys", len(ring.admin))
+	}
+	s.warn()
+	s.main = newFace(s, true, cfg.AdminAddress == "")
+	s.main.routes(metrics)
+	s.main.ready()
+	if cfg.AdminAddress != "" {
+		s.admin = newFace(s, false, true)
+		s.admin.routes(metrics)
+		s.admin.ready()
+	}
 	return s, nil
+}
+
+// warn says what stands open to others than this machine.
+func (s *Server) warn() {
+	if s.cfg.APIKeyFile == "" && !loopbackHost(s.cfg.Host) {
+		s.log.Warn("no api-key-file: whoever reaches the address is served", "http_host", s.cfg.Host)
+	}
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && !loopbackHost(host) {
+		s.log.Warn("no admin-key-file: whoever reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
+	}
 }
 
 // Listen opens the configured address, for Serve. The listener's Addr has the
@@ -122,17 +135,23 @@ func (s *Server) Listen() (net.Listener, error) {
 
 // Serve serves the clients that ln accepts until Shutdown, which makes it
 // return nil, or until accepting fails. It closes ln.
-func (s *Server) Serve(ln net.Listener) error {
-	defer ln.Close() // for the ways out that do not; twice is harmless
-	s.mu.Lock()
-	if s.draining.Load() {
-		s.mu.Unlock()
-		return nil
+func (s *Server) Serve(ln net.Listener) error { return s.main.serve(ln) }
+
+// ListenAdmin opens the address for administration, for ServeAdmin; nil without
+// an error when there is none of its own.
+func (s *Server) ListenAdmin() (net.Listener, error) {
+	if s.admin == nil {
+		return nil, nil
 	}
-	s.ln = ln
-	s.mu.Unlock()
-	return s.app.Server().Serve(&listener{Listener: ln, stall: s.cfg.WriteStall, open: s.conns})
+	ln, err := net.Listen("tcp", s.cfg.AdminAddress)
+	if err != nil {
+		return nil, fmt.Errorf("admin-address: %w", err)
+	}
+	return ln, nil
 }
+
+// ServeAdmin is Serve for ListenAdmin's listener.
+func (s *Server) ServeAdmin(ln net.Listener) error { return s.admin.serve(ln) }
 
 // Leave turns /health to 503 and changes nothing else, so that a load balancer
 // can look away before Shutdown stops accepting.
@@ -144,21 +163,10 @@ func (s *Server) Leave() { s.leaving.Store(true) }
 // returned. A flow that ignores its context is left behind.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.draining.Store(true)
-	s.mu.Lock()
-	ln := s.ln
-	s.mu.Unlock()
-	if ln == nil {
-		return nil
+	err := s.main.shutdown(ctx)
+	if s.admin != nil { // last, so that an operator can watch the others end
+		err = errors.Join(err, s.admin.shutdown(ctx))
 	}
-	err := ln.Close()
-	// fasthttp waits for connections that have not sent anything yet.
-	for _, c := range s.conns.All() {
-		if !c.busy.Load() {
-			c.cut()
-		}
-	}
-	// Its error is ctx's, or that of closing ln once more.
-	_ = s.app.Server().ShutdownWithContext(ctx)
 	if ctx.Err() == nil && await(ctx, s.conns.Empty()) && await(ctx, s.live.Empty()) {
 		return err
 	}
@@ -198,6 +206,11 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 		e.Code = "ambiguous_length"
 		s.refuse(ctx, c.request, e)
 		s.hangUp(ctx, c)
+	case folded(ctx.Request.Header.RawHeaders()):
+		e := openai.BadRequest("", "a header field is folded over several lines")
+		e.Code = "malformed_request"
+		s.refuse(ctx, c.request, e)
+		s.hangUp(ctx, c)
 	case !slices.Contains(fiber.DefaultMethods, method): // Fiber would answer in plain text
 		s.refuse(ctx, c.request, &openai.Error{Status: http.StatusNotImplemented, Type: "invalid_request_error",
 			Code: "unknown_method", Message: "no such method is known here"})
@@ -207,27 +220,15 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 	}
 }
 
-// expect answers "Expect: 100-continue": a body that is announced as too large
-// is refused before it is sent.
+// expect answers "Expect: 100-continue": a body that is announced as too large,
+// or comes without the key it needs, is refused before it is sent.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	if ctx.Request.Header.ContentLength() <= s.cfg.MaxBodyBytes {
+	h := &ctx.Request.Header
+	if h.ContentLength() <= s.cfg.MaxBodyBytes && ctx.Conn().(*conn).face.shut(h) == nil {
 		return http.StatusContinue
 	}
 	s.broken(ctx, fasthttp.ErrBodyTooLarge)
-	return http.StatusRequestEntityTooLarge
-}
-
-// connState is fasthttp's report on a connection, from its own goroutine.
-func (s *Server) connState(nc net.Conn, state fasthttp.ConnState) {
-	switch c := nc.(*conn); {
-	case state == fasthttp.StateNew && s.draining.Load():
-		c.cut() // accepted while the listener closed
-	case state == fasthttp.StateIdle:
-		c.busy.Store(false)
-		if s.cutting.Load() {
-			c.cut()
-		}
-	}
+	return ctx.Response.StatusCode()
 }
 
 // await waits for done and reports whether it came before ctx ended.

@@ -42,7 +42,7 @@ func TestStreamPassesBytes(t *testing.T) {
 	eventually(t, "three answers counted and no stream open", func() bool {
 		return sv.metric("tandem_frontend_http_responses_total", "completions", "200") == 3 && sv.metric("tandem_frontend_open_streams") == 0
 	})
-	if n := sv.metric("tandem_frontend_disconnected_clients_total"); n != 0 {
+	if n := sv.metric("tandem_frontend_disconnected_clients"); n != 0 {
 		t.Errorf("%v clients counted as gone", n)
 	}
 }
@@ -309,7 +309,7 @@ func TestAnswersThatAreNotStreams(t *testing.T) {
 		t.Errorf("a broken answer ends with %v", err)
 	}
 	eventually(t, "the broken answer's count", func() bool { return sv.metric("tandem_frontend_http_responses_total", "500") == 1 })
-	if n := sv.metric("tandem_frontend_disconnected_clients_total"); n != 0 {
+	if n := sv.metric("tandem_frontend_disconnected_clients"); n != 0 {
 		t.Errorf("%v clients counted as gone, who did nothing", n)
 	}
 }

@@ -236,3 +236,19 @@ func (s *scan) xargs() bool {
 		}
 	}
 }
+
+// KnownFields lists the paths of the body's fields that Scan knows for ep, those
+// within others included, for tests that try them all.
+func KnownFields(ep Endpoint) []string {
+	top := completionFields
+	if ep == Chat {
+		top = chatFields
+	}
+	var list []string
+	for _, set := range []*fieldSet{top, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields} {
+		for _, f := range set.fields {
+			list = append(list, f.param)
+		}
+	}
+	return list
+}

@@ -1,0 +1,139 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// door is who may ask what lies behind it.
+type door uint8
+
+const (
+	// anybody: no key.
+	anybody door = iota
+	// clients need a client's key, where there are any.
+	clients
+	// operators need an operator's key, where there are any: to look.
+	operators
+	// changes need an operator's key. Without any they are taken on the
+	// address for administration, or from this machine.
+	changes
+)
+
+const headerAuthorization = "Authorization"
+
+// doorOf is the door of a request target, so that it can be tried before the
+// body is read and where there is no route. What is unsure is anybody's here:
+// each route tries its own door.
+func (f *face) doorOf(target []byte) door {
+	path := target
+	if i := bytes.IndexAny(path, "?#"); i >= 0 {
+		path = path[:i]
+	}
+	switch first, _, _ := bytes.Cut(bytes.TrimPrefix(path, []byte("/")), []byte("/")); {
+	case f.serves && string(first) == "v1":
+		return clients
+	case f.operates && (string(first) == "workers" || string(first) == "metrics"):
+		return operators
+	}
+	return anybody
+}
+
+// admit tries a request at a door and returns why it is turned away: a 401 or
+// a 403. peer is who sent it; nil is nobody known.
+func (f *face) admit(d door, h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
+	ring := f.s.keys.Load()
+	switch {
+	case d == clients && ring.client != nil && !ring.client.holds(bearer(h)):
+		return openai.Unauthorized()
+	case d == operators || d == changes:
+		if ring.admin == nil {
+			break
+		}
+		if !ring.admin.holds(bearer(h)) {
+			e := openai.Unauthorized()
+			e.Code, e.Message = "invalid_admin_key", "administration needs an operator's key: Authorization: Bearer KEY"
+			return e
+		}
+		return nil
+	}
+	if d == changes {
+		return f.trust(h, peer)
+	}
+	return nil
+}
+
+// trust lets in changes that come without a key. A page in an operator's
+// browser reaches this machine too, and a proxy on it hides who asks: both give
+// themselves away by a header.
+func (f *face) trust(h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
+	e := &openai.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "admin_forbidden"}
+	switch {
+	case has(h, "Origin"):
+		e.Message = "without admin-key-file, changes are not taken from a browser"
+	case !f.serves:
+		return nil // the address is for administration alone
+	case !loopbackPeer(peer):
+		e.Message = "changes are taken from the gateway's own machine only; set admin-key-file or admin-address to allow others"
+	case has(h, "X-Forwarded-For") || has(h, "Forwarded") || has(h, "X-Real-Ip"):
+		e.Message = "without admin-key-file or admin-address, changes are not taken through a proxy"
+	default:
+		return nil
+	}
+	return e
+}
+
+// shut is why a request is turned away by what its head alone says, or nil.
+func (f *face) shut(h *fasthttp.RequestHeader) *openai.Error {
+	return f.admit(f.doorOf(h.RequestURI()), h, nil)
+}
+
+// headRead is called by fasthttp between head and body. A request that is turned
+// away anyway is made to look as if it asked whether its body is wanted, which
+// is the one way to answer (in expect) before the body is read, with the head
+// at hand.
+func (f *face) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	const none = -2 // neither a length nor chunks
+	if n := h.ContentLength(); n != 0 && n != none && f.shut(h) != nil {
+		h.Set("Expect", "100-continue")
+	}
+	return fasthttp.RequestConfig{}
+}
+
+// bearer is the digest of the key that a request carries; that of nothing,
+// which is no key's, when it carries none, or several.
+func bearer(h *fasthttp.RequestHeader) [sha256.Size]byte {
+	var key []byte
+	if all := h.PeekAll(headerAuthorization); len(all) == 1 {
+		scheme, rest, _ := bytes.Cut(all[0], []byte(" "))
+		if bytes.EqualFold(scheme, []byte("Bearer")) {
+			key = bytes.TrimSpace(rest)
+		}
+	}
+	return sha256.Sum256(key)
+}
+
+func has(h *fasthttp.RequestHeader, name string) bool { return h.Peek(name) != nil }
+
+// loopbackHost reports whether only this machine reaches a listener on host.
+func loopbackHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// loopbackPeer reports whether a peer is on this machine.
+func loopbackPeer(peer net.Addr) bool {
+	tcp, ok := peer.(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	addr, ok := netip.AddrFromSlice(tcp.IP)
+	return ok && addr.Unmap().IsLoopback()
+}

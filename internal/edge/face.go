@@ -1,0 +1,105 @@
+package edge
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+)
+
+// face is one address of the server: its routes, and fasthttp's server for the
+// connections that came there.
+type face struct {
+	s        *Server
+	serves   bool // clients
+	operates bool // administration
+	app      *fiber.App
+	closing  atomic.Bool
+
+	mu sync.Mutex
+	ln net.Listener // being served; nil before
+}
+
+// newFace makes a face without routes.
+func newFace(s *Server, serves, operates bool) *face {
+	f := &face{s: s, serves: serves, operates: operates}
+	f.app = fiber.New(fiber.Config{
+		DisableStartupMessage:        true,
+		DisablePreParseMultipartForm: true,
+		CaseSensitive:                true,
+		BodyLimit:                    s.cfg.MaxBodyBytes,
+		ReadTimeout:                  s.cfg.ReadTimeout,
+		IdleTimeout:                  s.cfg.IdleTimeout,
+		ReadBufferSize:               headBytes,
+		WriteBufferSize:              writeBytes,
+		ErrorHandler:                 s.routeError,
+		// No WriteTimeout: it is set once before an answer and cuts streams.
+	})
+	return f
+}
+
+// ready takes the routes as they are.
+func (f *face) ready() {
+	routed := f.app.Handler()
+	fast := f.app.Server()
+	fast.Handler = func(ctx *fasthttp.RequestCtx) { f.s.handle(ctx, routed) }
+	fast.ErrorHandler = f.s.broken
+	fast.ExpectHandler = f.s.expect
+	fast.ConnState = f.connState
+	fast.CloseOnShutdown = true
+	if f.s.cfg.APIKeyFile != "" || f.s.cfg.AdminKeyFile != "" {
+		fast.HeaderReceived = f.headRead
+	}
+}
+
+// serve serves the clients that ln accepts until shutdown, or until accepting
+// fails. It closes ln.
+func (f *face) serve(ln net.Listener) error {
+	defer ln.Close() // for the ways out that do not; twice is harmless
+	f.mu.Lock()
+	if f.closing.Load() {
+		f.mu.Unlock()
+		return nil
+	}
+	f.ln = ln
+	f.mu.Unlock()
+	return f.app.Server().Serve(&listener{Listener: ln, face: f, stall: f.s.cfg.WriteStall, open: f.s.conns})
+}
+
+// shutdown stops accepting and waits for the requests in flight here until ctx
+// ends. Its error is that of closing the listener.
+func (f *face) shutdown(ctx context.Context) error {
+	f.closing.Store(true)
+	f.mu.Lock()
+	ln := f.ln
+	f.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	err := ln.Close()
+	// fasthttp waits for connections that have not sent anything yet.
+	for _, c := range f.s.conns.All() {
+		if c.face == f && !c.busy.Load() {
+			c.cut()
+		}
+	}
+	// Its error is ctx's, or that of closing ln once more.
+	_ = f.app.Server().ShutdownWithContext(ctx)
+	return err
+}
+
+// connState is fasthttp's report on a connection, from its own goroutine.
+func (f *face) connState(nc net.Conn, state fasthttp.ConnState) {
+	switch c := nc.(*conn); {
+	case state == fasthttp.StateNew && f.closing.Load():
+		c.cut() // accepted while the listener closed
+	case state == fasthttp.StateIdle:
+		c.busy.Store(false)
+		if f.s.cutting.Load() {
+			c.cut()
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package edge
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+func TestTraceParentGrammar(t *testing.T) {
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for text, want := range map[string]bool{
+		"00-" + trace + "-" + parent + "-01":                             true,
+		"00-" + trace + "-" + parent + "-00":                             true,
+		"cc-" + trace + "-" + parent + "-01":                             true,
+		"cc-" + trace + "-" + parent + "-01-what-comes-then":             true,
+		"cc-" + trace + "-" + parent + "-01.what":                        false,
+		"00-" + trace + "-" + parent + "-01-more":                        false,
+		"ff-" + trace + "-" + parent + "-01":                             false,
+		"0-" + trace + "-" + parent + "-01":                              false,
+		"00-" + strings.ToUpper(trace) + "-" + parent + "-01":            false,
+		"00-" + strings.Repeat("0", 32) + "-" + parent + "-01":           false,
+		"00-" + trace + "-" + strings.Repeat("0", 16) + "-01":            false,
+		"00-" + trace + "-" + parent + "-0g":                             false,
+		"00-" + trace + "-" + parent + "-1":                              false,
+		"00_" + trace + "_" + parent + "_01":                             false,
+		"00-" + trace + "-" + parent:                                     false,
+		"":                                                               false,
+		"cc-" + trace + "-" + parent + "-01-" + strings.Repeat("x", 300): false,
+		"cc-" + trace + "-" + parent + "-01- x":                          false,
+	} {
+		if got := validTraceParent([]byte(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func TestForwardHeadersRefuses(t *testing.T) {
+	for _, name := range []string{
+		"authorization", "Proxy-Authorization", "COOKIE", "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding",
+		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank",
+		"accept-encoding", "traceparent", "tracestate", "expect", "", "two words", "a:b", "x\r\ny", "x-ü",
+	} {
+		cfg := DefaultConfig()
+		cfg.ForwardHeaders = []string{"x-fine", name}
+		err := cfg.Validate()
+		if err == nil || !strings.HasPrefix(err.Error(), "forward-headers: ") || strings.Contains(err.Error(), "x-fine") {
+			t.Errorf("%q: error %v", name, err)
+		}
+	}
+	cfg := DefaultConfig()
+	cfg.ForwardHeaders = []string{"x-tenant", "X-Dynamo-Anything", "baggage"}
+	if err := cfg.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOnlyListedFieldsReachTheFlow: of a head with everything in it, the call
+// carries the trace and what the operator named.
+func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
+	calls := make(chan handoff.Call, 1)
+	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		calls <- c
+		return answerJSON(ctx, c, out)
+	}
+	sv := serve(t, loopback(t), flow, func(c *Config) { c.ForwardHeaders = []string{"x-tenant", "X-TENANT", "baggage", "x-absent"} })
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, tc := range []struct {
+		name          string
+		head          []string
+		parent, state string
+		forward       []upstream.Field
+	}{
+		{"nothing", nil, "", "", nil},
+		{"everything", []string{
+			"Authorization: Bearer x", "Cookie: a=b", "X-Other: 1", "traceparent: " + trace, "tracestate: a=1,b=2", "tracestate: c=3",
+			"X-Tenant: one", "x-tenant: two", "baggage: k=v",
+		}, trace, "a=1,b=2,c=3", []upstream.Field{{Name: "X-Tenant", Value: "one"}, {Name: "X-Tenant", Value: "two"}, {Name: "Baggage", Value: "k=v"}}},
+		{"a malformed trace takes its state along", []string{"traceparent: 00-short", "tracestate: a=1"}, "", "", nil},
+		{"two traces", []string{"traceparent: " + trace, "traceparent: " + trace, "tracestate: a=1"}, "", "", nil},
+		{"a state that is too long", []string{"traceparent: " + trace, "tracestate: a=" + strings.Repeat("x", maxTraceStateBytes)}, trace, "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := sv.dial()
+			c.t = t
+			c.send(post(goodBody, tc.head...))
+			if resp, body := c.receive(); resp.StatusCode != 200 {
+				t.Fatalf("%d %s", resp.StatusCode, body)
+			}
+			call := <-calls
+			if call.TraceParent != tc.parent || call.TraceState != tc.state || !slices.Equal(call.Forward, tc.forward) {
+				t.Errorf("trace %q, state %q, forward %q", call.TraceParent, call.TraceState, call.Forward)
+			}
+		})
+	}
+}
