@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -33,81 +32,103 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		return err
 	}
 	now := time.Now()
+	uncached := r.isl - f.bestCached(r, now)
+	r.spent.matching = time.Since(now)
+	defer f.metrics.model(model).routed(r, uncached)()
 	granted, err := q.Admit(ctx, queue.Item{
 		ID: r.id, Priority: r.priority(), Strict: r.strict(),
-		ISL: r.isl, Uncached: r.isl - f.bestCached(r, now), Bytes: int64(len(r.call.Request.Raw)),
+		ISL: r.isl, Uncached: uncached, Bytes: int64(len(r.call.Request.Raw)),
 		Arrival: r.call.Arrival, Retry: r.attempt > 0,
-	}, func(now time.Time) (queue.Held, error) { return f.reserve(r, now) })
+	}, func(now time.Time) (queue.Held, error) { return f.timed(r, now) })
 	r.queued += time.Since(now)
 	if err != nil {
 		return err
 	}
+	f.metrics.scheduled(r, granted.(*grant).took)
 	r.take(granted.(*grant), func() { f.wake(model) })
 	return nil
 }
 
 // fits refuses at once what no worker that generates could ever hold.
 func (f *Flow) fits(r *request) error {
-	model, role := r.call.Request.Model, pools.Decode
-	if len(f.rooms.Decode.Pool(model, role).Members) == 0 {
-		role = pools.Both
-	}
-	return f.rooms.Decode.Router(model, role).Fits(f.rooms.Decode.Pool(model, role), r.isl)
+	pool := f.generators(r)
+	return f.rooms.Decode.Router(pool.Model, pool.Role).Fits(pool, r.isl)
 }
 
 // bestCached is the longest prefix in tokens that an eligible worker of the
 // pool that computes the prompt holds.
 func (f *Flow) bestCached(r *request, now time.Time) int {
-	model := r.call.Request.Model
-	blocks := 0
-	if p := f.rooms.Prefill.Pool(model); len(p.Members) > 0 {
-		blocks = f.rooms.Prefill.Router(model).BestOverlap(p, r.hashes, now)
-	} else if p := f.rooms.Decode.Pool(model, pools.Both); len(p.Members) > 0 {
-		blocks = f.rooms.Decode.Router(model, pools.Both).BestOverlap(p, r.hashes, now)
+	computes, pool := f.computers(r)
+	if len(pool.Members) == 0 {
+		return 0
 	}
-	return min(r.isl, blocks*r.card.blockSize)
+	return min(r.isl, computes.BestOverlap(pool, r.hashes, now)*r.card.blockSize)
 }
 
 // grant is what one drain step booked for a request.
 type grant struct {
 	p, d *router.Lease
+	// pEnd and dEnd tell the legs' circuits how the calls ended.
+	pEnd, dEnd func(fault.Class)
 	// reason says why there is no prefill leg, empty when there is one.
 	reason string
+	took   time.Duration // of the step that made it
 }
 
 // Release gives the bookings back when the request left before it could take
 // them.
 func (g *grant) Release() {
 	now := time.Now()
-	if g.p != nil {
-		g.p.Release(now)
+	for _, l := range []*router.Lease{g.p, g.d} {
+		if l != nil {
+			l.Withdraw() // nobody goes there
+		}
 	}
-	if g.d != nil {
-		g.d.Release(now)
+	giveBack(g.p, g.pEnd, now)
+	giveBack(g.d, g.dEnd, now)
+}
+
+// giveBack ends a booking, if there is one, and a circuit's leave that was not
+// used: a call that was not made says nothing about its worker.
+func giveBack(l *router.Lease, end func(fault.Class), now time.Time) {
+	if end != nil {
+		end(fault.ClientGone)
+	}
+	if l != nil {
+		l.Release(now)
 	}
 }
 
-// reserve is the drain step of one request: it picks and books what the round
-// lacks, or says why the request must wait or cannot be served. It changes
-// nothing of r, which another goroutine owns.
-func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
+// book picks and books what the round lacks among those who are not excluded.
+func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, error) {
 	model := r.call.Request.Model
-	req := router.Request{ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: f.exclude(r, now)}
+	req := router.Request{
+		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: exclude,
+		Pin: r.pins.prefill.asked(), DecodePin: r.pins.decode.asked(),
+	}
+	if err := f.standing(r, now); err != nil {
+		return nil, err
+	}
+	decodes := f.generators(r)
+	decodeOnly := req
+	decodeOnly.Pin = req.DecodePin
 	if r.d != nil { // decode's booking is kept: another prefill worker, or none
 		p, err := f.rooms.Prefill.Router(model).Reserve(f.rooms.Prefill.Pool(model), req, now)
 		if errors.Is(err, router.ErrNoWorkers) {
+			if r.pins.prefill.Worker != "" {
+				return nil, pinnedAway(&r.pins.prefill)
+			}
 			return f.fallback(&grant{}, reasonPrefillFailed)
 		}
 		return granted(&grant{p: p}, err)
 	}
-	decodes := f.rooms.Decode.Pool(model, pools.Decode)
-	if boths := f.rooms.Decode.Pool(model, pools.Both); len(decodes.Members) == 0 && len(boths.Members) > 0 {
-		d, err := f.rooms.Decode.Router(model, pools.Both).Reserve(boths, req, now)
+	if decodes.Role == pools.Both {
+		d, err := f.rooms.Decode.Router(model, pools.Both).Reserve(decodes, decodeOnly, now)
 		return granted(&grant{d: d, reason: reasonAggregated}, err)
 	}
 	decoder := f.rooms.Decode.Router(model, pools.Decode)
 	if r.kv != nil {
-		d, err := decoder.Reserve(decodes, req, now)
+		d, err := decoder.Reserve(decodes, decodeOnly, now)
 		return granted(&grant{d: d}, err)
 	}
 	reason := r.oneLeg()
@@ -117,6 +138,9 @@ func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
 		if !noneIn(err, pools.Prefill) {
 			return granted(&grant{p: p, d: d}, err)
 		}
+		if r.pins.prefill.Worker != "" {
+			return nil, pinnedAway(&r.pins.prefill) // it went while it was asked
+		}
 		reason = reasonNoPrefill
 		if r.attempt > 0 {
 			reason = reasonPrefillFailed
@@ -125,26 +149,8 @@ func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
 	if reason == reasonNoPrefill && !f.cfg.DecodeFallback {
 		return nil, errNoPrefill
 	}
-	d, err := decoder.Reserve(decodes, req, now)
+	d, err := decoder.Reserve(decodes, decodeOnly, now)
 	return granted(&grant{d: d, reason: reason}, err)
-}
-
-// exclude is whom not to ask: who has failed this request, and whose circuit is
-// open. Where every circuit of a pool is open it asks all the same: a pool that
-// answers some requests is worth more than one that is left alone.
-func (f *Flow) exclude(r *request, now time.Time) []string {
-	model, out := r.call.Request.Model, r.tried
-	for leg, pool := range map[fault.Leg]*pools.Pool{
-		fault.Prefill: f.rooms.Prefill.Pool(model), fault.Decode: f.rooms.Decode.Pool(model, pools.Decode),
-	} {
-		open := f.rooms.Breakers.Blocked(leg)
-		if len(open) > 0 && slices.ContainsFunc(pool.Members, func(m pools.Member) bool {
-			return m.Eligible(now) && !slices.Contains(open, m.Worker.ID) && !slices.Contains(r.tried, m.Worker.ID)
-		}) {
-			out = slices.Concat(out, open)
-		}
-	}
-	return out
 }
 
 // noneIn reports whether err says that the pool of that role has no worker to

@@ -33,6 +33,7 @@ var messages = map[fault.Class]string{
 	fault.Refused:     "it refused the connection",
 	fault.Reset:       "the connection broke",
 	fault.Timeout:     "it did not answer in time",
+	fault.Stalled:     "its stream stood still",
 	fault.Overloaded:  "it has no room",
 	fault.EngineError: "it reported an error",
 	fault.Garbled:     "its answer could not be understood",

@@ -1,9 +1,11 @@
 package handoff
 
 import (
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 // Call is one client request as the edge hands it over. Nothing in it may be
@@ -27,9 +29,29 @@ type Call struct {
 	// header set it.
 	StrictPriority *uint32
 
-	// TraceParent is the client's W3C traceparent header, passed to engines
-	// as it came, or empty.
+	// Pins are the workers that headers named, which win over nvext's.
+	Pins Pins
+
+	// TraceParent is the client's W3C traceparent header, valid and passed to
+	// engines as it came, or empty.
 	TraceParent string
+
+	// TraceState is the tracestate header that came with TraceParent, or empty.
+	TraceState string
+
+	// Forward is the fields of the client's head that the operator wants
+	// engines to see. Nothing else of the head reaches them.
+	Forward []upstream.Field
+}
+
+// TraceID is the trace's id, the second field of TraceParent: 32 hexadecimal
+// digits, or empty without one.
+func (c *Call) TraceID() string {
+	if _, rest, ok := strings.Cut(c.TraceParent, "-"); ok {
+		id, _, _ := strings.Cut(rest, "-")
+		return id
+	}
+	return ""
 }
 
 // Sink takes the answer. Start is called at most once and before the first

@@ -27,6 +27,7 @@ type cleanup struct {
 // milliseconds; what cannot be freed in time ends with the engine's lease.
 const (
 	cleanupTimeout = 5 * time.Second
+	cleanupTry     = cleanupTimeout / 2 // of one worker: the round's own may be why there is something to clean up
 	cleanupAtOnce  = 256
 )
 
@@ -63,6 +64,8 @@ func (c *cleanup) abandon(connector Connector, a Attempt, kv KV, standIn func(no
 // call makes the calls in order. An engine answers a release with an error
 // status: that it answered is all that counts.
 func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
+	defer cancel()
 	for _, leg := range legs {
 		stream, err := c.transport.Call(ctx, leg)
 		if err != nil {

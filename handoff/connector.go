@@ -38,8 +38,9 @@ type Attempt struct {
 	P, D *pools.Worker
 	// PRank and DRank are their data-parallel ranks.
 	PRank, DRank int
-	// TraceParent is passed to engines.
-	TraceParent string
+	// TraceParent, TraceState and Forward are passed to engines; see Call.
+	TraceParent, TraceState string
+	Forward                 []upstream.Field
 }
 
 // Plan is what a round will send. Decode is complete but for the KV, which

@@ -73,7 +73,7 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, more func(e *openai.Edit,
 	r := b.Request
 	l := upstream.Leg{
 		Kind: upstream.Decode, Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: a.ID,
-		Rank: -1, TraceParent: a.TraceParent, Stream: r.Stream,
+		Rank: -1, TraceParent: a.TraceParent, TraceState: a.TraceState, Forward: a.Forward, Stream: r.Stream,
 	}
 	if w.Ranks() > 1 {
 		l.Rank = rank

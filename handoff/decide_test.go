@@ -16,6 +16,7 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		fault.Refused:     {OtherPrefill, OtherDecode},
 		fault.Reset:       {OtherPrefill, Again},
 		fault.Timeout:     {OtherPrefill, Again},
+		fault.Stalled:     {OtherPrefill, Again},
 		fault.Overloaded:  {OtherPrefill, Again},
 		fault.EngineError: {OtherPrefill, Again},
 		fault.Garbled:     {OtherPrefill, Again},

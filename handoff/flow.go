@@ -33,8 +33,16 @@ type Config struct {
 	// DecodeFallback lets decode do its own prefill when no prefill worker is
 	// left (--decode-fallback). Off answers 503.
 	DecodeFallback bool
+	// Utilization is the share of a worker's capacity that desired_workers
+	// plans with, above 0 and at most 1 (--desired-workers-utilization); 0
+	// means [DefaultUtilization].
+	Utilization float64
 	// Queue is the waiting room of each model.
 	Queue queue.Config
+	// Seed of the names that engines know requests by (--router-seed): the same
+	// seed and order of requests give the same names. They are unique within one
+	// gateway only; 0 draws them, unique everywhere.
+	Seed uint64
 }
 
 // Rooms are the parts that a flow leads a request through.
@@ -51,6 +59,9 @@ type Rooms struct {
 	// Tokenizer gives a model's tokenizer, nil where it is not known; the
 	// request is then routed by its length alone.
 	Tokenizer func(model string) *tokens.Cache
+	// Starting says why no request is taken yet, nil once they are; nil itself
+	// where they are taken from the start.
+	Starting func() *openai.Error
 }
 
 // Flow serves requests. It is safe for concurrent use.
@@ -61,6 +72,7 @@ type Flow struct {
 	metrics *metrics
 	cleanup *cleanup
 	budget  *fault.Budget
+	ids     ids
 
 	mu     sync.RWMutex
 	queues map[string]*queue.Queue // by model: one model's full pool never holds another's requests
@@ -73,6 +85,7 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 		return nil, err
 	}
 	f := &Flow{cfg: cfg, rooms: rooms, log: log, budget: fault.NewBudget(fault.BudgetConfig{}), queues: map[string]*queue.Queue{}}
+	f.ids.seed = cfg.Seed
 	f.metrics = newMetrics(reg, f)
 	f.cleanup = newCleanup(rooms.Transport, log, f.metrics)
 	rooms.Roster.OnChange(f.wakeAll)
@@ -88,8 +101,7 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 // finished or with a named failure. What is held (bookings, staged KV) is
 // released in one place, the latest first, whatever the end.
 func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
-	r := newRequest(call)
-	f.metrics.begin()
+	r := newRequest(call, f.ids.next())
 	f.budget.Begin()
 	defer func() {
 		f.endRetries(r)
@@ -102,6 +114,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 	defer r.held.release()
 	for {
 		if err := f.admit(ctx, r); err != nil {
+			f.metrics.refused(r, err)
 			return r.refuse(ctx, err)
 		}
 		failed := f.round(ctx, r, out)
@@ -109,7 +122,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			return nil
 		}
 		action := Decide(failed.Leg, failed.Class, r.attempt, r.sent.Events)
-		if action != Fail && !f.mayRetry(r) {
+		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {
 			action = Fail
 		}
 		f.metrics.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
@@ -120,6 +133,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if action == Fail {
 			return r.fail(failed, out)
 		}
+		f.metrics.migrated(r)
 		r.prepare(action, failed)
 	}
 }
@@ -146,6 +160,10 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	a := r.nextAttempt()
 	connector, ok := connectorFor(a.P, a.D)
 	if !ok {
+		if field := r.pins.prefill.field; r.pins.prefill.Worker != "" {
+			return &fault.Error{Class: fault.Rejected, Leg: fault.Prefill, Worker: a.P.ID, Err: openai.BadRequest(field,
+				"%s: the worker has no way to hand its KV cache over to decode worker %q", field, a.D.ID)}
+		}
 		r.dropPrefill(reasonEngine)
 		a.P, connector = nil, NIXL{}
 	}
@@ -155,7 +173,13 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	if plan.Mode == Relay && r.kv == nil {
 		started := time.Now()
+		counted := f.metrics.call(r, a.P, started)
 		answer, failed := f.rooms.Prefill.Run(ctx, r.p, plan.Prefill)
+		counted.answer(failed, time.Now())
+		r.pEnd(classOf(failed))
+		if failed != nil {
+			r.p.Withdraw() // it may not hold the prompt
+		}
 		r.endPrefill(time.Since(started))
 		f.wake(r.call.Request.Model)
 		if failed != nil {
@@ -166,6 +190,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 			return fault.New(fault.Prefill, a.P.ID, context.Cause(ctx), 0)
 		}
 		if err != nil {
+			r.pEnd(fault.Garbled) // its answer came, and is of no use all the same
 			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 		}
 		r.holdKV(kv, openai.Inspect(answer.Body), func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
@@ -174,13 +199,22 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		connector.Bind(&plan.Decode, *r.kv)
 	}
 	r.decodeStart = time.Now()
+	counted := f.metrics.call(r, a.D, r.decodeStart)
 	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
 		Lease: r.d, Leg: plan.Decode,
 		Stream: r.call.Request.Stream, IncludeUsage: r.call.Request.IncludeUsage, Choices: max(1, r.call.Request.N),
 		Chat:         r.call.Request.Endpoint == openai.Chat && plan.Decode.Path == openai.Completions.Path(),
-		CachedTokens: r.cachedTokens(), Tail: r.tail(), Gap: f.metrics.gap,
-		First: func() { f.wake(r.call.Request.Model) },
+		CachedTokens: r.cachedTokens(), Tail: r.tail(), Gap: counted.gap,
+		PromptTokens: r.isl, MaxTokens: r.longestAnswer(), HandedOff: r.kv != nil,
+		// A first token proves the worker: a long answer must not hold a
+		// half-open circuit for as long as it lasts. A failure after it counts.
+		First: func() { r.dEnd(fault.None); counted.token(r); f.wake(r.call.Request.Model) },
 	}, out)
+	r.dEnd(classOf(failed))
+	if failed != nil && sent.First.IsZero() {
+		r.d.Withdraw()
+	}
+	counted.end(&sent)
 	r.sent = sent
 	if !sent.First.IsZero() || sent.Accepted && failed != nil && failed.Class == fault.ClientGone {
 		// Decode has computed with the KV, or was cut off while it waited for

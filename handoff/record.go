@@ -43,8 +43,8 @@ func (f *Flow) record(r *request, err error) {
 	if r.why.d.Policy != "" {
 		attrs = append(attrs, slog.Any("decode_why", r.why.d))
 	}
-	if r.call.TraceParent != "" {
-		attrs = append(attrs, slog.String("traceparent", r.call.TraceParent))
+	if id := r.call.TraceID(); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", errorText(err)))

@@ -2,8 +2,6 @@ package handoff
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -32,17 +30,20 @@ type request struct {
 	id   string // the gateway's own id, which engines see with the attempt's number
 	card card
 
+	pins   pins     // whom the client wants
 	ids    []uint32 // the prompt's tokens, nil where unknown
 	isl    int      // prompt tokens, estimated where ids is nil
-	hashes []uint64 // sequence hashes of the full blocks
+	hashes []uint64 // sequence hashes of the full blocks, of text where ids is nil
 
 	attempt int
 	tried   []string // workers that failed this request
 	held    held
 	d, p    *router.Lease
-	dMark   mark // below decode's booking
-	pMark   mark // below prefill's booking
-	kvMark  mark // below the staged KV
+	dEnd    func(fault.Class) // tells decode's circuit how the call ended
+	pEnd    func(fault.Class) // and prefill's
+	dMark   mark              // below decode's booking
+	pMark   mark              // below prefill's booking
+	kvMark  mark              // below the staged KV
 	kv      *KV
 	taken   bool // decode has the KV: there is nothing to abandon
 	reason  string
@@ -51,6 +52,9 @@ type request struct {
 	cached      int // prefill's cached tokens, −1 unknown
 	overlap     int // the chosen worker's overlap as the router believed it, in blocks
 	sent        decode.Transcript
+	series      *modelMetrics // nil until the model is found
+	waiting     bool          // counted as having no first token
+	spent       struct{ hashing, matching time.Duration }
 	queued      time.Duration
 	prefilled   time.Duration
 	decodeStart time.Time
@@ -60,10 +64,8 @@ type request struct {
 	why         struct{ p, d router.Why } // how each leg's worker was chosen, for the record
 }
 
-func newRequest(call Call) *request {
-	var raw [8]byte
-	_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
-	return &request{call: call, id: hex.EncodeToString(raw[:]), cached: -1}
+func newRequest(call Call, id string) *request {
+	return &request{call: call, id: id, cached: -1}
 }
 
 // priority is the queue's priority: the header wins over the body.
@@ -105,7 +107,8 @@ func (r *request) take(g *grant, wake func()) {
 	if g.d != nil {
 		r.d = g.d
 		r.first.d = g.d.Worker.ID
-		r.dMark = r.held.hold(func() { g.d.Release(time.Now()); wake() })
+		r.dMark = r.held.hold(func() { giveBack(g.d, g.dEnd, time.Now()); wake() })
+		r.dEnd = g.dEnd
 		r.why.d = g.d.Why
 	}
 	r.reason = g.reason
@@ -115,7 +118,8 @@ func (r *request) take(g *grant, wake func()) {
 	if g.p != nil {
 		r.p = g.p
 		r.first.p = g.p.Worker.ID
-		r.pMark = r.held.hold(func() { g.p.Release(time.Now()); wake() })
+		r.pMark = r.held.hold(func() { giveBack(g.p, g.pEnd, time.Now()); wake() })
+		r.pEnd = g.pEnd
 		r.overlap = g.p.Overlap
 		r.why.p = g.p.Why
 	}
@@ -126,7 +130,7 @@ func (r *request) nextAttempt() Attempt {
 	r.attempt++
 	a := Attempt{
 		ID: r.id + "-" + strconv.Itoa(r.attempt), D: r.d.Worker, DRank: r.d.Rank,
-		TraceParent: r.call.TraceParent,
+		TraceParent: r.call.TraceParent, TraceState: r.call.TraceState, Forward: r.call.Forward,
 	}
 	if r.p != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
@@ -136,6 +140,7 @@ func (r *request) nextAttempt() Attempt {
 
 // dropPrefill gives prefill's booking up: this round has one leg.
 func (r *request) dropPrefill(reason string) {
+	r.p.Withdraw()
 	r.held.unwind(r.pMark)
 	r.p, r.reason = nil, reason
 }
@@ -206,6 +211,15 @@ func (r *request) cachedTokens() int {
 		return -1
 	}
 	return r.cached
+}
+
+// longestAnswer is how many tokens each answer may have: what the client asked
+// for, or the rest of the model's context; 0 where neither is known.
+func (r *request) longestAnswer() int {
+	if n := r.call.Request.MaxTokens; n > 0 {
+		return n
+	}
+	return max(0, r.card.contextTokens-r.isl)
 }
 
 // tail makes the nvext object that the client asked for, nil for none.

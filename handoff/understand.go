@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"time"
+
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/pools"
@@ -39,15 +41,29 @@ const bytesPerToken = 4
 // hashes. Its error is an *openai.Error.
 func (f *Flow) understand(r *request) error {
 	req := r.call.Request
+	if f.rooms.Starting != nil {
+		if refused := f.rooms.Starting(); refused != nil {
+			return refused
+		}
+	}
 	var ok bool
 	if r.card, ok = f.card(req.Model); !ok {
 		return openai.NotFoundModel(req.Model)
 	}
+	f.metrics.begin(r)
+	defer r.series.understood()()
+	if err := f.pin(r); err != nil {
+		return err
+	}
+	began := time.Now()
 	if err := r.tokenize(f.rooms.Tokenizer(req.Model)); err != nil {
 		return err
 	}
 	if r.ids == nil {
 		r.isl = max(1, len(req.Raw)/bytesPerToken)
+		if computes, pool := f.computers(r); len(pool.Members) > 0 && computes.Predicts(pool) {
+			r.hashes = textHashes(req, r.card.blockSize)
+		}
 		return nil
 	}
 	r.isl = len(r.ids)
@@ -57,7 +73,10 @@ func (f *Flow) understand(r *request) error {
 	if limit := r.card.contextTokens; limit > 0 && (r.isl >= limit || r.isl+req.MaxTokens > limit) {
 		return openai.ContextLength(promptField(req), r.isl+max(1, req.MaxTokens), limit, false)
 	}
+	tokenized := time.Now()
 	r.hashes = tokens.SequenceHashes(nil, r.ids, r.card.blockSize, tokens.Seed("", req.CacheSalt))
+	f.metrics.tokenized(tokenized.Sub(began))
+	r.spent.hashing = time.Since(tokenized)
 	return nil
 }
 

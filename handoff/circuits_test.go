@@ -1,0 +1,279 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// nowhere is a Transport that is not called.
+type nowhere struct{}
+
+func (nowhere) Call(context.Context, upstream.Leg) (upstream.Stream, error) {
+	return nil, errors.New("called")
+}
+
+// house is a flow over workers that are only chosen, never called.
+type house struct {
+	*Flow
+	breakers *fault.Breakers
+}
+
+const openFor = time.Second
+
+func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	for id, role := range workers {
+		w := pools.Worker{ID: id, Incarnation: "i", Model: "m", Role: role, Engine: "vllm", Address: "http://h:1", BlockSize: 16}
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base, cfg := router.DefaultConfig(), map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		cfg[role] = base.For(role)
+	}
+	set, err := router.NewSet(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &house{breakers: fault.NewBreakers(fault.BreakerConfig{Consecutive: 1, OpenFor: openFor})}
+	h.Flow, err = New(Config{DecodeFallback: fallback, Queue: queue.DefaultConfig()}, Rooms{
+		Roster:   roster,
+		Prefill:  prefill.New(prefill.Config{}, roster, set, nowhere{}),
+		Decode:   decode.New(decode.Config{}, roster, set, nowhere{}),
+		Breakers: h.breakers, Transport: nowhere{}, Pairer: set.Pairer,
+	}, log, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// ask is a request that has been understood.
+func (h *house) ask(tried ...string) *request {
+	r := newRequest(Call{Request: &openai.Request{Model: "m", N: 1}}, h.ids.next())
+	r.isl, r.tried, r.card = 4, tried, card{blockSize: 16}
+	return r
+}
+
+// open opens a worker's circuit.
+func (h *house) open(t *testing.T, leg fault.Leg, workers ...string) {
+	t.Helper()
+	for _, w := range workers {
+		end, err := h.breakers.Allow(w, "i", leg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end(fault.Reset)
+	}
+}
+
+// Many requests that choose at once: each half-open worker gets exactly one of
+// them, booked, and the others go where a circuit is closed.
+func TestOneTrialAmongMany(t *testing.T) {
+	const asking = 100
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, true, map[string]pools.Role{
+			"p1": pools.Prefill, "p2": pools.Prefill, "p3": pools.Prefill,
+			"d1": pools.Decode, "d2": pools.Decode, "d3": pools.Decode,
+		})
+		h.open(t, fault.Prefill, "p1")
+		h.open(t, fault.Decode, "d1", "d2")
+		for round := range 5 {
+			time.Sleep(openFor + 1)
+			grants := make([]*grant, asking)
+			var group sync.WaitGroup
+			for i := range grants {
+				group.Go(func() {
+					held, err := h.reserve(h.ask(), time.Now())
+					if err != nil {
+						t.Errorf("round %d: %v", round, err)
+						return
+					}
+					grants[i] = held.(*grant)
+				})
+			}
+			group.Wait()
+			if t.Failed() {
+				return
+			}
+			chosen := map[string]int{}
+			for _, g := range grants {
+				chosen[g.p.Worker.ID]++
+				chosen[g.d.Worker.ID]++
+			}
+			for _, trial := range []string{"p1", "d1", "d2"} {
+				if chosen[trial] > 1 {
+					t.Errorf("round %d: %d requests try %s", round, chosen[trial], trial)
+				}
+			}
+			if len(h.breakers.OnTrial(fault.Decode)) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
+				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(fault.Decode))
+			}
+			for _, g := range grants {
+				if g.d.Worker.ID != "d3" {
+					g.dEnd(fault.Timeout) // it is dead still
+				}
+				if g.p.Worker.ID == "p1" {
+					g.pEnd(fault.Timeout)
+				}
+				g.Release()
+			}
+			for _, p := range h.Report() {
+				for _, w := range p.Workers {
+					if w.Requests != 0 {
+						t.Errorf("round %d: %s has %d requests booked", round, w.ID, w.Requests)
+					}
+				}
+			}
+		}
+	})
+}
+
+// What becomes of a request by the state of the pools' circuits.
+func TestChoiceByCircuits(t *testing.T) {
+	two := map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode}
+	one := map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode}
+	for _, c := range []struct {
+		name     string
+		workers  map[string]pools.Role
+		prefills []string // circuits opened
+		decodes  []string
+		half     bool // and half-open by now
+		trials   int  // requests that came before, each a trial
+		fallback bool
+		tried    []string
+		p, d     string // who is chosen; "" for none
+		err      error
+	}{
+		{"all closed", one, nil, nil, false, 0, false, nil, "p1", "d1", nil},
+		{"one is open", two, nil, []string{"d1"}, false, 0, false, nil, "p1", "d2", nil},
+		{"all are open: asked all the same", one, nil, []string{"d1"}, false, 0, false, nil, "p1", "d1", nil},
+		{"prefill is open: asked all the same", one, []string{"p1"}, nil, false, 0, true, nil, "p1", "d1", nil},
+		{"the trial", one, nil, []string{"d1"}, true, 0, false, nil, "p1", "d1", nil},
+		{"beside the trial: waits", one, nil, []string{"d1"}, true, 1, false, nil, "", "", queue.ErrWait},
+		{"beside the trial: elsewhere", two, nil, []string{"d1"}, true, 1, false, []string{"d1"}, "p1", "d2", nil},
+		{"beside two trials: waits", two, nil, []string{"d1", "d2"}, true, 2, false, nil, "", "", queue.ErrWait},
+		{"beside prefill's trial: decode prefills", one, []string{"p1"}, nil, true, 1, true, nil, "", "d1", nil},
+		{"beside prefill's trial: waits", one, []string{"p1"}, nil, true, 1, false, nil, "", "", queue.ErrWait},
+		{"tried and none left", one, nil, nil, false, 0, false, []string{"d1"}, "", "", errNoDecode},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(t, c.fallback, c.workers)
+				h.open(t, fault.Prefill, c.prefills...)
+				h.open(t, fault.Decode, c.decodes...)
+				if c.half {
+					time.Sleep(openFor + 1)
+				}
+				for range c.trials {
+					if _, err := h.reserve(h.ask(), time.Now()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				held, err := h.reserve(h.ask(c.tried...), time.Now())
+				if c.err != nil {
+					if !errors.Is(err, c.err) || held != nil {
+						t.Errorf("%v, %v; want %v", held, err, c.err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				var got [2]string
+				g := held.(*grant)
+				if g.p != nil {
+					got[0] = g.p.Worker.ID
+				}
+				if g.d != nil {
+					got[1] = g.d.Worker.ID
+				}
+				if got != [2]string{c.p, c.d} {
+					t.Errorf("chose %q, want %q and %q", got, c.p, c.d)
+				}
+			})
+		})
+	}
+}
+
+// While one worker is open and the other on its trial, what must go somewhere
+// goes to the open one, uncounted: never a second call to the trial's.
+func TestFailOpenSparesTheTrial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode})
+		h.open(t, fault.Decode, "d1")
+		time.Sleep(openFor + 1)
+		h.open(t, fault.Decode, "d2")
+		trial, err := h.reserve(h.ask(), time.Now())
+		if err != nil || trial.(*grant).d.Worker.ID != "d1" {
+			t.Fatalf("%+v, %v", trial, err)
+		}
+		for range 20 {
+			held, err := h.reserve(h.ask(), time.Now())
+			if err != nil || held.(*grant).d.Worker.ID != "d2" {
+				t.Fatalf("%+v, %v", held, err)
+			}
+			held.(*grant).dEnd(fault.Reset)
+			held.Release()
+		}
+		if i := slices.IndexFunc(h.breakers.States(), func(c fault.Circuit) bool { return c.Worker == "d2" && c.Leg == fault.Decode }); h.breakers.States()[i].Failures != 1 {
+			t.Errorf("calls without leave were counted: %+v", h.breakers.States()[i])
+		}
+		trial.Release() // its client left: the next is the trial
+		next, err := h.reserve(h.ask(), time.Now())
+		if err != nil || next.(*grant).d.Worker.ID != "d1" {
+			t.Errorf("%+v, %v", next, err)
+		}
+	})
+}
+
+// A request that waits for a trial goes on when it ends.
+func TestTrialsEndWakesTheQueue(t *testing.T) {
+	for _, ends := range []fault.Class{fault.None, fault.Reset, fault.ClientGone} {
+		t.Run(ends.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode})
+				h.open(t, fault.Decode, "d1")
+				time.Sleep(openFor + 1)
+				first, second := h.ask(), h.ask()
+				if err := h.admit(t.Context(), first); err != nil {
+					t.Fatal(err)
+				}
+				admitted := make(chan error, 1)
+				go func() { admitted <- h.admit(t.Context(), second) }()
+				synctest.Wait()
+				select {
+				case err := <-admitted:
+					t.Fatalf("did not wait: %v", err)
+				default:
+				}
+				first.dEnd(ends)
+				first.held.release()
+				if err := <-admitted; err != nil || second.d.Worker.ID != "d1" {
+					t.Errorf("%v", err)
+				}
+				second.held.release()
+			})
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package handoff
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"sync/atomic"
+)
+
+// ids names requests to engines. With a seed the names follow from it and from
+// the requests' order, so that what hangs on a name (a tie's draw, a fault
+// scenario's choice of calls) happens again; without one they are drawn, so that
+// several gateways never share one.
+type ids struct {
+	seed uint64
+	made atomic.Uint64
+}
+
+// next returns a name of 16 hexadecimal digits, a new one each time.
+func (s *ids) next() string {
+	if s.seed == 0 {
+		var raw [8]byte
+		_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
+		return hex.EncodeToString(raw[:])
+	}
+	// SplitMix64 (Steele, Lea and Flood, 2014): its output function is one to
+	// one, so that no two numbers make the same name.
+	x := s.seed + s.made.Add(1)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return fmt.Sprintf("%016x", x^x>>31)
+}

@@ -1,0 +1,118 @@
+package handoff
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// counted is a flow's metrics and a request of a model that is known.
+func counted(t testing.TB) (*metrics, *request) {
+	t.Helper()
+	m := newMetrics(prometheus.NewRegistry(), &Flow{})
+	r := &request{call: Call{Request: &openai.Request{Model: "m"}}, isl: 100}
+	m.begin(r)
+	return m, r
+}
+
+// valueOf is a counter's or a gauge's value.
+func valueOf(m prometheus.Metric) float64 {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		panic(err)
+	}
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+// However tokens come, each is counted once, and the gauges end at zero.
+func TestCallMetricsCountEachTokenOnce(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	tests := []struct {
+		name    string
+		gaps    int // as told by the tap, after the first token
+		sent    decode.Transcript
+		started bool
+		tokens  float64
+	}{
+		{"streamed one by one", 7, decode.Transcript{Tokens: 8}, true, 8},
+		{"several in the first event", 3, decode.Transcript{Tokens: 8}, true, 8},
+		{"not streamed", 0, decode.Transcript{Tokens: 8}, true, 8},
+		{"cut off before the first", 0, decode.Transcript{}, false, 0},
+	}
+	for _, tt := range tests {
+		m, r := counted(t)
+		c := m.call(r, &pools.Worker{ID: "d", Role: pools.Decode}, start)
+		if got := valueOf(m.stages.WithLabelValues("dispatch", "decode")); got != 1 {
+			t.Errorf("%s: %v at a worker", tt.name, got)
+		}
+		if tt.started {
+			c.token(r)
+			if got := valueOf(m.queued.WithLabelValues("m")); got != 0 {
+				t.Errorf("%s: %v without a first token, after it", tt.name, got)
+			}
+		}
+		for range tt.gaps {
+			c.gap(time.Millisecond)
+		}
+		tt.sent.First, tt.sent.Last = start, start.Add(time.Second)
+		c.end(&tt.sent)
+		r.series.answered(r)
+		r.series.answered(r)
+		if got := valueOf(m.outputTokens.WithLabelValues("m")); got != tt.tokens {
+			t.Errorf("%s: %v tokens, want %v", tt.name, got, tt.tokens)
+		}
+		for name, got := range map[string]float64{
+			"at a worker": valueOf(m.stages.WithLabelValues("dispatch", "decode")),
+			"queued":      valueOf(m.queued.WithLabelValues("m")),
+		} {
+			if got != 0 {
+				t.Errorf("%s: %v %s at the end", tt.name, got, name)
+			}
+		}
+		if got := valueOf(m.legEnded.WithLabelValues("m", "decode")); got != 1 {
+			t.Errorf("%s: %v calls ended", tt.name, got)
+		}
+	}
+}
+
+// What a client writes is no label: a model that nobody serves counts as none.
+func TestMetricsOfAnUnknownModel(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), &Flow{})
+	r := &request{call: Call{Request: &openai.Request{Model: "drop table", Endpoint: openai.Completions, Stream: true}}}
+	m.end(r, "model_not_found", time.Now())
+	if got := valueOf(m.requests.WithLabelValues("", "completions", "stream", "error", "model_not_found")); got != 1 {
+		t.Errorf("%v requests of no model", got)
+	}
+	if len(m.models) != 0 {
+		t.Errorf("%d models", len(m.models))
+	}
+}
+
+// What was seen of a worker goes with the worker.
+func TestMetricsForgetWorkers(t *testing.T) {
+	m, _ := counted(t)
+	m.worker("gone").firstToken(1, 2)
+	m.worker("here").firstToken(1, 2)
+	m.forget([]*pools.Pool{{Members: []pools.Member{{Worker: &pools.Worker{ID: "here"}}}}})
+	if _, gone := m.last["gone"]; gone || len(m.last) != 1 {
+		t.Errorf("seen of %v", m.last)
+	}
+}
+
+// BenchmarkToken is what every token of every stream costs here. The goal is
+// 50 ns.
+func BenchmarkToken(b *testing.B) {
+	m, r := counted(b)
+	c := m.call(r, &pools.Worker{ID: "d", Role: pools.Decode}, time.Now())
+	c.token(r)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.gap(23 * time.Millisecond)
+	}
+}

@@ -1,0 +1,129 @@
+package handoff
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+	t.Helper()
+	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatalf("%v in %.200s", err, body)
+	}
+	return req
+}
+
+// shared is how many leading hashes are the same.
+func shared(a, b []uint64) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// A conversation keeps all its full blocks from turn to turn, whatever the
+// blocks' size and wherever the turn ended in them; with tools as without.
+func TestTextHashesOfAGrowingConversation(t *testing.T) {
+	for _, tools := range []string{"", `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("d", 333) + `"}}],`} {
+		for _, blockSize := range []int{1, 16, 64} {
+			var before []uint64
+			messages := `{"role":"system","content":"` + strings.Repeat("You are terse. ", 40) + `"}`
+			for turn := range 70 {
+				space := strings.Repeat(" ", turn%3) // before the bracket, which closes elsewhere next time
+				body := fmt.Sprintf(`{"model":"m",%s"messages":[%s%s]}`, tools, messages, space)
+				hashes := textHashes(scanned(t, openai.Chat, body), blockSize)
+				bytes := len(messages) + 1
+				if tools != "" {
+					bytes += len(tools) - len(`"tools":,`)
+				}
+				if want := bytes / (4 * blockSize); len(hashes) != want {
+					t.Fatalf("block size %d, turn %d: %d blocks of %d bytes, want %d", blockSize, turn, len(hashes), bytes, want)
+				}
+				if got := shared(before, hashes); got != len(before) {
+					t.Fatalf("block size %d, turn %d: %d of the last turn's %d blocks are left", blockSize, turn, got, len(before))
+				}
+				before = hashes
+				messages += fmt.Sprintf(`,{"role":"user","content":"turn %d, %s"}`, turn, strings.Repeat("x", turn))
+			}
+		}
+	}
+}
+
+func TestTextHashesTellApart(t *testing.T) {
+	text := strings.Repeat("All work and no play makes Jack a dull boy. ", 20)
+	chat := func(extra string) string {
+		return `{"model":"m",` + extra + `"messages":[{"role":"user","content":"` + text + `"}]}`
+	}
+	plain := textHashes(scanned(t, openai.Chat, chat("")), 16)
+	if again := textHashes(scanned(t, openai.Chat, chat(`"temperature":0.5,`)), 16); !slices.Equal(again, plain) {
+		t.Error("what does not reach the prompt changes its hashes")
+	}
+	for name, extra := range map[string]string{
+		"salt": `"cache_salt":"a",`, "nvext's salt": `"nvext":{"cache_salt":"b"},`, "tools": `"tools":[{"type":"function","function":{"name":"f"}}],`,
+	} {
+		if got := shared(plain, textHashes(scanned(t, openai.Chat, chat(extra)), 16)); got != 0 {
+			t.Errorf("%s: %d blocks are still shared", name, got)
+		}
+	}
+	prompt := `{"model":"m","prompt":"` + text
+	one, longer := textHashes(scanned(t, openai.Completions, prompt+`"}`), 16), textHashes(scanned(t, openai.Completions, prompt+` And more."}`), 16)
+	if len(one) == 0 || shared(one, longer) != len(one) {
+		t.Errorf("a longer prompt shares %d of %d blocks", shared(one, longer), len(one))
+	}
+	// The same four bytes a token, as tokens: another domain.
+	ids := make([]uint32, 16)
+	raw, _ := scanned(t, openai.Completions, prompt+`"}`).Field("prompt")
+	for i := range ids {
+		ids[i] = uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24
+	}
+	if got := tokens.SequenceHashes(nil, ids, 16, tokens.Seed("", "")); got[0] == one[0] {
+		t.Error("a block of text has the hash of a block of tokens")
+	}
+}
+
+func TestTextHashesAreBounded(t *testing.T) {
+	body := `{"model":"m","prompt":"` + strings.Repeat("z", 5<<20) + `"}`
+	if got, want := len(textHashes(scanned(t, openai.Completions, body), 16)), maxTextBytes/64; got != want {
+		t.Errorf("%d blocks, want %d", got, want)
+	}
+}
+
+// Names follow from the seed and the order, never repeat, and without a seed
+// are drawn.
+func TestIDs(t *testing.T) {
+	a, b, other := ids{seed: 7}, ids{seed: 7}, ids{seed: 8}
+	seen := map[string]bool{}
+	for range 10_000 {
+		id := a.next()
+		if id != b.next() || len(id) != 16 || seen[id] {
+			t.Fatalf("id %q", id)
+		}
+		if seen[id] = true; other.next() == id {
+			t.Fatal("another seed names alike")
+		}
+	}
+	var drawn, drawnToo ids
+	if drawn.next() == drawnToo.next() {
+		t.Error("drawn ids are the same")
+	}
+}
+
+func BenchmarkTextHashes(b *testing.B) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 6_500) + `"}]}`
+	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(openai.Chat, []byte(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		textHashes(req, 16)
+	}
+}
