@@ -18,6 +18,7 @@ func (s *Server) newFaces() *http.ServeMux {
 	mux.HandleFunc("POST /reset_prefix_cache", s.resetPrefixCache)
 	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("GET /health", s.health)
+	mux.HandleFunc("GET /version", s.version)
 	mux.HandleFunc("GET /debug/books", s.showBooks)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	return mux
@@ -72,6 +73,13 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{
 		{ID: s.cfg.Model, Object: "model", OwnedBy: "tandem", MaxModelLen: s.cfg.ContextLength},
 	}})
+}
+
+// version says which engine this is, where vLLM says which release.
+func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, struct {
+		Version string `json:"version"`
+	}{"tandem-sim"})
 }
 
 // health answers 200 while the engine runs, is ready and does not drain.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -361,4 +362,25 @@ func TestSmallFaces(t *testing.T) {
 			b.t.Errorf("/tokenize: %d %s", status, text)
 		}
 	})
+}
+
+// What stock vLLM tells of itself, for those who ask instead of being told.
+func TestEngineTellsOfItself(t *testing.T) {
+	s, err := NewServer(Config{BlockSize: 32, TotalKVBlocks: 10_000}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/version": `"version":"tandem-sim"`,
+		"/metrics": `vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="10000"} 1`,
+	} {
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%s: %d %.400s", path, rec.Code, rec.Body)
+		}
+		if path == "/metrics" && !strings.Contains(rec.Body.String(), "\nprocess_start_time_seconds 1.") {
+			t.Errorf("/metrics does not tell when the engine began: %.400s", rec.Body)
+		}
+	}
 }

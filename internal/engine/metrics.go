@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ type metrics struct {
 	itl      prometheus.Histogram
 }
 
-func newMetrics(s *Server) *metrics {
+func newMetrics(s *Server, began time.Time) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	labels := prometheus.Labels{"model_name": s.cfg.Model, "engine": "0"}
 	read := func(get func(*Core) float64) func() float64 {
@@ -42,6 +43,15 @@ func newMetrics(s *Server) *metrics {
 		func(c *Core) float64 { return float64(c.waiting.n + len(c.fetching)) })
 	gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, from 0 to 1.",
 		func(c *Core) float64 { return float64(c.cache.active()) / float64(c.cfg.TotalKVBlocks) })
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "vllm:cache_config_info", Help: "The KV cache's geometry, as labels.",
+		ConstLabels: prometheus.Labels{
+			"engine": "0", "block_size": strconv.Itoa(s.cfg.BlockSize), "num_gpu_blocks": strconv.Itoa(s.cfg.TotalKVBlocks),
+		},
+	}, func() float64 { return 1 }))
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "process_start_time_seconds", Help: "When the engine began, in Unix time.",
+	}, func() float64 { return float64(began.UnixMilli()) / 1e3 }))
 	counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
 		func(s Stats) uint64 { return s.PrefixQueries })
 	counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",

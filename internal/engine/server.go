@@ -69,7 +69,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 		s.ownClient = true
 	}
-	s.metrics = newMetrics(s)
+	s.metrics = newMetrics(s, time.Now())
 	s.faces = s.newFaces()
 	s.transfer = s.newSideChannel()
 	return s, nil
