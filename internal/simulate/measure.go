@@ -1,0 +1,214 @@
+package simulate
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/replay"
+)
+
+// Metrics are one run's figures by name, "ttft_s.p99".
+type Metrics map[string]float64
+
+// metricNames lists every metric in the order of a report.
+func metricNames() []string {
+	names := []string{"goodput", "within_ttft", "within_itl"}
+	for _, d := range []string{"ttft_s", "itl_ms", "e2e_s", "tbt_ms"} {
+		for _, p := range []string{"mean", "p50", "p90", "p99"} {
+			names = append(names, d+"."+p)
+		}
+	}
+	return append(names, "hit_rate", "output_tokens_per_s", "requests_per_s", "requests", "shed", "failed",
+		"prefill_imbalance", "decode_imbalance", "kv_use", "batch", "queued", "preemptions", "duration_s")
+}
+
+func knownMetric(name string) bool { return slices.Contains(metricNames(), name) }
+
+// Measured is what is kept of one run.
+type Measured struct {
+	Seed    uint64
+	Metrics Metrics
+	Stages  []StageMeasured
+	Curves  Curves
+}
+
+// StageMeasured is one stage's part of it.
+type StageMeasured struct {
+	Name    string
+	Metrics Metrics
+}
+
+// Curves are what a run's plots are drawn from.
+type Curves struct {
+	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %.
+	TTFT, ITL []float64
+	// Over time, in seconds since the start.
+	At            []float64
+	Queued        []float64
+	KVUse, Batch  []float64 // mean over the workers that decode
+	MaxKV, MaxSeq []float64 // of any worker
+	Workers       []replay.WorkerCount
+}
+
+// measure reads a run's figures off its outcome.
+func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
+	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1)}
+	m.Metrics["preemptions"] = float64(out.Preemptions)
+	m.Curves = curves(v, out)
+	m.Metrics["kv_use"], m.Metrics["batch"], m.Metrics["queued"] = mean(m.Curves.KVUse), mean(m.Curves.Batch), mean(m.Curves.Queued)
+	if len(stages) > 1 {
+		for i := range stages {
+			if !stages[i].Warm {
+				m.Stages = append(m.Stages, StageMeasured{stages[i].Name, measured(&v.plan.SLO, out, int32(i))})
+			}
+		}
+	}
+	return m
+}
+
+// measured reads the figures of one stage, or of all below 0.
+func measured(slo *SLO, out *Outcome, stage int32) Metrics {
+	var samples []replay.Sample
+	var tbt []float64
+	var good, early, fluent float64
+	m := Metrics{}
+	for i := range out.Samples {
+		if stage >= 0 && out.StageOf[i] != stage {
+			continue
+		}
+		s := &out.Samples[i]
+		samples = append(samples, *s)
+		switch s.Outcome {
+		case replay.Answered:
+		case shed, expired:
+			m["shed"]++
+			continue
+		default:
+			m["failed"]++
+			continue
+		}
+		longest := time.Duration(0)
+		if len(out.TBT) > 0 {
+			longest = out.TBT[i]
+			tbt = append(tbt, float64(longest)/1e6)
+		}
+		within := func(got, limit time.Duration) bool { return limit == 0 || got <= limit }
+		inTime, inFlow := within(time.Duration(s.TTFT), slo.TTFT), within(time.Duration(s.ITL), slo.ITL) && within(longest, slo.TBT)
+		if inTime {
+			early++
+		}
+		if inFlow {
+			fluent++
+		}
+		if inTime && inFlow {
+			good++
+		}
+	}
+	var from, to time.Duration
+	for i, span := range out.Stages {
+		switch {
+		case stage == int32(i):
+			from, to = span.From, span.To
+		case stage < 0:
+			to = span.To
+		}
+	}
+	sum := replay.Summarize(samples)
+	m["requests"] = float64(len(samples))
+	all := float64(len(samples))
+	m["goodput"], m["within_ttft"], m["within_itl"] = ratio(good, all), ratio(early, all), ratio(fluent, all)
+	put := func(name string, d replay.Distribution, unit float64) {
+		m[name+".mean"], m[name+".p50"] = float64(d.Mean)/unit, float64(d.P50)/unit
+		m[name+".p90"], m[name+".p99"] = float64(d.P90)/unit, float64(d.P99)/unit
+	}
+	put("ttft_s", sum.TTFT, 1e9)
+	put("itl_ms", sum.ITL, 1e6)
+	put("e2e_s", sum.E2E, 1e9)
+	slices.Sort(tbt)
+	m["tbt_ms.mean"] = mean(tbt)
+	m["tbt_ms.p50"], m["tbt_ms.p90"], m["tbt_ms.p99"] = quantile(tbt, .5), quantile(tbt, .9), quantile(tbt, .99)
+	if sum.HitRate != nil {
+		m["hit_rate"] = *sum.HitRate
+	}
+	seconds := (to - from).Seconds()
+	m["duration_s"] = seconds
+	m["output_tokens_per_s"] = ratio(float64(sum.OutputTokens), seconds)
+	m["requests_per_s"] = ratio(float64(sum.Answered), seconds)
+	m["prefill_imbalance"], m["decode_imbalance"] = imbalance(sum.Workers, "prefill"), imbalance(sum.Workers, "decode")
+	return m
+}
+
+// imbalance is the most tokens that one worker of a role computed, over the
+// mean: 1 is even. 0 where the role has no workers.
+func imbalance(workers []replay.WorkerCount, role string) float64 {
+	var most, sum, n float64
+	for _, w := range workers {
+		if w.Role == role {
+			most, sum, n = max(most, float64(w.Tokens)), sum+float64(w.Tokens), n+1
+		}
+	}
+	return ratio(most*n, sum)
+}
+
+// curves reads a run's plots off its outcome.
+func curves(v *Variant, out *Outcome) Curves {
+	var c Curves
+	var ttft, itl []float64
+	for i := range out.Samples {
+		if s := &out.Samples[i]; s.Outcome == replay.Answered {
+			ttft, itl = append(ttft, time.Duration(s.TTFT).Seconds()), append(itl, s.ITL.Float())
+		}
+	}
+	slices.Sort(ttft)
+	slices.Sort(itl)
+	for share := range 101 {
+		c.TTFT, c.ITL = append(c.TTFT, quantile(ttft, float64(share)/100)), append(c.ITL, quantile(itl, float64(share)/100))
+	}
+	decodes, n := v.decoders()
+	for _, r := range out.Readings {
+		var use, batch, maxKV, maxSeq float64
+		for i, e := range r.Engines {
+			if !decodes[i] {
+				continue
+			}
+			u := ratio(float64(e.ActiveBlocks), float64(e.TotalBlocks))
+			use, batch = use+u, batch+float64(e.Running)
+			maxKV, maxSeq = max(maxKV, u), max(maxSeq, float64(e.Running))
+		}
+		c.At, c.Queued = append(c.At, r.At.Seconds()), append(c.Queued, float64(r.Queued))
+		c.KVUse, c.Batch = append(c.KVUse, ratio(use, n)), append(c.Batch, ratio(batch, n))
+		c.MaxKV, c.MaxSeq = append(c.MaxKV, maxKV), append(c.MaxSeq, maxSeq)
+	}
+	c.Workers = replay.Summarize(out.Samples).Workers
+	return c
+}
+
+// quantile is that of sorted values, between two on the line that joins them.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := q * float64(len(sorted)-1)
+	below := int(rank)
+	if below+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	part := rank - float64(below)
+	return sorted[below] + float64(part*(sorted[below+1]-sorted[below]))
+}
+
+func mean(xs []float64) float64 {
+	sum := 0.0
+	for _, x := range xs {
+		sum += x
+	}
+	return ratio(sum, float64(len(xs)))
+}
+
+func ratio(a, b float64) float64 {
+	if b == 0 || math.IsNaN(b) {
+		return 0
+	}
+	return a / b
+}

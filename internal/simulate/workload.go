@@ -1,0 +1,104 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/replay"
+)
+
+// material is a workload that was read or made up, hashed once for each block
+// size and shared by all runs that ask the same.
+type material struct {
+	stages  []Stage
+	skipped int // bad rows
+}
+
+// make makes requests up: Poisson arrivals of one shape, stage by stage. What
+// comes in a stage depends on the seed and on nothing else.
+func (w *WorkloadPlan) make(seed uint64) []Stage {
+	var stages []Stage
+	serial := 0
+	groups, prompts := max(1, w.Groups), max(1, w.Prompts)
+	order := rand.New(rand.NewPCG(seed, math.MaxUint64)).Perm(groups * prompts)
+	for n, s := range w.Stages {
+		rng := rand.New(rand.NewPCG(seed, uint64(n)))
+		stage := Stage{Name: fmt.Sprintf("%g/s", s.Rate), Warm: s.Warm}
+		var clock float64 // seconds
+		for i := 0; s.Requests == 0 || i < s.Requests; i++ {
+			clock += -math.Log1p(-rng.Float64()) / s.Rate
+			due := time.Duration(math.Round(float64(clock * 1e9)))
+			if s.Duration > 0 && due >= s.Duration {
+				break
+			}
+			// Every prompt comes once in each pass, in one shuffled order: how
+			// inference-perf's shared-prefix generator is read.
+			at := serial % len(order)
+			serial++
+			w.session(&stage, due, serial, order[at]%groups, order[at]/groups)
+		}
+		stages = append(stages, stage)
+	}
+	return stages
+}
+
+// session adds a request, or all turns of a session.
+func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, prompt int) {
+	var spans []replay.Span
+	if w.SharedTokens > 0 {
+		spans = append(spans, replay.Span{ID: spanID(1, group), Tokens: w.SharedTokens})
+	}
+	own := spanID(2, serial)
+	if w.Prompts > 0 {
+		own = spanID(3, group*max(1, w.Prompts)+prompt)
+	}
+	session := ""
+	if w.Turns > 1 {
+		session = fmt.Sprint(serial)
+	}
+	for turn := range max(1, w.Turns) {
+		spans = append(spans[:len(spans):len(spans)], replay.Span{ID: own + uint64(turn)<<48, Tokens: w.InputTokens})
+		r := replay.Request{Index: len(stage.Requests), At: due, Session: session, Spans: spans, OutputTokens: w.OutputTokens}
+		if turn > 0 {
+			r.Delay = w.Pause
+		}
+		stage.Requests = append(stage.Requests, r)
+		// The next turn repeats the answer, whose tokens the engine's cache does
+		// not share: it is prompt of its own.
+		spans = append(spans[:len(spans):len(spans)], replay.Span{ID: own + uint64(turn)<<48 + 1<<47, Tokens: w.OutputTokens})
+	}
+}
+
+// spanID keeps kinds of spans apart.
+func spanID(kind, n int) uint64 { return uint64(kind)<<60 | uint64(n) }
+
+// stages gives the variant's workload for a seed; traces are the same for all.
+func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
+	w := &v.plan.Workload
+	if w.Trace != "" {
+		return traces[v.traceKey()].stages
+	}
+	stages := w.make(seed)
+	for i := range stages {
+		stages[i].Chains = NewChains(stages[i].Requests, v.blockTokens())
+	}
+	return stages
+}
+
+// traceKey is what a trace's material depends on.
+type traceKey struct {
+	file              string
+	traceBlock, limit int
+	lenient           bool
+	block             int
+}
+
+func (v *Variant) traceKey() traceKey {
+	w := &v.plan.Workload
+	return traceKey{
+		locate(v.doc.file, w.Trace), cmp.Or(w.BlockTokens, replay.MooncakeBlockTokens), w.Limit, w.Lenient, v.blockTokens(),
+	}
+}
