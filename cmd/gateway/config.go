@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/pools"
@@ -17,6 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/index"
 )
 
 // config prints the gateway's settings. Its output is a file for --config.
@@ -48,7 +50,7 @@ func gatewayGroups() []settings.Group {
 // besides is the table of every command: one environment and one file may serve
 // them all, so each passes over what is another's.
 func besides() []settings.Group {
-	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup()})
+	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup()})
 }
 
 // gatewayConfig gives each room its part of the settings.
@@ -60,30 +62,47 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	base.GPUWeight = s.Router.CUDAToCPURatio
 	base.TrackPrefillTokens = s.Router.TrackPrefillTokens
 	base.QueueThreshold = s.Queue.Threshold
+	base.KVEvents = s.Router.KVEvents
+	base.Predictions = index.PredictorConfig{
+		TTL:       time.Duration(s.Router.TTLSeconds * float64(time.Second)),
+		MaxBlocks: s.Router.MaxTreeSize, PruneRatio: s.Router.PruneTargetRatio,
+	}
 	base.Seed = cmp.Or(uint64(s.Router.Seed), rand.Uint64())
 	roles := map[pools.Role]router.Config{}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
 		roles[role] = base.For(role)
 	}
+	given, err := workersConfig(s.Workers, s.Router, base.Seed)
+	if err != nil {
+		return stack.GatewayConfig{}, err
+	}
 	c := stack.GatewayConfig{
-		Edge: edge.DefaultConfig(),
+		Workers: given,
+		Edge:    edge.DefaultConfig(),
 		Pools: pools.Config{
 			BlockSize: s.Router.KVCacheBlockSize,
 		},
 		Flow: handoff.Config{
 			DecodeFallback: s.Faults.DecodeFallback,
+			Seed:           uint64(s.Router.Seed),
+			Utilization:    s.Metrics.DesiredUtilization,
 			Queue:          queue.Config{Policy: s.Queue.Policy, Limit: s.Queue.Limit, Timeout: s.Queue.Timeout, Bytes: s.Queue.Bytes},
 		},
 		Prefill:             prefill.Config{Timeout: s.Faults.PrefillTimeout},
+		Decode:              decode.Config{StreamIdleTimeout: s.Faults.StreamIdleTimeout, FirstTokenTimeout: s.Faults.DecodeFirstTokenTimeout},
 		Routers:             roles,
 		Events:              events.SubscriberConfig{Seed: base.Seed},
 		Prefix:              s.Discovery.Prefix,
 		LeaseTTL:            s.Discovery.LeaseTTL,
 		TokenizerCacheBytes: s.Router.TokenizerCacheBytes,
+		MetricsPrefix:       settings.MetricsPrefix(s.Metrics.Prefix),
+		Version:             version,
 		Grace:               s.HTTP.ShutdownGrace,
 		Drain:               s.HTTP.DrainTimeout,
 	}
 	c.Edge.Host, c.Edge.Port = s.HTTP.Host, s.HTTP.Port
+	c.Edge.APIKeyFile, c.Edge.AdminKeyFile, c.Edge.AdminAddress = s.Admin.APIKeyFile, s.Admin.AdminKeyFile, s.Admin.Address
+	c.Edge.ForwardHeaders = s.HTTP.ForwardHeaders
 	c.Edge.MaxBodyBytes = int(s.HTTP.MaxBodyBytes)
 	c.Edge.ReadTimeout, c.Edge.IdleTimeout = s.HTTP.ReadTimeout, s.HTTP.IdleTimeout
 	c.Edge.WriteStall, c.Edge.Heartbeat = s.HTTP.WriteStallTimeout, s.HTTP.SSEHeartbeat
@@ -92,7 +111,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 
 // validate asks each room before anything is started.
 func validate(c stack.GatewayConfig) error {
-	for _, check := range []func() error{c.Edge.Validate, c.Pools.Validate, c.Flow.Queue.Validate, c.Prefill.Validate} {
+	for _, check := range []func() error{c.Edge.Validate, c.Pools.Validate, c.Flow.Queue.Validate, c.Prefill.Validate, c.Decode.Validate} {
 		if err := check(); err != nil {
 			return err
 		}

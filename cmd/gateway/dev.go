@@ -59,6 +59,16 @@ func dev(ctx context.Context, args []string, p process) error {
 			return usageError{r.Refuse(name, errors.New("dev brings its own etcd and NATS; leave it out"))}
 		}
 	}
+	for _, name := range []string{"api-key-file", "admin-key-file", "admin-address"} {
+		if s.Fleet.Smoke && r.IsSet(name) {
+			return usageError{r.Refuse(name, errors.New("the smoke test asks as anybody may, on one address; leave it out"))}
+		}
+	}
+	for _, name := range []string{"prefill-url", "decode-url", "worker-url", "workers-file"} {
+		if r.IsSet(name) {
+			return usageError{r.Refuse(name, errors.New("dev brings its own workers; leave it out"))}
+		}
+	}
 	if s.Fleet.Smoke && !r.IsSet("http-port") {
 		s.Gateway.HTTP.Port = 0 // a smoke test must not mind what else runs here
 	}
@@ -104,7 +114,11 @@ func dev(ctx context.Context, args []string, p process) error {
 			return smoke(ctx, fleet.URL(), p.stdout)
 		}
 		fleet.Table(p.stdout)
-		fmt.Fprintf(p.stdout, "\nTry:\n  %s\n\nready %s\n", curl(fleet.URL()), fleet.URL())
+		fmt.Fprintf(p.stdout, "\nTry:\n  %s\n\n", curl(fleet.URL()))
+		if admin := fleet.AdminURL(); admin != "" {
+			fmt.Fprintf(p.stdout, "admin %s\n", admin)
+		}
+		fmt.Fprintf(p.stdout, "ready %s\n", fleet.URL())
 		return nil
 	})
 }

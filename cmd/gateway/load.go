@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/internal/replay"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -70,7 +71,7 @@ func loadGroups() []settings.Group {
 		{Title: "Target", Settings: []settings.Setting{
 			{Name: "url", Kind: settings.String, Default: "http://127.0.0.1:8000", Help: "Root of the OpenAI API to put under load.", Validate: httpURL},
 			{Name: "model", Kind: settings.String, Default: "", Help: "Model to ask for. Unset, the first that the endpoint lists."},
-			{Name: "api-key-file", Kind: settings.String, Default: "", Help: "File whose first line is the key to send."},
+			{Name: "api-key-file", Kind: settings.String, Default: "", Help: "File whose first key is sent; the gateway's own file serves."},
 			{
 				Name: "prompt", Kind: settings.String, Default: "ids",
 				OneOf: []settings.Choice{
@@ -223,8 +224,7 @@ func (s *loadSettings) endpoint(p process) (*replay.Endpoint, error) {
 		if err != nil {
 			return nil, usageError{err}
 		}
-		first, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-		if key = strings.TrimSpace(first); key == "" {
+		if key = edge.FirstKey(data); key == "" {
 			return nil, usageError{fmt.Errorf("%s: no key in it", t.APIKeyFile)}
 		}
 	}

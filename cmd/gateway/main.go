@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/edge"
 )
 
 func main() {
@@ -24,7 +25,7 @@ func main() {
 		stop() // a second Ctrl-C ends the process at once
 	}()
 	os.Exit(run(ctx, os.Args[1:], process{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile, hangups: hangups,
 	}))
 }
 
@@ -38,6 +39,16 @@ type process struct {
 	stderr   io.Writer
 	environ  []string
 	readFile func(path string) ([]byte, error)
+	// hangups takes SIGHUP over from the system, which would end the process,
+	// until stop is called; nil where there are no signals.
+	hangups func() (got <-chan os.Signal, stop func())
+}
+
+// hangups is that of a real process.
+func hangups() (<-chan os.Signal, func()) {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGHUP)
+	return got, func() { signal.Stop(got) }
 }
 
 // command is one subcommand.
@@ -49,9 +60,12 @@ type command struct {
 
 var commands = []command{
 	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
-	{"serve", "run the gateway in front of the workers that registered", serve},
+	{"serve", "run the gateway in front of workers that registered or are given by URL", serve},
 	{"worker", "run one simulated worker", work},
 	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
+	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
+	{"workers", "list the workers, cordon, drain or uncordon one", workers},
+	{"health", "exit with 0 when the gateway is healthy: for containers without curl", health},
 	{"config", "print every setting in force and where it came from", config},
 }
 
@@ -85,10 +99,11 @@ func run(ctx context.Context, args []string, p process) int {
 		}
 		err := c.run(ctx, args[1:], p)
 		var bad usageError
+		var keys *edge.KeyFileError
 		switch {
 		case err == nil, errors.Is(err, settings.ErrHelp):
 			return exitOK
-		case errors.As(err, &bad):
+		case errors.As(err, &bad), errors.As(err, &keys):
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting.\n",
 				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
 			return exitUsage
@@ -111,19 +126,25 @@ func usage(w io.Writer) {
 }
 
 // resolve reads a command's settings into the struct at dst, or prints its
-// help. What is left on the command line is a mistake: no command takes more.
+// help. What is left on the command line is a mistake.
 func resolve(set *settings.Set, synopsis string, args []string, p process, dst any) (*settings.Resolved, error) {
-	r, rest, err := set.Resolve(args, p.environ, p.readFile)
+	r, words, err := resolveWords(set, synopsis, args, p, dst)
+	if err == nil && len(words) > 0 {
+		return nil, usageError{fmt.Errorf("%q is no flag", words[0])}
+	}
+	return r, err
+}
+
+// resolveWords is resolve for a command that takes words beside its flags.
+func resolveWords(set *settings.Set, synopsis string, args []string, p process, dst any) (*settings.Resolved, []string, error) {
+	r, words, err := set.Resolve(args, p.environ, p.readFile)
 	if errors.Is(err, settings.ErrHelp) {
 		fmt.Fprintf(p.stdout, "%s\n\n", synopsis)
-		return nil, errors.Join(err, set.Usage(p.stdout))
-	}
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%q is no flag", rest[0])
+		return nil, nil, errors.Join(err, set.Usage(p.stdout))
 	}
 	if err != nil {
-		return nil, usageError{err}
+		return nil, nil, usageError{err}
 	}
 	r.Fill(dst)
-	return r, nil
+	return r, words, nil
 }

@@ -92,11 +92,13 @@ func TestSmokeSaysWhatFailed(t *testing.T) {
 
 // fleet is a `gateway dev` in processes of its own.
 type fleet struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	url  string
-	pids map[string]int
-	logs bytes.Buffer
+	t   *testing.T
+	cmd *exec.Cmd
+	url string
+	// admin is the address for administration, where it has one of its own.
+	admin string
+	pids  map[string]int
+	logs  bytes.Buffer
 }
 
 func startFleet(t *testing.T, args ...string) *fleet {
@@ -122,6 +124,9 @@ func startFleet(t *testing.T, args ...string) *fleet {
 			if pid, err := strconv.Atoi(fields[2]); err == nil {
 				f.pids[fields[0]] = pid
 			}
+		}
+		if len(fields) == 2 && fields[0] == "admin" {
+			f.admin = fields[1]
 		}
 		if len(fields) == 2 && fields[0] == "ready" {
 			f.url = fields[1]

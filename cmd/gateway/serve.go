@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
 // embedding is whether the gateway brings its own etcd and NATS.
@@ -24,8 +25,8 @@ func serveGroup() settings.Group {
 	return settings.Group{Title: "Embedding", Settings: []settings.Setting{
 		{
 			Name: "embed", Kind: settings.Bool, Default: "false",
-			Help: "Run etcd and NATS inside the gateway, on the loopback address. It is what happens when neither etcd-endpoints nor nats-url is given; " +
-				"this says it outright. For one machine: workers elsewhere cannot reach them.",
+			Help: "Run etcd and NATS inside the gateway, on the loopback address. It is what happens when neither etcd-endpoints nor nats-url nor any worker " +
+				"by URL is given; this says it outright. For one machine: workers elsewhere cannot reach them.",
 		},
 		{
 			Name: "embed-dir", Kind: settings.String, Default: "",
@@ -43,25 +44,30 @@ func serve(ctx context.Context, args []string, p process) error {
 		Gateway   settings.Gateway
 	}
 	set := settings.NewSet(append(gatewayGroups(), serveGroup())...).Beside(besides()...)
-	r, err := resolve(set, "gateway serve [FLAGS]: run the gateway in front of the workers that registered in etcd.\n"+
-		"With neither --etcd-endpoints nor --nats-url it runs both inside itself and says how a worker can join.", args, p, &s)
+	r, err := resolve(set, "gateway serve [FLAGS]: run the gateway in front of workers that registered in etcd, or are given by their URL.\n"+
+		"With none of --etcd-endpoints, --nats-url and workers by URL it runs etcd and NATS inside itself and says how a worker can join.", args, p, &s)
 	if err != nil {
 		return err
 	}
-	d := s.Gateway.Discovery
-	outside := len(d.EtcdEndpoints) > 0 || d.NATSURL != ""
-	switch {
-	case s.Embedding.Embed && outside:
-		return usageError{r.Refuse("embed", errors.New("etcd-endpoints and nats-url are for servers outside; give those or embed"))}
-	case outside && len(d.EtcdEndpoints) == 0:
-		return usageError{errors.New("etcd-endpoints: workers register in etcd; nats-url alone finds none")}
-	case outside && d.NATSURL == "" && s.Gateway.Router.KVEvents:
-		return usageError{errors.New("nats-url: KV events pass through NATS; name it, or say --no-router-kv-events")}
+	d := &s.Gateway.Discovery
+	if err := together(*d, s.Gateway, s.Embedding, r); err != nil {
+		return usageError{err}
+	}
+	byURL := s.Gateway.Workers.Given()
+	embedded := s.Embedding.Embed || len(d.EtcdEndpoints) == 0 && !byURL
+	if !embedded && len(d.EtcdEndpoints) == 0 {
+		// Nobody publishes KV events: what workers by URL hold is predicted.
+		s.Gateway.Router.KVEvents = false
 	}
 	cfg, err := gatewayConfig(s.Gateway)
 	if err != nil {
 		return usageError{err}
 	}
+	key, err := workerKey(r, s.Gateway.Workers.APIKeyFile, p.readFile)
+	if err != nil {
+		return usageError{err}
+	}
+	cfg.Workers.Probe.APIKey, cfg.Upstream.BearerToken = key, key
 	log, err := telemetry.NewLogger(p.stderr, s.Gateway.Logging.Level, s.Gateway.Logging.Format)
 	if err != nil {
 		return usageError{err}
@@ -69,7 +75,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err := inject(&cfg, s.Gateway.Faults, r, p, log); err != nil {
 		return err
 	}
-	if !outside {
+	if embedded {
 		inside, err := stack.Embed(stack.EmbedConfig{Dir: s.Embedding.Dir, EtcdPort: s.Embedding.EtcdPort, NATSPort: s.Embedding.NATSPort})
 		if err != nil {
 			return err
@@ -80,6 +86,9 @@ func serve(ctx context.Context, args []string, p process) error {
 			inside.EtcdURL(), inside.NATSURL())
 	}
 	if !s.Gateway.Router.KVEvents {
+		if r.IsSet("nats-url") {
+			log.Info("NATS is not used: no worker publishes KV events, or they are not followed", "nats_url", r.Source("nats-url"))
+		}
 		d.NATSURL = ""
 	}
 	links, unlink, err := stack.Connect(d.EtcdEndpoints, d.NATSURL, log, nats.Name("tandem gateway"))
@@ -88,6 +97,9 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	defer unlink()
 	g, err := stack.NewGateway(cfg, links, log, telemetry.NewRegistry())
+	if _, broken := errors.AsType[*discovery.FileError](err); broken {
+		return usageError{err}
+	}
 	if err != nil {
 		return err
 	}
@@ -95,6 +107,24 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
+	defer reloadOnHangup(ctx, p, g, log)()
+	if admin := g.AdminAddr(); admin != nil {
+		fmt.Fprintf(p.stdout, "admin http://%s\n", admin)
+	}
 	fmt.Fprintf(p.stdout, "ready http://%s\n", addr)
 	return g.Run(ctx)
+}
+
+// together refuses settings that do not go together.
+func together(d settings.Discovery, s settings.Gateway, e embedding, r *settings.Resolved) error {
+	etcd, byURL := len(d.EtcdEndpoints) > 0, s.Workers.Given()
+	switch {
+	case e.Embed && (etcd || d.NATSURL != ""):
+		return r.Refuse("embed", errors.New("etcd-endpoints and nats-url are for servers outside; give those or embed"))
+	case d.NATSURL != "" && !etcd && !byURL:
+		return errors.New("etcd-endpoints: workers register in etcd; nats-url alone finds none")
+	case etcd && d.NATSURL == "" && s.Router.KVEvents:
+		return errors.New("nats-url: KV events pass through NATS; name it, or say --no-router-kv-events")
+	}
+	return nil
 }

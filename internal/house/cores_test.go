@@ -16,10 +16,12 @@ var cores = []struct {
 	files  string
 	shells []string
 }{
+	{files: "decode/gaps.go"},
 	{files: "fault/class*.go"},
 	{files: "handoff/connector*.go"},
 	{files: "handoff/decide.go"},
 	{files: "handoff/held.go"},
+	{files: "handoff/scale.go"},
 	{files: "internal/engine/*.go", shells: []string{"call.go", "mailbox.go", "server.go", "sidechannel.go"}},
 	{files: "internal/openai/*.go"},
 	{files: "internal/tokens/*.go", shells: []string{"cache.go"}}, // seeds its hash at random, against crafted collisions

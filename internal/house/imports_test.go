@@ -56,11 +56,14 @@ var rooms = map[string]room{
 	"internal/console": {4, []string{below}},
 	"internal/service": {4, []string{below}},
 
-	"cmd/gateway/stack":        {5, []string{below, telemetry}},
-	"cmd/gateway":              {6, []string{below, telemetry}},
-	"cmd/gateway/e2e":          {6, []string{below, telemetry}},
-	"cmd/gateway/openaiclient": {6, []string{below, telemetry}},
-	"bench":                    {6, []string{below, telemetry}},
+	"cmd/gateway/stack":          {5, []string{below, telemetry}},
+	"cmd/gateway":                {6, []string{below, telemetry}},
+	"cmd/gateway/e2e":            {6, []string{below, telemetry}},
+	"deploy/compose/run":         {6, []string{"internal/engine", "internal/tokens"}}, // to know each answer beforehand
+	"deploy/compose/images/nats": {0, nil},
+	"deploy/compose/images/etcd": {0, nil},
+	"cmd/gateway/openaiclient":   {6, []string{below, telemetry}},
+	"bench":                      {6, []string{below, telemetry}},
 }
 
 // legs is what prefill and decode share.

@@ -68,6 +68,8 @@ func gatewayConfig() stack.GatewayConfig {
 			pools.Prefill: base.For(pools.Prefill), pools.Decode: base.For(pools.Decode), pools.Both: base.For(pools.Both),
 		},
 		TokenizerCacheBytes: 16 << 20,
+		MetricsPrefix:       "tandem_",
+		Version:             "test",
 		Drain:               5 * time.Second,
 	}
 	c.Edge.Host, c.Edge.Port = "127.0.0.1", 0

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
@@ -25,7 +26,7 @@ var shapes = map[string][]fault.Rule{
 	"delay":    {{Probability: .3, Delay: 20 * time.Millisecond}},
 	"truncate": {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
 	"garble":   {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
-	"stall":    {{Probability: .2, Leg: upstream.Prefill}, {Probability: .3, Leg: upstream.Decode, AfterEvents: 3, Delay: 20 * time.Millisecond}},
+	"stall":    {{Probability: .2, Leg: upstream.Prefill}, {Probability: .05, Leg: upstream.Decode}, {Probability: .3, Leg: upstream.Decode, AfterEvents: 3}},
 	"wrong_status": {
 		{Probability: .1}, {Probability: .1, Status: http.StatusServiceUnavailable},
 		{Probability: .05, Status: http.StatusBadRequest}, {Probability: .05, Status: http.StatusFound},
@@ -33,12 +34,13 @@ var shapes = map[string][]fault.Rule{
 	"kv_gone": {{Probability: .5}},
 }
 
-// replayed are the requests of one replay, as many as may run at once, and
-// what prefill may take: many times what it does, and soon over.
+// replayed are the requests of one replay, as many as may run at once, and what
+// the legs may take: many times what they do, and soon over.
 const (
 	replayed      = 200
 	replayAtOnce  = 16
 	replayPrefill = time.Second
+	replayIdle    = 500 * time.Millisecond
 )
 
 // question is the i-th request of a replay: either endpoint, streamed or not,
@@ -123,7 +125,9 @@ type injectedFleet struct {
 // request need not be its end. What cannot be freed by a call, such as the KV
 // of a prefill whose answer was lost, ends with a lease; a second is long
 // enough for every hand-off and short enough to wait for.
-func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
+//
+// A stream may stand still for idle.
+func newInjectedFleet(t *testing.T, idle time.Duration, rules ...fault.Rule) *injectedFleet {
 	t.Helper()
 	in := &injectedFleet{}
 	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
@@ -135,6 +139,7 @@ func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 		worker: func(c *stack.WorkerConfig) { c.Engine.Lease = time.Second },
 		gateway: func(c *stack.GatewayConfig) {
 			c.Prefill.Timeout = replayPrefill
+			c.Decode = decode.Config{FirstTokenTimeout: replayPrefill, StreamIdleTimeout: idle}
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
 			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 				return fault.Inject(&counting{inner, &in.streams}, scenario)
@@ -214,7 +219,7 @@ func TestEveryFaultUnderLoad(t *testing.T) {
 			for i := range rules {
 				rules[i].Fault = registered.Name
 			}
-			f := newInjectedFleet(t, rules...)
+			f := newInjectedFleet(t, replayIdle, rules...)
 			answers, failed := make([]answer, replayed), make([]error, replayed)
 			slots := make(chan struct{}, replayAtOnce)
 			var group sync.WaitGroup
@@ -244,16 +249,25 @@ func TestEveryFaultUnderLoad(t *testing.T) {
 			if whole < replayed/2 {
 				t.Errorf("only %d of %d requests were answered", whole, replayed)
 			}
+			for _, class := range shownAs[registered.Name] {
+				if !strings.Contains(f.logs.String(), "class="+class.String()) {
+					t.Errorf("no call has failed as %s", class)
+				}
+			}
 			f.settled()
 		})
 	}
 }
 
+// shownAs are the classes that a fault must have shown itself as, where they are
+// not its name.
+var shownAs = map[string][]fault.Class{"stall": {fault.Stalled, fault.Timeout}}
+
 // Clients that leave decode workers which have fallen silent for good take
 // everything with them.
 func TestClientsLeaveStalledStreams(t *testing.T) {
 	const clients = 20
-	f := newInjectedFleet(t, fault.Rule{Fault: "stall", Probability: 1, Leg: upstream.Decode, AfterEvents: 2})
+	f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "stall", Probability: 1, Leg: upstream.Decode, AfterEvents: 2})
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	var group sync.WaitGroup
@@ -274,7 +288,7 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 // What an engine announces before its first token is no first byte: while the
 // client has got nothing another worker takes over, however the first one ends.
 func TestFailureAfterTheRoleIsRetried(t *testing.T) {
-	f := newInjectedFleet(t,
+	f := newInjectedFleet(t, time.Hour,
 		fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: upstream.Decode, AfterEvents: 1},
 		fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: upstream.Decode, AfterEvents: 1},
 	)

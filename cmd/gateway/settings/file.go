@@ -71,7 +71,7 @@ func (s *Set) readKey(name string, value *yaml.Node) (*assignment, error) {
 		a := assign(row, name, "", "", text)
 		return &a, nil
 	}
-	if value.Kind != yaml.SequenceNode || row.Kind != List {
+	if value.Kind != yaml.SequenceNode || !row.Kind.several() {
 		return nil, fmt.Errorf("takes %s, not a %s", row.Kind.expected(), nodeNames[value.Kind])
 	}
 	items := []string{}

@@ -9,7 +9,7 @@ import (
 
 // commandLine is what the arguments say.
 type commandLine struct {
-	assignments []assignment // at most one for each name: the last, or all items of a List
+	assignments []assignment // at most one for each name: the last, or all items of a List or Words
 	config      string       // --config
 	help        bool
 	rest        []string
@@ -79,7 +79,8 @@ func (s *Set) readFlag(line *commandLine, flag, value string, inline bool, after
 	return taken, nil
 }
 
-// set records a flag, over an earlier one of the same name; a List adds to it.
+// set records a flag, over an earlier one of the same name; List and Words add to
+// it.
 // A value that was refused stays refused, so that no mistake is covered up.
 func (l *commandLine) set(a assignment) {
 	i := slices.IndexFunc(l.assignments, func(b assignment) bool { return b.name == a.name })

@@ -11,11 +11,14 @@ package settings
 //	}
 type Gateway struct {
 	HTTP      HTTP
+	Admin     Admin
 	Router    Router
 	Queue     Queue
 	Faults    Faults
 	Discovery Discovery
+	Workers   Workers
 	Logging   Logging
+	Metrics   Metrics
 }
 
 // Choices are the names that other packages register and settings select from.
@@ -28,10 +31,13 @@ type Choices struct {
 func GatewayGroups(c Choices) []Group {
 	return []Group{
 		HTTPGroup(),
+		AdminGroup(),
 		RouterGroup(c.RouterModes),
 		QueueGroup(c.QueuePolicies),
 		FaultsGroup(),
 		DiscoveryGroup(),
+		WorkersGroup(),
 		LoggingGroup(),
+		MetricsGroup(),
 	}
 }

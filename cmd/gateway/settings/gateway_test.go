@@ -47,15 +47,18 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		HTTP: HTTP{
 			Host: "127.0.0.1", Port: 8000, MaxBodyBytes: 64 << 20, ReadTimeout: time.Minute, WriteStallTimeout: 30 * time.Second,
 			IdleTimeout: 2 * time.Minute, SSEHeartbeat: 15 * time.Second, ShutdownGrace: 5 * time.Second, DrainTimeout: 30 * time.Second,
+			ForwardHeaders: []string{},
 		},
 		Router: Router{
 			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
-			KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
+			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
 		},
 		Queue:     Queue{Policy: "fcfs", Threshold: 4, Limit: 1024, Bytes: 512 << 20, Timeout: time.Minute},
 		Faults:    Faults{PrefillTimeout: 0, DecodeFallback: true},
 		Discovery: Discovery{EtcdEndpoints: []string{}, Prefix: "/tandem/workers", LeaseTTL: 10 * time.Second, NATSURL: ""},
+		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, HealthInterval: 5 * time.Second},
 		Logging:   Logging{Level: "info", Format: "text"},
+		Metrics:   Metrics{Prefix: "tandem_", DesiredUtilization: 0.8},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -72,6 +75,9 @@ func TestNamesOfTheDocuments(t *testing.T) {
 		{"--no-router-kv-events", "DYN_ROUTER_KV_EVENTS=false", "router-kv-events: false"},
 		{"--no-kv-events", "DYN_KV_EVENTS=false", "router-kv-events: false"},
 		{"--kv-events", "DYN_KV_EVENTS=true", "router-kv-events: true"},
+		{"--router-ttl-secs=60", "DYN_ROUTER_TTL_SECS=60", "router-ttl-secs: 60.0"},
+		{"--router-max-tree-size=4096", "DYN_ROUTER_MAX_TREE_SIZE=4096", "router-max-tree-size: 4096"},
+		{"--router-prune-target-ratio=0.5", "DYN_ROUTER_PRUNE_TARGET_RATIO=0.5", "router-prune-target-ratio: 0.5"},
 		{"--router-queue-threshold=8", "DYN_ROUTER_QUEUE_THRESHOLD=8", "router-queue-threshold: 8.0"},
 		{"--router-queue-policy=wspt", "DYN_ROUTER_QUEUE_POLICY=wspt", "router-queue-policy: wspt"},
 		{"--no-router-track-prefill-tokens", "DYN_ROUTER_TRACK_PREFILL_TOKENS=false", "router-track-prefill-tokens: false"},

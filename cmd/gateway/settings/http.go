@@ -18,6 +18,7 @@ type HTTP struct {
 	SSEHeartbeat      time.Duration `setting:"sse-heartbeat"` // 0 is off
 	ShutdownGrace     time.Duration `setting:"shutdown-grace"`
 	DrainTimeout      time.Duration `setting:"drain-timeout"`
+	ForwardHeaders    []string      `setting:"forward-headers"`
 }
 
 // HTTPGroup is the table that fills [HTTP].
@@ -66,6 +67,12 @@ func HTTPGroup() Group {
 			Name: "drain-timeout", Kind: Duration, Default: "30s", Min: "0s",
 			Help: "After the grace, how long running requests may take to end before they are cut off. Longer loses fewer long answers; " +
 				"keep grace and drain together below the supervisor's own limit, which kills.",
+		},
+		{
+			Name: "forward-headers", Kind: List, Default: "",
+			Help: "Names of request headers that are passed on to the engines as they came, such as x-tenant. Of all a client sends, " +
+				"engines otherwise get the body, traceparent and tracestate only. Credentials, cookies and what describes a body or " +
+				"a connection are refused here.",
 		},
 	}}
 }

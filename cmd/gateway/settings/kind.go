@@ -24,6 +24,7 @@ const (
 	Duration             // time.Duration: a number with a unit, as 250ms or 1m30s; 0 needs none
 	Bytes                // int64: a whole number of bytes, with a unit from B to TiB; kB is 1,000 and KiB 1,024
 	List                 // []string: separated by commas, or a YAML sequence; never nil
+	Words                // []string: separated by blanks or line ends, or a YAML sequence; items may hold commas; never nil
 )
 
 // kinds holds what differs between kinds: the name and what stands for a value
@@ -36,6 +37,7 @@ var kinds = [...]struct{ name, metavar string }{
 	Duration: {"duration", "DURATION"},
 	Bytes:    {"bytes", "BYTES"},
 	List:     {"list", "A,B,…"},
+	Words:    {"words", "TEXT"},
 }
 
 // String names the kind as help and errors do.
@@ -51,6 +53,9 @@ func (k Kind) parse(text string) (any, error) {
 	}
 	if k == List {
 		return parseList(text), nil
+	}
+	if k == Words {
+		return append([]string{}, strings.Fields(text)...), nil
 	}
 	word := strings.TrimSpace(text)
 	var v any
@@ -123,6 +128,9 @@ func (k Kind) format(v any) string {
 		return fmt.Sprint(v)
 	}
 }
+
+// several reports whether the kind's value has items, which a YAML sequence can hold and repeated flags add to.
+func (k Kind) several() bool { return k == List || k == Words }
 
 // ordered reports whether the kind can have bounds.
 func (k Kind) ordered() bool { return k == Int || k == Float || k == Duration || k == Bytes }

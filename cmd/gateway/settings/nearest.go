@@ -15,16 +15,23 @@ func unknown(name string, known []string, spell func(string) string) error {
 	if rest, ok := strings.CutPrefix(name, "no-"); ok && slices.Contains(known, rest) {
 		return fmt.Errorf("there is no such name: --no-%[1]s is the flag, elsewhere set %[2]s to false", rest, spell(rest))
 	}
+	best := Nearest(name, known)
+	if best == "" {
+		return errors.New("there is no such setting")
+	}
+	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
+}
+
+// Nearest returns the name that is the fewest edits away, the first of several;
+// empty when none is known.
+func Nearest(name string, known []string) string {
 	best, least := "", 0
 	for _, k := range known {
 		if d := distance(name, k); best == "" || d < least {
 			best, least = k, d
 		}
 	}
-	if best == "" {
-		return errors.New("there is no such setting")
-	}
-	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
+	return best
 }
 
 // distance is the edit distance of Levenshtein with the swap of two neighbours

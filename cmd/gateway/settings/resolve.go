@@ -39,7 +39,7 @@ func assign(row *Setting, name, where, source, text string) assignment {
 // TANDEM_CONFIG names. rest is what on the command line was not a flag.
 //
 // Names are matched exactly on the command line; in a file "-" and "_" are the
-// same. A flag that is repeated counts the last time, a List adds up. An
+// same. A flag that is repeated counts the last time, List and Words add up. An
 // environment variable that is empty counts as not set.
 //
 // The error is [ErrHelp], or every mistake found as [*Error], joined.

@@ -8,6 +8,9 @@ type Router struct {
 	CUDAToCPURatio      float64 `setting:"encoder-cuda-to-cpu-ratio"`
 	Seed                int     `setting:"router-seed"` // 0: draw one and log it
 	KVEvents            bool    `setting:"router-kv-events"`
+	TTLSeconds          float64 `setting:"router-ttl-secs"`
+	MaxTreeSize         int     `setting:"router-max-tree-size"` // blocks
+	PruneTargetRatio    float64 `setting:"router-prune-target-ratio"`
 	TrackPrefillTokens  bool    `setting:"router-track-prefill-tokens"`
 	KVCacheBlockSize    int     `setting:"kv-cache-block-size"` // tokens; 0: as workers registered
 	TokenizerCacheBytes int64   `setting:"tokenizer-cache-bytes"`
@@ -38,13 +41,28 @@ func RouterGroup(modes []Choice) Group {
 		},
 		{
 			Name: "router-seed", Kind: Int, Default: "0", Min: "0",
-			Help: "Seed of every draw. The same seed and the same requests give the same choices, to replay what happened. " +
-				"0 draws one at the start and logs it.",
+			Help: "Seed of every draw, and of the names that engines know requests by. The same seed and the same requests in the same order give the " +
+				"same choices and the same injected faults, to replay what happened; two gateways of one fleet must not share it. 0 draws one at the start.",
 		},
 		{
 			Name: "router-kv-events", Aliases: []string{"kv-events"}, Kind: Bool, Default: "true",
-			Help: "Off: do not follow what workers say their KV caches hold. No NATS is needed then and nothing is spent on events, " +
-				"but without them every prefix counts as not cached.",
+			Help: "Off: do not follow what workers say their KV caches hold, but predict it from where prompts were sent. No NATS is needed then and " +
+				"nothing is spent on events; what a worker evicted early is believed in until router-ttl-secs, and what other gateways sent is not known. " +
+				"Workers that publish no events are predicted whatever this says.",
+		},
+		{
+			Name: "router-ttl-secs", Aliases: []string{"router-ttl"}, Kind: Float, Default: "120", Min: "0.001", Max: "31536000",
+			Help: "How long, in seconds, a prompt sent to a worker without KV events counts as cached there, from the last time it was sent. " +
+				"Longer finds conversations again that pause; too long sends them to workers that have evicted them.",
+		},
+		{
+			Name: "router-max-tree-size", Kind: Int, Default: "1048576", Min: "1", Max: "1073741824",
+			Help: "How many blocks are predicted at most in each pool, over all its workers; the least recent are dropped above it. " +
+				"A block takes about 100 bytes. Several times the workers' own KV blocks is too many to be of use.",
+		},
+		{
+			Name: "router-prune-target-ratio", Kind: Float, Default: "0.8", Min: "0.01", Max: "1",
+			Help: "Share of router-max-tree-size down to which blocks are dropped once there are more. Lower drops more at a time and less often.",
 		},
 		{
 			Name: "router-track-prefill-tokens", Kind: Bool, Default: "true",

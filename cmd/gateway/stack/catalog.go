@@ -39,6 +39,8 @@ type workersReport struct {
 	Queues  map[string]queueReport    `json:"queues"`
 	Refused []refusedReport           `json:"refused,omitempty"`
 	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
+	// Cordoned is the ids that an operator keeps out, of workers here or away.
+	Cordoned []string `json:"cordoned,omitempty"`
 }
 
 type queueReport struct {
@@ -49,6 +51,7 @@ type queueReport struct {
 
 type refusedReport struct {
 	ID     string `json:"id"`
+	Source string `json:"source,omitempty"`
 	Reason string `json:"reason"`
 }
 
@@ -63,12 +66,12 @@ type sourceReport struct {
 
 // Workers is the answer of GET /workers.
 func (g *Gateway) Workers() any {
-	out := workersReport{Pools: g.Flow.Report(), Queues: map[string]queueReport{}}
+	out := workersReport{Pools: g.Flow.Report(), Queues: map[string]queueReport{}, Cordoned: g.Roster.Cordoned()}
 	for model, s := range g.Flow.Waiting() {
 		out.Queues[model] = queueReport{Waiting: s.Waiting, WaitingTokens: s.WaitingTokens, WaitingBytes: s.WaitingBytes}
 	}
 	for _, r := range g.Roster.Refused() {
-		out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Reason: r.Err.Error()})
+		out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Source: r.Source, Reason: r.Err.Error()})
 	}
 	if g.subscriber != nil {
 		out.Events = map[string][]sourceReport{}
@@ -81,9 +84,29 @@ func (g *Gateway) Workers() any {
 	return out
 }
 
+// Cordon takes a worker out of the choice, or back in.
+func (g *Gateway) Cordon(id string, on bool) (edge.Standing, error) {
+	if err := g.Roster.Drain(id, on); err != nil {
+		return edge.Standing{}, err
+	}
+	for _, p := range g.Flow.Report() {
+		for _, w := range p.Workers {
+			if w.ID == id {
+				return edge.Standing{
+					Worker: id, Model: p.Model, Role: p.Role, State: w.State,
+					Requests: w.Requests, ActiveBlocks: w.ActiveBlocks, PrefillTokens: w.PrefillTokens,
+				}, nil
+			}
+		}
+	}
+	// It left in this moment, or is cordoned for when it comes back.
+	return edge.Standing{Worker: id, State: "absent"}, nil
+}
+
 // readiness is the detail of GET /health.
 type readiness struct {
 	Status string          `json:"status"`
+	Awaits string          `json:"awaits,omitempty"` // while the gateway starts: what is missing
 	Pools  []poolReadiness `json:"pools"`
 }
 
@@ -126,6 +149,9 @@ func (g *Gateway) Ready() (bool, any) {
 	}
 	if !ok {
 		out.Status = "unavailable"
+	}
+	if out.Awaits = g.Awaits(); out.Awaits != "" {
+		ok, out.Status = false, "starting"
 	}
 	return ok, out
 }

@@ -163,6 +163,15 @@ func (d *Dev) Gateway() *Gateway { return d.gateway }
 // URL is where clients reach the gateway.
 func (d *Dev) URL() string { return "http://" + d.addr.String() }
 
+// AdminURL is where administration is reached when it has an address of its
+// own; empty when it has none.
+func (d *Dev) AdminURL() string {
+	if addr := d.gateway.AdminAddr(); addr != nil {
+		return "http://" + addr.String()
+	}
+	return ""
+}
+
 // Workers are the in-process workers.
 func (d *Dev) Workers() []*Worker { return d.inside }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"time"
 
@@ -37,12 +38,19 @@ type GatewayConfig struct {
 	Pools    pools.Config
 	Flow     handoff.Config
 	Prefill  prefill.Config
+	Decode   decode.Config
 	Upstream upstream.Config
+	// MetricsPrefix goes before the names of the gateway's own metrics, such as
+	// "tandem_"; empty for none. Version is what build_info says of the program.
+	MetricsPrefix string
+	Version       string
 	// Breakers is when a worker that fails is left alone, and for how long.
 	Breakers fault.BreakerConfig
 	// WrapTransport puts something between the rooms and the workers, such as
 	// fault.Inject; nil for nothing. Clean-up calls pass through it too.
 	WrapTransport func(upstream.Transport) upstream.Transport
+	// Workers are those given by URL, and how many are awaited.
+	Workers WorkersConfig
 	// Routers has one Config for each role.
 	Routers map[pools.Role]router.Config
 	// Events is how KV events are followed, and EventSeed its jitter's seed.
@@ -83,15 +91,18 @@ type Gateway struct {
 	transport  *upstream.HTTP
 	subscriber *events.Subscriber
 	watcher    *discovery.Watcher
+	given      given
 	listener   net.Listener
+	admin      net.Listener // nil without an address of its own
 }
 
-// NewGateway connects the rooms. Nothing runs before Run.
+// NewGateway connects the rooms. Nothing runs before Run. The gateway's own
+// metrics go into reg under the prefix; what is there already keeps its names.
 func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
-	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate()); err != nil {
+	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate(), cfg.Decode.Validate()); err != nil {
 		return nil, err
 	}
-	routers, err := router.NewSet(cfg.Routers, log)
+	routers, err := router.NewSet(routersOver(links, cfg.Routers), log)
 	if err != nil {
 		return nil, err
 	}
@@ -100,14 +111,18 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
 	}
-	breakers := g.breakers(reg)
-	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport, breakers)
+	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
+	own.MustRegister(telemetry.BuildInfo(cfg.Version))
+	breakers := g.breakers(own)
+	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport)
 	g.Roster.OnChange(prefillRoom.Forget)
+	decodeRoom := decode.New(cfg.Decode, g.Roster, routers, transport)
+	g.Roster.OnChange(decodeRoom.Forget)
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
-		Decode:    decode.New(g.Roster, routers, transport, breakers),
+		Decode:    decodeRoom,
 		Breakers:  breakers,
 		Transport: transport,
 		Pairer:    routers.Pairer,
@@ -117,26 +132,39 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 			}
 			return nil
 		},
-	}, log, reg)
+		Starting: g.starting,
+	}, log, own)
 	if err != nil {
 		return nil, err
 	}
-	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg), log, reg); err != nil {
+	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg), log, own); err != nil {
 		return nil, err
 	}
+	g.OnReload(g.edge.ReloadKeys)
 	if links.Bus != nil {
-		g.subscriber, err = events.NewSubscriber(cfg.Events, links.Bus, g.index, log, reg)
+		g.subscriber, err = events.NewSubscriber(cfg.Events, links.Bus, g.index, log, own)
 		if err != nil {
 			return nil, err
 		}
 	}
 	if links.Etcd != nil {
-		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster, discovery.WatcherConfig{Prefix: folder(cfg.Prefix), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
+		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{Prefix: folder(cfg.Prefix), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
 		if err != nil {
 			return nil, err
 		}
 	}
-	return g, nil
+	return g, g.addGiven()
+}
+
+// routersOver is the routers' settings as the links allow them: without a bus
+// no event comes, and every worker is predicted.
+func routersOver(links Links, configs map[pools.Role]router.Config) map[pools.Role]router.Config {
+	out := maps.Clone(configs)
+	for role, c := range out {
+		c.KVEvents = c.KVEvents && links.Bus != nil
+		out[role] = c
+	}
+	return out
 }
 
 // breakers makes the circuits of all workers, which go with them.
@@ -146,7 +174,7 @@ func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 		g.log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
 	}
 	b := fault.NewBreakers(cfg)
-	reg.MustRegister(b.Collector("tandem_"))
+	reg.MustRegister(b.Collector())
 	g.Roster.OnChange(func() {
 		for _, c := range b.States() {
 			if _, known := g.Roster.Lookup(c.Worker); !known {
@@ -163,8 +191,20 @@ func (g *Gateway) Listen() (net.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http-port: %w", err)
 	}
+	if g.admin, err = g.edge.ListenAdmin(); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
 	g.listener = ln
 	return ln.Addr(), nil
+}
+
+// AdminAddr is the address that administration has for itself; nil when it has
+// none, and before Listen.
+func (g *Gateway) AdminAddr() net.Addr {
+	if g.admin == nil {
+		return nil
+	}
+	return g.admin.Addr()
 }
 
 // UseListener takes ln in Listen's place, for tests in memory.
@@ -187,7 +227,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if g.watcher != nil {
 		group.Go(func() error { return g.watcher.Run(inner) })
 	}
+	g.runGiven(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })
+	if g.admin != nil {
+		group.Go(func() error { return g.edge.ServeAdmin(g.admin) })
+	}
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// outage is a transport whose decode workers have all failed: every first
+// attempt fails once all of them are under way, and every retry is held until
+// the test lets go.
+type outage struct {
+	upstream.Transport
+	firsts sync.WaitGroup // first attempts to come
+	let    chan struct{}  // closed: retries go on
+
+	mu       sync.Mutex
+	retrying map[string]bool // requests seen on a retry
+	attempts int             // calls to decode
+}
+
+func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if leg.Kind == upstream.Release {
+		return o.Transport.Call(ctx, leg)
+	}
+	id, n, _ := strings.Cut(leg.RequestID, "-")
+	if attempt, err := strconv.Atoi(n); err != nil {
+		return nil, fmt.Errorf("no attempt in %q", leg.RequestID)
+	} else if attempt > 1 {
+		o.mu.Lock()
+		o.retrying[id] = true
+		o.mu.Unlock()
+		<-o.let
+	}
+	if leg.Kind != upstream.Decode {
+		return o.Transport.Call(ctx, leg)
+	}
+	o.mu.Lock()
+	o.attempts++
+	o.mu.Unlock()
+	if n == "1" {
+		o.firsts.Done()
+		o.firsts.Wait()
+	}
+	return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("the wire is cut")}
+}
+
+// An outage that hits every request at once is not multiplied: at most a fifth
+// of the live requests, and ten of few, are tried again; the others end by name
+// at once.
+func TestOutageIsNotMultiplied(t *testing.T) {
+	for _, c := range []struct{ clients, retries int }{{8, 8}, {30, 10}, {100, 20}} {
+		t.Run(fmt.Sprint(c.clients, " requests"), func(t *testing.T) {
+			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}}
+			o.firsts.Add(c.clients)
+			f := newFleet(t, options{prefill: 2, decode: 4, speedup: 1000, gateway: func(cfg *stack.GatewayConfig) {
+				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+					o.Transport = inner
+					return o
+				}
+			}})
+			answers := make(chan answer, c.clients)
+			var group sync.WaitGroup
+			for i := range c.clients {
+				group.Go(func() {
+					a, err := f.try(context.Background(), completionPath, ask(fmt.Sprint("request ", i), 2), nil)
+					if err != nil {
+						t.Error(err)
+					}
+					answers <- a
+				})
+			}
+			check := func(a answer) {
+				if e := failureIn(a); a.status != http.StatusBadGateway || e == nil || *e.Code != fault.Reset.String() {
+					t.Errorf("status %d: %s", a.status, a.body)
+				}
+			}
+			for range c.clients - c.retries { // these are answered while the retries last
+				select {
+				case a := <-answers:
+					check(a)
+				case <-time.After(10 * time.Second):
+					t.Fatal("a request that may not be tried again is not answered")
+				}
+			}
+			f.eventually("the retries are under way", func() bool {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				return len(o.retrying) >= c.retries
+			})
+			close(o.let)
+			group.Wait()
+			close(answers)
+			for a := range answers {
+				check(a)
+			}
+			if len(o.retrying) != c.retries {
+				t.Errorf("%d requests were tried again, want %d", len(o.retrying), c.retries)
+			}
+			f.idle()
+		})
+	}
+}
+
+// What the client's own mistake caused is tried once: another worker would say
+// the same. It opens no circuit either.
+func TestClientsMistakesAreNotRetried(t *testing.T) {
+	for _, status := range []int{400, 401, 404, 413, 422} {
+		for _, leg := range []upstream.Kind{upstream.Prefill, upstream.Decode} {
+			t.Run(fmt.Sprint(leg, " ", status), func(t *testing.T) {
+				f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
+				const requests = 10
+				for i := range requests {
+					a := f.post(completionPath, ask(fmt.Sprint(i, long), 4))
+					if e := failureIn(a); a.status != status || e == nil || e.Type != "invalid_request_error" {
+						t.Errorf("status %d: %s", a.status, a.body)
+					}
+				}
+				if n := f.hits.Load(); n != requests {
+					t.Errorf("%d calls for %d requests", n, requests)
+				}
+				for _, p := range f.gateway.Flow.Report() {
+					for _, w := range p.Workers {
+						if w.Circuit != fault.Closed {
+							t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
+						}
+					}
+				}
+				f.settled()
+			})
+		}
+	}
+}
+
+// Clients that leave count neither for nor against a worker.
+func TestLeavingOpensNoCircuit(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1})
+	for i := range 8 {
+		ctx, leave := context.WithCancel(context.Background())
+		_, err := f.try(ctx, completionPath, ask(fmt.Sprint(i, long), 1000), func(string) { leave() })
+		if err == nil {
+			t.Error("the client did not leave")
+		}
+		leave()
+	}
+	f.idle()
+	for _, p := range f.gateway.Flow.Report() {
+		for _, w := range p.Workers {
+			if w.Circuit != fault.Closed {
+				t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
+			}
+		}
+	}
+}
+
+// A worker that fails three times in a row is out of the choice, is shown so,
+// and comes back by one request once it has had its time.
+func TestEjectedWorkerComesBackByOne(t *testing.T) {
+	var broken sync.Map // worker id: its calls fail
+	var calls sync.Map  // worker id: *[]struct{}
+	f := newFleet(t, options{prefill: 1, decode: 2, speedup: 1000, gateway: func(c *stack.GatewayConfig) {
+		c.Breakers.OpenFor = 300 * time.Millisecond
+		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+			return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+				if _, ok := broken.Load(leg.Worker); ok && leg.Kind == upstream.Decode {
+					n, _ := calls.LoadOrStore(leg.Worker, new(counter))
+					n.(*counter).add()
+					return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
+				}
+				return inner.Call(ctx, leg)
+			})
+		}
+	}})
+	circuit := func() fault.State {
+		var report struct {
+			Pools []struct {
+				Workers []struct {
+					ID      string
+					Circuit fault.State
+				}
+			}
+		}
+		f.get("/workers", &report)
+		for _, p := range report.Pools {
+			for _, w := range p.Workers {
+				if w.ID == "decode-1" {
+					return w.Circuit
+				}
+			}
+		}
+		return ""
+	}
+	broken.Store("decode-1", true)
+	send := func() {
+		t.Helper()
+		a := f.post(completionPath, ask(long, 2))
+		if _, d := f.served(a); a.status != http.StatusOK || d == "" {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+	}
+	f.eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
+	n, _ := calls.Load("decode-1")
+	seen := n.(*counter).get()
+	if seen != 3 {
+		t.Errorf("open after %d failures", seen)
+	}
+	send()
+	if got := n.(*counter).get(); got != seen {
+		t.Error("an ejected worker was called")
+	}
+	f.eventually("its trial", func() bool { send(); return n.(*counter).get() == seen+1 })
+	if got := circuit(); got != fault.Open {
+		t.Errorf("after a trial that failed it is %s", got)
+	}
+	broken.Delete("decode-1")
+	f.eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
+	f.idle()
+}
+
+// transportFunc is a Transport made of a function.
+type transportFunc func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error)
+
+func (f transportFunc) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	return f(ctx, leg)
+}
+
+// counter counts from several goroutines.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) add() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+}
+
+func (c *counter) get() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/engine"
+)
+
+// loneWorker runs a simulated worker that registers nowhere, and returns its
+// URL.
+func loneWorker(t *testing.T, role, id string) string {
+	t.Helper()
+	w, err := stack.NewWorker(stack.WorkerConfig{
+		Engine: engine.Config{Role: role, ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
+	}, stack.Links{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = w.Run(ctx) })
+	t.Cleanup(func() { w.Cut(); cancel(); running.Wait() })
+	return w.Record().Address
+}
+
+// served is a `gateway serve` in a process of its own.
+type served struct {
+	*fleet
+	stdout string // until it was ready
+}
+
+func serveProcess(t *testing.T, args ...string) *served {
+	t.Helper()
+	s := &served{fleet: &fleet{t: t}}
+	s.cmd = exec.Command(os.Args[0], append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s"}, args...)...)
+	s.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
+	s.cmd.Stderr = &s.logs
+	stdout, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
+	lines := bufio.NewScanner(stdout)
+	for s.url == "" && lines.Scan() {
+		s.stdout += lines.Text() + "\n"
+		if url, ok := strings.CutPrefix(lines.Text(), "ready "); ok {
+			s.url = url
+		}
+	}
+	if s.url == "" {
+		_ = s.cmd.Wait()
+		t.Fatalf("serve did not come up:\n%s", s.logs.String())
+	}
+	go func() { _, _ = io.Copy(io.Discard, stdout) }()
+	return s
+}
+
+// stop ends it as an orchestrator does, and wants exit status 0.
+func (s *served) stop() {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("after SIGTERM: %v\n%s", err, s.logs.String())
+	}
+}
+
+func (s *served) eventually(what string, ok func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
+func (s *served) healthy() bool {
+	res, err := http.Get(s.url + "/health")
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
+
+// serve runs on workers by URL with neither etcd nor NATS, takes another from
+// its file on SIGHUP, and ends well on SIGTERM.
+func TestServeOnWorkersByURL(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "workers.yaml")
+	write := func(data string) {
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[]\n")
+	s := serveProcess(t, "--decode-url", loneWorker(t, "decode", "d")+",id=d", "--workers-file", path,
+		"--worker-health-interval", "100ms", "--router-min-initial-workers", "1")
+	if strings.Contains(s.stdout, "run inside") {
+		t.Errorf("it started etcd and NATS although it has workers:\n%s", s.stdout)
+	}
+	write(fmt.Sprintf("- url: %s\n  role: prefill\n  id: p\n", loneWorker(t, "prefill", "p")))
+	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the fleet is whole", func() bool { return s.healthy() && s.listed("p") && s.listed("d") })
+	if p, d, err := s.served(4); err != nil || p != "p" || d != "d" {
+		t.Errorf("served by %q and %q, %v", p, d, err)
+	}
+	s.stop()
+	if !strings.Contains(s.logs.String(), "files read again") {
+		t.Errorf("the log does not tell of SIGHUP:\n%s", s.logs.String())
+	}
+}
+
+// With nothing given serve brings etcd and NATS, and its own words let a worker
+// join. --embed says the same outright, beside a worker by URL too.
+func TestServeEmbeds(t *testing.T) {
+	for _, args := range [][]string{nil, {"--embed", "--decode-url", loneWorker(t, "decode", "d") + ",id=d"}} {
+		s := serveProcess(t, args...)
+		_, joins, ok := strings.Cut(s.stdout, "A worker joins by:\n  gateway ")
+		if !ok {
+			t.Fatalf("it does not say how a worker can join:\n%s", s.stdout)
+		}
+		line, _, _ := strings.Cut(strings.Replace(joins, "NAME", "joined", 1), "\n")
+		worker := exec.Command(os.Args[0], append(strings.Fields(line), "--exit-with-stdin")...)
+		worker.Env = append(os.Environ(), asGateway+"=1")
+		stdin, err := worker.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := worker.Start(); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually("the worker has joined", func() bool { return s.listed("joined") })
+		if len(args) > 0 {
+			s.eventually("the worker by URL is beside it", func() bool { return s.listed("d") && s.healthy() })
+		}
+		s.stop()
+		_ = stdin.Close()
+		_ = worker.Wait() // it ends with its input, in whatever state
+	}
+}
+
+func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, data string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--nats-url=nats://h:1"}, "nats-url alone finds none"},
+		{[]string{"--etcd-endpoints=h:1"}, "nats-url: KV events pass through NATS"},
+		{[]string{"--embed", "--etcd-endpoints=h:1"}, "embed (flag)"},
+		{[]string{"--prefill-url=http://h:1,colour=red"}, `prefill-url: "colour" is none of`},
+		{[]string{"--worker-url=http://h:1,role=leader"}, "worker-url: role must be one of"},
+		{[]string{"--prefill-url=http://h:1", "--decode-url=http://h:1,id=d"}, "decode-url: url http://h:1 is listed twice"},
+		{[]string{"--workers-file=" + filepath.Join(dir, "none.yaml")}, "workers-file: "},
+		{[]string{"--workers-file=" + file("bad.yaml", "- url: http://h:1\n  engine: x\n")}, "bad.yaml:2:engine: must be one of"},
+		{[]string{"--worker-url=http://h:1", "--worker-api-key-file=" + file("key", "two\nlines\n")}, "worker-api-key-file (flag)"},
+	} {
+		status, _, stderr := inside(t, nil, append([]string{"serve", "--http-port=0"}, test.args...)...)
+		if status != exitUsage || !strings.Contains(stderr, test.want) {
+			t.Errorf("%q: status %d, %s; want %q", test.args, status, stderr, test.want)
+		}
+		if bytes.Contains([]byte(stderr), []byte("lines")) {
+			t.Errorf("%q: the error tells the key: %s", test.args, stderr)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// The sources of workers, as the roster and its refusals name them.
+const (
+	fromEtcd  = "etcd"
+	fromFlags = "the command line"
+	fromFile  = "the workers file"
+)
+
+// WorkersConfig is which workers the gateway is given, instead of finding them
+// in a registry, and how many it waits for.
+type WorkersConfig struct {
+	// Static are workers by their URL.
+	Static []discovery.Endpoint
+	// File is the path of a file of more of them; empty for none.
+	File string
+	// Probe is how they are looked after.
+	Probe discovery.ProberConfig
+	// MinInitial is how many workers, of whatever source, must have been
+	// eligible at once before requests are taken.
+	MinInitial int
+}
+
+// given is what looks after workers that do not register, and what is asked
+// again on a hangup.
+type given struct {
+	probers []*discovery.Prober
+	file    *discovery.File
+	started atomic.Bool // MinInitial workers were there
+
+	mu        sync.Mutex // guards reloaders
+	reloaders []func() error
+}
+
+// startRetry is when a client is told to ask again while workers are awaited.
+const startRetry = time.Second
+
+// addGiven makes what looks after workers by URL. Its error may be a
+// *discovery.FileError.
+func (g *Gateway) addGiven() error {
+	cfg := g.cfg.Workers
+	g.Roster.OnChange(func() { g.Awaits() })
+	prober := func(source string, seed uint64) (*discovery.Prober, error) {
+		probe := cfg.Probe
+		probe.Seed ^= seed
+		p, err := discovery.NewProber(g.Roster.From(source), probe, g.log)
+		if err == nil {
+			g.given.probers = append(g.given.probers, p)
+		}
+		return p, err
+	}
+	if len(cfg.Static) > 0 {
+		p, err := prober(fromFlags, 1)
+		if err != nil {
+			return err
+		}
+		p.Set(cfg.Static)
+	}
+	if cfg.File != "" {
+		p, err := prober(fromFile, 2)
+		if err != nil {
+			return err
+		}
+		if g.given.file, err = discovery.OpenFile(cfg.File, 0, p.Set, g.log); err != nil {
+			return fmt.Errorf("workers-file: %w", err)
+		}
+		g.OnReload(g.given.file.Reload)
+	}
+	return nil
+}
+
+// runGiven looks after workers by URL until ctx ends.
+func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
+	for _, p := range g.given.probers {
+		group.Go(func() error { return p.Run(ctx) })
+	}
+	if g.given.file != nil {
+		group.Go(func() error { return g.given.file.Run(ctx) })
+	}
+}
+
+// OnReload has f called by Reload. f must leave things as they were when it
+// fails.
+func (g *Gateway) OnReload(f func() error) {
+	g.given.mu.Lock()
+	defer g.given.mu.Unlock()
+	g.given.reloaders = append(g.given.reloaders, f)
+}
+
+// Reload reads again, now, what the gateway was given in files. What cannot be
+// read stays as it was; the error says what and why.
+func (g *Gateway) Reload() error {
+	g.given.mu.Lock()
+	reloaders := g.given.reloaders
+	g.given.mu.Unlock()
+	var errs []error
+	for _, f := range reloaders {
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
+}
+
+// Awaits says what is still missing before the first request is taken, empty
+// when nothing is. Once nothing is, nothing ever is again.
+func (g *Gateway) Awaits() string {
+	if g.given.started.Load() {
+		return ""
+	}
+	now, eligible := time.Now(), 0
+	for _, p := range g.Roster.Pools() {
+		for i := range p.Members {
+			if p.Members[i].Eligible(now) {
+				eligible++
+			}
+		}
+	}
+	if need := g.cfg.Workers.MinInitial; eligible < need {
+		return fmt.Sprintf("%d of %d workers are ready", eligible, need)
+	}
+	if !g.given.started.Swap(true) && g.cfg.Workers.MinInitial > 0 {
+		g.log.Info("enough workers to begin with", "ready", eligible, "router_min_initial_workers", g.cfg.Workers.MinInitial)
+	}
+	return ""
+}
+
+// starting is what a request is told while workers are awaited, nil
+// afterwards.
+func (g *Gateway) starting() *openai.Error {
+	what := g.Awaits()
+	if what == "" {
+		return nil
+	}
+	e := openai.Unavailable("starting", "the gateway is starting: "+what)
+	e.RetryAfter = startRetry
+	return e
+}
