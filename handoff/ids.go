@@ -23,9 +23,16 @@ func (s *ids) next() string {
 		_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
 		return hex.EncodeToString(raw[:])
 	}
+	return SeededID(s.seed, s.made.Add(1))
+}
+
+// SeededID is the name that a flow with this Config.Seed, not 0, gives to the
+// n-th request that it serves, counted from 1: for whoever replays a gateway's
+// choices without one.
+func SeededID(seed, n uint64) string {
 	// SplitMix64 (Steele, Lea and Flood, 2014): its output function is one to
 	// one, so that no two numbers make the same name.
-	x := s.seed + s.made.Add(1)*0x9e3779b97f4a7c15
+	x := seed + n*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return fmt.Sprintf("%016x", x^x>>31)

@@ -46,6 +46,9 @@ type Config struct {
 	// Readings is how many readings of the fleet's state a run takes over its
 	// arrivals; 0 for none.
 	Readings int
+	// Name gives the id of a stage's request, which random choices hang on, by
+	// the index of each; nil calls them 0-0, 0-1 and so on.
+	Name func(stage, index int) string
 }
 
 // Stage is a part of a run: requests whose times count from its beginning.
@@ -137,6 +140,9 @@ func start(cfg Config) (*run, error) {
 	if r.cfg.Speed == 0 {
 		r.cfg.Speed = 1
 	}
+	if r.cfg.Name == nil {
+		r.cfg.Name = func(stage, index int) string { return strconv.Itoa(stage) + "-" + strconv.Itoa(index) }
+	}
 	var err error
 	if r.machines, err = machines(cfg.Fleet); err != nil {
 		return nil, err
@@ -192,7 +198,7 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 		q := &r.requests[i]
 		q.Request = &s.Requests[i]
 		q.isl = q.InputTokens()
-		q.id = strconv.Itoa(int(stage)) + "-" + strconv.Itoa(i)
+		q.id = r.cfg.Name(int(stage), i)
 		r.byID[q.id] = int32(i)
 		r.next[i] = never
 		if q.Session != "" {

@@ -99,7 +99,7 @@ type Gateway struct {
 // NewGateway connects the rooms. Nothing runs before Run. The gateway's own
 // metrics go into reg under the prefix; what is there already keeps its names.
 func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
-	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate(), cfg.Decode.Validate()); err != nil {
+	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate(), cfg.Decode.Validate(), cfg.Upstream.Validate()); err != nil {
 		return nil, err
 	}
 	routers, err := router.NewSet(routersOver(links, cfg.Routers), log)

@@ -41,6 +41,8 @@ type WorkerConfig struct {
 	Grace time.Duration
 	// Drain is how long requests in flight may take when it stops.
 	Drain time.Duration
+	// Listen replaces net.Listen, for tests in memory. Its addresses are TCP's.
+	Listen func(network, address string) (net.Listener, error)
 }
 
 // Worker is a simulated engine that serves, publishes and registers itself.
@@ -61,12 +63,16 @@ type Worker struct {
 // NewWorker opens the worker's addresses and makes its engine. Nothing runs
 // before Run.
 func NewWorker(cfg WorkerConfig, links Links, log *slog.Logger) (*Worker, error) {
+	listen := cfg.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
 	var err error
 	w := &Worker{cfg: cfg, links: links, log: log, dead: make(chan struct{})}
-	if w.serve, err = net.Listen("tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))); err != nil {
+	if w.serve, err = listen("tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))); err != nil {
 		return nil, fmt.Errorf("port: %w", err)
 	}
-	if w.transfer, err = net.Listen("tcp", net.JoinHostPort(cfg.Host, "0")); err != nil {
+	if w.transfer, err = listen("tcp", net.JoinHostPort(cfg.Host, "0")); err != nil {
 		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
 	}
 	if err := w.build(); err != nil {
