@@ -7,7 +7,7 @@ BENCH ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := build
-.PHONY: build test race lint fuzz bench smoke ci clean help
+.PHONY: build test race lint fuzz bench bench-wire smoke compose ci clean help
 
 build: ## bin/gateway: one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/gateway ./cmd/gateway
@@ -27,8 +27,14 @@ fuzz: ## every fuzz target for FUZZTIME
 bench: ## the benchmarks that match BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 
+bench-wire: ## the gateway against a direct client and nginx, into docs/performance.md
+	go run ./bench -write-docs
+
 smoke: ## a fleet of our own and one request of each kind
 	go run ./cmd/gateway dev --smoke
+
+compose: ## a fleet in containers, broken in every way that there is
+	go run ./deploy/compose/run
 
 ci: ## what a change has to pass
 	.ci/run
@@ -38,4 +44,4 @@ clean: ## take away what was built
 	find . -name '*.test' -type f -delete
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

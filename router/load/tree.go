@@ -14,7 +14,8 @@ import "sort"
 // on from any place. Entering, leaving and looking up cost a few steps for each
 // fork on the way, whatever the chain's length.
 type tree struct {
-	from map[uint64]*node // by the hash of a node's first block
+	from  map[uint64]*node // by the hash of a node's first block
+	spare []*node          // to be used again, so that booking at a steady pace allocates nothing
 }
 
 // node is a run of blocks without a fork: chain[start:end].
@@ -44,7 +45,7 @@ func (t *tree) enter(chain []uint64, p *Page) (last *node, fresh int) {
 	for at := 0; at < len(chain); at = last.end {
 		n := t.from[chain[at]]
 		if n == nil {
-			n = &node{chain: chain, start: at, end: len(chain)}
+			n = t.node(chain, at, len(chain))
 			t.from[chain[at]] = n
 			last.adopt(n)
 		} else if upTo := n.agrees(chain); upTo < n.end {
@@ -64,6 +65,7 @@ func (t *tree) enter(chain []uint64, p *Page) (last *node, fresh int) {
 func (t *tree) leave(last *node, p *Page) (freed int) {
 	last.ends--
 	var lowest *node // that stays
+	first := len(t.spare)
 	for n := last; n != nil; n = n.parent {
 		if n.letGo(p) {
 			freed += n.end - n.start
@@ -72,6 +74,7 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 		case len(n.refs) == 0:
 			delete(t.from, n.chain[n.start])
 			n.parent.disown(n)
+			t.spare = append(t.spare, n)
 		case lowest == nil:
 			lowest = n
 		}
@@ -79,7 +82,22 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 	if lowest != nil && lowest.ends == 0 && len(lowest.children) == 1 {
 		t.join(lowest)
 	}
+	for _, n := range t.spare[first:] {
+		n.parent, n.chain = nil, nil
+	}
 	return freed
+}
+
+// node is one that nobody holds.
+func (t *tree) node(chain []uint64, start, end int) *node {
+	last := len(t.spare) - 1
+	if last < 0 {
+		return &node{chain: chain, start: start, end: end}
+	}
+	n := t.spare[last]
+	t.spare = t.spare[:last]
+	*n = node{chain: chain, start: start, end: end, children: n.children[:0], refs: n.refs[:0]}
+	return n
 }
 
 // look tells of each page how many leading blocks of chain it holds.
@@ -112,7 +130,8 @@ func (n *node) agrees(chain []uint64) int {
 // split cuts a node in two and returns the upper part. Bookings that end with
 // the node keep pointing to the lower one.
 func (t *tree) split(n *node, at int) *node {
-	upper := &node{chain: n.chain, start: n.start, end: at, refs: append([]ref(nil), n.refs...)}
+	upper := t.node(n.chain, n.start, at)
+	upper.refs = append(upper.refs, n.refs...)
 	n.parent.disown(n)
 	n.parent.adopt(upper)
 	upper.adopt(n)
@@ -131,6 +150,11 @@ func (t *tree) join(upper *node) {
 	upper.parent.adopt(n)
 	n.start = upper.start
 	t.from[n.chain[n.start]] = n
+	clear(upper.refs)
+	upper.parent, upper.chain, upper.refs = nil, nil, upper.refs[:0]
+	clear(upper.children)
+	upper.children = upper.children[:0]
+	t.spare = append(t.spare, upper)
 }
 
 // adopt makes c a child of n, which may be nil: c is then a beginning.

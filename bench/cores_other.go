@@ -1,0 +1,24 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+)
+
+// cores says where the measured processes run; only Linux is asked.
+type cores struct{ pinned bool }
+
+func pinCores(bool) (cores, error) {
+	return cores{}, errors.New("the bench reads /proc and needs Linux")
+}
+
+func (cores) start(cmd *exec.Cmd) error { return cmd.Start() }
+
+func killGroup(pid int) {
+	if p, err := os.FindProcess(pid); err == nil {
+		_ = p.Kill()
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// client holds an arm's lanes from round to round.
+type client struct {
+	front, back string
+
+	mu      sync.Mutex // guards idle, all and closed
+	idle    []*lane    // the one used last is used next, as connection pools do
+	all     []*lane
+	closed  bool
+	reading sync.WaitGroup
+}
+
+// take gives an idle lane, or a new one.
+func (c *client) take() (*lane, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.idle) > 0 {
+		l := c.idle[len(c.idle)-1]
+		c.idle = c.idle[:len(c.idle)-1]
+		if !l.dead.Load() {
+			return l, nil
+		}
+	}
+	if c.closed {
+		return nil, errors.New("the client is closed")
+	}
+	l, err := newLane(c.front, c.back)
+	if err != nil {
+		return nil, err
+	}
+	c.all = append(c.all, l)
+	c.reading.Go(l.read)
+	return l, nil
+}
+
+func (c *client) give(l *lane) {
+	if l.dead.Load() {
+		return
+	}
+	c.mu.Lock()
+	c.idle = append(c.idle, l)
+	c.mu.Unlock()
+}
+
+// lanes are all that were ever opened.
+func (c *client) lanes() []*lane {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
+// close cuts every lane, with what is under way on it.
+func (c *client) close() {
+	c.mu.Lock()
+	c.closed = true
+	for _, l := range c.all {
+		l.close()
+	}
+	c.mu.Unlock()
+	c.reading.Wait()
+}
+
+// load is one run of jobs over a client's lanes.
+type load struct {
+	client *client
+	start  time.Time
+	left   atomic.Int64
+	ended  chan struct{}        // closed when none is left
+	next   func(over *job) *job // of a closed loop: what follows; nil for nothing
+}
+
+// finish takes a lane back whose job has ended.
+func (r *load) finish(l *lane, over *job) {
+	if r.next != nil {
+		if j := r.next(over); j != nil && !l.dead.Load() {
+			l.begin(j)
+			return
+		}
+	}
+	r.client.give(l)
+	if r.left.Add(-1) == 0 {
+		close(r.ended)
+	}
+}
+
+// patience is how long answers may take after the last request was sent.
+const patience = 20 * time.Second
+
+// longestSleep is how soon a sleep notices that the run is over.
+const longestSleep = 50 * time.Millisecond
+
+var errLost = errors.New("answers are missing")
+
+// await waits for the end of every job.
+func (r *load) await(ctx context.Context) error {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case <-r.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+		return fmt.Errorf("%w: %d after %v", errLost, r.left.Load(), patience)
+	}
+}
+
+// open sends each job when it is due, whatever became of those before, and
+// returns when all have ended. The error is that the run was not one: jobs keep
+// their own.
+func (c *client) open(ctx context.Context, jobs []job) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	r := &load{client: c, ended: make(chan struct{})}
+	r.left.Store(int64(len(jobs)))
+	var failed error
+	precisely(func(sleep func(time.Duration)) {
+		r.start = time.Now()
+		for i := range jobs {
+			j := &jobs[i]
+			j.run = r
+			for d := j.due - time.Since(r.start); d > 0 && ctx.Err() == nil; d = j.due - time.Since(r.start) {
+				sleep(min(d, longestSleep))
+			}
+			if ctx.Err() != nil {
+				failed = ctx.Err()
+				return
+			}
+			l, err := c.take()
+			if err != nil {
+				failed = err
+				return
+			}
+			l.begin(j)
+		}
+	})
+	if failed != nil {
+		return failed
+	}
+	return r.await(ctx)
+}
+
+// loop keeps so many lanes busy for so long with the jobs, in their order and
+// from the beginning again, and returns how many ended well and the first error.
+func (c *client) loop(ctx context.Context, lanes int, d time.Duration, jobs []job) (int, error) {
+	r := &load{client: c, ended: make(chan struct{}), start: time.Now()}
+	r.left.Store(int64(lanes))
+	var mu sync.Mutex
+	var first error
+	sent, answered := 0, 0
+	r.next = func(over *job) *job {
+		mu.Lock()
+		defer mu.Unlock()
+		since := time.Since(r.start)
+		switch {
+		case over != nil && over.err != nil && first == nil:
+			first = over.err
+		case over != nil && over.err == nil:
+			answered++
+		}
+		if since >= d || ctx.Err() != nil {
+			return nil
+		}
+		j := jobs[sent%len(jobs)]
+		sent++
+		j.due, j.run = since, r
+		return &j
+	}
+	for range lanes {
+		l, err := c.take()
+		if err != nil {
+			return 0, err
+		}
+		j := r.next(nil)
+		if j == nil {
+			return 0, ctx.Err()
+		}
+		l.begin(j)
+	}
+	if err := r.await(ctx); err != nil {
+		return 0, err
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	return answered, first
+}
