@@ -1,0 +1,322 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// hop is what bytes take from one end of a network's connection to the other:
+// the least there is, and yet an instant of its own. What is told without the
+// network, such as KV events over a MemoryBus, is known everywhere before a
+// byte that left at the same moment arrives.
+const hop = time.Nanosecond
+
+// network carries connections within a testing/synctest bubble. What is written
+// is taken at once, whole, and can be read a hop later.
+//
+// Many things happen at one instant in virtual time, and their goroutines run in
+// any order. A listener with a port of its own choice therefore gives the
+// answers that leave at one instant an order: those to requests that came first
+// arrive first, a nanosecond apart.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*wireListener
+	port      int // that was given out last
+}
+
+func newNetwork() *network { return &network{listeners: map[string]*wireListener{}, port: 20_000} }
+
+// listen is net.Listen.
+func (n *network) listen(_, address string) (net.Listener, error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := &wireListener{network: n, ordered: port != 0, queue: make(chan net.Conn, 4096), closed: make(chan struct{})}
+	if port == 0 {
+		n.port++
+		port = n.port
+	}
+	l.address = &net.TCPAddr{IP: net.ParseIP(host), Port: port}
+	if n.listeners[l.address.String()] != nil {
+		return nil, fmt.Errorf("%s: %w", address, syscall.EADDRINUSE)
+	}
+	n.listeners[l.address.String()] = l
+	return l, nil
+}
+
+// dial is net.Dialer.DialContext.
+func (n *network) dial(_ context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("dial %s: %w", address, syscall.ECONNREFUSED)
+	}
+	there, back := newWay(), newWay()
+	server := &wireConn{in: there, out: back, local: l.address, remote: &net.TCPAddr{IP: l.address.IP, Port: 1}}
+	client := &wireConn{in: back, out: there, local: server.remote, remote: l.address}
+	if l.ordered {
+		client.answers, client.turns = back, l
+	}
+	select {
+	case l.queue <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, fmt.Errorf("dial %s: %w", address, syscall.ECONNREFUSED)
+	}
+}
+
+// wireListener accepts a network's connections.
+type wireListener struct {
+	network *network
+	address *net.TCPAddr
+	ordered bool
+	queue   chan net.Conn
+	once    sync.Once
+	closed  chan struct{}
+
+	mu   sync.Mutex
+	turn time.Duration
+}
+
+func (l *wireListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *wireListener) Close() error {
+	l.once.Do(func() {
+		l.network.mu.Lock()
+		defer l.network.mu.Unlock()
+		delete(l.network.listeners, l.address.String())
+		close(l.closed)
+	})
+	return nil
+}
+
+func (l *wireListener) Addr() net.Addr { return l.address }
+
+// next is the turn of a request that comes now.
+func (l *wireListener) next() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn += time.Nanosecond
+	return l.turn
+}
+
+// wireConn is one end of a connection.
+type wireConn struct {
+	in, out       *way
+	local, remote net.Addr
+
+	// Of the client's end of an ordered listener's connection.
+	answers *way
+	turns   *wireListener
+}
+
+func (c *wireConn) Read(p []byte) (int, error) { return c.in.read(p) }
+
+func (c *wireConn) Write(p []byte) (int, error) {
+	if c.turns != nil {
+		c.answers.asked(c.turns.next)
+	}
+	return c.out.write(p)
+}
+
+// Close ends both directions; the other end reads what was sent before.
+func (c *wireConn) Close() error {
+	c.out.end()
+	c.in.leave()
+	return nil
+}
+
+func (c *wireConn) CloseWrite() error {
+	c.out.end()
+	return nil
+}
+
+func (c *wireConn) LocalAddr() net.Addr  { return c.local }
+func (c *wireConn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *wireConn) SetDeadline(t time.Time) error {
+	return firstError(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+func (c *wireConn) SetReadDeadline(t time.Time) error  { return c.in.setRead(t) }
+func (c *wireConn) SetWriteDeadline(t time.Time) error { return c.out.setWrite(t) }
+
+func firstError(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// way is one direction of a connection.
+type way struct {
+	mu       sync.Mutex
+	changed  chan struct{} // closed, and replaced, at every change
+	parts    []part        // on their way, in order
+	ended    bool          // no more comes after parts
+	left     bool          // nobody reads any more
+	answered bool          // it has carried something since asked
+	turn     time.Duration // what it takes beside the hop
+	latest   time.Time     // no part arrives before the one before it
+	read0    time.Time     // deadlines
+	write0   time.Time
+}
+
+// part is bytes that arrive at a time.
+type part struct {
+	at   time.Time
+	data []byte
+}
+
+func newWay() *way { return &way{changed: make(chan struct{}), answered: true} }
+
+// change makes a change known. The caller holds w.mu.
+func (w *way) change() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// asked says that a request, or more of it, went the other way.
+func (w *way) asked(turn func() time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.answered {
+		w.answered, w.turn = false, turn()
+	}
+}
+
+func (w *way) write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	switch {
+	case w.ended:
+		return 0, net.ErrClosed
+	case w.left:
+		return 0, syscall.EPIPE
+	case !w.write0.IsZero() && !w.write0.After(now):
+		return 0, os.ErrDeadlineExceeded
+	}
+	w.answered = true
+	w.parts = append(w.parts, part{w.arrival(now), append([]byte(nil), p...)})
+	w.change()
+	return len(p), nil
+}
+
+// arrival is when what leaves now can be read. The caller holds w.mu.
+func (w *way) arrival(now time.Time) time.Time {
+	if at := now.Add(hop + w.turn); at.After(w.latest) {
+		w.latest = at
+	}
+	return w.latest
+}
+
+func (w *way) read(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		now := time.Now()
+		due := w.read0
+		switch {
+		case w.left:
+			return 0, net.ErrClosed
+		case !due.IsZero() && !due.After(now):
+			return 0, os.ErrDeadlineExceeded
+		case len(p) == 0:
+			return 0, nil
+		case len(w.parts) > 0 && !w.parts[0].at.After(now):
+			n := copy(p, w.parts[0].data)
+			if w.parts[0].data = w.parts[0].data[n:]; len(w.parts[0].data) == 0 {
+				w.parts = w.parts[1:]
+			}
+			return n, nil
+		case len(w.parts) > 0:
+			if at := w.parts[0].at; due.IsZero() || at.Before(due) {
+				due = at
+			}
+		case w.ended && !w.latest.After(now):
+			return 0, io.EOF
+		case w.ended && (due.IsZero() || w.latest.Before(due)):
+			due = w.latest
+		}
+		w.wait(due, now)
+	}
+}
+
+// wait waits for a change, or until due. The caller holds w.mu.
+func (w *way) wait(due, now time.Time) {
+	changed := w.changed
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	if due.IsZero() {
+		<-changed
+		return
+	}
+	timer := time.NewTimer(due.Sub(now))
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	}
+}
+
+// end is the writer's: no more comes.
+func (w *way) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.ended = true
+		w.arrival(time.Now())
+		w.change()
+	}
+}
+
+// leave is the reader's: nobody reads any more.
+func (w *way) leave() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = true
+	w.change()
+}
+
+func (w *way) setRead(t time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.left {
+		return net.ErrClosed
+	}
+	w.read0 = t
+	w.change()
+	return nil
+}
+
+func (w *way) setWrite(t time.Time) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return net.ErrClosed
+	}
+	w.write0 = t
+	return nil
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+// question is one request and the answer that an undisturbed fleet gives.
+type question struct {
+	prompt string
+	tokens int // of the answer
+	stream bool
+	want   string
+}
+
+// ask makes a question. The simulated engines' text is a pure function of the
+// prompt, so what is right is known beforehand.
+func ask(prompt string, n int, stream bool) question {
+	vocabulary := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
+	state := engine.Begin(0).FoldAll(tokens.Sim().Encode(nil, prompt))
+	var text []byte
+	for range n {
+		next := vocabulary.Next(state, false)
+		text = tokens.Sim().Decode(text, []uint32{next})
+		state = state.Fold(next)
+	}
+	return question{prompt: prompt, tokens: n, stream: stream, want: string(text)}
+}
+
+// body is the request. The end of the text is passed over, so that every
+// answer has all its tokens.
+func (q *question) body() string {
+	body := map[string]any{"model": "tandem-sim", "prompt": q.prompt, "max_tokens": q.tokens, "ignore_eos": true, "stream": q.stream}
+	if q.stream {
+		body["stream_options"] = map[string]bool{"include_usage": true}
+	}
+	data, _ := json.Marshal(body) // cannot fail: strings and numbers
+	return string(data)
+}
+
+// verdict is how an answer ended.
+type verdict string
+
+const (
+	// right: token for token the undisturbed answer.
+	right verdict = "right"
+	// brokenOff: a stream that began right and ended in one typed error event.
+	brokenOff verdict = "broken off"
+	// refused: a typed error before anything of an answer.
+	refused verdict = "refused"
+	// wrong: anything else.
+	wrong verdict = "wrong"
+)
+
+// judged is a verdict with what there is to say about it: the error's code, or
+// what was wrong.
+type judged struct {
+	verdict verdict
+	detail  string
+}
+
+// piece is what is read of an answer, of a stream's event, or of an error.
+type piece struct {
+	Choices []struct {
+		Text         string  `json:"text"`
+		FinishReason *string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Completion int `json:"completion_tokens"`
+	} `json:"usage"`
+	Error *struct {
+		Message   string  `json:"message"`
+		Type      string  `json:"type"`
+		Code      *string `json:"code"`
+		RequestID string  `json:"request_id"`
+	} `json:"error"`
+}
+
+// judge reads an answer to its end. begun is called with the first piece of a
+// stream.
+func (q *question) judge(res *http.Response, begun func()) judged {
+	if res.StatusCode != http.StatusOK {
+		return refusal(res)
+	}
+	if !q.stream {
+		var p piece
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			return judged{wrong, "the answer broke off: " + err.Error()}
+		}
+		if err := json.Unmarshal(body, &p); err != nil {
+			return judged{wrong, err.Error()}
+		}
+		return q.compare([]piece{p}, true)
+	}
+	var pieces []piece
+	done := false
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		switch {
+		case !ok:
+			continue
+		case done:
+			return judged{wrong, fmt.Sprintf("after [DONE] came %.100s", data)}
+		case data == "[DONE]":
+			done = true
+			continue
+		}
+		var p piece
+		if err := json.Unmarshal([]byte(data), &p); err != nil {
+			return judged{wrong, err.Error()}
+		}
+		if len(pieces) == 0 {
+			begun()
+		}
+		pieces = append(pieces, p)
+	}
+	if err := lines.Err(); err != nil {
+		return judged{wrong, "the stream broke off: " + err.Error()}
+	}
+	return q.compare(pieces, done)
+}
+
+// refusal judges an answer that is an error from the start.
+func refusal(res *http.Response) judged {
+	var p piece
+	body, err := io.ReadAll(res.Body)
+	if err = errors.Join(err, json.Unmarshal(body, &p)); err != nil {
+		return judged{wrong, fmt.Sprintf("status %d: %v", res.StatusCode, err)}
+	}
+	if code, ok := p.code(); ok {
+		return judged{refused, fmt.Sprintf("%d %s", res.StatusCode, code)}
+	}
+	return judged{wrong, fmt.Sprintf("status %d without a typed error: %.200s", res.StatusCode, body)}
+}
+
+// code is what a typed error is called.
+func (p *piece) code() (string, bool) {
+	e := p.Error
+	if e == nil || e.Message == "" || e.Type == "" || e.RequestID == "" {
+		return "", false
+	}
+	if e.Code != nil {
+		return *e.Code, true
+	}
+	return e.Type, true
+}
+
+// compare judges what was said. A whole answer counts as done.
+func (q *question) compare(pieces []piece, done bool) judged {
+	text, finish, used := "", "", -1
+	for i, p := range pieces {
+		if p.Error != nil {
+			code, typed := p.code()
+			switch {
+			case done:
+				return judged{wrong, "an error event and [DONE]: " + code}
+			case !typed:
+				return judged{wrong, fmt.Sprintf("an error that is not typed: %+v", *p.Error)}
+			case i != len(pieces)-1:
+				return judged{wrong, "the error event is not the last"}
+			case !strings.HasPrefix(q.want, text):
+				return judged{wrong, "what came before the error is not the undisturbed answer's beginning"}
+			case text == "":
+				return judged{wrong, "an error event in a stream that had not begun: " + code}
+			}
+			return judged{brokenOff, code}
+		}
+		for _, c := range p.Choices {
+			text += c.Text
+			if c.FinishReason != nil {
+				finish = *c.FinishReason
+			}
+		}
+		if p.Usage != nil {
+			used = p.Usage.Completion
+		}
+	}
+	switch {
+	case !done:
+		return judged{wrong, fmt.Sprintf("the stream ended without [DONE] and without an error, after %d pieces", len(pieces))}
+	case text != q.want:
+		return judged{wrong, fmt.Sprintf("other tokens: %d bytes, not the %d of the undisturbed answer", len(text), len(q.want))}
+	case finish != "length":
+		return judged{wrong, fmt.Sprintf("finish_reason %q", finish)}
+	case used != q.tokens:
+		return judged{wrong, fmt.Sprintf("usage says %d tokens, there were %d", used, q.tokens)}
+	}
+	return judged{right, ""}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// whole and event are answers of a right gateway, to spoil.
+func whole(text string, tokens int) string {
+	return fmt.Sprintf(`{"choices":[{"text":%q,"finish_reason":"length"}],"usage":{"completion_tokens":%d}}`, text, tokens)
+}
+
+func events(data ...string) string {
+	var b strings.Builder
+	for _, d := range data {
+		fmt.Fprintf(&b, "data: %s\n\n", d)
+	}
+	return b.String()
+}
+
+func text(s string) string { return fmt.Sprintf(`{"choices":[{"text":%q}]}`, s) }
+
+const (
+	typed    = `{"error":{"message":"the worker went away","type":"upstream_error","code":"reset","request_id":"r"}}`
+	untyped  = `{"error":{"message":"the worker went away"}}`
+	ended    = `{"choices":[{"text":"","finish_reason":"length"}]}`
+	usedFour = `{"choices":[],"usage":{"completion_tokens":4}}`
+)
+
+func TestJudge(t *testing.T) {
+	plain, stream := ask("What is it?", 4, false), ask("What is it?", 4, true)
+	half := plain.want[:len(plain.want)/2]
+	rest := plain.want[len(plain.want)/2:]
+	for _, c := range []struct {
+		name   string
+		q      question
+		status int
+		body   string
+		want   verdict
+		detail string
+	}{
+		{"whole", plain, 200, whole(plain.want, 4), right, ""},
+		{"another token", plain, 200, whole(half+"x", 4), wrong, "other tokens"},
+		{"usage", plain, 200, whole(plain.want, 3), wrong, "usage says 3"},
+		{"no finish reason", plain, 200, strings.Replace(whole(plain.want, 4), "length", "", 1), wrong, "finish_reason"},
+		{"not JSON", plain, 200, `{"choices"`, wrong, ""},
+		{"typed refusal", plain, 503, typed, refused, "503 reset"},
+		{"untyped refusal", plain, 502, untyped, wrong, "status 502"},
+		{"refusal in HTML", plain, 502, "<html>", wrong, "status 502"},
+		{"error in a 200", plain, 200, typed, wrong, "[DONE]"},
+		{"stream", stream, 200, events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
+		{"comments are passed over", stream, 200, ": waiting\n\n" + events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
+		{"broken off", stream, 200, events(text(half), typed), brokenOff, "reset"},
+		{"broken off after another beginning", stream, 200, events(text("x"+half), typed), wrong, "beginning"},
+		{"broken off by something untyped", stream, 200, events(text(half), untyped), wrong, "not typed"},
+		{"broken off before anything came", stream, 200, events(typed), wrong, "had not begun"},
+		{"two errors", stream, 200, events(text(half), typed, typed), wrong, "not the last"},
+		{"an error and done", stream, 200, events(text(half), typed, "[DONE]"), wrong, "[DONE]"},
+		{"just ends", stream, 200, events(text(half)), wrong, "without [DONE]"},
+		{"a token twice", stream, 200, events(text(half), text(half), text(rest), ended, usedFour, "[DONE]"), wrong, "other tokens"},
+		{"a token lost", stream, 200, events(text(half), ended, usedFour, "[DONE]"), wrong, "other tokens"},
+		{"goes on after done", stream, 200, events(text(half), "[DONE]", text(rest)), wrong, "after [DONE]"},
+		{"a line that is no JSON", stream, 200, events(text(half), "{"), wrong, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			begun := 0
+			got := c.q.judge(&http.Response{StatusCode: c.status, Body: io.NopCloser(strings.NewReader(c.body))}, func() { begun++ })
+			if got.verdict != c.want || !strings.Contains(got.detail, c.detail) {
+				t.Errorf("%s: %q, want %s: …%q…", got.verdict, got.detail, c.want, c.detail)
+			}
+			if c.want == right && c.q.stream && begun != 1 {
+				t.Errorf("the stream began %d times", begun)
+			}
+		})
+	}
+}
+
+// What is asked is the same for a seed, and never the same twice.
+func TestQuestionsDiffer(t *testing.T) {
+	seen := map[string]bool{}
+	for n := range uint64(100) {
+		p := prompt(7, n, 20)
+		if p != prompt(7, n, 20) || p == prompt(8, n, 20) {
+			t.Fatalf("prompt %d does not follow from its seed", n)
+		}
+		if seen[p] {
+			t.Fatalf("prompt %d was there before", n)
+		}
+		seen[p] = true
+	}
+	q := ask("Hello", 3, true)
+	var body map[string]any
+	if err := json.Unmarshal([]byte(q.body()), &body); err != nil || body["stream_options"] == nil || body["max_tokens"] != 3.0 {
+		t.Errorf("%v: %s", err, q.body())
+	}
+}
+
+// A scenario fails for what it does not allow, and only for that.
+func TestCheck(t *testing.T) {
+	outcomeOf := func(v verdict, took time.Duration) outcome {
+		return outcome{judged: judged{v, "detail"}, took: took}
+	}
+	strict := scenario{slowest: time.Second}
+	lenient := scenario{slowest: time.Second, mayBreakOff: true}
+	for _, c := range []struct {
+		name     string
+		s        scenario
+		outcomes []outcome
+		says     string
+	}{
+		{"all right", strict, []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, ""},
+		{"too slow", strict, []outcome{outcomeOf(right, 1500*time.Millisecond)}, "took 1.5 s"},
+		{"broken off, not allowed", strict, []outcome{outcomeOf(right, 0), outcomeOf(brokenOff, 0)}, "broken off: detail"},
+		{"broken off, allowed", lenient, []outcome{outcomeOf(brokenOff, 0)}, ""},
+		{"broken off, allowed, too late", lenient, []outcome{outcomeOf(brokenOff, 2*time.Second)}, "took 2.0 s"},
+		{"refused", lenient, []outcome{outcomeOf(refused, 0)}, "refused: detail"},
+		{"wrong", lenient, []outcome{outcomeOf(wrong, 0)}, "wrong: detail"},
+		{"many", strict, make([]outcome, 20), "and 12 more"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := c.s.check(c.outcomes)
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+		})
+	}
+	line := figures([]outcome{outcomeOf(right, time.Second), outcomeOf(brokenOff, 0), outcomeOf(wrong, 0)}, 2)
+	if want := "3 requests, 2 under way where it broke, 1 broken off (detail), 1 wrong, slowest 1.0 s"; line != want {
+		t.Errorf("%q, want %q", line, want)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all, err := choose(nil)
+	if err != nil || len(all) != len(scenarios()) {
+		t.Errorf("%d scenarios, %v", len(all), err)
+	}
+	some, err := choose([]string{"nats-restarted", "prefill-killed"})
+	if err != nil || len(some) != 2 || some[0].name != "nats-restarted" {
+		t.Errorf("%v, %v", some, err)
+	}
+	if _, err := choose([]string{"moon-eclipsed"}); err == nil || !strings.Contains(err.Error(), "moon-eclipsed") {
+		t.Error(err)
+	}
+}

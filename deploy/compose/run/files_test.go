@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// composeFile is as much of Compose's format as the files here use. What it
+// lacks they must not use before both Compose 1.29 and 2 are known to take it.
+type composeFile struct {
+	Version  string              `yaml:"version"`
+	Ours     any                 `yaml:"x-ours"`
+	Worker   any                 `yaml:"x-worker"`
+	Fleet    any                 `yaml:"x-fleet"`
+	Engine   any                 `yaml:"x-engine"`
+	Services map[string]service  `yaml:"services"`
+	Networks map[string]struct{} `yaml:"networks"`
+	Volumes  map[string]struct{} `yaml:"volumes"`
+}
+
+type service struct {
+	Image       string            `yaml:"image"`
+	Entrypoint  []string          `yaml:"entrypoint"`
+	Command     []string          `yaml:"command"`
+	Environment map[string]string `yaml:"environment"`
+	Networks    []string          `yaml:"networks"`
+	DependsOn   []string          `yaml:"depends_on"`
+	Ports       []string          `yaml:"ports"`
+	Volumes     []string          `yaml:"volumes"`
+	Tmpfs       []string          `yaml:"tmpfs"`
+	Restart     string            `yaml:"restart"`
+	ReadOnly    bool              `yaml:"read_only"`
+	CapDrop     []string          `yaml:"cap_drop"`
+	SecurityOpt []string          `yaml:"security_opt"`
+	StopGrace   string            `yaml:"stop_grace_period"`
+}
+
+// read parses one file strictly.
+func read(t *testing.T, name string) composeFile {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	var f composeFile
+	if err := decoder.Decode(&f); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return f
+}
+
+func TestComposeFile(t *testing.T) {
+	f := read(t, "compose.yaml")
+	want := append([]string{"gateway", "nats", "etcd"}, workerIDs...)
+	if len(f.Services) != len(want) || f.Version != "3.8" {
+		t.Errorf("version %q, %d services, want 3.8 and %q", f.Version, len(f.Services), want)
+	}
+	for _, name := range want {
+		s, ok := f.Services[name]
+		if !ok {
+			t.Errorf("there is no service %s", name)
+			continue
+		}
+		if !slices.Equal(s.Networks, []string{"fleet"}) || len(s.Command) == 0 {
+			t.Errorf("%s: networks %q, command %q", name, s.Networks, s.Command)
+		}
+		variable := map[string]string{"nats": "${TANDEM_NATS_IMAGE:-nats:", "etcd": "${TANDEM_ETCD_IMAGE:-quay.io/coreos/etcd:v"}[name]
+		if variable == "" {
+			variable = "${TANDEM_IMAGE:-tandem-gateway:local"
+		}
+		if !strings.HasPrefix(s.Image, variable) || !strings.HasSuffix(s.Image, "}") || strings.Contains(s.Image, "latest") {
+			t.Errorf("%s: image %q, want %s…}", name, s.Image, variable)
+		}
+		for _, port := range s.Ports {
+			if name != "gateway" || !strings.HasPrefix(port, "127.0.0.1:${TANDEM_HTTP_PORT-}:") {
+				t.Errorf("%s: port %q: only the gateway has one, on the loopback address, free unless it is named", name, port)
+			}
+		}
+		for _, volume := range s.Volumes {
+			of, _, _ := strings.Cut(volume, ":")
+			if _, ok := f.Volumes[of]; !ok {
+				t.Errorf("%s: volume %q is not declared", name, volume)
+			}
+		}
+		for _, other := range s.DependsOn {
+			if _, ok := f.Services[other]; !ok {
+				t.Errorf("%s: depends on %q, which is no service", name, other)
+			}
+		}
+	}
+	for _, id := range workerIDs {
+		s := f.Services[id]
+		role, _, _ := strings.Cut(id, "-")
+		line := strings.Join(s.Command, " ")
+		if line != "worker --role "+role+" --id "+id+" --advertise-host "+id {
+			t.Errorf("%s: command %q", id, line)
+		}
+		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.Environment["TANDEM_WORKER_PORT"] != "8000" {
+			t.Errorf("%s: read_only %v, cap_drop %q, environment %q", id, s.ReadOnly, s.CapDrop, s.Environment)
+		}
+	}
+}
+
+// The public servers are the versions that the stand-ins are built from, so
+// that both answer alike.
+func TestPublicImagesAreTheModulesVersions(t *testing.T) {
+	mod, err := os.ReadFile("../../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := read(t, "compose.yaml")
+	for name, module := range map[string]string{"nats": "github.com/nats-io/nats-server/v2", "etcd": "go.etcd.io/etcd/server/v3"} {
+		version := regexp.MustCompile(regexp.QuoteMeta(module) + ` v([0-9.]+)\n`).FindSubmatch(mod)
+		if version == nil {
+			t.Fatalf("go.mod has no %s", module)
+		}
+		if image := f.Services[name].Image; !strings.HasSuffix(strings.TrimSuffix(image, "}"), string(version[1])) {
+			t.Errorf("%s: image %s, go.mod has %s", name, image, version[1])
+		}
+	}
+}
+
+// Each overlay belongs to a scenario, and changes only environments; but for
+// the one of all, which only publishes ports.
+func TestOverlays(t *testing.T) {
+	base := read(t, "compose.yaml")
+	entries, err := os.ReadDir("../scenarios")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlaid := map[string]bool{}
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".yaml")
+		overlaid[name] = true
+		f := read(t, "scenarios/"+e.Name())
+		if f.Version != base.Version || len(f.Services) == 0 || len(f.Networks)+len(f.Volumes) != 0 {
+			t.Errorf("%s: version %q, %d services, %d networks, %d volumes", e.Name(), f.Version, len(f.Services), len(f.Networks), len(f.Volumes))
+		}
+		for id, s := range f.Services {
+			if _, ok := base.Services[id]; !ok {
+				t.Errorf("%s: there is no service %s", e.Name(), id)
+			}
+			changed := s
+			if name == "books" {
+				changed.Ports = nil
+			} else {
+				changed.Environment = nil
+			}
+			if got, err := yaml.Marshal(changed); err != nil || string(got) != string(nothing(t)) {
+				t.Errorf("%s: %s changes more than it is for:\n%s", e.Name(), id, got)
+			}
+		}
+	}
+	for _, s := range scenarios() {
+		if s.overlay != overlaid[s.name] {
+			t.Errorf("scenario %s: overlay %v, the file exists: %v", s.name, s.overlay, overlaid[s.name])
+		}
+		delete(overlaid, s.name)
+	}
+	delete(overlaid, "books")
+	for name := range overlaid {
+		t.Errorf("scenarios/%s.yaml belongs to no scenario", name)
+	}
+}
+
+func nothing(t *testing.T) []byte {
+	t.Helper()
+	data, err := yaml.Marshal(service{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// The images need neither a base nor BuildKit.
+func TestDockerfiles(t *testing.T) {
+	for _, name := range []string{"gateway", "nats", "etcd"} {
+		data, err := os.ReadFile(filepath.Join("..", "images", name, "Dockerfile"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.SplitSeq(string(data), "\n") {
+			words := strings.Fields(line)
+			if len(words) == 0 || words[0] == "#" {
+				continue
+			}
+			switch words[0] {
+			case "FROM":
+				if line != "FROM scratch" {
+					t.Errorf("%s: %q", name, line)
+				}
+			case "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD":
+			default:
+				t.Errorf("%s: %q runs something, or needs BuildKit", name, line)
+			}
+			if strings.Contains(line, "--mount") || strings.Contains(line, "--link") {
+				t.Errorf("%s: %q needs BuildKit", name, line)
+			}
+		}
+		if name == "gateway" && !strings.Contains(string(data), "\nUSER 65532:65532\n") {
+			t.Error("the gateway's user is not a number other than root's")
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// fleet is compose.yaml brought up under a project of its own.
+type fleet struct {
+	docker  *docker
+	project string
+	command []string // Compose with its project and files
+	environ []string
+	url     string // the gateway's
+	client  *http.Client
+}
+
+// composeFiles are compose.yaml and the overlays by name.
+func composeFiles(d *docker, overlays ...string) []string {
+	dir := filepath.Join(d.root, "deploy", "compose")
+	args := []string{"-f", filepath.Join(dir, "compose.yaml")}
+	for _, name := range overlays {
+		args = append(args, "-f", filepath.Join(dir, "scenarios", name+".yaml"))
+	}
+	return args
+}
+
+// newFleet names a fleet; nothing runs before up.
+func newFleet(d *docker, project string, i *images, overlays ...string) *fleet {
+	command := append([]string{}, d.compose...)
+	command = append(append(command, "-p", project), composeFiles(d, overlays...)...)
+	return &fleet{
+		docker: d, project: project, command: command, environ: append(i.environ(), "COMPOSE_IGNORE_ORPHANS=1"),
+		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+// readyLimit bounds how long a fleet may take to serve.
+const readyLimit = 60 * time.Second
+
+// up starts everything and waits until the gateway is healthy with every
+// worker, and hears each worker's KV events.
+func (f *fleet) up(ctx context.Context) error {
+	if _, err := f.compose(ctx, "up", "-d"); err != nil {
+		return err
+	}
+	return f.until(ctx, readyLimit, "the fleet serves", func(ctx context.Context) error {
+		if f.url == "" {
+			address, err := f.compose(ctx, "port", "gateway", "8000")
+			if err != nil || address == "" {
+				return errors.Join(errors.New("the gateway has no port: it does not run"), err)
+			}
+			f.url = "http://" + address
+		}
+		return f.whole(ctx)
+	})
+}
+
+// whole reports what is missing for the fleet to be healthy and heard.
+func (f *fleet) whole(ctx context.Context) error {
+	if err := f.get(ctx, f.url+"/health", nil); err != nil {
+		return err
+	}
+	all, err := f.workers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range workerIDs {
+		w, ok := all[id]
+		switch {
+		case !ok:
+			return fmt.Errorf("%s is not registered", id)
+		case w.events == nil:
+			return fmt.Errorf("the KV events of %s are not followed", id)
+		case w.events.State != "live":
+			return fmt.Errorf("the KV events of %s are %s", id, w.events.State)
+		}
+	}
+	return nil
+}
+
+// down removes the project's containers, networks and volumes.
+func (f *fleet) down(ctx context.Context) error {
+	// Compose asks first and waits; there is nothing left that needs saying.
+	_, killed := f.compose(ctx, "kill")
+	_, err := f.compose(ctx, "down", "--volumes", "--timeout", "1")
+	if err == nil {
+		return nil
+	}
+	return errors.Join(killed, err)
+}
+
+// container is the id of a service's container.
+func (f *fleet) container(ctx context.Context, service string) (string, error) {
+	id, err := f.compose(ctx, "ps", "-q", service)
+	if err == nil && id == "" {
+		err = fmt.Errorf("service %s has no container", service)
+	}
+	return id, err
+}
+
+// act does something to a service's container: act(ctx, "decode-1", "pause").
+func (f *fleet) act(ctx context.Context, service string, verb ...string) error {
+	id, err := f.container(ctx, service)
+	if err != nil {
+		return err
+	}
+	_, err = f.docker.do(ctx, append(verb, id)...)
+	return err
+}
+
+// pause stops every process of a service, and unpause lets them go on.
+func (f *fleet) pause(ctx context.Context, service string) error { return f.act(ctx, service, "pause") }
+
+func (f *fleet) unpause(ctx context.Context, service string) error {
+	return f.act(ctx, service, "unpause")
+}
+
+// cut takes a service's container off the network, and join puts it back under
+// its name.
+func (f *fleet) cut(ctx context.Context, service string) error {
+	return f.act(ctx, service, "network", "disconnect", f.project+"_fleet")
+}
+
+func (f *fleet) join(ctx context.Context, service string) error {
+	return f.act(ctx, service, "network", "connect", "--alias", service, f.project+"_fleet")
+}
+
+// logs are the last lines of every container.
+func (f *fleet) logs(ctx context.Context, lines int) string {
+	out, err := f.docker.output(ctx, f.environ, append(f.command, "logs", "--no-color", "--tail", fmt.Sprint(lines))...)
+	if err != nil {
+		return err.Error()
+	}
+	return out
+}
+
+// workerIDs are compose.yaml's workers: services and ids alike.
+var workerIDs = []string{"prefill-1", "prefill-2", "decode-1", "decode-2"}
+
+// workerView is what the gateway says about a worker.
+type workerView struct {
+	ActiveBlocks  int    `json:"active_blocks"`
+	CachedBlocks  int    `json:"cached_blocks"`
+	PrefillTokens int    `json:"prefill_tokens"`
+	Requests      int    `json:"requests"`
+	State         string `json:"state"`
+	Circuit       string `json:"circuit"`
+	events        *eventsView
+}
+
+// eventsView is how far the gateway has followed a worker's KV events.
+type eventsView struct {
+	Worker string `json:"worker"`
+	State  string `json:"state"`
+	Seq    uint64 `json:"seq"`
+	Gaps   uint64 `json:"gaps"`
+}
+
+// workers asks the gateway about all of them, by id.
+func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
+	var report struct {
+		Pools []struct {
+			Workers []struct {
+				ID string `json:"id"`
+				workerView
+			} `json:"workers"`
+		} `json:"pools"`
+		Events map[string][]eventsView `json:"kv_events"`
+	}
+	if err := f.get(ctx, f.url+"/workers", &report); err != nil {
+		return nil, err
+	}
+	all := map[string]workerView{}
+	for _, p := range report.Pools {
+		for _, w := range p.Workers {
+			all[w.ID] = w.workerView
+		}
+	}
+	for _, sources := range report.Events {
+		for _, s := range sources {
+			if w, ok := all[s.Worker]; ok {
+				w.events = &s
+				all[s.Worker] = w
+			}
+		}
+	}
+	return all, nil
+}
+
+// held says what is still booked in the gateway or held in an engine; nil is
+// nothing.
+func (f *fleet) held(ctx context.Context) error {
+	all, err := f.workers(ctx)
+	if err != nil {
+		return err
+	}
+	var held []error
+	for _, id := range workerIDs {
+		if w := all[id]; w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
+			held = append(held, fmt.Errorf("booked on %s: %d requests, %d blocks, %d tokens to prefill", id, w.Requests, w.ActiveBlocks, w.PrefillTokens))
+		}
+		address, err := f.compose(ctx, "port", id, "8000")
+		if err != nil {
+			return err
+		}
+		var books struct {
+			Running, Waiting, Transferring int
+			Blocks                         struct{ Active int }
+			Pinned                         []struct{ Reason string }
+		}
+		if err := f.get(ctx, "http://"+address+"/debug/books", &books); err != nil {
+			held = append(held, fmt.Errorf("books of %s: %w", id, err))
+			continue
+		}
+		if books.Running+books.Waiting+books.Transferring+books.Blocks.Active+len(books.Pinned) != 0 {
+			held = append(held, fmt.Errorf("%s holds %+v", id, books))
+		}
+	}
+	return errors.Join(held...)
+}
+
+// until waits for ok to return nil.
+func (f *fleet) until(ctx context.Context, limit time.Duration, what string, ok func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := ok(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = err // not the one that the limit itself caused
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %s: %w", limit, what, errors.Join(context.Cause(ctx), last))
+		case <-tick.C:
+		}
+	}
+}
+
+// get reads JSON into v, which may be nil; a status other than 200 is an error.
+func (f *fleet) get(ctx context.Context, url string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := f.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil:
+		return err
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: status %d: %.200s", url, res.StatusCode, body)
+	case v == nil:
+		return nil
+	}
+	return json.Unmarshal(body, v)
+}
+
+// compose runs Compose on the project.
+func (f *fleet) compose(ctx context.Context, args ...string) (string, error) {
+	return f.docker.output(ctx, f.environ, append(append([]string{}, f.command...), args...)...)
+}
+
+// bringUp starts a fleet that stays, for trying things by hand.
+func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
+	i, err := buildImages(ctx, d, "local", o.gateway, log)
+	if err != nil {
+		return err
+	}
+	f := newFleet(d, "tandem", i)
+	if err := f.up(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "the gateway serves at %s; to end it and remove its volumes:\n  %s down --volumes\n", f.url, strings.Join(relative(f.command), " "))
+	return nil
+}
+
+// relative shortens the paths of a command line that lie below the current folder.
+func relative(command []string) []string {
+	here, err := os.Getwd()
+	if err != nil {
+		return command
+	}
+	out := append([]string{}, command...)
+	for i, arg := range out {
+		if rel, err := filepath.Rel(here, arg); err == nil && filepath.IsAbs(arg) {
+			out[i] = rel
+		}
+	}
+	return out
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// images are the images that compose.yaml is given, and which of them are ours
+// to remove.
+type images struct {
+	gateway, nats, etcd string
+	made                []string
+}
+
+// environ names them as compose.yaml asks for them.
+func (i *images) environ() []string {
+	return []string{"TANDEM_IMAGE=" + i.gateway, "TANDEM_NATS_IMAGE=" + i.nats, "TANDEM_ETCD_IMAGE=" + i.etcd}
+}
+
+// roots are where systems keep the certificates of the authorities they trust.
+var roots = []string{
+	"/etc/ssl/certs/ca-certificates.crt", // Debian, Alpine, Arch
+	"/etc/pki/tls/certs/ca-bundle.crt",   // Fedora
+	"/etc/ssl/ca-bundle.pem",             // openSUSE
+	"/etc/ssl/cert.pem",                  // macOS
+}
+
+// buildImages builds the static binaries and puts each into an image from
+// scratch, with the tag given. NATS and etcd are built unless the environment
+// names images of theirs. gateway is a binary to use instead of building one.
+func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Writer) (*images, error) {
+	start := time.Now()
+	dir, err := os.MkdirTemp("", "tandem-compose-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	i := &images{gateway: "tandem-gateway:" + tag, nats: os.Getenv("TANDEM_NATS_IMAGE"), etcd: os.Getenv("TANDEM_ETCD_IMAGE")}
+	build := []string{"go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=compose", "-o", dir + string(filepath.Separator)}
+	packages := len(build)
+	if gateway == "" {
+		build = append(build, "./cmd/gateway")
+		gateway = filepath.Join(dir, "gateway")
+	}
+	if i.nats == "" {
+		build = append(build, "./deploy/compose/images/nats")
+	}
+	if i.etcd == "" {
+		build = append(build, "./deploy/compose/images/etcd")
+	}
+	if len(build) > packages {
+		if _, err := d.output(ctx, []string{"CGO_ENABLED=0", "GOOS=linux"}, build...); err != nil {
+			return i, err
+		}
+	}
+	certificates, err := readRoots()
+	if err != nil {
+		return i, err
+	}
+	binary, err := os.ReadFile(gateway)
+	if err != nil {
+		return i, err
+	}
+	err = i.build(ctx, d, i.gateway, "gateway", []file{
+		{"gateway", 0o755, binary}, {"ca-certificates.crt", 0o644, certificates}, {"data/", 0o755, nil},
+	})
+	for _, server := range []struct {
+		name  string
+		image *string
+	}{{"nats", &i.nats}, {"etcd", &i.etcd}} {
+		if err != nil {
+			return i, err
+		}
+		if *server.image != "" {
+			continue
+		}
+		*server.image = "tandem-" + server.name + ":" + tag
+		if binary, err = os.ReadFile(filepath.Join(dir, server.name)); err != nil {
+			return i, err
+		}
+		err = i.build(ctx, d, *server.image, server.name, []file{{server.name, 0o755, binary}})
+	}
+	fmt.Fprintf(log, "images: %s, %s, %s, in %.0f s\n", i.gateway, i.nats, i.etcd, time.Since(start).Seconds())
+	return i, err
+}
+
+// file is one entry of a build context. A folder's name ends in a slash.
+type file struct {
+	name string
+	mode int64
+	data []byte
+}
+
+// build sends a context with the Dockerfile of that name to the engine. It
+// needs no BuildKit, and asks for none, so that every machine builds alike.
+func (i *images) build(ctx context.Context, d *docker, tag, name string, files []file) error {
+	recipe, err := os.ReadFile(filepath.Join(d.root, "deploy", "compose", "images", name, "Dockerfile"))
+	if err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	archive := tar.NewWriter(&buf)
+	for _, f := range append(files, file{"Dockerfile", 0o644, recipe}) {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg}
+		if f.data == nil {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := archive.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := archive.Write(f.data); err != nil {
+			return err
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	i.made = append(i.made, tag)
+	_, err = d.feed(ctx, &buf, []string{"DOCKER_BUILDKIT=0"}, "docker", "build", "--quiet", "--force-rm", "--tag", tag, "-")
+	return err
+}
+
+// remove takes away what was built.
+func (i *images) remove(ctx context.Context, d *docker) error {
+	if len(i.made) == 0 {
+		return nil
+	}
+	_, err := d.do(ctx, append([]string{"image", "rm"}, i.made...)...)
+	return err
+}
+
+// readRoots finds this machine's certificates.
+func readRoots() ([]byte, error) {
+	for _, name := range roots {
+		if data, err := os.ReadFile(name); err == nil {
+			return data, nil
+		}
+	}
+	return nil, fmt.Errorf("no file of CA roots among %q: install the ca-certificates package", roots)
+}

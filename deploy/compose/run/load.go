@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// loadConfig is what clients do. Each asks, reads the answer and asks anew.
+type loadConfig struct {
+	clients     int
+	promptWords int
+	tokens      int // of an answer
+	seed        uint64
+}
+
+// load is clients at work on one gateway until told to stop.
+type load struct {
+	cfg    loadConfig
+	url    string
+	client *http.Client
+	abort  context.CancelFunc
+	stop   chan struct{}
+	group  sync.WaitGroup
+	next   atomic.Uint64 // of the questions
+
+	mu        sync.Mutex
+	outcomes  []outcome
+	streaming int // streams that have begun and not ended
+}
+
+// outcome is one request and what came of it.
+type outcome struct {
+	judged
+	sent time.Time
+	took time.Duration
+}
+
+// askLimit bounds one request: far more than any limit of the gateway should
+// let it take.
+const askLimit = 60 * time.Second
+
+// startLoad sets the clients to work.
+func startLoad(ctx context.Context, url string, cfg loadConfig) *load {
+	ctx, abort := context.WithCancel(ctx)
+	l := &load{
+		cfg: cfg, url: url, abort: abort, stop: make(chan struct{}),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: cfg.clients}},
+	}
+	for range cfg.clients {
+		l.group.Go(func() {
+			for {
+				select {
+				case <-l.stop:
+					return
+				case <-ctx.Done():
+					return
+				default:
+					l.one(ctx)
+				}
+			}
+		})
+	}
+	return l
+}
+
+// finish lets every request that was sent end, and tells of all of them.
+func (l *load) finish() []outcome {
+	close(l.stop)
+	l.group.Wait()
+	l.abort()
+	l.client.CloseIdleConnections()
+	return l.outcomes
+}
+
+// answered is how many requests have ended, and open how many streams are in
+// their middle.
+func (l *load) answered() (ended, open int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.outcomes), l.streaming
+}
+
+// one sends a question that was never asked before. Every third is not streamed.
+func (l *load) one(ctx context.Context) {
+	n := l.next.Add(1)
+	q := ask(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	begun := false
+	o := outcome{sent: time.Now()}
+	o.judged = l.send(ctx, &q, func() {
+		begun = true
+		l.count(1)
+	})
+	o.took = time.Since(o.sent)
+	if begun {
+		l.count(-1)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outcomes = append(l.outcomes, o)
+}
+
+func (l *load) send(ctx context.Context, q *question, begun func()) judged {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(q.body()))
+	if err != nil {
+		return judged{wrong, err.Error()}
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := l.client.Do(req)
+	if err != nil {
+		return judged{wrong, "no answer: " + err.Error()}
+	}
+	defer res.Body.Close()
+	return q.judge(res, begun)
+}
+
+func (l *load) count(by int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streaming += by
+}
+
+// prompt is the nth prompt of a seed, of so many words.
+func prompt(seed, n uint64, words int) string {
+	rng := rand.New(rand.NewPCG(seed, n))
+	var b strings.Builder
+	fmt.Fprintf(&b, "Question %d.", n)
+	for range words {
+		b.WriteByte(' ')
+		for range 2 + rng.IntN(5) {
+			b.WriteByte(byte('a' + rng.IntN(26)))
+		}
+	}
+	return b.String()
+}

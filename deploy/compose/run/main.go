@@ -1,0 +1,117 @@
+// Command run brings the fleet of deploy/compose up in containers of its own,
+// breaks it under load, one scenario at a time, and says of each whether every
+// answer was right. It removes all that it made.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "run:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the command line.
+type options struct {
+	list    bool
+	keep    bool
+	build   bool
+	up      bool
+	gateway string
+	seed    uint64
+	names   []string
+}
+
+const synopsis = `go run ./deploy/compose/run [FLAGS] [SCENARIO…]: break a fleet in containers under load and check every answer.
+Without a scenario it runs them all. TANDEM_NATS_IMAGE and TANDEM_ETCD_IMAGE name images to use in place of those it builds.
+
+`
+
+// errFailed is the end of a run in which a scenario failed. The report has said which.
+var errFailed = errors.New("not every scenario passed")
+
+// run does what the command line says.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
+	flags.BoolVar(&o.keep, "keep", false, "leave containers and images as they are at the end, and say how to remove them")
+	flags.BoolVar(&o.build, "build", false, "build the images that compose.yaml names by default, print the variables to set, and end")
+	flags.BoolVar(&o.up, "up", false, "build the same images, bring the fleet up as project \"tandem\", wait until it serves, and end")
+	flags.StringVar(&o.gateway, "gateway", "", "static gateway binary to put into the image, instead of building this tree's")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of the prompts")
+	flags.Usage = func() {
+		fmt.Fprint(stderr, synopsis)
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	o.names = flags.Args()
+	if o.list {
+		for _, s := range scenarios() {
+			fmt.Fprintf(stdout, "%-15s %s\n", s.name, s.shows)
+		}
+		return nil
+	}
+	chosen, err := choose(o.names)
+	if err != nil {
+		return err
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	engine, err := findDocker(ctx, root)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.up:
+		return bringUp(ctx, engine, o, stdout)
+	case o.build:
+		images, err := buildImages(ctx, engine, "local", o.gateway, stdout)
+		if err != nil {
+			return err
+		}
+		for _, variable := range images.environ() {
+			fmt.Fprintln(stdout, variable)
+		}
+		return nil
+	}
+	return runAll(ctx, engine, chosen, o, stdout)
+}
+
+// choose finds the scenarios by name; none means all.
+func choose(names []string) ([]scenario, error) {
+	all := scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		found := false
+		for _, s := range all {
+			if s.name == name {
+				chosen, found = append(chosen, s), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("there is no scenario %q; --list names them", name)
+		}
+	}
+	return chosen, nil
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// scenario is one way to break a fleet, and what must hold of every answer.
+type scenario struct {
+	name  string
+	shows string
+	// overlay tells whether scenarios/NAME.yaml changes the fleet for it.
+	overlay bool
+	// mayBreakOff allows a stream that had begun to end in a typed error event.
+	mayBreakOff bool
+	// slowest is the longest that any answer may take.
+	slowest time.Duration
+	load    loadConfig
+	// script breaks the fleet while the load is on, and sees it heal. It
+	// returns how many requests were on what it broke.
+	script func(ctx context.Context, f *fleet, l *load) (hit int, err error)
+}
+
+// runAll runs the scenarios one after the other on one set of images.
+func runAll(ctx context.Context, d *docker, chosen []scenario, o options, log io.Writer) (err error) {
+	var raw [4]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	id := hex.EncodeToString(raw[:])
+	start := time.Now()
+	built, err := buildImages(ctx, d, "run-"+id, o.gateway, log)
+	if !o.keep {
+		defer func() {
+			after, cancel := cleanup(ctx)
+			defer cancel()
+			err = errors.Join(err, built.remove(after, d))
+		}()
+	}
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for _, s := range chosen {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !s.run(ctx, d, built, "tandem-"+id+"-"+s.name, o, log) {
+			failed++
+		}
+	}
+	fmt.Fprintf(log, "%d of %d scenarios passed, in %.0f s, seed %d\n", len(chosen)-failed, len(chosen), time.Since(start).Seconds(), o.seed)
+	if o.keep {
+		fmt.Fprintf(log, "the images are kept: docker image rm %s\n", strings.Join(built.made, " "))
+	}
+	if failed > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+// cleanup is a context for removing things after ctx may have ended.
+func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
+// run brings a fleet up, runs the scenario on it, reports and removes it.
+func (s *scenario) run(ctx context.Context, d *docker, i *images, project string, o options, log io.Writer) (passed bool) {
+	start := time.Now()
+	overlays := []string{"books"}
+	if s.overlay {
+		overlays = append(overlays, s.name)
+	}
+	f := newFleet(d, project, i, overlays...)
+	outcomes, hit, err := s.drive(ctx, f, o.seed)
+	err = errors.Join(err, s.check(outcomes))
+	verdict := "ok    "
+	switch {
+	case ctx.Err() != nil:
+		verdict = "ended "
+	case err != nil:
+		verdict = "FAILED"
+	}
+	fmt.Fprintf(log, "%s %-15s %s, in %.0f s\n", verdict, s.name, figures(outcomes, hit), time.Since(start).Seconds())
+	after, cancel := cleanup(ctx)
+	defer cancel()
+	if err != nil {
+		fmt.Fprintf(log, "%s\n", indent(err.Error()))
+		if ctx.Err() == nil {
+			fmt.Fprintf(log, "the containers' last words:\n%s\n", indent(f.logs(after, 25)))
+		}
+	}
+	if o.keep {
+		fmt.Fprintf(log, "       kept: docker-compose -p %s down --volumes\n", project)
+		return err == nil
+	}
+	if gone := f.down(after); gone != nil {
+		fmt.Fprintf(log, "not all was removed: %v\n", gone)
+		return false
+	}
+	return err == nil
+}
+
+// What drive waits for.
+const (
+	warmAnswers = 12               // answers before anything breaks
+	warmLimit   = 30 * time.Second // for those
+	booksLimit  = 20 * time.Second // for everything to be let go, once nobody asks any more
+)
+
+// drive puts the fleet up and the load on, runs the script and waits until
+// nothing is held.
+func (s *scenario) drive(ctx context.Context, f *fleet, seed uint64) (outcomes []outcome, hit int, err error) {
+	if err := f.up(ctx); err != nil {
+		return nil, 0, err
+	}
+	cfg := s.load
+	cfg.seed = seed
+	l := startLoad(ctx, f.url, cfg)
+	err = f.until(ctx, warmLimit, "the load is answered", func(context.Context) error {
+		if n, _ := l.answered(); n < warmAnswers {
+			return fmt.Errorf("%d answers", n)
+		}
+		return nil
+	})
+	if err == nil {
+		hit, err = s.script(ctx, f, l)
+	}
+	outcomes = l.finish()
+	if err != nil {
+		return outcomes, hit, err
+	}
+	if err := f.until(ctx, healLimit, "the fleet is whole again", f.whole); err != nil {
+		return outcomes, hit, err
+	}
+	return outcomes, hit, f.until(ctx, booksLimit, "all books are zero", f.held)
+}
+
+// check holds the outcomes against what the scenario allows.
+func (s *scenario) check(outcomes []outcome) error {
+	var problems []error
+	for _, o := range outcomes {
+		switch {
+		case o.verdict == right, o.verdict == brokenOff && s.mayBreakOff:
+		default:
+			problems = append(problems, fmt.Errorf("sent at %s, after %.1f s: %s: %s", o.sent.Format("15:04:05.000"), o.took.Seconds(), o.verdict, o.detail))
+			continue
+		}
+		if o.took > s.slowest {
+			problems = append(problems, fmt.Errorf("sent at %s: took %.1f s, more than %v", o.sent.Format("15:04:05.000"), o.took.Seconds(), s.slowest))
+		}
+	}
+	const shown = 8
+	if n := len(problems); n > shown {
+		problems = append(problems[:shown], fmt.Errorf("and %d more", n-shown))
+	}
+	return errors.Join(problems...)
+}
+
+// figures are the outcomes in a line.
+func figures(outcomes []outcome, hit int) string {
+	kinds := map[string]int{}
+	var slowest time.Duration
+	for _, o := range outcomes {
+		if o.verdict != right {
+			kind := string(o.verdict)
+			if o.verdict != wrong {
+				kind += " (" + o.detail + ")"
+			}
+			kinds[kind]++
+		}
+		slowest = max(slowest, o.took)
+	}
+	line := fmt.Sprintf("%d requests, %d under way where it broke, ", len(outcomes), hit)
+	if len(outcomes) == 0 {
+		return "no request was sent"
+	}
+	if len(kinds) == 0 {
+		line += "all right"
+	}
+	for i, kind := range slices.Sorted(maps.Keys(kinds)) {
+		if i > 0 {
+			line += ", "
+		}
+		line += fmt.Sprintf("%d %s", kinds[kind], kind)
+	}
+	return line + fmt.Sprintf(", slowest %.1f s", slowest.Seconds())
+}
+
+func indent(text string) string {
+	return "       " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n       ")
+}
