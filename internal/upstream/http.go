@@ -185,8 +185,11 @@ func (h *HTTP) Stats() []Stats {
 // connection is forgotten.
 const (
 	sweepEvery  = 5 * time.Second
+	sweepPause  = 100 * time.Millisecond // at the least, however short the idle timeout
 	forgetAfter = 10 * time.Minute
 )
+
+func (h *HTTP) period() time.Duration { return max(sweepPause, min(sweepEvery, h.cfg.IdleTimeout)) }
 
 // pool gives the connections to the worker at base.
 func (h *HTTP) pool(base string) (*pool, error) {
@@ -207,7 +210,7 @@ func (h *HTTP) pool(base string) (*pool, error) {
 	pools[base] = newPool(t, &h.cfg, time.Now())
 	h.pools.Store(&pools)
 	if h.timer == nil {
-		h.timer = time.AfterFunc(min(sweepEvery, h.cfg.IdleTimeout), h.tick)
+		h.timer = time.AfterFunc(h.period(), h.tick)
 	}
 	return pools[base], nil
 }
@@ -235,6 +238,6 @@ func (h *HTTP) sweep(now, forget time.Time) {
 		h.timer.Stop()
 		h.timer = nil
 	default:
-		h.timer.Reset(min(sweepEvery, h.cfg.IdleTimeout))
+		h.timer.Reset(h.period())
 	}
 }
