@@ -46,6 +46,8 @@ type Config struct {
 	// and in a pool that computes no prompts, nothing is, and workers without
 	// events count as holding nothing.
 	Predictions index.PredictorConfig
+	// Forecast is what mode min-ttft predicts times by; nil knows nothing.
+	Forecast Forecast
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
 	Seed uint64

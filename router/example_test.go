@@ -36,14 +36,21 @@ func Example() {
 	}
 	fmt.Printf("first: %s, cost %.0f, %d blocks cached\n", first.Worker.ID, first.Cost, first.Overlap)
 
-	// A second one of the same prompt finds west booked, and goes east: waiting
-	// would cost more than computing.
+	// A second one of the same prompt joins it: what west holds for the first takes
+	// no more room for the second. A third of another prompt finds west booked, and
+	// goes east.
 	second, err := r.Reserve(pool, router.Request{ID: "second", ISL: 64, Hashes: prompt}, now)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Printf("second: %s, cost %.0f, %d blocks cached\n", second.Worker.ID, second.Cost, second.Overlap)
+	third, err := r.Reserve(pool, router.Request{ID: "third", ISL: 64, Hashes: []uint64{0xb1, 0xb2, 0xb3, 0xb4}}, now)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("third: %s, cost %.0f, %d blocks cached\n", third.Worker.ID, third.Cost, third.Overlap)
 
 	first.PrefillDone(now) // its first token is here
 	first.Grow(1, now)     // a block of output is full
@@ -52,12 +59,14 @@ func Example() {
 	}
 	first.Release(now)
 	second.Release(now)
+	third.Release(now)
 	fmt.Println("open bookings:", r.Open())
 	// Output:
 	// first: west, cost 5, 3 blocks cached
-	// second: east, cost 8, 0 blocks cached
+	// second: west, cost 6, 3 blocks cached
+	// third: east, cost 8, 0 blocks cached
 	// east: 4 active blocks, 64 tokens to compute
-	// west: 5 active blocks, 0 tokens to compute
+	// west: 5 active blocks, 16 tokens to compute
 	// open bookings: 0
 }
 

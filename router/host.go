@@ -204,9 +204,9 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 	for _, s := range v.seats {
 		l := &loads[s.member]
 		l.Worker = s.worker.ID
-		l.ActiveBlocks += s.account.ActiveBlocks
-		l.PrefillTokens += s.account.PrefillTokens
-		l.Requests += s.account.Requests
+		l.ActiveBlocks += s.page.ActiveBlocks
+		l.PrefillTokens += s.page.PrefillTokens
+		l.Requests += s.page.Requests
 		switch {
 		case s.predicted:
 			l.CachedBlocks += r.predicted.blocks(s.owner)
@@ -228,7 +228,7 @@ func (r *Router) Open() int {
 // r.mu.
 func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 	var err error
-	if c.ws, err = c.view.choices(c.ws, req, c.seen, c.foreseen, now); err != nil {
+	if c.ws, err = r.candidates(c, req, now); err != nil {
 		return 0, err
 	}
 	req.Turn = r.turn
@@ -241,11 +241,17 @@ func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 	return i, nil
 }
 
+// candidates are who may be chosen for req. The caller holds r.mu.
+func (r *Router) candidates(c *choice, req *Request, now time.Time) ([]Candidate, error) {
+	r.book.Look(req.held(&r.cfg))
+	return c.view.choices(c.ws, req, c.seen, c.foreseen, r.book, now)
+}
+
 // pickPair is pick and grant for two legs. The caller holds both routers' locks.
 func pickPair(prefill, decode *Router, pairer Pairer, cp, cd *choice, preq, dreq *Request, now time.Time) (p, d *Lease, err error) {
 	var perr, derr error
-	cp.ws, perr = cp.view.choices(cp.ws, preq, cp.seen, cp.foreseen, now)
-	cd.ws, derr = cd.view.choices(cd.ws, dreq, cd.seen, cd.foreseen, now)
+	cp.ws, perr = prefill.candidates(cp, preq, now)
+	cd.ws, derr = decode.candidates(cd, dreq, now)
 	if perr == ErrNoWorkers {
 		perr = ErrNoPrefill
 	}
@@ -294,7 +300,8 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 		e.PrefillTokens = l.PrefillTokens
 	}
 	if r.cfg.TrackActiveBlocks {
-		e.Blocks = req.blocks()
+		e.Chain = req.held(&r.cfg)
+		e.Blocks = req.blocks() - len(e.Chain)
 	}
 	if !r.book.Apply(e, now) {
 		return nil, ErrBooked

@@ -64,12 +64,27 @@ func (p *Pin) admits(s *seat) bool {
 	return (p.Worker == "" || p.Worker == s.worker.ID) && (!p.Ranked || p.Rank == s.rank)
 }
 
+// uncached is how many of the prompt's tokens a candidate would have to compute.
+func (r *Request) uncached(c *Candidate) int { return max(0, r.ISL-c.Overlap*r.BlockSize) }
+
+// held are the prompt's full blocks, as a pool books them that tracks active
+// blocks: what several requests of one worker share is held once.
+func (r *Request) held(cfg *Config) []uint64 {
+	if !cfg.TrackActiveBlocks || r.BlockSize < 1 {
+		return nil
+	}
+	return r.Hashes[:min(len(r.Hashes), r.ISL/r.BlockSize)]
+}
+
 // Candidate is one (worker, rank) that may be chosen.
 type Candidate struct {
 	Worker  *pools.Worker
 	Rank    int
 	Overlap int          // leading blocks of the prompt it has cached, at most ISL / block size
 	Load    load.Account // what is booked on it, this request not included
+	// Shared is how many leading blocks of the prompt requests booked on it hold
+	// already: they take no more room.
+	Shared int
 }
 
 // Policy picks one of the candidates. It changes nothing, neither itself nor
@@ -183,6 +198,22 @@ func names(list []Registered) string {
 // Canonical returns the spelling under which a policy or pairer is registered:
 // "-" for "_".
 func Canonical(name string) string { return strings.ReplaceAll(name, "_", "-") }
+
+// cheapest picks the candidate of the lowest cost, ties at random. Costs are
+// reckoned again for a tie: that takes less time than memory would.
+func cheapest(ws []Candidate, cost func(*Candidate) float64, rng *rand.Rand) (int, float64, bool) {
+	var best lowest
+	for i := range ws {
+		best.offer(i, cost(&ws[i]))
+	}
+	i := best.index
+	for n := best.nth(rng); n > 0; {
+		if i++; cost(&ws[i]) == best.cost {
+			n--
+		}
+	}
+	return i, best.cost, best.ties > 0
+}
 
 // lowest is the minimum of the costs offered to it. Ties are counted, and broken
 // by [lowest.nth], which makes all of them equally likely with one draw.

@@ -23,7 +23,8 @@ func init() {
 //
 // where potential_prefill_blocks are the tokens to compute before this
 // request's first one, those booked by others and its own uncached ones, in
-// blocks; and potential_active_blocks the booked blocks and the request's own.
+// blocks; and potential_active_blocks the booked blocks and the request's own,
+// those counted once that requests booked on the worker share with it.
 type kv struct {
 	weight       float64
 	temperature  float64
@@ -98,7 +99,7 @@ func (k kv) blocks(req *Request, c *Candidate) (prefill, active float64) {
 	}
 	prefill = float64(tokens) / float64(req.BlockSize)
 	if k.trackActive {
-		active = float64(c.Load.ActiveBlocks + req.blocks())
+		active = float64(c.Load.ActiveBlocks + req.blocks() - c.Shared)
 	}
 	return prefill, active
 }

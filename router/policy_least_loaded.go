@@ -16,15 +16,5 @@ type leastLoaded struct{}
 func (leastLoaded) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why *Why) (int, float64, bool) {
 	inFlight := func(c *Candidate) float64 { return float64(c.Load.Requests) }
 	why.explain(ws, inFlight)
-	var best lowest
-	for i := range ws {
-		best.offer(i, inFlight(&ws[i]))
-	}
-	i := best.index
-	for n := best.nth(rng); n > 0; {
-		if i++; inFlight(&ws[i]) == best.cost {
-			n--
-		}
-	}
-	return i, best.cost, best.ties > 0
+	return cheapest(ws, inFlight, rng)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
@@ -317,7 +318,7 @@ func TestConfigValidate(t *testing.T) {
 		{"defaults", func(c *Config) {}, ""},
 		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
 		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
-		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, direct, kv, least-loaded, power-of-two, random, round-robin`},
+		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, direct, kv, least-loaded, lmetric, min-ttft, power-of-two, random, round-robin`},
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},
@@ -332,6 +333,93 @@ func TestConfigValidate(t *testing.T) {
 		}
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestLMetric: the product decides, and a worker that serves nobody is weighed
+// by its tokens alone.
+func TestLMetric(t *testing.T) {
+	req := Request{ISL: 160, BlockSize: 16}
+	ws := []Candidate{
+		{Overlap: 8, Load: load.Account{PrefillTokens: 100, Requests: 4}}, // 132 · 5
+		{Overlap: 0, Load: load.Account{PrefillTokens: 0, Requests: 2}},   // 160 · 3
+		{Overlap: 2, Load: load.Account{PrefillTokens: 400, Requests: 0}}, // 528 · 1
+	}
+	for i := range ws {
+		ws[i].Worker = &pools.Worker{ID: fmt.Sprint(i)}
+	}
+	if i, cost, _ := (lmetric{}).Pick(req, ws, noon, rand.New(rand.NewPCG(1, 1)), &Why{}); i != 1 || cost != 480 {
+		t.Errorf("candidate %d at %v, want 1 at 480", i, cost)
+	}
+}
+
+// TestMinTTFT: the earliest first token wins; a worker of which nothing is known
+// counts as the mean of the others.
+func TestMinTTFT(t *testing.T) {
+	req := Request{ISL: 1600, BlockSize: 16}
+	ws := []Candidate{
+		{Worker: &pools.Worker{ID: "slow"}, Overlap: 50},                                             // 800 tokens at 1 ms
+		{Worker: &pools.Worker{ID: "fast"}, Load: load.Account{PrefillTokens: 1400}},                 // 3000 at 0.25 ms
+		{Worker: &pools.Worker{ID: "new"}, Overlap: 25, Load: load.Account{PrefillTokens: 100}},      // 1300 at the mean: 1.55 s / 3800
+		{Worker: &pools.Worker{ID: "fast"}, Overlap: 100, Load: load.Account{PrefillTokens: 10_000}}, // 10,000 at 0.25 ms
+	}
+	rates := map[string]time.Duration{"slow": time.Millisecond, "fast": 250 * time.Microsecond}
+	forecast := func(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+		each, ok := rates[w.ID]
+		if cached+uncached != req.ISL {
+			t.Errorf("%d cached and %d uncached tokens of %d", cached, uncached, req.ISL)
+		}
+		return time.Duration(booked+uncached) * each, ok
+	}
+	pick := func(m minTTFT, ws []Candidate) (int, float64) {
+		i, cost, _ := m.Pick(req, ws, noon, rand.New(rand.NewPCG(1, 1)), &Why{})
+		return i, cost
+	}
+	if i, cost := pick(minTTFT{forecast}, ws[:2]); i != 1 || cost != 0.75 {
+		t.Errorf("candidate %d at %v s, want the fast one at 0.75 s", i, cost)
+	}
+	if i, cost := pick(minTTFT{forecast}, ws[:3]); i != 2 || math.Abs(cost-1300*1.55/3800) > 1e-12 {
+		t.Errorf("candidate %d at %v s, want the new one", i, cost)
+	}
+	if i, cost := pick(minTTFT{}, ws); i != 0 || cost != 800 {
+		t.Errorf("without rates candidate %d at %v, want the fewest tokens: 0 at 800", i, cost)
+	}
+	cfg := DefaultConfig().For(pools.Decode)
+	cfg.Mode = "min-ttft"
+	if p, err := newPolicy(cfg); err != nil || reflect.TypeOf(p) != reflect.TypeFor[kv]() {
+		t.Errorf("a decode pool's policy is %T, want kv's: %v", p, err)
+	}
+}
+
+// TestSharedBlocksCountOnce: a worker that holds the prompt for another request
+// has room for it where it would not have for both.
+func TestSharedBlocksCountOnce(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	p := poolOf(pools.Decode, worker("a", 15, 0, 0), worker("b", 15, 0, 0))
+	hashes := chain(1, 10)
+	first, err := r.Reserve(p, Request{ID: "1", ISL: 165, Hashes: hashes}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := map[string]string{"a": "b", "b": "a"}[first.Worker.ID]
+	second, err := r.Reserve(p, Request{ID: "2", ISL: 165, Hashes: hashes, Exclude: []string{other}}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Worker != first.Worker || second.Cost != 12 {
+		t.Errorf("the second is on %s at %v, want %s at 11 blocks held and one more", second.Worker.ID, second.Cost, first.Worker.ID)
+	}
+	for _, l := range r.Loads(p) {
+		if want := map[bool]int{true: 12, false: 0}[l.Worker == first.Worker.ID]; l.ActiveBlocks != want {
+			t.Errorf("%s: %d active blocks, want %d", l.Worker, l.ActiveBlocks, want)
+		}
+	}
+	first.Release(noon)
+	second.Release(noon)
+	for _, l := range r.Loads(p) {
+		if l.ActiveBlocks != 0 {
+			t.Errorf("%s: %d active blocks are left", l.Worker, l.ActiveBlocks)
 		}
 	}
 }

@@ -27,11 +27,11 @@ type view struct {
 
 // seat is one (worker, rank) of a pool.
 type seat struct {
-	worker  *pools.Worker
-	account *load.Account
-	member  int // its place in the pool
-	rank    int
-	owner   index.Owner // in the router's index, or in that of its predictions
+	worker *pools.Worker
+	page   *load.Page // its bookings
+	member int        // its place in the pool
+	rank   int
+	owner  index.Owner // in the router's index, or in that of its predictions
 
 	predicted bool
 	busyAbove float64 // booked prefill tokens above which it is busy
@@ -77,7 +77,7 @@ func (r *Router) see(p *pools.Pool) *view {
 // r.mu.
 func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 	s := seat{
-		worker: w, account: r.book.Account(w.ID, rank), member: member, rank: rank,
+		worker: w, page: r.book.Page(w.ID, rank), member: member, rank: rank,
 		owner: index.NoOwner, busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
 	switch s.predicted = r.predicted.of(w); {
@@ -107,7 +107,7 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 // The pool is busy while every eligible seat is; once one is not, all eligible
 // seats with room are candidates, the busy ones too: their cost tells. The
 // caller holds the router's lock.
-func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matches, now time.Time) ([]Candidate, error) {
+func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matches, book *load.Book, now time.Time) ([]Candidate, error) {
 	need := req.blocks() + 1
 	cached := req.ISL / v.blockSize // no more than this can count as overlap
 	ws = slices.Grow(ws, len(v.seats))
@@ -131,8 +131,9 @@ func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matc
 			continue
 		}
 		eligible = true
-		idle = idle || float64(s.account.PrefillTokens) <= s.busyAbove
-		if !fit || s.account.ActiveBlocks+need > s.blocks || s.account.Requests >= s.seqs {
+		idle = idle || float64(s.page.PrefillTokens) <= s.busyAbove
+		shared := min(book.Shared(s.page), cached)
+		if !fit || s.page.ActiveBlocks+need-shared > s.blocks || s.page.Requests >= s.seqs {
 			continue
 		}
 		// In place: a Candidate made elsewhere and appended takes twice as long.
@@ -144,7 +145,8 @@ func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matc
 			m = foreseen
 		}
 		c.Overlap = min(m.Leading(s.owner), cached)
-		c.Load = *s.account
+		c.Shared = shared
+		c.Load = s.page.Account
 	}
 	switch {
 	case len(v.seats) == 0, pinned && !named:
