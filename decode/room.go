@@ -162,6 +162,27 @@ func (r *Room) Gap(worker string) time.Duration {
 	return known.gap()
 }
 
+// Rate is the speed in tokens a second at which the worker was seen to compute
+// prompts for itself, as one of role both does; 0 while unknown.
+func (r *Room) Rate(worker string) float64 {
+	r.mu.Lock()
+	known := r.paces[worker]
+	r.mu.Unlock()
+	if known == nil {
+		return 0
+	}
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	return ratio(known.computed.tokens, known.computed.seconds)
+}
+
+func ratio(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
+}
+
 // Forget drops what is known of workers that are no longer in the roster.
 func (r *Room) Forget() {
 	r.mu.Lock()

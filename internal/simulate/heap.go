@@ -64,7 +64,8 @@ func (a *agenda) take() event {
 		if least >= last {
 			break
 		}
-		for child := least + 1; child < min(least+4, last); child++ {
+		end := min(least+4, last) // of the node's own children
+		for child := least + 1; child < end; child++ {
 			if a.heap[child].before(&a.heap[least]) {
 				least = child
 			}

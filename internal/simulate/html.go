@@ -80,12 +80,12 @@ func (r *Report) differences() replay.Table {
 // beside is ours and what others report.
 func (r *Report) beside() replay.Table {
 	t := replay.Table{Title: "Beside what others report", Head: []string{"arm", "figure", "#ours", "?over seeds", "#theirs", "#difference, %", "?source"}}
-	for _, p := range r.Published {
-		a := r.armOf(p.Arm)
-		s := a.Stats[p.Metric]
+	for i := range r.Published {
+		p := &r.Published[i]
+		s := r.ours(p)
 		t.Rows = append(t.Rows, []string{
-			a.Name, p.Metric, fmt.Sprintf("%.3f", s.Mean), fmt.Sprintf("%.3f … %.3f", s.Min, s.Max), fmt.Sprintf("%.3f", p.Value),
-			fmt.Sprintf("%+.1f", 100*(ratio(s.Mean, p.Value)-1)), p.Source,
+			p.Arm, p.label(), fmt.Sprintf("%.3f", s.Mean), fmt.Sprintf("%.3f … %.3f", s.Min, s.Max), fmt.Sprintf("%.3f", p.Value),
+			fmt.Sprintf("%+.1f", off(s, p.Value)), p.Source,
 		})
 	}
 	return t

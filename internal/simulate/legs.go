@@ -62,34 +62,46 @@ func (r *run) granted(i int32) {
 	r.add(i, r.byWorker[q.prefillWorker], engine.Request{MaxTokens: 1, Pin: true})
 }
 
-// add hands a leg to an engine.
+// errand is what is still to be done at this instant: a machine is to step,
+// after it was given a leg where there is one.
+type errand struct {
+	machine int32
+	request int32 // whose leg; −1 for none
+	leg     engine.Request
+}
+
+// add sends a leg to an engine. Those of one instant come one after another: an
+// engine that is idle begins with the first.
 func (r *run) add(i, machine int32, leg engine.Request) {
 	q := &r.requests[i]
 	leg.ID, leg.PromptTokens, leg.Hashes, leg.IgnoreEOS = q.id, q.isl, r.chain(i), true
-	if err := r.machines[machine].core.Add(leg); err != nil {
-		r.release(q)
-		r.end(i, refused)
-		return
-	}
-	r.soil(machine)
+	r.errands = append(r.errands, errand{machine, i, leg})
 }
 
 // soil notes that a machine has to step.
 func (r *run) soil(machine int32) {
 	if m := r.machines[machine]; !m.dirty {
 		m.dirty = true
-		r.dirty = append(r.dirty, machine)
+		r.errands = append(r.errands, errand{machine: machine, request: never})
 	}
 }
 
-// settle steps every machine that was called, until none was.
+// settle does what is to be done at this instant, and what comes of that.
 func (r *run) settle() {
-	for n := 0; n < len(r.dirty); n++ {
-		i := r.dirty[n]
-		r.machines[i].dirty = false
-		r.step(i)
+	for n := 0; n < len(r.errands); n++ {
+		e := r.errands[n]
+		m := r.machines[e.machine]
+		if e.request == never {
+			m.dirty = false
+		} else if err := m.core.Add(e.leg); err != nil {
+			r.release(&r.requests[e.request])
+			r.end(e.request, refused)
+			continue
+		}
+		r.step(e.machine)
 	}
-	r.dirty = r.dirty[:0]
+	clear(r.errands)
+	r.errands = r.errands[:0]
 }
 
 // step takes one turn of a machine's engine and deals with what came of it.

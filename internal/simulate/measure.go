@@ -20,7 +20,7 @@ func metricNames() []string {
 		}
 	}
 	return append(names, "hit_rate", "output_tokens_per_s", "requests_per_s", "requests", "shed", "failed",
-		"prefill_imbalance", "decode_imbalance", "kv_use", "batch", "queued", "preemptions", "duration_s")
+		"prefill_imbalance", "decode_imbalance", "kv_use", "batch", "queued", "preemptions", "duration_s", "capacity")
 }
 
 func knownMetric(name string) bool { return slices.Contains(metricNames(), name) }

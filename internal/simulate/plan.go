@@ -36,8 +36,12 @@ type Plan struct {
 	Baseline string `yaml:"baseline"`
 	// Published are figures of others to print beside ours, and Notes what a
 	// reader must know before believing any.
-	Published []Published `yaml:"published"`
-	Notes     []string    `yaml:"notes"`
+	Published    []Published     `yaml:"published"`
+	PublishedCSV *PublishedTable `yaml:"published_csv"`
+	Notes        []string        `yaml:"notes"`
+
+	// Capacity has each arm searched for the speed that it bears.
+	Capacity *CapacityPlan `yaml:"capacity"`
 }
 
 // WorkloadPlan is what the fleet is asked: a trace, or requests made up.
@@ -141,14 +145,6 @@ type SLO struct {
 type Arm struct {
 	Name string    `yaml:"name"`
 	Set  yaml.Node `yaml:"set"` // values by the path of a setting
-}
-
-// Published is what somebody else reported of an arm.
-type Published struct {
-	Arm    string  `yaml:"arm"`
-	Metric string  `yaml:"metric"` // as in the report: goodput, ttft_s.mean, …
-	Value  float64 `yaml:"value"`
-	Source string  `yaml:"source"`
 }
 
 // ReadPlan reads a plan and all its variants. Its errors name the file, the line

@@ -25,7 +25,8 @@ type Report struct {
 	Baseline    int // of the arms
 	Published   []Published
 	Notes       []string
-	Skipped     int // bad rows of the traces
+	Capacity    *CapacityPlan // nil where none was searched
+	Skipped     int           // bad rows of the traces
 }
 
 // ArmReport is what came of one variant.
@@ -133,7 +134,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(map[string]any{
 		"name": r.Name, "baseline": r.Arms[r.Baseline].Name, "slo": map[string]float64{
 			"ttft_s": r.SLO.TTFT.Seconds(), "itl_ms": float64(r.SLO.ITL) / 1e6, "tbt_ms": float64(r.SLO.TBT) / 1e6,
-		}, "skipped_rows": r.Skipped, "arms": arms,
+		}, "skipped_rows": r.Skipped, "arms": arms, "published": r.publishedJSON(), "notes": r.Notes,
 	})
 }
 
@@ -174,6 +175,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		fmt.Fprintf(b, "%-*s %.3f [%.3f…%.3f] %6.2f %6.2f %6.2f %6.1f %9.2f %9.1f %6.3f %9.0f %6.0f\n", width, a.Name, g.Mean, g.Min, g.Max,
 			m("ttft_s.mean"), m("ttft_s.p50"), m("ttft_s.p90"), m("ttft_s.p99"), m("itl_ms.mean"), m("itl_ms.p99"), m("hit_rate"), m("output_tokens_per_s"), m("shed")+m("failed"))
 	}
+	r.writeCapacities(b)
 	r.writeDeltas(b)
 	r.writePublished(b)
 	if r.Skipped > 0 {
@@ -197,7 +199,7 @@ func (r *Report) writeDeltas(b io.Writer) {
 		}
 		a := &r.Arms[i]
 		fmt.Fprintf(b, "  %s:", a.Name)
-		for _, m := range []struct{ name, short string }{{"ttft_s.mean", "TTFT"}, {"ttft_s.p99", "TTFT p99"}, {"itl_ms.mean", "ITL"}, {"hit_rate", "hit rate"}, {"goodput", "goodput"}} {
+		for _, m := range r.compared() {
 			percent, sure := r.Delta(a, m.name)
 			mark := ""
 			if !sure {
@@ -209,18 +211,13 @@ func (r *Report) writeDeltas(b io.Writer) {
 	}
 }
 
-// writePublished writes ours beside what others published.
-func (r *Report) writePublished(b io.Writer) {
-	if len(r.Published) == 0 {
-		return
+// compared are the metrics that arms are compared by.
+func (r *Report) compared() []struct{ name, short string } {
+	all := []struct{ name, short string }{{"ttft_s.mean", "TTFT"}, {"ttft_s.p99", "TTFT p99"}, {"itl_ms.mean", "ITL"}, {"hit_rate", "hit rate"}, {"goodput", "goodput"}}
+	if r.Capacity != nil {
+		all = []struct{ name, short string }{{"capacity", "capacity"}}
 	}
-	fmt.Fprintf(b, "\nBeside what others report:\n")
-	for _, p := range r.Published {
-		a := r.armOf(p.Arm)
-		s := a.Stats[p.Metric]
-		fmt.Fprintf(b, "  %-28s %-14s ours %9.3f [%.3f…%.3f]   theirs %9.3f   %+.0f %%   %s\n",
-			a.Name, p.Metric, s.Mean, s.Min, s.Max, p.Value, 100*(ratio(s.Mean, p.Value)-1), p.Source)
-	}
+	return all
 }
 
 // armOf is the variant of that name, or the first of an arm of that name.

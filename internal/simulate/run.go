@@ -13,6 +13,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"math"
 	"strconv"
 	"time"
 
@@ -111,7 +113,7 @@ type run struct {
 	open     int // of the stage
 	stage    int32
 	began    int64
-	dirty    []int32
+	errands  []errand
 	parcels  []parcel // KV events on their way
 	free     []int32  // parcels to use again
 	gaps     [][]uint32
@@ -150,7 +152,7 @@ func start(cfg Config) (*run, error) {
 	if r.view, err = roster(r.machines, r.epoch); err != nil {
 		return nil, err
 	}
-	if r.routers, err = router.NewSet(cfg.Routers, slog.New(slog.DiscardHandler)); err != nil {
+	if r.routers, err = router.NewSet(r.forecasting(cfg.Routers), slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
 	}
 	for i, m := range r.machines {
@@ -179,6 +181,30 @@ func (r *run) all(ctx context.Context) error {
 		r.out.FailedLoads += s.FailedLoads
 	}
 	return nil
+}
+
+// forecasting gives every router the engines' own model to predict by.
+func (r *run) forecasting(configs map[pools.Role]router.Config) map[pools.Role]router.Config {
+	out := maps.Clone(configs)
+	for role, c := range out {
+		c.Forecast = r.forecast
+		out[role] = c
+	}
+	return out
+}
+
+// forecast is what a first token takes by the fit: what is booked at the linear
+// rate (its prefixes are not known), the prompt's own part with attention's
+// share, and the transfer of the whole prompt where another worker decodes. The
+// router's word for a time to come, without what decode adds.
+func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
+	if w.Role == pools.Prefill {
+		bytes := float64(uncached+cached) * float64(cfg.BytesPerToken)
+		ms += float64(bytes/cfg.BandwidthBytesPerSecond*1000) + float64(cfg.TransferSetup)/1e6
+	}
+	return time.Duration(math.Round(float64(ms * 1e6))), true
 }
 
 // at is a time of the run as the cores know it.

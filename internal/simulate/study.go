@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -43,15 +42,12 @@ func (s *Study) check(doc *document) error {
 	if b := s.Plan.Baseline; b != "" && !arm(b) {
 		return doc.problem("baseline", "there is no arm %q", b)
 	}
-	for _, p := range s.Plan.Published {
-		switch {
-		case !arm(p.Arm):
-			return doc.problem("published", "there is no arm %q", p.Arm)
-		case !knownMetric(p.Metric):
-			return doc.problem("published", "%q is no metric of the report; there are %s", p.Metric, strings.Join(metricNames(), ", "))
+	if c := s.Plan.Capacity; c != nil {
+		if err := c.validate(doc); err != nil {
+			return err
 		}
 	}
-	return nil
+	return s.checkPublished(doc, arm)
 }
 
 // UseSeeds has every arm run with the seeds 1 to n.
@@ -72,7 +68,17 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{Name: s.Plan.Name, About: s.Plan.About, SLO: s.Plan.SLO, Notes: s.Plan.Notes, Published: s.Plan.Published}
+	published, absent, err := s.published()
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{
+		Name: s.Plan.Name, About: s.Plan.About, SLO: s.Plan.SLO, Notes: slices.Concat(s.Plan.Notes, absent), Published: published,
+	}
+	if c := s.Plan.Capacity; c != nil {
+		filled := c.filled()
+		report.Capacity = &filled
+	}
 	for _, m := range traces {
 		report.Skipped += m.skipped
 	}
@@ -84,26 +90,21 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 	done := 0
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i, v := range s.Variants {
-		for n, seed := range s.Plan.Seeds {
-			group.Go(func() error {
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-				one, err := v.run(ctx, traces, seed)
-				if err != nil {
-					return fmt.Errorf("%s, seed %d: %w", v.Name(), seed, err)
-				}
+	for _, b := range s.batches() {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return s.runBatch(ctx, b, traces, func(variant, seed int, m *Measured) {
 				mu.Lock()
 				defer mu.Unlock()
-				report.Arms[i].put(n, one)
+				report.Arms[variant].put(seed, m)
 				done++
 				if progress != nil {
-					progress(done, s.Runs(), v.Name())
+					progress(done, s.Runs(), s.Variants[variant].Name())
 				}
-				return nil
 			})
-		}
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -114,6 +115,15 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 
 // run is one run of a variant, measured.
 func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed uint64) (*Measured, error) {
+	r, err := v.ran(ctx, traces, seed, v.plan.Workload.Speed)
+	if err != nil {
+		return nil, err
+	}
+	return measure(v, seed, r.stages, r.out), nil
+}
+
+// ran is one run of a variant at a speed.
+func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64) (*ran, error) {
 	stages := v.stages(traces, seed)
 	if v.plan.Workload.Trace == "" {
 		if err := v.holds(stages); err != nil {
@@ -126,13 +136,13 @@ func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed u
 	}
 	cfg := Config{
 		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, EventDelay: v.plan.Fleet.EventDelay,
-		Speed: v.plan.Workload.Speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings,
+		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings,
 	}
 	out, err := Run(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return measure(v, seed, stages, out), nil
+	return &ran{stages, out}, nil
 }
 
 // readings is how many readings of the fleet's state a run takes.

@@ -26,7 +26,7 @@ func (w *WorkloadPlan) make(seed uint64) []Stage {
 	order := rand.New(rand.NewPCG(seed, math.MaxUint64)).Perm(groups * prompts)
 	for n, s := range w.Stages {
 		rng := rand.New(rand.NewPCG(seed, uint64(n)))
-		stage := Stage{Name: fmt.Sprintf("%g/s", s.Rate), Warm: s.Warm}
+		stage := Stage{Name: s.name(), Warm: s.Warm}
 		var clock float64 // seconds
 		for i := 0; s.Requests == 0 || i < s.Requests; i++ {
 			clock += -math.Log1p(-rng.Float64()) / s.Rate
@@ -44,6 +44,9 @@ func (w *WorkloadPlan) make(seed uint64) []Stage {
 	}
 	return stages
 }
+
+// name is what a stage is called: its rate.
+func (s StagePlan) name() string { return fmt.Sprintf("%g/s", s.Rate) }
 
 // session adds a request, or all turns of a session.
 func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, prompt int) {

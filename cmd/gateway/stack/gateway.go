@@ -102,7 +102,8 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate(), cfg.Decode.Validate(), cfg.Upstream.Validate()); err != nil {
 		return nil, err
 	}
-	routers, err := router.NewSet(routersOver(links, cfg.Routers), log)
+	forecast := new(forecast)
+	routers, err := router.NewSet(routersOver(links, cfg.Routers, forecast.of), log)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +119,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.Roster.OnChange(prefillRoom.Forget)
 	decodeRoom := decode.New(cfg.Decode, g.Roster, routers, transport)
 	g.Roster.OnChange(decodeRoom.Forget)
+	forecast.prefill, forecast.both = prefillRoom.Rate, decodeRoom.Rate
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
@@ -158,13 +160,33 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 
 // routersOver is the routers' settings as the links allow them: without a bus
 // no event comes, and every worker is predicted.
-func routersOver(links Links, configs map[pools.Role]router.Config) map[pools.Role]router.Config {
+func routersOver(links Links, configs map[pools.Role]router.Config, forecast router.Forecast) map[pools.Role]router.Config {
 	out := maps.Clone(configs)
 	for role, c := range out {
 		c.KVEvents = c.KVEvents && links.Bus != nil
+		c.Forecast = forecast
 		out[role] = c
 	}
 	return out
+}
+
+// forecast predicts first tokens by the rates that the legs have observed.
+type forecast struct {
+	prefill, both func(worker string) float64 // tokens a second, 0 unknown
+}
+
+// of is a router.Forecast. What is transferred afterwards takes as long from one
+// worker as from another, as far as is known here.
+func (f *forecast) of(w *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
+	rate := f.both
+	if w.Role == pools.Prefill {
+		rate = f.prefill
+	}
+	perSecond := rate(w.ID)
+	if perSecond <= 0 {
+		return 0, false
+	}
+	return time.Duration(float64(booked+uncached) / perSecond * float64(time.Second)), true
 }
 
 // breakers makes the circuits of all workers, which go with them.
