@@ -150,11 +150,34 @@ func (r *Roster) apply(f func(c *Core, now time.Time) bool) (changed, moved bool
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if changed = f(r.core, time.Now()); changed {
-		r.view.Store(r.core.View())
+		view := r.core.View()
+		r.announce(r.view.Swap(view), view)
 	}
 	before := r.next
 	r.next = r.core.NextDeadline()
 	return changed, !r.next.Equal(before)
+}
+
+// announce logs who came, who went and who is another process than before. It
+// is called under the lock, so that the log has the order of the changes.
+func (r *Roster) announce(before, after *View) {
+	for _, p := range after.Pools() {
+		for _, m := range p.Members {
+			switch was, known := before.Lookup(m.Worker.ID); {
+			case !known:
+				r.log.Info("worker joined", "worker", m.Worker.ID, "model", p.Model, "role", string(p.Role), "address", m.Worker.Address, "source", named(m.Source))
+			case was.Worker.Incarnation != m.Worker.Incarnation:
+				r.log.Info("worker restarted", "worker", m.Worker.ID, "incarnation", m.Worker.Incarnation)
+			}
+		}
+	}
+	for _, p := range before.Pools() {
+		for _, m := range p.Members {
+			if _, stays := after.Lookup(m.Worker.ID); !stays {
+				r.log.Info("worker left", "worker", m.Worker.ID, "model", p.Model, "role", string(p.Role))
+			}
+		}
+	}
 }
 
 func (r *Roster) deadline() time.Time {

@@ -34,9 +34,7 @@ func (s *Source) Refuse(w Worker, reason error) {
 
 // Remove takes a worker out at once: it deregistered, or its lease ended.
 func (s *Source) Remove(id string) {
-	if s.roster.change(func(c *Core, _ time.Time) bool { return c.Remove(s.name, id) }) {
-		s.roster.log.Info("worker left", "worker", id)
-	}
+	s.roster.change(func(c *Core, _ time.Time) bool { return c.Remove(s.name, id) })
 }
 
 // Resync takes the source's full list, after the watch on it broke: its workers that are missing from it go only when

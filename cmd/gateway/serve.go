@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 
@@ -109,9 +111,9 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	defer reloadOnHangup(ctx, p, g, log)()
 	if admin := g.AdminAddr(); admin != nil {
-		fmt.Fprintf(p.stdout, "admin http://%s\n", admin)
+		fmt.Fprintf(p.stdout, "admin http://%s\n", clientAddr(admin))
 	}
-	fmt.Fprintf(p.stdout, "ready http://%s\n", addr)
+	fmt.Fprintf(p.stdout, "ready http://%s\n", clientAddr(addr))
 	return g.Run(ctx)
 }
 
@@ -127,4 +129,13 @@ func together(d settings.Discovery, s settings.Gateway, e embedding, r *settings
 		return errors.New("nats-url: KV events pass through NATS; name it, or say --no-router-kv-events")
 	}
 	return nil
+}
+
+// clientAddr is an address that a client on this machine can use: of one that
+// listens everywhere, the loopback.
+func clientAddr(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }

@@ -32,6 +32,7 @@ type Page struct {
 	Notes           []string // what a reader must know before believing it
 	Tables          []Table
 	Plots           []Plot
+	Appendix        []Table // below the plots
 }
 
 // Table is a table of the page. A heading's prefix says how its column looks:
@@ -144,11 +145,17 @@ type pageData struct {
 	License string
 }
 
+// Sheet is tables with what reads their headings.
+func (pageData) Sheet(tables []Table) sheet { return sheet{tables} }
+
+// sheet is what the tables' template reads.
+type sheet struct{ Tables []Table }
+
 // Number reports whether a heading is over numbers.
-func (pageData) Number(head string) bool { return strings.HasPrefix(head, "#") }
+func (sheet) Number(head string) bool { return strings.HasPrefix(head, "#") }
 
 // Label is a heading without its prefix.
-func (pageData) Label(head string) string { return strings.TrimLeft(head, "#?!|") }
+func (sheet) Label(head string) string { return strings.TrimLeft(head, "#?!|") }
 
 // Write writes the page.
 func (p *Page) Write(w io.Writer) error {

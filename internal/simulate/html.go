@@ -25,7 +25,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if len(r.Published) > 0 {
 		p.Tables = append(p.Tables, r.beside())
 	}
-	p.Tables = append(p.Tables, r.shares())
+	p.Appendix = []replay.Table{r.shares()}
 	p.Plots = append(r.sweeps(), r.staged()...)
 	p.Plots = append(p.Plots, r.distributions()...)
 	p.Plots = append(p.Plots, r.pareto())

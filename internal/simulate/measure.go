@@ -156,8 +156,13 @@ func curves(v *Variant, out *Outcome) Curves {
 	var c Curves
 	var ttft, itl []float64
 	for i := range out.Samples {
-		if s := &out.Samples[i]; s.Outcome == replay.Answered {
-			ttft, itl = append(ttft, time.Duration(s.TTFT).Seconds()), append(itl, s.ITL.Float())
+		s := &out.Samples[i]
+		if s.Outcome != replay.Answered {
+			continue
+		}
+		ttft = append(ttft, time.Duration(s.TTFT).Seconds())
+		if s.OutputTokens > 1 {
+			itl = append(itl, s.ITL.Float())
 		}
 	}
 	slices.Sort(ttft)

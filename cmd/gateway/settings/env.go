@@ -19,6 +19,10 @@ type environment struct {
 // by its value.
 var serviceLink = regexp.MustCompile(`^TANDEM_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
+// deployment matches the variables that deploy/compose reads: an environment
+// that names its images must not keep the gateway from starting beside it.
+var deployment = regexp.MustCompile(`^TANDEM_([A-Z]+_)?IMAGE$`)
+
 // readEnviron reads the variables that begin with our two prefixes, in the order
 // of their names, so that the same environment always gives the same errors.
 func (s *Set) readEnviron(environ []string) (env environment, problems []error) {
@@ -61,7 +65,7 @@ func (s *Set) readTandem(key, suffix, text string, env *environment) (*assignmen
 	case suffix == envSuffix(configName):
 		env.config = text
 		return nil, nil
-	case envSuffix(kebab(suffix)) == suffix && s.elsewhere(kebab(suffix)), linked(key, text):
+	case envSuffix(kebab(suffix)) == suffix && s.elsewhere(kebab(suffix)), linked(key, text), deployment.MatchString(key):
 		return nil, nil
 	}
 	return nil, unknown(kebab(suffix), s.names(), func(n string) string { return tandemPrefix + envSuffix(n) })

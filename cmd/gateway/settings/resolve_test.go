@@ -72,6 +72,7 @@ func TestResolveFindsValueAndSource(t *testing.T) {
 		{"TANDEM_ over DYN_", nil, []string{"DYN_ROUTER_MODE=kv", "TANDEM_ROUTER_MODE=random"}, "router-mode: random  # env TANDEM_ROUTER_MODE"},
 		{"flag over TANDEM_", []string{"--router-mode=kv"}, []string{"TANDEM_ROUTER_MODE=random"}, "router-mode: kv  # flag"},
 		{"underscores", []string{"--router-mode", "round_robin"}, nil, "router-mode: round-robin  # flag"},
+		{"a variable of deploy/compose", nil, []string{"TANDEM_NATS_IMAGE=nats:2", "TANDEM_IMAGE=x"}, "http-port: 8000  # default"},
 		{"empty variable", nil, []string{"TANDEM_HTTP_PORT="}, "http-port: 8000  # default"},
 		{"negation", []string{"--no-router-kv-events"}, nil, "router-kv-events: false  # flag"},
 		{"older negation", []string{"--no-kv-events"}, nil, "router-kv-events: false  # flag"},

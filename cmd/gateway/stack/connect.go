@@ -27,7 +27,7 @@ func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) 
 	}
 	var err error
 	if natsURL != "" {
-		conn, err = nats.Connect(natsURL, name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second))
+		conn, err = nats.Connect(natsURL, append(told(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second))...)
 		if err != nil {
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
 		}
@@ -40,6 +40,28 @@ func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) 
 		}
 	}
 	return links, unlink, nil
+}
+
+// told has the log say when NATS goes and comes, which it does by itself, and
+// what it complains of, which its client would print beside the log. Addresses
+// are left out where they carry a password.
+func told(log *slog.Logger) []nats.Option {
+	return []nats.Option{
+		nats.ConnectHandler(func(c *nats.Conn) { log.Info("NATS connected", "url", c.ConnectedUrlRedacted()) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil: we closed it
+				log.Warn("NATS gone: routing goes on with what is known", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("NATS back", "url", c.ConnectedUrlRedacted()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
+			subject := ""
+			if s != nil {
+				subject = s.Subject
+			}
+			log.Warn("NATS complains", "subject", subject, "error", err)
+		}),
+	}
 }
 
 // folder ends a prefix of keys in a slash, so that /tandem/workers does not
