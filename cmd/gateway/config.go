@@ -85,6 +85,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 		Flow: handoff.Config{
 			DecodeFallback: s.Faults.DecodeFallback,
 			Seed:           uint64(s.Router.Seed),
+			LogBlocks:      s.Requests.Blocks,
 			Utilization:    s.Metrics.DesiredUtilization,
 			Queue:          queue.Config{Policy: s.Queue.Policy, Limit: s.Queue.Limit, Timeout: s.Queue.Timeout, Bytes: s.Queue.Bytes},
 		},

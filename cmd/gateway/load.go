@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/internal/replay"
+	"github.com/tandem-pd/tandem/internal/simulate"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
@@ -24,6 +26,9 @@ type loadSettings struct {
 	Workload struct {
 		Trace        string        `setting:"trace"`
 		BlockTokens  int           `setting:"trace-block-size"`
+		FromLog      string        `setting:"from-log"`
+		TraceOut     string        `setting:"trace-out"`
+		Lenient      bool          `setting:"lenient"`
 		Rate         float64       `setting:"rate"`
 		InputTokens  int           `setting:"isl"`
 		OutputTokens int           `setting:"osl"`
@@ -50,6 +55,9 @@ type loadSettings struct {
 		Samples string `setting:"out"`
 		JSON    string `setting:"json"`
 		HTML    string `setting:"html"`
+
+		TTFT time.Duration `setting:"slo-ttft"`
+		ITL  time.Duration `setting:"slo-itl"`
 	}
 }
 
@@ -58,6 +66,9 @@ func loadGroups() []settings.Group {
 		{Title: "Workload", Settings: []settings.Setting{
 			{Name: "trace", Kind: settings.String, Default: "", Help: "Trace to replay: JSON lines as Mooncake has them, gzipped or not; lines with session_id and delay run one after another."},
 			{Name: "trace-block-size", Kind: settings.Int, Default: "512", Min: "1", Max: "1000000", Help: "Tokens that one hash id of the trace stands for. Not the engines' block size."},
+			{Name: "from-log", Kind: settings.String, Default: "", Help: "Send nothing: make a trace of this log of a gateway, gzipped or not. It says when requests came, how long they and their answers were, and, of a gateway with --log-blocks, which prompts began alike; never a word of them."},
+			{Name: "trace-out", Kind: settings.String, Default: "", Help: "With --from-log: the file to write, JSON lines as Mooncake has them. Unset, standard output."},
+			{Name: "lenient", Kind: settings.Bool, Default: "false", Help: "With --from-log: pass over lines that are wrong, and count them."},
 			{Name: "rate", Kind: settings.Float, Default: "0", Min: "0", Help: "Without a trace: requests a second, arriving at random (Poisson)."},
 			{Name: "isl", Kind: settings.Int, Default: "1000", Min: "1", Max: "10000000", Help: "Without a trace: tokens of each prompt."},
 			{Name: "osl", Kind: settings.Int, Default: "100", Min: "1", Max: "10000000", Help: "Without a trace: tokens of each answer."},
@@ -91,6 +102,8 @@ func loadGroups() []settings.Group {
 			{Name: "out", Kind: settings.String, Default: "", Help: "File for a JSON line a request."},
 			{Name: "json", Kind: settings.String, Default: "", Help: "File for the summary as JSON."},
 			{Name: "html", Kind: settings.String, Default: "", Help: "File for the report with plots, which needs nothing beside it."},
+			{Name: "slo-ttft", Kind: settings.Duration, Default: "2s", Min: "0s", Help: "A request is good when its first token comes within this. 0 does not count it."},
+			{Name: "slo-itl", Kind: settings.Duration, Default: "25ms", Min: "0s", Help: "A request is good when its mean time between tokens is at most this. 0 does not count it."},
 		}},
 	}
 }
@@ -115,6 +128,9 @@ func load(ctx context.Context, args []string, p process) error {
 		"Ctrl-C ends the run with a report of what ran. Status 0 means that every request was answered.", args, p, &s)
 	if err != nil {
 		return err
+	}
+	if s.Workload.FromLog != "" {
+		return s.fromLog(r, p)
 	}
 	if (s.Workload.Trace == "") == (s.Workload.Rate == 0) {
 		return usageError{errors.New("one of --trace FILE and --rate R is needed, and only one")}
@@ -253,8 +269,8 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 		write func(r *replay.Report, w io.Writer) error
 	}{
 		{s.Report.Samples, (*replay.Report).WriteSamples},
-		{s.Report.JSON, (*replay.Report).WriteJSON},
-		{s.Report.HTML, (*replay.Report).WriteHTML},
+		{s.Report.JSON, s.writeJSON},
+		{s.Report.HTML, s.writeHTML},
 	} {
 		if f.path == "" {
 			continue
@@ -267,6 +283,34 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 		files = append(files, reportFile{file, f.write})
 	}
 	return files, nil
+}
+
+// observed is a run in the terms of `gateway simulate`.
+func (s *loadSettings) observed(r *replay.Report) *simulate.Report {
+	return simulate.Observed(r.Title, r.Samples, simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL})
+}
+
+// writeHTML writes the run's own report, and what a simulation's shows beside.
+func (s *loadSettings) writeHTML(r *replay.Report, w io.Writer) error {
+	page, other := r.Page(), s.observed(r).Page()
+	page.Tables = append(page.Tables, other.Tables[0])
+	page.Lines = append(page.Lines, other.Lines...)
+	page.Lines = append(page.Lines, fmt.Sprintf("Good is a TTFT of at most %v and an ITL of at most %v (0s: not counted).", s.Report.TTFT, s.Report.ITL))
+	return page.Write(w)
+}
+
+// writeJSON writes the summary, with "arms" as `gateway simulate --json` has them.
+func (s *loadSettings) writeJSON(r *replay.Report, w io.Writer) error {
+	all := map[string]json.RawMessage{}
+	for _, write := range []func(io.Writer) error{s.observed(r).WriteJSON, r.WriteJSON} {
+		var one bytes.Buffer
+		if err := errors.Join(write(&one), json.Unmarshal(one.Bytes(), &all)); err != nil {
+			return err
+		}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(all)
 }
 
 func (files reportFiles) write(r *replay.Report) error {

@@ -11,6 +11,12 @@ import (
 
 // WriteHTML writes the report as one page that needs nothing else.
 func (r *Report) WriteHTML(w io.Writer) error {
+	p := r.Page()
+	return p.Write(w)
+}
+
+// Page is the report with its plots.
+func (r *Report) Page() Page {
 	s := &r.Summary
 	var ttft, itl, gap []Millis
 	for i := range r.Samples {
@@ -44,7 +50,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		inFlightOverTime(r.Samples, s.Wall).plot("Requests in flight over time", Plot{X: "s", Y: "requests", Fill: true}),
 		tokensOverTime(r.Samples, s.Wall).plot("Output tokens a second over time", Plot{X: "s", Y: "tok/s", Fill: true}),
 	}
-	return p.Write(w)
+	return p
 }
 
 // plot is a curve as a plot of one line.

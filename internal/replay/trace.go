@@ -3,7 +3,6 @@ package replay
 import (
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,13 +83,9 @@ func Read(r io.Reader, file string, o Reading) (w *Workload, skipped int, err er
 	if o.BlockTokens < 1 {
 		return nil, 0, fmt.Errorf("replay: a trace block of %d tokens", o.BlockTokens)
 	}
-	in := bufio.NewReader(r)
-	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		unzipped, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, 0, fmt.Errorf("%s: %w", file, err)
-		}
-		in = bufio.NewReader(unzipped)
+	in, err := unzipped(r, file)
+	if err != nil {
+		return nil, 0, err
 	}
 	t := traceReader{blockTokens: o.BlockTokens, sessions: map[string]float64{}}
 	read := t.read
@@ -116,12 +111,7 @@ func Read(r io.Reader, file string, o Reading) (w *Workload, skipped int, err er
 				skipped++
 				continue
 			}
-			located := &TraceError{File: file, Line: line, Err: err}
-			var f fieldError
-			if errors.As(err, &f) {
-				located.Field, located.Err = f.field, f.err
-			}
-			return nil, 0, located
+			return nil, 0, located(file, line, err)
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -13,6 +13,12 @@ import (
 
 // WriteHTML writes the report as one page that needs nothing else.
 func (r *Report) WriteHTML(w io.Writer) error {
+	p := r.Page()
+	return p.Write(w)
+}
+
+// Page is the report with its plots.
+func (r *Report) Page() replay.Page {
 	p := replay.Page{
 		Title: "Simulation " + r.Name, Subtitle: strings.TrimSpace(r.About), Notes: r.Notes,
 		Lines: strings.Split(strings.TrimSpace(r.Advice()), "\n"),
@@ -30,7 +36,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	p.Plots = append(p.Plots, r.distributions()...)
 	p.Plots = append(p.Plots, r.pareto())
 	p.Plots = append(p.Plots, r.overTime()...)
-	return p.Write(w)
+	return p
 }
 
 // figures is every arm with its spread over the seeds.

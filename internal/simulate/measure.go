@@ -151,8 +151,8 @@ func imbalance(workers []replay.WorkerCount, role string) float64 {
 	return ratio(most*n, sum)
 }
 
-// curves reads a run's plots off its outcome.
-func curves(v *Variant, out *Outcome) Curves {
+// shares reads off an outcome what its distributions are drawn from.
+func shares(out *Outcome) Curves {
 	var c Curves
 	var ttft, itl []float64
 	for i := range out.Samples {
@@ -170,6 +170,13 @@ func curves(v *Variant, out *Outcome) Curves {
 	for share := range 101 {
 		c.TTFT, c.ITL = append(c.TTFT, quantile(ttft, float64(share)/100)), append(c.ITL, quantile(itl, float64(share)/100))
 	}
+	c.Workers = replay.Summarize(out.Samples).Workers
+	return c
+}
+
+// curves reads a run's plots off its outcome.
+func curves(v *Variant, out *Outcome) Curves {
+	c := shares(out)
 	decodes, n := v.decoders()
 	for _, r := range out.Readings {
 		var use, batch, maxKV, maxSeq float64
@@ -185,7 +192,6 @@ func curves(v *Variant, out *Outcome) Curves {
 		c.KVUse, c.Batch = append(c.KVUse, ratio(use, n)), append(c.Batch, ratio(batch, n))
 		c.MaxKV, c.MaxSeq = append(c.MaxKV, maxKV), append(c.MaxSeq, maxSeq)
 	}
-	c.Workers = replay.Summarize(out.Samples).Workers
 	return c
 }
 

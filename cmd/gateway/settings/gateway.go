@@ -18,6 +18,7 @@ type Gateway struct {
 	Discovery Discovery
 	Workers   Workers
 	Logging   Logging
+	Requests  RequestLog
 	Metrics   Metrics
 }
 
@@ -38,6 +39,7 @@ func GatewayGroups(c Choices) []Group {
 		DiscoveryGroup(),
 		WorkersGroup(),
 		LoggingGroup(),
+		RequestLogGroup(),
 		MetricsGroup(),
 	}
 }
