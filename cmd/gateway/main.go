@@ -120,7 +120,7 @@ func run(ctx context.Context, args []string, p process) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "Tandem serves LLM inference with prefill and decode on separate pools of workers.\n\nUsage: gateway COMMAND [FLAGS]\n\n")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-8s %s\n", c.name, c.help)
+		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.help)
 	}
 	fmt.Fprint(w, "\n`gateway COMMAND --help` explains every flag. To begin: gateway dev\n")
 }
