@@ -43,6 +43,9 @@ type Config struct {
 	// seed and order of requests give the same names. They are unique within one
 	// gateway only; 0 draws them, unique everywhere.
 	Seed uint64
+	// LogBlocks has each request's log line name the blocks of its prompt
+	// (--log-blocks), for `gateway load --from-log`.
+	LogBlocks bool
 }
 
 // Rooms are the parts that a flow leads a request through.
@@ -73,6 +76,7 @@ type Flow struct {
 	cleanup *cleanup
 	budget  *fault.Budget
 	ids     ids
+	blocks  *blockNames // nil unless they are logged
 
 	mu     sync.RWMutex
 	queues map[string]*queue.Queue // by model: one model's full pool never holds another's requests
@@ -86,6 +90,9 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 	}
 	f := &Flow{cfg: cfg, rooms: rooms, log: log, budget: fault.NewBudget(fault.BudgetConfig{}), queues: map[string]*queue.Queue{}}
 	f.ids.seed = cfg.Seed
+	if cfg.LogBlocks {
+		f.blocks = newBlockNames()
+	}
 	f.metrics = newMetrics(reg, f)
 	f.cleanup = newCleanup(rooms.Transport, log, f.metrics)
 	rooms.Roster.OnChange(f.wakeAll)

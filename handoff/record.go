@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -43,6 +44,10 @@ func (f *Flow) record(r *request, err error) {
 	if r.why.d.Policy != "" {
 		attrs = append(attrs, slog.Any("decode_why", r.why.d))
 	}
+	if f.blocks != nil && r.isl > 0 {
+		names, tokens := f.blocks.text(r.hashes, r.card.blockSize)
+		attrs = append(attrs, slog.String("blocks", names), slog.Int("block_tokens", tokens))
+	}
 	if id := r.call.TraceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))
 	}
@@ -60,8 +65,8 @@ func (r *request) outcomeOf(err error) string {
 		return fault.None.String()
 	case r.outcome != "":
 		return r.outcome
-	case errors.As(err, &told) && told.Code != "":
-		return told.Code
+	case errors.As(err, &told):
+		return codeOf(told)
 	default:
 		return fault.Classify(err, 0).String()
 	}
@@ -72,10 +77,13 @@ func (r *request) outcomeOf(err error) string {
 func errorText(err error) string {
 	var told *openai.Error
 	if errors.As(err, &told) {
-		return told.Code
+		return codeOf(told)
 	}
 	return err.Error()
 }
+
+// codeOf is an error's code; one without is the client's mistake.
+func codeOf(e *openai.Error) string { return cmp.Or(e.Code, fault.Rejected.String()) }
 
 // shown bounds what a client can write into the log by asking for a model.
 func shown(model string) string { return model[:min(len(model), 128)] }

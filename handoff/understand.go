@@ -48,6 +48,9 @@ func (f *Flow) understand(r *request) error {
 	}
 	var ok bool
 	if r.card, ok = f.card(req.Model); !ok {
+		if len(f.rooms.Roster.Models()) == 0 { // a client gives up on a 404, and this one's model may come
+			return openai.Unavailable("no_worker", "no worker has joined yet")
+		}
 		return openai.NotFoundModel(req.Model)
 	}
 	f.metrics.begin(r)

@@ -51,6 +51,10 @@ type WorkloadPlan struct {
 	Limit       int     `yaml:"limit"`
 	Lenient     bool    `yaml:"lenient"` // bad rows are counted and skipped
 	Speed       float64 `yaml:"speed"`
+	// Shuffle has requests that the trace gives the same time come in an order
+	// drawn from the seed. Traces are rounded to seconds, and the order within
+	// one is nobody's: policies that draw nothing get an honest spread by it.
+	Shuffle bool `yaml:"shuffle"`
 
 	InputTokens  int `yaml:"input_tokens"`
 	OutputTokens int `yaml:"output_tokens"`
@@ -124,6 +128,9 @@ type PoolPlan struct {
 	Temperature    *float64 `yaml:"temperature"`
 	QueueThreshold *float64 `yaml:"queue_threshold"` // below 0: never busy
 	Track          *bool    `yaml:"track_prefill_tokens"`
+	// Room off sends requests to workers whose KV is booked out, to wait in the
+	// engine: what gateways do that keep no books of it.
+	Room *bool `yaml:"room"`
 }
 
 // QueuePlan is the waiting room.

@@ -62,35 +62,6 @@ type Stage struct {
 	Warm bool
 }
 
-// Outcome is what came of a run.
-type Outcome struct {
-	// Samples are the requests that were reported on, in the order in which
-	// they ended; StageOf names the stage of each.
-	Samples []replay.Sample
-	StageOf []int32
-	// TBT is, for each sample, the mean of the longest tenth of its gaps; empty
-	// unless Config.Gaps is set.
-	TBT []time.Duration
-	// Stages are when each stage began and ended.
-	Stages []Span
-	// Readings are the fleet's state over time.
-	Readings []Reading
-	// Preemptions and FailedLoads are the engines'.
-	Preemptions, FailedLoads uint64
-	// Steps counts the events that were worked off.
-	Steps uint64
-}
-
-// Span is when a stage took place, in nanoseconds since the start of the run.
-type Span struct{ From, To time.Duration }
-
-// Reading is the fleet's state at a time.
-type Reading struct {
-	At      time.Duration
-	Queued  int // requests that wait for workers
-	Engines []engine.Gauges
-}
-
 // run is a run on its way.
 type run struct {
 	cfg      Config
@@ -395,7 +366,11 @@ func (r *run) apply(m *machine, events []engine.Event) {
 	for i := range events {
 		switch e := &events[i]; e.Kind {
 		case engine.Stored:
-			m.index.Store(m.owner, index.Device, e.Hashes)
+			if e.HasParent {
+				m.index.Extend(m.owner, index.Device, e.Parent, e.Hashes)
+			} else {
+				m.index.Store(m.owner, index.Device, e.Hashes)
+			}
 		case engine.Removed:
 			m.index.Remove(m.owner, index.Device, e.Hashes)
 		case engine.Cleared:

@@ -2,7 +2,9 @@ package simulate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"runtime"
@@ -170,6 +172,9 @@ func (s *Study) read() (map[traceKey]*material, error) {
 		if m == nil {
 			var err error
 			if m, err = readMaterial(key, traces); err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					err = fmt.Errorf("%w; published traces do not come with Tandem, docs/simulate.md says where to get them", err)
+				}
 				return nil, v.doc.problem("workload.trace", "%w", err)
 			}
 			traces[key] = m

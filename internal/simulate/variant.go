@@ -172,6 +172,7 @@ func (v *Variant) makeRouters() error {
 		either(&cfg.Temperature, pool.own.Temperature, all.Temperature)
 		either(&cfg.QueueThreshold, pool.own.QueueThreshold, all.QueueThreshold)
 		either(&cfg.TrackPrefillTokens, pool.own.Track, all.Track)
+		either(&cfg.Room, pool.own.Room, all.Room)
 		cfg = cfg.For(pool.role)
 		if err := cfg.Validate(); err != nil {
 			path := pool.path

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/replay"
@@ -78,11 +79,41 @@ func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, p
 // spanID keeps kinds of spans apart.
 func spanID(kind, n int) uint64 { return uint64(kind)<<60 | uint64(n) }
 
-// stages gives the variant's workload for a seed; traces are the same for all.
+// shuffled draws the order of requests that have the same time, unless the plan
+// leaves it the file's. Sessions stay in theirs.
+func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
+	if !w.Shuffle {
+		return stages
+	}
+	out := slices.Clone(stages)
+	for n := range out {
+		s := &out[n]
+		s.Requests = slices.Clone(s.Requests)
+		chains := &Chains{BlockTokens: s.Chains.BlockTokens, of: slices.Clone(s.Chains.of)}
+		s.Chains = chains
+		rng := rand.New(rand.NewPCG(seed, math.MaxUint64-1))
+		for from := 0; from < len(s.Requests); {
+			to := from + 1
+			for to < len(s.Requests) && s.Requests[to].At == s.Requests[from].At && s.Requests[to].Session == "" && s.Requests[from].Session == "" {
+				to++
+			}
+			rng.Shuffle(to-from, func(i, j int) {
+				i, j = from+i, from+j
+				s.Requests[i], s.Requests[j] = s.Requests[j], s.Requests[i]
+				chains.of[i], chains.of[j] = chains.of[j], chains.of[i]
+			})
+			from = to
+		}
+	}
+	return out
+}
+
+// stages gives the variant's workload for a seed. A trace is the same for all,
+// but for the order of what came at once.
 func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 	w := &v.plan.Workload
 	if w.Trace != "" {
-		return traces[v.traceKey()].stages
+		return w.shuffled(traces[v.traceKey()].stages, seed)
 	}
 	stages := w.make(seed)
 	for i := range stages {

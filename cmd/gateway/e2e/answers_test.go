@@ -270,3 +270,16 @@ func TestNoPromptInLogs(t *testing.T) {
 		t.Errorf("the log quotes a prompt: …%s…", log[max(0, i-200):i+20])
 	}
 }
+
+// TestMistakesAreTheClients: a 400 without a code that the flow answers is
+// counted as the client's mistake, never as a broken worker.
+func TestMistakesAreTheClients(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 2})
+	a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a","nvext":{"decode_worker_id":"decode-1","backend_instance_id":"decode-2"}}`)
+	if a.status != 400 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	f.eventually("the mistake is counted", func() bool {
+		return f.value("tandem_frontend_requests_total", "completions", "rejected") == 1
+	})
+}

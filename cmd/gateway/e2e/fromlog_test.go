@@ -25,12 +25,13 @@ func TestLogToTraceToSimulation(t *testing.T) {
 	sent := &replay.Workload{Name: "sent"}
 	for i := range 30 {
 		// Three families that share 1,024 tokens, some 1,536; the second half asks
-		// what the first did, but for the length of the shared part.
+		// what the first did, but for the length of the shared part. No two
+		// requests are of one length.
 		family := uint64(i % 3)
 		own := uint64(100 + i%15)
 		sent.Requests = append(sent.Requests, replay.Request{
 			Index: i, At: time.Duration(i) * 20 * time.Millisecond, OutputTokens: 3 + i%4,
-			Spans: []replay.Span{{ID: family, Tokens: 1024 + 512*(i%2)}, {ID: own, Tokens: 600 + i}}, // no two are of one length,
+			Spans: []replay.Span{{ID: family, Tokens: 1024 + 512*(i%2)}, {ID: own, Tokens: 600 + i}},
 		})
 	}
 	prompter, err := replay.NewPrompter(tokens.Sim(), 1)

@@ -116,6 +116,10 @@ type poolReadiness struct {
 	Workers int        `json:"workers"`
 }
 
+// prefillPatience is how long after the start a prefill pool of which nobody was
+// seen yet is waited for. A fleet that has none is ready then, degraded.
+const prefillPatience = 10 * time.Second
+
 // Ready reports whether every model that has workers can be served: by a pool
 // of role both, or by a prefill and a decode pool. A prefill pool that has
 // emptied after it was there is not needed while decode may stand in for it:
@@ -138,7 +142,7 @@ func (g *Gateway) Ready() (bool, any) {
 			}
 			out.Pools = append(out.Pools, poolReadiness{model, role, eligible[role]})
 		}
-		standIn := g.cfg.Flow.DecodeFallback && view.Known(model, pools.Prefill)
+		standIn := g.cfg.Flow.DecodeFallback && (view.Known(model, pools.Prefill) || now.Sub(g.began) > prefillPatience)
 		switch {
 		case eligible[pools.Both] > 0, eligible[pools.Decode] > 0 && eligible[pools.Prefill] > 0:
 		case eligible[pools.Decode] > 0 && standIn:

@@ -7,7 +7,6 @@ package stack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -211,7 +210,7 @@ func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 func (g *Gateway) Listen() (net.Addr, error) {
 	ln, err := g.edge.Listen()
 	if err != nil {
-		return nil, fmt.Errorf("http-port: %w", err)
+		return nil, err
 	}
 	if g.admin, err = g.edge.ListenAdmin(); err != nil {
 		return nil, errors.Join(err, ln.Close())

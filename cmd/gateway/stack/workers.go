@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
@@ -42,6 +43,8 @@ type given struct {
 	file    *discovery.File
 	started atomic.Bool // MinInitial workers were there
 
+	predicted atomic.Bool // it was said that some workers are
+
 	mu        sync.Mutex // guards reloaders
 	reloaders []func() error
 }
@@ -54,6 +57,7 @@ const startRetry = time.Second
 func (g *Gateway) addGiven() error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
+	g.Roster.OnChange(g.tellPredicted)
 	prober := func(source string, seed uint64) (*discovery.Prober, error) {
 		probe := cfg.Probe
 		probe.Seed ^= seed
@@ -81,6 +85,18 @@ func (g *Gateway) addGiven() error {
 		g.OnReload(g.given.file.Reload)
 	}
 	return nil
+}
+
+// tellPredicted says once that some workers' caches are guessed at.
+func (g *Gateway) tellPredicted() {
+	for _, p := range g.Roster.Pools() {
+		if p.Role == pools.Decode || g.given.predicted.Load() || !g.routers.For(p.Model, p.Role).Predicts(p) {
+			continue
+		}
+		if !g.given.predicted.Swap(true) {
+			g.log.Info("workers without KV events are predicted from where prompts are sent", "model", p.Model, "role", string(p.Role))
+		}
+	}
 }
 
 // runGiven looks after workers by URL until ctx ends.
