@@ -7,7 +7,7 @@ BENCH ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := build
-.PHONY: build test race lint fuzz bench bench-wire smoke compose ci clean help
+.PHONY: build test race lint fuzz bench bench-wire smoke compose recipes ci clean help
 
 build: ## bin/gateway: one static binary
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/gateway ./cmd/gateway
@@ -35,6 +35,10 @@ smoke: ## a fleet of our own and one request of each kind
 
 compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
+
+recipes: build ## simulate bench/recipes and write their results; reads ../shared/data
+	mkdir -p bench/recipes/results
+	cd bench/recipes && for r in r*.yaml; do ../../bin/gateway simulate $$r --json results/$${r%.yaml}.json || exit 1; done
 
 ci: ## what a change has to pass
 	.ci/run
