@@ -13,7 +13,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	for i := range 70 {
 		o := x.Owner(fmt.Sprint("w", i), 0)
 		x.Store(o, Device, p[:i*3])
-		x.Store(o, Host, p[i*2:])
+		x.Place(o, Host, p[i*2:])
 	}
 	var m Matches
 	if got := testing.AllocsPerRun(50, func() { x.Match(p, &m) }); got != 0 {

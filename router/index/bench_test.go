@@ -9,170 +9,287 @@ import (
 	"time"
 )
 
-// fleet is an index of prompts as a fleet of workers would hold them: all
-// prompts of a family begin with the same system prompt, which every worker
-// holds, and go on with blocks of their own, which up to three workers hold.
+// fleet is an index of prompts as a thousand workers would hold them: prompts of
+// 256 blocks begin with one of 16 system prompts of 64 blocks, which every worker
+// holds, and go on with blocks of their own, which one worker holds in three of
+// four cases, and else two to four.
 type fleet struct {
 	*Index
-	prompts [][]uint64
+	label   string
+	owners  []Owner
+	systems [][]uint64 // the system prompts
+	prompts []question
 }
 
-// newFleet stores prompts of n blocks, system of which are shared by all, until
-// the index holds about blocks distinct ones.
-func newFleet(blocks, workers, n, system int) *fleet {
-	f := &fleet{Index: New(Config{})}
-	rng := rand.New(rand.NewPCG(1, 2))
-	owners := make([]Owner, workers)
-	shared := chain(7, system)
-	for i := range owners {
-		owners[i] = f.Owner(fmt.Sprintf("worker-%d", i), 0)
-		f.Store(owners[i], Device, shared)
-	}
-	for i := range max(1, (blocks-system)/(n-system)) {
-		p := slices.Concat(shared, chain(uint64(1000+i), n-system))
-		for range 1 + rng.IntN(3) {
-			f.Store(owners[rng.IntN(workers)], Device, p)
-		}
-		f.prompts = append(f.prompts, p)
-	}
-	return f
+// question is a prompt of the fleet and one of those who hold it.
+type question struct {
+	system int
+	own    []uint64
+	owner  Owner
 }
 
-// BenchmarkMatch looks up chains of 512 blocks, 64 of them a system prompt that
-// every worker holds. hot: a full hit among 32 prompts; cold: among all; half:
-// the prompt's second half is new; miss: all of it is; holes: every worker lost
-// one block in 64.
-func BenchmarkMatch(b *testing.B) {
-	for _, size := range []struct {
-		label           string
-		blocks, workers int
-	}{{"1M", 1 << 20, 64}, {"1M", 1 << 20, 1000}} {
-		const n, system = 512, 64
-		f := newFleet(size.blocks, size.workers, n, system)
-		half, miss := make([][]uint64, 32), make([][]uint64, 32)
-		for i := range half {
-			half[i] = slices.Concat(f.prompts[i][:n/2], chain(uint64(9_000_000+i), n/2))
-			miss[i] = chain(uint64(9_100_000+i), n)
+const (
+	benchWorkers  = 1000
+	benchChain    = 256
+	benchSystem   = 64
+	benchFamilies = 16
+)
+
+// theFleet is made once for all benchmarks: that takes seconds.
+var theFleet struct {
+	sync.Once
+	*fleet
+}
+
+func newFleet(b *testing.B) *fleet {
+	theFleet.Do(func() {
+		blocks, label := 10_000_000, "10M"
+		if testing.Short() {
+			blocks, label = 1_000_000, "1M"
 		}
-		run := func(shape string, prompts [][]uint64) {
-			name := fmt.Sprintf("blocks=%s/workers=%d/chain=%d/%s", size.label, size.workers, n, shape)
-			b.Run(name, func(b *testing.B) { benchmarkMatch(b, f, prompts) })
+		f := &fleet{Index: New(Config{}), label: label}
+		rng := rand.New(rand.NewPCG(1, 2))
+		for i := range benchFamilies {
+			f.systems = append(f.systems, chain(uint64(i), benchSystem))
 		}
-		run("hot", f.prompts[:32])
-		run("cold", f.prompts)
-		run("half", half)
-		run("miss", miss)
-		b.Run(fmt.Sprintf("blocks=%s/workers=%d/chain=%d/hot-writer", size.label, size.workers, n), func(b *testing.B) {
-			stop := churn(f.Index)
-			defer stop()
-			benchmarkMatch(b, f, f.prompts[:32])
-		})
-		for i, w := range f.dir.Load().owners {
-			if w == nil {
-				continue // the churning one has left
+		for i := range benchWorkers {
+			o := f.Owner(fmt.Sprintf("worker-%d", i), 0)
+			f.owners = append(f.owners, o)
+			for _, s := range f.systems {
+				f.Store(o, Device, s)
 			}
-			var lost []uint64
-			w.held[Device].each(func(h uint64) {
-				if (h+uint64(i))%64 == 0 {
-					lost = append(lost, h)
-				}
-			})
-			f.Remove(w.id, Device, lost)
 		}
-		run("holes", f.prompts[:32])
+		for i := 0; i < blocks-benchFamilies*benchSystem; i += benchChain - benchSystem {
+			q := question{rng.IntN(benchFamilies), chain(uint64(1000+i), benchChain-benchSystem), f.owners[rng.IntN(benchWorkers)]}
+			f.hold(q)
+			if rng.IntN(4) == 0 {
+				for range 1 + rng.IntN(3) {
+					also := q
+					also.owner = f.owners[rng.IntN(benchWorkers)]
+					f.hold(also)
+				}
+			}
+			f.prompts = append(f.prompts, q)
+		}
+		theFleet.fleet = f
+	})
+	return theFleet.fleet
+}
+
+func (f *fleet) hold(q question) {
+	s := f.systems[q.system]
+	f.Extend(q.owner, Device, s[len(s)-1], q.own)
+}
+
+// ask writes to room the hashes of a prompt, known blocks of it from the fleet and
+// the others new, and returns one of those who hold what is known.
+func (f *fleet) ask(room []uint64, rng *rand.Rand, known int) Owner {
+	q := f.prompts[rng.IntN(len(f.prompts))]
+	n := copy(room, f.systems[q.system])
+	copy(room[n:], q.own)
+	for i := known; i < len(room); i++ {
+		room[i] = rng.Uint64()
+	}
+	return q.owner
+}
+
+// BenchmarkMatch looks up one of all prompts in turn, at random, so that of a
+// prompt's 256 blocks the 64 of its system prompt are in the processor's caches,
+// and its own 192 are not.
+//
+//	hot    all 256 are held
+//	cold   all are held, and the caches were swept before
+//	half   the first 128 are held
+//	miss   none is
+//	holes  as hot, and every worker has lost a block out of the middle of another
+//	       prompt, so that all are followed block by block
+//
+// -writer is beside a writer at full speed. p50-ns and p99-ns are of single calls,
+// ns/op is of the benchmark's loop; B/block is over distinct blocks, B/entry over
+// pairs of block and worker.
+func BenchmarkMatch(b *testing.B) {
+	f := newFleet(b)
+	run := func(shape string, known int, sweep bool) {
+		name := fmt.Sprintf("blocks=%s/workers=%d/chain=%d/%s", f.label, benchWorkers, benchChain, shape)
+		b.Run(name, func(b *testing.B) { f.benchmark(b, known, sweep) })
+		b.Run(name+"-writer", func(b *testing.B) {
+			defer f.churn()()
+			f.benchmark(b, known, sweep)
+		})
+	}
+	run("hot", benchChain, false)
+	run("cold", benchChain, true)
+	run("half", benchChain/2, false)
+	run("miss", 0, false)
+	for i, q := range f.prompts[:4*benchWorkers] {
+		q.owner = f.owners[i%benchWorkers]
+		f.hold(q)
+		f.Remove(q.owner, Device, q.own[100:101])
+	}
+	rest := *f
+	rest.prompts = f.prompts[4*benchWorkers:]
+	if s := f.Stats(); s.Holed != benchWorkers {
+		b.Fatalf("%d workers have holes", s.Holed)
+	}
+	f = &rest
+	run("holes", benchChain, false)
+	f = theFleet.fleet
+	for i, q := range f.prompts[:4*benchWorkers] {
+		f.Extend(f.owners[i%benchWorkers], Device, q.own[99], q.own[100:101])
 	}
 }
 
-func benchmarkMatch(b *testing.B, f *fleet, prompts [][]uint64) {
+var (
+	sweepings = make([]uint64, 8<<20) // twice the last cache
+	sink      uint64
+)
+
+func (f *fleet) benchmark(b *testing.B, known int, sweep bool) {
 	var m Matches
-	f.Match(prompts[0], &m)
-	took := make([]time.Duration, 0, 1<<16)
+	rng := rand.New(rand.NewPCG(3, 4))
+	room := make([]uint64, benchChain)
+	took := make([]time.Duration, 0, 1<<20)
+	if sweep {
+		took = took[:0:256] // sweeping takes a while
+	}
 	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		p := prompts[i%len(prompts)]
-		if i%16 != 0 || len(took) == cap(took) {
-			f.Match(p, &m)
-			continue
+	for b.Loop() {
+		owner := f.ask(room, rng, known)
+		if sweep {
+			for i := 0; i < len(sweepings); i += 8 {
+				sweepings[i]++
+			}
 		}
 		begin := time.Now()
-		f.Match(p, &m)
-		took = append(took, time.Since(begin))
+		f.Match(room, &m)
+		if len(took) < cap(took) {
+			took = append(took, time.Since(begin))
+		}
+		if got := m.Leading(owner); got != known {
+			b.Fatalf("owner leads by %d blocks, want %d", got, known)
+		}
 	}
-	b.StopTimer()
 	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
 	b.ReportMetric(float64(took[len(took)*99/100]), "p99-ns")
 	s := f.Stats()
 	b.ReportMetric(float64(s.Bytes)/float64(s.Blocks), "B/block")
+	b.ReportMetric(float64(s.Bytes)/float64(s.Held), "B/entry")
 }
 
-// churn stores and removes blocks in a new owner until the returned func is
-// called.
-func churn(x *Index) (stop func()) {
+// traffic is an endless stream of events: prompts come to one worker after
+// another, 16 blocks an event, and go from their end when 2,048 others have come.
+type traffic struct {
+	*fleet
+	chains [4096][]uint64
+	turn   int
+}
+
+const (
+	trafficChain = 192
+	trafficBatch = 16
+)
+
+func newTraffic(f *fleet) *traffic {
+	t := &traffic{fleet: f}
+	for i := range t.chains {
+		t.chains[i] = chain(uint64(1)<<40+uint64(i), trafficChain)
+	}
+	return t
+}
+
+// next applies the events of one prompt that comes and one that goes, and returns
+// how many blocks that were. backwards holds the order in which they go.
+func (t *traffic) next(backwards []uint64) int {
+	n := len(t.chains)
+	s := t.systems[t.turn%benchFamilies]
+	parent := s[len(s)-1]
+	come, went := t.chains[t.turn%n], t.chains[(t.turn+n/2)%n]
+	for i := 0; i < trafficChain; i += trafficBatch {
+		t.Extend(t.owners[t.turn%benchWorkers], Device, parent, come[i:i+trafficBatch])
+		parent = come[i+trafficBatch-1]
+	}
+	blocks := trafficChain
+	if t.turn >= n/2 {
+		o := t.owners[(t.turn-n/2)%benchWorkers]
+		for i := trafficChain; i > 0; i -= trafficBatch {
+			for k := range trafficBatch {
+				backwards[k] = went[i-1-k]
+			}
+			t.Remove(o, Device, backwards[:trafficBatch])
+		}
+		blocks *= 2
+	}
+	t.turn++
+	return blocks
+}
+
+// end removes what is left.
+func (t *traffic) end() {
+	for i := range min(t.turn, len(t.chains)/2) {
+		turn := t.turn - 1 - i
+		t.Remove(t.owners[turn%benchWorkers], Device, t.chains[turn%len(t.chains)])
+	}
+}
+
+// churn writes at full speed until the returned func is called.
+func (f *fleet) churn() (stop func()) {
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {
-		o, p := x.Owner("churn", 0), chain(77, 4096)
+		t := newTraffic(f)
+		var backwards [trafficBatch]uint64
 		for {
 			select {
 			case <-done:
+				t.end()
 				return
 			default:
-				x.Store(o, Device, p)
-				x.Remove(o, Device, p)
+				t.next(backwards[:])
 			}
 		}
 	})
-	return func() { close(done); wg.Wait(); x.Drop("churn") }
+	return func() { close(done); wg.Wait() }
 }
 
-// BenchmarkApply stores and removes blocks of own hashes in an index of a
-// million, 16 blocks an event batch, with and without a reader on the other
-// core. An op is one block stored or removed.
+// BenchmarkApply applies events of own hashes, see traffic, to the index of
+// BenchmarkMatch, with and without a reader on the other core. An op is a prompt
+// that comes and one that goes; an event is one block. From an engine's bytes to
+// here is BenchmarkApply of router/events.
 func BenchmarkApply(b *testing.B) {
-	for _, c := range []struct {
-		name    string
-		readers int
-	}{{"alone", 0}, {"reader", 1}} {
-		b.Run(c.name, func(b *testing.B) {
-			f := newFleet(1<<20, 64, 512, 64)
+	f := newFleet(b)
+	for _, reading := range []string{"alone", "reader"} {
+		b.Run(fmt.Sprintf("own/blocks=%s/workers=%d/batch=%d/%s", f.label, benchWorkers, trafficBatch, reading), func(b *testing.B) {
 			var wg sync.WaitGroup
 			done := make(chan struct{})
-			for range c.readers {
+			if reading == "reader" {
 				wg.Go(func() {
 					var m Matches
-					for i := 0; ; i++ {
+					rng := rand.New(rand.NewPCG(5, 6))
+					room := make([]uint64, benchChain)
+					for {
 						select {
 						case <-done:
 							return
 						default:
-							f.Match(f.prompts[i%len(f.prompts)], &m)
+							f.ask(room, rng, benchChain)
+							f.Match(room, &m)
 						}
 					}
 				})
 			}
-			owners := make([]Owner, 64)
-			for i := range owners {
-				owners[i] = f.Owner(fmt.Sprintf("worker-%d", i), 0)
+			t := newTraffic(f)
+			var backwards [trafficBatch]uint64
+			for range 2048 {
+				t.next(backwards[:])
 			}
-			const batch, window = 16, 1 << 14
-			ring := chain(55, 4*window)
 			b.ReportAllocs()
-			n := 0
-			for i := 0; b.Loop(); i++ {
-				// One op a loop: a batch is applied when it is full.
-				if n++; n < batch {
-					continue
-				}
-				n = 0
-				at := (i / batch / 2 * batch) % len(ring)
-				if i/batch%2 == 0 {
-					f.Store(owners[at/batch%64], Device, ring[at:at+batch])
-				} else {
-					old := (at + len(ring) - window) % len(ring)
-					f.Remove(owners[old/batch%64], Device, ring[old:old+batch])
-				}
+			events := 0
+			for b.Loop() {
+				events += t.next(backwards[:])
 			}
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mevents/s")
+			b.ReportMetric(float64(events)/b.Elapsed().Seconds()/1e6, "Mevents/s")
+			t.end()
 			close(done)
 			wg.Wait()
 		})

@@ -38,6 +38,10 @@ type Config struct {
 	// rounded up to a power of two; 0 means 64. More shards let more writers
 	// proceed at once and cost about 1 kB each while the index is empty.
 	Shards int
+	// MaxBlocks bounds the pairs of block and owner, counting each tier, and with
+	// them the memory, about 40 bytes each. Beyond it the least recent ones go,
+	// whether the owner still holds them or not. 0 means 2^26.
+	MaxBlocks int
 }
 
 // Index maps sequence hashes to owners. It is safe for concurrent use; Match
@@ -48,6 +52,8 @@ type Index struct {
 
 	dir    atomic.Pointer[directory]    // never nil
 	epoch  atomic.Uint64                // directory changes so far
+	gaps   [tiers]gaps                  // who must be followed block by block
+	budget budget                       // how much there may be
 	tables [tiers]atomic.Pointer[table] // nil until the tier's first block
 	mu     sync.RWMutex                 // guards what follows, and changes of dir and tables
 	byName map[name]*owner              // the live owners
@@ -66,30 +72,87 @@ func New(cfg Config) *Index {
 	}
 	x := &Index{shards: shards, byName: map[name]*owner{}, ranks: map[string][]*owner{}}
 	x.dir.Store(&directory{})
+	x.budget.init(cfg.MaxBlocks)
 	return x
 }
 
-// Store records that o holds the blocks of chain on tier t. Blocks it already
-// holds there are left as they are. An owner that was dropped holds nothing,
-// and storing for it does nothing.
-func (x *Index) Store(o Owner, t Tier, chain []uint64) {
+// Store records that o holds the blocks of chain on tier t, a prompt's sequence
+// hashes from its first block. Blocks it already holds there are left as they
+// are, but for their recency. An owner that was dropped holds nothing, and
+// storing for it does nothing.
+func (x *Index) Store(o Owner, t Tier, chain []uint64) { x.store(o, t, begins, 0, chain) }
+
+// Extend is Store for a chain whose first block follows on parent, which o may
+// hold or not.
+func (x *Index) Extend(o Owner, t Tier, parent uint64, chain []uint64) {
+	x.store(o, t, follows, parent, chain)
+}
+
+// Place is Store for a chain of which nobody told what it follows on: blocks that
+// come to a further tier. Where o holds the first of them on another tier, it
+// follows on the same here. Where not, Match must look at every block for o on
+// this tier, until these have gone or were told again by Store or Extend.
+func (x *Index) Place(o Owner, t Tier, chain []uint64) { x.store(o, t, loose, 0, chain) }
+
+// origin says what a chain follows on.
+type origin uint8
+
+const (
+	begins  origin = iota // nothing: it begins a prompt
+	follows               // a named block
+	loose                 // nobody told
+)
+
+// piece is how many blocks are stored or removed under one hold of an owner's
+// lock.
+const piece = 4096
+
+func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint64) {
 	w := x.owner(o)
 	if w == nil || t >= tiers {
 		return
 	}
 	tab := x.table(t)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.gone {
-		return
+	for len(chain) > 0 {
+		part := chain[:min(piece, len(chain))]
+		chain = chain[len(part):]
+		w.mu.Lock()
+		if w.gone {
+			w.mu.Unlock()
+			return
+		}
+		x.add(w, tab, t, from, parent, part)
+		w.mu.Unlock()
+		from, parent = follows, part[len(part)-1]
+		x.evict()
 	}
-	tab.touch(chain)
-	for _, h := range chain {
-		if w.held[t].add(h) {
-			tab.add(h, o.slot())
+}
+
+// add is store for a piece. The caller holds w.mu.
+func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, chain []uint64) {
+	s := &w.held[t]
+	before, stamp := s.n, x.budget.now()
+	s.touch(chain)
+	behind, room := w.origin(t, from, parent, chain[0]), maxHeld-s.n
+	for i, h := range chain {
+		if i%batch == 0 {
+			tab.touch(chain[i:])
+			if i > 0 {
+				s.touch(chain[i:])
+			}
+		}
+		if room == 0 {
+			break // what an owner holds beyond its tier's limit is not seen
+		}
+		at, fresh := s.add(h, behind, stamp)
+		if behind = at; fresh {
+			room--
+			x.gapsBefore(w, t)
+			tab.add(h, w.id.slot())
 		}
 	}
-	w.blocks[t].Store(int64(w.held[t].len()))
+	x.settled(w, t)
+	x.budget.count(s.n - before)
 }
 
 // Remove records that o no longer holds the named blocks on tier t. Blocks it
@@ -102,13 +165,40 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	tab := x.table(t)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	tab.touch(hashes)
-	for _, h := range hashes {
-		if w.held[t].remove(h) {
-			tab.remove(h, o.slot())
+	s := &w.held[t]
+	before := s.n
+	for i, h := range hashes {
+		if i%batch == 0 {
+			tab.touch(hashes[i:])
+			s.touch(hashes[i:])
+		}
+		if s.remove(h) {
+			x.gapsBefore(w, t)
+			tab.remove(h, w.id.slot())
 		}
 	}
-	w.blocks[t].Store(int64(w.held[t].len()))
+	x.settled(w, t)
+	x.budget.count(s.n - before)
+}
+
+// gapsBefore tells readers that w may have gaps on tier t, if it has. It comes
+// after each change of w's own blocks and before the same change of the table.
+// The caller holds w.mu.
+func (x *Index) gapsBefore(w *owner, t Tier) {
+	if w.held[t].holes > 0 && !w.open[t] {
+		w.open[t] = true
+		x.gaps[t].set(w.id.slot())
+	}
+}
+
+// settled tells readers what has become of w on tier t, after changes of the
+// table. The caller holds w.mu.
+func (x *Index) settled(w *owner, t Tier) {
+	w.blocks[t].Store(int64(w.held[t].n))
+	if w.held[t].holes == 0 && w.open[t] {
+		w.open[t] = false
+		x.gaps[t].clear(w.id.slot())
+	}
 }
 
 // Clear records that o holds nothing on any tier, in time proportional to what
@@ -162,16 +252,18 @@ func (x *Index) Blocks(o Owner) int {
 
 // Stats describes an index's size.
 type Stats struct {
-	Owners int // live owners
-	Blocks int // distinct blocks, each tier counted for itself
-	Held   int // pairs of block and owner
-	Bytes  int // memory of tables and owners' sets, rounded down to the arrays
+	Owners  int    // live owners
+	Blocks  int    // distinct blocks, each tier counted for itself
+	Held    int    // pairs of block and owner, at most Config.MaxBlocks
+	Holed   int    // pairs of owner and tier for which Match looks at every block
+	Bytes   int    // memory of tables and owners' sets, rounded down to the arrays
+	Evicted uint64 // pairs that the budget has had no room for, ever
 }
 
 // Stats counts what the index holds. It takes every shard's and owner's lock in
 // turn and is meant for metrics, not for a request's way.
 func (x *Index) Stats() Stats {
-	var s Stats
+	s := Stats{Evicted: x.budget.evicted.Load()}
 	for _, w := range x.dir.Load().owners {
 		if w == nil {
 			continue
@@ -179,8 +271,11 @@ func (x *Index) Stats() Stats {
 		s.Owners++
 		w.mu.Lock()
 		for t := range w.held {
-			s.Held += w.held[t].len()
+			s.Held += w.held[t].n
 			s.Bytes += w.held[t].bytes()
+			if w.held[t].holes > 0 {
+				s.Holed++
+			}
 		}
 		w.mu.Unlock()
 	}
@@ -196,14 +291,31 @@ func (x *Index) Stats() Stats {
 
 // clear takes all of w's blocks out of the tables. The caller holds w.mu.
 func (x *Index) clear(w *owner) {
+	var hashes [batch]uint64
 	for t := range w.held {
-		if w.held[t].len() == 0 {
+		s := &w.held[t]
+		if s.n == 0 {
 			continue
 		}
-		tab := x.table(Tier(t))
-		w.held[t].each(func(h uint64) { tab.remove(h, w.id.slot()) })
-		w.held[t] = hashSet{}
-		w.blocks[t].Store(0)
+		s.holes++ // whatever order they go in
+		x.gapsBefore(w, Tier(t))
+		tab, n := x.table(Tier(t)), 0
+		for i := untold + 1; i <= len(s.entries); i++ {
+			if i < len(s.entries) && s.entries[i].held() {
+				hashes[n] = s.entries[i].hash
+				n++
+			}
+			if n == batch || i == len(s.entries) {
+				tab.touch(hashes[:n])
+				for _, h := range hashes[:n] {
+					tab.remove(h, w.id.slot())
+				}
+				n = 0
+			}
+		}
+		x.budget.count(-s.n)
+		*s = held{}
+		x.settled(w, Tier(t))
 	}
 }
 

@@ -17,30 +17,43 @@ type Matches struct {
 	n    int      // owners in live
 	last uint64   // the word live was last reduced to, if it was an inline one
 
+	open    []uint64 // bitset of owners to be followed block by block
+	moved   []uint64 // the counts beside it when it was looked at
+	jumped  bool     // blocks were left out
+	waiting int      // owners that have not joined yet
+	deepest int      // the longest run on Device
+
 	heads []int32 // by block: first owner whose run on a lower tier begins there, -1 none
 	peers []int32 // by slot: the next such owner, -1 none
 }
 
 // batch is how many hashes are looked up before the first of them is used:
-// enough that the processor waits for many cache lines at once.
-const batch = 32
+// enough that the processor waits for many cache lines at once. It is also how
+// far Match jumps, and jumps is how many jumps it looks ahead.
+const (
+	batch = 32
+	jumps = 8
+)
 
-// Match finds for every owner how many leading blocks of a prompt it holds.
-// The hashes are the prompt's sequence hashes, in order. The answer is exact,
-// also for owners that have lost blocks out of the middle of a prefix; while
-// writers are at work, each (owner, block) is seen as it was at some moment
-// during the call.
+// Match finds for every owner how many leading blocks of a prompt it holds. The
+// hashes are the prompt's sequence hashes, in order: each must follow on the one
+// before as it was told to Store or Extend. The answer is exact, also for owners
+// that have lost blocks out of the middle of a prefix; while writers are at work,
+// each (owner, block) is seen as it was at some moment during the call.
 //
-// It reads one slot for each hash and stops at the first block that no owner
-// has reached, so a miss costs one read.
+// Owners without such gaps hold all blocks before one that they hold, so where
+// all owners that are left hold the last of 32 blocks, the others are not read.
+// It stops at the first block that no owner has reached: a miss costs one read.
 func (x *Index) Match(hashes []uint64, m *Matches) {
 	m.reset(x.dir.Load())
-	if tab := x.tables[Device].Load(); tab != nil {
-		m.leading(tab, hashes)
-	}
-	for t := Host; t < tiers; t++ {
+	for t := Device; t < tiers; t++ {
 		if tab := x.tables[t].Load(); tab != nil {
-			m.beyond(tab, t, hashes)
+			m.match(tab, &x.gaps[t], t, hashes)
+		}
+	}
+	if m.deepest > 0 && x.budget.pressed() {
+		if tab := x.tables[Device].Load(); tab != nil {
+			tab.meet(hashes[m.deepest-1])
 		}
 	}
 }
@@ -78,6 +91,11 @@ func (m *Matches) reset(dir *directory) {
 		m.live = make([]uint64, words)
 	}
 	m.live = m.live[:words]
+	if cap(m.open) < words {
+		m.open, m.moved = make([]uint64, words), make([]uint64, words)
+	}
+	m.open, m.moved = m.open[:words], m.moved[:words]
+	m.deepest = 0
 }
 
 // fill makes room for tier t's ends and sets them to zero.
@@ -98,36 +116,14 @@ func (m *Matches) faster(t Tier) Tier {
 	return t
 }
 
-// leading walks the hashes on Device. Every owner of the first block begins a
-// run; each further block ends the runs of those that do not hold it.
-func (m *Matches) leading(tab *table, hashes []uint64) {
-	if len(hashes) == 0 {
-		return
-	}
-	g, word := tab.load(hashes[0])
-	if m.begin(g, word); m.n == 0 {
-		return
-	}
-	var gens [batch]*generation
-	var slots [batch]int
-	var words [batch]uint64
-	for at := 1; at < len(hashes); at += batch {
-		part := hashes[at:min(at+batch, len(hashes))]
-		for i, h := range part {
-			gens[i] = tab.generation(h)
-			slots[i], words[i] = gens[i].touch(h)
-		}
-		for i, h := range part {
-			word := gens[i].probe(h, slots[i], words[i])
-			if m.kept(gens[i], word) {
-				continue
-			}
-			if m.restrict(Device, gens[i], word, at+i); m.n == 0 {
-				return
-			}
+// gapped reports whether a live owner may have gaps.
+func (m *Matches) gapped() bool {
+	for k, live := range m.live {
+		if live&m.open[k] != 0 {
+			return true
 		}
 	}
-	m.finish(Device, len(hashes))
+	return false
 }
 
 // kept reports, in the two usual cases and without a call, that word names all
@@ -135,7 +131,7 @@ func (m *Matches) leading(tab *table, hashes []uint64) {
 // says nothing.
 func (m *Matches) kept(g *generation, word uint64) bool {
 	if word&bitOver == 0 {
-		return word == m.last && word != 0
+		return word&^bitMet == m.last && word != 0
 	}
 	if len(m.live) > 1 {
 		return false
@@ -144,51 +140,76 @@ func (m *Matches) kept(g *generation, word uint64) bool {
 	return m.live[0]&^atomic.LoadUint64(&arena[int(word&setMask)*g.stride]) == 0
 }
 
-// beyond walks the hashes on a lower tier. An owner's run begins where its run
-// on the faster tiers has ended, so owners join at different blocks.
-func (m *Matches) beyond(tab *table, t Tier, hashes []uint64) {
-	m.fill(t)
-	ends, before := m.ends[t], m.ends[m.faster(t)]
-	copy(ends, before)
-	m.heads = sized(m.heads, len(hashes))
-	m.peers = sized(m.peers, len(ends))
-	waiting := 0
+// covers reports whether word names all live owners.
+func (m *Matches) covers(g *generation, word uint64) bool {
+	if word&bitOver != 0 {
+		set := g.bitset(word)
+		for k, live := range m.live {
+			if live != 0 && (k >= len(set) || live&^atomic.LoadUint64(&set[k]) != 0) {
+				return false
+			}
+		}
+		return true
+	}
+	if m.n > lanes {
+		return false
+	}
+	for w, n := word&^bitFlags, m.n; w != 0; w >>= laneBits {
+		if slot := int(w&laneMask) - 1; slot/64 < len(m.live) && m.live[slot/64]>>(slot%64)&1 != 0 {
+			if n--; n == 0 {
+				m.last = word &^ bitMet
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// join makes wait, at the blocks where their runs on the faster tiers have ended,
+// the owners that hold something on tier t.
+func (m *Matches) join(t Tier, n int) {
+	before := m.ends[m.faster(t)]
+	copy(m.ends[t], before)
+	m.heads = sized(m.heads, n)
+	m.peers = sized(m.peers, len(before))
 	for slot, w := range m.dir.owners {
-		if w == nil || w.blocks[t].Load() == 0 || int(before[slot]) == len(hashes) {
+		if w == nil || w.blocks[t].Load() == 0 || int(before[slot]) == n {
 			continue
 		}
 		at := before[slot]
 		m.peers[slot], m.heads[at] = m.heads[at], int32(slot)
-		waiting++
+		m.waiting++
 	}
 	clear(m.live)
 	m.n, m.last = 0, 0
-	for i, h := range hashes {
-		if m.n == 0 && waiting == 0 {
-			return
-		}
-		for slot := m.heads[i]; slot >= 0; slot = m.peers[slot] {
-			m.live[slot/64] |= 1 << (slot % 64)
-			m.n++
-			m.last = 0
-			waiting--
-		}
-		if m.n > 0 {
-			g, word := tab.load(h)
-			if !m.kept(g, word) {
-				m.restrict(t, g, word, i)
-			}
+}
+
+// joinAt makes live the owners that have waited at block i.
+func (m *Matches) joinAt(i int) {
+	for slot := m.heads[i]; slot >= 0; slot = m.peers[slot] {
+		m.live[slot/64] |= 1 << (slot % 64)
+		m.n++
+		m.last = 0
+		m.waiting--
+	}
+}
+
+// joining reports whether anyone waits at the blocks from at until before to.
+func (m *Matches) joining(at, to int) bool {
+	for _, slot := range m.heads[at:to] {
+		if slot >= 0 {
+			return true
 		}
 	}
-	m.finish(t, len(hashes))
+	return false
 }
 
 // begin makes live the owners of word.
 func (m *Matches) begin(g *generation, word uint64) {
 	clear(m.live)
-	m.n, m.last = 0, word
+	m.n, m.last = 0, word&^bitMet
 	if word&bitOver == 0 {
-		for w := word &^ bitUsed; w != 0; w >>= laneBits {
+		for w := word &^ bitFlags; w != 0; w >>= laneBits {
 			m.keep(int(w&laneMask) - 1)
 		}
 		return
@@ -236,13 +257,13 @@ func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 		}
 		return
 	}
-	m.last = word
+	m.last = word &^ bitMet
 	for k, live := range m.live {
 		if live == 0 {
 			continue
 		}
 		var held uint64
-		for w := word &^ bitUsed; w != 0; w >>= laneBits {
+		for w := word &^ bitFlags; w != 0; w >>= laneBits {
 			if slot := int(w&laneMask) - 1; slot/64 == k {
 				held |= 1 << (slot % 64)
 			}
@@ -256,6 +277,9 @@ func (m *Matches) restrict(t Tier, g *generation, word uint64, i int) {
 // end ends at block i the runs of the owners in word k of live that gone names.
 func (m *Matches) end(t Tier, k int, gone uint64, i int) {
 	m.live[k] &^= gone
+	if t == Device && i > m.deepest {
+		m.deepest = i
+	}
 	for ; gone != 0; gone &= gone - 1 {
 		m.ends[t][k*64+bits.TrailingZeros64(gone)] = uint32(i)
 		m.n--

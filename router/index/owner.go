@@ -31,17 +31,40 @@ type name struct {
 	rank   int
 }
 
-// owner is one (worker, rank) and the set of blocks it holds: the way from an
-// owner to its blocks, where the tables are the way from a block to its owners.
+// owner is one (worker, rank) and the blocks it holds.
 type owner struct {
 	id   Owner
 	name name
 
-	blocks [tiers]atomic.Int64 // len(held[t]), to be read without the lock
+	blocks [tiers]atomic.Int64 // held[t].n, to be read without the lock
 
-	mu   sync.Mutex     // guards what follows, and orders the owner's writes
-	held [tiers]hashSet // its blocks
-	gone bool           // dropped: nothing may be stored any more
+	mu   sync.Mutex  // guards what follows, and orders the owner's writes
+	held [tiers]held // its blocks
+	open [tiers]bool // its bit in the index's gaps is set
+	gone bool        // dropped: nothing may be stored any more
+}
+
+// origin returns the entry on tier t that a chain which begins with block h
+// follows on. The caller holds w.mu and adds h next.
+func (w *owner) origin(t Tier, from origin, parent uint64, h uint64) uint32 {
+	s := &w.held[t]
+	if _, _, told := s.parentOf(h); told {
+		return root // it keeps the one it has
+	}
+	for u := Device; from == loose && u < tiers; u++ {
+		if p, first, told := w.held[u].parentOf(h); told && first {
+			from = begins
+		} else if told {
+			from, parent = follows, p
+		}
+	}
+	switch {
+	case from == begins:
+		return root
+	case from == follows && parent != h:
+		return s.name(parent)
+	}
+	return untold
 }
 
 // directory is an immutable list of the live owners by slot.

@@ -2,6 +2,7 @@ package index
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -131,8 +132,11 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 		p.entries[at].seen, p.entries[at].serial = p.now, p.serial
 		p.link(at)
 	}
-	if from < len(chain) {
-		p.idx.Store(o, Device, chain[from:])
+	switch {
+	case from == 0:
+		p.idx.Store(o, Device, chain)
+	case from < len(chain):
+		p.idx.Extend(o, Device, chain[from-1], chain[from:])
 	}
 	p.sweep(max(sweep, 2*(len(chain)-from)))
 	return Prediction{serial: p.serial, from: from, to: len(chain)}
@@ -145,7 +149,8 @@ func (p *Predictor) Withdraw(o Owner, chain []uint64, made Prediction) {
 	if h == nil || made.to > len(chain) || made.serial == 0 {
 		return
 	}
-	for _, hash := range chain[made.from:made.to] {
+	// The last block first, as above, so that the index never sees a gap.
+	for _, hash := range slices.Backward(chain[made.from:made.to]) {
 		if at := h.find(p.entries, hash); at != 0 && p.entries[at].serial == made.serial {
 			p.drop(at)
 			p.gone = append(p.gone, hash)

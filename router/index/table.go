@@ -35,8 +35,8 @@ type shard struct {
 // only by the next generation, which is built aside and then published; a
 // reader that is still on the old one sees it as it was at that moment.
 //
-// Shared words are read and written with sync/atomic, but for reads by the
-// writer that holds the shard's lock, and writes before publication.
+// Shared words are read and written with sync/atomic, but for writes before
+// publication.
 type generation struct {
 	slots  []uint64 // pairs: hash, word; a word of zero is an empty slot
 	places int      // len(slots)/2
@@ -47,10 +47,13 @@ type generation struct {
 // The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending
 // from the lowest lane, so that equal sets are equal words; or, with bitOver,
 // the number of a bitset. bitUsed tells a slot without holders from an empty
-// one.
+// one. bitMet is set by readers, with compare-and-swap, which is lost when the
+// word changes at the same time, and does not count when words are compared.
 const (
 	bitOver  = 1 << 63
 	bitUsed  = 1 << 62
+	bitMet   = 1 << 61
+	bitFlags = bitOver | bitUsed | bitMet
 	lanes    = 4
 	laneBits = slotBits
 	laneMask = slotMask
@@ -82,13 +85,17 @@ func (t *table) load(h uint64) (*generation, uint64) {
 	return g, g.probe(h, i, word)
 }
 
-// touch reads where the searches for up to batch hashes begin, so that a writer
-// who goes through them one by one, under locks, does not wait for each line of
-// memory in turn.
-func (t *table) touch(hashes []uint64) {
+// touch reads where the searches for up to batch hashes go, so that a writer who
+// goes through them one by one, under locks, does not wait for each line of
+// memory in turn. A search for what is not there often ends a line farther on.
+func (t *table) touch(hashes []uint64) (used int) {
 	for _, h := range hashes[:min(batch, len(hashes))] {
-		t.generation(h).touch(h)
+		g := t.generation(h)
+		i, word := g.touch(h)
+		next := atomic.LoadUint64(&g.slots[min(2*i+9, len(g.slots)-1)])
+		used += int((word | next) >> 62 & 1)
 	}
+	return used
 }
 
 // generation returns the one that has h's slot now.
@@ -183,6 +190,29 @@ func (t *table) remove(h uint64, slot int) {
 	}
 }
 
+// meet notes that a Match ended with block h. It may be lost.
+func (t *table) meet(h uint64) {
+	g := t.generation(h)
+	i, word := g.touch(h)
+	for word != 0 && atomic.LoadUint64(&g.slots[2*i]) != h {
+		i = after(i, g.places)
+		word = atomic.LoadUint64(&g.slots[2*i+1])
+	}
+	if word != 0 && word&bitMet == 0 {
+		atomic.CompareAndSwapUint64(&g.slots[2*i+1], word, word|bitMet)
+	}
+}
+
+// wasMet reports whether block h was met since it was asked last.
+func (t *table) wasMet(h uint64) bool {
+	s := &t.shards[h&uint64(len(t.shards)-1)]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.now.Load()
+	i, word := g.find(h)
+	return word&bitMet != 0 && atomic.CompareAndSwapUint64(&g.slots[2*i+1], word, word&^bitMet)
+}
+
 // size returns the hashes that have holders and the bytes of the arrays.
 func (t *table) size() (blocks, bytes int) {
 	for i := range t.shards {
@@ -200,7 +230,7 @@ func (t *table) size() (blocks, bytes int) {
 // zero. It is the writer's load.
 func (g *generation) find(h uint64) (int, uint64) {
 	for i := place(h, g.places); ; i = after(i, g.places) {
-		if w := g.slots[2*i+1]; w == 0 || g.slots[2*i] == h {
+		if w := atomic.LoadUint64(&g.slots[2*i+1]); w == 0 || g.slots[2*i] == h {
 			return i, w
 		}
 	}
@@ -215,7 +245,7 @@ func (g *generation) holders(word uint64) int {
 		}
 		return n
 	}
-	for w := word &^ (bitUsed | bitOver); w != 0; w >>= laneBits {
+	for w := word &^ bitFlags; w != 0; w >>= laneBits {
 		n++
 	}
 	return n
@@ -230,7 +260,7 @@ func insert(word uint64, slot int) (uint64, bool) {
 	shift := 0
 	for ; word>>shift&laneMask != 0 && word>>shift&laneMask < lane; shift += laneBits {
 	}
-	held := word &^ (bitUsed | bitOver)
+	held := word &^ bitFlags
 	low := held & (1<<shift - 1)
 	high := held >> shift << (shift + laneBits)
 	return high | lane<<shift | low | bitUsed, true
@@ -238,7 +268,7 @@ func insert(word uint64, slot int) (uint64, bool) {
 
 // erase takes slot out of a word's lanes, if it is there.
 func erase(word uint64, slot int) uint64 {
-	held := word &^ (bitUsed | bitOver)
+	held := word &^ bitFlags
 	for shift := 0; shift < lanes*laneBits; shift += laneBits {
 		if held>>shift&laneMask == uint64(slot+1) {
 			low := held & (1<<shift - 1)
@@ -264,7 +294,7 @@ func (s *shard) spill(g *generation, word uint64, slot int) uint64 {
 	put := func(slot int) {
 		atomic.StoreUint64(&set[slot/64], set[slot/64]|1<<(slot%64))
 	}
-	for w := word &^ (bitUsed | bitOver); w != 0; w >>= laneBits {
+	for w := word &^ bitFlags; w != 0; w >>= laneBits {
 		put(int(w&laneMask) - 1)
 	}
 	put(slot)
@@ -286,7 +316,7 @@ func (s *shard) rebuild(slot int) *generation {
 	g := newGeneration(max(minPlaces, (s.live+1)*5/3+1), stride, 0)
 	s.used, s.sets = 0, 0
 	for i := 0; i < len(old.slots); i += 2 {
-		h, word := old.slots[i], old.slots[i+1]
+		h, word := old.slots[i], atomic.LoadUint64(&old.slots[i+1])
 		if old.holders(word) == 0 {
 			continue
 		}

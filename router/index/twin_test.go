@@ -50,9 +50,13 @@ func prompt(branches uint16, n int) []uint64 {
 
 const depth = 12
 
+// depths are the lengths of prompts: one that is followed block by block, and one
+// that is followed in jumps and ends between them.
+var depths = []int{depth, 75}
+
 // play reads operations from data, does them to an index and to its twin, and
 // compares the two after each of them.
-func play(t interface{ Fatalf(string, ...any) }, data []byte, workers int) {
+func play(t interface{ Fatalf(string, ...any) }, data []byte, workers, depth int) {
 	next := func() int {
 		if len(data) == 0 {
 			return 0
@@ -79,7 +83,15 @@ func play(t interface{ Fatalf(string, ...any) }, data []byte, workers int) {
 		part := hashes[from:to]
 		switch op % 16 {
 		default:
-			x.Store(x.Owner(n.worker, n.rank), tier, part)
+			o := x.Owner(n.worker, n.rank)
+			switch {
+			case from == 0:
+				x.Store(o, tier, part)
+			case op >= 240:
+				x.Place(o, tier, part)
+			default:
+				x.Extend(o, tier, hashes[from-1], part)
+			}
 			for _, h := range part {
 				w.of(n)[tier][h] = true
 			}
@@ -151,7 +163,8 @@ func TestTwin(t *testing.T) {
 	for _, c := range crowds {
 		t.Run(c.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				play(t, rapid.SliceOfN(rapid.Byte(), 80, 1500).Draw(t, "history"), c.workers)
+				depth := rapid.SampledFrom(depths).Draw(t, "depth")
+				play(t, rapid.SliceOfN(rapid.Byte(), 80, 1500).Draw(t, "history"), c.workers, depth)
 			})
 		})
 	}
@@ -167,7 +180,9 @@ func TestTwinLong(t *testing.T) {
 				history := make([]byte, 20_000)
 				_, _ = rng.Read(history)
 				t.Logf("seed %d", seed)
-				play(t, history, c.workers)
+				for _, depth := range depths {
+					play(t, history, c.workers, depth)
+				}
 			}
 		})
 	}
@@ -178,6 +193,6 @@ func FuzzTwin(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 5, 5, 0, 11, 0, 2, 0, 5, 5, 0, 11, 8, 1, 0, 5, 5, 3, 1}, uint8(4))
 	f.Add([]byte{0, 1, 1, 5, 5, 0, 11, 0, 1, 0, 5, 5, 0, 3, 14, 1, 0, 5, 5, 3, 1}, uint8(90))
 	f.Fuzz(func(t *testing.T, history []byte, workers uint8) {
-		play(t, history[:min(len(history), 1000)], int(workers)%80+1)
+		play(t, history[:min(len(history), 1000)], int(workers)%80+1, depths[int(workers)%len(depths)])
 	})
 }

@@ -1,0 +1,128 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestBudgetIsStrict stores far more than there is room for, in many owners and
+// on two tiers. What is kept of each chain must be a prefix of it, and all that
+// is not kept must be counted.
+func TestBudgetIsStrict(t *testing.T) {
+	const limit = 5000
+	x := New(Config{Shards: 2, MaxBlocks: limit})
+	rng := rand.New(rand.NewPCG(1, 2))
+	var stored, removed int
+	for i := range 3000 {
+		o := x.Owner(fmt.Sprint("w", rng.IntN(20)), 0)
+		p := chain(uint64(i), 1+rng.IntN(60))
+		x.Store(o, Tier(rng.IntN(2)), p)
+		stored += len(p)
+		if i%7 == 0 {
+			before := x.Stats().Held
+			x.Remove(o, Device, p)
+			x.Remove(o, Host, p)
+			removed += before - x.Stats().Held
+		}
+		if s := x.Stats(); s.Held > limit || s.Holed > 0 {
+			t.Fatalf("%d pairs are held, %d owners have holes; want at most %d and none", s.Held, s.Holed, limit)
+		}
+	}
+	s := x.Stats()
+	if got, want := int(s.Evicted), stored-removed-s.Held; got != want {
+		t.Errorf("%d pairs were evicted, want %d", got, want)
+	}
+	if s.Held < limit*9/10 {
+		t.Errorf("%d pairs are held although there is room for %d", s.Held, limit)
+	}
+}
+
+// TestBudgetKeepsWhatIsUsed lets a stream of prompts through that nobody asks for
+// again. What is stored again now and then must stay, and what is matched, and the
+// beginnings that others follow on.
+func TestBudgetKeepsWhatIsUsed(t *testing.T) {
+	x := New(Config{Shards: 2, MaxBlocks: 10_000})
+	o := x.Owner("w", 0)
+	again, asked, never, base := chain(1, 50), chain(2, 50), chain(3, 50), chain(4, 50)
+	for _, p := range [][]uint64{again, asked, never, base} {
+		x.Store(o, Device, p)
+	}
+	var m Matches
+	for i := range uint64(3000) {
+		x.Extend(o, Device, base[49], chain(100+i, 20))
+		x.Store(x.Owner(fmt.Sprint("other", i%5), 0), Device, chain(1_000_000+i, 20))
+		if i%50 == 0 {
+			x.Store(o, Device, again)
+			x.Match(asked, &m)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		chain []uint64
+		want  int
+	}{{"stored again", again, 50}, {"matched", asked, 50}, {"followed on", base, 50}, {"never used", never, 0}} {
+		x.Match(c.chain, &m)
+		if got := m.Leading(o); got != c.want {
+			t.Errorf("%s: %d blocks are left, want %d", c.name, got, c.want)
+		}
+	}
+	if s := x.Stats(); s.Evicted == 0 || s.Held > 10_000 {
+		t.Errorf("%d evicted, %d held", s.Evicted, s.Held)
+	}
+}
+
+// TestBudgetAgainstRings stores what no chain of hashes can be: blocks that follow
+// on each other in a ring, so that each is followed on. They must go as well.
+func TestBudgetAgainstRings(t *testing.T) {
+	x := New(Config{Shards: 1, MaxBlocks: 10})
+	o := x.Owner("w", 0)
+	for i := range uint64(10) {
+		ring := chain(i, 4)
+		x.Extend(o, Device, ring[3], ring)
+		if s := x.Stats(); s.Held > 10 {
+			t.Fatalf("%d pairs are held", s.Held)
+		}
+	}
+	x.Clear(o)
+	if s := x.Stats(); s.Held != 0 || s.Blocks != 0 || s.Holed != 0 {
+		t.Errorf("after a clear: %+v", s)
+	}
+}
+
+// TestBudgetShared has owners write at once, and one of them leave, in an index
+// that is full.
+func TestBudgetShared(t *testing.T) {
+	x := New(Config{Shards: 2, MaxBlocks: 2000})
+	done := make(chan struct{})
+	for i := range 4 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			var m Matches
+			for k := range uint64(300) {
+				p := chain(uint64(i)<<32+k, 40)
+				o := x.Owner(fmt.Sprint("w", i), 0)
+				x.Store(o, Device, p)
+				x.Match(p, &m)
+				if m.Leading(o) > len(p) {
+					t.Errorf("more blocks than the prompt has")
+				}
+				if i == 0 && k%10 == 0 {
+					x.Drop("w0")
+				}
+			}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	if s := x.Stats(); s.Held > 2000 || s.Blocks != s.Held {
+		t.Errorf("%d pairs of %d blocks are held, want as many, and at most 2000", s.Held, s.Blocks)
+	}
+	for i := range 4 {
+		x.Drop(fmt.Sprint("w", i))
+	}
+	if s := x.Stats(); s.Held != 0 || s.Blocks != 0 || x.budget.total.Load() != 0 {
+		t.Errorf("after all have left: %+v, total %d", s, x.budget.total.Load())
+	}
+}
