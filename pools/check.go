@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"slices"
@@ -114,6 +115,35 @@ func portProblem(s string) string {
 	return ""
 }
 
+// tcpProblem looks at an endpoint of ZeroMQ's form, which has a port for each rank. bind allows the host to be any.
+func tcpProblem(s string, ranks int, bind bool) string {
+	rest, ok := strings.CutPrefix(s, "tcp://")
+	host, port, err := net.SplitHostPort(rest)
+	if !ok || err != nil || host == "" || len(s) > MaxModelBytes || textProblem(s, 1, MaxModelBytes) != "" {
+		return fmt.Sprintf("must be tcp://HOST:PORT, is %q", s)
+	}
+	if anyHost := host == "*" || host == "0.0.0.0" || host == "::"; anyHost && !bind {
+		return fmt.Sprintf("must name a host, is %q", s)
+	}
+	if problem := portProblem(port); problem != "" {
+		return problem
+	}
+	if n, _ := strconv.Atoi(port); n+ranks-1 > math.MaxUint16 {
+		return fmt.Sprintf("must leave a port for each of %d ranks, is %q", ranks, s)
+	}
+	return ""
+}
+
+func kvEventsProblem(w *Worker) string {
+	switch zmq := w.KVEvents == "zmq"; {
+	case zmq && w.KVEndpoint == "":
+		return "is zmq without an endpoint"
+	case !zmq && (w.KVEndpoint != "" || w.KVReplay != "" || w.KVTopic != ""):
+		return "must be zmq where there is an endpoint, a replay endpoint or a topic of KV events"
+	}
+	return oneOf(w.KVEvents, "", "nats", "zmq", "none")
+}
+
 func topologyProblem(labels map[string]string) string {
 	if len(labels) > MaxLabels {
 		return fmt.Sprintf("must have at most %d labels, has %d", MaxLabels, len(labels))
@@ -121,6 +151,21 @@ func topologyProblem(labels map[string]string) string {
 	for key, value := range labels {
 		if textProblem(key, 1, MaxLabelBytes) != "" || textProblem(value, 0, MaxLabelBytes) != "" {
 			return fmt.Sprintf("must have printable labels of at most %d bytes", MaxLabelBytes)
+		}
+	}
+	return ""
+}
+
+func taintsProblem(taints []string) string {
+	if len(taints) > MaxTaints {
+		return fmt.Sprintf("has %d names, the limit is %d", len(taints), MaxTaints)
+	}
+	for i, taint := range taints {
+		if problem := textProblem(taint, 1, MaxLabelBytes); problem != "" {
+			return fmt.Sprintf("has %q, which %s", taint[:min(len(taint), MaxLabelBytes)], problem)
+		}
+		if slices.Contains(taints[:i], taint) {
+			return fmt.Sprintf("has %q twice", taint)
 		}
 	}
 	return ""

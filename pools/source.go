@@ -2,6 +2,7 @@ package pools
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -65,6 +66,6 @@ func (s *Source) logRefusal(err error) {
 
 // own is a copy that nobody else can change.
 func own(w Worker) *Worker {
-	w.Topology = maps.Clone(w.Topology)
+	w.Topology, w.Taints = maps.Clone(w.Topology), slices.Clone(w.Taints)
 	return &w
 }

@@ -17,6 +17,7 @@ const (
 	MaxCount       = 1<<31 - 1 // of blocks, sequences and tokens
 	MaxLabels      = 64        // topology labels
 	MaxLabelBytes  = 256       // of a label's key, and of its value
+	MaxTaints      = 64        // taints of a worker
 	MaxRecordBytes = 64 << 10  // of the whole record in JSON
 )
 
@@ -64,13 +65,23 @@ type Worker struct {
 	DeviceClass string `json:"device_class"`
 	// Topology says where the worker stands, as labels: {"rack": "r7"}.
 	Topology map[string]string `json:"topology,omitempty"`
+	// Taints are names that requests may require of a worker or prefer, at most [MaxTaints] of 1 to [MaxLabelBytes]
+	// printable bytes, none twice.
+	Taints []string `json:"taints,omitempty"`
 
 	// Transfer is the host:port of the KV side channel; empty when there is none.
 	Transfer string `json:"transfer_endpoint"`
 	// ModelInput is what the worker takes as a prompt: "tokens" (ids) or "text". Empty means "text".
 	ModelInput string `json:"model_input"`
-	// KVEvents is where the worker publishes its KV events: "nats" or "none". Empty means "none".
+	// KVEvents is how the worker publishes its KV events: "nats", "zmq" or "none". Empty means "none".
 	KVEvents string `json:"kv_events"`
+	// KVEndpoint is, with "zmq", the tcp://HOST:PORT where rank 0 publishes; each further rank has the next port. With a
+	// host of *, 0.0.0.0 or :: the gateway listens there and the engine connects.
+	KVEndpoint string `json:"kv_events_endpoint,omitempty"`
+	// KVReplay is the tcp://HOST:PORT where rank 0 tells again what it published; empty where it does not.
+	KVReplay string `json:"kv_events_replay_endpoint,omitempty"`
+	// KVTopic is what the topic of the events begins with, at most [MaxModelBytes] printable bytes; empty takes all.
+	KVTopic string `json:"kv_events_topic,omitempty"`
 }
 
 // ParseWorker reads a registration record and validates it. It is strict about what it knows: one JSON object of
@@ -117,9 +128,13 @@ func (w *Worker) Validate() error {
 		{"data_parallel_ranks", countProblem(w.DataParallelRanks, 0, MaxRanks)},
 		{"device_class", textProblem(w.DeviceClass, 0, MaxIDBytes)},
 		{"topology", topologyProblem(w.Topology)},
+		{"taints", taintsProblem(w.Taints)},
 		{"transfer_endpoint", unlessEmpty(w.Transfer, hostPortProblem)},
 		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
-		{"kv_events", oneOf(w.KVEvents, "", "nats", "none")},
+		{"kv_events_endpoint", unlessEmpty(w.KVEndpoint, func(s string) string { return tcpProblem(s, w.Ranks(), true) })},
+		{"kv_events_replay_endpoint", unlessEmpty(w.KVReplay, func(s string) string { return tcpProblem(s, w.Ranks(), false) })},
+		{"kv_events_topic", textProblem(w.KVTopic, 0, MaxModelBytes)},
+		{"kv_events", kvEventsProblem(w)},
 	} {
 		if check.problem != "" {
 			return &InvalidError{Worker: w.ID, Field: check.field, Problem: check.problem}

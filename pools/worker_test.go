@@ -56,6 +56,10 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"topology", func(w *Worker) { w.Topology = labels }},
 		{"topology", func(w *Worker) { w.Topology = map[string]string{"": "x"} }},
 		{"topology", func(w *Worker) { w.Topology = map[string]string{"rack": "\x1b[2J"} }},
+		{"taints", func(w *Worker) { w.Taints = []string{"gold", ""} }},
+		{"taints", func(w *Worker) { w.Taints = []string{"gold", "eu", "gold"} }},
+		{"taints", func(w *Worker) { w.Taints = []string{"\x1b[2J"} }},
+		{"taints", func(w *Worker) { w.Taints = make([]string, MaxTaints+1) }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = ":5600" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1:http" }},
@@ -89,6 +93,7 @@ func TestValidateTakesTheBounds(t *testing.T) {
 		"largest block size":  func(w *Worker) { w.BlockSize = MaxBlockSize },
 		"largest cache":       func(w *Worker) { w.TotalKVBlocks = MaxCount },
 		"labels":              func(w *Worker) { w.Topology = map[string]string{"rack": "r7", "zone": ""} },
+		"taints":              func(w *Worker) { w.Taints = []string{"gold", "dynamo.topology/rack=r7"} },
 		"tokens and events":   func(w *Worker) { w.ModelInput, w.KVEvents = "tokens", "nats" },
 	} {
 		w := valid("p1")

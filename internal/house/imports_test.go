@@ -29,6 +29,7 @@ var rooms = map[string]room{
 	"queue":                {0, nil},
 	"router/index":         {0, nil},
 	"router/load":          {0, nil},
+	"router/events/zmtp":   {0, nil},
 	"internal/openai":      {0, nil},
 	"internal/tokens":      {0, nil},
 	"internal/upstream":    {0, nil},
@@ -40,7 +41,7 @@ var rooms = map[string]room{
 	"internal/relay":  {1, []string{"internal/openai"}},
 	"pools/discovery": {1, []string{"pools"}},
 	"router":          {1, []string{"pools", "router/index", "router/load"}},
-	"router/events":   {1, []string{"router/index", "internal/tokens"}},
+	"router/events":   {1, []string{"router/index", "internal/tokens", "router/events/zmtp"}},
 	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},
 
 	"internal/engine": {2, []string{"fault", "internal/openai", "internal/tokens"}},

@@ -51,8 +51,14 @@ var options = []option{
 	{"context-length", "context_length", count(func(w *pools.Worker) *int { return &w.ContextLength })},
 	{"ranks", "data_parallel_ranks", count(func(w *pools.Worker) *int { return &w.DataParallelRanks })},
 	{"device", "device_class", text(func(w *pools.Worker, s string) { w.DeviceClass = s })},
+	{"taints", "taints", text(func(w *pools.Worker, s string) {
+		w.Taints = strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ' ' })
+	})},
 	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
 	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
+	{"kv-events", "kv_events_endpoint", text(func(w *pools.Worker, s string) { w.KVEvents, w.KVEndpoint = "zmq", s })},
+	{"kv-replay", "kv_events_replay_endpoint", text(func(w *pools.Worker, s string) { w.KVReplay = s })},
+	{"kv-topic", "kv_events_topic", text(func(w *pools.Worker, s string) { w.KVTopic = s })},
 }
 
 func text(set func(w *pools.Worker, s string)) func(*pools.Worker, string) error {
@@ -168,7 +174,10 @@ func (e *Endpoint) finish() error {
 			return &EndpointError{"id", fmt.Sprintf("is missing: the address is longer than the %d bytes of an id", pools.MaxIDBytes)}
 		}
 	}
-	return e.rule("id", "id")
+	if e.Given.KVEndpoint == "" && (e.Given.KVReplay != "" || e.Given.KVTopic != "") {
+		return &EndpointError{"kv-events", "is missing: kv-replay and kv-topic go with the endpoint of the worker's KV events"}
+	}
+	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"), e.rule("id", "id"))
 }
 
 // rule has the record's own rules look at one field.

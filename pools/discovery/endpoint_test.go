@@ -21,11 +21,11 @@ func TestParseEndpoint(t *testing.T) {
 		{"", "http://[::1]:80", pools.Worker{ID: "--1-80", Role: pools.Both, Address: "http://[::1]:80"}},
 		{
 			pools.Decode,
-			"http://h:1, model=org/m ,engine=sglang,block-size=32,kv-blocks=900,max-num-seqs=8,max-num-batched-tokens=4096,context-length=1000,ranks=2,device=h100,model-input=tokens,transfer=h:5600",
+			"http://h:1, model=org/m ,engine=sglang,block-size=32,kv-blocks=900,max-num-seqs=8,max-num-batched-tokens=4096,context-length=1000,ranks=2,device=h100,taints=gold;eu,model-input=tokens,transfer=h:5600",
 			pools.Worker{
 				ID: "h-1", Role: pools.Decode, Address: "http://h:1", Model: "org/m", Engine: "sglang", BlockSize: 32, TotalKVBlocks: 900,
 				MaxNumSeqs: 8, MaxNumBatchedTokens: 4096, ContextLength: 1000, DataParallelRanks: 2, DeviceClass: "h100", ModelInput: "tokens",
-				Transfer: "h:5600",
+				Transfer: "h:5600", Taints: []string{"gold", "eu"},
 			},
 		},
 	} {

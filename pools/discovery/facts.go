@@ -47,7 +47,7 @@ func (f facts) record(given pools.Worker, blockSize int) pools.Worker {
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
-	w.KVEvents = "none"
+	w.KVEvents = cmp.Or(given.KVEvents, "none")
 	return w
 }
 

@@ -12,5 +12,5 @@
 //	bytes      [DecodeBatch], [AppendBatch]   every form that vLLM, SGLang and TensorRT-LLM send
 //	order      [Flow]                         numbers: apply, stale, gap, new epoch; a core
 //	meaning    [View]                         engine hashes to the router's own, of one rank; a core
-//	transport  [Bus]                          NATS, or the in-memory one of tests
+//	transport  [Bus], [ZMQ]                   NATS, or the in-memory one of tests; engines' own publishers
 package events

@@ -118,6 +118,16 @@ func (f *Flow) Next() (Message, bool) {
 	return m, true
 }
 
+// Skip gives up what is missing before the first held message, or before what was told where none is held. The held
+// ones are then to be taken by Next.
+func (f *Flow) Skip() {
+	if len(f.held) > 0 {
+		f.seq = max(f.seq, f.held[0].Seq-1)
+	} else {
+		f.seq = max(f.seq, f.told)
+	}
+}
+
 // Restore says whether a snapshot of the state at (epoch, seq) is to replace the view, and if so moves there. asked
 // is what Epoch was when the snapshot was asked for: a snapshot is the publisher's own word on which epoch it is in,
 // but not if another epoch began since then.
@@ -154,6 +164,9 @@ func (f *Flow) judge(epoch, seq uint64) Verdict {
 	f.told = max(f.told, seq)
 	return Apply
 }
+
+// forget lets go of what is held, as though it had not been heard.
+func (f *Flow) forget() { f.held, f.heldBytes, f.told = nil, 0, f.seq }
 
 func (f *Flow) begin(epoch uint64) {
 	if f.epoch != 0 {

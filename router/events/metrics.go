@@ -33,7 +33,7 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *metri
 			"pool", "event_type", "status"),
 		blocks:    vec("kv_events_blocks_total", "KV blocks that workers reported, as applied to the index.", "pool", "kind"),
 		messages:  vec("kv_events_messages_total", "KV event messages received, by what their number said.", "pool", "verdict"),
-		snapshots: vec("kv_events_snapshots_total", "Snapshots asked for to mend a gap, by result.", "pool", "result"),
+		snapshots: vec("kv_events_snapshots_total", "Snapshots and replays asked for to mend a gap, by result.", "pool", "result"),
 		skipped:   vec("kv_events_skipped_total", "KV events, blocks and messages not applied, by reason.", "pool", "reason"),
 		untracked: one("kv_events_untracked_total", "Messages of sources that are not tracked, or not numbered."),
 		dropped:   one("kv_events_dropped_total", "Messages dropped because this process was slower than they came."),
@@ -69,7 +69,7 @@ func (sourceCollector) Describe(ch chan<- *prometheus.Desc) {
 func (c sourceCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range c() {
 		pool, worker, rank := s.Source.Pool, s.Source.Worker, strconv.Itoa(s.Source.Rank)
-		for _, state := range []State{Waiting, Recovering, Live} {
+		for _, state := range states {
 			in := 0.0
 			if s.State == state {
 				in = 1
@@ -103,6 +103,8 @@ type poolCounters struct {
 	orphans, unhashable, badSize, ignored  prometheus.Counter // blocks
 	unreadable, malformed                  prometheus.Counter // events, messages
 	restored, outdated, failed, unanswered prometheus.Counter // snapshots
+	replayed, tooShort                     prometheus.Counter // replays
+	unframed                               prometheus.Counter // messages
 }
 
 func (m *metrics) pool(name string) *poolCounters {
@@ -119,6 +121,9 @@ func (m *metrics) pool(name string) *poolCounters {
 		outdated:   m.snapshots.WithLabelValues(name, "outdated"),
 		failed:     m.snapshots.WithLabelValues(name, "failed"),
 		unanswered: m.snapshots.WithLabelValues(name, "unanswered"),
+		replayed:   m.snapshots.WithLabelValues(name, "replayed"),
+		tooShort:   m.snapshots.WithLabelValues(name, "too_short"),
+		unframed:   m.skipped.WithLabelValues(name, "unframed"),
 	}
 	for v := range c.verdicts {
 		c.verdicts[v] = m.messages.WithLabelValues(name, Verdict(v).String())

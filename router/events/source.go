@@ -13,24 +13,34 @@ type State uint32
 
 const (
 	Waiting    State = iota // nothing was heard of its publisher yet
-	Recovering              // events are missing; what is indexed is what was known before
+	Recovering              // events are missing and asked for; what is indexed is what was known before
 	Live                    // the index is what the publisher last said
+	Predicted               // events are missing that cannot be had, now or ever: nothing that is indexed can be relied on
 )
 
-func (s State) String() string { return [...]string{"waiting", "recovering", "live"}[s] }
+// states are all of them.
+var states = [...]State{Waiting, Recovering, Live, Predicted}
+
+func (s State) String() string { return [...]string{"waiting", "recovering", "live", "predicted"}[s] }
+
+// hopeless is after how many attempts in vain what is missing counts as not to be had.
+const hopeless = 4
 
 // SourceStatus is what a [Subscriber] knows of one source.
 type SourceStatus struct {
 	Source Source
-	State  State
-	Epoch  uint64 // of the publisher, 0 when none was heard of
-	Seq    uint64 // of the last message in the view
-	Blocks int    // of the engine's, in the view
+	// Transport is "nats" or "zmq".
+	Transport string
+	State     State
+	Epoch     uint64 // of the publisher, 0 when none was heard of; over ZMQ counted by the subscriber
+	Seq       uint64 // of the last message in the view; over ZMQ one more than the engine's number, so that 0 is none
+	Blocks    int    // of the engine's, in the view
 
 	Applied   uint64 // messages
 	Gaps      uint64 // times that messages were found missing
-	Snapshots uint64 // applied
+	Snapshots uint64 // applied, or replays
 	Orphans   uint64 // blocks whose parent was unknown
+	Losses    uint64 // times that messages were lost for good and the view was emptied
 }
 
 // follower follows one source. It is a core: the Subscriber's loop alone calls it, with the time, and does what it
@@ -43,6 +53,10 @@ type follower struct {
 	flow  Flow
 	view  *View
 	batch *Batch // shared by all followers, for use within one call
+	trail *trail // what is known beside of a stream over ZMQ; nil over NATS
+	zmq   ZMQ    // where that comes from
+
+	onState func() // called when the state has changed; may be nil
 
 	fetching bool      // a snapshot is on its way
 	doubt    bool      // something was applied that only a snapshot can make good
@@ -56,6 +70,7 @@ type follower struct {
 	epoch, seq                             atomic.Uint64
 	blocks                                 atomic.Int64
 	applied, gaps, snapshots, orphansSoFar atomic.Uint64
+	losses                                 atomic.Uint64
 }
 
 func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, count *poolCounters) *follower {
@@ -66,10 +81,14 @@ func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, c
 }
 
 func (f *follower) status() SourceStatus {
+	transport := "nats"
+	if f.trail != nil {
+		transport = "zmq"
+	}
 	return SourceStatus{
-		Source: f.source, State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
+		Source: f.source, Transport: transport, State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
 		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(), Snapshots: f.snapshots.Load(),
-		Orphans: f.orphansSoFar.Load(),
+		Orphans: f.orphansSoFar.Load(), Losses: f.losses.Load(),
 	}
 }
 
@@ -95,7 +114,7 @@ func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, lea
 }
 
 func (f *follower) observe(epoch, seq uint64, payload []byte) Verdict {
-	beacon := len(payload) == 0
+	beacon := len(payload) == 0 && f.trail == nil
 	judge := func(clears bool) Verdict {
 		if beacon {
 			return f.flow.Beacon(epoch, seq)
@@ -127,6 +146,7 @@ func (f *follower) apply(payload []byte) {
 	if err := DecodeBatch(f.batch, payload); err != nil {
 		f.count.malformed.Inc()
 		f.doubt = true
+		f.followed(payload, before, true)
 		return
 	}
 	f.count.unreadable.Add(float64(f.batch.Skipped))
@@ -136,6 +156,7 @@ func (f *follower) apply(payload []byte) {
 	f.count.count(before, after)
 	f.orphansSoFar.Add(after.Orphans - before.Orphans)
 	f.doubt = f.doubt || after.Orphans > before.Orphans
+	f.followed(payload, before, false)
 }
 
 // catchUp applies held messages as far as they have become the next ones.
@@ -178,8 +199,13 @@ func (f *follower) ask(now time.Time, least time.Duration) {
 	}
 }
 
-// wants says whether a snapshot is wanted.
-func (f *follower) wants() bool { return f.flow.Epoch() == 0 || f.flow.Behind() || f.again }
+// wants says whether a snapshot is wanted, or a replay.
+func (f *follower) wants() bool {
+	if f.trail != nil {
+		return f.trail.wants(&f.flow)
+	}
+	return f.flow.Epoch() == 0 || f.flow.Behind() || f.again
+}
 
 // failed puts the next attempt off: twice as long each time, between lo and hi, and up to half less by chance.
 func (f *follower) failed(now time.Time, lo, hi time.Duration, rng *rand.Rand) {
@@ -195,12 +221,18 @@ func (f *follower) failed(now time.Time, lo, hi time.Duration, rng *rand.Rand) {
 func (f *follower) publish() {
 	state := Live
 	switch {
+	case f.trail != nil:
+		state = f.trail.state(&f.flow)
 	case f.flow.Epoch() == 0:
 		state = Waiting
+	case f.wants() && f.attempts >= hopeless:
+		state = Predicted
 	case f.wants():
 		state = Recovering
 	}
-	f.state.Store(uint32(state))
+	if old := f.state.Swap(uint32(state)); old != uint32(state) && f.onState != nil {
+		defer f.onState()
+	}
 	f.epoch.Store(f.flow.Epoch())
 	f.seq.Store(f.flow.Seq())
 	f.blocks.Store(int64(f.view.Blocks()))

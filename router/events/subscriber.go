@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/router/events/zmtp"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
@@ -31,15 +32,24 @@ type SubscriberConfig struct {
 	SnapshotEvery time.Duration
 	// Concurrency is how many snapshots are fetched at once, by default 16.
 	Concurrency int
-	// MaxSnapshotBytes bounds one snapshot, by default 256 MiB.
+	// MaxSnapshotBytes bounds one snapshot, or one replay, by default 256 MiB.
 	MaxSnapshotBytes int
+	// ReplayTimeout is how long one replay may take in all, by default 30 s, and PageTimeout between two of its messages.
+	ReplayTimeout time.Duration
+	// QuietCheck is after how long without a message an engine with a replay socket is asked for what comes after the
+	// last, by default 10 s: over ZMQ nothing else shows that a last message was lost.
+	QuietCheck time.Duration
+	// OnState is called by Run when the state of a source has changed, as Sources then tells it. It must not wait.
+	OnState func()
+	// ZMQ is how engines are connected to that publish by themselves.
+	ZMQ zmtp.Options
 }
 
 // Validate names the first field that is out of range.
 func (c *SubscriberConfig) Validate() error {
 	switch {
-	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0:
-		return errors.New("page timeout, retry times and snapshot interval must not be negative")
+	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 || c.QuietCheck < 0:
+		return errors.New("page and replay timeouts, retry times, snapshot and check intervals must not be negative")
 	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
 		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
 	case c.Concurrency < 0 || c.MaxSnapshotBytes < 0:
@@ -53,7 +63,8 @@ func (c *SubscriberConfig) Validate() error {
 // snapshot anyway.
 //
 // One goroutine, Run's, takes every message and feeds every index, so that each source's events apply in order and
-// nothing is locked while they do. When it is too slow, NATS drops messages, and the numbers show it.
+// nothing is locked while they do. When it is too slow, NATS drops messages, and engines that publish over ZMQ drop them
+// at their high-water mark; the numbers show both.
 type Subscriber struct {
 	cfg      SubscriberConfig
 	bus      Bus
@@ -62,6 +73,7 @@ type Subscriber struct {
 	metrics  *metrics
 
 	messages chan *nats.Msg
+	arrivals chan arrival // over ZMQ; it holds none, so that what waits stays in the sockets
 	fetched  chan fetched
 	kick     chan struct{} // holds at most one: wanted changed
 
@@ -72,6 +84,8 @@ type Subscriber struct {
 	// Run's own.
 	rng     *rand.Rand
 	batch   Batch
+	links   map[*follower]context.CancelFunc // over ZMQ
+	linked  sync.WaitGroup
 	fetches sync.WaitGroup
 	active  int
 	dropped int
@@ -84,17 +98,21 @@ type workerKey struct{ pool, worker string }
 type tracked struct {
 	ranks     []int
 	blockSize int
+	zmq       ZMQ // where it has an Endpoint; else it is followed over NATS
+	capacity  int // of each rank, in the engine's blocks; 0: not known
 }
 
-// fetched is the end of an attempt to get a snapshot.
+// fetched is the end of an attempt to get a snapshot, or a replay.
 type fetched struct {
 	follower *follower
-	asked    uint64 // the epoch when it was asked for
+	asked    uint64 // the epoch when it was asked for; of a replay the turn
+	last     uint64 // of a replay: the number then known
 	snapshot *snapshot
+	replay   []numbered
 	err      error
 }
 
-// NewSubscriber returns a Subscriber that follows nobody yet. indexFor gives the index of a pool by its name
+// NewSubscriber returns a Subscriber that follows nobody yet. bus may be nil where all is over ZMQ. indexFor gives the index of a pool by its name
 // ("model/role"), the same one each time; it is called by Run. reg may be nil. The error is the config's.
 func NewSubscriber(
 	cfg SubscriberConfig, bus Bus, indexFor func(pool string) *index.Index, log *slog.Logger, reg prometheus.Registerer,
@@ -108,10 +126,12 @@ func NewSubscriber(
 	cfg.SnapshotEvery = cmp.Or(cfg.SnapshotEvery, 10*time.Second)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 16)
 	cfg.MaxSnapshotBytes = cmp.Or(cfg.MaxSnapshotBytes, 256<<20)
+	cfg.ReplayTimeout = cmp.Or(cfg.ReplayTimeout, 30*time.Second)
+	cfg.QuietCheck = cmp.Or(cfg.QuietCheck, 10*time.Second)
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
-		messages: make(chan *nats.Msg, 1024), fetched: make(chan fetched), kick: make(chan struct{}, 1),
-		wanted: map[workerKey]tracked{}, followers: map[string]*follower{},
+		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
+		wanted: map[workerKey]tracked{}, followers: map[string]*follower{}, links: map[*follower]context.CancelFunc{},
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
 	s.metrics = newMetrics(reg, s.Sources)
@@ -121,10 +141,17 @@ func NewSubscriber(
 // Track follows a worker's ranks from now on: their snapshots are asked for, because their events may have begun long
 // ago. blockSize is the router's in that pool, in tokens, 1 to 65,535. Of a worker that is followed already it changes
 // what differs. It does not wait, and may be called before Run. While a worker is followed nobody else may drop it from
-// the index.
+// the index. Without a bus nobody is followed.
 func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize int) {
+	if s.bus == nil {
+		return
+	}
+	s.track(workerKey{pool, worker}, tracked{ranks: slices.Clone(ranks), blockSize: blockSize})
+}
+
+func (s *Subscriber) track(key workerKey, t tracked) {
 	s.mu.Lock()
-	s.wanted[workerKey{pool, worker}] = tracked{slices.Clone(ranks), blockSize}
+	s.wanted[key] = t
 	s.mu.Unlock()
 	s.poke()
 }
@@ -155,26 +182,20 @@ func (s *Subscriber) Sources() []SourceStatus {
 // Run follows until ctx ends, when it returns nil. It may be called once. Its error is that the bus cannot be
 // subscribed to.
 func (s *Subscriber) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	drops := make(chan int, 1)
-	stop, err := s.bus.Subscribe(AllEvents, func(m *nats.Msg) {
-		select {
-		case s.messages <- m:
-		case <-ctx.Done():
-		}
-	}, func(dropped int) {
-		select {
-		case drops <- dropped:
-		case <-ctx.Done():
-		}
-	})
+	stop, err := s.subscribe(ctx, drops)
 	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", AllEvents, err)
+		cancel()
+		return err
 	}
 	defer stop()
 	defer s.fetches.Wait()
+	defer s.linked.Wait()
+	defer cancel()
 	s.timer = time.NewTimer(0)
 	defer s.timer.Stop()
-	s.reconcile()
+	s.reconcile(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,11 +204,15 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			if s.take(m, time.Now()) {
 				s.schedule(ctx, time.Now())
 			}
+		case a := <-s.arrivals:
+			if s.arrive(a, time.Now()) {
+				s.schedule(ctx, time.Now())
+			}
 		case f := <-s.fetched:
 			s.finish(f, time.Now())
 			s.schedule(ctx, time.Now())
 		case <-s.kick:
-			s.reconcile()
+			s.reconcile(ctx)
 			s.schedule(ctx, time.Now())
 		case <-s.timer.C:
 			s.schedule(ctx, time.Now())
@@ -199,6 +224,28 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	}
 }
 
+// subscribe has what comes over NATS put into messages.
+func (s *Subscriber) subscribe(ctx context.Context, drops chan<- int) (stop func(), err error) {
+	if s.bus == nil {
+		return func() {}, nil
+	}
+	stop, err = s.bus.Subscribe(AllEvents, func(m *nats.Msg) {
+		select {
+		case s.messages <- m:
+		case <-ctx.Done():
+		}
+	}, func(dropped int) {
+		select {
+		case drops <- dropped:
+		case <-ctx.Done():
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", AllEvents, err)
+	}
+	return stop, nil
+}
+
 func (s *Subscriber) poke() {
 	select {
 	case s.kick <- struct{}{}:
@@ -207,15 +254,15 @@ func (s *Subscriber) poke() {
 }
 
 // reconcile makes the followers those that are wanted.
-func (s *Subscriber) reconcile() {
+func (s *Subscriber) reconcile(ctx context.Context) {
 	s.mu.Lock()
 	wanted := make(map[string]Source)
-	sizes := make(map[string]int)
+	how := make(map[string]tracked)
 	for key, t := range s.wanted {
 		for _, rank := range t.ranks {
 			source := Source{key.pool, key.worker, rank}
 			wanted[source.EventsSubject()] = source
-			sizes[source.EventsSubject()] = t.blockSize
+			how[source.EventsSubject()] = t
 		}
 	}
 	old := s.followers
@@ -224,7 +271,7 @@ func (s *Subscriber) reconcile() {
 	// A worker is dropped from the index as a whole, so a rank that goes or changes takes its siblings along.
 	again := map[workerKey]bool{}
 	for subject, f := range old {
-		if size, ok := sizes[subject]; !ok || size != f.view.blockSize {
+		if t, ok := how[subject]; !ok || t.blockSize != f.view.blockSize || t.zmq != f.zmq || f.trail != nil && t.capacity != f.trail.capacity {
 			again[workerKey{f.source.Pool, f.source.Worker}] = true
 		}
 	}
@@ -237,17 +284,23 @@ func (s *Subscriber) reconcile() {
 			next[subject] = f
 			continue
 		}
-		next[subject] = newFollower(source, s.indexFor(source.Pool), sizes[subject], &s.batch, s.metrics.pool(source.Pool))
+		f := newFollower(source, s.indexFor(source.Pool), how[subject].blockSize, &s.batch, s.metrics.pool(source.Pool))
+		f.onState = s.cfg.OnState
+		if t := how[subject]; t.zmq.Endpoint != "" {
+			f.zmq, f.trail = t.zmq, &trail{replays: t.zmq.Replay != "", capacity: t.capacity}
+		}
+		next[subject] = f
 	}
 	s.mu.Lock()
 	s.followers = next
 	s.mu.Unlock()
+	s.relink(ctx)
 }
 
 // take puts one message where it belongs and reports whether a snapshot is wanted because of it.
 func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 	f := s.followers[m.Subject]
-	if f == nil {
+	if f == nil || f.trail != nil {
 		s.metrics.untracked.Inc()
 		return false
 	}
@@ -260,11 +313,21 @@ func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 	return f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
 }
 
-// schedule begins to fetch the snapshots that are due, as many at once as may be, and sets the timer for the next.
+// schedule begins to fetch the snapshots and replays that are due, as many at once as may be, and sets the timer for the
+// next.
 func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 	var due []*follower
 	var next time.Time
 	for _, f := range s.followers {
+		if f.trail != nil && !f.wants() {
+			if at := f.trail.idle(s.cfg.QuietCheck); !at.IsZero() && at.After(now) {
+				if next.IsZero() || at.Before(next) {
+					next = at
+				}
+			} else if !at.IsZero() {
+				f.trail.quiet, f.retryAt = true, now
+			}
+		}
 		switch {
 		case f.fetching || !f.wants():
 		case !f.retryAt.After(now):
@@ -282,15 +345,22 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 	}
 }
 
-// fetch gets a snapshot in a goroutine of its own. schedule is called again when it is there.
+// fetch gets a snapshot, or a replay, in a goroutine of its own. schedule is called again when it is there.
 func (s *Subscriber) fetch(ctx context.Context, f *follower) {
 	f.fetching = true
 	s.active++
-	asked := f.flow.Epoch()
+	got := fetched{follower: f, asked: f.flow.Epoch()}
+	get := func() {
+		got.snapshot, got.err = fetchSnapshot(ctx, s.bus, f.source, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes)
+	}
+	if f.trail != nil {
+		got.asked, got.last = f.trail.turn, f.trail.since(&f.flow)
+		get = func() { s.fetchReplay(ctx, f, &got) }
+	}
 	s.fetches.Go(func() {
-		snap, err := fetchSnapshot(ctx, s.bus, f.source, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes)
+		get()
 		select {
-		case s.fetched <- fetched{f, asked, snap, err}:
+		case s.fetched <- got:
 		case <-ctx.Done():
 		}
 	})
@@ -302,6 +372,10 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	s.active--
 	if s.followers[f.source.EventsSubject()] != f {
 		return // nobody follows it any more
+	}
+	if f.trail != nil {
+		s.finishReplay(got, now)
+		return
 	}
 	switch {
 	case errors.Is(got.err, nats.ErrNoResponders):

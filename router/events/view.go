@@ -34,6 +34,9 @@ type Tally struct {
 	Stored  uint64 // engine blocks, counting each time and place
 	Removed uint64 // engine blocks
 	Cleared uint64 // events
+	// Unknown are blocks of the first KV-cache group that were removed though nothing was known of them: the sign of a
+	// view that is not whole.
+	Unknown uint64
 
 	// Orphans are events of blocks whose parent is unknown. Such blocks, and those that follow on them, are not
 	// indexed; only a snapshot can help.
@@ -172,7 +175,10 @@ func (v *View) store(e *Event) {
 		}
 		v.put(h, b, run, tail)
 	}
-	if t, ok := held.tier(); ok {
+	switch t, ok := held.tier(); {
+	case ok && c.begun:
+		v.idx.Extend(v.owner, t, c.seq, v.hashes)
+	case ok:
 		v.idx.Store(v.owner, t, v.hashes)
 	}
 }
@@ -225,6 +231,9 @@ func (v *View) remove(e *Event) {
 	for _, h := range e.Hashes {
 		b, known := v.blocks[h]
 		if !known || b.held&from == 0 {
+			if !known {
+				v.tally.Unknown++
+			}
 			continue
 		}
 		v.tally.Removed++
@@ -266,7 +275,7 @@ func (v *View) ownOf(h Hash, b *block) []uint64 {
 func (v *View) index(h Hash, b block, where tierSet) {
 	for t := index.Device; t <= index.Shared; t++ {
 		if where&(1<<t) != 0 {
-			v.idx.Store(v.owner, t, v.ownOf(h, &b))
+			v.idx.Place(v.owner, t, v.ownOf(h, &b))
 		}
 	}
 }
