@@ -102,10 +102,7 @@ func giveBack(l *router.Lease, end func(fault.Class), now time.Time) {
 // book picks and books what the round lacks among those who are not excluded.
 func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, error) {
 	model := r.call.Request.Model
-	req := router.Request{
-		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: exclude,
-		Pin: r.pins.prefill.asked(), DecodePin: r.pins.decode.asked(),
-	}
+	req := f.routingQuery(r, exclude)
 	if err := f.standing(r, now); err != nil {
 		return nil, err
 	}
@@ -147,6 +144,9 @@ func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, er
 		}
 	}
 	if reason == reasonNoPrefill && !f.cfg.DecodeFallback {
+		if len(req.Required) > 0 {
+			return nil, fmt.Errorf("%w: %w", errNoPrefill, router.ErrTaints)
+		}
 		return nil, errNoPrefill
 	}
 	d, err := decoder.Reserve(decodes, decodeOnly, now)
@@ -176,6 +176,8 @@ func granted(g *grant, err error) (queue.Held, error) {
 		return g, nil
 	case errors.Is(err, router.ErrBusy), errors.Is(err, router.ErrNoRoom):
 		return nil, fmt.Errorf("%w: %w", queue.ErrWait, err)
+	case errors.Is(err, router.ErrTaints):
+		return nil, fmt.Errorf("%w: %w", errNoDecode, err)
 	case errors.Is(err, router.ErrNoWorkers):
 		return nil, errNoDecode
 	default:
@@ -188,9 +190,14 @@ func refusal(err error) *openai.Error {
 	var full *queue.FullError
 	var big *router.TooBigError
 	var told *openai.Error
+	var over *router.OverloadedError
 	switch {
 	case errors.As(err, &told):
 		return told
+	case errors.As(err, &over):
+		return overloaded(over.Error())
+	case errors.Is(err, router.ErrTaints):
+		return openai.Unavailable("no_tainted_worker", "no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
 	case errors.As(err, &full):
 		return openai.Overloaded(full.RetryAfter)
 	case errors.As(err, &big):

@@ -46,6 +46,9 @@ type Config struct {
 	// LogBlocks has each request's log line name the blocks of its prompt
 	// (--log-blocks), for `gateway load --from-log`.
 	LogBlocks bool
+	// LogRouting has each request's log line name the candidates for its workers
+	// with each term of their cost (--log-routing).
+	LogRouting bool
 }
 
 // Rooms are the parts that a flow leads a request through.
@@ -117,6 +120,9 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 	}()
 	if err := f.understand(r); err != nil {
 		return err
+	}
+	if r.call.Request.Nvext.QueryOnly() {
+		return f.query(r, out)
 	}
 	defer r.held.release()
 	for {
@@ -286,6 +292,10 @@ func (f *Flow) queue(model string) (*queue.Queue, error) {
 	}
 	return q, err
 }
+
+// Wake has those who wait for a model's workers looked at again: what the router
+// allows has changed.
+func (f *Flow) Wake(model string) { f.wake(model) }
 
 func (f *Flow) wake(model string) {
 	f.mu.RLock()

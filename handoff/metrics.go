@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // metrics are what a flow counts. Names are Dynamo's without their prefix,
@@ -23,6 +24,7 @@ type metrics struct {
 	rejected     *prometheus.CounterVec   // by model and endpoint
 	cancelled    *prometheus.CounterVec   // by model, endpoint, kind of answer
 	backpressure *prometheus.CounterVec   // by model and reason
+	overloaded   *prometheus.CounterVec   // by model and reason
 	outputTokens *prometheus.CounterVec   // by model
 	inflight     *prometheus.GaugeVec     // by model
 	active       *prometheus.GaugeVec     // by model
@@ -97,6 +99,7 @@ func newMetrics(to prometheus.Registerer, f *Flow) *metrics {
 	m.inflight = reg.gauge("frontend_inflight_requests", "Requests in the gateway, waiting ones included.", "model")
 	m.active = reg.gauge("frontend_active_requests", "Requests in the gateway, from their arrival to the answer's end.", "model")
 	m.queued = reg.gauge("frontend_queued_requests", "Requests in the gateway that have no first token yet.", "model")
+	m.overloaded = reg.counter("frontend_router_overloaded_total", "Requests refused because every worker was above a busy threshold, by the threshold that most were above.", "model", "reason")
 	m.stages = reg.gauge("frontend_stage_requests", "Requests in each stage before their first token.", "stage", "phase")
 	m.ttft = reg.histogram("frontend_time_to_first_token_seconds", "Time from the request's arrival to its first token, queueing included.", latencyBuckets, "model")
 	m.itl = reg.histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
@@ -223,6 +226,12 @@ func (m *metrics) tokenized(took time.Duration) {
 // refusal.
 func (m *metrics) refused(r *request, err error) {
 	var full *queue.FullError
+	var over *router.OverloadedError
+	if errors.As(err, &over) {
+		m.rejected.WithLabelValues(r.series.name, r.call.Request.Endpoint.String()).Inc()
+		m.overloaded.WithLabelValues(r.series.name, over.Reason).Inc()
+		return
+	}
 	if !errors.As(err, &full) {
 		return
 	}

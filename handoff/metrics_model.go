@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // modelMetrics are one model's series, looked up once: a request needs about
@@ -64,6 +65,9 @@ func newModelMetrics(m *metrics, name string) *modelMetrics {
 	// An alert on a rate needs the series before the first event.
 	for _, limit := range []string{"queue-limit", "queue-bytes"} {
 		m.backpressure.WithLabelValues(name, backpressureReason(limit))
+	}
+	for _, reason := range []string{router.OverDecodeBlocks, router.OverPrefillTokens} {
+		m.overloaded.WithLabelValues(name, reason)
 	}
 	m.migrations.WithLabelValues(name, migrationNew)
 	for _, endpoint := range []string{openai.Chat.String(), openai.Completions.String()} {

@@ -44,6 +44,11 @@ func (f *Flow) record(r *request, err error) {
 	if r.why.d.Policy != "" {
 		attrs = append(attrs, slog.Any("decode_why", r.why.d))
 	}
+	if f.cfg.LogRouting {
+		if how := r.routing(&r.sent); how != nil {
+			attrs = append(attrs, slog.Any("routing", how))
+		}
+	}
 	if f.blocks != nil && r.isl > 0 {
 		names, tokens := f.blocks.text(r.hashes, r.card.blockSize)
 		attrs = append(attrs, slog.String("blocks", names), slog.Int("block_tokens", tokens))

@@ -30,10 +30,12 @@ type request struct {
 	id   string // the gateway's own id, which engines see with the attempt's number
 	card card
 
-	pins   pins     // whom the client wants
-	ids    []uint32 // the prompt's tokens, nil where unknown
-	isl    int      // prompt tokens, estimated where ids is nil
-	hashes []uint64 // sequence hashes of the full blocks, of text where ids is nil
+	pins pins // whom the client wants
+	// override is the weights that the client wants, nil for the pools'.
+	override *router.Override
+	ids      []uint32 // the prompt's tokens, nil where unknown
+	isl      int      // prompt tokens, estimated where ids is nil
+	hashes   []uint64 // sequence hashes of the full blocks, of text where ids is nil
 
 	attempt int
 	tried   []string // workers that failed this request
@@ -226,13 +228,15 @@ func (r *request) longestAnswer() int {
 func (r *request) tail() func(t *decode.Transcript) []byte {
 	fields := r.call.Request.Nvext.ExtraFields
 	worker, timing := slices.Contains(fields, "worker_id"), slices.Contains(fields, "timing")
-	if !worker && !timing {
+	routed := slices.Contains(fields, "routing")
+	if !worker && !timing && !routed {
 		return nil
 	}
 	return func(t *decode.Transcript) []byte {
 		var out struct {
 			WorkerID *workerID `json:"worker_id,omitempty"`
 			Timing   *timings  `json:"timing,omitempty"`
+			Routing  *routing  `json:"routing,omitempty"`
 		}
 		if worker {
 			out.WorkerID = &workerID{Decode: r.first.d}
@@ -243,6 +247,9 @@ func (r *request) tail() func(t *decode.Transcript) []byte {
 		if timing {
 			out.Timing = r.timings(t, time.Now())
 		}
+		if routed {
+			out.Routing = r.routing(t)
+		}
 		raw, _ := json.Marshal(out) // strings and finite numbers cannot fail
 		return raw
 	}
@@ -250,8 +257,10 @@ func (r *request) tail() func(t *decode.Transcript) []byte {
 
 // workerID is nvext.worker_id: who served the request.
 type workerID struct {
-	Prefill string `json:"prefill_worker_id,omitempty"`
-	Decode  string `json:"decode_worker_id"`
+	Prefill     string `json:"prefill_worker_id,omitempty"`
+	PrefillRank *int   `json:"prefill_dp_rank,omitempty"` // of a query alone, as DecodeRank
+	Decode      string `json:"decode_worker_id"`
+	DecodeRank  *int   `json:"decode_dp_rank,omitempty"`
 }
 
 // timings is nvext.timing, in milliseconds with microseconds kept. Transfer is

@@ -58,6 +58,9 @@ func (f *Flow) understand(r *request) error {
 	if err := f.pin(r); err != nil {
 		return err
 	}
+	if err := f.constrain(r); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := r.tokenize(f.rooms.Tokenizer(req.Model)); err != nil {
 		return err

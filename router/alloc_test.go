@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
@@ -16,13 +17,16 @@ func TestPoliciesDoNotAllocate(t *testing.T) {
 		for _, temperature := range []float64{0, 0.5} {
 			cfg := DefaultConfig()
 			cfg.Mode, cfg.Temperature = p.Name, temperature
-			policy, err := newPolicy(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ws, rng, why := crowd(20, 1), rand.New(rand.NewPCG(1, 1)), &Why{}
-			if got := testing.AllocsPerRun(100, func() { policy.Pick(ask, ws, noon, rng, why) }); got != 0 {
-				t.Errorf("%s at temperature %v allocates %v times a pick", p.Name, temperature, got)
+			for _, cost := range []string{Classic, Credited} {
+				cfg.Cost, cfg.Credit.Decay = cost, 1
+				policy, err := newPolicy(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ws, rng, why := crowd(20, 1), rand.New(rand.NewPCG(1, 1)), &Why{}
+				if got := testing.AllocsPerRun(100, func() { policy.Pick(ask, ws, noon, rng, why) }); got != 0 {
+					t.Errorf("%s at temperature %v by %s allocates %v times a pick", p.Name, temperature, cost, got)
+				}
 			}
 		}
 	}
@@ -73,6 +77,40 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 		if failed != nil || got > c.want {
 			t.Errorf("%s allocates %v times, want %v (%s)", c.name, got, c.want, fmt.Sprint(failed))
 		}
+	}
+}
+
+// Nothing that can be switched on makes a decision allocate more.
+func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
+	idx := index.New(index.Config{})
+	cfg := DefaultConfig()
+	cfg.Cost, cfg.Credit.Decay, cfg.PrefillLoad = Credited, 1, Online
+	cfg.Thresholds = Thresholds{DecodeBlocks: 0.9, PrefillTokens: 1 << 20}
+	cfg.Forecast = func(*pools.Worker, int, int, int) (time.Duration, bool) { return time.Second, true }
+	r := newRouter(t, cfg, idx)
+	ws := fleet("b", 9)
+	for _, w := range ws {
+		w.TotalKVBlocks, w.Taints = 10_000, []string{"eu", "gold"}
+		idx.Store(idx.Owner(w.ID, 0), index.Host, chain(1, 12))
+	}
+	p, half := poolOf(pools.Both, ws...), 0.5
+	req := Request{
+		ID: "r", ISL: 500, Hashes: chain(1, 31), Required: []string{"eu"}, Preferred: map[string]float64{"gold": 1},
+		Override: &Override{OverlapCredit: &half, Temperature: &half}, OSL: 64,
+	}
+	var failed error
+	got := testing.AllocsPerRun(200, func() {
+		l, err := r.Reserve(p, req, noon)
+		if err != nil {
+			failed = err
+			return
+		}
+		l.Grow(2, noon)
+		l.PrefillDone(noon)
+		l.Release(noon)
+	})
+	if failed != nil || got > 1 {
+		t.Errorf("%v allocations, want the lease's (%v)", got, failed)
 	}
 }
 

@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"unsafe"
@@ -89,6 +90,26 @@ func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint3
 				if err != nil || why.Overlap != 512 {
 					b.Fatalf("overlap %d, %v", why.Overlap, err)
 				}
+			}
+		})
+	}
+}
+
+// BenchmarkCredit is the policy alone, by the cost credit with a decay, beside
+// classic, over 64 candidates.
+func BenchmarkCredit(b *testing.B) {
+	for _, cost := range []string{Classic, Credited} {
+		b.Run("cost="+cost+"/workers=64", func(b *testing.B) {
+			cfg := DefaultConfig()
+			cfg.Cost, cfg.Credit.Decay = cost, 1
+			policy, err := newPolicy(cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			ws, rng, why := crowd(64, 1), rand.New(rand.NewPCG(1, 1)), &Why{}
+			b.ReportAllocs()
+			for b.Loop() {
+				policy.Pick(ask, ws, noon, rng, why)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -22,7 +23,10 @@ type choice struct {
 	foreseen    *index.Matches
 	ownForeseen index.Matches
 	ws          []Candidate
+	tiers       bool // slower tiers count
+	limits      *Thresholds
 	why         Why
+	chosen      int     // the candidate that was
 	pair        PairWhy // of a pair, in the choice of its first leg
 	pcg         rand.PCG
 	rng         *rand.Rand // over pcg
@@ -91,7 +95,7 @@ func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
 // end gives a choice back.
 func (r *Router) end(c *choice) {
 	clear(c.ws) // lets go of workers that have gone
-	c.view, c.seen, c.foreseen = nil, nil, nil
+	c.view, c.seen, c.foreseen, c.limits = nil, nil, nil, nil
 	r.choices.Put(c)
 }
 
@@ -102,7 +106,7 @@ func (c *choice) shuffle(req *Request) {
 
 // settle records that candidate i was chosen.
 func (c *choice) settle(i int, cost float64) {
-	c.why.Cost = cost
+	c.chosen, c.why.Cost = i, cost
 	c.why.Overlap = c.ws[i].Overlap
 	c.why.Candidates = len(c.ws)
 }
@@ -114,6 +118,11 @@ func (c *choice) told(req *Request) Why {
 	w.Terms = nil
 	if req.Explain {
 		w.Terms = slices.Clone(c.why.Terms)
+		if len(w.Terms) > MaxTerms {
+			w.Terms[0], w.Terms[c.chosen] = w.Terms[c.chosen], w.Terms[0]
+			slices.SortStableFunc(w.Terms[1:], func(a, b Term) int { return cmp.Compare(a.Cost, b.Cost) })
+			w.Terms = slices.Clone(w.Terms[:MaxTerms]) // lets go of the others
+		}
 	}
 	return w
 }

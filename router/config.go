@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -18,6 +19,10 @@ type Config struct {
 	// favours the worker that has most of the prompt cached (TTFT), a lower one
 	// the worker with the fewest active blocks (ITL). 0: overlap does not count.
 	OverlapWeight float64
+	// Cost is what mode kv compares workers by: "classic", which OverlapWeight
+	// weighs, or "credit", which Credit does.
+	Cost   string
+	Credit Credit
 	// Temperature of mode kv, ≥ 0. 0 takes the lowest cost; a higher one spreads
 	// requests over workers of higher cost as well.
 	Temperature float64
@@ -30,6 +35,15 @@ type Config struct {
 	// TrackActiveBlocks books the blocks of prompts and of output, and weighs
 	// them.
 	TrackActiveBlocks bool
+	// TrackOutputBlocks counts blocks of output in the cost as they grow, less as
+	// the end comes near that a request said to expect. Without it they take room
+	// and weigh nothing.
+	TrackOutputBlocks bool
+	// PrefillLoad is the model by which booked prefill tokens decay: "none", or
+	// "online", by what Forecast says a prompt takes.
+	PrefillLoad string
+	// Thresholds take loaded workers out of the choice.
+	Thresholds Thresholds
 	// QueueThreshold times a worker's max_num_batched_tokens is the booked
 	// prefill tokens above which it is busy; requests wait while all eligible
 	// workers are. Below 0: no worker is ever busy.
@@ -46,12 +60,16 @@ type Config struct {
 	// and in a pool that computes no prompts, nothing is, and workers without
 	// events count as holding nothing.
 	Predictions index.PredictorConfig
-	// Forecast is what mode min-ttft predicts times by; nil knows nothing.
+	// Forecast is what mode min-ttft and the prefill load model online predict
+	// times by; nil knows nothing.
 	Forecast Forecast
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
 	Seed uint64
 }
+
+// Online is the prefill load model that learns from what prefill took.
+const Online = "online"
 
 // DefaultConfig returns the settings for a pool whose workers serve requests
 // alone.
@@ -59,6 +77,10 @@ func DefaultConfig() Config {
 	return Config{
 		Mode:                    "kv",
 		OverlapWeight:           1,
+		Cost:                    Classic,
+		Credit:                  DefaultCredit(),
+		TrackOutputBlocks:       true,
+		PrefillLoad:             "none",
 		GPUWeight:               8,
 		TrackPrefillTokens:      true,
 		TrackActiveBlocks:       true,
@@ -79,6 +101,7 @@ func (c Config) For(role pools.Role) Config {
 	switch role {
 	case pools.Prefill:
 		c.TrackActiveBlocks = false
+		c.Credit.ActiveRequests = 0
 		c.Room = false
 	case pools.Decode:
 		c.OverlapWeight = 0
@@ -89,11 +112,29 @@ func (c Config) For(role pools.Role) Config {
 	return c
 }
 
+// blind reports whether what is cached changes no choice and no booking.
+func (c *Config) blind() bool { return c.OverlapWeight == 0 && !c.TrackPrefillTokens }
+
 // Validate reports the first setting that is out of range, by the name of its
 // flag.
 func (c Config) Validate() error {
 	if _, ok := policies[Canonical(c.Mode)]; !ok {
 		return fmt.Errorf("router-mode: %q is none of %s", c.Mode, names(Policies()))
+	}
+	switch {
+	case c.Cost != Classic && c.Cost != Credited:
+		return fmt.Errorf("router-cost: %q is none of %s, %s", c.Cost, Classic, Credited)
+	case c.PrefillLoad == "aic":
+		return errors.New("router-prefill-load-model: aic is Dynamo's table of measured engines, which Tandem does not have; " +
+			"online learns the same from what prefill took")
+	case c.PrefillLoad != "none" && c.PrefillLoad != Online:
+		return fmt.Errorf("router-prefill-load-model: %q is none of none, %s", c.PrefillLoad, Online)
+	}
+	if err := c.Credit.check(); err != nil {
+		return err
+	}
+	if err := c.Thresholds.Validate(); err != nil {
+		return err
 	}
 	for _, s := range []struct {
 		flag  string

@@ -15,6 +15,11 @@ var (
 	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may
 	// still serve the request.
 	ErrNoPrefill = fmt.Errorf("prefill: %w", ErrNoWorkers)
+	// ErrTaints: no eligible worker has the taints that the request requires. It
+	// is an ErrNoWorkers.
+	ErrTaints = fmt.Errorf("required taints: %w", ErrNoWorkers)
+	// ErrNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.
+	ErrNoPrefillTaints = fmt.Errorf("%w: %w", ErrTaints, ErrNoPrefill)
 	// ErrBusy: every eligible worker has more prefill tokens booked than the
 	// queue threshold allows. Wait for a first token.
 	ErrBusy = errors.New("all workers are busy with prefill")
@@ -56,13 +61,16 @@ func (e *PoolError) Unwrap() error { return e.Err }
 // finality orders reasons by how little waiting would change them.
 func finality(err error) int {
 	var big *TooBigError
+	var over *OverloadedError
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy):
 		return 1
+	case errors.As(err, &over):
+		return 2
 	case errors.As(err, &big):
-		return 3
+		return 4
 	}
-	return 2
+	return 3
 }

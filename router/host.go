@@ -42,6 +42,7 @@ type Router struct {
 	log       *slog.Logger
 	serial    uint64 // the order in which routers are locked together
 
+	limits  atomic.Pointer[Thresholds]
 	view    atomic.Pointer[view] // of the snapshot seen last, nil at first
 	choices sync.Pool            // of *choice
 
@@ -72,9 +73,10 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 		idx:    idx,
 		log:    log,
 		serial: serials.Add(1),
-		blind:  cfg.OverlapWeight == 0 && !cfg.TrackPrefillTokens,
+		blind:  cfg.blind(),
 		book:   load.NewBook(),
 	}
+	r.limits.Store(&cfg.Thresholds)
 	if !r.blind {
 		r.predicted = newPredictions(cfg)
 	}
@@ -88,7 +90,7 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 
 // Reserve picks a worker of p for req and books it there, for a request that
 // runs on one worker, or one leg of it. The error is a [*PoolError] around
-// [ErrNoWorkers], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined] or a
+// [ErrNoWorkers], [ErrTaints], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined] or a
 // [*TooBigError]; nothing is booked then. At steady state it allocates the
 // Lease and nothing else but a note of what it predicts.
 func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, error) {
@@ -244,7 +246,8 @@ func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 // candidates are who may be chosen for req. The caller holds r.mu.
 func (r *Router) candidates(c *choice, req *Request, now time.Time) ([]Candidate, error) {
 	r.book.Look(req.held(&r.cfg))
-	return c.view.choices(c.ws, req, c.seen, c.foreseen, r.book, now)
+	c.tiers, c.limits = r.cfg.Cost == Credited, r.limits.Load()
+	return c.view.choices(c, req, r.book, now)
 }
 
 // pickPair is pick and grant for two legs. The caller holds both routers' locks.
@@ -252,8 +255,12 @@ func pickPair(prefill, decode *Router, pairer Pairer, cp, cd *choice, preq, dreq
 	var perr, derr error
 	cp.ws, perr = prefill.candidates(cp, preq, now)
 	cd.ws, derr = decode.candidates(cd, dreq, now)
-	if perr == ErrNoWorkers {
-		perr = ErrNoPrefill
+	if perr != nil && errors.Is(perr, ErrNoWorkers) {
+		if perr == ErrTaints {
+			perr = ErrNoPrefillTaints
+		} else {
+			perr = ErrNoPrefill
+		}
 	}
 	if perr != nil && finality(perr) >= finality(derr) {
 		return nil, nil, cp.refuse(perr)
@@ -294,14 +301,29 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 	}
 	e := l.event(load.Add)
 	e.Worker, e.Rank = w.Worker.ID, w.Rank
-	if r.cfg.TrackPrefillTokens {
-		l.PrefillTokens = req.ISL - w.Overlap*req.BlockSize
+	if r.tracks(req) {
+		cached := w.Overlap * req.BlockSize
+		if c.tiers { // what a slower tier holds is loaded instead of computed, in part of the time
+			cached += int(r.cfg.Credit.lower(w) * float64(req.BlockSize))
+		}
+		l.PrefillTokens = max(0, req.ISL-cached)
 		l.BacklogTokens = w.Load.PrefillTokens + l.PrefillTokens
 		e.PrefillTokens = l.PrefillTokens
+		if r.cfg.PrefillLoad == Online && r.cfg.Forecast != nil && l.PrefillTokens > 0 {
+			if d, ok := r.cfg.Forecast(w.Worker, 0, l.PrefillTokens, req.ISL-l.PrefillTokens); ok {
+				e.PrefillTime = d
+			}
+		}
 	}
 	if r.cfg.TrackActiveBlocks {
 		e.Chain = req.held(&r.cfg)
 		e.Blocks = req.blocks() - len(e.Chain)
+		switch {
+		case !r.cfg.TrackOutputBlocks:
+			e.Expected = load.Unweighed
+		case req.OSL > 0:
+			e.Expected = (req.OSL + req.BlockSize - 1) / max(1, req.BlockSize)
+		}
 	}
 	if !r.book.Apply(e, now) {
 		return nil, ErrBooked

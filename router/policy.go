@@ -31,6 +31,16 @@ type Request struct {
 	// Pin names the worker, or rank, that must be chosen, nil for any; of a pair,
 	// in the first pool. DecodePin is the same for the second.
 	Pin, DecodePin *Pin
+	// Required are taints that a worker must have to be chosen, a pinned one too.
+	Required []string
+	// Preferred are weights of taints, > 0 for workers that have them and < 0
+	// against: the cost of mode kv is multiplied by exp(−tanh(their sum)). They do
+	// not count for a leg whose worker is pinned. It must not be written to.
+	Preferred map[string]float64
+	// Override are the request's own weights, nil for none.
+	Override *Override
+	// OSL is how many tokens of output to expect, 0 unknown.
+	OSL int
 	// Explain asks for every candidate's terms in [Why.Terms].
 	Explain bool
 
@@ -70,7 +80,7 @@ func (r *Request) uncached(c *Candidate) int { return max(0, r.ISL-c.Overlap*r.B
 // held are the prompt's full blocks, as a pool books them that tracks active
 // blocks: what several requests of one worker share is held once.
 func (r *Request) held(cfg *Config) []uint64 {
-	if !cfg.TrackActiveBlocks || r.BlockSize < 1 {
+	if !cfg.TrackActiveBlocks || r.BlockSize < 1 || r.Override != nil && r.Override.AssumeReuse != nil && !*r.Override.AssumeReuse {
 		return nil
 	}
 	return r.Hashes[:min(len(r.Hashes), r.ISL/r.BlockSize)]
@@ -85,6 +95,12 @@ type Candidate struct {
 	// Shared is how many leading blocks of the prompt requests booked on it hold
 	// already: they take no more room.
 	Shared int
+	// Host, Disk and Remote are the blocks that slower tiers of its cache add to
+	// Overlap, Remote being a store that workers share; 0 unless the pool's cost
+	// is "credit". All four together are at most ISL / block size.
+	Host, Disk, Remote int32
+	// Favour is the sum of the weights of the preferred taints it has.
+	Favour float64
 }
 
 // Policy picks one of the candidates. It changes nothing, neither itself nor
@@ -106,9 +122,14 @@ type Why struct {
 
 	// Explain asks the policy for Terms.
 	Explain bool
-	// Terms has an element for each candidate, in their order, if asked for.
+	// Terms has an element for each candidate, in their order, if asked for. Of
+	// more than MaxTerms a booking and a [Router.Pick] keep as many: the chosen
+	// and, behind it, those of the lowest cost.
 	Terms []Term
 }
+
+// MaxTerms bounds what is kept to explain one choice.
+const MaxTerms = 64
 
 // LogValue shows the choice in a log line, without the terms.
 func (w Why) LogValue() slog.Value {
@@ -126,10 +147,18 @@ type Term struct {
 	Worker        string
 	Rank          int
 	Cost          float64
-	OverlapWeight float64 // weighs PrefillBlocks
+	OverlapWeight float64 // weighs PrefillBlocks; of the cost credit, PrefillScale
 	PrefillBlocks float64 // potential: booked and own prompt tokens to compute, in blocks
 	ActiveBlocks  float64 // potential: booked blocks and the request's own
 	CachedBlocks  int
+	Favour        float64 // sum of the preferred taints' weights: see [Request.Preferred]
+
+	// Of the cost credit alone: see [Credit].
+	RawPrefillBlocks                     float64 // before the credit
+	Credit                               float64 // blocks credited, by all tiers
+	CreditDecay                          float64 // above 0; 0 under classic
+	Requests                             float64 // weight of the requests in flight
+	HostBlocks, DiskBlocks, SharedBlocks int     // cached beyond CachedBlocks
 }
 
 // String is the term as the KV router's documents log it, or only the cost where
@@ -138,8 +167,21 @@ func (t Term) String() string {
 	if t.OverlapWeight == 0 && t.PrefillBlocks == 0 && t.ActiveBlocks == 0 {
 		return fmt.Sprintf("Cost of %s: %.1f (cached_blocks: %d)", t.Worker, t.Cost, t.CachedBlocks)
 	}
+	if t.CreditDecay > 0 {
+		return fmt.Sprintf("Formula for %s: %.1f = %.1f * max(0, %.1f - %.1f) + %.1f + %.1f (cached_blocks: %d, host %d, disk %d, shared %d)%s",
+			t.Worker, t.Cost, t.OverlapWeight, t.RawPrefillBlocks, t.Credit, t.ActiveBlocks, t.Requests,
+			t.CachedBlocks, t.HostBlocks, t.DiskBlocks, t.SharedBlocks, t.favour())
+	}
 	return fmt.Sprintf("Formula for %s: %.1f = %.1f * %.1f + %.1f (cached_blocks: %d)",
-		t.Worker, t.Cost, t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks, t.CachedBlocks)
+		t.Worker, t.Cost, t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks, t.CachedBlocks) + t.favour()
+}
+
+// favour says what the cost was multiplied by, if anything.
+func (t Term) favour() string {
+	if t.Favour == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", times exp(-tanh(%.2f)) for its taints", t.Favour)
 }
 
 // Registered is a policy or pairer that can be chosen by name.

@@ -8,12 +8,15 @@ import (
 
 func init() {
 	Register("kv", "lowest cost of prompt to compute and blocks in use; knows what is cached where", func(c Config) Policy {
-		return kv{
+		return &kv{pricing{
+			credit:       c.Cost == Credited,
 			weight:       c.OverlapWeight,
+			w:            c.Credit,
 			temperature:  c.Temperature,
 			trackPrefill: c.TrackPrefillTokens,
 			trackActive:  c.TrackActiveBlocks,
-		}
+			blind:        c.blind(),
+		}}
 	})
 }
 
@@ -24,96 +27,149 @@ func init() {
 // where potential_prefill_blocks are the tokens to compute before this
 // request's first one, those booked by others and its own uncached ones, in
 // blocks; and potential_active_blocks the booked blocks and the request's own,
-// those counted once that requests booked on the worker share with it.
-type kv struct {
-	weight       float64
+// those counted once that requests booked on the worker share with it. With
+// [Config.Cost] "credit" the cost is that of [Credit]. A request may override
+// the weights, and prefer workers by their taints.
+type kv struct{ of pricing }
+
+// pricing is the weights of one choice.
+type pricing struct {
+	credit       bool    // the cost credit, by w; else classic, by weight
+	trackPrefill bool    // booked prefill tokens count
+	trackActive  bool    // active blocks count
+	blind        bool    // computes no prompts: nobody may have it otherwise
+	weight       float64 // classic: of prefill blocks
 	temperature  float64
-	trackPrefill bool // booked prefill tokens count
-	trackActive  bool // active blocks count
+	w            Credit
+
+	// Of one choice by the cost credit with a decay:
+	decays bool
+	least  int     // the least prefill tokens booked on a candidate
+	size   float64 // the prompt's blocks
 }
 
 // Pick takes the lowest cost, ties at random; or, at a temperature, draws from
 // the softmax over −cost / ((max − min) · temperature), so that the temperature
 // means the same whatever the costs' range.
-func (k kv) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why *Why) (int, float64, bool) {
+func (k *kv) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why *Why) (int, float64, bool) {
 	if len(ws) == 0 {
 		return 0, 0, false
 	}
+	p := k.of
+	if req.Override != nil {
+		p.override(req.Override)
+	}
+	if p.credit && p.trackPrefill && p.w.Decay > 0 && req.ISL > 0 {
+		p.decays, p.least, p.size = true, math.MaxInt, float64(req.blocks())
+		for i := range ws {
+			p.least = min(p.least, ws[i].Load.PrefillTokens)
+		}
+	}
 	if why.Explain {
-		k.explain(&req, ws, why)
+		p.explain(&req, ws, why)
 	}
 	var best lowest
 	most := math.Inf(-1)
 	for i := range ws {
-		cost := k.cost(&req, &ws[i])
+		cost := p.cost(&req, &ws[i])
 		best.offer(i, cost)
 		most = max(most, cost)
 	}
-	if scale := (most - best.cost) * k.temperature; scale > 0 {
-		i := k.draw(&req, ws, best.cost, scale, rng)
-		return i, k.cost(&req, &ws[i]), true
+	if scale := (most - best.cost) * p.temperature; scale > 0 {
+		i := p.draw(&req, ws, best.cost, scale, rng)
+		return i, p.cost(&req, &ws[i]), true
 	}
 	i := best.index
 	for n := best.nth(rng); n > 0; {
-		if i++; k.cost(&req, &ws[i]) == best.cost {
+		if i++; p.cost(&req, &ws[i]) == best.cost {
 			n--
 		}
 	}
 	return i, best.cost, true
 }
 
+// override takes a request's own weights over.
+func (p *pricing) override(o *Override) {
+	given(&p.temperature, o.Temperature)
+	if p.blind {
+		return
+	}
+	given(&p.weight, o.OverlapWeight)
+	given(&p.w.Overlap, o.OverlapCredit)
+	given(&p.w.PrefillScale, o.PrefillScale)
+	given(&p.w.Shared, o.SharedMultiplier)
+	given(&p.trackPrefill, o.TrackPrefillTokens)
+}
+
 // draw picks a candidate with probability in proportion to
 // exp(−(cost − least) / scale). Costs are reckoned again instead of kept: that
 // takes less time than memory would.
-func (k kv) draw(req *Request, ws []Candidate, least, scale float64, rng *rand.Rand) int {
+func (p *pricing) draw(req *Request, ws []Candidate, least, scale float64, rng *rand.Rand) int {
 	var sum float64
 	for i := range ws {
-		sum += math.Exp((least - k.cost(req, &ws[i])) / scale)
+		sum += math.Exp((least - p.cost(req, &ws[i])) / scale)
 	}
 	left := rng.Float64() * sum
 	last := 0
 	for i := range ws {
-		p := math.Exp((least - k.cost(req, &ws[i])) / scale)
-		if p == 0 {
+		share := math.Exp((least - p.cost(req, &ws[i])) / scale)
+		if share == 0 {
 			continue
 		}
-		if last, left = i, left-p; left < 0 {
+		if last, left = i, left-share; left < 0 {
 			break
 		}
 	}
 	return last
 }
 
-// cost is the logit of one candidate. The conversion forbids fusing the two
-// operations, which would round otherwise on some processors.
-func (k kv) cost(req *Request, c *Candidate) float64 {
-	prefill, active := k.blocks(req, c)
-	return float64(k.weight*prefill) + active
+// cost is that of one candidate. The conversions forbid fusing two operations,
+// which would round otherwise on some processors.
+func (p *pricing) cost(req *Request, c *Candidate) float64 {
+	if p.credit {
+		prefill := max(0, p.raw(req, c)-p.credits(c, p.decay(req, c)))
+		return c.favoured(float64(p.w.PrefillScale*prefill) + p.active(req, c) + p.requests(c))
+	}
+	return c.favoured(float64(p.weight*p.prefill(req, c)) + p.active(req, c))
 }
 
-// blocks returns the two terms of the cost.
-func (k kv) blocks(req *Request, c *Candidate) (prefill, active float64) {
+// prefill is classic's blocks to compute.
+func (p *pricing) prefill(req *Request, c *Candidate) float64 {
 	tokens := req.ISL - c.Overlap*req.BlockSize
-	if k.trackPrefill {
+	if p.trackPrefill {
 		tokens += c.Load.PrefillTokens
 	}
-	prefill = float64(tokens) / float64(req.BlockSize)
-	if k.trackActive {
-		active = float64(c.Load.ActiveBlocks + req.blocks() - c.Shared)
+	return float64(tokens) / float64(req.BlockSize)
+}
+
+// active is the blocks held, with the request's own.
+func (p *pricing) active(req *Request, c *Candidate) float64 {
+	if !p.trackActive {
+		return 0
 	}
-	return prefill, active
+	own := req.blocks() - c.Shared
+	if c.Load.Faded != 0 {
+		return c.Load.Weight() + float64(own)
+	}
+	return float64(c.Load.ActiveBlocks + own)
 }
 
 // explain adds each candidate's terms.
-func (k kv) explain(req *Request, ws []Candidate, why *Why) {
+func (p *pricing) explain(req *Request, ws []Candidate, why *Why) {
 	for i := range ws {
 		c := &ws[i]
-		prefill, active := k.blocks(req, c)
-		why.Terms = append(why.Terms, Term{
-			Worker: c.Worker.ID, Rank: c.Rank,
-			Cost:          k.cost(req, c),
-			OverlapWeight: k.weight, PrefillBlocks: prefill, ActiveBlocks: active,
-			CachedBlocks: c.Overlap,
-		})
+		t := Term{
+			Worker: c.Worker.ID, Rank: c.Rank, Cost: p.cost(req, c), OverlapWeight: p.weight,
+			CachedBlocks: c.Overlap, HostBlocks: int(c.Host), DiskBlocks: int(c.Disk), SharedBlocks: int(c.Remote),
+			Favour: c.Favour,
+		}
+		if p.credit {
+			t.RawPrefillBlocks, t.CreditDecay, t.Requests = p.raw(req, c), p.decay(req, c), p.requests(c)
+			t.Credit = p.credits(c, t.CreditDecay)
+			t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks = p.w.PrefillScale, max(0, t.RawPrefillBlocks-t.Credit), p.active(req, c)
+		} else {
+			t.PrefillBlocks, t.ActiveBlocks = p.prefill(req, c), p.active(req, c)
+		}
+		why.Terms = append(why.Terms, t)
 	}
 }

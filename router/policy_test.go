@@ -322,6 +322,13 @@ func TestConfigValidate(t *testing.T) {
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},
+		{"a cost that is none", func(c *Config) { c.Cost = "dear" }, `router-cost: "dear" is none of classic, credit`},
+		{"a weight of credit", func(c *Config) { c.Credit.Disk = -1 }, "router-disk-cache-hit-weight"},
+		{"a decay that is none", func(c *Config) { c.Credit.Decay = math.Inf(1) }, "router-kv-overlap-score-credit-decay"},
+		{"aic", func(c *Config) { c.PrefillLoad = "aic" }, "router-prefill-load-model: aic is Dynamo's"},
+		{"a load model that is none", func(c *Config) { c.PrefillLoad = "oracle" }, `router-prefill-load-model: "oracle" is none of none, online`},
+		{"a share above 1", func(c *Config) { c.Thresholds.DecodeBlocks = 1.1 }, "active-decode-blocks-threshold"},
+		{"tokens below 0", func(c *Config) { c.Thresholds.PrefillTokens = -1 }, "active-prefill-tokens-threshold"},
 		{"threshold not a number", func(c *Config) { c.QueueThreshold = math.NaN() }, "router-queue-threshold"},
 		{"no batch", func(c *Config) { c.DefaultMaxBatchedTokens = 0 }, "DefaultMaxBatchedTokens"},
 	} {
@@ -387,7 +394,7 @@ func TestMinTTFT(t *testing.T) {
 	}
 	cfg := DefaultConfig().For(pools.Decode)
 	cfg.Mode = "min-ttft"
-	if p, err := newPolicy(cfg); err != nil || reflect.TypeOf(p) != reflect.TypeFor[kv]() {
+	if p, err := newPolicy(cfg); err != nil || reflect.TypeOf(p) != reflect.TypeFor[*kv]() {
 		t.Errorf("a decode pool's policy is %T, want kv's: %v", p, err)
 	}
 }

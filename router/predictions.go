@@ -2,6 +2,7 @@ package router
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -19,6 +20,31 @@ type predictions struct {
 	predictor *index.Predictor
 	version   uint64            // of the newest pool met
 	met       map[string]string // incarnations of the predicted workers, by id
+
+	doubted atomic.Pointer[map[Rank]struct{}] // those whose events cannot be relied on; replaced, never changed
+}
+
+// Rank is one data-parallel rank of a worker.
+type Rank struct {
+	Worker string // its id
+	Rank   int    // from 0
+}
+
+// Doubt says of which ranks the KV events, though published, cannot be relied on now: they are predicted until a later
+// call leaves them out. What was predicted of them begins empty, and is forgotten in the end. The router keeps ranks,
+// which must not be changed any more.
+func (r *Router) Doubt(ranks map[Rank]struct{}) {
+	if r.predicted != nil {
+		r.predicted.doubted.Store(&ranks)
+	}
+}
+
+// doubts are the ranks in doubt, as a pointer that changes when they do.
+func (p *predictions) doubts() *map[Rank]struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.doubted.Load()
 }
 
 // newPredictions returns those of one pool, or nil where the settings say none.
@@ -33,9 +59,27 @@ func newPredictions(cfg Config) *predictions {
 	}
 }
 
-// of reports whether w is predicted. There may be no predictions at all.
-func (p *predictions) of(w *pools.Worker) bool {
-	return p != nil && (!p.events || w.KVEvents == "" || w.KVEvents == "none")
+// of reports whether a rank of w is predicted. There may be no predictions at all.
+func (p *predictions) of(w *pools.Worker, rank int) bool {
+	if p == nil || !p.events || w.KVEvents == "" || w.KVEvents == "none" {
+		return p != nil
+	}
+	doubted := p.doubted.Load()
+	if doubted == nil {
+		return false
+	}
+	_, doubt := (*doubted)[Rank{w.ID, rank}]
+	return doubt
+}
+
+// ofAny reports whether any rank of w is predicted.
+func (p *predictions) ofAny(w *pools.Worker) bool {
+	for rank := range w.Ranks() {
+		if p.of(w, rank) {
+			return true
+		}
+	}
+	return false
 }
 
 // meet learns who is in the pool, unless it has seen a newer one. What was
@@ -50,14 +94,14 @@ func (p *predictions) meet(pool *pools.Pool) {
 	p.version = pool.Version
 	for id, incarnation := range p.met {
 		m, stays := pool.Member(id)
-		if !stays || m.Worker.Incarnation != incarnation || !p.of(m.Worker) {
+		if !stays || m.Worker.Incarnation != incarnation || !p.ofAny(m.Worker) {
 			p.predictor.Drop(id)
 			delete(p.met, id)
 		}
 	}
 	for i := range pool.Members {
 		w := pool.Members[i].Worker
-		if !p.of(w) {
+		if !p.ofAny(w) {
 			continue
 		}
 		p.met[w.ID] = w.Incarnation
@@ -77,7 +121,7 @@ func (p *predictions) match(hashes []uint64, m *index.Matches, now time.Time) {
 
 // note predicts that l's worker will hold the prompt it was booked for.
 func (p *predictions) note(l *Lease, hashes []uint64, now time.Time) {
-	if len(hashes) == 0 || !p.of(l.Worker) {
+	if len(hashes) == 0 || !p.of(l.Worker, l.Rank) {
 		return
 	}
 	p.mu.Lock()

@@ -14,9 +14,10 @@ type Set struct {
 	configs map[pools.Role]Config
 	log     *slog.Logger
 
-	mu    sync.RWMutex // guards pools
-	pools map[setKey]setEntry
-	pairs map[string]Pairer // by model
+	mu     sync.RWMutex // guards pools
+	pools  map[setKey]setEntry
+	limits map[string]Thresholds // set while running, by model
+	pairs  map[string]Pairer     // by model
 }
 
 type setKey struct {
@@ -37,7 +38,7 @@ func NewSet(configs map[pools.Role]Config, log *slog.Logger) (*Set, error) {
 			return nil, err
 		}
 	}
-	return &Set{configs: configs, log: log, pools: map[setKey]setEntry{}, pairs: map[string]Pairer{}}, nil
+	return &Set{configs: configs, log: log, pools: map[setKey]setEntry{}, limits: map[string]Thresholds{}, pairs: map[string]Pairer{}}, nil
 }
 
 // For is the router of that model's pool of that role.
@@ -81,6 +82,9 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	}
 	e.index = index.New(index.Config{})
 	e.router, _ = New(s.configs[role], e.index, s.log.With("model", model, "role", string(role))) // NewSet tried each config
+	if t, ok := s.limits[model]; ok {
+		e.router.SetThresholds(t)
+	}
 	s.pools[key] = e
 	return e
 }

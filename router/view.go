@@ -17,6 +17,7 @@ import (
 type view struct {
 	pool      *pools.Pool
 	epoch     uint64 // of the index when its owners were looked up
+	doubts    *map[Rank]struct{}
 	seed      uint64 // of the pool's random choices
 	blockSize int    // tokens
 	largest   int    // total_kv_blocks of the largest worker
@@ -46,7 +47,8 @@ func (r *Router) see(p *pools.Pool) *view {
 	if r.idx != nil {
 		epoch = r.idx.Epoch()
 	}
-	if v := r.view.Load(); v != nil && v.pool == p && v.epoch == epoch {
+	doubts := r.predicted.doubts()
+	if v := r.view.Load(); v != nil && v.pool == p && v.epoch == epoch && v.doubts == doubts {
 		return v
 	}
 	r.mu.Lock()
@@ -54,18 +56,18 @@ func (r *Router) see(p *pools.Pool) *view {
 	if r.predicted != nil {
 		r.predicted.meet(p)
 	}
-	v := &view{pool: p, epoch: epoch, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
+	v := &view{pool: p, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
 	r.book.Prune(func(worker string) bool {
 		_, stays := p.Member(worker)
 		return stays
 	})
 	for i, m := range p.Members {
 		for rank := range m.Worker.Ranks() {
-			v.seats = append(v.seats, r.seat(m.Worker, i, rank))
+			s := r.seat(m.Worker, i, rank)
+			v.seats = append(v.seats, s)
+			v.predicted = v.predicted || s.predicted
+			v.followed = v.followed || !s.predicted && !r.blind
 		}
-		predicted := r.predicted.of(m.Worker)
-		v.predicted = v.predicted || predicted
-		v.followed = v.followed || !predicted && !r.blind
 		v.blockSize = max(1, m.Worker.BlockSize)
 		v.largest = max(v.largest, m.Worker.TotalKVBlocks)
 	}
@@ -80,7 +82,7 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 		worker: w, page: r.book.Page(w.ID, rank), member: member, rank: rank,
 		owner: index.NoOwner, busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
-	switch s.predicted = r.predicted.of(w); {
+	switch s.predicted = r.predicted.of(w, rank); {
 	case s.predicted:
 		s.owner, _ = r.predicted.idx.Lookup(w.ID, rank)
 	case r.idx != nil:
@@ -102,24 +104,40 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 	return s
 }
 
-// choices appends to ws the candidates for req, or says why there are none.
+// choices appends to c.ws the candidates for req, or says why there are none.
 //
-// The pool is busy while every eligible seat is; once one is not, all eligible
-// seats with room are candidates, the busy ones too: their cost tells. The
-// caller holds the router's lock.
-func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matches, book *load.Book, now time.Time) ([]Candidate, error) {
+// Filters go in the order of router-semantics §2.2: whom the request names, the
+// taints it requires, who may be chosen now, and who is above no threshold. The
+// pool is busy while all that are left are; once one is not, all of them with
+// room are candidates, the busy ones too: their cost tells. The caller holds the
+// router's lock.
+func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) ([]Candidate, error) {
 	need := req.blocks() + 1
 	cached := req.ISL / v.blockSize // no more than this can count as overlap
-	ws = slices.Grow(ws, len(v.seats))
-	var fits, fitsUntried, eligible, idle, named bool
-	pinned, largest := req.Pin != nil, v.largest
+	ws := slices.Grow(c.ws, len(v.seats))
+	var fits, fitsUntried, eligible, standing, idle, named, borne bool
+	var out over
+	pinned, tainted := req.Pin != nil, len(req.Required) > 0
+	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
+	limited := *c.limits != Thresholds{}
+	largest := v.largest
+	if pinned || tainted {
+		largest = 0
+	}
 	for i := range v.seats {
 		s := &v.seats[i]
 		if pinned {
 			if !req.Pin.admits(s) {
 				continue
 			}
-			named, largest = true, s.worker.TotalKVBlocks
+			named = true
+		}
+		if tainted && !bears(s.worker, req.Required) {
+			continue
+		}
+		borne = true
+		if pinned || tainted {
+			largest = max(largest, s.worker.TotalKVBlocks)
 		}
 		fit := need <= s.blocks
 		fits = fits || fit
@@ -131,34 +149,67 @@ func (v *view) choices(ws []Candidate, req *Request, known, foreseen *index.Matc
 			continue
 		}
 		eligible = true
-		idle = idle || float64(s.page.PrefillTokens) <= s.busyAbove
+		prefill := s.page.Prefill(now)
+		if limited && c.limits.takesOut(s, prefill, &out) {
+			continue
+		}
+		standing = true
+		idle = idle || float64(prefill) <= s.busyAbove
 		shared := min(book.Shared(s.page), cached)
 		if !fit || s.page.ActiveBlocks+need-shared > s.blocks || s.page.Requests >= s.seqs {
 			continue
 		}
 		// In place: a Candidate made elsewhere and appended takes twice as long.
 		ws = ws[:len(ws)+1]
-		c := &ws[len(ws)-1]
-		c.Worker, c.Rank = s.worker, s.rank
-		m := known
+		w := &ws[len(ws)-1]
+		w.Worker, w.Rank = s.worker, s.rank
+		m := c.seen
 		if s.predicted {
-			m = foreseen
+			m = c.foreseen
 		}
-		c.Overlap = min(m.Leading(s.owner), cached)
-		c.Shared = shared
-		c.Load = s.page.Account
+		w.Overlap = min(m.Leading(s.owner), cached)
+		w.Shared = shared
+		w.Load = s.page.Account
+		w.Load.PrefillTokens = prefill
+		// The rest is zero: end clears what a choice has used.
+		if prefers {
+			w.Favour = favour(s.worker, req.Preferred)
+		}
+		if c.tiers {
+			w.slower(m, s.owner, cached)
+		}
 	}
 	switch {
 	case len(v.seats) == 0, pinned && !named:
 		return ws, ErrNoWorkers
+	case !borne:
+		return ws, ErrTaints
 	case !fits:
 		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: largest}
+	case (!eligible || !fitsUntried) && tainted:
+		return ws, ErrTaints
 	case !eligible || !fitsUntried:
 		return ws, ErrNoWorkers
+	case !standing:
+		return ws, out.err()
 	case !idle:
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom
 	}
 	return ws, nil
+}
+
+// slower sets what the tiers below the device hold, no more in all than what
+// may count as cached.
+func (c *Candidate) slower(m *index.Matches, o index.Owner, cached int) {
+	left := cached - c.Overlap
+	for _, t := range [...]struct {
+		blocks *int32
+		tier   index.Tier
+	}{{&c.Host, index.Host}, {&c.Disk, index.Disk}, {&c.Remote, index.Shared}} {
+		n := min(left, m.Tier(o, t.tier))
+		*t.blocks = int32(n)
+		left -= n
+	}
 }

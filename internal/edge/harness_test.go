@@ -92,7 +92,12 @@ func writeStream(out handoff.Sink) error {
 const wholeStream = "data: {\"n\":0}\n\ndata: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n"
 
 // catalog is a Catalog of two models.
-type catalog struct{ unready, broken, cordoned atomic.Bool }
+type catalog struct {
+	unready, broken, cordoned atomic.Bool
+
+	mu        sync.Mutex
+	threshold BusyThreshold
+}
 
 func (*catalog) Models() []openai.Model {
 	return []openai.Model{{ID: "tandem-sim", Object: "model"}, {ID: "org/name", Object: "model"}}
@@ -116,6 +121,22 @@ func (c *catalog) Cordon(id string, on bool) (Standing, error) {
 		state = "draining"
 	}
 	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7}, nil
+}
+
+// Thresholds has one model, of the thresholds that were set.
+func (c *catalog) Thresholds() []BusyThreshold {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.threshold
+	t.Model = "tandem-sim"
+	return []BusyThreshold{t}
+}
+
+func (c *catalog) SetThreshold(t BusyThreshold) *openai.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.threshold = t
+	return nil
 }
 
 func (c *catalog) Ready() (bool, any) { return !c.unready.Load(), map[string]int{"workers": 2} }

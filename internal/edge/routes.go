@@ -41,6 +41,8 @@ func (f *face) routes(metrics http.Handler) {
 	}
 	if f.operates {
 		look("/workers", "workers", operators, s.workers)
+		look("/busy_threshold", "busy_threshold", operators, s.thresholds)
+		f.route(http.MethodPost, "/busy_threshold", "busy_threshold", changes, s.setThresholds)
 		look("/metrics", "metrics", operators, adaptor.HTTPHandler(metrics))
 		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true} {
 			f.route(http.MethodPost, "/workers/:id/"+action, "workers", changes, func(c *fiber.Ctx) error { return s.cordon(c, action, on) })

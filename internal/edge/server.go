@@ -55,6 +55,10 @@ type Catalog interface {
 	// it then stands. Its errors are pools.ErrUnknownWorker and
 	// pools.ErrTooManyCordons.
 	Cordon(id string, on bool) (Standing, error)
+	// Thresholds are the busy thresholds of each model that is served, and
+	// SetThreshold changes one model's; its error is what is answered.
+	Thresholds() []BusyThreshold
+	SetThreshold(t BusyThreshold) *openai.Error
 	// Ready reports whether each pool that is needed has a worker; detail is
 	// marshalled into the answer of GET /health.
 	Ready() (ok bool, detail any)

@@ -245,7 +245,7 @@ func KnownFields(ep Endpoint) []string {
 		top = chatFields
 	}
 	var list []string
-	for _, set := range []*fieldSet{top, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields} {
+	for _, set := range []*fieldSet{top, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
 		for _, f := range set.fields {
 			list = append(list, f.param)
 		}

@@ -40,6 +40,8 @@ type Nvext struct {
 	// with their weights, 1 where they came as a plain array.
 	RequiredTaints  []string
 	PreferredTaints map[string]float64
+	// Override is router_config_override, nil where absent.
+	Override *RouterOverride
 	// TTFTTarget and ITLTarget are router.ttft_target and router.itl_target,
 	// in milliseconds.
 	TTFTTarget, ITLTarget *float64
@@ -62,8 +64,8 @@ type Nvext struct {
 // Wants reports whether the client asked for the extra field name.
 func (x *Nvext) Wants(name string) bool { return slices.Contains(x.ExtraFields, name) }
 
-// extraFields are the names extra_fields may hold. Answers carry worker_id and
-// timing; the others are Dynamo's, taken so that its clients are not refused,
+// extraFields are the names extra_fields may hold. Answers carry worker_id,
+// timing and routing; the others are Dynamo's, taken so that its clients are not refused,
 // and add nothing.
 var extraFields = []string{"worker_id", "timing", "routing", "stop_reason", "routed_experts", "engine_data"}
 
@@ -78,6 +80,7 @@ var (
 		{"nvext.dp_rank", func(s *scan) bool { return s.uint32(&s.req.Nvext.DPRank) }},
 		{"nvext.prefill_dp_rank", func(s *scan) bool { return s.uint32(&s.req.Nvext.PrefillDPRank) }},
 		{"nvext.routing_constraints", func(s *scan) bool { return s.object(constraintFields) }},
+		{"nvext.router_config_override", (*scan).override},
 		{"nvext.router", func(s *scan) bool { return s.object(targetFields) }},
 		{"nvext.cache_salt", func(s *scan) bool { return s.filled(&s.req.Nvext.CacheSalt) }},
 		{"nvext.token_data", func(s *scan) bool { return s.ids(&s.req.Nvext.TokenData) }},
@@ -104,7 +107,15 @@ var (
 )
 
 // nvext reads the whole object.
-func (s *scan) nvext() bool { return s.object(nvextFields) }
+func (s *scan) nvext() bool {
+	if !s.object(nvextFields) {
+		return false
+	}
+	if e := s.req.Nvext.checkTaints(); e != nil {
+		return s.refuse(e)
+	}
+	return true
+}
 
 func (s *scan) extraFields() bool {
 	names := &s.req.Nvext.ExtraFields

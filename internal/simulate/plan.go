@@ -125,6 +125,12 @@ type RouterPlan struct {
 type PoolPlan struct {
 	Mode           string   `yaml:"mode"`
 	OverlapWeight  *float64 `yaml:"overlap_score_weight"`
+	Cost           string   `yaml:"cost"`
+	Credit         *float64 `yaml:"overlap_score_credit"`
+	CreditDecay    *float64 `yaml:"overlap_score_credit_decay"`
+	PrefillScale   *float64 `yaml:"prefill_load_scale"`
+	RequestWeight  *float64 `yaml:"active_request_weight"`
+	PrefillLoad    string   `yaml:"prefill_load_model"`
 	Temperature    *float64 `yaml:"temperature"`
 	QueueThreshold *float64 `yaml:"queue_threshold"` // below 0: never busy
 	Track          *bool    `yaml:"track_prefill_tokens"`

@@ -39,6 +39,7 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"no workers", "workers: 2", "workers: 6P", 7, "fleet.workers", `"6P" is neither`},
 		{"an unknown policy of one pool", "router.mode: kv, fleet", "router.decode.mode: best, fleet", 15, "router.decode", `"best" is none of`},
 		{"an unknown policy in an arm", "router.mode: round-robin", "router.mode: robin", 14, "router.mode", `"robin" is none of`},
+		{"a load model of Dynamo's", "router: {mode: kv}", "router: {mode: kv, prefill_load_model: aic}", 10, "router", "online learns the same"},
 		{"a path that is none", "router.mode: round-robin", "router.modus: kv", 14, "router.modus", "no such setting"},
 		{"a fit that is none", "workers: 2", "workers: 2\n  fit: abacus", 8, "fleet.fit", "abacus"},
 		{"a rate of nothing", "rate: 5", "rate: 0", 5, "workload.stages", "needs a rate above 0"},

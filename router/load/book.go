@@ -8,6 +8,7 @@ package load
 
 import (
 	"iter"
+	"math"
 	"time"
 )
 
@@ -48,27 +49,47 @@ type Event struct {
 	Worker        string // Add: whose load it is
 	Rank          int    // Add: on which of the worker's ranks
 	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
-	Blocks        int    // Add: blocks the prompt takes beside Chain; Grow: blocks more, ≥ 0
+	Blocks        int    // Add: blocks it takes beside Chain; Grow: blocks of output more, ≥ 0
+	// PrefillTime is how long the prompt's tokens should take once it is their
+	// turn, 0 unknown (Add): they count for less as that time passes. See
+	// [Page.Prefill].
+	PrefillTime time.Duration
+	// Expected is the output to expect, in blocks, 0 unknown (Add): what the
+	// booking holds alone counts for less as it is generated, see [Account].
+	// [Unweighed] has the output's blocks take room and weigh nothing.
+	Expected int
+	// Grown is how many of Blocks are output already (Add).
+	Grown int
 	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that
 	// several bookings of one account name count once on it. It is kept until the
 	// booking ends, and must not be written to.
 	Chain []uint64
 }
 
+// Unweighed as [Event.Expected] has a booking's output take room on its account
+// and count for nothing where workers are compared.
+const Unweighed = -1
+
 // Account is the load of one (worker, rank): the sums over its open bookings.
 type Account struct {
 	ActiveBlocks  int // blocks of prompts and of output so far, shared ones once
 	PrefillTokens int // prompt tokens yet to be computed
 	Requests      int // bookings
+	// Faded is how much less than ActiveBlocks the blocks weigh, in 1/[Whole] of
+	// a block: a booking whose output is expected to be E blocks and is G now
+	// counts what it holds alone, its output and what of its prompt no other
+	// booking of the account shares, by max(0, 1 − G/E) (router-semantics §2.4).
+	// They take room all the same until they are released.
+	Faded int
 }
 
-// Page is an account in a book, with what [Book.Look] saw of it last.
-type Page struct {
-	Account
+// Whole is one block in the unit of [Account.Faded]: whole numbers, so that sums
+// come back to nothing when all is released.
+const Whole = 1024
 
-	shared int    // leading blocks of the chain looked for that it holds
-	looked uint64 // the look that shared is of
-}
+// Weight is the account's blocks as they count for a cost: ActiveBlocks less
+// what has faded of them.
+func (a *Account) Weight() float64 { return float64(a.ActiveBlocks) - float64(a.Faded)/Whole }
 
 // Book holds the open bookings of a pool and the accounts they add up to. Each
 // booking is released exactly once, whatever the order in which its end is
@@ -78,6 +99,7 @@ type Book struct {
 	accounts map[seat]*Page
 	chains   tree
 	looks    uint64
+	turns    uint64 // prompts queued on pages so far
 }
 
 // key names a booking.
@@ -92,12 +114,16 @@ type seat struct {
 	rank   int
 }
 
-// booking is what one request has on one account.
+// booking is what one request has on one account. It stays below the 128 bytes
+// up to which a map holds its values in itself.
 type booking struct {
-	seat          seat
 	page          *Page
 	prefillTokens int
-	blocks        int // beside the chain's
+	turn          uint64 // in the page's queue of prompts, 0 not in it
+	blocks        int    // beside the chain's
+	grown         int32  // of blocks, output
+	expected      int32  // blocks of output; Unweighed
+	faded         int    // its part of the account's
 	chain         []uint64
 	last          *node // where the chain ends; nil without one
 	since         time.Time
@@ -121,20 +147,32 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 	switch e.Kind {
 	case Add:
 		held = booking{
-			seat:          seat{e.Worker, e.Rank},
 			page:          b.Page(e.Worker, e.Rank),
 			prefillTokens: max(0, e.PrefillTokens),
 			blocks:        max(0, e.Blocks),
+			grown:         narrow(min(e.Grown, e.Blocks)),
+			expected:      narrow(e.Expected),
 			chain:         e.Chain,
 			since:         now,
 		}
+		if e.Expected < 0 {
+			held.expected = Unweighed
+		}
 		held.page.Requests++
 		held.page.PrefillTokens += held.prefillTokens
+		if held.prefillTokens > 0 && (e.PrefillTime > 0 || len(held.page.prompts) > 0) {
+			b.turns++
+			held.turn = b.turns
+			held.page.queue(prompt{held.turn, held.prefillTokens, e.PrefillTime}, now)
+		}
 		held.page.ActiveBlocks += held.blocks
 		if len(e.Chain) > 0 {
 			var fresh int
 			held.last, fresh = b.chains.enter(e.Chain, held.page)
 			held.page.ActiveBlocks += fresh
+		}
+		if held.grown > 0 {
+			b.fade(&held)
 		}
 		b.open[k] = held
 		return true
@@ -143,7 +181,8 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			return false
 		}
 		held.page.PrefillTokens -= held.prefillTokens
-		held.prefillTokens = 0
+		held.page.unqueue(held.turn, now)
+		held.prefillTokens, held.turn = 0, 0
 		b.open[k] = held
 		return true
 	case Grow:
@@ -152,10 +191,12 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		}
 		held.page.ActiveBlocks += e.Blocks
 		held.blocks += e.Blocks
+		held.grown = narrow(int(held.grown) + e.Blocks)
+		b.fade(&held)
 		b.open[k] = held
 		return true
 	case Free:
-		b.release(k, held)
+		b.release(k, held, now)
 		return true
 	}
 	return false
@@ -171,7 +212,7 @@ func (b *Book) Page(worker string, rank int) *Page {
 	s := seat{worker, rank}
 	p := b.accounts[s]
 	if p == nil {
-		p = new(Page)
+		p = &Page{seat: s}
 		b.accounts[s] = p
 	}
 	return p
@@ -198,8 +239,8 @@ func (b *Book) Shared(p *Page) int {
 // proportional to all open bookings.
 func (b *Book) Forget(worker string) {
 	for k, held := range b.open {
-		if held.seat.worker == worker {
-			b.release(k, held)
+		if held.page.seat.worker == worker {
+			b.release(k, held, held.since)
 		}
 	}
 	for s := range b.accounts {
@@ -230,8 +271,9 @@ func (b *Book) All() iter.Seq2[Event, time.Time] {
 		for k, held := range b.open {
 			e := Event{
 				Origin: k.origin, Request: k.request, Attempt: k.attempt, Kind: Add,
-				Worker: held.seat.worker, Rank: held.seat.rank,
-				PrefillTokens: held.prefillTokens, Blocks: held.blocks, Chain: held.chain,
+				Worker: held.page.seat.worker, Rank: held.page.seat.rank,
+				PrefillTokens: held.prefillTokens, PrefillTime: held.page.takes(held.turn),
+				Blocks: held.blocks, Grown: int(held.grown), Expected: int(held.expected), Chain: held.chain,
 			}
 			if !yield(e, held.since) {
 				return
@@ -240,13 +282,35 @@ func (b *Book) All() iter.Seq2[Event, time.Time] {
 	}
 }
 
+// fade works out anew how much less than whole a booking's own blocks count.
+func (b *Book) fade(held *booking) {
+	faded := 0
+	switch {
+	case held.expected == Unweighed:
+		faded = int(held.grown) * Whole
+	case held.expected > 0:
+		alone := held.blocks
+		if held.last != nil {
+			alone += held.last.alone(held.page)
+		}
+		faded = alone * Whole * int(min(held.grown, held.expected)) / int(held.expected)
+	}
+	held.page.Faded += faded - held.faded
+	held.faded = faded
+}
+
 // release takes a booking off its account and out of the book.
-func (b *Book) release(k key, held booking) {
+func (b *Book) release(k key, held booking, now time.Time) {
 	held.page.Requests--
 	held.page.PrefillTokens -= held.prefillTokens
+	held.page.unqueue(held.turn, now)
 	held.page.ActiveBlocks -= held.blocks
+	held.page.Faded -= held.faded
 	if held.last != nil {
 		held.page.ActiveBlocks -= b.chains.leave(held.last, held.page)
 	}
 	delete(b.open, k)
 }
+
+// narrow keeps a count in the 32 bits it is stored in.
+func narrow(n int) int32 { return int32(max(0, min(n, math.MaxInt32))) }

@@ -88,6 +88,25 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 	return freed
 }
 
+// alone is how many blocks at the end of a chain that ends with n one booking of
+// the page alone holds: nobody can hold a block of it without those before.
+func (n *node) alone(p *Page) (blocks int) {
+	for ; n != nil && n.count(p) == 1; n = n.parent {
+		blocks += n.end - n.start
+	}
+	return blocks
+}
+
+// count is how many of the page's bookings hold n.
+func (n *node) count(p *Page) int {
+	for i := range n.refs {
+		if n.refs[i].page == p {
+			return n.refs[i].n
+		}
+	}
+	return 0
+}
+
 // node is one that nobody holds.
 func (t *tree) node(chain []uint64, start, end int) *node {
 	last := len(t.spare) - 1

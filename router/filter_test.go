@@ -1,0 +1,249 @@
+package router
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+func tainted(id string, taints ...string) *pools.Worker {
+	w := worker(id, 100, 0, 0)
+	w.Taints = taints
+	return w
+}
+
+// TestTaints: what is required filters, a pinned worker too; what is preferred
+// weighs, but for a pinned one.
+func TestTaints(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	p := poolOf(pools.Decode, tainted("plain"), tainted("gold", "tier=gold"), tainted("both", "tier=gold", "eu"))
+	for _, c := range []struct {
+		name string
+		req  Request
+		want string // worker
+		err  error
+	}{
+		{"all of those required", Request{Required: []string{"eu", "tier=gold"}}, "both", nil},
+		{"nobody has it", Request{Required: []string{"moon"}}, "", ErrTaints},
+		{"the only one was tried", Request{Required: []string{"eu"}, Exclude: []string{"both"}}, "", ErrTaints},
+		{"pinned without it", Request{Required: []string{"eu"}, Pin: &Pin{Worker: "gold"}}, "", ErrTaints},
+		{"preferred", Request{Preferred: map[string]float64{"eu": 2}}, "both", nil},
+		{"preferred against", Request{Preferred: map[string]float64{"tier=gold": -1}}, "plain", nil},
+		{"pinned whatever is preferred", Request{Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "plain"}}, "plain", nil},
+		{"too big for those with it", Request{ISL: 16 * 100, Required: []string{"eu"}}, "", &TooBigError{}},
+	} {
+		c.req.ID = c.name
+		if c.req.ISL == 0 {
+			c.req.ISL = 64
+		}
+		w, _, err := r.Pick(p, c.req, noon)
+		var big *TooBigError
+		switch {
+		case c.err == nil && (err != nil || w.Worker.ID != c.want):
+			t.Errorf("%s: %v, %v, want %s", c.name, w.Worker, err, c.want)
+		case errors.As(c.err, &big):
+			if !errors.As(err, &big) || big.LargestBlocks != 100 {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		case c.err != nil && (!errors.Is(err, c.err) || !errors.Is(err, ErrNoWorkers)):
+			t.Errorf("%s: %v, want %v", c.name, err, c.err)
+		}
+	}
+	if w, why, _ := r.Pick(p, Request{ID: "x", ISL: 64, Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "both"}, Explain: true}, noon); w.Favour != 0 || why.Cost != 4 {
+		t.Errorf("a pinned worker is favoured by %v and costs %v, want 4 blocks", w.Favour, why.Cost)
+	}
+}
+
+// TestThresholds: above one a worker is out; when all are, the request is
+// refused at once, and served again when the threshold is changed.
+func TestThresholds(t *testing.T) {
+	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)}, newRouter(t, DefaultConfig(), nil).log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.SetThresholds("m", Thresholds{DecodeBlocks: 0.5, PrefillTokens: 500}); err != nil {
+		t.Fatal(err)
+	}
+	r := set.For("m", pools.Both) // made after
+	p := poolOf(pools.Both, worker("a", 100, 0, 0), worker("b", 100, 0, 0))
+	reserve := func(id string, isl int, pin string) (*Lease, error) {
+		req := Request{ID: id, ISL: isl}
+		if pin != "" {
+			req.Pin = &Pin{Worker: pin}
+		}
+		return r.Reserve(p, req, noon)
+	}
+	first, err := reserve("1", 501, "a") // 501 tokens, 32 blocks
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"2", "3"} {
+		if l, err := reserve(id, 16, ""); err != nil || l.Worker.ID != "b" || l.Candidates != 1 {
+			t.Fatalf("%v, %v: a is above 500 tokens", l, err)
+		}
+	}
+	refused := func(step, reason string, err error) {
+		t.Helper()
+		var over *OverloadedError
+		if !errors.As(err, &over) || over.Reason != reason {
+			t.Errorf("%s: %v, want it refused for %s", step, err, reason)
+		}
+	}
+	_, err = reserve("4", 16, "a")
+	refused("the pinned one is over", OverPrefillTokens, err)
+	first.PrefillDone(noon)
+	first.Grow(18, noon) // exactly half
+	if _, err = reserve("5", 16, "a"); err != nil {
+		t.Errorf("at the threshold: %v", err)
+	}
+	first.Grow(1, noon)
+	_, err = reserve("6", 16, "a")
+	refused("over half the blocks", OverDecodeBlocks, err)
+	if err := set.SetThresholds("m", Thresholds{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = reserve("7", 16, "a"); err != nil {
+		t.Errorf("without thresholds: %v", err)
+	}
+	if err := set.SetThresholds("m", Thresholds{DecodeBlocks: 1.5}); err == nil {
+		t.Error("a share of 1.5 is taken")
+	}
+}
+
+// TestTiersAreCredited: what slower tiers hold counts under the cost credit, in
+// the choice and, in part, in what is booked.
+func TestTiersAreCredited(t *testing.T) {
+	hashes := chain(1, 10)
+	for cost, want := range map[string]struct {
+		worker string
+		tokens int
+	}{
+		Credited: {"slow", 160 - 2*16 - 4*12 - 2*4}, // 8 blocks: 2 whole, 4 at 0.75, 2 at 0.25
+		Classic:  {"fast", 160 - 3*16},
+	} {
+		idx := index.New(index.Config{})
+		slow, fast := idx.Owner("slow", 0), idx.Owner("fast", 0)
+		idx.Store(slow, index.Device, hashes[:2])
+		idx.Store(slow, index.Host, hashes[:6])
+		idx.Store(slow, index.Disk, hashes[:8])
+		idx.Store(fast, index.Device, hashes[:3])
+		cfg := DefaultConfig()
+		cfg.Cost = cost
+		r := newRouter(t, cfg, idx)
+		p := poolOf(pools.Both, worker("slow", 0, 0, 0), worker("fast", 0, 0, 0))
+		l, err := r.Reserve(p, Request{ID: "1", ISL: 160, Hashes: hashes}, noon)
+		if err != nil || l.Worker.ID != want.worker || l.PrefillTokens != want.tokens {
+			t.Errorf("%s: %+v, %v, want %+v", cost, l, err, want)
+		}
+	}
+}
+
+// TestPrefillLoadOnline: two workers with the same prompts booked differ once
+// the one is nearly done.
+func TestPrefillLoadOnline(t *testing.T) {
+	cfg := DefaultConfig().For(pools.Prefill)
+	cfg.PrefillLoad = Online
+	cfg.Forecast = func(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+		return time.Duration(booked+uncached) * time.Millisecond, w.ID != "unknown"
+	}
+	r := newRouter(t, cfg, nil)
+	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	a, err := r.Reserve(p, Request{ID: "1", ISL: 16_000, Pin: &Pin{Worker: "a"}}, at(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.Reserve(p, Request{ID: "2", ISL: 16_000, Pin: &Pin{Worker: "b"}}, at(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, why, err := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
+	if err != nil || w.Worker.ID != "a" || w.Load.PrefillTokens != 4_000 || why.Cost != 251 {
+		t.Errorf("%v of %v, %v: want a with 4,000 tokens left", w, why.Terms, err)
+	}
+	again, _, _ := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
+	if again != w {
+		t.Errorf("at the same moment %v, then %v", w, again)
+	}
+	a.Release(at(12))
+	b.Release(at(12))
+	for _, l := range r.Loads(p) {
+		if l.PrefillTokens != 0 {
+			t.Errorf("%d tokens are left on %s", l.PrefillTokens, l.Worker)
+		}
+	}
+}
+
+// TestOutputIsWeighed: blocks of an answer that nears its expected length count
+// for less, those of a pool that does not track output for nothing; room is
+// taken by all of them.
+func TestOutputIsWeighed(t *testing.T) {
+	for _, c := range []struct {
+		track bool
+		osl   int
+		cost  float64 // of a prompt of one block on a worker with one of 4 blocks and 3 of output
+	}{
+		{true, 0, 8}, {true, 96, 8 - 3.5}, {true, 48, 1}, {true, 1, 1}, {false, 0, 5}, {false, 96, 5},
+	} {
+		cfg := DefaultConfig().For(pools.Decode)
+		cfg.TrackOutputBlocks = c.track
+		r := newRouter(t, cfg, nil)
+		p := poolOf(pools.Decode, worker("a", 9, 0, 0))
+		l, err := r.Reserve(p, Request{ID: "1", ISL: 64, Hashes: chain(1, 4), OSL: c.osl}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Grow(3, noon)
+		if _, why, err := r.Pick(p, Request{ID: "2", ISL: 16}, noon); err != nil || why.Cost != c.cost {
+			t.Errorf("%+v: costs %v, %v", c, why.Cost, err)
+		}
+		if _, _, err := r.Pick(p, Request{ID: "3", ISL: 32}, noon); !errors.Is(err, ErrNoRoom) {
+			t.Errorf("%+v: %v, want no room for 3 blocks in 2", c, err)
+		}
+		l.Release(noon)
+		if _, why, _ := r.Pick(p, Request{ID: "2", ISL: 16}, noon); why.Cost != 1 {
+			t.Errorf("%+v: costs %v once it is released", c, why.Cost)
+		}
+	}
+}
+
+// TestReuseCanBeDenied: a request that assumes none holds its own blocks.
+func TestReuseCanBeDenied(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	p := poolOf(pools.Decode, worker("a", 0, 0, 0))
+	hashes := chain(1, 4)
+	for i, reuse := range []*bool{nil, new(true), new(false)} {
+		if _, err := r.Reserve(p, Request{ID: string(rune('1' + i)), ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}, noon); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := r.Loads(p)[0].ActiveBlocks, []int{4, 4, 8}[i]; got != want {
+			t.Errorf("request %d: %d blocks, want %d", i, got, want)
+		}
+	}
+}
+
+// TestTermsAreBounded: of many candidates the chosen and the cheapest are kept.
+func TestTermsAreBounded(t *testing.T) {
+	r := newRouter(t, DefaultConfig(), nil)
+	p := poolOf(pools.Both, fleet("w", 200)...)
+	for i := range 150 {
+		if _, err := r.Reserve(p, Request{ID: "r", Attempt: i, ISL: 16 * (1 + i%9)}, noon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, why, err := r.Pick(p, Request{ID: "x", ISL: 64, Explain: true}, noon)
+	if err != nil || len(why.Terms) != MaxTerms || why.Candidates != 200 {
+		t.Fatalf("%d terms of %d candidates, %v", len(why.Terms), why.Candidates, err)
+	}
+	if first := why.Terms[0]; first.Worker != w.Worker.ID || first.Cost != why.Cost {
+		t.Errorf("the first is %s at %v, the chosen %s at %v", first.Worker, first.Cost, w.Worker.ID, why.Cost)
+	}
+	for i, term := range why.Terms[1:] {
+		if term.Worker == w.Worker.ID || i > 0 && term.Cost < why.Terms[i].Cost {
+			t.Errorf("term %d is %s", i+1, term)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package load
+
+import (
+	"testing"
+	"time"
+)
+
+// TestPromptsFade: the oldest prompt's tokens go evenly over the time it should
+// take, never below nothing, and the next one's begin when it is done.
+func TestPromptsFade(t *testing.T) {
+	start := time.Unix(1000, 0)
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	add := func(id string, tokens int, takes time.Duration) Event {
+		return Event{Request: id, Kind: Add, Worker: "w", PrefillTokens: tokens, PrefillTime: takes}
+	}
+	b := NewBook()
+	p := b.Page("w", 0)
+	b.Apply(add("a", 1000, 100*time.Millisecond), at(0))
+	b.Apply(add("b", 500, 50*time.Millisecond), at(10))
+	for _, c := range []struct{ ms, want int }{{-5, 1500}, {0, 1500}, {25, 1250}, {100, 500}, {400, 500}} {
+		if got := p.Prefill(at(c.ms)); got != c.want {
+			t.Errorf("at %d ms %d tokens, want %d", c.ms, got, c.want)
+		}
+	}
+	if p.PrefillTokens != 1500 {
+		t.Errorf("%d tokens booked, want 1500", p.PrefillTokens)
+	}
+	for e := range b.All() {
+		if want := map[string]time.Duration{"a": 100 * time.Millisecond, "b": 50 * time.Millisecond}[e.Request]; e.PrefillTime != want {
+			t.Errorf("%s is told with %v, want %v", e.Request, e.PrefillTime, want)
+		}
+	}
+	b.Apply(Event{Request: "a", Kind: PrefillDone}, at(400))
+	for _, c := range []struct{ ms, want int }{{400, 500}, {425, 250}, {450, 0}, {999, 0}} {
+		if got := p.Prefill(at(c.ms)); got != c.want {
+			t.Errorf("after the first, at %d ms %d tokens, want %d", c.ms, got, c.want)
+		}
+	}
+	b.Apply(add("c", 70, 0), at(450)) // nobody knows how long it takes
+	b.Apply(Event{Request: "b", Kind: Free}, at(460))
+	if got := p.Prefill(at(9999)); got != 70 {
+		t.Errorf("of an unknown time %d tokens are left, want all 70", got)
+	}
+	b.Apply(Event{Request: "c", Kind: Free}, at(460))
+	if got := p.Prefill(at(9999)); got != 0 || len(p.prompts) != 0 {
+		t.Errorf("%d tokens and %d prompts are left", got, len(p.prompts))
+	}
+}
+
+// TestOutputFades works the weight of blocks out by hand.
+func TestOutputFades(t *testing.T) {
+	b := NewBook()
+	p := b.Page("w", 0)
+	now := time.Unix(1000, 0)
+	weight := func(step string, blocks int, want float64) {
+		t.Helper()
+		if p.ActiveBlocks != blocks || p.Weight() != want {
+			t.Errorf("%s: %d blocks that weigh %v, want %d and %v", step, p.ActiveBlocks, p.Weight(), blocks, want)
+		}
+	}
+	shared := []uint64{1, 2, 3, 4}
+	b.Apply(Event{Request: "a", Kind: Add, Worker: "w", Chain: append(shared, 10, 11), Blocks: 1, Expected: 4}, now)
+	b.Apply(Event{Request: "b", Kind: Add, Worker: "w", Chain: append(shared[:4:4], 20)}, now)
+	weight("booked", 8, 8)
+	grow := func(id string, n int) { b.Apply(Event{Request: id, Kind: Grow, Blocks: n}, now) }
+	grow("a", 1)
+	weight("a quarter of its output: 2 blocks of its prompt alone, its last in part, 1 of output", 9, 9-4./4)
+	grow("b", 2)
+	weight("of b nothing is expected", 11, 11-4./4)
+	grow("a", 1)
+	weight("half of it, 5 blocks", 12, 12-5./2)
+	grow("a", 3)
+	weight("more than expected", 15, 15-8)
+	var copied *Book = NewBook()
+	for e, since := range b.All() {
+		copied.Apply(e, since)
+	}
+	if got, want := *copied.Account("w", 0), p.Account; got.ActiveBlocks != want.ActiveBlocks || got.Requests != want.Requests || got.Faded == 0 {
+		t.Errorf("a copy has %+v, want %+v", got, want)
+	}
+	b.Apply(Event{Request: "b", Kind: Free}, now)
+	weight("b has gone", 12, 12-8)
+	grow("a", 1)
+	weight("a holds all of it alone now", 13, 0)
+	b.Apply(Event{Request: "c", Kind: Add, Worker: "w", Blocks: 2, Expected: Unweighed}, now)
+	grow("c", 3)
+	weight("output that is not weighed", 18, 2)
+	b.Apply(Event{Request: "a", Kind: Free}, now)
+	b.Apply(Event{Request: "c", Kind: Free}, now)
+	if p.Account != (Account{}) {
+		t.Errorf("%+v is left", p.Account)
+	}
+}

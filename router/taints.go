@@ -1,0 +1,39 @@
+package router
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// bears reports whether a worker has all the taints that are required.
+func bears(w *pools.Worker, required []string) bool {
+	for _, taint := range required {
+		if !slices.Contains(w.Taints, taint) {
+			return false
+		}
+	}
+	return true
+}
+
+// favour is the sum of the weights of the preferred taints that w has.
+func favour(w *pools.Worker, preferred map[string]float64) float64 {
+	var sum float64
+	for _, taint := range w.Taints { // in its order: a map's would round the sum now so, now so
+		sum += preferred[taint]
+	}
+	return sum
+}
+
+// favoured is a cost as the request's preferences leave it: times
+// exp(−tanh(sum of weights)), from 0.368 to 2.718 (router-semantics §2.1).
+func (c *Candidate) favoured(cost float64) float64 {
+	if c.Favour == 0 {
+		return cost
+	}
+	return weighed(cost, c.Favour)
+}
+
+// weighed is apart so that favoured is inlined: few requests prefer anything.
+func weighed(cost, favour float64) float64 { return cost * math.Exp(-math.Tanh(favour)) }

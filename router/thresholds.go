@@ -1,0 +1,107 @@
+package router
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Thresholds are the loads above which a worker's rank is taken out of the
+// choice. Zero fields take nobody out. Where all that may be chosen are out, a
+// request is refused with an [*OverloadedError] instead of waiting.
+type Thresholds struct {
+	// DecodeBlocks is the share of a rank's KV blocks that requests hold, above 0
+	// and at most 1. It counts where active blocks are tracked and the worker said
+	// how many it has: not in prefill pools.
+	DecodeBlocks float64
+	// PrefillTokens is the prompt tokens yet to be computed, at least 1. It counts
+	// where they are tracked: not in decode pools.
+	PrefillTokens int
+}
+
+// Validate reports the first threshold that is out of range, by the name of its
+// flag.
+func (t Thresholds) Validate() error {
+	if !(t.DecodeBlocks >= 0 && t.DecodeBlocks <= 1) {
+		return fmt.Errorf("active-decode-blocks-threshold: %v is not a share from 0 to 1", t.DecodeBlocks)
+	}
+	if t.PrefillTokens < 0 || t.PrefillTokens > math.MaxInt32 {
+		return fmt.Errorf("active-prefill-tokens-threshold: %d is not a number of tokens from 0 to %d", t.PrefillTokens, math.MaxInt32)
+	}
+	return nil
+}
+
+// The thresholds' names in [OverloadedError.Reason].
+const (
+	OverDecodeBlocks  = "active_decode_blocks"
+	OverPrefillTokens = "active_prefill_tokens"
+)
+
+// OverloadedError refuses a request because every worker that may be chosen is
+// above one of the [Thresholds].
+type OverloadedError struct {
+	Reason string // the threshold that most of them are above
+}
+
+func (e *OverloadedError) Error() string {
+	return "every worker is above the busy threshold of " + e.Reason
+}
+
+// over counts the seats that are above a threshold.
+type over struct{ blocks, tokens int }
+
+// takesOut reports whether s is above a threshold, and counts it.
+func (t *Thresholds) takesOut(s *seat, prefillTokens int, n *over) bool {
+	switch {
+	case t.PrefillTokens > 0 && prefillTokens > t.PrefillTokens:
+		n.tokens++
+	case t.DecodeBlocks > 0 && s.worker.TotalKVBlocks > 0 && float64(s.page.ActiveBlocks) > t.DecodeBlocks*float64(s.worker.TotalKVBlocks):
+		n.blocks++
+	default:
+		return false
+	}
+	return true
+}
+
+// err says what most were above.
+func (n over) err() error {
+	if n.blocks > n.tokens {
+		return &OverloadedError{OverDecodeBlocks}
+	}
+	return &OverloadedError{OverPrefillTokens}
+}
+
+// Thresholds are those in force.
+func (r *Router) Thresholds() Thresholds { return *r.limits.Load() }
+
+// SetThresholds puts t in force for all choices from now on, which must be
+// valid.
+func (r *Router) SetThresholds(t Thresholds) { r.limits.Store(&t) }
+
+// Thresholds are those in force for a model's pools.
+func (s *Set) Thresholds(model string) Thresholds {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if t, ok := s.limits[model]; ok {
+		return t
+	}
+	return s.configs[pools.Decode].Thresholds
+}
+
+// SetThresholds puts t in force for all pools of a model, those not yet made
+// too. The error is t's own.
+func (s *Set) SetThresholds(model string, t Thresholds) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limits[model] = t
+	for key, e := range s.pools {
+		if key.model == model {
+			e.router.SetThresholds(t)
+		}
+	}
+	return nil
+}
