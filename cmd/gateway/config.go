@@ -50,28 +50,13 @@ func gatewayGroups() []settings.Group {
 // besides is the table of every command: one environment and one file may serve
 // them all, so each passes over what is another's.
 func besides() []settings.Group {
-	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup()})
+	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup(), serviceGroup(), indexGroup(), selectGroup()})
 }
 
 // gatewayConfig gives each room its part of the settings.
 func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
-	base := router.DefaultConfig()
-	base.Mode = s.Router.Mode
-	base.OverlapWeight = s.Router.OverlapScoreWeight
-	base.Temperature = s.Router.Temperature
-	base.GPUWeight = s.Router.CUDAToCPURatio
-	base.TrackPrefillTokens = s.Router.TrackPrefillTokens
-	base.QueueThreshold = s.Queue.Threshold
-	base.KVEvents = s.Router.KVEvents
-	base.Predictions = index.PredictorConfig{
-		TTL:       time.Duration(s.Router.TTLSeconds * float64(time.Second)),
-		MaxBlocks: s.Router.MaxTreeSize, PruneRatio: s.Router.PruneTargetRatio,
-	}
-	base.Seed = cmp.Or(uint64(s.Router.Seed), rand.Uint64())
-	roles := map[pools.Role]router.Config{}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
-		roles[role] = base.For(role)
-	}
+	base := routerBase(s.Router, s.Queue.Threshold)
+	roles := routersByRole(base)
 	given, err := workersConfig(s.Workers, s.Router, base.Seed)
 	if err != nil {
 		return stack.GatewayConfig{}, err
@@ -86,6 +71,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 			DecodeFallback: s.Faults.DecodeFallback,
 			Seed:           uint64(s.Router.Seed),
 			LogBlocks:      s.Requests.Blocks,
+			LogRouting:     s.Requests.Routing,
 			Utilization:    s.Metrics.DesiredUtilization,
 			Queue:          queue.Config{Policy: s.Queue.Policy, Limit: s.Queue.Limit, Timeout: s.Queue.Timeout, Bytes: s.Queue.Bytes},
 		},
@@ -108,6 +94,42 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	c.Edge.ReadTimeout, c.Edge.IdleTimeout = s.HTTP.ReadTimeout, s.HTTP.IdleTimeout
 	c.Edge.WriteStall, c.Edge.Heartbeat = s.HTTP.WriteStallTimeout, s.HTTP.SSEHeartbeat
 	return c, validate(c)
+}
+
+// routerBase is how a worker is chosen, for [router.Config.For] to make of it
+// what each role needs. Without a seed it draws one.
+func routerBase(s settings.Router, queueThreshold float64) router.Config {
+	base := router.DefaultConfig()
+	base.Mode = s.Mode
+	base.OverlapWeight = s.OverlapScoreWeight
+	base.Cost = s.Cost
+	base.Credit = router.Credit{
+		Overlap: s.Credit, Decay: s.CreditDecay, Host: s.HostWeight, Disk: s.DiskWeight,
+		Shared: s.SharedMultiplier, PrefillScale: s.PrefillScale, ActiveRequests: s.RequestWeight,
+	}
+	base.TrackOutputBlocks = s.TrackOutputBlocks
+	base.PrefillLoad = s.PrefillLoadModel
+	base.Thresholds = router.Thresholds{DecodeBlocks: s.DecodeThreshold, PrefillTokens: s.PrefillThreshold}
+	base.Temperature = s.Temperature
+	base.GPUWeight = s.CUDAToCPURatio
+	base.TrackPrefillTokens = s.TrackPrefillTokens
+	base.QueueThreshold = queueThreshold
+	base.KVEvents = s.KVEvents
+	base.Predictions = index.PredictorConfig{
+		TTL:       time.Duration(s.TTLSeconds * float64(time.Second)),
+		MaxBlocks: s.MaxTreeSize, PruneRatio: s.PruneTargetRatio,
+	}
+	base.Seed = cmp.Or(uint64(s.Seed), rand.Uint64())
+	return base
+}
+
+// routersByRole is base for each role.
+func routersByRole(base router.Config) map[pools.Role]router.Config {
+	roles := map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		roles[role] = base.For(role)
+	}
+	return roles
 }
 
 // validate asks each room before anything is started.

@@ -65,6 +65,8 @@ var commands = []command{
 	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
 	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
 	{"workers", "list the workers, cordon, drain or uncordon one", workers},
+	{"index", "run an index of KV blocks that several routers share", runIndex},
+	{"select", "run the router as a service: any frontend asks it for workers", runSelect},
 	{"health", "exit with 0 when the gateway is healthy: for containers without curl", health},
 	{"config", "print every setting in force and where it came from", config},
 }

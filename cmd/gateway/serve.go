@@ -57,10 +57,6 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	byURL := s.Gateway.Workers.Given()
 	embedded := s.Embedding.Embed || len(d.EtcdEndpoints) == 0 && !byURL
-	if !embedded && len(d.EtcdEndpoints) == 0 {
-		// Nobody publishes KV events: what workers by URL hold is predicted.
-		s.Gateway.Router.KVEvents = false
-	}
 	cfg, err := gatewayConfig(s.Gateway)
 	if err != nil {
 		return usageError{err}
@@ -87,9 +83,10 @@ func serve(ctx context.Context, args []string, p process) error {
 		fmt.Fprintf(p.stdout, "etcd and NATS run inside. A worker joins by:\n  gateway worker --role prefill --id NAME --etcd-endpoints %s --nats-url %s\n\n",
 			inside.EtcdURL(), inside.NATSURL())
 	}
-	if !s.Gateway.Router.KVEvents {
+	// Workers by URL publish over ZMQ or not at all.
+	if !s.Gateway.Router.KVEvents || len(d.EtcdEndpoints) == 0 {
 		if r.IsSet("nats-url") {
-			log.Info("NATS is not used: no worker publishes KV events, or they are not followed", "nats_url", r.Source("nats-url"))
+			log.Info("NATS is not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
 		}
 		d.NATSURL = ""
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,6 +14,8 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/events/zmtp"
 )
 
 // worker is what can be set about a simulated worker.
@@ -34,6 +37,7 @@ type worker struct {
 	Grace         time.Duration `setting:"worker-grace"`
 	Drain         time.Duration `setting:"worker-drain"`
 	ExitWithStdin bool          `setting:"exit-with-stdin"`
+	Events        workerEvents
 	Discovery     settings.Discovery
 	Logging       settings.Logging
 }
@@ -78,6 +82,28 @@ func workerGroup() settings.Group {
 		speedup,
 		{Name: "worker-grace", Kind: settings.Duration, Default: "1s", Min: "0s", Help: "On SIGTERM, how long requests are still taken after the worker has deregistered, for gateways that chose it a moment before."},
 		{Name: "worker-drain", Kind: settings.Duration, Default: "30s", Min: "0s", Help: "After the grace, how long running requests may take to end."},
+		{
+			Name: "worker-kv-events", Aliases: []string{"kv-events"}, Kind: settings.String, Default: "nats",
+			OneOf: []settings.Choice{
+				{Name: "nats", Help: "over NATS, where nats-url is given"},
+				{Name: "zmq-vllm", Help: "over ZeroMQ, as vLLM does"},
+				{Name: "zmq-sglang", Help: "over ZeroMQ, as SGLang does"},
+				{Name: "none", Help: "not at all"},
+			},
+			Help: "How the KV events are published.",
+		},
+		{Name: "kv-events-endpoint", Kind: settings.String, Default: "tcp://*:5557", Validate: zmqEndpoint, Help: "With a zmq form of kv-events: where they are published. A host of *, 0.0.0.0 or :: is listened on, any other is connected to. Port 0 picks a free one."},
+		{Name: "kv-events-replay-endpoint", Kind: settings.String, Default: "", Validate: zmqEndpoint, Help: "With a zmq form of kv-events: where the last ones are told again to whoever asks, as tcp://*:5558. Empty keeps none."},
+		{Name: "kv-events-topic", Kind: settings.String, Default: "", Help: "With a zmq form of kv-events: the topic before each message."},
+		{Name: "kv-events-buffer-steps", Kind: settings.Int, Default: "10000", Min: "1", Max: "10000000", Help: "With a zmq form of kv-events: how many messages are kept to be told again."},
+		{
+			Name: "kv-events-encoding", Kind: settings.String, Default: "maps",
+			OneOf: []settings.Choice{
+				{Name: "maps", Help: "as vLLM since 0.24.0 and SGLang since 0.5.20"},
+				{Name: "arrays", Help: "as their releases before"},
+			},
+			Help: "With a zmq form of kv-events: how events are encoded.",
+		},
 		{Name: "exit-with-stdin", Kind: settings.Bool, Default: "false", Help: "End at once when standard input closes, so that a worker never outlives the process that started it."},
 	}}
 }
@@ -88,7 +114,7 @@ func work(ctx context.Context, args []string, p process) error {
 	var s worker
 	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.LoggingGroup()).Beside(besides()...)
 	_, err := resolve(set, "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP faces.\n"+
-		"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events; with neither it just serves.", args, p, &s)
+		"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\ndo with --kv-events zmq-vllm or zmq-sglang; with neither it just serves.", args, p, &s)
 	if err != nil {
 		return err
 	}
@@ -136,7 +162,45 @@ func (s *worker) config() stack.WorkerConfig {
 		},
 		Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
 		Prefix: s.Discovery.Prefix, LeaseTTL: s.Discovery.LeaseTTL, Grace: s.Grace, Drain: s.Drain,
+		KVEvents: s.Events.config(),
 	}
+}
+
+// workerEvents is how a simulated worker publishes its KV events.
+type workerEvents struct {
+	How      string `setting:"worker-kv-events"`
+	Endpoint string `setting:"kv-events-endpoint"`
+	Replay   string `setting:"kv-events-replay-endpoint"`
+	Topic    string `setting:"kv-events-topic"`
+	Steps    int    `setting:"kv-events-buffer-steps"`
+	Encoding string `setting:"kv-events-encoding"`
+}
+
+func (e workerEvents) config() stack.WorkerEvents {
+	dialect, zmq := strings.CutPrefix(e.How, "zmq-")
+	if !zmq {
+		return stack.WorkerEvents{Off: e.How == "none"}
+	}
+	if e.Encoding == "arrays" {
+		dialect += "-arrays"
+	}
+	d, err := events.ParseDialect(dialect)
+	if err != nil {
+		panic(err) // the table has no other choice
+	}
+	return stack.WorkerEvents{ZMQ: &events.ZMQPublisherConfig{
+		Endpoint: e.Endpoint, ReplayEndpoint: e.Replay, Topic: e.Topic, BufferSteps: e.Steps, Dialect: d,
+	}}
+}
+
+// zmqEndpoint refuses what is no endpoint; empty is none.
+func zmqEndpoint(value any) error {
+	text := value.(string)
+	if text == "" {
+		return nil
+	}
+	_, err := zmtp.ParseEndpoint(text)
+	return err
 }
 
 // workerArgs are the flags that give a child what its parent was told.

@@ -138,6 +138,10 @@ func TestEveryTypeInEveryField(t *testing.T) {
 							}
 							return
 						}
+						if path == "nvext.routing_constraints.required_taints" && a.status == http.StatusServiceUnavailable {
+							good.Store(ep.String()+path, true) // a list of taints, which no worker here has
+							return
+						}
 						if err := named(a, path, i >= len(values)); err != nil {
 							t.Errorf("%s: %s: %v", path, v.name, err)
 						}

@@ -52,6 +52,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		Router: Router{
 			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
 			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
+			Cost: "classic", Credit: 1, HostWeight: 0.75, DiskWeight: 0.25, PrefillScale: 1, TrackOutputBlocks: true, PrefillLoadModel: "none",
 		},
 		Queue:     Queue{Policy: "fcfs", Threshold: 4, Limit: 1024, Bytes: 512 << 20, Timeout: time.Minute},
 		Faults:    Faults{PrefillTimeout: 0, DecodeFallback: true},

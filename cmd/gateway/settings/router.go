@@ -4,6 +4,18 @@ package settings
 type Router struct {
 	Mode                string  `setting:"router-mode"`
 	OverlapScoreWeight  float64 `setting:"router-kv-overlap-score-weight"`
+	Cost                string  `setting:"router-cost"`
+	Credit              float64 `setting:"router-kv-overlap-score-credit"`
+	CreditDecay         float64 `setting:"router-kv-overlap-score-credit-decay"`
+	HostWeight          float64 `setting:"router-host-cache-hit-weight"`
+	DiskWeight          float64 `setting:"router-disk-cache-hit-weight"`
+	SharedMultiplier    float64 `setting:"router-shared-cache-multiplier"`
+	PrefillScale        float64 `setting:"router-prefill-load-scale"`
+	RequestWeight       float64 `setting:"router-decode-active-request-weight"`
+	TrackOutputBlocks   bool    `setting:"router-track-output-blocks"`
+	PrefillLoadModel    string  `setting:"router-prefill-load-model"`
+	DecodeThreshold     float64 `setting:"active-decode-blocks-threshold"`
+	PrefillThreshold    int     `setting:"active-prefill-tokens-threshold"`
 	Temperature         float64 `setting:"router-temperature"`
 	CUDAToCPURatio      float64 `setting:"encoder-cuda-to-cpu-ratio"`
 	Seed                int     `setting:"router-seed"` // 0: draw one and log it
@@ -27,6 +39,55 @@ func RouterGroup(modes []Choice) Group {
 			Name: "router-kv-overlap-score-weight", Aliases: []string{"kv-overlap-score-weight"}, Kind: Float, Default: "1.0", Min: "0",
 			Help: "Weight of the blocks a worker would have to prefill against the blocks it is decoding, in the cost of mode kv. " +
 				"Above 1 favours workers that hold the prompt's prefix: better TTFT. Below 1 spreads decoding evenly: better ITL. 0 ignores the cache.",
+		},
+		{
+			Name: "router-cost", Kind: String, Default: "classic", OneOf: []Choice{
+				{Name: "classic", Help: "router-kv-overlap-score-weight times the blocks to prefill, and the blocks held"},
+				{Name: "credit", Help: "all blocks to prefill less a credit for those cached, by tier; then the blocks held and the requests"},
+			},
+			Help: "The cost of mode kv. Under classic a hit saves no more than the prompt; under credit it counts against the backlog too, so that a cached " +
+				"prefix draws a request through a queue, and caches in host memory and on disk count. The weights below are of credit alone.",
+		},
+		{
+			Name: "router-kv-overlap-score-credit", Kind: Float, Default: "1.0", Min: "0",
+			Help: "Blocks credited for each block of the prompt that the worker's device holds. Above 1 a hit makes up for others' backlog as well: better TTFT of conversations, less even load. 0 ignores the device's cache.",
+		},
+		{
+			Name: "router-kv-overlap-score-credit-decay", Kind: Float, Default: "0", Min: "0",
+			Help: "How fast that credit falls where a worker's prefill backlog is longer than the least of all. 1 halves it at a backlog longer by the prompt; 0 leaves it.",
+		},
+		{Name: "router-host-cache-hit-weight", Kind: Float, Default: "0.75", Min: "0", Help: "Credit of a block in a worker's host memory: what loading it saves of computing it."},
+		{Name: "router-disk-cache-hit-weight", Kind: Float, Default: "0.25", Min: "0", Help: "Credit of a block on a worker's disk."},
+		{
+			Name: "router-shared-cache-multiplier", Kind: Float, Default: "0", Min: "0",
+			Help: "Credit of a block in a store that workers share, as their KV events tell of it. 0 leaves it out.",
+		},
+		{
+			Name: "router-prefill-load-scale", Kind: Float, Default: "1.0", Min: "0",
+			Help: "A block to prefill against one held. Higher favours TTFT, lower ITL.",
+		},
+		{
+			Name: "router-decode-active-request-weight", Kind: Float, Default: "0", Min: "0",
+			Help: "Cost of each request in flight, in blocks, where requests decode. Above 0 spreads many short requests that hold few blocks each.",
+		},
+		{
+			Name: "router-track-output-blocks", Kind: Bool, Default: "true",
+			Help: "Off: blocks that answers fill as they grow take room and weigh nothing in the choice. On, they count; and of a request that said how long " +
+				"its answer gets (nvext.agent_hints.osl) they count the less the nearer its end is.",
+		},
+		{
+			Name: "router-prefill-load-model", Kind: String, Default: "none",
+			Help: "none counts a prompt's tokens whole until its first token. online lets those of the prompt whose turn it is fall over the time it should " +
+				"take, by what that worker's prefill was seen to take: the nearly done is told from the just begun. aic, Dynamo's table of engines, is refused.",
+		},
+		{
+			Name: "active-decode-blocks-threshold", Kind: Float, Default: "0", Min: "0", Max: "1",
+			Help: "Share of a worker's KV blocks above which it is out of the choice; when all are, requests are answered 529 instead of waiting. 0 is off. " +
+				"POST /busy_threshold changes it while the gateway runs.",
+		},
+		{
+			Name: "active-prefill-tokens-threshold", Kind: Int, Default: "0", Min: "0", Max: "2147483647",
+			Help: "Prompt tokens yet to prefill above which a worker is out of the choice; when all are, requests are answered 529 instead of waiting. 0 is off.",
 		},
 		{
 			Name: "router-temperature", Kind: Float, Default: "0.0", Min: "0",

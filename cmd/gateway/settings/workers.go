@@ -31,7 +31,7 @@ func WorkersGroup() Group {
 			Help: "A prefill worker that does not register in etcd, as http://HOST:PORT. Repeat the flag for each; in a variable blanks " +
 				"separate workers, in a file a list does. Model and limits are asked of the worker, or given behind the URL as in " +
 				"http://HOST:PORT,model=NAME: model, id, engine (vllm, sglang, trtllm, sim), block-size, kv-blocks, max-num-seqs, " +
-				"max-num-batched-tokens, context-length, ranks, device, model-input, transfer. " +
+				"max-num-batched-tokens, context-length, ranks, device, taints (semicolons between them), model-input, transfer, kv-events, kv-replay, kv-topic. " +
 				"With model= it is used at once, else as soon as it answers.",
 		},
 		{Name: "decode-url", Kind: Words, Default: "", Validate: workerURLs, Help: "A decode worker, as prefill-url has it."},

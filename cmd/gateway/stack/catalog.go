@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -58,9 +61,13 @@ type refusedReport struct {
 type sourceReport struct {
 	Worker string `json:"worker"`
 	Rank   int    `json:"rank"`
-	State  string `json:"state"`
-	Seq    uint64 `json:"seq"`
-	Gaps   uint64 `json:"gaps"`
+	// Transport is "nats" or "zmq".
+	Transport string `json:"transport"`
+	State     string `json:"state"`
+	Seq       uint64 `json:"seq"`
+	Gaps      uint64 `json:"gaps"`
+	// Losses is how often events were lost for good.
+	Losses uint64 `json:"losses"`
 	Blocks int    `json:"blocks"`
 }
 
@@ -77,7 +84,8 @@ func (g *Gateway) Workers() any {
 		out.Events = map[string][]sourceReport{}
 		for _, s := range g.subscriber.Sources() {
 			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], sourceReport{
-				Worker: s.Source.Worker, Rank: s.Source.Rank, State: s.State.String(), Seq: s.Seq, Gaps: s.Gaps, Blocks: s.Blocks,
+				Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
+				Seq: s.Seq, Gaps: s.Gaps, Losses: s.Losses, Blocks: s.Blocks,
 			})
 		}
 	}
@@ -166,18 +174,27 @@ func (g *Gateway) index(pool string) *index.Index {
 	return g.routers.Index(pool[:i], pools.Role(pool[i+1:]))
 }
 
-// follower tells the subscriber which workers to follow, as the roster changes.
+// follower tells the subscriber which workers to follow, as the roster changes,
+// and the routers which of those cannot be relied on, as their events come.
 type follower struct {
 	roster     *pools.Roster
 	subscriber *events.Subscriber
+	routers    *router.Set
+	nats       bool // there is a bus
+	log        *slog.Logger
 
-	mu       sync.Mutex
+	mu       sync.Mutex          // guards what follows
 	followed map[string]followed // by worker id
+	doubted  map[string]string   // what routers were told, by pool
 }
 
 type followed struct {
 	pool        string
 	incarnation string
+	ranks       int
+	blockSize   int
+	kvBlocks    int
+	zmq         events.ZMQ // without an endpoint where it is NATS
 }
 
 // update is called after each change of the roster, by several at once.
@@ -188,17 +205,20 @@ func (f *follower) update() {
 	for _, p := range f.roster.Pools() {
 		for _, m := range p.Members {
 			w := m.Worker
-			if w.KVEvents != "nats" {
+			if w.KVEvents != "zmq" && (w.KVEvents != "nats" || !f.nats) {
 				continue
 			}
-			now[w.ID] = followed{p.Name(), w.Incarnation}
+			now[w.ID] = followed{
+				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
+				events.ZMQ{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
+			}
 			if f.followed[w.ID] == now[w.ID] {
 				continue
 			}
 			if old, ok := f.followed[w.ID]; ok {
 				f.subscriber.Untrack(old.pool, w.ID)
 			}
-			f.subscriber.Track(p.Name(), w.ID, slices.Collect(upTo(w.Ranks())), w.BlockSize)
+			f.follow(now[w.ID], w.ID)
 		}
 	}
 	for id, old := range f.followed {
@@ -207,6 +227,59 @@ func (f *follower) update() {
 		}
 	}
 	f.followed = now
+	f.doubt()
+}
+
+// follow has one worker followed. The caller holds f.mu.
+func (f *follower) follow(w followed, id string) {
+	ranks := slices.Collect(upTo(w.ranks))
+	if w.zmq.Endpoint == "" {
+		f.subscriber.Track(w.pool, id, ranks, w.blockSize)
+	} else if err := f.subscriber.TrackZMQ(w.pool, id, ranks, w.blockSize, w.kvBlocks, w.zmq); err != nil {
+		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
+	}
+}
+
+// changed is called when the state of a source has changed.
+func (f *follower) changed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.doubt()
+}
+
+// doubt tells each pool's router which ranks' events cannot be relied on: those
+// that nobody follows, those of which events are missing for good, and, of
+// engines that publish by themselves, those of which nothing is known yet. The
+// caller holds f.mu.
+func (f *follower) doubt() {
+	states := map[events.Source]events.SourceStatus{}
+	for _, s := range f.subscriber.Sources() {
+		states[s.Source] = s
+	}
+	if f.doubted == nil {
+		f.doubted = map[string]string{}
+	}
+	for _, p := range f.roster.Pools() {
+		ranks, told := map[router.Rank]struct{}{}, ""
+		for _, m := range p.Members {
+			w := m.Worker
+			if w.KVEvents == "" || w.KVEvents == "none" {
+				continue
+			}
+			for rank := range w.Ranks() {
+				s, known := states[events.Source{Pool: p.Name(), Worker: w.ID, Rank: rank}]
+				unknown := !known || s.State == events.Waiting
+				if s.State == events.Predicted || unknown && (w.KVEvents == "zmq" || !f.nats) {
+					ranks[router.Rank{Worker: w.ID, Rank: rank}] = struct{}{}
+					told += fmt.Sprintf("%s/%d ", w.ID, rank)
+				}
+			}
+		}
+		if f.doubted[p.Name()] != told {
+			f.doubted[p.Name()] = told
+			f.routers.For(p.Model, p.Role).Doubt(ranks)
+		}
+	}
 }
 
 // upTo yields 0 … n−1.

@@ -88,7 +88,8 @@ type Gateway struct {
 	edge       *edge.Server
 	routers    *router.Set
 	transport  *upstream.HTTP
-	subscriber *events.Subscriber
+	subscriber *events.Subscriber // nil where no router follows KV events
+	follower   *follower
 	watcher    *discovery.Watcher
 	given      given
 	listener   net.Listener
@@ -102,7 +103,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	forecast := new(forecast)
-	routers, err := router.NewSet(routersOver(links, cfg.Routers, forecast.of), log)
+	routers, err := router.NewSet(routersOver(cfg.Routers, forecast.of), log)
 	if err != nil {
 		return nil, err
 	}
@@ -142,11 +143,8 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	g.OnReload(g.edge.ReloadKeys)
-	if links.Bus != nil {
-		g.subscriber, err = events.NewSubscriber(cfg.Events, links.Bus, g.index, log, own)
-		if err != nil {
-			return nil, err
-		}
+	if err := g.addFollower(links, own); err != nil {
+		return nil, err
 	}
 	if links.Etcd != nil {
 		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{Prefix: folder(cfg.Prefix), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
@@ -157,12 +155,10 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	return g, g.addGiven()
 }
 
-// routersOver is the routers' settings as the links allow them: without a bus
-// no event comes, and every worker is predicted.
-func routersOver(links Links, configs map[pools.Role]router.Config, forecast router.Forecast) map[pools.Role]router.Config {
+// routersOver is the routers' settings with what only the stack has.
+func routersOver(configs map[pools.Role]router.Config, forecast router.Forecast) map[pools.Role]router.Config {
 	out := maps.Clone(configs)
 	for role, c := range out {
-		c.KVEvents = c.KVEvents && links.Bus != nil
 		c.Forecast = forecast
 		out[role] = c
 	}
@@ -186,6 +182,27 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, _ int) (time.Duration, 
 		return 0, false
 	}
 	return time.Duration(float64(booked+uncached) / perSecond * float64(time.Second)), true
+}
+
+// addFollower makes what follows KV events, where there is a bus or a router that
+// wants them.
+func (g *Gateway) addFollower(links Links, reg prometheus.Registerer) error {
+	wanted := links.Bus != nil
+	for _, c := range g.cfg.Routers {
+		wanted = wanted || c.KVEvents
+	}
+	if !wanted {
+		return nil
+	}
+	f := &follower{roster: g.Roster, routers: g.routers, nats: links.Bus != nil, log: g.log}
+	cfg := g.cfg.Events
+	cfg.OnState = f.changed
+	var err error
+	if f.subscriber, err = events.NewSubscriber(cfg, links.Bus, g.index, g.log, reg); err != nil {
+		return err
+	}
+	g.subscriber, g.follower = f.subscriber, f
+	return nil
 }
 
 // breakers makes the circuits of all workers, which go with them.
@@ -240,9 +257,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(inner)
 	group.Go(func() error { return g.Roster.Run(inner) })
 	if g.subscriber != nil {
-		follow := &follower{roster: g.Roster, subscriber: g.subscriber}
-		g.Roster.OnChange(follow.update)
-		follow.update()
+		g.Roster.OnChange(g.follower.update)
+		g.follower.update()
 		group.Go(func() error { return g.subscriber.Run(inner) })
 	}
 	if g.watcher != nil {

@@ -41,8 +41,25 @@ type WorkerConfig struct {
 	Grace time.Duration
 	// Drain is how long requests in flight may take when it stops.
 	Drain time.Duration
+	// KVEvents is how it publishes its KV events.
+	KVEvents WorkerEvents
 	// Listen replaces net.Listen, for tests in memory. Its addresses are TCP's.
 	Listen func(network, address string) (net.Listener, error)
+}
+
+// WorkerEvents is how a worker publishes its KV events: over NATS if there is a
+// bus, unless something else is said here.
+type WorkerEvents struct {
+	// Off is not at all.
+	Off bool
+	// ZMQ is as engines do by themselves; nil for not so.
+	ZMQ *events.ZMQPublisherConfig
+}
+
+// publisher is what an engine's events are handed to. Publish does not wait.
+type publisher interface {
+	Publish(es []events.Event) error
+	Run(ctx context.Context) error
 }
 
 // Worker is a simulated engine that serves, publishes and registers itself.
@@ -51,13 +68,15 @@ type Worker struct {
 	links     Links
 	log       *slog.Logger
 	server    *engine.Server
-	publisher *events.Publisher
+	publisher publisher // nil without KV events
 	serve     net.Listener
 	transfer  net.Listener
 	registrar *discovery.Registrar
 	record    pools.Worker
 	cut       sync.Once
 	dead      chan struct{} // closed by Cut
+
+	closeEvents func() error // gives back what KV events are published on, where it does not run
 }
 
 // NewWorker opens the worker's addresses and makes its engine. Nothing runs
@@ -68,7 +87,7 @@ func NewWorker(cfg WorkerConfig, links Links, log *slog.Logger) (*Worker, error)
 		listen = net.Listen
 	}
 	var err error
-	w := &Worker{cfg: cfg, links: links, log: log, dead: make(chan struct{})}
+	w := &Worker{cfg: cfg, links: links, log: log, dead: make(chan struct{}), closeEvents: func() error { return nil }}
 	if w.serve, err = listen("tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))); err != nil {
 		return nil, fmt.Errorf("port: %w", err)
 	}
@@ -76,7 +95,7 @@ func NewWorker(cfg WorkerConfig, links Links, log *slog.Logger) (*Worker, error)
 		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
 	}
 	if err := w.build(); err != nil {
-		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close())
+		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close(), w.closeEvents())
 	}
 	return w, nil
 }
@@ -92,12 +111,13 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
-	kvEvents := "none"
-	if w.links.Bus != nil {
-		kvEvents = "nats"
+	how, err := w.openEvents(host)
+	if err != nil {
+		return err
+	}
+	if how.KVEvents != "none" || w.publisher != nil {
 		cfg.OnEvents = w.publish
 	}
-	var err error
 	if w.server, err = engine.NewServer(cfg, w.log); err != nil {
 		return err
 	}
@@ -109,7 +129,8 @@ func (w *Worker) build() error {
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
 		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology,
 		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
-		ModelInput: w.cfg.ModelInput, KVEvents: kvEvents,
+		ModelInput: w.cfg.ModelInput,
+		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
 	}
 	if err := w.record.Validate(); err != nil {
 		return err
@@ -120,7 +141,7 @@ func (w *Worker) build() error {
 			return err
 		}
 	}
-	if w.links.Bus == nil {
+	if how.KVEvents != "nats" {
 		return nil
 	}
 	pool := &pools.Pool{Model: w.record.Model, Role: w.record.Role}
@@ -128,6 +149,33 @@ func (w *Worker) build() error {
 		Source: events.Source{Pool: pool.Name(), Worker: w.record.ID, Rank: 0},
 	}, w.links.Bus, w.log)
 	return err
+}
+
+// openEvents opens what KV events are published on, and returns what the record
+// says of it.
+func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
+	how.KVEvents = "none"
+	switch zmq := w.cfg.KVEvents.ZMQ; {
+	case w.cfg.KVEvents.Off:
+	case zmq == nil && w.links.Bus != nil:
+		how.KVEvents = "nats"
+	case zmq != nil:
+		p, err := events.NewZMQPublisher(*zmq)
+		if err != nil {
+			return how, err
+		}
+		w.publisher, w.closeEvents = p, p.Close
+		at, replay := p.Ports()
+		if at == 0 {
+			break // it connects: the gateway is to be told by hand where it listens
+		}
+		how.KVEvents, how.KVTopic = "zmq", zmq.Topic
+		how.KVEndpoint = "tcp://" + net.JoinHostPort(host, fmt.Sprint(at-zmq.Rank))
+		if replay > 0 {
+			how.KVReplay = "tcp://" + net.JoinHostPort(host, fmt.Sprint(replay-zmq.Rank))
+		}
+	}
+	return how, nil
 }
 
 // Record is what the worker registers.

@@ -1,0 +1,253 @@
+// Package service is the router for programs that are not the gateway: the
+// HTTP faces of `gateway index`, an index of KV blocks that several routers
+// share, and of `gateway select`, which chooses and books workers for any
+// frontend.
+//
+// Both are plain net/http around rooms that decide: router/index,
+// router/events, router and router/load. [Server] is what they have in common:
+// the token, the bounds of a request, errors, metrics, readiness, and a stop
+// that lets requests finish. docs/services.md shows every endpoint.
+package service
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is what both services have in common.
+type Config struct {
+	// Tokens are the secrets of which a request must bear one, as Authorization:
+	// Bearer TOKEN; none asks for nothing. /ready and /live never ask.
+	Tokens []string
+	// MaxBodyBytes bounds a request's body; 0 means 16 MiB.
+	MaxBodyBytes int64
+	// Drain is how long requests under way may take when the service stops; 0
+	// means 10 s.
+	Drain time.Duration
+	// RestoreFrom are siblings' base URLs, asked for their /dump in this order
+	// until one has answered, and RestoreTimeout how long each may take; 0 means
+	// 30 s. RestoreToken is the token that they ask for, empty for none.
+	RestoreFrom    []string
+	RestoreTimeout time.Duration
+	RestoreToken   string
+}
+
+// face is a service behind a [Server].
+type face interface {
+	// name is the command that runs the service.
+	name() string
+	// routes adds the service's endpoints.
+	routes(s *Server)
+	// run does what the service does by itself until ctx ends.
+	run(ctx context.Context) error
+	// restore takes over what a sibling's dump says, up to its end.
+	restore(ctx context.Context, lines *dumpReader) error
+}
+
+// Server serves one of the services.
+type Server struct {
+	cfg     Config
+	face    face
+	log     *slog.Logger
+	mux     *http.ServeMux
+	tokens  [][sha256.Size]byte
+	ready   atomic.Bool
+	leaving atomic.Bool
+	client  *http.Client
+
+	requests *prometheus.CounterVec   // by endpoint and status
+	seconds  *prometheus.HistogramVec // by endpoint
+	restored *prometheus.CounterVec   // by outcome
+}
+
+func newServer(cfg Config, f face, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
+	if cfg.MaxBodyBytes == 0 {
+		cfg.MaxBodyBytes = 16 << 20
+	}
+	if cfg.Drain == 0 {
+		cfg.Drain = 10 * time.Second
+	}
+	if cfg.RestoreTimeout == 0 {
+		cfg.RestoreTimeout = 30 * time.Second
+	}
+	s := &Server{
+		cfg: cfg, face: f, log: log, mux: http.NewServeMux(), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_requests_total", Help: "Requests to the standalone service, by endpoint and status.",
+		}, []string{"endpoint", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "service_request_seconds", Help: "Time from a request's head to the end of its answer, by endpoint.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 5},
+		}, []string{"endpoint"}),
+		restored: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_restores_total", Help: "Dumps of siblings asked for at the start, by outcome: restored or failed.",
+		}, []string{"outcome"}),
+	}
+	reg.MustRegister(s.requests, s.seconds, s.restored)
+	for _, token := range cfg.Tokens {
+		s.tokens = append(s.tokens, sha256.Sum256([]byte(token)))
+	}
+	s.mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, status{"live"}) })
+	s.mux.HandleFunc("GET /ready", s.answerReady)
+	s.mux.Handle("GET /metrics", s.guarded(metrics))
+	f.routes(s)
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, s.unknown(r))
+	})
+	return s
+}
+
+type status struct {
+	Status string `json:"status"`
+}
+
+// Handler is the whole service.
+func (s *Server) Handler() http.Handler { return s.mux }
+
+// Ready reports whether the service has restored what there was to restore, and
+// is not about to stop.
+func (s *Server) Ready() bool { return s.ready.Load() && !s.leaving.Load() }
+
+// Run serves on ln until ctx ends, then lets requests under way finish. It
+// restores first, while it already answers /live and, with 503, everything else.
+func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	inner, stop := context.WithCancel(ctx)
+	defer stop()
+	server := &http.Server{
+		Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 3)
+	go func() { ended <- server.Serve(ln) }()
+	go func() { ended <- s.face.run(inner) }()
+	go func() {
+		s.restoreAll(inner)
+		ended <- nil
+	}()
+	var failed error
+	left := 3
+	for ctx.Err() == nil && failed == nil {
+		select {
+		case <-ctx.Done():
+		case failed = <-ended:
+			left--
+		}
+	}
+	s.leaving.Store(true)
+	s.log.Info("stopping", "drain", s.cfg.Drain)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		s.log.Warn("not every request could finish within the drain time", "error", err)
+		_ = server.Close()
+	}
+	stop()
+	for ; left > 0; left-- {
+		if err := <-ended; failed == nil && err != nil && !errors.Is(err, http.ErrServerClosed) {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// answerReady tells an orchestrator whether to send requests here.
+func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
+	if s.Ready() {
+		write(w, http.StatusOK, status{"ready"})
+		return
+	}
+	state := "restoring"
+	if s.leaving.Load() {
+		state = "stopping"
+	}
+	write(w, http.StatusServiceUnavailable, status{state})
+}
+
+// handle adds an endpoint that answers with JSON what f returns. It is not there
+// before the service is ready.
+func (s *Server) handle(pattern string, f func(r *http.Request) (code int, answer any, err error)) {
+	s.endpoint(pattern, func(w http.ResponseWriter, r *http.Request) int {
+		code, answer, err := f(r)
+		if err != nil {
+			return refuse(w, err)
+		}
+		return write(w, code, answer)
+	})
+}
+
+// endpoint adds an endpoint that answers by itself and returns its status.
+func (s *Server) endpoint(pattern string, f func(w http.ResponseWriter, r *http.Request) int) {
+	s.mux.Handle(pattern, s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes)
+		var code int
+		if s.Ready() || s.leaving.Load() {
+			code = f(w, r)
+		} else {
+			code = refuse(w, &Error{Status: http.StatusServiceUnavailable, Code: "not_ready", Message: "restoring; ask /ready", RetryAfter: time.Second})
+		}
+		s.requests.WithLabelValues(pattern, strconv.Itoa(code)).Inc()
+		s.seconds.WithLabelValues(pattern).Observe(time.Since(began).Seconds())
+	})))
+}
+
+// guarded lets only those through that bear a token, where there are any.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	if len(s.tokens) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		digest, found := sha256.Sum256([]byte(token)), 0
+		for i := range s.tokens {
+			found |= subtle.ConstantTimeCompare(s.tokens[i][:], digest[:])
+		}
+		if found != 1 || !strings.EqualFold(scheme, "Bearer") {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, &Error{Status: http.StatusUnauthorized, Code: "unauthorized", Message: "send Authorization: Bearer TOKEN with a token of --token-file"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// unknown is what is wrong with a request that no endpoint takes.
+func (s *Server) unknown(r *http.Request) error {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := s.mux.Handler(other); pattern != "/" && method != r.Method {
+			return &Error{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Message: "this path takes " + method}
+		}
+	}
+	return &Error{Status: http.StatusNotFound, Code: "not_found", Message: "there is no such path"}
+}
+
+// write answers with JSON.
+func write(w http.ResponseWriter, code int, answer any) int {
+	if answer == nil {
+		w.WriteHeader(code)
+		return code
+	}
+	body, err := json.Marshal(answer)
+	if err != nil { // an answer of ours that is no JSON
+		return refuse(w, fmt.Errorf("answer: %w", err))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone is told nothing
+	return code
+}
