@@ -139,10 +139,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-var (
-	sweepings = make([]uint64, 8<<20) // twice the last cache
-	sink      uint64
-)
+var sweepings = make([]uint64, 8<<20) // twice the last cache
 
 func (f *fleet) benchmark(b *testing.B, known int, sweep bool) {
 	var m Matches
