@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 const (
@@ -282,4 +283,29 @@ func TestMistakesAreTheClients(t *testing.T) {
 	f.eventually("the mistake is counted", func() bool {
 		return f.value("tandem_frontend_requests_total", "completions", "rejected") == 1
 	})
+}
+
+// TestNoWorkerYet: before the first worker has joined a model may still come, so
+// that the answer is one to ask again after, not a 404; and that caches are
+// predicted is said once, however many workers come.
+func TestNoWorkerYet(t *testing.T) {
+	f := newFleet(t, options{alone: true})
+	a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
+	if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), `"no_worker"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	for _, id := range []string{"one", "two"} {
+		if err := f.gateway.Roster.Put(pools.Worker{
+			ID: id, Incarnation: "1", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1",
+			BlockSize: 16, DataParallelRanks: 1, ModelInput: "text",
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(f.logs.String(), "are predicted from where prompts are sent"); n != 1 {
+		t.Errorf("it was said %d times that caches are predicted, want once", n)
+	}
+	if a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`); a.status != http.StatusNotFound {
+		t.Errorf("with workers of another model: %d, want 404", a.status)
+	}
 }

@@ -50,7 +50,8 @@ type worker struct {
 // options change a fleet from two prefill and two decode workers at a speed-up
 // of 20.
 type options struct {
-	prefill, decode, both int
+	prefill, decode, both int  // none at all means two of the first two
+	alone                 bool // the gateway without any
 	speedup               float64
 	modelInput            string
 	worker                func(c *stack.WorkerConfig)
@@ -78,7 +79,7 @@ func gatewayConfig() stack.GatewayConfig {
 
 func newFleet(t testing.TB, o options) *fleet {
 	t.Helper()
-	if o.prefill+o.decode+o.both == 0 {
+	if o.prefill+o.decode+o.both == 0 && !o.alone {
 		o.prefill, o.decode = 2, 2
 	}
 	if o.speedup == 0 {
@@ -122,6 +123,9 @@ func newFleet(t testing.TB, o options) *fleet {
 			f.start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
 		}
 	}
+	if o.alone {
+		return f
+	}
 	f.eventually("the fleet is healthy", func() bool { return f.status("/health") == http.StatusOK })
 	f.eventually("every worker's cache is known", func() bool {
 		var report struct {
@@ -158,6 +162,14 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	f.run(id, w)
+	if err := f.gateway.Roster.Put(w.Record()); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// run has a worker serve until the fleet ends or it is killed.
+func (f *fleet) run(id string, w *stack.Worker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	running := &worker{Worker: w, done: make(chan struct{})}
 	running.kill = func() {
@@ -170,9 +182,6 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 		defer close(running.done)
 		_ = w.Run(ctx) // a cut worker's listeners fail
 	})
-	if err := f.gateway.Roster.Put(w.Record()); err != nil {
-		f.t.Fatal(err)
-	}
 }
 
 // eventually waits for a condition.

@@ -71,18 +71,7 @@ func (f *fleet) serve(role pools.Role, id string, port int) (address string) {
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
 		return err == nil
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	running := &worker{Worker: w, done: make(chan struct{})}
-	running.kill = func() {
-		w.Cut()
-		cancel()
-		<-running.done
-	}
-	f.workers[id] = running
-	f.group.Go(func() {
-		defer close(running.done)
-		_ = w.Run(ctx) // a cut worker's listeners fail
-	})
+	f.run(id, w)
 	return w.Record().Address
 }
 

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -37,18 +36,7 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) 
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
 		return err == nil
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	running := &worker{Worker: w, done: make(chan struct{})}
-	running.kill = func() {
-		w.Cut()
-		cancel()
-		<-running.done
-	}
-	f.workers[id] = running
-	f.group.Go(func() {
-		defer close(running.done)
-		_ = w.Run(ctx) // a cut worker's listeners fail
-	})
+	f.run(id, w)
 }
 
 // eventSource is a row of kv_events in GET /workers.

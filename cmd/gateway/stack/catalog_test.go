@@ -1,0 +1,70 @@
+package stack
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+func workerOf(id string, role pools.Role) pools.Worker {
+	return pools.Worker{
+		ID: id, Incarnation: "1", Model: "m", Role: role, Engine: "sim", Address: "http://127.0.0.1:1",
+		BlockSize: 16, TotalKVBlocks: 10, DataParallelRanks: 1, ModelInput: "text",
+	}
+}
+
+// TestFleetWithoutPrefill: decode workers alone are waited with at the start,
+// when prefill workers may be about to join, and serve degraded after it; but
+// never where they may not stand in.
+func TestFleetWithoutPrefill(t *testing.T) {
+	for _, c := range []struct {
+		since    time.Duration
+		fallback bool
+		want     bool
+		status   string
+	}{
+		{0, true, false, "unavailable"},
+		{prefillPatience + time.Second, true, true, "degraded"},
+		{prefillPatience + time.Second, false, false, "unavailable"},
+	} {
+		g := &Gateway{
+			Roster: pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), began: time.Now().Add(-c.since),
+			cfg: GatewayConfig{Flow: handoff.Config{DecodeFallback: c.fallback}},
+		}
+		if err := g.Roster.Put(workerOf("d", pools.Decode)); err != nil {
+			t.Fatal(err)
+		}
+		ok, detail := g.Ready()
+		if got := detail.(readiness).Status; ok != c.want || got != c.status {
+			t.Errorf("%v after the start, fallback %v: %v, %q; want %v, %q", c.since, c.fallback, ok, got, c.want, c.status)
+		}
+	}
+}
+
+// TestForecastGoesByTheRole: a prefill worker's rate is the prefill leg's, that
+// of one that does both the decode leg's; without one nothing is forecast.
+func TestForecastGoesByTheRole(t *testing.T) {
+	f := forecast{
+		prefill: func(id string) float64 { return map[string]float64{"p": 1000}[id] },
+		both:    func(id string) float64 { return map[string]float64{"b": 500}[id] },
+	}
+	for _, c := range []struct {
+		id   string
+		role pools.Role
+		want time.Duration
+		ok   bool
+	}{
+		{"p", pools.Prefill, 3 * time.Second, true},
+		{"b", pools.Both, 6 * time.Second, true},
+		{"new", pools.Prefill, 0, false},
+		{"p", pools.Both, 0, false},
+	} {
+		w := workerOf(c.id, c.role)
+		if d, ok := f.of(&w, 1000, 2000, 500); d != c.want || ok != c.ok {
+			t.Errorf("%s of role %s: %v, %v; want %v, %v", c.id, c.role, d, ok, c.want, c.ok)
+		}
+	}
+}
