@@ -218,10 +218,7 @@ func (f *follower) replayed(turn, last uint64, got []numbered, now time.Time, ag
 	t.check, t.quiet, t.failing = false, false, false
 	moved := last != f.flow.Seq() // while a quiet engine was asked, it spoke
 	switch {
-	case len(got) == 0 && last == 0 && f.flow.Behind(): // it keeps nothing
-		f.count.tooShort.Inc()
-		f.giveUp()
-	case len(got) == 0 && last == 0: // it has said nothing yet
+	case len(got) == 0 && last == 0: // it had said nothing when it was asked; what came since is held, or is asked for again
 	case len(got) == 0 && moved:
 	case len(got) == 0, last > 0 && !moved && got[0].seq == last-1 && xxh3.Hash(got[0].payload) != t.sum:
 		// It has not come as far as was heard, or said something else then: it is another.
