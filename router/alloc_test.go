@@ -43,6 +43,8 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	}
 	bp, pp, dp := poolOf(pools.Both, fleet("b", 9)...), poolOf(pools.Prefill, fleet("p", 9)...), poolOf(pools.Decode, fleet("d", 9)...)
 	req := Request{ID: "r", ISL: 500, Hashes: chain(1, 31)}
+	told := req
+	told.Told = toldOf(map[Rank]int32{{"b0003", 0}: 4})
 	for _, c := range []struct {
 		name string
 		run  func() error
@@ -50,6 +52,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	}{
 		{"Pick", func() error { _, _, err := both.Pick(bp, req, noon); return err }, 0},
 		{"BestOverlap", func() error { both.BestOverlap(bp, req.Hashes, noon); return nil }, 0},
+		{"Pick, told", func() error { _, _, err := both.Pick(bp, told, noon); return err }, 0},
 		{"Reserve", func() error {
 			l, err := both.Reserve(bp, req, noon)
 			if err == nil {

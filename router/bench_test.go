@@ -95,6 +95,30 @@ func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint3
 	}
 }
 
+// BenchmarkTold is BenchmarkPick where an index elsewhere was asked: what it told of
+// every worker, in place of a look-up.
+func BenchmarkTold(b *testing.B) {
+	for _, workers := range []int{64, 1000} {
+		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
+			p := poolOf(pools.Prefill, fleet("w", workers)...)
+			device := map[Rank]int32{}
+			for _, m := range p.Members {
+				device[Rank{m.Worker.ID, 0}] = 512
+			}
+			r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
+			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), Told: toldOf(device)}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				req.Attempt = i
+				_, why, err := r.Pick(p, req, noon)
+				if err != nil || why.Overlap != 512 {
+					b.Fatalf("overlap %d, %v", why.Overlap, err)
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkCredit is the policy alone, by the cost credit with a decay, beside
 // classic, over 64 candidates.
 func BenchmarkCredit(b *testing.B) {

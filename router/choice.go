@@ -22,14 +22,18 @@ type choice struct {
 	// foreseen is as seen, by prediction: its own, or unseen.
 	foreseen    *index.Matches
 	ownForeseen index.Matches
-	ws          []Candidate
-	tiers       bool // slower tiers count
-	limits      *Thresholds
-	why         Why
-	chosen      int     // the candidate that was
-	pair        PairWhy // of a pair, in the choice of its first leg
-	pcg         rand.PCG
-	rng         *rand.Rand // over pcg
+	// others is what an index elsewhere says, and placed where it tells of each
+	// seat; nil where none was asked.
+	others []Held
+	placed *placing
+	ws     []Candidate
+	tiers  bool // slower tiers count
+	limits *Thresholds
+	why    Why
+	chosen int     // the candidate that was
+	pair   PairWhy // of a pair, in the choice of its first leg
+	pcg    rand.PCG
+	rng    *rand.Rand // over pcg
 }
 
 // unseen is what a router that looks nothing up has seen.
@@ -38,6 +42,10 @@ var unseen index.Matches
 // begin does what needs no lock: it sees the pool and matches the prompt.
 func (r *Router) begin(p *pools.Pool, req *Request, now time.Time) *choice {
 	c := r.prepare(p, req)
+	if !r.blind && c.hear(req.Told) { // of everybody: there is nothing left to look up
+		c.seen, c.foreseen = &unseen, &unseen
+		return c
+	}
 	if r.idx == nil || !c.view.followed {
 		c.seen = &unseen
 	} else {
@@ -58,7 +66,7 @@ func (r *Router) foresee(c *choice, req *Request, now time.Time) {
 // beginBeside is begin for the second leg of a pair. It does not look the prompt
 // up again where the first leg's router did, in the same index.
 func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request, now time.Time) *choice {
-	if r.blind || !first.view.followed || r.idx != router.idx {
+	if r.blind || !first.view.followed || r.idx != router.idx || req.Told != nil {
 		return r.begin(p, req, now)
 	}
 	c := r.prepare(p, req)
@@ -67,9 +75,13 @@ func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *
 	return c
 }
 
-// leading is how many leading blocks of the prompt a seat holds, as far as is
-// known or predicted.
-func (c *choice) leading(s *seat) int {
+// leading is how many leading blocks of the prompt the i-th seat holds, as far as
+// is told, known or predicted.
+func (c *choice) leading(i int) int {
+	if h := c.heard(i); h != nil {
+		return int(h.Device)
+	}
+	s := &c.view.seats[i]
 	if s.predicted {
 		return c.foreseen.Leading(s.owner)
 	}
@@ -95,7 +107,7 @@ func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
 // end gives a choice back.
 func (r *Router) end(c *choice) {
 	clear(c.ws) // lets go of workers that have gone
-	c.view, c.seen, c.foreseen, c.limits = nil, nil, nil, nil
+	c.view, c.seen, c.foreseen, c.limits, c.others, c.placed = nil, nil, nil, nil, nil, nil
 	r.choices.Put(c)
 }
 

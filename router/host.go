@@ -157,14 +157,18 @@ func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Candidate, Why
 // which may be chosen now has cached. It is what a queue needs to know how much
 // of a request is left to compute.
 func (r *Router) BestOverlap(p *pools.Pool, hashes []uint64, now time.Time) int {
-	req := Request{Hashes: hashes}
+	return r.BestOverlapFor(p, Request{Hashes: hashes}, now)
+}
+
+// BestOverlapFor is [Router.BestOverlap] of a request's prompt, with what the
+// request was told of it.
+func (r *Router) BestOverlapFor(p *pools.Pool, req Request, now time.Time) int {
 	c := r.begin(p, &req, now)
 	defer r.end(c)
 	best := 0
 	for i := range c.view.seats {
-		s := &c.view.seats[i]
-		if p.Members[s.member].Eligible(now) {
-			best = max(best, c.leading(s))
+		if p.Members[c.view.seats[i].member].Eligible(now) {
+			best = max(best, c.leading(i))
 		}
 	}
 	return best

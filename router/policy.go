@@ -26,6 +26,9 @@ type Request struct {
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps
 	// them; they must not be written to.
 	Hashes []uint64
+	// Told is what an index elsewhere says of the prompt, nil where none was asked. A
+	// router that is [Router.Blind] passes over it.
+	Told *Told
 	// Exclude lists workers, by id, that must not be chosen: those already tried.
 	Exclude []string
 	// Pin names the worker, or rank, that must be chosen, nil for any; of a pair,

@@ -3,6 +3,7 @@ package router
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -13,7 +14,8 @@ import (
 )
 
 // view is what a router works out once for each snapshot of its pool. It is
-// immutable but for the accounts it points to, which the router's lock guards.
+// immutable but for the accounts it points to, which the router's lock guards, and
+// the layout that was placed last.
 type view struct {
 	pool      *pools.Pool
 	epoch     uint64 // of the index when its owners were looked up
@@ -24,6 +26,7 @@ type view struct {
 	seats     []seat // by worker id, then rank
 	followed  bool   // prompts are looked up in the index of what workers publish
 	predicted bool   // a seat is predicted
+	placed    atomic.Pointer[placing]
 }
 
 // seat is one (worker, rank) of a pool.
@@ -167,16 +170,20 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		if s.predicted {
 			m = c.foreseen
 		}
-		w.Overlap = min(m.Leading(s.owner), cached)
+		if h := c.heard(i); h != nil {
+			h.overlap(w, cached, c.tiers)
+		} else {
+			w.Overlap = min(m.Leading(s.owner), cached)
+			if c.tiers {
+				w.slower(m, s.owner, cached)
+			}
+		}
 		w.Shared = shared
 		w.Load = s.page.Account
 		w.Load.PrefillTokens = prefill
 		// The rest is zero: end clears what a choice has used.
 		if prefers {
 			w.Favour = favour(s.worker, req.Preferred)
-		}
-		if c.tiers {
-			w.slower(m, s.owner, cached)
 		}
 	}
 	switch {
