@@ -82,6 +82,22 @@ type Config struct {
 	// runs Run. It may keep the events but not the slice, and must not block:
 	// the engine waits for it. Optional.
 	OnEvents func([]Event)
+	// EventSources is what GET /kv_event_sources tells, by data-parallel rank, in
+	// vLLM's form since 0.31.0; nil, and there is no such path. Optional.
+	EventSources map[string]EventSource
+}
+
+// EventSource is where one rank publishes its KV events over ZMQ: the ports are
+// that rank's own.
+type EventSource struct {
+	Enabled     bool   `json:"enable_kv_cache_events"`
+	Publisher   string `json:"publisher"`       // "zmq" or "null"
+	Endpoint    string `json:"endpoint"`        // tcp://HOST:PORT; a host of * is any
+	Replay      any    `json:"replay_endpoint"` // the same, or nil
+	BufferSteps int    `json:"buffer_steps"`    // batches that can be asked for again
+	HighWater   int    `json:"hwm"`             // messages that wait for a subscriber
+	MaxQueue    int    `json:"max_queue_size"`  // batches that wait to be sent
+	Topic       string `json:"topic"`
 }
 
 // EngineID is what hand-offs call this engine: its ID and its incarnation.

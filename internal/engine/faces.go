@@ -20,6 +20,11 @@ func (s *Server) newFaces() *http.ServeMux {
 	mux.HandleFunc("GET /health", s.health)
 	mux.HandleFunc("GET /version", s.version)
 	mux.HandleFunc("GET /debug/books", s.showBooks)
+	if s.cfg.EventSources != nil {
+		mux.HandleFunc("GET /kv_event_sources", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, s.cfg.EventSources)
+		})
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
 	return mux
 }

@@ -143,6 +143,15 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	if f.engine == "" {
 		return refuse("is of no engine that is known: say engine=")
 	}
+	if given.KVEvents == "" && (f.engine == "vllm" || f.engine == "sim") {
+		sources, err := a.get(ctx, given.Address, "/kv_event_sources")
+		if err != nil {
+			return facts{}, err
+		}
+		if sources.status == http.StatusOK { // any other answer is an older release's, or of one that cannot tell
+			f.kv = readEventSources(sources.body)
+		}
+	}
 	if mode := f.disaggregatesAs; (mode == "prefill" || mode == "decode") && mode != string(given.Role) {
 		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, given.Role)
 	}

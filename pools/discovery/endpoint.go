@@ -56,7 +56,11 @@ var options = []option{
 	})},
 	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
 	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
-	{"kv-events", "kv_events_endpoint", text(func(w *pools.Worker, s string) { w.KVEvents, w.KVEndpoint = "zmq", s })},
+	{"kv-events", "kv_events_endpoint", text(func(w *pools.Worker, s string) {
+		if w.KVEvents, w.KVEndpoint = "zmq", s; s == "none" {
+			w.KVEvents, w.KVEndpoint = "none", ""
+		}
+	})},
 	{"kv-replay", "kv_events_replay_endpoint", text(func(w *pools.Worker, s string) { w.KVReplay = s })},
 	{"kv-topic", "kv_events_topic", text(func(w *pools.Worker, s string) { w.KVTopic = s })},
 }

@@ -23,6 +23,7 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	born            string // differs between two runs of a process
+	kv              kvTold
 }
 
 // DefaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
@@ -32,9 +33,10 @@ const DefaultBlockSize = 16
 // each token by itself would cost much and tell nothing more.
 const leastPage = 8
 
-// record is the worker's registration: what was given, else what it told, else defaults.
-func (f facts) record(given pools.Worker, blockSize int) pools.Worker {
-	w := given
+// record is the worker's registration: what was given, else what it told, else defaults. noEvents is why its KV events
+// cannot be followed though it told of them.
+func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEvents string) {
+	w = given
 	w.Engine = cmp.Or(given.Engine, f.engine, "vllm")
 	w.Model = cmp.Or(given.Model, f.model)
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
@@ -47,8 +49,11 @@ func (f facts) record(given pools.Worker, blockSize int) pools.Worker {
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
-	w.KVEvents = cmp.Or(given.KVEvents, "none")
-	return w
+	if given.KVEvents == "" {
+		noEvents = f.kv.into(&w)
+	}
+	w.KVEvents = cmp.Or(w.KVEvents, "none")
+	return w, noEvents
 }
 
 // modelList is GET /v1/models. Engines list LoRA adapters beside their base model, with it as parent.
@@ -136,6 +141,7 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	if f.ranks = number("dp_size"); f.ranks == 1 || f.ranks > pools.MaxRanks {
 		f.ranks = 0
 	}
+	f.kv = readKVEvents(fields["kv_events"])
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
 }

@@ -33,6 +33,9 @@ type ProberConfig struct {
 	BlockSize int
 	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
 	APIKey string
+	// Follows says whether KV events are followed of which a worker of that model tells by itself; nil is always. What an
+	// operator gave is followed either way.
+	Follows func(model string) bool
 	// Seed of pauses and incarnations.
 	Seed uint64
 }
@@ -199,7 +202,11 @@ func (f *probe) tell(told facts, fresh bool) {
 	if fresh {
 		f.incarnation = fmt.Sprintf("%016x", f.rng.Uint64())
 	}
-	w := told.record(f.given, f.cfg.BlockSize)
+	w, noEvents := told.record(f.given, f.cfg.BlockSize)
+	if f.given.KVEvents == "" && w.KVEvents == "zmq" && f.cfg.Follows != nil && !f.cfg.Follows(w.Model) {
+		w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic = "none", "", "", ""
+		noEvents = "they name token ids, and there is no tokenizer for its model: say kv-events= where prompts come as token ids"
+	}
 	w.Incarnation = f.incarnation
 	if !fresh && w.Equal(&f.told) {
 		return
@@ -209,7 +216,10 @@ func (f *probe) tell(told facts, fresh bool) {
 		return // the sink has said so; it takes the worker itself when nothing stands against it any more
 	}
 	f.log.Info("worker taken in by its URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
-		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength)
+		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength, "kv_events", w.KVEvents)
+	if noEvents != "" {
+		f.log.Warn("the worker's KV events are not followed, its cache is predicted", "worker", w.ID, "reason", noEvents)
+	}
 }
 
 // failed notes that the worker did not answer, or not well.

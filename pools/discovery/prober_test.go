@@ -430,7 +430,7 @@ func FuzzFacts(f *testing.F) {
 		} {
 			told := facts{}
 			read(&told)
-			w := told.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
+			w, _ := told.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
 			// A block beyond all bounds is for the roster to refuse by name.
 			if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field != "block_size" {
 				t.Errorf("%q: %v", body, invalid)

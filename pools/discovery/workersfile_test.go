@@ -83,7 +83,7 @@ func FuzzParseFile(f *testing.F) {
 			t.Errorf("a list was taken that is none: %v", err)
 		}
 		for _, e := range list {
-			w := facts{model: "m"}.record(e.Given, 0)
+			w, _ := facts{model: "m"}.record(e.Given, 0)
 			if err := w.Validate(); err != nil {
 				t.Errorf("%+v was taken: %v", e.Given, err)
 			}

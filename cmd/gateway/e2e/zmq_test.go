@@ -121,6 +121,30 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	})
 }
 
+// A worker that tells where it publishes needs no word about it: the gateway follows it by its URL alone, and not when it
+// was told not to.
+func TestWorkersTellTheirEvents(t *testing.T) {
+	cfg := gatewayConfig()
+	p1, p2 := freePort(t), freePort(t)
+	cfg.Workers.Static = []discovery.Endpoint{
+		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1", p1)),
+		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=none", p2)),
+	}
+	f := newStatic(t, cfg)
+	f.zmqWorker("w1", p1, freePort(t), freePort(t), events.VLLM)
+	f.zmqWorker("w2", p2, freePort(t), freePort(t), events.VLLM)
+	f.eventually("one is followed", func() bool { return f.sources()["w1"].State == "live" && f.status("/health") == http.StatusOK })
+	f.eventually("what was computed is known", func() bool {
+		if a := f.post(completionPath, ask(long, 4)); a.status != http.StatusOK {
+			t.Fatalf("status %d, %s", a.status, a.body)
+		}
+		return f.sources()["w1"].Blocks > 0 || f.workers["w2"].Books().Blocks.Cached > 0
+	})
+	if _, followed := f.sources()["w2"]; followed || f.workers["w2"].Record().KVEvents != "zmq" {
+		t.Errorf("w2 was to be left alone: %+v", f.sources())
+	}
+}
+
 // A worker whose events cannot be had is predicted, and its prompts come back to it all the same.
 func TestUnheardWorkersArePredicted(t *testing.T) {
 	cfg := gatewayConfig()

@@ -32,7 +32,7 @@ func WorkersGroup() Group {
 				"separate workers, in a file a list does. Model and limits are asked of the worker, or given behind the URL as in " +
 				"http://HOST:PORT,model=NAME: model, id, engine (vllm, sglang, trtllm, sim), block-size, kv-blocks, max-num-seqs, " +
 				"max-num-batched-tokens, context-length, ranks, device, taints (semicolons between them), model-input, transfer, kv-events, kv-replay, kv-topic. " +
-				"With model= it is used at once, else as soon as it answers.",
+				"With model= it is used at once, else as soon as it answers. kv-events=none does not follow the KV events that it tells of.",
 		},
 		{Name: "decode-url", Kind: Words, Default: "", Validate: workerURLs, Help: "A decode worker, as prefill-url has it."},
 		{

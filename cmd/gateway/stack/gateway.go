@@ -121,6 +121,13 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.Roster.OnChange(decodeRoom.Forget)
 	forecast.prefill, forecast.both = prefillRoom.Rate, decodeRoom.Rate
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
+	tokenizer := func(model string) *tokens.Cache {
+		if model == SimModel {
+			return sim
+		}
+		return nil
+	}
+	g.cfg.Workers.Probe.Follows = func(model string) bool { return tokenizer(model) != nil }
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
@@ -128,13 +135,8 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Breakers:  breakers,
 		Transport: transport,
 		Pairer:    routers.Pairer,
-		Tokenizer: func(model string) *tokens.Cache {
-			if model == SimModel {
-				return sim
-			}
-			return nil
-		},
-		Starting: g.starting,
+		Tokenizer: tokenizer,
+		Starting:  g.starting,
 	}, log, own)
 	if err != nil {
 		return nil, err

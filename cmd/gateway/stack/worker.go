@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -118,6 +119,7 @@ func (w *Worker) build() error {
 	if how.KVEvents != "none" || w.publisher != nil {
 		cfg.OnEvents = w.publish
 	}
+	cfg.EventSources = w.eventSources(how)
 	if w.server, err = engine.NewServer(cfg, w.log); err != nil {
 		return err
 	}
@@ -176,6 +178,22 @@ func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
 		}
 	}
 	return how, nil
+}
+
+// eventSources is what the engine tells of its publisher, as vLLM does.
+func (w *Worker) eventSources(how pools.Worker) map[string]engine.EventSource {
+	zmq := w.cfg.KVEvents.ZMQ
+	if how.KVEvents != "zmq" {
+		return nil
+	}
+	any := func(endpoint string) string { // each is bound: whoever asks knows the host
+		return "tcp://*" + endpoint[strings.LastIndexByte(endpoint, ':'):]
+	}
+	s := engine.EventSource{Enabled: true, Publisher: "zmq", Endpoint: any(how.KVEndpoint), Topic: zmq.Topic, BufferSteps: zmq.BufferSteps, HighWater: zmq.HighWater}
+	if how.KVReplay != "" {
+		s.Replay = any(how.KVReplay)
+	}
+	return map[string]engine.EventSource{"0": s}
 }
 
 // Record is what the worker registers.
