@@ -1,8 +1,11 @@
 package events
 
 import (
+	"log/slog"
 	"runtime"
 	"testing"
+
+	"github.com/nats-io/nats.go"
 )
 
 // benchChain is n blocks of 16 tokens in a chain that begins with base.
@@ -78,4 +81,55 @@ func BenchmarkSnapshot(b *testing.B) {
 		b.ReportMetric(float64(bytes), "snapshot-B")
 	})
 	runtime.KeepAlive(m)
+}
+
+// deafBus takes messages and drops them, so that a benchmark sees the publisher alone.
+type deafBus struct{ Bus }
+
+func (deafBus) Publish(*nats.Msg) error { return nil }
+
+// BenchmarkPublish numbers, encodes, mirrors and sends one message: a prompt of 128 blocks is stored, and the next
+// removes the one that came 256 prompts before.
+func BenchmarkPublish(b *testing.B) {
+	const prompts, blocks = 512, 128
+	var stored, removed [prompts][]Event
+	for i := range prompts {
+		e := benchChain(uint32(i), blocks)
+		stored[i] = []Event{e}
+		removed[i] = []Event{{Kind: Removed, Hashes: e.Hashes, Medium: "GPU"}}
+	}
+	p, err := NewPublisher(PublisherConfig{Source: Source{testPool, "w", 0}}, deafBus{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		events := removed[(n/2+prompts/2)%prompts]
+		if n%2 == 0 {
+			events = stored[n/2%prompts]
+		}
+		if err := p.Publish(events); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+}
+
+// BenchmarkPublishSmall is the same of messages of one block, where what does not depend on the blocks shows.
+func BenchmarkPublishSmall(b *testing.B) {
+	e := benchChain(1, 1)
+	pair := [2][]Event{{e}, {{Kind: Removed, Hashes: e.Hashes, Medium: "GPU"}}}
+	p, err := NewPublisher(PublisherConfig{Source: Source{testPool, "w", 0}}, deafBus{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		if err := p.Publish(pair[n%2]); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
 }

@@ -4,10 +4,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
+
+// want is what is asked of a publisher: the messages from one number to another of an epoch, or, as the zero value, a
+// snapshot.
+type want struct{ epoch, from, until uint64 }
+
+// answer is what a publisher gave: messages, or a snapshot in their place.
+type answer struct {
+	snapshot *snapshot
+	run      *run
+}
+
+// run is messages of consecutive numbers, as they were sent.
+type run struct {
+	epoch, first uint64
+	messages     [][]byte
+}
+
+// next is the number after the last one.
+func (r *run) next() uint64 { return r.first + uint64(len(r.messages)) }
 
 // snapshot is what a publisher's engine held after message seq, as pages of events.
 type snapshot struct {
@@ -19,27 +39,91 @@ type snapshot struct {
 const maxRestarts = 3
 
 var (
-	errGone    = errors.New("the snapshot was dropped while it was fetched")
-	errChanged = errors.New("the snapshot's pages are of different snapshots")
+	errGone     = errors.New("the snapshot was dropped while it was fetched")
+	errChanged  = errors.New("the snapshot's pages are of different snapshots")
+	errNotAsked = errors.New("the publisher gave messages that were not asked for")
 )
 
-// fetchSnapshot asks source for its snapshot, page by page, each within timeout.
-func fetchSnapshot(ctx context.Context, bus Bus, source Source, timeout time.Duration, maxBytes int) (*snapshot, error) {
-	for restart := 0; ; restart++ {
-		s, err := fetchPages(ctx, bus, source, timeout, maxBytes)
-		if !errors.Is(err, errGone) || restart == maxRestarts {
-			return s, err
+// fetcher asks publishers for what is missing, each page within timeout.
+type fetcher struct {
+	bus      Bus
+	timeout  time.Duration
+	maxBytes int // of one answer
+}
+
+// fetch asks source for w. A publisher that cannot give the messages gives a snapshot.
+func (f fetcher) fetch(ctx context.Context, source Source, w want) (answer, error) {
+	if w == (want{}) {
+		s, err := f.snapshot(ctx, source, nil)
+		return answer{snapshot: s}, err
+	}
+	r, page, err := f.run(ctx, source, w)
+	if page == nil {
+		return answer{run: r}, err
+	}
+	s, err := f.snapshot(ctx, source, page)
+	return answer{snapshot: s}, err
+}
+
+// run asks for messages, page by page. Where the answer is the first page of a snapshot, it returns that.
+func (f fetcher) run(ctx context.Context, source Source, w want) (*run, *nats.Msg, error) {
+	r := &run{epoch: w.epoch, first: w.from}
+	for bytes := 0; ; {
+		request := nats.NewMsg(source.SnapshotSubject())
+		stamp(request, w.epoch, r.next())
+		if w.until != 0 {
+			request.Header.Set(HeaderUntil, strconv.FormatUint(w.until, 10))
+		}
+		m, err := f.page(ctx, request)
+		if err != nil {
+			return nil, nil, err
+		}
+		if m.Header.Get(HeaderStatus) != StatusRing {
+			return nil, m, nil
+		}
+		epoch, first, err := numbers(m.Header)
+		if err != nil {
+			return nil, nil, err
+		}
+		if epoch != w.epoch || first != r.next() {
+			return nil, nil, errNotAsked
+		}
+		if bytes += len(m.Data); bytes > f.maxBytes {
+			return nil, nil, fmt.Errorf("the messages have more than %d bytes", f.maxBytes)
+		}
+		if r.messages, err = readRun(r.messages, m.Data); err != nil {
+			return nil, nil, err
+		}
+		if len(m.Data) == 0 || w.until != 0 && r.next() > w.until {
+			return r, nil, nil
 		}
 	}
 }
 
-func fetchPages(ctx context.Context, bus Bus, source Source, timeout time.Duration, maxBytes int) (*snapshot, error) {
+// snapshot asks for a snapshot, page by page. page is its first, if it is there already.
+func (f fetcher) snapshot(ctx context.Context, source Source, page *nats.Msg) (*snapshot, error) {
+	for restart := 0; ; restart++ {
+		s, err := f.pages(ctx, source, page)
+		if !errors.Is(err, errGone) || restart == maxRestarts {
+			return s, err
+		}
+		page = nil
+	}
+}
+
+func (f fetcher) pages(ctx context.Context, source Source, m *nats.Msg) (*snapshot, error) {
 	s := &snapshot{}
 	cursor := ""
-	for bytes := 0; ; {
-		m, err := fetchPage(ctx, bus, source, cursor, timeout)
-		if err != nil {
-			return nil, err
+	for bytes := 0; ; m = nil {
+		if m == nil {
+			request := nats.NewMsg(source.SnapshotSubject())
+			if cursor != "" {
+				request.Header.Set(HeaderCursor, cursor)
+			}
+			var err error
+			if m, err = f.page(ctx, request); err != nil {
+				return nil, err
+			}
 		}
 		if m.Header.Get(HeaderStatus) == StatusGone {
 			return nil, errGone
@@ -56,8 +140,8 @@ func fetchPages(ctx context.Context, bus Bus, source Source, timeout time.Durati
 		if len(m.Data) > 0 {
 			s.pages = append(s.pages, m.Data)
 		}
-		if bytes += len(m.Data); bytes > maxBytes {
-			return nil, fmt.Errorf("the snapshot has more than %d bytes", maxBytes)
+		if bytes += len(m.Data); bytes > f.maxBytes {
+			return nil, fmt.Errorf("the snapshot has more than %d bytes", f.maxBytes)
 		}
 		if cursor = m.Header.Get(HeaderCursor); cursor == "" {
 			return s, nil
@@ -68,12 +152,9 @@ func fetchPages(ctx context.Context, bus Bus, source Source, timeout time.Durati
 	}
 }
 
-func fetchPage(ctx context.Context, bus Bus, source Source, cursor string, timeout time.Duration) (*nats.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// page sends one request and waits for its answer.
+func (f fetcher) page(ctx context.Context, request *nats.Msg) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	m := nats.NewMsg(source.SnapshotSubject())
-	if cursor != "" {
-		m.Header.Set(HeaderCursor, cursor)
-	}
-	return bus.Request(ctx, m)
+	return f.bus.Request(ctx, request)
 }

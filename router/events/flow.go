@@ -60,6 +60,14 @@ func (f *Flow) Seq() uint64 { return f.seq }
 // Behind says that messages are known to be missing: nothing but a snapshot, or their late arrival, helps.
 func (f *Flow) Behind() bool { return f.told > f.seq }
 
+// Missing is the first number that is missing, and the last before those that are held: while Behind, all in between are.
+func (f *Flow) Missing() (from, until uint64) {
+	if len(f.held) > 0 {
+		return f.seq + 1, f.held[0].Seq - 1
+	}
+	return f.seq + 1, f.told
+}
+
 // Held is how many messages wait.
 func (f *Flow) Held() int { return len(f.held) }
 

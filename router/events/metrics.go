@@ -14,6 +14,7 @@ type metrics struct {
 	blocks    *prometheus.CounterVec // pool, kind
 	messages  *prometheus.CounterVec // pool, verdict
 	snapshots *prometheus.CounterVec // pool, result
+	healed    *prometheus.CounterVec // pool, way
 	skipped   *prometheus.CounterVec // pool, what
 	untracked prometheus.Counter
 	dropped   prometheus.Counter
@@ -34,12 +35,13 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *metri
 		blocks:    vec("kv_events_blocks_total", "KV blocks that workers reported, as applied to the index.", "pool", "kind"),
 		messages:  vec("kv_events_messages_total", "KV event messages received, by what their number said.", "pool", "verdict"),
 		snapshots: vec("kv_events_snapshots_total", "Snapshots and replays asked for to mend a gap, by result.", "pool", "result"),
+		healed:    vec("kv_events_healed_total", "How often what was missing of a worker's events was had, by way.", "pool", "way"),
 		skipped:   vec("kv_events_skipped_total", "KV events, blocks and messages not applied, by reason.", "pool", "reason"),
 		untracked: one("kv_events_untracked_total", "Messages of sources that are not tracked, or not numbered."),
 		dropped:   one("kv_events_dropped_total", "Messages dropped because this process was slower than they came."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.applied, m.blocks, m.messages, m.snapshots, m.skipped, m.untracked, m.dropped, sourceCollector(sources))
+		reg.MustRegister(m.applied, m.blocks, m.messages, m.snapshots, m.healed, m.skipped, m.untracked, m.dropped, sourceCollector(sources))
 	}
 	return m
 }
@@ -103,8 +105,10 @@ type poolCounters struct {
 	orphans, unhashable, badSize, ignored  prometheus.Counter // blocks
 	unreadable, malformed                  prometheus.Counter // events, messages
 	restored, outdated, failed, unanswered prometheus.Counter // snapshots
+	ring                                   prometheus.Counter // runs of messages
 	replayed, tooShort                     prometheus.Counter // replays
 	unframed                               prometheus.Counter // messages
+	healed                                 [len(Ways)]prometheus.Counter
 }
 
 func (m *metrics) pool(name string) *poolCounters {
@@ -121,12 +125,16 @@ func (m *metrics) pool(name string) *poolCounters {
 		outdated:   m.snapshots.WithLabelValues(name, "outdated"),
 		failed:     m.snapshots.WithLabelValues(name, "failed"),
 		unanswered: m.snapshots.WithLabelValues(name, "unanswered"),
+		ring:       m.snapshots.WithLabelValues(name, "ring"),
 		replayed:   m.snapshots.WithLabelValues(name, "replayed"),
 		tooShort:   m.snapshots.WithLabelValues(name, "too_short"),
 		unframed:   m.skipped.WithLabelValues(name, "unframed"),
 	}
 	for v := range c.verdicts {
 		c.verdicts[v] = m.messages.WithLabelValues(name, Verdict(v).String())
+	}
+	for w := range c.healed {
+		c.healed[w] = m.healed.WithLabelValues(name, Way(w).String())
 	}
 	for i, kind := range eventKinds {
 		for status, word := range eventStatusNames {

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +29,9 @@ type PublisherConfig struct {
 	KeepPages time.Duration
 	// KeptPagesBytes bounds all pages kept, by default 64 MiB. The oldest snapshot goes first; the newest stays.
 	KeptPagesBytes int
+	// RingMessages and RingBytes bound the last messages that are kept as they were sent, for subscribers that missed
+	// some: by default 1,024 messages and 16 MiB. The newest stays. A gap that the ring does not cover takes a snapshot.
+	RingMessages, RingBytes int
 }
 
 // Validate names the first field that is out of range.
@@ -42,6 +43,8 @@ func (c *PublisherConfig) Validate() error {
 		return fmt.Errorf("max bytes %d: must be 4 KiB to 1 MiB", c.MaxBytes)
 	case c.Heartbeat < 0 || c.KeepPages < 0 || c.KeptPagesBytes < 0:
 		return errors.New("heartbeat, keep pages and kept pages' bytes must not be negative")
+	case c.RingMessages < 0 || c.RingBytes < 0:
+		return errors.New("ring messages and ring bytes must not be negative")
 	}
 	return nil
 }
@@ -52,8 +55,11 @@ type PublisherStats struct {
 	Bytes     uint64 // of them
 	Failed    uint64 // of them, those that the bus did not take: gaps to the subscribers
 	Snapshots uint64 // begun
+	Rings     uint64 // requests that were answered out of the ring, page by page
 	Blocks    int    // held by the engine now, with those removed that others follow on
 	Seq       uint64 // of the last message
+
+	RingMessages, RingBytes int // kept now
 }
 
 // Publisher tells the world what one engine rank holds: it numbers the engine's events and sends them, and keeps a
@@ -63,25 +69,17 @@ type Publisher struct {
 	bus Bus
 	log *slog.Logger
 
-	sent                               atomic.Uint64 // the last number that was handed to the bus
-	messages, bytes, failed, snapshots atomic.Uint64
+	sent                                      atomic.Uint64 // the last number that was handed to the bus
+	messages, bytes, failed, snapshots, rings atomic.Uint64
 
-	mu     sync.Mutex // guards mirror and seq, which change together
+	mu     sync.Mutex // guards mirror, seq and ring, which change together
 	mirror *mirror
 	seq    uint64
+	ring   ring
 
 	pagesMu sync.Mutex // guards pages, oldest first
 	pages   []*pages
 	made    uint64
-}
-
-// pages is a snapshot that did not fit one message, kept until it was fetched.
-type pages struct {
-	id   uint64
-	seq  uint64
-	data [][]byte
-	size int
-	used time.Time
 }
 
 // NewPublisher returns a Publisher of an engine that holds nothing. Its error is the config's.
@@ -98,10 +96,14 @@ func NewPublisher(cfg PublisherConfig, bus Bus, log *slog.Logger) (*Publisher, e
 	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, time.Second)
 	cfg.KeepPages = cmp.Or(cfg.KeepPages, 10*time.Second)
 	cfg.KeptPagesBytes = cmp.Or(cfg.KeptPagesBytes, 64<<20)
-	return &Publisher{cfg: cfg, bus: bus, log: log, mirror: newMirror()}, nil
+	cfg.RingMessages = cmp.Or(cfg.RingMessages, 1024)
+	cfg.RingBytes = cmp.Or(cfg.RingBytes, 16<<20)
+	return &Publisher{
+		cfg: cfg, bus: bus, log: log, mirror: newMirror(), ring: ring{maxMessages: cfg.RingMessages, maxBytes: cfg.RingBytes},
+	}, nil
 }
 
-// Run answers requests for snapshots and sends heartbeats until ctx ends, when it returns nil. Its error is that the
+// Run answers requests for messages and for snapshots, and sends heartbeats until ctx ends, when it returns nil. Its error is that the
 // bus cannot be subscribed to. While NATS is away nothing is lost but messages, which the numbers tell.
 func (p *Publisher) Run(ctx context.Context) error {
 	stop, err := p.bus.Subscribe(p.cfg.Source.SnapshotSubject(), p.answer, func(dropped int) {
@@ -138,6 +140,9 @@ func (p *Publisher) Publish(events []Event) error {
 	p.mirror.apply(events)
 	first := p.seq + 1
 	p.seq += uint64(len(pack.out))
+	for i, payload := range pack.out {
+		p.ring.push(first+uint64(i), payload)
+	}
 	p.mu.Unlock()
 
 	subject := p.cfg.Source.EventsSubject()
@@ -159,11 +164,11 @@ func (p *Publisher) Epoch() uint64 { return p.cfg.Epoch }
 // Stats returns the counts so far.
 func (p *Publisher) Stats() PublisherStats {
 	p.mu.Lock()
-	blocks, seq := len(p.mirror.blocks), p.seq
-	p.mu.Unlock()
+	defer p.mu.Unlock()
 	return PublisherStats{
 		Messages: p.messages.Load(), Bytes: p.bytes.Load(), Failed: p.failed.Load(), Snapshots: p.snapshots.Load(),
-		Blocks: blocks, Seq: seq,
+		Rings: p.rings.Load(), Blocks: len(p.mirror.blocks), Seq: p.seq,
+		RingMessages: len(p.ring.messages), RingBytes: p.ring.bytes,
 	}
 }
 
@@ -185,107 +190,4 @@ func (p *Publisher) beacon() {
 	if err := p.send(p.cfg.Source.EventsSubject(), p.sent.Load(), nil, nil); err != nil {
 		p.log.Debug("KV events heartbeat not sent", "source", p.cfg.Source, "error", err)
 	}
-}
-
-// answer sends one page of a snapshot.
-func (p *Publisher) answer(m *nats.Msg) {
-	if m.Reply == "" {
-		return
-	}
-	now := time.Now()
-	set, page := p.page(m.Header.Get(HeaderCursor), now)
-	var err error
-	if set == nil {
-		err = p.send(m.Reply, 0, nil, map[string]string{HeaderStatus: StatusGone})
-	} else {
-		extra := map[string]string{}
-		if page+1 < len(set.data) {
-			extra[HeaderCursor] = fmt.Sprintf("%d-%d", set.id, page+1)
-		}
-		err = p.send(m.Reply, set.seq, set.data[page], extra)
-	}
-	if err != nil {
-		p.log.Debug("KV snapshot not sent", "source", p.cfg.Source, "error", err)
-	}
-}
-
-// page finds the page that cursor names, or takes a new snapshot for no cursor. It gives nil for one that is gone.
-func (p *Publisher) page(cursor string, now time.Time) (*pages, int) {
-	if cursor == "" {
-		return p.snapshot(now), 0
-	}
-	left, right, _ := strings.Cut(cursor, "-")
-	id, err1 := strconv.ParseUint(left, 10, 64)
-	page, err2 := strconv.Atoi(right)
-	if err1 != nil || err2 != nil {
-		return nil, 0
-	}
-	p.pagesMu.Lock()
-	defer p.pagesMu.Unlock()
-	for _, set := range p.pages {
-		if set.id == id && page >= 0 && page < len(set.data) {
-			set.used = now
-			return set, page
-		}
-	}
-	return nil, 0
-}
-
-// snapshot tells what the engine holds now, exactly as of the number it carries. One of several pages is kept.
-func (p *Publisher) snapshot(now time.Time) *pages {
-	p.mu.Lock()
-	seq := p.seq
-	p.pagesMu.Lock()
-	for _, set := range p.pages {
-		if set.seq == seq {
-			set.used = now
-			p.pagesMu.Unlock()
-			p.mu.Unlock()
-			return set
-		}
-	}
-	p.pagesMu.Unlock()
-	img := p.mirror.image()
-	p.mu.Unlock()
-
-	p.snapshots.Add(1)
-	pack := packer{limit: p.cfg.MaxBytes, ts: float64(now.UnixMicro()) / 1e6, rank: p.cfg.Source.Rank}
-	img.tell(&pack)
-	set := &pages{seq: seq, data: pack.out, used: now}
-	if len(set.data) == 0 {
-		set.data = [][]byte{nil}
-	}
-	if len(set.data) == 1 {
-		return set
-	}
-	for _, d := range set.data {
-		set.size += len(d)
-	}
-	p.pagesMu.Lock()
-	defer p.pagesMu.Unlock()
-	p.made++
-	set.id = p.made
-	p.pages = append(p.pages, set)
-	kept := 0
-	for i := len(p.pages) - 1; i >= 0; i-- {
-		if kept += p.pages[i].size; kept > p.cfg.KeptPagesBytes && i < len(p.pages)-1 {
-			p.pages = append([]*pages(nil), p.pages[i+1:]...)
-			break
-		}
-	}
-	return set
-}
-
-// forget lets go of pages that nobody asked for any more.
-func (p *Publisher) forget(now time.Time) {
-	p.pagesMu.Lock()
-	defer p.pagesMu.Unlock()
-	kept := p.pages[:0]
-	for _, set := range p.pages {
-		if now.Sub(set.used) < p.cfg.KeepPages {
-			kept = append(kept, set)
-		}
-	}
-	clear(p.pages[len(kept):])
-	p.pages = kept
 }

@@ -23,6 +23,20 @@ var states = [...]State{Waiting, Recovering, Live, Predicted}
 
 func (s State) String() string { return [...]string{"waiting", "recovering", "live", "predicted"}[s] }
 
+// Way is how what was missing of a source was had.
+type Way uint8
+
+const (
+	ByRing     Way = iota // the messages themselves, out of the publisher's ring
+	ByReplay              // the messages themselves, of an engine that publishes over ZMQ
+	BySnapshot            // what the publisher's engine held, in their place
+)
+
+// Ways are all of them.
+var Ways = [...]Way{ByRing, ByReplay, BySnapshot}
+
+func (w Way) String() string { return [...]string{"ring", "replay", "snapshot"}[w] }
+
 // hopeless is after how many attempts in vain what is missing counts as not to be had.
 const hopeless = 4
 
@@ -39,8 +53,10 @@ type SourceStatus struct {
 	Applied   uint64 // messages
 	Gaps      uint64 // times that messages were found missing
 	Snapshots uint64 // applied, or replays
-	Orphans   uint64 // blocks whose parent was unknown
-	Losses    uint64 // times that messages were lost for good and the view was emptied
+	// Healed is how often what was missing was had, by [Way], the state at the beginning included.
+	Healed  [len(Ways)]uint64
+	Orphans uint64 // blocks whose parent was unknown
+	Losses  uint64 // times that messages were lost for good and the view was emptied
 }
 
 // follower follows one source. It is a core: the Subscriber's loop alone calls it, with the time, and does what it
@@ -66,11 +82,12 @@ type follower struct {
 	restored time.Time // when the last snapshot was applied
 
 	// To be read while the loop works.
-	state                                  atomic.Uint32
-	epoch, seq                             atomic.Uint64
-	blocks                                 atomic.Int64
-	applied, gaps, snapshots, orphansSoFar atomic.Uint64
-	losses                                 atomic.Uint64
+	state                       atomic.Uint32
+	epoch, seq                  atomic.Uint64
+	blocks                      atomic.Int64
+	applied, gaps, orphansSoFar atomic.Uint64
+	losses                      atomic.Uint64
+	healed                      [len(Ways)]atomic.Uint64
 }
 
 func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, count *poolCounters) *follower {
@@ -85,11 +102,16 @@ func (f *follower) status() SourceStatus {
 	if f.trail != nil {
 		transport = "zmq"
 	}
-	return SourceStatus{
+	s := SourceStatus{
 		Source: f.source, Transport: transport, State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
-		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(), Snapshots: f.snapshots.Load(),
+		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(),
 		Orphans: f.orphansSoFar.Load(), Losses: f.losses.Load(),
 	}
+	for w := range s.Healed {
+		s.Healed[w] = f.healed[w].Load()
+	}
+	s.Snapshots = s.Healed[BySnapshot] + s.Healed[ByReplay]
+	return s
 }
 
 // message takes one message in and reports whether a snapshot is wanted now that was not before. An empty payload is
@@ -166,10 +188,47 @@ func (f *follower) catchUp() {
 	}
 }
 
+// heal notes how something that was missing was had.
+func (f *follower) heal(by Way) {
+	f.healed[by].Add(1)
+	f.count.healed[by].Inc()
+}
+
+// missing is what is to be asked of the publisher. What is not a gap, and a gap that messages did not fill twice, takes a
+// snapshot.
+func (f *follower) missing() want {
+	if f.again || !f.flow.Behind() || f.attempts >= 2 {
+		return want{}
+	}
+	from, until := f.flow.Missing()
+	return want{f.flow.Epoch(), from, until}
+}
+
+// rerun takes in messages that the publisher gave again, and reports whether any of them was still missing. They count
+// for as much as when they were first sent: of an epoch that ended meanwhile none does, after Cleared those before it
+// do not.
+func (f *follower) rerun(r *run, now time.Time, least time.Duration) bool {
+	if r.epoch != f.flow.Epoch() {
+		return false
+	}
+	before := f.flow.Seq()
+	for i, payload := range r.messages {
+		f.observe(r.epoch, r.first+uint64(i), payload)
+	}
+	if f.flow.Seq() == before {
+		return false
+	}
+	f.attempts, f.retryAt = 0, now
+	f.heal(ByRing)
+	if f.doubt {
+		f.ask(now, least)
+	}
+	return true
+}
+
 // restore takes a snapshot in, unless it says less than is known already. asked is what the epoch was when the
 // snapshot was asked for.
 func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.Duration) bool {
-	defer f.publish()
 	f.attempts, f.retryAt = 0, now
 	if !f.flow.Restore(asked, s.epoch, s.seq) {
 		return false
@@ -180,7 +239,7 @@ func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.
 	}
 	f.doubt, f.again = false, false // what a snapshot does not mend, another will not
 	f.restored = now
-	f.snapshots.Add(1)
+	f.heal(BySnapshot)
 	if f.catchUp(); f.doubt {
 		f.ask(now, least)
 	}

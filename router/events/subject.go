@@ -23,12 +23,18 @@ const (
 	HeaderEpoch = "Tandem-Epoch"
 	HeaderSeq   = "Tandem-Seq"
 
+	// A request for a snapshot that has both is for the messages from that number on, of that epoch, and HeaderUntil for
+	// none after another. A publisher that still has them answers with [StatusRing], any other with a snapshot.
+	HeaderUntil = "Tandem-Until"
+
 	// HeaderCursor names a page of a snapshot: in a request the page that is wanted (absent: the first of a new
 	// snapshot), in an answer the page that comes next (absent: this was the last).
 	HeaderCursor = "Tandem-Cursor"
-	// HeaderStatus is [StatusGone] in the answer to a request whose snapshot is no longer kept.
+	// HeaderStatus is [StatusGone] in the answer to a request whose snapshot is no longer kept, and [StatusRing] in one
+	// that has messages as they were sent, each after its length as a varint; HeaderSeq is then the first one's number.
 	HeaderStatus = "Tandem-Status"
 	StatusGone   = "gone"
+	StatusRing   = "ring"
 )
 
 // Source is who publishes: one data-parallel rank of one worker. Pool is its pool's name, "model/role".

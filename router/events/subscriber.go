@@ -107,7 +107,7 @@ type fetched struct {
 	follower *follower
 	asked    uint64 // the epoch when it was asked for; of a replay the turn
 	last     uint64 // of a replay: the number then known
-	snapshot *snapshot
+	answer   answer
 	replay   []numbered
 	err      error
 }
@@ -311,84 +311,4 @@ func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 		return false
 	}
 	return f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
-}
-
-// schedule begins to fetch the snapshots and replays that are due, as many at once as may be, and sets the timer for the
-// next.
-func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
-	var due []*follower
-	var next time.Time
-	for _, f := range s.followers {
-		if f.trail != nil && !f.wants() {
-			if at := f.trail.idle(s.cfg.QuietCheck); !at.IsZero() && at.After(now) {
-				if next.IsZero() || at.Before(next) {
-					next = at
-				}
-			} else if !at.IsZero() {
-				f.trail.quiet, f.retryAt = true, now
-			}
-		}
-		switch {
-		case f.fetching || !f.wants():
-		case !f.retryAt.After(now):
-			due = append(due, f)
-		case next.IsZero() || f.retryAt.Before(next):
-			next = f.retryAt
-		}
-	}
-	slices.SortFunc(due, func(a, b *follower) int { return a.retryAt.Compare(b.retryAt) })
-	for _, f := range due[:min(len(due), s.cfg.Concurrency-s.active)] {
-		s.fetch(ctx, f)
-	}
-	if !next.IsZero() {
-		s.timer.Reset(next.Sub(now))
-	}
-}
-
-// fetch gets a snapshot, or a replay, in a goroutine of its own. schedule is called again when it is there.
-func (s *Subscriber) fetch(ctx context.Context, f *follower) {
-	f.fetching = true
-	s.active++
-	got := fetched{follower: f, asked: f.flow.Epoch()}
-	get := func() {
-		got.snapshot, got.err = fetchSnapshot(ctx, s.bus, f.source, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes)
-	}
-	if f.trail != nil {
-		got.asked, got.last = f.trail.turn, f.trail.since(&f.flow)
-		get = func() { s.fetchReplay(ctx, f, &got) }
-	}
-	s.fetches.Go(func() {
-		get()
-		select {
-		case s.fetched <- got:
-		case <-ctx.Done():
-		}
-	})
-}
-
-func (s *Subscriber) finish(got fetched, now time.Time) {
-	f := got.follower
-	f.fetching = false
-	s.active--
-	if s.followers[f.source.EventsSubject()] != f {
-		return // nobody follows it any more
-	}
-	if f.trail != nil {
-		s.finishReplay(got, now)
-		return
-	}
-	switch {
-	case errors.Is(got.err, nats.ErrNoResponders):
-		f.count.unanswered.Inc()
-		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
-	case got.err != nil:
-		f.count.failed.Inc()
-		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
-		s.log.Warn("KV snapshot not received", "source", f.source, "error", got.err)
-	case f.restore(got.asked, got.snapshot, now, s.cfg.SnapshotEvery):
-		f.count.restored.Inc()
-		s.log.Debug("KV snapshot applied", "source", f.source, "seq", got.snapshot.seq, "blocks", f.view.Blocks())
-	default:
-		f.count.outdated.Inc()
-	}
 }

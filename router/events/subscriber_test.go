@@ -34,7 +34,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 				}
 				time.Sleep(time.Duration(pace.IntN(20)) * time.Millisecond) // virtual
 			}
-			var gaps, snapshots uint64
+			var gaps, runs uint64
 			for _, w := range workers {
 				// Of a snapshot's eight requests all must get through: three
 				// attempts in four fail, each after some seconds of virtual time.
@@ -42,10 +42,10 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 					return r.settled(engines[w], publishers[w], w)
 				})
 				s := r.status(w)
-				gaps, snapshots = gaps+s.Gaps, snapshots+s.Snapshots
+				gaps, runs = gaps+s.Gaps, runs+s.Healed[ByRing]
 			}
-			if bus.losses == 0 || gaps == 0 || snapshots == 0 {
-				t.Errorf("seed %d: %d losses, %d gaps, %d snapshots: nothing was tried", seed, bus.losses, gaps, snapshots)
+			if bus.losses == 0 || gaps == 0 || runs == 0 {
+				t.Errorf("seed %d: %d losses, %d gaps, %d healed by the ring: nothing was tried", seed, bus.losses, gaps, runs)
 			}
 		})
 	}
@@ -212,6 +212,15 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 	})
 }
 
+// askPage asks for one page of a snapshot.
+func askPage(t *testing.T, bus Bus, source Source, cursor string) (*nats.Msg, error) {
+	m := nats.NewMsg(source.SnapshotSubject())
+	if cursor != "" {
+		m.Header.Set(HeaderCursor, cursor)
+	}
+	return fetcher{bus, time.Second, 1 << 30}.page(t.Context(), m)
+}
+
 func TestSnapshotPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := NewMemoryBus()
@@ -228,7 +237,7 @@ func TestSnapshotPages(t *testing.T) {
 			}
 		}
 		source := Source{testPool, "w", 0}
-		first, err := fetchPage(t.Context(), bus, source, "", time.Second)
+		first, err := askPage(t, bus, source, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +246,7 @@ func TestSnapshotPages(t *testing.T) {
 		if err := p.Publish([]Event{{Kind: Cleared}}); err != nil {
 			t.Fatal(err)
 		}
-		second, err := fetchPage(t.Context(), bus, source, cursor, time.Second)
+		second, err := askPage(t, bus, source, cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,18 +256,18 @@ func TestSnapshotPages(t *testing.T) {
 		if a, b := first.Header.Get(HeaderSeq), second.Header.Get(HeaderSeq); a != b {
 			t.Errorf("pages as of %s and %s", a, b)
 		}
-		snap, err := fetchSnapshot(t.Context(), bus, source, time.Second, 1<<30)
+		snap, err := fetcher{bus, time.Second, 1 << 30}.snapshot(t.Context(), source, nil)
 		if err != nil || snap.seq != p.Stats().Seq || len(snap.pages) != 0 {
 			t.Errorf("a snapshot of nothing: %+v, %v", snap, err)
 		}
 
 		time.Sleep(12 * time.Second) // virtual: longer than pages are kept
-		gone, err := fetchPage(t.Context(), bus, source, cursor, time.Second)
+		gone, err := askPage(t, bus, source, cursor)
 		if err != nil || gone.Header.Get(HeaderStatus) != StatusGone {
 			t.Errorf("pages are kept for ever: %v, %v", gone.Header, err)
 		}
 		for _, cursor := range []string{"x", "1-x", "1--1", "9-9", "1-999999", "-"} {
-			m, err := fetchPage(t.Context(), bus, source, cursor, time.Second)
+			m, err := askPage(t, bus, source, cursor)
 			if err != nil || m.Header.Get(HeaderStatus) != StatusGone {
 				t.Errorf("cursor %q: %v, %v", cursor, m.Header, err)
 			}
@@ -399,7 +408,7 @@ func TestFetchSnapshotFails(t *testing.T) {
 		{"empty pages without end", []*nats.Msg{page(1, 2, "a", "")}, false},
 	} {
 		bus := &scriptedBus{answers: c.answers}
-		s, err := fetchSnapshot(t.Context(), bus, Source{testPool, "w", 0}, time.Second, 1000)
+		s, err := fetcher{bus, time.Second, 1000}.snapshot(t.Context(), Source{testPool, "w", 0}, nil)
 		if (err == nil) != c.ok || c.ok && s.epoch != 1 {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}

@@ -214,7 +214,7 @@ func (f *follower) replayed(turn, last uint64, got []numbered, now time.Time, ag
 		return
 	}
 	f.count.replayed.Inc()
-	f.snapshots.Add(1)
+	f.heal(ByReplay)
 	t.check, t.quiet, t.failing = false, false, false
 	moved := last != f.flow.Seq() // while a quiet engine was asked, it spoke
 	switch {

@@ -68,7 +68,9 @@ type sourceReport struct {
 	Gaps      uint64 `json:"gaps"`
 	// Losses is how often events were lost for good.
 	Losses uint64 `json:"losses"`
-	Blocks int    `json:"blocks"`
+	// Healed is how often what was missing was had, by way.
+	Healed map[string]uint64 `json:"healed"`
+	Blocks int               `json:"blocks"`
 }
 
 // Workers is the answer of GET /workers.
@@ -83,13 +85,22 @@ func (g *Gateway) Workers() any {
 	if g.subscriber != nil {
 		out.Events = map[string][]sourceReport{}
 		for _, s := range g.subscriber.Sources() {
-			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], sourceReport{
-				Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
-				Seq: s.Seq, Gaps: s.Gaps, Losses: s.Losses, Blocks: s.Blocks,
-			})
+			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], reportOf(s))
 		}
 	}
 	return out
+}
+
+// reportOf is what GET /workers says of a source of KV events.
+func reportOf(s events.SourceStatus) sourceReport {
+	r := sourceReport{
+		Worker: s.Source.Worker, Rank: s.Source.Rank, Transport: s.Transport, State: s.State.String(),
+		Seq: s.Seq, Gaps: s.Gaps, Losses: s.Losses, Blocks: s.Blocks, Healed: map[string]uint64{},
+	}
+	for _, way := range events.Ways {
+		r.Healed[way.String()] = s.Healed[way]
+	}
+	return r
 }
 
 // Cordon takes a worker out of the choice, or back in.
