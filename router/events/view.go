@@ -19,11 +19,10 @@ type View struct {
 	blockSize int // the router's, in tokens
 	tally     Tally
 
-	blocks map[Hash]block
-	runs   map[Hash][]uint64 // the own hashes of blocks with more than one
-	tails  map[Hash][]uint32 // the tokens of blocks' tails
+	known known // the engine's blocks
 
-	tokens []uint32 // for use within one call, as all that follows
+	tail   []uint32 // for use within one call, as all that follows
+	tokens []uint32
 	hashes []uint64
 	taken  []uint64
 	one    [1]uint64
@@ -55,7 +54,7 @@ type Tally struct {
 type block struct {
 	seq  uint64 // sequence hash of the last of the router's blocks that ends at or before this one's end
 	seed uint64 // of its chain's local hashes
-	tail uint16 // tokens behind that, which fill no block of the router's yet; they are in View.tails
+	tail uint16 // tokens behind that, which fill no block of the router's yet; see known.tail
 	own  ownership
 	held tierSet
 }
@@ -66,7 +65,7 @@ type ownership uint8
 const (
 	ownNone ownership = 0 // none ends here
 	ownOne  ownership = 1 // seq
-	ownMany ownership = 2 // View.runs
+	ownMany ownership = 2 // known.run
 	ownMask ownership = 3
 	begun   ownership = 4 // seq counts: a block of the router's ended here or before
 	lost    ownership = 8 // cannot be hashed, nor can what follows
@@ -89,14 +88,12 @@ func NewView(idx *index.Index, owner index.Owner, blockSize int) *View {
 func (v *View) Tally() Tally { return v.tally }
 
 // Blocks is how many of the engine's blocks are held, whether indexed or not.
-func (v *View) Blocks() int { return len(v.blocks) }
+func (v *View) Blocks() int { return v.known.n }
 
 // Clear empties the view, and the owner's part of the index.
 func (v *View) Clear() {
 	v.idx.Clear(v.owner)
-	v.blocks = map[Hash]block{}
-	v.runs = map[Hash][]uint64{}
-	v.tails = map[Hash][]uint32{}
+	v.known.clear()
 }
 
 // Apply brings the view up to date with events, in their order. It keeps nothing of them.
@@ -127,8 +124,9 @@ func (v *View) store(e *Event) {
 	}
 	v.tally.Stored += uint64(len(e.Hashes))
 	c := v.after(e)
-	whole := v.hashable(e)
-	if !v.fits(e) {
+	whole := hashable(e)
+	v.tally.Unhashable += uint64(len(e.Hashes) - whole)
+	if !fits(e, v.blockSize) {
 		v.tally.BadSize += uint64(len(e.Hashes))
 		c.lost = true
 	}
@@ -154,6 +152,9 @@ func (v *View) store(e *Event) {
 	held := tierOf(e.Medium)
 	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
 	for i, h := range e.Hashes {
+		if i%reads == 0 {
+			v.known.touch(e.Hashes[i:])
+		}
 		b := block{seed: c.seed, own: lost, held: held}
 		var run []uint64
 		var tail []uint32
@@ -173,7 +174,7 @@ func (v *View) store(e *Event) {
 			}
 			start, done = end, upTo
 		}
-		v.put(h, b, run, tail)
+		v.put(h, b, run, tail, len(e.Hashes)-i)
 	}
 	switch t, ok := held.tier(); {
 	case ok && c.begun:
@@ -183,65 +184,71 @@ func (v *View) store(e *Event) {
 	}
 }
 
-// put takes one block in. The caller puts its own hashes into the index.
-func (v *View) put(h Hash, b block, run []uint64, tail []uint32) {
-	if old, known := v.blocks[h]; known {
-		if old.seq == b.seq && old.own == b.own && old.tail == b.tail || b.own&lost != 0 {
-			old.held |= b.held
-			v.blocks[h] = old
-			if b.own&lost != 0 {
-				v.index(h, old, b.held)
-			}
-			return
+// put takes one block in, of so many that are coming. The caller puts its own hashes into the index.
+func (v *View) put(h Hash, b block, run []uint64, tail []uint32, coming int) {
+	at, ok := v.known.find(h)
+	if !ok {
+		v.known.add(h, b, run, tail, coming)
+		return
+	}
+	old := v.known.at(at)
+	if old.seq == b.seq && old.own == b.own && old.tail == b.tail || b.own&lost != 0 {
+		v.known.place(at, old.held|b.held)
+		if b.own&lost != 0 {
+			v.index(at, &old, b.held)
 		}
-		// It was an orphan, or the engine gave the name to another block.
-		v.unindex(h, old, old.held)
-		v.forget(h, old)
-		b.held |= old.held
-		defer func() { v.index(h, b, old.held) }()
+		return
 	}
-	v.blocks[h] = b
-	if b.own&ownMask == ownMany {
-		v.runs[h] = append([]uint64(nil), run...)
-	}
-	if b.tail > 0 {
-		v.tails[h] = append([]uint32(nil), tail...)
-	}
+	// It was an orphan, or the engine gave the name to another block.
+	v.unindex(at, &old, old.held)
+	v.known.drop(at)
+	b.held |= old.held
+	v.known.add(h, b, run, tail, coming)
+	at, _ = v.known.find(h)
+	v.index(at, &b, old.held)
 }
 
 // place notes a further place of blocks announced before.
 func (v *View) place(e *Event) {
 	held := tierOf(e.Medium)
-	for _, h := range e.Hashes {
-		b, known := v.blocks[h]
-		if !known {
+	for i, h := range e.Hashes {
+		if i%reads == 0 {
+			v.known.touch(e.Hashes[i:])
+		}
+		at, ok := v.known.find(h)
+		if !ok {
 			v.tally.Ignored++
 			continue
 		}
 		v.tally.Stored++
-		b.held |= held
-		v.blocks[h] = b
-		v.index(h, b, held)
+		b := v.known.at(at)
+		v.known.place(at, b.held|held)
+		v.index(at, &b, held)
 	}
 }
 
 func (v *View) remove(e *Event) {
 	from := tierOf(e.Medium)
 	v.taken = v.taken[:0]
-	for _, h := range e.Hashes {
-		b, known := v.blocks[h]
-		if !known || b.held&from == 0 {
-			if !known {
-				v.tally.Unknown++
-			}
+	for i, h := range e.Hashes {
+		if i%reads == 0 {
+			v.known.touch(e.Hashes[i:])
+		}
+		at, ok := v.known.find(h)
+		if !ok {
+			v.tally.Unknown++
+			continue
+		}
+		b := v.known.at(at)
+		if b.held&from == 0 {
 			continue
 		}
 		v.tally.Removed++
-		v.taken = append(v.taken, v.ownOf(h, &b)...)
+		v.taken = append(v.taken, v.ownOf(at, &b)...)
 		if b.held &^= from; b.held == 0 {
-			v.forget(h, b)
+			v.known.drop(at)
 		} else {
-			v.blocks[h] = b
+			v.known.place(at, b.held)
 		}
 	}
 	if t, ok := from.tier(); ok && len(v.taken) > 0 {
@@ -249,41 +256,31 @@ func (v *View) remove(e *Event) {
 	}
 }
 
-func (v *View) forget(h Hash, b block) {
-	delete(v.blocks, h)
-	if b.own&ownMask == ownMany {
-		delete(v.runs, h)
-	}
-	if b.tail > 0 {
-		delete(v.tails, h)
-	}
-}
-
-// ownOf are the own hashes that belong to b. They are to be used at once.
-func (v *View) ownOf(h Hash, b *block) []uint64 {
+// ownOf are the own hashes that belong to b, the block at at. They are to be used at once.
+func (v *View) ownOf(at int, b *block) []uint64 {
 	switch b.own & ownMask {
 	case ownOne:
 		v.one[0] = b.seq
 		return v.one[:]
 	case ownMany:
-		return v.runs[h]
+		return v.known.run(at)
 	}
 	return nil
 }
 
 // index and unindex put what belongs to b into the given places of the index, and take it out.
-func (v *View) index(h Hash, b block, where tierSet) {
+func (v *View) index(at int, b *block, where tierSet) {
 	for t := index.Device; t <= index.Shared; t++ {
 		if where&(1<<t) != 0 {
-			v.idx.Place(v.owner, t, v.ownOf(h, &b))
+			v.idx.Place(v.owner, t, v.ownOf(at, b))
 		}
 	}
 }
 
-func (v *View) unindex(h Hash, b block, where tierSet) {
+func (v *View) unindex(at int, b *block, where tierSet) {
 	for t := index.Device; t <= index.Shared; t++ {
 		if where&(1<<t) != 0 {
-			v.idx.Remove(v.owner, t, v.ownOf(h, &b))
+			v.idx.Remove(v.owner, t, v.ownOf(at, b))
 		}
 	}
 }
@@ -302,22 +299,24 @@ func (v *View) after(e *Event) chain {
 	if !e.HasParent {
 		return chain{seed: tokens.Seed(e.LoraName, saltOf(e))}
 	}
-	p, known := v.blocks[e.Parent]
-	if !known {
+	at, ok := v.known.find(e.Parent)
+	if !ok {
 		v.tally.Orphans++
 		return chain{lost: true}
 	}
-	return chain{seq: p.seq, seed: p.seed, tail: v.tails[e.Parent], begun: p.own&begun != 0, lost: p.own&lost != 0}
+	p := v.known.at(at)
+	v.tail = v.known.tail(v.tail[:0], at)
+	return chain{seq: p.seq, seed: p.seed, tail: v.tail, begun: p.own&begun != 0, lost: p.own&lost != 0}
 }
 
 // fits says whether blocks of e's size can be told apart in blocks of the router's. A single short block is the end
 // of a prompt, announced before it is full.
-func (v *View) fits(e *Event) bool {
-	return e.BlockSize%v.blockSize == 0 || v.blockSize%e.BlockSize == 0 || len(e.Hashes) == 1 && e.BlockSize < v.blockSize
+func fits(e *Event, blockSize int) bool {
+	return e.BlockSize%blockSize == 0 || blockSize%e.BlockSize == 0 || len(e.Hashes) == 1 && e.BlockSize < blockSize
 }
 
 // hashable is how many of e's blocks, from the first, are named by their tokens, LoRA name and salt alone.
-func (v *View) hashable(e *Event) int {
+func hashable(e *Event) int {
 	n := len(e.Hashes)
 	if len(e.Texts) > 0 {
 		n = min(n, e.Texts[0].Index/e.BlockSize)
@@ -338,7 +337,6 @@ func (v *View) hashable(e *Event) int {
 			n = i
 		}
 	}
-	v.tally.Unhashable += uint64(len(e.Hashes) - n)
 	return n
 }
 

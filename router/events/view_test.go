@@ -38,7 +38,7 @@ func TestViewFollowsAnEngine(t *testing.T) {
 					c.engine, c.router, seed, v.Blocks(), len(g.blocks), v.Tally())
 			}
 			v.Apply([]Event{{Kind: Cleared}})
-			if idx.Blocks(owner) != 0 || len(v.runs)+len(v.tails)+len(v.blocks) != 0 {
+			if idx.Blocks(owner) != 0 || v.Blocks()+v.known.bytes() != 0 {
 				t.Errorf("engine %d, router %d, seed %d: something outlives a clear", c.engine, c.router, seed)
 			}
 		}
@@ -55,9 +55,8 @@ func TestViewLeavesNothingBehind(t *testing.T) {
 		for len(g.blocks) > 0 {
 			v.Apply([]Event{g.evict(5)})
 		}
-		if idx.Blocks(owner) != 0 || len(v.blocks)+len(v.runs)+len(v.tails) != 0 {
-			t.Errorf("size %d: %d indexed, %d blocks, %d runs, %d tails",
-				size, idx.Blocks(owner), len(v.blocks), len(v.runs), len(v.tails))
+		if idx.Blocks(owner) != 0 || v.Blocks()+v.known.bytes() != 0 {
+			t.Errorf("size %d: %d indexed, %d blocks, %d bytes", size, idx.Blocks(owner), v.Blocks(), v.known.bytes())
 		}
 	}
 }
@@ -231,14 +230,15 @@ func TestMirrorTellsWhatItWasTold(t *testing.T) {
 		if again.Tally().Orphans != 0 || again.Tally().Unhashable != 1 {
 			t.Errorf("seed %d: %+v", seed, again.Tally())
 		}
-		for h, b := range told.blocks {
-			if again.blocks[h] != b {
-				t.Fatalf("seed %d: block %x is %+v, told %+v", seed, h, b, again.blocks[h])
+		after := again.known.all()
+		for h, b := range told.known.all() {
+			if after[h] != b {
+				t.Fatalf("seed %d: block %x is %+v, told %+v", seed, h, b, after[h])
 			}
 		}
-		if len(again.blocks) != len(told.blocks) || idx.Blocks(owner) != idx2.Blocks(owner2) {
+		if again.Blocks() != told.Blocks() || idx.Blocks(owner) != idx2.Blocks(owner2) {
 			t.Errorf("seed %d: %d blocks told of %d, %d indexed of %d",
-				seed, len(again.blocks), len(told.blocks), idx2.Blocks(owner2), idx.Blocks(owner))
+				seed, again.Blocks(), told.Blocks(), idx2.Blocks(owner2), idx.Blocks(owner))
 		}
 	}
 }
