@@ -32,6 +32,7 @@ func (r *run) next() uint64 { return r.first + uint64(len(r.messages)) }
 // snapshot is what a publisher's engine held after message seq, as pages of events.
 type snapshot struct {
 	epoch, seq uint64
+	partial    bool // see HeaderPartial
 	pages      [][]byte
 }
 
@@ -133,7 +134,7 @@ func (f fetcher) pages(ctx context.Context, source Source, m *nats.Msg) (*snapsh
 			return nil, err
 		}
 		if cursor == "" {
-			s.epoch, s.seq = epoch, seq
+			s.epoch, s.seq, s.partial = epoch, seq, partialOf(m.Header)
 		} else if s.epoch != epoch || s.seq != seq {
 			return nil, errChanged
 		}

@@ -69,6 +69,7 @@ type Publisher struct {
 	bus Bus
 	log *slog.Logger
 
+	partial                                   atomic.Bool   // see HeaderPartial
 	sent                                      atomic.Uint64 // the last number that was handed to the bus
 	messages, bytes, failed, snapshots, rings atomic.Uint64
 
@@ -176,6 +177,7 @@ func (p *Publisher) Stats() PublisherStats {
 func (p *Publisher) send(subject string, seq uint64, payload []byte, extra map[string]string) error {
 	m := nats.NewMsg(subject)
 	stamp(m, p.cfg.Epoch, seq)
+	p.mark(m)
 	for k, v := range extra {
 		m.Header.Set(k, v)
 	}

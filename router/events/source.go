@@ -72,6 +72,10 @@ type follower struct {
 	trail *trail // what is known beside of a stream over ZMQ; nil over NATS
 	zmq   ZMQ    // where that comes from
 
+	partial bool // what is heard is not all that the publisher's engine holds; see HeaderPartial
+	claims  bool // so says the message that is taken in
+	tap     tap  // hears what happens to the view; may be nil
+
 	onState func() // called when the state has changed; may be nil
 
 	fetching bool      // a snapshot is on its way
@@ -119,6 +123,7 @@ func (f *follower) status() SourceStatus {
 func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, least time.Duration) bool {
 	wanted, behind, known := f.wants(), f.flow.Behind(), f.flow.Epoch()
 	v := f.observe(epoch, seq, payload)
+	f.claimed(epoch, seq)
 	f.count.verdicts[v].Inc()
 	if v == Gap && !behind {
 		f.gaps.Add(1)
@@ -178,6 +183,9 @@ func (f *follower) apply(payload []byte) {
 	f.count.count(before, after)
 	f.orphansSoFar.Add(after.Orphans - before.Orphans)
 	f.doubt = f.doubt || after.Orphans > before.Orphans
+	if f.tap != nil {
+		f.tap.applied(f.source, f.batch.Events)
+	}
 	f.followed(payload, before, false)
 }
 
@@ -234,6 +242,7 @@ func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.
 		return false
 	}
 	f.view.Clear()
+	f.partial = s.partial
 	for _, page := range s.pages {
 		f.apply(page)
 	}
@@ -284,13 +293,18 @@ func (f *follower) publish() {
 		state = f.trail.state(&f.flow)
 	case f.flow.Epoch() == 0:
 		state = Waiting
-	case f.wants() && f.attempts >= hopeless:
+	case f.partial, f.wants() && f.attempts >= hopeless:
 		state = Predicted
 	case f.wants():
 		state = Recovering
 	}
-	if old := f.state.Swap(uint32(state)); old != uint32(state) && f.onState != nil {
-		defer f.onState()
+	if old := f.state.Swap(uint32(state)); old != uint32(state) {
+		if f.tap != nil {
+			f.tap.stands(f.source, state)
+		}
+		if f.onState != nil {
+			defer f.onState()
+		}
 	}
 	f.epoch.Store(f.flow.Epoch())
 	f.seq.Store(f.flow.Seq())

@@ -43,6 +43,8 @@ type SubscriberConfig struct {
 	OnState func()
 	// ZMQ is how engines are connected to that publish by themselves.
 	ZMQ zmtp.Options
+
+	tap tap // hears what is done to the views; nil for nobody
 }
 
 // Validate names the first field that is out of range.
@@ -285,7 +287,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 			continue
 		}
 		f := newFollower(source, s.indexFor(source.Pool), how[subject].blockSize, &s.batch, s.metrics.pool(source.Pool))
-		f.onState = s.cfg.OnState
+		f.onState, f.tap = s.cfg.OnState, s.cfg.tap
 		if t := how[subject]; t.zmq.Endpoint != "" {
 			f.zmq, f.trail = t.zmq, &trail{replays: t.zmq.Replay != "", capacity: t.capacity}
 		}
@@ -310,5 +312,6 @@ func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 		s.log.Debug("KV event message without numbers", "source", f.source, "error", err)
 		return false
 	}
+	f.claims = partialOf(m.Header)
 	return f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
 }

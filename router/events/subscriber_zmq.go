@@ -61,7 +61,7 @@ func (s *Subscriber) arrive(a arrival, now time.Time) bool {
 		return true
 	case linkDown:
 		s.log.Warn("KV events disconnected; they are asked for again", "source", f.source, "endpoint", f.zmq.Endpoint, "error", a.err)
-		f.disconnected()
+		f.disconnected(now)
 	case linkFailed:
 		s.log.Debug("KV events not connected", "source", f.source, "endpoint", f.zmq.Endpoint, "error", a.err)
 	case linkUnframed:

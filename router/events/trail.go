@@ -31,6 +31,7 @@ type trail struct {
 	vain    int  // replays that did not bring what was missing, one after another
 	asked   time.Time
 	last    time.Time // when something was heard
+	cut     time.Time // when the last connection was lost
 }
 
 // wants says whether a replay is wanted.
@@ -94,8 +95,8 @@ func (f *follower) connected(now time.Time) {
 }
 
 // disconnected notes that they do not.
-func (f *follower) disconnected() {
-	f.trail.up = false
+func (f *follower) disconnected(now time.Time) {
+	f.trail.up, f.trail.cut = false, now
 	f.publish()
 }
 
@@ -107,12 +108,18 @@ func (f *follower) begin() {
 	f.flow.begin(t.epochs)
 	f.view.Clear()
 	t.heard, t.sum, t.lost, t.clean, t.vain = 0, 0, false, 0, 0
+	if f.tap != nil {
+		f.tap.began(f.source)
+	}
 }
 
 // restart begins for an engine that began anew.
 func (f *follower) restart() {
 	f.count.verdicts[NewEpoch].Inc()
 	f.begin()
+	if f.tap != nil {
+		f.tap.restarted(f.source, f.trail.cut)
+	}
 }
 
 // live takes one message in and reports whether a replay is wanted now that was not before.
@@ -191,6 +198,9 @@ func (f *follower) lose() {
 	f.view.Clear()
 	f.trail.lost, f.trail.clean = true, 0
 	f.losses.Add(1)
+	if f.tap != nil {
+		f.tap.lost(f.source)
+	}
 }
 
 // giveUp goes on without what is missing.

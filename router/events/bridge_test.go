@@ -1,0 +1,257 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// bridged is an engine's bridge to the bus of a rig, whose subscriber follows it over NATS.
+type bridged struct {
+	*Bridge
+	*rig
+	reg *prometheus.Registry
+
+	mu   sync.Mutex // guards cuts
+	cuts []time.Time
+}
+
+func (r *rig) bridge(at ZMQ, ranks, capacity int) *bridged {
+	r.t.Helper()
+	b := &bridged{rig: r, reg: prometheus.NewRegistry()}
+	var err error
+	b.Bridge, err = NewBridge(BridgeConfig{
+		Pool: testPool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: zmqConfig(),
+		Tell: PublisherConfig{Heartbeat: 20 * time.Millisecond},
+		OnRestart: func(cut time.Time) {
+			b.mu.Lock()
+			b.cuts = append(b.cuts, cut)
+			b.mu.Unlock()
+		},
+	}, r.bus, slog.New(slog.DiscardHandler), b.reg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.Run(ctx); err != nil {
+			r.t.Error(err)
+		}
+	}()
+	r.t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+func (b *bridged) restarts() []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]time.Time(nil), b.cuts...)
+}
+
+// caughtUp says whether all that the engine said went through, and the subscriber of the bus is where the bridge is.
+func (b *bridged) caughtUp(e *zmqEngine) bool {
+	s, at := b.Status()[0], b.status("w")
+	return s.From.Seq == e.pub.Next() && at.Epoch == s.Epoch && at.Seq == s.Seq
+}
+
+// holds says whether the subscriber of the bus relies on an index that is what the engine holds.
+func (b *bridged) holds(e *zmqEngine) bool {
+	return b.caughtUp(e) && b.status("w").State == Live && e.mismatch(b.idx, b.idx.Owner("w", 0), 16) == ""
+}
+
+// natsRig is a subscriber of a bus that follows the worker w on it.
+func natsRig(t *testing.T, bus Bus, ranks ...int) *rig {
+	t.Helper()
+	r := newRig(t, SubscriberConfig{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
+	r.sub.Track(testPool, "w", append([]int{0}, ranks...), 16)
+	return r
+}
+
+func memoryBus(t *testing.T) *MemoryBus {
+	bus := NewMemoryBus()
+	t.Cleanup(bus.Close)
+	return bus
+}
+
+func TestBridgeCarriesEveryDialect(t *testing.T) {
+	for d := range Dialect(len(dialects)) {
+		t.Run(d.String(), func(t *testing.T) {
+			e := newZMQEngine(t, uint64(d), ZMQPublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
+			r := natsRig(t, memoryBus(t))
+			e.publish(100) // before anybody was there
+			b := r.bridge(e.at(), 1, 0)
+			e.publish(200)
+			r.until("live and exact", func() bool { return b.holds(e) })
+			s := b.Status()[0]
+			if s.Partial || s.Restarts != 0 || s.From.Losses != 0 || s.Failed != 0 || !b.Settled() {
+				t.Errorf("%+v", s)
+			}
+			if blocks := len(e.blocks); s.Blocks < blocks {
+				t.Errorf("%d blocks in the snapshot, %d in the engine", s.Blocks, blocks)
+			}
+		})
+	}
+}
+
+// A bridge that hears nothing has subscribers predict, as they would of the engine itself.
+func TestBridgeOfNobody(t *testing.T) {
+	r := natsRig(t, memoryBus(t))
+	b := r.bridge(ZMQ{Endpoint: "tcp://127.0.0.1:1"}, 1, 0)
+	r.until("predicted", func() bool { return r.status("w").State == Predicted })
+	if s := b.Status()[0]; !s.Partial || b.Settled() {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An engine that begins anew is told under a new epoch, with nothing left of the one before.
+func TestBridgeOfARestartedEngine(t *testing.T) {
+	e := newZMQEngine(t, 1, ZMQPublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	r := natsRig(t, memoryBus(t))
+	b := r.bridge(e.at(), 1, 0)
+	e.publish(50)
+	r.until("exact", func() bool { return b.holds(e) })
+	epoch, began := b.Status()[0].Epoch, time.Now()
+	e.restart()
+	r.until("empty", func() bool { return b.holds(e) && r.idx.Blocks(r.idx.Owner("w", 0)) == 0 })
+	e.publish(30)
+	r.until("exact again", func() bool { return b.holds(e) })
+	s, cuts := b.Status()[0], b.restarts()
+	if s.Epoch == epoch || s.Restarts != 1 || len(cuts) != 1 || cuts[0].Before(began) || s.Partial {
+		t.Errorf("epoch %d, was %d; %+v; restarts told: %v", s.Epoch, epoch, s, cuts)
+	}
+}
+
+// A loss that no replay mends is told on: what follows is not relied on until it is whole again, and the index never has
+// more than is true.
+func TestBridgeTellsLosses(t *testing.T) {
+	for _, test := range []struct{ loss, cure string }{
+		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"},
+	} {
+		t.Run(test.loss+" "+test.cure, func(t *testing.T) {
+			e := newZMQEngine(t, 1, ZMQPublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+			r := natsRig(t, memoryBus(t))
+			if test.loss == "too short" {
+				e.publish(100)
+			}
+			b := r.bridge(e.at(), 1, 64)
+			if test.loss == "unreadable" {
+				e.publish(5)
+				r.until("exact", func() bool { return b.holds(e) })
+				e.pub.Send([]byte("\xc1 not a batch"))
+			}
+			r.until("predicted", func() bool { return b.caughtUp(e) && r.status("w").State == Predicted })
+			if s := b.Status()[0]; !s.Partial || s.From.Losses == 0 {
+				t.Errorf("%+v", s)
+			}
+			if r.idx.Blocks(r.idx.Owner("w", 0)) > len(e.blocks) {
+				t.Error("more is indexed than the engine holds")
+			}
+			// Who comes now is told the same by the snapshot.
+			late := natsRig(t, r.bus)
+			late.until("predicted for who is late", func() bool { return late.status("w").State == Predicted })
+			switch test.cure {
+			case "cleared":
+				e.blocks = nil
+				if err := e.pub.Publish([]Event{{Kind: Cleared}, e.store(3)}); err != nil {
+					t.Fatal(err)
+				}
+			case "restart":
+				e.restart()
+				e.publish(3)
+			case "turnover":
+				e.blocks = nil // a cache of 64 blocks, and as many of new prompts
+				for range 32 {
+					if err := e.pub.Publish([]Event{e.store(2)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.until("live", func() bool { return r.status("w").State == Live && late.status("w").State == Live })
+				return
+			}
+			r.until("healed", func() bool { return b.holds(e) && !b.Status()[0].Partial })
+			late.until("for who was late, too", func() bool {
+				return late.status("w").State == Live && e.mismatch(late.idx, late.idx.Owner("w", 0), 16) == ""
+			})
+		})
+	}
+}
+
+// Each rank has a stream of its own.
+func TestBridgeCarriesRanks(t *testing.T) {
+	var zero, one *zmqEngine
+	for zero == nil { // two neighbouring ports that are free
+		zero = newZMQEngine(t, 1, ZMQPublisherConfig{})
+		port, _ := zero.pub.Ports()
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
+		if err != nil {
+			zero = nil
+			continue
+		}
+		ln.Close()
+		one = newZMQEngine(t, 2, ZMQPublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+	}
+	r := natsRig(t, memoryBus(t), 1)
+	b := r.bridge(zero.at(), 2, 0)
+	r.until("subscribed", func() bool { return zero.pub.Subscribers() == 1 && one.pub.Subscribers() == 1 })
+	zero.publish(60)
+	one.publish(80)
+	r.until("both exact", func() bool {
+		s := b.Status()
+		return s[0].From.Seq == zero.pub.Next() && s[1].From.Seq == one.pub.Next() &&
+			zero.mismatch(r.idx, r.idx.Owner("w", 0), 16) == "" && one.mismatch(r.idx, r.idx.Owner("w", 1), 16) == "" &&
+			len(zero.blocks) == r.idx.Blocks(r.idx.Owner("w", 0)) && len(one.blocks) == r.idx.Blocks(r.idx.Owner("w", 1))
+	})
+}
+
+// With everything going wrong on both sides, the index ends as what the engine holds.
+func TestBridgeUnderLossOnBothSides(t *testing.T) {
+	const seed = 5
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	e := newZMQEngine(t, seed, ZMQPublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	lossy := &lossyBus{Bus: memoryBus(t), chance: 20, rng: rand.New(rand.NewPCG(seed, 3))}
+	r := natsRig(t, lossy)
+	b := r.bridge(e.at(), 1, 0)
+	for range 40 {
+		e.publish(1 + rng.IntN(20))
+		switch rng.IntN(10) {
+		case 0, 1, 2:
+			e.cut()
+		case 3:
+			e.restart()
+		}
+	}
+	r.until("exact", func() bool { return b.holds(e) })
+	if s := b.Status()[0]; s.From.Losses != 0 || lossy.losses == 0 {
+		t.Errorf("%+v; %d messages were lost on the bus", s, lossy.losses)
+	}
+}
+
+func TestBridgeConfig(t *testing.T) {
+	good := BridgeConfig{Pool: testPool, Worker: "w", Ranks: 1, BlockSize: 16, From: ZMQ{Endpoint: "tcp://h:1"}}
+	bus := memoryBus(t)
+	if _, err := NewBridge(good, bus, slog.New(slog.DiscardHandler), nil); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(c *BridgeConfig){
+		"ranks": func(c *BridgeConfig) { c.Ranks = 0 }, "block size": func(c *BridgeConfig) { c.BlockSize = 0 },
+		"endpoint": func(c *BridgeConfig) { c.From.Endpoint = "" }, "worker": func(c *BridgeConfig) { c.Worker = "" },
+		"follow": func(c *BridgeConfig) { c.Follow.RetryMin = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := NewBridge(c, bus, slog.New(slog.DiscardHandler), nil); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
