@@ -187,11 +187,12 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if plan.Mode == Relay && r.kv == nil {
 		started := time.Now()
 		counted := f.metrics.call(r, a.P, started)
-		answer, failed := f.rooms.Prefill.Run(ctx, r.p, plan.Prefill)
+		lease := r.p
+		answer, failed := f.rooms.Prefill.Run(ctx, lease, plan.Prefill)
 		counted.answer(failed, time.Now())
 		r.pEnd(classOf(failed))
 		if failed != nil {
-			r.p.Withdraw() // it may not hold the prompt
+			lease.Withdraw() // it may not hold the prompt
 		}
 		r.endPrefill(time.Since(started))
 		f.wake(r.call.Request.Model)
@@ -206,7 +207,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 			r.pEnd(fault.Garbled) // its answer came, and is of no use all the same
 			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 		}
-		r.holdKV(kv, openai.Inspect(answer.Body), func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
+		said := openai.Inspect(answer.Body)
+		r.compare(lease, said.CachedTokens)
+		r.holdKV(kv, said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
 	}
 	if r.kv != nil {
 		connector.Bind(&plan.Decode, *r.kv)
@@ -229,6 +232,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	counted.end(&sent)
 	r.sent = sent
+	if failed == nil && r.kv == nil {
+		r.compare(r.d, sent.CachedTokens)
+	}
 	if !sent.First.IsZero() || sent.Accepted && failed != nil && failed.Class == fault.ClientGone {
 		// Decode has computed with the KV, or was cut off while it waited for
 		// it: either way the engine itself tells prefill to let go.

@@ -51,7 +51,7 @@ type request struct {
 	reason  string
 	first   struct{ p, d string } // for the record: the latest choice, kept after release
 
-	cached      int // prefill's cached tokens, −1 unknown
+	cached      int // prefill's cached tokens, −1 where it did not say
 	overlap     int // the chosen worker's overlap as the router believed it, in blocks
 	sent        decode.Transcript
 	series      *modelMetrics // nil until the model is found
@@ -157,9 +157,7 @@ func (r *request) endPrefill(took time.Duration) {
 // holdKV takes responsibility for the blocks that prefill keeps for us.
 func (r *request) holdKV(kv KV, said openai.ChunkInfo, abandon func()) {
 	r.kv, r.taken = &kv, false
-	if said.Usage {
-		r.cached = max(0, said.CachedTokens)
-	}
+	r.cached = said.CachedTokens
 	r.kvMark = r.held.hold(func() {
 		if !r.taken {
 			abandon()
@@ -207,12 +205,25 @@ func (r *request) keepKV() {
 }
 
 // cachedTokens is what the client is told as cached, −1 to leave decode's
-// figure: a decode worker calls every transferred token cached.
+// figure: a decode worker calls every transferred token cached. Of a prefill
+// worker that did not say nothing is known to have been.
 func (r *request) cachedTokens() int {
 	if r.kv == nil {
 		return -1
 	}
-	return r.cached
+	return max(0, r.cached)
+}
+
+// compare tells the router what the worker that computed the prompt found cached
+// of it, below 0 where it did not say. A later attempt finds what an earlier one
+// left behind; several answers add up; an engine that shows the prompt's own
+// probabilities computes all of it; and a prompt without tokens was looked up by
+// its text. None of these says what the worker's events were worth.
+func (r *request) compare(l *router.Lease, cached int) {
+	if r.attempt > 1 || r.ids == nil || r.call.Request.N > 1 || hasField(r.call.Request, "prompt_logprobs") || hasField(r.call.Request, "echo") {
+		return
+	}
+	l.Compare(cached)
 }
 
 // longestAnswer is how many tokens each answer may have: what the client asked

@@ -60,6 +60,13 @@ type Config struct {
 	// and in a pool that computes no prompts, nothing is, and workers without
 	// events count as holding nothing.
 	Predictions index.PredictorConfig
+	// Parity is when events that answers contradict are not believed; its zero value
+	// compares nothing. It needs Predictions to fall back to.
+	Parity ParityConfig
+	// EngineBlock is the tokens in a block of a rank's engine where they are told
+	// from those of the pool, 0 unknown; nil knows none. It is called where an answer
+	// differs from what was believed.
+	EngineBlock func(w *pools.Worker, rank int) int
 	// Forecast is what mode min-ttft and the prefill load model online predict
 	// times by; nil knows nothing.
 	Forecast Forecast
@@ -89,6 +96,7 @@ func DefaultConfig() Config {
 		Room:                    true,
 		KVEvents:                true,
 		Predictions:             index.PredictorConfig{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8},
+		Parity:                  DefaultParity(),
 	}
 }
 
@@ -134,6 +142,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if err := c.Thresholds.Validate(); err != nil {
+		return err
+	}
+	if err := c.Parity.validate(); err != nil {
 		return err
 	}
 	for _, s := range []struct {

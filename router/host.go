@@ -39,6 +39,7 @@ type Router struct {
 	// predicted is what workers without KV events should hold; nil where nothing
 	// is predicted.
 	predicted *predictions
+	parity    *parity // compares events with answers; nil where nothing is compared
 	log       *slog.Logger
 	serial    uint64 // the order in which routers are locked together
 
@@ -79,6 +80,9 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 	r.limits.Store(&cfg.Thresholds)
 	if !r.blind {
 		r.predicted = newPredictions(cfg)
+		if idx != nil {
+			r.parity = newParity(cfg.Parity, cfg.KVEvents, r.predicted)
+		}
 	}
 	r.choices.New = func() any {
 		c := new(choice)
@@ -333,6 +337,7 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 		return nil, ErrBooked
 	}
 	r.turn++
+	l.believed = r.believe(c, w, req)
 	return l, nil
 }
 

@@ -25,6 +25,7 @@ type Lease struct {
 	BacklogTokens int
 
 	noted    *noted // what was predicted of the worker for this booking, nil nothing
+	believed belief // for Compare
 	router   *Router
 	request  string
 	attempt  int

@@ -34,7 +34,10 @@ type Rank struct {
 // call leaves them out. What was predicted of them begins empty, and is forgotten in the end. The router keeps ranks,
 // which must not be changed any more.
 func (r *Router) Doubt(ranks map[Rank]struct{}) {
-	if r.predicted != nil {
+	switch {
+	case r.parity != nil:
+		r.parity.doubt(ranks)
+	case r.predicted != nil:
 		r.predicted.doubted.Store(&ranks)
 	}
 }

@@ -57,6 +57,7 @@ func (r *Router) see(p *pools.Pool) *view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.predicted != nil {
+		r.parity.meet(p)
 		r.predicted.meet(p)
 	}
 	v := &view{pool: p, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
@@ -69,7 +70,7 @@ func (r *Router) see(p *pools.Pool) *view {
 			s := r.seat(m.Worker, i, rank)
 			v.seats = append(v.seats, s)
 			v.predicted = v.predicted || s.predicted
-			v.followed = v.followed || !s.predicted && !r.blind
+			v.followed = v.followed || !r.blind && (!s.predicted || r.parity.compares(m.Worker, rank))
 		}
 		v.blockSize = max(1, m.Worker.BlockSize)
 		v.largest = max(v.largest, m.Worker.TotalKVBlocks)

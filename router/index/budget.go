@@ -138,6 +138,7 @@ func (x *Index) sweep(w *owner, h *hand) bool {
 	}
 	gone := before - s.n
 	b.evicted.Add(uint64(gone))
+	w.went.Add(uint64(gone))
 	b.count(-gone)
 	s.shrink()
 	x.settled(w, t)

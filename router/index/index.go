@@ -152,6 +152,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 		}
 	}
 	x.settled(w, t)
+	w.came.Add(uint64(s.n - before))
 	x.budget.count(s.n - before)
 }
 
@@ -178,6 +179,7 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 		}
 	}
 	x.settled(w, t)
+	w.went.Add(uint64(before - s.n))
 	x.budget.count(s.n - before)
 }
 
@@ -250,6 +252,17 @@ func (x *Index) Blocks(o Owner) int {
 	return int(w.blocks[Device].Load())
 }
 
+// Churn returns how many blocks have come to o and gone from it since it was
+// made, each tier counted for itself; 0 for a void owner. Of two looks the
+// difference is what happened between them.
+func (x *Index) Churn(o Owner) (came, went uint64) {
+	w := x.owner(o)
+	if w == nil {
+		return 0, 0
+	}
+	return w.came.Load(), w.went.Load()
+}
+
 // Stats describes an index's size.
 type Stats struct {
 	Owners  int    // live owners
@@ -313,6 +326,7 @@ func (x *Index) clear(w *owner) {
 				n = 0
 			}
 		}
+		w.went.Add(uint64(s.n))
 		x.budget.count(-s.n)
 		*s = held{}
 		x.settled(w, Tier(t))

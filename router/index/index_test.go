@@ -48,6 +48,38 @@ func TestMatchHoles(t *testing.T) {
 	}
 }
 
+// What came and went is counted however it did, and what was there already is not.
+func TestChurn(t *testing.T) {
+	x := New(Config{})
+	p, o := chain(1, 100), x.Owner("w", 0)
+	look := func(what string, came, went uint64) {
+		t.Helper()
+		if c, w := x.Churn(o); c != came || w != went {
+			t.Errorf("%s: %d came and %d went, want %d and %d", what, c, w, came, went)
+		}
+	}
+	x.Store(o, Device, p[:60])
+	x.Store(o, Device, p)
+	look("stored twice in part", 100, 0)
+	x.Remove(o, Device, p[90:])
+	x.Remove(o, Device, p[90:])
+	look("removed twice", 100, 10)
+	x.Place(o, Host, p[:5])
+	look("on a further tier", 105, 10)
+	x.Clear(o)
+	look("cleared", 105, 105)
+	x.Store(o, Device, p)
+	x.Drop("w")
+	look("dropped", 0, 0)
+
+	x = New(Config{MaxBlocks: 64})
+	o = x.Owner("w", 0)
+	x.Store(o, Device, p)
+	if came, went := x.Churn(o); came != 100 || went != uint64(100-x.Blocks(o)) {
+		t.Errorf("beyond the budget %d came and %d went, %d are there", came, went, x.Blocks(o))
+	}
+}
+
 func TestMatchesZeroValue(t *testing.T) {
 	var m Matches
 	if got := m.Leading(0); got != 0 {

@@ -36,7 +36,8 @@ type owner struct {
 	id   Owner
 	name name
 
-	blocks [tiers]atomic.Int64 // held[t].n, to be read without the lock
+	blocks     [tiers]atomic.Int64 // held[t].n, to be read without the lock
+	came, went atomic.Uint64       // blocks, ever, over all tiers
 
 	mu   sync.Mutex  // guards what follows, and orders the owner's writes
 	held [tiers]held // its blocks
