@@ -115,6 +115,9 @@ func routerBase(s settings.Router, queueThreshold float64) router.Config {
 	base.TrackPrefillTokens = s.TrackPrefillTokens
 	base.QueueThreshold = queueThreshold
 	base.KVEvents = s.KVEvents
+	if !s.KVParity {
+		base.Parity = router.ParityConfig{}
+	}
 	base.Predictions = index.PredictorConfig{
 		TTL:       time.Duration(s.TTLSeconds * float64(time.Second)),
 		MaxBlocks: s.MaxTreeSize, PruneRatio: s.PruneTargetRatio,

@@ -49,6 +49,7 @@ type SourceStatus struct {
 	Epoch     uint64 // of the publisher, 0 when none was heard of; over ZMQ counted by the subscriber
 	Seq       uint64 // of the last message in the view; over ZMQ one more than the engine's number, so that 0 is none
 	Blocks    int    // of the engine's, in the view
+	BlockSize int    // tokens in the largest of the engine's blocks so far, 0 before the first
 
 	Applied   uint64 // messages
 	Gaps      uint64 // times that messages were found missing
@@ -76,7 +77,7 @@ type follower struct {
 	claims  bool // so says the message that is taken in
 	tap     tap  // hears what happens to the view; may be nil
 
-	onState func() // called when the state has changed; may be nil
+	onState func() // called when the state or the epoch has changed; may be nil
 
 	fetching bool      // a snapshot is on its way
 	doubt    bool      // something was applied that only a snapshot can make good
@@ -88,7 +89,7 @@ type follower struct {
 	// To be read while the loop works.
 	state                       atomic.Uint32
 	epoch, seq                  atomic.Uint64
-	blocks                      atomic.Int64
+	blocks, blockSize           atomic.Int64
 	applied, gaps, orphansSoFar atomic.Uint64
 	losses                      atomic.Uint64
 	healed                      [len(Ways)]atomic.Uint64
@@ -298,15 +299,14 @@ func (f *follower) publish() {
 	case f.wants():
 		state = Recovering
 	}
-	if old := f.state.Swap(uint32(state)); old != uint32(state) {
-		if f.tap != nil {
-			f.tap.stands(f.source, state)
-		}
-		if f.onState != nil {
-			defer f.onState()
-		}
+	was, known := f.state.Swap(uint32(state)), f.epoch.Swap(f.flow.Epoch())
+	if was != uint32(state) && f.tap != nil {
+		f.tap.stands(f.source, state)
 	}
-	f.epoch.Store(f.flow.Epoch())
 	f.seq.Store(f.flow.Seq())
 	f.blocks.Store(int64(f.view.Blocks()))
+	f.blockSize.Store(int64(f.view.largest))
+	if (was != uint32(state) || known != f.flow.Epoch()) && f.onState != nil {
+		f.onState()
+	}
 }

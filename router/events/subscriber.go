@@ -39,7 +39,8 @@ type SubscriberConfig struct {
 	// QuietCheck is after how long without a message an engine with a replay socket is asked for what comes after the
 	// last, by default 10 s: over ZMQ nothing else shows that a last message was lost.
 	QuietCheck time.Duration
-	// OnState is called by Run when the state of a source has changed, as Sources then tells it. It must not wait.
+	// OnState is called by Run when the state or the epoch of a source has changed, as Sources then tells it. It must not
+	// wait.
 	OnState func()
 	// ZMQ is how engines are connected to that publish by themselves.
 	ZMQ zmtp.Options
@@ -179,6 +180,17 @@ func (s *Subscriber) Sources() []SourceStatus {
 			cmp.Compare(a.Source.Rank, b.Source.Rank))
 	})
 	return all
+}
+
+// Source says how it stands with one source; ok is false where it is not followed.
+func (s *Subscriber) Source(source Source) (status SourceStatus, ok bool) {
+	s.mu.Lock()
+	f := s.followers[source.EventsSubject()]
+	s.mu.Unlock()
+	if f == nil {
+		return SourceStatus{}, false
+	}
+	return f.status(), true
 }
 
 // Run follows until ctx ends, when it returns nil. It may be called once. Its error is that the bus cannot be

@@ -18,6 +18,7 @@ type View struct {
 	owner     index.Owner
 	blockSize int // the router's, in tokens
 	tally     Tally
+	largest   int // tokens in the engine's largest block so far
 
 	known known // the engine's blocks
 
@@ -123,6 +124,7 @@ func (v *View) store(e *Event) {
 		return
 	}
 	v.tally.Stored += uint64(len(e.Hashes))
+	v.largest = max(v.largest, e.BlockSize)
 	c := v.after(e)
 	whole := hashable(e)
 	v.tally.Unhashable += uint64(len(e.Hashes) - whole)

@@ -50,6 +50,8 @@ type parityFleet struct {
 	mode        string
 	temperature float64
 	threshold   float64 // the queue's: below 0 nobody waits in the gateway for prefill
+
+	reg *prometheus.Registry // of the gateway on the wire
 }
 
 func (f *parityFleet) routers() map[pools.Role]router.Config {
@@ -117,7 +119,7 @@ func TestSimulateAgreesWithTheWire(t *testing.T) {
 			{mode: "round-robin", threshold: 0.1}, {mode: "least-loaded", threshold: 0.1}, {mode: "power-of-two", threshold: 0.1},
 			{mode: "lmetric", threshold: 0.1},
 		} {
-			f.groups = shape.groups
+			f.groups, f.reg = shape.groups, prometheus.NewRegistry()
 			t.Run(fmt.Sprintf("%s/%s/threshold=%v,temperature=%v", shape.name, f.mode, f.threshold, f.temperature), func(t *testing.T) {
 				t.Parallel()
 				simulated := f.simulated(t, w)
@@ -222,7 +224,7 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 		turns.Transport = under
 		return turns
 	}
-	gateway, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, prometheus.NewRegistry())
+	gateway, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, f.reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
 )
 
@@ -41,9 +42,10 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) 
 
 // eventSource is a row of kv_events in GET /workers.
 type eventSource struct {
-	Worker, Transport, State string
-	Seq                      uint64
-	Blocks                   int
+	Worker, Transport, State, Reason string
+	Seq                              uint64
+	Blocks                           int
+	Parity                           *router.RankParity
 }
 
 func (f *fleet) sources() map[string]eventSource {

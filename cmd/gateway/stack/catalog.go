@@ -64,13 +64,18 @@ type sourceReport struct {
 	// Transport is "nats" or "zmq".
 	Transport string `json:"transport"`
 	State     string `json:"state"`
-	Seq       uint64 `json:"seq"`
-	Gaps      uint64 `json:"gaps"`
+	// Reason is why it is predicted: "loss" of events, or "parity".
+	Reason string `json:"reason,omitempty"`
+	Seq    uint64 `json:"seq"`
+	Gaps   uint64 `json:"gaps"`
 	// Losses is how often events were lost for good.
 	Losses uint64 `json:"losses"`
 	// Healed is how often what was missing was had, by way.
 	Healed map[string]uint64 `json:"healed"`
 	Blocks int               `json:"blocks"`
+	// Parity is how its events compare with what its answers say, absent where
+	// nothing was compared yet.
+	Parity *router.RankParity `json:"parity,omitempty"`
 }
 
 // Workers is the answer of GET /workers.
@@ -85,7 +90,7 @@ func (g *Gateway) Workers() any {
 	if g.subscriber != nil {
 		out.Events = map[string][]sourceReport{}
 		for _, s := range g.subscriber.Sources() {
-			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], reportOf(s))
+			out.Events[s.Source.Pool] = append(out.Events[s.Source.Pool], g.sourceReport(s))
 		}
 	}
 	return out
@@ -185,6 +190,12 @@ func (g *Gateway) index(pool string) *index.Index {
 	return g.routers.Index(pool[:i], pools.Role(pool[i+1:]))
 }
 
+// router is the same for a pool's router.
+func (g *Gateway) router(pool string) *router.Router {
+	i := strings.LastIndexByte(pool, '/')
+	return g.routers.For(pool[:i], pools.Role(pool[i+1:]))
+}
+
 // follower tells the subscriber which workers to follow, as the roster changes,
 // and the routers which of those cannot be relied on, as their events come.
 type follower struct {
@@ -197,6 +208,7 @@ type follower struct {
 	mu       sync.Mutex          // guards what follows
 	followed map[string]followed // by worker id
 	doubted  map[string]string   // what routers were told, by pool
+	epochs   map[events.Source]uint64
 }
 
 type followed struct {
@@ -264,9 +276,12 @@ func (f *follower) changed() {
 // caller holds f.mu.
 func (f *follower) doubt() {
 	states := map[events.Source]events.SourceStatus{}
+	epochs := map[events.Source]uint64{}
 	for _, s := range f.subscriber.Sources() {
-		states[s.Source] = s
+		states[s.Source], epochs[s.Source] = s, s.Epoch
 	}
+	was := f.epochs
+	f.epochs = epochs
 	if f.doubted == nil {
 		f.doubted = map[string]string{}
 	}
@@ -278,7 +293,11 @@ func (f *follower) doubt() {
 				continue
 			}
 			for rank := range w.Ranks() {
-				s, known := states[events.Source{Pool: p.Name(), Worker: w.ID, Rank: rank}]
+				source := events.Source{Pool: p.Name(), Worker: w.ID, Rank: rank}
+				s, known := states[source]
+				if was[source] != s.Epoch {
+					f.routers.For(p.Model, p.Role).Anew(router.Rank{Worker: w.ID, Rank: rank})
+				}
 				unknown := !known || s.State == events.Waiting
 				if s.State == events.Predicted || unknown && (w.KVEvents == "zmq" || !f.nats) {
 					ranks[router.Rank{Worker: w.ID, Rank: rank}] = struct{}{}

@@ -103,11 +103,12 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	forecast := new(forecast)
-	routers, err := router.NewSet(routersOver(cfg.Routers, forecast.of), log)
+	g := &Gateway{cfg: cfg, began: time.Now(), log: log}
+	routers, err := router.NewSet(routersOver(cfg.Routers, forecast.of, g.engineBlock), log)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, began: time.Now(), log: log, routers: routers, Roster: pools.NewRoster(cfg.Pools, log), transport: upstream.NewHTTP(cfg.Upstream)}
+	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), upstream.NewHTTP(cfg.Upstream)
 	var transport upstream.Transport = g.transport
 	if cfg.WrapTransport != nil {
 		transport = cfg.WrapTransport(transport)
@@ -158,10 +159,12 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 }
 
 // routersOver is the routers' settings with what only the stack has.
-func routersOver(configs map[pools.Role]router.Config, forecast router.Forecast) map[pools.Role]router.Config {
+func routersOver(
+	configs map[pools.Role]router.Config, forecast router.Forecast, engineBlock func(*pools.Worker, int) int,
+) map[pools.Role]router.Config {
 	out := maps.Clone(configs)
 	for role, c := range out {
-		c.Forecast = forecast
+		c.Forecast, c.EngineBlock = forecast, engineBlock
 		out[role] = c
 	}
 	return out
@@ -204,6 +207,7 @@ func (g *Gateway) addFollower(links Links, reg prometheus.Registerer) error {
 		return err
 	}
 	g.subscriber, g.follower = f.subscriber, f
+	reg.MustRegister(parityCollector{g})
 	return nil
 }
 

@@ -55,6 +55,9 @@ type WorkerEvents struct {
 	Off bool
 	// ZMQ is as engines do by themselves; nil for not so.
 	ZMQ *events.ZMQPublisherConfig
+	// Alter stands between the engine and its publisher, for tests of what wrong
+	// events do; nil passes them on. It is called in the events' order.
+	Alter func([]events.Event) []events.Event
 }
 
 // publisher is what an engine's events are handed to. Publish does not wait.
@@ -261,6 +264,9 @@ func (w *Worker) publish(es []engine.Event) {
 	out := make([]events.Event, 0, len(es))
 	for _, e := range es {
 		out = append(out, eventOf(e))
+	}
+	if alter := w.cfg.KVEvents.Alter; alter != nil {
+		out = alter(out)
 	}
 	if err := w.publisher.Publish(out); err != nil {
 		w.log.Warn("KV events not published: subscribers will see a gap", "worker", w.record.ID, "error", err)
