@@ -20,10 +20,10 @@ type belief struct {
 }
 
 // believe keeps what the index shows of a candidate that is about to be booked.
-// There is nothing to keep where nothing was looked up, where the worker says
+// There is nothing to keep where nothing was looked up or an index elsewhere was asked, where the worker says
 // nothing of its cache, and where what it said was lost.
 func (r *Router) believe(c *choice, w *Candidate, req *Request) belief {
-	if r.parity == nil || c.seen == &unseen || len(req.Hashes) == 0 || !r.parity.compares(w.Worker, w.Rank) {
+	if r.parity == nil || c.others != nil || c.seen == &unseen || len(req.Hashes) == 0 || !r.parity.compares(w.Worker, w.Rank) {
 		return belief{}
 	}
 	owner, known := r.idx.Lookup(w.Worker.ID, w.Rank)

@@ -50,7 +50,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 			ForwardHeaders: []string{},
 		},
 		Router: Router{
-			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
+			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, KVParity: true, TrackPrefillTokens: true,
 			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
 			Cost: "classic", Credit: 1, HostWeight: 0.75, DiskWeight: 0.25, PrefillScale: 1, TrackOutputBlocks: true, PrefillLoadModel: "none",
 		},
