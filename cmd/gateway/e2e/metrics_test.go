@@ -100,6 +100,11 @@ func afterTraffic(t *testing.T) exposition {
 	f.post(completionPath, `{"model":"nobody","prompt":"x"}`)
 	f.post(chatPath, `{"model":`)
 	f.idle()
+	// A request is counted after it has given back what it held.
+	f.eventually("the request without a prefill leg is counted", func() bool {
+		_, counted := scrapeOf(t, f)["tandem_frontend_not_disaggregated_total"]
+		return counted
+	})
 	own := scrapeOf(t, f)
 	process, err := telemetry.NewRegistry().Gather()
 	if err != nil {
