@@ -16,24 +16,28 @@ import (
 
 // choice is the working memory of one choice. It is used again for others.
 type choice struct {
-	view *view
-	seen *index.Matches // own, unseen, or that of the choice it was made beside
-	own  index.Matches
-	// foreseen is as seen, by prediction: its own, or unseen.
-	foreseen    *index.Matches
-	ownForeseen index.Matches
+	view     *view
+	seen     *index.Matches // own, unseen, or that of the choice it was made beside
+	own      index.Matches
+	foreseen index.Matches // the same by prediction
 	// others is what an index elsewhere says, and placed where it tells of each
 	// seat; nil where none was asked.
-	others []Held
-	placed *placing
-	ws     []Candidate
-	tiers  bool // slower tiers count
-	limits *Thresholds
-	why    Why
-	chosen int     // the candidate that was
-	pair   PairWhy // of a pair, in the choice of its first leg
-	pcg    rand.PCG
-	rng    *rand.Rand // over pcg
+	others  []Held
+	placed  *placing
+	runs    []uint32 // by seat: the leading blocks of the prompt that it holds
+	kept    []int32  // the seats that the request leaves, unless it leaves all
+	all     bool
+	met     passed
+	largest int         // total_kv_blocks of the largest worker that it names
+	ws      []Candidate // behind the last one, what earlier choices left
+	of      uint64      // the number of the view whose workers ws knows
+	tiers   bool        // slower tiers count
+	limits  *Thresholds
+	why     Why
+	chosen  int     // the candidate that was
+	pair    PairWhy // of a pair, in the choice of its first leg
+	pcg     rand.PCG
+	rng     *rand.Rand // over pcg
 }
 
 // unseen is what a router that looks nothing up has seen.
@@ -42,24 +46,35 @@ var unseen index.Matches
 // begin does what needs no lock: it sees the pool and matches the prompt.
 func (r *Router) begin(p *pools.Pool, req *Request, now time.Time) *choice {
 	c := r.prepare(p, req)
-	if !r.blind && c.hear(req.Told) { // of everybody: there is nothing left to look up
-		c.seen, c.foreseen = &unseen, &unseen
-		return c
-	}
-	if r.idx == nil || !c.view.followed {
+	whole := !r.blind && c.hear(req.Told) // of everybody: there is nothing left to look up
+	if whole || r.idx == nil || !c.view.followed {
 		c.seen = &unseen
 	} else {
 		r.idx.Match(req.Hashes, c.seen)
 	}
-	r.foresee(c, req, now)
+	r.foresee(c, req, now, !whole)
 	return c
 }
 
-// foresee matches the prompt with what is predicted of the pool.
-func (r *Router) foresee(c *choice, req *Request, now time.Time) {
-	if c.foreseen = &unseen; c.view.predicted {
-		c.foreseen = &c.ownForeseen
-		r.predicted.match(req.Hashes, c.foreseen, now)
+// foresee matches the prompt with what is predicted of the pool, if it is to look,
+// and sums up.
+func (r *Router) foresee(c *choice, req *Request, now time.Time, look bool) {
+	v := c.view
+	v.narrow(c, req, now)
+	c.runs = slices.Grow(c.runs[:0], len(v.seats))[:len(v.seats)]
+	clear(c.runs)
+	c.seen.Raise(c.runs, v.known)
+	if v.predicted && look {
+		r.predicted.match(req.Hashes, &c.foreseen, now)
+		c.foreseen.Raise(c.runs, v.guessed)
+	}
+	if c.placed == nil {
+		return
+	}
+	for i := range c.runs {
+		if h := c.heard(i); h != nil {
+			c.runs[i] = uint32(max(0, h.Device))
+		}
 	}
 }
 
@@ -71,21 +86,8 @@ func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *
 	}
 	c := r.prepare(p, req)
 	c.seen = first.seen
-	r.foresee(c, req, now)
+	r.foresee(c, req, now, true)
 	return c
-}
-
-// leading is how many leading blocks of the prompt the i-th seat holds, as far as
-// is told, known or predicted.
-func (c *choice) leading(i int) int {
-	if h := c.heard(i); h != nil {
-		return int(h.Device)
-	}
-	s := &c.view.seats[i]
-	if s.predicted {
-		return c.foreseen.Leading(s.owner)
-	}
-	return c.seen.Leading(s.owner)
 }
 
 // prepare readies a choice for req in p.
@@ -94,6 +96,7 @@ func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
 	c.view = r.see(p)
 	c.seen = &c.own
 	c.ws = c.ws[:0]
+	c.letGo()
 	c.why = Why{
 		Policy:  r.cfg.Mode,
 		Explain: req.Explain || r.log.Enabled(context.Background(), slog.LevelDebug),
@@ -104,10 +107,17 @@ func (r *Router) prepare(p *pools.Pool, req *Request) *choice {
 	return c
 }
 
+// letGo forgets the candidates of another view, whose workers may have gone.
+func (c *choice) letGo() {
+	if c.of != c.view.number {
+		c.of = c.view.number
+		clear(c.ws[:cap(c.ws)])
+	}
+}
+
 // end gives a choice back.
 func (r *Router) end(c *choice) {
-	clear(c.ws) // lets go of workers that have gone
-	c.view, c.seen, c.foreseen, c.limits, c.others, c.placed = nil, nil, nil, nil, nil, nil
+	c.view, c.seen, c.limits, c.others, c.placed = nil, nil, nil, nil, nil
 	r.choices.Put(c)
 }
 

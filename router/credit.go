@@ -64,20 +64,20 @@ func (c *Credit) lower(w *Candidate) float64 {
 }
 
 // raw is the blocks to compute before any credit.
-func (p *pricing) raw(req *Request, c *Candidate) float64 {
+func (p *pricing) raw(c *Candidate) float64 {
 	if !p.trackPrefill {
 		return 0
 	}
-	return float64(c.Load.PrefillTokens+req.ISL) / float64(req.BlockSize)
+	return float64(c.Load.PrefillTokens+p.isl) / p.per
 }
 
 // decay is what is left of the credit for the device.
-func (p *pricing) decay(req *Request, c *Candidate) float64 {
+func (p *pricing) decay(c *Candidate) float64 {
 	more := c.Load.PrefillTokens - p.least
 	if !p.decays || more <= 0 {
 		return 1
 	}
-	backlog := float64(more) / float64(req.BlockSize)
+	backlog := float64(more) / p.per
 	return 1 / (1 + float64(float64(p.w.Decay*backlog)/p.size))
 }
 

@@ -47,9 +47,10 @@ type Router struct {
 	view    atomic.Pointer[view] // of the snapshot seen last, nil at first
 	choices sync.Pool            // of *choice
 
-	mu   sync.Mutex // guards what follows
-	book *load.Book
-	turn uint64 // bookings made
+	mu    sync.Mutex // guards what follows
+	book  *load.Book
+	turn  uint64 // bookings made
+	views uint64 // made of its pool
 }
 
 // serials numbers the routers of the process.
@@ -171,8 +172,8 @@ func (r *Router) BestOverlapFor(p *pools.Pool, req Request, now time.Time) int {
 	defer r.end(c)
 	best := 0
 	for i := range c.view.seats {
-		if p.Members[c.view.seats[i].member].Eligible(now) {
-			best = max(best, c.leading(i))
+		if c.view.eligible(&c.view.seats[i], now) {
+			best = max(best, int(c.runs[i]))
 		}
 	}
 	return best
@@ -211,7 +212,8 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 	loads := make([]WorkerLoad, len(p.Members))
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, s := range v.seats {
+	for i := range v.seats {
+		s := &v.seats[i]
 		l := &loads[s.member]
 		l.Worker = s.worker.ID
 		l.ActiveBlocks += s.page.ActiveBlocks
@@ -219,9 +221,9 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 		l.Requests += s.page.Requests
 		switch {
 		case s.predicted:
-			l.CachedBlocks += r.predicted.blocks(s.owner)
+			l.CachedBlocks += r.predicted.blocks(v.guessed[i])
 		case r.idx != nil:
-			l.CachedBlocks += r.idx.Blocks(s.owner)
+			l.CachedBlocks += r.idx.Blocks(v.known[i])
 		}
 	}
 	return loads

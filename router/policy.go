@@ -74,7 +74,7 @@ type Pin struct {
 
 // admits reports whether a pin leaves s in the choice.
 func (p *Pin) admits(s *seat) bool {
-	return (p.Worker == "" || p.Worker == s.worker.ID) && (!p.Ranked || p.Rank == s.rank)
+	return (p.Worker == "" || p.Worker == s.worker.ID) && (!p.Ranked || p.Rank == int(s.rank))
 }
 
 // uncached is how many of the prompt's tokens a candidate would have to compute.

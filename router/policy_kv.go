@@ -42,6 +42,10 @@ type pricing struct {
 	temperature  float64
 	w            Credit
 
+	// Of one choice:
+	isl, blockSize, blocks int     // of the request, blocks of the prompt
+	per                    float64 // blockSize
+
 	// Of one choice by the cost credit with a decay:
 	decays bool
 	least  int     // the least prefill tokens booked on a candidate
@@ -59,33 +63,68 @@ func (k *kv) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, wh
 	if req.Override != nil {
 		p.override(req.Override)
 	}
+	p.ask(&req, ws)
+	if why.Explain {
+		p.explain(ws, why)
+	}
+	best := p.lowest(ws)
+	if p.temperature > 0 {
+		if scale := (p.most(ws) - best.cost) * p.temperature; scale > 0 {
+			i := p.draw(ws, best.cost, scale, rng)
+			return i, p.cost(&ws[i]), true
+		}
+	}
+	i := best.index
+	if n := best.nth(rng); n > 0 {
+		i = p.again(ws, best, n)
+	}
+	return i, best.cost, true
+}
+
+// ask makes the weights those of a choice of one of ws for req.
+func (p *pricing) ask(req *Request, ws []Candidate) {
+	p.isl, p.blockSize, p.blocks = req.ISL, req.BlockSize, req.blocks()
+	p.per = float64(req.BlockSize)
 	if p.credit && p.trackPrefill && p.w.Decay > 0 && req.ISL > 0 {
-		p.decays, p.least, p.size = true, math.MaxInt, float64(req.blocks())
+		p.decays, p.least, p.size = true, math.MaxInt, float64(p.blocks)
 		for i := range ws {
 			p.least = min(p.least, ws[i].Load.PrefillTokens)
 		}
 	}
-	if why.Explain {
-		p.explain(&req, ws, why)
-	}
-	var best lowest
-	most := math.Inf(-1)
-	for i := range ws {
-		cost := p.cost(&req, &ws[i])
-		best.offer(i, cost)
-		most = max(most, cost)
-	}
-	if scale := (most - best.cost) * p.temperature; scale > 0 {
-		i := p.draw(&req, ws, best.cost, scale, rng)
-		return i, p.cost(&req, &ws[i]), true
-	}
-	i := best.index
-	for n := best.nth(rng); n > 0; {
-		if i++; p.cost(&req, &ws[i]) == best.cost {
-			n--
+}
+
+// lowest is the lowest of the costs.
+func (p *pricing) lowest(ws []Candidate) (best lowest) {
+	var costs [stretch]float64
+	for at := 0; at < len(ws); at += stretch {
+		for i, cost := range p.costs(ws[at:], &costs) {
+			best.offer(at+i, cost)
 		}
 	}
-	return i, best.cost, true
+	return best
+}
+
+// most is the highest of the costs.
+func (p *pricing) most(ws []Candidate) float64 {
+	most := math.Inf(-1)
+	for i := range ws {
+		most = max(most, p.cost(&ws[i]))
+	}
+	return most
+}
+
+// again finds the nth candidate behind best.index that costs the same.
+func (p *pricing) again(ws []Candidate, best lowest, n int) int {
+	var costs [stretch]float64
+	for at := best.index + 1; ; at += stretch {
+		for i, cost := range p.costs(ws[at:], &costs) {
+			if cost == best.cost {
+				if n--; n == 0 {
+					return at + i
+				}
+			}
+		}
+	}
 }
 
 // override takes a request's own weights over.
@@ -104,15 +143,15 @@ func (p *pricing) override(o *Override) {
 // draw picks a candidate with probability in proportion to
 // exp(−(cost − least) / scale). Costs are reckoned again instead of kept: that
 // takes less time than memory would.
-func (p *pricing) draw(req *Request, ws []Candidate, least, scale float64, rng *rand.Rand) int {
+func (p *pricing) draw(ws []Candidate, least, scale float64, rng *rand.Rand) int {
 	var sum float64
 	for i := range ws {
-		sum += math.Exp((least - p.cost(req, &ws[i])) / scale)
+		sum += math.Exp((least - p.cost(&ws[i])) / scale)
 	}
 	left := rng.Float64() * sum
 	last := 0
 	for i := range ws {
-		share := math.Exp((least - p.cost(req, &ws[i])) / scale)
+		share := math.Exp((least - p.cost(&ws[i])) / scale)
 		if share == 0 {
 			continue
 		}
@@ -123,31 +162,61 @@ func (p *pricing) draw(req *Request, ws []Candidate, least, scale float64, rng *
 	return last
 }
 
-// cost is that of one candidate. The conversions forbid fusing two operations,
-// which would round otherwise on some processors.
-func (p *pricing) cost(req *Request, c *Candidate) float64 {
+// stretch is how many costs are reckoned at a time: one loop for them, and one
+// for what is made of them, take less time than one for both.
+const stretch = 64
+
+// costs is the costs of the first candidates, up to stretch of them.
+func (p *pricing) costs(ws []Candidate, room *[stretch]float64) []float64 {
+	costs := room[:min(len(ws), stretch)]
+	ws = ws[:len(costs)]
 	if p.credit {
-		prefill := max(0, p.raw(req, c)-p.credits(c, p.decay(req, c)))
-		return c.favoured(float64(p.w.PrefillScale*prefill) + p.active(req, c) + p.requests(c))
+		for i := range ws {
+			costs[i] = p.credited(&ws[i])
+		}
+		return costs
 	}
-	return c.favoured(float64(p.weight*p.prefill(req, c)) + p.active(req, c))
+	for i := range ws {
+		c := &ws[i]
+		costs[i] = c.favoured(float64(p.weight*p.prefill(c)) + p.active(c)) // classic, which is not inlined
+	}
+	return costs
+}
+
+// cost is that of one candidate.
+func (p *pricing) cost(c *Candidate) float64 {
+	if p.credit {
+		return p.credited(c)
+	}
+	return p.classic(c)
+}
+
+// credited and classic are the two costs. The conversions forbid fusing two
+// operations, which would round otherwise on some processors.
+func (p *pricing) credited(c *Candidate) float64 {
+	prefill := max(0, p.raw(c)-p.credits(c, p.decay(c)))
+	return c.favoured(float64(p.w.PrefillScale*prefill) + p.active(c) + p.requests(c))
+}
+
+func (p *pricing) classic(c *Candidate) float64 {
+	return c.favoured(float64(p.weight*p.prefill(c)) + p.active(c))
 }
 
 // prefill is classic's blocks to compute.
-func (p *pricing) prefill(req *Request, c *Candidate) float64 {
-	tokens := req.ISL - c.Overlap*req.BlockSize
+func (p *pricing) prefill(c *Candidate) float64 {
+	tokens := p.isl - c.Overlap*p.blockSize
 	if p.trackPrefill {
 		tokens += c.Load.PrefillTokens
 	}
-	return float64(tokens) / float64(req.BlockSize)
+	return float64(tokens) / p.per
 }
 
 // active is the blocks held, with the request's own.
-func (p *pricing) active(req *Request, c *Candidate) float64 {
+func (p *pricing) active(c *Candidate) float64 {
 	if !p.trackActive {
 		return 0
 	}
-	own := req.blocks() - c.Shared
+	own := p.blocks - c.Shared
 	if c.Load.Faded != 0 {
 		return c.Load.Weight() + float64(own)
 	}
@@ -155,20 +224,20 @@ func (p *pricing) active(req *Request, c *Candidate) float64 {
 }
 
 // explain adds each candidate's terms.
-func (p *pricing) explain(req *Request, ws []Candidate, why *Why) {
+func (p *pricing) explain(ws []Candidate, why *Why) {
 	for i := range ws {
 		c := &ws[i]
 		t := Term{
-			Worker: c.Worker.ID, Rank: c.Rank, Cost: p.cost(req, c), OverlapWeight: p.weight,
+			Worker: c.Worker.ID, Rank: c.Rank, Cost: p.cost(c), OverlapWeight: p.weight,
 			CachedBlocks: c.Overlap, HostBlocks: int(c.Host), DiskBlocks: int(c.Disk), SharedBlocks: int(c.Remote),
 			Favour: c.Favour,
 		}
 		if p.credit {
-			t.RawPrefillBlocks, t.CreditDecay, t.Requests = p.raw(req, c), p.decay(req, c), p.requests(c)
+			t.RawPrefillBlocks, t.CreditDecay, t.Requests = p.raw(c), p.decay(c), p.requests(c)
 			t.Credit = p.credits(c, t.CreditDecay)
-			t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks = p.w.PrefillScale, max(0, t.RawPrefillBlocks-t.Credit), p.active(req, c)
+			t.OverlapWeight, t.PrefillBlocks, t.ActiveBlocks = p.w.PrefillScale, max(0, t.RawPrefillBlocks-t.Credit), p.active(c)
 		} else {
-			t.PrefillBlocks, t.ActiveBlocks = p.prefill(req, c), p.active(req, c)
+			t.PrefillBlocks, t.ActiveBlocks = p.prefill(c), p.active(c)
 		}
 		why.Terms = append(why.Terms, t)
 	}

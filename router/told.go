@@ -60,7 +60,7 @@ func (v *view) place(l *Layout) *placing {
 	p := &placing{l, make([]int32, len(v.seats))}
 	next := 0
 	for i := range v.seats {
-		is := Rank{v.seats[i].worker.ID, v.seats[i].rank}
+		is := Rank{v.seats[i].worker.ID, int(v.seats[i].rank)}
 		for next < len(l.ranks) && l.ranks[next].compare(is) < 0 {
 			next++
 		}
@@ -99,9 +99,9 @@ func (c *choice) heard(i int) *Held {
 	return nil
 }
 
-// overlap sets what a candidate was told to hold, no more in all than what may
+// overlap sets what a candidate was told to hold on all tiers, no more in all than what may
 // count as cached.
-func (h *Held) overlap(c *Candidate, cached int, tiers bool) {
+func (h *Held) overlap(c *Candidate, cached int) {
 	left := int32(cached)
 	take := func(n int32) int32 {
 		n = min(max(0, n), left)
@@ -109,9 +109,7 @@ func (h *Held) overlap(c *Candidate, cached int, tiers bool) {
 		return n
 	}
 	c.Overlap = int(take(h.Device))
-	if tiers {
-		c.Host, c.Disk, c.Remote = take(h.Host), take(h.Disk), take(h.Remote)
-	}
+	c.Host, c.Disk, c.Remote = take(h.Host), take(h.Disk), take(h.Remote)
 }
 
 // Blind reports whether what is cached changes no choice and no booking of this

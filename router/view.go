@@ -18,29 +18,60 @@ import (
 // the layout that was placed last.
 type view struct {
 	pool      *pools.Pool
+	number    uint64 // of the router's views, from 1
 	epoch     uint64 // of the index when its owners were looked up
 	doubts    *map[Rank]struct{}
-	seed      uint64 // of the pool's random choices
-	blockSize int    // tokens
-	largest   int    // total_kv_blocks of the largest worker
-	seats     []seat // by worker id, then rank
-	followed  bool   // prompts are looked up in the index of what workers publish
-	predicted bool   // a seat is predicted
+	seed      uint64        // of the pool's random choices
+	blockSize int           // tokens
+	largest   int           // total_kv_blocks of the largest worker
+	seats     []seat        // by worker id, then rank
+	known     []index.Owner // by seat, in the router's index; NoOwner of those predicted
+	guessed   []index.Owner // by seat, in that of its predictions; NoOwner of the others
+	roomiest  int           // the largest of the seats' limits of blocks
+	steady    bool          // every seat stands
+	followed  bool          // prompts are looked up in the index of what workers publish
+	predicted bool          // a seat is predicted
 	placed    atomic.Pointer[placing]
 }
 
-// seat is one (worker, rank) of a pool.
+// seat is one (worker, rank) of a pool. A choice reads every one of them, so it
+// has what the choice needs and fits one line of the processor's cache.
 type seat struct {
-	worker *pools.Worker
-	page   *load.Page // its bookings
-	member int        // its place in the pool
-	rank   int
-	owner  index.Owner // in the router's index, or in that of its predictions
-
-	predicted bool
+	page      *load.Page // its bookings
+	worker    *pools.Worker
 	busyAbove float64 // booked prefill tokens above which it is busy
 	blocks    int     // limit of active blocks
 	seqs      int     // limit of requests
+	member    int32   // its place in the pool
+	rank      int32
+	standing  standing
+	predicted bool
+}
+
+// standing is whether a seat may be chosen, as far as its pool's snapshot tells
+// once and for all.
+type standing uint8
+
+const (
+	stands standing = iota // as long as the snapshot is in force
+	waits                  // from a time on: ask the member
+	barred                 // not while the snapshot is in force
+)
+
+// standingOf is the standing of m's ranks.
+func standingOf(m *pools.Member) standing {
+	switch m.Status {
+	case pools.Up:
+		return stands
+	case pools.Down:
+		return waits
+	}
+	return barred
+}
+
+// eligible reports whether s may be chosen at now.
+func (v *view) eligible(s *seat, now time.Time) bool {
+	return s.standing == stands || s.standing == waits && v.pool.Members[s.member].Eligible(now)
 }
 
 // see returns the view of p, the same one until the pool or the index's owners
@@ -60,15 +91,21 @@ func (r *Router) see(p *pools.Pool) *view {
 		r.parity.meet(p)
 		r.predicted.meet(p)
 	}
-	v := &view{pool: p, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1}
+	r.views++
+	v := &view{pool: p, number: r.views, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1, steady: true}
 	r.book.Prune(func(worker string) bool {
 		_, stays := p.Member(worker)
 		return stays
 	})
 	for i, m := range p.Members {
 		for rank := range m.Worker.Ranks() {
-			s := r.seat(m.Worker, i, rank)
+			s := r.seat(&p.Members[i], rank)
+			s.member = int32(i)
 			v.seats = append(v.seats, s)
+			known, guessed := r.owners(&s)
+			v.known, v.guessed = append(v.known, known), append(v.guessed, guessed)
+			v.roomiest = max(v.roomiest, s.blocks)
+			v.steady = v.steady && s.standing == stands
 			v.predicted = v.predicted || s.predicted
 			v.followed = v.followed || !r.blind && (!s.predicted || r.parity.compares(m.Worker, rank))
 		}
@@ -81,16 +118,12 @@ func (r *Router) see(p *pools.Pool) *view {
 
 // seat works out what stays the same about a worker's rank. The caller holds
 // r.mu.
-func (r *Router) seat(w *pools.Worker, member, rank int) seat {
+func (r *Router) seat(m *pools.Member, rank int) seat {
+	w := m.Worker
 	s := seat{
-		worker: w, page: r.book.Page(w.ID, rank), member: member, rank: rank,
-		owner: index.NoOwner, busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
-	}
-	switch s.predicted = r.predicted.of(w, rank); {
-	case s.predicted:
-		s.owner, _ = r.predicted.idx.Lookup(w.ID, rank)
-	case r.idx != nil:
-		s.owner, _ = r.idx.Lookup(w.ID, rank)
+		worker: w, page: r.book.Page(w.ID, rank), rank: int32(rank), standing: standingOf(m),
+		predicted: r.predicted.of(w, rank),
+		busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
 	if r.cfg.QueueThreshold >= 0 {
 		batch := w.MaxNumBatchedTokens
@@ -108,25 +141,35 @@ func (r *Router) seat(w *pools.Worker, member, rank int) seat {
 	return s
 }
 
-// choices appends to c.ws the candidates for req, or says why there are none.
-//
-// Filters go in the order of router-semantics §2.2: whom the request names, the
-// taints it requires, who may be chosen now, and who is above no threshold. The
-// pool is busy while all that are left are; once one is not, all of them with
-// room are candidates, the busy ones too: their cost tells. The caller holds the
-// router's lock.
-func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) ([]Candidate, error) {
+// owners are who stands for s where it is to be believed in.
+func (r *Router) owners(s *seat) (known, guessed index.Owner) {
+	known, guessed = index.NoOwner, index.NoOwner
+	switch {
+	case s.predicted:
+		guessed, _ = r.predicted.idx.Lookup(s.worker.ID, int(s.rank))
+	case r.idx != nil:
+		known, _ = r.idx.Lookup(s.worker.ID, int(s.rank))
+	}
+	return known, guessed
+}
+
+// narrow finds the seats that req leaves in the choice, by all that needs no
+// lock. Filters go in the order of router-semantics §2.2: whom the request names,
+// the taints it requires, who may be chosen now; choices goes on with who is above
+// no threshold.
+func (v *view) narrow(c *choice, req *Request, now time.Time) {
 	need := req.blocks() + 1
-	cached := req.ISL / v.blockSize // no more than this can count as overlap
-	ws := slices.Grow(c.ws, len(v.seats))
-	var fits, fitsUntried, eligible, standing, idle, named, borne bool
-	var out over
+	c.met, c.kept, c.largest = 0, c.kept[:0], v.largest
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
-	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
-	limited := *c.limits != Thresholds{}
-	largest := v.largest
+	if c.all = v.steady && !pinned && !tainted && len(req.Exclude) == 0; c.all {
+		c.met = borne | eligible
+		if need <= v.roomiest {
+			c.met |= fits | fitsUntried
+		}
+		return
+	}
 	if pinned || tainted {
-		largest = 0
+		c.largest = 0
 	}
 	for i := range v.seats {
 		s := &v.seats[i]
@@ -134,79 +177,125 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 			if !req.Pin.admits(s) {
 				continue
 			}
-			named = true
+			c.met |= named
 		}
 		if tainted && !bears(s.worker, req.Required) {
 			continue
 		}
-		borne = true
+		c.met |= borne
 		if pinned || tainted {
-			largest = max(largest, s.worker.TotalKVBlocks)
+			c.largest = max(c.largest, s.worker.TotalKVBlocks)
 		}
 		fit := need <= s.blocks
-		fits = fits || fit
-		if len(req.Exclude) > 0 && slices.Contains(req.Exclude, s.worker.ID) {
+		if fit {
+			c.met |= fits
+		}
+		if slices.Contains(req.Exclude, s.worker.ID) {
 			continue
 		}
-		fitsUntried = fitsUntried || fit
-		if !v.pool.Members[s.member].Eligible(now) {
-			continue
+		if fit {
+			c.met |= fitsUntried
 		}
-		eligible = true
-		prefill := s.page.Prefill(now)
+		if v.eligible(s, now) {
+			c.met |= eligible
+			c.kept = append(c.kept, int32(i))
+		}
+	}
+}
+
+// choices returns the candidates for req in the memory of c.ws, or says why
+// there are none. The pool is busy while all that are left by narrow and the
+// thresholds are; once one is not, all of them with room are candidates, the busy
+// ones too: their cost tells. The caller holds the router's lock.
+func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) ([]Candidate, error) {
+	need := req.blocks() + 1
+	cached := req.ISL / v.blockSize // no more than this can count as overlap
+	left := len(c.kept)
+	if c.all {
+		left = len(v.seats)
+	}
+	ws := slices.Grow(c.ws[:0], left)[:left]
+	n := 0
+	var out over
+	met := c.met
+	pinned, tainted := req.Pin != nil, len(req.Required) > 0
+	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
+	limited := *c.limits != Thresholds{}
+	runs := c.runs[:len(v.seats)]
+	for k := range left {
+		i := k
+		if !c.all {
+			i = int(c.kept[k])
+		}
+		s := &v.seats[i]
+		page := s.page
+		prefill := page.Prefill(now)
 		if limited && c.limits.takesOut(s, prefill, &out) {
 			continue
 		}
-		standing = true
-		idle = idle || float64(prefill) <= s.busyAbove
-		shared := min(book.Shared(s.page), cached)
-		if !fit || s.page.ActiveBlocks+need-shared > s.blocks || s.page.Requests >= s.seqs {
+		met |= below
+		if float64(prefill) <= s.busyAbove {
+			met |= idle
+		}
+		shared := min(book.Shared(page), cached)
+		if page.ActiveBlocks+need-shared > s.blocks || page.Requests >= s.seqs {
 			continue
 		}
-		// In place: a Candidate made elsewhere and appended takes twice as long.
-		ws = ws[:len(ws)+1]
-		w := &ws[len(ws)-1]
-		w.Worker, w.Rank = s.worker, s.rank
-		m := c.seen
-		if s.predicted {
-			m = c.foreseen
-		}
-		if h := c.heard(i); h != nil {
-			h.overlap(w, cached, c.tiers)
-		} else {
-			w.Overlap = min(m.Leading(s.owner), cached)
-			if c.tiers {
-				w.slower(m, s.owner, cached)
-			}
-		}
-		w.Shared = shared
-		w.Load = s.page.Account
+		// In place, and every field: what an earlier choice left is there. A Candidate
+		// made elsewhere and appended takes twice as long.
+		w := &ws[n]
+		n++
+		w.Worker, w.Rank = s.worker, int(s.rank)
+		w.Overlap = min(int(runs[i]), cached)
+		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
-		// The rest is zero: end clears what a choice has used.
+		w.Shared = shared
+		w.Host, w.Disk, w.Remote, w.Favour = 0, 0, 0, 0
 		if prefers {
 			w.Favour = favour(s.worker, req.Preferred)
 		}
+		if c.tiers {
+			if h := c.heard(i); h != nil {
+				h.overlap(w, cached)
+			} else {
+				w.slower(c.seen, v.known[i], cached)
+			}
+		}
 	}
+	ws = ws[:n]
 	switch {
-	case len(v.seats) == 0, pinned && !named:
+	case len(v.seats) == 0, pinned && met&named == 0:
 		return ws, ErrNoWorkers
-	case !borne:
+	case met&borne == 0:
 		return ws, ErrTaints
-	case !fits:
-		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: largest}
-	case (!eligible || !fitsUntried) && tainted:
+	case met&fits == 0:
+		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: c.largest}
+	case met&(eligible|fitsUntried) != eligible|fitsUntried && tainted:
 		return ws, ErrTaints
-	case !eligible || !fitsUntried:
+	case met&(eligible|fitsUntried) != eligible|fitsUntried:
 		return ws, ErrNoWorkers
-	case !standing:
+	case met&below == 0:
 		return ws, out.err()
-	case !idle:
+	case met&idle == 0:
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom
 	}
 	return ws, nil
 }
+
+// passed is the filters that some seat or other has passed.
+type passed uint8
+
+const (
+	named       passed = 1 << iota // by the request's pin
+	borne                          // has the taints
+	fits                           // could hold the prompt if it were empty
+	fitsUntried                    // and is not excluded
+	eligible
+	below // no threshold takes it out
+	idle  // has room in its queue
+)
 
 // slower sets what the tiers below the device hold, no more in all than what
 // may count as cached.

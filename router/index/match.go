@@ -66,6 +66,24 @@ func (m *Matches) Leading(o Owner) int {
 	return int(m.ends[Device][o.slot()])
 }
 
+// Raise sets each of runs to how many leading blocks the owner in its place
+// holds on Device, where that is more. It is [Matches.Leading] for many, which
+// must be as many as runs. [NoOwner] raises nothing.
+func (m *Matches) Raise(runs []uint32, owners []Owner) {
+	if m.dir == nil {
+		return
+	}
+	ids, ends := m.dir.ids, m.ends[Device]
+	ends = ends[:len(ids)]
+	runs = runs[:len(owners)]
+	for i, o := range owners {
+		// NoOwner's slot is behind every directory's last.
+		if slot := o.slot(); slot < len(ids) && ids[slot] == o {
+			runs[i] = max(runs[i], ends[slot])
+		}
+	}
+}
+
 // Tier returns how many blocks tier t adds to o's run: those that o holds on t
 // without a gap, counted from where the faster tiers' run has ended. The sum
 // over all tiers is how much of the prompt o need not compute, if it can bring

@@ -100,6 +100,8 @@ type Book struct {
 	chains   tree
 	looks    uint64
 	turns    uint64 // prompts queued on pages so far
+	blank    []Page // not in use yet
+	lines    []line // theirs
 }
 
 // key names a booking.
@@ -160,7 +162,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		}
 		held.page.Requests++
 		held.page.PrefillTokens += held.prefillTokens
-		if held.prefillTokens > 0 && (e.PrefillTime > 0 || len(held.page.prompts) > 0) {
+		if held.prefillTokens > 0 && (e.PrefillTime > 0 || held.page.queued > 0) {
 			b.turns++
 			held.turn = b.turns
 			held.page.queue(prompt{held.turn, held.prefillTokens, e.PrefillTime}, now)
@@ -212,7 +214,7 @@ func (b *Book) Page(worker string, rank int) *Page {
 	s := seat{worker, rank}
 	p := b.accounts[s]
 	if p == nil {
-		p = &Page{seat: s}
+		p = b.page(s)
 		b.accounts[s] = p
 	}
 	return p
@@ -239,7 +241,7 @@ func (b *Book) Shared(p *Page) int {
 // proportional to all open bookings.
 func (b *Book) Forget(worker string) {
 	for k, held := range b.open {
-		if held.page.seat.worker == worker {
+		if held.page.line.seat.worker == worker {
 			b.release(k, held, held.since)
 		}
 	}
@@ -271,7 +273,7 @@ func (b *Book) All() iter.Seq2[Event, time.Time] {
 		for k, held := range b.open {
 			e := Event{
 				Origin: k.origin, Request: k.request, Attempt: k.attempt, Kind: Add,
-				Worker: held.page.seat.worker, Rank: held.page.seat.rank,
+				Worker: held.page.line.seat.worker, Rank: held.page.line.seat.rank,
 				PrefillTokens: held.prefillTokens, PrefillTime: held.page.takes(held.turn),
 				Blocks: held.blocks, Grown: int(held.grown), Expected: int(held.expected), Chain: held.chain,
 			}

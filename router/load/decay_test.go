@@ -42,8 +42,8 @@ func TestPromptsFade(t *testing.T) {
 		t.Errorf("of an unknown time %d tokens are left, want all 70", got)
 	}
 	b.Apply(Event{Request: "c", Kind: Free}, at(460))
-	if got := p.Prefill(at(9999)); got != 0 || len(p.prompts) != 0 {
-		t.Errorf("%d tokens and %d prompts are left", got, len(p.prompts))
+	if got := p.Prefill(at(9999)); got != 0 || len(p.line.prompts) != 0 {
+		t.Errorf("%d tokens and %d prompts are left", got, len(p.line.prompts))
 	}
 }
 

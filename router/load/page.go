@@ -7,14 +7,39 @@ import (
 
 // Page is an account in a book, with what [Book.Look] saw of it last and, where
 // it is known how long prompts take, the order in which they are computed.
+//
+// A choice reads every page of a pool. What it reads comes first and fills one
+// line of the processor's cache; pages made one after the other lie side by side.
 type Page struct {
 	Account
 
+	shared int    // leading blocks of the chain looked for that it holds
+	looked uint64 // the look that shared is of
+	queued int    // prompts in line
+	line   *line
+}
+
+// line is what a choice seldom reads of a page.
+type line struct {
 	seat    seat
-	shared  int       // leading blocks of the chain looked for that it holds
-	looked  uint64    // the look that shared is of
 	prompts []prompt  // yet to be computed, the oldest first; empty where no times are told
 	turned  time.Time // when the oldest came to be that
+}
+
+// leaf is how many pages are made at a time. So many are 512 bytes, which is as
+// much as Go's allocator aligns to the lines of a cache: what is larger and holds
+// pointers begins with a word of its own.
+const leaf = 8
+
+// page makes the page of a seat.
+func (b *Book) page(s seat) *Page {
+	if len(b.blank) == 0 {
+		b.blank, b.lines = make([]Page, leaf), make([]line, leaf)
+	}
+	p, l := &b.blank[0], &b.lines[0]
+	b.blank, b.lines = b.blank[1:], b.lines[1:]
+	p.line, l.seat = l, s
+	return p
 }
 
 // prompt is one that is yet to be computed.
@@ -31,16 +56,16 @@ type prompt struct {
 // nothing until it is told done, and those behind it count whole. Where the
 // oldest one's time is not known, it is PrefillTokens.
 func (p *Page) Prefill(now time.Time) int {
-	if len(p.prompts) == 0 {
+	if p.queued == 0 {
 		return p.PrefillTokens
 	}
-	return p.PrefillTokens - p.done(now)
+	return p.PrefillTokens - p.line.done(now)
 }
 
 // done is how many of the oldest prompt's tokens should be computed by now.
-func (p *Page) done(now time.Time) int {
-	first := &p.prompts[0]
-	passed := now.Sub(p.turned)
+func (l *line) done(now time.Time) int {
+	first := &l.prompts[0]
+	passed := now.Sub(l.turned)
 	switch {
 	case first.takes <= 0 || passed <= 0:
 		return 0
@@ -52,10 +77,11 @@ func (p *Page) done(now time.Time) int {
 
 // queue puts a prompt behind those there are.
 func (p *Page) queue(last prompt, now time.Time) {
-	if len(p.prompts) == 0 {
-		p.turned = now
+	if p.queued == 0 {
+		p.line.turned = now
 	}
-	p.prompts = append(p.prompts, last)
+	p.line.prompts = append(p.line.prompts, last)
+	p.queued++
 }
 
 // unqueue takes a prompt out, whose turn it may be. Turn 0 is none.
@@ -63,19 +89,21 @@ func (p *Page) unqueue(turn uint64, now time.Time) {
 	if turn == 0 {
 		return
 	}
-	i := slices.IndexFunc(p.prompts, func(q prompt) bool { return q.turn == turn })
+	l := p.line
+	i := slices.IndexFunc(l.prompts, func(q prompt) bool { return q.turn == turn })
 	if i < 0 {
 		return
 	}
-	p.prompts = slices.Delete(p.prompts, i, i+1)
+	l.prompts = slices.Delete(l.prompts, i, i+1)
+	p.queued--
 	if i == 0 {
-		p.turned = now
+		l.turned = now
 	}
 }
 
 // takes is the time that a queued prompt should take, 0 unknown.
 func (p *Page) takes(turn uint64) time.Duration {
-	for _, q := range p.prompts {
+	for _, q := range p.line.prompts {
 		if q.turn == turn && turn != 0 {
 			return q.takes
 		}

@@ -1,0 +1,108 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// What a choice reads of each seat is to come in whole lines of the cache.
+func TestSeatFillsALine(t *testing.T) {
+	if got := unsafe.Sizeof(seat{}); got > 64 {
+		t.Errorf("a seat has %d bytes", got)
+	}
+}
+
+// Where every worker is up and a request names none, no seat is looked at before
+// the lock. The choice must be the one that is made where each is looked at: in
+// the same pool beside a worker that is being drained.
+func TestSteadyPoolChoosesTheSame(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		idx := index.New(index.Config{})
+		cfg := DefaultConfig()
+		cfg.Temperature = float64(rng.IntN(2))
+		if rng.IntN(2) == 0 {
+			cfg.Thresholds = Thresholds{PrefillTokens: 1 + rng.IntN(500), DecodeBlocks: rng.Float64()}
+		}
+		var ws []*pools.Worker
+		for i := range 1 + rng.IntN(8) {
+			w := worker(fmt.Sprint("w", i), rng.IntN(60), rng.IntN(4), 64*rng.IntN(3))
+			w.DataParallelRanks = rng.IntN(3)
+			ws = append(ws, w)
+			for rank := range w.Ranks() {
+				idx.Store(idx.Owner(w.ID, rank), index.Device, chain(uint64(rng.IntN(3)), rng.IntN(20)))
+			}
+		}
+		drained := worker("z", 1, 0, 0)
+		steady := poolOf(pools.Both, ws...)
+		beside := poolOf(pools.Both, append(ws, drained)...)
+		beside.Members[len(ws)].Status = pools.Draining
+		one, other := newRouter(t, cfg, idx), newRouter(t, cfg, idx)
+		for i := range 40 {
+			n := rng.IntN(40)
+			req := Request{ID: fmt.Sprint(i), ISL: 16*n + rng.IntN(16), Hashes: chain(uint64(rng.IntN(3)), n)}
+			a, aerr := one.Reserve(steady, req, noon)
+			b, berr := other.Reserve(beside, req, noon)
+			if !one.see(steady).steady || other.see(beside).steady {
+				t.Fatal("the pools are not what the test is about")
+			}
+			if fmt.Sprint(errors.Unwrap(aerr)) != fmt.Sprint(errors.Unwrap(berr)) {
+				t.Fatalf("seed %d, request %d: %v, beside a drained worker %v", seed, i, aerr, berr)
+			}
+			if aerr == nil && (a.Worker != b.Worker || a.Rank != b.Rank || a.Cost != b.Cost || a.Overlap != b.Overlap) {
+				t.Fatalf("seed %d, request %d: %s/%d at %v, beside a drained worker %s/%d at %v", seed, i, a.Worker.ID, a.Rank, a.Cost, b.Worker.ID, b.Rank, b.Cost)
+			}
+		}
+	}
+}
+
+// A choice is made in the memory of earlier ones, and takes nothing over from
+// them: neither what was preferred, nor slower tiers, nor workers that have gone.
+func TestChoicesBeginAnew(t *testing.T) {
+	idx := index.New(index.Config{})
+	cfg := DefaultConfig()
+	cfg.Cost = Credited
+	r := newRouter(t, cfg, idx)
+	ws := fleet("w", 3)
+	hashes := chain(1, 10)
+	for _, w := range ws {
+		w.Taints = []string{"gold"}
+		idx.Store(idx.Owner(w.ID, 0), index.Host, hashes)
+	}
+	p := poolOf(pools.Both, ws...)
+	v := r.see(p)
+	c := &choice{view: v, limits: &Thresholds{}, seen: new(index.Matches)}
+	look := func(req Request) []Candidate {
+		c.letGo()
+		req.BlockSize = 16
+		c.tiers = req.ISL > 160
+		idx.Match(req.Hashes, c.seen)
+		r.foresee(c, &req, noon, true)
+		var err error
+		if c.ws, err = c.view.choices(c, &req, r.book, noon); err != nil {
+			t.Fatal(err)
+		}
+		return c.ws
+	}
+	if w := look(Request{ISL: 161, Hashes: hashes, Preferred: map[string]float64{"gold": 1}})[2]; w.Host != 10 || w.Favour != 1 {
+		t.Fatalf("%d blocks on the host, favour %v", w.Host, w.Favour)
+	}
+	if w := look(Request{ISL: 160, Hashes: hashes})[2]; w.Host != 0 || w.Favour != 0 {
+		t.Errorf("%d blocks on the host and a favour of %v are left of an earlier choice", w.Host, w.Favour)
+	}
+	fewer := poolOf(pools.Both, ws[0])
+	fewer.Version = 2
+	c.view = r.see(fewer)
+	look(Request{ISL: 160})
+	for _, w := range c.ws[:cap(c.ws)][1:] {
+		if w.Worker != nil {
+			t.Errorf("%s has gone and is still held", w.Worker.ID)
+		}
+	}
+}
