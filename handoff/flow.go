@@ -65,6 +65,10 @@ type Rooms struct {
 	// Tokenizer gives a model's tokenizer, nil where it is not known; the
 	// request is then routed by its length alone.
 	Tokenizer func(model string) *tokens.Cache
+	// Remote asks an index elsewhere what the workers of a model hold of a prompt, by
+	// its blocks' hashes, and says in a word what came of it: "answered", or why what
+	// is told is nil. It must not take long. Nil itself where there is none.
+	Remote func(ctx context.Context, model string, blockSize int, hashes []uint64) (told *router.Told, outcome string)
 	// Starting says why no request is taken yet, nil once they are; nil itself
 	// where they are taken from the start.
 	Starting func() *openai.Error
@@ -121,6 +125,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 	if err := f.understand(r); err != nil {
 		return err
 	}
+	f.askRemote(ctx, r)
 	if r.call.Request.Nvext.QueryOnly() {
 		return f.query(r, out)
 	}

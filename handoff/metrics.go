@@ -115,7 +115,7 @@ func newMetrics(to prometheus.Registerer, f *Flow) *metrics {
 	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
 	m.matching = overhead("indexer_find_matches", "Time to look a prompt's blocks up in the index, before it queues.")
 	m.scheduling = overhead("scheduling", "Time of the step that picks and books a request's workers.")
-	m.overhead = overhead("total", "Time of hashing, look-up and scheduling together.")
+	m.overhead = overhead("total", "Time of hashing, look-ups, a remote index's among them, and scheduling together.")
 	m.legStarted = reg.counter("component_router_requests_started_total", "Calls to workers begun.", "model", "role")
 	m.legEnded = reg.counter("component_router_requests_total", "Calls to workers ended.", "model", "role")
 	m.legTTFT = reg.histogram("component_router_time_to_first_token_seconds", "Time from a call to its first token; of prefill, to its answer.", latencyBuckets, "model", "role")
@@ -213,7 +213,7 @@ func (m *metrics) scheduled(r *request, took time.Duration) {
 	if r.attempt == 0 {
 		m.hashing.Observe(milliseconds(r.spent.hashing))
 		m.matching.Observe(milliseconds(r.spent.matching))
-		m.overhead.Observe(milliseconds(r.spent.hashing + r.spent.matching + took))
+		m.overhead.Observe(milliseconds(r.spent.hashing + r.spent.asking + r.spent.matching + took))
 	}
 }
 

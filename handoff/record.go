@@ -44,6 +44,9 @@ func (f *Flow) record(r *request, err error) {
 	if r.why.d.Policy != "" {
 		attrs = append(attrs, slog.Any("decode_why", r.why.d))
 	}
+	if r.remote != "" {
+		attrs = append(attrs, slog.String("remote_index", r.remote), slog.Float64("remote_index_ms", ms(r.spent.asking)))
+	}
 	if f.cfg.LogRouting {
 		if how := r.routing(&r.sent); how != nil {
 			attrs = append(attrs, slog.Any("routing", how))

@@ -36,6 +36,10 @@ type request struct {
 	ids      []uint32 // the prompt's tokens, nil where unknown
 	isl      int      // prompt tokens, estimated where ids is nil
 	hashes   []uint64 // sequence hashes of the full blocks, of text where ids is nil
+	// told is what an index elsewhere says of the prompt, and remote what came of
+	// asking it; empty where nobody was asked.
+	told   *router.Told
+	remote string
 
 	attempt int
 	tried   []string // workers that failed this request
@@ -56,7 +60,7 @@ type request struct {
 	sent        decode.Transcript
 	series      *modelMetrics // nil until the model is found
 	waiting     bool          // counted as having no first token
-	spent       struct{ hashing, matching time.Duration }
+	spent       struct{ hashing, asking, matching time.Duration }
 	queued      time.Duration
 	prefilled   time.Duration
 	decodeStart time.Time

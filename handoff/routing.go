@@ -17,7 +17,7 @@ import (
 func (f *Flow) routingQuery(r *request, exclude []string) router.Request {
 	x := &r.call.Request.Nvext
 	req := router.Request{
-		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Exclude: exclude,
+		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Told: r.told, Exclude: exclude,
 		Pin: r.pins.prefill.asked(), DecodePin: r.pins.decode.asked(),
 		Required: x.RequiredTaints, Preferred: x.PreferredTaints, Override: r.override,
 		Explain: f.cfg.LogRouting || x.Wants("routing"),
@@ -125,6 +125,8 @@ type routing struct {
 	// that computes it, Actual what that worker said; absent where it said nothing.
 	Predicted int  `json:"predicted_cached_tokens"`
 	Actual    *int `json:"actual_cached_tokens,omitempty"`
+	// Remote is what came of asking a remote index, absent where none was asked.
+	Remote string `json:"remote_index,omitempty"`
 }
 
 // legRouting is the choice of one leg's worker.
@@ -188,7 +190,7 @@ func b2i(b bool) int {
 // routing shows how r's workers were chosen, nil where nothing was explained. t
 // is nil where nothing ran.
 func (r *request) routing(t *decode.Transcript) *routing {
-	out := &routing{Prefill: legRoutingOf(&r.why.p, r.first.p), Decode: legRoutingOf(&r.why.d, r.first.d)}
+	out := &routing{Prefill: legRoutingOf(&r.why.p, r.first.p), Decode: legRoutingOf(&r.why.d, r.first.d), Remote: r.remote}
 	if out.Prefill == nil && out.Decode == nil {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/remote"
 )
 
 // config prints the gateway's settings. Its output is a file for --config.
@@ -79,6 +80,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 		Decode:              decode.Config{StreamIdleTimeout: s.Faults.StreamIdleTimeout, FirstTokenTimeout: s.Faults.DecodeFirstTokenTimeout},
 		Routers:             roles,
 		Events:              events.SubscriberConfig{Seed: base.Seed},
+		Remote:              remote.Config{URLs: s.Remote.URLs, Timeout: s.Remote.Timeout},
 		Prefix:              s.Discovery.Prefix,
 		LeaseTTL:            s.Discovery.LeaseTTL,
 		TokenizerCacheBytes: s.Router.TokenizerCacheBytes,

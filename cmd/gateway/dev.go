@@ -69,6 +69,9 @@ func dev(ctx context.Context, args []string, p process) error {
 			return usageError{r.Refuse(name, errors.New("dev brings its own workers; leave it out"))}
 		}
 	}
+	if r.IsSet("remote-index-url") {
+		return usageError{r.Refuse("remote-index-url", errors.New("dev's gateway follows its workers by itself; leave it out"))}
+	}
 	if s.Fleet.Smoke && !r.IsSet("http-port") {
 		s.Gateway.HTTP.Port = 0 // a smoke test must not mind what else runs here
 	}

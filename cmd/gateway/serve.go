@@ -51,6 +51,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
+	alone := remoteAlone(&s.Gateway, r)
 	d := &s.Gateway.Discovery
 	if err := together(*d, s.Gateway, s.Embedding, r); err != nil {
 		return usageError{err}
@@ -60,6 +61,12 @@ func serve(ctx context.Context, args []string, p process) error {
 	cfg, err := gatewayConfig(s.Gateway)
 	if err != nil {
 		return usageError{err}
+	}
+	cfg.Remote.ReadToken = remoteToken(s.Gateway.Remote.TokenFile, p.readFile)
+	if cfg.Remote.ReadToken != nil {
+		if _, err := cfg.Remote.ReadToken(); err != nil {
+			return usageError{r.Refuse("remote-index-token-file", err)}
+		}
 	}
 	key, err := workerKey(r, s.Gateway.Workers.APIKeyFile, p.readFile)
 	if err != nil {
@@ -89,6 +96,9 @@ func serve(ctx context.Context, args []string, p process) error {
 			log.Info("NATS is not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
 		}
 		d.NATSURL = ""
+	}
+	if alone {
+		log.Info("KV events are left to the remote index; with --router-kv-events they are followed here as well", "index", s.Gateway.Remote.URLs)
 	}
 	links, unlink, err := stack.Connect(d.EtcdEndpoints, d.NATSURL, log, nats.Name("tandem gateway"))
 	if err != nil {

@@ -45,6 +45,7 @@ var rooms = map[string]room{
 	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},
 
 	"internal/engine": {2, []string{"fault", "internal/openai", "internal/tokens"}},
+	"router/remote":   {2, []string{"pools", "router", "fault"}},
 	"prefill":         {2, legs},
 	"decode":          {2, legs},
 

@@ -87,7 +87,11 @@ func (x *shared) post(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if !p.apply(told) {
+	took, first := p.apply(told)
+	if first {
+		x.changes.Add(1)
+	}
+	if !took {
 		return 0, nil, &Error{Status: http.StatusConflict, Code: "too_many_blocks", Param: "events", Message: "the rank holds as many blocks as are kept: post what was removed"}
 	}
 	return http.StatusOK, struct {
@@ -155,8 +159,9 @@ func (x *shared) rank(worker string, rank int) (*posted, error) {
 // maxPosted bounds the blocks that are kept of a rank whose events are posted.
 const maxPosted = 1 << 22
 
-// apply takes events in, unless there would be more blocks than are kept.
-func (p *posted) apply(told []events.Event) bool {
+// apply takes events in, unless there would be more blocks than are kept, and
+// reports whether they are the first.
+func (p *posted) apply(told []events.Event) (took, first bool) {
 	stored := 0
 	for i := range told {
 		if told[i].Kind == events.Stored {
@@ -166,11 +171,19 @@ func (p *posted) apply(told []events.Event) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if stored > 0 && p.record.Blocks()+stored > p.limit {
-		return false
+		return false, false
 	}
 	p.view.Apply(told)
 	p.record.Apply(told)
-	return true
+	first, p.spoke = !p.spoke, true
+	return true, first
+}
+
+// heard reports whether anything was posted of the rank.
+func (p *posted) heard() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.spoke
 }
 
 // events adds what was posted of a rank.
@@ -194,7 +207,11 @@ func (x *shared) replay(l *eventsLine) {
 		x.log.Warn("a sibling's events are not taken over", "worker", l.Worker, "rank", l.Rank, "error", err)
 		return
 	}
-	if !p.apply(b.Events) {
+	took, first := p.apply(b.Events)
+	if first {
+		x.changes.Add(1)
+	}
+	if !took {
 		x.log.Warn("a sibling's events are not taken over: too many blocks", "worker", l.Worker, "rank", l.Rank)
 	}
 }

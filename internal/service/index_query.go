@@ -1,9 +1,13 @@
 package service
 
 import (
+	"fmt"
+	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/remote"
 )
 
 // held is how many leading blocks of a prompt one worker's rank holds: on its
@@ -40,52 +44,90 @@ func (x *shared) query(r *http.Request) (int, any, error) {
 	return x.find(q.Model, &q.prompt)
 }
 
-// queryByHash looks a prompt up by its sequence hashes.
-func (x *shared) queryByHash(r *http.Request) (int, any, error) {
+// queryByHash looks a prompt up by its sequence hashes, in JSON or in the compact
+// form of gateways: see [remote.HashesType].
+func (x *shared) queryByHash(w http.ResponseWriter, r *http.Request) int {
+	if r.Header.Get("Content-Type") == remote.HashesType {
+		return x.compact(w, r)
+	}
 	var q struct {
 		Model  string `json:"model"`
 		Hashes []Hash `json:"sequence_hashes"`
 	}
 	if err := decode(r.Body, &q, false); err != nil {
-		return 0, nil, err
+		return refuse(w, err)
 	}
 	if len(q.Hashes) == 0 {
-		return 0, nil, invalid("sequence_hashes", "must have at least one hash")
+		return refuse(w, invalid("sequence_hashes", "must have at least one hash"))
 	}
-	return x.find(q.Model, &prompt{Hashes: q.Hashes})
+	code, answer, err := x.find(q.Model, &prompt{Hashes: q.Hashes})
+	if err != nil {
+		return refuse(w, err)
+	}
+	return write(w, code, answer)
+}
+
+// compact answers a gateway. Names cost more than the look-up where a thousand
+// workers hold a prompt, so none are sent: both sides know who is registered, and
+// the answer says of which list it is.
+func (x *shared) compact(w http.ResponseWriter, r *http.Request) int {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return refuse(w, decode(failing{err}, nil, false))
+	}
+	chain, err := remote.Hashes(raw)
+	if err != nil || len(chain) == 0 || len(chain) > maxBlockHashes {
+		return refuse(w, invalid("", "the body must be 1 to %d hashes of 8 bytes", maxBlockHashes))
+	}
+	query := r.URL.Query()
+	m, l, err := x.asked(query.Get("model"))
+	if err != nil {
+		return refuse(w, err)
+	}
+	if size, err := strconv.Atoi(query.Get("block_size")); err != nil || size != l.blockSize {
+		return refuse(w, &Error{
+			Status: http.StatusConflict, Code: "block_size_differs", Param: "block_size",
+			Message: fmt.Sprintf("the model's workers have blocks of %d tokens", l.blockSize),
+		})
+	}
+	into := x.looks.Get().(*looked)
+	defer x.looks.Put(into)
+	l.look(m, chain, into)
+	into.wire = remote.AppendAnswer(into.wire[:0], l.sum, into.held)
+	w.Header().Set("Content-Type", remote.AnswerType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(into.wire)))
+	_, _ = w.Write(into.wire) // a client that has gone is told nothing
+	return http.StatusOK
+}
+
+// asked finds a model that a query names.
+func (x *shared) asked(model string) (*indexed, *layout, error) {
+	if err := checkModel(model); err != nil {
+		return nil, nil, err
+	}
+	m, l := x.see(model)
+	if m == nil || l.blockSize == 0 {
+		return nil, nil, &Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model", Message: "no worker of this model is registered"}
+	}
+	return m, l, nil
 }
 
 func (x *shared) find(model string, p *prompt) (int, any, error) {
-	if err := checkModel(model); err != nil {
-		return 0, nil, err
-	}
 	if err := p.check(false); err != nil {
 		return 0, nil, err
 	}
-	x.mu.RLock()
-	m := x.models[model]
-	blockSize := 0
-	if m != nil {
-		blockSize = m.blockSize
+	m, l, err := x.asked(model)
+	if err != nil {
+		return 0, nil, err
 	}
-	x.mu.RUnlock()
-	if blockSize == 0 {
-		return 0, nil, &Error{Status: http.StatusNotFound, Code: "unknown_model", Param: "model", Message: "no worker of this model is registered"}
-	}
-	chain := p.chain(blockSize)
-	answer := found{Model: model, BlockSize: blockSize, Blocks: len(chain), Workers: []held{}}
-	var published, posted index.Matches
-	m.published.Match(chain, &published)
-	m.posted.Match(chain, &posted)
-	for _, w := range x.all(model) {
-		matches := &published
-		if w.KVEvents == "post" {
-			matches = &posted
-		}
-		for rank := range w.Registration.Ranks {
-			o, _ := w.idx.Lookup(w.ID, rank)
-			answer.Workers = append(answer.Workers, heldBy(matches, o, w.ID, rank))
-		}
+	chain := p.chain(l.blockSize)
+	into := x.looks.Get().(*looked)
+	defer x.looks.Put(into)
+	l.look(m, chain, into)
+	answer := found{Model: model, BlockSize: l.blockSize, Blocks: len(chain), Workers: make([]held, len(into.held))}
+	for i, h := range into.held {
+		r := l.ranks.Rank(i)
+		answer.Workers[i] = held{r.Worker, r.Rank, int(h.Device), int(h.Host), int(h.Disk), int(h.Remote)}
 	}
 	return http.StatusOK, answer, nil
 }

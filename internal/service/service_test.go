@@ -23,7 +23,7 @@ var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 var quiet = slog.New(slog.DiscardHandler)
 
 // newIndex is an index that is ready, and not running.
-func newIndex(t *testing.T, cfg Config) *Server {
+func newIndex(t testing.TB, cfg Config) *Server {
 	t.Helper()
 	s, err := NewIndex(cfg, events.SubscriberConfig{}, nil, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
 	if err != nil {
@@ -70,7 +70,7 @@ func must(t testing.TB, s *Server, status int, method, path, body string) string
 
 // start runs s on a port of its own until the test ends, and waits until it is
 // ready.
-func start(t *testing.T, s *Server) (url string) {
+func start(t testing.TB, s *Server) (url string) {
 	t.Helper()
 	s.ready.Store(false)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

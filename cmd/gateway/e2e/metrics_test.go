@@ -89,6 +89,7 @@ func afterTraffic(t *testing.T) exposition {
 			t.Fatal(err)
 		}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
+		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
 	}})
 	for i := range 24 {
 		q := ithQuestion(i)

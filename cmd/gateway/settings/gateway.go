@@ -17,6 +17,7 @@ type Gateway struct {
 	Faults    Faults
 	Discovery Discovery
 	Workers   Workers
+	Remote    RemoteIndex
 	Logging   Logging
 	Requests  RequestLog
 	Metrics   Metrics
@@ -38,6 +39,7 @@ func GatewayGroups(c Choices) []Group {
 		FaultsGroup(),
 		DiscoveryGroup(),
 		WorkersGroup(),
+		RemoteIndexGroup(),
 		LoggingGroup(),
 		RequestLogGroup(),
 		MetricsGroup(),

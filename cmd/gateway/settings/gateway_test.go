@@ -58,6 +58,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		Faults:    Faults{PrefillTimeout: 0, DecodeFallback: true},
 		Discovery: Discovery{EtcdEndpoints: []string{}, Prefix: "/tandem/workers", LeaseTTL: 10 * time.Second, NATSURL: ""},
 		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, HealthInterval: 5 * time.Second},
+		Remote:    RemoteIndex{URLs: []string{}, Timeout: 5 * time.Millisecond},
 		Logging:   Logging{Level: "info", Format: "text"},
 		Metrics:   Metrics{Prefix: "tandem_", DesiredUtilization: 0.8},
 	}

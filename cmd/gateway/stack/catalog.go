@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/remote"
 )
 
 var _ edge.Catalog = (*Gateway)(nil)
@@ -42,6 +43,8 @@ type workersReport struct {
 	Queues  map[string]queueReport    `json:"queues"`
 	Refused []refusedReport           `json:"refused,omitempty"`
 	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
+	// Remote is how the remote indexes are doing, in the order in which they are asked.
+	Remote []remote.State `json:"remote_index,omitempty"`
 	// Cordoned is the ids that an operator keeps out, of workers here or away.
 	Cordoned []string `json:"cordoned,omitempty"`
 }
@@ -86,6 +89,9 @@ func (g *Gateway) Workers() any {
 	}
 	for _, r := range g.Roster.Refused() {
 		out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Source: r.Source, Reason: r.Err.Error()})
+	}
+	if g.remote != nil {
+		out.Remote = g.remote.States()
 	}
 	if g.subscriber != nil {
 		out.Events = map[string][]sourceReport{}

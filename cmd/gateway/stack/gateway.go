@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/remote"
 )
 
 // GatewayConfig is what a gateway is made of: each room's own Config, and what
@@ -50,6 +51,9 @@ type GatewayConfig struct {
 	WrapTransport func(upstream.Transport) upstream.Transport
 	// Workers are those given by URL, and how many are awaited.
 	Workers WorkersConfig
+	// Remote is the index elsewhere that is asked what workers hold; without URLs
+	// none is.
+	Remote remote.Config
 	// Routers has one Config for each role.
 	Routers map[pools.Role]router.Config
 	// Events is how KV events are followed, and EventSeed its jitter's seed.
@@ -91,6 +95,7 @@ type Gateway struct {
 	subscriber *events.Subscriber // nil where no router follows KV events
 	follower   *follower
 	watcher    *discovery.Watcher
+	remote     *remote.Client // nil without one
 	given      given
 	listener   net.Listener
 	admin      net.Listener // nil without an address of its own
@@ -121,6 +126,9 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	decodeRoom := decode.New(cfg.Decode, g.Roster, routers, transport)
 	g.Roster.OnChange(decodeRoom.Forget)
 	forecast.prefill, forecast.both = prefillRoom.Rate, decodeRoom.Rate
+	if err := g.addRemote(own); err != nil {
+		return nil, err
+	}
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
 	tokenizer := func(model string) *tokens.Cache {
 		if model == SimModel {
@@ -137,6 +145,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Transport: transport,
 		Pairer:    routers.Pairer,
 		Tokenizer: tokenizer,
+		Remote:    g.askRemote(),
 		Starting:  g.starting,
 	}, log, own)
 	if err != nil {
@@ -269,6 +278,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	if g.watcher != nil {
 		group.Go(func() error { return g.watcher.Run(inner) })
+	}
+	if g.remote != nil {
+		group.Go(func() error { return g.remote.Run(inner) })
 	}
 	g.runGiven(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })

@@ -94,7 +94,11 @@ func (g *Gateway) tellPredicted() {
 			continue
 		}
 		if !g.given.predicted.Swap(true) {
-			g.log.Info("workers without KV events are predicted from where prompts are sent", "model", p.Model, "role", string(p.Role))
+			what := "workers without KV events are predicted from where prompts are sent"
+			if g.remote != nil {
+				what = "what no remote index tells is predicted from where prompts are sent"
+			}
+			g.log.Info(what, "model", p.Model, "role", string(p.Role))
 		}
 	}
 }

@@ -1,0 +1,169 @@
+package remote
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Config is where the index is and how it is asked. The zero value of a field means
+// its default.
+type Config struct {
+	// URLs are siblings, each as http://HOST:PORT. A look-up goes to the first whose
+	// circuit lets it; workers are registered at all of them.
+	URLs []string
+	// ReadToken gives the token that they ask for, empty for none; nil is none. It is
+	// called by New, and by [Client.Reload].
+	ReadToken func() (string, error)
+	// Timeout is how long a look-up may take in all, by default [DefaultTimeout].
+	Timeout time.Duration
+	// InFlight is how many look-ups there may be at once, by default 256. One more is
+	// answered at once, by nobody.
+	InFlight int
+	// Every is how often the lists of registered workers are read again, by default
+	// 10 s. They are read at once where an answer shows that they have changed.
+	Every time.Duration
+	// Breaker is when a sibling that fails is left alone, and for how long.
+	Breaker fault.BreakerConfig
+}
+
+// DefaultTimeout is what a look-up may take at most: many times what it takes, and
+// little beside a prefill.
+const DefaultTimeout = 5 * time.Millisecond
+
+// Client asks an index elsewhere. It is safe for concurrent use.
+type Client struct {
+	cfg      Config
+	roster   *pools.Roster
+	log      *slog.Logger
+	http     *http.Transport
+	token    atomic.Pointer[string]
+	breakers *fault.Breakers
+	siblings []*sibling
+	slots    chan struct{}
+	buffers  sync.Pool // of *bytes.Buffer
+	metrics  *metrics
+}
+
+// sibling is one of the indexes.
+type sibling struct {
+	base string // its URL, without a slash at the end
+	name string // HOST:PORT
+	kick chan struct{}
+
+	layouts atomic.Pointer[map[string]*listed] // by model; replaced, never changed
+
+	mu     sync.Mutex // guards what follows
+	failed string     // why its list could not be read or written the last time, empty
+}
+
+// New returns a client that knows no worker's place yet: [Client.Run] finds them
+// out. reg may be nil. Errors name the setting's flag, and never the token.
+func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	cfg.InFlight = cmp.Or(cfg.InFlight, 256)
+	cfg.Every = cmp.Or(cfg.Every, 10*time.Second)
+	switch {
+	case len(cfg.URLs) == 0:
+		return nil, errors.New("remote-index-url: there is none")
+	case cfg.Timeout < 0 || cfg.InFlight < 0 || cfg.Every < 0:
+		return nil, errors.New("remote-index-timeout: must not be negative")
+	}
+	if err := cfg.Breaker.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, roster: roster, log: log, slots: make(chan struct{}, cfg.InFlight)}
+	c.buffers.New = func() any { return new(bytes.Buffer) }
+	for _, text := range cfg.URLs {
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return nil, errors.New("remote-index-url: each must be a URL without a user, as http://HOST:PORT")
+		}
+		for _, s := range c.siblings {
+			if s.name == u.Host {
+				return nil, fmt.Errorf("remote-index-url: %s is there twice", u.Host)
+			}
+		}
+		c.siblings = append(c.siblings, &sibling{base: strings.TrimRight(text, "/"), name: u.Host, kick: make(chan struct{}, 1)})
+	}
+	if err := c.Reload(); err != nil {
+		return nil, err
+	}
+	c.http = &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: time.Second, DisableCompression: true,
+		MaxIdleConns: cfg.InFlight * len(c.siblings), MaxIdleConnsPerHost: cfg.InFlight,
+		IdleConnTimeout: time.Minute, // less than the services': they never close one that is about to be used
+	}
+	breaker := cfg.Breaker
+	breaker.OnChange = func(was fault.Circuit, from fault.State) {
+		log.Warn("circuit of a remote index "+string(was.State), "index", was.Worker, "was", from)
+	}
+	c.breakers = fault.NewBreakers(breaker)
+	c.metrics = newMetrics(reg, c.States)
+	return c, nil
+}
+
+// Reload reads the token again. On an error the one there was stays.
+func (c *Client) Reload() error {
+	token := ""
+	if c.cfg.ReadToken != nil {
+		var err error
+		if token, err = c.cfg.ReadToken(); err != nil {
+			return fmt.Errorf("remote-index-token-file: %w", err)
+		}
+	}
+	c.token.Store(&token)
+	return nil
+}
+
+// leg is what the circuits are of.
+const leg fault.Leg = "index"
+
+// State is how one of the indexes is doing.
+type State struct {
+	Index string `json:"index"` // HOST:PORT
+	// Circuit of its look-ups.
+	Circuit fault.State `json:"circuit"`
+	// Ranks is how many it lists, of the models that workers here serve.
+	Ranks int `json:"ranks"`
+	// Error is why its list of workers could not be kept the last time, empty.
+	Error string `json:"error,omitempty"`
+}
+
+// States tells of each index, in the order in which they are asked.
+func (c *Client) States() []State {
+	var all []State
+	for _, s := range c.siblings {
+		st := State{Index: s.name, Circuit: c.breakers.State(s.name, leg)}
+		for _, l := range s.lists() {
+			st.Ranks += l.layout.Len()
+		}
+		s.mu.Lock()
+		st.Error = s.failed
+		s.mu.Unlock()
+		all = append(all, st)
+	}
+	return all
+}
+
+// authorize adds the token.
+func (c *Client) authorize(r *http.Request) {
+	if token := *c.token.Load(); token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+}
