@@ -58,6 +58,9 @@ func besides() []settings.Group {
 func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	base := routerBase(s.Router, s.Queue.Threshold)
 	roles := routersByRole(base)
+	if s.KVEvents.PredictAfter < s.KVEvents.SilentAfter {
+		return stack.GatewayConfig{}, fmt.Errorf("kv-events-predict-after: %v is below kv-events-silent-after, %v", s.KVEvents.PredictAfter, s.KVEvents.SilentAfter)
+	}
 	given, err := workersConfig(s.Workers, s.Router, base.Seed)
 	if err != nil {
 		return stack.GatewayConfig{}, err
@@ -79,7 +82,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 		Prefill:             prefill.Config{Timeout: s.Faults.PrefillTimeout},
 		Decode:              decode.Config{StreamIdleTimeout: s.Faults.StreamIdleTimeout, FirstTokenTimeout: s.Faults.DecodeFirstTokenTimeout},
 		Routers:             roles,
-		Events:              events.SubscriberConfig{Seed: base.Seed},
+		Events:              events.SubscriberConfig{Seed: base.Seed, SilentAfter: s.KVEvents.SilentAfter, PredictAfter: s.KVEvents.PredictAfter},
 		Remote:              remote.Config{URLs: s.Remote.URLs, Timeout: s.Remote.Timeout},
 		Prefix:              s.Discovery.Prefix,
 		LeaseTTL:            s.Discovery.LeaseTTL,

@@ -176,6 +176,7 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{[]string{"--nats-url=nats://h:1"}, "nats-url alone finds none"},
 		{[]string{"--etcd-endpoints=h:1"}, "nats-url: KV events pass through NATS"},
 		{[]string{"--embed", "--etcd-endpoints=h:1"}, "embed (flag)"},
+		{[]string{"--kv-events-predict-after=3s"}, "kv-events-predict-after: 3s is below kv-events-silent-after, 5s"},
 		{[]string{"--prefill-url=http://h:1,colour=red"}, `prefill-url: "colour" is none of`},
 		{[]string{"--worker-url=http://h:1,role=leader"}, "worker-url: role must be one of"},
 		{[]string{"--prefill-url=http://h:1", "--decode-url=http://h:1,id=d"}, "decode-url: url http://h:1 is listed twice"},

@@ -29,7 +29,8 @@ type PendingLimits struct {
 }
 
 // OverNATS is the Bus of a NATS connection, which stays the caller's to close. The connection should be made with
-// nats.MaxReconnects(-1): what is lost while it is away shows as a gap.
+// nats.MaxReconnects(-1): what is lost while it is away shows as a gap. It has a method Connected, by which a
+// [Subscriber] tells silent publishers from a server that is away.
 func OverNATS(nc *nats.Conn, limits PendingLimits, log *slog.Logger) Bus {
 	return &natsBus{nc, limits, log}
 }
@@ -39,6 +40,9 @@ type natsBus struct {
 	limits PendingLimits
 	log    *slog.Logger
 }
+
+// Connected says whether messages pass now.
+func (b *natsBus) Connected() bool { return b.nc.IsConnected() }
 
 func (b *natsBus) Publish(m *nats.Msg) error { return b.nc.PublishMsg(m) }
 
@@ -63,16 +67,26 @@ func (b *natsBus) Subscribe(subject string, handle func(*nats.Msg), slow func(in
 			return nil, errors.Join(err, sub.Unsubscribe())
 		}
 	}
-	// The channel is closed when the subscription is, which ends the goroutine.
+	// The client closes the channel with the subscription, but not with the connection.
 	changed := sub.StatusChanged(nats.SubscriptionSlowConsumer)
+	done := make(chan struct{})
 	go func() {
-		for range changed {
+		for {
+			select {
+			case <-done:
+				return
+			case _, open := <-changed:
+				if !open {
+					return
+				}
+			}
 			if dropped, err := sub.Dropped(); err == nil {
 				slow(dropped)
 			}
 		}
 	}()
 	stop := func() {
+		close(done)
 		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) &&
 			!errors.Is(err, nats.ErrBadSubscription) {
 			b.log.Warn("NATS subscription could not be ended", "subject", subject, "error", err)

@@ -57,8 +57,9 @@ func TestNATSRestarted(t *testing.T) {
 	s := startNATS(t, 0)
 	log := slog.New(slog.DiscardHandler)
 	pubConn := connect(t, s)
-	r := newRig(t, SubscriberConfig{RetryMin: 10 * time.Millisecond}, OverNATS(pubConn, PendingLimits{}, log),
-		OverNATS(connect(t, s), PendingLimits{}, log))
+	subConn := connect(t, s)
+	cfg := SubscriberConfig{RetryMin: 10 * time.Millisecond, SilentAfter: time.Second, PredictAfter: 3 * time.Second}
+	r := newRig(t, cfg, OverNATS(pubConn, PendingLimits{}, log), OverNATS(subConn, PendingLimits{}, log))
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}, Heartbeat: 20 * time.Millisecond})
 	r.sub.Track(testPool, "w", []int{0}, 16)
@@ -77,6 +78,7 @@ func TestNATSRestarted(t *testing.T) {
 	}
 	s.Close()
 	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is cut off", func() bool { return !pubConn.IsConnected() })
+	within(t, 10*time.Second, 2*time.Millisecond, "the source is silent", func() bool { return r.status("w").State == Silent })
 	failed := 0
 	for range 20 {
 		if p.Publish(g.step()) != nil {
@@ -94,6 +96,25 @@ func TestNATSRestarted(t *testing.T) {
 	if p.Stats().Failed == 0 {
 		t.Error("losses are not counted")
 	}
+	if s := r.status("w"); s.Healed[ByRing] == 0 || s.Healed[BySnapshot] > 1 {
+		t.Errorf("healed by %v, want the ring", s.Healed)
+	}
+
+	// The subscriber alone loses its connection, and messages with it.
+	if err := subConn.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := p.Publish(g.step()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 20*time.Second, 5*time.Millisecond, "healed after its own reconnect", func() bool { return r.settled(g, p, "w") })
+
+	// The publisher dies without a word: its connection is closed under it.
+	pubConn.Close()
+	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is missed", func() bool { return r.status("w").State == Silent })
+	within(t, 10*time.Second, 2*time.Millisecond, "the publisher is given up", func() bool { return r.status("w").State == Predicted })
 }
 
 // slowBus lets no message through to the subscriber until it is opened.

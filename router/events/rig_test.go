@@ -31,10 +31,14 @@ type rig struct {
 
 // newRig starts a subscriber on subBus. All it started has ended when the test has.
 func newRig(t *testing.T, cfg SubscriberConfig, pubBus, subBus Bus) *rig {
+	return newRigWithLog(t, cfg, pubBus, subBus, slog.New(slog.DiscardHandler))
+}
+
+func newRigWithLog(t *testing.T, cfg SubscriberConfig, pubBus, subBus Bus, log *slog.Logger) *rig {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &rig{t: t, bus: pubBus, idx: index.New(index.Config{}), reg: prometheus.NewRegistry(), ctx: ctx}
 	var err error
-	r.sub, err = NewSubscriber(cfg, subBus, func(string) *index.Index { return r.idx }, slog.New(slog.DiscardHandler), r.reg)
+	r.sub, err = NewSubscriber(cfg, subBus, func(string) *index.Index { return r.idx }, log, r.reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,12 +16,15 @@ const (
 	Recovering              // events are missing and asked for; what is indexed is what was known before
 	Live                    // the index is what the publisher last said
 	Predicted               // events are missing that cannot be had, now or ever: nothing that is indexed can be relied on
+	Silent                  // nothing is heard of the publisher, or NATS is away; what is indexed is what was known before
 )
 
 // states are all of them.
-var states = [...]State{Waiting, Recovering, Live, Predicted}
+var states = [...]State{Waiting, Recovering, Live, Predicted, Silent}
 
-func (s State) String() string { return [...]string{"waiting", "recovering", "live", "predicted"}[s] }
+func (s State) String() string {
+	return [...]string{"waiting", "recovering", "live", "predicted", "silent"}[s]
+}
 
 // Way is how what was missing of a source was had.
 type Way uint8
@@ -40,6 +43,9 @@ func (w Way) String() string { return [...]string{"ring", "replay", "snapshot"}[
 // hopeless is after how many attempts in vain what is missing counts as not to be had.
 const hopeless = 4
 
+// silentAfter is the default of [SubscriberConfig.SilentAfter].
+const silentAfter = 5 * time.Second
+
 // SourceStatus is what a [Subscriber] knows of one source.
 type SourceStatus struct {
 	Source Source
@@ -51,9 +57,10 @@ type SourceStatus struct {
 	Blocks    int    // of the engine's, in the view
 	BlockSize int    // tokens in the largest of the engine's blocks so far, 0 before the first
 
-	Applied   uint64 // messages
-	Gaps      uint64 // times that messages were found missing
-	Snapshots uint64 // applied, or replays
+	Heard     time.Time // when something was heard of it last, zero for never
+	Applied   uint64    // messages
+	Gaps      uint64    // times that messages were found missing
+	Snapshots uint64    // applied, or replays
 	// Healed is how often what was missing was had, by [Way], the state at the beginning included.
 	Healed  [len(Ways)]uint64
 	Orphans uint64 // blocks whose parent was unknown
@@ -77,8 +84,13 @@ type follower struct {
 	claims  bool // so says the message that is taken in
 	tap     tap  // hears what happens to the view; may be nil
 
-	onState func() // called when the state or the epoch has changed; may be nil
+	onState func(was, is State) // called when the state or the epoch has changed; may be nil
 
+	heard    time.Time // when the publisher said something, or was begun to be followed
+	silent   bool      // that was too long ago, or the bus is away
+	mute     bool      // so long ago that what it said counts no more
+	hushed   bool      // the log has said that it is silent
+	lostAt   time.Time // since when it is predicted; zero when it is not, or was made whole since
 	fetching bool      // a snapshot is on its way
 	doubt    bool      // something was applied that only a snapshot can make good
 	again    bool      // a snapshot is wanted though no message is missing
@@ -89,7 +101,7 @@ type follower struct {
 	// To be read while the loop works.
 	state                       atomic.Uint32
 	epoch, seq                  atomic.Uint64
-	blocks, blockSize           atomic.Int64
+	blocks, blockSize, heardAt  atomic.Int64 // heardAt in nanoseconds since 1970, 0 for never
 	applied, gaps, orphansSoFar atomic.Uint64
 	losses                      atomic.Uint64
 	healed                      [len(Ways)]atomic.Uint64
@@ -102,15 +114,21 @@ func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, c
 	}
 }
 
-func (f *follower) status() SourceStatus {
-	transport := "nats"
+func (f *follower) transport() string {
 	if f.trail != nil {
-		transport = "zmq"
+		return "zmq"
 	}
+	return "nats"
+}
+
+func (f *follower) status() SourceStatus {
 	s := SourceStatus{
-		Source: f.source, Transport: transport, State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
+		Source: f.source, Transport: f.transport(), State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
 		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(),
 		Orphans: f.orphansSoFar.Load(), Losses: f.losses.Load(),
+	}
+	if at := f.heardAt.Load(); at != 0 {
+		s.Heard = time.Unix(0, at)
 	}
 	for w := range s.Healed {
 		s.Healed[w] = f.healed[w].Load()
@@ -128,6 +146,9 @@ func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, lea
 	f.count.verdicts[v].Inc()
 	if v == Gap && !behind {
 		f.gaps.Add(1)
+	}
+	if epoch == f.flow.Epoch() { // else it is the last word of a process that has ended
+		f.hear(now)
 	}
 	began := f.flow.Epoch() != known
 	if began { // there is someone to ask
@@ -292,21 +313,23 @@ func (f *follower) publish() {
 	switch {
 	case f.trail != nil:
 		state = f.trail.state(&f.flow)
+	case f.mute, f.flow.Epoch() != 0 && (f.partial || f.wants() && f.attempts >= hopeless):
+		state = Predicted
 	case f.flow.Epoch() == 0:
 		state = Waiting
-	case f.partial, f.wants() && f.attempts >= hopeless:
-		state = Predicted
+	case f.silent:
+		state = Silent
 	case f.wants():
 		state = Recovering
 	}
-	was, known := f.state.Swap(uint32(state)), f.epoch.Swap(f.flow.Epoch())
-	if was != uint32(state) && f.tap != nil {
+	was, known := State(f.state.Swap(uint32(state))), f.epoch.Swap(f.flow.Epoch())
+	if was != state && f.tap != nil {
 		f.tap.stands(f.source, state)
 	}
 	f.seq.Store(f.flow.Seq())
 	f.blocks.Store(int64(f.view.Blocks()))
 	f.blockSize.Store(int64(f.view.largest))
-	if (was != uint32(state) || known != f.flow.Epoch()) && f.onState != nil {
-		f.onState()
+	if (was != state || known != f.flow.Epoch()) && f.onState != nil {
+		f.onState(was, state)
 	}
 }

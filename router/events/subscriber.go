@@ -39,6 +39,13 @@ type SubscriberConfig struct {
 	// QuietCheck is after how long without a message an engine with a replay socket is asked for what comes after the
 	// last, by default 10 s: over ZMQ nothing else shows that a last message was lost.
 	QuietCheck time.Duration
+	// SilentAfter is how long nothing may be heard of a source over NATS, which speaks every second, before it is
+	// [Silent], by default 5 s. It is also while the bus says that it is not connected, if the bus can say so by a
+	// method Connected() bool.
+	SilentAfter time.Duration
+	// PredictAfter is how long nothing may be heard of it while the bus is connected before it is [Predicted], by
+	// default one minute, at least SilentAfter.
+	PredictAfter time.Duration
 	// OnState is called by Run when the state or the epoch of a source has changed, as Sources then tells it. It must not
 	// wait.
 	OnState func()
@@ -53,6 +60,10 @@ func (c *SubscriberConfig) Validate() error {
 	switch {
 	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 || c.QuietCheck < 0:
 		return errors.New("page and replay timeouts, retry times, snapshot and check intervals must not be negative")
+	case c.SilentAfter < 0 || c.PredictAfter < 0:
+		return errors.New("silent after and predict after must not be negative")
+	case c.PredictAfter != 0 && c.PredictAfter < cmp.Or(c.SilentAfter, silentAfter):
+		return fmt.Errorf("predict after %v is below silent after %v", c.PredictAfter, cmp.Or(c.SilentAfter, silentAfter))
 	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
 		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
 	case c.Concurrency < 0 || c.MaxSnapshotBytes < 0:
@@ -93,6 +104,7 @@ type Subscriber struct {
 	active  int
 	dropped int
 	timer   *time.Timer
+	reach   reach
 }
 
 type workerKey struct{ pool, worker string }
@@ -130,6 +142,8 @@ func NewSubscriber(
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 16)
 	cfg.MaxSnapshotBytes = cmp.Or(cfg.MaxSnapshotBytes, 256<<20)
 	cfg.ReplayTimeout = cmp.Or(cfg.ReplayTimeout, 30*time.Second)
+	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, silentAfter)
+	cfg.PredictAfter = max(cmp.Or(cfg.PredictAfter, time.Minute), cfg.SilentAfter)
 	cfg.QuietCheck = cmp.Or(cfg.QuietCheck, 10*time.Second)
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
@@ -209,6 +223,13 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	defer cancel()
 	s.timer = time.NewTimer(0)
 	defer s.timer.Stop()
+	s.reach = reach{s.bus == nil || connected(s.bus), time.Now()}
+	look := make(<-chan time.Time)
+	if s.bus != nil {
+		ticker := time.NewTicker(min(time.Second, s.cfg.SilentAfter/4+1))
+		defer ticker.Stop()
+		look = ticker.C
+	}
 	s.reconcile(ctx)
 	for {
 		select {
@@ -230,6 +251,9 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			s.schedule(ctx, time.Now())
 		case <-s.timer.C:
 			s.schedule(ctx, time.Now())
+		case now := <-look:
+			s.listen(now)
+			s.schedule(ctx, now)
 		case dropped := <-drops:
 			s.metrics.dropped.Add(float64(max(0, dropped-s.dropped)))
 			s.dropped = dropped
@@ -299,7 +323,8 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 			continue
 		}
 		f := newFollower(source, s.indexFor(source.Pool), how[subject].blockSize, &s.batch, s.metrics.pool(source.Pool))
-		f.onState, f.tap = s.cfg.OnState, s.cfg.tap
+		f.heard, f.tap = time.Now(), s.cfg.tap
+		f.onState = func(was, is State) { s.tell(f, was, is) }
 		if t := how[subject]; t.zmq.Endpoint != "" {
 			f.zmq, f.trail = t.zmq, &trail{replays: t.zmq.Replay != "", capacity: t.capacity}
 		}

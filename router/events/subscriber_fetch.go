@@ -25,7 +25,7 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 			}
 		}
 		switch {
-		case f.fetching || !f.wants():
+		case f.fetching || !f.wants() || f.trail == nil && !s.reach.up:
 		case !f.retryAt.After(now):
 			due = append(due, f)
 		case next.IsZero() || f.retryAt.Before(next):
@@ -74,6 +74,9 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	if f.trail != nil {
 		s.finishReplay(got, now)
 		return
+	}
+	if got.err == nil {
+		f.hear(now)
 	}
 	attempts, epoch, seq := f.attempts, f.flow.Epoch(), f.flow.Seq()
 	switch {

@@ -67,19 +67,10 @@ func (s *Subscriber) arrive(a arrival, now time.Time) bool {
 	case linkUnframed:
 		f.count.unframed.Inc()
 	case linkMessage:
-		losses := f.losses.Load()
-		defer func() { s.tellLosses(f, losses) }()
+		f.hear(now)
 		return f.live(a.message, now)
 	}
 	return false
-}
-
-// tellLosses says so when events were lost for good since there were so many losses.
-func (s *Subscriber) tellLosses(f *follower, before uint64) {
-	if f.losses.Load() > before && f.trail.lost {
-		s.log.Warn("KV events were lost that the engine keeps no more: the worker's cache is predicted until it is known again",
-			"source", f.source, "replay", f.zmq.Replay)
-	}
 }
 
 // fetchReplay asks f's engine for what comes after what is known.
@@ -90,15 +81,17 @@ func (s *Subscriber) fetchReplay(ctx context.Context, f *follower, got *fetched)
 }
 
 func (s *Subscriber) finishReplay(got fetched, now time.Time) {
-	f, losses := got.follower, got.follower.losses.Load()
+	f := got.follower
 	if got.err != nil {
 		f.count.failed.Inc()
 		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
 		s.log.Warn("KV events not replayed", "source", f.source, "replay", f.zmq.Replay, "error", got.err)
 		f.replayFailed(got.asked)
 	} else {
+		if len(got.replay) > 0 {
+			f.hear(now)
+		}
 		f.replayed(got.asked, got.last, got.replay, now, s.cfg.RetryMin)
 		s.log.Debug("KV events replayed", "source", f.source, "known", got.last, "messages", len(got.replay), "blocks", f.view.Blocks())
 	}
-	s.tellLosses(f, losses)
 }

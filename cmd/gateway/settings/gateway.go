@@ -16,6 +16,7 @@ type Gateway struct {
 	Queue     Queue
 	Faults    Faults
 	Discovery Discovery
+	KVEvents  KVEvents
 	Workers   Workers
 	Remote    RemoteIndex
 	Logging   Logging
@@ -38,6 +39,7 @@ func GatewayGroups(c Choices) []Group {
 		QueueGroup(c.QueuePolicies),
 		FaultsGroup(),
 		DiscoveryGroup(),
+		KVEventsGroup(),
 		WorkersGroup(),
 		RemoteIndexGroup(),
 		LoggingGroup(),

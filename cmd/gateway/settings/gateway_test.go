@@ -57,6 +57,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		Queue:     Queue{Policy: "fcfs", Threshold: 4, Limit: 1024, Bytes: 512 << 20, Timeout: time.Minute},
 		Faults:    Faults{PrefillTimeout: 0, DecodeFallback: true},
 		Discovery: Discovery{EtcdEndpoints: []string{}, Prefix: "/tandem/workers", LeaseTTL: 10 * time.Second, NATSURL: ""},
+		KVEvents:  KVEvents{SilentAfter: 5 * time.Second, PredictAfter: time.Minute},
 		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, HealthInterval: 5 * time.Second},
 		Remote:    RemoteIndex{URLs: []string{}, Timeout: 5 * time.Millisecond},
 		Logging:   Logging{Level: "info", Format: "text"},

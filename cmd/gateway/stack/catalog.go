@@ -75,7 +75,9 @@ type sourceReport struct {
 	Losses uint64 `json:"losses"`
 	// Healed is how often what was missing was had, by way.
 	Healed map[string]uint64 `json:"healed"`
-	Blocks int               `json:"blocks"`
+	// Heard is how many seconds ago something was heard of it; absent for never.
+	Heard  *float64 `json:"heard_seconds,omitempty"`
+	Blocks int      `json:"blocks"`
 	// Parity is how its events compare with what its answers say, absent where
 	// nothing was compared yet.
 	Parity *router.RankParity `json:"parity,omitempty"`
@@ -110,6 +112,10 @@ func reportOf(s events.SourceStatus) sourceReport {
 	}
 	for _, way := range events.Ways {
 		r.Healed[way.String()] = s.Healed[way]
+	}
+	if !s.Heard.IsZero() {
+		ago := time.Since(s.Heard).Round(time.Millisecond).Seconds()
+		r.Heard = &ago
 	}
 	return r
 }

@@ -12,6 +12,11 @@ import (
 	"github.com/tandem-pd/tandem/router/events"
 )
 
+// pingEvery is how often NATS is asked whether it is there. Two questions without
+// an answer end the connection, so that a server behind a dead link is known to be
+// away before workers are taken for silent too long.
+const pingEvery = 5 * time.Second
+
 // Connect makes the links that were named, and a func that ends them. Neither
 // server need be there yet: both clients go on trying.
 func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) (Links, func(), error) {
@@ -27,7 +32,8 @@ func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) 
 	}
 	var err error
 	if natsURL != "" {
-		conn, err = nats.Connect(natsURL, append(told(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second))...)
+		conn, err = nats.Connect(natsURL, append(told(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
+			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))...)
 		if err != nil {
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
 		}
