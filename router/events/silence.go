@@ -1,6 +1,9 @@
 package events
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // A source over NATS says something every second, if only its last number. What its silence means depends on whether
 // the bus is there: if it is, the publisher is not, or cannot be heard; if it is not, nobody can be heard.
@@ -83,7 +86,9 @@ func (s *Subscriber) tell(f *follower, was, is State) {
 
 // because says why a source is predicted.
 func (f *follower) because() string {
-	switch {
+	switch misfit := f.view.Misfit(); {
+	case misfit != 0 && (f.trail == nil || !f.trail.lost):
+		return fmt.Sprintf("the engine's blocks have %d tokens, which neither divides the router's %d nor is a multiple of it", misfit, f.view.blockSize)
 	case f.trail != nil && !f.trail.replays:
 		return "events were missed, and the engine has no replay socket"
 	case f.trail != nil && f.trail.failing:

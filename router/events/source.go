@@ -322,6 +322,9 @@ func (f *follower) publish() {
 	case f.wants():
 		state = Recovering
 	}
+	if state == Live && f.view.Misfit() != 0 { // it is known what the engine holds, and no prompt can be looked up in it
+		state = Predicted
+	}
 	was, known := State(f.state.Swap(uint32(state))), f.epoch.Swap(f.flow.Epoch())
 	if was != state && f.tap != nil {
 		f.tap.stands(f.source, state)

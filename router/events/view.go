@@ -19,6 +19,8 @@ type View struct {
 	blockSize int // the router's, in tokens
 	tally     Tally
 	largest   int // tokens in the engine's largest block so far
+	misfit    int // tokens in a block refused for its size, the last one since the view was empty
+	fitting   int // blocks since then whose size was good, less those whose size was not
 
 	known known // the engine's blocks
 
@@ -95,6 +97,16 @@ func (v *View) Blocks() int { return v.known.n }
 func (v *View) Clear() {
 	v.idx.Clear(v.owner)
 	v.known.clear()
+	v.misfit, v.fitting = 0, 0
+}
+
+// Misfit is how many tokens the engine's blocks have, if most of those it named since the view was empty were refused
+// because that neither divides the router's block size nor is a multiple; else 0.
+func (v *View) Misfit() int {
+	if v.fitting < 0 {
+		return v.misfit
+	}
+	return 0
 }
 
 // Apply brings the view up to date with events, in their order. It keeps nothing of them.
@@ -128,8 +140,11 @@ func (v *View) store(e *Event) {
 	c := v.after(e)
 	whole := hashable(e)
 	v.tally.Unhashable += uint64(len(e.Hashes) - whole)
+	v.fitting += len(e.Hashes)
 	if !fits(e, v.blockSize) {
 		v.tally.BadSize += uint64(len(e.Hashes))
+		v.fitting -= 2 * len(e.Hashes)
+		v.misfit = e.BlockSize
 		c.lost = true
 	}
 	if c.lost {
