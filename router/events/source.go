@@ -33,12 +33,13 @@ const (
 	ByRing     Way = iota // the messages themselves, out of the publisher's ring
 	ByReplay              // the messages themselves, of an engine that publishes over ZMQ
 	BySnapshot            // what the publisher's engine held, in their place
+	ByChains              // the chains themselves, of an engine that tells what it uses again; see trail.relearn
 )
 
 // Ways are all of them.
-var Ways = [...]Way{ByRing, ByReplay, BySnapshot}
+var Ways = [...]Way{ByRing, ByReplay, BySnapshot, ByChains}
 
-func (w Way) String() string { return [...]string{"ring", "replay", "snapshot"}[w] }
+func (w Way) String() string { return [...]string{"ring", "replay", "snapshot", "chains"}[w] }
 
 // hopeless is after how many attempts in vain what is missing counts as not to be had.
 const hopeless = 4
@@ -191,11 +192,11 @@ func (f *follower) observe(epoch, seq uint64, payload []byte) Verdict {
 
 // apply puts one message's events into the view.
 func (f *follower) apply(payload []byte) {
-	before := f.view.Tally()
+	before, again, retold := f.view.Tally(), f.view.again, f.view.retold
 	if err := DecodeBatch(f.batch, payload); err != nil {
 		f.count.malformed.Inc()
 		f.doubt = true
-		f.followed(payload, before, true)
+		f.followed(payload, before, 0, 0, true)
 		return
 	}
 	f.count.unreadable.Add(float64(f.batch.Skipped))
@@ -208,7 +209,7 @@ func (f *follower) apply(payload []byte) {
 	if f.tap != nil {
 		f.tap.applied(f.source, f.batch.Events)
 	}
-	f.followed(payload, before, false)
+	f.followed(payload, before, f.view.again-again, f.view.retold-retold, false)
 }
 
 // catchUp applies held messages as far as they have become the next ones.

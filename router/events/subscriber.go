@@ -46,6 +46,9 @@ type SubscriberConfig struct {
 	// PredictAfter is how long nothing may be heard of it while the bus is connected before it is [Predicted], by
 	// default one minute, at least SilentAfter.
 	PredictAfter time.Duration
+	// Relearn is how long an engine whose events were lost must have told again what it uses for the view to be relied on,
+	// by default 2 min. As long as the router predicts is right: a view that is older knows more.
+	Relearn time.Duration
 	// OnState is called by Run when the state or the epoch of a source has changed, as Sources then tells it. It must not
 	// wait.
 	OnState func()
@@ -58,8 +61,8 @@ type SubscriberConfig struct {
 // Validate names the first field that is out of range.
 func (c *SubscriberConfig) Validate() error {
 	switch {
-	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 || c.QuietCheck < 0:
-		return errors.New("page and replay timeouts, retry times, snapshot and check intervals must not be negative")
+	case c.PageTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0 || c.SnapshotEvery < 0 || c.ReplayTimeout < 0 || c.QuietCheck < 0 || c.Relearn < 0:
+		return errors.New("page, replay and relearning times, retry times, snapshot and check intervals must not be negative")
 	case c.SilentAfter < 0 || c.PredictAfter < 0:
 		return errors.New("silent after and predict after must not be negative")
 	case c.PredictAfter != 0 && c.PredictAfter < cmp.Or(c.SilentAfter, silentAfter):
@@ -144,6 +147,7 @@ func NewSubscriber(
 	cfg.ReplayTimeout = cmp.Or(cfg.ReplayTimeout, 30*time.Second)
 	cfg.SilentAfter = cmp.Or(cfg.SilentAfter, silentAfter)
 	cfg.PredictAfter = max(cmp.Or(cfg.PredictAfter, time.Minute), cfg.SilentAfter)
+	cfg.Relearn = cmp.Or(cfg.Relearn, 2*time.Minute)
 	cfg.QuietCheck = cmp.Or(cfg.QuietCheck, 10*time.Second)
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
@@ -326,7 +330,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 		f.heard, f.tap = time.Now(), s.cfg.tap
 		f.onState = func(was, is State) { s.tell(f, was, is) }
 		if t := how[subject]; t.zmq.Endpoint != "" {
-			f.zmq, f.trail = t.zmq, &trail{replays: t.zmq.Replay != "", capacity: t.capacity}
+			f.zmq, f.trail = t.zmq, &trail{replays: t.zmq.Replay != "", capacity: t.capacity, relearns: s.cfg.Relearn}
 		}
 		next[subject] = f
 	}

@@ -27,11 +27,17 @@ type trail struct {
 	quiet   bool
 	failing bool // replays fail: it goes on as though there were none, and asks now and then
 	lost    bool // events are missing that nobody can give any more
-	clean   int  // blocks stored, while lost, since an event named one that is not known
-	vain    int  // replays that did not bring what was missing, one after another
-	asked   time.Time
-	last    time.Time // when something was heard
-	cut     time.Time // when the last connection was lost
+	clean   int  // new blocks stored, while lost, since an event named one that is not known
+	// sound is since when, while lost, no block followed on one that is not known, zero if that is to begin; and retold the
+	// chains since then that the engine told again, though they were known.
+	sound  time.Time
+	retold int
+	// relearns is how long that must last for the view to count as whole again.
+	relearns time.Duration
+	vain     int // replays that did not bring what was missing, one after another
+	asked    time.Time
+	last     time.Time // when something was heard
+	cut      time.Time // when the last connection was lost
 }
 
 // wants says whether a replay is wanted.
@@ -156,6 +162,7 @@ func (f *follower) live(m numbered, now time.Time) bool {
 			f.giveUp()
 		}
 	}
+	f.relearn(now)
 	f.doubt = false // a replay brings no block that was never announced
 	return f.wants() && !wanted
 }
@@ -167,8 +174,9 @@ func (f *follower) countFromOne(n uint64) {
 	}
 }
 
-// followed notes what came of one message that was applied, of which before is the tally.
-func (f *follower) followed(payload []byte, before Tally, malformed bool) {
+// followed notes what came of one message that was applied, of which before is the tally. again is how many of its blocks
+// were held already, retold how many of its chains began with such.
+func (f *follower) followed(payload []byte, before Tally, again, retold uint64, malformed bool) {
 	t := f.trail
 	if t == nil {
 		return
@@ -181,10 +189,14 @@ func (f *follower) followed(payload []byte, before Tally, malformed bool) {
 	case !t.lost:
 	case after.Cleared > before.Cleared:
 		t.lost = false // what came before does not matter any more
-	case after.Orphans > before.Orphans || after.Unknown > before.Unknown:
+	case after.Orphans > before.Orphans:
+		t.clean, t.retold, t.sound = 0, 0, time.Time{}
+	case after.Unknown > before.Unknown:
 		t.clean = 0
+		t.retold += int(retold)
 	default:
-		t.clean += int(after.Stored - before.Stored)
+		t.clean += int(after.Stored - before.Stored - again)
+		t.retold += int(retold)
 		// A whole cache's worth was stored and nothing unknown was named: what was there before the loss has been
 		// evicted, or used again and extended; either would have named it.
 		if t.capacity > 0 && t.clean >= t.capacity {
@@ -193,10 +205,30 @@ func (f *follower) followed(payload []byte, before Tally, malformed bool) {
 	}
 }
 
+// retoldEnough is how many chains an engine must have told again for it to be taken as one that tells all it uses again. Two
+// prompts computed at once can store the same block twice, and look like one.
+const retoldEnough = 8
+
+// relearn counts a view that lost events as whole when the engine, asked to tell which chains it uses again, has done so
+// for as long as a prediction remembers, and nothing in that time followed on a block that is not known. What has been
+// asked for since is then known to the block. What has not may be missing; a prediction would know no more of it.
+func (f *follower) relearn(now time.Time) {
+	t := f.trail
+	switch {
+	case !t.lost:
+	case t.sound.IsZero():
+		t.sound = now
+	case t.retold >= retoldEnough && now.Sub(t.sound) >= t.relearns:
+		t.lost = false
+		f.heal(ByChains)
+	}
+}
+
 // lose empties the view because what it lacks cannot be had: it then shows less than is true and never more.
 func (f *follower) lose() {
 	f.view.Clear()
-	f.trail.lost, f.trail.clean = true, 0
+	t := f.trail
+	t.lost, t.clean, t.retold, t.sound = true, 0, 0, time.Time{}
 	f.losses.Add(1)
 	if f.tap != nil {
 		f.tap.lost(f.source)

@@ -21,6 +21,9 @@ type View struct {
 	largest   int // tokens in the engine's largest block so far
 	misfit    int // tokens in a block refused for its size, the last one since the view was empty
 	fitting   int // blocks since then whose size was good, less those whose size was not
+	// again are blocks that were stored where they were held already, and retold the chains from their beginning that had
+	// such: what an engine tells that is asked to tell what it uses again.
+	again, retold uint64
 
 	known known // the engine's blocks
 
@@ -168,6 +171,7 @@ func (v *View) store(e *Event) {
 
 	held := tierOf(e.Medium)
 	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
+	before := v.again
 	for i, h := range e.Hashes {
 		if i%reads == 0 {
 			v.known.touch(e.Hashes[i:])
@@ -193,6 +197,9 @@ func (v *View) store(e *Event) {
 		}
 		v.put(h, b, run, tail, len(e.Hashes)-i)
 	}
+	if !e.HasParent && v.again > before {
+		v.retold++
+	}
 	switch t, ok := held.tier(); {
 	case ok && c.begun:
 		v.idx.Extend(v.owner, t, c.seq, v.hashes)
@@ -209,6 +216,9 @@ func (v *View) put(h Hash, b block, run []uint64, tail []uint32, coming int) {
 		return
 	}
 	old := v.known.at(at)
+	if old.held&b.held != 0 {
+		v.again++
+	}
 	if old.seq == b.seq && old.own == b.own && old.tail == b.tail || b.own&lost != 0 {
 		v.known.place(at, old.held|b.held)
 		if b.own&lost != 0 {
