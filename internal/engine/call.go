@@ -169,6 +169,14 @@ func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
 	}
 	f.flag("include_stop_str_in_output")
 
+	if f.get("vllm_xargs") != nil {
+		x := &fields{}
+		f.decode("vllm_xargs", &x.raw, "an object")
+		var mode string // a value of another type asks for nothing that is known here
+		_ = json.Unmarshal(x.get("kv_cache_report_mode"), &mode)
+		r.Retell = mode == "full"
+	}
+
 	c.stream = f.flag("stream")
 	c.tokenIDs = f.flag("return_token_ids")
 	if f.get("stream_options") != nil {

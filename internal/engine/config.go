@@ -33,6 +33,9 @@ type Config struct {
 	MaxNumBatchedTokens int
 	// ContextLength bounds prompt and answer together, in tokens. Default 262,144.
 	ContextLength int
+	// Retells has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
+	// announce the cached prefix that they use again, as vLLM does from 0.26.0.
+	Retells bool
 	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
 	// of the engine; two seeds prove that nobody relies on them. Default 0.
 	HashSeed uint64

@@ -40,6 +40,10 @@ type Request struct {
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
 
+	// Retell announces the cached prefix of the prompt when it is used again, if
+	// the engine does that at all (Config.Retells).
+	Retell bool
+
 	prepared bool
 	state    State
 }

@@ -85,12 +85,25 @@ func (c *Core) place(s *sequence) bool {
 	s.blocks = c.cache.take(s.blocks, reusable[:found])
 	s.indexed = found
 	s.computed = found * c.cfg.BlockSize
+	c.retell(s, found)
 	if s.cached < 0 {
 		s.cached = s.computed
 		c.stats.PrefixQueries += uint64(s.length())
 		c.stats.PrefixHits += uint64(s.computed)
 	}
 	return true
+}
+
+// retell announces the cached blocks that a sequence uses again, from the
+// prompt's beginning, if it asks for that. Of a prompt without tokens there is
+// nothing to tell.
+func (c *Core) retell(s *sequence, found int) {
+	n := min(found, len(s.Prompt)/c.cfg.BlockSize)
+	if !s.Retell || !c.cfg.Retells || n == 0 {
+		return
+	}
+	to := n * c.cfg.BlockSize
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

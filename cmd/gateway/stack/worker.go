@@ -115,6 +115,9 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
+		cfg.Retells = zmq.Dialect == events.VLLM
+	}
 	how, err := w.openEvents(host)
 	if err != nil {
 		return err
