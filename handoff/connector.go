@@ -38,6 +38,9 @@ type Attempt struct {
 	P, D *pools.Worker
 	// PRank and DRank are their data-parallel ranks.
 	PRank, DRank int
+	// PRetell and DRetell ask their engines to announce the cached blocks of the
+	// prompt that they use again.
+	PRetell, DRetell bool
 	// TraceParent, TraceState and Forward are passed to engines; see Call.
 	TraceParent, TraceState string
 	Forward                 []upstream.Field

@@ -42,11 +42,11 @@ const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
 
 // Plan edits the body into one or two legs.
 func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
-	decode, err := leg(b, a, a.D, a.DRank, nil)
+	decode, err := leg(b, a, a.D, a.DRank, a.DRetell, nil)
 	if err != nil || a.P == nil {
 		return Plan{Mode: Local, Decode: decode}, err
 	}
-	prefill, err := leg(b, a, a.P, a.PRank, func(e *openai.Edit, tokens bool) {
+	prefill, err := leg(b, a, a.P, a.PRank, a.PRetell, func(e *openai.Edit, tokens bool) {
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 		e.Set("max_tokens", []byte("1"))
@@ -69,7 +69,7 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 
 // leg edits the body for one worker: as the client sent it less nvext, or with
 // token ids in the prompt's place for a worker that takes tokens.
-func leg(b Body, a Attempt, w *pools.Worker, rank int, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
+func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
 	r := b.Request
 	l := upstream.Leg{
 		Kind: upstream.Decode, Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: a.ID,
@@ -96,11 +96,30 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, more func(e *openai.Edit,
 	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
 		e.SetString("cache_salt", salt) // engines read only the body's
 	}
+	if again {
+		retell(e, r)
+	}
 	if more != nil {
 		more(e, tokens)
 	}
 	l.Body = e.Bytes()
 	return l, nil
+}
+
+// retell asks the engine to announce the cached blocks of the prompt that it uses
+// again (vllm_xargs.kv_cache_report_mode, vLLM 0.26.0; older ones take no notice),
+// unless the client has said itself what it wants there.
+func retell(e *openai.Edit, r *openai.Request) {
+	const field, mode = "vllm_xargs", "kv_cache_report_mode"
+	said, ok := r.Field(field)
+	if !ok || string(said) == "null" {
+		e.Set(field, []byte(`{"`+mode+`":"full"}`))
+		return
+	}
+	if xargs, ok := openai.NewEdit(said); ok && !xargs.Has(mode) {
+		xargs.SetString(mode, "full")
+		e.Set(field, xargs.Bytes())
+	}
 }
 
 // nixlParams are the fields of vLLM's hand-off object that the gateway reads.

@@ -81,6 +81,39 @@ func TestNIXLPlan(t *testing.T) {
 	}
 }
 
+// An engine is asked to tell again what it uses: beside what the client put into
+// vllm_xargs, byte for byte, never against it, and only the engine that is meant.
+func TestNIXLRetell(t *testing.T) {
+	for _, c := range []struct{ name, said, want string }{
+		{"nothing was said", ``, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
+		{"null", `,"vllm_xargs":null`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
+		{"empty", `,"vllm_xargs":{}`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
+		{"other things", `,"vllm_xargs": {"b":9007199254740993, "a":"x"}`, `,"vllm_xargs": {"b":9007199254740993, "a":"x","kv_cache_report_mode":"full"}`},
+		{"the client's own", `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`, `,"vllm_xargs":{"kv_cache_report_mode":"incremental"}`},
+		{"the client's own, spelt otherwise", `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`, `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`},
+	} {
+		body := func(xargs string) string { return `{"model":"m","prompt":"hi"` + xargs + `}` }
+		request := Body{Request: scan(t, openai.Completions, body(c.said))}
+		a := pair("text")
+		a.PRetell = true
+		plan, err := NIXL{}.Plan(request, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(plan.Decode.Body); got != body(c.said) {
+			t.Errorf("%s: decode gets %s", c.name, got)
+		}
+		if got := string(plan.Prefill.Body); !strings.Contains(got, body(c.want)[:len(body(c.want))-1]) {
+			t.Errorf("%s: prefill gets %s", c.name, got)
+		}
+		a = pair("text")
+		a.P, a.DRetell = nil, true
+		if plan, err = (NIXL{}).Plan(request, a); err != nil || string(plan.Decode.Body) != body(c.want) {
+			t.Errorf("%s: alone it gets %s, %v", c.name, plan.Decode.Body, err)
+		}
+	}
+}
+
 // canonical is an object with its keys in order.
 func canonical(t *testing.T, raw []byte) string {
 	t.Helper()

@@ -69,6 +69,10 @@ type Rooms struct {
 	// its blocks' hashes, and says in a word what came of it: "answered", or why what
 	// is told is nil. It must not take long. Nil itself where there is none.
 	Remote func(ctx context.Context, model string, blockSize int, hashes []uint64) (told *router.Told, outcome string)
+	// Retell reports whether requests to a worker's rank shall ask its engine to
+	// announce what of its cache they use: events were lost that only the engine
+	// can say again. nil asks nobody.
+	Retell func(w *pools.Worker, rank int) bool
 	// Starting says why no request is taken yet, nil once they are; nil itself
 	// where they are taken from the start.
 	Starting func() *openai.Error
@@ -184,6 +188,10 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		}
 		r.dropPrefill(reasonEngine)
 		a.P, connector = nil, NIXL{}
+	}
+	if ask := f.rooms.Retell; ask != nil && r.kv == nil { // whoever computes the prompt
+		a.PRetell = a.P != nil && ask(a.P, a.PRank)
+		a.DRetell = a.P == nil && ask(a.D, a.DRank)
 	}
 	plan, err := connector.Plan(Body{Request: r.call.Request, IDs: r.ids}, a)
 	if err != nil {

@@ -53,6 +53,9 @@ func NewEdit(raw []byte) (*Edit, bool) {
 	return e, c.finish()
 }
 
+// Has reports whether the object, before the edit, has the key.
+func (e *Edit) Has(key string) bool { return has(e.members, key) }
+
 // Set gives key the value rawJSON, which must be valid JSON and is kept, not
 // copied: in place where the object has the key, else at its end.
 func (e *Edit) Set(key string, rawJSON []byte) {

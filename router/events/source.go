@@ -65,6 +65,7 @@ type SourceStatus struct {
 	// Healed is how often what was missing was had, by [Way], the state at the beginning included.
 	Healed  [len(Ways)]uint64
 	Orphans uint64 // blocks whose parent was unknown
+	Retold  uint64 // chains that the engine told again, from their beginning, though they were known
 	Losses  uint64 // times that messages were lost for good and the view was emptied
 }
 
@@ -104,7 +105,7 @@ type follower struct {
 	epoch, seq                  atomic.Uint64
 	blocks, blockSize, heardAt  atomic.Int64 // heardAt in nanoseconds since 1970, 0 for never
 	applied, gaps, orphansSoFar atomic.Uint64
-	losses                      atomic.Uint64
+	losses, retold              atomic.Uint64
 	healed                      [len(Ways)]atomic.Uint64
 }
 
@@ -126,7 +127,7 @@ func (f *follower) status() SourceStatus {
 	s := SourceStatus{
 		Source: f.source, Transport: f.transport(), State: State(f.state.Load()), Epoch: f.epoch.Load(), Seq: f.seq.Load(),
 		Blocks: int(f.blocks.Load()), Applied: f.applied.Load(), Gaps: f.gaps.Load(),
-		Orphans: f.orphansSoFar.Load(), Losses: f.losses.Load(),
+		Orphans: f.orphansSoFar.Load(), Retold: f.retold.Load(), Losses: f.losses.Load(),
 	}
 	if at := f.heardAt.Load(); at != 0 {
 		s.Heard = time.Unix(0, at)
@@ -333,6 +334,7 @@ func (f *follower) publish() {
 	f.seq.Store(f.flow.Seq())
 	f.blocks.Store(int64(f.view.Blocks()))
 	f.blockSize.Store(int64(f.view.largest))
+	f.retold.Store(f.view.retold)
 	if (was != state || known != f.flow.Epoch()) && f.onState != nil {
 		f.onState(was, state)
 	}
