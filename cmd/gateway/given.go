@@ -61,9 +61,9 @@ func workerKey(r *settings.Resolved, path string, readFile func(string) ([]byte,
 	return key, nil
 }
 
-// reloadOnHangup has the gateway read its files again at every SIGHUP, until
-// ctx ends or stop is called, which waits for it.
-func reloadOnHangup(ctx context.Context, p process, g *stack.Gateway, log *slog.Logger) (stop func()) {
+// onHangup calls reload at every SIGHUP, until ctx ends or stop is called, which
+// waits for it.
+func onHangup(ctx context.Context, p process, reload func() error, log *slog.Logger) (stop func()) {
 	if p.hangups == nil {
 		return func() {}
 	}
@@ -77,7 +77,7 @@ func reloadOnHangup(ctx context.Context, p process, g *stack.Gateway, log *slog.
 			case <-ctx.Done():
 				return
 			case <-got:
-				if err := g.Reload(); err != nil {
+				if err := reload(); err != nil {
 					log.Error("not everything could be read again; what could not is as it was", "error", err)
 					continue
 				}

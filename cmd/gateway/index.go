@@ -41,7 +41,7 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return standalone(ctx, p, "index", s.Service.Host, s.Port, settings.Discovery{NATSURL: s.NATSURL}, s.Logging,
+	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, s.Logging,
 		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
 			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
 			return service.NewIndex(cfg, events.SubscriberConfig{Seed: rand.Uint64()}, links.Bus, telemetry.Handler(reg), log, own)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
@@ -30,27 +29,12 @@ func remoteToken(path string, readFile func(string) ([]byte, error)) func() (str
 			return "", err
 		}
 		token := edge.FirstKey(data)
-		switch {
-		case token == "":
+		if token == "" {
 			return "", fmt.Errorf("%s: there is no token in it", path)
-		case checkToken(token) != nil:
-			return "", fmt.Errorf("%s: %w", path, checkToken(token))
+		}
+		if err := checkToken(token); err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
 		}
 		return token, nil
 	}
 }
-
-// checkToken finds what is wrong with a token of a service.
-func checkToken(token string) error {
-	for i := range len(token) {
-		if token[i] <= ' ' || token[i] > '~' {
-			return errBadToken
-		}
-	}
-	if len(token) < 8 || len(token) > 1024 {
-		return errBadToken
-	}
-	return nil
-}
-
-var errBadToken = errors.New("a token is 8 to 1024 visible ASCII bytes")

@@ -84,7 +84,7 @@ func runSelect(ctx context.Context, args []string, p process) error {
 	if err := sel.Pools.Validate(); err != nil {
 		return usageError{err}
 	}
-	return standalone(ctx, p, "select", s.Service.Host, s.Port, settings.Discovery{NATSURL: s.NATSURL}, s.Logging,
+	return standalone(ctx, p, "select", s.Port, s.Service, s.NATSURL, s.Logging,
 		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
 			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
 			return service.NewSelect(cfg, sel, links.Bus, telemetry.Handler(reg), log, own)

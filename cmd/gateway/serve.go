@@ -116,7 +116,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
-	defer reloadOnHangup(ctx, p, g, log)()
+	defer onHangup(ctx, p, g.Reload, log)()
 	if admin := g.AdminAddr(); admin != nil {
 		fmt.Fprintf(p.stdout, "admin http://%s\n", clientAddr(admin))
 	}

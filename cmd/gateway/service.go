@@ -37,7 +37,8 @@ func serviceGroup() settings.Group {
 		{
 			Name: "token-file", Kind: settings.String, Default: "",
 			Help: "File of the tokens of which a request must bear one, one a line, as Authorization: Bearer TOKEN; blank lines and lines that begin with # do not " +
-				"count. A token is 8 to 1024 visible ASCII bytes. Siblings are asked with the first one. /ready and /live never ask. Empty asks for none.",
+				"count. A token is 8 to 1024 visible ASCII bytes. Siblings are asked with the first one. /ready and /live never ask. It is read again on SIGHUP; one with a mistake leaves the tokens " +
+				"as they were. Empty asks for none.",
 		},
 		{
 			Name: "restore-from", Kind: settings.List, Default: "", Validate: siblings,
@@ -67,10 +68,21 @@ func (s *serviceSettings) config(r *settings.Resolved, p process) (service.Confi
 	if s.TokenFile == "" {
 		return c, nil
 	}
-	data, err := p.readFile(s.TokenFile)
-	if err != nil {
+	var err error
+	if c.Tokens, err = readTokens(s.TokenFile, p.readFile); err != nil {
 		return c, r.Refuse("token-file", err)
 	}
+	c.RestoreToken = c.Tokens[0]
+	return c, nil
+}
+
+// readTokens reads a file of tokens, at least one. Errors never hold one.
+func readTokens(path string, readFile func(string) ([]byte, error)) ([]string, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var tokens []string
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
@@ -78,28 +90,38 @@ func (s *serviceSettings) config(r *settings.Resolved, p process) (service.Confi
 		if token == "" {
 			continue
 		}
-		if len(token) < 8 || len(token) > 1024 || bytes.ContainsFunc([]byte(token), func(c rune) bool { return c <= ' ' || c > '~' }) {
-			return c, r.Refuse("token-file", fmt.Errorf("line %d: a token is 8 to 1024 visible ASCII bytes", number))
+		if err := checkToken(token); err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		c.Tokens = append(c.Tokens, token)
+		tokens = append(tokens, token)
 	}
-	if len(c.Tokens) == 0 {
-		return c, r.Refuse("token-file", errors.New("there is no token in it; it takes one a line"))
+	if len(tokens) == 0 {
+		return nil, errors.New("there is no token in it; it takes one a line")
 	}
-	c.RestoreToken = c.Tokens[0]
-	return c, nil
+	return tokens, nil
+}
+
+// errBadToken says what a token must look like.
+var errBadToken = errors.New("a token is 8 to 1024 visible ASCII bytes")
+
+// checkToken finds what is wrong with a token of a service.
+func checkToken(token string) error {
+	if len(token) < 8 || len(token) > 1024 || bytes.ContainsFunc([]byte(token), func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return errBadToken
+	}
+	return nil
 }
 
 // standalone runs a service, made by build, until SIGTERM.
 func standalone(
-	ctx context.Context, p process, name, host string, port int, d settings.Discovery, l settings.Logging,
+	ctx context.Context, p process, name string, port int, s serviceSettings, natsURL string, l settings.Logging,
 	build func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error),
 ) error {
 	log, err := telemetry.NewLogger(p.stderr, l.Level, l.Format)
 	if err != nil {
 		return usageError{err}
 	}
-	links, unlink, err := stack.Connect(nil, d.NATSURL, log, nats.Name("tandem "+name))
+	links, unlink, err := stack.Connect(nil, natsURL, log, nats.Name("tandem "+name))
 	if err != nil {
 		return err
 	}
@@ -108,10 +130,21 @@ func standalone(
 	if err != nil {
 		return usageError{err}
 	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	ln, err := net.Listen("tcp", net.JoinHostPort(s.Host, strconv.Itoa(port)))
 	if err != nil {
 		return err
 	}
+	defer onHangup(ctx, p, func() error {
+		if s.TokenFile == "" {
+			return nil
+		}
+		tokens, err := readTokens(s.TokenFile, p.readFile)
+		if err != nil {
+			return fmt.Errorf("token-file: %w", err)
+		}
+		server.SetTokens(tokens)
+		return nil
+	}, log)()
 	fmt.Fprintf(p.stdout, "%s http://%s\n", name, clientAddr(ln.Addr()))
 	return server.Run(ctx, ln)
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +20,25 @@ import (
 type standing struct {
 	cmd  *exec.Cmd
 	url  string
-	logs bytes.Buffer
+	logs stderr
+}
+
+// stderr is what a process says while it runs.
+type stderr struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+func (s *stderr) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *stderr) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
 }
 
 // startService starts one and waits until it is ready.
@@ -140,6 +159,50 @@ func TestServicesTakeOver(t *testing.T) {
 	}
 }
 
+// A token file that has changed is read again on SIGHUP, and one with a mistake
+// leaves the tokens as they were.
+func TestServiceTokensAreReloaded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"index", "select"} {
+		write("the-first-token\n")
+		s := startService(t, name, "the-first-token", "--token-file", file)
+		for _, step := range []struct{ file, says string }{
+			{"the-second-token\n", "files read again"},
+			{"short\n", "token-file: line 1: a token is 8"},
+			{"", "token-file: there is no token in it"},
+		} {
+			write(step.file)
+			if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			deadline, tick := time.After(readyLimit), time.NewTicker(2*time.Millisecond)
+			for !strings.Contains(s.logs.String(), step.says) {
+				select {
+				case <-deadline:
+					t.Fatalf("%s: the log does not say %q:\n%s", name, step.says, s.logs.String())
+				case <-tick.C:
+				}
+			}
+			tick.Stop()
+			for token, want := range map[string]int{"the-first-token": http.StatusUnauthorized, "the-second-token": http.StatusOK} {
+				if code, _ := s.ask(t, "GET", "/workers", token, ""); code != want {
+					t.Errorf("%s: %s is answered %d, not %d", name, token, code, want)
+				}
+			}
+		}
+		s.stop(t)
+		if log := s.logs.String(); strings.Contains(log, "short") || strings.Contains(log, "the-second") {
+			t.Errorf("%s: the log has a token in it:\n%s", name, log)
+		}
+	}
+}
+
 func TestServiceCommandLines(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
@@ -149,6 +212,12 @@ func TestServiceCommandLines(t *testing.T) {
 		{[]string{"index", "--help"}, exitOK, "/query_by_hash"},
 		{[]string{"select", "--help"}, exitOK, "--reservation-ttl"},
 		{[]string{"index", "--restore-from", "nowhere"}, exitUsage, "restore-from"},
+		{[]string{"serve", "--help"}, exitOK, "--remote-index-url"},
+		{[]string{"serve", "--remote-index-url", "index:8090"}, exitUsage, "remote-index-url"},
+		{[]string{"serve", "--remote-index-url", "http://me:pw@index:8090"}, exitUsage, "remote-index-token-file has the token"},
+		{[]string{"serve", "--remote-index-url", "http://index:8090", "--remote-index-token-file", "missing"}, exitUsage, "remote-index-token-file"},
+		{[]string{"serve", "--remote-index-url", "http://index:8090", "--remote-index-timeout", "1m"}, exitUsage, "remote-index-timeout"},
+		{[]string{"dev", "--remote-index-url", "http://index:8090"}, exitUsage, "remote-index-url"},
 		{[]string{"select", "--token-file", "missing"}, exitUsage, "token-file"},
 		{[]string{"select", "--router-mode", "fastest"}, exitUsage, "router-mode"},
 		{[]string{"select", "--reservation-ttl", "0s"}, exitUsage, "reservation-ttl"},

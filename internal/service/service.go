@@ -63,7 +63,7 @@ type Server struct {
 	face    face
 	log     *slog.Logger
 	mux     *http.ServeMux
-	tokens  [][sha256.Size]byte
+	tokens  atomic.Pointer[[][sha256.Size]byte] // replaced, never changed
 	ready   atomic.Bool
 	leaving atomic.Bool
 	client  *http.Client
@@ -97,9 +97,7 @@ func newServer(cfg Config, f face, metrics http.Handler, log *slog.Logger, reg p
 		}, []string{"outcome"}),
 	}
 	reg.MustRegister(s.requests, s.seconds, s.restored)
-	for _, token := range cfg.Tokens {
-		s.tokens = append(s.tokens, sha256.Sum256([]byte(token)))
-	}
+	s.SetTokens(cfg.Tokens)
 	s.mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, status{"live"}) })
 	s.mux.HandleFunc("GET /ready", s.answerReady)
 	s.mux.Handle("GET /metrics", s.guarded(metrics))
@@ -112,6 +110,16 @@ func newServer(cfg Config, f face, metrics http.Handler, log *slog.Logger, reg p
 
 type status struct {
 	Status string `json:"status"`
+}
+
+// SetTokens replaces the tokens of which a request must bear one; none asks for
+// nothing. Requests already let in are not asked again.
+func (s *Server) SetTokens(tokens []string) {
+	digests := make([][sha256.Size]byte, len(tokens))
+	for i, token := range tokens {
+		digests[i] = sha256.Sum256([]byte(token))
+	}
+	s.tokens.Store(&digests)
 }
 
 // Handler is the whole service.
@@ -206,14 +214,16 @@ func (s *Server) endpoint(pattern string, f func(w http.ResponseWriter, r *http.
 
 // guarded lets only those through that bear a token, where there are any.
 func (s *Server) guarded(next http.Handler) http.Handler {
-	if len(s.tokens) == 0 {
-		return next
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tokens := *s.tokens.Load()
+		if len(tokens) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		digest, found := sha256.Sum256([]byte(token)), 0
-		for i := range s.tokens {
-			found |= subtle.ConstantTimeCompare(s.tokens[i][:], digest[:])
+		for i := range tokens {
+			found |= subtle.ConstantTimeCompare(tokens[i][:], digest[:])
 		}
 		if found != 1 || !strings.EqualFold(scheme, "Bearer") {
 			w.Header().Set("WWW-Authenticate", "Bearer")

@@ -136,6 +136,24 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// New tokens hold from then on, the old ones no longer.
+func TestTokensAreReplaced(t *testing.T) {
+	s := newIndex(t, Config{Tokens: []string{"secret-one"}})
+	status := func(token string) int {
+		r := httptest.NewRequest("GET", "/workers", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		res := httptest.NewRecorder()
+		s.Handler().ServeHTTP(res, r)
+		return res.Code
+	}
+	s.SetTokens([]string{"secret-two", "secret-three"})
+	for token, want := range map[string]int{"secret-one": 401, "secret-two": 200, "secret-three": 200} {
+		if got := status(token); got != want {
+			t.Errorf("%s is answered %d, not %d", token, got, want)
+		}
+	}
+}
+
 func TestNotReadyAndTooLarge(t *testing.T) {
 	s := newIndex(t, Config{MaxBodyBytes: 32})
 	if body := must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`); !strings.Contains(body, "body_too_large") {

@@ -122,8 +122,11 @@ func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize in
 	answer := c.buffers.Get().(*bytes.Buffer)
 	defer c.buffers.Put(answer)
 	answer.Reset()
-	if _, err := answer.ReadFrom(io.LimitReader(res.Body, maxAnswerBytes)); err != nil {
+	switch n, err := answer.ReadFrom(io.LimitReader(res.Body, maxAnswerBytes+1)); {
+	case err != nil:
 		return nil, ended(ctx, limited)
+	case n > maxAnswerBytes:
+		return nil, Garbled
 	}
 	return s.place(model, answer.Bytes())
 }

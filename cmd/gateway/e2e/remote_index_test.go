@@ -55,7 +55,11 @@ func (x *sharedIndex) start(f *fleet, cfg service.Config) {
 	}
 	cfg.Drain = time.Millisecond
 	follow := events.SubscriberConfig{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
-	s, err := service.NewIndex(cfg, follow, f.bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	var bus events.Bus
+	if f.bus != nil {
+		bus = f.bus
+	}
+	s, err := service.NewIndex(cfg, follow, bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -104,6 +108,9 @@ func (f *fleet) another(configure func(c *stack.GatewayConfig)) *fleet {
 	}
 	b.url = "http://" + addr.String()
 	for _, w := range f.workers {
+		if len(cfg.Workers.Static) > 0 {
+			break // it finds them by itself
+		}
 		if err := b.gateway.Roster.Put(w.Record()); err != nil {
 			f.t.Fatal(err)
 		}
@@ -129,6 +136,7 @@ type choice struct {
 	Nvext struct {
 		WorkerID struct {
 			Prefill string `json:"prefill_worker_id"`
+			Decode  string `json:"decode_worker_id"`
 		} `json:"worker_id"`
 		Routing struct {
 			Predicted int    `json:"predicted_cached_tokens"`
@@ -277,4 +285,42 @@ func TestRemoteIndexIsQuick(t *testing.T) {
 		t.Fatalf("a look-up takes %v s", took)
 	}
 	t.Logf("a look-up adds %.3f ms on average", took[0]*1e3)
+}
+
+// Engines that publish over ZMQ are registered by the gateway that has their URLs,
+// and the index connects to them: neither NATS nor etcd, and no event comes to the
+// gateway. One that starts later is told at once.
+func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
+	x := reserveIndex(t)
+	cfg := gatewayConfig()
+	asking(x)(&cfg)
+	ports := map[string][3]int{"z1": {freePort(t), freePort(t), freePort(t)}, "z2": {freePort(t), freePort(t), freePort(t)}}
+	for _, id := range []string{"z1", "z2"} {
+		p := ports[id]
+		cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(
+			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
+	}
+	f := newStatic(t, cfg)
+	for id, p := range ports {
+		f.zmqWorker(id, p[0], p[1], p[2], events.VLLM)
+	}
+	f.bus = nil
+	x.start(f, service.Config{})
+	f.eventually("the index follows both", func() bool { return f.value("tandem_kv_remote_index_ranks") == 2 })
+	if len(f.sources()) != 0 {
+		t.Errorf("the gateway follows events itself: %v", f.sources())
+	}
+	a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+article(1)+`","nvext":{"extra_fields":["worker_id"]}}`)
+	worker := f.parse(a.body).Nvext.WorkerID.Decode
+	b := f.another(func(c *stack.GatewayConfig) {
+		asking(x)(c)
+		c.Workers.Static, c.Workers.Probe.Every = cfg.Workers.Static, 50*time.Millisecond
+	})
+	b.eventually("a gateway that has just started is told", func() bool {
+		if b.status("/health") != http.StatusOK {
+			return false
+		}
+		c := b.choose(article(1))
+		return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Decode == worker
+	})
 }
