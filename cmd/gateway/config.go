@@ -51,7 +51,7 @@ func gatewayGroups() []settings.Group {
 // besides is the table of every command: one environment and one file may serve
 // them all, so each passes over what is another's.
 func besides() []settings.Group {
-	return slices.Concat(gatewayGroups(), loadGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup(), serviceGroup(), indexGroup(), selectGroup()})
+	return slices.Concat(gatewayGroups(), loadGroups(), attachGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup(), serviceGroup(), indexGroup(), selectGroup()})
 }
 
 // gatewayConfig gives each room its part of the settings.

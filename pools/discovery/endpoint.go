@@ -117,6 +117,21 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 	return e, e.finish()
 }
 
+// NewEndpoint returns the worker that given tells of: its address, and of the rest what was said. What follows from that
+// is filled in. Its error is an [*EndpointError].
+func NewEndpoint(given pools.Worker) (Endpoint, error) {
+	e := Endpoint{Given: given}
+	if err := e.setURL(given.Address); err != nil {
+		return Endpoint{}, err
+	}
+	for _, o := range options {
+		if err := e.rule(o.name, o.field); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	return e, e.finish()
+}
+
 // CheckEndpoints refuses a list that is too long or names a worker twice. Its error is an [*EndpointError].
 func CheckEndpoints(es []Endpoint) error {
 	if len(es) > MaxEndpoints {

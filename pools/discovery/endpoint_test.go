@@ -100,3 +100,24 @@ func TestCheckEndpoints(t *testing.T) {
 		}
 	}
 }
+
+func TestNewEndpoint(t *testing.T) {
+	e, err := NewEndpoint(pools.Worker{Address: "http://h:8000/", Role: pools.Prefill})
+	if err != nil || e.Given.ID != "h-8000" || e.Given.Address != "http://h:8000" {
+		t.Errorf("%+v, %v", e, err)
+	}
+	for field, w := range map[string]pools.Worker{
+		"url":       {Address: "h:8000"},
+		"id":        {Address: "http://h:1", ID: "a/b"},
+		"engine":    {Address: "http://h:1", Engine: "llama"},
+		"ranks":     {Address: "http://h:1", DataParallelRanks: -1},
+		"taints":    {Address: "http://h:1", Taints: []string{"a", "a"}},
+		"kv-events": {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "h:1"},
+		"kv-replay": {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "tcp://h:1", KVReplay: "tcp://*:1"},
+	} {
+		_, err := NewEndpoint(w)
+		if bad, ok := errors.AsType[*EndpointError](err); !ok || bad.Field != field {
+			t.Errorf("%s: error %v", field, err)
+		}
+	}
+}

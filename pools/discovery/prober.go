@@ -36,6 +36,10 @@ type ProberConfig struct {
 	// Follows says whether KV events are followed of which a worker of that model tells by itself; nil is always. What an
 	// operator gave is followed either way.
 	Follows func(model string) bool
+	// AskFirst tells of no worker before it has answered, though its model was given.
+	AskFirst bool
+	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
+	OnBeat func(id string, err error)
 	// Seed of pauses and incarnations.
 	Seed uint64
 }
@@ -59,6 +63,7 @@ type Prober struct {
 	log   *slog.Logger
 	asker *asker
 	kick  chan struct{} // holds at most one: the list changed
+	doubt chan suspicion
 
 	mu     sync.Mutex // guards wanted
 	wanted []Endpoint
@@ -72,7 +77,25 @@ func NewProber(sink StaticSink, cfg ProberConfig, log *slog.Logger) (*Prober, er
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
-	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout), kick: make(chan struct{}, 1)}, nil
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 16)}, nil
+}
+
+// suspicion is that a worker may be another process than at some time.
+type suspicion struct {
+	id    string
+	since time.Time
+}
+
+// Suspect says that another process may have come in a worker's place since then: it is asked everything at once, and told
+// as another incarnation, unless that has happened since. The zero time is now. It does not wait.
+func (p *Prober) Suspect(id string, since time.Time) {
+	if since.IsZero() {
+		since = time.Now()
+	}
+	select {
+	case p.doubt <- suspicion{id, since}:
+	default: // so many are asked about already that one more look is not worth a wait
+	}
 }
 
 // Set replaces the list of workers: those that are no longer in it go at once, those whose entry is another are asked
@@ -124,10 +147,17 @@ func (p *Prober) Run(ctx context.Context) error {
 				})
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.kick:
+		for kicked := false; !kicked; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.kick:
+				kicked = true
+			case s := <-p.doubt:
+				if f := followed[s.id]; f != nil {
+					f.suspect(s.since)
+				}
+			}
 		}
 	}
 }
@@ -135,7 +165,7 @@ func (p *Prober) Run(ctx context.Context) error {
 // probe makes the nth probe of this Prober: no two draw the same incarnations.
 func (p *Prober) probe(given pools.Worker, nth uint64) *probe {
 	return &probe{
-		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}),
+		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}), suspected: make(chan time.Time, 1),
 		rng: rand.New(rand.NewPCG(p.cfg.Seed, nth)),
 	}
 }
@@ -149,14 +179,17 @@ type probe struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has ended
 
+	suspected chan time.Time // holds at most one: since when
+
 	beats       int
 	incarnation string
+	began       time.Time    // when it was drawn
 	told        pools.Worker // to the sink
 	complained  bool         // the log says that the worker does not answer
 }
 
 func (f *probe) run(ctx context.Context) {
-	if f.given.Model != "" {
+	if f.given.Model != "" && !f.cfg.AskFirst {
 		f.pulse.join()
 		f.tell(facts{}, true)
 	}
@@ -165,8 +198,20 @@ func (f *probe) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case since := <-f.suspected:
+			if f.began.After(since) {
+				break // it was told as another since
+			}
+			f.pulse.suspect()
 		case <-time.After(f.pause()):
 		}
+	}
+}
+
+func (f *probe) suspect(since time.Time) {
+	select {
+	case f.suspected <- since:
+	default: // it is already
 	}
 }
 
@@ -184,6 +229,9 @@ func (f *probe) beat(ctx context.Context) {
 	if err == nil && anew {
 		told, err = f.asker.all(ctx, &f.given)
 	}
+	if ctx.Err() == nil && f.cfg.OnBeat != nil {
+		f.cfg.OnBeat(f.given.ID, err)
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -200,7 +248,7 @@ func (f *probe) beat(ctx context.Context) {
 // tell puts the worker into the sink, if that is news.
 func (f *probe) tell(told facts, fresh bool) {
 	if fresh {
-		f.incarnation = fmt.Sprintf("%016x", f.rng.Uint64())
+		f.incarnation, f.began = fmt.Sprintf("%016x", f.rng.Uint64()), time.Now()
 	}
 	w, noEvents := told.record(f.given, f.cfg.BlockSize)
 	if f.given.KVEvents == "" && w.KVEvents == "zmq" && f.cfg.Follows != nil && !f.cfg.Follows(w.Model) {

@@ -438,3 +438,48 @@ func FuzzFacts(f *testing.F) {
 		}
 	})
 }
+
+// A worker that is suspected is asked everything at once, and told as another process though it says the same.
+func TestSuspectedWorkersAreToldAnew(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	r, p, _ := prober(t, ProberConfig{Every: time.Hour, Timeout: 5 * time.Second}, "both "+s.URL+",id=w1")
+	first := member(t, r, "in", anyWorker).Incarnation
+	long := time.Now().Add(-time.Hour)
+	p.Suspect("nobody", time.Time{})
+	p.Suspect("w1", long) // it is another since then
+	p.Suspect("w1", time.Time{})
+	second := member(t, r, "another", func(w *pools.Worker) bool { return w.Incarnation != first }).Incarnation
+	p.Suspect("w1", time.Time{})
+	member(t, r, "another again", func(w *pools.Worker) bool { return w.Incarnation != first && w.Incarnation != second })
+}
+
+// Where it is to be asked first, a model that was given does not let a worker in that has not answered; each question is
+// told.
+func TestAskFirst(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
+	failed, well := make(chan error, 1), make(chan struct{}, 1)
+	cfg := ProberConfig{AskFirst: true, OnBeat: func(id string, err error) {
+		if err == nil && id == "w1" {
+			select {
+			case well <- struct{}{}:
+			default:
+			}
+		} else {
+			select {
+			case failed <- err:
+			default:
+			}
+		}
+	}}
+	r, _, _ := prober(t, cfg, "both "+s.URL+",id=w1,model=m")
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("told %v", err)
+	}
+	if _, in := r.Lookup("w1"); in {
+		t.Error("it is in before it answered")
+	}
+	s.set(func(s *stock) { s.ill = 0 })
+	member(t, r, "in", anyWorker)
+	<-well
+}

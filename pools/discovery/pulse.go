@@ -20,6 +20,10 @@ func (p *pulse) answered(f facts) (fresh bool) {
 	return fresh
 }
 
+// suspect takes that another process may have come in the worker's place: the next answer is asked for in full, and counts
+// as another's.
+func (p *pulse) suspect() { p.gone = true }
+
 // failed takes that the worker did not answer; closed, that nothing listens at its address. out says that it is to
 // leave the roster now.
 func (p *pulse) failed(closed bool) (out bool) {
@@ -33,4 +37,4 @@ func (p *pulse) failed(closed bool) (out bool) {
 }
 
 // steady reports whether a look at the worker's health is enough.
-func (p *pulse) steady() bool { return p.in && p.failures == 0 && p.told != (facts{}) }
+func (p *pulse) steady() bool { return p.in && p.failures == 0 && !p.gone && p.told != (facts{}) }

@@ -1,0 +1,374 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/router/events"
+)
+
+// AttachConfig is what stands beside a stock engine.
+type AttachConfig struct {
+	// Engine is the engine's address and what is said about it. What is not said
+	// is asked of it.
+	Engine discovery.Endpoint
+	// Advertise is the URL by which gateways reach the engine; empty is the
+	// engine's address as it was given.
+	Advertise string
+	// Probe is how it is asked. AskFirst and OnBeat are set here.
+	Probe discovery.ProberConfig
+	// Prefix and LeaseTTL are discovery's.
+	Prefix   string
+	LeaseTTL time.Duration
+	// Follow is how its KV events are followed.
+	Follow events.SubscriberConfig
+	// Settle is how long a worker that is well waits for its KV events before it
+	// registers without knowing how they stand. By default 5 s.
+	Settle time.Duration
+	// Report is how often the log says what is still missing. By default 15 s.
+	Report time.Duration
+	// Drain is how long its KV events are still told after it has deregistered,
+	// when it stops, for the requests that it finishes.
+	Drain time.Duration
+}
+
+// Attach registers a stock engine and tells its KV events on, for as long as the
+// engine is well. The engine itself is not its to start or stop.
+type Attach struct {
+	cfg    AttachConfig
+	links  Links
+	log    *slog.Logger
+	reg    prometheus.Registerer
+	prober *discovery.Prober
+
+	news     chan news       // from the prober
+	restarts chan time.Time  // from the bridge: when the engine that was replaced was lost
+	moved    chan struct{}   // holds at most one: how the bridge stands has changed
+	inner    context.Context // Run's, of what it runs
+	runs     *errgroup.Group // of what lives as long as Run
+	ends     sync.WaitGroup  // of what ends by itself
+	metrics  *attachMetrics
+
+	// Run's own.
+	waiting *pools.Worker    // is to be registered when its KV events have settled
+	settle  <-chan time.Time // when that is not waited for any longer
+	bridge  *bridging        // nil without KV events over NATS
+	told    *registration    // nil while deregistered
+	hinted  bool
+
+	mu     sync.Mutex // guards all below
+	awaits string     // what is missing; empty while registered
+}
+
+// news is what the prober says of the engine: its worker, that it is gone, or
+// that it cannot be used.
+type news struct {
+	worker  *pools.Worker
+	refused error
+}
+
+// newsOf is an Attach as its prober tells it.
+type newsOf struct{ *Attach }
+
+// registration is one record in etcd.
+type registration struct {
+	record    pools.Worker
+	registrar *discovery.Registrar
+	cancel    context.CancelFunc
+	done      chan struct{}
+}
+
+// NewAttach makes what stands beside an engine. links.Etcd must be there; without
+// links.Bus gateways are told where the engine publishes its KV events and follow
+// them by themselves. Nothing runs before Run.
+func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.Registerer) (*Attach, error) {
+	if links.Etcd == nil {
+		return nil, errors.New("attach: there is no etcd to register in")
+	}
+	if cfg.Settle == 0 {
+		cfg.Settle = 5 * time.Second
+	}
+	if cfg.Report == 0 {
+		cfg.Report = 15 * time.Second
+	}
+	a := &Attach{
+		cfg: cfg, links: links, log: log, reg: reg,
+		news: make(chan news), restarts: make(chan time.Time, 16), moved: make(chan struct{}, 1),
+		awaits: "the engine at " + cfg.Engine.Given.Address,
+	}
+	a.metrics = newAttachMetrics(reg, func() bool { ok, _ := a.Registered(); return ok })
+	probe := cfg.Probe
+	probe.AskFirst, probe.OnBeat = true, a.beat
+	var err error
+	if a.prober, err = discovery.NewProber(newsOf{a}, probe, log); err != nil {
+		return nil, err
+	}
+	a.prober.Set([]discovery.Endpoint{cfg.Engine})
+	return a, nil
+}
+
+// Registered reports whether gateways see the worker now; if not, awaits says
+// what is missing.
+func (a *Attach) Registered() (ok bool, awaits string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.awaits == "", a.awaits
+}
+
+// Put implements discovery.Sink: the engine is well.
+func (n newsOf) Put(w pools.Worker) error { n.tell(news{worker: &w}); return nil }
+
+// Remove implements discovery.Sink: the engine has failed.
+func (n newsOf) Remove(string) { n.tell(news{}) }
+
+// Refuse implements discovery.StaticSink: the engine answers, but not so that it
+// can be used.
+func (n newsOf) Refuse(_ pools.Worker, reason error) { n.tell(news{refused: reason}) }
+
+// Resync implements discovery.Sink. A prober has no list that it might lose.
+func (newsOf) Resync([]pools.Worker, time.Duration) {}
+
+func (a newsOf) tell(n news) {
+	select {
+	case a.news <- n:
+	case <-a.inner.Done():
+	}
+}
+
+// beat hears of each question to the engine.
+func (a *Attach) beat(_ string, err error) {
+	if err == nil {
+		return
+	}
+	a.metrics.failures.Inc()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.awaits != "" {
+		a.awaits = fmt.Sprintf("the engine at %s: %v", a.cfg.Engine.Given.Address, err)
+	}
+}
+
+// await notes what is missing, empty for nothing.
+func (a *Attach) await(what string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.awaits = what
+}
+
+// Run stands beside the engine until ctx ends; then it deregisters the worker,
+// goes on telling its KV events for the drain time, and ends.
+func (a *Attach) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	a.runs, a.inner = errgroup.WithContext(inner)
+	asking, stopAsking := context.WithCancel(a.inner)
+	defer stopAsking()
+	asked := make(chan struct{})
+	a.runs.Go(func() error {
+		defer close(asked)
+		return a.prober.Run(asking)
+	})
+	a.log.Info("waiting for the engine", "url", a.cfg.Engine.Given.Address, "role", string(a.cfg.Engine.Given.Role))
+	a.follow(ctx)
+	stopAsking()
+	for asking := true; asking; { // it may be about to say something
+		select {
+		case <-asked:
+			asking = false
+		case <-a.news:
+		}
+	}
+	was := a.told
+	a.withdraw("it is being detached")
+	if was != nil && a.bridge != nil && a.cfg.Drain > 0 {
+		a.log.Info("draining: KV events are still told", "worker", was.record.ID, "drain", a.cfg.Drain)
+		select {
+		case <-time.After(a.cfg.Drain):
+		case <-a.inner.Done(): // something else failed
+		}
+	}
+	a.unbridge()
+	stop()
+	a.ends.Wait()
+	err := a.runs.Wait()
+	a.log.Info("detached: the engine runs on", "worker", a.cfg.Engine.Given.ID, "was_registered", was != nil)
+	return err
+}
+
+// follow does what the engine's state asks for, until ctx ends.
+func (a *Attach) follow(ctx context.Context) {
+	report := time.NewTicker(a.cfg.Report)
+	defer report.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.inner.Done():
+			return
+		case n := <-a.news:
+			switch {
+			case n.refused != nil:
+				a.await(n.refused.Error())
+				a.log.Warn("the engine cannot be used as it is; it is asked on", "error", n.refused)
+			case n.worker == nil:
+				a.metrics.withdrawals.Inc()
+				a.withdraw("the engine at " + a.cfg.Engine.Given.Address)
+			default:
+				a.take(n.worker)
+			}
+		case cut := <-a.restarts:
+			a.prober.Suspect(a.cfg.Engine.Given.ID, cut)
+		case <-a.moved:
+			a.settled(a.bridge != nil && a.bridge.Settled())
+		case <-a.settle:
+			a.log.Warn("registering before anything was heard of its KV events: its cache is predicted until then",
+				"worker", a.cfg.Engine.Given.ID, "endpoint", a.bridge.at.from.Endpoint)
+			a.settled(true)
+		case <-report.C:
+			if ok, awaits := a.Registered(); !ok {
+				a.log.Info("still waiting", "for", awaits)
+			}
+		}
+	}
+}
+
+// take has the engine's worker registered as it is now, once its KV events are
+// followed.
+func (a *Attach) take(w *pools.Worker) {
+	record := *w
+	if a.cfg.Advertise != "" {
+		record.Address = a.cfg.Advertise
+	}
+	a.hint(w)
+	if w.KVEvents == "zmq" && a.links.Bus != nil {
+		record.KVEvents, record.KVEndpoint, record.KVReplay, record.KVTopic = "nats", "", "", ""
+		if err := a.follows(bridgedAt(w)); err != nil {
+			a.log.Warn("KV events are not told on, the worker's cache is predicted", "worker", w.ID, "error", err)
+			record.KVEvents = "none"
+		}
+	} else {
+		a.unbridge()
+		record.KVEndpoint = advertised(w.KVEndpoint, w.Address, record.Address)
+		record.KVReplay = advertised(w.KVReplay, w.Address, record.Address)
+	}
+	a.waiting = &record
+	if a.bridge == nil || a.bridge.Settled() {
+		a.settled(true)
+		return
+	}
+	a.settle = time.After(a.cfg.Settle)
+	a.await("KV events of " + a.bridge.at.from.Endpoint)
+}
+
+// settled registers what waits for that.
+func (a *Attach) settled(ok bool) {
+	if !ok || a.waiting == nil {
+		return
+	}
+	record := a.waiting
+	a.waiting, a.settle = nil, nil
+	a.register(*record)
+}
+
+// register puts the record into etcd. One that was there before stays until the
+// new one has taken its place.
+func (a *Attach) register(record pools.Worker) {
+	old := a.told
+	cfg := discovery.RegistrarConfig{Prefix: folder(a.cfg.Prefix), TTL: a.cfg.LeaseTTL}
+	registrar, err := discovery.NewRegistrar(a.links.Etcd, record, cfg, a.log)
+	if err != nil {
+		a.withdraw(err.Error())
+		a.log.Error("the worker cannot be registered", "error", err)
+		return
+	}
+	if old != nil {
+		old.cancel()
+		<-old.done // else it might put the old record back
+		if old.record.Model != record.Model {
+			a.deregister(old)
+			old = nil
+		}
+	}
+	ctx, cancel := context.WithCancel(a.inner)
+	now := &registration{record: record, registrar: registrar, cancel: cancel, done: make(chan struct{})}
+	a.told = now
+	a.metrics.registrations.Inc()
+	a.await("etcd, to register in")
+	a.ends.Go(func() {
+		defer close(now.done)
+		_ = registrar.Run(ctx) // it only ever ends by ctx
+	})
+	a.ends.Go(func() {
+		select {
+		case <-registrar.Registered(): // the old lease holds no key any more, and ends by itself
+			a.mu.Lock()
+			if ctx.Err() == nil {
+				a.awaits = ""
+			}
+			a.mu.Unlock()
+		case <-ctx.Done():
+			if old != nil {
+				a.deregister(old)
+			}
+		}
+	})
+}
+
+// withdraw takes the worker out of etcd: gateways see it go at once.
+func (a *Attach) withdraw(why string) {
+	a.waiting, a.settle = nil, nil
+	if a.told != nil {
+		a.told.cancel()
+		<-a.told.done
+		a.deregister(a.told)
+		a.told = nil
+	}
+	a.await(why)
+}
+
+// deregister ends a registration that runs no more.
+func (a *Attach) deregister(r *registration) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.inner), 3*time.Second)
+	defer cancel()
+	if err := r.registrar.Deregister(ctx); err != nil {
+		a.log.Warn("not deregistered: the registration ends with its lease", "worker", r.record.ID, "error", err)
+	}
+}
+
+// hint says once how an engine is told to publish its KV events.
+func (a *Attach) hint(w *pools.Worker) {
+	if w.KVEvents != "none" || a.cfg.Engine.Given.KVEvents != "" || a.hinted {
+		return
+	}
+	a.hinted = true
+	how := map[string]string{
+		"vllm":   `start vLLM with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; before 0.31.0 also say --engine-kv-events tcp://HOST:5557 --engine-kv-replay tcp://HOST:5558 here`,
+		"sglang": `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; a release that does not tell so in /server_info needs --engine-kv-events tcp://HOST:5557 here as well`,
+		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and say --engine-kv-events tcp://HOST:PORT here: it cannot tell by itself`,
+		"sim":    `start the worker with --kv-events zmq-vllm`,
+	}[w.Engine]
+	a.log.Warn("the engine tells of no KV events: its cache is predicted from where prompts are sent", "worker", w.ID, "engine", w.Engine, "to_change", how)
+}
+
+// advertised is an endpoint at the host by which others reach the engine, where
+// it was at the one by which it is reached from here.
+func advertised(endpoint, here, there string) string {
+	from, err1 := url.Parse(here)
+	to, err2 := url.Parse(there)
+	at, err3 := url.Parse(endpoint)
+	if endpoint == "" || errors.Join(err1, err2, err3) != nil || at.Hostname() != from.Hostname() {
+		return endpoint
+	}
+	return "tcp://" + net.JoinHostPort(to.Hostname(), at.Port())
+}
