@@ -57,6 +57,9 @@ func besides() []settings.Group {
 // gatewayConfig gives each room its part of the settings.
 func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	base := routerBase(s.Router, s.Queue.Threshold)
+	if !s.KVEvents.Parity {
+		base.Parity = router.ParityConfig{}
+	}
 	roles := routersByRole(base)
 	if s.KVEvents.PredictAfter < s.KVEvents.SilentAfter {
 		return stack.GatewayConfig{}, fmt.Errorf("kv-events-predict-after: %v is below kv-events-silent-after, %v", s.KVEvents.PredictAfter, s.KVEvents.SilentAfter)
@@ -79,10 +82,13 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 			Utilization:    s.Metrics.DesiredUtilization,
 			Queue:          queue.Config{Policy: s.Queue.Policy, Limit: s.Queue.Limit, Timeout: s.Queue.Timeout, Bytes: s.Queue.Bytes},
 		},
-		Prefill:             prefill.Config{Timeout: s.Faults.PrefillTimeout},
-		Decode:              decode.Config{StreamIdleTimeout: s.Faults.StreamIdleTimeout, FirstTokenTimeout: s.Faults.DecodeFirstTokenTimeout},
-		Routers:             roles,
-		Events:              events.SubscriberConfig{Seed: base.Seed, SilentAfter: s.KVEvents.SilentAfter, PredictAfter: s.KVEvents.PredictAfter},
+		Prefill: prefill.Config{Timeout: s.Faults.PrefillTimeout},
+		Decode:  decode.Config{StreamIdleTimeout: s.Faults.StreamIdleTimeout, FirstTokenTimeout: s.Faults.DecodeFirstTokenTimeout},
+		Routers: roles,
+		Events: events.SubscriberConfig{
+			Seed: base.Seed, SilentAfter: s.KVEvents.SilentAfter, PredictAfter: s.KVEvents.PredictAfter, Relearn: base.Predictions.TTL,
+		},
+		Retell:              s.KVEvents.ReportMode == "auto",
 		Remote:              remote.Config{URLs: s.Remote.URLs, Timeout: s.Remote.Timeout},
 		Prefix:              s.Discovery.Prefix,
 		LeaseTTL:            s.Discovery.LeaseTTL,
@@ -120,9 +126,6 @@ func routerBase(s settings.Router, queueThreshold float64) router.Config {
 	base.TrackPrefillTokens = s.TrackPrefillTokens
 	base.QueueThreshold = queueThreshold
 	base.KVEvents = s.KVEvents
-	if !s.KVParity {
-		base.Parity = router.ParityConfig{}
-	}
 	base.Predictions = index.PredictorConfig{
 		TTL:       time.Duration(s.TTLSeconds * float64(time.Second)),
 		MaxBlocks: s.MaxTreeSize, PruneRatio: s.PruneTargetRatio,

@@ -2,10 +2,12 @@ package settings
 
 import "time"
 
-// KVEvents is how workers' KV events over NATS are followed.
+// KVEvents is how workers' KV events are followed, and what is done about those that are lost or wrong.
 type KVEvents struct {
 	SilentAfter  time.Duration `setting:"kv-events-silent-after"`
 	PredictAfter time.Duration `setting:"kv-events-predict-after"`
+	Parity       bool          `setting:"kv-parity"`
+	ReportMode   string        `setting:"kv-cache-report-mode"`
 }
 
 // KVEventsGroup is the table that fills [KVEvents].
@@ -20,6 +22,19 @@ func KVEventsGroup() Group {
 			Name: "kv-events-predict-after", Kind: Duration, Default: "1m", Min: "2s", Max: "24h",
 			Help: "How long that may last, while NATS itself is connected, before the worker's cache is predicted instead. At least kv-events-silent-after. " +
 				"Longer believes in what may have been evicted; shorter drops what may still be there. It begins anew when NATS was away.",
+		},
+		{
+			Name: "kv-parity", Kind: Bool, Default: "true",
+			Help: "Compare how many prompt tokens a worker says it had cached with what its KV events let the router believe. A rank of which too much is wrong, " +
+				"more than a quarter of the last 32 answers, is predicted as though it had no events, until they agree again. Off compares nothing and believes every event.",
+		},
+		{
+			Name: "kv-cache-report-mode", Kind: String, Default: "auto", OneOf: []Choice{
+				{Name: "auto", Help: "requests to a vLLM rank whose events were lost ask for it"},
+				{Name: "off", Help: "none does"},
+			},
+			Help: "Whether requests ask their engine to announce whole prefixes that it uses again (vllm_xargs.kv_cache_report_mode \"full\", vLLM from 0.26.0), which " +
+				"heals a view that lost events. Each such announcement is as long as the prompt. A client's own value stands.",
 		},
 	}}
 }

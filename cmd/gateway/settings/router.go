@@ -20,7 +20,6 @@ type Router struct {
 	CUDAToCPURatio      float64 `setting:"encoder-cuda-to-cpu-ratio"`
 	Seed                int     `setting:"router-seed"` // 0: draw one and log it
 	KVEvents            bool    `setting:"router-kv-events"`
-	KVParity            bool    `setting:"kv-parity"`
 	TTLSeconds          float64 `setting:"router-ttl-secs"`
 	MaxTreeSize         int     `setting:"router-max-tree-size"` // blocks
 	PruneTargetRatio    float64 `setting:"router-prune-target-ratio"`
@@ -111,11 +110,6 @@ func RouterGroup(modes []Choice) Group {
 			Help: "Off: do not follow what workers say their KV caches hold, but predict it from where prompts were sent. No NATS is needed then and " +
 				"nothing is spent on events; what a worker evicted early is believed in until router-ttl-secs, and what other gateways sent is not known. " +
 				"Workers that publish no events are predicted whatever this says.",
-		},
-		{
-			Name: "kv-parity", Kind: Bool, Default: "true",
-			Help: "Compare how many prompt tokens a worker says it had cached with what its KV events let the router believe. A rank of which too much is wrong, " +
-				"more than a quarter of the last 32 answers, is predicted as though it had no events, until they agree again. Off compares nothing and believes every event.",
 		},
 		{
 			Name: "router-ttl-secs", Aliases: []string{"router-ttl"}, Kind: Float, Default: "120", Min: "0.001", Max: "31536000",

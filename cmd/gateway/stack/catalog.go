@@ -221,6 +221,7 @@ type follower struct {
 	followed map[string]followed // by worker id
 	doubted  map[string]string   // what routers were told, by pool
 	epochs   map[events.Source]uint64
+	retell   *retelling // nil: nobody is asked
 }
 
 type followed struct {
@@ -292,7 +293,7 @@ func (f *follower) doubt() {
 	for _, s := range f.subscriber.Sources() {
 		states[s.Source], epochs[s.Source] = s, s.Epoch
 	}
-	was := f.epochs
+	was, lost := f.epochs, map[router.Rank]events.Source{}
 	f.epochs = epochs
 	if f.doubted == nil {
 		f.doubted = map[string]string{}
@@ -310,6 +311,9 @@ func (f *follower) doubt() {
 				if was[source] != s.Epoch {
 					f.routers.For(p.Model, p.Role).Anew(router.Rank{Worker: w.ID, Rank: rank})
 				}
+				if s.State == events.Predicted && retells(w) {
+					lost[router.Rank{Worker: w.ID, Rank: rank}] = source
+				}
 				unknown := !known || s.State == events.Waiting
 				if s.State == events.Predicted || unknown && (w.KVEvents == "zmq" || !f.nats) {
 					ranks[router.Rank{Worker: w.ID, Rank: rank}] = struct{}{}
@@ -321,6 +325,9 @@ func (f *follower) doubt() {
 			f.doubted[p.Name()] = told
 			f.routers.For(p.Model, p.Role).Doubt(ranks)
 		}
+	}
+	if f.retell != nil {
+		f.retell.lose(lost)
 	}
 }
 

@@ -58,6 +58,9 @@ type GatewayConfig struct {
 	Routers map[pools.Role]router.Config
 	// Events is how KV events are followed, and EventSeed its jitter's seed.
 	Events events.SubscriberConfig
+	// Retell has requests ask engines whose events were lost to tell again what of
+	// their caches they use.
+	Retell bool
 	// Prefix and LeaseTTL are discovery's: where workers register, and how
 	// long a missing one may take to come back after the registry was away.
 	Prefix   string
@@ -146,6 +149,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Pairer:    routers.Pairer,
 		Tokenizer: tokenizer,
 		Remote:    g.askRemote(),
+		Retell:    g.retell,
 		Starting:  g.starting,
 	}, log, own)
 	if err != nil {
@@ -216,8 +220,16 @@ func (g *Gateway) addFollower(links Links, reg prometheus.Registerer) error {
 		return err
 	}
 	g.subscriber, g.follower = f.subscriber, f
+	if g.cfg.Retell {
+		f.retell = &retelling{status: f.subscriber.Source}
+	}
 	reg.MustRegister(parityCollector{g})
 	return nil
+}
+
+// retell is asked for each request to a worker that computes its prompt.
+func (g *Gateway) retell(w *pools.Worker, rank int) bool {
+	return g.follower != nil && g.follower.retell != nil && g.follower.retell.wanted(w, rank)
 }
 
 // breakers makes the circuits of all workers, which go with them.
