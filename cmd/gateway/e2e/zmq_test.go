@@ -43,7 +43,8 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) 
 // eventSource is a row of kv_events in GET /workers.
 type eventSource struct {
 	Worker, Transport, State, Reason string
-	Seq                              uint64
+	Seq, Losses                      uint64
+	Healed                           map[string]uint64
 	Blocks                           int
 	Parity                           *router.RankParity
 }
