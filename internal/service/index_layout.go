@@ -54,7 +54,7 @@ func (x *shared) see(model string) (*indexed, *layout) {
 				p.known, l.posts = w.ranks[rank].heard(), true
 			} else {
 				state, there := states[w.source(rank)]
-				p.known, l.follows = there && (state == events.Live || state == events.Recovering), true
+				p.known, l.follows = there && state != events.Waiting && state != events.Predicted, true
 			}
 			ranks = append(ranks, router.Rank{Worker: w.ID, Rank: rank})
 			l.places = append(l.places, p)

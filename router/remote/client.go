@@ -41,9 +41,11 @@ type Config struct {
 	Breaker fault.BreakerConfig
 }
 
-// DefaultTimeout is what a look-up may take at most: many times what it takes, and
-// little beside a prefill.
-const DefaultTimeout = 5 * time.Millisecond
+// DefaultTimeout is what a look-up may take at most: a hundred times what it takes on
+// an idle machine, several times what it takes on one that is short of processors,
+// and little beside the prefill that a guess may cost. Of an index that hangs three
+// requests pay it before the circuit opens.
+const DefaultTimeout = 20 * time.Millisecond
 
 // Client asks an index elsewhere. It is safe for concurrent use.
 type Client struct {

@@ -26,6 +26,8 @@ const (
 	maxListBytes = 64 << 20
 	// breath is the least time between two readings of a list.
 	breath = 100 * time.Millisecond
+	// again is when one that failed is tried again, if [Config.Every] is not shorter.
+	again = time.Second
 )
 
 // listed is the ranks of a model that an index lists.
@@ -75,13 +77,18 @@ func (c *Client) keep(ctx context.Context, s *sibling) {
 		case <-s.kick:
 		case <-timer.C:
 		}
-		k.note(ctx, k.sync(ctx))
+		next := c.cfg.Every
+		err := k.sync(ctx)
+		if err != nil {
+			next = min(next, again)
+		}
+		k.note(ctx, err)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(breath):
 		}
-		timer.Reset(c.cfg.Every)
+		timer.Reset(next)
 	}
 }
 
@@ -278,9 +285,8 @@ func (k *keeper) note(ctx context.Context, err error) {
 	switch {
 	case text == was:
 	case text == "":
-		k.client.log.Info("a remote index knows the workers again", "index", s.name)
+		k.client.log.Info("the remote index lists the workers again", "index", s.name)
 	default:
-		k.client.log.Warn("a remote index is not kept told of the workers; of what it does not list, the gateway knows what it knows itself",
-			"index", s.name, "error", text)
+		k.client.log.Warn("the remote index could not be told of all workers: those are routed by what is known here", "index", s.name, "error", text)
 	}
 }
