@@ -40,7 +40,10 @@ func (r *retelling) lose(now map[router.Rank]events.Source) {
 	}
 	for rank, source := range now {
 		if next[rank] = was[rank]; next[rank] == nil {
+			s, _ := r.status(source)
 			next[rank] = &retold{source: source}
+			next[rank].losses.Store(s.Losses)
+			next[rank].before.Store(s.Retold)
 		}
 	}
 	r.lost.Store(&next)
