@@ -77,11 +77,6 @@ const (
 	lost    ownership = 8 // cannot be hashed, nor can what follows
 )
 
-// tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
-type tierSet uint8
-
-const elsewhere = tierSet(1) << 7
-
 // NewView returns an empty view that feeds owner's part of idx. blockSize is the router's, in tokens,
 // 1 to 65,535.
 func NewView(idx *index.Index, owner index.Owner, blockSize int) *View {
@@ -387,29 +382,4 @@ func withoutLora(keys []ExtraKey, lora string) []ExtraKey {
 		return keys[1:]
 	}
 	return keys
-}
-
-// tierOf is the place an engine means by a medium (router semantics §5).
-func tierOf(medium string) tierSet {
-	switch medium {
-	case "", "GPU", "DEVICE":
-		return 1 << index.Device
-	case "CPU", "cpu", "CPU_PINNED", "CPU_TIER1":
-		return 1 << index.Host
-	case "CPU_TIER2", "DISK", "NVME", "STORAGE", "FS":
-		return 1 << index.Disk
-	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED", "OBJ":
-		return 1 << index.Shared
-	}
-	return elsewhere
-}
-
-// tier is the index's tier for a set of one place, if it has one.
-func (s tierSet) tier() (index.Tier, bool) {
-	for t := index.Device; t <= index.Shared; t++ {
-		if s == 1<<t {
-			return t, true
-		}
-	}
-	return 0, false
 }

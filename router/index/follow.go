@@ -3,7 +3,6 @@ package index
 // match finds the runs on tier t. An owner that got a gap while it was followed
 // in jumps is followed block by block the next time, and all are the third time.
 func (m *Matches) match(tab *table, gaps *gaps, t Tier, hashes []uint64) {
-	m.fill(t)
 	for try := range 3 {
 		m.look(gaps, try > 0)
 		m.follow(tab, t, hashes, try < 2)
@@ -46,11 +45,14 @@ func (m *Matches) unmoved(gaps *gaps) bool {
 // runs of those that do not hold it.
 func (m *Matches) follow(tab *table, t Tier, hashes []uint64, jump bool) {
 	m.jumped, m.waiting = false, 0
+	m.fill(t)
 	at := 0
 	if t == Device {
-		clear(m.ends[t])
 		if len(hashes) == 0 {
 			return
+		}
+		if jump {
+			tab.ahead(hashes)
 		}
 		m.begin(tab.load(hashes[0]))
 		at = 1

@@ -49,6 +49,8 @@ func (x *Index) Match(hashes []uint64, m *Matches) {
 	for t := Device; t < tiers; t++ {
 		if tab := x.tables[t].Load(); tab != nil {
 			m.match(tab, &x.gaps[t], t, hashes)
+		} else if t == Device {
+			m.fill(t)
 		}
 	}
 	if m.deepest > 0 && x.budget.pressed() {
@@ -103,7 +105,6 @@ func (m *Matches) Tier(o Owner, t Tier) int {
 func (m *Matches) reset(dir *directory) {
 	m.dir = dir
 	m.has = [tiers]bool{}
-	m.fill(Device)
 	words := (len(dir.owners) + 63) / 64
 	if cap(m.live) < words {
 		m.live = make([]uint64, words)
@@ -298,9 +299,18 @@ func (m *Matches) end(t Tier, k int, gone uint64, i int) {
 	if t == Device && i > m.deepest {
 		m.deepest = i
 	}
-	for ; gone != 0; gone &= gone - 1 {
-		m.ends[t][k*64+bits.TrailingZeros64(gone)] = uint32(i)
-		m.n--
+	m.n -= bits.OnesCount64(gone)
+	ends := m.ends[t][k*64:]
+	// Where many end at once they are neighbours: so many ones in a row.
+	for gone != 0 {
+		skip := bits.TrailingZeros64(gone)
+		gone >>= skip
+		row := bits.TrailingZeros64(^gone)
+		gone >>= row
+		for j := range ends[skip : skip+row] {
+			ends[skip+j] = uint32(i)
+		}
+		ends = ends[skip+row:]
 	}
 }
 

@@ -12,13 +12,14 @@ import (
 // either up to four of them, or the number of a bitset in the shard's arena.
 // Writers take their shard's lock. Readers take none: see [generation].
 type table struct {
+	now    []atomic.Pointer[generation] // by shard, never nil; dense, for readers
 	shards []shard
 }
 
-// shard is one part of a table. Padding keeps two shards' locks off one cache
-// line.
+// shard is what writers know of one part of a table. Padding keeps two shards'
+// locks off one cache line.
 type shard struct {
-	now atomic.Pointer[generation] // never nil
+	now *atomic.Pointer[generation]
 
 	mu   sync.Mutex // guards what follows, and writes to the generation
 	used int        // slots that carry a hash
@@ -63,15 +64,17 @@ const (
 const minPlaces = 32
 
 func newTable(shards int) *table {
-	t := &table{shards: make([]shard, shards)}
+	t := &table{now: make([]atomic.Pointer[generation], shards), shards: make([]shard, shards)}
 	for i := range t.shards {
-		t.shards[i].now.Store(newGeneration(minPlaces, 1, 0))
+		t.now[i].Store(newGeneration(minPlaces, 1, 0))
+		t.shards[i].now = &t.now[i]
 	}
 	return t
 }
 
 func newGeneration(places, stride, sets int) *generation {
 	g := &generation{slots: make([]uint64, 2*places), places: places, stride: stride}
+	advise(g.slots)
 	arena := make([]uint64, sets*stride)
 	g.arena.Store(&arena)
 	return g
@@ -98,9 +101,18 @@ func (t *table) touch(hashes []uint64) (used int) {
 	return used
 }
 
+// ahead reads where the searches for the first blocks go that Match will leap to,
+// while it waits for the very first block.
+func (t *table) ahead(hashes []uint64) {
+	for at := batch; at < len(hashes)+batch-1 && at <= jumps*batch; at += batch {
+		h := hashes[min(at, len(hashes)-1)]
+		t.generation(h).touch(h)
+	}
+}
+
 // generation returns the one that has h's slot now.
 func (t *table) generation(h uint64) *generation {
-	return t.shards[h&uint64(len(t.shards)-1)].now.Load()
+	return t.now[h&uint64(len(t.now)-1)].Load()
 }
 
 // touch returns the place where the search for h begins, and its word. A reader
@@ -149,7 +161,7 @@ func (t *table) add(h uint64, slot int) {
 		word = bitUsed
 		s.used++
 	}
-	if g.holders(word) == 0 {
+	if g.vacant(word) {
 		s.live++
 	}
 	if word&bitOver != 0 {
@@ -181,7 +193,7 @@ func (t *table) remove(h uint64, slot int) {
 		word = erase(word, slot)
 		atomic.StoreUint64(&g.slots[2*i+1], word)
 	}
-	if g.holders(word) > 0 {
+	if !g.vacant(word) {
 		return
 	}
 	s.live--
@@ -236,19 +248,17 @@ func (g *generation) find(h uint64) (int, uint64) {
 	}
 }
 
-// holders counts the owners of a word.
-func (g *generation) holders(word uint64) int {
-	n := 0
-	if word&bitOver != 0 {
-		for _, b := range g.bitset(word) {
-			n += bits.OnesCount64(b)
+// vacant reports whether a word names no owner.
+func (g *generation) vacant(word uint64) bool {
+	if word&bitOver == 0 {
+		return word&^bitFlags == 0
+	}
+	for _, b := range g.bitset(word) {
+		if b != 0 {
+			return false
 		}
-		return n
 	}
-	for w := word &^ bitFlags; w != 0; w >>= laneBits {
-		n++
-	}
-	return n
+	return true
 }
 
 // insert puts slot among a word's lanes; false when all are taken.
@@ -317,7 +327,7 @@ func (s *shard) rebuild(slot int) *generation {
 	s.used, s.sets = 0, 0
 	for i := 0; i < len(old.slots); i += 2 {
 		h, word := old.slots[i], atomic.LoadUint64(&old.slots[i+1])
-		if old.holders(word) == 0 {
+		if old.vacant(word) {
 			continue
 		}
 		j, _ := g.find(h)
@@ -325,6 +335,7 @@ func (s *shard) rebuild(slot int) *generation {
 		g.slots[2*j+1] = s.carry(g, old, word)
 		s.used++
 	}
+	join(g.slots)
 	s.now.Store(g)
 	return g
 }

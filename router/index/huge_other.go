@@ -1,0 +1,7 @@
+//go:build !linux
+
+package index
+
+func advise([]uint64) {}
+
+func join([]uint64) {}
