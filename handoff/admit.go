@@ -62,7 +62,7 @@ func (f *Flow) bestCached(r *request, now time.Time) int {
 	if len(pool.Members) == 0 {
 		return 0
 	}
-	return min(r.isl, computes.BestOverlapFor(pool, router.Request{Hashes: r.hashes, Told: r.told}, now)*r.card.blockSize)
+	return min(r.isl, computes.BestOverlapFor(pool, router.Request{Hashes: r.hashes, Text: r.ids == nil, Told: r.told}, now)*r.card.blockSize)
 }
 
 // grant is what one drain step booked for a request.

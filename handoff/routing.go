@@ -17,7 +17,7 @@ import (
 func (f *Flow) routingQuery(r *request, exclude []string) router.Request {
 	x := &r.call.Request.Nvext
 	req := router.Request{
-		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Told: r.told, Exclude: exclude,
+		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Text: r.ids == nil, Told: r.told, Exclude: exclude,
 		Pin: r.pins.prefill.asked(), DecodePin: r.pins.decode.asked(),
 		Required: x.RequiredTaints, Preferred: x.PreferredTaints, Override: r.override,
 		Explain: f.cfg.LogRouting || x.Wants("routing"),

@@ -67,7 +67,7 @@ func (f *Flow) understand(r *request) error {
 	}
 	if r.ids == nil {
 		r.isl = max(1, len(req.Raw)/bytesPerToken)
-		if computes, pool := f.computers(r); len(pool.Members) > 0 && computes.Predicts(pool) {
+		if computes, pool := f.computers(r); len(pool.Members) > 0 && computes.Foresees() {
 			r.hashes = textHashes(req, r.card.blockSize)
 		}
 		return nil

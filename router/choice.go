@@ -47,7 +47,7 @@ var unseen index.Matches
 func (r *Router) begin(p *pools.Pool, req *Request, now time.Time) *choice {
 	c := r.prepare(p, req)
 	whole := !r.blind && c.hear(req.Told) // of everybody: there is nothing left to look up
-	if whole || r.idx == nil || !c.view.followed {
+	if whole || r.idx == nil || !c.view.followed || req.Text {
 		c.seen = &unseen
 	} else {
 		r.idx.Match(req.Hashes, c.seen)
@@ -64,7 +64,11 @@ func (r *Router) foresee(c *choice, req *Request, now time.Time, look bool) {
 	c.runs = slices.Grow(c.runs[:0], len(v.seats))[:len(v.seats)]
 	clear(c.runs)
 	c.seen.Raise(c.runs, v.known)
-	if v.predicted && look {
+	switch {
+	case req.Text && r.predicted != nil:
+		r.predicted.match(req.Hashes, &c.foreseen, now)
+		c.foreseen.Raise(c.runs, v.texted)
+	case v.predicted && look:
 		r.predicted.match(req.Hashes, &c.foreseen, now)
 		c.foreseen.Raise(c.runs, v.guessed)
 	}
@@ -81,7 +85,7 @@ func (r *Router) foresee(c *choice, req *Request, now time.Time, look bool) {
 // beginBeside is begin for the second leg of a pair. It does not look the prompt
 // up again where the first leg's router did, in the same index.
 func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request, now time.Time) *choice {
-	if r.blind || !first.view.followed || r.idx != router.idx || req.Told != nil {
+	if r.blind || !first.view.followed || r.idx != router.idx || req.Told != nil || req.Text {
 		return r.begin(p, req, now)
 	}
 	c := r.prepare(p, req)

@@ -347,7 +347,7 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 // hold r.mu: a long prompt takes a while.
 func (r *Router) predict(l *Lease, req *Request, now time.Time) {
 	if r.predicted != nil {
-		r.predicted.note(l, req.Hashes, now)
+		r.predicted.note(l, req, now)
 	}
 }
 

@@ -26,6 +26,10 @@ type Request struct {
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps
 	// them; they must not be written to.
 	Hashes []uint64
+	// Text says that Hashes stand for the prompt's text, because its tokens are not
+	// known. No KV event names such blocks: every worker is believed to hold what
+	// was predicted of it, one that publishes too.
+	Text bool
 	// Told is what an index elsewhere says of the prompt, nil where none was asked. A
 	// router that is [Router.Blind] passes over it.
 	Told *Told

@@ -18,10 +18,17 @@ type predictions struct {
 
 	mu        sync.Mutex // guards what follows; taken after a router's own
 	predictor *index.Predictor
-	version   uint64            // of the newest pool met
-	met       map[string]string // incarnations of the predicted workers, by id
+	version   uint64         // of the newest pool met
+	met       map[string]met // those in it, by id
 
 	doubted atomic.Pointer[map[Rank]struct{}] // those whose events cannot be relied on; replaced, never changed
+}
+
+// met is a worker of the pool. All have an owner among the predictions: those that
+// publish are predicted for prompts of which the text alone is known.
+type met struct {
+	incarnation string
+	predicted   bool // a rank is, whatever the prompt
 }
 
 // Rank is one data-parallel rank of a worker.
@@ -58,7 +65,7 @@ func newPredictions(cfg Config) *predictions {
 	idx := index.New(index.Config{})
 	return &predictions{
 		events: cfg.KVEvents, idx: idx,
-		predictor: index.NewPredictor(idx, cfg.Predictions), met: map[string]string{},
+		predictor: index.NewPredictor(idx, cfg.Predictions), met: map[string]met{},
 	}
 }
 
@@ -95,19 +102,16 @@ func (p *predictions) meet(pool *pools.Pool) {
 		return
 	}
 	p.version = pool.Version
-	for id, incarnation := range p.met {
+	for id, known := range p.met {
 		m, stays := pool.Member(id)
-		if !stays || m.Worker.Incarnation != incarnation || !p.ofAny(m.Worker) {
+		if !stays || m.Worker.Incarnation != known.incarnation || known.predicted && !p.ofAny(m.Worker) {
 			p.predictor.Drop(id)
 			delete(p.met, id)
 		}
 	}
 	for i := range pool.Members {
 		w := pool.Members[i].Worker
-		if !p.ofAny(w) {
-			continue
-		}
-		p.met[w.ID] = w.Incarnation
+		p.met[w.ID] = met{w.Incarnation, p.ofAny(w)}
 		for rank := range w.Ranks() {
 			p.idx.Owner(w.ID, rank)
 		}
@@ -123,13 +127,14 @@ func (p *predictions) match(hashes []uint64, m *index.Matches, now time.Time) {
 }
 
 // note predicts that l's worker will hold the prompt it was booked for.
-func (p *predictions) note(l *Lease, hashes []uint64, now time.Time) {
-	if len(hashes) == 0 || !p.of(l.Worker, l.Rank) {
+func (p *predictions) note(l *Lease, req *Request, now time.Time) {
+	hashes := req.Hashes
+	if len(hashes) == 0 || !req.Text && !p.of(l.Worker, l.Rank) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if met, ok := p.met[l.Worker.ID]; !ok || met != l.Worker.Incarnation {
+	if known, ok := p.met[l.Worker.ID]; !ok || known.incarnation != l.Worker.Incarnation {
 		return // it has gone since it was booked
 	}
 	owner, _ := p.idx.Lookup(l.Worker.ID, l.Rank)
@@ -166,6 +171,10 @@ func (r *Router) Predicted() int {
 	defer r.predicted.mu.Unlock()
 	return r.predicted.predictor.Len()
 }
+
+// Foresees reports whether the router predicts at all, and so can tell where a
+// prompt of which the text alone is known may be cached; see [Request.Text].
+func (r *Router) Foresees() bool { return r.predicted != nil }
 
 // Predicts reports whether any worker of p is predicted rather than known by its
 // KV events.

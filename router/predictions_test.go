@@ -90,6 +90,51 @@ func TestEventsBesidePredictions(t *testing.T) {
 	}
 }
 
+// A prompt of which the text alone is known is predicted for workers that publish, too: no event names its blocks. Their
+// events count for the others, and what was predicted of text counts for text alone.
+func TestTextIsPredictedBesideEvents(t *testing.T) {
+	idx := index.New(index.Config{})
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
+	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0), worker("c", 0, 0, 0))
+	text, told := chain(1, 20), chain(2, 20)
+	pick := func(hashes []uint64, text bool) (string, int) {
+		t.Helper()
+		w, _, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: hashes, Text: text}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Worker.ID, w.Overlap
+	}
+	l, err := r.Reserve(p, Request{ID: "r", ISL: 320, Hashes: text, Text: true, Pin: &Pin{Worker: "b"}}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release(noon)
+	idx.Store(idx.Owner("c", 0), index.Device, told)
+	if who, overlap := pick(text, true); who != "b" || overlap != 20 {
+		t.Errorf("the text again: %s, overlap %d", who, overlap)
+	}
+	if who, overlap := pick(told, false); who != "c" || overlap != 20 {
+		t.Errorf("tokens: %s, overlap %d", who, overlap)
+	}
+	if _, overlap := pick(text, false); overlap != 0 {
+		t.Errorf("a prediction of text counts for tokens: overlap %d", overlap)
+	}
+	if _, overlap := pick(told, true); overlap != 0 {
+		t.Errorf("an event counts for text: overlap %d", overlap)
+	}
+	// Tokens that are sent to a worker that publishes are not predicted.
+	if book(t, r, p, chain(3, 20), noon); r.Predicted() != 20 {
+		t.Errorf("%d blocks are predicted", r.Predicted())
+	}
+	if l.Withdraw(); r.Predicted() != 0 {
+		t.Errorf("%d blocks are predicted after it was taken back", r.Predicted())
+	}
+	if !r.Foresees() || r.Predicts(p) {
+		t.Error("it foresees, and predicts nobody")
+	}
+}
+
 // Without events to follow, all are predicted, whatever they publish.
 func TestNoEventsPredictsAll(t *testing.T) {
 	cfg := DefaultConfig().For(pools.Prefill)

@@ -27,6 +27,7 @@ type view struct {
 	seats     []seat        // by worker id, then rank
 	known     []index.Owner // by seat, in the router's index; NoOwner of those predicted
 	guessed   []index.Owner // by seat, in that of its predictions; NoOwner of the others
+	texted    []index.Owner // by seat, in that of its predictions, the others too: for prompts of text
 	roomiest  int           // the largest of the seats' limits of blocks
 	steady    bool          // every seat stands
 	followed  bool          // prompts are looked up in the index of what workers publish
@@ -102,8 +103,8 @@ func (r *Router) see(p *pools.Pool) *view {
 			s := r.seat(&p.Members[i], rank)
 			s.member = int32(i)
 			v.seats = append(v.seats, s)
-			known, guessed := r.owners(&s)
-			v.known, v.guessed = append(v.known, known), append(v.guessed, guessed)
+			known, guessed, texted := r.owners(&s)
+			v.known, v.guessed, v.texted = append(v.known, known), append(v.guessed, guessed), append(v.texted, texted)
 			v.roomiest = max(v.roomiest, s.blocks)
 			v.steady = v.steady && s.standing == stands
 			v.predicted = v.predicted || s.predicted
@@ -141,16 +142,20 @@ func (r *Router) seat(m *pools.Member, rank int) seat {
 	return s
 }
 
-// owners are who stands for s where it is to be believed in.
-func (r *Router) owners(s *seat) (known, guessed index.Owner) {
-	known, guessed = index.NoOwner, index.NoOwner
+// owners are who stands for s where it is to be believed in; texted for prompts
+// of which the text alone is known.
+func (r *Router) owners(s *seat) (known, guessed, texted index.Owner) {
+	known, guessed, texted = index.NoOwner, index.NoOwner, index.NoOwner
+	if r.predicted != nil {
+		texted, _ = r.predicted.idx.Lookup(s.worker.ID, int(s.rank))
+	}
 	switch {
 	case s.predicted:
-		guessed, _ = r.predicted.idx.Lookup(s.worker.ID, int(s.rank))
+		guessed = texted
 	case r.idx != nil:
 		known, _ = r.idx.Lookup(s.worker.ID, int(s.rank))
 	}
-	return known, guessed
+	return known, guessed, texted
 }
 
 // narrow finds the seats that req leaves in the choice, by all that needs no

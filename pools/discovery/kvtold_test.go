@@ -123,21 +123,6 @@ func TestEnginesTellTheirEvents(t *testing.T) {
 	}
 }
 
-// What a worker tells is not followed where nobody could use it; what was given is.
-func TestEventsThatNobodyCanUse(t *testing.T) {
-	faces := vllm("m")
-	faces["/kv_event_sources"] = sources(source("0", "tcp://*:5557", "null"), source("1", "tcp://*:5558", "null"))
-	s := newStock(t, faces)
-	cfg := ProberConfig{Follows: func(model string) bool { return model != "m" }}
-	r, _, logs := prober(t, cfg, "prefill "+s.URL+",id=w1")
-	if w := member(t, r, "there", anyWorker); w.KVEvents != "none" || w.KVEndpoint != "" {
-		t.Errorf("%+v", w)
-	}
-	within(t, 10*time.Second, "the log says why", func() bool { return strings.Contains(logs.String(), "no tokenizer") })
-	r, _, _ = prober(t, cfg, "prefill "+s.URL+",id=w1,kv-events=tcp://h:1")
-	member(t, r, "as given", func(w *pools.Worker) bool { return w.KVEndpoint == "tcp://h:1" })
-}
-
 // An engine that publishes elsewhere all of a sudden is another process.
 func TestEventsOnOtherPortsAreAnotherProcess(t *testing.T) {
 	faces := vllm("m")

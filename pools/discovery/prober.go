@@ -33,9 +33,6 @@ type ProberConfig struct {
 	BlockSize int
 	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
 	APIKey string
-	// Follows says whether KV events are followed of which a worker of that model tells by itself; nil is always. What an
-	// operator gave is followed either way.
-	Follows func(model string) bool
 	// AskFirst tells of no worker before it has answered, though its model was given.
 	AskFirst bool
 	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
@@ -251,10 +248,6 @@ func (f *probe) tell(told facts, fresh bool) {
 		f.incarnation, f.began = fmt.Sprintf("%016x", f.rng.Uint64()), time.Now()
 	}
 	w, noEvents := told.record(f.given, f.cfg.BlockSize)
-	if f.given.KVEvents == "" && w.KVEvents == "zmq" && f.cfg.Follows != nil && !f.cfg.Follows(w.Model) {
-		w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic = "none", "", "", ""
-		noEvents = "they name token ids, and there is no tokenizer for its model: say kv-events= where prompts come as token ids"
-	}
 	w.Incarnation = f.incarnation
 	if !fresh && w.Equal(&f.told) {
 		return

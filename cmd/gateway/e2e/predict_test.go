@@ -57,7 +57,12 @@ func TestPrefixIsPredicted(t *testing.T) {
 // A prompt whose tokens the gateway does not know, for it has tools, is known
 // again by its text, turn by turn; another salt is another conversation.
 func TestTextIsPredicted(t *testing.T) {
-	f := newFleet(t, options{prefill: 3, gateway: withoutEvents, decode: 1})
+	t.Run("without events", func(t *testing.T) { textIsPredicted(t, withoutEvents) })
+	t.Run("beside events", func(t *testing.T) { textIsPredicted(t, nil) })
+}
+
+func textIsPredicted(t *testing.T, gateway func(c *stack.GatewayConfig)) {
+	f := newFleet(t, options{prefill: 3, gateway: gateway, decode: 1})
 	messages := `{"role":"system","content":"` + strings.Repeat(long, 6) + `"}`
 	ask := func(turn int, salt string) answer {
 		id := fmt.Sprint("turn-", turn, salt)
@@ -86,22 +91,6 @@ func TestTextIsPredicted(t *testing.T) {
 		t.Errorf("another salt overlaps by %s blocks", got)
 	}
 	f.idle()
-}
-
-// Text is for predictions: where workers publish their events it finds nothing,
-// and leaves nothing.
-func TestTextIsNotLookedUpInEvents(t *testing.T) {
-	f := newFleet(t, options{})
-	body := `{"model":"tandem-sim","max_tokens":2,"tools":[{"type":"function","function":{"name":"look"}}],` +
-		`"messages":[{"role":"user","content":"` + strings.Repeat(long, 6) + `"}]}`
-	for i := range 3 {
-		if _, err := f.try(t.Context(), chatPath, body, nil, "x-request-id", fmt.Sprint("r", i)); err != nil {
-			t.Fatal(err)
-		}
-		if got := f.overlapOf(fmt.Sprint("r", i)); got != "0" {
-			t.Errorf("overlap of %s blocks", got)
-		}
-	}
 }
 
 // A prefill that failed is not believed in: the worker comes back empty, and

@@ -133,13 +133,6 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
-	tokenizer := func(model string) *tokens.Cache {
-		if model == SimModel {
-			return sim
-		}
-		return nil
-	}
-	g.cfg.Workers.Probe.Follows = func(model string) bool { return tokenizer(model) != nil }
 	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
@@ -147,10 +140,15 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Breakers:  breakers,
 		Transport: transport,
 		Pairer:    routers.Pairer,
-		Tokenizer: tokenizer,
-		Remote:    g.askRemote(),
-		Retell:    g.retell,
-		Starting:  g.starting,
+		Tokenizer: func(model string) *tokens.Cache {
+			if model == SimModel {
+				return sim
+			}
+			return nil
+		},
+		Remote:   g.askRemote(),
+		Retell:   g.retell,
+		Starting: g.starting,
 	}, log, own)
 	if err != nil {
 		return nil, err
