@@ -109,7 +109,7 @@ func newMetrics(to prometheus.Registerer, f *Flow) *metrics {
 	m.transfer = reg.histogram("component_router_kv_transfer_estimated_latency_seconds", "Time from prefill's answer to decode's first token.", latencyBuckets, "model")
 	m.isl = reg.histogram("frontend_input_sequence_tokens", "Prompt tokens (ISL).", tokenBuckets, "model")
 	m.osl = reg.histogram("frontend_output_sequence_tokens", "Generated tokens (OSL).", tokenBuckets, "model")
-	m.cached = reg.histogram("frontend_cached_tokens", "Prompt tokens that the prefill worker had cached, as it said.", tokenBuckets, "model")
+	m.cached = reg.histogram("frontend_cached_tokens", "Prompt tokens that the worker which computed the prompt had cached, as it said.", tokenBuckets, "model")
 	m.hitRate = reg.histogram("component_router_kv_hit_rate", "Share of the prompt's blocks that the router believed cached on the chosen worker.", ratioBuckets, "model")
 	m.tokenizer = reg.histogram("frontend_tokenizer_latency_ms", "Time to make a prompt's tokens, the chat template included.", overheadBuckets, "operation")
 	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
@@ -188,8 +188,8 @@ func (m *metrics) end(r *request, outcome string, now time.Time) {
 	} else if r.prefilled > 0 {
 		mm.prefill.Observe(t.Prefill / 1e3)
 	}
-	if r.cached >= 0 {
-		mm.cached.Observe(float64(r.cached))
+	if cached := r.found(&r.sent); cached >= 0 {
+		mm.cached.Observe(float64(cached))
 	}
 	if r.sent.First.IsZero() || status == "error" && !r.sent.Started {
 		return

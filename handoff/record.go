@@ -29,7 +29,7 @@ func (f *Flow) record(r *request, err error) {
 		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id),
 		slog.String("model", shown(r.call.Request.Model)), slog.String("endpoint", r.call.Request.Endpoint.String()),
 		slog.Bool("stream", r.call.Request.Stream), slog.String("outcome", outcome),
-		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.cached)),
+		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.found(&r.sent))),
 		slog.Int("overlap_blocks", r.overlap), slog.Int("attempts", r.attempt),
 		slog.String("prefill_worker", r.first.p), slog.String("decode_worker", r.first.d),
 		slog.Float64("queue_ms", t.Queue), slog.Float64("prefill_ms", t.Prefill),

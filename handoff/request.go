@@ -218,6 +218,15 @@ func (r *request) cachedTokens() int {
 	return max(0, r.cached)
 }
 
+// found is how many prompt tokens the worker that computed the prompt had cached, as
+// it said; below 0 where it did not say, or nothing ran. t is the decode leg's.
+func (r *request) found(t *decode.Transcript) int {
+	if r.kv == nil && t != nil && !t.First.IsZero() { // it was computed where it was decoded
+		return t.CachedTokens
+	}
+	return r.cached
+}
+
 // compare tells the router what the worker that computed the prompt found cached
 // of it, below 0 where it did not say. A later attempt finds what an earlier one
 // left behind; several answers add up; an engine that shows the prompt's own

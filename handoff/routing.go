@@ -199,11 +199,7 @@ func (r *request) routing(t *decode.Transcript) *routing {
 		overlap = cmp.Or(r.why.p.Overlap, r.why.d.Overlap)
 	}
 	out.Predicted = min(r.isl, overlap*r.card.blockSize)
-	actual := r.cached
-	if r.kv == nil && t != nil {
-		actual = t.CachedTokens
-	}
-	if actual >= 0 && t != nil {
+	if actual := r.found(t); actual >= 0 && t != nil {
 		out.Actual = &actual
 	}
 	return out

@@ -28,6 +28,12 @@ func TestNearest(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
+	known = []string{"role", "worker-port", "router-mode", "router-ttl-secs"}
+	for name, want := range map[string]string{"port": "worker-port", "rol": "role", "mode": "router-mode", "router": "router-mode", "x": "role"} {
+		if got := Nearest(name, known); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
 	if got := Nearest("anything", nil); got != "" {
 		t.Errorf("of none: %q", got)
 	}

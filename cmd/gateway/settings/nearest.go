@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,7 +24,9 @@ func unknown(name string, known []string, spell func(string) string) error {
 }
 
 // Nearest returns the name that is the fewest edits away, the first of several;
-// empty when none is known.
+// empty when none is known. Unless that is a slip of the fingers away (an edit in
+// three letters), the shortest one that ends or begins with the whole name comes first: whoever says
+// --port means --worker-port and not --role.
 func Nearest(name string, known []string) string {
 	best, least := "", 0
 	for _, k := range known {
@@ -31,7 +34,16 @@ func Nearest(name string, known []string) string {
 			best, least = k, d
 		}
 	}
-	return best
+	if least <= len(name)/3 || name == "" {
+		return best
+	}
+	longer := ""
+	for _, k := range known {
+		if (strings.HasSuffix(k, "-"+name) || strings.HasPrefix(k, name+"-")) && (longer == "" || len(k) < len(longer)) {
+			longer = k
+		}
+	}
+	return cmp.Or(longer, best)
 }
 
 // distance is the edit distance of Levenshtein with the swap of two neighbours
