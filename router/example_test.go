@@ -107,3 +107,30 @@ func ExampleReservePair() {
 	// first runs on p0 and d0
 	// second waits: prefill pool of "llama": all workers are busy with prefill
 }
+
+// What an index elsewhere says of a prompt comes in with the request. It is believed
+// before the router's own index, for the ranks that it knows.
+func ExampleTold() {
+	pool := &pools.Pool{Model: "llama", Role: pools.Both, Members: []pools.Member{
+		{Worker: &pools.Worker{ID: "east", BlockSize: 16}},
+		{Worker: &pools.Worker{ID: "west", BlockSize: 16}},
+	}}
+	r, err := router.New(router.DefaultConfig(), nil, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// Made once for many answers that are about the same ranks.
+	layout := router.NewLayout([]router.Rank{{Worker: "east"}, {Worker: "west"}})
+	lease, err := r.Reserve(pool, router.Request{
+		ID: "first", ISL: 64, Hashes: []uint64{11, 12, 13, 14},
+		Told: &router.Told{Layout: layout, Held: []router.Held{{Known: true, Device: 0}, {Known: true, Device: 3}}},
+	}, time.Now())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s, %d blocks cached, %d tokens to compute\n", lease.Worker.ID, lease.Overlap, lease.PrefillTokens)
+	// Output:
+	// west, 3 blocks cached, 16 tokens to compute
+}

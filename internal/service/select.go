@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/http"
 	"time"
 
@@ -29,7 +28,7 @@ type chooser struct {
 	roster     *pools.Roster
 	source     *pools.Source
 	routers    *router.Set
-	follow     *follow // nil without a bus
+	follow     *follow
 	held       *reservations
 	wake       chan struct{} // holds at most one: a deadline was restored
 	selections *prometheus.CounterVec
@@ -49,8 +48,9 @@ type SelectConfig struct {
 	ReservationTTL time.Duration
 }
 
-// NewSelect returns the service of `gateway select`. Without a bus what workers
-// hold is predicted from what was reserved on them. metrics answers /metrics.
+// NewSelect returns the service of `gateway select`. What workers hold that publish
+// nothing, or over NATS where there is no bus, is predicted from what was reserved on
+// them. metrics answers /metrics.
 func NewSelect(cfg Config, sel SelectConfig, bus events.Bus, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
 	if sel.ReservationTTL < 0 {
 		return nil, errors.New("reservation-ttl: must not be negative")
@@ -58,12 +58,7 @@ func NewSelect(cfg Config, sel SelectConfig, bus events.Bus, metrics http.Handle
 	if sel.ReservationTTL == 0 {
 		sel.ReservationTTL = DefaultReservationTTL
 	}
-	configs := maps.Clone(sel.Routers)
-	for role, c := range configs {
-		c.KVEvents = c.KVEvents && bus != nil
-		configs[role] = c
-	}
-	routers, err := router.NewSet(configs, log)
+	routers, err := router.NewSet(sel.Routers, log)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +76,12 @@ func NewSelect(cfg Config, sel SelectConfig, bus events.Bus, metrics http.Handle
 	reg.MustRegister(c.selections, c.expired, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "service_reservations", Help: "Reservations that are open.",
 	}, func() float64 { return float64(c.held.open()) }))
-	if bus != nil {
-		subscriber, err := events.NewSubscriber(sel.Events, bus, c.indexFor, log, reg)
-		if err != nil {
-			return nil, err
-		}
-		c.follow = &follow{roster: roster, subscriber: subscriber}
-		roster.OnChange(c.follow.update)
+	c.follow = &follow{roster: roster, routers: routers, nats: bus != nil, log: log, doubted: map[string]string{}}
+	sel.Events.OnState = c.follow.changed
+	if c.follow.subscriber, err = events.NewSubscriber(sel.Events, bus, c.indexFor, log, reg); err != nil {
+		return nil, err
 	}
+	roster.OnChange(c.follow.update)
 	return newServer(cfg, c, metrics, log, reg), nil
 }
 
@@ -112,9 +105,7 @@ func (c *chooser) routes(s *Server) {
 func (c *chooser) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.roster.Run(ctx) })
-	if c.follow != nil {
-		group.Go(func() error { return c.follow.subscriber.Run(ctx) })
-	}
+	group.Go(func() error { return c.follow.subscriber.Run(ctx) })
 	group.Go(func() error { return c.expire(ctx) })
 	return group.Wait()
 }

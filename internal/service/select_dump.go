@@ -75,10 +75,8 @@ func (c *chooser) restore(ctx context.Context, r *dumpReader) error {
 			reserved = append(reserved, l.Reservation)
 		}
 	}
-	if c.follow != nil {
-		if err := restorePublished(ctx, c.follow.subscriber, told, c.publishedOf, c.log); err != nil {
-			return err
-		}
+	if err := restorePublished(ctx, c.follow.subscriber, told, c.publishedOf, c.log); err != nil {
+		return err
 	}
 	c.restoreReservations(reserved, time.Now())
 	return nil
