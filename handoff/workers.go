@@ -32,6 +32,7 @@ type WorkerReport struct {
 	ModelInput    string            `json:"model_input"`
 	DeviceClass   string            `json:"device_class,omitempty"`
 	Topology      map[string]string `json:"topology,omitempty"`
+	Taints        []string          `json:"taints,omitempty"`
 	Transfer      string            `json:"transfer_endpoint,omitempty"`
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while
 	// unknown.
@@ -55,7 +56,7 @@ func (f *Flow) Report() []PoolReport {
 			wr := WorkerReport{
 				ID: w.ID, Address: w.Address, Engine: w.Engine, State: state, TotalBlocks: w.TotalKVBlocks,
 				BlockSize: w.BlockSize, Ranks: w.Ranks(), MaxNumSeqs: w.MaxNumSeqs, ModelInput: w.ModelInput,
-				DeviceClass: w.DeviceClass, Topology: w.Topology, Transfer: w.Transfer,
+				DeviceClass: w.DeviceClass, Topology: w.Topology, Taints: w.Taints, Transfer: w.Transfer,
 			}
 			l := loads[i] // in the pool's order
 			wr.ActiveBlocks, wr.PrefillTokens, wr.Requests, wr.CachedBlocks = l.ActiveBlocks, l.PrefillTokens, l.Requests, l.CachedBlocks

@@ -31,6 +31,7 @@ type worker struct {
 	Context       int           `setting:"context-length"`
 	ModelInput    string        `setting:"model-input"`
 	DeviceClass   string        `setting:"device-class"`
+	Taints        []string      `setting:"taints"`
 	Speedup       float64       `setting:"speedup"`
 	Bandwidth     float64       `setting:"bandwidth-gbs"`
 	BlockSize     int           `setting:"block-size"`
@@ -78,6 +79,7 @@ func workerGroup() settings.Group {
 			Help: "What the gateway sends as a prompt.",
 		},
 		{Name: "device-class", Kind: settings.String, Default: "sim", Help: "What the worker computes on, as registered."},
+		{Name: "taints", Kind: settings.List, Default: "", Help: "Names that requests may require of a worker or prefer."},
 		{Name: "bandwidth-gbs", Kind: settings.Float, Default: "50", Min: "0.001", Help: "Speed of KV transfers in GB/s: 50 is NDR400, 12.5 is 100 Gb Ethernet."},
 		speedup,
 		{Name: "worker-grace", Kind: settings.Duration, Default: "1s", Min: "0s", Help: "On SIGTERM, how long requests are still taken after the worker has deregistered, for gateways that chose it a moment before."},
@@ -154,7 +156,7 @@ func work(ctx context.Context, args []string, p process) error {
 
 // config is the worker's part of the settings.
 func (s *worker) config() stack.WorkerConfig {
-	return stack.WorkerConfig{
+	c := stack.WorkerConfig{
 		Engine: engine.Config{
 			Model: stack.SimModel, Role: s.Role, ID: s.ID, BlockSize: s.BlockSize, TotalKVBlocks: s.KVBlocks,
 			MaxNumSeqs: s.MaxSeqs, MaxNumBatchedTokens: s.BatchTokens, ContextLength: s.Context,
@@ -164,6 +166,10 @@ func (s *worker) config() stack.WorkerConfig {
 		Prefix: s.Discovery.Prefix, LeaseTTL: s.Discovery.LeaseTTL, Grace: s.Grace, Drain: s.Drain,
 		KVEvents: s.Events.config(),
 	}
+	if len(s.Taints) > 0 {
+		c.Taints = s.Taints
+	}
+	return c
 }
 
 // workerEvents is how a simulated worker publishes its KV events.

@@ -154,7 +154,10 @@ func TestDocumentsFields(t *testing.T) {
 // docs/operating.md has every field of GET /workers and of the request's log
 // line.
 func TestOperatingFields(t *testing.T) {
-	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Flow.LogBlocks = true }})
+	f := newFleet(t, options{
+		gateway: func(c *stack.GatewayConfig) { c.Flow.LogBlocks = true },
+		worker:  func(c *stack.WorkerConfig) { c.Taints = []string{"spot"} },
+	})
 	body := `{"model":"tandem-sim","prompt":"Hello","max_tokens":2}`
 	a, err := f.try(context.Background(), "/v1/completions", body, nil, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if err != nil || a.status != http.StatusOK {

@@ -152,3 +152,42 @@ func TestBusyThreshold(t *testing.T) {
 	leave()
 	f.idle()
 }
+
+// A worker's taints are seen in /workers, and requests that require one go to those that have it.
+func TestTaintsAreShownAndObeyed(t *testing.T) {
+	f := newFleet(t, options{worker: func(c *stack.WorkerConfig) {
+		if strings.HasSuffix(c.Engine.ID, "-2") {
+			c.Taints = []string{"moon", "far"}
+		}
+	}})
+	var report struct {
+		Pools []struct {
+			Workers []struct {
+				ID     string
+				Taints []string
+			}
+		}
+	}
+	f.get("/workers", &report)
+	shown := 0
+	for _, p := range report.Pools {
+		for _, w := range p.Workers {
+			if far := strings.HasSuffix(w.ID, "-2"); far != (len(w.Taints) == 2 && w.Taints[0] == "moon") {
+				t.Errorf("%s shows the taints %v", w.ID, w.Taints)
+			}
+			shown++
+		}
+	}
+	if shown != 4 {
+		t.Errorf("%d workers are shown", shown)
+	}
+	for range 4 {
+		a := f.post(completionPath, asked(`{"extra_fields":["worker_id"],"routing_constraints":{"required_taints":["moon"]}}`))
+		if a.status != 200 {
+			t.Fatalf("status %d, %s", a.status, a.body)
+		}
+		if w := f.parse(a.body).Nvext.WorkerID; w.Prefill != "prefill-2" || w.Decode != "decode-2" {
+			t.Errorf("went to %+v", w)
+		}
+	}
+}

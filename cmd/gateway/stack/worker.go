@@ -34,6 +34,8 @@ type WorkerConfig struct {
 	ModelInput  string
 	DeviceClass string
 	Topology    map[string]string
+	// Taints are names that requests may require of it or prefer.
+	Taints []string
 	// Prefix and LeaseTTL are discovery's.
 	Prefix   string
 	LeaseTTL time.Duration
@@ -135,7 +137,7 @@ func (w *Worker) build() error {
 		Address:   "http://" + net.JoinHostPort(host, fmt.Sprint(w.serve.Addr().(*net.TCPAddr).Port)),
 		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
-		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology,
+		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology, Taints: w.cfg.Taints,
 		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
