@@ -2,6 +2,7 @@ package index
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -10,6 +11,9 @@ import (
 type PredictorConfig struct {
 	// TTL is how long a block is believed in after it was last predicted; above 0.
 	TTL time.Duration
+	// LRU believes in a block without an end in time, until its owner has been
+	// given more since than it can hold: see [Predictor.Bound].
+	LRU bool
 	// MaxBlocks bounds the pairs of block and owner, 1 to 2^30. Above it the least
 	// recently predicted ones go.
 	MaxBlocks int
@@ -41,24 +45,35 @@ func (c PredictorConfig) Validate() error {
 // prompt is a prefix of it. That takes chains that begin with the prompt's first
 // block, which is what sequence hashes are.
 //
+// With [PredictorConfig.LRU] nothing goes because of its age: each owner that has
+// a bound keeps as many blocks as that, the others share MaxBlocks.
+//
 // It is a core, without goroutine or clock, and for one caller at a time; the
 // index may be matched meanwhile. Work is O(1) a block, amortised, and nothing
 // is allocated while the blocks that go make room for those that come.
 type Predictor struct {
-	idx    *Index
-	ttl    int64 // nanoseconds
-	limit  int   // entries above which pruning begins
-	target int   // entries at which it ends
+	idx *Index
+	ttl int64 // nanoseconds
+	lru bool
 
-	entries []entry  // the first is the list's ends: next the newest, prev the oldest
+	entries []entry  // the first is the ends of the list that owners share
 	free    int32    // the first of the entries to use again, by next; 0 none
-	n       int      // entries in use
+	shared  recency  // of the owners that have no bound of their own
+	n       int      // blocks
 	holders []holder // by the owner's slot
 	serial  uint32   // insertions so far
 	now     int64    // the latest time told, in nanoseconds since 1970
-	pruning bool
 
 	gone []uint64 // for use within one call
+}
+
+// recency is a list of entries, the least recent of which go first.
+type recency struct {
+	ends    int32 // the entry that is its ends: next the newest, prev the oldest
+	n       int   // blocks
+	limit   int   // blocks above which pruning begins
+	target  int   // blocks at which it ends
+	pruning bool
 }
 
 // entry is one block predicted for one owner. They form a list by recency, which
@@ -74,6 +89,7 @@ type entry struct {
 // holder is an owner's way from hash to entry.
 type holder struct {
 	id     Owner
+	list   *recency
 	places []int32 // open addressing by hash; 0 is an empty place
 	n      int
 }
@@ -96,16 +112,62 @@ const sweep = 1024
 // NewPredictor returns a predictor that writes to idx, and must be the only one
 // that writes for its owners. The settings must be valid.
 func NewPredictor(idx *Index, cfg PredictorConfig) *Predictor {
-	return &Predictor{
-		idx: idx, ttl: int64(cfg.TTL), limit: cfg.MaxBlocks,
-		target:  max(1, int(float64(cfg.MaxBlocks)*cfg.PruneRatio)),
-		entries: make([]entry, 1, 64),
+	p := &Predictor{
+		idx: idx, ttl: int64(cfg.TTL), lru: cfg.LRU, entries: make([]entry, 1, 64),
+		shared: recency{limit: cfg.MaxBlocks, target: max(1, int(float64(cfg.MaxBlocks)*cfg.PruneRatio))},
 	}
+	if p.lru {
+		p.ttl = math.MaxInt64
+	}
+	return p
+}
+
+// Bound says how many blocks o can hold, 0 unknown. With [PredictorConfig.LRU] so
+// many are predicted for it at most; else it does nothing.
+func (p *Predictor) Bound(o Owner, blocks int) {
+	if !p.lru || p.idx.owner(o) == nil {
+		return
+	}
+	h := p.holder(o)
+	alone := h.list != &p.shared
+	switch {
+	case blocks > 0 && alone:
+		h.list.limit, h.list.target = blocks, blocks
+	case blocks > 0:
+		at := p.take()
+		p.entries[at].prev, p.entries[at].next = at, at
+		own := &recency{ends: at, limit: blocks, target: blocks}
+		p.move(h, own)
+	case alone:
+		own := h.list
+		p.move(h, &p.shared)
+		p.release(own.ends)
+	default:
+		return
+	}
+	p.sweep(h.list, sweep)
+}
+
+// move puts an owner's entries into another list, where they are the newest, in
+// their order.
+func (p *Predictor) move(h *holder, to *recency) {
+	from := h.list
+	for at := p.entries[from.ends].prev; at != from.ends; {
+		newer := p.entries[at].prev
+		if p.entries[at].owner == h.id {
+			p.unlink(at)
+			p.link(to, at)
+			from.n--
+			to.n++
+		}
+		at = newer
+	}
+	h.list = to
 }
 
 // Insert predicts that o holds the blocks of chain from now on, a prompt's
-// sequence hashes from its first block. Of a chain longer than MaxBlocks the
-// first so many count. A time before the latest one told counts as that.
+// sequence hashes from its first block. Of a chain longer than the owner's bound,
+// or MaxBlocks, the first so many count. A time before the latest one told counts as that.
 func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	if p.idx.owner(o) == nil || len(chain) == 0 {
 		return Prediction{}
@@ -114,8 +176,8 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	if p.serial++; p.serial == 0 {
 		p.serial = 1
 	}
-	chain = chain[:min(len(chain), p.limit)]
 	h := p.holder(o)
+	chain = chain[:min(len(chain), h.list.limit)]
 	// The last block first, so that each is more recent than those that follow
 	// on it. For the same reason those known already are the chain's first ones.
 	from := len(chain)
@@ -125,12 +187,14 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 			at = p.take()
 			p.entries[at] = entry{hash: chain[i], owner: o}
 			h.put(p.entries, at)
+			h.list.n++
+			p.n++
 			from = i
 		} else {
 			p.unlink(at)
 		}
 		p.entries[at].seen, p.entries[at].serial = p.now, p.serial
-		p.link(at)
+		p.link(h.list, at)
 	}
 	switch {
 	case from == 0:
@@ -138,7 +202,7 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	case from < len(chain):
 		p.idx.Extend(o, Device, chain[from-1], chain[from:])
 	}
-	p.sweep(max(sweep, 2*(len(chain)-from)))
+	p.sweep(h.list, max(sweep, 2*(len(chain)-from)))
 	return Prediction{serial: p.serial, from: from, to: len(chain)}
 }
 
@@ -164,7 +228,7 @@ func (p *Predictor) Withdraw(o Owner, chain []uint64, made Prediction) {
 // returns their number.
 func (p *Predictor) Expire(now time.Time) int {
 	p.tell(now)
-	return p.sweep(sweep)
+	return p.sweep(&p.shared, sweep)
 }
 
 // Drop forgets a worker and what was predicted for it, in time proportional to
@@ -184,6 +248,11 @@ func (p *Predictor) Drop(worker string) {
 				p.release(at)
 			}
 		}
+		p.n -= h.n
+		h.list.n -= h.n
+		if h.list != &p.shared {
+			p.release(h.list.ends)
+		}
 		*h = holder{id: NoOwner}
 	}
 	p.idx.Drop(worker)
@@ -196,15 +265,16 @@ func (p *Predictor) Len() int { return p.n }
 // the times.
 func (p *Predictor) tell(now time.Time) { p.now = max(p.now, now.UnixNano()) }
 
-// sweep drops up to most of the oldest blocks that are over, or too many.
-func (p *Predictor) sweep(most int) int {
-	p.pruning = p.pruning || p.n > p.limit
+// sweep drops from a list up to most of the oldest blocks that are over, or too
+// many.
+func (p *Predictor) sweep(l *recency, most int) int {
+	l.pruning = l.pruning || l.n > l.limit
 	dropped := 0
 	owner := NoOwner
 	for dropped < most {
-		at := p.entries[0].prev
-		p.pruning = p.pruning && p.n > p.target
-		if at == 0 || !p.pruning && p.now-p.entries[at].seen < p.ttl {
+		at := p.entries[l.ends].prev
+		l.pruning = l.pruning && l.n > l.target
+		if at == l.ends || !l.pruning && p.now-p.entries[at].seen < p.ttl {
 			break
 		}
 		if e := &p.entries[at]; e.owner != owner {
@@ -231,13 +301,15 @@ func (p *Predictor) flush(o Owner) {
 // drop forgets an entry; the index is the caller's.
 func (p *Predictor) drop(at int32) {
 	p.unlink(at)
-	p.held(p.entries[at].owner).cut(p.entries, at)
+	h := p.held(p.entries[at].owner)
+	h.cut(p.entries, at)
+	h.list.n--
+	p.n--
 	p.release(at)
 }
 
 // take returns an entry to use.
 func (p *Predictor) take() int32 {
-	p.n++
 	at := p.free
 	if at == 0 {
 		p.entries = append(p.entries, entry{})
@@ -251,14 +323,13 @@ func (p *Predictor) take() int32 {
 func (p *Predictor) release(at int32) {
 	p.entries[at] = entry{next: p.free}
 	p.free = at
-	p.n--
 }
 
-// link makes an entry the newest.
-func (p *Predictor) link(at int32) {
-	ends := &p.entries[0]
+// link makes an entry a list's newest.
+func (p *Predictor) link(l *recency, at int32) {
+	ends := &p.entries[l.ends]
 	e := &p.entries[at]
-	e.prev, e.next = 0, ends.next
+	e.prev, e.next = l.ends, ends.next
 	p.entries[ends.next].prev = at
 	ends.next = at
 }
@@ -276,7 +347,7 @@ func (p *Predictor) holder(o Owner) *holder {
 	}
 	h := &p.holders[o.slot()]
 	if h.id != o {
-		*h = holder{id: o}
+		*h = holder{id: o, list: &p.shared}
 	}
 	return h
 }

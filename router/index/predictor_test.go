@@ -16,11 +16,12 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // slowPredictor is the predictor as one would write it without a care for time:
 // a list that is sorted whenever something has to go.
 type slowPredictor struct {
-	ttl           time.Duration
+	ttl           time.Duration // 0: none
 	limit, target int
+	bounds        map[Owner]int // of those that have one
 	now           time.Time
 	blocks        []slowBlock // the least recent first
-	pruning       bool
+	pruning       bool        // those that have none
 }
 
 type slowBlock struct {
@@ -42,7 +43,7 @@ func (s *slowPredictor) tell(now time.Time) {
 
 func (s *slowPredictor) insert(o Owner, chain []uint64, now time.Time, by int) (added []uint64) {
 	s.tell(now)
-	chain = chain[:min(len(chain), s.limit)]
+	chain = chain[:min(len(chain), s.bound(o))]
 	for i := len(chain) - 1; i >= 0; i-- {
 		if at := s.find(o, chain[i]); at >= 0 {
 			s.blocks = slices.Delete(s.blocks, at, at+1)
@@ -51,8 +52,51 @@ func (s *slowPredictor) insert(o Owner, chain []uint64, now time.Time, by int) (
 		}
 		s.blocks = append(s.blocks, slowBlock{o, chain[i], s.now, by})
 	}
-	s.sweep(max(sweep, 2*len(added)))
+	s.sweep(o, max(sweep, 2*len(added)))
 	return added
+}
+
+// bound is how many blocks there may be in o's list.
+func (s *slowPredictor) bound(o Owner) int {
+	if n, ok := s.bounds[o]; ok {
+		return n
+	}
+	return s.limit
+}
+
+// in are the places of the blocks in o's list: its own, or that of all who have
+// none.
+func (s *slowPredictor) in(o Owner) (places []int) {
+	_, alone := s.bounds[o]
+	for i, b := range s.blocks {
+		if _, other := s.bounds[b.owner]; b.owner == o || !alone && !other {
+			places = append(places, i)
+		}
+	}
+	return places
+}
+
+// setBound moves o's blocks, as the newest, to the list that it is then in.
+func (s *slowPredictor) setBound(o Owner, blocks int) {
+	before, alone := s.bounds[o]
+	if alone == (blocks > 0) && before == blocks {
+		s.sweep(o, sweep)
+		return
+	}
+	if delete(s.bounds, o); blocks > 0 {
+		s.bounds[o] = blocks
+	}
+	if alone != (blocks > 0) {
+		var own []slowBlock
+		s.blocks = slices.DeleteFunc(s.blocks, func(b slowBlock) bool {
+			if b.owner == o {
+				own = append(own, b)
+			}
+			return b.owner == o
+		})
+		s.blocks = append(s.blocks, own...)
+	}
+	s.sweep(o, sweep)
 }
 
 func (s *slowPredictor) withdraw(o Owner, added []uint64, by int) {
@@ -63,23 +107,31 @@ func (s *slowPredictor) withdraw(o Owner, added []uint64, by int) {
 	}
 }
 
-func (s *slowPredictor) sweep(most int) {
-	for s.pruning = s.pruning || len(s.blocks) > s.limit; most > 0 && len(s.blocks) > 0; most-- {
-		s.pruning = s.pruning && len(s.blocks) > s.target
-		if !s.pruning && s.now.Sub(s.blocks[0].seen) < s.ttl {
+func (s *slowPredictor) sweep(o Owner, most int) {
+	bound, alone := s.bounds[o]
+	for ; most > 0; most-- {
+		list := s.in(o)
+		if !alone {
+			s.pruning = s.pruning && len(list) > s.target || len(list) > s.limit
+		}
+		over := alone && len(list) > bound || !alone && s.pruning
+		if len(list) == 0 || !over && (s.ttl == 0 || s.now.Sub(s.blocks[list[0]].seen) < s.ttl) {
 			return
 		}
-		s.blocks = s.blocks[1:]
+		s.blocks = slices.Delete(s.blocks, list[0], list[0]+1)
 	}
 }
 
 func (s *slowPredictor) drop(owners ...Owner) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(b slowBlock) bool { return slices.Contains(owners, b.owner) })
+	for _, o := range owners {
+		delete(s.bounds, o)
+	}
 }
 
 // playPredictions reads operations from data, does them to a predictor and to
 // its twin, and compares the two after each of them.
-func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit int) {
+func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit int, lru bool) {
 	next := func() int {
 		if len(data) == 0 {
 			return 0
@@ -88,10 +140,13 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 		data = data[1:]
 		return int(b)
 	}
-	cfg := PredictorConfig{TTL: 100 * time.Second, MaxBlocks: limit, PruneRatio: 0.7}
+	cfg := PredictorConfig{TTL: 100 * time.Second, MaxBlocks: limit, PruneRatio: 0.7, LRU: lru}
 	idx := New(Config{Shards: 1})
 	p := NewPredictor(idx, cfg)
-	s := &slowPredictor{ttl: cfg.TTL, limit: limit, target: max(1, int(float64(limit)*cfg.PruneRatio))}
+	s := &slowPredictor{ttl: cfg.TTL, limit: limit, target: max(1, int(float64(limit)*cfg.PruneRatio)), bounds: map[Owner]int{}}
+	if lru {
+		s.ttl = 0
+	}
 	type booking struct {
 		owner Owner
 		chain []uint64
@@ -118,7 +173,11 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 		case op >= 14:
 			p.Expire(now)
 			s.tell(now)
-			s.sweep(sweep)
+			s.sweep(NoOwner, sweep)
+		case op == 12 && lru:
+			bound := next() % 20 // 0: unknown
+			p.Bound(o, bound)
+			s.setBound(o, bound)
 		case op == 13:
 			first, _ := idx.Lookup(worker, 0)
 			second, _ := idx.Lookup(worker, 1)
@@ -132,8 +191,8 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 			p.Withdraw(b.owner, b.chain, b.made)
 			s.withdraw(b.owner, b.added, b.by)
 		}
-		if p.Len() != len(s.blocks) || p.Len() > limit {
-			t.Fatalf("%d blocks, want %d, at most %d", p.Len(), len(s.blocks), limit)
+		if p.Len() != len(s.blocks) || len(s.in(NoOwner)) > limit {
+			t.Fatalf("%d blocks, want %d, at most %d for those without a bound", p.Len(), len(s.blocks), limit)
 		}
 		held := map[Owner]int{}
 		for _, b := range s.blocks {
@@ -157,6 +216,9 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 			if got := m.Leading(o); got != run {
 				t.Fatalf("owner %d: %d leading blocks, want %d", k, got, run)
 			}
+			if bound, ok := s.bounds[o]; ok && held[o] > bound {
+				t.Fatalf("owner %d: %d blocks, bound to %d", k, held[o], bound)
+			}
 			if got := idx.Blocks(o); got != held[o] {
 				t.Fatalf("owner %d: %d blocks in the index, want %d", k, got, held[o])
 			}
@@ -165,33 +227,37 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 }
 
 // TestPredictorTwin compares the predictor with its twin over histories that
-// shrink, with a limit that is never, at times and always reached.
+// shrink, with a limit that is never, at times and always reached; by time, and
+// with bounds that come, change and go.
 func TestPredictorTwin(t *testing.T) {
-	for _, limit := range []int{1 << 20, 40, 5} {
-		t.Run(fmt.Sprint("limit=", limit), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
-				playPredictions(t, rapid.SliceOfN(rapid.Byte(), 80, 1500).Draw(t, "history"), limit)
+	for _, lru := range []bool{false, true} {
+		for _, limit := range []int{1 << 20, 40, 5} {
+			t.Run(fmt.Sprint("lru=", lru, "/limit=", limit), func(t *testing.T) {
+				rapid.Check(t, func(t *rapid.T) {
+					playPredictions(t, rapid.SliceOfN(rapid.Byte(), 80, 1500).Draw(t, "history"), limit, lru)
+				})
 			})
-		})
+		}
 	}
 }
 
 func TestPredictorTwinLong(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(4) {
 		rng := rand.NewChaCha8([32]byte{byte(seed)})
 		history := make([]byte, 30_000)
 		_, _ = rng.Read(history)
 		t.Logf("seed %d", seed)
-		playPredictions(t, history, 60)
+		playPredictions(t, history, 60, seed%2 == 1)
 	}
 }
 
 // FuzzPredictor is TestPredictorTwin under the fuzzer's histories.
 func FuzzPredictor(f *testing.F) {
-	f.Add([]byte{0, 1, 0, 5, 5, 11, 10, 0, 1, 0, 5, 5, 3, 250, 14, 1, 0, 5, 5, 3, 250}, uint8(4))
-	f.Add([]byte{0, 1, 0, 5, 5, 11, 10, 11, 1, 0, 5, 5, 3, 10, 0, 13, 1, 0, 5, 5, 3, 10}, uint8(40))
-	f.Fuzz(func(t *testing.T, history []byte, limit uint8) {
-		playPredictions(t, history[:min(len(history), 1000)], int(limit)%80+1)
+	f.Add([]byte{0, 1, 0, 5, 5, 11, 10, 0, 1, 0, 5, 5, 3, 250, 14, 1, 0, 5, 5, 3, 250}, uint8(4), false)
+	f.Add([]byte{0, 1, 0, 5, 5, 11, 10, 11, 1, 0, 5, 5, 3, 10, 0, 13, 1, 0, 5, 5, 3, 10}, uint8(40), false)
+	f.Add([]byte{0, 1, 0, 5, 5, 11, 10, 12, 1, 0, 5, 5, 3, 10, 4, 0, 1, 0, 5, 5, 3, 10}, uint8(40), true)
+	f.Fuzz(func(t *testing.T, history []byte, limit uint8, lru bool) {
+		playPredictions(t, history[:min(len(history), 1000)], int(limit)%80+1, lru)
 	})
 }
 
@@ -237,6 +303,50 @@ func TestPredictorLimit(t *testing.T) {
 	}
 }
 
+// With bounds nothing goes by age, each owner keeps as much as it can hold, and
+// what goes first is the end of what was sent longest ago.
+func TestPredictorBounds(t *testing.T) {
+	idx := New(Config{})
+	p := NewPredictor(idx, PredictorConfig{TTL: time.Second, MaxBlocks: 50, PruneRatio: 0.5, LRU: true})
+	small, large, unknown := idx.Owner("small", 0), idx.Owner("large", 0), idx.Owner("unknown", 0)
+	p.Bound(small, 100)
+	p.Bound(large, 1000)
+	now := noon
+	for i := range uint64(20) {
+		now = now.Add(time.Hour)
+		for _, o := range []Owner{small, large, unknown} {
+			p.Insert(o, chain(i, 40), now)
+		}
+	}
+	var m Matches
+	var runs [20]string
+	for i := range uint64(20) {
+		idx.Match(chain(i, 40), &m)
+		runs[i] = fmt.Sprint(m.Leading(small), m.Leading(large), m.Leading(unknown))
+	}
+	for i, run := range runs {
+		want := "0 40 0"
+		switch i {
+		case 17:
+			want = "20 40 0" // the beginning of the third latest
+		case 18:
+			want = "40 40 0"
+		case 19:
+			want = "40 40 25" // all that the others share, pruned
+		}
+		if run != want {
+			t.Errorf("prompt %d: %s leading blocks, want %s", i, run, want)
+		}
+	}
+	if got := fmt.Sprint(idx.Blocks(small), idx.Blocks(large), idx.Blocks(unknown)); got != "100 800 25" {
+		t.Errorf("blocks held: %s", got)
+	}
+	p.Drop("large")
+	if p.Len() != 125 {
+		t.Errorf("%d blocks without it, want 125", p.Len())
+	}
+}
+
 func TestPredictorConfig(t *testing.T) {
 	good := PredictorConfig{TTL: time.Second, MaxBlocks: 1, PruneRatio: 1}
 	if err := good.Validate(); err != nil {
@@ -259,13 +369,21 @@ func TestPredictorConfig(t *testing.T) {
 // benchmark's name says how many were predicted already, into a predictor that
 // is full, so that what is new prunes what is old.
 func BenchmarkPredict(b *testing.B) {
-	for _, known := range []int{512, 384, 0} {
-		b.Run(fmt.Sprintf("blocks=512/known=%d/limit=1M/workers=8", known), func(b *testing.B) {
+	for _, c := range []struct {
+		known int
+		lru   bool
+	}{{512, false}, {384, false}, {0, false}, {512, true}, {384, true}, {0, true}} {
+		known, policy := c.known, "ttl"
+		if c.lru {
+			policy = "lru"
+		}
+		b.Run(fmt.Sprintf("blocks=512/known=%d/limit=1M/workers=8/%s", known, policy), func(b *testing.B) {
 			idx := New(Config{})
-			p := NewPredictor(idx, PredictorConfig{TTL: time.Hour, MaxBlocks: 1 << 20, PruneRatio: 0.8})
+			p := NewPredictor(idx, PredictorConfig{TTL: time.Hour, MaxBlocks: 1 << 20, PruneRatio: 0.8, LRU: c.lru})
 			var owners [8]Owner
 			for i := range owners {
 				owners[i] = idx.Owner(fmt.Sprint("w", i), 0)
+				p.Bound(owners[i], 1<<17)
 			}
 			rng := rand.New(rand.NewPCG(1, 2))
 			prompts := make([][]uint64, 256)
