@@ -117,14 +117,38 @@ func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
 	}
 }
 
-// Steady traffic over what is predicted allocates the lease and its note.
-func TestPredictionAllocates(t *testing.T) {
-	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
-	p := poolOf(pools.Prefill, silent("a"), silent("b"))
-	hashes := chain(1, 50)
-	reserve := func() { book(t, r, p, hashes, noon) }
-	reserve()
-	if got := testing.AllocsPerRun(100, reserve); got > 2 {
-		t.Errorf("%v allocations a booking, want at most 2", got)
+// Steady traffic over what is predicted allocates the lease alone, for workers
+// that publish nothing and beside what others publish, by time and by room.
+func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		lru  bool
+		w    func(id string) *pools.Worker
+	}{
+		{"silent, ttl", false, silent},
+		{"silent, lru", true, silent},
+		{"beside events", false, func(id string) *pools.Worker { return worker(id, 0, 0, 0) }},
+	} {
+		cfg := DefaultConfig().For(pools.Prefill)
+		cfg.Predictions.LRU, cfg.PredictedTTL = c.lru, time.Second
+		r := newRouter(t, cfg, index.New(index.Config{}))
+		a, b := c.w("a"), c.w("b")
+		a.TotalKVBlocks, b.TotalKVBlocks = 200, 200
+		p := poolOf(pools.Prefill, a, b)
+		prompts := [4][]uint64{chain(1, 50), chain(2, 50), chain(3, 150), chain(4, 150)}
+		now, i := noon, 0
+		reserve := func() {
+			now, i = now.Add(100*time.Millisecond), i+1
+			book(t, r, p, prompts[i%4], now)
+		}
+		for range 200 {
+			reserve()
+		}
+		if r.Predicted()+r.Sent() == 0 {
+			t.Errorf("%s: nothing is predicted", c.name)
+		}
+		if got := testing.AllocsPerRun(200, reserve); got > 1 {
+			t.Errorf("%s: %v allocations a booking, want the lease's", c.name, got)
+		}
 	}
 }

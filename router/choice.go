@@ -20,11 +20,14 @@ type choice struct {
 	seen     *index.Matches // own, unseen, or that of the choice it was made beside
 	own      index.Matches
 	foreseen index.Matches // the same by prediction
+	sent     index.Matches // and by what was sent a moment ago
 	// others is what an index elsewhere says, and placed where it tells of each
 	// seat; nil where none was asked.
 	others  []Held
 	placed  *placing
 	runs    []uint32 // by seat: the leading blocks of the prompt that it holds
+	said    []uint32 // the same but for what is foreseen; runs where nothing is
+	base    []uint32 // memory for said
 	kept    []int32  // the seats that the request leaves, unless it leaves all
 	all     bool
 	met     passed
@@ -57,28 +60,41 @@ func (r *Router) begin(p *pools.Pool, req *Request, now time.Time) *choice {
 }
 
 // foresee matches the prompt with what is predicted of the pool, if it is to look,
-// and sums up.
+// and sums up: a seat holds what it is told or known to hold, or predicted to where
+// nothing is known, and no less than it was sent a moment ago.
 func (r *Router) foresee(c *choice, req *Request, now time.Time, look bool) {
 	v := c.view
 	v.narrow(c, req, now)
 	c.runs = slices.Grow(c.runs[:0], len(v.seats))[:len(v.seats)]
 	clear(c.runs)
 	c.seen.Raise(c.runs, v.known)
-	switch {
-	case req.Text && r.predicted != nil:
-		r.predicted.match(req.Hashes, &c.foreseen, now)
-		c.foreseen.Raise(c.runs, v.texted)
-	case v.predicted && look:
-		r.predicted.match(req.Hashes, &c.foreseen, now)
-		c.foreseen.Raise(c.runs, v.guessed)
+	if c.placed != nil {
+		for i := range c.runs {
+			if h := c.heard(i); h != nil {
+				c.runs[i] = uint32(max(0, h.Device))
+			}
+		}
 	}
-	if c.placed == nil {
+	guess, owners, aside := v.predicted && look, v.guessed, v.aside
+	if req.Text {
+		guess, owners, aside = r.predicted != nil, v.texted, false
+	}
+	if c.said = c.runs; !guess && !aside {
 		return
 	}
-	for i := range c.runs {
-		if h := c.heard(i); h != nil {
-			c.runs[i] = uint32(max(0, h.Device))
+	c.base = append(c.base[:0], c.runs...)
+	c.said = c.base
+	if guess {
+		r.predicted.match(req.Hashes, &c.foreseen, now)
+		for i, o := range owners {
+			if o != index.NoOwner && c.heard(i) == nil {
+				c.runs[i] = uint32(c.foreseen.Leading(o))
+			}
 		}
+	}
+	if aside {
+		r.sent.match(req.Hashes, &c.sent, now)
+		c.sent.Raise(c.runs, v.sent)
 	}
 }
 
@@ -121,7 +137,7 @@ func (c *choice) letGo() {
 
 // end gives a choice back.
 func (r *Router) end(c *choice) {
-	c.view, c.seen, c.limits, c.others, c.placed = nil, nil, nil, nil, nil
+	c.view, c.seen, c.limits, c.others, c.placed, c.said = nil, nil, nil, nil, nil, nil
 	r.choices.Put(c)
 }
 
@@ -133,7 +149,7 @@ func (c *choice) shuffle(req *Request) {
 // settle records that candidate i was chosen.
 func (c *choice) settle(i int, cost float64) {
 	c.chosen, c.why.Cost = i, cost
-	c.why.Overlap = c.ws[i].Overlap
+	c.why.Overlap, c.why.Foreseen = c.ws[i].Overlap, int(c.ws[i].Foreseen)
 	c.why.Candidates = len(c.ws)
 }
 

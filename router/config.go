@@ -67,6 +67,11 @@ type Config struct {
 	// from those of the pool, 0 unknown; nil knows none. It is called where an answer
 	// differs from what was believed.
 	EngineBlock func(w *pools.Worker, rank int) int
+	// PredictedTTL is how long a prompt counts as cached on a worker that publishes
+	// KV events, from when it was last sent there, beside what the worker says: so
+	// that siblings of a prompt that come before the first event go where it is
+	// being computed. 0: not at all.
+	PredictedTTL time.Duration
 	// Forecast is what mode min-ttft and the prefill load model online predict
 	// times by; nil knows nothing.
 	Forecast Forecast
@@ -115,7 +120,7 @@ func (c Config) For(role pools.Role) Config {
 		c.OverlapWeight = 0
 		c.TrackPrefillTokens = false
 		c.QueueThreshold = -1
-		c.Predictions = index.PredictorConfig{}
+		c.Predictions, c.PredictedTTL = index.PredictorConfig{}, 0
 	}
 	return c
 }
@@ -166,6 +171,9 @@ func (c Config) Validate() error {
 	}
 	if c.DefaultMaxBatchedTokens < 1 {
 		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)
+	}
+	if c.PredictedTTL < 0 {
+		return fmt.Errorf("router-predicted-ttl-secs: %v is below 0", c.PredictedTTL)
 	}
 	if c.Predictions.MaxBlocks != 0 {
 		return c.Predictions.Validate()

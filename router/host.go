@@ -39,7 +39,8 @@ type Router struct {
 	// predicted is what workers without KV events should hold; nil where nothing
 	// is predicted.
 	predicted *predictions
-	parity    *parity // compares events with answers; nil where nothing is compared
+	sent      *predictions // of the others, for a moment; nil where nothing is
+	parity    *parity      // compares events with answers; nil where nothing is compared
 	log       *slog.Logger
 	serial    uint64 // the order in which routers are locked together
 
@@ -51,6 +52,8 @@ type Router struct {
 	book  *load.Book
 	turn  uint64 // bookings made
 	views uint64 // made of its pool
+	// beliefs are what the bookings' overlaps rested on.
+	beliefs Beliefs
 }
 
 // serials numbers the routers of the process.
@@ -81,6 +84,7 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 	r.limits.Store(&cfg.Thresholds)
 	if !r.blind {
 		r.predicted = newPredictions(cfg)
+		r.sent = newAside(cfg, r.predicted)
 		if idx != nil {
 			r.parity = newParity(cfg.Parity, cfg.KVEvents, r.predicted)
 		}
@@ -97,7 +101,7 @@ func New(cfg Config, idx *index.Index, log *slog.Logger) (*Router, error) {
 // runs on one worker, or one leg of it. The error is a [*PoolError] around
 // [ErrNoWorkers], [ErrTaints], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined] or a
 // [*TooBigError]; nothing is booked then. At steady state it allocates the
-// Lease and nothing else but a note of what it predicts.
+// Lease and nothing else.
 func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, error) {
 	c := r.begin(p, &req, now)
 	defer r.end(c)
@@ -204,6 +208,9 @@ type WorkerLoad struct {
 	PrefillTokens int    `json:"prefill_tokens"`
 	Requests      int    `json:"requests"`
 	CachedBlocks  int    `json:"cached_blocks"`
+	// SentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
+	// are believed to be cached beside CachedBlocks, of which they may be.
+	SentBlocks int `json:"sent_blocks"`
 }
 
 // Loads returns the load of each worker of p, in the pool's order.
@@ -219,6 +226,7 @@ func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
 		l.ActiveBlocks += s.page.ActiveBlocks
 		l.PrefillTokens += s.page.PrefillTokens
 		l.Requests += s.page.Requests
+		l.SentBlocks += r.sent.blocks(v.sent[i])
 		switch {
 		case s.predicted:
 			l.CachedBlocks += r.predicted.blocks(v.guessed[i])
@@ -339,6 +347,7 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 		return nil, ErrBooked
 	}
 	r.turn++
+	r.beliefs.add(w, req.Text || r.predicted.of(w.Worker, w.Rank))
 	l.believed = r.believe(c, w, req)
 	return l, nil
 }
@@ -346,9 +355,8 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 // predict notes what the booked worker is about to compute. The caller does not
 // hold r.mu: a long prompt takes a while.
 func (r *Router) predict(l *Lease, req *Request, now time.Time) {
-	if r.predicted != nil {
-		r.predicted.note(l, req, now)
-	}
+	r.predicted.note(l, req, now)
+	r.sent.note(l, req, now)
 }
 
 // explain logs each candidate's formula at debug level.

@@ -24,7 +24,7 @@ type Lease struct {
 	// predict when prefill answers.
 	BacklogTokens int
 
-	noted    *noted // what was predicted of the worker for this booking, nil nothing
+	noted    noted  // what was predicted of the worker for this booking
 	believed belief // for Compare
 	router   *Router
 	request  string
@@ -52,9 +52,7 @@ func (l *Lease) Grow(blocks int, now time.Time) {
 // prompt was not computed after all. It does nothing where nothing was
 // predicted, and may be called after Release as well.
 func (l *Lease) Withdraw() {
-	if l.noted != nil {
-		l.noted.withdraw()
-	}
+	l.noted.withdraw()
 }
 
 // Release ends all that was booked.

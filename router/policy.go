@@ -106,6 +106,9 @@ type Candidate struct {
 	// Overlap, Remote being a store that workers share; 0 unless the pool's cost
 	// is "credit". All four together are at most ISL / block size.
 	Host, Disk, Remote int32
+	// Foreseen is how many blocks at the end of Overlap nobody told of: they are
+	// believed to be there because the prompt was sent there.
+	Foreseen int32
 	// Favour is the sum of the weights of the preferred taints it has.
 	Favour float64
 }
@@ -125,6 +128,7 @@ type Why struct {
 	Policy     string  // name of the policy
 	Cost       float64 // of the chosen, in the policy's unit
 	Overlap    int     // blocks of the prompt the chosen has cached
+	Foreseen   int     // those of Overlap that are believed because they were sent there
 	Candidates int     // how many there were to choose from
 
 	// Explain asks the policy for Terms.

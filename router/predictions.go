@@ -9,11 +9,19 @@ import (
 	"github.com/tandem-pd/tandem/router/index"
 )
 
-// predictions are what a router takes its workers to hold that publish no KV
-// events: the prompts it sent them a while ago. They have an index of their own,
-// so that no event and no prediction are ever taken for one another.
+// predictions are what a router takes workers to hold because it sent them the
+// prompts. They have an index of their own, so that no event and no prediction are
+// ever taken for one another.
+//
+// There are two kinds. Those of workers that publish no KV events stand for what
+// is not known. Those beside them, of workers that do publish, last for a moment
+// and add to what is known: until a worker has computed a prompt and said so, its
+// siblings would find it nowhere.
 type predictions struct {
-	events bool // workers that publish are known by what they publish
+	events bool         // workers that publish are known by what they publish
+	aside  bool         // of those that publish
+	others *predictions // aside: the others, whose workers are not these
+	bound  bool         // by what each worker can hold
 	idx    *index.Index
 
 	mu        sync.Mutex // guards what follows; taken after a router's own
@@ -62,17 +70,46 @@ func newPredictions(cfg Config) *predictions {
 	if cfg.Predictions.MaxBlocks == 0 {
 		return nil
 	}
+	return makePredictions(cfg, cfg.Predictions)
+}
+
+// newAside returns the predictions beside what one pool's workers publish, or nil
+// where the settings say none. Of the workers that others predict there are none.
+func newAside(cfg Config, others *predictions) *predictions {
+	if cfg.PredictedTTL == 0 || !cfg.KVEvents {
+		return nil
+	}
+	of := index.PredictorConfig{TTL: cfg.PredictedTTL, MaxBlocks: cfg.Predictions.MaxBlocks, PruneRatio: cfg.Predictions.PruneRatio}
+	if of.MaxBlocks == 0 {
+		of = DefaultConfig().Predictions
+		of.TTL = cfg.PredictedTTL
+	}
+	p := makePredictions(cfg, of)
+	p.aside, p.others = true, others
+	return p
+}
+
+func makePredictions(cfg Config, of index.PredictorConfig) *predictions {
 	idx := index.New(index.Config{})
 	return &predictions{
-		events: cfg.KVEvents, idx: idx,
-		predictor: index.NewPredictor(idx, cfg.Predictions), met: map[string]met{},
+		events: cfg.KVEvents, bound: of.LRU, idx: idx,
+		predictor: index.NewPredictor(idx, of), met: map[string]met{},
 	}
 }
 
-// of reports whether a rank of w is predicted. There may be no predictions at all.
+// publishes reports whether w says what it has cached.
+func publishes(w *pools.Worker) bool { return w.KVEvents != "" && w.KVEvents != "none" }
+
+// of reports whether p is about a rank of w. There may be no predictions at all.
 func (p *predictions) of(w *pools.Worker, rank int) bool {
-	if p == nil || !p.events || w.KVEvents == "" || w.KVEvents == "none" {
-		return p != nil
+	if p == nil {
+		return false
+	}
+	if p.aside {
+		return publishes(w) && !p.others.of(w, rank)
+	}
+	if !p.events || !publishes(w) {
+		return true
 	}
 	doubted := p.doubted.Load()
 	if doubted == nil {
@@ -82,7 +119,7 @@ func (p *predictions) of(w *pools.Worker, rank int) bool {
 	return doubt
 }
 
-// ofAny reports whether any rank of w is predicted.
+// ofAny reports whether p is about any rank of w.
 func (p *predictions) ofAny(w *pools.Worker) bool {
 	for rank := range w.Ranks() {
 		if p.of(w, rank) {
@@ -111,9 +148,16 @@ func (p *predictions) meet(pool *pools.Pool) {
 	}
 	for i := range pool.Members {
 		w := pool.Members[i].Worker
-		p.met[w.ID] = met{w.Incarnation, p.ofAny(w)}
+		about := p.ofAny(w)
+		if p.aside && !about {
+			continue
+		}
+		p.met[w.ID] = met{w.Incarnation, about}
 		for rank := range w.Ranks() {
-			p.idx.Owner(w.ID, rank)
+			owner := p.idx.Owner(w.ID, rank)
+			if p.bound {
+				p.predictor.Bound(owner, w.TotalKVBlocks)
+			}
 		}
 	}
 }
@@ -126,10 +170,14 @@ func (p *predictions) match(hashes []uint64, m *index.Matches, now time.Time) {
 	p.idx.Match(hashes, m)
 }
 
-// note predicts that l's worker will hold the prompt it was booked for.
+// note predicts that l's worker will hold the prompt it was booked for, if p is
+// about it, or about its text.
 func (p *predictions) note(l *Lease, req *Request, now time.Time) {
 	hashes := req.Hashes
-	if len(hashes) == 0 || !req.Text && !p.of(l.Worker, l.Rank) {
+	if p == nil || len(hashes) == 0 {
+		return
+	}
+	if req.Text && p.aside || !req.Text && !p.of(l.Worker, l.Rank) {
 		return
 	}
 	p.mu.Lock()
@@ -138,10 +186,10 @@ func (p *predictions) note(l *Lease, req *Request, now time.Time) {
 		return // it has gone since it was booked
 	}
 	owner, _ := p.idx.Lookup(l.Worker.ID, l.Rank)
-	l.noted = &noted{in: p, owner: owner, chain: hashes, made: p.predictor.Insert(owner, hashes, now)}
+	l.noted = noted{in: p, owner: owner, chain: hashes, made: p.predictor.Insert(owner, hashes, now)}
 }
 
-// noted is what a lease's booking predicted.
+// noted is what a lease's booking predicted; nothing where in is nil.
 type noted struct {
 	in    *predictions
 	owner index.Owner
@@ -152,25 +200,40 @@ type noted struct {
 // withdraw takes it back.
 func (n *noted) withdraw() {
 	p := n.in
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.predictor.Withdraw(n.owner, n.chain, n.made)
 	n.made = index.Prediction{} // once
 }
 
-// blocks is how many blocks a worker's rank is predicted to hold.
-func (p *predictions) blocks(o index.Owner) int { return p.idx.Blocks(o) }
+// blocks is how many blocks an owner is predicted to hold.
+func (p *predictions) blocks(o index.Owner) int {
+	if p == nil {
+		return 0
+	}
+	return p.idx.Blocks(o)
+}
+
+// len is how many pairs of block and owner are predicted.
+func (p *predictions) len() int {
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.predictor.Len()
+}
 
 // Predicted returns how many pairs of block and worker the router predicts, for
 // workers that publish no KV events.
-func (r *Router) Predicted() int {
-	if r.predicted == nil {
-		return 0
-	}
-	r.predicted.mu.Lock()
-	defer r.predicted.mu.Unlock()
-	return r.predicted.predictor.Len()
-}
+func (r *Router) Predicted() int { return r.predicted.len() }
+
+// Sent returns how many pairs of block and worker the router predicts beside what
+// is published, for what it sent there within [Config.PredictedTTL].
+func (r *Router) Sent() int { return r.sent.len() }
 
 // Foresees reports whether the router predicts at all, and so can tell where a
 // prompt of which the text alone is known may be cached; see [Request.Text].

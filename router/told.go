@@ -99,19 +99,6 @@ func (c *choice) heard(i int) *Held {
 	return nil
 }
 
-// overlap sets what a candidate was told to hold on all tiers, no more in all than what may
-// count as cached.
-func (h *Held) overlap(c *Candidate, cached int) {
-	left := int32(cached)
-	take := func(n int32) int32 {
-		n = min(max(0, n), left)
-		left -= n
-		return n
-	}
-	c.Overlap = int(take(h.Device))
-	c.Host, c.Disk, c.Remote = take(h.Host), take(h.Disk), take(h.Remote)
-}
-
 // Blind reports whether what is cached changes no choice and no booking of this
 // router: nothing need be looked up for it.
 func (r *Router) Blind() bool { return r.blind }

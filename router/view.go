@@ -26,6 +26,8 @@ type view struct {
 	largest   int           // total_kv_blocks of the largest worker
 	seats     []seat        // by worker id, then rank
 	known     []index.Owner // by seat, in the router's index; NoOwner of those predicted
+	sent      []index.Owner // by seat, in that beside events; NoOwner of those that are not in it
+	aside     bool          // there is such a seat
 	guessed   []index.Owner // by seat, in that of its predictions; NoOwner of the others
 	texted    []index.Owner // by seat, in that of its predictions, the others too: for prompts of text
 	roomiest  int           // the largest of the seats' limits of blocks
@@ -92,6 +94,9 @@ func (r *Router) see(p *pools.Pool) *view {
 		r.parity.meet(p)
 		r.predicted.meet(p)
 	}
+	if r.sent != nil {
+		r.sent.meet(p)
+	}
 	r.views++
 	v := &view{pool: p, number: r.views, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1, steady: true}
 	r.book.Prune(func(worker string) bool {
@@ -103,8 +108,9 @@ func (r *Router) see(p *pools.Pool) *view {
 			s := r.seat(&p.Members[i], rank)
 			s.member = int32(i)
 			v.seats = append(v.seats, s)
-			known, guessed, texted := r.owners(&s)
-			v.known, v.guessed, v.texted = append(v.known, known), append(v.guessed, guessed), append(v.texted, texted)
+			o := r.owners(&s)
+			v.known, v.guessed, v.texted, v.sent = append(v.known, o.known), append(v.guessed, o.guessed), append(v.texted, o.texted), append(v.sent, o.sent)
+			v.aside = v.aside || o.sent != index.NoOwner
 			v.roomiest = max(v.roomiest, s.blocks)
 			v.steady = v.steady && s.standing == stands
 			v.predicted = v.predicted || s.predicted
@@ -142,20 +148,27 @@ func (r *Router) seat(m *pools.Member, rank int) seat {
 	return s
 }
 
-// owners are who stands for s where it is to be believed in; texted for prompts
-// of which the text alone is known.
-func (r *Router) owners(s *seat) (known, guessed, texted index.Owner) {
-	known, guessed, texted = index.NoOwner, index.NoOwner, index.NoOwner
+// owners are who stands for a seat in each index in which it is to be believed;
+// texted for prompts of which the text alone is known.
+type owners struct{ known, guessed, texted, sent index.Owner }
+
+// owners are those of s.
+func (r *Router) owners(s *seat) owners {
+	o := owners{index.NoOwner, index.NoOwner, index.NoOwner, index.NoOwner}
+	id, rank := s.worker.ID, int(s.rank)
 	if r.predicted != nil {
-		texted, _ = r.predicted.idx.Lookup(s.worker.ID, int(s.rank))
+		o.texted, _ = r.predicted.idx.Lookup(id, rank)
 	}
 	switch {
 	case s.predicted:
-		guessed = texted
+		o.guessed = o.texted
 	case r.idx != nil:
-		known, _ = r.idx.Lookup(s.worker.ID, int(s.rank))
+		o.known, _ = r.idx.Lookup(id, rank)
 	}
-	return known, guessed, texted
+	if r.sent.of(s.worker, rank) {
+		o.sent, _ = r.sent.idx.Lookup(id, rank)
+	}
+	return o
 }
 
 // narrow finds the seats that req leaves in the choice, by all that needs no
@@ -226,7 +239,7 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
 	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
 	limited := *c.limits != Thresholds{}
-	runs := c.runs[:len(v.seats)]
+	runs, said := c.runs[:len(v.seats)], c.said[:len(v.seats)]
 	for k := range left {
 		i := k
 		if !c.all {
@@ -252,6 +265,7 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		n++
 		w.Worker, w.Rank = s.worker, int(s.rank)
 		w.Overlap = min(int(runs[i]), cached)
+		w.Foreseen = int32(w.Overlap - min(int(said[i]), cached))
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Shared = shared
@@ -261,9 +275,9 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		}
 		if c.tiers {
 			if h := c.heard(i); h != nil {
-				h.overlap(w, cached)
-			} else {
-				w.slower(c.seen, v.known[i], cached)
+				w.slower(h.Host, h.Disk, h.Remote, cached)
+			} else if o := v.known[i]; o != index.NoOwner {
+				w.slower(int32(c.seen.Tier(o, index.Host)), int32(c.seen.Tier(o, index.Disk)), int32(c.seen.Tier(o, index.Shared)), cached)
 			}
 		}
 	}
@@ -302,16 +316,18 @@ const (
 	idle  // has room in its queue
 )
 
-// slower sets what the tiers below the device hold, no more in all than what
-// may count as cached.
-func (c *Candidate) slower(m *index.Matches, o index.Owner, cached int) {
-	left := cached - c.Overlap
-	for _, t := range [...]struct {
-		blocks *int32
-		tier   index.Tier
-	}{{&c.Host, index.Host}, {&c.Disk, index.Disk}, {&c.Remote, index.Shared}} {
-		n := min(left, m.Tier(o, t.tier))
-		*t.blocks = int32(n)
+// slower sets what the tiers below the device hold, each a run that goes on where
+// the faster ones' has ended, no more in all than what may count as cached. What is
+// foreseen on the device covers the beginning of them.
+func (c *Candidate) slower(host, disk, remote int32, cached int) {
+	left, covered := int32(cached-c.Overlap), c.Foreseen
+	take := func(n int32) int32 {
+		n = max(0, n)
+		over := min(n, covered)
+		covered -= over
+		n = min(n-over, left)
 		left -= n
+		return n
 	}
+	c.Host, c.Disk, c.Remote = take(host), take(disk), take(remote)
 }
