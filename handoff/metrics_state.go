@@ -103,6 +103,7 @@ func (s *state) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, p := range all {
 		s.pool(p, waiting[p.Model], gauge, now)
+		s.overlaps(p, gauge, counter)
 	}
 	for _, model := range s.flow.rooms.Roster.Models() {
 		gauge(migrations, MaxAttempts-1, model)
@@ -180,6 +181,7 @@ func (s *state) worker(p *pools.Pool, w *pools.Worker, l router.WorkerLoad, gaug
 	gauge(prefillBook, float64(l.PrefillTokens), labels...)
 	gauge(workerLoad, float64(l.Requests), labels...)
 	gauge(cachedBlocks, float64(l.CachedBlocks), labels...)
+	gauge(sentBlocks, float64(l.SentBlocks), labels...)
 	known(totalBlocks, float64(w.TotalKVBlocks*w.Ranks()))
 	known(maxSeqs, float64(w.MaxNumSeqs*w.Ranks()))
 	known(maxBatched, float64(w.MaxNumBatchedTokens))
@@ -265,9 +267,12 @@ func (m *mean) add(v float64) {
 func (m *mean) value() float64 { return m.sum / max(1, m.n) }
 
 // loads reads a pool's bookings off its router.
-func (f *Flow) loads(p *pools.Pool) []router.WorkerLoad {
+func (f *Flow) loads(p *pools.Pool) []router.WorkerLoad { return f.routerOf(p).Loads(p) }
+
+// routerOf is a pool's router.
+func (f *Flow) routerOf(p *pools.Pool) *router.Router {
 	if p.Role == pools.Prefill {
-		return f.rooms.Prefill.Router(p.Model).Loads(p)
+		return f.rooms.Prefill.Router(p.Model)
 	}
-	return f.rooms.Decode.Router(p.Model, p.Role).Loads(p)
+	return f.rooms.Decode.Router(p.Model, p.Role)
 }

@@ -17,13 +17,16 @@ type PoolReport struct {
 // WorkerReport is one worker: what it registered, whether it is in the choice,
 // and what is booked on it now.
 type WorkerReport struct {
-	ID            string            `json:"id"`
-	Address       string            `json:"address"`
-	Engine        string            `json:"engine"`
-	State         string            `json:"state"`
-	ActiveBlocks  int               `json:"active_blocks"`
-	TotalBlocks   int               `json:"total_blocks"`
-	CachedBlocks  int               `json:"cached_blocks"`
+	ID           string `json:"id"`
+	Address      string `json:"address"`
+	Engine       string `json:"engine"`
+	State        string `json:"state"`
+	ActiveBlocks int    `json:"active_blocks"`
+	TotalBlocks  int    `json:"total_blocks"`
+	CachedBlocks int    `json:"cached_blocks"`
+	// SentBlocks are believed to be cached beside those, because they were sent
+	// there within the router's PredictedTTL; 0 where that is off.
+	SentBlocks    int               `json:"sent_blocks,omitempty"`
 	PrefillTokens int               `json:"prefill_tokens"`
 	Requests      int               `json:"requests"`
 	BlockSize     int               `json:"block_size"`
@@ -59,6 +62,7 @@ func (f *Flow) Report() []PoolReport {
 				DeviceClass: w.DeviceClass, Topology: w.Topology, Taints: w.Taints, Transfer: w.Transfer,
 			}
 			l := loads[i] // in the pool's order
+			wr.SentBlocks = l.SentBlocks
 			wr.ActiveBlocks, wr.PrefillTokens, wr.Requests, wr.CachedBlocks = l.ActiveBlocks, l.PrefillTokens, l.Requests, l.CachedBlocks
 			leg := fault.Decode
 			if p.Role == pools.Prefill {

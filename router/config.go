@@ -67,6 +67,9 @@ type Config struct {
 	// from those of the pool, 0 unknown; nil knows none. It is called where an answer
 	// differs from what was believed.
 	EngineBlock func(w *pools.Worker, rank int) int
+	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
+	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
+	IndexMaxBlocks int
 	// PredictedTTL is how long a prompt counts as cached on a worker that publishes
 	// KV events, from when it was last sent there, beside what the worker says: so
 	// that siblings of a prompt that come before the first event go where it is
@@ -171,6 +174,9 @@ func (c Config) Validate() error {
 	}
 	if c.DefaultMaxBatchedTokens < 1 {
 		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)
+	}
+	if c.IndexMaxBlocks < 0 {
+		return fmt.Errorf("kv-index-max-blocks: %d is below 0", c.IndexMaxBlocks)
 	}
 	if c.PredictedTTL < 0 {
 		return fmt.Errorf("router-predicted-ttl-secs: %v is below 0", c.PredictedTTL)

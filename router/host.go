@@ -11,6 +11,17 @@
 // Policies are in policy_*.go and pairers in pair_*.go, one a file. They are
 // pure: the same request, candidates and seed make the same choice.
 //
+// To use it as a library, make a [Router] for each pool with [New], or a [Set] of
+// them. Tell its index what workers say they hold (router/index by hand,
+// router/events from an engine's messages); without an index, or for workers that
+// say nothing, it predicts. Call [Router.Reserve] or [ReservePair] for each
+// request, and keep the [Lease]: PrefillDone at the first token, Grow as output
+// fills blocks, Withdraw where the prompt never got there, Release at the end.
+// [ErrBusy] and [ErrNoRoom] say that waiting may help; [ErrNoWorkers], a
+// [*TooBigError] and an [*OverloadedError] that it will not, or not soon. The
+// examples show both calls; the one of package handoff, Example_routerBehindQueue,
+// has the queue before the router.
+//
 // The package needs no server: it imports neither discovery, nor a message bus,
 // nor HTTP, and takes the time as an argument.
 package router
@@ -52,8 +63,8 @@ type Router struct {
 	book  *load.Book
 	turn  uint64 // bookings made
 	views uint64 // made of its pool
-	// beliefs are what the bookings' overlaps rested on.
-	beliefs Beliefs
+	// overlaps are what the bookings' overlaps rested on.
+	overlaps Overlaps
 }
 
 // serials numbers the routers of the process.
@@ -210,7 +221,7 @@ type WorkerLoad struct {
 	CachedBlocks  int    `json:"cached_blocks"`
 	// SentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
 	// are believed to be cached beside CachedBlocks, of which they may be.
-	SentBlocks int `json:"sent_blocks"`
+	SentBlocks int `json:"sent_blocks,omitempty"`
 }
 
 // Loads returns the load of each worker of p, in the pool's order.
@@ -299,11 +310,13 @@ func pickPair(prefill, decode *Router, pairer Pairer, cp, cd *choice, preq, dreq
 	cp.settle(i, cp.why.Cost)
 	cd.settle(j, cd.why.Cost)
 
+	before := prefill.overlaps
 	if p, err = prefill.grant(cp, i, preq, now); err != nil {
 		return nil, nil, cp.refuse(err)
 	}
 	if d, err = decode.grant(cd, j, dreq, now); err != nil {
 		prefill.turn--
+		prefill.overlaps = before
 		p.free(now)
 		return nil, nil, cd.refuse(err)
 	}
@@ -347,7 +360,7 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 		return nil, ErrBooked
 	}
 	r.turn++
-	r.beliefs.add(w, req.Text || r.predicted.of(w.Worker, w.Rank))
+	r.overlaps.add(w, req.Text || r.predicted.of(w.Worker, w.Rank))
 	l.believed = r.believe(c, w, req)
 	return l, nil
 }

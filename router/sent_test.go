@@ -76,8 +76,8 @@ func TestSiblingsLandTogether(t *testing.T) {
 			if most < c.with || tokens != c.tokensBeside {
 				t.Errorf("with: %v, %d tokens to compute, want %d and %d on one", each, tokens, c.tokensBeside, c.with)
 			}
-			if got, want := r.Beliefs(), (Beliefs{Sent: uint64(20*645-tokens) / 16}); got != want {
-				t.Errorf("beliefs %+v, want %+v", got, want)
+			if got, want := r.Overlaps(), (Overlaps{Sent: uint64(20*645-tokens) / 16}); got != want {
+				t.Errorf("overlaps %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -209,8 +209,8 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 	if r.Predicted() != 20 || r.Sent() != 5+25 {
 		t.Errorf("%d predicted, %d sent", r.Predicted(), r.Sent())
 	}
-	if got := r.Beliefs(); got != (Beliefs{Sent: 5}) {
-		t.Errorf("beliefs %+v: the sibling found five blocks that were sent", got)
+	if got := r.Overlaps(); got != (Overlaps{Sent: 5}) {
+		t.Errorf("overlaps %+v: the sibling found five blocks that were sent", got)
 	}
 	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 20 {
 		t.Errorf("in doubt: %d blocks, want the 20 predicted", w.Overlap)
@@ -223,6 +223,21 @@ func TestSentIsWithdrawnAndDoubted(t *testing.T) {
 	r.Doubt(map[Rank]struct{}{})
 	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 || r.Predicted() != 0 {
 		t.Errorf("trusted again: %d blocks, %d predicted", w.Overlap, r.Predicted())
+	}
+}
+
+// Text is predicted in place of events, for workers that publish too; it is
+// neither beside them nor counted as if it were.
+func TestTextIsNotSentBesideEvents(t *testing.T) {
+	r, _, p := aside(t)
+	for i, want := range []int{0, 20} {
+		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 320, Hashes: chain(1, 20), Text: true, Pin: &Pin{Worker: "loud", Ranked: true}}, noon)
+		if err != nil || l.Overlap != want || l.Foreseen != want {
+			t.Fatalf("%d blocks, %d foreseen, want %d (%v)", l.Overlap, l.Foreseen, want, err)
+		}
+	}
+	if r.Sent() != 0 || r.Predicted() != 20 || r.Overlaps() != (Overlaps{Predicted: 20}) {
+		t.Errorf("%d sent, %d predicted, %+v", r.Sent(), r.Predicted(), r.Overlaps())
 	}
 }
 

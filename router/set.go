@@ -80,11 +80,24 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	if e, ok := s.pools[key]; ok {
 		return e
 	}
-	e.index = index.New(index.Config{})
+	e.index = index.New(index.Config{MaxBlocks: s.configs[role].IndexMaxBlocks})
 	e.router, _ = New(s.configs[role], e.index, s.log.With("model", model, "role", string(role))) // NewSet tried each config
 	if t, ok := s.limits[model]; ok {
 		e.router.SetThresholds(t)
 	}
 	s.pools[key] = e
 	return e
+}
+
+// IndexStats are the sums over the indexes of all pools in which what is cached
+// counts.
+func (s *Set) IndexStats() (sum index.Stats) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, e := range s.pools {
+		if x, ok := e.router.IndexStats(); ok {
+			sum.Add(x)
+		}
+	}
+	return sum
 }

@@ -128,8 +128,10 @@ func routerBase(s settings.Router, queueThreshold float64) router.Config {
 	base.KVEvents = s.KVEvents
 	base.Predictions = index.PredictorConfig{
 		TTL:       time.Duration(s.TTLSeconds * float64(time.Second)),
-		MaxBlocks: s.MaxTreeSize, PruneRatio: s.PruneTargetRatio,
+		MaxBlocks: s.MaxTreeSize, PruneRatio: s.PruneTargetRatio, LRU: s.ApproximatePolicy == "lru",
 	}
+	base.PredictedTTL = time.Duration(s.PredictedTTLSeconds * float64(time.Second))
+	base.IndexMaxBlocks = s.IndexMaxBlocks
 	base.Seed = cmp.Or(uint64(s.Seed), rand.Uint64())
 	return base
 }

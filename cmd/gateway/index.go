@@ -16,6 +16,7 @@ import (
 
 func indexGroup() settings.Group {
 	return settings.Group{Title: "Index", Settings: []settings.Setting{
+		settings.KVIndexMaxBlocks(),
 		{Name: "index-port", Kind: settings.Int, Default: "8090", Min: "0", Max: "65535", Help: "Port to listen on; 0 picks a free one and prints it."},
 	}}
 }
@@ -24,6 +25,7 @@ func indexGroup() settings.Group {
 func runIndex(ctx context.Context, args []string, p process) error {
 	var s struct {
 		Port    int `setting:"index-port"`
+		Blocks  int `setting:"kv-index-max-blocks"`
 		Service serviceSettings
 		NATSURL string `setting:"nats-url"`
 		Logging settings.Logging
@@ -41,6 +43,7 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
+	cfg.IndexMaxBlocks = s.Blocks
 	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, s.Logging,
 		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
 			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)

@@ -210,6 +210,10 @@ func TestServiceCommandLines(t *testing.T) {
 		says   string
 	}{
 		{[]string{"index", "--help"}, exitOK, "/query_by_hash"},
+		{[]string{"index", "--help"}, exitOK, "--kv-index-max-blocks"},
+		{[]string{"index", "--kv-index-max-blocks", "1"}, exitUsage, "kv-index-max-blocks"},
+		{[]string{"select", "--help"}, exitOK, "--kv-index-max-blocks"},
+		{[]string{"select", "--router-approximate-cache-policy", "fifo"}, exitUsage, "router-approximate-cache-policy"},
 		{[]string{"select", "--help"}, exitOK, "--reservation-ttl"},
 		{[]string{"index", "--restore-from", "nowhere"}, exitUsage, "restore-from"},
 		{[]string{"serve", "--help"}, exitOK, "--remote-index-url"},

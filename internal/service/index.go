@@ -25,6 +25,7 @@ const maxModels = 1024
 // shared is the index that several routers share. Workers are registered by
 // HTTP; their events come over NATS or ZMQ, or are posted.
 type shared struct {
+	budget     index.Config // of each index
 	log        *slog.Logger
 	subscriber *events.Subscriber
 	nats       bool          // there is a bus
@@ -57,16 +58,14 @@ type posted struct {
 // NewIndex returns the service of `gateway index`. bus may be nil: events come over
 // ZMQ then, or are posted. metrics answers /metrics.
 func NewIndex(cfg Config, follow events.SubscriberConfig, bus events.Bus, metrics http.Handler, log *slog.Logger, reg prometheus.Registerer) (*Server, error) {
-	x := &shared{log: log, nats: bus != nil, models: map[string]*indexed{}, workers: map[string]*registered{}}
+	x := &shared{log: log, budget: index.Config{MaxBlocks: cfg.IndexMaxBlocks}, nats: bus != nil, models: map[string]*indexed{}, workers: map[string]*registered{}}
 	x.looks.New = func() any { return new(looked) }
 	follow.OnState = func() { x.changes.Add(1) }
 	var err error
 	if x.subscriber, err = events.NewSubscriber(follow, bus, x.indexFor, log, reg); err != nil {
 		return nil, err
 	}
-	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "service_index_held_blocks", Help: "Pairs of block and worker's rank in the shared index, each tier counted for itself.",
-	}, x.held))
+	reg.MustRegister(indexSize(x.size))
 	return newServer(cfg, x, metrics, log, reg), nil
 }
 
@@ -145,15 +144,15 @@ func (x *shared) publishedOf(worker string) *index.Index {
 	return nil
 }
 
-// held counts what the indexes hold.
-func (x *shared) held() float64 {
+// size is what the indexes of all models hold.
+func (x *shared) size() (sum index.Stats) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	n := 0
 	for _, m := range x.models {
-		n += m.published.Stats().Held + m.posted.Stats().Held
+		sum.Add(m.published.Stats())
+		sum.Add(m.posted.Stats())
 	}
-	return float64(n)
+	return sum
 }
 
 func (x *shared) dump(w http.ResponseWriter, _ *http.Request) int {

@@ -52,7 +52,7 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 	case !alone && m.blockSize != reg.BlockSize:
 		return false, &Error{Status: http.StatusConflict, Code: "block_size_differs", Param: "block_size", Message: "the model's other workers have another block size"}
 	case m == nil:
-		m = &indexed{published: index.New(index.Config{}), posted: index.New(index.Config{})}
+		m = &indexed{published: index.New(x.budget), posted: index.New(x.budget)}
 		x.models[reg.Model] = m
 	}
 	if old != nil {

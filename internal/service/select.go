@@ -73,7 +73,7 @@ func NewSelect(cfg Config, sel SelectConfig, bus events.Bus, metrics http.Handle
 			Name: "service_reservations_expired_total", Help: "Reservations that ended because nobody spoke of them within reservation-ttl.",
 		}),
 	}
-	reg.MustRegister(c.selections, c.expired, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	reg.MustRegister(c.selections, c.expired, indexSize(routers.IndexStats), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "service_reservations", Help: "Reservations that are open.",
 	}, func() float64 { return float64(c.held.open()) }))
 	c.follow = &follow{roster: roster, routers: routers, nats: bus != nil, log: log, doubted: map[string]string{}}

@@ -34,6 +34,10 @@ type Config struct {
 	Tokens []string
 	// MaxBodyBytes bounds a request's body; 0 means 16 MiB.
 	MaxBodyBytes int64
+	// IndexMaxBlocks bounds each index of the index service, as [index.Config] has
+	// it; 0 means 2^26. A model has one of what is published and one of what is
+	// posted.
+	IndexMaxBlocks int
 	// Drain is how long requests under way may take when the service stops; 0
 	// means 10 s.
 	Drain time.Duration

@@ -275,6 +275,12 @@ type Stats struct {
 	Evicted uint64 // pairs that the budget has had no room for, ever
 }
 
+// Add sums two indexes up.
+func (s *Stats) Add(o Stats) {
+	s.Owners, s.Blocks, s.Held, s.Holed = s.Owners+o.Owners, s.Blocks+o.Blocks, s.Held+o.Held, s.Holed+o.Holed
+	s.Bytes, s.Evicted = s.Bytes+o.Bytes, s.Evicted+o.Evicted
+}
+
 // Stats counts what the index holds. It takes every shard's and owner's lock in
 // turn and is meant for metrics, not for a request's way.
 func (x *Index) Stats() Stats {

@@ -51,7 +51,8 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		},
 		Router: Router{
 			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
-			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
+			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, ApproximatePolicy: "ttl", IndexMaxBlocks: 1 << 26,
+			KVCacheBlockSize: 0, TokenizerCacheBytes: 64 << 20,
 			Cost: "classic", Credit: 1, HostWeight: 0.75, DiskWeight: 0.25, PrefillScale: 1, TrackOutputBlocks: true, PrefillLoadModel: "none",
 		},
 		Queue:     Queue{Policy: "fcfs", Threshold: 4, Limit: 1024, Bytes: 512 << 20, Timeout: time.Minute},
@@ -81,6 +82,8 @@ func TestNamesOfTheDocuments(t *testing.T) {
 		{"--router-ttl-secs=60", "DYN_ROUTER_TTL_SECS=60", "router-ttl-secs: 60.0"},
 		{"--router-max-tree-size=4096", "DYN_ROUTER_MAX_TREE_SIZE=4096", "router-max-tree-size: 4096"},
 		{"--router-prune-target-ratio=0.5", "DYN_ROUTER_PRUNE_TARGET_RATIO=0.5", "router-prune-target-ratio: 0.5"},
+		{"--router-approximate-cache-policy=lru", "DYN_ROUTER_APPROXIMATE_CACHE_POLICY=lru", "router-approximate-cache-policy: lru"},
+		{"--router-predicted-ttl-secs=2", "DYN_ROUTER_PREDICTED_TTL_SECS=2", "router-predicted-ttl-secs: 2.0"},
 		{"--router-queue-threshold=8", "DYN_ROUTER_QUEUE_THRESHOLD=8", "router-queue-threshold: 8.0"},
 		{"--router-queue-policy=wspt", "DYN_ROUTER_QUEUE_POLICY=wspt", "router-queue-policy: wspt"},
 		{"--no-router-track-prefill-tokens", "DYN_ROUTER_TRACK_PREFILL_TOKENS=false", "router-track-prefill-tokens: false"},

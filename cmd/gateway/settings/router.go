@@ -23,6 +23,9 @@ type Router struct {
 	TTLSeconds          float64 `setting:"router-ttl-secs"`
 	MaxTreeSize         int     `setting:"router-max-tree-size"` // blocks
 	PruneTargetRatio    float64 `setting:"router-prune-target-ratio"`
+	ApproximatePolicy   string  `setting:"router-approximate-cache-policy"`
+	PredictedTTLSeconds float64 `setting:"router-predicted-ttl-secs"` // 0: off
+	IndexMaxBlocks      int     `setting:"kv-index-max-blocks"`
 	TrackPrefillTokens  bool    `setting:"router-track-prefill-tokens"`
 	KVCacheBlockSize    int     `setting:"kv-cache-block-size"` // tokens; 0: as workers registered
 	TokenizerCacheBytes int64   `setting:"tokenizer-cache-bytes"`
@@ -126,6 +129,21 @@ func RouterGroup(modes []Choice) Group {
 			Help: "Share of router-max-tree-size down to which blocks are dropped once there are more. Lower drops more at a time and less often.",
 		},
 		{
+			Name: "router-approximate-cache-policy", Kind: String, Default: "ttl", OneOf: []Choice{
+				{Name: "ttl", Help: "what was not sent again within router-ttl-secs"},
+				{Name: "lru", Help: "the least recent, once a worker's rank was sent more than the KV blocks it registered"},
+			},
+			Help: "What is no longer predicted of a worker without KV events. lru finds conversations again however long they pause, and suits engines that " +
+				"evict for want of room alone; a worker that did not say how many blocks it has shares router-max-tree-size with its like.",
+		},
+		{
+			Name: "router-predicted-ttl-secs", Kind: Float, Default: "0", Min: "0", Max: "31536000",
+			Help: "How long, in seconds, a prompt counts as cached on a worker that publishes KV events, from when it was last sent there, beside what the " +
+				"worker says: a burst of siblings then goes where the first is being computed. A little above the time from a choice to its event, such as 2; " +
+				"longer believes in what was evicted. It costs about 20 ns a block of each prompt. 0 is off.",
+		},
+		KVIndexMaxBlocks(),
+		{
 			Name: "router-track-prefill-tokens", Kind: Bool, Default: "true",
 			Help: "Off: leave the prompt tokens a worker has yet to prefill out of its load. For pools that never prefill; elsewhere it sends " +
 				"bursts of long prompts to one worker. Decode pools of prefill and decode never count them, whatever this says.",
@@ -141,4 +159,13 @@ func RouterGroup(modes []Choice) Group {
 				"More serves more conversations at once; 0 tokenizes every prompt anew.",
 		},
 	}}
+}
+
+// KVIndexMaxBlocks is the row of the index's budget, for all that keep one.
+func KVIndexMaxBlocks() Setting {
+	return Setting{
+		Name: "kv-index-max-blocks", Kind: Int, Default: "67108864", Min: "1024", Max: "1073741824",
+		Help: "How many pairs of KV block and worker's rank the index of what workers publish keeps at most, for each model and role; a pair takes about 40 bytes. " +
+			"Above it those go that were stored and asked for longest ago, and are no longer found: it should be above what the workers' caches hold together.",
+	}
 }
