@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,8 +113,12 @@ func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Regi
 		IdleConnTimeout: time.Minute, // less than the services': they never close one that is about to be used
 	}
 	breaker := cfg.Breaker
-	breaker.OnChange = func(was fault.Circuit, from fault.State) {
-		log.Warn("circuit of a remote index "+string(was.State), "index", was.Worker, "was", from)
+	breaker.OnChange = func(is fault.Circuit, from fault.State) {
+		level := slog.LevelInfo
+		if is.State == fault.Open {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "circuit of a remote index "+string(is.State), "index", is.Worker, "was", from)
 	}
 	c.breakers = fault.NewBreakers(breaker)
 	c.metrics = newMetrics(reg, c.States)

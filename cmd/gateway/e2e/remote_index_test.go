@@ -24,7 +24,6 @@ import (
 // sharedIndex is a `gateway index` on an address of its own, that can be stopped and
 // started again.
 type sharedIndex struct {
-	f    *fleet
 	addr string
 	ln   net.Listener // until it is first started
 	stop func()
