@@ -10,33 +10,60 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// EmbeddedNATS is a NATS server within the process, for `gateway dev` and tests: NATS Core only, on a port of the
-// loopback address, without authentication and without logs.
+// EmbeddedNATSConfig is how an [EmbeddedNATS] works. The zero value is NATS Core on a free port.
+type EmbeddedNATSConfig struct {
+	// Port on 127.0.0.1; 0 picks a free one.
+	Port int
+	// JetStream keeps streams as well, in Dir. Empty means a temporary folder that Close removes: what is kept there
+	// outlives clients, but not the server.
+	JetStream bool
+	Dir       string
+}
+
+// EmbeddedNATS is a NATS server within the process, for `gateway dev`, one machine and tests: on a port of the loopback
+// address, without authentication and without logs.
 type EmbeddedNATS struct {
 	server *server.Server
+	temp   string // to be removed, or ""
 }
 
 // startTimeout is more than enough: a start takes some milliseconds.
 const startTimeout = 10 * time.Second
 
-// StartNATS starts a server on 127.0.0.1. A port of 0 picks a free one.
+// StartNATS starts a server of NATS Core on 127.0.0.1. A port of 0 picks a free one.
 func StartNATS(port int) (*EmbeddedNATS, error) {
-	if port == 0 {
-		port = server.RANDOM_PORT
+	return StartEmbeddedNATS(EmbeddedNATSConfig{Port: port})
+}
+
+// StartEmbeddedNATS starts a server and waits until it takes connections.
+func StartEmbeddedNATS(cfg EmbeddedNATSConfig) (*EmbeddedNATS, error) {
+	e := &EmbeddedNATS{}
+	options := &server.Options{
+		ServerName: fmt.Sprintf("tandem-%d", os.Getpid()), Host: "127.0.0.1", Port: cfg.Port,
+		NoLog: true, NoSigs: true, MaxPayload: 1 << 20, JetStream: cfg.JetStream, StoreDir: cfg.Dir,
 	}
-	s, err := server.NewServer(&server.Options{
-		ServerName: fmt.Sprintf("tandem-%d", os.Getpid()), Host: "127.0.0.1", Port: port,
-		NoLog: true, NoSigs: true, MaxPayload: 1 << 20,
-	})
+	if cfg.Port == 0 {
+		options.Port = server.RANDOM_PORT
+	}
+	if cfg.JetStream && cfg.Dir == "" {
+		temp, err := os.MkdirTemp("", "tandem-nats-")
+		if err != nil {
+			return nil, fmt.Errorf("embedded NATS: %w", err)
+		}
+		options.StoreDir, e.temp = temp, temp
+	}
+	s, err := server.NewServer(options)
 	if err != nil {
+		e.removeTemp()
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
+	e.server = s
 	s.Start()
 	if !s.ReadyForConnections(startTimeout) {
-		s.Shutdown()
+		e.Close()
 		return nil, errors.New("embedded NATS: not ready in time")
 	}
-	return &EmbeddedNATS{s}, nil
+	return e, nil
 }
 
 // URL is where clients connect.
@@ -49,4 +76,11 @@ func (e *EmbeddedNATS) InProcess() nats.Option { return nats.InProcessServer(e.s
 func (e *EmbeddedNATS) Close() {
 	e.server.Shutdown()
 	e.server.WaitForShutdown()
+	e.removeTemp()
+}
+
+func (e *EmbeddedNATS) removeTemp() {
+	if e.temp != "" {
+		_ = os.RemoveAll(e.temp)
+	}
 }

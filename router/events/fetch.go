@@ -12,18 +12,24 @@ import (
 
 // want is what is asked of a publisher: the messages from one number to another of an epoch, or, as the zero value, a
 // snapshot.
-type want struct{ epoch, from, until uint64 }
+type want struct {
+	epoch, from, until uint64
+	// all says that nothing is known of the source yet, so that a stream's memory will do as well.
+	all bool
+}
 
-// answer is what a publisher gave: messages, or a snapshot in their place.
+// answer is what a publisher gave: messages, or a snapshot in their place; or what a stream has of it.
 type answer struct {
 	snapshot *snapshot
 	run      *run
+	history  *run // what a stream has, from number 1 on
 }
 
 // run is messages of consecutive numbers, as they were sent.
 type run struct {
 	epoch, first uint64
 	messages     [][]byte
+	at           position // of the last, out of a stream
 }
 
 // next is the number after the last one.
@@ -34,6 +40,7 @@ type snapshot struct {
 	epoch, seq uint64
 	partial    bool // see HeaderPartial
 	pages      [][]byte
+	at         position // how far the stream had come, if there is one
 }
 
 // maxRestarts is how often a snapshot that went while it was being fetched is begun anew.
@@ -45,6 +52,12 @@ var (
 	errNotAsked = errors.New("the publisher gave messages that were not asked for")
 )
 
+// Limits of what is read of a stream to rebuild one view: above them a snapshot is the quicker way.
+const (
+	historyTimeout = 10 * time.Second
+	historyBytes   = 64 << 20
+)
+
 // fetcher asks publishers for what is missing, each page within timeout.
 type fetcher struct {
 	bus      Bus
@@ -52,9 +65,21 @@ type fetcher struct {
 	maxBytes int // of one answer
 }
 
-// fetch asks source for w. A publisher that cannot give the messages gives a snapshot.
+// fetch gets w of source: from the stream if there is one that has all, which leaves the publisher alone, else from the
+// publisher. One that cannot give the messages gives a snapshot.
 func (f fetcher) fetch(ctx context.Context, source Source, w want) (answer, error) {
-	if w == (want{}) {
+	if h, ok := f.bus.(historian); ok && w.all {
+		limited, cancel := context.WithTimeout(ctx, historyTimeout)
+		r, err := h.history(limited, source, min(f.maxBytes, historyBytes))
+		cancel()
+		if err == nil && r != nil {
+			return answer{history: r}, nil
+		}
+		if ctx.Err() != nil {
+			return answer{}, ctx.Err()
+		}
+	}
+	if w.from == 0 {
 		s, err := f.snapshot(ctx, source, nil)
 		return answer{snapshot: s}, err
 	}
@@ -134,7 +159,7 @@ func (f fetcher) pages(ctx context.Context, source Source, m *nats.Msg) (*snapsh
 			return nil, err
 		}
 		if cursor == "" {
-			s.epoch, s.seq, s.partial = epoch, seq, partialOf(m.Header)
+			s.epoch, s.seq, s.partial, s.at = epoch, seq, partialOf(m.Header), positionOf(m.Header)
 		} else if s.epoch != epoch || s.seq != seq {
 			return nil, errChanged
 		}

@@ -105,7 +105,7 @@ type poolCounters struct {
 	orphans, unhashable, badSize, ignored  prometheus.Counter // blocks
 	unreadable, malformed                  prometheus.Counter // events, messages
 	restored, outdated, failed, unanswered prometheus.Counter // snapshots
-	ring                                   prometheus.Counter // runs of messages
+	ring, recalled                         prometheus.Counter // runs of messages
 	replayed, tooShort                     prometheus.Counter // replays
 	unframed                               prometheus.Counter // messages
 	healed                                 [len(Ways)]prometheus.Counter
@@ -126,6 +126,7 @@ func (m *metrics) pool(name string) *poolCounters {
 		failed:     m.snapshots.WithLabelValues(name, "failed"),
 		unanswered: m.snapshots.WithLabelValues(name, "unanswered"),
 		ring:       m.snapshots.WithLabelValues(name, "ring"),
+		recalled:   m.snapshots.WithLabelValues(name, "recalled"),
 		replayed:   m.snapshots.WithLabelValues(name, "replayed"),
 		tooShort:   m.snapshots.WithLabelValues(name, "too_short"),
 		unframed:   m.skipped.WithLabelValues(name, "unframed"),

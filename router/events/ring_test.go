@@ -94,7 +94,7 @@ func TestHostileRuns(t *testing.T) {
 		{"too much", []*nats.Msg{page(1, 5, StatusRing, bytes.Repeat(one, 1000))}, "error"},
 	} {
 		got := "error"
-		a, err := fetcher{&scriptedBus{answers: c.answers}, time.Second, 1000}.fetch(t.Context(), Source{testPool, "w", 0}, want{1, 5, 6})
+		a, err := fetcher{&scriptedBus{answers: c.answers}, time.Second, 1000}.fetch(t.Context(), Source{testPool, "w", 0}, want{epoch: 1, from: 5, until: 6})
 		switch {
 		case err != nil:
 		case a.run != nil:
@@ -250,11 +250,11 @@ func TestRunIsOvertaken(t *testing.T) {
 		}
 		f.message(1, 6, payloads[5], now, time.Second)
 		w := f.missing()
-		if w != (want{1, 3, 5}) {
+		if w != (want{epoch: 1, from: 3, until: 5}) {
 			t.Fatalf("%s: %+v is asked for", c.name, w)
 		}
 		c.meanwhile(f)
-		taken := f.rerun(&run{1, w.from, slices.Clone(payloads[2:5])}, now, time.Second)
+		taken := f.rerun(&run{epoch: 1, first: w.from, messages: slices.Clone(payloads[2:5])}, now, time.Second)
 		if taken != c.taken || f.flow.Seq() != c.seq || f.view.Blocks() != c.blocks {
 			t.Errorf("%s: taken %v, at %d with %d blocks; want %v, %d, %d", c.name, taken, f.flow.Seq(), f.view.Blocks(), c.taken, c.seq, c.blocks)
 		}

@@ -32,6 +32,19 @@ func (f *follower) hear(now time.Time) {
 	f.heardAt.Store(now.UnixNano())
 }
 
+// superseded says that a message at a place of the stream is of a process that the present one came after.
+// A heartbeat at the very place is not: a process that has said nothing yet is where the one before it ended.
+func (f *follower) superseded(epoch uint64, at position, beat bool) bool {
+	return at.stream != 0 && epoch != f.flow.Epoch() && (at.before(f.at) || at == f.at && !beat)
+}
+
+// reached notes that the publisher's epoch was this one at that place of the stream.
+func (f *follower) reached(epoch uint64, at position) {
+	if at.stream != 0 && epoch == f.flow.Epoch() && !at.before(f.at) {
+		f.at = at
+	}
+}
+
 // connected says whether the bus is, where it can tell.
 func connected(b Bus) bool {
 	c, tells := b.(interface{ Connected() bool })

@@ -34,12 +34,13 @@ const (
 	ByReplay              // the messages themselves, of an engine that publishes over ZMQ
 	BySnapshot            // what the publisher's engine held, in their place
 	ByChains              // the chains themselves, of an engine that tells what it uses again; see trail.relearn
+	ByStream              // the messages themselves, from the first on, out of a durable stream
 )
 
 // Ways are all of them.
-var Ways = [...]Way{ByRing, ByReplay, BySnapshot, ByChains}
+var Ways = [...]Way{ByRing, ByReplay, BySnapshot, ByChains, ByStream}
 
-func (w Way) String() string { return [...]string{"ring", "replay", "snapshot", "chains"}[w] }
+func (w Way) String() string { return [...]string{"ring", "replay", "snapshot", "chains", "stream"}[w] }
 
 // hopeless is after how many attempts in vain what is missing counts as not to be had.
 const hopeless = 4
@@ -93,6 +94,7 @@ type follower struct {
 	mute     bool      // so long ago that what it said counts no more
 	hushed   bool      // the log has said that it is silent
 	lostAt   time.Time // since when it is predicted; zero when it is not, or was made whole since
+	at       position  // how far a stream had come when the publisher's epoch was this one; zero without a stream
 	fetching bool      // a snapshot is on its way
 	doubt    bool      // something was applied that only a snapshot can make good
 	again    bool      // a snapshot is wanted though no message is missing
@@ -230,16 +232,31 @@ func (f *follower) heal(by Way) {
 // snapshot.
 func (f *follower) missing() want {
 	if f.again || !f.flow.Behind() || f.attempts >= 2 {
-		return want{}
+		return want{all: f.flow.Seq() == 0 && !f.again && f.attempts == 0}
 	}
 	from, until := f.flow.Missing()
-	return want{f.flow.Epoch(), from, until}
+	return want{epoch: f.flow.Epoch(), from: from, until: until, all: f.flow.Seq() == 0 && f.attempts == 0}
 }
 
 // rerun takes in messages that the publisher gave again, and reports whether any of them was still missing. They count
 // for as much as when they were first sent: of an epoch that ended meanwhile none does, after Cleared those before it
 // do not.
 func (f *follower) rerun(r *run, now time.Time, least time.Duration) bool {
+	return f.takeRun(r, ByRing, now, least)
+}
+
+// recall takes in what a stream has of the source from its first message on, and reports whether it was news. It is no
+// publisher's word on which process there is now: where one has been heard, it counts for that one's epoch alone.
+func (f *follower) recall(r *run, now time.Time, least time.Duration) bool {
+	if f.flow.Epoch() == 0 {
+		f.flow.begin(r.epoch)
+		f.view.Clear()
+	}
+	f.reached(r.epoch, r.at)
+	return f.takeRun(r, ByStream, now, least)
+}
+
+func (f *follower) takeRun(r *run, way Way, now time.Time, least time.Duration) bool {
 	if r.epoch != f.flow.Epoch() {
 		return false
 	}
@@ -251,7 +268,7 @@ func (f *follower) rerun(r *run, now time.Time, least time.Duration) bool {
 		return false
 	}
 	f.attempts, f.retryAt = 0, now
-	f.heal(ByRing)
+	f.heal(way)
 	if f.doubt {
 		f.ask(now, least)
 	}
@@ -265,6 +282,7 @@ func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.
 	if !f.flow.Restore(asked, s.epoch, s.seq) {
 		return false
 	}
+	f.reached(s.epoch, s.at)
 	f.view.Clear()
 	f.partial = s.partial
 	for _, page := range s.pages {

@@ -12,9 +12,12 @@ import (
 const (
 	eventsPrefix   = "tandem.kv."
 	snapshotPrefix = "tandem.kv-snapshot."
+	beatPrefix     = "tandem.kv-beat."
 
 	// AllEvents is the subject that matches the events of every source.
 	AllEvents = eventsPrefix + ">"
+	// AllBeats is that of their heartbeats, where the events go into a stream; else those are on the events' subject.
+	AllBeats = beatPrefix + ">"
 )
 
 // Headers of the messages on these subjects. Epoch is drawn at random by each publisher; the first message of an
@@ -26,6 +29,10 @@ const (
 	// A request for a snapshot that has both is for the messages from that number on, of that epoch, and HeaderUntil for
 	// none after another. A publisher that still has them answers with [StatusRing], any other with a snapshot.
 	HeaderUntil = "Tandem-Until"
+
+	// HeaderStream is, in what a durable publisher sends beside the stream, how far the stream had come: when it was made
+	// in nanoseconds since 1970, a dash, and the stream's own number. See [Stream].
+	HeaderStream = "Tandem-Stream"
 
 	// HeaderCursor names a page of a snapshot: in a request the page that is wanted (absent: the first of a new
 	// snapshot), in an answer the page that comes next (absent: this was the last).
@@ -52,6 +59,9 @@ func (s Source) EventsSubject() string { return s.subject(eventsPrefix) }
 
 // SnapshotSubject is the subject on which s answers requests for what it holds.
 func (s Source) SnapshotSubject() string { return s.subject(snapshotPrefix) }
+
+// BeatSubject is the subject of s's heartbeats, where its events go into a stream.
+func (s Source) BeatSubject() string { return s.subject(beatPrefix) }
 
 func (s Source) subject(prefix string) string {
 	b := make([]byte, 0, len(prefix)+len(s.Pool)+len(s.Worker)+16)

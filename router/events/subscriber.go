@@ -271,21 +271,27 @@ func (s *Subscriber) subscribe(ctx context.Context, drops chan<- int) (stop func
 	if s.bus == nil {
 		return func() {}, nil
 	}
-	stop, err = s.bus.Subscribe(AllEvents, func(m *nats.Msg) {
+	handle := func(m *nats.Msg) {
 		select {
 		case s.messages <- m:
 		case <-ctx.Done():
 		}
-	}, func(dropped int) {
+	}
+	stopBeats, err := s.bus.Subscribe(AllBeats, handle, func(int) {}) // the next one makes up for one that is dropped
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", AllBeats, err)
+	}
+	stopEvents, err := s.bus.Subscribe(AllEvents, handle, func(dropped int) {
 		select {
 		case drops <- dropped:
 		case <-ctx.Done():
 		}
 	})
 	if err != nil {
+		stopBeats()
 		return nil, fmt.Errorf("subscribe to %s: %w", AllEvents, err)
 	}
-	return stop, nil
+	return func() { stopBeats(); stopEvents() }, nil
 }
 
 func (s *Subscriber) poke() {
@@ -342,8 +348,12 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 
 // take puts one message where it belongs and reports whether a snapshot is wanted because of it.
 func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
-	f := s.followers[m.Subject]
-	if f == nil || f.trail != nil {
+	subject, beat := beatsOf(m.Subject)
+	if !beat {
+		subject = m.Subject
+	}
+	f := s.followers[subject]
+	if f == nil || f.trail != nil || beat && len(m.Data) > 0 {
 		s.metrics.untracked.Inc()
 		return false
 	}
@@ -353,6 +363,13 @@ func (s *Subscriber) take(m *nats.Msg, now time.Time) bool {
 		s.log.Debug("KV event message without numbers", "source", f.source, "error", err)
 		return false
 	}
+	at := positionOf(m.Header)
+	if f.superseded(epoch, at, len(m.Data) == 0) {
+		f.count.verdicts[Stale].Inc()
+		return false
+	}
 	f.claims = partialOf(m.Header)
-	return f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
+	wanted := f.message(epoch, seq, m.Data, now, s.cfg.SnapshotEvery)
+	f.reached(epoch, at)
+	return wanted
 }

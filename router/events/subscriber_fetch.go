@@ -75,7 +75,7 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 		s.finishReplay(got, now)
 		return
 	}
-	if got.err == nil {
+	if got.err == nil && got.answer.history == nil { // a stream speaks of who may be dead
 		f.hear(now)
 	}
 	attempts, epoch, seq := f.attempts, f.flow.Epoch(), f.flow.Seq()
@@ -88,6 +88,9 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	case got.answer.run != nil && f.rerun(got.answer.run, now, s.cfg.SnapshotEvery):
 		f.count.ring.Inc()
 		s.log.Debug("KV events had again", "source", f.source, "from", got.answer.run.first, "messages", len(got.answer.run.messages))
+	case got.answer.history != nil && f.recall(got.answer.history, now, s.cfg.SnapshotEvery):
+		f.count.recalled.Inc()
+		s.log.Debug("KV events recalled", "source", f.source, "messages", len(got.answer.history.messages), "blocks", f.view.Blocks())
 	case got.answer.snapshot != nil && f.restore(got.asked, got.answer.snapshot, now, s.cfg.SnapshotEvery):
 		f.count.restored.Inc()
 		s.log.Debug("KV snapshot applied", "source", f.source, "seq", got.answer.snapshot.seq, "blocks", f.view.Blocks())

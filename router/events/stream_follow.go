@@ -1,0 +1,279 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// ErrFollowed is what a [Stream] answers to a second subscription to its events.
+var ErrFollowed = errors.New("the stream is followed already")
+
+// following is a subscription to the stream's events. What is not in the stream, a heartbeat, is handed on when the
+// stream has been read as far as its sender knew it: else it would be ahead of the events it tells of, and of the
+// processes that were before its own.
+type following struct {
+	mu     sync.Mutex // guards all below, and is held while handle works: one message at a time
+	handle func(*nats.Msg)
+	beat   func(*nats.Msg)
+	read   position
+	early  map[string]earlyBeat // by subject
+}
+
+type earlyBeat struct {
+	m     *nats.Msg
+	at    position
+	since time.Time
+}
+
+// beatPatience is how long a heartbeat waits for a stream that does not come as far: it may have been purged.
+const beatPatience = 5 * time.Second
+
+// Subscribe implements [Bus]. [AllEvents] is read from the stream: from what it held when it was first found, and after
+// an absence from where it was left.
+func (s *Stream) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
+	switch subject {
+	case AllEvents:
+		f, err := s.followed(func(f *following) error {
+			if f.handle != nil {
+				return ErrFollowed
+			}
+			f.handle = handle
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var done sync.WaitGroup
+		done.Go(func() { s.run(ctx, f) })
+		return func() {
+			cancel()
+			done.Wait()
+			s.mu.Lock()
+			s.follow = nil
+			s.mu.Unlock()
+		}, nil
+	case AllBeats:
+		f, err := s.followed(func(f *following) error { f.beat = handle; return nil })
+		if err != nil {
+			return nil, err
+		}
+		return s.natsBus.Subscribe(subject, f.take, slow)
+	}
+	return s.natsBus.Subscribe(subject, handle, slow)
+}
+
+// followed changes the subscription.
+func (s *Stream) followed(change func(*following) error) (*following, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.follow == nil {
+		s.follow = &following{early: map[string]earlyBeat{}}
+	}
+	s.follow.mu.Lock()
+	defer s.follow.mu.Unlock()
+	return s.follow, change(s.follow)
+}
+
+// run reads the stream until ctx ends, anew at each connection and whenever it was lost.
+func (s *Stream) run(ctx context.Context, f *following) {
+	for {
+		s.mu.Lock()
+		stream, found := s.handle, s.found
+		s.mu.Unlock()
+		var reading jetstream.ConsumeContext
+		var retry <-chan time.Time
+		if stream != nil {
+			var err error
+			if reading, err = s.read(ctx, stream, f); err != nil && ctx.Err() == nil {
+				s.log.Warn("KV events are not read: the stream is not to be had", "stream", s.cfg.Name, "error", err)
+				s.search()
+				retry = time.After(time.Second)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-found:
+		case <-retry:
+		}
+		if reading != nil {
+			reading.Stop()
+			<-reading.Closed()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// search has keep look for the stream again.
+func (s *Stream) search() {
+	select {
+	case s.lost <- struct{}{}:
+	default: // it will
+	}
+}
+
+// read begins to read stream from where f is.
+func (s *Stream) read(ctx context.Context, stream jetstream.Stream, f *following) (jetstream.ConsumeContext, error) {
+	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	info := stream.CachedInfo()
+	made := uint64(info.Created.UnixNano())
+	f.mu.Lock()
+	switch {
+	case f.read.stream == 0:
+		f.read = position{made, info.State.LastSeq}
+	case f.read.stream != made:
+		f.read = position{stream: made} // it is another: all of it is new
+	}
+	f.read.seq = max(f.read.seq, max(info.State.FirstSeq, 1)-1) // what is before is gone
+	from := f.read.seq + 1
+	f.release()
+	f.mu.Unlock()
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from, InactiveThreshold: 30 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return consumer.Consume(func(m jetstream.Msg) { f.message(made, m) }, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+		s.log.Debug("KV events stream", "stream", s.cfg.Name, "error", err)
+		if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
+			s.search()
+		}
+	}))
+}
+
+// message hands one message of the stream on, if it is the next.
+func (f *following) message(made uint64, jm jetstream.Msg) {
+	meta, err := jm.Metadata()
+	if err != nil {
+		return // no message of a stream
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.read.stream != made || meta.Sequence.Stream <= f.read.seq {
+		return // of a reading that has ended
+	}
+	f.read.seq = meta.Sequence.Stream
+	m := &nats.Msg{Subject: jm.Subject(), Header: jm.Headers(), Data: jm.Data()}
+	if m.Header == nil {
+		m.Header = nats.Header{}
+	}
+	m.Header.Set(HeaderStream, f.read.String())
+	f.handle(m)
+	f.release()
+}
+
+// take hands a heartbeat on, or keeps it until the stream was read as far.
+func (f *following) take(m *nats.Msg) {
+	at, now := positionOf(m.Header), time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since := now
+	if old, ok := f.early[m.Subject]; ok {
+		since = old.since
+	}
+	if f.read.before(at) && now.Sub(since) < beatPatience {
+		f.early[m.Subject] = earlyBeat{m, at, since}
+		return
+	}
+	delete(f.early, m.Subject)
+	f.beat(m)
+}
+
+// release hands on the heartbeats whose time has come. The caller holds f.mu.
+func (f *following) release() {
+	for subject, b := range f.early {
+		if !f.read.before(b.at) {
+			delete(f.early, subject)
+			f.beat(b.m)
+		}
+	}
+}
+
+// history is what the stream has of a source's present process, or of its last: nil where not all of it is there any
+// more from the first number on. What comes after maxBytes is left out.
+func (s *Stream) history(ctx context.Context, source Source, maxBytes int) (*run, error) {
+	s.mu.Lock()
+	stream := s.handle
+	s.mu.Unlock()
+	if stream == nil {
+		return nil, nil
+	}
+	subject := source.EventsSubject()
+	last, err := stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	first, err := stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(subject))
+	if err != nil {
+		return nil, err
+	}
+	epoch, _, err := numbers(last.Header)
+	if err != nil {
+		return nil, err
+	}
+	if e, seq, err := numbers(first.Header); err != nil || e == epoch && seq > 1 {
+		return nil, err // the beginning was let go of
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{subject}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first.Sequence,
+		InactiveThreshold: 10 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return nil, err
+	}
+	defer messages.Stop()
+	r := &run{epoch: epoch, first: 1, at: position{uint64(stream.CachedInfo().Created.UnixNano()), 0}}
+	for bytes := 0; r.at.seq < last.Sequence; {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return nil, err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, err
+		}
+		r.at.seq = meta.Sequence.Stream
+		e, seq, err := numbers(m.Headers())
+		if err != nil || e != epoch || len(m.Data()) == 0 || seq < r.next() {
+			continue // of a process before, a heartbeat of a publisher that is not durable, or one told twice
+		}
+		if bytes += len(m.Data()); seq > r.next() || bytes > maxBytes {
+			break // the publisher still has it, perhaps
+		}
+		r.messages = append(r.messages, m.Data())
+	}
+	if len(r.messages) == 0 {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// beatsOf is the events' subject that a heartbeat's subject is of; false for any other subject.
+func beatsOf(subject string) (string, bool) {
+	rest, ok := strings.CutPrefix(subject, beatPrefix)
+	return eventsPrefix + rest, ok
+}
+
+// historian is a Bus that remembers.
+type historian interface {
+	history(ctx context.Context, source Source, maxBytes int) (*run, error)
+}
+
+var _ historian = (*Stream)(nil)
