@@ -40,6 +40,7 @@ type attachSettings struct {
 	Drain     time.Duration `setting:"attach-drain"`
 	Address   string        `setting:"attach-address"`
 	Discovery settings.Discovery
+	Stream    settings.KVStream
 	Logging   settings.Logging
 }
 
@@ -151,7 +152,7 @@ func attachGroups() []settings.Group {
 				Help: "HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none.",
 			},
 		)},
-		settings.DiscoveryGroup(), settings.LoggingGroup(),
+		settings.DiscoveryGroup(), settings.KVStreamGroup(), settings.LoggingGroup(),
 	}
 }
 
@@ -199,7 +200,7 @@ func attach(ctx context.Context, args []string, p process) error {
 	if s.Discovery.NATSURL == "" {
 		log.Warn("without --nats-url the engine's KV events are not told on: gateways are told where it publishes them, and each follows it by itself")
 	}
-	links, unlink, err := stack.Connect(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
+	links, unlink, err := stack.ConnectDurably(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, streamConfig(s.Stream), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,14 @@ func besides() []settings.Group {
 	return slices.Concat(gatewayGroups(), loadGroups(), attachGroups(), []settings.Group{devGroup(), serveGroup(), workerGroup(), workersGroup(), healthGroup(), serviceGroup(), indexGroup(), selectGroup()})
 }
 
+// streamConfig is the stream that KV events are kept in; nil for none.
+func streamConfig(s settings.KVStream) *events.StreamConfig {
+	if !s.Durable {
+		return nil
+	}
+	return &events.StreamConfig{MaxAge: s.MaxAge, MaxBytes: s.MaxBytes}
+}
+
 // gatewayConfig gives each room its part of the settings.
 func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	base := routerBase(s.Router, s.Queue.Threshold)

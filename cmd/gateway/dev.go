@@ -103,7 +103,7 @@ func dev(ctx context.Context, args []string, p process) error {
 	}
 	fleet, err := stack.StartDev(stack.DevConfig{
 		Gateway: cfg, Prefill: s.Fleet.Prefill, Decode: s.Fleet.Decode, Worker: child.config(), InProcess: s.Fleet.InProcess,
-		KVEvents: s.Gateway.Router.KVEvents, Binary: binary, WorkerArgs: workerArgs(s.Gateway, s.Fleet),
+		KVEvents: s.Gateway.Router.KVEvents, Stream: streamConfig(s.Gateway.KVStream), Binary: binary, WorkerArgs: workerArgs(s.Gateway, s.Fleet),
 	}, log, telemetry.NewRegistry())
 	if err != nil {
 		return err

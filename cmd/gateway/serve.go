@@ -32,7 +32,8 @@ func serveGroup() settings.Group {
 		},
 		{
 			Name: "embed-dir", Kind: settings.String, Default: "",
-			Help: "Folder in which the embedded etcd keeps its data. Empty is a temporary one: workers register anew after a restart within their lease anyway.",
+			Help: "Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary one, " +
+				"of which nothing outlives the gateway: workers register anew within their lease anyway, and KV events are asked for again.",
 		},
 		{Name: "embed-etcd-port", Kind: settings.Int, Default: "0", Min: "0", Max: "65535", Help: "Port of the embedded etcd; 0 picks a free one and prints it."},
 		{Name: "embed-nats-port", Kind: settings.Int, Default: "0", Min: "0", Max: "65535", Help: "Port of the embedded NATS; 0 picks a free one and prints it."},
@@ -81,26 +82,36 @@ func serve(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	if embedded {
-		inside, err := stack.Embed(stack.EmbedConfig{Dir: s.Embedding.Dir, EtcdPort: s.Embedding.EtcdPort, NATSPort: s.Embedding.NATSPort})
+		inside, err := stack.Embed(stack.EmbedConfig{Dir: s.Embedding.Dir, EtcdPort: s.Embedding.EtcdPort, NATSPort: s.Embedding.NATSPort, JetStream: s.Gateway.KVStream.Durable})
 		if err != nil {
 			return err
 		}
 		defer inside.Close()
 		d.EtcdEndpoints, d.NATSURL = []string{inside.EtcdURL()}, inside.NATSURL()
-		fmt.Fprintf(p.stdout, "etcd and NATS run inside. A worker joins by:\n  gateway worker --role prefill --id NAME --etcd-endpoints %s --nats-url %s\n\n",
-			inside.EtcdURL(), inside.NATSURL())
+		kept := ""
+		if s.Gateway.KVStream.Durable {
+			kept = " --durable-kv-events"
+			if s.Embedding.Dir == "" {
+				log.Warn("KV events are kept for as long as this gateway runs, and no longer: --embed-dir names a folder that stays")
+			}
+		}
+		fmt.Fprintf(p.stdout, "etcd and NATS run inside. A worker joins by:\n  gateway worker --role prefill --id NAME --etcd-endpoints %s --nats-url %s%s\n\n",
+			inside.EtcdURL(), inside.NATSURL(), kept)
 	}
 	// Workers by URL publish over ZMQ or not at all.
 	if !s.Gateway.Router.KVEvents || len(d.EtcdEndpoints) == 0 {
 		if r.IsSet("nats-url") {
 			log.Info("NATS is not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
 		}
+		if s.Gateway.KVStream.Durable && !embedded {
+			log.Info("No KV events are kept: they do not pass through NATS here", "durable_kv_events", r.Source("durable-kv-events"))
+		}
 		d.NATSURL = ""
 	}
 	if alone {
 		log.Info("KV events are left to the remote index; with --router-kv-events they are followed here as well", "index", s.Gateway.Remote.URLs)
 	}
-	links, unlink, err := stack.Connect(d.EtcdEndpoints, d.NATSURL, log, nats.Name("tandem gateway"))
+	links, unlink, err := stack.ConnectDurably(d.EtcdEndpoints, d.NATSURL, streamConfig(s.Gateway.KVStream), log, nats.Name("tandem gateway"))
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,7 @@ type worker struct {
 	ExitWithStdin bool          `setting:"exit-with-stdin"`
 	Events        workerEvents
 	Discovery     settings.Discovery
+	Stream        settings.KVStream
 	Logging       settings.Logging
 }
 
@@ -114,7 +115,7 @@ func workerGroup() settings.Group {
 // closes where that was asked for.
 func work(ctx context.Context, args []string, p process) error {
 	var s worker
-	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.LoggingGroup()).Beside(besides()...)
+	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.KVStreamGroup(), settings.LoggingGroup()).Beside(besides()...)
 	_, err := resolve(set, "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP faces.\n"+
 		"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\ndo with --kv-events zmq-vllm or zmq-sglang; with neither it just serves.", args, p, &s)
 	if err != nil {
@@ -124,7 +125,7 @@ func work(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
-	links, unlink, err := stack.Connect(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, log, nats.Name("tandem worker "+s.ID))
+	links, unlink, err := stack.ConnectDurably(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, streamConfig(s.Stream), log, nats.Name("tandem worker "+s.ID))
 	if err != nil {
 		return err
 	}

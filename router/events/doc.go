@@ -13,5 +13,5 @@
 //	bytes      [DecodeBatch], [AppendBatch]   every form that vLLM, SGLang and TensorRT-LLM send
 //	order      [Flow]                         numbers: apply, stale, gap, new epoch; a core
 //	meaning    [View]                         engine hashes to the router's own, of one rank; a core
-//	transport  [Bus], [ZMQ]                   NATS, or the in-memory one of tests; engines' own publishers
+//	transport  [Bus], [ZMQ]                   NATS, [Stream] or the in-memory one of tests; engines' own publishers
 package events

@@ -17,6 +17,7 @@ type Gateway struct {
 	Faults    Faults
 	Discovery Discovery
 	KVEvents  KVEvents
+	KVStream  KVStream
 	Workers   Workers
 	Remote    RemoteIndex
 	Logging   Logging
@@ -40,6 +41,7 @@ func GatewayGroups(c Choices) []Group {
 		FaultsGroup(),
 		DiscoveryGroup(),
 		KVEventsGroup(),
+		KVStreamGroup(),
 		WorkersGroup(),
 		RemoteIndexGroup(),
 		LoggingGroup(),

@@ -59,6 +59,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		Faults:    Faults{PrefillTimeout: 0, DecodeFallback: true},
 		Discovery: Discovery{EtcdEndpoints: []string{}, Prefix: "/tandem/workers", LeaseTTL: 10 * time.Second, NATSURL: ""},
 		KVEvents:  KVEvents{SilentAfter: 5 * time.Second, PredictAfter: time.Minute, Parity: true, ReportMode: "auto"},
+		KVStream:  KVStream{MaxAge: time.Hour, MaxBytes: 1 << 30},
 		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, HealthInterval: 5 * time.Second},
 		Remote:    RemoteIndex{URLs: []string{}, Timeout: 20 * time.Millisecond},
 		Logging:   Logging{Level: "info", Format: "text"},

@@ -2,6 +2,33 @@ package settings
 
 import "time"
 
+// KVStream is whether, and how, KV events are kept in JetStream.
+type KVStream struct {
+	Durable  bool          `setting:"durable-kv-events"`
+	MaxAge   time.Duration `setting:"kv-stream-max-age"`
+	MaxBytes int64         `setting:"kv-stream-max-bytes"`
+}
+
+// KVStreamGroup is the table that fills [KVStream]. Gateways and workers have it.
+func KVStreamGroup() Group {
+	return Group{Title: "KV stream", Settings: []Setting{
+		{
+			Name: "durable-kv-events", Aliases: []string{"router-durable-kv-events"}, Kind: Bool, Default: "false",
+			Help: "Keep KV events in a JetStream stream, TANDEM_KV. A gateway that was away goes on where it left off, and one that starts reads what it can of " +
+				"each worker there instead of asking it. Costs disk and some latency of events. The NATS server needs JetStream; give it to gateways and workers alike.",
+		},
+		{
+			Name: "kv-stream-max-age", Kind: Duration, Default: "1h", Min: "1m", Max: "8760h",
+			Help: "How long the stream keeps events, where it is made here: the first gateway or worker makes it, and one that is there stays as it is. " +
+				"Longer than a worker lives lets a gateway start without asking it; more is read then.",
+		},
+		{
+			Name: "kv-stream-max-bytes", Kind: Bytes, Default: "1GiB", Min: "1MiB",
+			Help: "How much the stream keeps, likewise; the oldest go first. 64 workers at 20,000 prompt tokens a second each write about 6 MB a second, which is three minutes of 1GiB.",
+		},
+	}}
+}
+
 // KVEvents is how workers' KV events are followed, and what is done about those that are lost or wrong.
 type KVEvents struct {
 	SilentAfter  time.Duration `setting:"kv-events-silent-after"`

@@ -20,9 +20,18 @@ const pingEvery = 5 * time.Second
 // Connect makes the links that were named, and a func that ends them. Neither
 // server need be there yet: both clients go on trying.
 func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) (Links, func(), error) {
+	return ConnectDurably(etcd, natsURL, nil, log, name)
+}
+
+// ConnectDurably is Connect with KV events that go through a stream; nil for none.
+func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
 	var links Links
 	var conn *nats.Conn
+	var kept *events.Stream
 	unlink := func() {
+		if kept != nil {
+			kept.Close()
+		}
 		if conn != nil {
 			conn.Close()
 		}
@@ -38,6 +47,13 @@ func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) 
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
 		}
 		links.Bus = events.OverNATS(conn, events.PendingLimits{}, log)
+		if stream != nil {
+			if kept, err = events.OverStream(conn, *stream, events.PendingLimits{}, log); err != nil {
+				unlink()
+				return Links{}, func() {}, err
+			}
+			links.Bus = kept
+		}
 	}
 	if len(etcd) > 0 {
 		if links.Etcd, err = discovery.Dial(etcd); err != nil {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/events"
 )
 
 // DevConfig is the fleet of `gateway dev`.
@@ -32,6 +33,8 @@ type DevConfig struct {
 	InProcess bool
 	// KVEvents says whether workers publish and the gateway follows.
 	KVEvents bool
+	// Stream keeps the KV events; nil for not so.
+	Stream *events.StreamConfig
 	// Binary is the program to run workers with, and WorkerArgs what its
 	// worker command is given beside role, id and where to connect.
 	Binary     string
@@ -72,14 +75,14 @@ func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev
 			d.Close()
 		}
 	}()
-	if d.inner, err = Embed(EmbedConfig{}); err != nil {
+	if d.inner, err = Embed(EmbedConfig{JetStream: cfg.Stream != nil}); err != nil {
 		return nil, err
 	}
 	natsURL := ""
 	if cfg.KVEvents {
 		natsURL = d.inner.NATSURL()
 	}
-	links, unlink, err := Connect([]string{d.inner.EtcdURL()}, natsURL, log, nats.Name("tandem dev"))
+	links, unlink, err := ConnectDurably([]string{d.inner.EtcdURL()}, natsURL, cfg.Stream, log, nats.Name("tandem dev"))
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +129,9 @@ func (d *Dev) startChildren() error {
 			"--etcd-endpoints", d.inner.EtcdURL()}, d.cfg.WorkerArgs...)
 		if d.cfg.KVEvents {
 			args = append(args, "--nats-url", d.inner.NATSURL())
+			if d.cfg.Stream != nil {
+				args = append(args, "--durable-kv-events")
+			}
 		}
 		c := &child{id: id, role: role, cmd: exec.Command(d.cfg.Binary, args...), done: make(chan struct{})}
 		c.cmd.Stderr = os.Stderr

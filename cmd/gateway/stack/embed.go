@@ -2,6 +2,7 @@ package stack
 
 import (
 	"errors"
+	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
 
@@ -11,8 +12,9 @@ import (
 
 // EmbedConfig is how the embedded servers run. Port 0 picks a free one.
 type EmbedConfig struct {
-	Dir                string // etcd's data; empty is a temporary folder
+	Dir                string // etcd's data, and a folder nats of streams; empty is a temporary one
 	EtcdPort, NATSPort int
+	JetStream          bool // NATS keeps streams
 }
 
 // Embedded is an etcd and a NATS inside the process, on the loopback address.
@@ -29,7 +31,11 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		e.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: cfg.Dir, Port: cfg.EtcdPort, Sync: cfg.Dir != ""})
 		return err
 	})
-	nats, err := events.StartNATS(cfg.NATSPort)
+	kept := ""
+	if cfg.Dir != "" {
+		kept = filepath.Join(cfg.Dir, "nats")
+	}
+	nats, err := events.StartEmbeddedNATS(events.EmbeddedNATSConfig{Port: cfg.NATSPort, JetStream: cfg.JetStream, Dir: kept})
 	e.nats = nats
 	if err := errors.Join(err, starting.Wait()); err != nil {
 		e.Close()
