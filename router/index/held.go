@@ -71,31 +71,34 @@ func (s *held) find(h uint64) uint32 {
 	}
 }
 
-// touch reads what the searches for up to batch hashes will read first, as
-// [table.touch] does.
-func (s *held) touch(hashes []uint64) (found int) {
-	if s.named == 0 {
-		return 0
-	}
-	// Three passes, of which none waits within itself: places, numbers, entries.
-	var at [batch]uint32
+// touch reads what the searches for up to batch hashes will read first, here and in
+// the table, as [table.touch] does. It goes in passes of which none waits within
+// itself: for homes, then for the table's slots, then for entries, which are found
+// while the slots are under way.
+func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	hashes = hashes[:min(batch, len(hashes))]
+	if s.named == 0 {
+		return tab.touch(hashes)
+	}
+	var at [batch]uint32
 	for i, h := range hashes {
 		at[i] = s.places[place(h, len(s.places))]
 	}
+	found = tab.touch(hashes)
 	for i, h := range hashes {
+		if at[i] == 0 || at[i]>>numberBits == 0 {
+			continue // as most are
+		}
 		p := place(h, len(s.places))
 		for d := uint32(0); at[i] != 0 && at[i]>>numberBits != d; d++ {
 			p = after(p, len(s.places))
 			at[i] = s.places[p]
 		}
 	}
-	for i, h := range hashes {
-		if s.entries[at[i]&numberMask].hash == h {
-			found++
-		}
+	for i := range hashes {
+		found += s.entries[at[i]&numberMask].kids()
 	}
-	return found
+	return found + s.entries[s.free].kids() // where the next new one goes
 }
 
 // parentOf returns the hash that block h follows on, if h is held and that was

@@ -134,14 +134,11 @@ func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint6
 func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, chain []uint64) {
 	s := &w.held[t]
 	before, stamp := s.n, x.budget.now()
-	s.touch(chain)
+	s.touch(tab, chain)
 	behind, room := w.origin(t, from, parent, chain[0]), maxHeld-s.n
 	for i, h := range chain {
-		if i%batch == 0 {
-			tab.touch(chain[i:])
-			if i > 0 {
-				s.touch(chain[i:])
-			}
+		if i%batch == 0 && i > 0 {
+			s.touch(tab, chain[i:])
 		}
 		if room == 0 {
 			break // what an owner holds beyond its tier's limit is not seen
@@ -172,8 +169,7 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	before := s.n
 	for i, h := range hashes {
 		if i%batch == 0 {
-			tab.touch(hashes[i:])
-			s.touch(hashes[i:])
+			s.touch(tab, hashes[i:])
 		}
 		if s.remove(h) {
 			x.gapsBefore(w, t)
