@@ -93,7 +93,8 @@ func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 	}
 	for i := range n {
 		to := min(at+batch, len(hashes))
-		if m.waiting == 0 || !m.joining(at, to) {
+		joining := m.waiting > 0 && m.joining(at, to)
+		if !joining {
 			word := gens[i].probe(hashes[to-1], slots[i], words[i])
 			if m.kept(gens[i], word) || m.covers(gens[i], word) {
 				m.jumped = true
@@ -102,8 +103,8 @@ func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 			}
 		}
 		m.walk(tab, t, hashes, at, to)
-		if at = to; m.n == 0 || m.waiting > 0 {
-			break // owners may have joined that have gaps
+		if at = to; m.n == 0 || joining {
+			break // those that have joined may have gaps
 		}
 	}
 	return at

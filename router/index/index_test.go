@@ -226,45 +226,6 @@ func TestReadersAndWriters(t *testing.T) {
 	}
 }
 
-// TestReadersNeverLeapAGap has an owner get and lose blocks behind a gap, again
-// and again: no reader may count what is behind it, whenever it looks.
-func TestReadersNeverLeapAGap(t *testing.T) {
-	x := New(Config{Shards: 1})
-	p := chain(1, 128)
-	o, whole := x.Owner("w", 0), x.Owner("whole", 0)
-	x.Store(o, Device, p[:40])
-	x.Store(o, Host, p[:45])
-	x.Store(whole, Device, p)
-	var writing sync.WaitGroup
-	done := make(chan struct{})
-	writing.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				x.Extend(o, Device, p[49], p[50:])
-				x.Remove(o, Device, p[50:])
-				x.Extend(o, Host, p[49], p[50:])
-				x.Remove(o, Host, p[50:])
-			}
-		}
-	})
-	var m Matches
-	for range 20_000 {
-		x.Match(p, &m)
-		if got, host, other := m.Leading(o), m.Tier(o, Host), m.Leading(whole); got != 40 || host != 5 || other != 128 {
-			t.Errorf("%d and %d leading blocks, want 40 and 5; of the other %d, want 128", got, host, other)
-			break
-		}
-	}
-	close(done)
-	writing.Wait()
-	if s := x.Stats(); s.Holed != 0 {
-		t.Errorf("%d owners still have holes", s.Holed)
-	}
-}
-
 // TestPlaceFollowsTheOtherTier moves a prompt's blocks one by one to another tier,
 // as engines announce it: the owner has no holes there. A block that nobody knows
 // makes one until it is told again.
@@ -294,37 +255,69 @@ func TestPlaceFollowsTheOtherTier(t *testing.T) {
 
 // TestLeapNoticesAGap has an owner get a gap after a Match has noted that it has
 // none, and before it looks at the blocks: it must notice, also when the gap has
-// gone again, and be right the second time.
+// gone again, and be right the second time. On the further tier the owner joins
+// on the way.
 func TestLeapNoticesAGap(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		stays bool
-	}{{"stays", true}, {"goes", false}} {
+		name              string
+		tier              Tier
+		begin, end, again int // it holds what is from begin until end, then also what is from again on
+		stays             bool
+	}{
+		{"stays", Device, 0, 40, 50, true},
+		{"goes", Device, 0, 40, 50, false},
+		{"stays on the host", Host, 32, 70, 75, true},
+		{"goes from the host", Host, 32, 70, 75, false},
+	} {
 		x := New(Config{Shards: 1})
 		p := chain(1, 128)
 		o := x.Owner("w", 0)
-		x.Store(o, Device, p[:40])
-		tab, gaps := x.table(Device), &x.gaps[Device]
+		x.Store(o, Device, p[:c.begin])
+		x.Store(o, Host, p[:c.begin])
+		if c.begin == 0 {
+			x.Store(o, c.tier, p[:c.end])
+		} else {
+			x.Extend(o, c.tier, p[c.begin-1], p[c.begin:c.end])
+		}
+		tab, gaps := x.table(c.tier), &x.gaps[c.tier]
 
 		var m Matches
 		m.reset(x.dir.Load())
-		m.fill(Device)
-		m.look(gaps, false)
-		x.Extend(o, Device, p[49], p[50:])
-		m.follow(tab, Device, p, true)
-		if !c.stays {
-			x.Remove(o, Device, p[50:])
+		if c.tier != Device {
+			m.match(x.table(Device), &x.gaps[Device], Device, p)
 		}
-		if got := m.Leading(o); got != 128 {
-			t.Fatalf("%s: %d leading blocks: want the gap leapt over, or this test shows nothing", c.name, got)
+		m.look(gaps, false)
+		x.Extend(o, c.tier, p[c.again-1], p[c.again:])
+		m.follow(tab, c.tier, p, true)
+		if !c.stays {
+			x.Remove(o, c.tier, p[c.again:])
+		}
+		if got := m.Tier(o, c.tier); got != 128-c.begin {
+			t.Fatalf("%s: run of %d: want the gap leapt over, or this test shows nothing", c.name, got)
 		}
 		if !m.jumped || m.unmoved(gaps) {
 			t.Errorf("%s: the gap was not noticed", c.name)
 		}
 		m.look(gaps, true)
-		m.follow(tab, Device, p, true)
-		if got := m.Leading(o); got != 40 {
-			t.Errorf("%s: %d leading blocks at the second look, want 40", c.name, got)
+		m.follow(tab, c.tier, p, true)
+		if got := m.Tier(o, c.tier); got != c.end-c.begin {
+			t.Errorf("%s: run of %d at the second look, want %d", c.name, got, c.end-c.begin)
 		}
+	}
+}
+
+// TestLastToJoinMayHaveGaps has the last owner to join on a further tier miss
+// blocks between two that are looked at when all are leapt over.
+func TestLastToJoinMayHaveGaps(t *testing.T) {
+	x := New(Config{})
+	p := chain(1, 128)
+	o := x.Owner("w", 0)
+	x.Store(o, Device, p[:32])
+	x.Extend(o, Host, p[31], p[32:])
+	x.Remove(o, Host, p[70:75])
+	var m Matches
+	x.Match(p, &m)
+	if got := m.Tier(o, Host); got != 38 {
+		t.Errorf("run of %d on the host, want 38", got)
 	}
 }
