@@ -133,8 +133,8 @@ func TestOutageLongerThanLease(t *testing.T) {
 			first := t.TempDir()
 			s.start(first)
 			known := s.watch()
-			s.registerFor(testWorker("w"), ttl)
-			within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+			r, _ := s.registerFor(testWorker("w"), ttl)
+			within(t, 10*time.Second, "there", func() bool { return known.knows("w") && r.Held() })
 
 			s.stop()
 			over := time.Now().Add(ttl + time.Second)
@@ -142,7 +142,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 				if !known.knows("w") {
 					t.Fatal("forgotten while etcd was away")
 				}
-				return time.Now().After(over)
+				return time.Now().After(over) && !r.Held()
 			})
 			_, before := known.told()
 			s.start(c.second(first))
@@ -152,7 +152,7 @@ func TestOutageLongerThanLease(t *testing.T) {
 			within(t, 20*time.Second, "watched again, and still registered when any old lease has ended", func() bool {
 				_, resyncs := known.told()
 				got, err := direct.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
-				return time.Now().After(settled) && resyncs > before && err == nil && len(got.Kvs) == 1
+				return time.Now().After(settled) && resyncs > before && err == nil && len(got.Kvs) == 1 && r.Held()
 			})
 			s.register(testWorker("after"))
 			within(t, 10*time.Second, "the watch goes on", func() bool { return known.knows("after") })

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -51,6 +52,7 @@ type Registrar struct {
 	log        *slog.Logger
 	rng        *rand.Rand // Run's
 	registered chan struct{}
+	held       atomic.Bool
 
 	mu     sync.Mutex // guards all below
 	lease  clientv3.LeaseID
@@ -101,6 +103,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 			if err = untilLost(ctx, alive); err == nil {
 				return nil
 			}
+			r.held.Store(false)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -119,6 +122,10 @@ func (r *Registrar) Run(ctx context.Context) error {
 
 // Registered is closed once the worker has been registered for the first time.
 func (r *Registrar) Registered() <-chan struct{} { return r.registered }
+
+// Held reports whether the record is in etcd now, as far as is known: a lease that cannot be renewed is known to be lost when
+// it would have ended.
+func (r *Registrar) Held() bool { return r.held.Load() }
 
 // Deregister ends Run and takes the record out of etcd, so that watchers see the worker leave at once. A record that
 // another process has put in its place meanwhile stays. Its error is that etcd did not do so before ctx ended; then
@@ -139,6 +146,7 @@ func (r *Registrar) Deregister(ctx context.Context) error {
 	r.mu.Lock()
 	lease := r.lease
 	r.lease = clientv3.NoLease
+	r.held.Store(false)
 	r.mu.Unlock()
 	if lease == clientv3.NoLease {
 		return nil
@@ -198,6 +206,7 @@ func (r *Registrar) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAli
 	if err != nil {
 		return nil, fmt.Errorf("keep the lease alive: %w", err)
 	}
+	r.held.Store(true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.once {

@@ -27,9 +27,11 @@ type bridged struct {
 func (r *rig) bridge(at ZMQ, ranks, capacity int) *bridged {
 	r.t.Helper()
 	b := &bridged{rig: r, reg: prometheus.NewRegistry()}
+	follow := zmqConfig()
+	follow.Relearn = time.Millisecond
 	var err error
 	b.Bridge, err = NewBridge(BridgeConfig{
-		Pool: testPool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: zmqConfig(),
+		Pool: testPool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: follow,
 		Tell: PublisherConfig{Heartbeat: 20 * time.Millisecond},
 		OnRestart: func(cut time.Time) {
 			b.mu.Lock()
@@ -135,7 +137,7 @@ func TestBridgeOfARestartedEngine(t *testing.T) {
 // more than is true.
 func TestBridgeTellsLosses(t *testing.T) {
 	for _, test := range []struct{ loss, cure string }{
-		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"},
+		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"}, {"unreadable", "chains"},
 	} {
 		t.Run(test.loss+" "+test.cure, func(t *testing.T) {
 			e := newZMQEngine(t, 1, ZMQPublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
@@ -168,6 +170,22 @@ func TestBridgeTellsLosses(t *testing.T) {
 			case "restart":
 				e.restart()
 				e.publish(3)
+			case "chains": // what is used is told again, from its beginning
+				e.blocks = nil
+				chain := e.store(3)
+				for range 2 * retoldEnough {
+					if err := e.pub.Publish([]Event{chain}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.until("live", func() bool {
+					if r.status("w").State == Live && late.status("w").State == Live {
+						return true
+					}
+					_ = e.pub.Publish([]Event{chain}) // time must have passed as well
+					return false
+				})
+				return
 			case "turnover":
 				e.blocks = nil // a cache of 64 blocks, and as many of new prompts
 				for range 32 {

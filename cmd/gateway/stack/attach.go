@@ -67,8 +67,9 @@ type Attach struct {
 	told    *registration    // nil while deregistered
 	hinted  bool
 
-	mu     sync.Mutex // guards all below
-	awaits string     // what is missing; empty while registered
+	mu     sync.Mutex           // guards all below
+	awaits string               // what is missing; empty while registered
+	holds  *discovery.Registrar // of what is registered; nil for nothing
 }
 
 // news is what the prober says of the engine: its worker, that it is gone, or
@@ -123,8 +124,14 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 func (a *Attach) Registered() (ok bool, awaits string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.awaits == "" && a.holds != nil && !a.holds.Held() {
+		return false, awaitsEtcd
+	}
 	return a.awaits == "", a.awaits
 }
+
+// awaitsEtcd is what is missing while the record is to be in etcd, and is not.
+const awaitsEtcd = "etcd, to register in"
 
 // Put implements discovery.Sink: the engine is well.
 func (n newsOf) Put(w pools.Worker) error { n.tell(news{worker: &w}); return nil }
@@ -189,10 +196,10 @@ func (a *Attach) Run(ctx context.Context) error {
 		case <-a.news:
 		}
 	}
-	was := a.told
+	registered, _ := a.Registered()
 	a.withdraw("it is being detached")
-	if was != nil && a.bridge != nil && a.cfg.Drain > 0 {
-		a.log.Info("draining: KV events are still told", "worker", was.record.ID, "drain", a.cfg.Drain)
+	if registered && a.bridge != nil && a.cfg.Drain > 0 {
+		a.log.Info("draining: KV events are still told", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
 		select {
 		case <-time.After(a.cfg.Drain):
 		case <-a.inner.Done(): // something else failed
@@ -202,7 +209,7 @@ func (a *Attach) Run(ctx context.Context) error {
 	stop()
 	a.ends.Wait()
 	err := a.runs.Wait()
-	a.log.Info("detached: the engine runs on", "worker", a.cfg.Engine.Given.ID, "was_registered", was != nil)
+	a.log.Info("detached: the engine is left as it is", "worker", a.cfg.Engine.Given.ID, "was_registered", registered)
 	return err
 }
 
@@ -304,7 +311,7 @@ func (a *Attach) register(record pools.Worker) {
 	now := &registration{record: record, registrar: registrar, cancel: cancel, done: make(chan struct{})}
 	a.told = now
 	a.metrics.registrations.Inc()
-	a.await("etcd, to register in")
+	a.await(awaitsEtcd)
 	a.ends.Go(func() {
 		defer close(now.done)
 		_ = registrar.Run(ctx) // it only ever ends by ctx
@@ -314,7 +321,7 @@ func (a *Attach) register(record pools.Worker) {
 		case <-registrar.Registered(): // the old lease holds no key any more, and ends by itself
 			a.mu.Lock()
 			if ctx.Err() == nil {
-				a.awaits = ""
+				a.awaits, a.holds = "", registrar
 			}
 			a.mu.Unlock()
 		case <-ctx.Done():
