@@ -70,6 +70,9 @@ type Config struct {
 	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
 	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
 	IndexMaxBlocks int
+	// Told says that an index elsewhere is asked: what was sent to a worker that
+	// publishes counts beside what is told of it too, KVEvents or not.
+	Told bool
 	// PredictedTTL is how long a prompt counts as cached on a worker that publishes
 	// KV events, from when it was last sent there, beside what the worker says: so
 	// that siblings of a prompt that come before the first event go where it is

@@ -20,6 +20,7 @@ import (
 type predictions struct {
 	events bool         // workers that publish are known by what they publish
 	aside  bool         // of those that publish
+	told   bool         // aside: also of those that others predict, for an index elsewhere may tell of them
 	others *predictions // aside: the others, whose workers are not these
 	bound  bool         // by what each worker can hold
 	idx    *index.Index
@@ -76,7 +77,7 @@ func newPredictions(cfg Config) *predictions {
 // newAside returns the predictions beside what one pool's workers publish, or nil
 // where the settings say none. Of the workers that others predict there are none.
 func newAside(cfg Config, others *predictions) *predictions {
-	if cfg.PredictedTTL == 0 || !cfg.KVEvents {
+	if cfg.PredictedTTL == 0 || !cfg.KVEvents && !cfg.Told {
 		return nil
 	}
 	of := index.PredictorConfig{TTL: cfg.PredictedTTL, MaxBlocks: cfg.Predictions.MaxBlocks, PruneRatio: cfg.Predictions.PruneRatio}
@@ -85,7 +86,7 @@ func newAside(cfg Config, others *predictions) *predictions {
 		of.TTL = cfg.PredictedTTL
 	}
 	p := makePredictions(cfg, of)
-	p.aside, p.others = true, others
+	p.aside, p.others, p.told = true, others, cfg.Told
 	return p
 }
 
@@ -106,7 +107,7 @@ func (p *predictions) of(w *pools.Worker, rank int) bool {
 		return false
 	}
 	if p.aside {
-		return publishes(w) && !p.others.of(w, rank)
+		return publishes(w) && (p.told || !p.others.of(w, rank))
 	}
 	if !p.events || !publishes(w) {
 		return true

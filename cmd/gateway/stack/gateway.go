@@ -112,7 +112,12 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	}
 	forecast := new(forecast)
 	g := &Gateway{cfg: cfg, began: time.Now(), log: log}
-	routers, err := router.NewSet(routersOver(cfg.Routers, forecast.of, g.engineBlock), log)
+	overs := routersOver(cfg.Routers, forecast.of, g.engineBlock)
+	for role, c := range overs {
+		c.Told = len(cfg.Remote.URLs) > 0
+		overs[role] = c
+	}
+	routers, err := router.NewSet(overs, log)
 	if err != nil {
 		return nil, err
 	}
