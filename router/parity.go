@@ -47,25 +47,27 @@ type window struct {
 // wrong is how many of them were.
 func (w *window) wrong() int { return bits.OnesCount64(w.latest) }
 
-// add takes one more in and reports whether that changed the mark. Marked, it
-// begins anew: it takes a whole window of its own to be trusted again.
-func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool) {
+// add takes one more in and reports whether that changed the mark, and what it
+// was decided by: so many wrong of so many. Marked, it begins anew: it takes a
+// whole window of its own to be trusted again.
+func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool, bad, of int) {
 	w.latest <<= 1
 	if wrong {
 		w.latest |= 1
 	}
 	w.latest &= 1<<cfg.Window - 1 // a shift by 64 leaves all ones
 	w.n = min(w.n+1, cfg.Window)
-	share := float64(w.wrong()) / float64(w.n)
+	bad, of = w.wrong(), w.n
+	share := float64(bad) / float64(of)
 	switch {
 	case !w.marked && w.n >= cfg.Least && share > cfg.Wrong:
 		*w = window{marked: true}
-		return true
+		changed = true
 	case w.marked && w.n == cfg.Window && share < cfg.Wrong/2:
 		w.marked = false
-		return true
+		changed = true
 	}
-	return false
+	return changed, bad, of
 }
 
 // parity holds what a pool's workers say of their caches in events against what
@@ -135,9 +137,9 @@ func (y *parity) note(r *Router, w *pools.Worker, rank int, v Verdict) {
 		rec = &record{incarnation: w.Incarnation}
 		y.ranks[key] = rec
 	}
-	before := rec.window
-	changed := rec.add(v != Right, &y.cfg)
-	if changed && rec.marked {
+	changed, bad, of := rec.add(v != Right, &y.cfg)
+	marked := rec.marked
+	if changed && marked {
 		y.marked++
 	} else if changed {
 		y.marked--
@@ -145,14 +147,13 @@ func (y *parity) note(r *Router, w *pools.Worker, rank int, v Verdict) {
 	if changed {
 		y.told()
 	}
-	after := rec.window
 	y.mu.Unlock()
 	switch {
-	case changed && after.marked:
+	case changed && marked:
 		r.log.Warn("KV events are not what answers say: the worker's cache is predicted until they agree again",
-			"worker", w.ID, "rank", rank, "last", v.String(), "wrong", before.wrong()+1, "samples", min(before.n+1, y.cfg.Window))
+			"worker", w.ID, "rank", rank, "wrong", bad, "samples", of, "last", v.String())
 	case changed:
-		r.log.Info("KV events agree with answers again", "worker", w.ID, "rank", rank, "wrong", after.wrong(), "samples", after.n)
+		r.log.Info("KV events agree with answers again", "worker", w.ID, "rank", rank, "wrong", bad, "samples", of)
 	}
 }
 

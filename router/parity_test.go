@@ -41,8 +41,13 @@ func TestWindow(t *testing.T) {
 			var w window
 			var changes []int
 			for i, c := range tt.compared {
-				if w.add(c == 'w', &cfg) {
+				changed, bad, of := w.add(c == 'w', &cfg)
+				if changed {
 					changes = append(changes, i+1)
+				}
+				latest := tt.compared[max(0, i+1-of) : i+1]
+				if want := strings.Count(latest, "w"); bad != want {
+					t.Errorf("after %d: %d wrong of %d, want %d", i+1, bad, of, want)
 				}
 			}
 			if w.marked != tt.marked || len(changes) != len(tt.changes) {
@@ -157,6 +162,9 @@ func TestParity(t *testing.T) {
 	}
 	if p, ok := g.Parity(Rank{"w", 0}); !ok || p != (RankParity{0, 0, true}) {
 		t.Errorf("the rank has %+v", p)
+	}
+	if logs := g.logs.String(); !strings.Contains(logs, "wrong=7 samples=8 last=over") {
+		t.Errorf("the log has\n%s", logs)
 	}
 	if l, v := g.prompt(90, 90); v != Right || l.Overlap != 0 {
 		t.Errorf("marked it is predicted (overlap %d) and compared (%v)", l.Overlap, v)
