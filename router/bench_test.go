@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
@@ -166,5 +167,31 @@ func BenchmarkReserve(b *testing.B) {
 		p.Release(noon)
 		d.Grow(1, noon)
 		d.Release(noon)
+	}
+}
+
+// BenchmarkSent is a booking of a prompt of 512 blocks that a worker has, out of
+// 64, without and with predictions beside what they publish.
+func BenchmarkSent(b *testing.B) {
+	for _, ttl := range []time.Duration{0, time.Second} {
+		b.Run(fmt.Sprintf("blocks=512/workers=64/ttl=%v", ttl), func(b *testing.B) {
+			idx := index.New(index.Config{})
+			cfg := DefaultConfig().For(pools.Prefill)
+			cfg.PredictedTTL = ttl
+			r := newRouter(b, cfg, idx)
+			p := poolOf(pools.Prefill, fleet("w", 64)...)
+			hashes := chain(1, 512)
+			idx.Store(idx.Owner("w0007", 0), index.Device, hashes)
+			now := noon
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Millisecond)
+				l, err := r.Reserve(p, Request{ID: "request", ISL: 8192, Hashes: hashes}, now)
+				if err != nil || l.Overlap != 512 {
+					b.Fatalf("%v", err)
+				}
+				l.Release(now)
+			}
+		})
 	}
 }
