@@ -99,7 +99,8 @@ type follower struct {
 	doubt    bool      // something was applied that only a snapshot can make good
 	again    bool      // a snapshot is wanted though no message is missing
 	attempts int       // in vain, one after another
-	retryAt  time.Time // no snapshot is asked for before
+	retryAt  time.Time // nothing is asked for before
+	againAt  time.Time // no snapshot is asked for before of which no message is missing
 	restored time.Time // when the last snapshot was applied
 
 	// To be read while the loop works.
@@ -160,10 +161,10 @@ func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, lea
 	}
 	// A publisher that was thought to be gone still talks, or did so a moment ago: a snapshot tells who is there.
 	if f.doubt || v == Stale && epoch != f.flow.Epoch() {
-		f.ask(now, least)
+		f.ask(least)
 	}
 	f.publish()
-	return f.wants() && (began || !wanted)
+	return f.wants() && (began || !wanted || !behind && f.flow.Behind())
 }
 
 func (f *follower) observe(epoch, seq uint64, payload []byte) Verdict {
@@ -231,7 +232,7 @@ func (f *follower) heal(by Way) {
 // missing is what is to be asked of the publisher. What is not a gap, and a gap that messages did not fill twice, takes a
 // snapshot.
 func (f *follower) missing() want {
-	if f.again || !f.flow.Behind() || f.attempts >= 2 {
+	if !f.flow.Behind() || f.attempts >= 2 {
 		return want{all: f.flow.Seq() == 0 && !f.again && f.attempts == 0}
 	}
 	from, until := f.flow.Missing()
@@ -270,7 +271,7 @@ func (f *follower) takeRun(r *run, way Way, now time.Time, least time.Duration) 
 	f.attempts, f.retryAt = 0, now
 	f.heal(way)
 	if f.doubt {
-		f.ask(now, least)
+		f.ask(least)
 	}
 	return true
 }
@@ -292,21 +293,27 @@ func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.
 	f.restored = now
 	f.heal(BySnapshot)
 	if f.catchUp(); f.doubt {
-		f.ask(now, least)
+		f.ask(least)
 	}
 	return true
 }
 
-// ask wants a snapshot though no message is missing, but not too soon after the last.
-func (f *follower) ask(now time.Time, least time.Duration) {
+// ask wants a snapshot though no message is missing, but not within least of the last.
+func (f *follower) ask(least time.Duration) {
 	f.doubt = false
 	if f.again {
 		return
 	}
 	f.again = true
-	if soonest := f.restored.Add(least); soonest.After(now) && soonest.After(f.retryAt) {
-		f.retryAt = soonest
+	f.againAt = f.restored.Add(least)
+}
+
+// due is when what is wanted may be asked for: a doubt can wait, what is missing can not.
+func (f *follower) due() time.Time {
+	if f.again && f.flow.Epoch() != 0 && !f.flow.Behind() && f.againAt.After(f.retryAt) {
+		return f.againAt
 	}
+	return f.retryAt
 }
 
 // wants says whether a snapshot is wanted, or a replay.

@@ -24,15 +24,15 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 				f.trail.quiet, f.retryAt = true, now
 			}
 		}
-		switch {
+		switch at := f.due(); {
 		case f.fetching || !f.wants() || f.trail == nil && !s.reach.up:
-		case !f.retryAt.After(now):
+		case !at.After(now):
 			due = append(due, f)
-		case next.IsZero() || f.retryAt.Before(next):
-			next = f.retryAt
+		case next.IsZero() || at.Before(next):
+			next = at
 		}
 	}
-	slices.SortFunc(due, func(a, b *follower) int { return a.retryAt.Compare(b.retryAt) })
+	slices.SortFunc(due, func(a, b *follower) int { return a.due().Compare(b.due()) })
 	for _, f := range due[:min(len(due), s.cfg.Concurrency-s.active)] {
 		s.fetch(ctx, f)
 	}
