@@ -247,6 +247,7 @@ func (n *narrow) Accept() (net.Conn, error) {
 type told struct {
 	mu    sync.Mutex // guards all below
 	since map[events.Source]time.Time
+	gaps  map[events.Source]uint64 // seen when it was live
 	lived map[events.Source]bool
 	took  map[string][]time.Duration // by transport
 	marks map[string]int             // times that one became predicted, by transport
@@ -255,7 +256,7 @@ type told struct {
 
 func newTold() *told {
 	return &told{
-		since: map[events.Source]time.Time{}, lived: map[events.Source]bool{}, took: map[string][]time.Duration{},
+		since: map[events.Source]time.Time{}, gaps: map[events.Source]uint64{}, lived: map[events.Source]bool{}, took: map[string][]time.Duration{},
 		marks: map[string]int{}, doubt: map[events.Source]bool{},
 	}
 }
@@ -267,17 +268,21 @@ func (w *told) changed(all []events.SourceStatus, now time.Time) {
 	for _, s := range all {
 		if s.State == events.Predicted && !w.doubt[s.Source] {
 			w.marks[s.Transport]++
+			delete(w.since, s.Source) // when it is known again depends on what the engine does
 		}
 		w.doubt[s.Source] = s.State == events.Predicted
 		from, away := w.since[s.Source]
+		// Over NATS a message of an ended process is a reason to ask as well, and no hurry: the view is what it was.
+		missing := s.Transport != "nats" || s.Gaps != w.gaps[s.Source]
 		switch {
 		case s.State == events.Live && away:
 			w.took[s.Transport] = append(w.took[s.Transport], now.Sub(from))
 			delete(w.since, s.Source)
-		case s.State == events.Live:
-			w.lived[s.Source] = true
-		case !away && w.lived[s.Source]:
+		case s.State == events.Recovering && !away && w.lived[s.Source] && missing:
 			w.since[s.Source] = now
+		}
+		if s.State == events.Live {
+			w.lived[s.Source], w.gaps[s.Source] = true, s.Gaps
 		}
 	}
 }

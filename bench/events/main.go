@@ -42,7 +42,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	trace, limit, loss := "", 0, 0.002
 	f.StringVar(&trace, "trace", "", "trace `file` in Mooncake's format; empty makes conversations up")
 	f.IntVar(&limit, "requests", 0, "play so many requests of it at most; 0 is all")
-	f.Float64Var(&cfg.speedup, "speedup", 60, "how much faster than the trace's clock, where the trace is read from a file")
+	f.Float64Var(&cfg.speedup, "speedup", 40, "how much faster than the trace's clock, where the trace is read from a file")
 	f.Float64Var(&loss, "loss", loss, "how often each of the things that can go wrong goes wrong with a message, 0 to 1")
 	f.IntVar(&cfg.stream.Engines, "engines", 64, "engines, every second one over NATS and the others over ZeroMQ")
 	f.IntVar(&cfg.stream.Block, "block", 16, "tokens of a KV block")

@@ -92,6 +92,9 @@ func (s *session) restart(i int) error {
 		return err
 	}
 	s.marks[i] = marker{epoch: s.status(i).Epoch}
+	if _, seq := s.links[i].last(); seq == 0 {
+		s.marks[i] = marker{} // of a process that has said nothing its successor cannot be told
+	}
 	return s.links[i].restart()
 }
 

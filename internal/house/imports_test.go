@@ -66,6 +66,9 @@ var rooms = map[string]room{
 	"deploy/compose/images/etcd": {0, nil},
 	"cmd/gateway/openaiclient":   {6, []string{below, telemetry}},
 	"bench":                      {6, []string{below, telemetry}},
+	"bench/events": {6, []string{
+		"router/events", "router/events/zmtp", "router/index", "internal/engine", "internal/replay", "internal/tokens",
+	}},
 }
 
 // legs is what prefill and decode share.

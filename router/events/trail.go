@@ -38,6 +38,10 @@ type trail struct {
 	asked    time.Time
 	last     time.Time // when something was heard
 	cut      time.Time // when the last connection was lost
+	// guess says that nobody could be asked whether the stream goes on from where it was, or begins with what was heard
+	// first: a block that is not known is then the sign of a loss.
+	guess bool
+	zero  bool // the engine is known to number from 0
 }
 
 // wants says whether a replay is wanted.
@@ -113,7 +117,7 @@ func (f *follower) begin() {
 	t.turn++
 	f.flow.begin(t.epochs)
 	f.view.Clear()
-	t.heard, t.sum, t.lost, t.clean, t.vain = 0, 0, false, 0, 0
+	t.heard, t.sum, t.lost, t.clean, t.guess, t.vain = 0, 0, false, 0, false, 0
 	if f.tap != nil {
 		f.tap.began(f.source)
 	}
@@ -147,10 +151,11 @@ func (f *follower) live(m numbered, now time.Time) bool {
 		}
 		return f.wants() && !wanted
 	}
-	t.check = false
 	if t.alone() {
+		t.guess = t.guess || t.check && f.flow.Seq() > 0
 		f.countFromOne(n)
 	}
+	t.check = false
 	behind := f.flow.Behind()
 	v := f.observe(f.flow.Epoch(), n, m.payload)
 	f.count.verdicts[v].Inc()
@@ -167,10 +172,14 @@ func (f *follower) live(m numbered, now time.Time) bool {
 	return f.wants() && !wanted
 }
 
-// countFromOne takes n for the first number of all if it is the engine's 1, where no replay can tell.
+// countFromOne takes n for the first number of all if it is the engine's 1, where no replay can tell and the engine was
+// not heard to begin at 0.
 func (f *follower) countFromOne(n uint64) {
-	if f.flow.Seq() == 0 && n == 2 {
+	t := f.trail
+	t.zero = t.zero || n == 1
+	if f.flow.Seq() == 0 && n == 2 && !t.zero {
 		f.flow.move(1)
+		t.guess = true
 	}
 }
 
@@ -186,9 +195,10 @@ func (f *follower) followed(payload []byte, before Tally, again, retold uint64, 
 	switch {
 	case malformed:
 		f.lose()
-	case !t.lost:
 	case after.Cleared > before.Cleared:
-		t.lost = false // what came before does not matter any more
+		t.lost, t.guess = false, false // what came before does not matter any more
+	case !t.lost && t.guess && (after.Orphans > before.Orphans || after.Unknown > before.Unknown):
+		f.lose()
 	case after.Orphans > before.Orphans:
 		t.clean, t.retold, t.sound = 0, 0, time.Time{}
 	case after.Unknown > before.Unknown:
@@ -228,7 +238,7 @@ func (f *follower) relearn(now time.Time) {
 func (f *follower) lose() {
 	f.view.Clear()
 	t := f.trail
-	t.lost, t.clean, t.retold, t.sound = true, 0, 0, time.Time{}
+	t.lost, t.guess, t.clean, t.retold, t.sound = true, false, 0, 0, time.Time{}
 	f.losses.Add(1)
 	if f.tap != nil {
 		f.tap.lost(f.source)
