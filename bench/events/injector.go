@@ -171,7 +171,7 @@ func (b *forgetful) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error)
 
 // Subscribe implements events.Bus.
 func (b *forgetful) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
-	return b.Bus.Subscribe(subject, func(m *nats.Msg) { b.gate.pass(); handle(m) }, slow)
+	return b.Bus.Subscribe(subject, func(m *nats.Msg) { b.gate.pass(nil); handle(m) }, slow)
 }
 
 // gate lets pass while it is open, which a new one is.
@@ -180,12 +180,17 @@ type gate struct {
 	closed chan struct{} // nil while open
 }
 
-func (g *gate) pass() {
+// pass waits until the gate is open, or until is closed.
+func (g *gate) pass(until <-chan struct{}) {
 	g.mu.Lock()
 	wait := g.closed
 	g.mu.Unlock()
-	if wait != nil {
-		<-wait
+	if wait == nil {
+		return
+	}
+	select {
+	case <-wait:
+	case <-until:
 	}
 }
 

@@ -126,6 +126,7 @@ type overZMQ struct {
 	count     *injected
 
 	live, replay *proxy
+	stall        gate          // of what goes to subscribers
 	asked        atomic.Uint64 // messages of replays
 	runs         atomic.Uint64
 	pub          *events.ZMQPublisher
@@ -136,10 +137,10 @@ type overZMQ struct {
 
 // open makes the proxies and the first process.
 func (l *overZMQ) open() (err error) {
-	if l.live, err = newProxy(l.judge, l.highWater > 0); err != nil {
+	if l.live, err = newProxy(l.judge); err != nil {
 		return err
 	}
-	if l.replay, err = newProxy(l.judgeReplay, false); err != nil {
+	if l.replay, err = newProxy(l.judgeReplay); err != nil {
 		l.live.close()
 		return err
 	}
@@ -177,9 +178,17 @@ func (l *overZMQ) restart() error {
 		l.end()
 	}
 	l.runs.Add(1)
+	stalled := false
+	listen := func(ctx context.Context, network, address string) (net.Listener, error) {
+		ln, err := loopback(ctx, network, address)
+		if err == nil && !stalled { // the events' socket is opened first; replays go on
+			stalled, ln = true, &slowListener{ln, &l.stall}
+		}
+		return ln, err
+	}
 	cfg := events.ZMQPublisherConfig{
 		Endpoint: "tcp://*:0", Topic: "kv@" + l.source.Worker, Dialect: l.dialect, BufferSteps: l.ring, HighWater: l.highWater,
-		Options: zmtp.Options{Listen: l.listen},
+		Options: zmtp.Options{Listen: listen},
 	}
 	if l.replays {
 		cfg.ReplayEndpoint = "tcp://*:0"
@@ -214,33 +223,51 @@ func (l *overZMQ) track(sub *events.Subscriber, blocks, blockSize int) error {
 }
 
 func (l *overZMQ) close() {
+	l.stall.open()
 	l.live.close()
 	l.replay.close()
 	l.now.end()
 }
 
-// listen listens on the loopback address in place of all; where a receiver will be slow, with connections that hold
-// little.
-func (l *overZMQ) listen(ctx context.Context, network, address string) (net.Listener, error) {
+// loopback listens on the loopback address in place of all.
+func loopback(ctx context.Context, network, address string) (net.Listener, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, network, net.JoinHostPort("127.0.0.1", port))
-	if err != nil || l.highWater == 0 {
-		return ln, err
-	}
-	return &narrow{ln}, nil
+	return new(net.ListenConfig).Listen(ctx, network, net.JoinHostPort("127.0.0.1", port))
 }
 
-type narrow struct{ net.Listener }
+// slowListener makes connections that take nothing while a gate is closed, as though the peer did not read and all
+// buffers were full.
+type slowListener struct {
+	net.Listener
+	gate *gate
+}
 
-func (n *narrow) Accept() (net.Conn, error) {
-	c, err := n.Listener.Accept()
-	if err == nil {
-		_ = c.(*net.TCPConn).SetWriteBuffer(smallBuffer)
+func (l *slowListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	return &slowConn{Conn: c, gate: l.gate, closed: make(chan struct{})}, nil
+}
+
+type slowConn struct {
+	net.Conn
+	gate   *gate
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	c.gate.pass(c.closed)
+	return c.Conn.Write(b)
+}
+
+func (c *slowConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 // told watches the states that a subscriber tells.

@@ -57,6 +57,12 @@ func (s *session) plan() []action {
 		z := s.links[anyone(zmqPool)].(*overZMQ)
 		add(at(0.02, 0.98), "cut", func() error { s.counts[zmqPool].cuts.Add(uint64(z.live.cut())); return nil })
 	}
+	for i := range s.links { // more is missed than the ring of an engine holds
+		if z, overZ := s.links[i].(*overZMQ); overZ && z.ring > 0 {
+			add(span/2, "link down", func() error { s.counts[zmqPool].down.Add(1); z.live.refuse(true); return nil })
+			add(span*3/4, "link up", func() error { z.live.refuse(false); return nil })
+		}
+	}
 	for range s.cfg.clears {
 		for _, pool := range []string{natsPool, zmqPool} {
 			m := s.stream.engines[anyone(pool)]
@@ -77,8 +83,8 @@ func (s *session) plan() []action {
 			if !overZ || !s.slow(i) {
 				continue
 			}
-			add(when, "slow receiver", func() error { s.counts[zmqPool].stalls.Add(1); z.live.stall.close(); return nil })
-			add(when+4*later, "its end", func() error { z.live.stall.open(); return nil })
+			add(when, "slow receiver", func() error { s.counts[zmqPool].stalls.Add(1); z.stall.close(); return nil })
+			add(when+10*later, "its end", func() error { z.stall.open(); return nil })
 		}
 	}
 	slices.SortStableFunc(all, func(a, b action) int { return cmp.Compare(a.at, b.at) })

@@ -11,21 +11,18 @@ import (
 )
 
 // proxy stands between the subscriber and one socket of an engine, at an address that stays when the engine is
-// restarted on another port. It knows ZMTP well enough to lose whole messages; it can cut every connection, refuse new
-// ones, and stop reading.
+// restarted on another port. It knows ZMTP well enough to lose whole messages; it can cut every connection, and refuse
+// new ones.
 type proxy struct {
 	ln    net.Listener
 	judge func(frames [][]byte) verdict // of a message that the engine sends
-	// narrow has it read with a small buffer.
-	narrow bool
 
 	mu     sync.Mutex // guards all below
 	target string     // where the engine is
 	down   bool
 	conns  map[net.Conn]struct{}
 
-	stall gate
-	runs  sync.WaitGroup
+	runs sync.WaitGroup
 }
 
 type verdict uint8
@@ -36,16 +33,12 @@ const (
 	sever // the connection, in place of the message
 )
 
-// smallBuffer is the size of the buffers of connections that will be stalled, in bytes: with the usual ones the engine's
-// high-water mark would not be reached. They are no match for TCP on loopback, so that only these few have them.
-const smallBuffer = 8 << 10
-
-func newProxy(judge func([][]byte) verdict, narrow bool) (*proxy, error) {
+func newProxy(judge func([][]byte) verdict) (*proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{ln: ln, judge: judge, narrow: narrow, conns: map[net.Conn]struct{}{}}
+	p := &proxy{ln: ln, judge: judge, conns: map[net.Conn]struct{}{}}
 	p.runs.Go(p.serve)
 	return p, nil
 }
@@ -84,7 +77,6 @@ func (p *proxy) refuse(down bool) {
 func (p *proxy) close() {
 	_ = p.ln.Close()
 	p.refuse(true)
-	p.stall.open()
 	p.runs.Wait()
 }
 
@@ -120,9 +112,6 @@ func (p *proxy) carry(down net.Conn) {
 		return
 	}
 	defer up.Close()
-	if p.narrow {
-		_ = up.(*net.TCPConn).SetReadBuffer(smallBuffer)
-	}
 	defer func() {
 		p.mu.Lock()
 		delete(p.conns, up)
@@ -153,7 +142,6 @@ func (p *proxy) relay(to io.Writer, from *bufio.Reader) error {
 	var raw []byte // one message, or one command
 	var frames [][]byte
 	for {
-		p.stall.pass()
 		raw, frames = raw[:0], frames[:0]
 		command := false
 		for more := true; more; {

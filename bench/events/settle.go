@@ -48,7 +48,7 @@ func (s *session) calm() error {
 				return err
 			}
 		case *overZMQ:
-			l.live.stall.open()
+			l.stall.open()
 			l.live.refuse(false)
 		}
 	}
