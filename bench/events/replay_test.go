@@ -48,7 +48,7 @@ func TestIndexEndsAsTheEnginesCachesInLargeBlocks(t *testing.T) {
 func TestIndexEndsAsTheEnginesCachesOnTheConversationTrace(t *testing.T) {
 	const path = "../../../shared/data/mooncake_fast25/conversation_trace.jsonl.gz"
 	if _, err := os.Stat(path); err != nil {
-		t.Skip("the trace is not here:", err)
+		t.Skipf("reads %s, skipped when absent", path)
 	}
 	const seed = 5
 	t.Logf("seed %d", seed)
