@@ -300,7 +300,7 @@ func TestViewTwin(t *testing.T) {
 	for _, names := range []int{40, 1000, 30_000} {
 		for seed := range byte(4) {
 			rng := rand.NewChaCha8([32]byte{seed})
-			history := make([]byte, 200_000)
+			history := make([]byte, 60_000)
 			_, _ = rng.Read(history)
 			t.Logf("%d names, seed %d", names, seed)
 			playView(t, history, names)

@@ -3,4 +3,4 @@
 package index
 
 // longHistory is how many operations the long tests do: see TestTwinMillions.
-const longHistory = 100_000
+const longHistory = 50_000

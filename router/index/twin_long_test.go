@@ -198,7 +198,7 @@ func (w *longTwin) end() {
 	}
 }
 
-// TestTwinMillions compares the index with its twin over two million operations, a hundred thousand with the race
+// TestTwinMillions compares the index with its twin over two million operations, fifty thousand with the race
 // detector, which takes that much longer.
 func TestTwinMillions(t *testing.T) {
 	for seed, owners := range []int{3, 12, 80} {
@@ -218,7 +218,7 @@ func TestTwinMillions(t *testing.T) {
 // TestTwinBudget is the same with a budget that a part of the forest fills.
 func TestTwinBudget(t *testing.T) {
 	for seed := range uint64(3) {
-		const limit = 3000
+		const limit = 400
 		rng := rand.New(rand.NewPCG(seed, 8))
 		t.Logf("seed %d", seed)
 		w := newLongTwin(t, New(Config{Shards: 1, MaxBlocks: limit}), newForest(seed), "w", 6)
