@@ -133,3 +133,44 @@ func BenchmarkPublishSmall(b *testing.B) {
 		n++
 	}
 }
+
+// BenchmarkPublishStream is BenchmarkPublishSmall into a stream on disk, by as many as may be on the way at once.
+func BenchmarkPublishStream(b *testing.B) {
+	server, err := StartEmbeddedNATS(EmbeddedNATSConfig{JetStream: true, Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	nc, err := nats.Connect(server.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	bus, err := OverStream(nc, StreamConfig{}, PendingLimits{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer bus.Close()
+	e := benchChain(1, 1)
+	pair := [2][]Event{{e}, {{Kind: Removed, Hashes: e.Hashes, Medium: "GPU"}}}
+	p, err := NewPublisher(PublisherConfig{Source: Source{testPool, "w", 0}}, bus, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for bus.Stats().Acked == 0 { // until the stream is there
+		_ = p.Publish(pair[0])
+		runtime.Gosched()
+	}
+	b.ReportAllocs()
+	n, before := 0, bus.Stats()
+	for b.Loop() {
+		for bus.js.PublishAsyncPending() >= bus.cfg.MaxPending {
+			runtime.Gosched()
+		}
+		if err := p.Publish(pair[n%2]); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+	b.ReportMetric(float64(bus.Stats().Failed-before.Failed), "failed")
+}

@@ -233,10 +233,10 @@ func (f *follower) heal(by Way) {
 // snapshot.
 func (f *follower) missing() want {
 	if !f.flow.Behind() || f.attempts >= 2 {
-		return want{all: f.flow.Seq() == 0 && !f.again && f.attempts == 0}
+		return want{all: f.flow.Seq() == 0 && !f.again}
 	}
 	from, until := f.flow.Missing()
-	return want{epoch: f.flow.Epoch(), from: from, until: until, all: f.flow.Seq() == 0 && f.attempts == 0}
+	return want{epoch: f.flow.Epoch(), from: from, until: until, all: f.flow.Seq() == 0}
 }
 
 // rerun takes in messages that the publisher gave again, and reports whether any of them was still missing. They count

@@ -199,14 +199,26 @@ func (f *following) release() {
 	}
 }
 
+// historyPatience is how long a stream is waited for that was not found yet, before a worker is asked instead.
+const historyPatience = 2 * time.Second
+
 // history is what the stream has of a source's present process, or of its last: nil where not all of it is there any
 // more from the first number on. What comes after maxBytes is left out.
 func (s *Stream) history(ctx context.Context, source Source, maxBytes int) (*run, error) {
 	s.mu.Lock()
-	stream := s.handle
+	stream, found := s.handle, s.found
 	s.mu.Unlock()
-	if stream == nil {
-		return nil, nil
+	if stream == nil { // it is being looked for, at a start
+		patience := time.NewTimer(historyPatience)
+		defer patience.Stop()
+		select {
+		case <-found:
+			return s.history(ctx, source, maxBytes)
+		case <-patience.C:
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	subject := source.EventsSubject()
 	last, err := stream.GetLastMsgForSubject(ctx, subject)

@@ -1,0 +1,98 @@
+package stack
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// TestEmbeddedStreamOutlivesTheGateway: what a worker said is in embed-dir when
+// the embedded NATS is started there again.
+func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
+	dir := t.TempDir()
+	source := events.Source{Pool: "m/both", Worker: "w"}
+	log := slog.New(slog.DiscardHandler)
+	limit := time.NewTimer(30 * time.Second)
+	defer limit.Stop()
+	until := func(what string, condition func() bool) {
+		t.Helper()
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !condition() {
+			select {
+			case <-tick.C:
+			case <-limit.C:
+				t.Fatalf("not in time: %s", what)
+			}
+		}
+	}
+	start := func() (*events.Stream, func()) {
+		inside, err := Embed(EmbedConfig{Dir: dir, JetStream: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		links, unlink, err := ConnectDurably(nil, inside.NATSURL(), &events.StreamConfig{}, log, nats.Name("test"))
+		if err != nil {
+			inside.Close()
+			t.Fatal(err)
+		}
+		return links.Bus.(*events.Stream), func() { unlink(); inside.Close() }
+	}
+
+	bus, stop := start()
+	told := []events.Event{{Kind: events.Stored, Hashes: []events.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
+	publisher := func(source events.Source) *events.Publisher {
+		p, err := events.NewPublisher(events.PublisherConfig{Source: source}, bus, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	probe := publisher(events.Source{Pool: "m/both", Worker: "probe"})
+	until("the stream is there", func() bool {
+		if bus.Stats().Pending == 0 {
+			_ = probe.Publish(told) // not taken before
+		}
+		return bus.Stats().Acked > 0 && bus.Stats().Pending == 0
+	})
+	p, before := publisher(source), bus.Stats().Acked
+	if err := p.Publish(told); err != nil {
+		t.Fatal(err)
+	}
+	until("the stream has it", func() bool { return bus.Stats().Acked > before })
+	stop()
+	if _, err := os.Stat(filepath.Join(dir, "nats", "jetstream")); err != nil {
+		t.Error(err)
+	}
+
+	// The worker is gone: the stream alone can tell.
+	bus, stop = start()
+	idx := index.New(index.Config{})
+	sub, err := events.NewSubscriber(events.SubscriberConfig{}, bus, func(string) *index.Index { return idx }, log, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub.Track(source.Pool, source.Worker, []int{0}, 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- sub.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		stop()
+	}()
+	until("the view is read from the stream", func() bool {
+		all := sub.Sources()
+		return len(all) == 1 && all[0].Epoch == p.Epoch() && all[0].Blocks == 1 && all[0].Healed[events.ByStream] == 1
+	})
+}
