@@ -197,7 +197,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	<-worker.done
 	soon(t, "the dead worker is withdrawn", func() bool { code, _ := get(beside.line + "/ready"); return code == http.StatusServiceUnavailable })
 	soon(t, "and gone from the gateway", func() bool { return known().Worker == "" })
-	worker = work()
+	work()
 	soon(t, "it is back, and empty", func() bool { s := known(); return s.State == "live" && s.Blocks == 0 })
 	ask()
 	soon(t, "and known again", func() bool { return known().Blocks > 0 })
