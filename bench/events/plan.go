@@ -84,7 +84,7 @@ func (s *session) plan() []action {
 				continue
 			}
 			add(when, "slow receiver", func() error { s.counts[zmqPool].stalls.Add(1); z.stall.close(); return nil })
-			add(when+10*later, "its end", func() error { z.stall.open(); return nil })
+			add(when+span*7/10/time.Duration(s.cfg.stalls), "its end", func() error { z.stall.open(); return nil })
 		}
 	}
 	slices.SortStableFunc(all, func(a, b action) int { return cmp.Compare(a.at, b.at) })
