@@ -98,8 +98,8 @@ func prove(t *testing.T, c config) {
 	for what, n := range map[string]uint64{
 		"messages lost over NATS": r.NATS.Dropped, "over ZMQ": r.ZMQ.Dropped, "doubled": r.NATS.Doubled, "overtaken": r.NATS.Reordered,
 		"delayed": r.NATS.Delayed, "of ended processes": r.NATS.Stragglers, "lost while NATS was away": r.NATS.Failed,
-		"answers lost":           r.NATS.Requests,
-		"dropped by the engines": r.ZMQ.HighWater, "connections cut": r.ZMQ.Cuts, "links down": r.ZMQ.Downs,
+		"answers lost":            r.NATS.Requests,
+		"slow receivers over ZMQ": r.ZMQ.Stalls, "connections cut": r.ZMQ.Cuts, "links down": r.ZMQ.Downs,
 		"dropped by the NATS client":     uint64(r.NATS.Counted["dropped"]),
 		"gaps over NATS":                 r.NATS.Gaps,
 		"gaps over ZMQ":                  r.ZMQ.Gaps,
