@@ -205,11 +205,17 @@ func (f *probe) run(ctx context.Context) {
 	}
 }
 
+// suspect has run ask, soon. Of several times that it was not yet asked about the latest counts: whoever is another since
+// then is another since before. The Prober's Run alone calls it.
 func (f *probe) suspect(since time.Time) {
 	select {
-	case f.suspected <- since:
-	default: // it is already
+	case before := <-f.suspected:
+		if before.After(since) {
+			since = before
+		}
+	default:
 	}
+	f.suspected <- since // nobody else fills it
 }
 
 // askAgain is after how many looks at its health a worker is asked everything again, though it kept its connection.

@@ -453,6 +453,21 @@ func TestSuspectedWorkersAreToldAnew(t *testing.T) {
 	member(t, r, "another again", func(w *pools.Worker) bool { return w.Incarnation != first && w.Incarnation != second })
 }
 
+// A suspicion that came while one of longer ago waited was forgotten with it.
+func TestTheLatestSuspicionCounts(t *testing.T) {
+	early := time.Now()
+	late := early.Add(time.Second)
+	for _, order := range [][]time.Time{{early, late}, {late, early}} {
+		f := &probe{suspected: make(chan time.Time, 1)}
+		for _, since := range order {
+			f.suspect(since)
+		}
+		if got := <-f.suspected; !got.Equal(late) {
+			t.Errorf("asked about %v of %v", got, order)
+		}
+	}
+}
+
 // Where it is to be asked first, a model that was given does not let a worker in that has not answered; each question is
 // told.
 func TestAskFirst(t *testing.T) {

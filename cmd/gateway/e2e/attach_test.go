@@ -193,6 +193,7 @@ func (s *stock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case face:
 		fmt.Fprint(w, body)
 	case strings.HasPrefix(r.URL.Path, "/v1/"):
+		readWhole(r)
 		s.serve.ServeHTTP(w, r)
 	default:
 		http.NotFound(w, r)

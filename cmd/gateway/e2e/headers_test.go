@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -29,6 +31,14 @@ func (r *recorder) take() []http.Header {
 	return heads
 }
 
+// readWhole takes a request's body in before a proxy passes it on. The proxy's transport would else read on while the
+// answer begins, when the server takes the body away: a connection that breaks now and then. What breaks off is
+// passed on as far as it came, and fails there.
+func readWhole(req *http.Request) {
+	body, _ := io.ReadAll(req.Body)
+	req.Body = io.NopCloser(bytes.NewReader(body))
+}
+
 // record puts a recorder before a worker of the fleet.
 func (f *fleet) record(id string) *recorder {
 	f.t.Helper()
@@ -45,6 +55,7 @@ func (f *fleet) record(id string) *recorder {
 			r.heads = append(r.heads, req.Header.Clone())
 			r.mu.Unlock()
 		}
+		readWhole(req)
 		proxy.ServeHTTP(rw, req)
 	}))
 	f.t.Cleanup(server.Close)
