@@ -62,7 +62,7 @@ type SourceStatus struct {
 	Heard     time.Time // when something was heard of it last, zero for never
 	Applied   uint64    // messages
 	Gaps      uint64    // times that messages were found missing
-	Snapshots uint64    // applied, or replays
+	Snapshots uint64    // applied, or replays that brought what was missing
 	// Healed is how often what was missing was had, by [Way], the state at the beginning included.
 	Healed  [len(Ways)]uint64
 	Orphans uint64 // blocks whose parent was unknown

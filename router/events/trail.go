@@ -266,7 +266,7 @@ func (f *follower) replayed(turn, last uint64, got []numbered, now time.Time, ag
 		return
 	}
 	f.count.replayed.Inc()
-	f.heal(ByReplay)
+	losses := f.losses.Load()
 	t.check, t.quiet, t.failing = false, false, false
 	moved := last != f.flow.Seq() // while a quiet engine was asked, it spoke
 	switch {
@@ -282,7 +282,11 @@ func (f *follower) replayed(turn, last uint64, got []numbered, now time.Time, ag
 	case got[0].seq > f.flow.Seq():
 		f.tooShort(got[0].seq)
 	}
+	from := f.flow.Seq()
 	f.replay(got)
+	if f.flow.Seq() > from && f.losses.Load() == losses {
+		f.heal(ByReplay)
+	}
 	if f.catchUp(); !f.flow.Behind() {
 		t.vain = 0
 	} else if t.vain++; t.vain < hopeless {

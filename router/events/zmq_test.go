@@ -181,6 +181,11 @@ func TestReplayTellsTheBeginning(t *testing.T) {
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	r.until("live and exact", func() bool { return r.exact(e, "w") })
+	// Quiet engines are asked on, which mends nothing.
+	r.until("asked on", func() bool { return valueOf(r.sub.metrics.pool(testPool).replayed) >= 5 })
+	if s := r.status("w"); s.Healed != [len(Ways)]uint64{ByReplay: 1} {
+		t.Errorf("one replay brought what was missing: %+v", s)
+	}
 }
 
 // An engine that has said nothing yet is live, empty; one without a replay socket is not known to be.
@@ -245,6 +250,9 @@ func TestReplayTooShort(t *testing.T) {
 		s := r.status("w")
 		return s.State == Predicted && s.Seq == e.pub.Next()
 	})
+	if s := r.status("w"); s.Healed != [len(Ways)]uint64{} {
+		t.Errorf("nothing was healed: %+v", s)
+	}
 	e.blocks = nil
 	if err := e.pub.Publish([]Event{{Kind: Cleared}, e.store(3)}); err != nil {
 		t.Fatal(err)
