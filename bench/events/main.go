@@ -54,6 +54,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	f.IntVar(&cfg.outages, "outages", 2, "kills of the NATS server")
 	f.IntVar(&cfg.clears, "clears", 4, "caches cleared, over each transport")
 	f.IntVar(&cfg.stalls, "stalls", 2, "times that a receiver is slow, over each transport")
+	f.Float64Var(&cfg.stallFor, "stall-for", 0.04, "share of the trace for which the subscriber takes nothing over NATS, each time")
 	f.IntVar(&cfg.shortRings, "short-rings", 3, "engines over ZeroMQ that keep only four batches to be asked for")
 	f.IntVar(&cfg.noReplay, "no-replay", 2, "engines over ZeroMQ without a replay socket")
 	f.IntVar(&cfg.highWater, "high-water", 16, "messages that wait at most for a slow receiver over ZeroMQ")
@@ -102,6 +103,8 @@ func (c *config) check(loss float64) error {
 		return fmt.Errorf("--spread %v must be 0 to 1", c.stream.Spread)
 	case min(c.restarts, c.cuts, c.outages, c.clears, c.stalls, c.shortRings, c.noReplay) < 0 || c.highWater < 1:
 		return errors.New("no number of failures may be negative, nor --high-water below 1")
+	case !(c.stallFor >= 0 && c.stallFor <= 0.25):
+		return fmt.Errorf("--stall-for %v must be 0 to 0.25", c.stallFor)
 	case c.shortRings+c.noReplay > c.stream.Engines/2:
 		return fmt.Errorf("--short-rings %d and --no-replay %d are more than the engines over ZeroMQ", c.shortRings, c.noReplay)
 	}

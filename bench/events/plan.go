@@ -77,8 +77,7 @@ func (s *session) plan() []action {
 	for n := range s.cfg.stalls {
 		when := time.Duration(float64(span) * (float64(n) + 0.25) / float64(s.cfg.stalls))
 		add(when, "slow subscriber", func() error { s.counts[natsPool].stalls.Add(1); s.bus.gate.close(); return nil })
-		// Several times as long as the client's queue takes to fill at the stream's mean rate.
-		add(when+10*later, "its end", func() error { s.bus.gate.open(); return nil })
+		add(when+time.Duration(float64(span)*s.cfg.stallFor), "its end", func() error { s.bus.gate.open(); return nil })
 		for i := range s.links {
 			z, overZ := s.links[i].(*overZMQ)
 			if !overZ || !s.slow(i) {

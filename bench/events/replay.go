@@ -30,15 +30,16 @@ type config struct {
 	zmq     chances
 	// lostRequests is how often a request for a snapshot gets no answer.
 	lostRequests float64
-	restarts     int // of engines, over each transport
-	cuts         int // of connections over ZMQ
-	outages      int // of the NATS server
-	clears       int // of caches, over each transport
-	stalls       int // slow receivers, over each transport
-	shortRings   int // of the engines over ZMQ, those whose buffer is of four batches
-	noReplay     int // of the engines over ZMQ, those without a replay socket
-	pending      int // messages that wait for the subscriber at most over NATS
-	highWater    int // messages that wait for it at most at the engines over ZMQ whose receiver will be slow
+	restarts     int     // of engines, over each transport
+	cuts         int     // of connections over ZMQ
+	outages      int     // of the NATS server
+	clears       int     // of caches, over each transport
+	stalls       int     // slow receivers, over each transport
+	stallFor     float64 // share of the trace for which the subscriber takes nothing over NATS, each time
+	shortRings   int     // of the engines over ZMQ, those whose buffer is of four batches
+	noReplay     int     // of the engines over ZMQ, those without a replay socket
+	pending      int     // messages that wait for the subscriber at most over NATS
+	highWater    int     // messages that wait for it at most at the engines over ZMQ whose receiver will be slow
 	heartbeat    time.Duration
 	subscriber   events.SubscriberConfig
 	sampleEvery  time.Duration

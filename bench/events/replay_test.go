@@ -15,7 +15,7 @@ func quick(seed uint64) config {
 	c := config{
 		trace: conversation{Requests: 1200, Rate: 300, Seed: seed}.workload(), speedup: 1,
 		nats: chances{Drop: 0.02, Double: 0.02, Reorder: 0.02, Delay: 0.02, Straggler: 0.2}, zmq: chances{Drop: 0.02}, lostRequests: 0.02,
-		restarts: 12, cuts: 32, outages: 1, clears: 3, stalls: 1, shortRings: 3, noReplay: 2, pending: 64, highWater: 1,
+		restarts: 12, cuts: 32, outages: 1, clears: 3, stalls: 1, stallFor: 0.2, shortRings: 3, noReplay: 2, pending: 64, highWater: 1,
 		heartbeat: 500 * time.Millisecond, sampleEvery: 20 * time.Millisecond, settle: 60 * time.Second,
 		subscriber: events.SubscriberConfig{
 			PageTimeout: 300 * time.Millisecond, RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
