@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *metri
 		messages:  vec("kv_events_messages_total", "KV event messages received, by what their number said.", "pool", "verdict"),
 		snapshots: vec("kv_events_snapshots_total", "Snapshots and replays asked for to mend a gap, by result.", "pool", "result"),
 		healed:    vec("kv_events_healed_total", "How often what was missing of a worker's events was had, by way.", "pool", "way"),
-		skipped:   vec("kv_events_skipped_total", "KV events, blocks and messages not applied, by reason.", "pool", "reason"),
+		skipped:   vec("kv_events_skipped_total", "KV events, their fields, blocks and messages not applied, by reason.", "pool", "reason"),
 		untracked: one("kv_events_untracked_total", "Messages of sources that are not tracked, or not numbered."),
 		dropped:   one("kv_events_dropped_total", "Messages dropped because this process was slower than they came."),
 	}
@@ -104,6 +104,7 @@ type poolCounters struct {
 	stored, removed                        prometheus.Counter
 	orphans, unhashable, badSize, ignored  prometheus.Counter // blocks
 	unreadable, malformed                  prometheus.Counter // events, messages
+	fields                                 prometheus.Counter // of events that were applied without them
 	restored, outdated, failed, unanswered prometheus.Counter // snapshots
 	ring, recalled                         prometheus.Counter // runs of messages
 	replayed, tooShort                     prometheus.Counter // replays
@@ -121,6 +122,7 @@ func (m *metrics) pool(name string) *poolCounters {
 		ignored:    m.skipped.WithLabelValues(name, "ignored"),
 		unreadable: m.skipped.WithLabelValues(name, "unreadable"),
 		malformed:  m.skipped.WithLabelValues(name, "malformed"),
+		fields:     m.skipped.WithLabelValues(name, "field"),
 		restored:   m.snapshots.WithLabelValues(name, "restored"),
 		outdated:   m.snapshots.WithLabelValues(name, "outdated"),
 		failed:     m.snapshots.WithLabelValues(name, "failed"),

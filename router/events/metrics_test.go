@@ -1,7 +1,9 @@
 package events
 
 import (
+	"encoding/hex"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -38,5 +40,31 @@ func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
 	}
 	if v.Blocks() != 1 {
 		t.Errorf("%d blocks in the view, want the last", v.Blocks())
+	}
+}
+
+// What an engine sends that is not known here is counted, and costs neither its event nor its batch.
+func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
+	idx := index.New(index.Config{})
+	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
+	var b Batch
+	f := newFollower(Source{testPool, "w", 0}, idx, 4, &b, m.pool(testPool))
+	const (
+		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
+		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
+		another  = "81a474797065a3416263"                                 // Abc
+	)
+	payload, err := hex.DecodeString("930093" + another + withMore + cleared + "00")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.message(1, 1, payload, time.Now(), time.Second)
+	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
+		if got := valueOf(m.skipped.WithLabelValues(testPool, reason)); got != want {
+			t.Errorf("%s: %v, want %v", reason, got, want)
+		}
+	}
+	if n := f.view.Tally().Cleared; n != 2 {
+		t.Errorf("%d of the two events that are known were applied", n)
 	}
 }

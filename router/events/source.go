@@ -204,6 +204,7 @@ func (f *follower) apply(payload []byte) {
 		return
 	}
 	f.count.unreadable.Add(float64(f.batch.Skipped))
+	f.count.fields.Add(float64(f.batch.SkippedFields))
 	f.count.apply(f.view, f.batch.Events)
 	f.applied.Add(1)
 	after := f.view.Tally()
