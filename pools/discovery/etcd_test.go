@@ -22,6 +22,9 @@ func TestRegisterWatchDeregister(t *testing.T) {
 	within(t, 10*time.Second, "the worker there before", func() bool { return known.knows("early") })
 	late, _ := s.register(testWorker("late"))
 	within(t, 10*time.Second, "the worker that came after", func() bool { return known.knows("late") })
+	if !late.Lodged() {
+		t.Error("a watcher knows the record, and its worker says that none could")
+	}
 	m, _ := known.Lookup("late")
 	if want := testWorker("late"); !m.Worker.Equal(&want) {
 		t.Errorf("the record came as %+v", m.Worker)
@@ -30,6 +33,9 @@ func TestRegisterWatchDeregister(t *testing.T) {
 	began := time.Now()
 	if err := late.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if late.Lodged() {
+		t.Error("the record is said to be there still")
 	}
 	within(t, 10*time.Second, "gone", func() bool { return !known.knows("late") })
 	if took := time.Since(began); took > 900*time.Millisecond {
@@ -56,6 +62,9 @@ func TestDeregisterBeforeRun(t *testing.T) {
 	}
 	if err := r.Run(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if r.Lodged() {
+		t.Error("a record that was never put is said to be there")
 	}
 	got, err := c.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
 	if err != nil || got.Count != 0 {

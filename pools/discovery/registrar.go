@@ -127,6 +127,14 @@ func (r *Registrar) Registered() <-chan struct{} { return r.registered }
 // it would have ended.
 func (r *Registrar) Held() bool { return r.held.Load() }
 
+// Lodged reports whether the record may be in etcd, and watchers may have seen it: it has been put since the last Deregister,
+// or is being put now, which Held does not know yet.
+func (r *Registrar) Lodged() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lease != clientv3.NoLease
+}
+
 // Deregister ends Run and takes the record out of etcd, so that watchers see the worker leave at once. A record that
 // another process has put in its place meanwhile stays. Its error is that etcd did not do so before ctx ended; then
 // the lease does.

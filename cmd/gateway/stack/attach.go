@@ -196,7 +196,7 @@ func (a *Attach) Run(ctx context.Context) error {
 		case <-a.news:
 		}
 	}
-	registered, _ := a.Registered()
+	registered := a.told != nil && a.told.registrar.Lodged() // a gateway may have seen it before we heard that it is there
 	a.withdraw("it is being detached")
 	if registered && a.bridge != nil && a.cfg.Drain > 0 {
 		a.log.Info("draining: KV events are still told", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
