@@ -264,7 +264,7 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 
 // NATS is killed, then etcd for less than a lease, then both for longer than one, and each started again where it was,
 // under load. Every request is answered, nobody leaves the roster, and in the end each worker is there once and its view
-// is exact. The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
+// is live with as many blocks as its engine holds (bench/events compares the blocks themselves). The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
 func TestServersKilledUnderLoad(t *testing.T) {
 	const ttl = 2 * time.Second
 	l := newLinked(t, ttl)
