@@ -58,10 +58,14 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	}
 	probe := publisher(events.Source{Pool: "m/both", Worker: "probe"})
 	until("the stream is there", func() bool {
-		if bus.Stats().Pending == 0 {
-			_ = probe.Publish(told) // not taken before
+		switch now := bus.Stats(); {
+		case now.Pending > 0:
+			return false
+		case now.Acked > 0:
+			return true
 		}
-		return bus.Stats().Acked > 0 && bus.Stats().Pending == 0
+		_ = probe.Publish(told) // the stream takes nothing before it is made
+		return false
 	})
 	p, before := publisher(source), bus.Stats().Acked
 	if err := p.Publish(told); err != nil {
