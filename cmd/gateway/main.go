@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -25,7 +26,8 @@ func main() {
 		stop() // a second Ctrl-C ends the process at once
 	}()
 	os.Exit(run(ctx, os.Args[1:], process{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile, hangups: hangups,
+		program: programName(os.Args[0]),
+		stdin:   os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile, hangups: hangups,
 	}))
 }
 
@@ -34,6 +36,8 @@ var version = "unreleased"
 
 // process is what a command gets of the process it runs in.
 type process struct {
+	// program is how the process was started, for lines that people paste.
+	program  string
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
@@ -42,6 +46,15 @@ type process struct {
 	// hangups takes SIGHUP over from the system, which would end the process,
 	// until stop is called; nil where there are no signals.
 	hangups func() (got <-chan os.Signal, stop func())
+}
+
+// programName is the program as whoever started it can start it again: the
+// binary that `go run` makes goes with it.
+func programName(arg0 string) string {
+	if strings.Contains(filepath.ToSlash(arg0), "/go-build") {
+		return "go run ./cmd/gateway"
+	}
+	return arg0
 }
 
 // hangups is that of a real process.

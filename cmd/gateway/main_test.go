@@ -33,7 +33,7 @@ func inside(t *testing.T, environ []string, args ...string) (status int, stdout,
 	t.Helper()
 	var out, errs bytes.Buffer
 	status = run(t.Context(), args, process{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
+		program: "gateway", stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
 		readFile: func(string) ([]byte, error) { return nil, errors.New("no file") },
 	})
 	return status, out.String(), errs.String()
