@@ -10,12 +10,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 func main() {
@@ -25,15 +27,19 @@ func main() {
 		stop() // a second Ctrl-C ends the process at once
 	}()
 	os.Exit(run(ctx, os.Args[1:], process{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile, hangups: hangups,
+		program: programName(os.Args[0]),
+		stdin:   os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), readFile: os.ReadFile, hangups: hangups,
 	}))
 }
 
-// version is set when a release is built: -ldflags "-X main.version=…".
-var version = "unreleased"
+// version is set when a release is built: -ldflags "-X main.version=…". Without
+// it the version is the one that Go records.
+var version string
 
 // process is what a command gets of the process it runs in.
 type process struct {
+	// program is how the process was started, for lines that people paste.
+	program  string
 	stdin    io.Reader
 	stdout   io.Writer
 	stderr   io.Writer
@@ -42,6 +48,15 @@ type process struct {
 	// hangups takes SIGHUP over from the system, which would end the process,
 	// until stop is called; nil where there are no signals.
 	hangups func() (got <-chan os.Signal, stop func())
+}
+
+// programName is the program as whoever started it can start it again: the
+// binary that `go run` makes goes with it.
+func programName(arg0 string) string {
+	if strings.Contains(filepath.ToSlash(arg0), "/go-build") {
+		return "go run ./cmd/gateway"
+	}
+	return arg0
 }
 
 // hangups is that of a real process.
@@ -93,7 +108,8 @@ func run(ctx context.Context, args []string, p process) int {
 		usage(p.stdout)
 		return exitOK
 	case "--version", "version":
-		fmt.Fprintf(p.stdout, "gateway %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		b := telemetry.ReadBuild(version)
+		fmt.Fprintf(p.stdout, "gateway %s (revision %s) %s %s/%s\n", b.Version, b.Revision, b.Go, runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
 	for _, c := range commands {

@@ -33,7 +33,7 @@ func inside(t *testing.T, environ []string, args ...string) (status int, stdout,
 	t.Helper()
 	var out, errs bytes.Buffer
 	status = run(t.Context(), args, process{
-		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
+		program: "gateway", stdin: strings.NewReader(""), stdout: &out, stderr: &errs, environ: environ,
 		readFile: func(string) ([]byte, error) { return nil, errors.New("no file") },
 	})
 	return status, out.String(), errs.String()
@@ -48,7 +48,8 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{nil, nil, exitUsage, "Usage: gateway"},
 		{[]string{"--help"}, nil, exitOK, "gateway dev"},
-		{[]string{"--version"}, nil, exitOK, "gateway unreleased"},
+		{[]string{"--version"}, nil, exitOK, "(revision "},
+		{[]string{"version"}, nil, exitOK, "(revision "},
 		{[]string{"dve"}, nil, exitUsage, `no command "dve"`},
 		{[]string{"dev", "--help"}, nil, exitOK, "--speedup"},
 		{[]string{"dev", "--speedpu", "2"}, nil, exitUsage, "--speedup"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"syscall"
 
 	"github.com/nats-io/nats.go"
 
@@ -35,8 +36,14 @@ func serveGroup() settings.Group {
 			Help: "Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary one, " +
 				"of which nothing outlives the gateway: workers register anew within their lease anyway, and KV events are asked for again.",
 		},
-		{Name: "embed-etcd-port", Kind: settings.Int, Default: "0", Min: "0", Max: "65535", Help: "Port of the embedded etcd; 0 picks a free one and prints it."},
-		{Name: "embed-nats-port", Kind: settings.Int, Default: "0", Min: "0", Max: "65535", Help: "Port of the embedded NATS; 0 picks a free one and prints it."},
+		{
+			Name: "embed-etcd-port", Kind: settings.Int, Default: "2379", Min: "0", Max: "65535",
+			Help: "Port of the embedded etcd. Workers find a gateway that was started again by it. 0 picks a free one, another at every start: workers of the last start are lost.",
+		},
+		{
+			Name: "embed-nats-port", Kind: settings.Int, Default: "4222", Min: "0", Max: "65535",
+			Help: "Port of the embedded NATS; 0 as for embed-etcd-port.",
+		},
 	}}
 }
 
@@ -82,21 +89,17 @@ func serve(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	if embedded {
-		inside, err := stack.Embed(stack.EmbedConfig{Dir: s.Embedding.Dir, EtcdPort: s.Embedding.EtcdPort, NATSPort: s.Embedding.NATSPort, JetStream: s.Gateway.KVStream.Durable})
+		inside, err := embed(s.Embedding, s.Gateway.KVStream.Durable)
 		if err != nil {
 			return err
 		}
 		defer inside.Close()
 		d.EtcdEndpoints, d.NATSURL = []string{inside.EtcdURL()}, inside.NATSURL()
-		kept := ""
-		if s.Gateway.KVStream.Durable {
-			kept = " --durable-kv-events"
-			if s.Embedding.Dir == "" {
-				log.Warn("KV events are kept for as long as this gateway runs, and no longer: --embed-dir names a folder that stays")
-			}
+		if s.Gateway.KVStream.Durable && s.Embedding.Dir == "" {
+			log.Warn("KV events are kept for as long as this gateway runs, and no longer: --embed-dir names a folder that stays")
 		}
-		fmt.Fprintf(p.stdout, "etcd and NATS run inside. A worker joins by:\n  gateway worker --role prefill --id NAME --etcd-endpoints %s --nats-url %s%s\n\n",
-			inside.EtcdURL(), inside.NATSURL(), kept)
+		fmt.Fprintf(p.stdout, "etcd and NATS run inside. Workers on this machine join by:\n  %s\n  %s\nEngines join by `%s attach`.\n\n",
+			joinLine(p, "prefill", "prefill-1", inside, s.Gateway), joinLine(p, "decode", "decode-1", inside, s.Gateway), p.program)
 	}
 	// Workers by URL publish over ZMQ or not at all.
 	if !s.Gateway.Router.KVEvents || len(d.EtcdEndpoints) == 0 {
@@ -133,6 +136,30 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	fmt.Fprintf(p.stdout, "ready http://%s\n", clientAddr(addr))
 	return g.Run(ctx)
+}
+
+// embed starts the servers inside. A port that is taken is most often another
+// gateway's.
+func embed(e embedding, durable bool) (*stack.Embedded, error) {
+	inside, err := stack.Embed(stack.EmbedConfig{Dir: e.Dir, EtcdPort: e.EtcdPort, NATSPort: e.NATSPort, JetStream: durable})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w\nAnother gateway, etcd or NATS on this machine has the port. To share its workers, give --etcd-endpoints and --nats-url; "+
+			"for a fleet apart, give --embed-etcd-port and --embed-nats-port other ports (0 picks free ones)", err)
+	}
+	return inside, err
+}
+
+// joinLine is the command by which a simulated worker joins a fleet whose etcd
+// and NATS are inside the gateway.
+func joinLine(p process, role, id string, inside *stack.Embedded, s settings.Gateway) string {
+	line := fmt.Sprintf("%s worker --role %s --id %s --etcd-endpoints %s", p.program, role, id, inside.EtcdURL())
+	if s.Router.KVEvents {
+		line += " --nats-url " + inside.NATSURL()
+	}
+	if s.Router.KVEvents && s.KVStream.Durable {
+		line += " --durable-kv-events"
+	}
+	return line
 }
 
 // together refuses settings that do not go together.

@@ -7,16 +7,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/engine"
 )
@@ -44,10 +47,16 @@ type served struct {
 	stdout string // until it was ready
 }
 
+// serveArgs is a command line of serve that shares the machine with other
+// gateways, and stops at once.
+func serveArgs() []string {
+	return []string{"serve", "--http-port", "0", "--embed-etcd-port", "0", "--embed-nats-port", "0", "--shutdown-grace", "0s"}
+}
+
 func serveProcess(t *testing.T, args ...string) *served {
 	t.Helper()
 	s := &served{fleet: &fleet{t: t}}
-	s.cmd = exec.Command(os.Args[0], append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s"}, args...)...)
+	s.cmd = exec.Command(os.Args[0], append(serveArgs(), args...)...)
 	s.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
 	s.cmd.Stderr = &s.logs
 	stdout, err := s.cmd.StdoutPipe()
@@ -131,32 +140,104 @@ func TestServeOnWorkersByURL(t *testing.T) {
 	}
 }
 
-// With nothing given serve brings etcd and NATS, and its own words let a worker
-// join. --embed says the same outright, beside a worker by URL too.
+// joins are the worker's command lines that serve printed, by role, each with
+// the arguments only.
+func (s *served) joins() map[string][]string {
+	s.t.Helper()
+	lines := map[string][]string{}
+	for line := range strings.Lines(s.stdout) {
+		if _, args, ok := strings.Cut(line, " worker --role "); ok {
+			args := strings.Fields(args)
+			lines[args[0]] = append([]string{"worker", "--role"}, args...)
+		}
+	}
+	return lines
+}
+
+// With nothing given serve brings etcd and NATS, and its own words let workers
+// of both roles join. --embed says the same outright, beside a worker by URL too.
 func TestServeEmbeds(t *testing.T) {
 	for _, args := range [][]string{nil, {"--embed", "--decode-url", loneWorker(t, "decode", "d") + ",id=d"}} {
 		s := serveProcess(t, args...)
-		_, joins, ok := strings.Cut(s.stdout, "A worker joins by:\n  gateway ")
-		if !ok {
-			t.Fatalf("it does not say how a worker can join:\n%s", s.stdout)
+		joins := s.joins()
+		for _, role := range []string{"prefill", "decode"} {
+			if joins[role] == nil {
+				t.Fatalf("it does not say how a %s worker can join:\n%s", role, s.stdout)
+			}
+			startChild(t, "", joins[role]...)
 		}
-		line, _, _ := strings.Cut(strings.Replace(joins, "NAME", "joined", 1), "\n")
-		worker := exec.Command(os.Args[0], append(strings.Fields(line), "--exit-with-stdin")...)
-		worker.Env = append(os.Environ(), asGateway+"=1")
-		stdin, err := worker.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := worker.Start(); err != nil {
-			t.Fatal(err)
-		}
-		s.eventually("the worker has joined", func() bool { return s.listed("joined") })
+		s.eventually("the workers have joined", func() bool { return s.listed("prefill-1") && s.listed("decode-1") })
 		if len(args) > 0 {
-			s.eventually("the worker by URL is beside it", func() bool { return s.listed("d") && s.healthy() })
+			s.eventually("the worker by URL is beside them", func() bool { return s.listed("d") && s.healthy() })
 		}
 		s.stop()
-		_ = stdin.Close()
-		_ = worker.Wait() // it ends with its input, in whatever state
+	}
+}
+
+// A gateway alone that is killed and started again finds the workers that it
+// had: its etcd and NATS are where they were.
+func TestServeAloneComesBack(t *testing.T) {
+	ports := []string{"--http-port", fmt.Sprint(freePort(t)), "--embed-etcd-port", fmt.Sprint(freePort(t)), "--embed-nats-port", fmt.Sprint(freePort(t))}
+	s := serveProcess(t, ports...)
+	joins := s.joins()
+	for _, role := range []string{"prefill", "decode"} {
+		startChild(t, "", append(joins[role], "--speedup", "20")...)
+	}
+	whole := func() bool {
+		p, d, err := s.fleet.served(4)
+		return err == nil && p == "prefill-1" && d == "decode-1"
+	}
+	s.eventually("both legs are served", whole)
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = s.cmd.Wait()
+	s = serveProcess(t, ports...)
+	if again := s.joins(); !reflect.DeepEqual(again, joins) {
+		t.Errorf("workers are to join by %v now, it was %v", again, joins)
+	}
+	s.eventually("both legs are served after the restart", whole)
+	s.stop()
+}
+
+// The ports of the servers inside are the same at every start, and none that
+// the kernel hands out to connections: a client that dials such a port of its own
+// machine while nobody listens can end up connected to itself.
+func TestEmbeddedPortsStay(t *testing.T) {
+	r, _, err := settings.NewSet(serveGroup()).Resolve(nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e embedding
+	r.Fill(&e)
+	for name, port := range map[string]int{"embed-etcd-port": e.EtcdPort, "embed-nats-port": e.NATSPort} {
+		if port < 1024 || port >= 32768 {
+			t.Errorf("%s is %d by default", name, port)
+		}
+	}
+}
+
+// A port that is taken ends serve at once, with the flag's name and what to do.
+func TestServeOnATakenPort(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	taken := fmt.Sprint(ln.Addr().(*net.TCPAddr).Port)
+	for _, test := range []struct{ flag, want string }{
+		{"embed-etcd-port", "--etcd-endpoints"},
+		{"embed-nats-port", "--nats-url"},
+		{"http-port", "http-port"},
+	} {
+		began := time.Now()
+		status, stdout, stderr := inside(t, nil, append(serveArgs(), "--"+test.flag, taken)...)
+		if status != exitFailed || !strings.Contains(stderr, test.flag+":") || !strings.Contains(stderr, taken) || !strings.Contains(stderr, test.want) {
+			t.Errorf("--%s %s: status %d: %s", test.flag, taken, status, stderr)
+		}
+		if strings.Contains(stdout, "ready") || time.Since(began) > 8*time.Second {
+			t.Errorf("--%s %s: after %v it had printed %q", test.flag, taken, time.Since(began), stdout)
+		}
 	}
 }
 

@@ -209,7 +209,7 @@ func (l *logText) String() string {
 func startServe(t *testing.T, args ...string) (url string, logs *logText, cmd *exec.Cmd) {
 	t.Helper()
 	logs = &logText{}
-	cmd = exec.Command(os.Args[0], append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s"}, args...)...)
+	cmd = exec.Command(os.Args[0], append(serveArgs(), args...)...)
 	cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
 	cmd.Stderr = logs
 	stdout, err := cmd.StdoutPipe()

@@ -3,7 +3,9 @@ package events
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -44,6 +46,8 @@ func StartEmbeddedNATS(cfg EmbeddedNATSConfig) (*EmbeddedNATS, error) {
 	}
 	if cfg.Port == 0 {
 		options.Port = server.RANDOM_PORT
+	} else if err := free(options.Host, cfg.Port); err != nil {
+		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	if cfg.JetStream && cfg.Dir == "" {
 		temp, err := os.MkdirTemp("", "tandem-nats-")
@@ -64,6 +68,15 @@ func StartEmbeddedNATS(cfg EmbeddedNATSConfig) (*EmbeddedNATS, error) {
 		return nil, errors.New("embedded NATS: not ready in time")
 	}
 	return e, nil
+}
+
+// free is the error of a port that is taken. The server itself would try it until startTimeout, and not say why.
+func free(host string, port int) error {
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return ln.Close()
 }
 
 // URL is where clients connect.

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -28,8 +29,10 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	e := &Embedded{}
 	var starting errgroup.Group
 	starting.Go(func() (err error) {
-		e.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: cfg.Dir, Port: cfg.EtcdPort, Sync: cfg.Dir != ""})
-		return err
+		if e.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: cfg.Dir, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}); err != nil {
+			return fmt.Errorf("embed-etcd-port: %w", err)
+		}
+		return nil
 	})
 	kept := ""
 	if cfg.Dir != "" {
@@ -37,6 +40,9 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	}
 	nats, err := events.StartEmbeddedNATS(events.EmbeddedNATSConfig{Port: cfg.NATSPort, JetStream: cfg.JetStream, Dir: kept})
 	e.nats = nats
+	if err != nil {
+		err = fmt.Errorf("embed-nats-port: %w", err)
+	}
 	if err := errors.Join(err, starting.Wait()); err != nil {
 		e.Close()
 		return nil, err
