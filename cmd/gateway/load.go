@@ -173,13 +173,20 @@ func load(ctx context.Context, args []string, p process) error {
 		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
 	}
 	report.Finish()
+	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
 	if err := errors.Join(report.WriteText(p.stdout), files.write(report)); err != nil {
 		return err
 	}
 	if n := report.Summary.Failed(); n > 0 && ctx.Err() == nil {
-		return fmt.Errorf("%d of %d requests were not answered", n, report.Summary.Requests)
+		most := report.Failures()[0]
+		return fmt.Errorf("%d of %d requests were not answered, %d of them: %s", n, report.Summary.Requests, most.Requests, most)
 	}
 	return nil
+}
+
+// limits are those that make a request good.
+func (s *loadSettings) limits() simulate.SLO {
+	return simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL}
 }
 
 // workload reads or makes the workload.
@@ -270,7 +277,7 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 	}{
 		{s.Report.Samples, (*replay.Report).WriteSamples},
 		{s.Report.JSON, s.writeJSON},
-		{s.Report.HTML, s.writeHTML},
+		{s.Report.HTML, (*replay.Report).WriteHTML},
 	} {
 		if f.path == "" {
 			continue
@@ -285,24 +292,11 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 	return files, nil
 }
 
-// observed is a run in the terms of `gateway simulate`.
-func (s *loadSettings) observed(r *replay.Report) *simulate.Report {
-	return simulate.Observed(r.Title, r.Samples, simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL})
-}
-
-// writeHTML writes the run's own report, and what a simulation's shows beside.
-func (s *loadSettings) writeHTML(r *replay.Report, w io.Writer) error {
-	page, other := r.Page(), s.observed(r).Page()
-	page.Tables = append(page.Tables, other.Tables[0])
-	page.Lines = append(page.Lines, other.Lines...)
-	page.Lines = append(page.Lines, fmt.Sprintf("Good is a TTFT of at most %v and an ITL of at most %v (0s: not counted).", s.Report.TTFT, s.Report.ITL))
-	return page.Write(w)
-}
-
 // writeJSON writes the summary, with "arms" as `gateway simulate --json` has them.
 func (s *loadSettings) writeJSON(r *replay.Report, w io.Writer) error {
 	all := map[string]json.RawMessage{}
-	for _, write := range []func(io.Writer) error{s.observed(r).WriteJSON, r.WriteJSON} {
+	observed := simulate.Observed(r.Title, r.Samples, s.limits())
+	for _, write := range []func(io.Writer) error{observed.WriteJSON, r.WriteJSON} {
 		var one bytes.Buffer
 		if err := errors.Join(write(&one), json.Unmarshal(one.Bytes(), &all)); err != nil {
 			return err

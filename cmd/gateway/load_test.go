@@ -20,6 +20,7 @@ import (
 type openAI struct {
 	*httptest.Server
 	refuse func(n int) bool
+	answer http.HandlerFunc // in place of complete's own; nil: none
 
 	mu      sync.Mutex
 	prompts []any
@@ -46,6 +47,10 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Model != "the-model" {
 		http.Error(w, `{"error":{"message":"what?"}}`, http.StatusBadRequest)
+		return
+	}
+	if s.answer != nil {
+		s.answer(w, r)
 		return
 	}
 	s.mu.Lock()

@@ -135,7 +135,7 @@ func TestStudyReport(t *testing.T) {
 	if again := report(); again != first {
 		t.Error("the same study gave another report")
 	}
-	for _, want := range []string{"Take ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
+	for _, want := range []string{"First is ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
 		if !strings.Contains(first, want) {
 			t.Errorf("the report has no %q:\n%s", want, first)
 		}

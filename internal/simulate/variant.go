@@ -295,6 +295,27 @@ func (v *Variant) decoders() (each []bool, n float64) {
 	return each, n
 }
 
+// asked names the variant's workload and limits.
+func (v *Variant) asked() string { return fmt.Sprintf("%+v %+v", v.plan.Workload, v.plan.SLO) }
+
+// serving is how many workers a leg is sent to: those of its role and of both.
+// Without any, decode workers prefill.
+func (v *Variant) serving(leg string) (n int) {
+	spare := 0
+	for _, g := range v.fleet {
+		switch {
+		case g.Role == pools.Both || string(g.Role) == leg:
+			n += g.Count
+		case g.Role == pools.Decode:
+			spare += g.Count
+		}
+	}
+	if n == 0 {
+		return spare
+	}
+	return n
+}
+
 // workers is how many the fleet has.
 func (v *Variant) workers() (n int) {
 	for _, g := range v.fleet {
