@@ -53,7 +53,7 @@ smoke: ## a fleet of our own and one request of each kind
 compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
-recipes: build ## simulate bench/recipes and write their results; reads ../shared/data
+recipes: build ## simulate bench/recipes and write their results; reads bench/traces
 	mkdir -p bench/recipes/results
 	cd bench/recipes && for r in r*.yaml; do ../../bin/gateway simulate $$r --json results/$${r%.yaml}.json || exit 1; done
 

@@ -64,7 +64,7 @@ type loadSettings struct {
 func loadGroups() []settings.Group {
 	return []settings.Group{
 		{Title: "Workload", Settings: []settings.Setting{
-			{Name: "trace", Kind: settings.String, Default: "", Help: "Trace to replay: JSON lines as Mooncake has them, gzipped or not; lines with session_id and delay run one after another."},
+			{Name: "trace", Kind: settings.String, Default: "", Help: "Trace to replay: JSON lines as Mooncake has them, gzipped or not; lines with session_id and delay run one after another. Unset and without a rate, the built-in trace; gateway traces lists others."},
 			{Name: "trace-block-size", Kind: settings.Int, Default: "512", Min: "1", Max: "1000000", Help: "Tokens that one hash id of the trace stands for. Not the engines' block size."},
 			{Name: "from-log", Kind: settings.String, Default: "", Help: "Send nothing: make a trace of this log of a gateway, gzipped or not. It says when requests came, how long they and their answers were, and, of a gateway with --log-blocks, which prompts began alike; never a word of them."},
 			{Name: "trace-out", Kind: settings.String, Default: "", Help: "With --from-log: the file to write, JSON lines as Mooncake has them. Unset, standard output."},
@@ -132,8 +132,8 @@ func load(ctx context.Context, args []string, p process) error {
 	if s.Workload.FromLog != "" {
 		return s.fromLog(r, p)
 	}
-	if (s.Workload.Trace == "") == (s.Workload.Rate == 0) {
-		return usageError{errors.New("one of --trace FILE and --rate R is needed, and only one")}
+	if s.Workload.Trace != "" && s.Workload.Rate != 0 {
+		return usageError{errors.New("--trace FILE and --rate R: only one of them")}
 	}
 	workload, err := s.workload(r, p)
 	if err != nil {
@@ -161,6 +161,9 @@ func load(ctx context.Context, args []string, p process) error {
 		Title: s.Report.Title, Target: endpoint.URL + " " + endpoint.Model, Workload: workload.Name,
 		Speed: s.Workload.Speed, Seed: uint64(s.Workload.Seed), Started: time.Now(),
 	}
+	if s.Workload.Trace == "" && s.Workload.Rate == 0 {
+		fmt.Fprintf(p.stderr, "No --trace and no --rate: this is %s.\n", replay.BuiltInName)
+	}
 	fmt.Fprintf(p.stderr, "%d requests over %v to %s, model %s, seed %d\n", len(workload.Requests),
 		time.Duration(float64(workload.Span())/s.Workload.Speed).Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
 	stop := watch(p.stderr, run.Progress)
@@ -173,19 +176,26 @@ func load(ctx context.Context, args []string, p process) error {
 		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
 	}
 	report.Finish()
+	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
 	if err := errors.Join(report.WriteText(p.stdout), files.write(report)); err != nil {
 		return err
 	}
 	if n := report.Summary.Failed(); n > 0 && ctx.Err() == nil {
-		return fmt.Errorf("%d of %d requests were not answered", n, report.Summary.Requests)
+		most := report.Failures()[0]
+		return fmt.Errorf("%d of %d requests were not answered, %d of them: %s", n, report.Summary.Requests, most.Requests, most)
 	}
 	return nil
+}
+
+// limits are those that make a request good.
+func (s *loadSettings) limits() simulate.SLO {
+	return simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL}
 }
 
 // workload reads or makes the workload.
 func (s *loadSettings) workload(r *settings.Resolved, p process) (*replay.Workload, error) {
 	w := &s.Workload
-	if w.Trace == "" {
+	if w.Rate != 0 {
 		g := replay.Generator{
 			Rate: w.Rate, InputTokens: w.InputTokens, OutputTokens: w.OutputTokens, SharedPrefix: w.SharedPrefix,
 			Requests: w.Requests, Duration: w.Duration, Seed: uint64(w.Seed),
@@ -199,14 +209,21 @@ func (s *loadSettings) workload(r *settings.Resolved, p process) (*replay.Worklo
 		}
 		return made.Limit(w.Limit), nil
 	}
-	for _, name := range []string{"isl", "osl", "shared-prefix", "requests", "duration"} {
+	fixed := []string{"isl", "osl", "shared-prefix", "requests", "duration"}
+	if w.Trace == "" {
+		fixed = append(fixed, "trace-block-size")
+	}
+	for _, name := range fixed {
 		if r.IsSet(name) {
-			return nil, usageError{r.Refuse(name, errors.New("a trace says that itself"))}
+			return nil, usageError{r.Refuse(name, errors.New("a trace says that itself, and without --trace and --rate the built-in one is replayed"))}
 		}
+	}
+	if w.Trace == "" {
+		return replay.BuiltIn(w.Limit), nil
 	}
 	data, err := p.readFile(w.Trace)
 	if err != nil {
-		return nil, usageError{r.Refuse("trace", err)}
+		return nil, usageError{r.Refuse("trace", replay.Absent(w.Trace, err))}
 	}
 	read, err := replay.ReadTrace(bytes.NewReader(data), w.Trace, w.BlockTokens, w.Limit)
 	if err != nil {
@@ -270,7 +287,7 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 	}{
 		{s.Report.Samples, (*replay.Report).WriteSamples},
 		{s.Report.JSON, s.writeJSON},
-		{s.Report.HTML, s.writeHTML},
+		{s.Report.HTML, (*replay.Report).WriteHTML},
 	} {
 		if f.path == "" {
 			continue
@@ -285,24 +302,11 @@ func (s *loadSettings) openReports() (files reportFiles, err error) {
 	return files, nil
 }
 
-// observed is a run in the terms of `gateway simulate`.
-func (s *loadSettings) observed(r *replay.Report) *simulate.Report {
-	return simulate.Observed(r.Title, r.Samples, simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL})
-}
-
-// writeHTML writes the run's own report, and what a simulation's shows beside.
-func (s *loadSettings) writeHTML(r *replay.Report, w io.Writer) error {
-	page, other := r.Page(), s.observed(r).Page()
-	page.Tables = append(page.Tables, other.Tables[0])
-	page.Lines = append(page.Lines, other.Lines...)
-	page.Lines = append(page.Lines, fmt.Sprintf("Good is a TTFT of at most %v and an ITL of at most %v (0s: not counted).", s.Report.TTFT, s.Report.ITL))
-	return page.Write(w)
-}
-
 // writeJSON writes the summary, with "arms" as `gateway simulate --json` has them.
 func (s *loadSettings) writeJSON(r *replay.Report, w io.Writer) error {
 	all := map[string]json.RawMessage{}
-	for _, write := range []func(io.Writer) error{s.observed(r).WriteJSON, r.WriteJSON} {
+	observed := simulate.Observed(r.Title, r.Samples, s.limits())
+	for _, write := range []func(io.Writer) error{observed.WriteJSON, r.WriteJSON} {
 		var one bytes.Buffer
 		if err := errors.Join(write(&one), json.Unmarshal(one.Bytes(), &all)); err != nil {
 			return err

@@ -20,6 +20,7 @@ import (
 type openAI struct {
 	*httptest.Server
 	refuse func(n int) bool
+	answer http.HandlerFunc // in place of complete's own; nil: none
 
 	mu      sync.Mutex
 	prompts []any
@@ -46,6 +47,10 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Model != "the-model" {
 		http.Error(w, `{"error":{"message":"what?"}}`, http.StatusBadRequest)
+		return
+	}
+	if s.answer != nil {
+		s.answer(w, r)
 		return
 	}
 	s.mu.Lock()
@@ -175,9 +180,11 @@ func TestLoadRefuses(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"", exitUsage, "one of --trace FILE and --rate R"},
-		{"--rate 1 --trace x", exitUsage, "one of --trace FILE and --rate R"},
-		{"--trace /nowhere/x.jsonl", exitUsage, "/nowhere/x.jsonl"},
+		{"--rate 1 --trace x", exitUsage, "--trace FILE and --rate R: only one"},
+		{"--isl 5", exitUsage, "isl (flag)"},
+		{"--trace-block-size 16", exitUsage, "the built-in one"},
+		{"--trace /nowhere/x.jsonl", exitUsage, "/nowhere/x.jsonl is absent; `gateway traces` lists"},
+		{"--trace /nowhere/conversation_trace.jsonl.gz", exitUsage, "`gateway traces fetch /nowhere/conversation_trace.jsonl.gz` downloads it"},
 		{"--trace " + trace, exitUsage, "trace.jsonl:1: output_length: missing"},
 		{"--trace " + trace + " --isl 5", exitUsage, "isl (flag)"},
 		{"--rate 1 --requests 0 --duration 0", exitUsage, "never end"},

@@ -80,6 +80,7 @@ var commands = []command{
 	{"attach", "stand beside a stock engine: register it, tell its KV events on, withdraw it when it fails", attach},
 	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
 	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
+	{"traces", "list published traces for load and simulate, and fetch one", traces},
 	{"workers", "list the workers, cordon, drain or uncordon one", workers},
 	{"index", "run an index of KV blocks that several routers share", runIndex},
 	{"select", "run the router as a service: any frontend asks it for workers", runSelect},

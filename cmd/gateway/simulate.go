@@ -38,12 +38,18 @@ func simulation(ctx context.Context, args []string, p process) error {
 	set := settings.NewSet(simulateGroup()).Beside(besides()...)
 	_, words, err := resolveWords(set, "gateway simulate FILE.yaml [FLAGS]: run a fleet that you do not have, under virtual time.\n"+
 		"The plan names a trace or a made-up load, workers, and the arms to compare; queue, router, bookings and the engines' scheduler are the\n"+
-		"production code. bench/recipes has plans to begin with, docs/simulate.md the plan's settings.", args, p, &s)
+		"production code. bench/recipes/first.yaml is a plan to begin with, docs/simulate.md has the plan's settings. A short plan:\n\n"+
+		"  fleet: {workers: 8, fit: qwen3-32b-h200-tp2}\n"+
+		"  slo: {ttft: 2s, itl: 25ms}\n"+
+		"  arms:\n"+
+		"    - {name: round-robin, set: {router.mode: round-robin}}\n"+
+		"    - {name: kv, set: {router.mode: kv}}\n\n"+
+		"Without a workload, as here, it replays the built-in trace; gateway traces lists others.", args, p, &s)
 	if err != nil {
 		return err
 	}
 	if len(words) != 1 {
-		return usageError{errors.New("it takes one plan: gateway simulate FILE.yaml")}
+		return usageError{errors.New("it takes one plan: gateway simulate FILE.yaml; bench/recipes/first.yaml is one, and --help shows a short one")}
 	}
 	text, err := p.readFile(words[0])
 	if err != nil {

@@ -75,7 +75,8 @@ func (e *Endpoint) FirstModel(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s answers %d: %s", req.URL, res.StatusCode, detail(raw))
+		text, _ := reported(raw)
+		return "", fmt.Errorf("%s answers %d: %s", req.URL, res.StatusCode, text)
 	}
 	var list struct {
 		Data []struct{ ID string } `json:"data"`
@@ -193,7 +194,8 @@ func (e *Endpoint) post(ctx context.Context, body []byte, a *answer) error {
 	a.sample.Status = res.StatusCode
 	if res.StatusCode != http.StatusOK {
 		raw, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBytes)) // what can be read of it
-		return &statusError{res.StatusCode, detail(raw)}
+		text, code := reported(raw)
+		return &statusError{res.StatusCode, text, code}
 	}
 	return a.read(res.Body)
 }
@@ -226,13 +228,13 @@ func (a *answer) read(body io.Reader) error {
 		}
 		switch err := events.Err(); {
 		case err != nil:
-			return &streamError{Malformed, err.Error()}
+			return &streamError{class: Malformed, text: err.Error()}
 		case readErr != nil && !a.done.IsZero():
 			return nil
 		case readErr == io.EOF:
-			return &streamError{Cut, "the stream ended without [DONE]"}
+			return &streamError{class: Cut, text: "the stream ended without [DONE]"}
 		case readErr != nil:
-			return &streamError{Cut, readErr.Error()}
+			return &streamError{class: Cut, text: readErr.Error()}
 		}
 	}
 }
@@ -250,9 +252,10 @@ func (a *answer) event(ev openai.Event, now time.Time) error {
 	c := openai.Inspect(ev.Data)
 	switch {
 	case !c.Valid:
-		return &streamError{Malformed, "an event is not a JSON object"}
+		return &streamError{class: Malformed, text: "an event is not a JSON object"}
 	case c.Error:
-		return &streamError{ErrorEvent, detail(ev.Data)}
+		text, code := reported(ev.Data)
+		return &streamError{ErrorEvent, text, code}
 	}
 	if c.Content {
 		if a.last.IsZero() {
@@ -298,14 +301,15 @@ func (a *answer) workers(data []byte) {
 
 // statusError is an answer with a status that is not 200.
 type statusError struct {
-	status int
-	text   string
+	status     int
+	text, code string
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.text) }
 
-// streamError is a stream that went wrong, with the class of its failure.
-type streamError struct{ class, text string }
+// streamError is a stream that went wrong, with the class of its failure, and
+// the code of an error that the endpoint sent.
+type streamError struct{ class, text, code string }
 
 func (e *streamError) Error() string { return e.text }
 
@@ -322,28 +326,33 @@ func (a *answer) outcome(err error) {
 		s.Outcome = Answered
 		return
 	case errors.As(err, &status):
-		s.Outcome, s.Detail = "http_"+strconv.Itoa(status.status), status.text
-		return
+		s.Outcome, s.Detail, s.Code = "http_"+strconv.Itoa(status.status), status.text, status.code
 	case errors.As(err, &stream):
-		s.Outcome = stream.class
+		s.Outcome, s.Detail, s.Code = stream.class, shortened(stream.text), stream.code
 	default:
-		s.Outcome = Unreachable
+		s.Outcome, s.Detail = Unreachable, shortened(err.Error())
 	}
-	s.Detail = detail([]byte(err.Error()))
 }
 
-// detail is the beginning of an error for a report: its message where it has
-// OpenAI's form.
-func detail(raw []byte) string {
+// reported is the sentence and the code of an error that the endpoint sent: its
+// own where it has OpenAI's form, else the beginning of what it sent.
+func reported(raw []byte) (text, code string) {
 	var in struct {
 		Error struct {
 			Message string `json:"message"`
+			Code    any    `json:"code"` // a name, or a number as vLLM has it
 		} `json:"error"`
 	}
-	text := strings.TrimSpace(string(raw))
-	if json.Unmarshal(raw, &in) == nil && in.Error.Message != "" {
-		text = in.Error.Message
+	if json.Unmarshal(raw, &in) != nil || in.Error.Message == "" {
+		return shortened(string(raw)), ""
 	}
+	code, _ = in.Error.Code.(string)
+	return shortened(in.Error.Message), shortened(code)
+}
+
+// shortened is a text on one line of a bounded length.
+func shortened(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > maxDetail {
 		text = strings.ToValidUTF8(text[:maxDetail], "") + "…"
 	}

@@ -3,7 +3,6 @@ package replay
 import (
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -33,7 +32,7 @@ func (r *Report) Page() Page {
 	p := Page{
 		Title:    r.Title,
 		Subtitle: fmt.Sprintf("%s · %s · speed %v · seed %d · %s", r.Target, r.Workload, r.Speed, r.Seed, r.Begun()),
-		Verdict:  r.verdict(), Lines: []string{r.rates()}, Notes: r.Notes,
+		Verdict:  r.verdict(), Lines: slices.Concat([]string{r.rates()}, r.Lines), Notes: r.Notes,
 		Tables: []Table{r.latencies()},
 	}
 	for _, t := range []Table{r.failures(), s.shares()} {
@@ -41,11 +40,11 @@ func (r *Report) Page() Page {
 			p.Tables = append(p.Tables, t)
 		}
 	}
-	share := func(title string, c curve) Plot { return c.plot(title, Plot{X: "ms", Y: "%", LogX: true}) }
+	share := func(title string, c curve) Plot { return c.plot(title, Plot{X: "ms", Y: "%", LogX: true, Steps: true}) }
 	p.Plots = []Plot{
-		share("TTFT: share of requests at or below", cdf(ttft)),
+		share("TTFT: share of answers at or below", cdf(ttft)),
 		ttftOverTime(r.Samples).plot("TTFT over time", Plot{X: "s", Y: "ms", Dots: true}),
-		share("ITL: share of requests at or below", cdf(itl)),
+		share("ITL: share of answers at or below", cdf(itl)),
 		share("Gaps between chunks: share at or below", cdf(gap)),
 		inFlightOverTime(r.Samples, s.Wall).plot("Requests in flight over time", Plot{X: "s", Y: "requests", Fill: true}),
 		tokensOverTime(r.Samples, s.Wall).plot("Output tokens a second over time", Plot{X: "s", Y: "tok/s", Fill: true}),
@@ -63,24 +62,17 @@ func (c curve) plot(title string, p Plot) Plot {
 func (r *Report) Begun() string { return r.Started.UTC().Format(time.RFC3339) }
 
 func (r *Report) latencies() Table {
-	t := Table{Head: []string{"milliseconds", "#mean", "#p50", "#p90", "#p99", "#max", "?"}}
+	t := Table{Head: []string{"milliseconds", "#values", "#mean", "#p50", "#p90", "#p99", "#max", "?"}}
 	for _, l := range r.Summary.lines() {
-		t.Rows = append(t.Rows, []string{l.Name, short(l.Mean), short(l.P50), short(l.P90), short(l.P99), short(l.Max), l.Help})
+		t.Rows = append(t.Rows, slices.Concat([]string{l.Name}, l.Cells(), []string{l.Help}))
 	}
 	return t
 }
 
 func (r *Report) failures() Table {
-	first := map[string]string{}
-	for i := range r.Samples {
-		s := &r.Samples[i]
-		if first[s.Outcome] == "" {
-			first[s.Outcome] = s.Detail
-		}
-	}
-	t := Table{Head: []string{"!not answered", "#requests", "?the first of them"}}
-	for _, class := range slices.Sorted(maps.Keys(r.Summary.Failures)) {
-		t.Rows = append(t.Rows, []string{class, strconv.Itoa(r.Summary.Failures[class]), first[class]})
+	t := Table{Head: []string{"!not answered", "code", "#requests", "?reason as reported"}}
+	for _, f := range r.Failures() {
+		t.Rows = append(t.Rows, []string{f.Outcome, f.Code, strconv.Itoa(f.Requests), f.Detail})
 	}
 	return t
 }

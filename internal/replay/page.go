@@ -65,6 +65,7 @@ type Plot struct {
 	Fill        bool    // the area below the line
 	Dots        bool    // dots and no line
 	Marks       bool    // dots that can be told apart
+	Steps       bool    // each value holds until the next
 	Level       float64 // where to draw a level line; 0 for none
 	Series      []Series
 }
@@ -84,6 +85,7 @@ type drawn struct {
 	Fill  bool     `json:"fill"`
 	Dots  bool     `json:"dots"`
 	Marks bool     `json:"marks"`
+	Steps bool     `json:"steps"`
 	Level float64  `json:"level"`
 	Names []string `json:"names"`
 	// Data are the values of x, then those of each line, null where it has none.
@@ -94,7 +96,7 @@ type drawn struct {
 
 // drawn puts all lines over one axis, as the plots' library wants them.
 func (p *Plot) drawn() drawn {
-	d := drawn{X: p.X, Y: p.Y, LogX: p.LogX, LogY: p.LogY, Fill: p.Fill, Dots: p.Dots, Marks: p.Marks, Level: p.Level, Title: p.Title, Help: p.Help}
+	d := drawn{X: p.X, Y: p.Y, LogX: p.LogX, LogY: p.LogY, Fill: p.Fill, Dots: p.Dots, Marks: p.Marks, Steps: p.Steps, Level: p.Level, Title: p.Title, Help: p.Help}
 	shared := len(p.Series) > 0
 	for _, s := range p.Series {
 		d.Names = append(d.Names, s.Name)

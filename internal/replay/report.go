@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -21,6 +21,8 @@ type Report struct {
 	Speed    float64   `json:"speed"`
 	Seed     uint64    `json:"seed"`
 	Started  time.Time `json:"started"`
+	// Lines are sentences that stand under the rates.
+	Lines []string `json:"-"`
 	// Notes are what a reader must know before believing the numbers.
 	Notes   []string `json:"notes,omitempty"`
 	Summary Summary  `json:"summary"`
@@ -63,19 +65,44 @@ func (s *Summary) lines() []line {
 	}
 }
 
+// Cells are the columns of a distribution in a report: how many values there
+// are, mean, p50, p90, p99 and max in milliseconds. What so few values do not
+// show is a dash: a percentile with no value beyond it, anything of none.
+func (d *Distribution) Cells() []string {
+	cells := []string{strconv.Itoa(d.Count)}
+	for _, c := range []struct {
+		value Millis
+		least int // values
+	}{{d.Mean, 1}, {d.P50, 1}, {d.P90, LeastForP90}, {d.P99, LeastForP99}, {d.Max, 1}} {
+		cell := "–"
+		if d.Count >= c.least {
+			cell = short(c.value)
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}
+
 // WriteText writes the report for a terminal.
 func (r *Report) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	s := &r.Summary
 	fmt.Fprintf(b, "%s\n", r.verdict())
-	for _, class := range slices.Sorted(maps.Keys(s.Failures)) {
-		fmt.Fprintf(b, "  %6d %s\n", s.Failures[class], class)
+	for _, f := range r.Failures() {
+		fmt.Fprintf(b, "  %6d %s\n", f.Requests, f)
 	}
-	fmt.Fprintf(b, "\n%-8s%10s%10s%10s%10s%10s\n", "ms", "mean", "p50", "p90", "p99", "max")
+	fmt.Fprintf(b, "\n%-8s%8s%10s%10s%10s%10s%10s\n", "ms", "values", "mean", "p50", "p90", "p99", "max")
 	for _, l := range s.lines() {
-		fmt.Fprintf(b, "%-8s%10s%10s%10s%10s%10s   %s\n", l.Name, short(l.Mean), short(l.P50), short(l.P90), short(l.P99), short(l.Max), l.Help)
+		fmt.Fprintf(b, "%-8s", l.Name)
+		for i, cell := range l.Cells() {
+			fmt.Fprintf(b, "%*s", []int{8, 10, 10, 10, 10, 10}[i], cell)
+		}
+		fmt.Fprintf(b, "   %s\n", l.Help)
 	}
 	fmt.Fprintf(b, "\n%s\n", r.rates())
+	for _, text := range r.Lines {
+		fmt.Fprintf(b, "%s\n", text)
+	}
 	for _, c := range s.Workers {
 		fmt.Fprintf(b, "  %-8s %-20s %6d requests  %10d tokens\n", c.Role, c.ID, c.Requests, c.Tokens)
 	}
@@ -88,7 +115,68 @@ func (r *Report) WriteText(w io.Writer) error {
 // verdict is the run in a sentence.
 func (r *Report) verdict() string {
 	s := &r.Summary
-	return fmt.Sprintf("%d requests in %.1f s: %d answered, %d failed", s.Requests, time.Duration(s.Wall).Seconds(), s.Answered, s.Failed())
+	text := fmt.Sprintf("%d requests in %.1f s: %d answered", s.Requests, time.Duration(s.Wall).Seconds(), s.Answered)
+	if s.Refused > 0 {
+		text += fmt.Sprintf(", %d refused", s.Refused)
+	}
+	return text + fmt.Sprintf(", %d failed", s.Failed()-s.Refused)
+}
+
+// Failure is requests that were not answered, of one class and with one
+// sentence.
+type Failure struct {
+	Outcome  string
+	Code     string // as the endpoint named it
+	Detail   string
+	Requests int
+}
+
+// String is the failure without its count.
+func (f Failure) String() string {
+	text := f.Outcome
+	if f.Code != "" {
+		text += " " + f.Code
+	}
+	if f.Detail != "" {
+		text += ": " + f.Detail
+	}
+	return text
+}
+
+// mostFailures bounds the list of failures: a sentence may hold a number that
+// differs from request to request.
+const mostFailures = 10
+
+// Failures are the requests that were not answered, by what was reported of
+// them, the most frequent first. Past mostFailures a class is counted whole.
+func (r *Report) Failures() []Failure {
+	count := map[Failure]int{}
+	for i := range r.Samples {
+		if s := &r.Samples[i]; s.Outcome != Answered {
+			count[Failure{Outcome: s.Outcome, Code: s.Code, Detail: s.Detail}]++
+		}
+	}
+	all := sortedFailures(count)
+	if len(all) <= mostFailures {
+		return all
+	}
+	rest := map[Failure]int{}
+	for _, f := range all[mostFailures-1:] {
+		rest[Failure{Outcome: f.Outcome, Detail: "other reasons"}] += f.Requests
+	}
+	return append(all[:mostFailures-1:mostFailures-1], sortedFailures(rest)...)
+}
+
+func sortedFailures(count map[Failure]int) []Failure {
+	var all []Failure
+	for f, n := range count {
+		f.Requests = n
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b Failure) int {
+		return cmp.Or(b.Requests-a.Requests, cmp.Compare(a.String(), b.String()))
+	})
+	return all
 }
 
 // rates is what the run achieved in a line.
@@ -98,7 +186,7 @@ func (r *Report) rates() string {
 	if s.HitRate != nil {
 		hits = fmt.Sprintf("hit rate %.1f %% of %d prompt tokens", 100**s.HitRate, s.PromptTokens)
 	}
-	return fmt.Sprintf("%.2f req/s, %.0f output tok/s, %s, %d in flight at most", s.RequestsPerSecond, s.OutputTokensPerSecond, hits, s.InFlight)
+	return fmt.Sprintf("%.2f answers/s, %.0f output tok/s, %s, %d in flight at most", s.RequestsPerSecond, s.OutputTokensPerSecond, hits, s.InFlight)
 }
 
 // short writes milliseconds with three figures or more.

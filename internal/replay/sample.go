@@ -3,6 +3,8 @@ package replay
 import (
 	"encoding/json"
 	"math"
+	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -56,9 +58,11 @@ type Sample struct {
 	Index   int    `json:"index"`
 	Session string `json:"session,omitempty"`
 	// Outcome is how it ended: Answered, or the class of its failure. Detail
-	// says more of a failure, in the words of who reported it.
+	// is the sentence of a failure and Code its name for programs, both as the
+	// endpoint reported them.
 	Outcome string `json:"outcome"`
 	Detail  string `json:"detail,omitempty"`
+	Code    string `json:"code,omitempty"`
 	// Status is the HTTP status, 0 where none came.
 	Status int `json:"status,omitempty"`
 
@@ -91,6 +95,18 @@ type Sample struct {
 	// PrefillWorker and DecodeWorker served it, empty where nobody says.
 	PrefillWorker string `json:"prefill_worker,omitempty"`
 	DecodeWorker  string `json:"decode_worker,omitempty"`
+}
+
+// Statuses and error codes by which endpoints refuse requests for want of room.
+var (
+	refusingStatuses = []int{http.StatusTooManyRequests, http.StatusServiceUnavailable, 529}
+	refusingCodes    = []string{"queue_full", "queue_timeout", "workers_overloaded", "overloaded"}
+)
+
+// Refused reports whether the endpoint would not serve the request at the time:
+// it answered 429, 503 or 529, or named a full or expired queue in an error.
+func (s *Sample) Refused() bool {
+	return s.Outcome != Answered && (slices.Contains(refusingStatuses, s.Status) || slices.Contains(refusingCodes, s.Code))
 }
 
 // newSample begins the sample of a request that is due at scheduled.

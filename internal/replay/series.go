@@ -22,8 +22,9 @@ type curve struct {
 }
 
 // cdf returns the share of times (in percent) that are not above x
-// (milliseconds), at curvePoints shares. Of many times it leaves the lowest
-// two percent out: two chunks in one read are no gap to stretch an axis for.
+// (milliseconds): at every time where there are few, else at curvePoints shares.
+// Of many times it leaves the lowest two percent out: two chunks in one read are
+// no gap to stretch an axis for.
 func cdf(times []Millis) curve {
 	slices.Sort(times)
 	c := curve{X: []float64{}, Y: [][]float64{{}}}
@@ -31,13 +32,18 @@ func cdf(times []Millis) curve {
 		return c
 	}
 	last := -1.0
-	first := 0
+	at := func(i int) (Millis, float64) { return times[i], 100 * float64(i+1) / float64(len(times)) }
+	first, points := 0, len(times)
 	if len(times) > curvePoints {
-		first = curvePoints / 50
+		first, points = curvePoints/50, curvePoints+1
+		at = func(i int) (Millis, float64) {
+			share := 100 * float64(i) / curvePoints
+			return percentile(times, share), share
+		}
 	}
-	for i := first; i <= curvePoints; i++ {
-		share := 100 * float64(i) / curvePoints
-		x := max(percentile(times, share).Float(), 0.001) // a logarithm's axis has no zero
+	for i := first; i < points; i++ {
+		value, share := at(i)
+		x := max(value.Float(), 0.001) // a logarithm's axis has no zero
 		if x == last {
 			c.Y[0][len(c.Y[0])-1] = share
 			continue

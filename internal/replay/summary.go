@@ -17,6 +17,12 @@ type Distribution struct {
 	Max   Millis `json:"max_ms"`
 }
 
+// The fewest values of which a percentile has one beyond it.
+const (
+	LeastForP90 = 10
+	LeastForP99 = 100
+)
+
 // distribution sorts times and describes them. None give the zero value.
 func distribution(times []Millis) Distribution {
 	if len(times) == 0 {
@@ -51,6 +57,8 @@ type Summary struct {
 	// through, well or not.
 	Requests int `json:"requests"`
 	Answered int `json:"answered"`
+	// Refused is how many the endpoint would not serve; see [Sample.Refused].
+	Refused int `json:"refused"`
 	// Failures counts the others by class.
 	Failures map[string]int `json:"failures"`
 	// Short is how many answers have fewer tokens than were asked for.
@@ -120,6 +128,9 @@ func Summarize(samples []Sample) Summary {
 		s.OutputTokens += int64(p.OutputTokens)
 		if p.Outcome != Answered {
 			s.Failures[p.Outcome]++
+			if p.Refused() {
+				s.Refused++
+			}
 			continue
 		}
 		s.Answered++

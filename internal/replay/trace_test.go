@@ -138,9 +138,15 @@ func TestReadMooncake(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if public, ok := PublicTraceAt(name); !ok || public.Verify(data) != nil {
+				t.Errorf("it is not the published file: %v", public.Verify(data))
+			}
 			w, err := ReadTrace(bytes.NewReader(data), name, MooncakeBlockTokens, 0)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if own := BuiltIn(0).Requests; name[0] == 'c' && !reflect.DeepEqual(own, w.Requests[:len(own)]) {
+				t.Error("the built-in trace is not the beginning of this one")
 			}
 			input, output := 0, 0
 			for i := range w.Requests {

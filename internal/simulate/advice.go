@@ -1,33 +1,139 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
 // enough is the goodput that a fleet is usually held to.
 const enough = 0.9
 
-// Advice says in a few sentences which arm to take, with the figures behind it.
+// Advice says in a few sentences which arm comes first, with the figures behind
+// it, and as much as they show. Only arms with the same workload and limits are
+// ranked: a sweep of loads has a paragraph a load.
 func (r *Report) Advice() string {
 	var b strings.Builder
-	best := r.Best()
-	top := best[0]
-	g := top.Stats["goodput"]
-	fmt.Fprintf(&b, "Take %s (%s): %s of its requests meet the limits (%s to %s over %d seeds), mean TTFT %.2f s, p99 %.1f s, mean ITL %.1f ms.\n",
-		top.Name, top.Fleet, percent(g.Mean), percent(g.Min), percent(g.Max), len(top.Seeds),
-		top.Stats["ttft_s.mean"].Mean, top.Stats["ttft_s.p99"].Mean, top.Stats["itl_ms.mean"].Mean)
-	r.adviseNext(&b, best)
-	if base := &r.Arms[r.Baseline]; base.Name != top.Name {
-		ttft, _ := r.Delta(top, "ttft_s.mean")
-		itl, _ := r.Delta(top, "itl_ms.mean")
-		fmt.Fprintf(&b, "Against %s that is %+.1f points of goodput, %+.0f %% mean TTFT and %+.0f %% mean ITL, at a hit rate of %s in place of %s.\n", base.Name,
-			100*(g.Mean-base.Stats["goodput"].Mean), ttft, itl, percent(top.Stats["hit_rate"].Mean), percent(base.Stats["hit_rate"].Mean))
+	groups := map[string][]*ArmReport{}
+	var order []string
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if groups[a.asked] == nil {
+			order = append(order, a.asked)
+		}
+		groups[a.asked] = append(groups[a.asked], a)
 	}
-	r.adviseSize(&b, best)
-	adviseLimit(&b, top)
+	for _, asked := range order {
+		arms := groups[asked]
+		if len(order) > 1 {
+			fmt.Fprintf(&b, "%s: ", arms[0].load())
+		}
+		r.advise(&b, arms)
+	}
 	return b.String()
+}
+
+// load names what sets an arm's workload and limits apart from others'.
+func (a *ArmReport) load() string {
+	var parts []string
+	for _, p := range a.Point {
+		if strings.HasPrefix(p.Path, "workload.") || strings.HasPrefix(p.Path, "slo.") {
+			parts = append(parts, p.Path+"="+p.Text)
+		}
+	}
+	if len(parts) == 0 {
+		return "With the workload and limits of " + a.Name
+	}
+	return "At " + strings.Join(parts, ", ")
+}
+
+// ranking is the metric that arms are ranked by.
+func (r *Report) ranking() string {
+	if r.Capacity != nil {
+		return "capacity"
+	}
+	return "goodput"
+}
+
+// best is the arms by their rank, the first first; of equals, the one of the
+// lower mean TTFT, where capacities have not given each a load of its own.
+func (r *Report) best(arms []*ArmReport) []*ArmReport {
+	name := r.ranking()
+	ttft := func(a *ArmReport) float64 {
+		if s, ok := a.Stats["ttft_s.mean"]; ok && r.Capacity == nil {
+			return s.Mean
+		}
+		return math.Inf(1)
+	}
+	arms = slices.Clone(arms)
+	slices.SortStableFunc(arms, func(a, b *ArmReport) int {
+		if d := b.Stats[name].Mean - a.Stats[name].Mean; math.Abs(d) > 1e-9 {
+			return cmp.Compare(d, 0)
+		}
+		return cmp.Compare(ttft(a), ttft(b))
+	})
+	return arms
+}
+
+// advise writes of arms that can be ranked.
+func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
+	best := r.best(arms)
+	top := best[0]
+	rank, ok := top.Stats[r.ranking()]
+	switch {
+	case !ok:
+		fmt.Fprintf(b, "No arm had a request to answer.\n")
+		return
+	case rank.Mean == 0 && r.Capacity != nil:
+		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", percent(r.Capacity.Share), r.Capacity.From)
+		return
+	case rank.Mean == 0:
+		fmt.Fprintf(b, "No arm answers a request within the limits, so that goodput ranks none.\n")
+		if len(arms) == 1 {
+			adviseMissed(b, top)
+		}
+		return
+	}
+	take := "%s (%s)"
+	if len(best) > 1 {
+		take = "First is %s (%s)"
+		if differ(top, best[1], r.ranking()) {
+			take = "Take %s (%s)"
+		}
+	}
+	fmt.Fprintf(b, take+": ", top.Name, top.Fleet)
+	if r.Capacity != nil {
+		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%.2f to %.2f over %s)%s.\n",
+			percent(r.Capacity.Share), rank.Mean, rank.Min, rank.Max, top.seeds(), r.bounds(top))
+		r.adviseNext(b, best)
+		r.adviseBase(b, top, []string{"capacity"})
+		return
+	}
+	good := "good"
+	if len(top.slo.limits()) == 0 {
+		good = "answered, since the plan sets no slo"
+	}
+	fmt.Fprintf(b, "%s of its requests are %s (%s to %s over %s), mean TTFT %s s, p99 %s s, mean ITL %s ms.\n",
+		percent(rank.Mean), good, percent(rank.Min), percent(rank.Max), top.seeds(),
+		top.Stats.text("ttft_s.mean", 2), top.Stats.text("ttft_s.p99", 1), top.Stats.text("itl_ms.mean", 1))
+	r.adviseNext(b, best)
+	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
+	adviseSize(b, best)
+	adviseMissed(b, top)
+}
+
+// seeds is how many an arm has, in words.
+func (a *ArmReport) seeds() string {
+	switch n := len(a.Seeds); {
+	case n == 1:
+		return "1 seed"
+	case a.distinct() == 1:
+		return fmt.Sprintf("%d seeds, which change nothing", n)
+	default:
+		return fmt.Sprintf("%d seeds", n)
+	}
 }
 
 // adviseNext says how sure the first place is.
@@ -35,16 +141,56 @@ func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
 	if len(best) < 2 {
 		return
 	}
-	first, second := best[0].Stats["goodput"], best[1].Stats["goodput"]
-	if first.Min > second.Max {
-		fmt.Fprintf(b, "Next is %s with %s: every seed of the first beats every seed of it.\n", best[1].Name, percent(second.Mean))
+	name := r.ranking()
+	rank := best[1].Stats.share(name)
+	if r.Capacity != nil {
+		rank = best[1].Stats.text(name, 2)
+	}
+	fmt.Fprintf(b, "Next is %s with %s: ", best[1].Name, rank)
+	first, second := best[0].Stats[name], best[1].Stats[name]
+	switch few := min(best[0].distinct(), best[1].distinct()); {
+	case first.Min <= second.Max:
+		fmt.Fprintf(b, "the ranges overlap, so call it a tie and choose by what else matters to you.\n")
+	case few < leastRuns && len(best[0].Seeds) >= leastRuns:
+		fmt.Fprintf(b, "the seeds change nothing in one of the two, so this may be luck; a trace has a spread with workload.shuffle.\n")
+	case few < leastRuns:
+		fmt.Fprintf(b, "with fewer than %d seeds that may be luck; --seeds 5 tells.\n", leastRuns)
+	default:
+		fmt.Fprintf(b, "every seed of the first beats every seed of it.\n")
+	}
+}
+
+// adviseBase says how an arm differs from its base.
+func (r *Report) adviseBase(b *strings.Builder, a *ArmReport, metrics []string) {
+	base := r.base(a)
+	if base == nil || base == a {
 		return
 	}
-	fmt.Fprintf(b, "Next is %s with %s; the seeds' ranges overlap, so call it a tie and choose by what else matters to you.\n", best[1].Name, percent(second.Mean))
+	var parts []string
+	for _, m := range metrics {
+		own, ok := a.Stats[m]
+		other, has := base.Stats[m]
+		if !ok || !has {
+			continue
+		}
+		switch m {
+		case "goodput":
+			parts = append(parts, fmt.Sprintf("%+.1f points of goodput", 100*(own.Mean-other.Mean)))
+		case "hit_rate":
+			parts = append(parts, fmt.Sprintf("a hit rate of %s in place of %s", percent(own.Mean), percent(other.Mean)))
+		default:
+			if by := r.Delta(a, m, 0); by != none {
+				parts = append(parts, by+" "+map[string]string{"ttft_s.mean": "mean TTFT", "itl_ms.mean": "mean ITL", "capacity": "capacity"}[m])
+			}
+		}
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(b, "Against %s that is %s.\n", base.Name, strings.Join(parts, ", "))
+	}
 }
 
 // adviseSize names the smallest fleet that is enough, where fleets differ.
-func (r *Report) adviseSize(b *strings.Builder, best []*ArmReport) {
+func adviseSize(b *strings.Builder, best []*ArmReport) {
 	least, most := math.MaxInt, 0
 	var smallest *ArmReport
 	for _, a := range best { // the best first, so that of equal sizes the best is taken
@@ -56,27 +202,35 @@ func (r *Report) adviseSize(b *strings.Builder, best []*ArmReport) {
 	switch {
 	case least == most:
 	case smallest == nil:
-		fmt.Fprintf(b, "No fleet here reaches %s; the largest has %d workers.\n", percent(enough), most)
+		fmt.Fprintf(b, "No fleet here reaches %s in every run; the largest has %d workers.\n", percent(enough), most)
 	default:
-		fmt.Fprintf(b, "The smallest fleet of which every seed reaches %s has %d workers: %s.\n", percent(enough), smallest.workers, smallest.Name)
+		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", percent(enough), smallest.workers, smallest.Name, smallest.seeds())
 	}
 }
 
-// adviseLimit says what an arm lacks.
-func adviseLimit(b *strings.Builder, a *ArmReport) {
-	ttft, itl := a.Stats["within_ttft"].Mean, a.Stats["within_itl"].Mean
-	switch {
-	case a.Stats["goodput"].Mean >= enough:
-	case ttft < itl:
-		fmt.Fprintf(b, "It lacks prefill: %s come within the TTFT limit and %s within that of ITL. More prefill workers, or fewer requests, would tell.\n", percent(ttft), percent(itl))
-	default:
-		fmt.Fprintf(b, "It lacks decode: %s come within the TTFT limit and %s within that of ITL. More decode workers, or prefill apart from decode, would tell.\n", percent(ttft), percent(itl))
+// adviseMissed says which limits an arm's answers miss, where they miss many.
+func adviseMissed(b *strings.Builder, a *ArmReport) {
+	s := a.Stats
+	answered := 0.0
+	if all := s["requests"].Mean; all > 0 {
+		answered = 1 - a.unanswered()/all
 	}
-	if use := a.Stats["kv_use"].Mean; use > 0.85 {
-		fmt.Fprintf(b, "Decode's KV is %s full on average: memory, not speed, is next to give out.\n", percent(use))
+	missed := func(metric string) string { return percent(max(0, 1-s[metric].Mean/answered)) }
+	var parts []string
+	if a.slo.TTFT > 0 {
+		parts = append(parts, missed("within_ttft")+" miss the limit of TTFT")
 	}
-	if n := a.Stats["shed"].Mean + a.Stats["failed"].Mean; n > 0 {
-		fmt.Fprintf(b, "%.0f requests a run are shed or fail; they count as missed.\n", n)
+	if a.slo.ITL > 0 || a.slo.TBT > 0 {
+		parts = append(parts, missed("within_itl")+" miss that of the time between tokens")
+	}
+	if s["goodput"].Mean < enough && answered > 0 && len(parts) > 0 {
+		fmt.Fprintf(b, "Of its answers %s.\n", strings.Join(parts, " and "))
+	}
+	if use := s["kv_use"].Mean; use > 0.85 {
+		fmt.Fprintf(b, "Where it decodes, %s of the KV is in use on average.\n", percent(use))
+	}
+	if n := a.unanswered(); n > 0 {
+		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0"))
 	}
 }
 

@@ -233,13 +233,23 @@ func (r *Report) writeCapacities(b io.Writer) {
 	fmt.Fprintf(b, "\nHighest speed at which %s of the requests are good (figures above are at the speed tried just below it):\n", percent(r.Capacity.Share))
 	for _, a := range slices.All(r.Arms) {
 		c := a.Stats["capacity"]
-		mark := ""
-		switch {
-		case c.Min == 0:
-			mark = fmt.Sprintf("   0: not even at %g", r.Capacity.From)
-		case c.Max >= r.Capacity.speed(r.Capacity.steps()-1):
-			mark = "   or more: that is as far as the search went"
-		}
-		fmt.Fprintf(b, "  %-*s %.2f [%.2f…%.2f]%s\n", width, a.Name, c.Mean, c.Min, c.Max, mark)
+		fmt.Fprintf(b, "  %-*s %.2f [%.2f…%.2f]%s\n", width, a.Name, c.Mean, c.Min, c.Max, r.bounds(&a))
 	}
+}
+
+// bounds says where a search ended at its own limits, so that its capacity is
+// one: by all of its seeds, or by some.
+func (r *Report) bounds(a *ArmReport) string {
+	c, top := a.Stats["capacity"], r.Capacity.speed(r.Capacity.steps()-1)
+	switch {
+	case c.Max == 0:
+		return fmt.Sprintf("   0: not even at %g", r.Capacity.From)
+	case c.Min >= top:
+		return "   or more: that is as far as the search went"
+	case c.Min == 0:
+		return fmt.Sprintf("   a seed not even at %g, counted as 0", r.Capacity.From)
+	case c.Max >= top:
+		return "   a seed or more: that is as far as the search went"
+	}
+	return ""
 }

@@ -20,14 +20,17 @@ func (r *Report) WriteHTML(w io.Writer) error {
 // Page is the report with its plots.
 func (r *Report) Page() replay.Page {
 	p := replay.Page{
-		Title: "Simulation " + r.Name, Subtitle: strings.TrimSpace(r.About), Notes: r.Notes,
+		Title: strings.TrimSpace("Simulation " + r.Name), Subtitle: strings.TrimSpace(r.About), Notes: r.Notes,
 		Lines: strings.Split(strings.TrimSpace(r.Advice()), "\n"),
 	}
 	if r.Skipped > 0 {
 		p.Notes = append(slices.Clone(p.Notes), fmt.Sprintf("%d bad rows of the trace were skipped.", r.Skipped))
 	}
 	p.Verdict, p.Lines = p.Lines[0], p.Lines[1:]
-	p.Tables = []replay.Table{r.figures(), r.differences()}
+	p.Tables = []replay.Table{r.figures()}
+	if len(r.Arms) > 1 {
+		p.Tables = append(p.Tables, r.differences())
+	}
 	if len(r.Published) > 0 {
 		p.Tables = append(p.Tables, r.beside())
 	}
@@ -46,15 +49,26 @@ func (r *Report) figures() replay.Table {
 		Head: []string{"arm", "?fleet", "#goodput", "?over seeds", "#TTFT mean, s", "#p50", "#p90", "#p99", "#ITL mean, ms", "#p99", "#hit rate",
 			"#tokens/s", "#shed", "#failed", "#prefill max/mean", "#decode max/mean"},
 	}
+	if r.Capacity != nil {
+		t.Title += "; latencies at the speed tried just below the capacity"
+		t.Head = slices.Insert(t.Head, 2, "#capacity, × speed", "?over seeds")
+	}
 	for i := range r.Arms {
 		a := &r.Arms[i]
-		m := func(name string, digits int) string { return strconv.FormatFloat(a.Stats[name].Mean, 'f', digits, 64) }
-		g := a.Stats["goodput"]
-		t.Rows = append(t.Rows, []string{
-			a.Name, a.Fleet, percent(g.Mean), percent(g.Min) + " … " + percent(g.Max), m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
+		m := a.Stats.text
+		g, over := a.Stats["goodput"], none
+		if _, ok := a.Stats["goodput"]; ok {
+			over = percent(g.Min) + " … " + percent(g.Max)
+		}
+		row := []string{
+			a.Name, a.Fleet, a.Stats.share("goodput"), over, m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
 			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), m("shed", 0), m("failed", 0),
 			m("prefill_imbalance", 2), m("decode_imbalance", 2),
-		})
+		}
+		if r.Capacity != nil {
+			row = slices.Insert(row, 2, m("capacity", 2), fmt.Sprintf("%.2f … %.2f%s", a.Stats["capacity"].Min, a.Stats["capacity"].Max, r.bounds(a)))
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }
@@ -62,21 +76,21 @@ func (r *Report) figures() replay.Table {
 // differences is every arm against the baseline.
 func (r *Report) differences() replay.Table {
 	t := replay.Table{
-		Title: "Against " + r.Arms[r.Baseline].Name + ", in percent; ~ where the seeds' ranges overlap",
+		Title: "Against " + r.baseline() + " (" + r.tilde() + ")",
 		Head:  []string{"arm", "#TTFT mean", "#TTFT p99", "#ITL mean", "#ITL p99", "#hit rate", "#tokens/s", "#goodput"},
 	}
+	names := []string{"ttft_s.mean", "ttft_s.p99", "itl_ms.mean", "itl_ms.p99", "hit_rate", "output_tokens_per_s", "goodput"}
+	if r.Capacity != nil { // each arm's latencies are of a load of its own
+		t.Head, names = []string{"arm", "#capacity"}, []string{"capacity"}
+	}
 	for i := range r.Arms {
-		if i == r.Baseline {
+		a := &r.Arms[i]
+		if a == r.base(a) {
 			continue
 		}
-		row := []string{r.Arms[i].Name}
-		for _, name := range []string{"ttft_s.mean", "ttft_s.p99", "itl_ms.mean", "itl_ms.p99", "hit_rate", "output_tokens_per_s", "goodput"} {
-			by, sure := r.Delta(&r.Arms[i], name)
-			mark := "~"
-			if sure {
-				mark = ""
-			}
-			row = append(row, fmt.Sprintf("%s%+.1f", mark, by))
+		row := []string{a.Name}
+		for _, name := range names {
+			row = append(row, r.Delta(a, name, 1))
 		}
 		t.Rows = append(t.Rows, row)
 	}
@@ -85,14 +99,14 @@ func (r *Report) differences() replay.Table {
 
 // beside is ours and what others report.
 func (r *Report) beside() replay.Table {
-	t := replay.Table{Title: "Beside what others report", Head: []string{"arm", "figure", "#ours", "?over seeds", "#theirs", "#difference, %", "?source"}}
+	t := replay.Table{Title: "Beside what others report", Head: []string{"arm", "figure", "#ours", "?over seeds", "#theirs", "#difference", "?source"}}
 	for i := range r.Published {
 		p := &r.Published[i]
-		s := r.ours(p)
-		t.Rows = append(t.Rows, []string{
-			p.Arm, p.label(), fmt.Sprintf("%.3f", s.Mean), fmt.Sprintf("%.3f … %.3f", s.Min, s.Max), fmt.Sprintf("%.3f", p.Value),
-			fmt.Sprintf("%+.1f", off(s, p.Value)), p.Source,
-		})
+		row := []string{p.Arm, p.label(), none, none, fmt.Sprintf("%.3f", p.Value), none, p.Source}
+		if s, ok := r.ours(p); ok {
+			row[2], row[3], row[5] = fmt.Sprintf("%.3f", s.Mean), fmt.Sprintf("%.3f … %.3f", s.Min, s.Max), off(s, p.Value, 1)
+		}
+		t.Rows = append(t.Rows, row)
 	}
 	return t
 }
@@ -118,12 +132,21 @@ func (r *Report) shares() replay.Table {
 	return t
 }
 
-// shown are the figures that are plotted along an axis of load or size.
-var shown = []struct {
+// shownFigure is a figure that is plotted along an axis of load or size.
+type shownFigure struct {
 	metric, title, unit string
 	scale, level        float64
 	log                 bool
-}{
+}
+
+// point adds the figure at x to a line, if there is one.
+func (f *shownFigure) point(line *replay.Series, x float64, stats Stats) {
+	if s, ok := stats[f.metric]; ok {
+		line.X, line.Y = append(line.X, x), append(line.Y, positive(f.scale*s.Mean, f.log))
+	}
+}
+
+var shown = []shownFigure{
 	{"goodput", "Goodput (the level is 90 %)", "%", 100, 90, false},
 	{"ttft_s.mean", "TTFT, mean", "s", 1, 0, true},
 	{"ttft_s.p90", "TTFT, p90", "s", 1, 0, true},
@@ -167,7 +190,7 @@ func (r *Report) sweeps() []replay.Plot {
 				line := replay.Series{Name: name}
 				for _, a := range lines[name] {
 					x, _ := strconv.ParseFloat(a.Point[axis].Text, 64)
-					line.X, line.Y = append(line.X, x), append(line.Y, positive(s.scale*a.Stats[s.metric].Mean, s.log))
+					s.point(&line, x, a.Stats)
 				}
 				p.Series = append(p.Series, line)
 			}
@@ -193,7 +216,7 @@ func (r *Report) staged() []replay.Plot {
 				if _, err := fmt.Sscanf(stage.Name, "%g", &rate); err != nil {
 					continue
 				}
-				line.X, line.Y = append(line.X, rate), append(line.Y, positive(s.scale*stage.Stats[s.metric].Mean, s.log))
+				s.point(&line, rate, stage.Stats)
 			}
 			p.Series = append(p.Series, line)
 		}
@@ -204,8 +227,8 @@ func (r *Report) staged() []replay.Plot {
 
 // distributions plots the shares of requests at or below a latency.
 func (r *Report) distributions() []replay.Plot {
-	ttft := replay.Plot{Title: "TTFT: share of requests at or below", Help: "first seed", X: "s", Y: "%", LogX: true}
-	itl := replay.Plot{Title: "ITL: share of requests at or below", Help: "first seed", X: "ms", Y: "%", LogX: true}
+	ttft := replay.Plot{Title: "TTFT: share of answers at or below", Help: "first seed", X: "s", Y: "%", LogX: true}
+	itl := replay.Plot{Title: "ITL: share of answers at or below", Help: "first seed", X: "ms", Y: "%", LogX: true}
 	for i := range r.Arms {
 		ttft.Series = append(ttft.Series, shareLine(r.Arms[i].Name, r.Arms[i].Curves.TTFT))
 		itl.Series = append(itl.Series, shareLine(r.Arms[i].Name, r.Arms[i].Curves.ITL))
@@ -232,13 +255,15 @@ func (r *Report) pareto() replay.Plot {
 	p := replay.Plot{Title: "Throughput against interactivity", Help: "up and to the right is better", X: "tok/s a user (1/ITL)", Y: "tok/s", Dots: true, Marks: true}
 	for i := range r.Arms {
 		line := replay.Series{Name: r.Arms[i].Name}
-		points := []map[string]Stat{r.Arms[i].Stats}
+		points := []Stats{r.Arms[i].Stats}
 		for _, s := range r.Arms[i].Stages {
 			points = append(points, s.Stats)
 		}
 		for _, s := range points {
-			line.X = append(line.X, ratio(1000, s["itl_ms.mean"].Mean))
-			line.Y = append(line.Y, s["output_tokens_per_s"].Mean)
+			itl, tokens := s["itl_ms.mean"], s["output_tokens_per_s"]
+			if itl.Mean > 0 && tokens.Mean > 0 {
+				line.X, line.Y = append(line.X, 1000/itl.Mean), append(line.Y, tokens.Mean)
+			}
 		}
 		p.Series = append(p.Series, line)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/replay"
 )
 
-// Metrics are one run's figures by name, "ttft_s.p99".
+// Metrics are one run's figures by name, "ttft_s.p99". What a run does not show
+// is absent: the latencies of no answer, a percentile of too few.
 type Metrics map[string]float64
 
 // metricNames lists every metric in the order of a report.
@@ -41,7 +42,8 @@ type StageMeasured struct {
 
 // Curves are what a run's plots are drawn from.
 type Curves struct {
-	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %.
+	// TTFT (seconds) and ITL (milliseconds) at the shares 0, 1 … 100 %, nil where
+	// no request has any.
 	TTFT, ITL []float64
 	// Over time, in seconds since the start.
 	At            []float64
@@ -56,7 +58,12 @@ func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1)}
 	m.Metrics["preemptions"] = float64(out.Preemptions)
 	m.Curves = curves(v, out)
-	m.Metrics["kv_use"], m.Metrics["batch"], m.Metrics["queued"] = mean(m.Curves.KVUse), mean(m.Curves.Batch), mean(m.Curves.Queued)
+	m.Metrics.means("kv_use", m.Curves.KVUse)
+	m.Metrics.means("batch", m.Curves.Batch)
+	m.Metrics.means("queued", m.Curves.Queued)
+	for _, leg := range []string{"prefill", "decode"} {
+		m.Metrics.imbalance(leg, m.Curves.Workers, v.serving(leg))
+	}
 	if len(stages) > 1 {
 		for i := range stages {
 			if !stages[i].Warm {
@@ -71,39 +78,25 @@ func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 func measured(slo *SLO, out *Outcome, stage int32) Metrics {
 	var samples []replay.Sample
 	var tbt []float64
-	var good, early, fluent float64
-	m := Metrics{}
+	var kept Kept
+	m := Metrics{"shed": 0, "failed": 0}
 	for i := range out.Samples {
 		if stage >= 0 && out.StageOf[i] != stage {
 			continue
 		}
 		s := &out.Samples[i]
 		samples = append(samples, *s)
-		switch s.Outcome {
-		case replay.Answered:
-		case shed, expired:
-			m["shed"]++
-			continue
-		default:
-			m["failed"]++
-			continue
-		}
 		longest := time.Duration(0)
-		if len(out.TBT) > 0 {
+		switch {
+		case s.Outcome == shed, s.Outcome == expired, s.Refused():
+			m["shed"]++
+		case s.Outcome != replay.Answered:
+			m["failed"]++
+		case len(out.TBT) > 0:
 			longest = out.TBT[i]
 			tbt = append(tbt, float64(longest)/1e6)
 		}
-		within := func(got, limit time.Duration) bool { return limit == 0 || got <= limit }
-		inTime, inFlow := within(time.Duration(s.TTFT), slo.TTFT), within(time.Duration(s.ITL), slo.ITL) && within(longest, slo.TBT)
-		if inTime {
-			early++
-		}
-		if inFlow {
-			fluent++
-		}
-		if inTime && inFlow {
-			good++
-		}
+		kept.add(slo, s, longest)
 	}
 	var from, to time.Duration
 	for i, span := range out.Stages {
@@ -116,39 +109,64 @@ func measured(slo *SLO, out *Outcome, stage int32) Metrics {
 	}
 	sum := replay.Summarize(samples)
 	m["requests"] = float64(len(samples))
-	all := float64(len(samples))
-	m["goodput"], m["within_ttft"], m["within_itl"] = ratio(good, all), ratio(early, all), ratio(fluent, all)
+	if all := float64(len(samples)); all > 0 {
+		m["goodput"], m["within_ttft"], m["within_itl"] = float64(kept.Good)/all, float64(kept.TTFT)/all, float64(kept.ITL)/all
+	}
 	put := func(name string, d replay.Distribution, unit float64) {
-		m[name+".mean"], m[name+".p50"] = float64(d.Mean)/unit, float64(d.P50)/unit
-		m[name+".p90"], m[name+".p99"] = float64(d.P90)/unit, float64(d.P99)/unit
+		m.distribution(name, d.Count, float64(d.Mean)/unit, float64(d.P50)/unit, float64(d.P90)/unit, float64(d.P99)/unit)
 	}
 	put("ttft_s", sum.TTFT, 1e9)
 	put("itl_ms", sum.ITL, 1e6)
 	put("e2e_s", sum.E2E, 1e9)
 	slices.Sort(tbt)
-	m["tbt_ms.mean"] = mean(tbt)
-	m["tbt_ms.p50"], m["tbt_ms.p90"], m["tbt_ms.p99"] = quantile(tbt, .5), quantile(tbt, .9), quantile(tbt, .99)
+	m.distribution("tbt_ms", len(tbt), mean(tbt), quantile(tbt, .5), quantile(tbt, .9), quantile(tbt, .99))
 	if sum.HitRate != nil {
 		m["hit_rate"] = *sum.HitRate
 	}
-	seconds := (to - from).Seconds()
-	m["duration_s"] = seconds
-	m["output_tokens_per_s"] = ratio(float64(sum.OutputTokens), seconds)
-	m["requests_per_s"] = ratio(float64(sum.Answered), seconds)
-	m["prefill_imbalance"], m["decode_imbalance"] = imbalance(sum.Workers, "prefill"), imbalance(sum.Workers, "decode")
+	if seconds := (to - from).Seconds(); seconds > 0 {
+		m["duration_s"] = seconds
+		m["output_tokens_per_s"] = float64(sum.OutputTokens) / seconds
+		m["requests_per_s"] = float64(sum.Answered) / seconds
+	}
+	for _, leg := range []string{"prefill", "decode"} {
+		m.imbalance(leg, sum.Workers, 0)
+	}
 	return m
 }
 
-// imbalance is the most tokens that one worker of a role computed, over the
-// mean: 1 is even. 0 where the role has no workers.
-func imbalance(workers []replay.WorkerCount, role string) float64 {
-	var most, sum, n float64
+// distribution puts what so many values show.
+func (m Metrics) distribution(name string, values int, mean, p50, p90, p99 float64) {
+	if values > 0 {
+		m[name+".mean"], m[name+".p50"] = mean, p50
+	}
+	if values >= replay.LeastForP90 {
+		m[name+".p90"] = p90
+	}
+	if values >= replay.LeastForP99 {
+		m[name+".p99"] = p99
+	}
+}
+
+// means puts the mean of what was read, if anything was.
+func (m Metrics) means(name string, read []float64) {
+	if len(read) > 0 {
+		m[name] = mean(read)
+	}
+}
+
+// imbalance puts the most tokens that one worker computed of a leg, over the
+// mean of so many workers, or of those that served where there were more: 1 is
+// even.
+func (m Metrics) imbalance(leg string, workers []replay.WorkerCount, of int) {
+	var most, sum, served float64
 	for _, w := range workers {
-		if w.Role == role {
-			most, sum, n = max(most, float64(w.Tokens)), sum+float64(w.Tokens), n+1
+		if w.Role == leg {
+			most, sum, served = max(most, float64(w.Tokens)), sum+float64(w.Tokens), served+1
 		}
 	}
-	return ratio(most*n, sum)
+	if sum > 0 {
+		m[leg+"_imbalance"] = most * max(served, float64(of)) / sum
+	}
 }
 
 // shares reads off an outcome what its distributions are drawn from.
@@ -160,18 +178,29 @@ func shares(out *Outcome) Curves {
 		if s.Outcome != replay.Answered {
 			continue
 		}
+		if s.TTFT == 0 {
+			continue // an answer without a token
+		}
 		ttft = append(ttft, time.Duration(s.TTFT).Seconds())
 		if s.OutputTokens > 1 {
 			itl = append(itl, s.ITL.Float())
 		}
 	}
-	slices.Sort(ttft)
-	slices.Sort(itl)
-	for share := range 101 {
-		c.TTFT, c.ITL = append(c.TTFT, quantile(ttft, float64(share)/100)), append(c.ITL, quantile(itl, float64(share)/100))
-	}
+	c.TTFT, c.ITL = quantiles(ttft), quantiles(itl)
 	c.Workers = replay.Summarize(out.Samples).Workers
 	return c
+}
+
+// quantiles are those at the shares 0, 1 … 100 %; nil of nothing.
+func quantiles(values []float64) (all []float64) {
+	if len(values) == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	for share := range 101 {
+		all = append(all, quantile(values, float64(share)/100))
+	}
+	return all
 }
 
 // curves reads a run's plots off its outcome.

@@ -43,7 +43,8 @@ func TestPlanErrorsNameFileLineAndSetting(t *testing.T) {
 		{"a path that is none", "router.mode: round-robin", "router.modus: kv", 14, "router.modus", "no such setting"},
 		{"a fit that is none", "workers: 2", "workers: 2\n  fit: abacus", 8, "fleet.fit", "abacus"},
 		{"a rate of nothing", "rate: 5", "rate: 0", 5, "workload.stages", "needs a rate above 0"},
-		{"nothing to send", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  speed: 1", 3, "workload", "neither a trace"},
+		{"half of what to send", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  output_tokens: 1", 3, "workload.input_tokens", "0 is not between 1"},
+		{"another block size of the built-in trace", "  input_tokens: 100\n  output_tokens: 10\n  stages: [{rate: 5, requests: 20}]", "  block_tokens: 16", 3, "workload.block_tokens", "has 512"},
 		{"an order that is none", "seeds: [1, 2]", "queue: {policy: lifo}", 12, "queue", "lifo"},
 		{"two arms of a name", "name: two", "name: one", 14, "arms", `two arms are called "one"`},
 		{"a baseline that is none", "seeds: [1, 2]", "baseline: three", 12, "baseline", `no arm "three"`},
@@ -135,7 +136,7 @@ func TestStudyReport(t *testing.T) {
 	if again := report(); again != first {
 		t.Error("the same study gave another report")
 	}
-	for _, want := range []string{"Take ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
+	for _, want := range []string{"First is ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
 		if !strings.Contains(first, want) {
 			t.Errorf("the report has no %q:\n%s", want, first)
 		}

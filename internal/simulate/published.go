@@ -154,24 +154,30 @@ func (s *Study) published() ([]Published, []string, error) {
 }
 
 // ours is the report's figure for a published one. Where that is a ratio, its
-// range is the widest that the seeds of both arms allow.
-func (r *Report) ours(p *Published) Stat {
-	s := r.figure(p.Arm, p)
-	if p.Against == "" {
-		return s
+// range is the widest that the seeds of both arms allow. It is not ok where our
+// runs do not show it.
+func (r *Report) ours(p *Published) (s Stat, ok bool) {
+	s, ok = r.figure(p.Arm, p)
+	if p.Against == "" || !ok {
+		return s, ok
 	}
-	b := r.figure(p.Against, p)
-	return Stat{Mean: ratio(s.Mean, b.Mean), Min: ratio(s.Min, b.Max), Max: ratio(s.Max, b.Min)}
+	b, ok := r.figure(p.Against, p)
+	if !ok || b.Min <= 0 {
+		return Stat{}, false
+	}
+	return Stat{Mean: s.Mean / b.Mean, Min: s.Min / b.Max, Max: s.Max / b.Min}, true
 }
 
-func (r *Report) figure(arm string, p *Published) Stat {
+func (r *Report) figure(arm string, p *Published) (s Stat, ok bool) {
 	a := r.armOf(arm)
-	for _, s := range a.Stages {
-		if s.Name == p.Stage {
-			return s.Stats[p.Metric]
+	stats := a.Stats
+	for _, stage := range a.Stages {
+		if stage.Name == p.Stage {
+			stats = stage.Stats
 		}
 	}
-	return a.Stats[p.Metric]
+	s, ok = stats[p.Metric]
+	return s, ok
 }
 
 // label is what a published figure is called in a report.
@@ -186,8 +192,13 @@ func (p *Published) label() string {
 	return text
 }
 
-// off is how far ours is from theirs, in percent.
-func off(ours Stat, theirs float64) float64 { return 100 * (ratio(ours.Mean, theirs) - 1) }
+// off is how far ours is from theirs, in percent; a dash where theirs is 0.
+func off(ours Stat, theirs float64, decimals int) string {
+	if theirs == 0 {
+		return none
+	}
+	return change(ours.Mean/theirs, decimals)
+}
 
 // writePublished writes ours beside what others published.
 func (r *Report) writePublished(b io.Writer) {
@@ -211,10 +222,15 @@ func (r *Report) writePublished(b io.Writer) {
 		staged[key] = append(staged[key], p)
 	}
 	for i := range r.Published {
-		if p := &r.Published[i]; p.Stage == "" {
-			s := r.ours(p)
-			fmt.Fprintf(b, "  %-*s %-14s ours %9.3f [%.3f…%.3f]   theirs %9.3f   %+.0f %%   %s\n",
-				width, p.Arm, p.label(), s.Mean, s.Min, s.Max, p.Value, off(s, p.Value), p.Source)
+		p := &r.Published[i]
+		s, ok := r.ours(p)
+		switch {
+		case p.Stage != "":
+		case !ok:
+			fmt.Fprintf(b, "  %-*s %-14s ours %9s   theirs %9.3f   %s\n", width, p.Arm, p.label(), none, p.Value, p.Source)
+		default:
+			fmt.Fprintf(b, "  %-*s %-14s ours %9.3f [%.3f…%.3f]   theirs %9.3f   %s   %s\n",
+				width, p.Arm, p.label(), s.Mean, s.Min, s.Max, p.Value, off(s, p.Value, 0), p.Source)
 		}
 	}
 	for _, key := range order {
@@ -249,8 +265,11 @@ func (r *Report) writeStages(b io.Writer, all []*Published) {
 				fmt.Fprintf(b, " %28s", "")
 				continue
 			}
-			s := r.ours(p)
-			fmt.Fprintf(b, " %10.2f %9.2f %+5.0f %%", s.Mean, p.Value, off(s, p.Value))
+			ours, by := none, none
+			if s, ok := r.ours(p); ok {
+				ours, by = fmt.Sprintf("%.2f", s.Mean), off(s, p.Value, 0)
+			}
+			fmt.Fprintf(b, " %10s %9.2f %7s", ours, p.Value, by)
 		}
 		fmt.Fprintln(b)
 	}
@@ -261,7 +280,11 @@ func (r *Report) publishedJSON() []map[string]any {
 	all := []map[string]any{}
 	for i := range r.Published {
 		p := &r.Published[i]
-		all = append(all, map[string]any{"arm": p.Arm, "figure": p.label(), "ours": r.ours(p), "theirs": p.Value, "source": p.Source})
+		one := map[string]any{"arm": p.Arm, "figure": p.label(), "theirs": p.Value, "source": p.Source}
+		if s, ok := r.ours(p); ok {
+			one["ours"] = s
+		}
+		all = append(all, one)
 	}
 	return all
 }

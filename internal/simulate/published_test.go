@@ -59,12 +59,13 @@ func TestPublishedBesideOurs(t *testing.T) {
 		t.Fatalf("%d published figures: %+v", len(r.Published), r.Published)
 	}
 	// A ratio is that of the means, within the range that the seeds allow.
-	got, one, two := r.ours(&r.Published[0]), r.Arms[0].Stats["ttft_s.mean"], r.Arms[1].Stats["ttft_s.mean"]
-	if got.Mean != two.Mean/one.Mean || got.Min > got.Mean || got.Max < got.Mean || got.Min != two.Min/one.Max {
+	got, ok := r.ours(&r.Published[0])
+	one, two := r.Arms[0].Stats["ttft_s.mean"], r.Arms[1].Stats["ttft_s.mean"]
+	if !ok || got.Mean != two.Mean/one.Mean || got.Min > got.Mean || got.Max < got.Mean || got.Min != two.Min/one.Max {
 		t.Errorf("the ratio is %+v, of %+v and %+v", got, two, one)
 	}
 	// A stage's figure is its own, not the run's: 20 requests of 40.
-	if got := r.ours(&r.Published[1]); got.Mean != 20 {
+	if got, _ := r.ours(&r.Published[1]); got.Mean != 20 {
 		t.Errorf("the stage has %v requests", got.Mean)
 	}
 	var text strings.Builder

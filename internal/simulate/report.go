@@ -7,10 +7,11 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// Stat is a metric over an arm's seeds.
+// Stat is a metric over those of an arm's seeds that show it.
 type Stat struct {
 	Mean float64 `json:"mean"`
 	Min  float64 `json:"min"`
@@ -36,24 +37,53 @@ type ArmReport struct {
 	Fleet string
 	Point []Value
 	Seeds []uint64
-	// Stats are its metrics; Stages those of each stage, where it has several.
-	Stats  map[string]Stat
+	// Stats are its metrics, without those that no seed shows; Stages those of
+	// each stage, where it has several.
+	Stats  Stats
 	Stages []StageReport
 	// Curves are those of the first seed.
 	Curves Curves
 
-	workers int // of the fleet
+	workers int    // of the fleet
+	asked   string // its workload and limits: arms that share them can be ranked
+	slo     SLO
 	runs    []*Measured
 }
 
 // StageReport is one stage of an arm.
 type StageReport struct {
 	Name  string
-	Stats map[string]Stat
+	Stats Stats
 }
 
+// Stats are metrics by name.
+type Stats map[string]Stat
+
+// text is a metric's mean with so many decimals, a dash where there is none.
+func (s Stats) text(name string, decimals int) string {
+	x, ok := s[name]
+	if !ok {
+		return none
+	}
+	return strconv.FormatFloat(x.Mean, 'f', decimals, 64)
+}
+
+// share is a metric's mean in percent, a dash where there is none.
+func (s Stats) share(name string) string {
+	x, ok := s[name]
+	if !ok {
+		return none
+	}
+	return percent(x.Mean)
+}
+
+// none stands where there is no figure.
+const none = "–"
+
 func newArmReport(v *Variant, seeds int) ArmReport {
-	return ArmReport{Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), runs: make([]*Measured, seeds)}
+	return ArmReport{
+		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
+	}
 }
 
 func (a *ArmReport) put(n int, m *Measured) { a.runs[n] = m }
@@ -75,6 +105,7 @@ func (r *Report) finish(baseline string) {
 			}
 			a.Stages = append(a.Stages, StageReport{a.runs[0].Stages[n].Name, stats(stage)})
 		}
+		r.noteSilence(a)
 		a.runs = nil
 		if a.Name == baseline || a.Arm == baseline && r.Arms[r.Baseline].Arm != baseline {
 			r.Baseline = i
@@ -82,27 +113,103 @@ func (r *Report) finish(baseline string) {
 	}
 }
 
-func stats(runs []Metrics) map[string]Stat {
-	out := map[string]Stat{}
-	for _, name := range metricNames() {
-		s := Stat{Min: math.Inf(1), Max: math.Inf(-1)}
-		for _, m := range runs {
-			s.Mean += m[name] / float64(len(runs))
-			s.Min, s.Max = min(s.Min, m[name]), max(s.Max, m[name])
+// noteSilence notes runs in which no request was answered, since the arm's
+// latencies are of the others.
+func (r *Report) noteSilence(a *ArmReport) {
+	silent := 0
+	for _, m := range a.runs {
+		if _, answered := m.Metrics["e2e_s.mean"]; !answered {
+			silent++
 		}
-		out[name] = s
+	}
+	if silent > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: no request was answered in %d of %d runs.", a.Name, silent, len(a.runs)))
+	}
+}
+
+func stats(runs []Metrics) Stats {
+	out := Stats{}
+	for _, name := range metricNames() {
+		s, n := Stat{Min: math.Inf(1), Max: math.Inf(-1)}, 0.0
+		for _, m := range runs {
+			if x, ok := m[name]; ok {
+				s.Mean, s.Min, s.Max, n = s.Mean+x, min(s.Min, x), max(s.Max, x), n+1
+			}
+		}
+		if n > 0 {
+			s.Mean /= n
+			out[name] = s
+		}
 	}
 	return out
 }
 
-// Delta is how an arm's metric differs from the baseline's, in percent; sure
-// where no seed of the one reaches into the other's range.
-func (r *Report) Delta(a *ArmReport, metric string) (percent float64, sure bool) {
-	base, own := r.Arms[r.Baseline].Stats[metric], a.Stats[metric]
-	if base.Mean == 0 {
-		return 0, false
+// leastRuns is how many runs of each of two arms tell them apart where their
+// ranges do not overlap: of two arms that are alike that happens to 2 in 70 with
+// four runs each, and to 2 in 20 with three.
+const leastRuns = 4
+
+// distinct is how many of an arm's runs count: one where the seeds change
+// nothing, as with a trace that is not shuffled and a policy that draws nothing.
+func (a *ArmReport) distinct() int {
+	for _, s := range a.Stats {
+		if s.Min != s.Max {
+			return len(a.Seeds)
+		}
 	}
-	return 100 * (own.Mean/base.Mean - 1), own.Min > base.Max || own.Max < base.Min
+	return min(1, len(a.Seeds))
+}
+
+// differ reports whether the runs of two arms tell their metric apart: enough
+// runs, and no overlap of their ranges.
+func differ(a, b *ArmReport, metric string) bool {
+	x, y := a.Stats[metric], b.Stats[metric]
+	return min(a.distinct(), b.distinct()) >= leastRuns && (x.Min > y.Max || x.Max < y.Min)
+}
+
+// base is the arm that another is compared with: the baseline's first variant
+// with the same workload and limits, nil where there is none.
+func (r *Report) base(a *ArmReport) *ArmReport {
+	for i := range r.Arms {
+		if b := &r.Arms[i]; b.Arm == r.Arms[r.Baseline].Arm && b.asked == a.asked {
+			return b
+		}
+	}
+	return nil
+}
+
+// Delta is how an arm's metric differs from its base's, as "+12 %", with a "~"
+// before it where the runs do not tell the two apart; a dash where one of them
+// has no such figure or there is nothing to take a share of.
+func (r *Report) Delta(a *ArmReport, metric string, decimals int) string {
+	b := r.base(a)
+	if b == nil {
+		return none
+	}
+	base, ok := b.Stats[metric]
+	own, has := a.Stats[metric]
+	if !ok || !has || base.Mean == 0 {
+		return none
+	}
+	mark := "~"
+	if differ(a, b, metric) {
+		mark = ""
+	}
+	return mark + change(own.Mean/base.Mean, decimals)
+}
+
+// change is a ratio as the percentage by which it differs from 1.
+func change(ratio float64, decimals int) string {
+	text := fmt.Sprintf("%+.*f", decimals, 100*(ratio-1))
+	if strings.Trim(text, "-0.") == "" {
+		text = "+" + text[1:] // no minus before nothing
+	}
+	return text + " %"
+}
+
+// tilde explains the mark of Delta.
+func (r *Report) tilde() string {
+	return fmt.Sprintf("~: the runs do not tell them apart, since their ranges overlap or fewer than %d differ", leastRuns)
 }
 
 // WriteJSON writes the report as {"arms":[{"name","seeds","goodput":{"mean",
@@ -140,7 +247,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 
 // nested turns "ttft_s.mean" into an object in an object; a metric that is no
 // distribution is its own mean, least and most.
-func nested(all map[string]Stat) map[string]any {
+func nested(all Stats) map[string]any {
 	out := map[string]any{}
 	for name, s := range all {
 		group, part, ok := strings.Cut(name, ".")
@@ -166,14 +273,18 @@ func (r *Report) WriteText(w io.Writer) error {
 	for i := range r.Arms {
 		width = max(width, len(r.Arms[i].Name))
 	}
-	fmt.Fprintf(b, "%-*s %17s %23s %19s %6s %9s %6s\n", width, "", "goodput", "TTFT, s", "ITL, ms", "hit", "output", "shed+")
-	fmt.Fprintf(b, "%-*s %17s %23s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99", "rate", "tokens/s", "failed")
+	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "", "goodput", "TTFT, s", "ITL, ms", "hit", "output", "shed+")
+	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99", "rate", "tokens/s", "failed")
 	for i := range r.Arms {
 		a := &r.Arms[i]
-		m := func(name string) float64 { return a.Stats[name].Mean }
-		g := a.Stats["goodput"]
-		fmt.Fprintf(b, "%-*s %.3f [%.3f…%.3f] %6.2f %6.2f %6.2f %6.1f %9.2f %9.1f %6.3f %9.0f %6.0f\n", width, a.Name, g.Mean, g.Min, g.Max,
-			m("ttft_s.mean"), m("ttft_s.p50"), m("ttft_s.p90"), m("ttft_s.p99"), m("itl_ms.mean"), m("itl_ms.p99"), m("hit_rate"), m("output_tokens_per_s"), m("shed")+m("failed"))
+		goodput := none
+		if g, ok := a.Stats["goodput"]; ok {
+			goodput = fmt.Sprintf("%.3f [%.3f…%.3f]", g.Mean, g.Min, g.Max)
+		}
+		m := a.Stats.text
+		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6.0f\n", width, a.Name, goodput,
+			m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1), m("itl_ms.mean", 2), m("itl_ms.p99", 1),
+			m("hit_rate", 3), m("output_tokens_per_s", 0), a.unanswered())
 	}
 	r.writeCapacities(b)
 	r.writeDeltas(b)
@@ -187,28 +298,37 @@ func (r *Report) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
+// unanswered is how many requests a run were shed or failed.
+func (a *ArmReport) unanswered() float64 { return a.Stats["shed"].Mean + a.Stats["failed"].Mean }
+
 // writeDeltas writes what differs from the baseline.
 func (r *Report) writeDeltas(b io.Writer) {
 	if len(r.Arms) < 2 {
 		return
 	}
-	fmt.Fprintf(b, "\nAgainst %s (~: the seeds' ranges overlap):\n", r.Arms[r.Baseline].Name)
+	fmt.Fprintf(b, "\nAgainst %s (%s):\n", r.baseline(), r.tilde())
 	for i := range r.Arms {
-		if i == r.Baseline {
+		a := &r.Arms[i]
+		if a == r.base(a) {
 			continue
 		}
-		a := &r.Arms[i]
 		fmt.Fprintf(b, "  %s:", a.Name)
 		for _, m := range r.compared() {
-			percent, sure := r.Delta(a, m.name)
-			mark := ""
-			if !sure {
-				mark = "~"
-			}
-			fmt.Fprintf(b, "  %s %s%+.0f %%", m.short, mark, percent)
+			fmt.Fprintf(b, "  %s %s", m.short, r.Delta(a, m.name, 0))
 		}
 		fmt.Fprintln(b)
 	}
+}
+
+// baseline is what the arms are compared with, in words.
+func (r *Report) baseline() string {
+	base := &r.Arms[r.Baseline]
+	for i := range r.Arms {
+		if r.Arms[i].asked != base.asked {
+			return base.Arm + " with the same workload and limits"
+		}
+	}
+	return base.Name
 }
 
 // compared are the metrics that arms are compared by.
@@ -227,20 +347,4 @@ func (r *Report) armOf(name string) *ArmReport {
 		i = slices.IndexFunc(r.Arms, func(a ArmReport) bool { return a.Arm == name })
 	}
 	return &r.Arms[i]
-}
-
-// Best returns the arms by goodput, the best first; of equals, the one of the
-// lower mean TTFT.
-func (r *Report) Best() []*ArmReport {
-	var arms []*ArmReport
-	for i := range r.Arms {
-		arms = append(arms, &r.Arms[i])
-	}
-	slices.SortStableFunc(arms, func(a, b *ArmReport) int {
-		if d := b.Stats["goodput"].Mean - a.Stats["goodput"].Mean; math.Abs(d) > 1e-9 {
-			return int(math.Copysign(1, d))
-		}
-		return int(math.Copysign(1, a.Stats["ttft_s.mean"].Mean-b.Stats["ttft_s.mean"].Mean))
-	})
-	return arms
 }

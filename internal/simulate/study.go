@@ -2,13 +2,12 @@ package simulate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -77,6 +76,9 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 	report := &Report{
 		Name: s.Plan.Name, About: s.Plan.About, SLO: s.Plan.SLO, Notes: slices.Concat(s.Plan.Notes, absent), Published: published,
 	}
+	if slices.ContainsFunc(s.Variants, func(v *Variant) bool { return v.plan.Workload.builtIn() }) {
+		report.About = strings.TrimSpace(report.About + "\nThe plan names no workload: this is " + replay.BuiltInName + ".")
+	}
 	if c := s.Plan.Capacity; c != nil {
 		filled := c.filled()
 		report.Capacity = &filled
@@ -127,7 +129,7 @@ func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed u
 // ran is one run of a variant at a speed.
 func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64) (*ran, error) {
 	stages := v.stages(traces, seed)
-	if v.plan.Workload.Trace == "" {
+	if v.plan.Workload.made() {
 		if err := v.holds(stages); err != nil {
 			return nil, err
 		}
@@ -164,7 +166,7 @@ func seeded(configs map[pools.Role]router.Config, seed uint64) map[pools.Role]ro
 func (s *Study) read() (map[traceKey]*material, error) {
 	traces := map[traceKey]*material{}
 	for _, v := range s.Variants {
-		if v.plan.Workload.Trace == "" {
+		if v.plan.Workload.made() {
 			continue
 		}
 		key := v.traceKey()
@@ -172,10 +174,7 @@ func (s *Study) read() (map[traceKey]*material, error) {
 		if m == nil {
 			var err error
 			if m, err = readMaterial(key, traces); err != nil {
-				if errors.Is(err, fs.ErrNotExist) {
-					err = fmt.Errorf("%w; published traces do not come with Tandem, docs/simulate.md says where to get them", err)
-				}
-				return nil, v.doc.problem("workload.trace", "%w", err)
+				return nil, v.doc.problem("workload.trace", "%w", replay.Absent(key.file, err))
 			}
 			traces[key] = m
 		}
@@ -195,6 +194,10 @@ func readMaterial(key traceKey, traces map[traceKey]*material) (*material, error
 			return &material{stages: []Stage{{Name: m.stages[0].Name, Requests: requests, Chains: NewChains(requests, key.block)}}}, nil
 		}
 	}
+	if key.file == "" {
+		w := replay.BuiltIn(key.limit)
+		return &material{stages: []Stage{{Name: w.Name, Requests: w.Requests, Chains: NewChains(w.Requests, key.block)}}}, nil
+	}
 	f, err := os.Open(key.file)
 	if err != nil {
 		return nil, err
@@ -213,8 +216,8 @@ func (v *Variant) holds(stages []Stage) error {
 		for i := range s.Requests {
 			q := &s.Requests[i]
 			where := fmt.Sprintf("stage %s", s.Name)
-			if v.plan.Workload.Trace != "" {
-				where = fmt.Sprintf("%s, line %d,", v.plan.Workload.Trace, i+1)
+			if !v.plan.Workload.made() {
+				where = fmt.Sprintf("%s, line %d,", s.Name, i+1)
 			}
 			if err := v.fits(where, q.InputTokens(), q.OutputTokens); err != nil {
 				return err

@@ -215,18 +215,17 @@ func (v *Variant) queue() (queue.Config, error) {
 // checkWorkload refuses what cannot be sent.
 func (v *Variant) checkWorkload() error {
 	w := &v.plan.Workload
-	made := w.InputTokens != 0 || len(w.Stages) > 0
 	switch {
-	case w.Trace == "" && !made:
-		return v.doc.problem("workload", "names neither a trace nor input_tokens, output_tokens and stages")
-	case w.Trace != "" && made:
+	case w.Trace != "" && w.made():
 		return v.doc.problem("workload", "names a trace and makes requests up; it must be one of the two")
+	case w.builtIn() && w.BlockTokens != 0:
+		return v.doc.problem("workload.block_tokens", "is of a trace, and the plan names none: the built-in one has 512")
 	case w.Speed < 0 || w.Speed != w.Speed || w.Speed > 1e6:
 		return v.doc.problem("workload.speed", "%v is not a factor above 0", w.Speed)
 	case w.BlockTokens < 0 || w.Limit < 0:
 		return v.doc.problem("workload", "a negative number")
 	}
-	if w.Trace != "" {
+	if !w.made() {
 		return nil
 	}
 	const most = 1 << 24
@@ -293,6 +292,27 @@ func (v *Variant) decoders() (each []bool, n float64) {
 		}
 	}
 	return each, n
+}
+
+// asked names the variant's workload and limits.
+func (v *Variant) asked() string { return fmt.Sprintf("%+v %+v", v.plan.Workload, v.plan.SLO) }
+
+// serving is how many workers a leg is sent to: those of its role and of both.
+// Without any, decode workers prefill.
+func (v *Variant) serving(leg string) (n int) {
+	spare := 0
+	for _, g := range v.fleet {
+		switch {
+		case g.Role == pools.Both || string(g.Role) == leg:
+			n += g.Count
+		case g.Role == pools.Decode:
+			spare += g.Count
+		}
+	}
+	if n == 0 {
+		return spare
+	}
+	return n
 }
 
 // workers is how many the fleet has.

@@ -18,6 +18,15 @@ type material struct {
 	skipped int // bad rows
 }
 
+// made reports whether requests are made up.
+func (w *WorkloadPlan) made() bool {
+	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 || w.Turns != 0
+}
+
+// builtIn reports whether the trace inside the program is used: where a plan
+// names none and makes nothing up.
+func (w *WorkloadPlan) builtIn() bool { return w.Trace == "" && !w.made() }
+
 // make makes requests up: Poisson arrivals of one shape, stage by stage. What
 // comes in a stage depends on the seed and on nothing else.
 func (w *WorkloadPlan) make(seed uint64) []Stage {
@@ -112,7 +121,7 @@ func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
 // but for the order of what came at once.
 func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 	w := &v.plan.Workload
-	if w.Trace != "" {
+	if !w.made() {
 		return w.shuffled(traces[v.traceKey()].stages, seed)
 	}
 	stages := w.make(seed)
@@ -124,7 +133,7 @@ func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 
 // traceKey is what a trace's material depends on.
 type traceKey struct {
-	file              string
+	file              string // empty: the one inside the program
 	traceBlock, limit int
 	lenient           bool
 	block             int

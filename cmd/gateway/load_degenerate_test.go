@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// answering is an endpoint with the same answer to every completion.
+func answering(t *testing.T, complete http.HandlerFunc) *openAI {
+	s := newOpenAI(t)
+	s.answer = complete
+	return s
+}
+
+// TestLoadSaysWhatItsFiguresShow: however a run went, its report diagnoses
+// nothing, has no figure of no value, and repeats the endpoint's own sentence.
+func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
+	tokens := func(w http.ResponseWriter, n int) {
+		for range n {
+			fmt.Fprint(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\n")
+		}
+		fmt.Fprint(w, "data: [DONE]\n\n")
+	}
+	full := func(w http.ResponseWriter) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(529)
+		fmt.Fprint(w, `{"error":{"message":"the queue is full; try again in 1 s","type":"overloaded_error","code":"queue_full"}}`)
+	}
+	var asked atomic.Int32
+	for _, c := range []struct {
+		name     string
+		requests int
+		complete http.HandlerFunc
+		args     string
+		says     []string
+		not      string // a pattern
+	}{
+		{
+			"all refused", 107, func(w http.ResponseWriter, _ *http.Request) { full(w) }, "",
+			[]string{
+				"0 answered, 107 refused, 0 failed", "107 http_529 queue_full: the queue is full; try again in 1 s",
+				"Goodput: 0 of 107 requests, since none was answered.", "107 of 107 requests were not answered, 107 of them: http_529 queue_full: the queue is full",
+			},
+			`TTFT +0 +0`,
+		},
+		{
+			"some refused", 20, func(w http.ResponseWriter, _ *http.Request) {
+				if asked.Add(1)%2 == 0 {
+					full(w)
+					return
+				}
+				tokens(w, 3)
+			}, "--max-in-flight 1",
+			[]string{"refused", "http_529 queue_full: the queue is full"}, ``,
+		},
+		{
+			"two answers", 2, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 3) }, "",
+			[]string{"2 answered, 0 failed", "Goodput: 2 of 2 requests came with"}, `Goodput[^.]*%`,
+		},
+		{
+			"answers without a token", 3, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 0) }, "",
+			[]string{"Goodput: 0 of 3 requests", "fewer tokens than were asked for: 3"}, `TTFT +[0-9]+ +0`,
+		},
+		{
+			"one token each", 3, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 1) }, "--osl 1",
+			[]string{"3 answered"}, `ITL +[0-9]+ +0`,
+		},
+		{
+			"a stream that ends in an error", 3, func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprint(w, "data: {\"error\":{\"message\":\"it waited for 1m0s\",\"code\":\"queue_timeout\"}}\n\n")
+			}, "",
+			[]string{"0 answered, 3 refused, 0 failed", "3 error_event queue_timeout: it waited for 1m0s"}, ``,
+		},
+		{
+			"another form of error", 2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such\n thing", http.StatusNotFound) }, "",
+			[]string{"2 http_404: no such thing"}, ``,
+		},
+		{
+			"no limits", 2, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 3) }, "--slo-ttft 0s --slo-itl 0s",
+			[]string{"Goodput: no limits are set."}, ``,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := answering(t, c.complete)
+			page := filepath.Join(t.TempDir(), "r.html")
+			args := append([]string{
+				"--url", s.URL, "--rate", "1000", "--requests", fmt.Sprint(c.requests), "--isl", "5", "--osl", "3", "--html", page,
+			}, strings.Fields(c.args)...)
+			_, stdout, stderr := loading(t.Context(), args...)
+			html, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			head, _, _ := strings.Cut(string(html[strings.Index(string(html), "<h1>"):]), "<details>")
+			for _, want := range c.says {
+				if !strings.Contains(stdout+stderr, want) {
+					t.Errorf("no %q in\n%s%s", want, stdout, stderr)
+				}
+			}
+			for _, form := range []string{stdout, head} {
+				if at := regexp.MustCompile(`lacks|would tell|over seeds|NaN|Inf|Take `).FindString(form); at != "" {
+					t.Errorf("%q in\n%s", at, form)
+				}
+				if c.not != "" && regexp.MustCompile(c.not).MatchString(form) {
+					t.Errorf("%s in\n%s", c.not, form)
+				}
+			}
+		})
+	}
+}

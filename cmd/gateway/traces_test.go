@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/replay"
+)
+
+// gateway runs a command in this process, with files.
+func gateway(ctx context.Context, args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(ctx, args, process{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, readFile: os.ReadFile})
+	return status, out.String(), errs.String()
+}
+
+func TestTraces(t *testing.T) {
+	status, stdout, _ := gateway(t.Context(), "traces")
+	for _, want := range []string{"built-in trace", "conversation_trace.jsonl", "https://raw.githubusercontent.com/", "SHA-256 b8cbb061", "Apache-2.0", "gateway traces fetch bench/traces/"} {
+		if status != exitOK || !strings.Contains(stdout, want) {
+			t.Errorf("status %d, no %q in\n%s", status, want, stdout)
+		}
+	}
+	for _, args := range [][]string{{"traces", "get"}, {"traces", "fetch"}, {"traces", "fetch", "mine.jsonl"}} {
+		if status, _, stderr := gateway(t.Context(), args...); status != exitUsage {
+			t.Errorf("%q: status %d\n%s", args, status, stderr)
+		}
+	}
+}
+
+// TestFetchTrace: a trace is put where it was wanted, whole; one that is there
+// is left alone.
+func TestFetchTrace(t *testing.T) {
+	const text = `{"timestamp":0,"input_length":1,"output_length":1}`
+	sum := sha256.Sum256([]byte(text))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+	trace := replay.PublicTrace{File: "t.jsonl", Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:]), URL: s.URL}
+	folder := filepath.Join(t.TempDir(), "a", "b")
+	p := process{stdout: io.Discard, readFile: os.ReadFile}
+	plain, zipped := filepath.Join(folder, "t.jsonl"), filepath.Join(folder, "t.jsonl.gz")
+	for _, path := range []string{plain, zipped} {
+		if err := fetchTrace(t.Context(), &trace, path, p); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || trace.Verify(data) != nil || strings.HasSuffix(path, ".gz") != (data[0] == 0x1f) {
+			t.Errorf("%s: %q, error %v", path, data, err)
+		}
+	}
+	s.Close()
+	if err := fetchTrace(t.Context(), &trace, plain, p); err != nil {
+		t.Errorf("it is there already: %v", err)
+	}
+	err := fetchTrace(t.Context(), &trace, filepath.Join(folder, "u.jsonl"), p)
+	for _, want := range []string{"by hand: get " + s.URL, trace.SHA256, "u.jsonl"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	if err := os.WriteFile(plain, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := fetchTrace(t.Context(), &trace, plain, p); err == nil || !strings.Contains(err.Error(), "is another file") {
+		t.Errorf("over another file: %v", err)
+	}
+	left, err := os.ReadDir(folder)
+	if err != nil || len(left) != 2 {
+		t.Errorf("it left %v, error %v", left, err)
+	}
+}
+
+// TestFirstCommandsNeedNothing: what README and docs/simulate.md begin with runs
+// in a clone, and a plan whose trace is absent names the command that gets it.
+func TestFirstCommandsNeedNothing(t *testing.T) {
+	status, stdout, stderr := gateway(t.Context(), "simulate", "../../bench/recipes/first.yaml", "--advise", "--seeds", "1")
+	if status != exitOK || !strings.Contains(stdout, "this is the built-in trace") || !strings.Contains(stdout, "6P2D kv") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	s := newOpenAI(t)
+	status, stdout, stderr = gateway(t.Context(), "load", "--url", s.URL, "--limit", "5", "--speed", "1000")
+	if status != exitOK || !strings.Contains(stderr, "No --trace and no --rate: this is the built-in trace") || !strings.Contains(stdout, "5 answered") {
+		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+	plan := written(t, "p.yaml", "workload: {trace: conversation_trace.jsonl}\nfleet: {workers: 2}\n")
+	absent := filepath.Join(filepath.Dir(plan), "conversation_trace.jsonl")
+	status, _, stderr = gateway(t.Context(), "simulate", plan)
+	if status != exitUsage || !strings.Contains(stderr, "p.yaml:1: workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
+		t.Errorf("status %d\n%s", status, stderr)
+	}
+	// So it is for the recipes themselves, and each trace that they name is known.
+	recipes, err := filepath.Glob("../../bench/recipes/*.yaml")
+	if err != nil || len(recipes) < 2 {
+		t.Fatalf("%q, error %v", recipes, err)
+	}
+	for _, path := range recipes {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			after, ok := strings.CutPrefix(strings.TrimSpace(line), "trace: ")
+			if !ok {
+				continue
+			}
+			if name, _, _ := strings.Cut(after, " "); filepath.Dir(name) != "../traces" || !public(name) {
+				t.Errorf("%s reads %s, which nothing fetches", path, name)
+			}
+		}
+	}
+}
+
+func public(path string) bool { _, ok := replay.PublicTraceAt(path); return ok }

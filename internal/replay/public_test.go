@@ -1,0 +1,99 @@
+package replay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestBuiltInTrace(t *testing.T) {
+	w := BuiltIn(0)
+	shared := 0
+	seen := map[uint64]bool{}
+	for _, r := range w.Requests {
+		for _, s := range r.Spans {
+			if seen[s.ID] {
+				shared++
+			}
+			seen[s.ID] = true
+		}
+	}
+	if len(w.Requests) != 500 || shared == 0 || len(BuiltIn(20).Requests) != 20 {
+		t.Errorf("%d requests with %d shared blocks, %d of 20", len(w.Requests), shared, len(BuiltIn(20).Requests))
+	}
+	notice, err := os.ReadFile("traces/NOTICE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, string(notice), "conversation_500.jsonl.gz", "kvcache-ai/Mooncake", "Apache License 2.0", "Ruoyu Qin")
+}
+
+// A public trace is taken by its checksum alone, whatever the server sends.
+func TestFetchVerifies(t *testing.T) {
+	text := strings.Repeat("{}\n", 100)
+	sum := sha256.Sum256([]byte(text))
+	for name, c := range map[string]struct {
+		status int
+		sends  string
+		says   string
+	}{
+		"the file":       {http.StatusOK, text, ""},
+		"another file":   {http.StatusOK, text[1:] + "x", "has the SHA-256"},
+		"a longer file":  {http.StatusOK, text + text, "has the SHA-256"},
+		"a shorter file": {http.StatusOK, text[:20], "has the SHA-256"},
+		"no file":        {http.StatusNotFound, text, "answers 404"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(c.status)
+				_, _ = io.WriteString(w, c.sends)
+			}))
+			defer s.Close()
+			trace := PublicTrace{File: "t.jsonl", Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:]), URL: s.URL}
+			data, err := trace.Fetch(t.Context(), http.DefaultClient)
+			if c.says == "" && (err != nil || string(data) != text) {
+				t.Errorf("%d bytes, error %v", len(data), err)
+			}
+			if c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("error %v, want one with %q", err, c.says)
+			}
+		})
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = io.WriteString(z, text)
+	_ = z.Close()
+	trace := PublicTrace{Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:])}
+	if err := trace.Verify(b.Bytes()); err != nil {
+		t.Errorf("gzipped: %v", err)
+	}
+}
+
+func TestAbsentTraceSaysWhatToDo(t *testing.T) {
+	for path, want := range map[string]string{
+		"bench/traces/conversation_trace.jsonl": "bench/traces/conversation_trace.jsonl is absent; `gateway traces fetch bench/traces/conversation_trace.jsonl` downloads it (3.0 MB, Apache-2.0",
+		"synthetic_trace.jsonl.gz":              "`gateway traces fetch synthetic_trace.jsonl.gz` downloads it (1.1 MB",
+		"my.jsonl":                              "my.jsonl is absent; `gateway traces` lists published traces",
+	} {
+		_, err := os.Open(path)
+		if got := Absent(path, err).Error(); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q in it", got, want)
+		}
+	}
+	if err := Absent("x", fs.ErrPermission); err != fs.ErrPermission {
+		t.Errorf("another error became %v", err)
+	}
+	for _, p := range PublicTraces() {
+		if sum, err := hex.DecodeString(p.SHA256); err != nil || len(sum) != sha256.Size || !strings.HasPrefix(p.URL, "https://") || !strings.HasSuffix(p.URL, "/"+p.File) {
+			t.Errorf("%+v", p)
+		}
+	}
+}
