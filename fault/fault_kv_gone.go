@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
@@ -26,7 +27,8 @@ type kvGone struct{}
 const kvGoneError = `{"error":{"message":"KV load failure","type":"InternalServerError","param":null,"code":500}}`
 
 func (kvGone) Call(ctx context.Context, leg upstream.Leg, next upstream.Transport, rng *rand.Rand) (upstream.Stream, error) {
-	if !bytes.Contains(leg.Body, []byte(`"kv_transfer_params":`)) {
+	const key = `"kv_transfer_params":` // lies whole in one segment: it is the gateway's own
+	if !slices.ContainsFunc(leg.Body, func(segment []byte) bool { return bytes.Contains(segment, []byte(key)) }) {
 		return next.Call(ctx, leg)
 	}
 	if leg.Stream && pick(rng, true, false) {

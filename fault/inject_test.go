@@ -62,7 +62,7 @@ func streamer() *worker {
 func decodeLeg(i int) upstream.Leg {
 	return upstream.Leg{
 		Kind: upstream.Decode, Worker: "decode-1", RequestID: fmt.Sprintf("%08x-%d", i, 1+i%3), Stream: true,
-		Body: []byte(`{"prompt":"x","kv_transfer_params":{}}`),
+		Body: upstream.Body{[]byte(`{"prompt":"x","kv_transfer_params":{}}`)},
 	}
 }
 
@@ -287,7 +287,7 @@ func TestFaults(t *testing.T) {
 			`{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1,
 		},
 		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
-		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Kind: upstream.Decode, Body: []byte(`{"prompt":"kv_transfer_params"}`)}, streamed, 200, None, 1},
+		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Kind: upstream.Decode, Body: upstream.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
 		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 	} {

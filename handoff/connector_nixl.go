@@ -102,7 +102,7 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 	if more != nil {
 		more(e, tokens)
 	}
-	l.Body = e.Bytes()
+	l.Body = e.Segments()
 	return l, nil
 }
 
@@ -196,15 +196,18 @@ func (p nixlParams) check() error {
 }
 
 // Bind adds the metadata as the body's last member. The client's body cannot
-// hold that key: the scan refuses it.
+// hold that key: the scan refuses it. The segments before it are shared with
+// other legs and stay as they are.
 func (NIXL) Bind(d *upstream.Leg, kv KV) {
-	end := bytes.LastIndexByte(d.Body, '}')
-	body := make([]byte, 0, len(d.Body)+len(kv.Params)+24)
-	body = append(body, d.Body[:end]...)
-	body = append(body, `,"kv_transfer_params":`...)
-	body = append(body, kv.Params...)
-	d.Body = append(body, d.Body[end:]...)
+	last := len(d.Body) - 1
+	end := bytes.LastIndexByte(d.Body[last], '}')
+	body := make(upstream.Body, 0, len(d.Body)+3)
+	body = append(body, d.Body[:last]...)
+	d.Body = append(body, d.Body[last][:end], kvMember, kv.Params, d.Body[last][end:])
 }
+
+// kvMember precedes the metadata in a decode leg's body.
+var kvMember = []byte(`,"kv_transfer_params":`)
 
 // releaseModel is a model name that no engine serves.
 const releaseModel = "tandem-release"
@@ -217,7 +220,7 @@ const releaseModel = "tandem-release"
 func (NIXL) Abandon(a Attempt, kv KV) []upstream.Leg {
 	d := upstream.Leg{
 		Kind: upstream.Release, Worker: a.D.ID, Base: a.D.Address, Path: openai.Completions.Path(), RequestID: a.ID + "-release", Rank: -1,
-		Body: []byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`),
+		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
 	}
 	if a.D.Ranks() > 1 {
 		d.Rank = a.DRank

@@ -68,10 +68,10 @@ func TestNIXLPlan(t *testing.T) {
 			if plan.Mode != Relay || plan.Prefill.Path != c.path || plan.Decode.Path != c.path {
 				t.Errorf("mode %d, paths %s and %s", plan.Mode, plan.Prefill.Path, plan.Decode.Path)
 			}
-			if got := string(plan.Decode.Body); got != c.decode {
+			if got := string(plan.Decode.Body.AppendTo(nil)); got != c.decode {
 				t.Errorf("decode\n got %s\nwant %s", got, c.decode)
 			}
-			if got, want := canonical(t, plan.Prefill.Body), canonical(t, []byte(c.prefill)); got != want {
+			if got, want := canonical(t, plan.Prefill.Body.AppendTo(nil)), canonical(t, []byte(c.prefill)); got != want {
 				t.Errorf("prefill\n got %s\nwant %s", got, want)
 			}
 			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.TraceParent {
@@ -100,16 +100,16 @@ func TestNIXLRetell(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(plan.Decode.Body); got != body(c.said) {
+		if got := string(plan.Decode.Body.AppendTo(nil)); got != body(c.said) {
 			t.Errorf("%s: decode gets %s", c.name, got)
 		}
-		if got := string(plan.Prefill.Body); !strings.Contains(got, body(c.want)[:len(body(c.want))-1]) {
+		if got := string(plan.Prefill.Body.AppendTo(nil)); !strings.Contains(got, body(c.want)[:len(body(c.want))-1]) {
 			t.Errorf("%s: prefill gets %s", c.name, got)
 		}
 		a = pair("text")
 		a.P, a.DRetell = nil, true
-		if plan, err = (NIXL{}).Plan(request, a); err != nil || string(plan.Decode.Body) != body(c.want) {
-			t.Errorf("%s: alone it gets %s, %v", c.name, plan.Decode.Body, err)
+		if plan, err = (NIXL{}).Plan(request, a); err != nil || string(plan.Decode.Body.AppendTo(nil)) != body(c.want) {
+			t.Errorf("%s: alone it gets %s, %v", c.name, plan.Decode.Body.AppendTo(nil), err)
 		}
 	}
 }
@@ -136,8 +136,8 @@ func TestNIXLChatForTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan.Decode.Path != "/v1/completions" || canonical(t, plan.Decode.Body) != `{"max_tokens":9,"model":"m","prompt":[1,2,3]}` {
-		t.Errorf("%s %s", plan.Decode.Path, plan.Decode.Body)
+	if plan.Decode.Path != "/v1/completions" || canonical(t, plan.Decode.Body.AppendTo(nil)) != `{"max_tokens":9,"model":"m","prompt":[1,2,3]}` {
+		t.Errorf("%s %s", plan.Decode.Path, plan.Decode.Body.AppendTo(nil))
 	}
 	for _, bad := range []Body{
 		{Request: scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`)},
@@ -205,8 +205,8 @@ func TestNIXLBindAndAbandon(t *testing.T) {
 		t.Fatal(err)
 	}
 	NIXL{}.Bind(&plan.Decode, kv)
-	if want := `{"model":"m","prompt":"hi" ,"kv_transfer_params":` + goodParams + `} `; string(plan.Decode.Body) != want {
-		t.Errorf("got %s\nwant %s", plan.Decode.Body, want)
+	if want := `{"model":"m","prompt":"hi" ,"kv_transfer_params":` + goodParams + `} `; string(plan.Decode.Body.AppendTo(nil)) != want {
+		t.Errorf("got %s\nwant %s", plan.Decode.Body.AppendTo(nil), want)
 	}
 	legs := NIXL{}.Abandon(a, kv)
 	if len(legs) != 1 || legs[0].Base != a.D.Address || legs[0].RequestID == a.ID || legs[0].Stream {
@@ -216,8 +216,8 @@ func TestNIXLBindAndAbandon(t *testing.T) {
 		Model string          `json:"model"`
 		KV    json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(legs[0].Body, &sent); err != nil || sent.Model == "m" || string(sent.KV) != goodParams {
-		t.Errorf("%v: %s", err, legs[0].Body)
+	if err := json.Unmarshal(legs[0].Body.AppendTo(nil), &sent); err != nil || sent.Model == "m" || string(sent.KV) != goodParams {
+		t.Errorf("%v: %s", err, legs[0].Body.AppendTo(nil))
 	}
 }
 

@@ -33,6 +33,10 @@ type Config struct {
 	// MaxBodyBytes is the largest request body (max-body-bytes); larger ones
 	// get 413.
 	MaxBodyBytes int
+	// BodyBudgetBytes bounds the memory of all request bodies together, from
+	// their first byte to their request's end (body-budget-bytes); further ones
+	// get 503. One body of MaxBodyBytes always fits.
+	BodyBudgetBytes int64
 	// ReadTimeout bounds the reading of one request, head and body together
 	// (read-timeout); a slower sender gets 408.
 	ReadTimeout time.Duration
@@ -55,13 +59,14 @@ type Config struct {
 // body, and the time limits of the documentation.
 func DefaultConfig() Config {
 	return Config{
-		Port:         8000,
-		MaxBodyBytes: 64 << 20,
-		ReadTimeout:  60 * time.Second,
-		IdleTimeout:  120 * time.Second,
-		WriteStall:   30 * time.Second,
-		Heartbeat:    15 * time.Second,
-		RingBytes:    64 << 10,
+		Port:            8000,
+		MaxBodyBytes:    64 << 20,
+		BodyBudgetBytes: 1 << 30,
+		ReadTimeout:     60 * time.Second,
+		IdleTimeout:     120 * time.Second,
+		WriteStall:      30 * time.Second,
+		Heartbeat:       15 * time.Second,
+		RingBytes:       64 << 10,
 	}
 }
 
@@ -83,6 +88,7 @@ func (c Config) Validate() error {
 		}
 	}
 	refuse(c.MaxBodyBytes < 1 || c.MaxBodyBytes > math.MaxInt32, "max-body-bytes", "between 1 and 2147483647", c.MaxBodyBytes)
+	refuse(c.BodyBudgetBytes < 1, "body-budget-bytes", "at least 1", c.BodyBudgetBytes)
 	refuse(c.ReadTimeout <= 0, "read-timeout", "above 0", c.ReadTimeout)
 	refuse(c.IdleTimeout <= 0, "idle-timeout", "above 0", c.IdleTimeout)
 	refuse(c.WriteStall <= 0, "write-stall-timeout", "above 0", c.WriteStall)

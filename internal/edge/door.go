@@ -95,13 +95,29 @@ func (f *face) shut(h *fasthttp.RequestHeader) *openai.Error {
 	return f.admit(f.doorOf(h.RequestURI()), h, nil)
 }
 
+// unwanted is why a request's body is not to be read, as far as its head alone
+// says, or nil: it lacks the key, declares too much, or finds the budget taken.
+func (f *face) unwanted(h *fasthttp.RequestHeader) *openai.Error {
+	s := f.s
+	e := f.shut(h)
+	switch {
+	case e != nil:
+		return e
+	case h.ContentLength() > s.cfg.MaxBodyBytes:
+		return openai.TooLarge(s.cfg.MaxBodyBytes)
+	case f.doorOf(h.RequestURI()) == clients && !s.bodies.fits(max(1, h.ContentLength())):
+		return s.bodies.exhausted()
+	}
+	return nil
+}
+
 // headRead is called by fasthttp between head and body. A request that is turned
 // away anyway is made to look as if it asked whether its body is wanted, which
 // is the one way to answer (in expect) before the body is read, with the head
 // at hand.
 func (f *face) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	const none = -2 // neither a length nor chunks
-	if n := h.ContentLength(); n != 0 && n != none && f.shut(h) != nil {
+	if n := h.ContentLength(); n != 0 && n != none && f.unwanted(h) != nil {
 		h.Set("Expect", "100-continue")
 	}
 	return fasthttp.RequestConfig{}

@@ -52,26 +52,31 @@ func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
 	silent := c.from.IsZero()
 	r := newRequest(ctx, c)
-	ctx.Request.SwapBody(nil)
-	var network net.Error
-	lost := errors.As(err, &network)
-	switch {
-	case lost && silent:
+	if silent && lost(err) {
 		c.leave() // not a byte came: there is no request to answer
-	case lost && !network.Timeout():
-		c.leave()
-		s.metrics.count(r.endpoint, statusClientLeft)
-	default:
-		e := s.explainBroken(err, c.late)
-		if errors.Is(err, fasthttp.ErrBodyTooLarge) { // or not to be read at all
-			if shut := c.face.shut(&ctx.Request.Header); shut != nil {
-				e = shut
-			}
-		}
-		s.hangUp(ctx, c)
-		s.refuse(ctx, r, e)
-		s.metrics.count(r.endpoint, e.Status)
+		return
 	}
+	s.unreadable(ctx, c, r, err)
+	s.metrics.count(r.endpoint, ctx.Response.StatusCode())
+}
+
+// unreadable ends a request that could not be read whole.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r request, err error) {
+	var network net.Error
+	if lost(err) && !(errors.As(err, &network) && network.Timeout()) {
+		c.leave()
+		ctx.SetStatusCode(statusClientLeft) // for the metrics: writes fail
+		ctx.SetConnectionClose()
+		return
+	}
+	s.hangUp(ctx, c)
+	s.refuse(ctx, r, s.explainBroken(err, c.late))
+}
+
+// lost reports whether err is the connection's, and not the request's.
+func lost(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
 }
 
 // explainBroken names what was wrong; late says that reading ran out of time,
@@ -79,8 +84,6 @@ func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 func (s *Server) explainBroken(err error, late bool) *openai.Error {
 	var timeout net.Error
 	switch {
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		return openai.TooLarge(s.cfg.MaxBodyBytes)
 	case errors.As(err, new(*fasthttp.ErrSmallBuffer)):
 		return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Type: "invalid_request_error", Code: "header_too_large",
 			Message: fmt.Sprintf("the request's head is larger than %d bytes", headBytes)}
@@ -100,6 +103,11 @@ func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	cn := ctx.Conn().(*conn)
 	r := cn.request
 	var e *openai.Error
+	var cause errUnreadable
+	if errors.As(err, &cause) {
+		s.unreadable(ctx, cn, r, cause.error)
+		return nil
+	}
 	if !errors.As(err, &e) {
 		// Who may not ask does not learn what there is.
 		if e = cn.face.shut(&ctx.Request.Header); e == nil {

@@ -38,6 +38,7 @@ type exchange struct {
 	endpoint string
 	id       string
 	ring     *ring
+	held     int // bytes that the body takes of the budget
 	cancel   context.CancelCauseFunc
 
 	mu          sync.Mutex
@@ -61,6 +62,7 @@ func newExchange(s *Server, c *conn) *exchange {
 func (x *exchange) begin(call handoff.Call) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	x.cancel = cancel
+	x.held = cap(call.Request.Raw)
 	x.s.live.Add(x)
 	x.conn.Watch(func() { x.leave(ErrClientLeft) })
 	go x.run(ctx, call)
@@ -180,6 +182,7 @@ func (x *exchange) decide() {
 // run is the flow's goroutine.
 func (x *exchange) run(ctx context.Context, call handoff.Call) {
 	defer x.s.live.Remove(x)
+	defer x.s.bodies.give(x.held)
 	defer x.cancel(nil)
 	err, panicked := x.serve(ctx, call)
 

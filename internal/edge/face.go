@@ -30,6 +30,7 @@ func newFace(s *Server, serves, operates bool) *face {
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,
 		CaseSensitive:                true,
+		StreamRequestBody:            true, // readBody reads it, as far as it is wanted
 		BodyLimit:                    s.cfg.MaxBodyBytes,
 		ReadTimeout:                  s.cfg.ReadTimeout,
 		IdleTimeout:                  s.cfg.IdleTimeout,
@@ -50,9 +51,7 @@ func (f *face) ready() {
 	fast.ExpectHandler = f.s.expect
 	fast.ConnState = f.connState
 	fast.CloseOnShutdown = true
-	if f.s.cfg.APIKeyFile != "" || f.s.cfg.AdminKeyFile != "" {
-		fast.HeaderReceived = f.headRead
-	}
+	fast.HeaderReceived = f.headRead
 }
 
 // serve serves the clients that ln accepts until shutdown, or until accepting

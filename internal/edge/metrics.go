@@ -14,9 +14,8 @@ type metrics struct {
 	openStreams  prometheus.Gauge
 }
 
-// newMetrics registers the edge's metrics; connections gives the number of
-// open ones.
-func newMetrics(reg prometheus.Registerer, connections func() float64) (*metrics, error) {
+// newMetrics registers the edge's metrics, those of s's state included.
+func newMetrics(reg prometheus.Registerer, s *Server) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "frontend_http_responses_total",
@@ -34,8 +33,12 @@ func newMetrics(reg prometheus.Registerer, connections func() float64) (*metrics
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "frontend_open_connections",
 		Help: "Client connections open, idle ones included.",
-	}, connections)
-	for _, c := range []prometheus.Collector{m.requests, m.disconnected, m.openStreams, open} {
+	}, func() float64 { return float64(s.conns.Len()) })
+	bodies := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "frontend_body_bytes",
+		Help: "Bytes of memory that request bodies take, from their first byte to their request's end; the limit is body-budget-bytes.",
+	}, func() float64 { return float64(s.bodies.used.Load()) })
+	for _, c := range []prometheus.Collector{m.requests, m.disconnected, m.openStreams, open, bodies} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

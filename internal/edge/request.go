@@ -27,6 +27,7 @@ type request struct {
 	id       string
 	arrival  time.Time
 	endpoint string // for the metrics
+	unread   bool   // a part of the body is still on the connection
 }
 
 // newRequest notes what the head says, as far as it could be read, and puts the
@@ -61,9 +62,10 @@ func visible(b []byte) bool {
 	return true
 }
 
-// readCall checks a request to one of the generating endpoints and takes its
-// body over from fasthttp. Nothing in the Call refers to fasthttp's memory.
-func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int) (handoff.Call, error) {
+// readCall checks a request to one of the generating endpoints and reads its
+// body, whose memory the caller gives back to the budget once the Call is over.
+// Nothing in the Call refers to fasthttp's memory.
+func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (handoff.Call, error) {
 	h := &ctx.Request.Header
 	call := handoff.Call{ID: r.id, Arrival: r.arrival}
 	for _, enc := range h.PeekAll("Content-Encoding") {
@@ -93,15 +95,17 @@ func readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request, limit int
 	if err := readPins(h, &call.Pins); err != nil {
 		return call, err
 	}
-	// Taken, not copied: the flow's body outlives the response, and a large one
-	// does not stay behind in fasthttp's pool. (Fiber's c.Body() would
-	// decompress without a limit.)
-	raw := ctx.Request.SwapBody(nil)
+	// (Fiber's c.Body() would read and decompress without a limit.)
+	raw, err := s.readBody(ctx, s.cfg.MaxBodyBytes)
+	if err != nil {
+		return call, err
+	}
 	if len(raw) == 0 {
 		return call, openai.BadRequest("", "the body is empty; it must be a JSON object")
 	}
-	var err error
-	call.Request, err = openai.Limits{MaxBytes: limit}.Scan(ep, raw)
+	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
+		s.bodies.give(cap(raw))
+	}
 	return call, err
 }
 

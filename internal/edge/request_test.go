@@ -56,7 +56,7 @@ func TestBadRequests(t *testing.T) {
 		{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "unknown_method", "", 501},
 		{"bad chunk size", head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "malformed_request", "", 400},
 		{"body over the limit", post(big), "request_too_large", "", 413},
-		{"chunk over the limit", head + "Transfer-Encoding: chunked\r\n\r\nffff\r\n", "request_too_large", "", 413},
+		{"chunk over the limit", head + "Transfer-Encoding: chunked\r\n\r\nffff\r\n" + big, "request_too_large", "", 413},
 		{"announced over the limit", head + "Expect: 100-continue\r\nContent-Length: 5000\r\n\r\n", "request_too_large", "", 413},
 		{"head over the limit", "GET /live HTTP/1.1\r\nHost: t\r\nX-Long: " + strings.Repeat("x", headBytes) + "\r\n\r\n", "header_too_large", "", 431},
 	} {

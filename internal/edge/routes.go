@@ -12,13 +12,17 @@ import (
 )
 
 // route registers what answers path, for whom door lets in. Fiber answers HEAD
-// wherever there is a GET, and 405 with Allow for the other methods.
+// wherever there is a GET, and 405 with Allow for the other methods. h reads a
+// body by readBody, if at all: nothing else bounds it.
 func (f *face) route(method, path, endpoint string, d door, h fiber.Handler) {
 	f.app.Add(method, path, func(c *fiber.Ctx) error {
 		ctx := c.Context()
 		ctx.Conn().(*conn).request.endpoint = endpoint
 		if e := f.admit(d, &ctx.Request.Header, ctx.RemoteAddr()); e != nil {
 			return e
+		}
+		if method != http.MethodPost {
+			ctx.Request.ResetBody() // the adaptor of /metrics would read it
 		}
 		return h(c)
 	})
@@ -54,7 +58,7 @@ func (f *face) routes(metrics http.Handler) {
 func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	call, err := readCall(ctx, ep, cn.request, s.cfg.MaxBodyBytes)
+	call, err := s.readCall(ctx, ep, cn.request)
 	if err != nil {
 		return err
 	}

@@ -27,10 +27,6 @@ const (
 	// the 4 KiB that fasthttp moves at a time, so that both leave in one write.
 	writeBytes = 8 << 10
 
-	// keptBodyBytes is the largest request body whose buffer stays with a
-	// connection.
-	keptBodyBytes = 64 << 10
-
 	// cutGrace is how long streams that a shutdown cuts may take to say so.
 	cutGrace = time.Second
 )
@@ -78,6 +74,7 @@ type Server struct {
 	admin   *face // of its own address; nil when main has its routes
 	conns   *set[*conn]
 	live    *set[*exchange] // flows that run
+	bodies  budget          // of request bodies
 
 	leaving  atomic.Bool // Leave was called: /health says so
 	draining atomic.Bool // a shutdown has begun
@@ -93,8 +90,9 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	}
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
 		forward: forwarded(cfg.ForwardHeaders)}
+	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	var err error
-	if s.metrics, err = newMetrics(reg, func() float64 { return float64(s.conns.Len()) }); err != nil {
+	if s.metrics, err = newMetrics(reg, s); err != nil {
 		return nil, err
 	}
 	ring, err := readKeyring(cfg)
@@ -193,9 +191,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) handle(ctx *fasthttp.RequestCtx, routed fasthttp.RequestHandler) {
 	c := ctx.Conn().(*conn)
 	c.request = newRequest(ctx, c)
+	c.request.unread = left(&ctx.Request.Header)
 	s.dispatch(ctx, c, routed)
-	if cap(ctx.Request.Body()) > keptBodyBytes {
-		ctx.Request.SwapBody(nil)
+	ctx.Request.ResetBody() // what is left of it must not be read as a body
+	if c.request.unread {
+		s.hangUp(ctx, c) // nor as the next request
 	}
 	if !ctx.Response.IsBodyStream() { // a stream is counted at its end
 		s.metrics.count(c.request.endpoint, ctx.Response.StatusCode())
@@ -224,15 +224,19 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 	}
 }
 
-// expect answers "Expect: 100-continue": a body that is announced as too large,
-// or comes without the key it needs, is refused before it is sent.
+// expect answers "Expect: 100-continue", the client's own and headRead's: what
+// a head alone refuses is refused before its body is sent.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	h := &ctx.Request.Header
-	if h.ContentLength() <= s.cfg.MaxBodyBytes && ctx.Conn().(*conn).face.shut(h) == nil {
+	c := ctx.Conn().(*conn)
+	e := c.face.unwanted(&ctx.Request.Header)
+	if e == nil {
 		return http.StatusContinue
 	}
-	s.broken(ctx, fasthttp.ErrBodyTooLarge)
-	return ctx.Response.StatusCode()
+	r := newRequest(ctx, c)
+	s.hangUp(ctx, c)
+	s.refuse(ctx, r, e)
+	s.metrics.count(r.endpoint, e.Status)
+	return e.Status
 }
 
 // await waits for done and reports whether it came before ctx ended.

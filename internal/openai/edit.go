@@ -1,6 +1,9 @@
 package openai
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // Edit changes members of a JSON object's top level by splicing bytes: all that
 // it does not touch comes out as it was. The last word on a key counts.
@@ -85,49 +88,108 @@ func (e *Edit) Delete(key string) {
 // Bytes returns the edited object, in memory of its own. The edit can go on
 // afterwards.
 func (e *Edit) Bytes() []byte {
-	size := len(e.raw)
-	for i := range e.changes {
-		size += e.changes[i].size()
-	}
-	return e.Append(make([]byte, 0, size))
+	return e.Append(make([]byte, 0, len(e.raw)+e.added()))
 }
 
 // Append appends the edited object to dst.
 func (e *Edit) Append(dst []byte) []byte {
+	out := splice{own: dst}
+	e.write(&out)
+	return out.own
+}
+
+const (
+	// flatBytes is the longest object that Segments copies into one segment.
+	flatBytes = 4 << 10
+	// sharedBytes is the shortest piece that Segments refers to instead of
+	// copying it.
+	sharedBytes = 512
+)
+
+// Segments returns the edited object as segments to be sent one after another.
+// Long pieces of the object and long values given to Set are referred to, not
+// copied: an edit of a large object costs what it changes. A short object is
+// one segment. Neither the segments nor what they refer to may be changed.
+func (e *Edit) Segments() [][]byte {
+	if len(e.raw)+e.added() <= flatBytes {
+		return [][]byte{e.Bytes()}
+	}
+	out := splice{share: true, segments: make([][]byte, 0, 4)}
+	e.write(&out)
+	out.cut()
+	return out.segments
+}
+
+// added bounds the bytes that the changes add.
+func (e *Edit) added() int {
+	size := 0
+	for i := range e.changes {
+		size += e.changes[i].size()
+	}
+	return size
+}
+
+// splice collects an edited object.
+type splice struct {
+	own      []byte   // what was copied or made, from the latest cut on
+	share    bool     // refer to long pieces
+	segments [][]byte // complete ones
+}
+
+// keep adds bytes that do not change as long as the object is in use.
+func (s *splice) keep(b []byte) {
+	if !s.share || len(b) < sharedBytes {
+		s.own = append(s.own, b...)
+		return
+	}
+	s.cut()
+	s.segments = append(s.segments, b)
+}
+
+// cut ends the segment that own holds.
+func (s *splice) cut() {
+	if len(s.own) > 0 {
+		s.segments = append(s.segments, slices.Clip(s.own))
+		s.own = s.own[len(s.own):]
+	}
+}
+
+// write writes the edited object to out.
+func (e *Edit) write(out *splice) {
 	// What follows the last member that stays is removed from the end of that
 	// one, what comes before it up to the next one's begin: a comma each.
 	last := len(e.members) - 1
 	for last >= 0 && e.removed(last) {
 		last--
 	}
-	copied := 0 // raw up to here is in dst or gone
+	copied := 0 // raw up to here is in out or gone
 	for i := 0; i <= last; i++ {
 		m := &e.members[i]
 		c := e.find(m.name)
 		switch {
 		case c == nil:
 		case c.kind == remove:
-			dst = append(dst, e.raw[copied:m.start]...)
+			out.keep(e.raw[copied:m.start])
 			copied = e.members[i+1].start
 		default:
-			dst = append(dst, e.raw[copied:m.value.start]...)
-			dst = c.append(dst)
+			out.keep(e.raw[copied:m.value.start])
+			c.write(out)
 			copied = m.value.end
 		}
 	}
 	switch all := len(e.members); {
 	case last >= 0:
-		dst = append(dst, e.raw[copied:e.members[last].value.end]...)
+		out.keep(e.raw[copied:e.members[last].value.end])
 		copied = e.members[all-1].value.end
 	case all > 0:
-		dst = append(dst, e.raw[:e.members[0].start]...)
+		out.keep(e.raw[:e.members[0].start])
 		copied = e.members[all-1].value.end
 	default:
 		for e.raw[copied] != '{' {
 			copied++
 		}
 		copied++
-		dst = append(dst, e.raw[:copied]...)
+		out.keep(e.raw[:copied])
 	}
 	comma := last >= 0
 	for i := range e.changes {
@@ -136,14 +198,14 @@ func (e *Edit) Append(dst []byte) []byte {
 			continue
 		}
 		if comma {
-			dst = append(dst, ',')
+			out.own = append(out.own, ',')
 		}
 		comma = true
-		dst = appendQuoted(dst, c.key)
-		dst = append(dst, ':')
-		dst = c.append(dst)
+		out.own = appendQuoted(out.own, c.key)
+		out.own = append(out.own, ':')
+		c.write(out)
 	}
-	return append(dst, e.raw[copied:]...)
+	out.keep(e.raw[copied:])
 }
 
 func (e *Edit) change(c change) {
@@ -187,14 +249,16 @@ func (c *change) size() int {
 	return 0
 }
 
-func (c *change) append(dst []byte) []byte {
+// write writes the new value.
+func (c *change) write(out *splice) {
 	switch c.kind {
+	case setRaw:
+		out.keep(c.raw)
 	case setString:
-		return appendQuoted(dst, c.str)
+		out.own = appendQuoted(out.own, c.str)
 	case setInt:
-		return strconv.AppendInt(dst, c.num, 10)
+		out.own = strconv.AppendInt(out.own, c.num, 10)
 	case setIDs:
-		return AppendIDs(dst, c.ids)
+		out.own = AppendIDs(out.own, c.ids)
 	}
-	return append(dst, c.raw...)
 }

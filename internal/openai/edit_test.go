@@ -133,6 +133,9 @@ func editBoth(t *testing.T, raw []byte, seed uint64) {
 		}
 	}
 	out := e.Bytes()
+	if joined := bytes.Join(e.Segments(), nil); !bytes.Equal(joined, out) {
+		t.Fatalf("seed %d: %q: the segments are %q, the bytes %q", seed, raw, joined, out)
+	}
 	got := make(map[string]any)
 	dec = json.NewDecoder(bytes.NewReader(out))
 	dec.UseNumber()
@@ -147,6 +150,40 @@ func editBoth(t *testing.T, raw []byte, seed uint64) {
 func TestEditEqualsMapEdit(t *testing.T) {
 	for seed := range uint64(2000) {
 		editBoth(t, []byte(` { "a" : 1 , "b":[{"c":9007199254740993}],"\u0063":"x" ,"d":null,"e":{}, "f":0.10 } `), seed)
+	}
+	long := strings.Repeat("x", flatBytes)
+	for seed := range uint64(500) {
+		editBoth(t, []byte(`{"a":"`+long+`","b" : 1, "c":["`+long+`"],"d":2,"e":"`+long[:sharedBytes/2]+`" ,"f":"`+long+`"} `), seed)
+	}
+}
+
+// TestSegmentsShareTheObject: what an edit costs does not grow with the object.
+func TestSegmentsShareTheObject(t *testing.T) {
+	text, value := strings.Repeat("x", 1<<20), []byte(`"`+strings.Repeat("y", 1<<20)+`"`)
+	e := scanned(t, Completions, `{"model":"m","stream":true,"prompt":"`+text+`","seed":1,"nvext":{}}`).Edit()
+	e.Set("stream", []byte("false"))
+	e.Delete("nvext")
+	e.SetInt("max_tokens", 1)
+	e.Set("kv", value)
+	var segments [][]byte
+	made := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			segments = e.Segments()
+		}
+	}).AllocedBytesPerOp()
+	if made > 1<<10 {
+		t.Errorf("an edit of %d bytes made %d", len(text), made)
+	}
+	if want := `{"model":"m","stream":false,"prompt":"` + text + `","seed":1,"max_tokens":1,"kv":` + string(value) + `}`; string(bytes.Join(segments, nil)) != want {
+		t.Error("the segments are not the edited object")
+	}
+	// Appending to a segment must not run into the one behind it.
+	for i := range segments {
+		_ = append(segments[i], "overwritten"...)
+	}
+	if segments[0] = segments[0][:1]; bytes.Contains(bytes.Join(segments, nil), []byte("overwritten")) {
+		t.Error("segments overlap")
 	}
 }
 

@@ -90,7 +90,7 @@ func BenchmarkCall(b *testing.B) {
 				t := by.make()
 				defer t.(interface{ CloseIdle() }).CloseIdle()
 				l := leg(c.base)
-				l.Stream, l.Rank, l.Body = true, 0, make([]byte, 600)
+				l.Stream, l.Rank, l.Body = true, 0, Body{make([]byte, 600)}
 				b.ReportAllocs()
 				b.SetParallelism(8)
 				before := processorTime(b)

@@ -54,7 +54,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 					})
 				}
 				l := leg(srv.URL)
-				l.Body = fmt.Appendf(nil, "%d/%d", g, i)
+				l.Body = Body{fmt.Appendf(nil, "%d/%d", g, i)}
 				if rng.IntN(2) == 0 {
 					l.Parting = time.Second
 				}
@@ -68,7 +68,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 					s.Close()
 				}
 				switch {
-				case err == nil && bytes.Equal(got, l.Body):
+				case err == nil && bytes.Equal(got, l.Body.AppendTo(nil)):
 					whole.Add(1)
 				case err != nil && ends == 2 && errors.Is(err, errLeft):
 					left.Add(1)
@@ -152,7 +152,7 @@ func TestEndReachesEveryStage(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, parting %v", c.name, parting), func(t *testing.T) {
 				h := NewHTTP(Config{Dial: c.dial, DialTimeout: time.Minute})
 				l := leg(c.base)
-				l.Body, l.Parting = make([]byte, c.body), parting
+				l.Body, l.Parting = Body{make([]byte, c.body)}, parting
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errLeft)
 				defer cancel()
 				began := time.Now()
@@ -197,7 +197,7 @@ func TestEarlyAnswer(t *testing.T) {
 			h := NewHTTP(Config{})
 			defer h.CloseIdle()
 			call := leg("http://" + l.Addr().String())
-			call.Body = make([]byte, 64<<20) // more than any kernel buffers
+			call.Body = Body{make([]byte, 64<<20)} // more than any kernel buffers
 			s, err := h.Call(t.Context(), call)
 			if err != nil {
 				t.Fatal(err)

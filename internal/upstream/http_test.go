@@ -16,7 +16,7 @@ import (
 var errLeft = errors.New("the client left")
 
 func leg(base string) Leg {
-	return Leg{Worker: "w1", Base: base, Path: "/v1/completions", RequestID: "abc-1", Rank: -1, Body: []byte(`{"model":"m"}`)}
+	return Leg{Worker: "w1", Base: base, Path: "/v1/completions", RequestID: "abc-1", Rank: -1, Body: Body{[]byte(`{"model":"m"}`)}}
 }
 
 func TestCallSendsTheLeg(t *testing.T) {

@@ -73,7 +73,29 @@ type Leg struct {
 	Stream bool
 
 	// Body is the JSON sent. It must not change while the call runs.
-	Body []byte
+	Body Body
+}
+
+// Body is a request's body: segments that are sent one after another. Legs of one
+// request share the segments of the client's body, so that a leg costs what it
+// changes and not what it carries.
+type Body [][]byte
+
+// AppendTo appends the whole body to dst.
+func (b Body) AppendTo(dst []byte) []byte {
+	for _, segment := range b {
+		dst = append(dst, segment...)
+	}
+	return dst
+}
+
+// Len is the body's length in bytes.
+func (b Body) Len() int {
+	n := 0
+	for _, segment := range b {
+		n += len(segment)
+	}
+	return n
 }
 
 // Field is one field of a request's head. Its name is in canonical form

@@ -19,7 +19,7 @@ func newNetHTTP() *netHTTP {
 
 func (h *netHTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.Base+leg.Path, bytes.NewReader(leg.Body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, leg.Base+leg.Path, bytes.NewReader(leg.Body.AppendTo(nil)))
 	if err != nil {
 		cancel()
 		return nil, err

@@ -13,9 +13,10 @@ import (
 // goroutines at a time.
 type request struct {
 	head []byte
-	body []byte // what of the body is not in head
-	vec  [2][]byte
-	rest net.Buffers
+	body Body        // what of the body is not in head
+	size int         // its bytes
+	vec  [][]byte    // head and body, while they are written
+	rest net.Buffers // of vec, what is not yet written
 }
 
 // Bounds of what is written how.
@@ -57,7 +58,8 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 	b = append(b, " HTTP/1.1\r\nHost: "...)
 	b = append(b, t.host...)
 	b = append(b, "\r\nUser-Agent: tandem\r\nContent-Length: "...)
-	b = strconv.AppendInt(b, int64(len(leg.Body)), 10)
+	size := leg.Body.Len()
+	b = strconv.AppendInt(b, int64(size), 10)
 	if leg.Stream {
 		b = append(b, "\r\nAccept: text/event-stream"...)
 	}
@@ -89,9 +91,9 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 	if t.secure {
 		limit = copiedBytesTLS
 	}
-	r.body = leg.Body
-	if len(leg.Body) <= limit {
-		b, r.body = append(b, leg.Body...), nil
+	r.body, r.size = leg.Body, size
+	if size <= limit {
+		b, r.body, r.size = leg.Body.AppendTo(b), nil, 0
 	}
 	r.head = b
 	return nil
@@ -99,20 +101,21 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 
 // writeTo writes the request and says how many bytes left.
 func (r *request) writeTo(c net.Conn) (int64, error) {
-	if len(r.body) == 0 {
+	if r.size == 0 {
 		n, err := c.Write(r.head)
 		return int64(n), err
 	}
-	r.vec = [2][]byte{r.head, r.body}
-	r.rest = r.vec[:]
+	r.vec = append(append(r.vec[:0], r.head), r.body...)
+	r.rest = r.vec
 	n, err := r.rest.WriteTo(c) // one writev on a TCP connection
-	r.vec, r.rest = [2][]byte{}, nil
+	clear(r.vec)
+	r.rest = nil
 	return n, err
 }
 
 // release gives the request back; nobody may be writing it any more.
 func (r *request) release() {
-	r.body = nil
+	r.body, r.size = nil, 0
 	if cap(r.head) > 2*copiedBytesTLS {
 		r.head = nil
 	}

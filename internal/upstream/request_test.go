@@ -40,8 +40,10 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 		"path to escape":  func(l *Leg) { l.Path = "/v1/models/ä b/c+d" },
 		"values trimmed":  func(l *Leg) { l.RequestID, l.TraceParent = " a b\t", " 00 " },
 		"no request id":   func(l *Leg) { l.RequestID = "" },
-		"long body":       func(l *Leg) { l.Body = bytes.Repeat([]byte("x"), copiedBytes+1) },
-		"longest body":    func(l *Leg) { l.Body = bytes.Repeat([]byte("x"), inlineBytes+1) },
+		"long body":       func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), copiedBytes+1)} },
+		"segments":        func(l *Leg) { l.Body = Body{[]byte("a"), nil, bytes.Repeat([]byte("x"), copiedBytes), []byte("b")} },
+		"short segments":  func(l *Leg) { l.Body = Body{[]byte("a"), []byte("b")} },
+		"longest body":    func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), inlineBytes+1)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := leg(srv.URL)
@@ -170,13 +172,13 @@ func TestTLS(t *testing.T) {
 	defer h.CloseIdle()
 	for _, size := range []int{3, copiedBytesTLS + 1, 1 << 20} {
 		l := leg("https://example.com")
-		l.Body = bytes.Repeat([]byte("x"), size)
+		l.Body = Body{bytes.Repeat([]byte("x"), size-1), []byte("y")}
 		s, err := h.Call(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := io.ReadAll(s)
-		if err != nil || !bytes.Equal(got, l.Body) || sni != "example.com" || token != "Bearer key" {
+		if err != nil || !bytes.Equal(got, l.Body.AppendTo(nil)) || sni != "example.com" || token != "Bearer key" {
 			t.Errorf("%d bytes of %d, %v, SNI %q, token %q", len(got), size, err, sni, token)
 		}
 		s.Close()

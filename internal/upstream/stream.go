@@ -77,7 +77,7 @@ const afterWriteFailed = time.Second
 // not a byte of the request left. The request is released in any case.
 func (s *stream) send(r *request) (untouched bool, err error) {
 	var w sent
-	if len(r.body) > inlineBytes {
+	if r.size > inlineBytes {
 		s.wrote = make(chan sent, 1)
 		go s.write(r, s.wrote)
 	} else {

@@ -203,7 +203,7 @@ func TestBadRequests(t *testing.T) {
 		{"a chunk beyond 64 bits", request("ffffffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
 		{"a chunk near 64 bits", request("7fffffffffffffff\r\n"+small, "Transfer-Encoding: chunked"), 400},
 		{"a negative chunk", request("-5\r\n"+small, "Transfer-Encoding: chunked"), 400},
-		{"a chunk beyond the limit", request("200001\r\n"+small, "Transfer-Encoding: chunked"), 413},
+		{"a chunk beyond the limit", request("200001\r\n"+strings.Repeat(" ", 0x200001)+"\r\n", "Transfer-Encoding: chunked"), 413},
 		{"chunks beyond the limit", request(strings.Repeat("10000\r\n"+strings.Repeat(" ", 1<<16)+"\r\n", 20), "Transfer-Encoding: chunked"), 413},
 		{"a chunk that is longer than it says", request("5\r\n"+small+"\r\n0\r\n\r\n"+smuggled, "Transfer-Encoding: chunked"), 400},
 		{"a body beyond the limit", sized(strings.Repeat(" ", 1<<20+1)), 413},

@@ -45,7 +45,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 	r.Fill(&got)
 	want := Gateway{
 		HTTP: HTTP{
-			Host: "127.0.0.1", Port: 8000, MaxBodyBytes: 64 << 20, ReadTimeout: time.Minute, WriteStallTimeout: 30 * time.Second,
+			Host: "127.0.0.1", Port: 8000, MaxBodyBytes: 64 << 20, BodyBudgetBytes: 1 << 30, ReadTimeout: time.Minute, WriteStallTimeout: 30 * time.Second,
 			IdleTimeout: 2 * time.Minute, SSEHeartbeat: 15 * time.Second, ShutdownGrace: 5 * time.Second, DrainTimeout: 30 * time.Second,
 			ForwardHeaders: []string{},
 		},

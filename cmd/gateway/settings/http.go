@@ -12,6 +12,7 @@ type HTTP struct {
 	Host              string        `setting:"http-host"`
 	Port              int           `setting:"http-port"` // 0 picks a free one
 	MaxBodyBytes      int64         `setting:"max-body-bytes"`
+	BodyBudgetBytes   int64         `setting:"body-budget-bytes"`
 	ReadTimeout       time.Duration `setting:"read-timeout"`
 	WriteStallTimeout time.Duration `setting:"write-stall-timeout"`
 	IdleTimeout       time.Duration `setting:"idle-timeout"`
@@ -37,6 +38,11 @@ func HTTPGroup() Group {
 			Name: "max-body-bytes", Kind: Bytes, Default: "64MiB", Min: "1KiB", Max: "1GiB",
 			Help: "Largest request body; a larger one is answered 413. A body is held in memory until its request ends, " +
 				"so raising it raises what one client can take; lowering it refuses long prompts.",
+		},
+		{
+			Name: "body-budget-bytes", Kind: Bytes, Default: "1GiB", Min: "1MiB", Max: "1TiB",
+			Help: "Memory for the bodies of all requests together, from their first byte to their request's end; above it requests are answered " +
+				"503 with Retry-After. Higher takes more long requests at a time; lower keeps the process smaller. One body of max-body-bytes always fits.",
 		},
 		{
 			Name: "read-timeout", Kind: Duration, Default: "60s", Min: "100ms",
