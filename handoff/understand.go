@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -12,6 +13,20 @@ import (
 type card struct {
 	blockSize     int // tokens
 	contextTokens int // the shortest context of any worker, 0 unknown
+	kvTokens      int // the smallest KV cache of any worker, less a block to generate in, 0 unknown
+}
+
+// longestPrompt is the longest prompt in tokens that every worker takes: an
+// estimate above it would keep out, or keep waiting, what may well fit.
+func (c *card) longestPrompt() int {
+	longest := math.MaxInt
+	if c.contextTokens > 0 {
+		longest = c.contextTokens - 1
+	}
+	if c.kvTokens > 0 {
+		longest = min(longest, c.kvTokens)
+	}
+	return max(1, longest)
 }
 
 // defaultBlockSize counts blocks for a model whose workers are all away.
@@ -28,14 +43,13 @@ func (f *Flow) card(model string) (c card, ok bool) {
 			if n := m.Worker.ContextLength; n > 0 && (c.contextTokens == 0 || n < c.contextTokens) {
 				c.contextTokens = n
 			}
+			if n := (m.Worker.TotalKVBlocks - 1) * m.Worker.BlockSize; n > 0 && (c.kvTokens == 0 || n < c.kvTokens) {
+				c.kvTokens = n
+			}
 		}
 	}
 	return c, ok
 }
-
-// bytesPerToken estimates a prompt's length where no tokenizer is known:
-// about four bytes a token for English and code.
-const bytesPerToken = 4
 
 // understand finds the model, its limits, and the prompt's tokens and block
 // hashes. Its error is an *openai.Error.
@@ -66,7 +80,7 @@ func (f *Flow) understand(r *request) error {
 		return err
 	}
 	if r.ids == nil {
-		r.isl = max(1, len(req.Raw)/bytesPerToken)
+		r.isl = min(estimate(req), r.card.longestPrompt())
 		if computes, pool := f.computers(r); len(pool.Members) > 0 && computes.Foresees() {
 			r.hashes = textHashes(req, r.card.blockSize)
 		}
@@ -96,7 +110,7 @@ func (r *request) tokenize(tokenizer *tokens.Cache) error {
 		r.ids = req.Prompt.IDs
 		return nil
 	}
-	if tokenizer == nil || req.HasTools || req.HasToolMessages || req.HasImages || req.HasOtherParts {
+	if tokenizer == nil || req.HasTools || req.HasToolMessages || req.HasMedia() {
 		return nil
 	}
 	if limit := r.card.contextTokens; limit > 0 {

@@ -37,14 +37,11 @@ type Request struct {
 	HasTools bool
 	// HasToolMessages: a message calls a tool or is a tool's answer.
 	HasToolMessages bool
-	// HasImages: a message holds an image.
-	HasImages bool
-	// HasOtherParts: a message holds a part that is neither text nor image.
-	HasOtherParts bool
 	// Nvext is the extensions the request came with.
 	Nvext Nvext
 
 	members []member
+	media   []media // in the order of the body
 }
 
 // member is where one member of an object lies: its name with escapes

@@ -52,7 +52,7 @@ func (r *Request) tokensSuffice() error {
 		return BadRequest(param, only+"tools need a worker with model_input text")
 	case r.HasToolMessages:
 		return BadRequest("messages", only+"messages with tool calls need a worker with model_input text")
-	case r.HasImages, r.HasOtherParts:
+	case r.HasMedia():
 		return BadRequest("messages", only+"parts other than text need a worker with model_input text")
 	case r.Logprobs:
 		return BadRequest("logprobs", only+"logprobs of a chat need a worker with model_input text")

@@ -89,8 +89,8 @@ func TestScanMessages(t *testing.T) {
 	if got := r.Prompt.Messages(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if !r.HasImages || r.HasOtherParts || r.HasTools || r.HasToolMessages {
-		t.Errorf("images %t other %t tools %t tool messages %t", r.HasImages, r.HasOtherParts, r.HasTools, r.HasToolMessages)
+	if !r.HasMedia() || r.HasTools || r.HasToolMessages {
+		t.Errorf("media %t tools %t tool messages %t", r.HasMedia(), r.HasTools, r.HasToolMessages)
 	}
 	if got := r.Prompt.TokensAtLeast(1); got != len(`be "brief"`)+len("a\nb") {
 		t.Errorf("at least %d tokens", got)
@@ -114,8 +114,8 @@ func TestScanNotesTools(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
-		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasOtherParts != tt.other {
-			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasOtherParts)
+		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasMedia() != tt.other {
+			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasMedia())
 		}
 	}
 }
