@@ -83,7 +83,7 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 	switch {
 	case tokens && r.Endpoint == openai.Chat:
 		var err error
-		if e, err = openai.CompletionFromChat(r, b.IDs); err != nil {
+		if e, err = openai.CompletionFromChat(r, b.IDs, w.ContextLength); err != nil {
 			return l, err
 		}
 		l.Path = openai.Completions.Path()

@@ -3,13 +3,19 @@ package openai
 import "bytes"
 
 // CompletionFromChat begins the edit that turns a chat request into a
-// completion request for workers that take tokens: ids is the rendered and
-// tokenized prompt. Chat's own fields go, max_completion_tokens becomes
-// max_tokens, all other bytes stay. What such a worker cannot give, because
-// only the engine's chat endpoint has it, is refused with 400.
-func CompletionFromChat(r *Request, ids []uint32) (*Edit, error) {
+// completion request for a worker that takes tokens: ids is the rendered and
+// tokenized prompt, contextTokens the worker's context, 0 unknown. Chat's own
+// fields go, all other bytes stay. max_completion_tokens becomes max_tokens; a
+// chat without either may fill the context, where a completion ends after 16
+// tokens. What such a worker cannot give, because only the engine's chat endpoint
+// has it, is refused with 400, and so is a prompt whose ids are not known (nil).
+func CompletionFromChat(r *Request, ids []uint32, contextTokens int) (*Edit, error) {
 	if err := r.tokensSuffice(); err != nil {
 		return nil, err
+	}
+	if len(ids) == 0 {
+		return nil, BadRequest("messages", "this model's workers take token ids and the gateway has no tokenizer for it: "+
+			"send the prompt as token ids to %s", Completions.Path())
 	}
 	e := r.Edit()
 	for i := range r.members {
@@ -22,6 +28,13 @@ func CompletionFromChat(r *Request, ids []uint32) (*Edit, error) {
 			e.Set("max_tokens", raw)
 		}
 		e.Delete("max_completion_tokens")
+	}
+	switch rest := contextTokens - len(ids); {
+	case r.MaxTokens > 0:
+	case rest > 0:
+		e.SetInt("max_tokens", int64(rest))
+	default:
+		e.Set("max_tokens", []byte("null")) // vLLM's word for the rest of the context
 	}
 	e.SetIDs("prompt", ids)
 	return e, nil

@@ -44,16 +44,17 @@ func TestCompletionFromChat(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"x"}]`
 	tests := []struct{ body, want string }{
 		{`{"model":"m",` + messages + `,"seed":9007199254740993}`,
-			`{"model":"m","seed":9007199254740993,"prompt":[1,2]}`},
+			`{"model":"m","seed":9007199254740993,"max_tokens":98,"prompt":[1,2]}`},
+		{`{"model":"m","max_tokens":null,"max_completion_tokens":null,` + messages + `}`, `{"model":"m","max_tokens":98,"prompt":[1,2]}`},
 		{`{` + messages + `,"max_completion_tokens":5,"model":"m","max_tokens":9,"tool_choice":"none","logprobs":false,"tools":[]}`,
 			`{"model":"m","max_tokens":5,"prompt":[1,2]}`},
 		{`{"model":"m","max_completion_tokens":null,"max_tokens":9,` + messages + `,"response_format":{"type":"json_object"},"chat_template":null}`,
 			`{"model":"m","max_tokens":9,"response_format":{"type":"json_object"},"prompt":[1,2]}`},
 		{`{"model":"m",` + messages + `,"stream":true,"stream_options":{"include_usage":true},"stop":["a"]}`,
-			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"stop":["a"],"prompt":[1,2]}`},
+			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"stop":["a"],"max_tokens":98,"prompt":[1,2]}`},
 	}
 	for _, tt := range tests {
-		e, err := CompletionFromChat(scanned(t, Chat, tt.body), []uint32{1, 2})
+		e, err := CompletionFromChat(scanned(t, Chat, tt.body), []uint32{1, 2}, 100)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.body, err)
 		}
@@ -62,6 +63,10 @@ func TestCompletionFromChat(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}
 		scanned(t, Completions, string(got))
+	}
+	e, err := CompletionFromChat(scanned(t, Chat, `{"model":"m",`+messages+`}`), []uint32{1, 2}, 0)
+	if got := string(e.Bytes()); err != nil || got != `{"model":"m","max_tokens":null,"prompt":[1,2]}` {
+		t.Errorf("of an unknown context: %s, %v", got, err)
 	}
 }
 
@@ -79,11 +84,16 @@ func TestCompletionFromChatRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
-		_, err := CompletionFromChat(r, nil)
+		_, err := CompletionFromChat(r, []uint32{1}, 0)
 		var e *Error
 		if !errors.As(err, &e) || e.Status != 400 || e.Param != tt.param || !strings.Contains(e.Message, "model_input text") {
 			t.Errorf("%s%s: %v", tt.messages, tt.more, err)
 		}
+	}
+	var e *Error
+	_, err := CompletionFromChat(scanned(t, Chat, `{"model":"m","messages":[`+user+`]}`), nil, 100)
+	if !errors.As(err, &e) || e.Status != 400 || e.Param != "messages" || !strings.Contains(e.Message, "/v1/completions") {
+		t.Errorf("a chat whose ids are not known: %v", err)
 	}
 }
 
