@@ -9,7 +9,10 @@ import (
 
 func TestChatFromCompletion(t *testing.T) {
 	chunk := func(first bool) func(dst, data []byte) []byte {
-		return func(dst, data []byte) []byte { return ChatChunk(dst, data, first) }
+		return func(dst, data []byte) []byte { return ChatChunk(dst, data, func(int) bool { return first }) }
+	}
+	third := func(dst, data []byte) []byte {
+		return ChatChunk(dst, data, func(choice int) bool { return choice == 2 })
 	}
 	tests := []struct {
 		name       string
@@ -22,6 +25,9 @@ func TestChatFromCompletion(t *testing.T) {
 		{"later chunk", chunk(false),
 			`{"id":"cmpl-1","object":"text_completion","choices":[{"text" : "b" ,"index":1,"finish_reason":"stop","token_ids":[5]}],"system_fingerprint":"f"}`,
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":"b"} ,"index":1,"finish_reason":"stop","token_ids":[5]}],"system_fingerprint":"f"}`},
+		{"first of one choice, later of another", third,
+			`{"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"a"},{"text":"b","logprobs":null,"index":2}]}`,
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}},{"delta":{"role":"assistant","content":"b"},"logprobs":null,"index":2}]}`},
 		{"usage chunk", chunk(false),
 			`{"id":"cmpl-1","object":"text_completion","choices":[],"usage":{"prompt_tokens":1}}`,
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}`},
@@ -113,13 +119,13 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Inspect(data)
-		if !got.Content || got.Tokens != 1 || string(got.FinishReason) != reason || got.PromptTokens != 5 ||
+		if !got.Content || got.Tokens != 1 || got.Finished != 1 || got.Aborted || got.PromptTokens != 5 ||
 			got.CompletionTokens != 1 || got.CachedTokens != 4 || string(got.KVParams) != "{}" {
 			t.Errorf("%s: %+v", data, got)
 		}
 	}
 	data, err := json.Marshal(ChatChunkObject{Choices: []ChatChunkChoice{{Delta: ChatDelta{Content: &text}}}})
-	if got := Inspect(data); err != nil || !got.Content || got.Finish || got.Usage {
+	if got := Inspect(data); err != nil || !got.Content || got.Finished > 0 || got.Usage {
 		t.Errorf("%s: %+v", data, got)
 	}
 }
@@ -127,8 +133,9 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 func BenchmarkChatChunk(b *testing.B) {
 	data := []byte(`{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}]}`)
 	var dst []byte
+	opens := func(int) bool { return false }
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = ChatChunk(dst[:0], data, false)
+		dst = ChatChunk(dst[:0], data, opens)
 	}
 }
