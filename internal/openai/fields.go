@@ -104,11 +104,17 @@ var (
 	})
 )
 
-// handOffField reports whether name is one by which a gateway tells an engine
-// about a hand-off (vLLM, SGLang, TensorRT-LLM), or names its request.
-func handOffField(name []byte) bool {
+// gatewayField reports whether name is one that engines shall get from the
+// gateway only (vLLM, SGLang, TensorRT-LLM): it steers a hand-off or a rank,
+// names the request, jumps the engine's queue, puts other tokens in the prompt's
+// place or another key on its cache, or names files of the worker's.
+func gatewayField(name []byte) bool {
 	switch string(name) {
-	case "kv_transfer_params", "disaggregated_params", "rid":
+	case "kv_transfer_params", "ec_transfer_params", "disaggregated_params",
+		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank",
+		"rid", "request_id", "priority",
+		"input_ids", "prompt_token_ids", "prompt_token_ids_b64", "extra_key", "session_params",
+		"lora_path", "lora_request", "return_hidden_states":
 		return true
 	}
 	return bytes.HasPrefix(name, []byte("bootstrap_"))
@@ -214,7 +220,7 @@ func (s *scan) tools() bool {
 	return s.ok()
 }
 
-// xargs looks for hand-off fields among vLLM's extra arguments, which reach
+// xargs looks for the gateway's fields among vLLM's extra arguments, which reach
 // the engine as if they stood at the top level.
 func (s *scan) xargs() bool {
 	if s.peek() != '{' {

@@ -48,8 +48,9 @@ func emptyArray(v []byte) bool {
 }
 
 type part struct {
-	kind Modality // 0 where it has not a part's shape
-	text text
+	kind  Modality // 0 where it has not a part's shape
+	text  text
+	named bool // it has a uuid
 }
 
 // part reads one content part: an object with a type, and a text where the type
@@ -74,6 +75,10 @@ func (c *cursor) part() part {
 			t = &kind
 		case "text":
 			t = &words
+		case "uuid":
+			p.named = c.peek() != 'n'
+			c.value()
+			continue
 		default:
 			c.value()
 			continue
@@ -205,7 +210,13 @@ func (s *scan) content(m *messageSpan) bool {
 	for i := 0; s.element(i == 0); i++ {
 		s.peek()
 		begin := s.pos
-		switch p := s.part(); p.kind {
+		p := s.part()
+		if p.named && !s.handOff && s.ok() {
+			// vLLM takes it for the hash of what the part holds, so that it may
+			// name another client's image.
+			return s.misplaced(fmt.Sprintf(".content[%d].uuid", i), "is set by the gateway and cannot be sent by a client")
+		}
+		switch p.kind {
 		case Text:
 			m.bytes += p.text.decoded
 			if texts++; texts > 1 {
