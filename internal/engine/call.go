@@ -135,6 +135,9 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 		// vLLM's siblings would share, and free, the same blocks.
 		return c, newError(http.StatusBadRequest, "n", "kv_transfer_params need one prompt and n=1")
 	}
+	for i, p := range prompts {
+		prompts[i] = s.truncate(f, p, template.MaxTokens)
+	}
 	stop := stopper{stops: f.strings("stop"), include: f.flag("include_stop_str_in_output")}
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {

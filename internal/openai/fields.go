@@ -79,6 +79,8 @@ var (
 		{"logit_bias", anyObject},
 		{"user", anyString},
 		{"cache_salt", func(s *scan) bool { return s.filled(&s.salt) }},
+		{"truncate_prompt_tokens", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Truncate = int(v) })},
+		{"truncation_side", (*scan).truncationSide},
 		{"vllm_xargs", (*scan).xargs},
 		{"nvext", (*scan).nvext},
 	}
@@ -218,6 +220,19 @@ func (s *scan) tools() bool {
 		}
 	}
 	return s.ok()
+}
+
+// truncationSide reads which end of a prompt too long is cut off.
+func (s *scan) truncationSide() bool {
+	var side string
+	if !s.string(&side) {
+		return false
+	}
+	if side != "left" && side != "right" {
+		return s.wrong("\"left\" or \"right\"")
+	}
+	s.req.TruncateRight = side == "right"
+	return true
 }
 
 // xargs looks for the gateway's fields among vLLM's extra arguments, which reach

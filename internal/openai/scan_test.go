@@ -265,6 +265,8 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"return_hidden_states":true`), "return_hidden_states", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"ec_transfer_params":{}}`), "vllm_xargs.ec_transfer_params", "set by the gateway"},
 		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"},"uuid":"x"}]}]`), "messages[0].content[1].uuid", "set by the gateway"},
+		{Completions, completion(`"truncate_prompt_tokens":-2`), "truncate_prompt_tokens", "whole number from -1"},
+		{Completions, completion(`"truncation_side":"middle"`), "truncation_side", "left"},
 		{Completions, completion(`"vllm_xargs":7`), "vllm_xargs", "object"},
 		{Completions, completion(`"nvext":[]`), "nvext", "object"},
 		{Completions, nvext(`"prority":1`), "nvext.prority", "extra_fields, annotations, agent_hints"},

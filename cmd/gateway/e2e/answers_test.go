@@ -102,6 +102,26 @@ func TestChatWithoutALimit(t *testing.T) {
 	}
 }
 
+// A prompt that the client has cut is booked and answered as what is left of it,
+// however the workers take it.
+func TestTruncatedPrompt(t *testing.T) {
+	for _, input := range []string{"text", "tokens"} {
+		f := newFleet(t, options{modelInput: input})
+		ids := textPrompt(long)
+		a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":12,"truncate_prompt_tokens":9,"prompt":"`+long+`"}`)
+		if a.status != http.StatusOK {
+			t.Fatalf("%s: status %d: %s", input, a.status, a.body)
+		}
+		if got, want := f.text(a), expected(ids[len(ids)-9:], 12); got != want {
+			t.Errorf("%s: text %q, want %q", input, got, want)
+		}
+		f.idle()
+		if !strings.Contains(f.logs.String(), " isl=9 ") {
+			t.Errorf("%s: the whole prompt was booked", input)
+		}
+	}
+}
+
 // checkShape checks what OpenAI's API promises of any answer.
 func (f *fleet) checkShape(a answer, path string, stream bool) {
 	f.t.Helper()
