@@ -79,6 +79,8 @@ const (
 	two   = `data: {"choices":[{"index":0,"delta":{"content":" two"},"finish_reason":null}]}` + "\n\n"
 	end   = `data: {"choices":[{"index":0,"delta":{"content":" end"},"finish_reason":"length"}]}` + "\n\n"
 	usage = `data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}` + "\n\n"
+	abort = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}` + "\n\n"
+	empty = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 	bad   = `data: {"error":{"message":"no","code":500}}` + "\n\n"
 	done  = "data: [DONE]\n\n"
 )
@@ -96,6 +98,12 @@ func TestStream(t *testing.T) {
 		{"whole", engine{status: 200, body: strings.NewReader(role + one + two + end + done)}, false, fault.None, role + one + two + end + done, 3},
 		{"in single bytes", engine{status: 200, body: iotest.OneByteReader(strings.NewReader(role + one + end + done))}, false, fault.None, role + one + end + done, 2},
 		{"no content at all", engine{status: 200, body: strings.NewReader(role + done)}, false, fault.None, role + done, 0},
+		{"events after the end marker", engine{status: 200, body: strings.NewReader(role + one + end + done + two + ": ping\n\n" + done)}, false, fault.None, role + one + end + done, 2},
+		{"events after the end marker, one by one", engine{status: 200, body: iotest.OneByteReader(strings.NewReader(one + end + done + "data: #no#\n\n"))}, false, fault.None, one + end + done, 2},
+		{"no blank line at the end", engine{status: 200, body: strings.NewReader(one + end + "data: [DONE]")}, false, fault.None, one + end + done, 2},
+		{"given up before a token", engine{status: 200, body: strings.NewReader(role + abort + done)}, false, fault.EngineError, "", 0},
+		{"given up after a token", engine{status: 200, body: strings.NewReader(role + one + abort + done)}, false, fault.None, role + one + abort + done, 1},
+		{"an answer of nothing", engine{status: 200, body: strings.NewReader(role + empty + done)}, false, fault.None, role + empty + done, 0},
 		{"refused", engine{err: refused}, false, fault.Refused, "", 0},
 		{"engine's 500", engine{status: 500, body: strings.NewReader("boom")}, false, fault.EngineError, "", 0},
 		{"engine's 400", engine{status: 400, body: strings.NewReader("{}")}, false, fault.Rejected, "", 0},
@@ -172,6 +180,33 @@ func TestLastEvent(t *testing.T) {
 	}
 }
 
+// A chunk may end several choices: the last event is the one that ends the last
+// of them. And every choice of a reshaped chat begins with its role.
+func TestSeveralChoices(t *testing.T) {
+	text := func(data string) string { return "data: " + data + "\n\n" }
+	for _, c := range []struct {
+		name         string
+		chat         bool
+		engine, want string
+	}{
+		{"two end at once", false,
+			text(`{"choices":[{"index":0,"text":"a"},{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"","finish_reason":"stop"},{"index":1,"text":"","finish_reason":"stop"}]}`) + done,
+			text(`{"choices":[{"index":0,"text":"a"},{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"","finish_reason":"stop"},{"index":1,"text":"","finish_reason":"stop"}],"nvext":{"x":1}}`) + done},
+		{"reshaped", true,
+			text(`{"choices":[{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}`) + text(`{"choices":[{"index":1,"text":"c","finish_reason":"stop"}]}`) + done,
+			text(`{"choices":[{"index":1,"delta":{"role":"assistant","content":"b"}}]}`) + text(`{"choices":[{"index":0,"delta":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}`) +
+				text(`{"choices":[{"index":1,"delta":{"content":"c"},"finish_reason":"stop"}],"nvext":{"x":1}}`) + done},
+	} {
+		r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
+		out := &client{}
+		_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 2, Chat: c.chat, CachedTokens: -1,
+			Tail: func(*Transcript) []byte { return []byte(`{"x":1}`) }}, out)
+		if got := strings.Join(out.writes, ""); failed != nil || got != c.want {
+			t.Errorf("%s: %v\n got %q\nwant %q", c.name, failed, got, c.want)
+		}
+	}
+}
+
 // Bookings follow the stream: a block more for each two tokens here, and what
 // is told of the first token comes once.
 func TestBookingsGrow(t *testing.T) {
@@ -198,6 +233,7 @@ func TestWholeAnswer(t *testing.T) {
 		{"well", answer, fault.None},
 		{"not JSON", "<html>", fault.Garbled},
 		{"an error with status 200", `{"error":{"message":"no"}}`, fault.EngineError},
+		{"given up before a token", `{"choices":[{"text":"","finish_reason":"abort"}]}`, fault.EngineError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})

@@ -18,12 +18,13 @@ type tap struct {
 	watch      *watch
 	waits      prompt
 	transcript Transcript
-	held       []byte // events kept back until there is something to say
-	finished   int    // choices that have a finish reason
-	blocks     int    // grown blocks told to the lease
-	began      bool   // the first token came, or the end of an answer without any
-	done       bool   // the end marker was seen
-	detail     []byte // what an error event said
+	held       []byte    // events kept back until there is something to say
+	finished   int       // choices that have a finish reason
+	roles      [2]uint64 // bits of the choices, by index, whose role the client has
+	blocks     int       // grown blocks told to the lease
+	began      bool      // the first token came, or the end of an answer without any
+	done       bool      // the end marker was seen
+	detail     []byte    // what an error event said
 }
 
 // stream relays events until the end marker.
@@ -56,7 +57,12 @@ func (t *tap) Write(p []byte) error {
 // token: an engine announces the assistant's role, or fails, before it has
 // computed anything, and until the client has seen a byte another worker can
 // still take over.
+//
+// What follows the end marker is no part of the answer and goes nowhere.
 func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
+	if t.done {
+		return dst, nil
+	}
 	if len(ev.Data) == 0 {
 		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive, and no sign of life
 	}
@@ -74,16 +80,17 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
 		return dst, fault.ErrEngine
 	}
-	if !t.began && (info.Content || info.Finish) {
+	if info.Aborted && !info.Content && !t.began { // given up before it was begun
+		return dst, fault.ErrEngine
+	}
+	if !t.began && (info.Content || info.Finished > 0) {
 		t.began = true
 		t.watch.begin()
 	}
 	if info.Content {
 		t.token(max(1, info.Tokens))
 	}
-	if info.Finish {
-		t.finished++
-	}
+	t.finished += info.Finished
 	last := t.last(info)
 	if info.Usage {
 		t.usage(info)
@@ -93,7 +100,7 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		raw = t.rewrite(ev.Data, info, last)
 	}
 	t.transcript.Events++
-	return t.pass(dst, raw, info.Content || info.Finish), nil
+	return t.pass(dst, raw, info.Content || info.Finished > 0), nil
 }
 
 // pass appends raw to what leaves now, or keeps it back while nothing of
@@ -116,13 +123,13 @@ func (t *tap) last(info openai.ChunkInfo) bool {
 	if t.call.IncludeUsage {
 		return info.Usage && t.finished >= t.call.Choices && !info.Content
 	}
-	return info.Finish && t.finished >= t.call.Choices
+	return info.Finished > 0 && t.finished >= t.call.Choices
 }
 
 // rewrite gives the event its changed form.
 func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 	if t.call.Chat {
-		data = openai.ChatChunk(nil, data, t.transcript.Events == 0)
+		data = openai.ChatChunk(nil, data, t.opens)
 	}
 	var nvext []byte
 	if last && t.call.Tail != nil {
@@ -133,6 +140,18 @@ func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 		cached = t.call.CachedTokens
 	}
 	return openai.AppendEvent(nil, openai.RewriteTail(nil, data, cached, nvext))
+}
+
+// opens reports whether the client has had nothing of a choice yet. Choices are
+// at most 128.
+func (t *tap) opens(choice int) bool {
+	if choice < 0 || choice >= 64*len(t.roles) {
+		return false
+	}
+	word, bit := &t.roles[choice/64], uint64(1)<<(choice%64)
+	opens := *word&bit == 0
+	*word |= bit
+	return opens
 }
 
 // token books n new tokens.
@@ -189,6 +208,8 @@ func (t *tap) whole() error {
 		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
 	case info.Error:
 		t.detail = body[:min(len(body), 4<<10)]
+		return fault.ErrEngine
+	case info.Aborted && !info.Content:
 		return fault.ErrEngine
 	}
 	now := time.Now()

@@ -46,8 +46,9 @@ type watch struct {
 }
 
 // closing is how long an engine may take to end a stream after its end marker.
-// The client has its whole answer by then.
-const closing = time.Second
+// The client has its whole answer by then and waits only for the stream's end; a
+// connection that does not come to it carries no other call.
+const closing = 20 * time.Millisecond
 
 // newWatch starts the clock. cancel is called with fault.ErrTimeout when the
 // first token does not come within first, and with fault.ErrStalled when a

@@ -142,7 +142,7 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 		{"after the last token", Config{}, 0, []beat{{0, one}, {0, end}, {forever, ""}}, 0, fault.Stalled, 10 * s, 2},
 		{"a late usage", Config{}, 0, []beat{{0, one}, {0, end}, {9 * s, usage}, {9 * s, done}}, 0, fault.None, 18 * s, 3},
 		{"a usage that is too late", Config{}, 0, []beat{{0, one}, {0, end}, {11 * s, usage}, {0, done}}, 0, fault.Stalled, 10 * s, 2},
-		{"a connection that stays open after its end", Config{}, 0, []beat{{0, one}, {0, end}, {0, done}, {forever, ""}}, 0, fault.None, s, 2},
+		{"a connection that stays open after its end", Config{}, 0, []beat{{0, one}, {0, end}, {0, done}, {forever, ""}}, 0, fault.None, closing, 2},
 		{"a slow client", Config{}, 0, append(many, beat{9 * s, end}, beat{0, done}), 60 * s, fault.None, (52*60 + 9) * s, 51},
 		{"a slow client of a worker that stalls", Config{}, 0, []beat{{0, one}, {0, two}, {forever, ""}}, 60 * s, fault.Stalled, 130 * s, 2},
 	} {

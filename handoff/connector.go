@@ -26,6 +26,9 @@ type Body struct {
 	// IDs are the prompt's tokens, for workers that take tokens; nil where
 	// the model's tokenizer is not known.
 	IDs []uint32
+	// Kept is how many tokens of the prompt the engines keep. Above any prompt's
+	// length it says that nothing is known to be cut.
+	Kept int
 }
 
 // Attempt is one round of a request.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"net/url"
@@ -83,7 +84,7 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 	switch {
 	case tokens && r.Endpoint == openai.Chat:
 		var err error
-		if e, err = openai.CompletionFromChat(r, b.IDs); err != nil {
+		if e, err = openai.CompletionFromChat(r, b.IDs, w.ContextLength); err != nil {
 			return l, err
 		}
 		l.Path = openai.Completions.Path()
@@ -95,6 +96,10 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 	e.Delete("nvext")
 	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
 		e.SetString("cache_salt", salt) // engines read only the body's
+	}
+	if r.Truncate < 0 && b.Kept < math.MaxInt {
+		// The engine would reckon by max_tokens, which the legs have not in common.
+		e.SetInt("truncate_prompt_tokens", int64(b.Kept))
 	}
 	if again {
 		retell(e, r)

@@ -149,6 +149,22 @@ func TestNIXLChatForTokens(t *testing.T) {
 	}
 }
 
+// Both legs cut the prompt alike: -1 means another length to each of them.
+func TestNIXLTruncates(t *testing.T) {
+	for said, want := range map[string]string{`-1`: `40`, `7`: `7`} {
+		request := scan(t, openai.Completions, `{"model":"m","prompt":"hi","max_tokens":60,"truncate_prompt_tokens":`+said+`}`)
+		plan, err := NIXL{}.Plan(Body{Request: request, Kept: 40}, pair("text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, leg := range [][]byte{plan.Prefill.Body, plan.Decode.Body} {
+			if !strings.Contains(string(leg), `"truncate_prompt_tokens":`+want) {
+				t.Errorf("%s: %s", said, leg)
+			}
+		}
+	}
+}
+
 const goodParams = `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[12,13,14]],"remote_engine_id":"e",` +
 	`"remote_request_id":"cmpl-x-0-1a2b3c4d","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":48,` +
 	`"remote_blocks_expiry_time":null,"transfer_mode":"pull","later":{"n":18446744073709551615}}`

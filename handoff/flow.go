@@ -193,7 +193,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		a.PRetell = a.P != nil && ask(a.P, a.PRank)
 		a.DRetell = a.P == nil && ask(a.D, a.DRank)
 	}
-	plan, err := connector.Plan(Body{Request: r.call.Request, IDs: r.ids}, a)
+	plan, err := connector.Plan(Body{Request: r.call.Request, IDs: r.ids, Kept: r.kept}, a)
 	if err != nil {
 		return &fault.Error{Class: fault.Rejected, Leg: fault.Decode, Worker: a.D.ID, Err: err}
 	}

@@ -34,7 +34,8 @@ type request struct {
 	// override is the weights that the client wants, nil for the pools'.
 	override *router.Override
 	ids      []uint32 // the prompt's tokens, nil where unknown
-	isl      int      // prompt tokens, estimated where ids is nil
+	kept     int      // the most prompt tokens that the engine keeps
+	isl      int      // prompt tokens kept, estimated where ids is nil
 	hashes   []uint64 // sequence hashes of the full blocks, of text where ids is nil
 	// told is what an index elsewhere says of the prompt, and remote what came of
 	// asking it; empty where nobody was asked.

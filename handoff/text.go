@@ -1,7 +1,7 @@
 package handoff
 
 import (
-	"bytes"
+	"encoding/binary"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -18,36 +18,65 @@ const textDomain = 0x7465787420626c6f
 // What two prompts share beyond it does not matter to where they go.
 const maxTextBytes = 4 << 20
 
+// What a prompt's pieces are estimated to take where its tokens are not known.
+// Text: about four bytes a token, for English and code. Other modalities take what
+// the model's encoder makes of them, whatever they take as base64 or as a URL: an
+// image is 256 to 4,096 tokens by model and size, audio 25 a second, video 256 for
+// each of the 32 frames that vLLM samples. Of other parts, files say, it is not
+// known whether they are text.
+const (
+	bytesPerToken  = 4
+	imageTokens    = 1024
+	audioTokens    = 750 // half a minute
+	videoTokens    = 8192
+	maxOtherTokens = 1024
+)
+
+// pieceTokens estimates the tokens of a piece of a prompt; of text only whole
+// ones count.
+func pieceTokens(m openai.Modality, piece []byte) int {
+	switch m {
+	case openai.Image:
+		return imageTokens
+	case openai.Audio:
+		return audioTokens
+	case openai.Video:
+		return videoTokens
+	case openai.Other:
+		return min(len(piece)/bytesPerToken, maxOtherTokens)
+	}
+	return len(piece) / bytesPerToken
+}
+
+// estimate is about how many tokens the prompt takes, at least 1.
+func estimate(req *openai.Request) int {
+	tokens, text := 0, 0
+	for m, piece := range req.Pieces() {
+		if m == openai.Text {
+			text += len(piece) // pieces are short where there are many
+		} else {
+			tokens += pieceTokens(m, piece)
+		}
+	}
+	return max(1, tokens+text/bytesPerToken)
+}
+
 // textHashes stands for the block hashes of a prompt whose tokens are not known.
 // It chains hashes of the request's own bytes, four to a token, which say the
 // same of two prompts that begin alike, and nothing of what an engine holds:
 // they are good for predictions only. A conversation that goes on keeps the
-// hashes it had.
+// hashes it had. A part that is no text takes as many blocks as its tokens do.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
 	c := textChain{blockBytes: blockSize * bytesPerToken, seed: tokens.Seed("", req.CacheSalt) + textDomain, left: maxTextBytes}
-	if req.Endpoint != openai.Chat {
-		prompt, _ := req.Field("prompt")
-		c.write(openEnded(prompt))
-		return c.hashes
-	}
-	for _, name := range []string{"tools", "functions"} { // templates put them first
-		if offered, ok := req.Field(name); ok {
-			c.write(offered)
+	for m, piece := range req.Pieces() {
+		if m == openai.Text {
+			c.write(piece)
+			continue
 		}
+		stand := binary.LittleEndian.AppendUint64(nil, xxh3.Hash(piece))
+		c.write(append(stand, make([]byte, pieceTokens(m, piece)*bytesPerToken-len(stand))...))
 	}
-	messages, _ := req.Field("messages")
-	c.write(openEnded(messages))
 	return c.hashes
-}
-
-// openEnded returns a JSON value without what closes it, which is not where it
-// was any more when the value has grown: the end of an array, and of a string.
-func openEnded(value []byte) []byte {
-	if v, ok := bytes.CutSuffix(value, []byte("]")); ok {
-		value = bytes.TrimRight(v, " \t\r\n")
-	}
-	value, _ = bytes.CutSuffix(value, []byte(`"`))
-	return value
 }
 
 // textChain makes blocks of what is written to it. What fills no block has no

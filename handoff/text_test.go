@@ -127,3 +127,62 @@ func BenchmarkTextHashes(b *testing.B) {
 		textHashes(req, 16)
 	}
 }
+
+// An image is booked by what its model makes of it, not by its base64's bytes:
+// one of 3 MiB would need 49,000 blocks.
+func TestEstimateByModality(t *testing.T) {
+	const ask = `{"type":"text","text":"What is this?"}`
+	chat := func(parts string) string {
+		return `{"model":"m","messages":[{"role":"user","content":[` + ask + parts + `]}]}`
+	}
+	text := estimate(scanned(t, openai.Chat, chat("")))
+	if most := len(chat("")) / bytesPerToken; text < 10 || text > most {
+		t.Errorf("text: %d tokens, want 10 to %d", text, most)
+	}
+	big := strings.Repeat("A", 3<<20)
+	image := `,{"type":"image_url","image_url":{"url":"data:image/png;base64,` + big + `"}}`
+	for name, tt := range map[string]struct {
+		parts string
+		more  int
+	}{
+		"image":         {image, imageTokens},
+		"image by URL":  {`,{"type":"image_url","image_url":{"url":"https://h/i.png"}}`, imageTokens},
+		"two images":    {image + image, 2 * imageTokens},
+		"SDK's image":   {`,{"type":"input_image","image_url":"data:image/png;base64,` + big + `"}`, imageTokens},
+		"audio":         {`,{"type":"input_audio","input_audio":{"format":"wav","data":"` + big + `"}}`, audioTokens},
+		"video":         {`,{"type":"video_url","video_url":{"url":"data:video/mp4;base64,` + big + `"}}`, videoTokens},
+		"file":          {`,{"type":"file","file":{"file_data":"` + big + `"}}`, maxOtherTokens},
+		"short refusal": {`,{"type":"refusal","refusal":"No, I would rather not do this."}`, 15},
+	} {
+		req := scanned(t, openai.Chat, chat(tt.parts))
+		if got := estimate(req) - text; got < tt.more || got > tt.more+1 { // and the commas
+			t.Errorf("%s: %d tokens, want %d", name, got, tt.more)
+		}
+		if blocks, most := len(textHashes(req, 16)), estimate(req)/16; blocks > most || blocks < most-1 {
+			t.Errorf("%s: %d blocks are named of %d", name, blocks, most)
+		}
+	}
+	if got, want := estimate(scanned(t, openai.Chat, `{"model":"m","max_tokens":7,"user":"`+big+`","messages":[{"role":"user","content":"x"}]}`)), 7; got != want {
+		t.Errorf("a field that is not in the prompt: %d tokens, want %d", got, want)
+	}
+}
+
+// A conversation that begins with an image keeps its blocks; another image has
+// others.
+func TestTextHashesOfMedia(t *testing.T) {
+	body := func(data, more string) string {
+		return `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` +
+			data + `"}}]}` + more + `]}`
+	}
+	one := textHashes(scanned(t, openai.Chat, body("AAAA", "")), 16)
+	if want := imageTokens / 16; len(one) < want || len(one) > want+2 {
+		t.Fatalf("%d blocks, want about %d", len(one), want)
+	}
+	grown := textHashes(scanned(t, openai.Chat, body("AAAA", `,{"role":"assistant","content":"`+strings.Repeat("A cat. ", 30)+`"}`)), 16)
+	if got := shared(one, grown); got != len(one) {
+		t.Errorf("the next turn keeps %d of %d blocks", got, len(one))
+	}
+	if got := shared(one, textHashes(scanned(t, openai.Chat, body("BBBB", "")), 16)); got != 0 {
+		t.Errorf("another image shares %d blocks", got)
+	}
+}

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -12,6 +13,20 @@ import (
 type card struct {
 	blockSize     int // tokens
 	contextTokens int // the shortest context of any worker, 0 unknown
+	kvTokens      int // the smallest KV cache of any worker, less a block to generate in, 0 unknown
+}
+
+// longestPrompt is the longest prompt in tokens that every worker takes: an
+// estimate above it would keep out, or keep waiting, what may well fit.
+func (c *card) longestPrompt() int {
+	longest := math.MaxInt
+	if c.contextTokens > 0 {
+		longest = c.contextTokens - 1
+	}
+	if c.kvTokens > 0 {
+		longest = min(longest, c.kvTokens)
+	}
+	return max(1, longest)
 }
 
 // defaultBlockSize counts blocks for a model whose workers are all away.
@@ -28,14 +43,25 @@ func (f *Flow) card(model string) (c card, ok bool) {
 			if n := m.Worker.ContextLength; n > 0 && (c.contextTokens == 0 || n < c.contextTokens) {
 				c.contextTokens = n
 			}
+			if n := (m.Worker.TotalKVBlocks - 1) * m.Worker.BlockSize; n > 0 && (c.kvTokens == 0 || n < c.kvTokens) {
+				c.kvTokens = n
+			}
 		}
 	}
 	return c, ok
 }
 
-// bytesPerToken estimates a prompt's length where no tokenizer is known:
-// about four bytes a token for English and code.
-const bytesPerToken = 4
+// kept is how many tokens of its prompt a request keeps, which the engine cuts
+// as the client asks (truncate_prompt_tokens).
+func (c *card) kept(req *openai.Request) int {
+	switch {
+	case req.Truncate > 0:
+		return req.Truncate
+	case req.Truncate < 0 && c.contextTokens > 0:
+		return max(1, c.contextTokens-max(1, req.MaxTokens))
+	}
+	return math.MaxInt
+}
 
 // understand finds the model, its limits, and the prompt's tokens and block
 // hashes. Its error is an *openai.Error.
@@ -61,13 +87,17 @@ func (f *Flow) understand(r *request) error {
 	if err := f.constrain(r); err != nil {
 		return err
 	}
+	r.kept = r.card.kept(req)
 	began := time.Now()
 	if err := r.tokenize(f.rooms.Tokenizer(req.Model)); err != nil {
 		return err
 	}
 	if r.ids == nil {
-		r.isl = max(1, len(req.Raw)/bytesPerToken)
-		if computes, pool := f.computers(r); len(pool.Members) > 0 && computes.Foresees() {
+		whole := estimate(req)
+		r.isl = min(whole, r.card.longestPrompt(), r.kept)
+		computes, pool := f.computers(r)
+		// Of a prompt that loses its beginning it is not known where it begins.
+		if len(pool.Members) > 0 && computes.Foresees() && (whole <= r.kept || req.TruncateRight) {
 			r.hashes = textHashes(req, r.card.blockSize)
 		}
 		return nil
@@ -89,23 +119,26 @@ func (f *Flow) understand(r *request) error {
 // tokenize sets the prompt's token ids, and leaves them nil where they cannot
 // be known: without the model's tokenizer, or where the engine's own template
 // puts in what ours does not (tools, images). A prompt whose bytes alone prove
-// it too long is refused unseen.
+// it too long is refused unseen, or left unknown where the engine will cut it.
 func (r *request) tokenize(tokenizer *tokens.Cache) error {
 	req := r.call.Request
 	if req.Prompt.Kind == openai.PromptIDs {
-		r.ids = req.Prompt.IDs
+		r.ids = truncated(req.Prompt.IDs, r.kept, req.TruncateRight)
 		return nil
 	}
-	if tokenizer == nil || req.HasTools || req.HasToolMessages || req.HasImages || req.HasOtherParts {
+	if tokenizer == nil || req.HasTools || req.HasToolMessages || req.HasMedia() {
 		return nil
 	}
 	if limit := r.card.contextTokens; limit > 0 {
-		if n := tokenizer.Tokenizer().MinTokens(req.Prompt.TokensAtLeast(1)); n >= limit {
+		switch n := tokenizer.Tokenizer().MinTokens(req.Prompt.TokensAtLeast(1)); {
+		case n >= limit && r.kept < limit:
+			return nil
+		case n >= limit:
 			return openai.ContextLength(promptField(req), n, limit, true)
 		}
 	}
 	if req.Prompt.Kind == openai.PromptText {
-		r.ids = tokenizer.Encode([]uint32{}, req.Prompt.Text())
+		r.ids = truncated(tokenizer.Encode([]uint32{}, req.Prompt.Text()), r.kept, req.TruncateRight)
 		return nil
 	}
 	messages := req.Prompt.Messages()
@@ -113,8 +146,19 @@ func (r *request) tokenize(tokenizer *tokens.Cache) error {
 	for i, m := range messages {
 		chat[i] = tokens.Message{Role: m.Role, Content: m.Content}
 	}
-	r.ids = tokenizer.EncodeChat([]uint32{}, chat)
+	r.ids = truncated(tokenizer.EncodeChat([]uint32{}, chat), r.kept, req.TruncateRight)
 	return nil
+}
+
+// truncated cuts a prompt to n tokens: its last ones, or its first.
+func truncated(ids []uint32, n int, first bool) []uint32 {
+	switch {
+	case len(ids) <= n:
+		return ids
+	case first:
+		return ids[:n]
+	}
+	return ids[len(ids)-n:]
 }
 
 // promptField names the body's field that holds the prompt.

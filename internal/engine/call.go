@@ -15,6 +15,10 @@ import (
 // maxBodyBytes bounds a request's body.
 const maxBodyBytes = 64 << 20
 
+// completionTokens is vLLM's max_tokens of a completion that does not say any; a
+// null, and a chat without, asks for the rest of the context.
+const completionTokens = 16
+
 // form is what tells the two completion faces apart.
 type form struct {
 	endpoint openai.Endpoint
@@ -131,6 +135,9 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 		// vLLM's siblings would share, and free, the same blocks.
 		return c, newError(http.StatusBadRequest, "n", "kv_transfer_params need one prompt and n=1")
 	}
+	for i, p := range prompts {
+		prompts[i] = s.truncate(f, p, template.MaxTokens)
+	}
 	stop := stopper{stops: f.strings("stop"), include: f.flag("include_stop_str_in_output")}
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
@@ -155,6 +162,8 @@ func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
 	r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
 	if c.endpoint == openai.Chat {
 		r.MaxTokens = f.integer("max_completion_tokens", r.MaxTokens, 1, math.MaxInt32)
+	} else if _, said := f.raw["max_tokens"]; !said {
+		r.MaxTokens = completionTokens
 	}
 	r.MinTokens = f.integer("min_tokens", 0, 0, math.MaxInt32)
 	if r.MaxTokens > 0 && r.MinTokens > r.MaxTokens {

@@ -32,7 +32,7 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 		if json.Unmarshal(raw, &t) != nil {
 			f.fail("prompt", "prompt must be text or token ids")
 		}
-		if least := s.tokenizer.Tokenizer().MinTokens(len(t)); least >= s.cfg.ContextLength {
+		if least := s.tokenizer.Tokenizer().MinTokens(len(t)); least >= s.cfg.ContextLength && f.get("truncate_prompt_tokens") == nil {
 			f.fail("prompt", "this model's maximum context length is %d tokens; the prompt has at least %d", s.cfg.ContextLength, least)
 			return nil
 		}
@@ -140,6 +140,22 @@ func messageText(raw json.RawMessage) (string, bool) {
 		}
 	}
 	return strings.Join(texts, "\n"), true
+}
+
+// truncate cuts a prompt to truncate_prompt_tokens, which below 0 is what the
+// context has room for: its last tokens, or its first.
+func (s *Server) truncate(f *fields, prompt []uint32, maxTokens int) []uint32 {
+	n := f.integer("truncate_prompt_tokens", 0, -1, math.MaxInt32)
+	if n < 0 {
+		n = max(1, s.cfg.ContextLength-max(1, maxTokens))
+	}
+	switch {
+	case n == 0, len(prompt) <= n:
+		return prompt
+	case f.text("truncation_side") == "right":
+		return prompt[:n]
+	}
+	return prompt[len(prompt)-n:]
 }
 
 // checkLength refuses a prompt that leaves no room for a token. The core would

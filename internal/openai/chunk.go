@@ -16,10 +16,10 @@ type ChunkInfo struct {
 	// where engines were asked for them (return_token_ids), else 1 for each
 	// choice with content.
 	Tokens int
-	// Finish: a choice has ended; FinishReason is why, as written between the
-	// quotes.
-	Finish       bool
-	FinishReason []byte
+	// Finished is how many choices end here.
+	Finished int
+	// Aborted: one of them ends because the engine gave it up (abort, error).
+	Aborted bool
 	// Usage: there is a usage object. CachedTokens is −1 where it has none.
 	Usage                                        bool
 	PromptTokens, CompletionTokens, CachedTokens int
@@ -166,7 +166,11 @@ func (info *ChunkInfo) choice(c *cursor) {
 			if c.peek() != '"' {
 				c.value()
 			} else if t, ok := c.str(); ok {
-				info.Finish, info.FinishReason = true, c.data[t.start:t.end]
+				info.Finished++
+				switch string(c.data[t.start:t.end]) {
+				case "abort", "error":
+					info.Aborted = true
+				}
 			}
 		case "token_ids":
 			ids = c.count()

@@ -38,12 +38,12 @@ func TestInspect(t *testing.T) {
 		{choice(`{"delta":null,"text":7,"finish_reason":null}`), nothing},
 		{choice(``), nothing},
 		{`{"choices":null,"usage":null,"error":null,"kv_transfer_params":null,"object":"x"}`, nothing},
-		{choice(`{"delta":{},"finish_reason":"stop"}`), ChunkInfo{Valid: true, Finish: true, FinishReason: []byte("stop"), CachedTokens: -1}},
-		{choice(`{"text":"","finish_reason":"error"}`), ChunkInfo{Valid: true, Finish: true, FinishReason: []byte("error"), CachedTokens: -1}},
+		{choice(`{"delta":{},"finish_reason":"stop"}`), ChunkInfo{Valid: true, Finished: 1, CachedTokens: -1}},
+		{choice(`{"text":"","finish_reason":"error"}`), ChunkInfo{Valid: true, Finished: 1, Aborted: true, CachedTokens: -1}},
 		{usageChunk, ChunkInfo{Valid: true, Usage: true, PromptTokens: 12, CompletionTokens: 3, CachedTokens: 8}},
 		{`{"usage":{"prompt_tokens":-1,"completion_tokens":1e3,"prompt_tokens_details":{"cached_tokens":null}}}`,
 			ChunkInfo{Valid: true, Usage: true, CachedTokens: -1}},
-		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finish: true, FinishReason: []byte("length"), Usage: true,
+		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finished: 1, Usage: true,
 			PromptTokens: 12, CompletionTokens: 1, CachedTokens: -1,
 			KVParams: []byte(`{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`)}},
 		{`{"error":{"message":"m"}}`, failed(`{"message":"m"}`)},
@@ -146,7 +146,7 @@ func FuzzInspect(f *testing.F) {
 			info.Usage && after.CachedTokens != 77 || info.Content != after.Content || info.Tokens != after.Tokens {
 			t.Fatalf("%q became %q: %+v", data, out, after)
 		}
-		for _, chat := range [][]byte{ChatChunk(nil, data, true), ChatChunk(nil, data, false), ChatResponse(nil, data)} {
+		for _, chat := range [][]byte{ChatChunk(nil, data, func(int) bool { return true }), ChatChunk(nil, data, func(int) bool { return false }), ChatResponse(nil, data)} {
 			after := Inspect(chat)
 			if after.Valid != info.Valid || !info.Valid && !bytes.Equal(chat, data) {
 				t.Fatalf("%q became %q", data, chat)

@@ -79,6 +79,8 @@ var (
 		{"logit_bias", anyObject},
 		{"user", anyString},
 		{"cache_salt", func(s *scan) bool { return s.filled(&s.salt) }},
+		{"truncate_prompt_tokens", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Truncate = int(v) })},
+		{"truncation_side", (*scan).truncationSide},
 		{"vllm_xargs", (*scan).xargs},
 		{"nvext", (*scan).nvext},
 	}
@@ -104,11 +106,17 @@ var (
 	})
 )
 
-// handOffField reports whether name is one by which a gateway tells an engine
-// about a hand-off (vLLM, SGLang, TensorRT-LLM), or names its request.
-func handOffField(name []byte) bool {
+// gatewayField reports whether name is one that engines shall get from the
+// gateway only (vLLM, SGLang, TensorRT-LLM): it steers a hand-off or a rank,
+// names the request, jumps the engine's queue, puts other tokens in the prompt's
+// place or another key on its cache, or names files of the worker's.
+func gatewayField(name []byte) bool {
 	switch string(name) {
-	case "kv_transfer_params", "disaggregated_params", "rid":
+	case "kv_transfer_params", "ec_transfer_params", "disaggregated_params",
+		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank",
+		"rid", "request_id", "priority",
+		"input_ids", "prompt_token_ids", "prompt_token_ids_b64", "extra_key", "session_params",
+		"lora_path", "lora_request", "return_hidden_states":
 		return true
 	}
 	return bytes.HasPrefix(name, []byte("bootstrap_"))
@@ -214,7 +222,20 @@ func (s *scan) tools() bool {
 	return s.ok()
 }
 
-// xargs looks for hand-off fields among vLLM's extra arguments, which reach
+// truncationSide reads which end of a prompt too long is cut off.
+func (s *scan) truncationSide() bool {
+	var side string
+	if !s.string(&side) {
+		return false
+	}
+	if side != "left" && side != "right" {
+		return s.wrong("\"left\" or \"right\"")
+	}
+	s.req.TruncateRight = side == "right"
+	return true
+}
+
+// xargs looks for the gateway's fields among vLLM's extra arguments, which reach
 // the engine as if they stood at the top level.
 func (s *scan) xargs() bool {
 	if s.peek() != '{' {

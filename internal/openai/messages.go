@@ -31,7 +31,7 @@ func (m *messageSpan) decode(raw []byte) string {
 	texts := 0
 	for first := true; c.element(first); first = false {
 		p := c.part()
-		if p.kind != textPart {
+		if p.kind != Text {
 			continue
 		}
 		if texts++; texts > 1 {
@@ -47,22 +47,14 @@ func emptyArray(v []byte) bool {
 	return v[0] == '[' && len(bytes.TrimSpace(v[1:len(v)-1])) == 0
 }
 
-type partKind uint8
-
-const (
-	badPart partKind = iota
-	textPart
-	imagePart
-	otherPart
-)
-
 type part struct {
-	kind partKind
-	text text
+	kind  Modality // 0 where it has not a part's shape
+	text  text
+	named bool // it has a uuid
 }
 
 // part reads one content part: an object with a type, and a text where the type
-// is text. badPart with no fault means that it has not that shape.
+// is text. A kind of 0 with no fault means that it has not that shape.
 func (c *cursor) part() part {
 	var p part
 	if c.peek() != '{' || !c.open() {
@@ -83,6 +75,10 @@ func (c *cursor) part() part {
 			t = &kind
 		case "text":
 			t = &words
+		case "uuid":
+			p.named = c.peek() != 'n'
+			c.value()
+			continue
 		default:
 			c.value()
 			continue
@@ -97,16 +93,14 @@ func (c *cursor) part() part {
 	if !c.ok() || !shapely || kind.start == 0 {
 		return part{}
 	}
-	switch name := kind.resolve(c.data, &buf); {
-	case string(name) == "text":
+	p.kind = modalityOf(kind.resolve(c.data, &buf))
+	if p.kind == Text {
 		if words.start == 0 {
 			return part{}
 		}
-		return part{kind: textPart, text: words}
-	case bytes.Contains(name, []byte("image")):
-		return part{kind: imagePart}
+		p.text = words
 	}
-	return part{kind: otherPart}
+	return p
 }
 
 // messages reads a chat's messages: checks their shape, notes where role and
@@ -214,22 +208,28 @@ func (s *scan) content(m *messageSpan) bool {
 	}
 	texts := 0
 	for i := 0; s.element(i == 0); i++ {
-		switch p := s.part(); p.kind {
-		case textPart:
+		s.peek()
+		begin := s.pos
+		p := s.part()
+		if p.named && !s.handOff && s.ok() {
+			// vLLM takes it for the hash of what the part holds, so that it may
+			// name another client's image.
+			return s.misplaced(fmt.Sprintf(".content[%d].uuid", i), "is set by the gateway and cannot be sent by a client")
+		}
+		switch p.kind {
+		case Text:
 			m.bytes += p.text.decoded
 			if texts++; texts > 1 {
 				m.bytes++
 			}
-		case imagePart:
-			s.req.HasImages = true
-		case otherPart:
-			s.req.HasOtherParts = true
-		default:
+		case 0:
 			if !s.ok() {
 				return false
 			}
 			return s.misplaced(fmt.Sprintf(".content[%d]", i),
 				"must be an object with a type, and with a text where that is \"text\"")
+		default:
+			s.req.media = append(s.req.media, media{p.kind, span{begin, s.pos}})
 		}
 	}
 	m.parts.end = s.pos

@@ -29,6 +29,11 @@ type Request struct {
 	IgnoreEOS bool
 	// Logprobs asks for the tokens' probabilities.
 	Logprobs bool
+	// Truncate cuts the prompt to so many tokens: its last ones, or its first
+	// where TruncateRight is set. 0 leaves it whole, below 0 stands for as many
+	// as the context has room for (truncate_prompt_tokens, truncation_side).
+	Truncate      int
+	TruncateRight bool
 	// CacheSalt separates this request's cached prefixes from others'. It is
 	// the body's cache_salt or, where that is absent, nvext's. Engines read
 	// only the former: one that came in nvext must be set in their body.
@@ -37,14 +42,11 @@ type Request struct {
 	HasTools bool
 	// HasToolMessages: a message calls a tool or is a tool's answer.
 	HasToolMessages bool
-	// HasImages: a message holds an image.
-	HasImages bool
-	// HasOtherParts: a message holds a part that is neither text nor image.
-	HasOtherParts bool
 	// Nvext is the extensions the request came with.
 	Nvext Nvext
 
 	members []member
+	media   []media // in the order of the body
 }
 
 // member is where one member of an object lies: its name with escapes

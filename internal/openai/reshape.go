@@ -3,13 +3,19 @@ package openai
 import "bytes"
 
 // CompletionFromChat begins the edit that turns a chat request into a
-// completion request for workers that take tokens: ids is the rendered and
-// tokenized prompt. Chat's own fields go, max_completion_tokens becomes
-// max_tokens, all other bytes stay. What such a worker cannot give, because
-// only the engine's chat endpoint has it, is refused with 400.
-func CompletionFromChat(r *Request, ids []uint32) (*Edit, error) {
+// completion request for a worker that takes tokens: ids is the rendered and
+// tokenized prompt, contextTokens the worker's context, 0 unknown. Chat's own
+// fields go, all other bytes stay. max_completion_tokens becomes max_tokens; a
+// chat without either may fill the context, where a completion ends after 16
+// tokens. What such a worker cannot give, because only the engine's chat endpoint
+// has it, is refused with 400, and so is a prompt whose ids are not known (nil).
+func CompletionFromChat(r *Request, ids []uint32, contextTokens int) (*Edit, error) {
 	if err := r.tokensSuffice(); err != nil {
 		return nil, err
+	}
+	if len(ids) == 0 {
+		return nil, BadRequest("messages", "this model's workers take token ids and the gateway has no tokenizer for it: "+
+			"send the prompt as token ids to %s", Completions.Path())
 	}
 	e := r.Edit()
 	for i := range r.members {
@@ -22,6 +28,13 @@ func CompletionFromChat(r *Request, ids []uint32) (*Edit, error) {
 			e.Set("max_tokens", raw)
 		}
 		e.Delete("max_completion_tokens")
+	}
+	switch rest := contextTokens - len(ids); {
+	case r.MaxTokens > 0:
+	case rest > 0:
+		e.SetInt("max_tokens", int64(rest))
+	default:
+		e.Set("max_tokens", []byte("null")) // vLLM's word for the rest of the context
 	}
 	e.SetIDs("prompt", ids)
 	return e, nil
@@ -52,7 +65,7 @@ func (r *Request) tokensSuffice() error {
 		return BadRequest(param, only+"tools need a worker with model_input text")
 	case r.HasToolMessages:
 		return BadRequest("messages", only+"messages with tool calls need a worker with model_input text")
-	case r.HasImages, r.HasOtherParts:
+	case r.HasMedia():
 		return BadRequest("messages", only+"parts other than text need a worker with model_input text")
 	case r.Logprobs:
 		return BadRequest("logprobs", only+"logprobs of a chat need a worker with model_input text")
@@ -67,27 +80,30 @@ func (r *Request) tokensSuffice() error {
 
 // ChatChunk appends to dst the data of a completion's stream event, in the form
 // of a chat's: id and object renamed, each choice's text as delta.content, its
-// logprobs null. First puts the role in, as the first chunk of a choice has it.
-// All other bytes stay; data of another shape, an error say, stays whole.
-func ChatChunk(dst, data []byte, first bool) []byte {
-	open := `"delta":{"content":`
-	if first {
-		open = `"delta":{"role":"assistant","content":`
-	}
-	return reshape(dst, data, `"chat.completion.chunk"`, open)
+// logprobs null. opens reports, by a choice's index, whether this is its first
+// chunk, which has the role; it is asked once for each choice. All other bytes
+// stay; data of another shape, an error say, stays whole.
+func ChatChunk(dst, data []byte, opens func(choice int) bool) []byte {
+	return reshape(dst, data, `"chat.completion.chunk"`, func(choice int) string {
+		if opens(choice) {
+			return `"delta":{"role":"assistant","content":`
+		}
+		return `"delta":{"content":`
+	})
 }
 
 // ChatResponse appends to dst a completion's whole answer in the form of a
 // chat's, as ChatChunk does for a stream's events.
 func ChatResponse(dst, data []byte) []byte {
-	return reshape(dst, data, `"chat.completion"`, `"message":{"role":"assistant","content":`)
+	return reshape(dst, data, `"chat.completion"`, func(int) string { return `"message":{"role":"assistant","content":` })
 }
 
 // reshaper copies data to dst but for the places it splices.
 type reshaper struct {
 	cursor
 	dst    []byte
-	copied int // data up to here is in dst or gone
+	copied int                     // data up to here is in dst or gone
+	begin  func(choice int) string // what comes before a choice's text
 }
 
 // splice puts with in the place of data[start:end].
@@ -99,10 +115,10 @@ func (r *reshaper) splice(start, end int, with ...string) {
 	r.copied = end
 }
 
-func reshape(dst, data []byte, object, open string) []byte {
-	r := reshaper{cursor: newCursor(data, deepest), dst: dst}
+func reshape(dst, data []byte, object string, begin func(choice int) string) []byte {
+	r := reshaper{cursor: newCursor(data, deepest), dst: dst, begin: begin}
 	if r.peek() == '{' && r.open() {
-		r.top(object, open)
+		r.top(object)
 	}
 	if !r.finish() {
 		return append(dst, data...)
@@ -110,7 +126,7 @@ func reshape(dst, data []byte, object, open string) []byte {
 	return append(r.dst, data[r.copied:]...)
 }
 
-func (r *reshaper) top(object, open string) {
+func (r *reshaper) top(object string) {
 	var buf [longestKey]byte
 	for first := true; ; first = false {
 		key, more := r.member(first)
@@ -129,14 +145,14 @@ func (r *reshaper) top(object, open string) {
 				r.splice(v.start, v.end, object)
 			}
 		case "choices":
-			r.choices(open)
+			r.choices()
 		default:
 			r.value()
 		}
 	}
 }
 
-func (r *reshaper) choices(open string) {
+func (r *reshaper) choices() {
 	if r.peek() != '[' {
 		r.value()
 		return
@@ -146,14 +162,15 @@ func (r *reshaper) choices(open string) {
 	}
 	for first := true; r.element(first); first = false {
 		if r.peek() == '{' && r.open() {
-			r.choice(open)
+			r.choice()
 		} else {
 			r.value()
 		}
 	}
 }
 
-func (r *reshaper) choice(open string) {
+func (r *reshaper) choice() {
+	index := r.index()
 	var buf [longestKey]byte
 	for first := true; ; first = false {
 		key, more := r.member(first)
@@ -163,7 +180,7 @@ func (r *reshaper) choice(open string) {
 		switch string(key.resolve(r.data, &buf)) {
 		case "text":
 			if v, ok := r.value(); ok {
-				r.splice(key.start-1, v.start, open)
+				r.splice(key.start-1, v.start, r.begin(index))
 				r.splice(v.end, v.end, "}")
 			}
 		case "logprobs":
@@ -173,5 +190,23 @@ func (r *reshaper) choice(open string) {
 		default:
 			r.value()
 		}
+	}
+}
+
+// index looks ahead for the index of the choice whose members come next, 0 where
+// it has none. Engines write it first.
+func (r *reshaper) index() (index int) {
+	ahead := r.cursor
+	var buf [longestKey]byte
+	for first := true; ; first = false {
+		key, more := ahead.member(first)
+		if !more {
+			return 0
+		}
+		if string(key.resolve(ahead.data, &buf)) == "index" {
+			ahead.tokens(&index)
+			return index
+		}
+		ahead.value()
 	}
 }

@@ -9,7 +9,10 @@ import (
 
 func TestChatFromCompletion(t *testing.T) {
 	chunk := func(first bool) func(dst, data []byte) []byte {
-		return func(dst, data []byte) []byte { return ChatChunk(dst, data, first) }
+		return func(dst, data []byte) []byte { return ChatChunk(dst, data, func(int) bool { return first }) }
+	}
+	third := func(dst, data []byte) []byte {
+		return ChatChunk(dst, data, func(choice int) bool { return choice == 2 })
 	}
 	tests := []struct {
 		name       string
@@ -22,6 +25,9 @@ func TestChatFromCompletion(t *testing.T) {
 		{"later chunk", chunk(false),
 			`{"id":"cmpl-1","object":"text_completion","choices":[{"text" : "b" ,"index":1,"finish_reason":"stop","token_ids":[5]}],"system_fingerprint":"f"}`,
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":"b"} ,"index":1,"finish_reason":"stop","token_ids":[5]}],"system_fingerprint":"f"}`},
+		{"first of one choice, later of another", third,
+			`{"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"a"},{"text":"b","logprobs":null,"index":2}]}`,
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}},{"delta":{"role":"assistant","content":"b"},"logprobs":null,"index":2}]}`},
 		{"usage chunk", chunk(false),
 			`{"id":"cmpl-1","object":"text_completion","choices":[],"usage":{"prompt_tokens":1}}`,
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}`},
@@ -44,16 +50,17 @@ func TestCompletionFromChat(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"x"}]`
 	tests := []struct{ body, want string }{
 		{`{"model":"m",` + messages + `,"seed":9007199254740993}`,
-			`{"model":"m","seed":9007199254740993,"prompt":[1,2]}`},
+			`{"model":"m","seed":9007199254740993,"max_tokens":98,"prompt":[1,2]}`},
+		{`{"model":"m","max_tokens":null,"max_completion_tokens":null,` + messages + `}`, `{"model":"m","max_tokens":98,"prompt":[1,2]}`},
 		{`{` + messages + `,"max_completion_tokens":5,"model":"m","max_tokens":9,"tool_choice":"none","logprobs":false,"tools":[]}`,
 			`{"model":"m","max_tokens":5,"prompt":[1,2]}`},
 		{`{"model":"m","max_completion_tokens":null,"max_tokens":9,` + messages + `,"response_format":{"type":"json_object"},"chat_template":null}`,
 			`{"model":"m","max_tokens":9,"response_format":{"type":"json_object"},"prompt":[1,2]}`},
 		{`{"model":"m",` + messages + `,"stream":true,"stream_options":{"include_usage":true},"stop":["a"]}`,
-			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"stop":["a"],"prompt":[1,2]}`},
+			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"stop":["a"],"max_tokens":98,"prompt":[1,2]}`},
 	}
 	for _, tt := range tests {
-		e, err := CompletionFromChat(scanned(t, Chat, tt.body), []uint32{1, 2})
+		e, err := CompletionFromChat(scanned(t, Chat, tt.body), []uint32{1, 2}, 100)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.body, err)
 		}
@@ -62,6 +69,10 @@ func TestCompletionFromChat(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, tt.want)
 		}
 		scanned(t, Completions, string(got))
+	}
+	e, err := CompletionFromChat(scanned(t, Chat, `{"model":"m",`+messages+`}`), []uint32{1, 2}, 0)
+	if got := string(e.Bytes()); err != nil || got != `{"model":"m","max_tokens":null,"prompt":[1,2]}` {
+		t.Errorf("of an unknown context: %s, %v", got, err)
 	}
 }
 
@@ -79,11 +90,16 @@ func TestCompletionFromChatRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
-		_, err := CompletionFromChat(r, nil)
+		_, err := CompletionFromChat(r, []uint32{1}, 0)
 		var e *Error
 		if !errors.As(err, &e) || e.Status != 400 || e.Param != tt.param || !strings.Contains(e.Message, "model_input text") {
 			t.Errorf("%s%s: %v", tt.messages, tt.more, err)
 		}
+	}
+	var e *Error
+	_, err := CompletionFromChat(scanned(t, Chat, `{"model":"m","messages":[`+user+`]}`), nil, 100)
+	if !errors.As(err, &e) || e.Status != 400 || e.Param != "messages" || !strings.Contains(e.Message, "/v1/completions") {
+		t.Errorf("a chat whose ids are not known: %v", err)
 	}
 }
 
@@ -103,13 +119,13 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := Inspect(data)
-		if !got.Content || got.Tokens != 1 || string(got.FinishReason) != reason || got.PromptTokens != 5 ||
+		if !got.Content || got.Tokens != 1 || got.Finished != 1 || got.Aborted || got.PromptTokens != 5 ||
 			got.CompletionTokens != 1 || got.CachedTokens != 4 || string(got.KVParams) != "{}" {
 			t.Errorf("%s: %+v", data, got)
 		}
 	}
 	data, err := json.Marshal(ChatChunkObject{Choices: []ChatChunkChoice{{Delta: ChatDelta{Content: &text}}}})
-	if got := Inspect(data); err != nil || !got.Content || got.Finish || got.Usage {
+	if got := Inspect(data); err != nil || !got.Content || got.Finished > 0 || got.Usage {
 		t.Errorf("%s: %+v", data, got)
 	}
 }
@@ -117,8 +133,9 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 func BenchmarkChatChunk(b *testing.B) {
 	data := []byte(`{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}]}`)
 	var dst []byte
+	opens := func(int) bool { return false }
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = ChatChunk(dst[:0], data, false)
+		dst = ChatChunk(dst[:0], data, opens)
 	}
 }

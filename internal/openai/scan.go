@@ -15,10 +15,9 @@ type Limits struct {
 	// MaxDepth is how many objects and arrays may be nested, the body's own
 	// braces included; 128 by default, 512 at most.
 	MaxDepth int
-	// HandOff accepts kv_transfer_params and the other fields by which a
-	// gateway tells an engine about a hand-off. It is for engines; a gateway
-	// refuses them from its clients, who could otherwise point a worker at
-	// another client's blocks.
+	// HandOff accepts kv_transfer_params and the other fields that engines get
+	// from a gateway only. It is for engines; a gateway refuses them from its
+	// clients, who could otherwise point a worker at another client's blocks.
 	HandOff bool
 }
 
@@ -254,16 +253,20 @@ func (s *scan) object(set *fieldSet) bool {
 	}
 }
 
-// allowed refuses the names by which a gateway tells engines about a hand-off.
+// allowed refuses the names of fields that engines get from a gateway only.
 func (s *scan) allowed(name []byte) bool {
-	if s.handOff || !handOffField(name) {
+	if s.handOff || !gatewayField(name) {
 		return true
 	}
 	path := shown(name)
 	if s.param != "" {
 		path = s.param + "." + path
 	}
-	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client", path))
+	instead := ""
+	if string(name) == "priority" {
+		instead = "; nvext.agent_hints.priority orders the gateway's queue"
+	}
+	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client%s", path, instead))
 }
 
 func (s *scan) refuse(e *Error) bool {

@@ -89,8 +89,8 @@ func TestScanMessages(t *testing.T) {
 	if got := r.Prompt.Messages(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if !r.HasImages || r.HasOtherParts || r.HasTools || r.HasToolMessages {
-		t.Errorf("images %t other %t tools %t tool messages %t", r.HasImages, r.HasOtherParts, r.HasTools, r.HasToolMessages)
+	if !r.HasMedia() || r.HasTools || r.HasToolMessages {
+		t.Errorf("media %t tools %t tool messages %t", r.HasMedia(), r.HasTools, r.HasToolMessages)
 	}
 	if got := r.Prompt.TokensAtLeast(1); got != len(`be "brief"`)+len("a\nb") {
 		t.Errorf("at least %d tokens", got)
@@ -114,8 +114,8 @@ func TestScanNotesTools(t *testing.T) {
 	}
 	for _, tt := range tests {
 		r := scanned(t, Chat, `{"model":"m","messages":[`+tt.messages+`]`+tt.more+`}`)
-		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasOtherParts != tt.other {
-			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasOtherParts)
+		if r.HasTools != tt.tools || r.HasToolMessages != tt.toolMessages || r.HasMedia() != tt.other {
+			t.Errorf("%s %s: tools %t, messages %t, other %t", tt.messages, tt.more, r.HasTools, r.HasToolMessages, r.HasMedia())
 		}
 	}
 }
@@ -249,6 +249,24 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"\u0072id":"x"`), "rid", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"a":1,"kv_transfer\u005fparams":{}}`), "vllm_xargs.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"rid":1}`), "vllm_xargs.rid", "set by the gateway"},
+		{Completions, completion(`"ec_transfer_params":{}`), "ec_transfer_params", "set by the gateway"},
+		{Completions, completion(`"data_parallel_rank":0`), "data_parallel_rank", "set by the gateway"},
+		{Completions, completion(`"routed_dp_rank":0`), "routed_dp_rank", "set by the gateway"},
+		{Completions, completion(`"disagg_prefill_dp_rank":0`), "disagg_prefill_dp_rank", "set by the gateway"},
+		{Completions, completion(`"request_id":"x"`), "request_id", "set by the gateway"},
+		{Completions, completion(`"priority":-5`), "priority", "nvext.agent_hints.priority"},
+		{Completions, completion(`"prompt_token_ids":[1]`), "prompt_token_ids", "set by the gateway"},
+		{Completions, completion(`"prompt_token_ids_b64":""`), "prompt_token_ids_b64", "set by the gateway"},
+		{Chat, `{"model":"m","messages":[{"role":"a"}],"input_ids":[1]}`, "input_ids", "set by the gateway"},
+		{Completions, completion(`"extra_key":"x"`), "extra_key", "set by the gateway"},
+		{Completions, completion(`"session_params":{}`), "session_params", "set by the gateway"},
+		{Completions, completion(`"lora_path":"/"`), "lora_path", "set by the gateway"},
+		{Completions, completion(`"lora_request":{}`), "lora_request", "set by the gateway"},
+		{Completions, completion(`"return_hidden_states":true`), "return_hidden_states", "set by the gateway"},
+		{Completions, completion(`"vllm_xargs":{"ec_transfer_params":{}}`), "vllm_xargs.ec_transfer_params", "set by the gateway"},
+		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"},"uuid":"x"}]}]`), "messages[0].content[1].uuid", "set by the gateway"},
+		{Completions, completion(`"truncate_prompt_tokens":-2`), "truncate_prompt_tokens", "whole number from -1"},
+		{Completions, completion(`"truncation_side":"middle"`), "truncation_side", "left"},
 		{Completions, completion(`"vllm_xargs":7`), "vllm_xargs", "object"},
 		{Completions, completion(`"nvext":[]`), "nvext", "object"},
 		{Completions, nvext(`"prority":1`), "nvext.prority", "extra_fields, annotations, agent_hints"},

@@ -132,6 +132,20 @@ func (s *Splitter) End() error {
 	return nil
 }
 
+// Rest returns the event that the stream's end has cut off, if there is one, as
+// though a blank line had ended it. Call it after Next has returned false, and
+// nothing but Reset after it.
+func (s *Splitter) Rest() (Event, bool) {
+	if s.End() == nil || s.err != nil {
+		return Event{}, false
+	}
+	if s.inLine {
+		s.held = append(s.held, '\n')
+	}
+	s.held = append(s.held, '\n')
+	return Event{Raw: s.held, Data: s.data(s.held)}, true
+}
+
 // event returns the event that ends at pos.
 func (s *Splitter) event() (Event, bool) {
 	raw := s.chunk[s.start:s.pos]

@@ -39,7 +39,7 @@ func (e *WriteError) Unwrap() error { return e.Err }
 // All events that one read brought leave in one write, so that a burst stays a
 // burst. It returns nil at the clean end of src, a *WriteError, the tap's
 // error as it is, openai.ErrEventTooBig or openai.ErrEventCut, or src's error as
-// it is.
+// it is. An end marker needs no blank line behind it: some engines end with it.
 func Stream(src io.Reader, dst Writer, tap Tap) error {
 	b := buffers.Get().(*buffer)
 	defer b.release()
@@ -53,6 +53,9 @@ func Stream(src io.Reader, dst Writer, tap Tap) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
+			if ev, ok := b.split.Rest(); ok && ev.Done() {
+				return b.last(ev, dst, tap)
+			}
 			return b.split.End()
 		default:
 			return err
@@ -104,6 +107,18 @@ func (b *buffer) pass(p []byte, dst Writer, tap Tap) error {
 		}
 		b.out, failed = tap.Event(b.out, ev)
 	}
+	return b.write(dst, failed)
+}
+
+// last feeds the event that src's end has cut off through the tap.
+func (b *buffer) last(ev openai.Event, dst Writer, tap Tap) error {
+	out, failed := tap.Event(b.out[:0], ev)
+	b.out = out
+	return b.write(dst, failed)
+}
+
+// write sends what the tap made, and returns failed unless that fails.
+func (b *buffer) write(dst Writer, failed error) error {
 	if len(b.out) > 0 {
 		if err := dst.Write(b.out); err != nil {
 			return &WriteError{Err: err}

@@ -55,6 +55,37 @@ func TestBytesPassUnchanged(t *testing.T) {
 	}
 }
 
+// Some engines end with their end marker and no blank line: it counts, and
+// leaves whole. Any other event that the end cuts off does not.
+func TestEndMarkerWithoutABlankLine(t *testing.T) {
+	const one = "data: {\"a\":1}\n\n"
+	for _, c := range []struct{ src, want string }{
+		{one + "data: [DONE]", one + "data: [DONE]\n\n"},
+		{one + "data: [DONE]\n", one + "data: [DONE]\n\n"},
+		{one + "data:[DONE]\r\n", one + "data:[DONE]\r\n\n"},
+		{"data: [DONE]", "data: [DONE]\n\n"},
+	} {
+		for _, src := range []io.Reader{strings.NewReader(c.src), iotest.OneByteReader(strings.NewReader(c.src))} {
+			var out sink
+			if err := Stream(src, &out, tapFunc(pass)); err != nil || out.all() != c.want {
+				t.Errorf("%q: %v, %q", c.src, err, out.all())
+			}
+		}
+	}
+	for _, src := range []string{one + "data: {\"a\":2}\n", one + "data: [DONE", one + ": ping"} {
+		var out sink
+		if err := Stream(strings.NewReader(src), &out, tapFunc(pass)); !errors.Is(err, openai.ErrEventCut) || out.all() != one {
+			t.Errorf("%q: %v, %q", src, err, out.all())
+		}
+	}
+	for range 2 { // the buffer that the end was completed in serves another stream
+		var out sink
+		if err := Stream(strings.NewReader(three), &out, tapFunc(pass)); err != nil || out.all() != three {
+			t.Errorf("afterwards: %v, %q", err, out.all())
+		}
+	}
+}
+
 // cut reads its data in pieces of random size.
 type cut struct {
 	data []byte

@@ -158,7 +158,8 @@ func (b *body) chunkSize() error {
 			return malformed("a chunk's size is out of bounds")
 		}
 	}
-	rest := line[digits:]
+	// Some servers pad the size with blanks, which net/http takes as well.
+	rest := bytes.TrimRight(line[digits:], " \t")
 	if digits == 0 || len(rest) > 0 && (rest[0] != ';' || !visible(rest)) {
 		return malformed("a chunk's size is not a hexadecimal number")
 	}

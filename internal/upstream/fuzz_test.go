@@ -38,6 +38,9 @@ var answers = []struct {
 	{"not modified", "HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n", 304, "", false},
 	{"chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n0a\r\n0123456789\r\n0\r\n\r\n", 200, "abc0123456789", false},
 	{"chunks, extended", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0;z\r\n\r\n", 200, "abc", false},
+	{"chunks, padded sizes", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3  \r\nabc\r\n0 \t\r\n\r\n", 200, "abc", false},
+	{"chunks, a blank amid a size", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3 1\r\nabc\r\n0\r\n\r\n", 200, "", true},
+	{"chunks, a blank before a size", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n 3\r\nabc\r\n0\r\n\r\n", 200, "", true},
 	{"chunks, trailer", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\nC: d\r\n\r\n", 200, "abc", false},
 	{"chunks, a bad trailer", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA b\r\n\r\n", 200, "abc", true},
 	{"chunks, no end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", 200, "abc", true},
@@ -128,7 +131,7 @@ func TestAnswers(t *testing.T) {
 
 // What is taken, net/http takes as well, with the same status, type and body.
 // We are stricter, and refuse what it takes, in this: lines that end in a bare
-// LF; folded lines; blanks after a chunk's size; a length beside chunks; a
+// LF; folded lines; a length beside chunks; a
 // transfer coding in HTTP/1.0; 101; statuses under 100; control characters;
 // the bounds on lines, heads, extensions and trailers. One thing is the other
 // way round: it refuses a Trailer header that announces framing fields, which

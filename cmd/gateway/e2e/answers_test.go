@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/pools"
@@ -81,6 +82,43 @@ func TestEveryFormOfARequest(t *testing.T) {
 			}
 			f.idle()
 		})
+	}
+}
+
+// A chat that sets no limit is as long at a worker that takes tokens as at one
+// that takes text: a completion without max_tokens would end after 16.
+func TestChatWithoutALimit(t *testing.T) {
+	for _, input := range []string{"text", "tokens"} {
+		f := newFleet(t, options{modelInput: input, worker: func(c *stack.WorkerConfig) { c.Engine.ContextLength = 128 }})
+		a := f.post(chatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
+		if a.status != http.StatusOK {
+			t.Fatalf("%s: status %d: %s", input, a.status, a.body)
+		}
+		usage := f.parse(a.body).Usage
+		if usage == nil || usage.Total != 128 {
+			t.Errorf("%s: usage %+v, want the whole context of 128", input, usage)
+		}
+		f.idle()
+	}
+}
+
+// A prompt that the client has cut is booked and answered as what is left of it,
+// however the workers take it.
+func TestTruncatedPrompt(t *testing.T) {
+	for _, input := range []string{"text", "tokens"} {
+		f := newFleet(t, options{modelInput: input})
+		ids := textPrompt(long)
+		a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":12,"truncate_prompt_tokens":9,"prompt":"`+long+`"}`)
+		if a.status != http.StatusOK {
+			t.Fatalf("%s: status %d: %s", input, a.status, a.body)
+		}
+		if got, want := f.text(a), expected(ids[len(ids)-9:], 12); got != want {
+			t.Errorf("%s: text %q, want %q", input, got, want)
+		}
+		f.idle()
+		if !strings.Contains(f.logs.String(), " isl=9 ") {
+			t.Errorf("%s: the whole prompt was booked", input)
+		}
 	}
 }
 
