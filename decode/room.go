@@ -91,6 +91,9 @@ type Call struct {
 // maxAnswerBytes bounds an answer that is not streamed.
 const maxAnswerBytes = 256 << 20
 
+// maxDetailBytes bounds what is kept of an engine's error.
+const maxDetailBytes = 64 << 10
+
 // Run makes the call and relays the answer to out. The transcript says what
 // left for the client, whatever the end; the error names the failure, nil at
 // the answer's proper end. When the transcript was started, the failure comes
@@ -125,7 +128,7 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		e := fault.New(fault.Decode, worker.ID, nil, stream.Status())
-		e.Detail, _ = io.ReadAll(io.LimitReader(stream, 64<<10))
+		e.Detail, _ = io.ReadAll(io.LimitReader(stream, maxDetailBytes))
 		return newTranscript(), e
 	}
 	w.src = stream
@@ -145,7 +148,7 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	if !t.transcript.Started {
 		t.transcript.Events = 0 // they were held back, and go nowhere
 	}
-	e := fault.New(fault.Decode, worker.ID, err, 0)
+	e := fault.New(fault.Decode, worker.ID, err, t.status)
 	e.Detail = t.detail
 	return t.transcript, e
 }

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,8 @@ type tap struct {
 	blocks     int    // grown blocks told to the lease
 	began      bool   // the first token came, or the end of an answer without any
 	done       bool   // the end marker was seen
-	detail     []byte // what an error event said
+	detail     []byte // what an error inside the answer said
+	status     int    // and the HTTP status that it stands for
 }
 
 // stream relays events until the end marker.
@@ -71,8 +73,7 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		return dst, fmt.Errorf("%w: an event is no JSON object", fault.ErrGarbled)
 	}
 	if info.Error {
-		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
-		return dst, fault.ErrEngine
+		return dst, t.failed(ev.Data)
 	}
 	if !t.began && (info.Content || info.Finish) {
 		t.began = true
@@ -94,6 +95,13 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	}
 	t.transcript.Events++
 	return t.pass(dst, raw, info.Content || info.Finish), nil
+}
+
+// failed takes in an error that came where an answer should be.
+func (t *tap) failed(said []byte) error {
+	t.status = openai.ReadEngineError(said).Status
+	t.detail = bytes.Clone(said[:min(len(said), maxDetailBytes)])
+	return fault.ErrEngine
 }
 
 // pass appends raw to what leaves now, or keeps it back while nothing of
@@ -188,8 +196,7 @@ func (t *tap) whole() error {
 	case !info.Valid:
 		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
 	case info.Error:
-		t.detail = body[:min(len(body), 4<<10)]
-		return fault.ErrEngine
+		return t.failed(body)
 	}
 	now := time.Now()
 	t.first(now)

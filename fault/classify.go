@@ -28,8 +28,9 @@ var (
 	ErrGarbled = errors.New("answer cannot be understood")
 	// ErrTruncated: the stream ended before its end marker.
 	ErrTruncated = errors.New("stream ended before its end marker")
-	// ErrEngine: an error event inside a stream with status 200.
-	ErrEngine = errors.New("engine reported an error in mid-stream")
+	// ErrEngine: an error where an answer with status 200 should be, such as an
+	// error event inside a stream. Its status is what the error says of itself.
+	ErrEngine = errors.New("engine reported an error inside its answer")
 )
 
 // Classify names a failure from what was seen of it: the raw error of the
@@ -46,7 +47,9 @@ var (
 //	ErrStalled                  any          Stalled
 //	ErrGarbled                  any          Garbled
 //	ErrTruncated                any          Truncated
-//	ErrEngine                   any          EngineError
+//	ErrEngine                   429, 503     Overloaded
+//	ErrEngine                   other 4xx but 408 Rejected
+//	ErrEngine                   any other    EngineError
 //	ErrCircuitOpen              any          Refused
 //	*upstream.Error at dial     any          Refused
 //	anything else               any          Reset
@@ -68,7 +71,7 @@ func Classify(err error, status int) Class {
 	case errors.Is(err, ErrTruncated):
 		return Truncated
 	case errors.Is(err, ErrEngine):
-		return EngineError
+		return classifyEvent(status)
 	case errors.Is(err, ErrCircuitOpen), errors.As(err, &up) && up.Op == upstream.OpDial:
 		return Refused
 	default:
@@ -83,6 +86,19 @@ func classifyStatus(status int) Class {
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		return Overloaded
 	case status >= 400 && status < 500:
+		return Rejected
+	default:
+		return EngineError
+	}
+}
+
+// classifyEvent names an error that came inside an answer. The engine had let the
+// request in by then: its 4xx is about what the request says.
+func classifyEvent(status int) Class {
+	switch {
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return Overloaded
+	case status >= 400 && status < 500 && status != http.StatusRequestTimeout:
 		return Rejected
 	default:
 		return EngineError
@@ -105,7 +121,8 @@ type Error struct {
 	Class  Class
 	Leg    Leg
 	Worker string
-	// Status is the engine's HTTP status, 0 when none came.
+	// Status is the engine's HTTP status, or the one that an error inside its
+	// answer stands for; 0 when none came.
 	Status int
 	// Detail is the engine's answer to a rejected request, at most a few KB.
 	Detail []byte

@@ -44,7 +44,13 @@ func TestClassify(t *testing.T) {
 		{"our own stop", ErrShutdown, 200, Shutdown},
 		{"nonsense", fmt.Errorf("%w: no JSON", ErrGarbled), 200, Garbled},
 		{"ended early", ErrTruncated, 200, Truncated},
-		{"error event", ErrEngine, 200, EngineError},
+		{"error event", ErrEngine, 0, EngineError},
+		{"client's mistake in an event", ErrEngine, 400, Rejected},
+		{"unknown adapter in an event", ErrEngine, 404, Rejected},
+		{"a timeout in an event", ErrEngine, 408, EngineError},
+		{"too many, in an event", ErrEngine, 429, Overloaded},
+		{"no room, in an event", ErrEngine, 503, Overloaded},
+		{"engine broke, in an event", ErrEngine, 500, EngineError},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := Classify(c.err, c.status); got != c.want {

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"encoding/json"
 	"errors"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -49,23 +48,8 @@ func rejected(failed *fault.Error) *openai.Error {
 	if told.Status == 0 {
 		told.Status = failed.Class.Status()
 	}
-	var said struct {
-		Message string          `json:"message"`
-		Error   json.RawMessage `json:"error"`
-		Param   string          `json:"param"`
-	}
-	if json.Unmarshal(failed.Detail, &said) != nil {
-		return told
-	}
-	inner := struct {
-		Message string `json:"message"`
-		Param   string `json:"param"`
-	}{said.Message, said.Param}
-	if len(said.Error) > 0 {
-		_ = json.Unmarshal(said.Error, &inner) // a string or number says nothing more
-	}
-	if inner.Message != "" {
-		told.Message, told.Param = inner.Message, inner.Param
+	if said := openai.ReadEngineError(failed.Detail); said.Message != "" {
+		told.Message, told.Param = said.Message, said.Param
 	}
 	return told
 }

@@ -220,9 +220,8 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 			r.pEnd(fault.Garbled) // its answer came, and is of no use all the same
 			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 		}
-		said := openai.Inspect(answer.Body)
-		r.compare(lease, said.CachedTokens)
-		r.holdKV(kv, said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
+		r.compare(lease, answer.Said.CachedTokens)
+		r.holdKV(kv, answer.Said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
 	}
 	if r.kv != nil {
 		connector.Bind(&plan.Decode, *r.kv)

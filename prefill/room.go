@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -59,8 +60,9 @@ func (r *Room) Router(model string) *router.Router { return r.routers.For(model,
 
 // Answer is what a prefill worker said.
 type Answer struct {
-	// Body is the whole JSON answer.
+	// Body is the whole JSON answer, and Said what it holds.
 	Body []byte
+	Said openai.ChunkInfo
 	// Took is the time from the call to the whole answer.
 	Took time.Duration
 }
@@ -98,9 +100,15 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 		e.Detail = body
 		return Answer{}, e
 	}
+	said := openai.Inspect(body)
+	if said.Error {
+		e := fault.New(fault.Prefill, worker.ID, fault.ErrEngine, openai.ReadEngineError(body).Status)
+		e.Detail = body
+		return Answer{}, e
+	}
 	took := time.Since(start)
 	r.observe(worker.ID, booked, took)
-	return Answer{Body: body, Took: took}, nil
+	return Answer{Body: body, Said: said, Took: took}, nil
 }
 
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
