@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
@@ -36,23 +37,23 @@ var (
 // Classify names a failure from what was seen of it: the raw error of the
 // call (nil when an answer came) and the HTTP status (0 when none came).
 //
-//	err                         status       class
-//	nil                         2xx          None
-//	nil                         429, 503     Overloaded
-//	nil                         other 4xx    Rejected
-//	nil                         other        EngineError
-//	ErrClientGone, Canceled     any          ClientGone
-//	ErrShutdown                 any          Shutdown
-//	ErrTimeout, deadline        any          Timeout
-//	ErrStalled                  any          Stalled
-//	ErrGarbled                  any          Garbled
-//	ErrTruncated                any          Truncated
-//	ErrEngine                   429, 503     Overloaded
-//	ErrEngine                   other 4xx but 408 Rejected
-//	ErrEngine                   any other    EngineError
-//	ErrCircuitOpen              any          Refused
-//	*upstream.Error at dial     any          Refused
-//	anything else               any          Reset
+//	err                         status               class
+//	nil                         2xx                  None
+//	nil                         429, 503             Overloaded
+//	nil                         400, 413, 415, 422   Rejected
+//	nil                         other                EngineError
+//	ErrClientGone, Canceled     any                  ClientGone
+//	ErrShutdown                 any                  Shutdown
+//	ErrTimeout, deadline        any                  Timeout
+//	ErrStalled                  any                  Stalled
+//	ErrGarbled                  any                  Garbled
+//	ErrTruncated                any                  Truncated
+//	ErrEngine                   429, 503             Overloaded
+//	ErrEngine                   4xx but 408, 429     Rejected
+//	ErrEngine                   other                EngineError
+//	ErrCircuitOpen              any                  Refused
+//	*upstream.Error at dial     any                  Refused
+//	anything else               any                  Reset
 func Classify(err error, status int) Class {
 	var up *upstream.Error
 	switch {
@@ -85,11 +86,19 @@ func classifyStatus(status int) Class {
 		return None
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		return Overloaded
-	case status >= 400 && status < 500:
+	case slices.Contains(aboutTheRequest, status):
 		return Rejected
 	default:
 		return EngineError
 	}
+}
+
+// aboutTheRequest are the statuses by which an engine refuses a request for what
+// it says. Any other 4xx is between gateway and worker: a key that the worker lost
+// (401, 403), a model or route that it no longer serves (404, 405), its own
+// impatience (408).
+var aboutTheRequest = []int{
+	http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 }
 
 // classifyEvent names an error that came inside an answer. The engine had let the

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -116,4 +117,33 @@ func TestClientsMistakeInsidePrefillsAnswer(t *testing.T) {
 		t.Errorf("%d calls to prefill, %d to decode, circuits %v", n, d.calls.Load(), f.circuits())
 	}
 	f.idle()
+}
+
+// A worker that lost its key, its model or its route answers every call at once,
+// and so draws requests. It is the worker's failure: another one answers, and no
+// client is told that its own key is wrong.
+func TestWorkersOwn4xx(t *testing.T) {
+	for _, status := range []int{401, 403, 404, 405, 408} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			f := newFleet(t, options{alone: true})
+			bad := newEngines(f, pools.Both, 1, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, `{"error":"Unauthorized"}`)
+			})
+			alone := f.post(completionPath, ask("hi", 4))
+			if err := f.parse(alone.body).Error; alone.status != http.StatusBadGateway || err == nil || *err.Code != "engine_error" {
+				t.Errorf("by itself: status %d: %s", alone.status, alone.body)
+			}
+			f.start(pools.Both, "good", options{speedup: 1000}, slog.New(slog.DiscardHandler))
+			for i := range 40 {
+				if a := f.post(completionPath, ask(fmt.Sprint(i, long), 2)); a.status != http.StatusOK {
+					t.Errorf("request %d: status %d: %s", i, a.status, a.body)
+				}
+			}
+			if n := bad.calls.Load(); n != 3 || f.circuits()["engine-both-1"] != fault.Open {
+				t.Errorf("it was called %d times, circuits %v", n, f.circuits())
+			}
+			f.idle()
+		})
+	}
 }
