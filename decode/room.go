@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -127,8 +128,12 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	}
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
-		e := fault.New(fault.Decode, worker.ID, nil, stream.Status())
-		e.Detail, _ = io.ReadAll(io.LimitReader(stream, maxDetailBytes))
+		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
+		if openai.ReadEngineError(detail).Died {
+			err = fault.ErrEngineDied
+		}
+		e := fault.New(fault.Decode, worker.ID, err, stream.Status())
+		e.Detail = detail
 		return newTranscript(), e
 	}
 	w.src = stream

@@ -99,8 +99,11 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 
 // failed takes in an error that came where an answer should be.
 func (t *tap) failed(said []byte) error {
-	t.status = openai.ReadEngineError(said).Status
-	t.detail = bytes.Clone(said[:min(len(said), maxDetailBytes)])
+	e := openai.ReadEngineError(said)
+	t.status, t.detail = e.Status, bytes.Clone(said[:min(len(said), maxDetailBytes)])
+	if e.Died {
+		return fault.ErrEngineDied
+	}
 	return fault.ErrEngine
 }
 

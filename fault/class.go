@@ -26,7 +26,8 @@ const (
 	Rejected
 	// Refused: no connection came about. The worker has seen nothing.
 	Refused
-	// Reset: the connection broke before the answer was whole.
+	// Reset: the connection broke, or the engine died, before the answer was
+	// whole.
 	Reset
 	// Timeout: the worker did not answer within its limit: no prefill, no first
 	// token, no whole answer.

@@ -32,6 +32,8 @@ var (
 	// ErrEngine: an error where an answer with status 200 should be, such as an
 	// error event inside a stream. Its status is what the error says of itself.
 	ErrEngine = errors.New("engine reported an error inside its answer")
+	// ErrEngineDied: the engine's core died, and its server said so before it ended.
+	ErrEngineDied = errors.New("engine's core died")
 )
 
 // Classify names a failure from what was seen of it: the raw error of the
@@ -133,7 +135,7 @@ type Error struct {
 	// Status is the engine's HTTP status, or the one that an error inside its
 	// answer stands for; 0 when none came.
 	Status int
-	// Detail is the engine's answer to a rejected request, at most a few KB.
+	// Detail is what the engine said of the error, at most 64 KB from decode.
 	Detail []byte
 	// Err is the raw cause, nil when the status says it all.
 	Err error

@@ -39,6 +39,13 @@ var messages = map[fault.Class]string{
 	fault.Truncated:   "its stream ended early",
 }
 
+// poisoned is the answer to a request that is suspected of killing workers.
+func poisoned() *openai.Error {
+	e := openai.BadGateway("suspected_poison", "workers died while they had this request; it was tried on no other, and trying it again may cost more of them")
+	e.Final = true
+	return e
+}
+
 // rejected passes an engine's 4xx on with its message, in the one shape.
 func rejected(failed *fault.Error) *openai.Error {
 	told := &openai.Error{

@@ -96,15 +96,11 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	case len(body) > maxAnswerBytes:
 		return Answer{}, fault.New(fault.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
 	case refused:
-		e := fault.New(fault.Prefill, worker.ID, nil, stream.Status())
-		e.Detail = body
-		return Answer{}, e
+		return Answer{}, reported(worker, nil, stream.Status(), body)
 	}
 	said := openai.Inspect(body)
 	if said.Error {
-		e := fault.New(fault.Prefill, worker.ID, fault.ErrEngine, openai.ReadEngineError(body).Status)
-		e.Detail = body
-		return Answer{}, e
+		return Answer{}, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
 	r.observe(worker.ID, booked, took)
@@ -153,6 +149,16 @@ func (r *Room) observe(worker string, bookedTokens int, took time.Duration) {
 		r.rates[worker] = known
 	}
 	known.observe(bookedTokens, took)
+}
+
+// reported names a failure that the engine reported itself.
+func reported(worker *pools.Worker, err error, status int, body []byte) *fault.Error {
+	if openai.ReadEngineError(body).Died {
+		err = fault.ErrEngineDied
+	}
+	e := fault.New(fault.Prefill, worker.ID, err, status)
+	e.Detail = body
+	return e
 }
 
 // failed names a failed call and takes a worker that refused the connection

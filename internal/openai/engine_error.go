@@ -14,7 +14,14 @@ type EngineError struct {
 	Status int
 	// Message says what is wrong, and Param names the field; empty where absent.
 	Message, Param string
+	// Died says that the engine's core has died and its server is about to follow,
+	// whatever the status: releases of vLLM call that a 400.
+	Died bool
 }
+
+// vllmDied is how vLLM's EngineDeadError begins (vllm/v1/engine/exceptions.py). A
+// client cannot make an error begin like that, by a field that it quotes.
+const vllmDied = "EngineCore encountered an issue"
 
 // ReadEngineError reads an error in vLLM's and SGLang's form,
 // {"error":{"message","type","param","code"}}, or with those members at the top.
@@ -35,7 +42,10 @@ func ReadEngineError(data []byte) EngineError {
 	if len(said.Error) > 0 {
 		_ = json.Unmarshal(said.Error, &inner) // a string or a number says nothing more
 	}
-	return EngineError{Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param}
+	return EngineError{
+		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
+		Died: strings.HasPrefix(inner.Message, vllmDied),
+	}
 }
 
 // statusOf is the status that a code stands for, a number or a string of one.

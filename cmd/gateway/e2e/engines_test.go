@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -57,6 +59,22 @@ func (f *fleet) circuits() map[string]fault.State {
 		}
 	}
 	return open
+}
+
+// metric is the value of one series as /metrics shows it, empty where it is absent.
+func (f *fleet) metric(series string) string {
+	f.t.Helper()
+	res, err := http.Get(f.url + "/metrics")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), series+" "); ok {
+			return value
+		}
+	}
+	return ""
 }
 
 // sse writes events of a stream with status 200.
