@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -91,6 +92,9 @@ type Call struct {
 // maxAnswerBytes bounds an answer that is not streamed.
 const maxAnswerBytes = 256 << 20
 
+// maxDetailBytes bounds what is kept of an engine's error.
+const maxDetailBytes = 64 << 10
+
 // Run makes the call and relays the answer to out. The transcript says what
 // left for the client, whatever the end; the error names the failure, nil at
 // the answer's proper end. When the transcript was started, the failure comes
@@ -124,8 +128,12 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	}
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
-		e := fault.New(fault.Decode, worker.ID, nil, stream.Status())
-		e.Detail, _ = io.ReadAll(io.LimitReader(stream, 64<<10))
+		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
+		if openai.ReadEngineError(detail).Died {
+			err = fault.ErrEngineDied
+		}
+		e := fault.New(fault.Decode, worker.ID, err, stream.Status())
+		e.Detail = detail
 		return newTranscript(), e
 	}
 	w.src = stream
@@ -145,7 +153,7 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	if !t.transcript.Started {
 		t.transcript.Events = 0 // they were held back, and go nowhere
 	}
-	e := fault.New(fault.Decode, worker.ID, err, 0)
+	e := fault.New(fault.Decode, worker.ID, err, t.status)
 	e.Detail = t.detail
 	return t.transcript, e
 }

@@ -83,6 +83,13 @@ const (
 	empty = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}` + "\n\n"
 	bad   = `data: {"error":{"message":"no","code":500}}` + "\n\n"
 	done  = "data: [DONE]\n\n"
+
+	// what vLLM says of a request that its engine refuses after the head has left
+	mistake  = `data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}` + "\n\n"
+	tooMany  = `data: {"error":{"message":"no","code":429}}` + "\n\n"
+	noModel  = `data: {"error":{"message":"no","type":"NotFoundError"}}` + "\n\n"
+	tooSlow  = `data: {"error":{"message":"no","code":408}}` + "\n\n"
+	wordless = `data: {"error":"no"}` + "\n\n"
 )
 
 func TestStream(t *testing.T) {
@@ -109,6 +116,12 @@ func TestStream(t *testing.T) {
 		{"engine's 400", engine{status: 400, body: strings.NewReader("{}")}, false, fault.Rejected, "", 0},
 		{"no room", engine{status: 503, body: strings.NewReader("")}, false, fault.Overloaded, "", 0},
 		{"error before the first token", engine{status: 200, body: strings.NewReader(role + bad + done)}, false, fault.EngineError, "", 0},
+		{"client's mistake before the first token", engine{status: 200, body: strings.NewReader(role + mistake + done)}, false, fault.Rejected, "", 0},
+		{"client's mistake by its type", engine{status: 200, body: strings.NewReader(noModel + done)}, false, fault.Rejected, "", 0},
+		{"client's mistake in mid-stream", engine{status: 200, body: strings.NewReader(role + one + mistake + done)}, false, fault.Rejected, role + one, 1},
+		{"no room, in an event", engine{status: 200, body: strings.NewReader(tooMany + done)}, false, fault.Overloaded, "", 0},
+		{"a 408 in an event", engine{status: 200, body: strings.NewReader(tooSlow + done)}, false, fault.EngineError, "", 0},
+		{"an error without a code", engine{status: 200, body: strings.NewReader(wordless + done)}, false, fault.EngineError, "", 0},
 		{"error in mid-stream", engine{status: 200, body: strings.NewReader(role + one + bad + done)}, false, fault.EngineError, role + one, 1},
 		{"ends without its marker", engine{status: 200, body: strings.NewReader(role + one)}, false, fault.Truncated, role + one, 1},
 		{"ends before anything", engine{status: 200, body: strings.NewReader(role)}, false, fault.Truncated, "", 0},
@@ -234,6 +247,7 @@ func TestWholeAnswer(t *testing.T) {
 		{"not JSON", "<html>", fault.Garbled},
 		{"an error with status 200", `{"error":{"message":"no"}}`, fault.EngineError},
 		{"given up before a token", `{"choices":[{"text":"","finish_reason":"abort"}]}`, fault.EngineError},
+		{"the client's error with status 200", `{"error":{"message":"no","code":422}}`, fault.Rejected},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})

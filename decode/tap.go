@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,8 @@ type tap struct {
 	blocks     int       // grown blocks told to the lease
 	began      bool      // the first token came, or the end of an answer without any
 	done       bool      // the end marker was seen
-	detail     []byte    // what an error event said
+	detail     []byte    // what an error inside the answer said
+	status     int       // and the HTTP status that it stands for
 }
 
 // stream relays events until the end marker.
@@ -77,8 +79,7 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		return dst, fmt.Errorf("%w: an event is no JSON object", fault.ErrGarbled)
 	}
 	if info.Error {
-		t.detail = append([]byte(nil), ev.Data[:min(len(ev.Data), 4<<10)]...)
-		return dst, fault.ErrEngine
+		return dst, t.failed(ev.Data)
 	}
 	if info.Aborted && !info.Content && !t.began { // given up before it was begun
 		return dst, fault.ErrEngine
@@ -101,6 +102,16 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	}
 	t.transcript.Events++
 	return t.pass(dst, raw, info.Content || info.Finished > 0), nil
+}
+
+// failed takes in an error that came where an answer should be.
+func (t *tap) failed(said []byte) error {
+	e := openai.ReadEngineError(said)
+	t.status, t.detail = e.Status, bytes.Clone(said[:min(len(said), maxDetailBytes)])
+	if e.Died {
+		return fault.ErrEngineDied
+	}
+	return fault.ErrEngine
 }
 
 // pass appends raw to what leaves now, or keeps it back while nothing of
@@ -207,8 +218,7 @@ func (t *tap) whole() error {
 	case !info.Valid:
 		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
 	case info.Error:
-		t.detail = body[:min(len(body), 4<<10)]
-		return fault.ErrEngine
+		return t.failed(body)
 	case info.Aborted && !info.Content:
 		return fault.ErrEngine
 	}

@@ -21,12 +21,13 @@ const (
 	ClientGone
 	// Shutdown: the gateway itself is stopping and cut the call.
 	Shutdown
-	// Rejected: the engine refused the request for what it says (4xx). The
-	// client's own error: never retried, never the worker's.
+	// Rejected: the engine refused the request for what it says (400, 413, 415,
+	// 422). The client's own error: never retried, never the worker's.
 	Rejected
 	// Refused: no connection came about. The worker has seen nothing.
 	Refused
-	// Reset: the connection broke before the answer was whole.
+	// Reset: the connection broke, or the engine died, before the answer was
+	// whole.
 	Reset
 	// Timeout: the worker did not answer within its limit: no prefill, no first
 	// token, no whole answer.
@@ -35,7 +36,7 @@ const (
 	Stalled
 	// Overloaded: the engine has no room now (429, 503).
 	Overloaded
-	// EngineError: any other 5xx, or an error event inside a stream.
+	// EngineError: any other status, or an error inside an answer.
 	EngineError
 	// Garbled: an answer that cannot be understood, such as broken JSON or
 	// a prefill answer without its hand-off metadata.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
@@ -28,28 +29,33 @@ var (
 	ErrGarbled = errors.New("answer cannot be understood")
 	// ErrTruncated: the stream ended before its end marker.
 	ErrTruncated = errors.New("stream ended before its end marker")
-	// ErrEngine: an error event inside a stream with status 200.
-	ErrEngine = errors.New("engine reported an error in mid-stream")
+	// ErrEngine: an error where an answer with status 200 should be, such as an
+	// error event inside a stream. Its status is what the error says of itself.
+	ErrEngine = errors.New("engine reported an error inside its answer")
+	// ErrEngineDied: the engine's core died, and its server said so before it ended.
+	ErrEngineDied = errors.New("engine's core died")
 )
 
 // Classify names a failure from what was seen of it: the raw error of the
 // call (nil when an answer came) and the HTTP status (0 when none came).
 //
-//	err                         status       class
-//	nil                         2xx          None
-//	nil                         429, 503     Overloaded
-//	nil                         other 4xx    Rejected
-//	nil                         other        EngineError
-//	ErrClientGone, Canceled     any          ClientGone
-//	ErrShutdown                 any          Shutdown
-//	ErrTimeout, deadline        any          Timeout
-//	ErrStalled                  any          Stalled
-//	ErrGarbled                  any          Garbled
-//	ErrTruncated                any          Truncated
-//	ErrEngine                   any          EngineError
-//	ErrCircuitOpen              any          Refused
-//	*upstream.Error at dial     any          Refused
-//	anything else               any          Reset
+//	err                         status               class
+//	nil                         2xx                  None
+//	nil                         429, 503             Overloaded
+//	nil                         400, 413, 415, 422   Rejected
+//	nil                         other                EngineError
+//	ErrClientGone, Canceled     any                  ClientGone
+//	ErrShutdown                 any                  Shutdown
+//	ErrTimeout, deadline        any                  Timeout
+//	ErrStalled                  any                  Stalled
+//	ErrGarbled                  any                  Garbled
+//	ErrTruncated                any                  Truncated
+//	ErrEngine                   429, 503             Overloaded
+//	ErrEngine                   4xx but 408, 429     Rejected
+//	ErrEngine                   other                EngineError
+//	ErrCircuitOpen              any                  Refused
+//	*upstream.Error at dial     any                  Refused
+//	anything else               any                  Reset
 func Classify(err error, status int) Class {
 	var up *upstream.Error
 	switch {
@@ -68,7 +74,7 @@ func Classify(err error, status int) Class {
 	case errors.Is(err, ErrTruncated):
 		return Truncated
 	case errors.Is(err, ErrEngine):
-		return EngineError
+		return classifyEvent(status)
 	case errors.Is(err, ErrCircuitOpen), errors.As(err, &up) && up.Op == upstream.OpDial:
 		return Refused
 	default:
@@ -82,7 +88,28 @@ func classifyStatus(status int) Class {
 		return None
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		return Overloaded
-	case status >= 400 && status < 500:
+	case slices.Contains(aboutTheRequest, status):
+		return Rejected
+	default:
+		return EngineError
+	}
+}
+
+// aboutTheRequest are the statuses by which an engine refuses a request for what
+// it says. Any other 4xx is between gateway and worker: a key that the worker lost
+// (401, 403), a model or route that it no longer serves (404, 405), its own
+// impatience (408).
+var aboutTheRequest = []int{
+	http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
+}
+
+// classifyEvent names an error that came inside an answer. The engine had let the
+// request in by then: its 4xx is about what the request says.
+func classifyEvent(status int) Class {
+	switch {
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return Overloaded
+	case status >= 400 && status < 500 && status != http.StatusRequestTimeout:
 		return Rejected
 	default:
 		return EngineError
@@ -105,9 +132,10 @@ type Error struct {
 	Class  Class
 	Leg    Leg
 	Worker string
-	// Status is the engine's HTTP status, 0 when none came.
+	// Status is the engine's HTTP status, or the one that an error inside its
+	// answer stands for; 0 when none came.
 	Status int
-	// Detail is the engine's answer to a rejected request, at most a few KB.
+	// Detail is what the engine said of the error, at most 64 KB from decode.
 	Detail []byte
 	// Err is the raw cause, nil when the status says it all.
 	Err error

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"encoding/json"
 	"errors"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -40,6 +39,13 @@ var messages = map[fault.Class]string{
 	fault.Truncated:   "its stream ended early",
 }
 
+// poisoned is the answer to a request that is suspected of killing workers.
+func poisoned() *openai.Error {
+	e := openai.BadGateway("suspected_poison", "workers died while they had this request; it was tried on no other, and trying it again may cost more of them")
+	e.Final = true
+	return e
+}
+
 // rejected passes an engine's 4xx on with its message, in the one shape.
 func rejected(failed *fault.Error) *openai.Error {
 	told := &openai.Error{
@@ -49,23 +55,8 @@ func rejected(failed *fault.Error) *openai.Error {
 	if told.Status == 0 {
 		told.Status = failed.Class.Status()
 	}
-	var said struct {
-		Message string          `json:"message"`
-		Error   json.RawMessage `json:"error"`
-		Param   string          `json:"param"`
-	}
-	if json.Unmarshal(failed.Detail, &said) != nil {
-		return told
-	}
-	inner := struct {
-		Message string `json:"message"`
-		Param   string `json:"param"`
-	}{said.Message, said.Param}
-	if len(said.Error) > 0 {
-		_ = json.Unmarshal(said.Error, &inner) // a string or number says nothing more
-	}
-	if inner.Message != "" {
-		told.Message, told.Param = inner.Message, inner.Param
+	if said := openai.ReadEngineError(failed.Detail); said.Message != "" {
+		told.Message, told.Param = said.Message, said.Param
 	}
 	return told
 }

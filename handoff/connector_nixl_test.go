@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -157,9 +158,9 @@ func TestNIXLTruncates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, leg := range [][]byte{plan.Prefill.Body, plan.Decode.Body} {
-			if !strings.Contains(string(leg), `"truncate_prompt_tokens":`+want) {
-				t.Errorf("%s: %s", said, leg)
+		for _, leg := range []upstream.Body{plan.Prefill.Body, plan.Decode.Body} {
+			if got := string(leg.AppendTo(nil)); !strings.Contains(got, `"truncate_prompt_tokens":`+want) {
+				t.Errorf("%s: %s", said, got)
 			}
 		}
 	}

@@ -32,22 +32,28 @@ func (a Action) String() string { return actionNames[a] }
 // that failed before, so a small pool ends it sooner.
 const MaxAttempts = 5
 
+// MaxDeaths is how many workers may die under one request, on either leg. One is
+// bad luck; after two the request is suspected of killing them and gets no third.
+const MaxDeaths = 2
+
 // Decide says what to do after failure c of a leg in round attempt (from 1)
-// when sent events have left for the client. It is pure; the flow carries the
+// when sent events have left for the client and deaths rounds, this one among
+// them, have ended with a connection that broke (fault.Reset). It is pure; the flow carries the
 // answer out and turns OtherPrefill into LocalPrefill where no other prefill
 // worker is left.
 //
 //   - A client that left, a stop of our own and the client's own error end the
 //     request: no other worker would answer otherwise.
 //   - After the first byte the answer cannot change hands: it fails.
+//   - At MaxDeaths it fails: no request may take a fleet down.
 //   - A prefill worker's failure costs only the prefill.
 //   - A decode worker that refused the connection has not touched the KV: it
 //     is still pinned at prefill and goes to the next decode worker. After any
 //     other failure the engine may have consumed it, so both legs run again;
 //     the prefill worker's prefix cache makes that cheap.
-func Decide(leg fault.Leg, c fault.Class, attempt, sent int) Action {
+func Decide(leg fault.Leg, c fault.Class, attempt, deaths, sent int) Action {
 	switch {
-	case c == fault.None, !c.Blames(), sent > 0:
+	case c == fault.None, !c.Blames(), sent > 0, deaths >= MaxDeaths:
 		return Fail
 	case leg == fault.Prefill && attempt >= MaxAttempts:
 		return LocalPrefill

@@ -27,10 +27,10 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		if !ok {
 			t.Errorf("class %s is not in the table", c)
 		}
-		if got := Decide(fault.Prefill, c, 1, 0); got != w.prefill {
+		if got := Decide(fault.Prefill, c, 1, 0, 0); got != w.prefill {
 			t.Errorf("prefill %s: %s, want %s", c, got, w.prefill)
 		}
-		if got := Decide(fault.Decode, c, 1, 0); got != w.decode {
+		if got := Decide(fault.Decode, c, 1, 0, 0); got != w.decode {
 			t.Errorf("decode %s: %s, want %s", c, got, w.decode)
 		}
 	}
@@ -41,19 +41,35 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 func TestDecideLimits(t *testing.T) {
 	for _, c := range fault.Classes() {
 		for _, leg := range []fault.Leg{fault.Prefill, fault.Decode} {
-			if got := Decide(leg, c, 1, 1); got != Fail {
+			if got := Decide(leg, c, 1, 0, 1); got != Fail {
 				t.Errorf("%s %s with an event sent: %s", leg, c, got)
 			}
 		}
-		if got := Decide(fault.Decode, c, MaxAttempts, 0); got != Fail {
+		if got := Decide(fault.Decode, c, MaxAttempts, 0, 0); got != Fail {
 			t.Errorf("decode %s at the last attempt: %s", c, got)
 		}
 		want := Fail
 		if c.Blames() {
 			want = LocalPrefill
 		}
-		if got := Decide(fault.Prefill, c, MaxAttempts, 0); got != want {
+		if got := Decide(fault.Prefill, c, MaxAttempts, 0, 0); got != want {
 			t.Errorf("prefill %s at the last attempt: %s, want %s", c, got, want)
+		}
+	}
+}
+
+// A worker that died costs a round; a second one ends the request.
+func TestDecideDeaths(t *testing.T) {
+	for _, c := range []struct {
+		leg    fault.Leg
+		deaths int
+		want   Action
+	}{
+		{fault.Prefill, 1, OtherPrefill}, {fault.Prefill, MaxDeaths, Fail},
+		{fault.Decode, 1, Again}, {fault.Decode, MaxDeaths, Fail},
+	} {
+		if got := Decide(c.leg, fault.Reset, c.deaths, c.deaths, 0); got != c.want {
+			t.Errorf("%s after %d deaths: %s, want %s", c.leg, c.deaths, got, c.want)
 		}
 	}
 }

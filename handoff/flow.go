@@ -143,7 +143,10 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if failed == nil {
 			return nil
 		}
-		action := Decide(failed.Leg, failed.Class, r.attempt, r.sent.Events)
+		if failed.Class == fault.Reset {
+			r.deaths++
+		}
+		action := Decide(failed.Leg, failed.Class, r.attempt, r.deaths, r.sent.Events)
 		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {
 			action = Fail
 		}
@@ -153,11 +156,23 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 				"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
 		}
 		if action == Fail {
+			if r.deaths >= MaxDeaths {
+				f.suspect(r, failed)
+			}
 			return r.fail(failed, out)
 		}
 		f.metrics.migrated(r)
 		r.prepare(action, failed)
 	}
+}
+
+// suspect reports a request under which MaxDeaths workers have died, to people and
+// to its client, whose library is not to try it again by itself.
+func (f *Flow) suspect(r *request, failed *fault.Error) {
+	f.metrics.poison.Inc()
+	f.log.Error("suspected poison: workers died while they had this request, and it is tried on no other",
+		"request_id", r.call.ID, "engine_request_id", r.id, "model", shown(r.call.Request.Model), "workers", append(r.tried, failed.Worker))
+	failed.Err = errors.Join(poisoned(), failed.Err)
 }
 
 // mayRetry takes the request's place in the retry budget, once for all its
@@ -220,9 +235,8 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 			r.pEnd(fault.Garbled) // its answer came, and is of no use all the same
 			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 		}
-		said := openai.Inspect(answer.Body)
-		r.compare(lease, said.CachedTokens)
-		r.holdKV(kv, said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
+		r.compare(lease, answer.Said.CachedTokens)
+		r.holdKV(kv, answer.Said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
 	}
 	if r.kv != nil {
 		connector.Bind(&plan.Decode, *r.kv)

@@ -19,6 +19,7 @@ type metrics struct {
 	requests     *prometheus.CounterVec   // by model, endpoint, kind of answer, status, outcome
 	oneLeg       *prometheus.CounterVec   // by model and reason
 	failures     *prometheus.CounterVec   // by leg, class and action
+	poison       prometheus.Counter       // requests under which too many workers died
 	releases     *prometheus.CounterVec   // of staged KV, by result
 	migrations   *prometheus.CounterVec   // by model and type
 	rejected     *prometheus.CounterVec   // by model and endpoint
@@ -90,6 +91,7 @@ func newMetrics(to prometheus.Registerer, f *Flow) *metrics {
 		"model", "endpoint", "request_type", "status", "outcome")
 	m.oneLeg = reg.counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
 	m.failures = reg.counter("frontend_leg_failures_total", "Failed calls to workers, by leg, class and what was done about it.", "leg", "class", "action")
+	m.poison = reg.counter("frontend_suspected_poison_total", "Requests ended because two workers died while they had them.").WithLabelValues()
 	m.releases = reg.counter("frontend_kv_releases_total", "Calls that free KV staged for a decode that never came, by result.", "result")
 	m.migrations = reg.counter("frontend_model_migration_total", "Times a request was tried again elsewhere after a worker failed.", "model", "migration_type")
 	m.rejected = reg.counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")

@@ -21,6 +21,7 @@ const (
 	reasonNoPrefill     = "no_prefill_worker"  // none was left to choose
 	reasonPrefillFailed = "prefill_failed"     // every other worker had failed
 	reasonEngine        = "no_common_protocol" // the pair speaks different protocols
+	reasonPrompt        = "prompt_logprobs"    // the prompt's own probabilities cross no hand-off
 )
 
 // request is one request's state on its way. It belongs to Serve's goroutine;
@@ -44,6 +45,7 @@ type request struct {
 
 	attempt int
 	tried   []string // workers that failed this request
+	deaths  int      // how many of them died under it
 	held    held
 	d, p    *router.Lease
 	dEnd    func(fault.Class) // tells decode's circuit how the call ended
@@ -103,10 +105,28 @@ func (r *request) oneLeg() string {
 	switch {
 	case r.call.Request.N > 1:
 		return reasonChoices
+	case showsPrompt(r.call.Request):
+		return reasonPrompt
 	case r.reason == reasonPrefillFailed:
 		return reasonPrefillFailed
 	}
 	return ""
+}
+
+// showsPrompt says whether the client wants the probabilities of the prompt's own
+// tokens. A decode worker that takes the prompt's KV over has none, and releases
+// of vLLM fail an assertion in its core, which ends the engine. Beside
+// prompt_logprobs itself, echo asks for them: with logprobs in a completion, and
+// always in a chat, whose top_logprobs is 0 where it is absent (vLLM's
+// to_sampling_params).
+func showsPrompt(req *openai.Request) bool {
+	said := func(field string) bool {
+		v, ok := req.Field(field)
+		return ok && string(v) != "null"
+	}
+	echo, _ := req.Field("echo")
+	return said("prompt_logprobs") ||
+		said("echo") && string(echo) != "false" && (req.Endpoint == openai.Chat || said("logprobs"))
 }
 
 // take makes a grant's bookings the request's own.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -59,8 +60,9 @@ func (r *Room) Router(model string) *router.Router { return r.routers.For(model,
 
 // Answer is what a prefill worker said.
 type Answer struct {
-	// Body is the whole JSON answer.
+	// Body is the whole JSON answer, and Said what it holds.
 	Body []byte
+	Said openai.ChunkInfo
 	// Took is the time from the call to the whole answer.
 	Took time.Duration
 }
@@ -94,13 +96,15 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	case len(body) > maxAnswerBytes:
 		return Answer{}, fault.New(fault.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
 	case refused:
-		e := fault.New(fault.Prefill, worker.ID, nil, stream.Status())
-		e.Detail = body
-		return Answer{}, e
+		return Answer{}, reported(worker, nil, stream.Status(), body)
+	}
+	said := openai.Inspect(body)
+	if said.Error {
+		return Answer{}, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
 	r.observe(worker.ID, booked, took)
-	return Answer{Body: body, Took: took}, nil
+	return Answer{Body: body, Said: said, Took: took}, nil
 }
 
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
@@ -145,6 +149,16 @@ func (r *Room) observe(worker string, bookedTokens int, took time.Duration) {
 		r.rates[worker] = known
 	}
 	known.observe(bookedTokens, took)
+}
+
+// reported names a failure that the engine reported itself.
+func reported(worker *pools.Worker, err error, status int, body []byte) *fault.Error {
+	if openai.ReadEngineError(body).Died {
+		err = fault.ErrEngineDied
+	}
+	e := fault.New(fault.Prefill, worker.ID, err, status)
+	e.Detail = body
+	return e
 }
 
 // failed names a failed call and takes a worker that refused the connection

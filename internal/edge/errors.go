@@ -37,6 +37,9 @@ func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error
 	if e.RetryAfter > 0 {
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
 	}
+	if e.Final {
+		ctx.Response.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
+	}
 	ctx.Response.SetBody(e.Append(nil, id))
 }
 

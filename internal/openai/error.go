@@ -27,6 +27,8 @@ type Error struct {
 	Param string
 	// RetryAfter is when to try again, 0 where that is not known.
 	RetryAfter time.Duration
+	// Final asks client libraries not to try again by themselves.
+	Final bool
 }
 
 const (

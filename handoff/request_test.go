@@ -1,0 +1,47 @@
+package handoff
+
+import (
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// What makes vLLM compute the probabilities of the prompt's own tokens takes one
+// leg, and nothing else does.
+func TestWhatTakesOneLeg(t *testing.T) {
+	const completion, chat = openai.Completions, openai.Chat
+	for _, c := range []struct {
+		endpoint openai.Endpoint
+		fields   string
+		want     string
+	}{
+		{completion, ``, ""},
+		{completion, `,"n":2`, reasonChoices},
+		{completion, `,"logprobs":3`, ""},
+		{completion, `,"prompt_logprobs":0`, reasonPrompt},
+		{completion, `,"prompt_logprobs":-1`, reasonPrompt},
+		{completion, `,"prompt_logprobs":null`, ""},
+		{completion, `,"echo":true`, ""},
+		{completion, `,"echo":true,"logprobs":0`, reasonPrompt},
+		{completion, `,"echo":true,"logprobs":null`, ""},
+		{completion, `,"echo":false,"logprobs":3`, ""},
+		{completion, `,"echo":null,"logprobs":3`, ""},
+		{chat, `,"logprobs":true,"top_logprobs":2`, ""},
+		{chat, `,"prompt_logprobs":1`, reasonPrompt},
+		{chat, `,"echo":true`, reasonPrompt},
+		{chat, `,"echo":"on"`, reasonPrompt}, // vLLM reads that as true
+		{chat, `,"echo":false,"logprobs":true,"top_logprobs":2`, ""},
+	} {
+		body := `{"model":"m","prompt":"hi"` + c.fields + `}`
+		if c.endpoint == chat {
+			body = `{"model":"m","messages":[{"role":"user","content":"hi"}]` + c.fields + `}`
+		}
+		req, err := openai.Scan(c.endpoint, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := newRequest(Call{Request: req}, "x").oneLeg(); got != c.want {
+			t.Errorf("%s: %q, want %q", body, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package openai
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+// EngineError is an error as an engine words it, in the body of a 4xx or 5xx or
+// in an event of a stream. Its message may quote the prompt.
+type EngineError struct {
+	// Status is the HTTP status that the error's code or type stands for, 400 to
+	// 599; 0 where neither says one.
+	Status int
+	// Message says what is wrong, and Param names the field; empty where absent.
+	Message, Param string
+	// Died says that the engine's core has died and its server is about to follow,
+	// whatever the status: releases of vLLM call that a 400.
+	Died bool
+}
+
+// vllmDied is how vLLM's EngineDeadError begins (vllm/v1/engine/exceptions.py). A
+// client cannot make an error begin like that, by a field that it quotes.
+const vllmDied = "EngineCore encountered an issue"
+
+// ReadEngineError reads an error in vLLM's and SGLang's form,
+// {"error":{"message","type","param","code"}}, or with those members at the top.
+// Anything else gives the zero EngineError.
+func ReadEngineError(data []byte) EngineError {
+	type fields struct {
+		Message string          `json:"message"`
+		Type    string          `json:"type"`
+		Param   string          `json:"param"`
+		Code    json.RawMessage `json:"code"`
+	}
+	var said struct {
+		fields
+		Error json.RawMessage `json:"error"`
+	}
+	_ = json.Unmarshal(data, &said) // a member of another type is as good as absent
+	inner := said.fields
+	if len(said.Error) > 0 {
+		_ = json.Unmarshal(said.Error, &inner) // a string or a number says nothing more
+	}
+	return EngineError{
+		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
+		Died: strings.HasPrefix(inner.Message, vllmDied),
+	}
+}
+
+// statusOf is the status that a code stands for, a number or a string of one.
+// Where the code is a word or absent, the type decides.
+func statusOf(code, kind string) int {
+	if n, err := strconv.Atoi(strings.Trim(code, `"`)); err == nil && n >= 400 && n <= 599 {
+		return n
+	}
+	return errorTypes[kind]
+}
+
+// errorTypes are the types that engines give to errors, in vLLM's spelling and in
+// OpenAI's, as far as they stand for one status.
+var errorTypes = map[string]int{
+	"BadRequestError": 400, "invalid_request_error": 400,
+	"NotFoundError": 404, "not_found_error": 404,
+	"UnprocessableEntityError": 422,
+	"RateLimitError":           429, "rate_limit_error": 429,
+	"InternalServerError": 500, "server_error": 500,
+	"ServiceUnavailableError": 503, "overloaded_error": 503,
+}

@@ -1,0 +1,34 @@
+package openai
+
+import "testing"
+
+// Each engine words an error in its own way; the status is read from the code or,
+// where that is no number, from the type.
+func TestReadEngineError(t *testing.T) {
+	for _, c := range []struct {
+		name, data string
+		want       EngineError
+	}{
+		{"vLLM", `{"error":{"message":"no","type":"BadRequestError","param":"n","code":400}}`, EngineError{Status: 400, Message: "no", Param: "n"}},
+		{"older vLLM", `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, EngineError{Status: 400, Message: "no", Param: ""}},
+		{"a code in a string", `{"error":{"message":"no","code":"422"}}`, EngineError{Status: 422, Message: "no", Param: ""}},
+		{"a code in a word", `{"error":{"message":"no","type":"invalid_request_error","code":"context_length_exceeded"}}`, EngineError{Status: 400, Message: "no", Param: ""}},
+		{"the code wins over the type", `{"error":{"type":"BadRequestError","code":500}}`, EngineError{Status: 500, Message: "", Param: ""}},
+		{"no code", `{"error":{"message":"no","type":"NotFoundError"}}`, EngineError{Status: 404, Message: "no", Param: ""}},
+		{"a code that is no error's", `{"error":{"message":"no","code":200}}`, EngineError{Status: 0, Message: "no", Param: ""}},
+		{"a code out of bounds", `{"error":{"message":"no","code":99999999999999999999}}`, EngineError{Status: 0, Message: "no", Param: ""}},
+		{"neither code nor type", `{"error":{"message":"no"}}`, EngineError{Status: 0, Message: "no", Param: ""}},
+		{"an unknown type", `{"error":{"type":"Strange"}}`, EngineError{}},
+		{"a word", `{"error":"Unauthorized"}`, EngineError{}},
+		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400, Message: "", Param: ""}},
+		{"a core that died", `{"error":{"message":"EngineCore encountered an issue. See","code":400}}`, EngineError{Status: 400, Message: "EngineCore encountered an issue. See", Died: true}},
+		{"a client that says so", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`, EngineError{Status: 400, Message: "no 'EngineCore encountered an issue'"}},
+		{"FastAPI", `{"detail":"Not Found"}`, EngineError{}},
+		{"no JSON", `<html>`, EngineError{}},
+		{"null", `{"error":null}`, EngineError{}},
+	} {
+		if got := ReadEngineError([]byte(c.data)); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
