@@ -35,11 +35,21 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	uncached := r.isl - f.bestCached(r, now)
 	r.spent.matching = time.Since(now)
 	defer f.metrics.model(model).routed(r, uncached)()
-	granted, err := q.Admit(ctx, queue.Item{
+	item := queue.Item{
 		ID: r.id, Priority: r.priority(), Strict: r.strict(),
 		ISL: r.isl, Uncached: uncached, Bytes: int64(len(r.call.Request.Raw)),
-		Arrival: r.call.Arrival, Retry: r.attempt > 0,
-	}, func(now time.Time) (queue.Held, error) { return f.timed(r, now) })
+		Arrival: r.call.Arrival, Retry: r.attempt > 0, Lane: r.lane(),
+	}
+	if item.Lane != "" {
+		item.Claim = new(claims)
+	}
+	granted, err := q.Admit(ctx, item, func(now time.Time, ahead []any) (queue.Held, error) {
+		held, err := f.timed(r, claimed(ahead), now)
+		if own, bound := item.Claim.(*claims); bound && errors.Is(err, queue.ErrWait) {
+			own.add(f, r, err)
+		}
+		return held, err
+	})
 	r.queued += time.Since(now)
 	if err != nil {
 		return err
@@ -99,10 +109,12 @@ func giveBack(l *router.Lease, end func(fault.Class), now time.Time) {
 	}
 }
 
-// book picks and books what the round lacks among those who are not excluded.
-func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, error) {
+// book picks and books what the round lacks among those who are not excluded, and
+// leaves to requests ahead what they claim.
+func (f *Flow) book(r *request, exclude []string, ahead []router.Claim, now time.Time) (queue.Held, error) {
 	model := r.call.Request.Model
 	req := f.routingQuery(r, exclude)
+	req.Ahead = ahead
 	if err := f.standing(r, now); err != nil {
 		return nil, err
 	}

@@ -34,10 +34,10 @@ const maxChoices = 4
 // wait or cannot be served. The leave is taken here, where the worker is
 // booked, so that of many requests only one becomes a half-open circuit's
 // trial. It changes nothing of r, which another goroutine owns.
-func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
+func (f *Flow) reserve(r *request, ahead []router.Claim, now time.Time) (queue.Held, error) {
 	for range maxChoices {
 		avoid := f.avoid(r, now)
-		held, err := f.book(r, avoid.exclude, now)
+		held, err := f.book(r, avoid.exclude, ahead, now)
 		if err != nil {
 			return nil, avoid.waits(err)
 		}

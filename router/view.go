@@ -252,6 +252,9 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 			continue
 		}
 		met |= below
+		if len(req.Ahead) > 0 && claimed(req.Ahead, v.pool.Role, s) {
+			continue // as good as full
+		}
 		if float64(prefill) <= s.busyAbove {
 			met |= idle
 		}
@@ -295,7 +298,7 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		return ws, ErrNoWorkers
 	case met&below == 0:
 		return ws, out.err()
-	case met&idle == 0:
+	case met&idle == 0: // or claimed
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom
