@@ -20,6 +20,9 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	if r.kv != nil && !time.Now().Before(r.kv.Expires) {
 		r.prepareAgain() // the queue took longer than the producer's lease
 	}
+	if (r.kv != nil || r.d != nil) && f.generators(r).Role == pools.Both {
+		r.prepareAgain() // the workers that are left serve alone
+	}
 	if r.d != nil && (r.p != nil || r.kv != nil || r.reason != "") {
 		return nil
 	}
@@ -131,13 +134,13 @@ func (f *Flow) book(r *request, exclude []string, ahead []router.Claim, now time
 		}
 		return granted(&grant{p: p}, err)
 	}
-	if decodes.Role == pools.Both {
+	if decodes.Role == pools.Both && r.kv == nil {
 		d, err := f.rooms.Decode.Router(model, pools.Both).Reserve(decodes, decodeOnly, now)
 		return granted(&grant{d: d, reason: reasonAggregated}, err)
 	}
 	decoder := f.rooms.Decode.Router(model, pools.Decode)
 	if r.kv != nil {
-		d, err := decoder.Reserve(decodes, decodeOnly, now)
+		d, err := decoder.Reserve(f.rooms.Decode.Pool(model, pools.Decode), decodeOnly, now)
 		return granted(&grant{d: d}, err)
 	}
 	reason := r.oneLeg()
@@ -155,7 +158,7 @@ func (f *Flow) book(r *request, exclude []string, ahead []router.Claim, now time
 			reason = reasonPrefillFailed
 		}
 	}
-	if reason == reasonNoPrefill && !f.cfg.DecodeFallback {
+	if (reason == reasonNoPrefill || reason == reasonPrefillFailed) && !f.cfg.DecodeFallback {
 		if len(req.Required) > 0 {
 			return nil, fmt.Errorf("%w: %w", errNoPrefill, router.ErrTaints)
 		}
