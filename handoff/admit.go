@@ -13,18 +13,48 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// admit waits in the model's queue until the bookings that the next round
-// lacks are made: both legs at first, the failed leg's after a failure, which
-// goes to the head.
+// leaseMargin is how long before the end of its lease KV is no longer bound: the
+// lease began before prefill's answer was here, and the decode worker has to be
+// reached before it renews the lease.
+const leaseMargin = LeaseDuration / 6
+
+// errLeaseOver ends the wait for a decode worker that was to take over KV.
+var errLeaseOver = errors.New("the lease on the prefilled KV is over")
+
+// admit books what the next round lacks: both legs at first, the failed leg's after
+// a failure. KV whose lease is over, before or after the wait, is given up, because
+// its blocks may hold another prompt's by then.
 func (f *Flow) admit(ctx context.Context, r *request) error {
-	if r.kv != nil && !time.Now().Before(r.kv.Expires) {
-		r.prepareAgain() // the queue took longer than the producer's lease
+	for {
+		if r.kv != nil && !r.kv.bindable(time.Now()) {
+			r.prepareAgain()
+		}
+		if r.d != nil && (r.p != nil || r.kv != nil || r.reason != "") {
+			return nil
+		}
+		if (r.kv != nil || r.d != nil) && f.generators(r).Role == pools.Both {
+			r.prepareAgain() // the workers that are left serve alone
+		}
+		err := f.enter(ctx, r)
+		switch {
+		case errors.Is(err, errLeaseOver) && ctx.Err() == nil:
+		case errors.Is(err, errNoDecode) && r.kv != nil && f.generators(r).Role == pools.Both:
+		case err != nil:
+			return err
+		}
 	}
-	if (r.kv != nil || r.d != nil) && f.generators(r).Role == pools.Both {
-		r.prepareAgain() // the workers that are left serve alone
-	}
-	if r.d != nil && (r.p != nil || r.kv != nil || r.reason != "") {
-		return nil
+}
+
+// bindable reports whether a decode worker may still be given kv.
+func (kv *KV) bindable(now time.Time) bool { return now.Before(kv.Expires.Add(-leaseMargin)) }
+
+// enter waits in the model's queue until what the next round lacks is booked. A
+// retry goes to the head; one that has KV waits no longer than the KV is bindable.
+func (f *Flow) enter(ctx context.Context, r *request) error {
+	if r.kv != nil {
+		within, cancel := context.WithDeadlineCause(ctx, r.kv.Expires.Add(-leaseMargin), errLeaseOver)
+		defer cancel()
+		ctx = within
 	}
 	model := r.call.Request.Model
 	q, err := f.queue(model)
