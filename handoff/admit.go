@@ -13,15 +13,48 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// admit waits in the model's queue until the bookings that the next round
-// lacks are made: both legs at first, the failed leg's after a failure, which
-// goes to the head.
+// leaseMargin is how long before the end of its lease KV is no longer bound: the
+// lease began before prefill's answer was here, and the decode worker has to be
+// reached before it renews the lease.
+const leaseMargin = LeaseDuration / 6
+
+// errLeaseOver ends the wait for a decode worker that was to take over KV.
+var errLeaseOver = errors.New("the lease on the prefilled KV is over")
+
+// admit books what the next round lacks: both legs at first, the failed leg's after
+// a failure. KV whose lease is over, before or after the wait, is given up, because
+// its blocks may hold another prompt's by then.
 func (f *Flow) admit(ctx context.Context, r *request) error {
-	if r.kv != nil && !time.Now().Before(r.kv.Expires) {
-		r.prepareAgain() // the queue took longer than the producer's lease
+	for {
+		if r.kv != nil && !r.kv.bindable(time.Now()) {
+			r.prepareAgain()
+		}
+		if r.d != nil && (r.p != nil || r.kv != nil || r.reason != "") {
+			return nil
+		}
+		if (r.kv != nil || r.d != nil) && f.generators(r).Role == pools.Both {
+			r.prepareAgain() // the workers that are left serve alone
+		}
+		err := f.enter(ctx, r)
+		switch {
+		case errors.Is(err, errLeaseOver) && ctx.Err() == nil:
+		case errors.Is(err, errNoDecode) && r.kv != nil && f.generators(r).Role == pools.Both:
+		case err != nil:
+			return err
+		}
 	}
-	if r.d != nil && (r.p != nil || r.kv != nil || r.reason != "") {
-		return nil
+}
+
+// bindable reports whether a decode worker may still be given kv.
+func (kv *KV) bindable(now time.Time) bool { return now.Before(kv.Expires.Add(-leaseMargin)) }
+
+// enter waits in the model's queue until what the next round lacks is booked. A
+// retry goes to the head; one that has KV waits no longer than the KV is bindable.
+func (f *Flow) enter(ctx context.Context, r *request) error {
+	if r.kv != nil {
+		within, cancel := context.WithDeadlineCause(ctx, r.kv.Expires.Add(-leaseMargin), errLeaseOver)
+		defer cancel()
+		ctx = within
 	}
 	model := r.call.Request.Model
 	q, err := f.queue(model)
@@ -35,11 +68,21 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 	uncached := r.isl - f.bestCached(r, now)
 	r.spent.matching = time.Since(now)
 	defer f.metrics.model(model).routed(r, uncached)()
-	granted, err := q.Admit(ctx, queue.Item{
+	item := queue.Item{
 		ID: r.id, Priority: r.priority(), Strict: r.strict(),
 		ISL: r.isl, Uncached: uncached, Bytes: int64(len(r.call.Request.Raw)),
-		Arrival: r.call.Arrival, Retry: r.attempt > 0,
-	}, func(now time.Time) (queue.Held, error) { return f.timed(r, now) })
+		Arrival: r.call.Arrival, Retry: r.attempt > 0, Lane: r.lane(),
+	}
+	if item.Lane != "" {
+		item.Claim = new(claims)
+	}
+	granted, err := q.Admit(ctx, item, func(now time.Time, ahead []any) (queue.Held, error) {
+		held, err := f.timed(r, claimed(ahead), now)
+		if own, bound := item.Claim.(*claims); bound && errors.Is(err, queue.ErrWait) {
+			own.add(f, r, err)
+		}
+		return held, err
+	})
 	r.queued += time.Since(now)
 	if err != nil {
 		return err
@@ -99,10 +142,12 @@ func giveBack(l *router.Lease, end func(fault.Class), now time.Time) {
 	}
 }
 
-// book picks and books what the round lacks among those who are not excluded.
-func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, error) {
+// book picks and books what the round lacks among those who are not excluded, and
+// leaves to requests ahead what they claim.
+func (f *Flow) book(r *request, exclude []string, ahead []router.Claim, now time.Time) (queue.Held, error) {
 	model := r.call.Request.Model
 	req := f.routingQuery(r, exclude)
+	req.Ahead = ahead
 	if err := f.standing(r, now); err != nil {
 		return nil, err
 	}
@@ -119,13 +164,13 @@ func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, er
 		}
 		return granted(&grant{p: p}, err)
 	}
-	if decodes.Role == pools.Both {
+	if decodes.Role == pools.Both && r.kv == nil {
 		d, err := f.rooms.Decode.Router(model, pools.Both).Reserve(decodes, decodeOnly, now)
 		return granted(&grant{d: d, reason: reasonAggregated}, err)
 	}
 	decoder := f.rooms.Decode.Router(model, pools.Decode)
 	if r.kv != nil {
-		d, err := decoder.Reserve(decodes, decodeOnly, now)
+		d, err := decoder.Reserve(f.rooms.Decode.Pool(model, pools.Decode), decodeOnly, now)
 		return granted(&grant{d: d}, err)
 	}
 	reason := r.oneLeg()
@@ -143,7 +188,7 @@ func (f *Flow) book(r *request, exclude []string, now time.Time) (queue.Held, er
 			reason = reasonPrefillFailed
 		}
 	}
-	if reason == reasonNoPrefill && !f.cfg.DecodeFallback {
+	if (reason == reasonNoPrefill || reason == reasonPrefillFailed) && !f.cfg.DecodeFallback {
 		if len(req.Required) > 0 {
 			return nil, fmt.Errorf("%w: %w", errNoPrefill, router.ErrTaints)
 		}

@@ -34,10 +34,10 @@ const maxChoices = 4
 // wait or cannot be served. The leave is taken here, where the worker is
 // booked, so that of many requests only one becomes a half-open circuit's
 // trial. It changes nothing of r, which another goroutine owns.
-func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
+func (f *Flow) reserve(r *request, ahead []router.Claim, now time.Time) (queue.Held, error) {
 	for range maxChoices {
 		avoid := f.avoid(r, now)
-		held, err := f.book(r, avoid.exclude, now)
+		held, err := f.book(r, avoid.exclude, ahead, now)
 		if err != nil {
 			return nil, avoid.waits(err)
 		}
@@ -56,28 +56,30 @@ func (f *Flow) reserve(r *request, now time.Time) (queue.Held, error) {
 func (f *Flow) avoid(r *request, now time.Time) avoidance {
 	out := avoidance{exclude: r.tried}
 	model := r.call.Request.Model
-	out.look(f.rooms.Breakers, fault.Prefill, f.rooms.Prefill.Pool(model), r.tried, now)
-	out.look(f.rooms.Breakers, fault.Decode, f.generators(r), r.tried, now)
+	f.look(&out, r, fault.Prefill, f.rooms.Prefill.Router(model), f.rooms.Prefill.Pool(model), now)
+	decodes := f.generators(r)
+	f.look(&out, r, fault.Decode, f.rooms.Decode.Router(model, decodes.Role), decodes, now)
 	return out
 }
 
-// look takes in the circuits of one pool.
-func (a *avoidance) look(b *fault.Breakers, leg fault.Leg, pool *pools.Pool, tried []string, now time.Time) {
+// look takes in the circuits of one pool, of those workers that could serve r.
+func (f *Flow) look(a *avoidance, r *request, leg fault.Leg, in *router.Router, pool *pools.Pool, now time.Time) {
+	b := f.rooms.Breakers
 	blocked := b.Blocked(leg)
 	if len(blocked) == 0 {
 		return
 	}
-	trials := b.OnTrial(leg)
+	trials, req := b.OnTrial(leg), f.legQuery(r, leg)
 	eligible, testing, free := 0, 0, false
 	for _, m := range pool.Members {
-		if !m.Eligible(now) {
+		if !m.Eligible(now) || !in.Suits(m.Worker, &req) {
 			continue
 		}
 		eligible++
 		switch id := m.Worker.ID; {
 		case slices.Contains(trials, id):
 			testing++
-		case !slices.Contains(blocked, id) && !slices.Contains(tried, id):
+		case !slices.Contains(blocked, id) && !slices.Contains(r.tried, id):
 			free = true
 		}
 	}

@@ -104,7 +104,7 @@ func TestOneTrialAmongMany(t *testing.T) {
 			var group sync.WaitGroup
 			for i := range grants {
 				group.Go(func() {
-					held, err := h.reserve(h.ask(), time.Now())
+					held, err := h.reserve(h.ask(), nil, time.Now())
 					if err != nil {
 						t.Errorf("round %d: %v", round, err)
 						return
@@ -186,11 +186,11 @@ func TestChoiceByCircuits(t *testing.T) {
 					time.Sleep(openFor + 1)
 				}
 				for range c.trials {
-					if _, err := h.reserve(h.ask(), time.Now()); err != nil {
+					if _, err := h.reserve(h.ask(), nil, time.Now()); err != nil {
 						t.Fatal(err)
 					}
 				}
-				held, err := h.reserve(h.ask(c.tried...), time.Now())
+				held, err := h.reserve(h.ask(c.tried...), nil, time.Now())
 				if c.err != nil {
 					if !errors.Is(err, c.err) || held != nil {
 						t.Errorf("%v, %v; want %v", held, err, c.err)
@@ -224,12 +224,12 @@ func TestFailOpenSparesTheTrial(t *testing.T) {
 		h.open(t, fault.Decode, "d1")
 		time.Sleep(openFor + 1)
 		h.open(t, fault.Decode, "d2")
-		trial, err := h.reserve(h.ask(), time.Now())
+		trial, err := h.reserve(h.ask(), nil, time.Now())
 		if err != nil || trial.(*grant).d.Worker.ID != "d1" {
 			t.Fatalf("%+v, %v", trial, err)
 		}
 		for range 20 {
-			held, err := h.reserve(h.ask(), time.Now())
+			held, err := h.reserve(h.ask(), nil, time.Now())
 			if err != nil || held.(*grant).d.Worker.ID != "d2" {
 				t.Fatalf("%+v, %v", held, err)
 			}
@@ -240,7 +240,7 @@ func TestFailOpenSparesTheTrial(t *testing.T) {
 			t.Errorf("calls without leave were counted: %+v", h.breakers.States()[i])
 		}
 		trial.Release() // its client left: the next is the trial
-		next, err := h.reserve(h.ask(), time.Now())
+		next, err := h.reserve(h.ask(), nil, time.Now())
 		if err != nil || next.(*grant).d.Worker.ID != "d1" {
 			t.Errorf("%+v, %v", next, err)
 		}

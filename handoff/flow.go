@@ -147,6 +147,9 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			r.deaths++
 		}
 		action := Decide(failed.Leg, failed.Class, r.attempt, r.deaths, r.sent.Events)
+		if action == LocalPrefill && !f.cfg.DecodeFallback {
+			action = Fail
+		}
 		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {
 			action = Fail
 		}
@@ -200,6 +203,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		if field := r.pins.prefill.field; r.pins.prefill.Worker != "" {
 			return &fault.Error{Class: fault.Rejected, Leg: fault.Prefill, Worker: a.P.ID, Err: openai.BadRequest(field,
 				"%s: the worker has no way to hand its KV cache over to decode worker %q", field, a.D.ID)}
+		}
+		if !f.cfg.DecodeFallback {
+			return &fault.Error{Class: fault.Rejected, Leg: fault.Prefill, Worker: a.P.ID, Err: refusal(errNoPrefill)}
 		}
 		r.dropPrefill(reasonEngine)
 		a.P, connector = nil, NIXL{}

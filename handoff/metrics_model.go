@@ -191,8 +191,8 @@ func (l *lastSeen) firstToken(seconds float64, isl int) {
 }
 
 // timed is reserve, which tells of itself how long it took.
-func (f *Flow) timed(r *request, now time.Time) (queue.Held, error) {
-	held, err := f.reserve(r, now)
+func (f *Flow) timed(r *request, ahead []router.Claim, now time.Time) (queue.Held, error) {
+	held, err := f.reserve(r, ahead, now)
 	if g, ok := held.(*grant); ok && err == nil {
 		g.took = time.Since(now)
 	}

@@ -179,23 +179,3 @@ func pinnedAway(p *pin) *openai.Error {
 	e.Param = p.field
 	return e
 }
-
-// generators is the pool whose workers generate r's answer: decode's, or that of
-// workers that serve alone where there is no other or one of them is pinned.
-func (f *Flow) generators(r *request) *pools.Pool {
-	model := r.call.Request.Model
-	decodes, boths := f.rooms.Decode.Pool(model, pools.Decode), f.rooms.Decode.Pool(model, pools.Both)
-	if r.pins.alone || len(decodes.Members) == 0 && len(boths.Members) > 0 {
-		return boths
-	}
-	return decodes
-}
-
-// computers is the pool whose workers compute r's prompt, and its router.
-func (f *Flow) computers(r *request) (*router.Router, *pools.Pool) {
-	model := r.call.Request.Model
-	if p := f.rooms.Prefill.Pool(model); len(p.Members) > 0 && !r.pins.alone {
-		return f.rooms.Prefill.Router(model), p
-	}
-	return f.rooms.Decode.Router(model, pools.Both), f.rooms.Decode.Pool(model, pools.Both)
-}

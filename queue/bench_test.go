@@ -35,7 +35,7 @@ func BenchmarkAdmit(b *testing.B) {
 			var free atomic.Int64
 			free.Store(int64(places))
 			held := &benchPlace{&free, q}
-			reserve := func(time.Time) (Held, error) {
+			reserve := func(time.Time, []any) (Held, error) {
 				if free.Load() <= 0 {
 					return nil, ErrWait
 				}

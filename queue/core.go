@@ -10,17 +10,22 @@ import (
 // Core decides who is next, who is refused and who has waited too long. It has no clock: every call that needs one
 // takes now, which must not run backwards. It is not safe for concurrent use; see [Queue].
 //
-// A drain asks ticket after ticket whether there is room for it and stops at the first that has to wait: nobody
-// overtakes (DESIGN.md). It is [Core.Drain], or, where asking must happen elsewhere, [Core.Next] and [Core.Settle]
-// for each and [Core.Stop] at the end. A drain is due after a push, and after a cancel or an expiry too: who was
-// first may have been in the way of a smaller one.
+// A drain asks ticket after ticket whether there is room for it. One that takes any worker and has to wait holds up
+// all behind it; one of a lane ([Item.Lane]) holds up that lane alone (DESIGN.md). A drain is [Core.Drain], or, where
+// asking must happen elsewhere, [Core.Next] and [Core.Settle] or [Core.Hold] for each and [Core.Stop] at the end. It
+// is due after a push, and after a cancel or an expiry too: a first ticket may have been in the way of a smaller one.
 type Core struct {
 	cfg   Config
 	order Order
 	ended func(t *Ticket, err error)
 
-	line     line
-	oldest   *Ticket // by time of push; since all may wait equally long, by deadline as well
+	lanes    []*lane          // the main line, then the others in no order
+	byKey    map[string]*lane // those others
+	waiting  int              // tickets in all of them
+	holding  bool             // a lane is held
+	ahead    []any            // memory for Ahead
+	lost     uint64           // first tickets of a lane that left without having been asked to
+	oldest   *Ticket          // by time of push; since all may wait equally long, by deadline as well
 	newest   *Ticket
 	fresh    *Ticket // the oldest that is not kept; all newer ones are not either
 	sequence uint64
@@ -58,36 +63,37 @@ func NewCore(cfg Config, epoch time.Time, ended func(t *Ticket, err error)) (*Co
 	if err != nil {
 		return nil, err
 	}
-	return &Core{cfg: cfg, order: order, ended: ended}, nil
+	return &Core{cfg: cfg, order: order, ended: ended, lanes: []*lane{{}}, byKey: make(map[string]*lane)}, nil
 }
 
 // Push puts t in the queue. It refuses with a [*FullError] when those that were told to wait use up a limit. While
-// nobody was, and in the midst of a drain, it takes t in without a look at the limits: whether t has to wait at
-// all comes out when the drain ends, and t is refused then if it must.
+// none of them is in the main line or in t's lane, and in the midst of a drain, it takes t in without a look at the
+// limits: whether t has to wait at all comes out when the drain ends, and t is refused then if it must.
 func (c *Core) Push(t *Ticket, now time.Time) error {
 	if t.Arrival.IsZero() {
 		t.Arrival = now
 	}
-	t.place, t.kept, t.older, t.newer = unqueued, false, nil, nil
-	if limit := c.met(t); limit != "" && c.kept > 0 && !c.draining {
+	t.place, t.kept, t.lane, t.older, t.newer = unqueued, false, nil, nil, nil
+	if limit := c.met(t); limit != "" && c.waits(t) && !c.draining {
 		c.stats.RefusedTotal++
 		return c.full(limit, now)
 	}
 	c.sequence++
 	t.sequence, t.pushed, t.key = c.sequence, now, c.order.Key(t.Item, now)
-	heap.Push(&c.line, t)
+	c.join(t)
 	c.link(t)
 	return nil
 }
 
-// Drain grants from the front until a ticket has to wait. reserve is called for one ticket at a time and answers
-// nil (granted), ErrWait or an error that ends the ticket; it must not call the Core. Drain returns how many were
-// granted.
+// Drain grants from the front until all that are left have to wait. reserve is called for one ticket at a time and
+// answers nil (granted), ErrWait or an error that ends the ticket; of the Core it must call nothing but [Core.Ahead].
+// Drain returns how many were granted.
 func (c *Core) Drain(now time.Time, reserve func(t *Ticket) error) (granted int) {
 	for t := c.Next(now); t != nil; t = c.Next(now) {
 		err := reserve(t)
 		if errors.Is(err, ErrWait) {
-			break
+			c.Hold(t)
+			continue
 		}
 		if c.Settle(t, err, now); err == nil {
 			granted++
@@ -97,15 +103,17 @@ func (c *Core) Drain(now time.Time, reserve func(t *Ticket) error) (granted int)
 	return granted
 }
 
-// Next is the ticket to ask, or nil when nobody waits. It begins a drain, or goes on with it. The ticket stays in
+// Next is the ticket to ask, or nil when none is left that may be granted. It begins a drain, or goes on with it. The ticket stays in
 // the queue until it is settled. Those that have waited too long are not asked any more.
 func (c *Core) Next(now time.Time) *Ticket {
 	c.Expire(now)
 	if !c.draining && c.order.Ages() {
-		for _, t := range c.line {
-			t.key = c.order.Key(t.Item, now)
+		for _, l := range c.lanes {
+			for _, t := range l.line {
+				t.key = c.order.Key(t.Item, now)
+			}
+			heap.Init(&l.line)
 		}
-		heap.Init(&c.line)
 	}
 	c.draining = true
 	return c.Head()
@@ -131,6 +139,7 @@ func (c *Core) Settle(t *Ticket, err error, now time.Time) bool {
 // allow, in the order in which they came; the others are refused.
 func (c *Core) Stop(now time.Time) {
 	c.draining = false
+	c.Resume()
 	for t := c.fresh; t != nil; t = c.fresh {
 		if limit := c.met(t); limit != "" {
 			c.stats.RefusedTotal++
@@ -140,9 +149,11 @@ func (c *Core) Stop(now time.Time) {
 		t.kept = true
 		c.kept++
 		c.keptBytes += t.Bytes
+		t.lane.kept++
+		t.lane.keptBytes += t.Bytes
 		c.fresh = t.newer
 	}
-	if len(c.line) > 0 {
+	if c.waiting > 0 {
 		c.rate.backlog(true, now)
 	}
 }
@@ -154,6 +165,7 @@ func (c *Core) Cancel(t *Ticket, now time.Time) bool {
 		return false
 	}
 	c.stats.CancelledTotal++
+	c.lose(t)
 	c.remove(t, now)
 	return true
 }
@@ -162,6 +174,7 @@ func (c *Core) Cancel(t *Ticket, now time.Time) bool {
 func (c *Core) Expire(now time.Time) {
 	for t := c.oldest; t != nil && !now.Before(c.Deadline(t)); t = c.oldest {
 		c.stats.ExpiredTotal++
+		c.lose(t)
 		c.end(t, ErrExpired, now)
 	}
 }
@@ -188,31 +201,28 @@ func (c *Core) Deadline(t *Ticket) time.Time { return t.pushed.Add(c.cfg.Timeout
 // Queued reports whether t, once pushed, is still in the queue.
 func (c *Core) Queued(t *Ticket) bool { return t.place != unqueued }
 
-// Head is the next one, or nil.
-func (c *Core) Head() *Ticket {
-	if len(c.line) == 0 {
-		return nil
-	}
-	return c.line[0]
-}
-
 // Len is how many are in the queue.
-func (c *Core) Len() int { return len(c.line) }
+func (c *Core) Len() int { return c.waiting }
 
 // Waiting is all tickets in the queue, the next one first. It sorts a copy, for whoever looks in.
 func (c *Core) Waiting() []*Ticket {
-	return slices.SortedFunc(slices.Values(c.line), func(a, b *Ticket) int {
+	var all []*Ticket
+	for _, l := range c.lanes {
+		all = append(all, l.line...)
+	}
+	slices.SortFunc(all, func(a, b *Ticket) int {
 		if a.before(b) {
 			return -1
 		}
 		return 1
 	})
+	return all
 }
 
 // Stats is the present state and the totals.
 func (c *Core) Stats(now time.Time) Stats {
 	s := c.stats
-	s.Waiting = len(c.line)
+	s.Waiting = c.waiting
 	s.GrantedPerSecond = c.rate.perSecond(now)
 	return s
 }
@@ -228,17 +238,37 @@ func (c *Core) RetryAfter(now time.Time) time.Duration {
 	return c.rate.retryAfter(c.kept, waited, now)
 }
 
-// met is the limit that keeping t would go over, or "".
+// met is the limit that keeping t would go over, or "". A lane has half of each limit at most, so that the others
+// find a place however many wait in it; one ticket may always wait.
 func (c *Core) met(t *Ticket) string {
-	switch {
+	switch l := c.find(t); {
 	case t.Retry:
 		return ""
 	case c.kept >= c.cfg.Limit:
 		return "queue-limit"
 	case t.Bytes > c.cfg.Bytes-c.keptBytes:
 		return "queue-bytes"
+	case t.Lane == "" || l == nil || l.kept == 0:
+		return ""
+	case l.kept >= (c.cfg.Limit+1)/2:
+		return "queue-limit"
+	case t.Bytes > c.cfg.Bytes/2-l.keptBytes:
+		return "queue-bytes"
 	}
 	return ""
+}
+
+// waits reports whether t would stand with tickets that were told to wait, which hold it up.
+func (c *Core) waits(t *Ticket) bool {
+	l := c.find(t)
+	return c.main().kept > 0 || l != nil && l.kept > 0
+}
+
+// lose counts t, which leaves without a grant, if it is the first of its lane.
+func (c *Core) lose(t *Ticket) {
+	if t.place == 0 {
+		c.lost++
+	}
 }
 
 func (c *Core) full(limit string, now time.Time) error {
@@ -251,9 +281,9 @@ func (c *Core) end(t *Ticket, err error, now time.Time) {
 }
 
 func (c *Core) remove(t *Ticket, now time.Time) {
-	heap.Remove(&c.line, t.place)
+	c.quit(t)
 	c.unlink(t)
-	if len(c.line) == 0 {
+	if c.waiting == 0 {
 		c.rate.backlog(false, now)
 	}
 	if t.kept {

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -28,16 +29,17 @@ type twinTicket struct {
 
 func (q *twin) push(it Item, number int, now time.Time) {
 	t := &twinTicket{it: it, key: q.order.Key(it, now), number: number, pushed: now, fresh: true}
-	if q.kept(nil) > 0 && !q.fits(t) {
+	if (q.kept("", nil) > 0 || q.kept(it.Lane, nil) > 0) && !q.fits(t) {
 		q.sent = append(q.sent, it.ID+" full")
 		return
 	}
 	q.line = append(q.line, t)
 }
 
-func (q *twin) kept(sum *int64) (n int) {
+// kept counts those of a lane that were told to wait, and weighs their bodies.
+func (q *twin) kept(lane string, sum *int64) (n int) {
 	for _, t := range q.line {
-		if !t.fresh {
+		if !t.fresh && t.it.Lane == lane {
 			n++
 			if sum != nil {
 				*sum += t.it.Bytes
@@ -48,9 +50,19 @@ func (q *twin) kept(sum *int64) (n int) {
 }
 
 func (q *twin) fits(t *twinTicket) bool {
-	var bytes int64
-	n := q.kept(&bytes)
-	return t.it.Retry || n < q.cfg.Limit && bytes+t.it.Bytes <= q.cfg.Bytes
+	var bytes, inLane int64
+	n := 0
+	for _, lane := range twinLanes {
+		n += q.kept(lane, &bytes)
+	}
+	if t.it.Retry {
+		return true
+	}
+	if n >= q.cfg.Limit || bytes+t.it.Bytes > q.cfg.Bytes {
+		return false
+	}
+	n = q.kept(t.it.Lane, &inLane)
+	return t.it.Lane == "" || n == 0 || n < (q.cfg.Limit+1)/2 && inLane+t.it.Bytes <= q.cfg.Bytes/2
 }
 
 func (q *twin) expire(now time.Time) {
@@ -70,22 +82,29 @@ func (q *twin) cancel(id string) {
 	q.line = slices.DeleteFunc(q.line, func(t *twinTicket) bool { return t.it.ID == id })
 }
 
-func (q *twin) drain(now time.Time, room *int, needs func(id string) int) {
+func (q *twin) drain(now time.Time, ask func(it Item, ahead []any) string) {
 	q.expire(now)
 	if q.order.Ages() {
 		for _, t := range q.line {
 			t.key = q.order.Key(t.it, now)
 		}
 	}
-	for len(q.line) > 0 {
-		head := slices.MinFunc(q.line, twinOrder)
-		if n := needs(head.it.ID); n > *room {
+	held := map[string]bool{}
+	var ahead []any
+	for _, t := range slices.SortedFunc(slices.Values(q.line), twinOrder) {
+		if held[""] {
 			break
-		} else if n < 0 {
-			q.take(head, "failed")
-		} else {
-			*room -= n
-			q.take(head, "granted")
+		}
+		if held[t.it.Lane] {
+			continue
+		}
+		if what := ask(t.it, ahead); what != "waits" {
+			q.take(t, what)
+			continue
+		}
+		held[t.it.Lane] = true
+		if t.it.Lane != "" {
+			ahead = append(ahead, t.it.Claim)
 		}
 	}
 	for _, t := range slices.Clone(q.line) {
@@ -97,6 +116,26 @@ func (q *twin) drain(now time.Time, room *int, needs func(id string) int) {
 		}
 		t.fresh = false
 	}
+}
+
+// twinLanes are the lanes of the test; each but the first has a worker of that name.
+var twinLanes = []string{"", "A", "B", "C"}
+
+// twinRooms is the room at each worker.
+type twinRooms map[string]int
+
+// ask books for a request where it may run and nothing is claimed.
+func (r twinRooms) ask(needs int, it Item, ahead []any) string {
+	if needs < 0 {
+		return "failed"
+	}
+	for _, worker := range twinLanes {
+		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] && !slices.Contains(ahead, any(worker)) {
+			r[worker] -= needs
+			return "granted"
+		}
+	}
+	return "waits"
 }
 
 func twinOrder(a, b *twinTicket) int {
@@ -148,22 +187,21 @@ func TestCoreAgainstTwin(t *testing.T) {
 			core.order, slow.order = aging{}, aging{}
 		}
 
-		now, room := start, 0
+		now, room := start, twinRooms{}
 		tickets := make(map[string]*Ticket)
 		needs := func(id string) int { return tickets[id].Value.(int) }
 		drain := func() {
-			roomToo := room
+			roomToo := maps.Clone(room)
 			core.Drain(now, func(t *Ticket) error {
-				n := needs(t.ID)
-				if n > room {
+				switch room.ask(needs(t.ID), t.Item, core.Ahead(t)) {
+				case "waits":
 					return ErrWait
-				} else if n < 0 {
+				case "failed":
 					return errNoFit
 				}
-				room -= n
 				return nil
 			})
-			slow.drain(now, &roomToo, needs)
+			slow.drain(now, func(it Item, ahead []any) string { return roomToo.ask(needs(it.ID), it, ahead) })
 		}
 		for step := range 200 {
 			switch rng.IntN(8) {
@@ -171,6 +209,11 @@ func TestCoreAgainstTwin(t *testing.T) {
 				it := Item{
 					ID: fmt.Sprint(step), Priority: float64(rng.IntN(5) - 1), Strict: uint32(rng.IntN(40) / 38), Uncached: rng.IntN(4) * 100,
 					ISL: 400, Bytes: int64(rng.IntN(400)), Arrival: now.Add(-time.Duration(rng.IntN(3)) * time.Second), Retry: rng.IntN(10) == 0,
+				}
+				if seed%2 == 0 {
+					if it.Lane = twinLanes[rng.IntN(len(twinLanes))]; it.Lane != "" {
+						it.Claim = it.Lane
+					}
 				}
 				tickets[it.ID] = &Ticket{Item: it, Value: rng.IntN(5) - 1}
 				if err := core.Push(tickets[it.ID], now); err != nil {
@@ -186,7 +229,10 @@ func TestCoreAgainstTwin(t *testing.T) {
 			case 4:
 				now = now.Add(time.Duration(rng.IntN(4000)) * time.Millisecond)
 			case 5:
-				room = rng.IntN(6)
+				room = twinRooms{"": rng.IntN(6)}
+				if seed%2 == 0 {
+					room[twinLanes[rng.IntN(len(twinLanes))]] += rng.IntN(6)
+				}
 				drain()
 			case 6:
 				core.Expire(now)

@@ -20,6 +20,12 @@ type Item struct {
 	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused
 	// for a full queue, for it holds its place already.
 	Retry bool
+	// Lane names the workers that the request is bound to, the same for all that are bound to the same ones; empty
+	// for a request that takes any worker. One that has to wait holds up those of its lane alone.
+	Lane string
+	// Claim is what the request of a lane waits for, nil for nothing. The queue gives it no meaning and hands it to
+	// the reserve funcs of those behind, who leave to the request what it claims.
+	Claim any
 }
 
 // points is the priority that counts.
@@ -38,7 +44,8 @@ type Ticket struct {
 
 	key      float64 // the order's, lowest first
 	sequence uint64
-	place    int // in the heap, from 0; unqueued when it is in no queue
+	lane     *lane
+	place    int // in its lane's heap, from 0; unqueued when it is in no queue
 	pushed   time.Time
 	kept     bool // counted against the limits: a drain has ended since it was pushed
 
@@ -62,7 +69,7 @@ func (t *Ticket) before(o *Ticket) bool {
 	return t.sequence < o.sequence
 }
 
-// line is the heap of waiting tickets, the next one first. It implements heap.Interface.
+// line is a heap of waiting tickets, the next one first. It implements heap.Interface.
 type line []*Ticket
 
 func (l line) Len() int           { return len(l) }

@@ -22,11 +22,11 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 				defer cancel(nil)
 				answer := make(chan struct{})
 				turns := 0
-				gone := r.admitWith(ctx, Item{}, func(now time.Time) (Held, error) {
+				gone := r.admitWith(ctx, Item{}, func(now time.Time, ahead []any) (Held, error) {
 					if turns++; turns > 1 {
 						<-answer
 					}
-					return r.reserve(now)
+					return r.reserve(now, ahead)
 				})
 				r.free.Store(1)
 				go r.q.Wake() // asks, and hangs in the asking
@@ -104,13 +104,13 @@ func TestAChangeWhileAsking(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		looked, answer := make(chan struct{}), make(chan struct{})
 		turns := 0
-		got := r.admitWith(t.Context(), Item{}, func(now time.Time) (Held, error) {
+		got := r.admitWith(t.Context(), Item{}, func(now time.Time, ahead []any) (Held, error) {
 			if turns++; turns == 1 {
 				close(looked)
 				<-answer
 				return nil, ErrWait // as it was when it looked
 			}
-			return r.reserve(now)
+			return r.reserve(now, ahead)
 		})
 		<-looked
 		r.free.Store(1)

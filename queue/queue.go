@@ -21,6 +21,11 @@ const (
 // Held is what a granted request holds. Release gives it back; whoever gets it out of [Queue.Admit] calls it.
 type Held interface{ Release() }
 
+// Reserve books what a request needs, or answers an error: one that is [ErrWait] to stay in the queue, any other to
+// end the request. ahead is the claims of requests that go before it and have to wait ([Item.Claim]); what they claim
+// is not to be booked. It is good until Reserve returns.
+type Reserve func(now time.Time, ahead []any) (Held, error)
+
 // PanicError is what [Queue.Admit] panics with when its reserve func did, in whichever goroutine that was.
 type PanicError struct {
 	Value any
@@ -46,7 +51,7 @@ type Queue struct {
 // waiter is a caller in Admit. Queue.mu guards it.
 type waiter struct {
 	ticket  Ticket
-	reserve func(now time.Time) (Held, error)
+	reserve Reserve
 
 	asked  bool // reserve runs at this moment
 	done   bool // the ticket has ended, with held or err
@@ -85,10 +90,9 @@ func (q *Queue) OnWait(f func(time.Duration)) { q.onWait = f }
 // is, or is about to be, released.
 //
 // reserve may be called any number of times and in another caller's goroutine, and its last call may end after Admit
-// has returned; but it is never called by two at once, nor with a lock of the queue held. It answers an error that
-// is ErrWait to stay in the queue. It must be quick and must not wait; and it must not call [Queue.Wake], not by way
+// has returned; but it is never called by two at once, nor with a lock of the queue held. It must be quick and must not wait; and it must not call [Queue.Wake], not by way
 // of releasing what it booked in vain either, for it would be asked again at once, without end.
-func (q *Queue) Admit(ctx context.Context, it Item, reserve func(now time.Time) (Held, error)) (Held, error) {
+func (q *Queue) Admit(ctx context.Context, it Item, reserve Reserve) (Held, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -132,7 +136,7 @@ func (q *Queue) Stats() Stats {
 	return q.core.Stats(time.Now())
 }
 
-func (q *Queue) admit(ctx context.Context, it Item, reserve func(time.Time) (Held, error)) (Held, time.Duration, error) {
+func (q *Queue) admit(ctx context.Context, it Item, reserve Reserve) (Held, time.Duration, error) {
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
@@ -197,14 +201,14 @@ func (q *Queue) wait(ctx context.Context, w *waiter) error {
 	return left
 }
 
-// leave takes w out because its caller goes. If another is first then, that one may need less.
+// leave takes w out because its caller goes. If it was the first of its lane, those that it held up may need less.
 func (q *Queue) leave(w *waiter, why error) {
 	now := time.Now()
-	first := q.core.Head()
+	lost := q.core.lost
 	q.core.Expire(now)
 	q.core.Cancel(&w.ticket, now) // if it did not expire
 	w.done, w.err = true, why
-	if head := q.core.Head(); head != nil && head != first {
+	if q.core.lost != lost && q.core.Len() > 0 {
 		q.drain(now)
 	}
 }
@@ -234,7 +238,12 @@ func (q *Queue) run(me *waiter, now time.Time) {
 		}
 		t := q.core.Next(now)
 		if t == nil {
-			break
+			if !q.again {
+				break
+			}
+			q.again = false // what changed since the first of them was asked
+			q.core.Resume()
+			continue
 		}
 		w := t.Value.(*waiter)
 		if turns >= maxTurns && w != me {
@@ -242,18 +251,19 @@ func (q *Queue) run(me *waiter, now time.Time) {
 			w.rouse()
 			return
 		}
-		q.again = false // what changed until here, the ticket will see
+		if !q.core.Holding() {
+			q.again = false // what changed until here, the ticket will see
+		}
+		ahead := q.core.Ahead(t)
 		w.asked = true
 		q.mu.Unlock()
-		held, err := w.ask(now)
+		held, err := w.ask(now, ahead)
 		q.mu.Lock()
 		w.asked = false
 
 		if errors.Is(err, ErrWait) {
-			if q.again {
-				continue
-			}
-			break
+			q.core.Hold(t)
+			continue
 		}
 		if err != nil {
 			held = nil
@@ -309,14 +319,14 @@ func (w *waiter) rouse() {
 }
 
 // ask calls reserve. A panic ends the request and not the drain, which may be another's; Admit raises it again.
-func (w *waiter) ask(now time.Time) (held Held, err error) {
+func (w *waiter) ask(now time.Time, ahead []any) (held Held, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			held, err = nil, &PanicError{Value: recover(), Stack: debug.Stack()}
 		}
 	}()
-	held, err = w.reserve(now)
+	held, err = w.reserve(now, ahead)
 	returned = true
 	return held, err
 }

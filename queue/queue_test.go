@@ -41,7 +41,7 @@ func newRoom(t testing.TB, places int, cfg Config) *room {
 	return r
 }
 
-func (r *room) reserve(time.Time) (Held, error) {
+func (r *room) reserve(time.Time, []any) (Held, error) {
 	if !r.busy.CompareAndSwap(false, true) {
 		r.t.Error("two reserve funcs run at once")
 	}
@@ -66,7 +66,7 @@ func (r *room) admit(ctx context.Context, it Item) <-chan result {
 	return r.admitWith(ctx, it, r.reserve)
 }
 
-func (r *room) admitWith(ctx context.Context, it Item, reserve func(time.Time) (Held, error)) <-chan result {
+func (r *room) admitWith(ctx context.Context, it Item, reserve func(time.Time, []any) (Held, error)) <-chan result {
 	c := make(chan result, 1)
 	go func() {
 		held, err := r.q.Admit(ctx, it, reserve)
@@ -235,7 +235,7 @@ func TestTheNextIsAskedWhenTheFirstGoes(t *testing.T) {
 				r := newRoom(t, 1, DefaultConfig())
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				big := r.admitWith(ctx, Item{}, func(time.Time) (Held, error) { return nil, ErrWait })
+				big := r.admitWith(ctx, Item{}, func(time.Time, []any) (Held, error) { return nil, ErrWait })
 				time.Sleep(time.Second)
 				small := r.admit(t.Context(), Item{})
 				if s := r.q.Stats(); s.Waiting != 2 {
@@ -257,7 +257,7 @@ func TestAnErrorEndsTheRequestAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		turns := 0
-		bad := r.admitWith(t.Context(), Item{}, func(time.Time) (Held, error) {
+		bad := r.admitWith(t.Context(), Item{}, func(time.Time, []any) (Held, error) {
 			if turns++; turns == 1 {
 				return nil, ErrWait
 			}
@@ -285,13 +285,13 @@ func TestNobodyDrainsForLong(t *testing.T) {
 		var all sync.WaitGroup
 		for range callers {
 			all.Go(func() {
-				_, err := r.q.Admit(t.Context(), Item{}, func(now time.Time) (Held, error) {
+				_, err := r.q.Admit(t.Context(), Item{}, func(now time.Time, ahead []any) (Held, error) {
 					if r.free.Load() > 0 {
 						if asked++; asked > maxTurns {
 							<-woken
 						}
 					}
-					return r.reserve(now)
+					return r.reserve(now, ahead)
 				})
 				if err != nil { // else it keeps its place for good
 					t.Error(err)
@@ -330,7 +330,7 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 		raised := make(chan any, 1)
 		go func() {
 			defer func() { raised <- recover() }()
-			_, _ = r.q.Admit(t.Context(), Item{}, func(time.Time) (Held, error) {
+			_, _ = r.q.Admit(t.Context(), Item{}, func(time.Time, []any) (Held, error) {
 				if turns++; turns == 1 {
 					return nil, ErrWait
 				}
@@ -353,11 +353,11 @@ func TestAPanicIsItsOwnersAlone(t *testing.T) {
 // TestReserveMayLookAtTheQueue would hang if reserve were called under the lock.
 func TestReserveMayLookAtTheQueue(t *testing.T) {
 	r := newRoom(t, 1, DefaultConfig())
-	held, err := r.q.Admit(t.Context(), Item{}, func(now time.Time) (Held, error) {
+	held, err := r.q.Admit(t.Context(), Item{}, func(now time.Time, ahead []any) (Held, error) {
 		if s := r.q.Stats(); s.Waiting != 1 {
 			t.Errorf("stats %+v", s)
 		}
-		return r.reserve(now)
+		return r.reserve(now, ahead)
 	})
 	if err != nil {
 		t.Fatal(err)

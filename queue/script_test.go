@@ -5,8 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,10 +21,10 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 // four dashes and what the commands must print. The verbs:
 //
 //	config [policy=fcfs] [limit=1024] [timeout=60s] [bytes=536870912]   first of all
-//	admit ID [prio=0] [strict=0] [isl=0] [uncached=0] [bytes=0] [late=D] [retry] [needs=1] [fails]
-//	                 pushes a request that arrived D ago and drains
+//	admit ID [prio=0] [strict=0] [isl=0] [uncached=0] [bytes=0] [late=D] [retry] [needs=1] [fails] [at=W]
+//	                 pushes a request that arrived D ago, bound to worker W if there is one, and drains
 //	push ID …        the same without the drain
-//	grant N          makes room for N more and drains
+//	grant N [at=W]   makes room for N more, at worker W, and drains
 //	cancel ID        its caller leaves; drains
 //	advance D        lets time pass; expires, and drains
 //	print            who waits, the next one first, with its key, and the totals
@@ -54,7 +56,7 @@ func TestScripts(t *testing.T) {
 // runScript returns the script with each paragraph's output replaced by what came of it.
 func runScript(t *testing.T, script string) string {
 	var out bytes.Buffer
-	s := &queueScript{t: t, now: start, tickets: make(map[string]*Ticket)}
+	s := &queueScript{t: t, now: start, tickets: make(map[string]*Ticket), room: make(map[string]int)}
 	inOutput := false
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
@@ -90,7 +92,7 @@ type queueScript struct {
 	now     time.Time
 	core    *Core
 	tickets map[string]*Ticket
-	room    int
+	room    map[string]int // by worker; scripts without lanes have one, without a name
 }
 
 // request is what a script's ticket stands for.
@@ -128,7 +130,7 @@ func (s *queueScript) run(words []string) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		s.room += n
+		s.room[args.word("at", "")] += n
 		s.drain()
 	case "cancel":
 		fmt.Fprintf(&s.out, "%s: left=%t\n", args.words[0], s.core.Cancel(s.tickets[args.words[0]], s.now))
@@ -151,14 +153,17 @@ func (s *queueScript) run(words []string) {
 func (s *queueScript) drain() {
 	s.core.Drain(s.now, func(t *Ticket) error {
 		r := t.Value.(request)
-		switch {
-		case r.fails:
+		if r.fails {
 			return errNoFit
-		case r.needs > s.room:
-			return fmt.Errorf("%s needs %d: %w", t.ID, r.needs, ErrWait)
 		}
-		s.room -= r.needs
-		return nil
+		for _, worker := range slices.Sorted(maps.Keys(s.room)) {
+			if t.Lane != "" && t.Lane != worker || slices.Contains(s.core.Ahead(t), any(worker)) || r.needs > s.room[worker] {
+				continue
+			}
+			s.room[worker] -= r.needs
+			return nil
+		}
+		return fmt.Errorf("%s needs %d: %w", t.ID, r.needs, ErrWait)
 	})
 }
 
@@ -178,6 +183,9 @@ func (s *queueScript) print() {
 		}
 		if t.Retry {
 			fmt.Fprint(&s.out, " retry")
+		}
+		if t.Lane != "" {
+			fmt.Fprintf(&s.out, " at=%s", t.Lane)
 		}
 		fmt.Fprintln(&s.out)
 	}
@@ -248,9 +256,14 @@ func (a args) ticket(now time.Time) *Ticket {
 	if err != nil {
 		a.t.Fatal(err)
 	}
+	worker := a.word("at", "")
+	var claim any
+	if worker != "" {
+		claim = worker
+	}
 	return &Ticket{
 		Item: Item{
-			ID: a.words[0], Priority: prio, Strict: uint32(a.count("strict", 0)), ISL: a.count("isl", 0),
+			Lane: worker, Claim: claim, ID: a.words[0], Priority: prio, Strict: uint32(a.count("strict", 0)), ISL: a.count("isl", 0),
 			Uncached: a.count("uncached", 0), Bytes: int64(a.count("bytes", 0)),
 			Arrival: now.Add(-a.duration("late", 0)), Retry: a.has("retry"),
 		},

@@ -247,3 +247,43 @@ func TestTermsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestFitsOnlyWhomNobodyAsks: a prompt that fits no worker which takes requests is refused at once, although it
+// would fit another, and thresholds and queues of workers that are too small for it do not count.
+func TestFitsOnlyWhomNobodyAsks(t *testing.T) {
+	until := noon.Add(time.Second)
+	for _, c := range []struct {
+		name  string
+		big   pools.Member
+		taint []string
+		fills int // tokens booked on the big one
+		want  error
+	}{
+		{"draining", pools.Member{Status: pools.Draining}, nil, 0, ErrNoWorkers},
+		{"down", pools.Member{Status: pools.Down, DownUntil: until}, nil, 0, ErrNoWorkers},
+		{"draining, of those with the taint", pools.Member{Status: pools.Draining}, []string{"gold"}, 0, ErrTaints},
+		{"up and full", pools.Member{}, nil, 900, ErrNoRoom},
+		{"up, its threshold passed", pools.Member{}, nil, 1440, &OverloadedError{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig().For(pools.Decode)
+			cfg.Thresholds.DecodeBlocks = .8
+			r := newRouter(t, cfg, nil)
+			big, small := worker("big", 100, 0, 0), worker("small", 20, 0, 0)
+			big.Taints, small.Taints = []string{"gold"}, []string{"gold"}
+			p := poolOf(pools.Decode, big, small)
+			if c.fills > 0 {
+				if _, err := r.Reserve(p, Request{ID: "filler", ISL: c.fills}, noon); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.big.Worker = big
+			p = &pools.Pool{Model: "m", Role: pools.Decode, Version: 2, Members: []pools.Member{c.big, {Worker: small}}}
+			_, err := r.Reserve(p, Request{ID: "r", ISL: 16 * 50, Required: c.taint}, noon)
+			var over *OverloadedError
+			if wants := errors.As(c.want, &over); wants != errors.As(err, &over) || !wants && !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+		})
+	}
+}

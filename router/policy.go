@@ -40,6 +40,9 @@ type Request struct {
 	Pin, DecodePin *Pin
 	// Required are taints that a worker must have to be chosen, a pinned one too.
 	Required []string
+	// Ahead is what earlier requests wait for: there is no room for this one where
+	// they claim it. It must not be written to.
+	Ahead []Claim
 	// Preferred are weights of taints, > 0 for workers that have them and < 0
 	// against: the cost of mode kv is multiplied by exp(−tanh(their sum)). They do
 	// not count for a leg whose worker is pinned. It must not be written to.
@@ -74,6 +77,30 @@ type Pin struct {
 	Worker string // an id; empty: any
 	Ranked bool   // Rank counts
 	Rank   int
+}
+
+// Claim is the ranks of a pool's workers that a waiting request could be booked on:
+// those that its pin and its required taints leave, and that it has not tried.
+type Claim struct {
+	Role     pools.Role // the pool's
+	Pin      *Pin       // nil for any
+	Required []string
+	Exclude  []string
+}
+
+// covers reports whether s, of the pool of a role, is claimed.
+func (c *Claim) covers(role pools.Role, s *seat) bool {
+	return c.Role == role && (c.Pin == nil || c.Pin.admits(s)) && bears(s.worker, c.Required) && !slices.Contains(c.Exclude, s.worker.ID)
+}
+
+// claimed reports whether one of the claims covers s.
+func claimed(claims []Claim, role pools.Role, s *seat) bool {
+	for i := range claims {
+		if claims[i].covers(role, s) {
+			return true
+		}
+	}
+	return false
 }
 
 // admits reports whether a pin leaves s in the choice.

@@ -17,6 +17,16 @@ func bears(w *pools.Worker, required []string) bool {
 	return true
 }
 
+// Suits reports whether w could serve req if it took requests and were empty: a rank
+// of it that the pin names, the taints that are required, and room for the prompt.
+func (r *Router) Suits(w *pools.Worker, req *Request) bool {
+	if p := req.Pin; p != nil && (p.Worker != "" && p.Worker != w.ID || p.Ranked && p.Rank >= w.Ranks()) {
+		return false
+	}
+	own := Request{ISL: req.ISL, BlockSize: max(1, w.BlockSize)}
+	return bears(w, req.Required) && (!r.cfg.Room || w.TotalKVBlocks <= 0 || own.blocks() < w.TotalKVBlocks)
+}
+
 // favour is the sum of the weights of the preferred taints that w has.
 func favour(w *pools.Worker, preferred map[string]float64) float64 {
 	var sum float64

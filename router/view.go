@@ -180,9 +180,9 @@ func (v *view) narrow(c *choice, req *Request, now time.Time) {
 	c.met, c.kept, c.largest = 0, c.kept[:0], v.largest
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
 	if c.all = v.steady && !pinned && !tainted && len(req.Exclude) == 0; c.all {
-		c.met = borne | eligible
+		c.met = borne
 		if need <= v.roomiest {
-			c.met |= fits | fitsUntried
+			c.met |= fits | able
 		}
 		return
 	}
@@ -204,18 +204,12 @@ func (v *view) narrow(c *choice, req *Request, now time.Time) {
 		if pinned || tainted {
 			c.largest = max(c.largest, s.worker.TotalKVBlocks)
 		}
-		fit := need <= s.blocks
-		if fit {
-			c.met |= fits
-		}
-		if slices.Contains(req.Exclude, s.worker.ID) {
+		if need > s.blocks {
 			continue
 		}
-		if fit {
-			c.met |= fitsUntried
-		}
-		if v.eligible(s, now) {
-			c.met |= eligible
+		c.met |= fits
+		if !slices.Contains(req.Exclude, s.worker.ID) && v.eligible(s, now) {
+			c.met |= able
 			c.kept = append(c.kept, int32(i))
 		}
 	}
@@ -246,12 +240,18 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 			i = int(c.kept[k])
 		}
 		s := &v.seats[i]
+		if need > s.blocks {
+			continue // its load says nothing of those that could hold the prompt
+		}
 		page := s.page
 		prefill := page.Prefill(now)
 		if limited && c.limits.takesOut(s, prefill, &out) {
 			continue
 		}
 		met |= below
+		if len(req.Ahead) > 0 && claimed(req.Ahead, v.pool.Role, s) {
+			continue // as good as full
+		}
 		if float64(prefill) <= s.busyAbove {
 			met |= idle
 		}
@@ -289,13 +289,13 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		return ws, ErrTaints
 	case met&fits == 0:
 		return ws, &TooBigError{NeedBlocks: need, LargestBlocks: c.largest}
-	case met&(eligible|fitsUntried) != eligible|fitsUntried && tainted:
+	case met&able == 0 && tainted:
 		return ws, ErrTaints
-	case met&(eligible|fitsUntried) != eligible|fitsUntried:
+	case met&able == 0:
 		return ws, ErrNoWorkers
 	case met&below == 0:
 		return ws, out.err()
-	case met&idle == 0:
+	case met&idle == 0: // or claimed
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom
@@ -307,13 +307,12 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 type passed uint8
 
 const (
-	named       passed = 1 << iota // by the request's pin
-	borne                          // has the taints
-	fits                           // could hold the prompt if it were empty
-	fitsUntried                    // and is not excluded
-	eligible
-	below // no threshold takes it out
-	idle  // has room in its queue
+	named passed = 1 << iota // by the request's pin
+	borne                    // has the taints
+	fits                     // could hold the prompt if it were empty
+	able                     // and may be chosen: eligible and not excluded
+	below                    // no threshold takes it out
+	idle                     // has room in its queue
 )
 
 // slower sets what the tiers below the device hold, each a run that goes on where

@@ -139,6 +139,32 @@ func TestTooBigForAnyWorker(t *testing.T) {
 	f.idle()
 }
 
+// A prompt that would fit only a worker which drains is refused at once, and holds
+// up nobody for queue-timeout.
+func TestFitsOnlyADrainingWorker(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 2, worker: func(c *stack.WorkerConfig) {
+		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 2048, 256
+	}, gateway: func(c *stack.GatewayConfig) { c.Flow.Queue.Timeout = time.Minute }})
+	small, _ := f.gateway.Roster.Lookup("decode-2")
+	w := *small.Worker
+	w.TotalKVBlocks = 64
+	if err := f.gateway.Roster.Put(w); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.gateway.Roster.Drain("decode-1", true); err != nil {
+		t.Fatal(err)
+	}
+	ids := strings.TrimSuffix(strings.Repeat("12,", 1500), ",")
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	a, err := f.try(ctx, completionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.refused(t, a, http.StatusServiceUnavailable, "no_worker", "")
+	f.idle()
+}
+
 // Long prompts wait in the queue while every prefill worker has more booked
 // than its threshold, and all are answered.
 func TestPrefillThreshold(t *testing.T) {

@@ -1,0 +1,124 @@
+package queue
+
+import "container/heap"
+
+// maxLanes is how many lanes there are at most, the main line and the shared lane not counted. A drain asks once in
+// each lane; the tickets that find every lane taken share one, and hold up each other.
+const maxLanes = 256
+
+// lane is the tickets that hold up each other: the main line, of those that take any worker, or those of one
+// [Item.Lane]. The main line always exists; any other lane exists while tickets are in it.
+type lane struct {
+	key  string // shared: of the lane that several values of Item.Lane share
+	line line
+	held bool // its first ticket has to wait in this drain
+
+	kept      int   // tickets that count against Config.Limit
+	keptBytes int64 // their bodies, against Config.Bytes
+}
+
+// shared is the key of the lane for tickets beyond maxLanes; no Item.Lane of a lane of its own is empty.
+const shared = ""
+
+// main is the main line.
+func (c *Core) main() *lane { return c.lanes[0] }
+
+// find is the lane that t is or would be in, nil where it has yet to be made.
+func (c *Core) find(t *Ticket) *lane {
+	switch l := c.byKey[t.Lane]; {
+	case t.Lane == "":
+		return c.main()
+	case l == nil && len(c.byKey) >= maxLanes:
+		return c.byKey[shared]
+	default:
+		return l
+	}
+}
+
+// join puts t in its lane.
+func (c *Core) join(t *Ticket) {
+	l := c.find(t)
+	if l == nil {
+		l = &lane{key: t.Lane}
+		if len(c.byKey) >= maxLanes {
+			l.key = shared
+		}
+		c.byKey[l.key] = l
+		c.lanes = append(c.lanes, l)
+	}
+	t.lane = l
+	heap.Push(&l.line, t)
+	c.waiting++
+}
+
+// quit takes t out of its lane, and ends a lane that is empty then.
+func (c *Core) quit(t *Ticket) {
+	l := t.lane
+	heap.Remove(&l.line, t.place)
+	c.waiting--
+	if t.kept {
+		l.kept--
+		l.keptBytes -= t.Bytes
+	}
+	if len(l.line) > 0 || l == c.main() {
+		return
+	}
+	delete(c.byKey, l.key)
+	for i, o := range c.lanes {
+		if o == l {
+			last := len(c.lanes) - 1
+			c.lanes[i], c.lanes[last] = c.lanes[last], nil
+			c.lanes = c.lanes[:last]
+			return
+		}
+	}
+}
+
+// Head is the next ticket to ask, or nil: of the first tickets of all lanes that are not held up, the one that goes
+// before the others. What is behind the main line's first is held up with it, for that ticket takes any room.
+func (c *Core) Head() *Ticket {
+	var head *Ticket
+	for _, l := range c.lanes {
+		if len(l.line) > 0 && !l.held && (head == nil || l.line[0].before(head)) {
+			head = l.line[0]
+		}
+	}
+	if m := c.main(); head != nil && m.held && len(m.line) > 0 && m.line[0].before(head) {
+		return nil
+	}
+	return head
+}
+
+// Hold says that t, which [Core.Next] returned, has to wait: it holds up its lane until the drain ends, or is
+// resumed.
+func (c *Core) Hold(t *Ticket) {
+	if c.Queued(t) {
+		t.lane.held = true
+		c.holding = true
+	}
+}
+
+// Holding reports whether a ticket was held in this drain since it began, or was resumed.
+func (c *Core) Holding() bool { return c.holding }
+
+// Resume lets the drain ask again those that it holds: something has changed since.
+func (c *Core) Resume() {
+	c.holding = false
+	for _, l := range c.lanes {
+		l.held = false
+	}
+}
+
+// Ahead is the claims of the tickets that go before t, were asked in this drain and have to wait. t must leave what
+// they claim to them. The result is good until the next call.
+func (c *Core) Ahead(t *Ticket) []any {
+	c.ahead = c.ahead[:0]
+	if c.holding {
+		for _, l := range c.lanes {
+			if l.held && len(l.line) > 0 && l.line[0].Claim != nil && l.line[0].before(t) {
+				c.ahead = append(c.ahead, l.line[0].Claim)
+			}
+		}
+	}
+	return c.ahead
+}

@@ -1,0 +1,98 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLanesAreBounded: however many lanes requests name, a drain asks in so many and the one that the rest share,
+// and a lane ends with its last ticket.
+func TestLanesAreBounded(t *testing.T) {
+	core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tickets []*Ticket
+	for i := range 2 * maxLanes {
+		ticket := &Ticket{Item: Item{Lane: fmt.Sprint(i)}}
+		tickets = append(tickets, ticket)
+		if err := core.Push(ticket, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := 0
+	core.Drain(start, func(*Ticket) error { asked++; return ErrWait })
+	if asked != maxLanes+1 {
+		t.Errorf("%d were asked, want %d", asked, maxLanes+1)
+	}
+	if granted := core.Drain(start, func(*Ticket) error { return nil }); granted != len(tickets) {
+		t.Errorf("%d were granted, want %d", granted, len(tickets))
+	}
+	if len(core.lanes) != 1 || len(core.byKey) != 0 {
+		t.Errorf("%d lanes and %d keys are left", len(core.lanes), len(core.byKey))
+	}
+}
+
+// bound is a reserve func of a request for worker at, or for any where that is empty, which takes one of its places.
+func bound(places map[string]int, at string, granted *[]string, name string) Reserve {
+	return func(_ time.Time, ahead []any) (Held, error) {
+		for _, worker := range []string{"A", "B"} {
+			claimed := false
+			for _, c := range ahead {
+				claimed = claimed || c == any(worker)
+			}
+			if at != "" && at != worker || claimed || places[worker] == 0 {
+				continue
+			}
+			places[worker]--
+			*granted = append(*granted, name+" at "+worker)
+			return nothing{}, nil
+		}
+		return nil, ErrWait
+	}
+}
+
+type nothing struct{}
+
+func (nothing) Release() {}
+
+// TestBoundCallers has callers of the shell wait for one worker while others go on, and leave: what they claimed is
+// free at once.
+func TestBoundCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t, 0, DefaultConfig())
+		places, granted := map[string]int{"B": 2}, []string{}
+		admit := func(ctx context.Context, name, at string) <-chan result {
+			it := Item{ID: name}
+			if at != "" {
+				it.Lane, it.Claim = at, at
+			}
+			return r.admitWith(ctx, it, bound(places, at, &granted, name))
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		first := admit(ctx, "first", "A")
+		second := admit(ctx, "second", "A")
+		<-admit(t.Context(), "other", "B")
+		<-admit(t.Context(), "any", "")
+		third := admit(t.Context(), "third", "") // A is claimed, and B full
+		if s := r.q.Stats(); s.Waiting != 3 || s.GrantedTotal != 2 {
+			t.Errorf("%+v after %v", s, granted)
+		}
+		places["A"] = 1
+		r.q.Wake()
+		<-first
+		places["A"] = 1 // and nothing wakes the queue
+		cancel(errBored)
+		if got := <-second; got.err != errBored {
+			t.Errorf("%+v of the one that left", got)
+		}
+		<-third
+		if want := "[other at B any at B first at A third at A]"; fmt.Sprint(granted) != want {
+			t.Errorf("%v, want %s", granted, want)
+		}
+		r.quiet(0)
+	})
+}
