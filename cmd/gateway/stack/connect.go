@@ -58,7 +58,7 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 	if len(etcd) > 0 {
 		if links.Etcd, err = discovery.Dial(etcd); err != nil {
 			unlink()
-			return Links{}, func() {}, fmt.Errorf("etcd-endpoints %s: %w", strings.Join(etcd, ","), err)
+			return Links{}, func() {}, err
 		}
 	}
 	return links, unlink, nil
