@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/events/zmtp"
 )
 
 // attachSettings is what can be set about what stands beside an engine.
@@ -275,6 +276,10 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 	}
 	if c.Engine, err = discovery.NewEndpoint(given); err != nil {
 		return c, refuseEngine(r, "url", err)
+	}
+	// NewEndpoint has seen that it can be read.
+	if at, err := zmtp.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.Discovery.NATSURL == "" {
+		return c, r.Refuse("engine-kv-events", errors.New("an engine that connects is listened for here, and its events told on over NATS: give nats-url too, or the engine's host"))
 	}
 	return c, nil
 }

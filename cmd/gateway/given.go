@@ -19,6 +19,12 @@ func workersConfig(s settings.Workers, r settings.Router, seed uint64) (stack.Wo
 		File: s.File, MinInitial: s.MinInitial,
 		Probe: discovery.ProberConfig{Every: s.HealthInterval, BlockSize: min(r.KVCacheBlockSize, pools.MaxBlockSize), Seed: seed},
 	}
+	if len(s.Allow) > 0 {
+		var err error
+		if c.Allow, err = discovery.ParseHosts(s.Allow); err != nil {
+			return stack.WorkersConfig{}, fmt.Errorf("worker-allow: %w", err)
+		}
+	}
 	for _, list := range []struct {
 		name string
 		role pools.Role

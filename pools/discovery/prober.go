@@ -14,13 +14,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// StaticSink is a [Sink] that also hears which workers cannot be taken. A [pools.Source] is one.
-type StaticSink interface {
-	Sink
-	// Refuse tells of a worker that answers, but not so that it can be used.
-	Refuse(w pools.Worker, reason error)
-}
-
 // ProberConfig is how a [Prober] works. The zero value of each field means its default.
 type ProberConfig struct {
 	// Every is how often each worker's health is asked for, by default 5 s.
@@ -55,7 +48,7 @@ func (c *ProberConfig) Validate() error {
 // Prober tells of workers that do not register: each is asked about itself until it answers, told to the sink, and
 // looked after from then on. A worker whose model was given is told at once, with defaults for what it has not told.
 type Prober struct {
-	sink  StaticSink
+	sink  Sink
 	cfg   ProberConfig
 	log   *slog.Logger
 	asker *asker
@@ -67,7 +60,7 @@ type Prober struct {
 }
 
 // NewProber returns a Prober that tells sink. The error is the config's.
-func NewProber(sink StaticSink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
+func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("workers by URL: %w", err)
 	}

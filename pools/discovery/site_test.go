@@ -150,6 +150,8 @@ func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
 	r.mu.Unlock()
 }
 
+func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, reason) }
+
 func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }
 
 func (r *recorder) told() (removed []string, resyncs int) {
@@ -238,12 +240,14 @@ func (s *site) client(url string) *clientv3.Client {
 func (s *site) watch() *recorder { return s.watchWith(5*time.Second, 100*time.Millisecond) }
 
 func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
+	return s.watchBy(WatcherConfig{Grace: grace, ProbeEvery: probeEvery})
+}
+
+func (s *site) watchBy(cfg WatcherConfig) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
-	w, err := NewWatcher(s.client(s.gate.URL()), r, WatcherConfig{
-		Grace: grace, ProbeEvery: probeEvery, CallTimeout: 500 * time.Millisecond,
-		RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond,
-	}, quiet)
+	cfg.CallTimeout, cfg.RetryMin, cfg.RetryMax = 500*time.Millisecond, 10*time.Millisecond, 100*time.Millisecond
+	w, err := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
 	if err != nil {
 		s.t.Fatal(err)
 	}

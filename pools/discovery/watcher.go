@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Sink is told which workers there are. A [pools.Roster] and a [pools.Source] are. It logs what it turns away.
+// Sink takes which workers there are. A [pools.Source] is one. It logs what it turns away.
 type Sink interface {
 	// Put tells of a worker that is new or has a new record.
 	Put(w pools.Worker) error
@@ -26,11 +26,15 @@ type Sink interface {
 	// Resync tells of all workers at once. Those known before that are not among them should go only if they have
 	// not come back within grace.
 	Resync(ws []pools.Worker, grace time.Duration)
+	// Refuse tells of a worker that cannot be taken, and why.
+	Refuse(w pools.Worker, reason error)
 }
 
 // WatcherConfig is how a [Watcher] works. The zero value of each field means its default.
 type WatcherConfig struct {
 	Prefix string // [DefaultPrefix]
+	// Allow are the hosts that records may name; nil allows every host. Whoever can write to etcd can write a record.
+	Allow *Hosts
 	// Grace is how long a worker that is missing after the watch broke may take to come back, by default 10 s. It
 	// should be the workers' lease TTL.
 	Grace time.Duration
@@ -166,7 +170,7 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	if err != nil {
 		return nil, err
 	}
-	byID := map[string]pools.Worker{}
+	byID, refused := map[string]pools.Worker{}, map[string]refusal{}
 	var order []string
 	clear(w.keys)
 	for _, kv := range r.Kvs {
@@ -174,6 +178,10 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 		worker, err := parseRecord(w.cfg.Prefix, key, kv.Value)
 		if err != nil {
 			w.log.Warn("worker record skipped", "key", key, "error", err)
+			continue
+		}
+		if err := w.admit(&worker); err != nil {
+			refused[worker.ID] = refusal{key, worker, err}
 			continue
 		}
 		if _, twice := byID[worker.ID]; !twice {
@@ -186,6 +194,12 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 		all = append(all, byID[id])
 	}
 	w.sink.Resync(all, w.cfg.Grace)
+	for id, r := range refused {
+		if w.keys[id] == "" { // else another record of that id is good
+			w.keys[id] = r.key
+			w.sink.Refuse(r.worker, r.err)
+		}
+	}
 	return r.Header, nil
 }
 
@@ -203,6 +217,13 @@ func (w *Watcher) tell(e *clientv3.Event) {
 	worker, err := parseRecord(w.cfg.Prefix, key, e.Kv.Value)
 	if err != nil {
 		w.log.Warn("worker record skipped", "key", key, "error", err)
+		return
+	}
+	if err := w.admit(&worker); err != nil {
+		if held := w.keys[worker.ID]; held == "" || held == key {
+			w.keys[worker.ID] = key
+			w.sink.Refuse(worker, err)
+		}
 		return
 	}
 	w.keys[worker.ID] = key

@@ -29,6 +29,7 @@ type answer struct {
 type run struct {
 	epoch, first uint64
 	messages     [][]byte
+	ended        bool     // the publisher had no more when it was asked
 	at           position // of the last, out of a stream
 }
 
@@ -120,7 +121,7 @@ func (f fetcher) run(ctx context.Context, source Source, w want) (*run, *nats.Ms
 		if r.messages, err = readRun(r.messages, m.Data); err != nil {
 			return nil, nil, err
 		}
-		if len(m.Data) == 0 || w.until != 0 && r.next() > w.until {
+		if r.ended = len(m.Data) == 0; r.ended || w.until != 0 && r.next() > w.until {
 			return r, nil, nil
 		}
 	}

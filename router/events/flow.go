@@ -136,20 +136,38 @@ func (f *Flow) Skip() {
 	}
 }
 
-// Restore says whether a snapshot of the state at (epoch, seq) is to replace the view, and if so moves there. asked
-// is what Epoch was when the snapshot was asked for: a snapshot is the publisher's own word on which epoch it is in,
-// but not if another epoch began since then.
-func (f *Flow) Restore(asked, epoch, seq uint64) bool {
-	if epoch == 0 || epoch != f.epoch && f.epoch != asked {
+// horizon is what a Flow had heard of its publisher when something was asked of it.
+type horizon struct{ epoch, told uint64 }
+
+func (f *Flow) horizon() horizon { return horizon{f.epoch, f.told} }
+
+// Restore says whether a snapshot of the state at (epoch, seq) is to replace the view, and if so moves there. asked is
+// what was known when the snapshot was asked for: a snapshot is the publisher's own word on which epoch it is in and on
+// how far it has come, but not if another epoch began since then. It may so take the view back.
+func (f *Flow) Restore(asked horizon, epoch, seq uint64) bool {
+	if epoch == 0 || epoch != f.epoch && f.epoch != asked.epoch {
 		return false
 	}
 	if epoch != f.epoch {
 		f.begin(epoch)
 	}
+	if f.ends(asked, seq) {
+		f.seq = 0
+	}
 	if seq < f.seq {
 		return false
 	}
 	f.move(seq)
+	return true
+}
+
+// ends takes note that last is the number the publisher had come to when it was asked, and reports whether a higher one
+// had been heard before: that one was another's. Whatever is held may be, so it goes; what was true of it comes again.
+func (f *Flow) ends(asked horizon, last uint64) bool {
+	if asked.epoch != f.epoch || last >= asked.told {
+		return false
+	}
+	f.held, f.heldBytes, f.told = nil, 0, last
 	return true
 }
 

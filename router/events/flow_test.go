@@ -11,7 +11,8 @@ import (
 // step tells a Flow one thing, in the words of TestFlow's tables.
 func step(f *Flow, words string) string {
 	var verb string
-	var epoch, seq, asked uint64
+	var epoch, seq uint64
+	var asked horizon
 	if n, err := fmt.Sscan(words, &verb, &epoch, &seq); n < 3 {
 		return err.Error()
 	}
@@ -35,10 +36,12 @@ func step(f *Flow, words string) string {
 			return v.String() + ", " + step(f, words)
 		}
 		return v.String()
-	case "snapshot":
-		asked = f.Epoch()
+	case "snapshot": // that was asked for before any number of the epoch was heard
+		asked.epoch = f.Epoch()
 	case "late": // a snapshot that was asked for at epoch 1
-		asked = 1
+		asked.epoch = 1
+	case "word": // a snapshot that was asked for after all that was heard
+		asked = f.horizon()
 	}
 	out := fmt.Sprint(f.Restore(asked, epoch, seq))
 	for m, ok := f.Next(); ok; m, ok = f.Next() {
@@ -77,6 +80,10 @@ func TestFlow(t *testing.T) {
 		{"snapshot brings an epoch back that was thought over", []string{"msg 1 1: new epoch, apply", "msg 2 4: new epoch, gap", "snapshot 1 3: true", "msg 2 5: stale", "msg 1 4: apply"}, false, 1, 4},
 		{"snapshot before any message", []string{"snapshot 1 4: true", "msg 1 4: stale", "msg 1 5: apply"}, false, 1, 5},
 		{"snapshot of nothing", []string{"snapshot 1 0: true", "msg 1 1: apply"}, false, 1, 1},
+		{"a number that nobody used", []string{"msg 1 1: new epoch, apply", "beacon 1 900: gap", "msg 1 2: apply", "word 1 2: true"}, false, 1, 2},
+		{"and what came under it", []string{"msg 1 1: new epoch, apply", "msg 1 900: gap", "word 1 1: true", "msg 1 2: apply"}, false, 1, 2},
+		{"and a clear under it", []string{"msg 1 1: new epoch, apply", "clear 1 900: apply", "msg 1 2: stale", "word 1 2: true", "msg 1 3: apply"}, false, 1, 3},
+		{"a clear while a snapshot was on its way is true", []string{"msg 1 1: new epoch, apply", "clear 1 900: apply", "snapshot 1 2: false"}, false, 1, 900},
 		{"epoch 0 is none", []string{"snapshot 0 4: false", "msg 0 5: stale"}, false, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -113,7 +120,7 @@ func TestFlowHoldsWithinBounds(t *testing.T) {
 	if f.Held() != 4 || f.heldBytes > maxHeldBytes {
 		t.Errorf("%d held of %d bytes", f.Held(), f.heldBytes)
 	}
-	if !f.Restore(1, 1, 100_005) {
+	if !f.Restore(horizon{epoch: 1}, 1, 100_005) {
 		t.Fatal("snapshot refused")
 	}
 	applied := 0
@@ -166,7 +173,7 @@ func TestFlowAppliesEachOnceInOrder(t *testing.T) {
 				f.Hold(Message{Seq: seq})
 			}
 			if rng.IntN(20) == 0 {
-				if snap := at + uint64(rng.IntN(int(top-at)+1)); f.Restore(7, 7, snap) {
+				if snap := at + uint64(rng.IntN(int(top-at)+1)); f.Restore(horizon{epoch: 7}, 7, snap) {
 					at = snap
 				}
 			}

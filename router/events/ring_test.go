@@ -254,7 +254,7 @@ func TestRunIsOvertaken(t *testing.T) {
 			t.Fatalf("%s: %+v is asked for", c.name, w)
 		}
 		c.meanwhile(f)
-		taken := f.rerun(&run{epoch: 1, first: w.from, messages: slices.Clone(payloads[2:5])}, now, time.Second)
+		taken := f.rerun(f.flow.horizon(), &run{epoch: 1, first: w.from, messages: slices.Clone(payloads[2:5])}, now, time.Second)
 		if taken != c.taken || f.flow.Seq() != c.seq || f.view.Blocks() != c.blocks {
 			t.Errorf("%s: taken %v, at %d with %d blocks; want %v, %d, %d", c.name, taken, f.flow.Seq(), f.view.Blocks(), c.taken, c.seq, c.blocks)
 		}

@@ -45,6 +45,9 @@ func (w Way) String() string { return [...]string{"ring", "replay", "snapshot", 
 // hopeless is after how many attempts in vain what is missing counts as not to be had.
 const hopeless = 4
 
+// beatSlack is how many numbers a heartbeat may be late by, as it is sent beside the messages that it counts.
+const beatSlack = 256
+
 // silentAfter is the default of [SubscriberConfig.SilentAfter].
 const silentAfter = 5 * time.Second
 
@@ -159,8 +162,9 @@ func (f *follower) message(epoch, seq uint64, payload []byte, now time.Time, lea
 	if began { // there is someone to ask
 		f.attempts, f.retryAt = 0, now
 	}
-	// A publisher that was thought to be gone still talks, or did so a moment ago: a snapshot tells who is there.
-	if f.doubt || v == Stale && epoch != f.flow.Epoch() {
+	// A publisher that was thought to be gone still talks, or did so a moment ago; or it is not as far as the view is said to
+	// be: a snapshot tells who is there, and how far.
+	if f.doubt || v == Stale && (epoch != f.flow.Epoch() || len(payload) == 0 && seq+beatSlack < f.flow.Seq()) {
 		f.ask(least)
 	}
 	f.publish()
@@ -243,8 +247,12 @@ func (f *follower) missing() want {
 // rerun takes in messages that the publisher gave again, and reports whether any of them was still missing. They count
 // for as much as when they were first sent: of an epoch that ended meanwhile none does, after Cleared those before it
 // do not.
-func (f *follower) rerun(r *run, now time.Time, least time.Duration) bool {
-	return f.takeRun(r, ByRing, now, least)
+func (f *follower) rerun(asked horizon, r *run, now time.Time, least time.Duration) bool {
+	news := f.takeRun(r, ByRing, now, least)
+	if r.ended && r.epoch == asked.epoch {
+		f.flow.ends(asked, max(r.next()-1, f.flow.Seq()))
+	}
+	return news
 }
 
 // recall takes in what a stream has of the source from its first message on, and reports whether it was news. It is no
@@ -277,9 +285,8 @@ func (f *follower) takeRun(r *run, way Way, now time.Time, least time.Duration) 
 	return true
 }
 
-// restore takes a snapshot in, unless it says less than is known already. asked is what the epoch was when the
-// snapshot was asked for.
-func (f *follower) restore(asked uint64, s *snapshot, now time.Time, least time.Duration) bool {
+// restore takes a snapshot in, unless it says less than is known already. asked is what was known when it was asked for.
+func (f *follower) restore(asked horizon, s *snapshot, now time.Time, least time.Duration) bool {
 	f.attempts, f.retryAt = 0, now
 	if !f.flow.Restore(asked, s.epoch, s.seq) {
 		return false

@@ -139,13 +139,20 @@ func stamp(m *nats.Msg, epoch, seq uint64) {
 	m.Header.Set(HeaderSeq, strconv.FormatUint(seq, 10))
 }
 
-// numbers reads what stamp wrote. An epoch is never 0.
+// maxNumber is the highest number of a message that is taken for one: a publisher of a million messages a second
+// comes to it after nine years.
+const maxNumber = 1 << 48
+
+// numbers reads what stamp wrote. An epoch is never 0, and no number above [maxNumber].
 func numbers(h nats.Header) (epoch, seq uint64, err error) {
 	if epoch, err = strconv.ParseUint(h.Get(HeaderEpoch), 10, 64); err != nil || epoch == 0 {
 		return 0, 0, fmt.Errorf("header %s is %q, not a number above 0", HeaderEpoch, h.Get(HeaderEpoch))
 	}
 	if seq, err = strconv.ParseUint(h.Get(HeaderSeq), 10, 64); err != nil {
 		return 0, 0, fmt.Errorf("header %s is %q, not a number", HeaderSeq, h.Get(HeaderSeq))
+	}
+	if seq > maxNumber {
+		return 0, 0, fmt.Errorf("header %s is %d, which no publisher comes to", HeaderSeq, seq)
 	}
 	return epoch, seq, nil
 }

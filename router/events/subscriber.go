@@ -123,7 +123,8 @@ type tracked struct {
 // fetched is the end of an attempt to get a snapshot, or a replay.
 type fetched struct {
 	follower *follower
-	asked    uint64 // the epoch when it was asked for; of a replay the turn
+	asked    horizon
+	turn     uint64 // of a replay: the turn when it was asked for
 	last     uint64 // of a replay: the number then known
 	answer   answer
 	replay   []numbered

@@ -45,14 +45,14 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 func (s *Subscriber) fetch(ctx context.Context, f *follower) {
 	f.fetching = true
 	s.active++
-	got := fetched{follower: f, asked: f.flow.Epoch()}
+	got := fetched{follower: f, asked: f.flow.horizon()}
 	missing := f.missing()
 	get := func() {
 		from := fetcher{s.bus, s.cfg.PageTimeout, s.cfg.MaxSnapshotBytes}
 		got.answer, got.err = from.fetch(ctx, f.source, missing)
 	}
 	if f.trail != nil {
-		got.asked, got.last = f.trail.turn, f.trail.since(&f.flow)
+		got.turn, got.last = f.trail.turn, f.trail.since(&f.flow)
 		get = func() { s.fetchReplay(ctx, f, &got) }
 	}
 	s.fetches.Go(func() {
@@ -85,7 +85,7 @@ func (s *Subscriber) finish(got fetched, now time.Time) {
 	case got.err != nil:
 		f.count.failed.Inc()
 		s.log.Warn("KV snapshot not received", "source", f.source, "error", got.err)
-	case got.answer.run != nil && f.rerun(got.answer.run, now, s.cfg.SnapshotEvery):
+	case got.answer.run != nil && f.rerun(got.asked, got.answer.run, now, s.cfg.SnapshotEvery):
 		f.count.ring.Inc()
 		s.log.Debug("KV events had again", "source", f.source, "from", got.answer.run.first, "messages", len(got.answer.run.messages))
 	case got.answer.history != nil && f.recall(got.answer.history, now, s.cfg.SnapshotEvery):

@@ -86,12 +86,12 @@ func (s *Subscriber) finishReplay(got fetched, now time.Time) {
 		f.count.failed.Inc()
 		f.failed(now, s.cfg.RetryMin, s.cfg.RetryMax, s.rng)
 		s.log.Warn("KV events not replayed", "source", f.source, "replay", f.zmq.Replay, "error", got.err)
-		f.replayFailed(got.asked)
+		f.replayFailed(got.turn)
 	} else {
 		if len(got.replay) > 0 {
 			f.hear(now)
 		}
-		f.replayed(got.asked, got.last, got.replay, now, s.cfg.RetryMin)
+		f.replayed(got.turn, got.last, got.replay, now, s.cfg.RetryMin)
 		s.log.Debug("KV events replayed", "source", f.source, "known", got.last, "messages", len(got.replay), "blocks", f.view.Blocks())
 	}
 }

@@ -57,7 +57,7 @@ func framesOf(frames [][]byte) (numbered, bool) {
 		return numbered{}, false
 	}
 	seq := binary.BigEndian.Uint64(frames[1])
-	return numbered{seq, frames[2]}, seq != endMarker
+	return numbered{seq, frames[2]}, seq <= maxNumber
 }
 
 // appendSeq is a message's number as publishers write it.
@@ -107,6 +107,8 @@ func fetchReplay(ctx context.Context, at zmtp.Endpoint, from uint64, opts zmtp.O
 			return got, nil
 		case seq < from:
 			continue
+		case seq > maxNumber:
+			return nil, errOrder
 		case len(got) > 0 && seq <= got[len(got)-1].seq:
 			return nil, errOrder
 		}

@@ -24,7 +24,7 @@ import (
 
 // newRegistry is a gateway whose workers register in an etcd and tell their KV events through a NATS, both inside, and
 // links to the two.
-func newRegistry(t *testing.T) (*fleet, stack.Links) {
+func newRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*fleet, stack.Links) {
 	t.Helper()
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	if err != nil {
@@ -43,6 +43,9 @@ func newRegistry(t *testing.T) (*fleet, stack.Links) {
 	cfg := gatewayConfig()
 	cfg.LeaseTTL = 2 * time.Second
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+	for _, f := range change {
+		f(&cfg)
+	}
 	g, err := stack.NewGateway(cfg, link(), slog.New(slog.NewTextHandler(f.logs, nil)), f.reg)
 	if err != nil {
 		t.Fatal(err)

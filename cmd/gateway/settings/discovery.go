@@ -21,8 +21,8 @@ type Discovery struct {
 func DiscoveryGroup() Group {
 	return Group{Title: "Discovery", Settings: []Setting{
 		{
-			Name: "etcd-endpoints", Kind: List, Default: "", Validate: endpoints,
-			Help: "Members of the etcd cluster in which workers register, as http://HOST:PORT or HOST:PORT. " +
+			Name: "etcd-endpoints", Kind: List, Default: "", Validate: endpoints, Credentials: true,
+			Help: "Members of the etcd cluster in which workers register, as http://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where etcd asks for them. " +
 				"One that answers is enough; name them all.",
 		},
 		{
@@ -36,7 +36,7 @@ func DiscoveryGroup() Group {
 				"longer keeps workers through pauses of the network or of etcd. A worker whose connections are refused is avoided at once either way.",
 		},
 		{
-			Name: "nats-url", Kind: String, Default: "", Validate: natsURL,
+			Name: "nats-url", Kind: String, Default: "", Validate: natsURL, Credentials: true,
 			Help: "NATS server through which workers tell what their caches hold, as nats://HOST:4222; several separated by commas. " +
 				"Not needed with --no-router-kv-events.",
 		},

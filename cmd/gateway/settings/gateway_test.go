@@ -60,7 +60,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		Discovery: Discovery{EtcdEndpoints: []string{}, Prefix: "/tandem/workers", LeaseTTL: 10 * time.Second, NATSURL: ""},
 		KVEvents:  KVEvents{SilentAfter: 5 * time.Second, PredictAfter: time.Minute, Parity: true, ReportMode: "auto"},
 		KVStream:  KVStream{MaxAge: time.Hour, MaxBytes: 1 << 30},
-		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, HealthInterval: 5 * time.Second},
+		Workers:   Workers{PrefillURLs: []string{}, DecodeURLs: []string{}, URLs: []string{}, Allow: []string{}, HealthInterval: 5 * time.Second},
 		Remote:    RemoteIndex{URLs: []string{}, Timeout: 20 * time.Millisecond},
 		Logging:   Logging{Level: "info", Format: "text"},
 		Metrics:   Metrics{Prefix: "tandem_", DesiredUtilization: 0.8},

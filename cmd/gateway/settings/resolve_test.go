@@ -269,9 +269,42 @@ func roundTrip(t *testing.T, set *Set, r *Resolved) {
 		t.Fatalf("what Print wrote is refused: %v\n%s", err, b.String())
 	}
 	for name, v := range r.values {
+		if slices.ContainsFunc(set.Settings(), func(s *Setting) bool { return s.Name == name && s.Credentials }) {
+			v.value = masked(v.value)
+		}
 		if got := again.values[name].value; !reflect.DeepEqual(got, v.value) {
 			t.Errorf("%s was %#v and came back as %#v\n%s", name, v.value, got, b.String())
 		}
+	}
+}
+
+func TestPrintMasksPasswords(t *testing.T) {
+	set := NewSet(GatewayGroups(choices)...)
+	r, _, err := set.Resolve([]string{
+		"--etcd-endpoints=http://root:s3cret@a:1,b:2,root:s3cret@c:3", "--nats-url=nats://user:s3cret@n:4222, nats://s3cret@m:4222,nats://k:4222",
+	}, nil, files{}.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "s3cret") {
+		t.Error("a password is printed")
+	}
+	for _, line := range []string{
+		`etcd-endpoints: ["http://xxxxx@a:1", "b:2", "xxxxx@c:3"]  # flag`,
+		`nats-url: "nats://xxxxx@n:4222, nats://xxxxx@m:4222,nats://k:4222"  # flag`,
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no line %s in\n%s", line, out.String())
+		}
+	}
+	var s Discovery
+	r.Fill(&s)
+	if s.EtcdEndpoints[0] != "http://root:s3cret@a:1" || !strings.HasPrefix(s.NATSURL, "nats://user:s3cret@") {
+		t.Errorf("masked where it is used: %+v", s)
 	}
 }
 

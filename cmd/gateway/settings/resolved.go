@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
+	"strings"
 )
 
 // Tag is the struct tag that [Resolved.Fill] reads: `setting:"http-port"`.
@@ -71,13 +73,41 @@ func (r *Resolved) Refuse(name string, err error) error {
 	return &Error{Where: name + " (" + r.Source(name) + ")", Err: err}
 }
 
+// mask is what stands in the place of a user and password.
+const mask = "xxxxx"
+
+// masked is a String's or a List's value of addresses without what stands
+// before their @: a token may be there without a password.
+func masked(value any) any {
+	if text, ok := value.(string); ok {
+		return strings.Join(masked(strings.Split(text, ",")).([]string), ",")
+	}
+	items := slices.Clone(value.([]string))
+	for i, item := range items {
+		if at := strings.LastIndexByte(item, '@'); at >= 0 {
+			scheme, _, found := strings.Cut(item[:at], "://")
+			if found {
+				scheme += "://"
+			} else {
+				scheme = ""
+			}
+			items[i] = scheme + mask + item[at:]
+		}
+	}
+	return items
+}
+
 // Print writes every setting in force as a line of YAML, in the order of the
 // table: name, value, and its source as a comment. The output is a file for
-// --config that resolves to the same values.
+// --config that resolves to the same values, but for passwords in addresses,
+// which are masked.
 func (r *Resolved) Print(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	for _, row := range r.set.Settings() {
 		v := r.values[row.Name]
+		if row.Credentials {
+			v.value = masked(v.value)
+		}
 		fmt.Fprintf(b, "%s: %s  # %s\n", row.Name, row.Kind.format(v.value), v.source)
 	}
 	return b.Flush()

@@ -34,6 +34,9 @@ type Setting struct {
 	// value has the Go type that Kind documents. The error completes the
 	// sentence "flag --name: …".
 	Validate func(value any) error
+	// Credentials says that the value is addresses, separated by commas, in which USER:PASSWORD may stand before an @:
+	// [Resolved.Print] masks that.
+	Credentials bool
 }
 
 // Choice is one value that a setting may take, with a line of help.

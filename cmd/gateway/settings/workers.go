@@ -15,6 +15,7 @@ type Workers struct {
 	File           string        `setting:"workers-file"`
 	HealthInterval time.Duration `setting:"worker-health-interval"`
 	APIKeyFile     string        `setting:"worker-api-key-file"`
+	Allow          []string      `setting:"worker-allow"`
 	MinInitial     int           `setting:"router-min-initial-workers"`
 }
 
@@ -51,7 +52,14 @@ func WorkersGroup() Group {
 		},
 		{
 			Name: "worker-api-key-file", Kind: String, Default: "",
-			Help: "File with one line: the API key that the workers ask for, sent to every worker, registered ones too, as Authorization: Bearer. It is read once, at the start.",
+			Help: "File with one line: the API key that the workers ask for, sent as Authorization: Bearer to every worker: to those given by URL, and to those that " +
+				"registered in etcd from a host that worker-allow names. It is read once, at the start.",
+		},
+		{
+			Name: "worker-allow", Kind: List, Default: "",
+			Help: "Hosts of which workers may register in etcd, each as NAME, *.DOMAIN, ADDRESS, a network such as 10.0.0.0/8, or * for any. A record that names " +
+				"another host, for requests or for KV events, is refused: it gets neither prompts nor the workers' key. Names are not looked up. Empty allows every host, " +
+				"or with worker-api-key-file this machine alone. Workers given by URL need not be named.",
 		},
 		{
 			Name: "router-min-initial-workers", Kind: Int, Default: "0", Min: "0", Max: "4096",

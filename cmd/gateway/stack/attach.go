@@ -139,7 +139,7 @@ func (n newsOf) Put(w pools.Worker) error { n.tell(news{worker: &w}); return nil
 // Remove implements discovery.Sink: the engine has failed.
 func (n newsOf) Remove(string) { n.tell(news{}) }
 
-// Refuse implements discovery.StaticSink: the engine answers, but not so that it
+// Refuse implements discovery.Sink: the engine answers, but not so that it
 // can be used.
 func (n newsOf) Refuse(_ pools.Worker, reason error) { n.tell(news{refused: reason}) }
 

@@ -46,6 +46,9 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 		if err != nil {
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
 		}
+		if !conn.IsConnected() { // the client says so later on, but not of its first attempt
+			log.Warn("NATS cannot be reached; trying until it is", "servers", withoutUsers(natsURL))
+		}
 		links.Bus = events.OverNATS(conn, events.PendingLimits{}, log)
 		if stream != nil {
 			if kept, err = events.OverStream(conn, *stream, events.PendingLimits{}, log); err != nil {
@@ -58,7 +61,7 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 	if len(etcd) > 0 {
 		if links.Etcd, err = discovery.Dial(etcd); err != nil {
 			unlink()
-			return Links{}, func() {}, fmt.Errorf("etcd-endpoints %s: %w", strings.Join(etcd, ","), err)
+			return Links{}, func() {}, err
 		}
 	}
 	return links, unlink, nil
@@ -84,6 +87,16 @@ func told(log *slog.Logger) []nats.Option {
 			log.Warn("NATS complains", "subject", subject, "error", err)
 		}),
 	}
+}
+
+// withoutUsers is addresses separated by commas, without what stands before
+// their @.
+func withoutUsers(addresses string) string {
+	list := strings.Split(addresses, ",")
+	for i, a := range list {
+		list[i] = strings.TrimSpace(a[strings.LastIndexByte(a, '@')+1:])
+	}
+	return strings.Join(list, ",")
 }
 
 // folder ends a prefix of keys in a slash, so that /tandem/workers does not

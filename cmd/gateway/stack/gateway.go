@@ -166,7 +166,9 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		return nil, err
 	}
 	if links.Etcd != nil {
-		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{Prefix: folder(cfg.Prefix), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed}, log)
+		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{
+			Prefix: folder(cfg.Prefix), Allow: cfg.allowed(), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed,
+		}, log)
 		if err != nil {
 			return nil, err
 		}

@@ -31,6 +31,9 @@ type WorkersConfig struct {
 	File string
 	// Probe is how they are looked after.
 	Probe discovery.ProberConfig
+	// Allow are the hosts of which workers may register in etcd. Nil is every host, or, where the workers are sent a key, this
+	// machine alone: whoever can write to etcd could have the key sent to them.
+	Allow *discovery.Hosts
 	// MinInitial is how many workers, of whatever source, must have been
 	// eligible at once before requests are taken.
 	MinInitial int
@@ -47,6 +50,14 @@ type given struct {
 
 	mu        sync.Mutex // guards reloaders
 	reloaders []func() error
+}
+
+// allowed are the hosts of which workers may register; nil for every host.
+func (c *GatewayConfig) allowed() *discovery.Hosts {
+	if c.Workers.Allow == nil && c.Upstream.BearerToken != "" {
+		return discovery.LoopbackHosts()
+	}
+	return c.Workers.Allow
 }
 
 // startRetry is when a client is told to ask again while workers are awaited.

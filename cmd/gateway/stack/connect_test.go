@@ -1,0 +1,49 @@
+package stack
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+// locked is a buffer that a log may write to from anywhere.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestNATSAwayAtStartIsLogged: a gateway with a wrong --nats-url began without a word, and its workers stayed silent.
+func TestNATSAwayAtStartIsLogged(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	ln.Close()
+	var log locked
+	_, unlink, err := Connect(nil, "nats://user:s3cret@"+address, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlink()
+	if said := log.String(); !strings.Contains(said, "NATS cannot be reached") || !strings.Contains(said, address) || strings.Contains(said, "s3cret") {
+		t.Errorf("the log says %q", said)
+	}
+}

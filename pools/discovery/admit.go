@@ -1,0 +1,68 @@
+package discovery
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// HostError is a registered worker that names a host which is not allowed.
+type HostError struct {
+	Worker string // its id
+	Field  string // of the record, as its JSON has it
+	Host   string
+}
+
+func (e *HostError) Error() string {
+	return fmt.Sprintf("worker %q refused: the host %s of its %s is not in --worker-allow", e.Worker, clip(e.Host), e.Field)
+}
+
+// refusal is a record that was not admitted.
+type refusal struct {
+	key    string
+	worker pools.Worker
+	err    error
+}
+
+// admit looks at what a valid record would have this process do. Its error is a [*HostError]. A record does not open a
+// listener here: a worker whose engine is to connect is taken without its KV events.
+func (w *Watcher) admit(worker *pools.Worker) error {
+	if host, _ := hostOf(worker.KVEndpoint); worker.KVEndpoint != "" && toldHost(host) == "" {
+		w.log.Warn("a record does not open a listener: the worker's KV events are not followed, its cache is predicted",
+			"worker", worker.ID, "kv_events_endpoint", worker.KVEndpoint, "to_change", "name the engine's host in it, or give the worker by --worker-url with kv-events=")
+		worker.KVEvents, worker.KVEndpoint, worker.KVReplay, worker.KVTopic = "none", "", "", ""
+	}
+	if w.cfg.Allow == nil {
+		return nil
+	}
+	for _, named := range []struct{ field, at string }{
+		{"address", worker.Address},
+		{"transfer_endpoint", worker.Transfer},
+		{"kv_events_endpoint", worker.KVEndpoint},
+		{"kv_events_replay_endpoint", worker.KVReplay},
+	} {
+		if named.at == "" {
+			continue
+		}
+		if host, ok := hostOf(named.at); !ok || !w.cfg.Allow.Has(host) {
+			return &HostError{worker.ID, named.field, host}
+		}
+	}
+	return nil
+}
+
+// hostOf is the host of a URL, or of HOST:PORT.
+func hostOf(at string) (host string, ok bool) {
+	if !strings.Contains(at, "://") {
+		host, _, err := net.SplitHostPort(at)
+		return host, err == nil
+	}
+	u, err := url.Parse(at)
+	if err != nil {
+		return "", false
+	}
+	return u.Hostname(), true
+}

@@ -1,0 +1,173 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// put writes a record as anyone who can reach etcd may.
+func put(t *testing.T, c *clientv3.Client, w pools.Worker) {
+	t.Helper()
+	record, err := json.Marshal(&w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Put(t.Context(), Key(DefaultPrefix, &w), string(record)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// at is a worker whose record names other hosts.
+func at(id string, change func(*pools.Worker)) pools.Worker {
+	w := testWorker(id)
+	w.Address = "http://10.1.0.7:8000"
+	change(&w)
+	return w
+}
+
+func TestRecordsNameAllowedHostsOnly(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	c := s.client(s.etcd.URL())
+	zmq := func(endpoint, replay string) func(*pools.Worker) {
+		return func(w *pools.Worker) { w.KVEvents, w.KVEndpoint, w.KVReplay = "zmq", endpoint, replay }
+	}
+	refused := map[string]string{ // by id: the field to blame
+		"address":  "address",
+		"no-port":  "address",
+		"transfer": "transfer_endpoint",
+		"events":   "kv_events_endpoint",
+		"replay":   "kv_events_replay_endpoint",
+	}
+	putAll := func() {
+		t.Helper()
+		put(t, c, at("address", func(w *pools.Worker) { w.Address = "http://10.2.0.7:8000" }))
+		put(t, c, at("no-port", func(w *pools.Worker) { w.Address = "http://evil.example" }))
+		put(t, c, at("transfer", func(w *pools.Worker) { w.Transfer = "evil.example:5600" }))
+		put(t, c, at("events", zmq("tcp://evil.example:5557", "")))
+		put(t, c, at("replay", zmq("tcp://10.1.0.7:5557", "tcp://evil.example:5558")))
+		// Another record of the same id does not take the good one's place.
+		put(t, c, at("good", func(w *pools.Worker) { w.Role, w.Address = pools.Decode, "http://evil.example:80" }))
+	}
+	putAll()
+	put(t, c, at("good", func(w *pools.Worker) { w.Transfer = "gpu-1.fleet.example:5600" }))
+	allow, err := ParseHosts([]string{"10.1.0.0/16", "*.fleet.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := s.watchBy(WatcherConfig{Grace: 5 * time.Second, ProbeEvery: time.Second, Allow: allow})
+	check := func(when string) {
+		t.Helper()
+		within(t, 10*time.Second, when+": the refusals", func() bool { return len(known.Refused()) == len(refused) && known.knows("good") })
+		for _, r := range known.Refused() {
+			if want := refused[r.Worker.ID]; want == "" || !strings.Contains(r.Err.Error(), want) || !strings.Contains(r.Err.Error(), "--worker-allow") {
+				t.Errorf("%s: %q refused for %v", when, r.Worker.ID, r.Err)
+			}
+		}
+		if m, _ := known.Lookup("good"); m.Worker.Role != pools.Prefill {
+			t.Errorf("%s: the good worker is %+v", when, m.Worker)
+		}
+	}
+	check("in the list")
+	for id := range refused {
+		_, err := c.Delete(t.Context(), DefaultPrefix+"org%2Fmodel/prefill/"+id)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 10*time.Second, "the refusals forgotten", func() bool { return len(known.Refused()) == 0 })
+	putAll()
+	check("as changes")
+	// A worker that moves to a host that is not allowed goes.
+	put(t, c, at("good", func(w *pools.Worker) { w.Address = "http://10.2.0.1:1" }))
+	within(t, 10*time.Second, "the worker that moved gone", func() bool { return !known.knows("good") })
+}
+
+func TestRecordsOpenNoListener(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	c := s.client(s.etcd.URL())
+	for id, endpoint := range map[string]string{"star": "tcp://*:5557", "v4": "tcp://0.0.0.0:5557", "v6": "tcp://[::]:5557"} {
+		put(t, c, at(id, func(w *pools.Worker) {
+			w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic, w.DataParallelRanks = "zmq", endpoint, "tcp://10.1.0.7:9000", "kv", 300
+		}))
+	}
+	put(t, c, at("named", func(w *pools.Worker) { w.KVEvents, w.KVEndpoint = "zmq", "tcp://10.1.0.7:5557" }))
+	known := s.watch()
+	within(t, 10*time.Second, "all four", func() bool { return len(known.Snapshot("org/model", pools.Prefill).Members) == 4 })
+	for _, m := range known.Snapshot("org/model", pools.Prefill).Members {
+		if w := m.Worker; w.ID == "named" {
+			if w.KVEvents != "zmq" || w.KVEndpoint == "" {
+				t.Errorf("an engine that is to be connected to came as %+v", w)
+			}
+		} else if w.KVEvents != "none" || w.KVEndpoint+w.KVReplay+w.KVTopic != "" {
+			t.Errorf("%s would have the gateway listen at %s", w.ID, w.KVEndpoint)
+		}
+	}
+}
+
+func TestEtcdPasswordIsUsed(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	root := s.client(s.etcd.URL())
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { _, err := root.UserAdd(ctx, "root", "s:cret/@"); return err },
+		func(ctx context.Context) error { _, err := root.UserGrantRole(ctx, "root", "root"); return err },
+		func(ctx context.Context) error { _, err := root.AuthEnable(ctx); return err },
+	} {
+		if err := step(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := strings.TrimPrefix(s.etcd.URL(), "http://")
+	for _, endpoints := range [][]string{
+		{"http://root:s%3Acret%2F%40@" + address},
+		{"root:s%3Acret%2F%40@" + address},
+		{address, "http://root:s%3Acret%2F%40@" + address},
+	} {
+		c, err := Dial(endpoints)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if _, err := c.Get(ctx, "/x"); err != nil {
+			t.Errorf("with the password in the address: %v", err)
+		}
+		changes := c.Watch(ctx, "/x", clientv3.WithCreatedNotify())
+		if created := <-changes; created.Err() != nil {
+			t.Errorf("watch with the password in the address: %v", created.Err())
+		}
+		if lease, err := c.Grant(ctx, 10); err != nil {
+			t.Errorf("lease with the password in the address: %v", err)
+		} else if _, err := c.KeepAliveOnce(ctx, lease.ID); err != nil {
+			t.Errorf("keep-alive with the password in the address: %v", err)
+		}
+		cancel()
+		c.Close()
+	}
+	// Neither does it have to be there yet.
+	s.stop()
+	c, err := Dial([]string{"http://root:s%3Acret%2F%40@" + address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	for _, bad := range [][]string{
+		{"http://root@" + address}, // no password
+		{"http://root:a@" + address, "http://root:b@" + address},
+	} {
+		if c, err := Dial(bad); err == nil {
+			c.Close()
+			t.Errorf("%q is taken", bad)
+		} else if strings.Contains(err.Error(), ":a@") {
+			t.Errorf("the error shows a password: %v", err)
+		}
+	}
+}
