@@ -12,6 +12,7 @@ type HTTP struct {
 	Host              string        `setting:"http-host"`
 	Port              int           `setting:"http-port"` // 0 picks a free one
 	MaxBodyBytes      int64         `setting:"max-body-bytes"`
+	MaxConnections    int           `setting:"max-connections"` // 0 is automatic
 	ReadTimeout       time.Duration `setting:"read-timeout"`
 	WriteStallTimeout time.Duration `setting:"write-stall-timeout"`
 	IdleTimeout       time.Duration `setting:"idle-timeout"`
@@ -37,6 +38,12 @@ func HTTPGroup() Group {
 			Name: "max-body-bytes", Kind: Bytes, Default: "64MiB", Min: "1KiB", Max: "1GiB",
 			Help: "Largest request body; a larger one is answered 413. A body is held in memory until its request ends, " +
 				"so raising it raises what one client can take; lowering it refuses long prompts.",
+		},
+		{
+			Name: "max-connections", Kind: Int, Default: "0", Min: "0", Max: "262144",
+			Help: "Client connections open at once. At the bound, the connection that has been idle longest is closed for a new one; where none is idle, " +
+				"new ones wait. Higher serves more clients at once; lower leaves more descriptors to calls to engines. " +
+				"0 is a third of the descriptors that the process may have (ulimit -n), so that each request has one for its client and one for each of two engines.",
 		},
 		{
 			Name: "read-timeout", Kind: Duration, Default: "60s", Min: "100ms",
