@@ -55,8 +55,13 @@ func serveArgs() []string {
 
 func serveProcess(t *testing.T, args ...string) *served {
 	t.Helper()
-	s := &served{fleet: &fleet{t: t}}
-	s.cmd = exec.Command(os.Args[0], append(serveArgs(), args...)...)
+	return runServe(t, exec.Command(os.Args[0], append(serveArgs(), args...)...))
+}
+
+// runServe starts cmd, which runs serve, and waits until it is ready.
+func runServe(t *testing.T, cmd *exec.Cmd) *served {
+	t.Helper()
+	s := &served{fleet: &fleet{t: t, cmd: cmd}}
 	s.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
 	s.cmd.Stderr = &s.logs
 	stdout, err := s.cmd.StdoutPipe()

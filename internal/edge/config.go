@@ -37,6 +37,10 @@ type Config struct {
 	// their first byte to their request's end (body-budget-bytes); further ones
 	// get 503. One body of MaxBodyBytes always fits.
 	BodyBudgetBytes int64
+	// MaxConnections is how many client connections may be open at once
+	// (max-connections); 0 is [listen.DefaultMax]. Above it the one that has
+	// been idle longest is closed, and where none is idle a new one waits.
+	MaxConnections int
 	// ReadTimeout bounds the reading of one request, head and body together
 	// (read-timeout); a slower sender gets 408.
 	ReadTimeout time.Duration
@@ -89,6 +93,7 @@ func (c Config) Validate() error {
 	}
 	refuse(c.MaxBodyBytes < 1 || c.MaxBodyBytes > math.MaxInt32, "max-body-bytes", "between 1 and 2147483647", c.MaxBodyBytes)
 	refuse(c.BodyBudgetBytes < 1, "body-budget-bytes", "at least 1", c.BodyBudgetBytes)
+	refuse(c.MaxConnections < 0, "max-connections", "0 (automatic) or above", c.MaxConnections)
 	refuse(c.ReadTimeout <= 0, "read-timeout", "above 0", c.ReadTimeout)
 	refuse(c.IdleTimeout <= 0, "idle-timeout", "above 0", c.IdleTimeout)
 	refuse(c.WriteStall <= 0, "write-stall-timeout", "above 0", c.WriteStall)

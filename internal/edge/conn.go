@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/listen"
 )
 
 const (
@@ -46,6 +48,7 @@ var longAgo = time.Unix(1, 0)
 // its place. Close and leave may be called from anywhere.
 type conn struct {
 	net.Conn
+	slot   *listen.Conn // its place among the listener's connections; nil without a listener
 	face   *face
 	stall  time.Duration // longest time without progress of a write
 	forget func(*conn)   // takes it off the listener's list
@@ -82,9 +85,25 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	}
 	if n > 0 && c.from.IsZero() {
 		c.from = time.Now()
-		c.busy.Store(true)
+		c.begin()
 	}
 	return n, err
+}
+
+// begin notes that a request is in hand. A pipelined one comes without a Read.
+func (c *conn) begin() {
+	c.busy.Store(true)
+	if c.slot != nil {
+		c.slot.Busy()
+	}
+}
+
+// rest notes that no request is in hand.
+func (c *conn) rest() {
+	c.busy.Store(false)
+	if c.slot != nil {
+		c.slot.Idle()
+	}
 }
 
 // arrival returns when the first byte of the request in hand came and starts

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/listen"
 )
 
 // pipe returns both ends of a connection in memory, the near one wrapped.
@@ -38,7 +40,7 @@ func TestWatchSeesEveryWayToLeave(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer far.Close()
-			near, err := (&listener{Listener: ln, stall: time.Minute, open: newSet[*conn]()}).Accept()
+			near, err := (&listener{Listener: listen.New(ln, listen.Config{}), stall: time.Minute, open: newSet[*conn]()}).Accept()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -57,15 +57,16 @@ func (f *face) ready() {
 // serve serves the clients that ln accepts until shutdown, or until accepting
 // fails. It closes ln.
 func (f *face) serve(ln net.Listener) error {
-	defer ln.Close() // for the ways out that do not; twice is harmless
+	bounded := f.bounded(ln)
+	defer bounded.Close() // for the ways out that do not; twice is harmless
 	f.mu.Lock()
 	if f.closing.Load() {
 		f.mu.Unlock()
 		return nil
 	}
-	f.ln = ln
+	f.ln = bounded
 	f.mu.Unlock()
-	return f.app.Server().Serve(&listener{Listener: ln, face: f, stall: f.s.cfg.WriteStall, open: f.s.conns})
+	return f.app.Server().Serve(&listener{Listener: bounded, face: f, stall: f.s.cfg.WriteStall, open: f.s.conns})
 }
 
 // shutdown stops accepting and waits for the requests in flight here until ctx
@@ -96,7 +97,7 @@ func (f *face) connState(nc net.Conn, state fasthttp.ConnState) {
 	case state == fasthttp.StateNew && f.closing.Load():
 		c.cut() // accepted while the listener closed
 	case state == fasthttp.StateIdle:
-		c.busy.Store(false)
+		c.rest()
 		if f.s.cutting.Load() {
 			c.cut()
 		}

@@ -190,6 +190,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // handle is what fasthttp calls for each request that it could read.
 func (s *Server) handle(ctx *fasthttp.RequestCtx, routed fasthttp.RequestHandler) {
 	c := ctx.Conn().(*conn)
+	c.begin()
 	c.request = newRequest(ctx, c)
 	c.request.unread = left(&ctx.Request.Header)
 	s.dispatch(ctx, c, routed)

@@ -35,6 +35,8 @@ var rooms = map[string]room{
 	"internal/upstream":    {0, nil},
 	telemetry:              {0, nil},
 	"internal/house":       {0, nil},
+	"internal/listen":      {1, []string{"internal/loglimit"}},
+	"internal/loglimit":    {0, nil},
 	"cmd/gateway/settings": {0, nil},
 
 	"fault":           {1, []string{"internal/upstream"}},

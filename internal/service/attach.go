@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/listen"
 )
 
 // Beside is what stands beside an engine, as its HTTP face shows it.
@@ -45,7 +47,7 @@ func ServeBeside(ctx context.Context, ln net.Listener, h http.Handler, log *slog
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+	if err := listen.HTTP(server, ln, log); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/listen"
 )
 
 // Config is what both services have in common.
@@ -143,7 +145,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	ended := make(chan error, 3)
-	go func() { ended <- server.Serve(ln) }()
+	go func() { ended <- listen.HTTP(server, ln, s.log) }()
 	go func() { ended <- s.face.run(inner) }()
 	go func() {
 		s.restoreAll(inner)

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 )
 
@@ -105,8 +106,9 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 		defer e.mu.Unlock()
 		e.calls = append(e.calls, s)
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	etcd, err := embed.StartEtcd(c)
+	// What etcd calls fatal, such as too few file descriptors, would end the process without a word.
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop().WithOptions(zap.WithFatalHook(zapcore.WriteThenPanic)))
+	etcd, err := startEtcd(c)
 	if err != nil {
 		return err
 	}
@@ -121,6 +123,16 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 		etcd.Close()
 		return errors.New("not ready in time")
 	}
+}
+
+// startEtcd is embed.StartEtcd with what etcd calls fatal as an error.
+func startEtcd(c *embed.Config) (etcd *embed.Etcd, err error) {
+	defer func() {
+		if fatal := recover(); fatal != nil {
+			etcd, err = nil, fmt.Errorf("%v", fatal)
+		}
+	}()
+	return embed.StartEtcd(c)
 }
 
 func (e *EmbeddedEtcd) removeTemp() {

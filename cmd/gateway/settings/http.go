@@ -13,6 +13,7 @@ type HTTP struct {
 	Port              int           `setting:"http-port"` // 0 picks a free one
 	MaxBodyBytes      int64         `setting:"max-body-bytes"`
 	BodyBudgetBytes   int64         `setting:"body-budget-bytes"`
+	MaxConnections    int           `setting:"max-connections"` // 0 is automatic
 	ReadTimeout       time.Duration `setting:"read-timeout"`
 	WriteStallTimeout time.Duration `setting:"write-stall-timeout"`
 	IdleTimeout       time.Duration `setting:"idle-timeout"`
@@ -43,6 +44,12 @@ func HTTPGroup() Group {
 			Name: "body-budget-bytes", Kind: Bytes, Default: "1GiB", Min: "1MiB", Max: "1TiB",
 			Help: "Memory for the bodies of all requests together, from their first byte to their request's end; above it requests are answered " +
 				"503 with Retry-After. Higher takes more long requests at a time; lower keeps the process smaller. One body of max-body-bytes always fits.",
+		},
+		{
+			Name: "max-connections", Kind: Int, Default: "0", Min: "0", Max: "262144",
+			Help: "Client connections open at once. At the bound, the connection that has been idle longest is closed for a new one; where none is idle, " +
+				"new ones wait. Higher serves more clients at once; lower leaves more descriptors to calls to engines. " +
+				"0 is a third of the descriptors that the process may have (ulimit -n), so that each request has one for its client and one for each of two engines.",
 		},
 		{
 			Name: "read-timeout", Kind: Duration, Default: "60s", Min: "100ms",

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router/events"
@@ -219,8 +220,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	group.Go(func() error { return w.server.Run(inner) })
 	front := &http.Server{Handler: w.server.Handler(), ReadHeaderTimeout: 30 * time.Second}
 	side := &http.Server{Handler: w.server.TransferHandler(), ReadHeaderTimeout: 30 * time.Second}
-	group.Go(func() error { return serveHTTP(front, w.serve) })
-	group.Go(func() error { return serveHTTP(side, w.transfer) })
+	group.Go(func() error { return serveHTTP(front, w.serve, w.log) })
+	group.Go(func() error { return serveHTTP(side, w.transfer, w.log) })
 	if w.publisher != nil {
 		group.Go(func() error { return w.publisher.Run(inner) })
 	}
@@ -298,8 +299,8 @@ func eventOf(e engine.Event) events.Event {
 }
 
 // serveHTTP serves until the server is closed, which is no error.
-func serveHTTP(s *http.Server, ln net.Listener) error {
-	if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+func serveHTTP(s *http.Server, ln net.Listener, log *slog.Logger) error {
+	if err := listen.HTTP(s, ln, log); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

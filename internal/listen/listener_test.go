@@ -1,0 +1,212 @@
+package listen
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a listener in memory: each Accept gives the next dialled connection or error.
+type script struct {
+	next   chan any
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newScript() *script { return &script{next: make(chan any, 16), closed: make(chan struct{})} }
+
+func (s *script) Accept() (net.Conn, error) {
+	select {
+	case v := <-s.next:
+		if err, ok := v.(error); ok {
+			return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
+		}
+		return v.(net.Conn), nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *script) Close() error   { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *script) Addr() net.Addr { return &net.TCPAddr{} }
+
+// dial queues a connection and returns the client's end.
+func (s *script) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	s.next <- theirs
+	return ours
+}
+
+// ended reports whether the other side has closed c.
+func ended(c net.Conn) bool {
+	done := make(chan struct{})
+	go func() {
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+			close(done)
+		}
+	}()
+	synctest.Wait()
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestAcceptOutlivesAShortage(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		synctest.Test(t, func(t *testing.T) {
+			pauses, s := 0, newScript()
+			l := New(s, Config{Max: 4, Paused: func(Pause) { pauses++ }})
+			defer l.Close()
+			s.next <- errno
+			s.next <- errno
+			client := s.dial()
+			defer client.Close()
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatalf("%v ended accepting: %v", errno, err)
+			}
+			c.Close()
+			if want := 2; errno != syscall.ECONNABORTED && pauses != want {
+				t.Errorf("%v: %d pauses were reported, want %d", errno, pauses, want)
+			}
+		})
+	}
+}
+
+func TestAcceptEndsWhenTheListenerIsBroken(t *testing.T) {
+	s := newScript()
+	l := New(s, Config{Max: 4})
+	s.next <- syscall.EBADF
+	if _, err := l.Accept(); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("a broken listener gave %v", err)
+	}
+	l.Close()
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed listener gave %v", err)
+	}
+}
+
+// A shortage closes idle connections, so that the next accept has a descriptor, and never one with a request in hand.
+func TestAShortageClosesIdleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, evicted := newScript(), 0
+		l := New(s, Config{Max: 4, Evicted: func() { evicted++ }})
+		defer l.Close()
+		accept := func() (client net.Conn, c *Conn) {
+			client = s.dial()
+			nc, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return client, nc.(*Conn)
+		}
+		working, busy := accept()
+		busy.Busy()
+		waiting, idle := accept()
+		s.next <- syscall.EMFILE
+		late, c := accept()
+		if evicted != 1 || !ended(waiting) || ended(working) {
+			t.Errorf("%d connections closed; want the idle one alone", evicted)
+		}
+		for _, c := range []net.Conn{working, waiting, late, busy, idle, c} {
+			c.Close()
+		}
+	})
+}
+
+func TestTheBoundClosesTheLongestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, pauses := newScript(), atomic.Int64{}
+		l := New(s, Config{Max: 3, Paused: func(Pause) { pauses.Add(1) }})
+		defer l.Close()
+		accepted := make(chan *Conn, 8)
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					close(accepted)
+					return
+				}
+				accepted <- c.(*Conn)
+			}
+		}()
+		var clients []net.Conn
+		var conns []*Conn
+		dial := func() { clients = append(clients, s.dial()) }
+		defer func() {
+			for _, c := range clients {
+				c.Close()
+			}
+		}()
+		for range 3 {
+			dial()
+			conns = append(conns, <-accepted)
+		}
+		// The first one served a request a moment ago, so the second has been idle longest.
+		ConnState(conns[0], http.StateActive)
+		ConnState(conns[0], http.StateIdle)
+		dial()
+		conns = append(conns, <-accepted)
+		if !ended(clients[1]) || ended(clients[0]) || ended(clients[2]) {
+			t.Error("another than the longest idle connection was closed")
+		}
+		// All are busy: the next one waits, until one of them is idle or ends.
+		for _, i := range []int{0, 2, 3} {
+			conns[i].Busy()
+		}
+		dial()
+		synctest.Wait()
+		if len(accepted) != 0 || pauses.Load() != 1 {
+			t.Fatalf("above the bound %d connections came, and %d pauses were reported", len(accepted), pauses.Load())
+		}
+		conns[2].Idle()
+		conns = append(conns, <-accepted)
+		if !ended(clients[2]) {
+			t.Error("the connection that became idle was not closed")
+		}
+		conns[4].Busy()
+		dial()
+		synctest.Wait()
+		conns[0].Close()
+		conns[0].Close()
+		conns = append(conns, <-accepted)
+		if l.open != 3 {
+			t.Errorf("%d connections are counted, want 3", l.open)
+		}
+		// What waits for room does not outlive the listener.
+		conns[5].Busy()
+		dial()
+		synctest.Wait()
+		l.Close()
+		for range accepted {
+			t.Error("a closed listener gave a connection")
+		}
+		for _, c := range conns {
+			c.Close()
+		}
+		if l.open != 0 || l.idle.oldest() != nil {
+			t.Errorf("%d connections are counted after all have ended", l.open)
+		}
+	})
+}
+
+func TestDefaultMax(t *testing.T) {
+	n, ok := descriptors()
+	if got := DefaultMax(); got < leastMax || got > mostMax || ok && uint64(got) > max(leastMax, n/shareOfDescriptors) {
+		t.Errorf("%d connections with %d descriptors", got, n)
+	}
+}

@@ -1,0 +1,56 @@
+// Package loglimit bounds how often a log line of one kind is written, for lines that a stranger can cause.
+package loglimit
+
+import (
+	"sync"
+	"time"
+)
+
+// maxKinds bounds the memory; kinds beyond it share one count.
+const maxKinds = 256
+
+// Limiter counts lines by kind. Its methods may be called concurrently.
+type Limiter struct {
+	// Burst is how many lines of one kind are written within Window.
+	Burst  int
+	Window time.Duration
+
+	mu    sync.Mutex
+	kinds map[string]*count
+}
+
+type count struct {
+	since      time.Time // the window's beginning
+	written    int       // lines in the window
+	suppressed int       // lines since the last one written
+}
+
+// Allow reports whether a line of that kind may be written at now, and how many of its kind were suppressed since the
+// last one that was. Kinds come from a fixed set of names, never from a request's text.
+func (l *Limiter) Allow(kind string, now time.Time) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.kinds[kind]
+	if c == nil {
+		if l.kinds == nil {
+			l.kinds = make(map[string]*count)
+		}
+		if len(l.kinds) >= maxKinds {
+			kind = ""
+		}
+		if c = l.kinds[kind]; c == nil {
+			c = &count{since: now}
+			l.kinds[kind] = c
+		}
+	}
+	if now.Sub(c.since) >= l.Window {
+		c.since, c.written = now, 0
+	}
+	if c.written >= l.Burst {
+		c.suppressed++
+		return 0, false
+	}
+	c.written++
+	suppressed, c.suppressed = c.suppressed, 0
+	return suppressed, true
+}
