@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -13,6 +12,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
 // EmbeddedEtcdConfig is how an [EmbeddedEtcd] works. The zero value is good for a test.
@@ -31,7 +32,7 @@ type EmbeddedEtcdConfig struct {
 type EmbeddedEtcd struct {
 	etcd *embed.Etcd
 	url  string
-	temp string // to be removed, or ""
+	temp *scratch.Dir // nil for a folder that stays
 
 	mu    sync.Mutex     // guards calls
 	calls []*grpc.Server // what answers the clients
@@ -48,11 +49,11 @@ func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
 	e := &EmbeddedEtcd{}
 	dir := cfg.Dir
 	if dir == "" {
-		temp, err := os.MkdirTemp("", "tandem-etcd-")
+		temp, err := scratch.New("etcd")
 		if err != nil {
 			return nil, fmt.Errorf("embedded etcd: %w", err)
 		}
-		dir, e.temp = temp, temp
+		dir, e.temp = temp.Path(), temp
 	}
 	var failed error
 	for range startAttempts {
@@ -124,8 +125,8 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 }
 
 func (e *EmbeddedEtcd) removeTemp() {
-	if e.temp != "" {
-		_ = os.RemoveAll(e.temp) // a temporary directory: what is left of it harms nobody
+	if e.temp != nil {
+		e.temp.Remove()
 	}
 }
 
