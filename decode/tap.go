@@ -29,6 +29,10 @@ type tap struct {
 	status     int       // and the HTTP status that it stands for
 }
 
+// maxHeldBytes bounds what is kept of an answer before its first token: an
+// announced role, keep-alives, a prompt's own probabilities.
+const maxHeldBytes = 4 << 20
+
 // stream relays events until the end marker.
 func (t *tap) stream() error {
 	err := relay.Stream(t.watch, t, t)
@@ -64,6 +68,9 @@ func (t *tap) Write(p []byte) error {
 func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if t.done {
 		return dst, nil
+	}
+	if len(t.held) > maxHeldBytes {
+		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
 	}
 	if len(ev.Data) == 0 {
 		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive, and no sign of life

@@ -1,11 +1,25 @@
 package handoff
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
@@ -39,6 +53,97 @@ func TestLegsShareTheClientsBody(t *testing.T) {
 	if cost > 16<<10 {
 		t.Errorf("the legs of a body of 1 MiB took %d bytes", cost)
 	}
+}
+
+// answered is an answer of 200 with a body.
+type answered struct{ *strings.Reader }
+
+func (answered) Status() int         { return 200 }
+func (answered) ContentType() string { return "application/json" }
+func (answered) Close() error        { return nil }
+
+// holding answers prefill at once and holds decode calls until their context ends.
+type holding struct{ held chan struct{} }
+
+func (h holding) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	switch leg.Kind {
+	case upstream.Prefill:
+		return answered{strings.NewReader(`{"choices":[],"kv_transfer_params":` + goodParams + `}`)}, nil
+	case upstream.Decode:
+		h.held <- struct{}{}
+		<-ctx.Done()
+	}
+	return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: context.Cause(ctx)}
+}
+
+// unread is a Sink of an answer that never begins.
+type unread struct{}
+
+func (unread) Start(string)       {}
+func (unread) Write([]byte) error { return nil }
+
+// TestRunningRequestsCostTheirBodies: a request that decodes holds its body once.
+func TestRunningRequestsCostTheirBodies(t *testing.T) {
+	const requests, size = 16, 1 << 20
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode} {
+		w := pools.Worker{ID: id, Incarnation: "i", Model: "m", Role: role, Engine: "vllm", Address: "http://10.0.0.1:1", BlockSize: 16}
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base, cfg := router.DefaultConfig(), map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		cfg[role] = base.For(role)
+	}
+	set, err := router.NewSet(cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := holding{make(chan struct{})}
+	f, err := New(Config{Queue: queue.DefaultConfig()}, Rooms{
+		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, set, net), Decode: decode.New(decode.Config{}, roster, set, net),
+		Transport: net, Pairer: set.Pairer, Tokenizer: func(string) *tokens.Cache { return nil },
+	}, log, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("x", size) + `"}` // one, so that a cache is predicted once
+	start := func() {
+		r, err := openai.Scan(openai.Completions, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			_ = f.Serve(ctx, Call{ID: "x", Request: r, Arrival: time.Now()}, unread{}) // left by its client
+		})
+		<-net.held
+	}
+	start()
+	before := liveBytes()
+	for range requests {
+		start()
+	}
+	each := (liveBytes() - before) / requests
+	if each > size*3/2 {
+		t.Errorf("a running request of %d bytes holds %d", size, each)
+	}
+	leave()
+	running.Wait()
+	if err := f.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// liveBytes is the heap that a collection leaves.
+func liveBytes() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func BenchmarkLegs(b *testing.B) {

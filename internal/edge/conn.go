@@ -20,9 +20,9 @@ const (
 	// keptHeldBytes is the largest buffer for that which a connection keeps.
 	keptHeldBytes = 4 << 10
 
-	// stashBytes is how much of a pipelined request the watcher takes in
-	// before it stops watching. net/http stops after one byte; a few more let
-	// a stray line end after a body pass without blinding the watch.
+	// stashBytes is how much of a pipelined request the watcher takes in. From
+	// there on it asks the kernel whether the client has left, which not every
+	// system can say.
 	stashBytes = 64
 
 	// lingerTime bounds how long a connection closed by the server is
@@ -132,21 +132,24 @@ func (c *conn) Watch(leave func()) {
 	go c.watch(leave)
 }
 
-// watch reads until the client leaves, Unwatch stops it, or the stash is full.
+// watch reads until the client leaves or Unwatch stops it. Once the stash is
+// full it reads no more and waits for the end of the connection alone.
 func (c *conn) watch(leave func()) {
 	defer func() { c.watched <- struct{}{} }()
-	for c.stashed < len(c.stash) {
-		n, err := c.Conn.Read(c.stash[c.stashed:])
+	var err error
+	for err == nil && c.stashed < len(c.stash) {
+		var n int
+		n, err = c.Conn.Read(c.stash[c.stashed:])
 		c.stashed += n
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return
-		}
-		if err != nil {
-			c.leave()
-			leave()
-			return
-		}
 	}
+	if err == nil {
+		err = awaitHangup(c.Conn)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errors.ErrUnsupported) {
+		return
+	}
+	c.leave()
+	leave()
 }
 
 // Unwatch ends the watch and returns when the watcher reads no more. Without a

@@ -37,13 +37,14 @@ var rooms = map[string]room{
 	"internal/house":       {0, nil},
 	"internal/listen":      {1, []string{"internal/loglimit"}},
 	"internal/loglimit":    {0, nil},
+	"internal/scratch":     {0, nil},
 	"cmd/gateway/settings": {0, nil},
 
 	"fault":           {1, []string{"internal/upstream"}},
 	"internal/relay":  {1, []string{"internal/openai"}},
-	"pools/discovery": {1, []string{"pools"}},
+	"pools/discovery": {1, []string{"pools", "internal/scratch"}},
 	"router":          {1, []string{"pools", "router/index", "router/load"}},
-	"router/events":   {1, []string{"router/index", "internal/tokens", "router/events/zmtp"}},
+	"router/events":   {1, []string{"router/index", "internal/tokens", "internal/scratch", "router/events/zmtp"}},
 	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},
 
 	"internal/engine": {2, []string{"fault", "internal/openai", "internal/tokens"}},

@@ -21,37 +21,36 @@ const (
 )
 
 // Prompt is what a request asks to be continued. Text and Messages decode from
-// the body when first asked for and keep the result; that first call must not
-// race with another.
+// the body at each call: what they give is as large as the body, and a request
+// that runs for minutes need not keep it.
 type Prompt struct {
 	Kind PromptKind
 	// IDs is the prompt of kind PromptIDs, never empty then.
 	IDs []uint32
 
-	raw      []byte
-	where    text // PromptText
-	spans    []messageSpan
-	text     string
-	messages []Message
+	raw   []byte
+	where text // PromptText
+	spans []messageSpan
 }
 
 // Text returns the prompt of kind PromptText, unescaped.
 func (p *Prompt) Text() string {
-	if p.text == "" && p.Kind == PromptText {
-		p.text = p.where.decode(p.raw)
+	if p.Kind != PromptText {
+		return ""
 	}
-	return p.text
+	return p.where.decode(p.raw)
 }
 
 // Messages returns the messages of kind PromptMessages, unescaped.
 func (p *Prompt) Messages() []Message {
-	if p.messages == nil && p.Kind == PromptMessages {
-		p.messages = make([]Message, len(p.spans))
-		for i, m := range p.spans {
-			p.messages[i] = Message{Role: m.role.decode(p.raw), Content: m.decode(p.raw)}
-		}
+	if p.Kind != PromptMessages {
+		return nil
 	}
-	return p.messages
+	messages := make([]Message, len(p.spans))
+	for i, m := range p.spans {
+		messages[i] = Message{Role: m.role.decode(p.raw), Content: m.decode(p.raw)}
+	}
+	return messages
 }
 
 // TokensAtLeast returns how many tokens the prompt has at the least, as far as

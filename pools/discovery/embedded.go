@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+
+	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
 // EmbeddedEtcdConfig is how an [EmbeddedEtcd] works. The zero value is good for a test.
@@ -32,7 +33,7 @@ type EmbeddedEtcdConfig struct {
 type EmbeddedEtcd struct {
 	etcd *embed.Etcd
 	url  string
-	temp string // to be removed, or ""
+	temp *scratch.Dir // nil for a folder that stays
 
 	mu    sync.Mutex     // guards calls
 	calls []*grpc.Server // what answers the clients
@@ -49,11 +50,11 @@ func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
 	e := &EmbeddedEtcd{}
 	dir := cfg.Dir
 	if dir == "" {
-		temp, err := os.MkdirTemp("", "tandem-etcd-")
+		temp, err := scratch.New("etcd")
 		if err != nil {
 			return nil, fmt.Errorf("embedded etcd: %w", err)
 		}
-		dir, e.temp = temp, temp
+		dir, e.temp = temp.Path(), temp
 	}
 	var failed error
 	for range startAttempts {
@@ -136,8 +137,8 @@ func startEtcd(c *embed.Config) (etcd *embed.Etcd, err error) {
 }
 
 func (e *EmbeddedEtcd) removeTemp() {
-	if e.temp != "" {
-		_ = os.RemoveAll(e.temp) // a temporary directory: what is left of it harms nobody
+	if e.temp != nil {
+		e.temp.Remove()
 	}
 }
 

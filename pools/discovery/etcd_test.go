@@ -279,7 +279,7 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("took %v", took)
 	}
-	if _, err := os.Stat(e.temp); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(e.temp.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its directory is still there: %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
 // EmbeddedNATSConfig is how an [EmbeddedNATS] works. The zero value is NATS Core on a free port.
@@ -26,7 +28,7 @@ type EmbeddedNATSConfig struct {
 // address, without authentication and without logs.
 type EmbeddedNATS struct {
 	server *server.Server
-	temp   string // to be removed, or ""
+	temp   *scratch.Dir // nil for a folder that stays
 }
 
 // startTimeout is more than enough: a start takes some milliseconds.
@@ -50,11 +52,11 @@ func StartEmbeddedNATS(cfg EmbeddedNATSConfig) (*EmbeddedNATS, error) {
 		return nil, fmt.Errorf("embedded NATS: %w", err)
 	}
 	if cfg.JetStream && cfg.Dir == "" {
-		temp, err := os.MkdirTemp("", "tandem-nats-")
+		temp, err := scratch.New("nats")
 		if err != nil {
 			return nil, fmt.Errorf("embedded NATS: %w", err)
 		}
-		options.StoreDir, e.temp = temp, temp
+		options.StoreDir, e.temp = temp.Path(), temp
 	}
 	s, err := server.NewServer(options)
 	if err != nil {
@@ -93,7 +95,7 @@ func (e *EmbeddedNATS) Close() {
 }
 
 func (e *EmbeddedNATS) removeTemp() {
-	if e.temp != "" {
-		_ = os.RemoveAll(e.temp)
+	if e.temp != nil {
+		e.temp.Remove()
 	}
 }

@@ -1,0 +1,105 @@
+// Package scratch gives a process temporary folders, and removes those of
+// processes that ended without removing them, as after kill -9.
+//
+// A folder is called tandem-KIND-PID-RANDOM and holds a file that its process
+// keeps locked: the kernel gives the lock up with the process, whatever its
+// end. A lock, unlike a pid, is never another process's later, and is seen from
+// containers that share the file system.
+package scratch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// Dir is a temporary folder of this process. Make it with New.
+type Dir struct {
+	root string
+	lock *os.File // nil where the system has no such locks
+}
+
+const (
+	lockName = "lock"
+	dataName = "data"
+)
+
+// New makes a folder for data of a kind, a lower-case word, and removes the
+// folders of that kind that dead processes of the same user have left behind.
+func New(kind string) (*Dir, error) {
+	sweep(os.TempDir(), kind)
+	root, err := os.MkdirTemp("", prefix(kind)+strconv.Itoa(os.Getpid())+"-")
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{root: root}
+	if err = os.Mkdir(d.Path(), 0o700); err == nil {
+		d.lock, err = claim(root)
+	}
+	if err != nil {
+		d.Remove()
+		return nil, fmt.Errorf("a temporary folder: %w", err)
+	}
+	return d, nil
+}
+
+// Path is where the data goes: an empty folder at first.
+func (d *Dir) Path() string { return filepath.Join(d.root, dataName) }
+
+// Remove removes the folder. What cannot be removed stays for a later sweep.
+func (d *Dir) Remove() {
+	_ = os.RemoveAll(d.Path())
+	_ = os.RemoveAll(d.root)
+	if d.lock != nil {
+		_ = d.lock.Close()
+	}
+}
+
+func prefix(kind string) string { return "tandem-" + kind + "-" }
+
+// claim makes a folder's lock. The file gets its name once it is locked, so
+// that a sweep never finds a living process's lock free.
+func claim(root string) (*os.File, error) {
+	f, err := os.Create(filepath.Join(root, lockName+".new"))
+	if err != nil {
+		return nil, err
+	}
+	if !lock(f) {
+		_ = f.Close()
+		return nil, nil
+	}
+	if err := os.Rename(f.Name(), filepath.Join(root, lockName)); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// sweep removes the folders of a kind below parent whose process is dead. It
+// leaves alone what it is not sure about.
+func sweep(parent, kind string) {
+	all, err := os.ReadDir(parent)
+	if err != nil {
+		return
+	}
+	name := regexp.MustCompile("^" + regexp.QuoteMeta(prefix(kind)) + `[0-9]+-[0-9]+$`)
+	for _, entry := range all {
+		if !entry.IsDir() || !name.MatchString(entry.Name()) { // a link is no folder
+			continue
+		}
+		root := filepath.Join(parent, entry.Name())
+		if info, err := entry.Info(); err != nil || !ours(info) {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(root, lockName), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if lock(f) {
+			(&Dir{root: root}).Remove()
+		}
+		_ = f.Close()
+	}
+}
