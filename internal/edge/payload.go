@@ -98,14 +98,13 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		n, err := stream.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		switch {
-		case len(body) == declared:
-			ctx.Conn().(*conn).request.unread = false
+		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
+			c := ctx.Conn().(*conn)
+			c.request.unread = false
+			c.arrival() // what came of the body is no part of the next request
 			return body, nil
 		case len(body) > limit:
 			return body, openai.TooLarge(limit)
-		case errors.Is(err, io.EOF) && declared < 0:
-			ctx.Conn().(*conn).request.unread = false
-			return body, nil
 		case errors.Is(err, io.EOF): // fasthttp calls a connection's end an EOF, too
 			return body, errUnreadable{io.ErrUnexpectedEOF}
 		case err != nil:

@@ -217,6 +217,26 @@ func TestCallCarriesTheHeaders(t *testing.T) {
 	}
 }
 
+// TestArrivalIsTheRequestsOwn: a body too long for one read is no part of the
+// next request on its connection.
+func TestArrivalIsTheRequestsOwn(t *testing.T) {
+	calls := make(chan handoff.Call, 1)
+	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		calls <- c
+		return answerJSON(ctx, c, out)
+	})
+	c := sv.dial()
+	long := fmt.Sprintf(`{"model":"m","prompt":%q}`, strings.Repeat("x", 50_000))
+	for i := range 3 {
+		begin := time.Now()
+		c.send(post(long))
+		c.receive()
+		if call := <-calls; call.Arrival.Before(begin) {
+			t.Errorf("request %d arrived %v before it was sent", i, begin.Sub(call.Arrival))
+		}
+	}
+}
+
 func TestRequestID(t *testing.T) {
 	for _, tc := range []struct {
 		given string
