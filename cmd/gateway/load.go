@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
@@ -77,7 +79,7 @@ func loadGroups() []settings.Group {
 			{Name: "duration", Kind: settings.Duration, Default: "60s", Min: "0s", Help: "Without a trace: stop after so long, answers not counted."},
 			{Name: "limit", Kind: settings.Int, Default: "0", Min: "0", Help: "Send only the first so many requests of the workload; 0 sends all."},
 			{Name: "speed", Kind: settings.Float, Default: "1", Min: "0.000001", Max: "1000000", Help: "Divides all times between requests. 2 is twice the load."},
-			{Name: "seed", Kind: settings.Int, Default: "1", Min: "0", Help: "Makes the prompts' tokens, and the arrivals where there is no trace. Another seed gives other prompts, so that a second run does not find the first one's cache."},
+			{Name: "seed", Kind: settings.Int, Default: "0", Min: "0", Help: "Makes the prompts' tokens, and the arrivals where there is no trace. 0 draws one and prints it, so that a second run does not find the first one's prompts cached; another number repeats a run."},
 		}},
 		{Title: "Target", Settings: []settings.Setting{
 			{Name: "url", Kind: settings.String, Default: "http://127.0.0.1:8000", Help: "Root of the OpenAI API to put under load.", Validate: httpURL},
@@ -135,6 +137,9 @@ func load(ctx context.Context, args []string, p process) error {
 	if s.Workload.Trace != "" && s.Workload.Rate != 0 {
 		return usageError{errors.New("--trace FILE and --rate R: only one of them")}
 	}
+	if s.Workload.Seed == 0 {
+		s.Workload.Seed = 1 + rand.IntN(999_999)
+	}
 	workload, err := s.workload(r, p)
 	if err != nil {
 		return err
@@ -145,6 +150,9 @@ func load(ctx context.Context, args []string, p process) error {
 	}
 	if endpoint.Model == "" {
 		if endpoint.Model, err = endpoint.FirstModel(ctx); err != nil {
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				return fmt.Errorf("nothing listens at %s: start a fleet to try with `gateway dev`, or name another --url: %w", endpoint.URL, err)
+			}
 			return fmt.Errorf("no --model, and none found: %w", err)
 		}
 	}
@@ -164,7 +172,7 @@ func load(ctx context.Context, args []string, p process) error {
 	if s.Workload.Trace == "" && s.Workload.Rate == 0 {
 		fmt.Fprintf(p.stderr, "No --trace and no --rate: this is %s.\n", replay.BuiltInName)
 	}
-	fmt.Fprintf(p.stderr, "%d requests over %v to %s, model %s, seed %d\n", len(workload.Requests),
+	fmt.Fprintf(p.stderr, "%d requests over %v to %s, model %s, seed %d (--seed %[5]d repeats them)\n", len(workload.Requests),
 		time.Duration(float64(workload.Span())/s.Workload.Speed).Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
 	stop := watch(p.stderr, run.Progress)
 	report.Samples = run.Run(ctx)
@@ -176,6 +184,10 @@ func load(ctx context.Context, args []string, p process) error {
 		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
 	}
 	report.Finish()
+	if cached, own, prompts, warm := replay.Warm(report.Samples, workload.Shared()); warm {
+		report.Notes = append(report.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
+			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
+	}
 	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
 	if err := errors.Join(report.WriteText(p.stdout), files.write(report)); err != nil {
 		return err

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -112,5 +114,54 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLoadDrawsASeed: two runs ask different prompts, the seed that is printed
+// repeats one, and a run that finds another's prompts cached says so.
+func TestLoadDrawsASeed(t *testing.T) {
+	s := newOpenAI(t)
+	known := map[string]bool{}
+	var mu sync.Mutex
+	s.answer = func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Prompt []int }
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, "what?", http.StatusBadRequest)
+			return
+		}
+		prompt := fmt.Sprint(in.Prompt)
+		mu.Lock()
+		cached := 0
+		if known[prompt] {
+			cached = len(in.Prompt)
+		}
+		known[prompt] = true
+		mu.Unlock()
+		fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"text\":\"x\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"completion_tokens\":1,"+
+			"\"prompt_tokens_details\":{\"cached_tokens\":%d}}}\n\ndata: [DONE]\n\n", len(in.Prompt), cached)
+	}
+	const warns = "the caches held prompts of an earlier run"
+	one := func(args ...string) (seed, stdout string) {
+		status, stdout, stderr := loading(t.Context(), append([]string{"--url", s.URL, "--rate", "1000", "--requests", "5", "--isl", "20", "--osl", "1"}, args...)...)
+		m := regexp.MustCompile(`seed ([0-9]+) \(--seed ([0-9]+) repeats them\)`).FindStringSubmatch(stderr)
+		if status != exitOK || m == nil || m[1] != m[2] {
+			t.Fatalf("status %d\n%s%s", status, stdout, stderr)
+		}
+		return m[1], stdout
+	}
+	first, out := one()
+	if strings.Contains(out, warns) || first == "0" {
+		t.Errorf("the first run, of seed %s, warns:\n%s", first, out)
+	}
+	second, out := one()
+	if first == second || strings.Contains(out, warns) || len(known) != 10 {
+		t.Errorf("seeds %s and %s, %d prompts:\n%s", first, second, len(known), out)
+	}
+	if _, out = one("--seed", first); !strings.Contains(out, warns) || !strings.Contains(out, "100 of 100 prompt tokens were cached, and this workload repeats only 0") || len(known) != 10 {
+		t.Errorf("%d prompts:\n%s", len(known), out)
+	}
+	// What a workload repeats by itself is no other run's.
+	if _, out = one("--shared-prefix", "1"); strings.Contains(out, warns) || !strings.Contains(out, "hit rate 80.0 %") {
+		t.Errorf("one prompt five times:\n%s", out)
 	}
 }

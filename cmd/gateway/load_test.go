@@ -40,6 +40,10 @@ func newOpenAI(t *testing.T) *openAI {
 }
 
 func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
+	if s.answer != nil {
+		s.answer(w, r)
+		return
+	}
 	var in struct {
 		Model     string
 		Prompt    any
@@ -47,10 +51,6 @@ func (s *openAI) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Model != "the-model" {
 		http.Error(w, `{"error":{"message":"what?"}}`, http.StatusBadRequest)
-		return
-	}
-	if s.answer != nil {
-		s.answer(w, r)
 		return
 	}
 	s.mu.Lock()
@@ -90,12 +90,12 @@ func TestLoadMakesAWorkloadAndReports(t *testing.T) {
 	s := newOpenAI(t)
 	folder := t.TempDir()
 	out, summary, page := filepath.Join(folder, "r.jsonl"), filepath.Join(folder, "r.json"), filepath.Join(folder, "r.html")
-	status, stdout, stderr := loading(t.Context(), "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--isl", "50", "--osl", "3",
+	status, stdout, stderr := loading(t.Context(), "--url", s.URL+"/v1/", "--rate", "500", "--requests", "40", "--seed", "1", "--isl", "50", "--osl", "3",
 		"--shared-prefix", "0.5", "--api-key-file", written(t, "key", "secret\nother\n"), "--title", "Forty", "--out", out, "--json", summary, "--html", page)
 	if status != exitOK || !strings.Contains(stdout, "40 answered, 0 failed") || !strings.Contains(stdout, "hit rate 50.0 %") {
 		t.Fatalf("status %d\n%s%s", status, stdout, stderr)
 	}
-	if !strings.Contains(stderr, "model the-model, seed 1") {
+	if !strings.Contains(stderr, "model the-model, seed 1 (--seed 1 repeats them)") {
 		t.Errorf("it does not say what it does:\n%s", stderr)
 	}
 	if len(s.prompts) != 40 || !s.keys["Bearer secret"] || len(s.keys) != 1 {
@@ -192,7 +192,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"--rate 1 --tokenizer " + trace, exitUsage, "trace.jsonl"},
 		{"--rate 1 --api-key-file /nowhere/key", exitUsage, "/nowhere/key"},
 		{"--rate 1 --model m --html /nowhere/r.html", exitFailed, "/nowhere/r.html"},
-		{"--rate 1 --url http://127.0.0.1:1", exitFailed, "no --model, and none found"},
+		{"--rate 1 --url http://127.0.0.1:1", exitFailed, "nothing listens at http://127.0.0.1:1: start a fleet to try with `gateway dev`"},
 		{"--help", exitOK, "--shared-prefix"},
 	} {
 		t.Run(c.args, func(t *testing.T) {

@@ -215,7 +215,11 @@ func (r *Report) Finish() {
 	r.Summary = Summarize(r.Samples)
 	s := &r.Summary
 	if s.Late.P99 > lateLimit {
-		r.Notes = append(r.Notes, fmt.Sprintf("the generator was late by %s ms at p99: it lacked CPU, and the latencies hold its own delay too", short(s.Late.P99)))
+		late := short(s.Late.P99) + " ms at p99"
+		if s.Late.Count < LeastForP99 {
+			late = "up to " + short(s.Late.Max) + " ms"
+		}
+		r.Notes = append(r.Notes, "the generator was late by "+late+": it lacked CPU, and the latencies hold its own delay too")
 	}
 	if n := s.Failures[NotSent]; n > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("the bound on requests in flight was reached; not sent: %d", n))

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
@@ -107,5 +108,44 @@ func TestGeneratorRefuses(t *testing.T) {
 	}
 	if _, err := good.Workload(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestSharedTwin: what a workload shares is what a cache of whole prompts finds,
+// counted token by token.
+func TestSharedTwin(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 300 {
+		w := &Workload{}
+		for i := range 12 {
+			r := Request{Index: i, At: time.Duration(i)}
+			for range 1 + rng.IntN(4) {
+				r.Spans = append(r.Spans, Span{ID: rng.Uint64N(3), Tokens: 1 + rng.IntN(3)})
+			}
+			w.Requests = append(w.Requests, r)
+		}
+		var seen [][][2]uint64
+		for i, got := range w.Shared() {
+			var prompt [][2]uint64 // of each token its span and place in it
+			for _, s := range w.Requests[i].Spans {
+				for at := range s.Tokens {
+					prompt = append(prompt, [2]uint64{s.ID, uint64(at)})
+				}
+			}
+			want := 0
+			for _, other := range seen {
+				n := 0
+				for n < min(len(prompt), len(other)) && prompt[n] == other[n] {
+					n++
+				}
+				want = max(want, n)
+			}
+			seen = append(seen, prompt)
+			if got != want {
+				t.Fatalf("request %d shares %d tokens, found %d: %+v", i, want, got, w.Requests)
+			}
+		}
 	}
 }

@@ -1,0 +1,61 @@
+package replay
+
+// Shared returns for each request of the workload how many tokens its prompt
+// has in common with a request that is due no later: all that a cache that was
+// empty at the start can hold of it. Sessions count in the workload's order.
+func (w *Workload) Shared() []int {
+	type place struct {
+		before uint64 // the spans that the prompt begins with
+		id     uint64
+	}
+	longest := map[place]int{}          // tokens of the span that were seen there
+	whole := map[place]map[int]uint64{} // by its tokens, what the prompt continues from
+	var last uint64
+	shared := make([]int, len(w.Requests))
+	for _, c := range w.chains() {
+		for _, r := range c {
+			before, own := uint64(0), false
+			for _, s := range r.Spans {
+				at := place{before, s.ID}
+				if !own {
+					shared[r.Index] += min(s.Tokens, longest[at])
+				}
+				longest[at] = max(longest[at], s.Tokens)
+				next, seen := whole[at][s.Tokens]
+				if !seen {
+					last++
+					next = last
+					if whole[at] == nil {
+						whole[at] = map[int]uint64{}
+					}
+					whole[at][s.Tokens] = next
+					own = true
+				}
+				before = next
+			}
+		}
+	}
+	return shared
+}
+
+// warmSlack is the share of the prompts' tokens that may be cached beyond what a
+// cache can hold that was empty: requests that overtake others, tokens that an
+// engine puts before every prompt.
+const warmSlack = 0.05
+
+// Warm says how many of the run's prompt tokens were found cached, and how many
+// of them the workload itself can explain. It is warm where the former is
+// clearly more: the cache held prompts of before the run. Shared is by the
+// samples' Index.
+func Warm(samples []Sample, shared []int) (cached, own, prompts int64, warm bool) {
+	for i := range samples {
+		s := &samples[i]
+		if s.Outcome != Answered || s.PromptTokens <= 0 || s.CachedTokens < 0 || s.Index >= len(shared) {
+			continue
+		}
+		cached += int64(s.CachedTokens)
+		own += int64(shared[s.Index])
+		prompts += int64(s.PromptTokens)
+	}
+	return cached, own, prompts, float64(cached-own) > warmSlack*float64(prompts)
+}
