@@ -219,7 +219,7 @@ func (r *Report) Finish() {
 		if s.Late.Count < LeastForP99 {
 			late = "up to " + short(s.Late.Max) + " ms"
 		}
-		r.Notes = append(r.Notes, "the generator was late by "+late+": it lacked CPU, and the latencies hold its own delay too")
+		r.Notes = append(r.Notes, "the generator itself sent late, by "+late+", as one that lacks CPU does: the latencies hold its delay too")
 	}
 	if n := s.Failures[NotSent]; n > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf("the bound on requests in flight was reached; not sent: %d", n))

@@ -113,7 +113,7 @@ func TestReportAsText(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, b.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "1 http_529", "TTFT", "hit rate 50.0 % of 400 prompt tokens",
-		"decode-10", "note: the generator was late by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
+		"decode-10", "note: the generator itself sent late, by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
 }
 
 func TestReportAsJSON(t *testing.T) {

@@ -105,8 +105,8 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	}
 	fmt.Fprintf(b, take+": ", top.Name, top.Fleet)
 	if r.Capacity != nil {
-		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%.2f to %.2f over %s)%s.\n",
-			percent(r.Capacity.Share), rank.Mean, rank.Min, rank.Max, top.seeds(), r.bounds(top))
+		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
+			percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
 		r.adviseNext(b, best)
 		r.adviseBase(b, top, []string{"capacity"})
 		return
@@ -115,13 +115,32 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	if len(top.slo.limits()) == 0 {
 		good = "answered, since the plan sets no slo"
 	}
-	fmt.Fprintf(b, "%s of its requests are %s (%s to %s over %s), mean TTFT %s s, p99 %s s, mean ITL %s ms.\n",
-		percent(rank.Mean), good, percent(rank.Min), percent(rank.Max), top.seeds(),
-		top.Stats.text("ttft_s.mean", 2), top.Stats.text("ttft_s.p99", 1), top.Stats.text("itl_ms.mean", 1))
+	fmt.Fprintf(b, "%s of its requests are %s (%s)%s.\n", percent(rank.Mean), good, top.over(percent(rank.Min), percent(rank.Max)), top.latencies())
 	r.adviseNext(b, best)
 	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
 	adviseSize(b, best)
 	adviseMissed(b, top)
+}
+
+// over is a range and how many seeds it is over.
+func (a *ArmReport) over(least, most string) string {
+	if a.distinct() == 1 {
+		return a.seeds()
+	}
+	return least + " to " + most + " over " + a.seeds()
+}
+
+// latencies are an arm's in words, without those that it does not have.
+func (a *ArmReport) latencies() (text string) {
+	for _, l := range []struct {
+		name, metric, unit string
+		decimals           int
+	}{{"mean TTFT", "ttft_s.mean", "s", 2}, {"p99", "ttft_s.p99", "s", 1}, {"mean ITL", "itl_ms.mean", "ms", 1}} {
+		if value := a.Stats.text(l.metric, l.decimals); value != none {
+			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit)
+		}
+	}
+	return text
 }
 
 // seeds is how many an arm has, in words.
@@ -230,7 +249,7 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 		fmt.Fprintf(b, "Where it decodes, %s of the KV is in use on average.\n", percent(use))
 	}
 	if n := a.unanswered(); n > 0 {
-		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", strings.TrimSuffix(fmt.Sprintf("%.1f", n), ".0"))
+		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", count(n))
 	}
 }
 

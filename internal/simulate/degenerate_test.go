@@ -65,7 +65,7 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 	}{
 		{
 			"one seed", []string{"seeds: [1, 2, 3, 4, 5]", "seeds: [7]"},
-			[]string{"over 1 seed)", "First is "}, []string{"Take ", "every seed"},
+			[]string{"(1 seed)", "First is "}, []string{"Take ", "every seed"},
 		},
 		{
 			"one request", []string{"requests: 30", "requests: 1"},
@@ -73,7 +73,7 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 		},
 		{
 			"answers of one token have no ITL", []string{"output_tokens: 20", "output_tokens: 1"},
-			[]string{"mean ITL – ms"}, []string{"mean ITL 0.0 ms", "ITL ~+0"},
+			[]string{"mean TTFT"}, []string{"mean ITL", "ITL ~+0"},
 		},
 		{
 			"limits that nothing meets", []string{"ttft: 2s", "ttft: 1ns"},
@@ -158,7 +158,7 @@ func TestEverythingShed(t *testing.T) {
 	}
 	r.finish("one")
 	text, page := written(t, r)
-	saysAndNot(t, text, []string{"No arm answers a request within the limits", "no request was answered in 1 of 1 runs", "TTFT –"},
+	saysAndNot(t, text, []string{"No arm answers a request within the limits", "answered requests only: one answered 0 of 300, two answered 0 of 300.", "TTFT –"},
 		[]string{"Take ", "First is", " 0.00 ", "lacks"})
 	saysAndNot(t, page, []string{"<td class=\"n\">300</td>"}, []string{"0.00</td>"})
 	if a := r.Arms[0]; a.Curves.TTFT != nil || a.Stats["shed"].Mean != 300 {

@@ -50,7 +50,7 @@ func (r *Report) figures() replay.Table {
 			"#tokens/s", "#shed", "#failed", "#prefill max/mean", "#decode max/mean"},
 	}
 	if r.Capacity != nil {
-		t.Title += "; latencies at the speed tried just below the capacity"
+		t.Title += "; the other figures are at the highest speed tried that is good enough, or at the lowest"
 		t.Head = slices.Insert(t.Head, 2, "#capacity, × speed", "?over seeds")
 	}
 	for i := range r.Arms {

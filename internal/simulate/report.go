@@ -90,6 +90,7 @@ func (a *ArmReport) put(n int, m *Measured) { a.runs[n] = m }
 
 // finish joins each arm's runs.
 func (r *Report) finish(baseline string) {
+	defer r.noteUnanswered()
 	for i := range r.Arms {
 		a := &r.Arms[i]
 		var all []Metrics
@@ -105,7 +106,6 @@ func (r *Report) finish(baseline string) {
 			}
 			a.Stages = append(a.Stages, StageReport{a.runs[0].Stages[n].Name, stats(stage)})
 		}
-		r.noteSilence(a)
 		a.runs = nil
 		if a.Name == baseline || a.Arm == baseline && r.Arms[r.Baseline].Arm != baseline {
 			r.Baseline = i
@@ -113,19 +113,27 @@ func (r *Report) finish(baseline string) {
 	}
 }
 
-// noteSilence notes runs in which no request was answered, since the arm's
-// latencies are of the others.
-func (r *Report) noteSilence(a *ArmReport) {
-	silent := 0
-	for _, m := range a.runs {
-		if _, answered := m.Metrics["e2e_s.mean"]; !answered {
-			silent++
+// noteUnanswered notes arms that left requests unanswered: their latencies are
+// those of the lucky ones.
+func (r *Report) noteUnanswered() {
+	var all []string
+	for i := range r.Arms {
+		if a := &r.Arms[i]; a.unanswered() > 0 {
+			asked := a.Stats["requests"].Mean
+			all = append(all, fmt.Sprintf("%s answered %s of %s", a.Name, count(asked-a.unanswered()), count(asked)))
 		}
 	}
-	if silent > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s: no request was answered in %d of %d runs.", a.Name, silent, len(a.runs)))
+	const most = 5
+	if n := len(all); n > most {
+		all = append(all[:most], fmt.Sprintf("and %d more arms not all", n-most))
+	}
+	if len(all) > 0 {
+		r.Notes = append(slices.Clip(r.Notes), "Latencies are those of answered requests only: "+strings.Join(all, ", ")+".")
 	}
 }
+
+// count is a mean of counts, with a decimal where it is not whole.
+func count(mean float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", mean), ".0") }
 
 func stats(runs []Metrics) Stats {
 	out := Stats{}
