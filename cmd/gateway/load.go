@@ -184,9 +184,8 @@ func load(ctx context.Context, args []string, p process) error {
 		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
 	}
 	report.Finish()
-	if cached, own, prompts, warm := replay.Warm(report.Samples, workload.Shared()); warm {
-		report.Notes = append(report.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
-			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
+	if report.Summary.CachedTokens > 0 {
+		s.noteWarmth(report, workload)
 	}
 	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
 	if err := errors.Join(report.WriteText(p.stdout), files.write(report)); err != nil {
@@ -197,6 +196,14 @@ func load(ctx context.Context, args []string, p process) error {
 		return fmt.Errorf("%d of %d requests were not answered, %d of them: %s", n, report.Summary.Requests, most.Requests, most)
 	}
 	return nil
+}
+
+// noteWarmth notes that caches held what this run did not put there.
+func (s *loadSettings) noteWarmth(r *replay.Report, w *replay.Workload) {
+	if cached, own, prompts, warm := replay.Warm(r.Samples, w.Shared()); warm {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
+			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
+	}
 }
 
 // limits are those that make a request good.

@@ -168,7 +168,7 @@ func TestLoadIsEndedByItsContext(t *testing.T) {
 	trace := written(t, "trace.jsonl", strings.Repeat(`{"timestamp":0,"session_id":"a","input_length":10,"output_length":1}`+"\n", 4)+
 		`{"timestamp":0,"session_id":"a","delay":3600000,"input_length":10,"output_length":1}`)
 	status, stdout, stderr := loading(ctx, "--url", s.URL, "--trace", trace)
-	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") {
+	if status != exitOK || !strings.Contains(stdout, "ended before its time: 4 of 5 requests were due") || strings.Contains(stdout, " 1 failed") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 }

@@ -85,7 +85,7 @@ func (e *Endpoint) FirstModel(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%s: %w", req.URL, err)
 	}
 	if len(list.Data) == 0 {
-		return "", fmt.Errorf("%s lists no model", req.URL)
+		return "", fmt.Errorf("%s lists no model, so that nothing is served there yet", req.URL)
 	}
 	return list.Data[0].ID, nil
 }

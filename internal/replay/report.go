@@ -119,7 +119,11 @@ func (r *Report) verdict() string {
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
-	return text + fmt.Sprintf(", %d failed", s.Failed()-s.Refused)
+	text += fmt.Sprintf(", %d failed", s.Failed()-s.Refused-s.Failures[Cancelled])
+	if n := s.Failures[Cancelled]; n > 0 {
+		text += fmt.Sprintf(", %d cancelled at the end of the run", n)
+	}
+	return text
 }
 
 // Failure is requests that were not answered, of one class and with one

@@ -5,31 +5,33 @@ package replay
 // empty at the start can hold of it. Sessions count in the workload's order.
 func (w *Workload) Shared() []int {
 	type place struct {
-		before uint64 // the spans that the prompt begins with
+		before uint64 // names the spans that the prompt begins with
 		id     uint64
 	}
-	longest := map[place]int{}          // tokens of the span that were seen there
-	whole := map[place]map[int]uint64{} // by its tokens, what the prompt continues from
+	type span struct {
+		place
+		tokens int
+	}
+	longest := map[place]int{} // tokens of the span that were seen there
+	named := map[span]uint64{} // what is before the next one
 	var last uint64
 	shared := make([]int, len(w.Requests))
 	for _, c := range w.chains() {
 		for _, r := range c {
-			before, own := uint64(0), false
+			before, apart := uint64(0), false
 			for _, s := range r.Spans {
-				at := place{before, s.ID}
-				if !own {
-					shared[r.Index] += min(s.Tokens, longest[at])
+				if s.ID&ownSpans != 0 {
+					break // no other request has it, nor what follows
 				}
-				longest[at] = max(longest[at], s.Tokens)
-				next, seen := whole[at][s.Tokens]
+				at := span{place{before, s.ID}, s.Tokens}
+				if !apart {
+					shared[r.Index] += min(s.Tokens, longest[at.place])
+				}
+				longest[at.place] = max(longest[at.place], s.Tokens)
+				next, seen := named[at]
 				if !seen {
 					last++
-					next = last
-					if whole[at] == nil {
-						whole[at] = map[int]uint64{}
-					}
-					whole[at][s.Tokens] = next
-					own = true
+					named[at], next, apart = last, last, true
 				}
 				before = next
 			}

@@ -253,4 +253,14 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	}
 }
 
-func percent(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }
+// percent is a share to a tenth of a percent. What is not all or nothing is not
+// written as such.
+func percent(share float64) string {
+	switch {
+	case share > 0 && share < .0005:
+		return "under 0.1 %"
+	case share > .9995 && share < 1:
+		return "over 99.9 %"
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}

@@ -224,4 +224,17 @@ func TestObservedCountsRefusals(t *testing.T) {
 		}
 	}
 	written(t, Observed("nothing", nil, slo))
+	cancelled := append(samples[4:6:6], replay.Sample{Outcome: replay.Cancelled})
+	if k := KeptOf(cancelled, slo); k.Requests != 2 || Observed("t", cancelled, slo).Arms[0].Stats["requests"].Mean != 2 {
+		t.Errorf("a cancelled request counts: %+v", k)
+	}
+}
+
+// TestPercent: nearly all is not all.
+func TestPercent(t *testing.T) {
+	for share, want := range map[float64]string{0: "0.0 %", .0001: "under 0.1 %", .5: "50.0 %", .9996: "over 99.9 %", 1: "100.0 %"} {
+		if got := percent(share); got != want {
+			t.Errorf("%v is %q, want %q", share, got, want)
+		}
+	}
 }

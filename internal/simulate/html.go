@@ -62,7 +62,7 @@ func (r *Report) figures() replay.Table {
 		}
 		row := []string{
 			a.Name, a.Fleet, a.Stats.share("goodput"), over, m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1),
-			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), m("shed", 0), m("failed", 0),
+			m("itl_ms.mean", 2), m("itl_ms.p99", 1), m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.Stats["shed"].Mean), count(a.Stats["failed"].Mean),
 			m("prefill_imbalance", 2), m("decode_imbalance", 2),
 		}
 		if r.Capacity != nil {

@@ -17,8 +17,11 @@ type Kept struct {
 }
 
 // add counts a request; longest is its TBT. An answer without a token is within
-// no limit.
+// no limit; of a request that was cancelled with its run nothing is known.
 func (k *Kept) add(slo *SLO, s *replay.Sample, longest time.Duration) {
+	if s.Outcome == replay.Cancelled {
+		return
+	}
 	k.Requests++
 	if s.Outcome != replay.Answered {
 		return

@@ -81,10 +81,10 @@ func measured(slo *SLO, out *Outcome, stage int32) Metrics {
 	var kept Kept
 	m := Metrics{"shed": 0, "failed": 0}
 	for i := range out.Samples {
-		if stage >= 0 && out.StageOf[i] != stage {
+		s := &out.Samples[i]
+		if stage >= 0 && out.StageOf[i] != stage || s.Outcome == replay.Cancelled {
 			continue
 		}
-		s := &out.Samples[i]
 		samples = append(samples, *s)
 		longest := time.Duration(0)
 		switch {

@@ -290,9 +290,9 @@ func (r *Report) WriteText(w io.Writer) error {
 			goodput = fmt.Sprintf("%.3f [%.3f…%.3f]", g.Mean, g.Min, g.Max)
 		}
 		m := a.Stats.text
-		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6.0f\n", width, a.Name, goodput,
+		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6s\n", width, a.Name, goodput,
 			m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1), m("itl_ms.mean", 2), m("itl_ms.p99", 1),
-			m("hit_rate", 3), m("output_tokens_per_s", 0), a.unanswered())
+			m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.unanswered()))
 	}
 	r.writeCapacities(b)
 	r.writeDeltas(b)
