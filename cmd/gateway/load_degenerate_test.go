@@ -106,7 +106,7 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 				}
 			}
 			for _, form := range []string{stdout, head} {
-				if at := regexp.MustCompile(`lacks|would tell|over seeds|NaN|Inf|Take `).FindString(form); at != "" {
+				if at := regexp.MustCompile(`It lacks|would tell|over seeds|NaN|Inf|Take `).FindString(form); at != "" {
 					t.Errorf("%q in\n%s", at, form)
 				}
 				if c.not != "" && regexp.MustCompile(c.not).MatchString(form) {
