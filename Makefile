@@ -1,16 +1,33 @@
 # `make help` lists the targets. Everything here is a plain go command or a
-# script in .ci, so that nothing needs make.
+# script in .ci; only the Dockerfile wants what `make build` leaves in bin.
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := build
-.PHONY: build test race lint fuzz bench bench-wire smoke compose recipes ci clean help
+.PHONY: build install image test race lint fuzz bench bench-wire smoke compose recipes ci clean help
 
-build: ## bin/gateway: one static binary
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/gateway ./cmd/gateway
+# How a binary is built that runs anywhere, and knows what it was built from.
+RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
+# Where systems keep the CA roots that they trust; the first that is there.
+ROOTS = $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem /etc/ssl/cert.pem))
+IMAGE ?= tandem-gateway:local
+
+build: ## bin/gateway: one static binary; with CA roots and a data folder beside it, for an image
+	CGO_ENABLED=0 go build $(RELEASE) -o bin/gateway ./cmd/gateway
+	@mkdir -p bin/data
+	@cat $(or $(ROOTS),/dev/null) > bin/ca-certificates.crt
+	@test -s bin/ca-certificates.crt || echo "no CA roots on this machine: an image made here trusts no https engine" >&2
+
+install: ## gateway into GOBIN, or Go's own folder for binaries
+	CGO_ENABLED=0 go install $(RELEASE) ./cmd/gateway
+	@echo "installed $$(go list -f '{{.Target}}' ./cmd/gateway)"
+
+image: export GOOS = linux
+image: build ## the image IMAGE (tandem-gateway:local) around that binary; no registry is asked
+	docker build --tag $(IMAGE) .
 
 test: ## every test
 	go test ./...

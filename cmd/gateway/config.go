@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -102,7 +103,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 		LeaseTTL:            s.Discovery.LeaseTTL,
 		TokenizerCacheBytes: s.Router.TokenizerCacheBytes,
 		MetricsPrefix:       settings.MetricsPrefix(s.Metrics.Prefix),
-		Version:             version,
+		Build:               telemetry.ReadBuild(version),
 		Grace:               s.HTTP.ShutdownGrace,
 		Drain:               s.HTTP.DrainTimeout,
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 func main() {
@@ -31,8 +32,9 @@ func main() {
 	}))
 }
 
-// version is set when a release is built: -ldflags "-X main.version=…".
-var version = "unreleased"
+// version is set when a release is built: -ldflags "-X main.version=…". Without
+// it the version is the one that Go records.
+var version string
 
 // process is what a command gets of the process it runs in.
 type process struct {
@@ -106,7 +108,8 @@ func run(ctx context.Context, args []string, p process) int {
 		usage(p.stdout)
 		return exitOK
 	case "--version", "version":
-		fmt.Fprintf(p.stdout, "gateway %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		b := telemetry.ReadBuild(version)
+		fmt.Fprintf(p.stdout, "gateway %s (revision %s) %s %s/%s\n", b.Version, b.Revision, b.Go, runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
 	for _, c := range commands {

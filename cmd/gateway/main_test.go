@@ -48,7 +48,8 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{nil, nil, exitUsage, "Usage: gateway"},
 		{[]string{"--help"}, nil, exitOK, "gateway dev"},
-		{[]string{"--version"}, nil, exitOK, "gateway unreleased"},
+		{[]string{"--version"}, nil, exitOK, "(revision "},
+		{[]string{"version"}, nil, exitOK, "(revision "},
 		{[]string{"dve"}, nil, exitUsage, `no command "dve"`},
 		{[]string{"dev", "--help"}, nil, exitOK, "--speedup"},
 		{[]string{"dev", "--speedpu", "2"}, nil, exitUsage, "--speedup"},

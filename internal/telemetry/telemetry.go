@@ -4,13 +4,10 @@
 package telemetry
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime"
-	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -41,30 +38,6 @@ func NewRegistry() *prometheus.Registry {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
-
-// BuildInfo is the metric build_info: always 1, with the program's version, the
-// revision that it was built from and the Go release as labels. What the build
-// did not record is "unknown".
-func BuildInfo(version string) prometheus.Collector {
-	revision := ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
-			}
-		}
-	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "build_info", Help: "1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{
-			"version": cmp.Or(version, unknown), "revision": cmp.Or(revision, unknown), "goversion": runtime.Version(),
-		},
-	})
-	info.Set(1)
-	return info
-}
-
-const unknown = "unknown"
 
 // Handler serves a registry to Prometheus.
 func Handler(reg *prometheus.Registry) http.Handler {

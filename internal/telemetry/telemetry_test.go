@@ -3,6 +3,7 @@ package telemetry
 import (
 	"net/http/httptest"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 func TestBuildInfo(t *testing.T) {
 	for version, want := range map[string]string{"v1.2": `version="v1.2"`, "": `version="unknown"`} {
 		reg := NewRegistry()
-		prometheus.WrapRegistererWithPrefix("p_", reg).MustRegister(BuildInfo(version))
+		prometheus.WrapRegistererWithPrefix("p_", reg).MustRegister(ReadBuild(version).Info())
 		w := httptest.NewRecorder()
 		Handler(reg).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		line := ""
@@ -29,6 +30,30 @@ func TestBuildInfo(t *testing.T) {
 		}
 		if !strings.Contains(w.Body.String(), "\ngo_goroutines ") {
 			t.Error("the runtime's metrics are gone")
+		}
+	}
+}
+
+// What the linker was given wins; else what Go recorded of the repository counts.
+func TestBuildOf(t *testing.T) {
+	recorded := func(version string, settings ...debug.BuildSetting) *debug.BuildInfo {
+		return &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: settings}
+	}
+	commit := debug.BuildSetting{Key: "vcs.revision", Value: "1d03e0b"}
+	for _, tt := range []struct {
+		linked            string
+		info              *debug.BuildInfo
+		version, revision string
+	}{
+		{"", nil, "unknown", "unknown"},
+		{"v2", nil, "v2", "unknown"},
+		{"", recorded("(devel)"), "unknown", "unknown"},
+		{"", recorded("v1.2.0"), "v1.2.0", "unknown"}, // go install …@v1.2.0
+		{"", recorded("v1.2.0", commit, debug.BuildSetting{Key: "vcs.modified", Value: "false"}), "v1.2.0", "1d03e0b"},
+		{"v2", recorded("v1.2.0+dirty", commit, debug.BuildSetting{Key: "vcs.modified", Value: "true"}), "v2", "1d03e0b-dirty"},
+	} {
+		if b := buildOf(tt.linked, tt.info); b.Version != tt.version || b.Revision != tt.revision || b.Go != runtime.Version() {
+			t.Errorf("%q and %+v: %+v, want %s, %s", tt.linked, tt.info, b, tt.version, tt.revision)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/edge"
 	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -70,7 +71,7 @@ func gatewayConfig() stack.GatewayConfig {
 		},
 		TokenizerCacheBytes: 16 << 20,
 		MetricsPrefix:       "tandem_",
-		Version:             "test",
+		Build:               telemetry.Build{Version: "test"},
 		Drain:               5 * time.Second,
 	}
 	c.Edge.Host, c.Edge.Port = "127.0.0.1", 0

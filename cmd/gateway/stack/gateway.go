@@ -41,9 +41,9 @@ type GatewayConfig struct {
 	Decode   decode.Config
 	Upstream upstream.Config
 	// MetricsPrefix goes before the names of the gateway's own metrics, such as
-	// "tandem_"; empty for none. Version is what build_info says of the program.
+	// "tandem_"; empty for none. Build is what build_info says of the program.
 	MetricsPrefix string
-	Version       string
+	Build         telemetry.Build
 	// Breakers is when a worker that fails is left alone, and for how long.
 	Breakers fault.BreakerConfig
 	// WrapTransport puts something between the rooms and the workers, such as
@@ -127,7 +127,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		transport = cfg.WrapTransport(transport)
 	}
 	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
-	own.MustRegister(telemetry.BuildInfo(cfg.Version))
+	own.MustRegister(cfg.Build.Info())
 	breakers := g.breakers(own)
 	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport)
 	g.Roster.OnChange(prefillRoom.Forget)

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"os"
+	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ type composeFile struct {
 
 type service struct {
 	Image       string            `yaml:"image"`
+	Build       build             `yaml:"build"`
 	Entrypoint  []string          `yaml:"entrypoint"`
 	Command     []string          `yaml:"command"`
 	Environment map[string]string `yaml:"environment"`
@@ -40,6 +43,12 @@ type service struct {
 	CapDrop     []string          `yaml:"cap_drop"`
 	SecurityOpt []string          `yaml:"security_opt"`
 	StopGrace   string            `yaml:"stop_grace_period"`
+}
+
+type build struct {
+	Context    string `yaml:"context"`
+	Dockerfile string `yaml:"dockerfile"`
+	Target     string `yaml:"target"`
 }
 
 // read parses one file strictly.
@@ -81,8 +90,8 @@ func TestComposeFile(t *testing.T) {
 			t.Errorf("%s: image %q, want %s…}", name, s.Image, variable)
 		}
 		for _, port := range s.Ports {
-			if name != "gateway" || !strings.HasPrefix(port, "127.0.0.1:${TANDEM_HTTP_PORT-}:") {
-				t.Errorf("%s: port %q: only the gateway has one, on the loopback address, free unless it is named", name, port)
+			if name != "gateway" || !strings.HasPrefix(port, "127.0.0.1:${TANDEM_HTTP_PORT-8000}:") {
+				t.Errorf("%s: port %q: only the gateway has one, on the loopback address, and another can be named", name, port)
 			}
 		}
 		for _, volume := range s.Volumes {
@@ -181,19 +190,50 @@ func nothing(t *testing.T) []byte {
 	return data
 }
 
+// By itself `docker-compose up` builds every image that it does not find, under
+// the names that `run --build` makes without a registry.
+func TestOverride(t *testing.T) {
+	base, f := read(t, "compose.yaml"), read(t, "compose.override.yaml")
+	if f.Version != base.Version || len(f.Services) != len(base.Services) {
+		t.Errorf("version %q, %d services, compose.yaml has %q and %d", f.Version, len(f.Services), base.Version, len(base.Services))
+	}
+	source := dockerfile(t, "../image/source.Dockerfile")
+	for id, s := range f.Services {
+		want := service{Build: build{Context: "../..", Dockerfile: "deploy/image/source.Dockerfile"}}
+		if id == "nats" || id == "etcd" {
+			want.Image, want.Build.Target = "tandem-"+id+":local", id
+			if !slices.ContainsFunc(source, func(line string) bool { return line == "FROM scratch AS "+id }) {
+				t.Errorf("source.Dockerfile has no target %s", id)
+			}
+		}
+		if !reflect.DeepEqual(s, want) {
+			t.Errorf("%s: %+v, want %+v", id, s, want)
+		}
+	}
+}
+
+// dockerfile is the instructions of one, without comments and blank lines.
+func dockerfile(t *testing.T, name string) []string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(string(data), "\n") {
+		if line != "" && line[0] != '#' {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
 // The images need neither a base nor BuildKit.
 func TestDockerfiles(t *testing.T) {
-	for _, name := range []string{"gateway", "nats", "etcd"} {
-		data, err := os.ReadFile(filepath.Join("..", "images", name, "Dockerfile"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.SplitSeq(string(data), "\n") {
-			words := strings.Fields(line)
-			if len(words) == 0 || words[0] == "#" {
-				continue
-			}
-			switch words[0] {
+	for _, name := range []string{"../../Dockerfile", "images/nats/Dockerfile", "images/etcd/Dockerfile"} {
+		lines := dockerfile(t, name)
+		for _, line := range lines {
+			switch word, _, _ := strings.Cut(line, " "); word {
 			case "FROM":
 				if line != "FROM scratch" {
 					t.Errorf("%s: %q", name, line)
@@ -206,8 +246,43 @@ func TestDockerfiles(t *testing.T) {
 				t.Errorf("%s: %q needs BuildKit", name, line)
 			}
 		}
-		if name == "gateway" && !strings.Contains(string(data), "\nUSER 65532:65532\n") {
+		if name == "../../Dockerfile" && !slices.Contains(lines, "USER 65532:65532") {
 			t.Error("the gateway's user is not a number other than root's")
 		}
+	}
+}
+
+// The image that is compiled in a container is the one around a binary from
+// outside, file by file and word by word.
+func TestSourceDockerfile(t *testing.T) {
+	last := func(lines []string) (stage []string, files []string) {
+		for _, line := range lines {
+			switch words := strings.Fields(line); words[0] {
+			case "FROM":
+				stage, files = nil, nil
+			case "COPY":
+				to := words[len(words)-1]
+				for _, from := range words[1 : len(words)-1] {
+					switch {
+					case from == "--chown=65532:65532":
+						to += " of the user"
+					case strings.HasPrefix(from, "--"):
+					case strings.HasSuffix(to, "/"):
+						files = append(files, to+path.Base(from))
+					default:
+						files = append(files, to)
+					}
+				}
+			default:
+				stage = append(stage, line)
+			}
+		}
+		slices.Sort(files)
+		return stage, files
+	}
+	stage, files := last(dockerfile(t, "../image/source.Dockerfile"))
+	wantStage, wantFiles := last(dockerfile(t, "../../Dockerfile"))
+	if !slices.Equal(stage, wantStage) || !slices.Equal(files, wantFiles) {
+		t.Errorf("source.Dockerfile ends with %q and %q, the Dockerfile with %q and %q", stage, files, wantStage, wantFiles)
 	}
 }

@@ -38,8 +38,10 @@ func newFleet(d *docker, project string, i *images, overlays ...string) *fleet {
 	command := append([]string{}, d.compose...)
 	command = append(append(command, "-p", project), composeFiles(d, overlays...)...)
 	return &fleet{
-		docker: d, project: project, command: command, environ: append(i.environ(), "COMPOSE_IGNORE_ORPHANS=1"),
-		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		docker: d, project: project, command: command,
+		// Unless a port is named the engine picks one: fleets run next to each other.
+		environ: append(i.environ(), "COMPOSE_IGNORE_ORPHANS=1", "TANDEM_HTTP_PORT="+os.Getenv("TANDEM_HTTP_PORT")),
+		client:  &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
 

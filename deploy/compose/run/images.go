@@ -67,8 +67,12 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 	if err != nil {
 		return i, err
 	}
-	err = i.build(ctx, d, i.gateway, "gateway", []file{
-		{"gateway", 0o755, binary}, {"ca-certificates.crt", 0o644, certificates}, {"data/", 0o755, nil},
+	license, err := os.ReadFile(filepath.Join(d.root, "LICENSE"))
+	if err != nil {
+		return i, err
+	}
+	err = i.build(ctx, d, i.gateway, "Dockerfile", []file{
+		{"LICENSE", 0o644, license}, {"bin/gateway", 0o755, binary}, {"bin/ca-certificates.crt", 0o644, certificates}, {"bin/data/", 0o755, nil},
 	})
 	for _, server := range []struct {
 		name  string
@@ -84,7 +88,7 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		if binary, err = os.ReadFile(filepath.Join(dir, server.name)); err != nil {
 			return i, err
 		}
-		err = i.build(ctx, d, *server.image, server.name, []file{{server.name, 0o755, binary}})
+		err = i.build(ctx, d, *server.image, "deploy/compose/images/"+server.name+"/Dockerfile", []file{{server.name, 0o755, binary}})
 	}
 	fmt.Fprintf(log, "images: %s, %s, %s, in %.0f s\n", i.gateway, i.nats, i.etcd, time.Since(start).Seconds())
 	return i, err
@@ -97,10 +101,10 @@ type file struct {
 	data []byte
 }
 
-// build sends a context with the Dockerfile of that name to the engine. It
-// needs no BuildKit, and asks for none, so that every machine builds alike.
-func (i *images) build(ctx context.Context, d *docker, tag, name string, files []file) error {
-	recipe, err := os.ReadFile(filepath.Join(d.root, "deploy", "compose", "images", name, "Dockerfile"))
+// build sends a context with a Dockerfile of the tree to the engine. It needs no
+// BuildKit, and asks for none, so that every machine builds alike.
+func (i *images) build(ctx context.Context, d *docker, tag, dockerfile string, files []file) error {
+	recipe, err := os.ReadFile(filepath.Join(d.root, filepath.FromSlash(dockerfile)))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,60 @@
+package telemetry
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Build says which program runs. What the build did not record is "unknown".
+type Build struct {
+	Version string // "v1.2.0", or what Go makes of a commit without a tag
+	// Revision is the commit's hash; it ends in "-dirty" where the tree had
+	// changes that were not committed.
+	Revision string
+	Go       string // the release of Go that built it: "go1.26.0"
+}
+
+const unknown = "unknown"
+
+// ReadBuild is this program's Build. version is the one that the linker was
+// given; without it, it is the one that Go recorded.
+func ReadBuild(version string) Build {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(version, info)
+}
+
+// buildOf reads what Go recorded; nil is nothing.
+func buildOf(version string, info *debug.BuildInfo) Build {
+	revision, dirty := "", ""
+	if info != nil {
+		if info.Main.Version != "(devel)" { // a build that did not look at the repository
+			version = cmp.Or(version, info.Main.Version)
+		}
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = "-dirty"
+			}
+		}
+	}
+	b := Build{Version: cmp.Or(version, unknown), Revision: unknown, Go: runtime.Version()}
+	if revision != "" {
+		b.Revision = revision + dirty
+	}
+	return b
+}
+
+// Info is the metric build_info: always 1, with the build as labels.
+func (b Build) Info() prometheus.Collector {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "build_info", Help: "1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.Go},
+	})
+	info.Set(1)
+	return info
+}
