@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"errors"
+	"net/http"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -18,12 +19,16 @@ func answerTo(failed *fault.Error) *openai.Error {
 	if failed.Class == fault.Rejected {
 		return rejected(failed)
 	}
-	return &openai.Error{
+	e := &openai.Error{
 		Status:  failed.Class.Status(),
 		Type:    "server_error",
 		Code:    failed.Class.String(),
 		Message: "the " + string(failed.Leg) + " worker failed: " + messages[failed.Class],
 	}
+	if e.Status == http.StatusServiceUnavailable {
+		e.RetryAfter = openai.UnavailableRetry
+	}
+	return e
 }
 
 // messages say a class in a sentence for people.

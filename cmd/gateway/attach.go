@@ -190,9 +190,9 @@ func attach(ctx context.Context, args []string, p process) error {
 	if cfg.Probe.APIKey, err = workerKey(r, s.KeyFile, p.readFile); err != nil {
 		return usageError{err}
 	}
-	log, err := telemetry.NewLogger(p.stderr, s.Logging.Level, s.Logging.Format)
+	log, err := newLogger(p, r, s.Logging)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	reach := cmp.Or(cfg.Advertise, cfg.Engine.Given.Address)
 	if here(reach) {

@@ -34,6 +34,9 @@ func config(_ context.Context, args []string, p process) error {
 	if _, err := gatewayConfig(s); err != nil {
 		return usageError{err}
 	}
+	for _, name := range r.UnknownVariables() {
+		fmt.Fprintf(p.stderr, "%s is no setting here and is passed over\n", name)
+	}
 	return r.Print(p.stdout)
 }
 

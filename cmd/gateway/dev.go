@@ -86,9 +86,9 @@ func dev(ctx context.Context, args []string, p process) error {
 		return usageError{err}
 	}
 	cfg.Grace, cfg.Drain = 0, min(cfg.Drain, devDrain)
-	log, err := telemetry.NewLogger(p.stderr, s.Gateway.Logging.Level, s.Gateway.Logging.Format)
+	log, err := newLogger(p, r, s.Gateway.Logging)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	if err := inject(&cfg, s.Gateway.Faults, r, p, log); err != nil {
 		return err

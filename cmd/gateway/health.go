@@ -62,8 +62,40 @@ func health(ctx context.Context, args []string, p process) error {
 	if res.StatusCode == http.StatusOK {
 		return nil
 	}
-	var answer struct{ Status string }
+	var answer healthAnswer
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // the status says enough
 	_ = json.Unmarshal(body, &answer)
-	return fmt.Errorf("%s: %d %.64q", base, res.StatusCode, answer.Status)
+	return fmt.Errorf("%s: %d %.64q%s", base, res.StatusCode, answer.Status, answer.why())
+}
+
+// healthAnswer is what GET /health says.
+type healthAnswer struct {
+	Status string
+	Detail struct {
+		Awaits string
+		Pools  []struct {
+			Model, Role string
+			Workers     int
+		}
+	}
+}
+
+// why is the reason for a status other than healthy, behind a colon; empty for
+// the answer of what is no gateway.
+func (a *healthAnswer) why() string {
+	switch {
+	case a.Status == "draining":
+		return ": the gateway is stopping"
+	case a.Status != "unhealthy":
+		return ""
+	case a.Detail.Awaits != "":
+		return ": " + a.Detail.Awaits
+	case len(a.Detail.Pools) == 0:
+		return ": no worker has joined"
+	}
+	var counts []string
+	for _, p := range a.Detail.Pools {
+		counts = append(counts, fmt.Sprintf("%.64q has %d %.16s", p.Model, p.Workers, p.Role))
+	}
+	return ": a model lacks workers that can be chosen: " + strings.Join(counts, ", ") + "; see gateway workers list"
 }

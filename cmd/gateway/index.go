@@ -44,7 +44,11 @@ func runIndex(ctx context.Context, args []string, p process) error {
 		return usageError{err}
 	}
 	cfg.IndexMaxBlocks = s.Blocks
-	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, s.Logging,
+	log, err := newLogger(p, r, s.Logging)
+	if err != nil {
+		return err
+	}
+	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, log,
 		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
 			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
 			return service.NewIndex(cfg, events.SubscriberConfig{Seed: rand.Uint64()}, links.Bus, telemetry.Handler(reg), log, own)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -88,6 +89,15 @@ var commands = []command{
 	{"config", "print every setting in force and where it came from", config},
 }
 
+// commandNames are the names of all commands.
+func commandNames() []string {
+	names := []string{"help", "version"}
+	for _, c := range commands {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 // Exit statuses.
 const (
 	exitOK     = 0
@@ -106,6 +116,9 @@ func run(ctx context.Context, args []string, p process) int {
 	}
 	switch args[0] {
 	case "-h", "-help", "--help", "help":
+		if args[0] == "help" && len(args) > 1 && args[1] != "help" && !strings.HasPrefix(args[1], "-") {
+			return run(ctx, []string{args[1], "--help"}, p)
+		}
 		usage(p.stdout)
 		return exitOK
 	case "--version", "version":
@@ -132,7 +145,11 @@ func run(ctx context.Context, args []string, p process) int {
 			return exitFailed
 		}
 	}
-	fmt.Fprintf(p.stderr, "gateway: there is no command %q\n\n", args[0])
+	near := ""
+	if name := settings.Nearest(args[0], commandNames()); name != "" {
+		near = "; the nearest is " + name
+	}
+	fmt.Fprintf(p.stderr, "gateway: there is no command %q%s\n\n", args[0], near)
 	usage(p.stderr)
 	return exitUsage
 }
@@ -142,7 +159,8 @@ func usage(w io.Writer) {
 	for _, c := range commands {
 		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.help)
 	}
-	fmt.Fprint(w, "\n`gateway COMMAND --help` explains every flag. To begin: gateway dev\n")
+	fmt.Fprintf(w, "  %-9s %s\n", "version", "print the version and the revision that the program was built from")
+	fmt.Fprint(w, "\n`gateway COMMAND --help`, or `gateway help COMMAND`, explains every flag. To begin: gateway dev\n")
 }
 
 // resolve reads a command's settings into the struct at dst, or prints its
@@ -167,4 +185,17 @@ func resolveWords(set *settings.Set, synopsis string, args []string, p process, 
 	}
 	r.Fill(dst)
 	return r, words, nil
+}
+
+// newLogger makes a command's logger, whose first line may be a warning: a DYN_
+// variable that is passed over is seldom meant to be.
+func newLogger(p process, r *settings.Resolved, l settings.Logging) (*slog.Logger, error) {
+	log, err := telemetry.NewLogger(p.stderr, l.Level, l.Format)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if unknown := r.UnknownVariables(); len(unknown) > 0 {
+		log.Warn("DYN_ variables that are no settings here are passed over", "variables", strings.Join(unknown, ", "))
+	}
+	return log, nil
 }

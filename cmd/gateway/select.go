@@ -84,7 +84,11 @@ func runSelect(ctx context.Context, args []string, p process) error {
 	if err := sel.Pools.Validate(); err != nil {
 		return usageError{err}
 	}
-	return standalone(ctx, p, "select", s.Port, s.Service, s.NATSURL, s.Logging,
+	log, err := newLogger(p, r, s.Logging)
+	if err != nil {
+		return err
+	}
+	return standalone(ctx, p, "select", s.Port, s.Service, s.NATSURL, log,
 		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
 			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
 			return service.NewSelect(cfg, sel, links.Bus, telemetry.Handler(reg), log, own)

@@ -81,9 +81,9 @@ func serve(ctx context.Context, args []string, p process) error {
 		return usageError{err}
 	}
 	cfg.Workers.Probe.APIKey, cfg.Upstream.BearerToken = key, key
-	log, err := telemetry.NewLogger(p.stderr, s.Gateway.Logging.Level, s.Gateway.Logging.Format)
+	log, err := newLogger(p, r, s.Gateway.Logging)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	if err := inject(&cfg, s.Gateway.Faults, r, p, log); err != nil {
 		return err

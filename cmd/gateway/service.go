@@ -114,13 +114,9 @@ func checkToken(token string) error {
 
 // standalone runs a service, made by build, until SIGTERM.
 func standalone(
-	ctx context.Context, p process, name string, port int, s serviceSettings, natsURL string, l settings.Logging,
+	ctx context.Context, p process, name string, port int, s serviceSettings, natsURL string, log *slog.Logger,
 	build func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error),
 ) error {
-	log, err := telemetry.NewLogger(p.stderr, l.Level, l.Format)
-	if err != nil {
-		return usageError{err}
-	}
 	links, unlink, err := stack.Connect(nil, natsURL, log, nats.Name("tandem "+name))
 	if err != nil {
 		return err

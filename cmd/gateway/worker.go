@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/router/events"
 	"github.com/tandem-pd/tandem/router/events/zmtp"
 )
@@ -116,14 +115,14 @@ func workerGroup() settings.Group {
 func work(ctx context.Context, args []string, p process) error {
 	var s worker
 	set := settings.NewSet(workerGroup(), settings.DiscoveryGroup(), settings.KVStreamGroup(), settings.LoggingGroup()).Beside(besides()...)
-	_, err := resolve(set, "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP faces.\n"+
+	r, err := resolve(set, "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP faces.\n"+
 		"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\ndo with --kv-events zmq-vllm or zmq-sglang; with neither it just serves.", args, p, &s)
 	if err != nil {
 		return err
 	}
-	log, err := telemetry.NewLogger(p.stderr, s.Logging.Level, s.Logging.Format)
+	log, err := newLogger(p, r, s.Logging)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	links, unlink, err := stack.ConnectDurably(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, streamConfig(s.Stream), log, nats.Name("tandem worker "+s.ID))
 	if err != nil {

@@ -130,7 +130,10 @@ func verbAndID(words []string) (verb, id string, err error) {
 	case len(words) == 0:
 		return "", "", errors.New("say what to do: list, cordon ID, drain ID or uncordon ID")
 	case !slices.Contains(verbs, words[0]):
-		return "", "", fmt.Errorf("there is no %q here; the nearest is %s", words[0], settings.Nearest(words[0], verbs))
+		if near := settings.Nearest(words[0], verbs); near != "" {
+			return "", "", fmt.Errorf("there is no %q here; the nearest is %s", words[0], near)
+		}
+		return "", "", fmt.Errorf("there is no %q here, only list, cordon ID, drain ID and uncordon ID", words[0])
 	case words[0] == "list" && len(words) > 1:
 		return "", "", fmt.Errorf("list takes no %q", words[1])
 	case words[0] == "list":
@@ -256,6 +259,9 @@ func (o *operator) unknown(ctx context.Context, id string) error {
 	}
 	if near := settings.Nearest(id, r.ids()); near != "" {
 		return fmt.Errorf("there is no worker %q; the nearest is %s", id, near)
+	}
+	if len(r.ids()) > 0 {
+		return fmt.Errorf("there is no worker %q; `gateway workers list` shows their ids", id)
 	}
 	return fmt.Errorf("there is no worker %q, nor any other", id)
 }

@@ -276,7 +276,7 @@ func TestFlowErrorsAreAnswers(t *testing.T) {
 		{openai.NotFoundModel("m"), 404, "model_not_found", ""},
 		{fmt.Errorf("admit: %w", openai.Overloaded(1500*time.Millisecond)), 529, "queue_full", "2"},
 		{openai.Overloaded(time.Millisecond), 529, "queue_full", "1"},
-		{openai.Unavailable("no_workers", "none"), 503, "no_workers", ""},
+		{openai.Unavailable("no_workers", "none"), 503, "no_workers", "5"},
 		{errors.New("a bug"), 500, "internal_error", ""},
 		{nil, 500, "internal_error", ""}, // no answer and no error
 	} {

@@ -122,9 +122,14 @@ func BadGateway(code, message string) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: code, Message: message}
 }
 
-// Unavailable is the 503 for a request nobody can serve at present.
+// UnavailableRetry is when to try again after a 503: as long as a worker that
+// refused a connection is left alone.
+const UnavailableRetry = 5 * time.Second
+
+// Unavailable is the 503 for a request that no worker can serve at present, but
+// may serve after UnavailableRetry.
 func Unavailable(code, message string) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: code, Message: message}
+	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: code, Message: message, RetryAfter: UnavailableRetry}
 }
 
 // GatewayTimeout is the 504 for what took too long.

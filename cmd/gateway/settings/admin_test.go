@@ -29,7 +29,8 @@ func TestNearest(t *testing.T) {
 		}
 	}
 	known = []string{"role", "worker-port", "router-mode", "router-ttl-secs"}
-	for name, want := range map[string]string{"port": "worker-port", "rol": "role", "mode": "router-mode", "router": "router-mode", "x": "role"} {
+	for name, want := range map[string]string{"port": "worker-port", "rol": "role", "mode": "router-mode", "router": "router-mode",
+		"x": "", "no": "", "tls-cert-path": "", "cluster": "", "": ""} {
 		if got := Nearest(name, known); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"cmp"
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,14 +11,15 @@ import (
 // environment is what the environment says.
 type environment struct {
 	tandem, dyn []assignment
-	config      string // TANDEM_CONFIG
+	config      string   // TANDEM_CONFIG
+	unknown     []string // DYN_ variables that no command knows
 }
 
 // serviceLink matches the variables that Kubernetes puts into every container
-// of a namespace for a Service whose name begins with "tandem". Nobody set
-// them, so they are not refused. The short form, TANDEM_PORT=tcp://…, is told
+// of a namespace for a Service whose name begins with "tandem" or "dyn". Nobody
+// set them, so they are not refused. The short form, TANDEM_PORT=tcp://…, is told
 // by its value.
-var serviceLink = regexp.MustCompile(`^TANDEM_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
+var serviceLink = regexp.MustCompile(`^(TANDEM|DYN)_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
 // deployment matches the variables that deploy/compose reads: an environment
 // that names its images must not keep the gateway from starting beside it.
@@ -47,8 +49,14 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 			}
 		}
 		if suffix, ok := strings.CutPrefix(key, dynPrefix); ok {
-			if row := s.fromEnv(suffix); row != nil {
+			switch row := s.fromEnv(suffix); {
+			case row != nil:
 				env.dyn = append(env.dyn, assign(row, kebab(suffix), key, "env "+key, text))
+			case s.elsewhere(kebab(suffix)), linked(key, text):
+			case protective(suffix, text):
+				problems = append(problems, &Error{Where: clip(key), Err: errProtective})
+			default:
+				env.unknown = append(env.unknown, s.guess(key, suffix))
 			}
 		}
 	}
@@ -69,6 +77,28 @@ func (s *Set) readTandem(key, suffix, text string, env *environment) (*assignmen
 		return nil, nil
 	}
 	return nil, unknown(kebab(suffix), s.names(), func(n string) string { return tandemPrefix + envSuffix(n) })
+}
+
+// protection matches the names of DYN_ variables by which a gateway of Dynamo is
+// secured: TLS, certificates, keys, who may ask, what clients may not use.
+var protection = regexp.MustCompile(`(^|_)(M?TLS|SSL|CERTS?|KEYS?|AUTH|JWT|OIDC|SECRETS?|PASSWORDS?|CREDENTIALS?|TOKEN(_FILE|_PATH)?$)(_|$)|^DISABLE_FRONTEND_`)
+
+// errProtective refuses to start without what was asked for.
+var errProtective = errors.New("there is no such setting here, and without it the gateway would run less protected than was asked for; unset it, and see to that protection otherwise")
+
+// protective reports whether a DYN_ variable that no command knows asks for
+// protection. Passed over, the gateway would serve without it and look well.
+func protective(suffix, text string) bool {
+	off := slices.Contains([]string{"0", "false", "no", "off"}, strings.ToLower(text))
+	return protection.MatchString(suffix) && !off
+}
+
+// guess names an unknown variable, with the nearest that is known.
+func (s *Set) guess(key, suffix string) string {
+	if near := Nearest(kebab(suffix), s.names()[1:]); near != "" { // the first is the file's, which has no DYN_ form
+		return clip(key) + " (the nearest is " + dynPrefix + envSuffix(near) + ")"
+	}
+	return clip(key)
 }
 
 // fromEnv finds the row of a variable's name without its prefix, which is

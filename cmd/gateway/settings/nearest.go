@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,27 +22,26 @@ func unknown(name string, known []string, spell func(string) string) error {
 	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
 }
 
-// Nearest returns the name that is the fewest edits away, the first of several;
-// empty when none is known. Unless that is a slip of the fingers away (an edit in
-// three letters), the shortest one that ends or begins with the whole name comes first: whoever says
-// --port means --worker-port and not --role.
+// Nearest returns the name that was most likely meant, the first of several;
+// empty when none resembles it. It is the one that is the fewest edits away, at most
+// one in three letters; else the shortest one that begins or ends with the whole
+// name: --port means --worker-port.
 func Nearest(name string, known []string) string {
-	best, least := "", 0
+	best, least := "", len(name)/3+1
 	for _, k := range known {
-		if d := distance(name, k); best == "" || d < least {
+		if d := distance(name, k); d < least {
 			best, least = k, d
 		}
 	}
-	if least <= len(name)/3 || name == "" {
+	if best != "" || name == "" {
 		return best
 	}
-	longer := ""
 	for _, k := range known {
-		if (strings.HasSuffix(k, "-"+name) || strings.HasPrefix(k, name+"-")) && (longer == "" || len(k) < len(longer)) {
-			longer = k
+		if (strings.HasSuffix(k, "-"+name) || strings.HasPrefix(k, name+"-")) && (best == "" || len(k) < len(best)) {
+			best = k
 		}
 	}
-	return cmp.Or(longer, best)
+	return best
 }
 
 // distance is the edit distance of Levenshtein with the swap of two neighbours

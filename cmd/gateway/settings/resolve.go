@@ -40,7 +40,9 @@ func assign(row *Setting, name, where, source, text string) assignment {
 //
 // Names are matched exactly on the command line; in a file "-" and "_" are the
 // same. A flag that is repeated counts the last time, List and Words add up. An
-// environment variable that is empty counts as not set.
+// environment variable that is empty counts as not set. A DYN_ variable that no
+// command knows may be another program's: it is passed over, see
+// [Resolved.UnknownVariables], unless its name asks for protection.
 //
 // The error is [ErrHelp], or every mistake found as [*Error], joined.
 func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, error)) (r *Resolved, rest []string, err error) {
@@ -66,7 +68,7 @@ func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, err
 		problems = append(problems, ps...)
 	}
 
-	r = &Resolved{set: s, values: map[string]resolved{}}
+	r = &Resolved{set: s, values: map[string]resolved{}, unknown: env.unknown}
 	for _, row := range s.Settings() {
 		v, ps := settle(row, &all)
 		problems = append(problems, ps...)

@@ -257,6 +257,33 @@ func TestAnotherCommandsKeyIsPassedOver(t *testing.T) {
 	}
 }
 
+// DYN_ variables that no command knows are named, unless they ask for protection:
+// those are refused.
+func TestUnknownDynVariables(t *testing.T) {
+	set := NewSet(workerGroup()).Beside(GatewayGroups(choices)...)
+	r, _, err := set.Resolve(nil, []string{
+		"DYN_ROL=x", "DYN_NAMESPACE=n", "DYN_ROUTER_MODE=kv", "DYN_ROLE=decode", "DYN_EMPTY=", "DYN_TOKEN_ECHO_DELAY_MS=1", "DYN_MAX_TOKENS=1",
+		"DYN_AUTH_SERVICE_HOST=10.0.0.1", "DYN_AUTH_PORT=tcp://10.0.0.1:80", "DYN_DISABLE_FRONTEND_NVEXT=false",
+	}, files{}.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"DYN_DISABLE_FRONTEND_NVEXT", "DYN_MAX_TOKENS", "DYN_NAMESPACE", "DYN_ROL (the nearest is DYN_ROLE)", "DYN_TOKEN_ECHO_DELAY_MS"}
+	if got := r.UnknownVariables(); !reflect.DeepEqual(got, want) {
+		t.Errorf("unknown: %q, want %q", got, want)
+	}
+	for _, variable := range []string{
+		"DYN_TLS_CERT_PATH=c", "DYN_TLS_KEY_PATH=k", "DYN_TCP_TLS_CA_PATH=c", "DYN_API_KEY=k", "DYN_AUTH_TOKEN=t", "DYN_AUTH_TOKEN_FILE=f",
+		"DYN_DISABLE_FRONTEND_NVEXT=true", "DYN_DISABLE_FRONTEND_ADMIN_API=1",
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		_, _, err := set.Resolve(nil, []string{variable}, files{}.read)
+		if err == nil || !strings.HasPrefix(err.Error(), name+": there is no such setting here") || strings.Contains(err.Error(), "="+value) {
+			t.Errorf("%s: %v", variable, err)
+		}
+	}
+}
+
 // roundTrip prints r, reads that as a file, and fails where a value differs.
 func roundTrip(t *testing.T, set *Set, r *Resolved) {
 	t.Helper()

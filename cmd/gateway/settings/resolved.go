@@ -17,6 +17,8 @@ const Tag = "setting"
 type Resolved struct {
 	set    *Set
 	values map[string]resolved // by the setting's name
+
+	unknown []string
 }
 
 type resolved struct {
@@ -59,6 +61,10 @@ func (r *Resolved) fill(v reflect.Value) {
 // "env DYN_ROUTER_MODE", "file gateway.yaml:3". It is empty for a name that the
 // set does not have.
 func (r *Resolved) Source(name string) string { return r.values[name].source }
+
+// UnknownVariables names the DYN_ variables that were passed over because no
+// command knows them, each with the nearest name that is known.
+func (r *Resolved) UnknownVariables() []string { return r.unknown }
 
 // IsSet reports whether somebody set the setting, to whatever value.
 func (r *Resolved) IsSet(name string) bool {

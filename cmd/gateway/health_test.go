@@ -1,0 +1,30 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// What is not healthy says why, in one line.
+func TestHealthSaysWhy(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"status":"unhealthy","detail":{"status":"unavailable","pools":[]}}`:                                                                                     `503 "unhealthy": no worker has joined`,
+		`{"status":"unhealthy","detail":{"status":"starting","awaits":"0 of 2 workers are ready","pools":[]}}`:                                                    `503 "unhealthy": 0 of 2 workers are ready`,
+		`{"status":"draining","detail":{"status":"ok","pools":[{"model":"m","role":"both","workers":1}]}}`:                                                        `503 "draining": the gateway is stopping`,
+		`{"status":"unhealthy","detail":{"status":"unavailable","pools":[{"model":"m","role":"prefill","workers":2},{"model":"m","role":"decode","workers":0}]}}`: `"m" has 2 prefill, "m" has 0 decode; see gateway workers list`,
+		`<html>`: `503 ""`,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, body)
+		}))
+		status, stdout, stderr := inside(t, nil, "health", "--url", server.URL)
+		server.Close()
+		if status != exitFailed || stdout != "" || !strings.HasSuffix(stderr, want+"\n") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %s%s, want …%s", body, status, stdout, stderr, want)
+		}
+	}
+}
