@@ -71,7 +71,7 @@ func (f *follow) update() {
 func (f *follow) track(w followed, id string) {
 	ranks := slices.Collect(upTo(w.ranks))
 	if w.zmq.Endpoint == "" {
-		f.subscriber.Track(w.pool, id, ranks, w.blockSize)
+		f.subscriber.Track(w.pool, id, ranks, w.blockSize, w.kvBlocks)
 	} else if err := f.subscriber.TrackZMQ(w.pool, id, ranks, w.blockSize, w.kvBlocks, w.zmq); err != nil {
 		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
 	}

@@ -75,7 +75,7 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 			return false, invalid("kv_events_endpoint", "%s", err) // check has seen it already
 		}
 	default:
-		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize)
+		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks)
 	}
 	x.changes.Add(1)
 	m.workers, m.blockSize = m.workers+1, reg.BlockSize

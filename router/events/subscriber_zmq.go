@@ -8,13 +8,12 @@ import (
 	"github.com/tandem-pd/tandem/router/events/zmtp"
 )
 
-// TrackZMQ is Track for a worker whose engine publishes its events by itself, over ZMQ. kvBlocks is how many of the
-// engine's blocks the cache of one rank has, 0 where that is not known. The error is that of [ZMQ.Validate].
+// TrackZMQ is Track for a worker whose engine publishes its events by itself, over ZMQ. The error is that of [ZMQ.Validate].
 func (s *Subscriber) TrackZMQ(pool, worker string, ranks []int, blockSize, kvBlocks int, from ZMQ) error {
 	if err := from.Validate(1 + slices.Max(append([]int{0}, ranks...))); err != nil {
 		return err
 	}
-	s.track(workerKey{pool, worker}, tracked{slices.Clone(ranks), blockSize, from, kvBlocks})
+	s.track(workerKey{pool, worker}, tracked{slices.Clone(ranks), blockSize, kvBlocks, from})
 	return nil
 }
 

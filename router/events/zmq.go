@@ -67,8 +67,11 @@ func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUi
 type replayLimits struct {
 	silence time.Duration // between two of its messages
 	whole   time.Duration
-	bytes   int // of its batches
+	bytes   int // of its batches, with [messageOverhead] for each
 }
+
+// messageOverhead is about what a message takes beside its bytes while it is kept: small ones are bounded by it.
+const messageOverhead = 64
 
 // errOrder is a replay that jumps back: its engine was replaced in the middle of it.
 var errOrder = errors.New("the replay's numbers do not ascend")
@@ -112,8 +115,8 @@ func fetchReplay(ctx context.Context, at zmtp.Endpoint, from uint64, opts zmtp.O
 		case len(got) > 0 && seq <= got[len(got)-1].seq:
 			return nil, errOrder
 		}
-		if bytes += len(payload); bytes > limits.bytes {
-			return nil, fmt.Errorf("the replay has more than %d bytes", limits.bytes)
+		if bytes += len(payload) + messageOverhead; bytes > limits.bytes {
+			return nil, fmt.Errorf("the replay takes more than %d bytes", limits.bytes)
 		}
 		got = append(got, numbered{seq, payload})
 	}
