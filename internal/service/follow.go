@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -48,19 +49,16 @@ func (f *follow) update() {
 				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
 				events.ZMQ{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
 			}
-			old, known := f.was[w.ID]
-			if old == now[w.ID] {
-				continue
-			}
-			if known {
-				f.subscriber.Untrack(old.pool, w.ID)
-			}
-			f.track(now[w.ID], w.ID)
 		}
 	}
-	for id, old := range f.was {
-		if _, still := now[id]; !still {
+	for id, old := range f.was { // first, for a port of theirs may be another's now
+		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if f.was[id] != now[id] {
+			f.track(now[id], id)
 		}
 	}
 	f.was = now

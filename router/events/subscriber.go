@@ -102,6 +102,7 @@ type Subscriber struct {
 	rng     *rand.Rand
 	batch   Batch
 	links   map[*follower]context.CancelFunc // over ZMQ
+	awaited map[int]*awaiting                // by port
 	linked  sync.WaitGroup
 	fetches sync.WaitGroup
 	active  int
@@ -155,7 +156,8 @@ func NewSubscriber(
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
 		wanted: map[workerKey]tracked{}, followers: map[string]*follower{}, links: map[*follower]context.CancelFunc{},
-		rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
+		awaited: map[int]*awaiting{},
+		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
 	s.metrics = newMetrics(reg, s.Sources)
 	return s, nil

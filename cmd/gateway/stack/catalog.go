@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -248,18 +249,16 @@ func (f *follower) update() {
 				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
 				events.ZMQ{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
 			}
-			if f.followed[w.ID] == now[w.ID] {
-				continue
-			}
-			if old, ok := f.followed[w.ID]; ok {
-				f.subscriber.Untrack(old.pool, w.ID)
-			}
-			f.follow(now[w.ID], w.ID)
 		}
 	}
-	for id, old := range f.followed {
-		if _, still := now[id]; !still {
+	for id, old := range f.followed { // first, for a port of theirs may be another's now
+		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if f.followed[id] != now[id] {
+			f.follow(now[id], id)
 		}
 	}
 	f.followed = now
