@@ -104,7 +104,7 @@ func (l *overNATS) publish(es []events.Event) { _ = l.pub.Publish(es) } // it co
 func (l *overNATS) last() (epoch, seq uint64) { return l.pub.Epoch(), l.pub.Stats().Seq }
 
 func (l *overNATS) track(sub *events.Subscriber, _, blockSize int) error {
-	sub.Track(l.source.Pool, l.source.Worker, []int{0}, blockSize)
+	sub.Track(l.source.Pool, l.source.Worker, []int{0}, blockSize, 0)
 	return nil
 }
 

@@ -268,6 +268,10 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{[]string{"--prefill-url=http://h:1", "--decode-url=http://h:1,id=d"}, "decode-url: url http://h:1 is listed twice"},
 		{[]string{"--workers-file=" + filepath.Join(dir, "none.yaml")}, "workers-file: "},
 		{[]string{"--workers-file=" + file("bad.yaml", "- url: http://h:1\n  engine: x\n")}, "bad.yaml:2:engine: must be one of"},
+		{
+			[]string{"--worker-url=http://h:1,id=a,kv-events=tcp://*:5557,ranks=2", "--worker-url=http://h:2,kv-events=tcp://0.0.0.0:5558"},
+			`worker-url: kv-events has the gateway listen on port 5558, as worker "a" has already`,
+		},
 		{[]string{"--worker-allow=http://10.0.0.1"}, `worker-allow: "http://10.0.0.1" is no host`},
 		{[]string{"--worker-url=http://h:1", "--worker-api-key-file=" + file("key", "two\nlines\n")}, "worker-api-key-file (flag)"},
 	} {

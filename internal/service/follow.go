@@ -3,6 +3,7 @@ package service
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -48,19 +49,16 @@ func (f *follow) update() {
 				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
 				events.ZMQ{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
 			}
-			old, known := f.was[w.ID]
-			if old == now[w.ID] {
-				continue
-			}
-			if known {
-				f.subscriber.Untrack(old.pool, w.ID)
-			}
-			f.track(now[w.ID], w.ID)
 		}
 	}
-	for id, old := range f.was {
-		if _, still := now[id]; !still {
+	for id, old := range f.was { // first, for a port of theirs may be another's now
+		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if f.was[id] != now[id] {
+			f.track(now[id], id)
 		}
 	}
 	f.was = now
@@ -71,7 +69,7 @@ func (f *follow) update() {
 func (f *follow) track(w followed, id string) {
 	ranks := slices.Collect(upTo(w.ranks))
 	if w.zmq.Endpoint == "" {
-		f.subscriber.Track(w.pool, id, ranks, w.blockSize)
+		f.subscriber.Track(w.pool, id, ranks, w.blockSize, w.kvBlocks)
 	} else if err := f.subscriber.TrackZMQ(w.pool, id, ranks, w.blockSize, w.kvBlocks, w.zmq); err != nil {
 		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
 	}

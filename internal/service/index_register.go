@@ -72,10 +72,10 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 		}
 	case "zmq":
 		if err := x.subscriber.TrackZMQ(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg)); err != nil {
-			return false, invalid("kv_events_endpoint", "%s", err) // check has seen it already
+			return false, invalid("kv_events_endpoint", "%s", err) // of a port, another's: check has seen the rest
 		}
 	default:
-		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize)
+		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks)
 	}
 	x.changes.Add(1)
 	m.workers, m.blockSize = m.workers+1, reg.BlockSize

@@ -137,24 +137,50 @@ func CheckEndpoints(es []Endpoint) error {
 	if len(es) > MaxEndpoints {
 		return &EndpointError{"url", fmt.Sprintf("is there %d times; %d workers can be listed", len(es), MaxEndpoints)}
 	}
-	ids, addresses := map[string]bool{}, map[string]bool{}
+	seen := newListed()
 	for _, e := range es {
-		if err := e.repeats(ids, addresses); err != nil {
+		if err := e.repeats(seen); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// listed is what may not be listed twice.
+type listed struct {
+	ids, addresses map[string]bool
+	listening      map[listening]string // by whom: an id
+}
+
+// listening is a port at which engines are awaited that publish a topic.
+type listening struct {
+	port  int
+	topic string
+}
+
+func newListed() *listed {
+	return &listed{map[string]bool{}, map[string]bool{}, map[listening]string{}}
+}
+
 // repeats refuses e when it is among those seen, and else adds it to them.
-func (e *Endpoint) repeats(ids, addresses map[string]bool) error {
+func (e *Endpoint) repeats(seen *listed) error {
+	w := &e.Given
 	switch {
-	case addresses[e.Given.Address]:
-		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both", e.Given.Address)}
-	case ids[e.Given.ID]:
-		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", e.Given.ID)}
+	case seen.addresses[w.Address]:
+		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both", w.Address)}
+	case seen.ids[w.ID]:
+		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", w.ID)}
 	}
-	ids[e.Given.ID], addresses[e.Given.Address] = true, true
+	if at, err := url.Parse(w.KVEndpoint); err == nil && w.KVEndpoint != "" && toldHost(at.Hostname()) == "" {
+		first, _ := strconv.Atoi(at.Port())
+		for port := first; port < first+w.Ranks(); port++ {
+			if by, taken := seen.listening[listening{port, w.KVTopic}]; taken {
+				return &EndpointError{"kv-events", fmt.Sprintf("has the gateway listen on port %d, as worker %q has already: give each engine a port, or a kv-topic of its own", port, by)}
+			}
+			seen.listening[listening{port, w.KVTopic}] = w.ID
+		}
+	}
+	seen.ids[w.ID], seen.addresses[w.Address] = true, true
 	return nil
 }
 

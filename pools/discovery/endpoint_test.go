@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -118,6 +119,44 @@ func TestNewEndpoint(t *testing.T) {
 		_, err := NewEndpoint(w)
 		if bad, ok := errors.AsType[*EndpointError](err); !ok || bad.Field != field {
 			t.Errorf("%s: error %v", field, err)
+		}
+	}
+}
+
+// Engines that connect to one port are told apart by topic, or not at all.
+func TestPortsAreListedOnce(t *testing.T) {
+	for _, c := range []struct {
+		options []string
+		port    string // to blame; empty for none
+	}{
+		{[]string{"kv-events=tcp://*:5557", "kv-events=tcp://*:5557"}, "5557"},
+		{[]string{"kv-events=tcp://*:5557", "kv-events=tcp://0.0.0.0:5557"}, "5557"},
+		{[]string{"kv-events=tcp://*:5557,kv-topic=a", "kv-events=tcp://[::]:5557,kv-topic=a"}, "5557"},
+		{[]string{"kv-events=tcp://*:5557,ranks=3", "kv-events=tcp://*:5559"}, "5559"},
+		{[]string{"kv-events=tcp://*:5557,kv-topic=a", "kv-events=tcp://*:5557,kv-topic=b", "kv-events=tcp://*:5557"}, ""},
+		{[]string{"kv-events=tcp://*:5557,ranks=2", "kv-events=tcp://*:5559"}, ""},
+		{[]string{"kv-events=tcp://h:5557", "kv-events=tcp://h:5557"}, ""},
+	} {
+		var list []Endpoint
+		file := ""
+		for i, o := range c.options {
+			url := fmt.Sprintf("http://h:%d", i+1)
+			e, err := ParseEndpoint(pools.Both, url+","+o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, e)
+			file += "- url: " + url + "\n"
+			for _, item := range strings.Split(o, ",") {
+				key, value, _ := strings.Cut(item, "=")
+				file += fmt.Sprintf("  %s: %q\n", key, value)
+			}
+		}
+		_, inFile := ParseFile("workers.yaml", []byte(file))
+		for _, err := range []error{CheckEndpoints(list), inFile} {
+			if (err == nil) != (c.port == "") || err != nil && !(strings.Contains(err.Error(), "port "+c.port) && strings.Contains(err.Error(), "kv-events")) {
+				t.Errorf("%q: %v, want port %q to be named", c.options, err, c.port)
+			}
 		}
 	}
 }

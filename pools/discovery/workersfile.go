@@ -70,11 +70,11 @@ func ParseFile(name string, data []byte) ([]Endpoint, error) {
 		return broken(items[MaxEndpoints].Line, "", fmt.Errorf("%d workers can be listed", MaxEndpoints))
 	}
 	list := make([]Endpoint, 0, len(items))
-	ids, addresses := map[string]bool{}, map[string]bool{}
+	seen := newListed()
 	for _, item := range items {
 		e, line, field, err := parseItem(item)
 		if err == nil {
-			line, field, err = item.Line, "", e.repeats(ids, addresses)
+			line, field, err = item.Line, "", e.repeats(seen)
 		}
 		if err != nil {
 			if at, ok := errors.AsType[*EndpointError](err); ok {

@@ -44,6 +44,7 @@ type Bridge struct {
 	log   *slog.Logger
 	sub   *Subscriber
 	ranks []*lane
+	most  int // blocks that a rank is mirrored with
 	runs  sync.WaitGroup
 	ctx   context.Context // Run's
 }
@@ -80,7 +81,10 @@ func NewBridge(cfg BridgeConfig, bus Bus, log *slog.Logger, reg prometheus.Regis
 	if cfg.Ranks < 1 || cfg.BlockSize < 1 || cfg.KVBlocks < 0 || bus == nil {
 		return nil, errors.New("KV events bridge: ranks and block size must be above 0, and there must be a bus")
 	}
-	b := &Bridge{cfg: cfg, bus: bus, log: log}
+	b := &Bridge{cfg: cfg, bus: bus, log: log, most: unregisteredBound}
+	if cfg.KVBlocks > 0 {
+		b.most = max(offloadedShare*cfg.KVBlocks, leastBound)
+	}
 	follow := cfg.Follow
 	follow.tap = b
 	// The index is there for what a View counts beside: blocks that nobody knows tell when a rank is whole again.
@@ -215,7 +219,11 @@ func (b *Bridge) lost(s Source) {
 // applied implements tap.
 func (b *Bridge) applied(s Source, events []Event) {
 	l := b.ranks[s.Rank]
-	b.tell(l, l.pub.Load(), events)
+	p := l.pub.Load()
+	b.tell(l, p, events)
+	if p.Blocks() > b.most { // removed blocks are kept that others follow on: more than there can be
+		b.lost(s)
+	}
 }
 
 // stands implements tap: as long as nothing was heard, or something is missing, what is told is not all.

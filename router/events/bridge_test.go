@@ -75,7 +75,7 @@ func (b *bridged) holds(e *zmqEngine) bool {
 func natsRig(t *testing.T, bus Bus, ranks ...int) *rig {
 	t.Helper()
 	r := newRig(t, SubscriberConfig{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
-	r.sub.Track(testPool, "w", append([]int{0}, ranks...), 16)
+	r.sub.Track(testPool, "w", append([]int{0}, ranks...), 16, 0)
 	return r
 }
 

@@ -16,7 +16,7 @@ type chainsRig struct {
 func newChainsRig(t *testing.T) *chainsRig {
 	_, idx, _ := newTestView(16)
 	g := &chainsRig{t: t, now: time.Unix(1e9, 0)}
-	g.follower = newFollower(Source{testPool, "w", 0}, idx, 16, new(Batch), newMetrics(nil, nil).pool(testPool))
+	g.follower = newFollower(Source{testPool, "w", 0}, idx, 16, 0, new(Batch), newMetrics(nil, nil).pool(testPool))
 	g.trail = &trail{capacity: 1000, relearns: 2 * time.Minute}
 	g.connected(g.now)
 	return g

@@ -10,6 +10,17 @@ import (
 // ErrNotBatch is wrapped by every refusal of [DecodeBatch]: the payload as a whole is no batch of events.
 var ErrNotBatch = errors.New("not a batch of KV events")
 
+// MaxBatchBytes is how long a message may be. An engine's step of a million tokens fits.
+const MaxBatchBytes = 4 << 20
+
+// Bounds of what one message may hold, which engines do not come near.
+const (
+	maxBatchEvents = 1 << 16
+	// maxItems is how many things there may be, in all events, that take more memory than bytes: tokens that are text, what
+	// is said of single blocks, and the lists of that.
+	maxItems = 1 << 18
+)
+
 // DecodeBatch reads one message of an engine into dst, whose memory it uses again: what dst held before is gone.
 // Nothing in dst points into payload.
 //
@@ -17,19 +28,39 @@ var ErrNotBatch = errors.New("not a batch of KV events")
 // event is a map with a "type", as vLLM sends since 0.24.0 and SGLang since 0.5.20, or an array whose first element
 // is the type, as before; told apart for each event, by its form and not by the engine. An event of unknown type, or
 // without what it needs, is skipped and counted; so are fields. Only what cannot be followed at all (cut short, bytes
-// left over, no batch) is refused as a whole, with [ErrNotBatch]. A false length costs nothing: memory grows with
-// the bytes that are there.
+// left over, no batch, longer than [MaxBatchBytes]) is refused as a whole, with [ErrNotBatch]. A false length costs nothing:
+// memory grows with the bytes that are there, and what is small as bytes and large in memory is bounded by number.
 func DecodeBatch(dst *Batch, payload []byte) error {
-	*dst = Batch{Rank: NoRank, Events: dst.Events[:0], hashes: dst.hashes[:0], tokens: dst.tokens[:0]}
+	dst.reset()
+	if len(payload) > MaxBatchBytes {
+		return fmt.Errorf("%w: %d bytes", ErrNotBatch, len(payload))
+	}
 	rest, err := dst.decode(payload)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("%d bytes left over", len(rest))
 	}
 	if err != nil {
-		*dst = Batch{Rank: NoRank, Events: dst.Events[:0], hashes: dst.hashes[:0], tokens: dst.tokens[:0]}
+		dst.reset()
 		return fmt.Errorf("%w: %w", ErrNotBatch, err)
 	}
 	return nil
+}
+
+// reset empties b for the next message, and keeps its memory unless the last one needed very much.
+func (b *Batch) reset() {
+	const keptEvents, keptHashes, keptTokens = 1 << 10, 1 << 17, 1 << 20
+	clear(b.Events) // nothing that they point to is kept
+	next := Batch{Rank: NoRank, Events: b.Events[:0], hashes: b.hashes[:0], tokens: b.tokens[:0]}
+	if cap(next.Events) > keptEvents {
+		next.Events = nil
+	}
+	if cap(next.hashes) > keptHashes {
+		next.hashes = nil
+	}
+	if cap(next.tokens) > keptTokens {
+		next.tokens = nil
+	}
+	*b = next
 }
 
 func (b *Batch) decode(p []byte) ([]byte, error) {
@@ -46,6 +77,9 @@ func (b *Batch) decode(p []byte) ([]byte, error) {
 	events, p, err := msgp.ReadArrayHeaderBytes(p)
 	if err != nil {
 		return p, err
+	}
+	if events > maxBatchEvents {
+		return p, fmt.Errorf("%d events", events)
 	}
 	for range events {
 		if p, err = b.decodeEvent(p); err != nil {
@@ -127,7 +161,8 @@ func (d *eventDecoder) complete() bool {
 	switch d.event.Kind {
 	case Stored:
 		const needs = required &^ (1 << fieldParent)
-		return d.seen&needs == needs
+		e := &d.event
+		return d.seen&needs == needs && max(len(e.ExtraKeys), len(e.MMKeys), len(e.Lookahead)) <= len(e.Hashes)
 	case Removed: // whatever else was said
 		e := &d.event
 		d.event = Event{
@@ -214,7 +249,7 @@ func (d *eventDecoder) decodeField(f field, p []byte) ([]byte, error) {
 			d.seen |= 1 << f
 			return rest, nil
 		}
-		if required&(1<<f) != 0 {
+		if required&(1<<f) != 0 || errors.Is(err, errTooMany) {
 			return p, err
 		}
 	}
@@ -246,7 +281,7 @@ func (d *eventDecoder) readField(f field, p []byte) (rest []byte, err error) {
 	case fieldLoraName:
 		e.LoraName, rest, err = readString(p)
 	case fieldExtraKeys:
-		e.ExtraKeys, rest, err = readList(p, readExtraKeys)
+		e.ExtraKeys, rest, err = readList(p, &d.batch.items, readExtraKeys)
 	case fieldGroupIdx:
 		e.GroupIdx, rest, err = readOptInt(p)
 	case fieldSpecKind:
@@ -262,9 +297,9 @@ func (d *eventDecoder) readField(f field, p []byte) (rest []byte, err error) {
 	case fieldSessionID:
 		e.SessionID, rest, err = readString(p)
 	case fieldLookahead:
-		e.Lookahead, rest, err = readList(p, readIDs)
+		e.Lookahead, rest, err = readList(p, &d.batch.items, readIDs)
 	case fieldMMKeys:
-		e.MMKeys, rest, err = readList(p, readMMKeys)
+		e.MMKeys, rest, err = readList(p, &d.batch.items, readMMKeys)
 	}
 	return rest, err
 }
@@ -311,6 +346,9 @@ func (d *eventDecoder) readTokens(p []byte) ([]byte, error) {
 			case msgp.StrType:
 				var text string
 				if text, p, err = readString(p); err == nil {
+					if b.items++; b.items > maxItems {
+						return p, errTooMany
+					}
 					e.Texts = append(e.Texts, TextToken{int(i), text})
 				}
 			default:

@@ -10,6 +10,9 @@ import (
 // errUnreadable is a value of a form that its place does not allow. It costs its event at most.
 var errUnreadable = errors.New("unreadable value")
 
+// errTooMany is more small things than a message may hold. It costs the event.
+var errTooMany = errors.New("too many items")
+
 func readKind(p []byte) (Kind, []byte, error) {
 	name, p, err := msgp.ReadStringZC(p)
 	if err != nil {
@@ -144,8 +147,9 @@ func readPair(p []byte) (first, second uint32, rest []byte, err error) {
 	return first, second, p, err
 }
 
-// readList reads an array whose elements are null (which gives the zero T) or what read reads. It is not nil.
-func readList[T any](p []byte, read func([]byte) (T, []byte, error)) ([]T, []byte, error) {
+// readList reads an array whose elements are null (which gives the zero T) or what read reads. It is not nil. items counts
+// them, up to [maxItems].
+func readList[T any](p []byte, items *int, read func([]byte, *int) (T, []byte, error)) ([]T, []byte, error) {
 	n, p, err := msgp.ReadArrayHeaderBytes(p)
 	if err != nil {
 		return nil, p, err
@@ -155,21 +159,28 @@ func readList[T any](p []byte, read func([]byte) (T, []byte, error)) ([]T, []byt
 		var v T
 		if msgp.IsNil(p) {
 			p = p[1:]
-		} else if v, p, err = read(p); err != nil {
+		} else if v, p, err = read(p, items); err != nil {
 			return nil, p, err
+		}
+		if *items++; *items > maxItems {
+			return nil, p, errTooMany
 		}
 		list = append(list, v)
 	}
 	return list, p, nil
 }
 
-func readIDs(p []byte) ([]uint32, []byte, error) { return readList(p, msgp.ReadUint32Bytes) }
+func readIDs(p []byte, items *int) ([]uint32, []byte, error) {
+	return readList(p, items, func(p []byte, _ *int) (uint32, []byte, error) { return msgp.ReadUint32Bytes(p) })
+}
 
-func readExtraKeys(p []byte) ([]ExtraKey, []byte, error) { return readList(p, readExtraKey) }
+func readExtraKeys(p []byte, items *int) ([]ExtraKey, []byte, error) {
+	return readList(p, items, readExtraKey)
+}
 
-func readMMKeys(p []byte) ([]MMKey, []byte, error) { return readList(p, readMMKey) }
+func readMMKeys(p []byte, items *int) ([]MMKey, []byte, error) { return readList(p, items, readMMKey) }
 
-func readExtraKey(p []byte) (k ExtraKey, rest []byte, err error) {
+func readExtraKey(p []byte, _ *int) (k ExtraKey, rest []byte, err error) {
 	switch msgp.NextType(p) {
 	case msgp.StrType:
 		k.Text, p, err = readString(p)
@@ -194,7 +205,7 @@ func readExtraKey(p []byte) (k ExtraKey, rest []byte, err error) {
 	return k, p, err
 }
 
-func readMMKey(p []byte) (k MMKey, rest []byte, err error) {
+func readMMKey(p []byte, _ *int) (k MMKey, rest []byte, err error) {
 	n, p, err := msgp.ReadMapHeaderBytes(p)
 	if err != nil {
 		return k, p, err

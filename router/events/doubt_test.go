@@ -19,7 +19,7 @@ func TestGapDoesNotWaitForADoubt(t *testing.T) {
 		g := newFakeEngine(1, 16)
 		source := Source{testPool, "w", 0}
 		old, stop := r.publisher(PublisherConfig{Source: source})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		stop()
 		p, _ := r.publisher(PublisherConfig{Source: source})

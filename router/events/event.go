@@ -129,6 +129,7 @@ type Batch struct {
 	// What the events' slices are cut from, kept for the next decoding.
 	hashes []Hash
 	tokens []uint32
+	items  int // see maxItems
 }
 
 // Time is TS as a time, exact to about a microsecond.

@@ -115,11 +115,12 @@ func (f fetcher) run(ctx context.Context, source Source, w want) (*run, *nats.Ms
 		if epoch != w.epoch || first != r.next() {
 			return nil, nil, errNotAsked
 		}
-		if bytes += len(m.Data); bytes > f.maxBytes {
-			return nil, nil, fmt.Errorf("the messages have more than %d bytes", f.maxBytes)
-		}
+		had := len(r.messages)
 		if r.messages, err = readRun(r.messages, m.Data); err != nil {
 			return nil, nil, err
+		}
+		if bytes += len(m.Data) + messageOverhead*(len(r.messages)-had); bytes > f.maxBytes {
+			return nil, nil, fmt.Errorf("the messages take more than %d bytes", f.maxBytes)
 		}
 		if r.ended = len(m.Data) == 0; r.ended || w.until != 0 && r.next() > w.until {
 			return r, nil, nil
@@ -167,8 +168,8 @@ func (f fetcher) pages(ctx context.Context, source Source, m *nats.Msg) (*snapsh
 		if len(m.Data) > 0 {
 			s.pages = append(s.pages, m.Data)
 		}
-		if bytes += len(m.Data); bytes > f.maxBytes {
-			return nil, fmt.Errorf("the snapshot has more than %d bytes", f.maxBytes)
+		if bytes += len(m.Data) + messageOverhead; bytes > f.maxBytes {
+			return nil, fmt.Errorf("the snapshot takes more than %d bytes", f.maxBytes)
 		}
 		if cursor = m.Header.Get(HeaderCursor); cursor == "" {
 			return s, nil

@@ -48,7 +48,7 @@ func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
 	idx := index.New(index.Config{})
 	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
 	var b Batch
-	f := newFollower(Source{testPool, "w", 0}, idx, 4, &b, m.pool(testPool))
+	f := newFollower(Source{testPool, "w", 0}, idx, 4, 0, &b, m.pool(testPool))
 	const (
 		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
 		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true

@@ -19,7 +19,7 @@ func TestBlockSizeThatDoesNotFitIsRefusedByName(t *testing.T) {
 		r := newRigWithLog(t, SubscriberConfig{}, memory, memory, slog.New(slog.NewTextHandler(lines, nil)))
 		g := newFakeEngine(1, 24)
 		p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		publish := func(events []Event) {
 			t.Helper()
 			if err := p.Publish(events); err != nil {

@@ -44,7 +44,7 @@ func TestEventsFlowOverNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.sub.Track(testPool, "w.1", []int{0}, 16)
+	r.sub.Track(testPool, "w.1", []int{0}, 16, 0)
 	for range 300 {
 		if err := p.Publish(g.step()); err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestNATSRestarted(t *testing.T) {
 	r := newRig(t, cfg, OverNATS(pubConn, PendingLimits{}, log), OverNATS(subConn, PendingLimits{}, log))
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}, Heartbeat: 20 * time.Millisecond})
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	if err := p.Publish([]Event{g.store(5)}); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestSlowConsumerHeals(t *testing.T) {
 	r := newRig(t, SubscriberConfig{RetryMin: 10 * time.Millisecond}, OverNATS(pubConn, PendingLimits{}, log), sub)
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}, Heartbeat: 20 * time.Millisecond})
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	for range 200 {
 		if err := p.Publish(g.step()); err != nil {
 			t.Fatal(err)

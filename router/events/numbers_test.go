@@ -28,7 +28,7 @@ func TestFalseNumbersPass(t *testing.T) {
 						r := newRig(t, SubscriberConfig{SnapshotEvery: time.Second}, bus, bus)
 						g := newFakeEngine(1, 16)
 						p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-						r.sub.Track(testPool, "w", []int{0}, 16)
+						r.sub.Track(testPool, "w", []int{0}, 16, 0)
 						for range 50 {
 							if err := p.Publish(g.step()); err != nil {
 								t.Fatal(err)

@@ -162,6 +162,13 @@ func (p *Publisher) Publish(events []Event) error {
 // Epoch is what the messages of this Publisher carry as their epoch.
 func (p *Publisher) Epoch() uint64 { return p.cfg.Epoch }
 
+// Blocks is how many blocks the engine holds now, with those removed that others follow on.
+func (p *Publisher) Blocks() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mirror.blocks)
+}
+
 // Stats returns the counts so far.
 func (p *Publisher) Stats() PublisherStats {
 	p.mu.Lock()

@@ -130,7 +130,7 @@ func gapRig(t *testing.T, lost int, cfg PublisherConfig, subBus func(Bus) Bus) (
 	g := newFakeEngine(1, 16)
 	cfg.Source = Source{testPool, "w", 0}
 	p, _ := r.publisher(cfg)
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	synctest.Wait()
 	for range 20 {
 		if err := p.Publish([]Event{g.store(3)}); err != nil {
@@ -244,7 +244,7 @@ func TestRunIsOvertaken(t *testing.T) {
 		}, false, 6, 6},
 	} {
 		_, idx, _ := newTestView(16)
-		f := newFollower(Source{testPool, "w", 0}, idx, 16, new(Batch), newMetrics(nil, nil).pool(testPool))
+		f := newFollower(Source{testPool, "w", 0}, idx, 16, 0, new(Batch), newMetrics(nil, nil).pool(testPool))
 		for n := uint64(1); n <= 2; n++ {
 			f.message(1, n, payloads[n-1], now, time.Second)
 		}
@@ -268,7 +268,7 @@ func TestWhatDoesNotExistIsNotAskedForWithoutEnd(t *testing.T) {
 		t.Cleanup(bus.Close)
 		r := newRig(t, SubscriberConfig{}, bus, bus)
 		p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		forged := nats.NewMsg(Source{testPool, "w", 0}.EventsSubject())
 		stamp(forged, p.Epoch(), 1000)

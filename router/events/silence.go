@@ -100,6 +100,8 @@ func (s *Subscriber) tell(f *follower, was, is State) {
 // because says why a source is predicted.
 func (f *follower) because() string {
 	switch misfit := f.view.Misfit(); {
+	case f.view.Overgrown():
+		return fmt.Sprintf("its events name far more blocks than the %d that it registered", f.view.bound.registered)
 	case misfit != 0 && (f.trail == nil || !f.trail.lost):
 		return fmt.Sprintf("the engine's blocks have %d tokens, which neither divides the router's %d nor is a multiple of it", misfit, f.view.blockSize)
 	case f.trail != nil && !f.trail.replays:

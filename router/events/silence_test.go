@@ -48,7 +48,7 @@ func quietRig(t *testing.T, cfg SubscriberConfig) (*rig, *fakeEngine, *Publisher
 	r := newRig(t, cfg, drop, away)
 	g := newFakeEngine(1, 16)
 	p, stop := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	if err := p.Publish([]Event{g.store(5)}); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestWorkerThatNeverSpeaksIsPredicted(t *testing.T) {
 		bus := NewMemoryBus()
 		t.Cleanup(bus.Close)
 		r := newRig(t, SubscriberConfig{}, bus, bus)
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		time.Sleep(59 * time.Second)
 		if s := r.status("w"); s.State != Waiting || !s.Heard.IsZero() {
 			t.Errorf("%+v", s)
@@ -222,7 +222,7 @@ func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 		states := 0
 		r := newRigWithLog(t, SubscriberConfig{OnState: func() { states++ }}, drop, away, slog.New(slog.NewTextHandler(lines, nil)))
 		_, _ = r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		expect := func(when string, silent, lost, whole, again int) {
 			t.Helper()
 			synctest.Wait()

@@ -115,11 +115,14 @@ type follower struct {
 	healed                      [len(Ways)]atomic.Uint64
 }
 
-func newFollower(source Source, idx *index.Index, blockSize int, batch *Batch, count *poolCounters) *follower {
+// newFollower returns a follower whose view is empty. kvBlocks is how many blocks the rank registered, 0 if that is not known.
+func newFollower(source Source, idx *index.Index, blockSize, kvBlocks int, batch *Batch, count *poolCounters) *follower {
 	owner := idx.Owner(source.Worker, source.Rank)
-	return &follower{
+	f := &follower{
 		source: source, owner: owner, view: NewView(idx, owner, blockSize), batch: batch, count: count,
 	}
+	f.view.Register(kvBlocks)
+	return f
 }
 
 func (f *follower) transport() string {
@@ -200,7 +203,7 @@ func (f *follower) observe(epoch, seq uint64, payload []byte) Verdict {
 
 // apply puts one message's events into the view.
 func (f *follower) apply(payload []byte) {
-	before, again, retold := f.view.Tally(), f.view.again, f.view.retold
+	before, again, retold, over := f.view.Tally(), f.view.again, f.view.retold, f.view.Overgrown()
 	if err := DecodeBatch(f.batch, payload); err != nil {
 		f.count.malformed.Inc()
 		f.doubt = true
@@ -215,8 +218,14 @@ func (f *follower) apply(payload []byte) {
 	f.count.count(before, after)
 	f.orphansSoFar.Add(after.Orphans - before.Orphans)
 	f.doubt = f.doubt || after.Orphans > before.Orphans
-	if f.tap != nil {
+	switch now := f.view.Overgrown(); {
+	case !now && f.tap != nil:
 		f.tap.applied(f.source, f.batch.Events)
+	case now && !over:
+		f.losses.Add(1)
+		if f.tap != nil {
+			f.tap.lost(f.source)
+		}
 	}
 	f.followed(payload, before, f.view.again-again, f.view.retold-retold, false)
 }
@@ -357,7 +366,8 @@ func (f *follower) publish() {
 	case f.wants():
 		state = Recovering
 	}
-	if state == Live && f.view.Misfit() != 0 { // it is known what the engine holds, and no prompt can be looked up in it
+	// Of a misfit it is known what the engine holds, and no prompt can be looked up in it.
+	if state == Live && (f.view.Misfit() != 0 || f.view.Overgrown()) {
 		state = Predicted
 	}
 	was, known := State(f.state.Swap(uint32(state))), f.epoch.Swap(f.flow.Epoch())

@@ -266,7 +266,7 @@ func (s *Stream) history(ctx context.Context, source Source, maxBytes int) (*run
 		if err != nil || e != epoch || len(m.Data()) == 0 || seq < r.next() {
 			continue // of a process before, a heartbeat of a publisher that is not durable, or one told twice
 		}
-		if bytes += len(m.Data()); seq > r.next() || bytes > maxBytes {
+		if bytes += len(m.Data()) + messageOverhead; seq > r.next() || bytes > maxBytes {
 			break // the publisher still has it, perhaps
 		}
 		r.messages = append(r.messages, m.Data())

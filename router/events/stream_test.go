@@ -123,7 +123,7 @@ func TestAwaySubscriberLosesNothing(t *testing.T) {
 	r := newRig(t, quickly, pub, sub)
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(beating("w"))
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	say(t, p, g, 20)
 	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
 	before, asked := r.status("w"), p.Stats()
@@ -153,7 +153,7 @@ func TestStreamOutlivesServerAndGateway(t *testing.T) {
 	r := newRig(t, quickly, pub, sub)
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(beating("w"))
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	say(t, p, g, 1500)
 	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
 	asked := p.Stats()
@@ -171,7 +171,7 @@ func TestStreamOutlivesServerAndGateway(t *testing.T) {
 	asked = p.Stats()
 	again := newRig(t, quickly, pub, durable(t, server.URL(), StreamConfig{}, nil))
 	ready(t, again.sub.bus.(*Stream))
-	again.sub.Track(testPool, "w", []int{0}, 16)
+	again.sub.Track(testPool, "w", []int{0}, 16, 0)
 	within(t, 20*time.Second, 5*time.Millisecond, "another gateway", func() bool { return again.settled(g, p, "w") })
 	if s, now := again.status("w"), p.Stats(); s.Healed[ByStream] != 1 || now.Snapshots != asked.Snapshots || now.Rings != asked.Rings {
 		t.Errorf("%+v; %d snapshots and %d runs were asked for", s, now.Snapshots-asked.Snapshots, now.Rings-asked.Rings)
@@ -190,7 +190,7 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 	cfg := beating("w")
 	cfg.RingMessages = 10
 	p, _ := r.publisher(cfg)
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	say(t, p, g, 500)
 	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
 	before := r.status("w")
@@ -207,7 +207,7 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 
 	again := newRig(t, quickly, pub, durable(t, server.URL(), small, nil))
 	ready(t, again.sub.bus.(*Stream))
-	again.sub.Track(testPool, "w", []int{0}, 16)
+	again.sub.Track(testPool, "w", []int{0}, 16, 0)
 	within(t, 20*time.Second, 5*time.Millisecond, "another gateway", func() bool { return again.settled(g, p, "w") })
 	if s := again.status("w"); s.Healed[BySnapshot] != 1 || s.Healed[ByStream] != 0 {
 		t.Errorf("%v", s.Healed)
@@ -222,7 +222,7 @@ func TestStreamOfManyProcesses(t *testing.T) {
 	ready(t, pub)
 	ready(t, sub)
 	r := newRig(t, quickly, pub, sub)
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	g := newFakeEngine(1, 16)
 	p, stop := r.publisher(beating("w"))
 	say(t, p, g, 100)
@@ -258,7 +258,7 @@ func TestStreamOfManyProcesses(t *testing.T) {
 // What a stream has of a process that came before the present one changes nothing.
 func TestStreamNeverTakesTheViewBack(t *testing.T) {
 	_, idx, _ := newTestView(16)
-	f := newFollower(Source{testPool, "w", 0}, idx, 16, new(Batch), newMetrics(nil, nil).pool(testPool))
+	f := newFollower(Source{testPool, "w", 0}, idx, 16, 0, new(Batch), newMetrics(nil, nil).pool(testPool))
 	s := &Subscriber{followers: map[string]*follower{f.source.EventsSubject(): f}, metrics: newMetrics(nil, nil), log: slog.New(slog.DiscardHandler)}
 	now, engines := time.Unix(1e9, 0), uint64(0)
 	send := func(epoch, seq, at uint64, data []byte) {
@@ -304,7 +304,7 @@ func TestDurableBusWithoutAStream(t *testing.T) {
 	r := newRig(t, quickly, pub, durable(t, server.URL(), StreamConfig{}, nil))
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(beating("w"))
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	refused := 0
 	for range 200 {
 		if err := p.Publish(g.step()); err != nil {
@@ -334,7 +334,7 @@ func TestDurableAndPlainMix(t *testing.T) {
 		}
 		g := newFakeEngine(1, 16)
 		p, _ := r.publisher(beating(c.name))
-		r.sub.Track(testPool, c.name, []int{0}, 16)
+		r.sub.Track(testPool, c.name, []int{0}, 16, 0)
 		say(t, p, g, 200)
 		within(t, 20*time.Second, 5*time.Millisecond, c.name, func() bool { return r.settled(g, p, c.name) })
 		if c.pub == drop { // the last message is lost: the heartbeat tells
@@ -403,7 +403,7 @@ func TestDeletedStreamIsMadeAnew(t *testing.T) {
 	r := newRig(t, quickly, pub, sub)
 	g := newFakeEngine(1, 16)
 	p, _ := r.publisher(beating("w"))
-	r.sub.Track(testPool, "w", []int{0}, 16)
+	r.sub.Track(testPool, "w", []int{0}, 16, 0)
 	say(t, p, g, 100)
 	within(t, 20*time.Second, 5*time.Millisecond, "live", func() bool { return r.settled(g, p, "w") })
 	if err := js.DeleteStream(t.Context(), "TANDEM_KV"); err != nil {

@@ -52,7 +52,7 @@ type SubscriberConfig struct {
 	// OnState is called by Run when the state or the epoch of a source has changed, as Sources then tells it. It must not
 	// wait.
 	OnState func()
-	// ZMQ is how engines are connected to that publish by themselves.
+	// ZMQ is how engines are connected to that publish by themselves. A message may have [MaxBatchBytes] by default.
 	ZMQ zmtp.Options
 
 	tap tap // hears what is done to the views; nil for nobody
@@ -102,6 +102,7 @@ type Subscriber struct {
 	rng     *rand.Rand
 	batch   Batch
 	links   map[*follower]context.CancelFunc // over ZMQ
+	awaited map[int]*awaiting                // by port
 	linked  sync.WaitGroup
 	fetches sync.WaitGroup
 	active  int
@@ -116,8 +117,8 @@ type workerKey struct{ pool, worker string }
 type tracked struct {
 	ranks     []int
 	blockSize int
+	capacity  int // blocks of each rank; 0: not known
 	zmq       ZMQ // where it has an Endpoint; else it is followed over NATS
-	capacity  int // of each rank, in the engine's blocks; 0: not known
 }
 
 // fetched is the end of an attempt to get a snapshot, or a replay.
@@ -150,25 +151,28 @@ func NewSubscriber(
 	cfg.PredictAfter = max(cmp.Or(cfg.PredictAfter, time.Minute), cfg.SilentAfter)
 	cfg.Relearn = cmp.Or(cfg.Relearn, 2*time.Minute)
 	cfg.QuietCheck = cmp.Or(cfg.QuietCheck, 10*time.Second)
+	cfg.ZMQ.MaxMessageBytes = cmp.Or(cfg.ZMQ.MaxMessageBytes, MaxBatchBytes+64<<10) // with its topic
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
 		wanted: map[workerKey]tracked{}, followers: map[string]*follower{}, links: map[*follower]context.CancelFunc{},
-		rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
+		awaited: map[int]*awaiting{},
+		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),
 	}
 	s.metrics = newMetrics(reg, s.Sources)
 	return s, nil
 }
 
 // Track follows a worker's ranks from now on: their snapshots are asked for, because their events may have begun long
-// ago. blockSize is the router's in that pool, in tokens, 1 to 65,535. Of a worker that is followed already it changes
+// ago. blockSize is the router's in that pool, in tokens, 1 to 65,535, and kvBlocks how many such blocks one rank registered, 0 where
+// that is not known: a rank that names many times as many is [Predicted]. Of a worker that is followed already it changes
 // what differs. It does not wait, and may be called before Run. While a worker is followed nobody else may drop it from
 // the index. Without a bus nobody is followed.
-func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize int) {
+func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize, kvBlocks int) {
 	if s.bus == nil {
 		return
 	}
-	s.track(workerKey{pool, worker}, tracked{ranks: slices.Clone(ranks), blockSize: blockSize})
+	s.track(workerKey{pool, worker}, tracked{ranks: slices.Clone(ranks), blockSize: blockSize, capacity: kvBlocks})
 }
 
 func (s *Subscriber) track(key workerKey, t tracked) {
@@ -320,7 +324,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 	// A worker is dropped from the index as a whole, so a rank that goes or changes takes its siblings along.
 	again := map[workerKey]bool{}
 	for subject, f := range old {
-		if t, ok := how[subject]; !ok || t.blockSize != f.view.blockSize || t.zmq != f.zmq || f.trail != nil && t.capacity != f.trail.capacity {
+		if t, ok := how[subject]; !ok || t.blockSize != f.view.blockSize || t.zmq != f.zmq || t.capacity != f.view.bound.registered {
 			again[workerKey{f.source.Pool, f.source.Worker}] = true
 		}
 	}
@@ -333,7 +337,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 			next[subject] = f
 			continue
 		}
-		f := newFollower(source, s.indexFor(source.Pool), how[subject].blockSize, &s.batch, s.metrics.pool(source.Pool))
+		f := newFollower(source, s.indexFor(source.Pool), how[subject].blockSize, how[subject].capacity, &s.batch, s.metrics.pool(source.Pool))
 		f.heard, f.tap = time.Now(), s.cfg.tap
 		f.onState = func(was, is State) { s.tell(f, was, is) }
 		if t := how[subject]; t.zmq.Endpoint != "" {

@@ -24,7 +24,7 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 			for i, w := range workers {
 				engines[w] = newFakeEngine(seed*10+uint64(i), 16)
 				publishers[w], _ = r.publisher(PublisherConfig{Source: Source{testPool, w, 0}, MaxBytes: 4096})
-				r.sub.Track(testPool, w, []int{0}, 16)
+				r.sub.Track(testPool, w, []int{0}, 16, 0)
 			}
 			pace := rand.New(rand.NewPCG(seed, 6))
 			for range 400 {
@@ -59,7 +59,7 @@ func TestLastMessageLost(t *testing.T) {
 		r := newRig(t, SubscriberConfig{}, bus, memory)
 		g := newFakeEngine(1, 16)
 		p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		bus.chance = 100
 		if err := p.Publish(g.step()); err != nil {
@@ -79,7 +79,7 @@ func TestPublisherRestartDropsOldView(t *testing.T) {
 		bus := NewMemoryBus()
 		t.Cleanup(bus.Close)
 		r := newRig(t, SubscriberConfig{}, bus, bus)
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		before := newFakeEngine(1, 16)
 		p, stop := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
 		for range 50 {
@@ -127,7 +127,7 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 		if len(r.sub.Sources()) != 0 || r.idx.Blocks(r.idx.Owner("w", 0)) != 0 {
 			t.Error("a worker is followed that is not tracked")
 		}
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		if !r.settled(g, p, "w") {
 			t.Errorf("not live at once: %+v", r.status("w"))
@@ -146,7 +146,7 @@ func TestWorkerWithoutPublisherWaits(t *testing.T) {
 		bus := NewMemoryBus()
 		t.Cleanup(bus.Close)
 		r := newRig(t, SubscriberConfig{}, bus, bus)
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		time.Sleep(time.Minute) // virtual: it has come to the longest pause between attempts
 		if s := r.status("w"); s.State != Waiting {
 			t.Fatalf("%+v", s)
@@ -177,7 +177,7 @@ func TestTrackAgainChangesRanks(t *testing.T) {
 			return out
 		}
 		for _, want := range [][]int{{0}, {0, 1, 2}, {0, 1, 2}, {1}} {
-			r.sub.Track(testPool, "w", want, 16)
+			r.sub.Track(testPool, "w", want, 16, 0)
 			got := ranks()
 			if len(got) != len(want) || got[0] != want[0] {
 				t.Errorf("ranks %v, want %v", got, want)
@@ -195,7 +195,7 @@ func TestOrphanIsMendedOnce(t *testing.T) {
 		t.Cleanup(bus.Close)
 		r := newRig(t, SubscriberConfig{}, bus, bus)
 		p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		for i := range 100 { // the engine itself does not know the parents: no snapshot can mend this
 			orphan := Event{Kind: Stored, Hashes: []Hash{Hash(i)}, Parent: 1e6, HasParent: true, Tokens: ids(i, 16), BlockSize: 16}
@@ -287,7 +287,7 @@ func TestSnapshotOfManyPagesIsApplied(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		if !r.settled(g, p, "w") || r.status("w").Snapshots != 1 {
 			t.Errorf("%+v", r.status("w"))
@@ -331,7 +331,7 @@ func TestHostileMessages(t *testing.T) {
 		r := newRig(t, SubscriberConfig{}, bus, bus)
 		g := newFakeEngine(1, 16)
 		p, _ := r.publisher(PublisherConfig{Source: Source{testPool, "w", 0}})
-		r.sub.Track(testPool, "w", []int{0}, 16)
+		r.sub.Track(testPool, "w", []int{0}, 16, 0)
 		synctest.Wait()
 		subject := Source{testPool, "w", 0}.EventsSubject()
 		for _, m := range []*nats.Msg{

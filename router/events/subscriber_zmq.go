@@ -2,19 +2,50 @@ package events
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/router/events/zmtp"
 )
 
-// TrackZMQ is Track for a worker whose engine publishes its events by itself, over ZMQ. kvBlocks is how many of the
-// engine's blocks the cache of one rank has, 0 where that is not known. The error is that of [ZMQ.Validate].
+// TrackZMQ is Track for a worker whose engine publishes its events by itself, over ZMQ. The error is that of [ZMQ.Validate], or
+// a [*PortError].
 func (s *Subscriber) TrackZMQ(pool, worker string, ranks []int, blockSize, kvBlocks int, from ZMQ) error {
 	if err := from.Validate(1 + slices.Max(append([]int{0}, ranks...))); err != nil {
 		return err
 	}
-	s.track(workerKey{pool, worker}, tracked{slices.Clone(ranks), blockSize, from, kvBlocks})
+	key := workerKey{pool, worker}
+	if err := s.portTaken(key, len(ranks), from); err != nil {
+		return err
+	}
+	s.track(key, tracked{slices.Clone(ranks), blockSize, kvBlocks, from})
+	return nil
+}
+
+// PortError is an engine that is awaited where another is that it could not be told from.
+type PortError struct {
+	Port   int
+	Topic  string
+	Worker string // that is awaited there already
+}
+
+func (e *PortError) Error() string {
+	return fmt.Sprintf("port %d is listened on for worker %q already, with the topic %q: give each engine a port, or a topic of its own", e.Port, e.Worker, e.Topic)
+}
+
+// portTaken refuses to await an engine on a port, and for a topic, of another worker's.
+func (s *Subscriber) portTaken(key workerKey, ranks int, from ZMQ) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for other, t := range s.wanted {
+		if port, taken := from.Collides(ranks, t.zmq, len(t.ranks)); taken && other != key {
+			return &PortError{Port: port, Topic: from.Topic, Worker: other.worker}
+		}
+	}
 	return nil
 }
 
@@ -31,20 +62,59 @@ func (s *Subscriber) relink(ctx context.Context) {
 			continue
 		}
 		linkCtx, unlink := context.WithCancel(ctx)
-		s.links[f] = unlink
 		at, _ := zmtp.ParseEndpoint(f.zmq.Endpoint) // TrackZMQ has seen that it can be read
-		cfg := zmtp.SubConfig{
+		cfg := linkOf(f, zmtp.SubConfig{
 			Options: s.cfg.ZMQ, Endpoint: at.Offset(f.source.Rank), Topic: f.zmq.Topic,
 			ReconnectMin: s.cfg.RetryMin, ReconnectMax: s.cfg.RetryMax, Seed: s.rng.Uint64(),
-		}
-		s.linked.Go(func() {
-			link(linkCtx, f, cfg, func(a arrival) {
-				select {
-				case s.arrivals <- a:
-				case <-linkCtx.Done():
-				}
-			})
+		}, func(a arrival) {
+			select {
+			case s.arrivals <- a:
+			case <-linkCtx.Done():
+			}
 		})
+		s.links[f] = unlink
+		if cfg.Endpoint.Binds() {
+			leave := s.await(ctx, cfg)
+			s.links[f] = func() { unlink(); leave() }
+			continue
+		}
+		s.linked.Go(func() { zmtp.NewSub(cfg).Run(linkCtx) })
+	}
+}
+
+// awaiting is a port at which engines are awaited.
+type awaiting struct {
+	hub   *zmtp.Hub
+	links int
+	end   func()
+}
+
+// await follows one rank of an engine that connects to a port, which is listened on for as long as any is.
+func (s *Subscriber) await(ctx context.Context, cfg zmtp.SubConfig) (leave func()) {
+	at := cfg.Endpoint.Port
+	a := s.awaited[at]
+	if a == nil {
+		var once sync.Once
+		a = &awaiting{hub: zmtp.NewHub(cfg.Endpoint, s.cfg.ZMQ, func(err error) {
+			if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "listen" {
+				once.Do(func() { s.log.Warn("KV events are not listened for; trying until they are", "port", at, "error", err) })
+				return
+			}
+			s.log.Debug("an engine did not connect", "port", at, "error", err)
+		})}
+		s.awaited[at] = a
+		var hubCtx context.Context
+		hubCtx, a.end = context.WithCancel(ctx)
+		s.linked.Go(func() { a.hub.Run(hubCtx) })
+	}
+	a.links++
+	drop := a.hub.Add(cfg)
+	return func() {
+		drop()
+		if a.links--; a.links == 0 {
+			a.end()
+			delete(s.awaited, at)
+		}
 	}
 }
 

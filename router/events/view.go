@@ -19,6 +19,7 @@ type View struct {
 	blockSize int // the router's, in tokens
 	tally     Tally
 	largest   int // tokens in the engine's largest block so far
+	bound     bound
 	misfit    int // tokens in a block refused for its size, the last one since the view was empty
 	fitting   int // blocks since then whose size was good, less those whose size was not
 	// again are blocks that were stored where they were held already, and retold the chains from their beginning that had
@@ -96,6 +97,7 @@ func (v *View) Clear() {
 	v.idx.Clear(v.owner)
 	v.known.clear()
 	v.misfit, v.fitting = 0, 0
+	v.bound.begin(v.blockSize)
 }
 
 // Misfit is how many tokens the engine's blocks have, if most of those it named since the view was empty were refused
@@ -115,6 +117,8 @@ func (v *View) Apply(events []Event) {
 		case e.Kind == Cleared:
 			v.tally.Cleared++
 			v.Clear()
+		case v.bound.over:
+			v.tally.Ignored += uint64(len(e.Hashes))
 		case e.GroupIdx.Value != 0:
 			v.tally.Ignored += uint64(len(e.Hashes))
 		case e.Kind == Removed:
@@ -165,10 +169,14 @@ func (v *View) store(e *Event) {
 	}
 
 	held := tierOf(e.Medium)
+	v.bound.widen(e.BlockSize, held, v.blockSize)
 	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
 	before := v.again
 	for i, h := range e.Hashes {
 		if i%reads == 0 {
+			if v.outgrown() {
+				return
+			}
 			v.known.touch(e.Hashes[i:])
 		}
 		b := block{seed: c.seed, own: lost, held: held}
@@ -191,6 +199,9 @@ func (v *View) store(e *Event) {
 			start, done = end, upTo
 		}
 		v.put(h, b, run, tail, len(e.Hashes)-i)
+	}
+	if v.outgrown() {
+		return
 	}
 	if !e.HasParent && v.again > before {
 		v.retold++
@@ -233,6 +244,7 @@ func (v *View) put(h Hash, b block, run []uint64, tail []uint32, coming int) {
 // place notes a further place of blocks announced before.
 func (v *View) place(e *Event) {
 	held := tierOf(e.Medium)
+	v.bound.widen(0, held, v.blockSize)
 	for i, h := range e.Hashes {
 		if i%reads == 0 {
 			v.known.touch(e.Hashes[i:])

@@ -15,7 +15,7 @@ import (
 // endpoints are those of rank 0, and each further data-parallel rank has the next port of each.
 type ZMQ struct {
 	// Endpoint is tcp://HOST:PORT of the engine's PUB socket. With a host of *, 0.0.0.0 or :: the engine is awaited
-	// there instead, for engines that are told to connect.
+	// there instead, for engines that are told to connect: several on one port, if each has a Topic of its own.
 	Endpoint string
 	// Replay is tcp://HOST:PORT of the engine's ROUTER socket for what it sent before; empty where it has none.
 	Replay string
@@ -48,6 +48,18 @@ func (z ZMQ) Validate(ranks int) error {
 	return nil
 }
 
+// Collides reports whether engines of z and of o, with so many ranks each, would connect to one port and could not be told
+// apart by topic, and the first such port.
+func (z ZMQ) Collides(ranks int, o ZMQ, others int) (port int, ok bool) {
+	a, err1 := zmtp.ParseEndpoint(z.Endpoint)
+	b, err2 := zmtp.ParseEndpoint(o.Endpoint)
+	if err1 != nil || err2 != nil || !a.Binds() || !b.Binds() || z.Topic != o.Topic {
+		return 0, false
+	}
+	port = max(a.Port, b.Port)
+	return port, port < a.Port+ranks && port < b.Port+others
+}
+
 // endMarker is the number that ends a replay; no message carries it.
 const endMarker = math.MaxUint64
 
@@ -67,8 +79,11 @@ func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUi
 type replayLimits struct {
 	silence time.Duration // between two of its messages
 	whole   time.Duration
-	bytes   int // of its batches
+	bytes   int // of its batches, with [messageOverhead] for each
 }
+
+// messageOverhead is about what a message takes beside its bytes while it is kept: small ones are bounded by it.
+const messageOverhead = 64
 
 // errOrder is a replay that jumps back: its engine was replaced in the middle of it.
 var errOrder = errors.New("the replay's numbers do not ascend")
@@ -112,8 +127,8 @@ func fetchReplay(ctx context.Context, at zmtp.Endpoint, from uint64, opts zmtp.O
 		case len(got) > 0 && seq <= got[len(got)-1].seq:
 			return nil, errOrder
 		}
-		if bytes += len(payload); bytes > limits.bytes {
-			return nil, fmt.Errorf("the replay has more than %d bytes", limits.bytes)
+		if bytes += len(payload) + messageOverhead; bytes > limits.bytes {
+			return nil, fmt.Errorf("the replay takes more than %d bytes", limits.bytes)
 		}
 		got = append(got, numbered{seq, payload})
 	}
@@ -137,9 +152,8 @@ const (
 	linkUnframed // a message that is none of a publisher's
 )
 
-// link carries a rank's events from its engine until ctx ends. say is called with what happens, one call at a time, and
-// may wait.
-func link(ctx context.Context, f *follower, cfg zmtp.SubConfig, say func(arrival)) {
+// linkOf is how f's rank is followed. say is called with what happens, one call at a time, and may wait.
+func linkOf(f *follower, cfg zmtp.SubConfig, say func(arrival)) zmtp.SubConfig {
 	cfg.Connected = func() { say(arrival{follower: f, what: linkUp}) }
 	cfg.Lost = func(err error) { say(arrival{follower: f, what: linkDown, err: err}) }
 	cfg.Failed = func(err error) { say(arrival{follower: f, what: linkFailed, err: err}) }
@@ -151,5 +165,5 @@ func link(ctx context.Context, f *follower, cfg zmtp.SubConfig, say func(arrival
 		}
 		say(arrival{follower: f, what: linkMessage, message: n})
 	}
-	zmtp.NewSub(cfg).Run(ctx)
+	return cfg
 }

@@ -333,9 +333,7 @@ func TestRanksOverZMQ(t *testing.T) {
 // Garbage in the stream costs what it says, and never the connection.
 func TestGarbageOverZMQ(t *testing.T) {
 	e := newZMQEngine(t, 1, ZMQPublisherConfig{ReplayEndpoint: "tcp://*:0"})
-	cfg := zmqConfig()
-	cfg.ZMQ.MaxMessageBytes = 20 << 20
-	r := newRig(t, cfg, nil, nil)
+	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	e.publish(50)
 	r.until("exact", func() bool { return r.exact(e, "w") })
@@ -345,13 +343,13 @@ func TestGarbageOverZMQ(t *testing.T) {
 	e.pub.pub.Send([]byte("x"))
 	e.pub.pub.Send(nil, []byte{1, 2, 3}, []byte("short number"))
 	e.pub.pub.Send(nil, bytes.Repeat([]byte{255}, 8), nil)
-	e.pub.pub.Send(nil, appendSeq(nil, 50), make([]byte, 21<<20)) // above the limit: read past
+	e.pub.pub.Send(nil, appendSeq(nil, 50), make([]byte, 60<<20)) // above the limit: read past
 	e.publish(10)
 	r.until("exact after foreign messages", func() bool { return r.exact(e, "w") })
 
-	// Ten megabytes of one prompt are taken in.
+	// A message of 640,000 tokens of one prompt is taken in.
 	big := Event{Kind: Stored, BlockSize: 16, Medium: "GPU"}
-	for i := range 120_000 {
+	for i := range 40_000 {
 		big.Hashes = append(big.Hashes, Hash(1<<60+i))
 		for j := range 16 {
 			big.Tokens = append(big.Tokens, uint32(1<<17+i+j))
@@ -360,7 +358,7 @@ func TestGarbageOverZMQ(t *testing.T) {
 	if err := e.pub.Publish([]Event{big}); err != nil {
 		t.Fatal(err)
 	}
-	r.until("ten megabytes", func() bool {
+	r.until("the long prompt", func() bool {
 		s := r.status("w")
 		return s.State == Live && s.Seq == e.pub.Next() && s.Blocks == len(e.blocks)+len(big.Hashes)
 	})

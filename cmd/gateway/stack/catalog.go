@@ -3,6 +3,7 @@ package stack
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -248,18 +249,16 @@ func (f *follower) update() {
 				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
 				events.ZMQ{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
 			}
-			if f.followed[w.ID] == now[w.ID] {
-				continue
-			}
-			if old, ok := f.followed[w.ID]; ok {
-				f.subscriber.Untrack(old.pool, w.ID)
-			}
-			f.follow(now[w.ID], w.ID)
 		}
 	}
-	for id, old := range f.followed {
-		if _, still := now[id]; !still {
+	for id, old := range f.followed { // first, for a port of theirs may be another's now
+		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if f.followed[id] != now[id] {
+			f.follow(now[id], id)
 		}
 	}
 	f.followed = now
@@ -270,7 +269,7 @@ func (f *follower) update() {
 func (f *follower) follow(w followed, id string) {
 	ranks := slices.Collect(upTo(w.ranks))
 	if w.zmq.Endpoint == "" {
-		f.subscriber.Track(w.pool, id, ranks, w.blockSize)
+		f.subscriber.Track(w.pool, id, ranks, w.blockSize, w.kvBlocks)
 	} else if err := f.subscriber.TrackZMQ(w.pool, id, ranks, w.blockSize, w.kvBlocks, w.zmq); err != nil {
 		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
 	}

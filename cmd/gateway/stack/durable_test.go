@@ -84,7 +84,7 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sub.Track(source.Pool, source.Worker, []int{0}, 16)
+	sub.Track(source.Pool, source.Worker, []int{0}, 16, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- sub.Run(ctx) }()

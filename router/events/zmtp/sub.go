@@ -15,7 +15,7 @@ import (
 // SubConfig is how a [Sub] works. The zero value of each field but Endpoint means its default.
 type SubConfig struct {
 	Options
-	// Endpoint is where the publisher is, or where it is awaited, see [Endpoint.Binds].
+	// Endpoint is where the publisher is. A [Hub] awaits publishers that connect.
 	Endpoint Endpoint
 	// Topic is what the first frame of a message must begin with; empty takes all.
 	Topic string
@@ -34,7 +34,7 @@ type SubConfig struct {
 	Failed func(error)
 }
 
-// Sub follows one publisher.
+// Sub follows one publisher, to which it connects.
 type Sub struct {
 	cfg SubConfig
 	rng *rand.Rand
@@ -53,12 +53,8 @@ func NewSub(cfg SubConfig) *Sub {
 
 // Run follows until ctx ends. It may be called once.
 func (s *Sub) Run(ctx context.Context) {
-	once := s.dial
-	if s.cfg.Endpoint.Binds() {
-		once = s.bind
-	}
 	for failures := 0; ctx.Err() == nil; failures++ {
-		began, err := once(ctx)
+		began, err := s.dial(ctx)
 		if began {
 			failures = 0
 		} else if err != nil && ctx.Err() == nil {
@@ -82,34 +78,6 @@ func (s *Sub) dial(ctx context.Context) (began bool, err error) {
 		return false, err
 	}
 	return s.follow(ctx, c), nil
-}
-
-// bind awaits publishers. The latest that came is followed: it is the one before, come back.
-func (s *Sub) bind(ctx context.Context) (began bool, err error) {
-	ln, err := s.cfg.Listen(ctx, "tcp", s.cfg.Endpoint.Address())
-	if err != nil {
-		return false, err
-	}
-	var mu sync.Mutex // guards present
-	var present *Conn
-	var turn sync.Mutex // held by whoever is followed
-	serve(ctx, ln, SUB, s.cfg.Options, func(ctx context.Context, c *Conn) {
-		mu.Lock()
-		if present != nil {
-			_ = present.Close()
-		}
-		present = c
-		mu.Unlock()
-		turn.Lock()
-		defer turn.Unlock()
-		mu.Lock()
-		mine := present == c
-		mu.Unlock()
-		if mine {
-			s.follow(ctx, c)
-		}
-	}, s.cfg.Failed)
-	return true, nil
 }
 
 // follow takes what a publisher sends, and closes c.
