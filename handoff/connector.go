@@ -83,7 +83,8 @@ type Connector interface {
 
 	// OnPrefill reads prefill's answer. Its error says what makes the
 	// hand-off unusable; a malformed one must never reach an engine, which
-	// may wait for it forever.
+	// may wait for it forever. The KV has Params all the same where they say
+	// enough to free the blocks: it is to be abandoned, and never bound.
 	OnPrefill(a Attempt, answer []byte, now time.Time) (KV, error)
 
 	// Bind adds the hand-off metadata to the decode leg.
@@ -98,6 +99,12 @@ type Connector interface {
 var connectors = map[string]Connector{
 	"vllm": NIXL{},
 	"sim":  NIXL{},
+}
+
+// HandsOver reports whether there is a connector for pairs of that engine.
+func HandsOver(engine string) bool {
+	_, ok := connectors[engine]
+	return ok
 }
 
 // connectorFor finds the connector for a pair; ok is false where prefill and

@@ -17,6 +17,9 @@ type Config struct {
 	BlockSize int
 	// DownFor is how long a worker stays down after a failure; 0 means [DefaultDownFor].
 	DownFor time.Duration
+	// HandsOver reports whether KV caches can be handed over between workers of an engine. A worker of role prefill or
+	// decode of another engine is refused; nil takes all.
+	HandsOver func(engine string) bool
 }
 
 // Validate checks the ranges that [Config] gives.

@@ -13,8 +13,8 @@ type Source struct {
 	name   string
 }
 
-// Put takes a worker in, or takes its new record; see [Core.Put]. Its error is an [*InvalidError], a [*RefusedError]
-// or a [*ClaimedError]; it is logged.
+// Put takes a worker in, or takes its new record; see [Core.Put]. Its error, one of [Refusal]'s, is
+// logged.
 func (s *Source) Put(w Worker) error {
 	var err error
 	s.roster.change(func(c *Core, now time.Time) (changed bool) {

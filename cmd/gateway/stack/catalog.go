@@ -144,6 +144,8 @@ type readiness struct {
 	Status string          `json:"status"`
 	Awaits string          `json:"awaits,omitempty"` // while the gateway starts: what is missing
 	Pools  []poolReadiness `json:"pools"`
+	// Refused is the workers that came and cannot serve with the others.
+	Refused []refusedReport `json:"refused,omitempty"`
 }
 
 type poolReadiness struct {
@@ -185,6 +187,12 @@ func (g *Gateway) Ready() (bool, any) {
 			out.Status = "degraded"
 		default:
 			ok = false
+		}
+	}
+	for _, r := range view.Refused() {
+		switch r.Err.(type) {
+		case *pools.RefusedError, *pools.NoHandOffError: // the others' words name addresses, and anybody may ask
+			out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Source: r.Source, Reason: r.Err.Error()})
 		}
 	}
 	if !ok {
