@@ -188,23 +188,47 @@ func TestNIXLOnPrefill(t *testing.T) {
 			t.Errorf("host %s: %v %s", host, err, kv.Params)
 		}
 	}
-	for name, params := range map[string]string{
-		"no object":       `null`,
-		"a string":        `"x"`,
-		"wrong direction": strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":false`, 1),
-		"both directions": strings.Replace(goodParams, `"do_remote_decode":false`, `"do_remote_decode":true`, 1),
-		"no engine":       strings.Replace(goodParams, `"e"`, `""`, 1),
-		"no request":      strings.Replace(goodParams, `"cmpl-x-0-1a2b3c4d"`, `null`, 1),
-		"no host":         strings.Replace(goodParams, `"10.0.0.1"`, `null`, 1),
-		"no port":         strings.Replace(goodParams, `5600`, `null`, 1),
-		"port 70000":      strings.Replace(goodParams, `5600`, `70000`, 1),
-		"no blocks":       strings.Replace(goodParams, `[[12,13,14]]`, `[]`, 1),
-		"empty groups":    strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1),
-		"push":            strings.Replace(goodParams, `"pull"`, `"push"`, 1),
-		"too large":       `{"pad":"` + strings.Repeat("x", MaxKVBytes) + `"}`,
+	// vLLM before March 2026 has one list.
+	flat := strings.Replace(goodParams, `[[12,13,14]]`, `[12,13,14]`, 1)
+	if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(flat), now); err != nil || string(kv.Params) != flat {
+		t.Errorf("one list of blocks: %v %s", err, kv.Params)
+	}
+	for name, c := range map[string]struct {
+		params   string
+		releases bool
+	}{
+		"no object":       {`null`, false},
+		"a string":        {`"x"`, false},
+		"wrong direction": {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":false`, 1), true},
+		"both directions": {strings.Replace(goodParams, `"do_remote_decode":false`, `"do_remote_decode":true`, 1), true},
+		"no engine":       {strings.Replace(goodParams, `"e"`, `""`, 1), false},
+		"no request":      {strings.Replace(goodParams, `"cmpl-x-0-1a2b3c4d"`, `null`, 1), false},
+		"no host":         {strings.Replace(goodParams, `"10.0.0.1"`, `null`, 1), false},
+		"no port":         {strings.Replace(goodParams, `5600`, `null`, 1), false},
+		"port 70000":      {strings.Replace(goodParams, `5600`, `70000`, 1), false},
+		"no blocks":       {strings.Replace(goodParams, `[[12,13,14]]`, `[]`, 1), true},
+		"null blocks":     {strings.Replace(goodParams, `[[12,13,14]]`, `null`, 1), true},
+		"empty groups":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1), true},
+		"mixed blocks":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[12],13]`, 1), true},
+		"another type":    {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":"yes"`, 1), true},
+		"push":            {strings.Replace(goodParams, `"pull"`, `"push"`, 1), true},
+		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", MaxKVBytes)+`","tp_size"`, 1), false},
+		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", MaxKVBytes/3)+`]]`, 1), true},
 	} {
-		if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(params), now); err == nil {
-			t.Errorf("%s was taken: %.200s", name, kv.Params)
+		kv, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
+		if err == nil || (kv.Params != nil) != c.releases {
+			t.Errorf("%s: %v, %.200s; to be released: %t", name, err, kv.Params, c.releases)
+		}
+		if !c.releases || err == nil {
+			continue
+		}
+		var sent nixlParams
+		legs := NIXL{}.Abandon(pair("text"), kv)
+		var body struct {
+			KV json.RawMessage `json:"kv_transfer_params"`
+		}
+		if json.Unmarshal(legs[0].Body.AppendTo(nil), &body) != nil || json.Unmarshal(body.KV, &sent) != nil || sent.check() != nil || sent.RequestID != "cmpl-x-0-1a2b3c4d" {
+			t.Errorf("%s: released with %s", name, legs[0].Body.AppendTo(nil))
 		}
 	}
 	if _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {

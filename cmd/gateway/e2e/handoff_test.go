@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// A pair that cannot hand its caches over never gets a request, and /health says
+// why instead of "ok".
+func TestPairsWithoutAHandOffShowInHealth(t *testing.T) {
+	f := newFleet(t, options{alone: true})
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		w := pools.Worker{ID: "s-" + string(role), Model: "m", Role: role, Engine: "sglang", Address: "http://127.0.0.1:1", BlockSize: 16}
+		if err := f.gateway.Roster.Put(w); err == nil {
+			t.Errorf("%s joined", w.ID)
+		}
+	}
+	var health struct {
+		Detail struct {
+			Status  string
+			Refused []struct{ ID, Reason string }
+		}
+	}
+	f.get("/health", &health)
+	if f.status("/health") != http.StatusServiceUnavailable || len(health.Detail.Refused) != 2 ||
+		health.Detail.Refused[0].ID != "s-decode" || !strings.Contains(health.Detail.Refused[0].Reason, "role both") {
+		t.Errorf("%+v", health)
+	}
+}
+
+// altered changes what prefill workers answer.
+type altered struct {
+	upstream.Transport
+	from, to string
+}
+
+func (a altered) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	s, err := a.Transport.Call(ctx, leg)
+	if err != nil || leg.Kind != upstream.Prefill {
+		return s, err
+	}
+	body, err := io.ReadAll(s)
+	return &replaced{s, bytes.NewReader(bytes.Replace(body, []byte(a.from), []byte(a.to), 1))}, err
+}
+
+type replaced struct {
+	upstream.Stream
+	body io.Reader
+}
+
+func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
+
+// A hand-off that is refused names what prefill holds all the same: it is
+// released at once, and not after the lease of 30 s.
+func TestRefusedHandOffsAreReleased(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) {
+		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
+			return altered{next, `"transfer_mode":"pull"`, `"transfer_mode":"push"`}
+		}
+	}})
+	if a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+strings.Repeat(long, 3)+`"}`); a.status != http.StatusOK {
+		t.Errorf("decode does not stand in: %d %s", a.status, a.body)
+	}
+	f.idle()
+}
