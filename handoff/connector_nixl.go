@@ -41,6 +41,10 @@ const parting = 250 * time.Millisecond
 const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
 	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
+// answerFields ask for more of an answer than its text. They change nothing of the
+// prompt.
+var answerFields = []string{"logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo"}
+
 // Plan edits the body into one or two legs.
 func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 	decode, err := leg(b, a, a.D, a.DRank, a.DRetell, nil)
@@ -62,6 +66,13 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 		e.Delete("stop")
 		e.Delete("stop_token_ids")
 		e.Set("ignore_eos", []byte("true"))
+		if b.Request.ToolRequired {
+			// One token is no tool call, and releases answer 400 or 500 to that.
+			e.Delete("tool_choice")
+		}
+		for _, name := range answerFields { // of a token that is thrown away
+			e.Delete(name)
+		}
 		e.Set("kv_transfer_params", []byte(prefillParams))
 	})
 	prefill.Kind, prefill.Stream, prefill.Parting = upstream.Prefill, false, parting

@@ -54,6 +54,30 @@ func TestNIXLPlan(t *testing.T) {
 			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stop":["x"]}`,
 		},
 		{
+			"a tool call that must be", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]}`,
+		},
+		{
+			"other choices of tools", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}]}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}]}`,
+		},
+		{
+			"more than the text", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":5,"return_token_ids":true}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":5,"return_token_ids":true}`,
+		},
+		{
+			"more than a completion's text", "text", openai.Completions,
+			`{"model":"m","prompt":"hi","logprobs":3,"echo":true}`, nil, "/v1/completions",
+			`{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","prompt":"hi","logprobs":3,"echo":true}`,
+		},
+		{
 			"workers that take tokens", "tokens", openai.Completions,
 			`{"model":"m","prompt":"hi","max_tokens":9}`, []uint32{7, 8}, "/v1/completions",
 			`{"model":"m","prompt":[7,8],"max_tokens":1,"stream":false,"ignore_eos":true,` + ask + `}`,

@@ -18,6 +18,7 @@ import (
 const (
 	reasonAggregated    = "aggregated"         // the pool's workers do both
 	reasonChoices       = "n"                  // siblings would share the handed-off blocks
+	reasonPromptOnly    = "max_tokens"         // nothing is decoded
 	reasonNoPrefill     = "no_prefill_worker"  // none was left to choose
 	reasonPrefillFailed = "prefill_failed"     // every other worker had failed
 	reasonEngine        = "no_common_protocol" // the pair speaks different protocols
@@ -105,6 +106,8 @@ func (r *request) oneLeg() string {
 	switch {
 	case r.call.Request.N > 1:
 		return reasonChoices
+	case r.call.Request.PromptOnly:
+		return reasonPromptOnly
 	case showsPrompt(r.call.Request):
 		return reasonPrompt
 	case r.reason == reasonPrefillFailed:
@@ -263,8 +266,11 @@ func (r *request) compare(l *router.Lease, cached int) {
 // longestAnswer is how many tokens each answer may have: what the client asked
 // for, or the rest of the model's context; 0 where neither is known.
 func (r *request) longestAnswer() int {
-	if n := r.call.Request.MaxTokens; n > 0 {
-		return n
+	switch req := r.call.Request; {
+	case req.MaxTokens > 0:
+		return req.MaxTokens
+	case req.PromptOnly:
+		return 1 // vLLM computes a token and does not show it
 	}
 	return max(0, r.card.contextTokens-r.isl)
 }

@@ -71,3 +71,15 @@ func TestRefusedHandOffsAreReleased(t *testing.T) {
 	}
 	f.idle()
 }
+
+// An answer that must call a tool is handed over like any other, though one
+// token of it is refused.
+func TestRequiredToolIsHandedOver(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1})
+	a := f.post(chatPath, `{"model":"tandem-sim","max_tokens":4,"tool_choice":"required","tools":[{"type":"function","function":{"name":"look"}}],`+
+		`"logprobs":true,"top_logprobs":2,"nvext":{"extra_fields":["worker_id"]},"messages":[{"role":"user","content":"Hello"}]}`)
+	if a.status != http.StatusOK || f.parse(a.body).Nvext.WorkerID.Prefill != "prefill-1" {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	f.idle()
+}
