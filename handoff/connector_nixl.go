@@ -104,6 +104,9 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 	case tokens && r.Prompt.Kind != openai.PromptIDs:
 		e.SetIDs("prompt", b.IDs)
 	}
+	if name, _ := r.Field("model"); string(name) != `"`+w.Model+`"` { // another name that it serves under
+		e.SetString("model", w.Model)
+	}
 	e.Delete("nvext")
 	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
 		e.SetString("cache_salt", salt) // engines read only the body's

@@ -22,7 +22,7 @@ func scan(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
 
 func pair(input string) Attempt {
 	worker := func(id string, role pools.Role) *pools.Worker {
-		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Engine: "vllm", ModelInput: input,
+		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Model: "m", Engine: "vllm", ModelInput: input,
 			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
 	}
 	return Attempt{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}

@@ -66,6 +66,6 @@ func (s *Source) logRefusal(err error) {
 
 // own is a copy that nobody else can change.
 func own(w Worker) *Worker {
-	w.Topology, w.Taints = maps.Clone(w.Topology), slices.Clone(w.Taints)
+	w.Topology, w.Taints, w.ServedNames = maps.Clone(w.Topology), slices.Clone(w.Taints), slices.Clone(w.ServedNames)
 	return &w
 }

@@ -132,29 +132,36 @@ func NewEndpoint(given pools.Worker) (Endpoint, error) {
 	return e, e.finish()
 }
 
-// CheckEndpoints refuses a list that is too long or names a worker twice. Its error is an [*EndpointError].
+// CheckEndpoints refuses a list that is too long or names a worker twice. One URL may be there for several models; a
+// worker of it that was given no id is named for its model then, in es. Its error is an [*EndpointError].
 func CheckEndpoints(es []Endpoint) error {
 	if len(es) > MaxEndpoints {
 		return &EndpointError{"url", fmt.Sprintf("is there %d times; %d workers can be listed", len(es), MaxEndpoints)}
 	}
-	ids, addresses := map[string]bool{}, map[string]bool{}
-	for _, e := range es {
-		if err := e.repeats(ids, addresses); err != nil {
+	ids, addresses := map[string]bool{}, map[string][]string{}
+	for i := range es {
+		if err := es[i].repeats(ids, addresses); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// repeats refuses e when it is among those seen, and else adds it to them.
-func (e *Endpoint) repeats(ids, addresses map[string]bool) error {
+// repeats refuses e when it is among those seen, and else adds it to them: ids, and the models of each address.
+func (e *Endpoint) repeats(ids map[string]bool, models map[string][]string) error {
+	w := &e.Given
+	before := models[w.Address]
 	switch {
-	case addresses[e.Given.Address]:
-		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both", e.Given.Address)}
-	case ids[e.Given.ID]:
-		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", e.Given.ID)}
+	case len(before) > 0 && (w.Model == "" || slices.Contains(before, "") || slices.Contains(before, w.Model)):
+		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both, and one of several models is listed with model= for each", w.Address)}
+	case len(before) > 0 && ids[w.ID] && w.ID == idFor(w.Address):
+		w.ID = cleanID(w.ID + "-" + w.Model)
+		w.ID = w.ID[:min(len(w.ID), pools.MaxIDBytes)]
 	}
-	ids[e.Given.ID], addresses[e.Given.Address] = true, true
+	if ids[w.ID] {
+		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", w.ID)}
+	}
+	ids[w.ID], models[w.Address] = true, append(before, w.Model)
 	return nil
 }
 
@@ -217,13 +224,18 @@ func idFor(address string) string {
 		return ""
 	}
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return cleanID(u.Hostname() + "-" + port)
+}
+
+// cleanID is s with dashes for what an id may not have.
+func cleanID(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_':
 			return r
 		}
 		return '-'
-	}, u.Hostname()+"-"+port)
+	}, s)
 }
 
 // clip bounds what an error repeats of an operator's text.

@@ -70,7 +70,7 @@ func ParseFile(name string, data []byte) ([]Endpoint, error) {
 		return broken(items[MaxEndpoints].Line, "", fmt.Errorf("%d workers can be listed", MaxEndpoints))
 	}
 	list := make([]Endpoint, 0, len(items))
-	ids, addresses := map[string]bool{}, map[string]bool{}
+	ids, addresses := map[string]bool{}, map[string][]string{}
 	for _, item := range items {
 		e, line, field, err := parseItem(item)
 		if err == nil {

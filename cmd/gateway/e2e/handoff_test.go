@@ -83,3 +83,27 @@ func TestRequiredToolIsHandedOver(t *testing.T) {
 	}
 	f.idle()
 }
+
+// A worker serves under all its names, and is asked by its own.
+func TestServedNames(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1})
+	for _, w := range f.workers {
+		record := w.Record()
+		record.ServedNames = []string{"also"}
+		if err := f.gateway.Roster.Put(record); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, model := range []string{"tandem-sim", "also"} {
+		a := f.post(completionPath, `{"model":"`+model+`","max_tokens":12,"prompt":"`+long+`","nvext":{"extra_fields":["worker_id"]}}`)
+		if a.status != http.StatusOK || f.text(a) != expected(textPrompt(long), 12) || f.parse(a.body).Nvext.WorkerID.Prefill == "" {
+			t.Errorf("%s: %d %s", model, a.status, a.body)
+		}
+	}
+	var list struct{ Data []struct{ ID string } }
+	f.get("/v1/models", &list)
+	if len(list.Data) != 2 || list.Data[0].ID != "tandem-sim" || list.Data[1].ID != "also" || f.status("/v1/models/also") != http.StatusOK {
+		t.Errorf("listed: %+v", list.Data)
+	}
+	f.idle()
+}

@@ -20,12 +20,13 @@ import (
 
 var _ edge.Catalog = (*Gateway)(nil)
 
-// Models lists the models that have workers now.
+// Models lists the models that have workers now, each under all its names.
 func (g *Gateway) Models() []openai.Model {
 	models := []openai.Model{}
-	for _, name := range g.Roster.Models() {
+	view := g.Roster.View()
+	for _, name := range view.Models() {
 		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix()}
-		for _, p := range g.Roster.Pools() {
+		for _, p := range view.Pools() {
 			for _, w := range p.Members {
 				if p.Model == name && w.Worker.ContextLength > 0 {
 					m.MaxModelLen = w.Worker.ContextLength
@@ -33,6 +34,9 @@ func (g *Gateway) Models() []openai.Model {
 			}
 		}
 		models = append(models, m)
+		for _, m.ID = range view.ServedNames(name) {
+			models = append(models, m)
+		}
 	}
 	return models
 }
