@@ -107,6 +107,10 @@ func HandsOver(engine string) bool {
 	return ok
 }
 
+// MixesBlocks reports whether prefill and decode workers of that engine may have
+// different block sizes. vLLM's NixlConnector converts between them.
+func MixesBlocks(engine string) bool { return connectors[engine] == NIXL{} }
+
 // connectorFor finds the connector for a pair; ok is false where prefill and
 // decode do not speak the same protocol, and the round is then Local. p is nil
 // for a round with one leg, which every engine of OpenAI's API can serve.

@@ -37,3 +37,33 @@ func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
 		t.Error("with role both it does not come in")
 	}
 }
+
+// Prefill and decode may differ in block size where the hand-off converts; within
+// a pool, with workers that serve alone, and of other engines they may not.
+func TestPoolsOfDifferentBlockSizes(t *testing.T) {
+	for _, c := range []struct {
+		name                    string
+		engine                  string
+		role, otherRole         Role
+		size, otherSize, forced int
+		joins                   bool
+	}{
+		{"a pair", "vllm", Prefill, Decode, 16, 64, 0, true},
+		{"the other way round", "vllm", Decode, Prefill, 16, 64, 0, true},
+		{"one pool", "vllm", Prefill, Prefill, 16, 64, 0, false},
+		{"beside one that serves alone", "vllm", Both, Decode, 16, 64, 0, false},
+		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false},
+		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false},
+	} {
+		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(engine string) bool { return engine == "vllm" }}, slog.New(slog.DiscardHandler))
+		first := Worker{ID: "a", Model: "m", Role: c.role, Engine: c.engine, Address: "http://h:1", BlockSize: c.size}
+		second := Worker{ID: "b", Model: "m", Role: c.otherRole, Engine: c.engine, Address: "http://h:2", BlockSize: c.otherSize}
+		if err := r.Put(first); err != nil {
+			t.Fatal(err)
+		}
+		err := r.Put(second)
+		if _, typed := errors.AsType[*RefusedError](err); (err == nil) != c.joins || !c.joins && !typed {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

@@ -91,7 +91,7 @@ func (c *Core) check(source string, w *Worker) error {
 		return nil
 	}
 	for id, e := range c.entries {
-		if id == w.ID || e.worker.Model != w.Model || e.worker.BlockSize == w.BlockSize {
+		if id == w.ID || e.worker.Model != w.Model || e.worker.BlockSize == w.BlockSize || c.mixes(e.worker, w) {
 			continue
 		}
 		if refusal.By == "" || id < refusal.By {
@@ -102,6 +102,13 @@ func (c *Core) check(source string, w *Worker) error {
 		return nil
 	}
 	return refusal
+}
+
+// mixes reports whether two workers of a model may have different block sizes: the halves of a pair of whose engine the
+// hand-off converts between them.
+func (c *Core) mixes(a, b *Worker) bool {
+	return a.Role != b.Role && a.Role != Both && b.Role != Both &&
+		c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a.Engine) && c.cfg.MixesBlocks(b.Engine)
 }
 
 // refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.

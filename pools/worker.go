@@ -53,7 +53,8 @@ type Worker struct {
 	// Address is the base URL, http or https, of host and port alone: http://10.0.0.7:8000.
 	Address string `json:"address"`
 
-	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it.
+	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it, or
+	// those of each role where the engine can hand over between sizes; see [Config].
 	BlockSize int `json:"block_size"`
 	// TotalKVBlocks is the size of the KV cache of one rank, in blocks; 0 when unknown, which means no limit.
 	TotalKVBlocks int `json:"total_kv_blocks"`

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -104,6 +105,46 @@ func TestServedNames(t *testing.T) {
 	f.get("/v1/models", &list)
 	if len(list.Data) != 2 || list.Data[0].ID != "tandem-sim" || list.Data[1].ID != "also" || f.status("/v1/models/also") != http.StatusOK {
 		t.Errorf("listed: %+v", list.Data)
+	}
+	f.idle()
+}
+
+// A pair may differ in block size: each pool is asked, and booked, in its own
+// blocks, and a conversation is found where it was computed.
+func TestPairOfDifferentBlockSizes(t *testing.T) {
+	f := newFleet(t, options{prefill: 2, decode: 2, worker: func(c *stack.WorkerConfig) {
+		if c.Engine.Role == string(pools.Decode) {
+			c.Engine.BlockSize = 64
+		}
+	}})
+	prompt := strings.Repeat(long, 20)
+	ids := textPrompt(prompt)
+	ask := func() answer {
+		return f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id","routing"]}}`)
+	}
+	first := ask()
+	if first.status != http.StatusOK || f.text(first) != expected(ids, 8) {
+		t.Fatalf("%d %s", first.status, first.body)
+	}
+	served := f.parse(first.body).Nvext.WorkerID
+	f.idle()
+	f.eventually("the prompt is known", func() bool {
+		for _, pool := range f.gateway.Flow.Report() {
+			for _, w := range pool.Workers {
+				size := map[pools.Role]int{pools.Prefill: 16, pools.Decode: 64}[pool.Role]
+				if (w.ID == served.Prefill || w.ID == served.Decode) && w.CachedBlocks < len(ids)/size {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	again := ask()
+	if got := f.parse(again.body).Nvext.WorkerID; got.Prefill != served.Prefill {
+		t.Errorf("it went to %s, and is on %s", got.Prefill, served.Prefill)
+	}
+	if want := fmt.Sprintf(`"predicted_cached_tokens":%d`, len(ids)/16*16); !strings.Contains(string(again.body), want) {
+		t.Errorf("want %s in %s", want, again.body)
 	}
 	f.idle()
 }
