@@ -100,7 +100,7 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 		}
 		l.Path = openai.Completions.Path()
 	case tokens && b.IDs == nil:
-		return l, openai.BadRequest("prompt", "this model's workers take token ids and the gateway has no tokenizer for it: send the prompt as token ids")
+		return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
 	case tokens && r.Prompt.Kind != openai.PromptIDs:
 		e.SetIDs("prompt", b.IDs)
 	}

@@ -51,7 +51,7 @@ func TestPoolsOfDifferentBlockSizes(t *testing.T) {
 		{"a pair", "vllm", Prefill, Decode, 16, 64, 0, true},
 		{"the other way round", "vllm", Decode, Prefill, 16, 64, 0, true},
 		{"one pool", "vllm", Prefill, Prefill, 16, 64, 0, false},
-		{"beside one that serves alone", "vllm", Both, Decode, 16, 64, 0, false},
+		{"with one that serves alone", "vllm", Both, Decode, 16, 64, 0, false},
 		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false},
 		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false},
 	} {

@@ -392,6 +392,15 @@ func TestScanBoundsMessages(t *testing.T) {
 	}
 }
 
+func TestScanBoundsMedia(t *testing.T) {
+	parts := strings.Repeat(`,{"type":"image"}`, maxMedia-1)
+	scanned(t, Chat, `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}`+parts+`]}]}`)
+	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a","content":[{"type":"image"},{"type":"image"}`+parts+`]}]}`))
+	if err == nil || !strings.Contains(err.Error(), "more than 16384 parts") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestScanErrorsRepeatLittle(t *testing.T) {
 	long := strings.Repeat("é", 1000)
 	_, err := Scan(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
