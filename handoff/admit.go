@@ -152,8 +152,7 @@ func (f *Flow) book(r *request, exclude []string, ahead []router.Claim, now time
 		return nil, err
 	}
 	decodes := f.generators(r)
-	decodeOnly := req
-	decodeOnly.Pin = req.DecodePin
+	decodeOnly := req.Second()
 	if r.d != nil { // decode's booking is kept: another prefill worker, or none
 		p, err := f.rooms.Prefill.Router(model).Reserve(f.rooms.Prefill.Pool(model), req, now)
 		if errors.Is(err, router.ErrNoWorkers) {

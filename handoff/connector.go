@@ -83,7 +83,8 @@ type Connector interface {
 
 	// OnPrefill reads prefill's answer. Its error says what makes the
 	// hand-off unusable; a malformed one must never reach an engine, which
-	// may wait for it forever.
+	// may wait for it forever. The KV has Params all the same where they say
+	// enough to free the blocks: it is to be abandoned, and never bound.
 	OnPrefill(a Attempt, answer []byte, now time.Time) (KV, error)
 
 	// Bind adds the hand-off metadata to the decode leg.
@@ -99,6 +100,16 @@ var connectors = map[string]Connector{
 	"vllm": NIXL{},
 	"sim":  NIXL{},
 }
+
+// HandsOver reports whether there is a connector for pairs of that engine.
+func HandsOver(engine string) bool {
+	_, ok := connectors[engine]
+	return ok
+}
+
+// MixesBlocks reports whether prefill and decode workers of that engine may have
+// different block sizes. vLLM's NixlConnector converts between them.
+func MixesBlocks(engine string) bool { return connectors[engine] == NIXL{} }
 
 // connectorFor finds the connector for a pair; ok is false where prefill and
 // decode do not speak the same protocol, and the round is then Local. p is nil

@@ -41,6 +41,10 @@ const parting = 250 * time.Millisecond
 const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
 	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
+// answerFields ask for more of an answer than its text. They change nothing of the
+// prompt.
+var answerFields = []string{"logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo"}
+
 // Plan edits the body into one or two legs.
 func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 	decode, err := leg(b, a, a.D, a.DRank, a.DRetell, nil)
@@ -62,6 +66,13 @@ func (NIXL) Plan(b Body, a Attempt) (Plan, error) {
 		e.Delete("stop")
 		e.Delete("stop_token_ids")
 		e.Set("ignore_eos", []byte("true"))
+		if b.Request.ToolRequired {
+			// One token is no tool call, and releases answer 400 or 500 to that.
+			e.Delete("tool_choice")
+		}
+		for _, name := range answerFields { // of a token that is thrown away
+			e.Delete(name)
+		}
 		e.Set("kv_transfer_params", []byte(prefillParams))
 	})
 	prefill.Kind, prefill.Stream, prefill.Parting = upstream.Prefill, false, parting
@@ -89,9 +100,12 @@ func leg(b Body, a Attempt, w *pools.Worker, rank int, again bool, more func(e *
 		}
 		l.Path = openai.Completions.Path()
 	case tokens && b.IDs == nil:
-		return l, openai.BadRequest("prompt", "this model's workers take token ids and the gateway has no tokenizer for it: send the prompt as token ids")
+		return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
 	case tokens && r.Prompt.Kind != openai.PromptIDs:
 		e.SetIDs("prompt", b.IDs)
+	}
+	if name, _ := r.Field("model"); string(name) != `"`+w.Model+`"` { // another name that it serves under
+		e.SetString("model", w.Model)
 	}
 	e.Delete("nvext")
 	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
@@ -130,14 +144,34 @@ func retell(e *openai.Edit, r *openai.Request) {
 // nixlParams are the fields of vLLM's hand-off object that the gateway reads.
 // The rest passes as it came.
 type nixlParams struct {
-	DoRemotePrefill bool            `json:"do_remote_prefill"`
-	DoRemoteDecode  bool            `json:"do_remote_decode"`
-	BlockIDs        [][]json.Number `json:"remote_block_ids"`
-	EngineID        string          `json:"remote_engine_id"`
-	RequestID       string          `json:"remote_request_id"`
-	Host            string          `json:"remote_host"`
-	Port            json.Number     `json:"remote_port"`
-	TransferMode    *string         `json:"transfer_mode"`
+	DoRemotePrefill bool        `json:"do_remote_prefill"`
+	DoRemoteDecode  bool        `json:"do_remote_decode"`
+	Blocks          blockCount  `json:"remote_block_ids"`
+	EngineID        string      `json:"remote_engine_id"`
+	RequestID       string      `json:"remote_request_id"`
+	Host            string      `json:"remote_host"`
+	Port            json.Number `json:"remote_port"`
+	TransferMode    *string     `json:"transfer_mode"`
+}
+
+// blockCount is how many blocks remote_block_ids lists: one list for each group
+// of KV caches, or, in releases before March 2026, one list. Decode runs the same
+// release as prefill, so that either form passes as it came.
+type blockCount int
+
+// UnmarshalJSON counts the ids of either form, none in anything else.
+func (n *blockCount) UnmarshalJSON(raw []byte) error {
+	var groups [][]json.Number
+	var flat []json.Number
+	switch {
+	case json.Unmarshal(raw, &groups) == nil:
+		for _, group := range groups {
+			*n += blockCount(len(group))
+		}
+	case json.Unmarshal(raw, &flat) == nil:
+		*n = blockCount(len(flat))
+	}
+	return nil
 }
 
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not
@@ -148,42 +182,58 @@ func (NIXL) OnPrefill(a Attempt, answer []byte, now time.Time) (KV, error) {
 	if !ok {
 		return KV{}, errors.New("prefill's answer has no kv_transfer_params")
 	}
-	if len(raw) > MaxKVBytes {
-		return KV{}, fmt.Errorf("kv_transfer_params: %d bytes, the limit is %d", len(raw), MaxKVBytes)
-	}
 	var p nixlParams
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return KV{}, fmt.Errorf("kv_transfer_params: %w", err)
+	err := json.Unmarshal(raw, &p) // what it can read, it has read
+	if err == nil {
+		err = p.check()
 	}
-	if err := p.check(); err != nil {
-		return KV{}, fmt.Errorf("kv_transfer_params: %w", err)
+	if len(raw) > MaxKVBytes {
+		err = fmt.Errorf("%d bytes, the limit is %d", len(raw), MaxKVBytes)
 	}
-	kv := KV{
-		Params: bytes.Clone(raw), Producer: a.P.ID, Incarnation: a.P.Incarnation,
-		Expires: now.Add(LeaseDuration),
-	}
+	e, _ := openai.NewEdit(raw) // an object, as KVParams found it
 	if loopback(p.Host) {
 		// vLLM's side channel is "localhost" unless it is told otherwise,
 		// which decode would look for on its own machine.
-		e, ok := openai.NewEdit(kv.Params)
-		if !ok {
-			return KV{}, errors.New("kv_transfer_params is not an object")
-		}
 		e.SetString("remote_host", transferHost(a.P))
-		kv.Params = e.Bytes()
 	}
-	return kv, nil
+	kv := KV{Producer: a.P.ID, Incarnation: a.P.Incarnation, Expires: now.Add(LeaseDuration)}
+	switch {
+	case err == nil:
+		kv.Params = e.Bytes()
+		return kv, nil
+	case p.reachable() == nil:
+		// Enough to tell prefill that its blocks are not needed, in the form
+		// that a decode engine acts on. It reads none of the ids for that.
+		e.Set("do_remote_prefill", []byte("true"))
+		e.Set("do_remote_decode", []byte("false"))
+		e.Set("remote_block_ids", []byte("[[0]]"))
+		e.Delete("transfer_mode")
+		if released := e.Bytes(); len(released) <= MaxKVBytes {
+			kv.Params = released
+		}
+	}
+	return kv, fmt.Errorf("kv_transfer_params: %w", err)
 }
 
-func (p nixlParams) check() error {
-	blocks := 0
-	for _, group := range p.BlockIDs {
-		blocks += len(group)
+func (p *nixlParams) check() error {
+	if err := p.reachable(); err != nil {
+		return err
 	}
-	port, portErr := strconv.Atoi(p.Port.String())
 	switch {
 	case !p.DoRemotePrefill || p.DoRemoteDecode:
 		return errors.New("do_remote_prefill is not true, or do_remote_decode is not false")
+	case p.Blocks == 0:
+		return errors.New("remote_block_ids lists no blocks")
+	case p.TransferMode != nil && *p.TransferMode != "pull":
+		return fmt.Errorf("transfer_mode is %.20q, not pull", *p.TransferMode)
+	}
+	return nil
+}
+
+// reachable says what is missing to reach prefill's engine about the request.
+func (p *nixlParams) reachable() error {
+	port, portErr := strconv.Atoi(p.Port.String())
+	switch {
 	case p.EngineID == "":
 		return errors.New("remote_engine_id is missing")
 	case p.RequestID == "":
@@ -192,10 +242,6 @@ func (p nixlParams) check() error {
 		return errors.New("remote_host is missing")
 	case portErr != nil || port < 1 || port > 65535:
 		return errors.New("remote_port is missing or no port")
-	case blocks == 0:
-		return errors.New("remote_block_ids is empty")
-	case p.TransferMode != nil && *p.TransferMode != "pull":
-		return fmt.Errorf("transfer_mode is %.20q, not pull", *p.TransferMode)
 	}
 	return nil
 }

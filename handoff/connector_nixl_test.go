@@ -22,7 +22,7 @@ func scan(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
 
 func pair(input string) Attempt {
 	worker := func(id string, role pools.Role) *pools.Worker {
-		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Engine: "vllm", ModelInput: input,
+		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Model: "m", Engine: "vllm", ModelInput: input,
 			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
 	}
 	return Attempt{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}
@@ -52,6 +52,30 @@ func TestNIXLPlan(t *testing.T) {
 			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stop":["x"],"nvext":{"extra_fields":["timing"]}}`, nil, "/v1/chat/completions",
 			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":1,"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
 			`{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9,"stop":["x"]}`,
+		},
+		{
+			"a tool call that must be", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}]}`,
+		},
+		{
+			"other choices of tools", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}]}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"tool_choice":"auto","tools":[{"type":"function","function":{"name":"f"}}]}`,
+		},
+		{
+			"more than the text", "text", openai.Chat,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":5,"return_token_ids":true}`, nil, "/v1/chat/completions",
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":5,"return_token_ids":true}`,
+		},
+		{
+			"more than a completion's text", "text", openai.Completions,
+			`{"model":"m","prompt":"hi","logprobs":3,"echo":true}`, nil, "/v1/completions",
+			`{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"ignore_eos":true,` + ask + `}`,
+			`{"model":"m","prompt":"hi","logprobs":3,"echo":true}`,
 		},
 		{
 			"workers that take tokens", "tokens", openai.Completions,
@@ -188,23 +212,47 @@ func TestNIXLOnPrefill(t *testing.T) {
 			t.Errorf("host %s: %v %s", host, err, kv.Params)
 		}
 	}
-	for name, params := range map[string]string{
-		"no object":       `null`,
-		"a string":        `"x"`,
-		"wrong direction": strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":false`, 1),
-		"both directions": strings.Replace(goodParams, `"do_remote_decode":false`, `"do_remote_decode":true`, 1),
-		"no engine":       strings.Replace(goodParams, `"e"`, `""`, 1),
-		"no request":      strings.Replace(goodParams, `"cmpl-x-0-1a2b3c4d"`, `null`, 1),
-		"no host":         strings.Replace(goodParams, `"10.0.0.1"`, `null`, 1),
-		"no port":         strings.Replace(goodParams, `5600`, `null`, 1),
-		"port 70000":      strings.Replace(goodParams, `5600`, `70000`, 1),
-		"no blocks":       strings.Replace(goodParams, `[[12,13,14]]`, `[]`, 1),
-		"empty groups":    strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1),
-		"push":            strings.Replace(goodParams, `"pull"`, `"push"`, 1),
-		"too large":       `{"pad":"` + strings.Repeat("x", MaxKVBytes) + `"}`,
+	// vLLM before March 2026 has one list.
+	flat := strings.Replace(goodParams, `[[12,13,14]]`, `[12,13,14]`, 1)
+	if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(flat), now); err != nil || string(kv.Params) != flat {
+		t.Errorf("one list of blocks: %v %s", err, kv.Params)
+	}
+	for name, c := range map[string]struct {
+		params   string
+		releases bool
+	}{
+		"no object":       {`null`, false},
+		"a string":        {`"x"`, false},
+		"wrong direction": {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":false`, 1), true},
+		"both directions": {strings.Replace(goodParams, `"do_remote_decode":false`, `"do_remote_decode":true`, 1), true},
+		"no engine":       {strings.Replace(goodParams, `"e"`, `""`, 1), false},
+		"no request":      {strings.Replace(goodParams, `"cmpl-x-0-1a2b3c4d"`, `null`, 1), false},
+		"no host":         {strings.Replace(goodParams, `"10.0.0.1"`, `null`, 1), false},
+		"no port":         {strings.Replace(goodParams, `5600`, `null`, 1), false},
+		"port 70000":      {strings.Replace(goodParams, `5600`, `70000`, 1), false},
+		"no blocks":       {strings.Replace(goodParams, `[[12,13,14]]`, `[]`, 1), true},
+		"null blocks":     {strings.Replace(goodParams, `[[12,13,14]]`, `null`, 1), true},
+		"empty groups":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1), true},
+		"mixed blocks":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[12],13]`, 1), true},
+		"another type":    {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":"yes"`, 1), true},
+		"push":            {strings.Replace(goodParams, `"pull"`, `"push"`, 1), true},
+		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", MaxKVBytes)+`","tp_size"`, 1), false},
+		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", MaxKVBytes/3)+`]]`, 1), true},
 	} {
-		if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(params), now); err == nil {
-			t.Errorf("%s was taken: %.200s", name, kv.Params)
+		kv, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
+		if err == nil || (kv.Params != nil) != c.releases {
+			t.Errorf("%s: %v, %.200s; to be released: %t", name, err, kv.Params, c.releases)
+		}
+		if !c.releases || err == nil {
+			continue
+		}
+		var sent nixlParams
+		legs := NIXL{}.Abandon(pair("text"), kv)
+		var body struct {
+			KV json.RawMessage `json:"kv_transfer_params"`
+		}
+		if json.Unmarshal(legs[0].Body.AppendTo(nil), &body) != nil || json.Unmarshal(body.KV, &sent) != nil || sent.check() != nil || sent.RequestID != "cmpl-x-0-1a2b3c4d" {
+			t.Errorf("%s: released with %s", name, legs[0].Body.AppendTo(nil))
 		}
 	}
 	if _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {

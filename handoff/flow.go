@@ -234,6 +234,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 			return failed
 		}
 		kv, err := connector.OnPrefill(a, answer.Body, time.Now())
+		if err != nil && kv.Params != nil {
+			f.cleanup.abandon(connector, a, kv, f.standIn(r))
+		}
 		if err != nil && ctx.Err() != nil { // an engine that was left in mid-prefill owes no hand-off
 			return fault.New(fault.Prefill, a.P.ID, context.Cause(ctx), 0)
 		}

@@ -184,7 +184,7 @@ func (m *metrics) end(r *request, outcome string, now time.Time) {
 	mm.duration.Observe(t.Total / 1e3)
 	mm.queueWait.Observe(t.Queue / 1e3)
 	mm.isl.Observe(float64(r.isl))
-	mm.hitRate.Observe(min(1, float64(r.overlap*r.card.blockSize)/float64(max(1, r.isl))))
+	mm.hitRate.Observe(min(1, float64(r.overlapTokens)/float64(max(1, r.isl))))
 	if r.reason != "" {
 		m.oneLeg.WithLabelValues(mm.name, r.reason).Inc()
 	} else if r.prefilled > 0 {

@@ -100,6 +100,8 @@ func (f *Flow) checkPrefillPin(r *request) error {
 		return openai.BadRequest(p.field, "%s names a prefill worker, and the worker that %s names serves requests alone", p.field, r.pins.decode.field)
 	case r.call.Request.N > 1:
 		return openai.BadRequest(p.field, "%s cannot be had with n above 1: such a request has no prefill leg", p.field)
+	case r.call.Request.PromptOnly:
+		return openai.BadRequest(p.field, "%s cannot be had with max_tokens 0: such a request has no prefill leg", p.field)
 	case showsPrompt(r.call.Request):
 		return openai.BadRequest(p.field, "%s does not go with the prompt's probabilities (prompt_logprobs, or echo): such a request has no prefill leg", p.field)
 	}

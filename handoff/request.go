@@ -18,6 +18,7 @@ import (
 const (
 	reasonAggregated    = "aggregated"         // the pool's workers do both
 	reasonChoices       = "n"                  // siblings would share the handed-off blocks
+	reasonPromptOnly    = "max_tokens"         // nothing is decoded
 	reasonNoPrefill     = "no_prefill_worker"  // none was left to choose
 	reasonPrefillFailed = "prefill_failed"     // every other worker had failed
 	reasonEngine        = "no_common_protocol" // the pair speaks different protocols
@@ -38,6 +39,8 @@ type request struct {
 	kept     int      // the most prompt tokens that the engine keeps
 	isl      int      // prompt tokens kept, estimated where ids is nil
 	hashes   []uint64 // sequence hashes of the full blocks, of text where ids is nil
+	// decodeHashes are those in decode's blocks, nil where they are of one size.
+	decodeHashes []uint64
 	// told is what an index elsewhere says of the prompt, and remote what came of
 	// asking it; empty where nobody was asked.
 	told   *router.Told
@@ -58,19 +61,21 @@ type request struct {
 	reason  string
 	first   struct{ p, d string } // for the record: the latest choice, kept after release
 
-	cached      int // prefill's cached tokens, −1 where it did not say
-	overlap     int // the chosen worker's overlap as the router believed it, in blocks
-	sent        decode.Transcript
-	series      *modelMetrics // nil until the model is found
-	waiting     bool          // counted as having no first token
-	spent       struct{ hashing, asking, matching time.Duration }
-	queued      time.Duration
-	prefilled   time.Duration
-	decodeStart time.Time
-	outcome     string
-	retrying    bool                      // it has a place in the retry budget
-	last        *fault.Error              // why the latest round ended
-	why         struct{ p, d router.Why } // how each leg's worker was chosen, for the record
+	cached  int // prefill's cached tokens, −1 where it did not say
+	overlap int // the chosen worker's overlap as the router believed it, in its blocks
+	// overlapTokens is the same in tokens.
+	overlapTokens int
+	sent          decode.Transcript
+	series        *modelMetrics // nil until the model is found
+	waiting       bool          // counted as having no first token
+	spent         struct{ hashing, asking, matching time.Duration }
+	queued        time.Duration
+	prefilled     time.Duration
+	decodeStart   time.Time
+	outcome       string
+	retrying      bool                      // it has a place in the retry budget
+	last          *fault.Error              // why the latest round ended
+	why           struct{ p, d router.Why } // how each leg's worker was chosen, for the record
 }
 
 func newRequest(call Call, id string) *request {
@@ -105,6 +110,8 @@ func (r *request) oneLeg() string {
 	switch {
 	case r.call.Request.N > 1:
 		return reasonChoices
+	case r.call.Request.PromptOnly:
+		return reasonPromptOnly
 	case showsPrompt(r.call.Request):
 		return reasonPrompt
 	case r.reason == reasonPrefillFailed:
@@ -140,16 +147,22 @@ func (r *request) take(g *grant, wake func()) {
 	}
 	r.reason = g.reason
 	if g.p == nil && r.kv == nil && g.d != nil {
-		r.overlap = g.d.Overlap // decode computes the prompt itself
+		r.believe(g.d) // decode computes the prompt itself
 	}
 	if g.p != nil {
 		r.p = g.p
 		r.first.p = g.p.Worker.ID
 		r.pMark = r.held.hold(func() { giveBack(g.p, g.pEnd, time.Now()); wake() })
 		r.pEnd = g.pEnd
-		r.overlap = g.p.Overlap
+		r.believe(g.p)
 		r.why.p = g.p.Why
 	}
+}
+
+// believe notes how much of the prompt the worker that computes it has cached, as
+// the router believes.
+func (r *request) believe(l *router.Lease) {
+	r.overlap, r.overlapTokens = l.Overlap, l.Overlap*l.Worker.BlockSize
 }
 
 // nextAttempt opens a round.
@@ -263,8 +276,11 @@ func (r *request) compare(l *router.Lease, cached int) {
 // longestAnswer is how many tokens each answer may have: what the client asked
 // for, or the rest of the model's context; 0 where neither is known.
 func (r *request) longestAnswer() int {
-	if n := r.call.Request.MaxTokens; n > 0 {
-		return n
+	switch req := r.call.Request; {
+	case req.MaxTokens > 0:
+		return req.MaxTokens
+	case req.PromptOnly:
+		return 1 // vLLM computes a token and does not show it
 	}
 	return max(0, r.card.contextTokens-r.isl)
 }

@@ -17,7 +17,7 @@ import (
 func (f *Flow) routingQuery(r *request, exclude []string) router.Request {
 	x := &r.call.Request.Nvext
 	req := router.Request{
-		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, Text: r.ids == nil, Told: r.told, Exclude: exclude,
+		ID: r.id, Attempt: r.attempt + 1, ISL: r.isl, Hashes: r.hashes, DecodeHashes: r.decodeHashes, Text: r.ids == nil, Told: r.told, Exclude: exclude,
 		Pin: r.pins.prefill.asked(), DecodePin: r.pins.decode.asked(),
 		Required: x.RequiredTaints, Preferred: x.PreferredTaints, Override: r.override,
 		Explain: f.cfg.LogRouting || x.Wants("routing"),
@@ -85,7 +85,7 @@ func (f *Flow) query(r *request, out Sink) error {
 			return refusal(errNoPrefill)
 		}
 	}
-	req.Pin = req.DecodePin
+	req = req.Second()
 	d, why, err := f.rooms.Decode.Router(model, decodes.Role).Pick(decodes, req, now)
 	if err != nil {
 		return unchosen(err)
@@ -194,11 +194,13 @@ func (r *request) routing(t *decode.Transcript) *routing {
 	if out.Prefill == nil && out.Decode == nil {
 		return nil
 	}
-	overlap := r.overlap
-	if t == nil {
-		overlap = cmp.Or(r.why.p.Overlap, r.why.d.Overlap)
+	tokens := r.overlapTokens
+	if t == nil && r.why.p.Overlap > 0 {
+		tokens = r.why.p.Overlap * r.card.blockSize
+	} else if t == nil {
+		tokens = r.why.d.Overlap * r.card.decodeBlockSize
 	}
-	out.Predicted = min(r.isl, overlap*r.card.blockSize)
+	out.Predicted = min(r.isl, tokens)
 	if actual := r.found(t); actual >= 0 && t != nil {
 		out.Actual = &actual
 	}

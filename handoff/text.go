@@ -71,13 +71,21 @@ func textHashes(req *openai.Request, blockSize int) []uint64 {
 	for m, piece := range req.Pieces() {
 		if m == openai.Text {
 			c.write(piece)
-			continue
+		} else {
+			var digest [8]byte
+			binary.LittleEndian.PutUint64(digest[:], xxh3.Hash(piece))
+			c.write(digest[:])
+			c.write(blank[:pieceTokens(m, piece)*bytesPerToken-len(digest)])
 		}
-		stand := binary.LittleEndian.AppendUint64(nil, xxh3.Hash(piece))
-		c.write(append(stand, make([]byte, pieceTokens(m, piece)*bytesPerToken-len(stand))...))
+		if c.left == 0 {
+			break
+		}
 	}
 	return c.hashes
 }
+
+// blank fills the blocks of a part that is no text, behind its digest.
+var blank [videoTokens * bytesPerToken]byte
 
 // textChain makes blocks of what is written to it. What fills no block has no
 // hash.

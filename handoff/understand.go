@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -11,7 +12,10 @@ import (
 
 // card is what a model's workers say about it together.
 type card struct {
-	blockSize     int // tokens
+	// blockSize is that of the pool that computes prompts, in tokens, and
+	// decodeBlockSize that of the decode pool.
+	blockSize, decodeBlockSize int
+
 	contextTokens int // the shortest context of any worker, 0 unknown
 	kvTokens      int // the smallest KV cache of any worker, less a block to generate in, 0 unknown
 }
@@ -35,11 +39,13 @@ const defaultBlockSize = 16
 // card reads a model's card off its pools; ok is false for a model that no
 // worker was ever seen to serve.
 func (f *Flow) card(model string) (c card, ok bool) {
-	c.blockSize = defaultBlockSize
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+	for _, role := range []pools.Role{pools.Prefill, pools.Both, pools.Decode} {
 		ok = ok || f.rooms.Roster.Known(model, role)
 		for _, m := range f.rooms.Roster.Snapshot(model, role).Members {
-			c.blockSize = m.Worker.BlockSize
+			c.blockSize = cmp.Or(c.blockSize, m.Worker.BlockSize)
+			if role == pools.Decode {
+				c.decodeBlockSize = m.Worker.BlockSize
+			}
 			if n := m.Worker.ContextLength; n > 0 && (c.contextTokens == 0 || n < c.contextTokens) {
 				c.contextTokens = n
 			}
@@ -48,6 +54,8 @@ func (f *Flow) card(model string) (c card, ok bool) {
 			}
 		}
 	}
+	c.blockSize = cmp.Or(c.blockSize, defaultBlockSize)
+	c.decodeBlockSize = cmp.Or(c.decodeBlockSize, c.blockSize)
 	return c, ok
 }
 
@@ -72,6 +80,7 @@ func (f *Flow) understand(r *request) error {
 			return refused
 		}
 	}
+	req.Model = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
 	var ok bool
 	if r.card, ok = f.card(req.Model); !ok {
 		if len(f.rooms.Roster.Models()) == 0 { // a client gives up on a 404, and this one's model may come
@@ -98,7 +107,7 @@ func (f *Flow) understand(r *request) error {
 		computes, pool := f.computers(r)
 		// Of a prompt that loses its beginning it is not known where it begins.
 		if len(pool.Members) > 0 && computes.Foresees() && (whole <= r.kept || req.TruncateRight) {
-			r.hashes = textHashes(req, r.card.blockSize)
+			r.hash(func(blockSize int) []uint64 { return textHashes(req, blockSize) })
 		}
 		return nil
 	}
@@ -110,10 +119,20 @@ func (f *Flow) understand(r *request) error {
 		return openai.ContextLength(promptField(req), r.isl+max(1, req.MaxTokens), limit, false)
 	}
 	tokenized := time.Now()
-	r.hashes = tokens.SequenceHashes(nil, r.ids, r.card.blockSize, tokens.Seed("", req.CacheSalt))
+	r.hash(func(blockSize int) []uint64 {
+		return tokens.SequenceHashes(nil, r.ids, blockSize, tokens.Seed("", req.CacheSalt))
+	})
 	f.metrics.tokenized(tokenized.Sub(began))
 	r.spent.hashing = time.Since(tokenized)
 	return nil
+}
+
+// hash sets the prompt's hashes, for each pool in blocks of its size.
+func (r *request) hash(in func(blockSize int) []uint64) {
+	r.hashes = in(r.card.blockSize)
+	if r.card.decodeBlockSize != r.card.blockSize {
+		r.decodeHashes = in(r.card.decodeBlockSize)
+	}
 }
 
 // tokenize sets the prompt's token ids, and leaves them nil where they cannot

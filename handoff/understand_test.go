@@ -80,3 +80,23 @@ func TestTruncatedPromptsUnseen(t *testing.T) {
 		t.Error("a prompt too long is not refused")
 	}
 }
+
+// What generates nothing has nothing to hand over.
+func TestPromptOnlyTakesOneLeg(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model":"m","prompt":"x","max_tokens":0,"echo":true,"logprobs":1}`: reasonPromptOnly,
+		`{"model":"m","prompt":"x","max_tokens":1}`:                          "",
+		`{"model":"m","prompt":"x","max_tokens":null}`:                       "",
+		`{"model":"m","prompt":"x"}`:                                         "",
+	} {
+		r := newRequest(Call{Request: scanned(t, openai.Completions, body)}, "x")
+		r.card = card{contextTokens: 100}
+		if got := r.oneLeg(); got != want {
+			t.Errorf("%s: %q, want %q", body, got, want)
+		}
+		bounded := r.call.Request.PromptOnly || r.call.Request.MaxTokens == 1
+		if longest := r.longestAnswer(); (longest == 1) != bounded {
+			t.Errorf("%s: an answer of up to %d tokens", body, longest)
+		}
+	}
+}

@@ -170,3 +170,18 @@ func taintsProblem(taints []string) string {
 	}
 	return ""
 }
+
+func servedNamesProblem(model string, names []string) string {
+	if len(names) > MaxServedNames {
+		return fmt.Sprintf("has %d names, the limit is %d", len(names), MaxServedNames)
+	}
+	for i, name := range names {
+		if problem := textProblem(name, 1, MaxModelBytes); problem != "" {
+			return fmt.Sprintf("has %q, which %s", name[:min(len(name), MaxModelBytes)], problem)
+		}
+		if name == model || slices.Contains(names[:i], name) {
+			return fmt.Sprintf("has %q twice", name)
+		}
+	}
+	return ""
+}

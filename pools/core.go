@@ -67,7 +67,7 @@ func NewCore(cfg Config) *Core {
 
 // Put takes a worker of that source in, or takes its new record. The same incarnation keeps its standing; a new one
 // is a new process and starts up, whatever calls to the old one reported, unless it is cordoned. A worker that breaks
-// a rule is refused with an [*InvalidError], a [*RefusedError] or a [*ClaimedError], and remembered; a worker that the
+// a rule is refused with an error of [Refusal], and remembered; a worker that the
 // source had under the same id before is gone then, for its process is. w must not be changed afterwards. It reports
 // whether anything changed.
 func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err error) {

@@ -27,6 +27,19 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("worker %q refused: it registered block_size %d, worker %q of model %q has %d", e.Worker, e.Registered, e.By, e.Model, e.Required)
 }
 
+// NoHandOffError is a worker of role prefill or decode whose engine's way to hand a KV cache over is not spoken here: it
+// would join a pair that cannot serve.
+type NoHandOffError struct {
+	Worker string // the id
+	Engine string
+	Role   Role
+}
+
+func (e *NoHandOffError) Error() string {
+	return fmt.Sprintf("worker %q refused: it registered role %s of engine %q, and KV caches cannot be handed over between %s workers yet; let it serve alone, with role both",
+		e.Worker, e.Role, e.Engine, e.Engine)
+}
+
 // ClaimedError is a worker whose id is taken by a worker of another source: the first keeps it, and the other comes in
 // when the first has gone.
 type ClaimedError struct {
@@ -47,7 +60,8 @@ type Refusal struct {
 	Worker *Worker // as far as it is known
 	// Source is who tells of it; see [Roster.From].
 	Source string
-	// Err is a [*RefusedError], a [*ClaimedError], an [*InvalidError], or what the source itself has against it.
+	// Err is a [*RefusedError], a [*NoHandOffError], a [*ClaimedError], an [*InvalidError], or what the source itself has
+	// against it.
 	Err   error
 	Since time.Time
 
@@ -66,6 +80,9 @@ func (c *Core) check(source string, w *Worker) error {
 	if e, there := c.entries[w.ID]; there && e.source != source {
 		return &ClaimedError{Worker: w.ID, Source: source, By: e.source}
 	}
+	if w.Role != Both && c.cfg.HandsOver != nil && !c.cfg.HandsOver(w.Engine) {
+		return &NoHandOffError{Worker: w.ID, Engine: w.Engine, Role: w.Role}
+	}
 	refusal := &RefusedError{Worker: w.ID, Model: w.Model, Registered: w.BlockSize, Required: c.cfg.BlockSize}
 	if c.cfg.BlockSize != 0 {
 		if w.BlockSize != c.cfg.BlockSize {
@@ -74,7 +91,7 @@ func (c *Core) check(source string, w *Worker) error {
 		return nil
 	}
 	for id, e := range c.entries {
-		if id == w.ID || e.worker.Model != w.Model || e.worker.BlockSize == w.BlockSize {
+		if id == w.ID || e.worker.Model != w.Model || e.worker.BlockSize == w.BlockSize || c.mixes(e.worker, w) {
 			continue
 		}
 		if refusal.By == "" || id < refusal.By {
@@ -85,6 +102,13 @@ func (c *Core) check(source string, w *Worker) error {
 		return nil
 	}
 	return refusal
+}
+
+// mixes reports whether two workers of a model may have different block sizes: the halves of a pair of whose engine the
+// hand-off converts between them.
+func (c *Core) mixes(a, b *Worker) bool {
+	return a.Role != b.Role && a.Role != Both && b.Role != Both &&
+		c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a.Engine) && c.cfg.MixesBlocks(b.Engine)
 }
 
 // refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.

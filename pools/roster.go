@@ -120,6 +120,9 @@ func (r *Roster) Models() []string { return r.View().Models() }
 // Known is [View.Known] of this moment.
 func (r *Roster) Known(model string, role Role) bool { return r.View().Known(model, role) }
 
+// Resolve is [View.Resolve] of this moment.
+func (r *Roster) Resolve(name string) string { return r.View().Resolve(name) }
+
 // Lookup is [View.Lookup] of this moment.
 func (r *Roster) Lookup(id string) (Member, bool) { return r.View().Lookup(id) }
 

@@ -13,8 +13,8 @@ type Source struct {
 	name   string
 }
 
-// Put takes a worker in, or takes its new record; see [Core.Put]. Its error is an [*InvalidError], a [*RefusedError]
-// or a [*ClaimedError]; it is logged.
+// Put takes a worker in, or takes its new record; see [Core.Put]. Its error, one of [Refusal]'s, is
+// logged.
 func (s *Source) Put(w Worker) error {
 	var err error
 	s.roster.change(func(c *Core, now time.Time) (changed bool) {
@@ -66,6 +66,6 @@ func (s *Source) logRefusal(err error) {
 
 // own is a copy that nobody else can change.
 func own(w Worker) *Worker {
-	w.Topology, w.Taints = maps.Clone(w.Topology), slices.Clone(w.Taints)
+	w.Topology, w.Taints, w.ServedNames = maps.Clone(w.Topology), slices.Clone(w.Taints), slices.Clone(w.ServedNames)
 	return &w
 }

@@ -12,6 +12,7 @@ type View struct {
 	pools    map[key]*Pool
 	sorted   []*Pool
 	models   []string
+	served   map[string]string // the models of other names
 	refused  []Refusal
 	cordoned []string
 }
@@ -25,8 +26,40 @@ func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
 		if len(p.Members) > 0 && !slices.Contains(v.models, p.Model) {
 			v.models = append(v.models, p.Model)
 		}
+		for _, m := range p.Members {
+			for _, name := range m.Worker.ServedNames {
+				if _, taken := v.served[name]; !taken {
+					if v.served == nil {
+						v.served = map[string]string{}
+					}
+					v.served[name] = p.Model
+				}
+			}
+		}
 	}
 	return v
+}
+
+// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else that of which
+// a worker gives it as another name, else the name itself.
+func (v *View) Resolve(name string) string {
+	for _, role := range [...]Role{Prefill, Decode, Both} {
+		if v.Known(name, role) {
+			return name
+		}
+	}
+	return cmp.Or(v.served[name], name)
+}
+
+// ServedNames is the other names of a model, sorted; those that are another model's own are left out.
+func (v *View) ServedNames(model string) (names []string) {
+	for name := range v.served {
+		if v.Resolve(name) == model {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Pool is the pool of that model and role; one without members, never nil, when there is none. It allocates only

@@ -18,6 +18,7 @@ const (
 	MaxLabels      = 64        // topology labels
 	MaxLabelBytes  = 256       // of a label's key, and of its value
 	MaxTaints      = 64        // taints of a worker
+	MaxServedNames = 16        // other names of a worker's model
 	MaxRecordBytes = 64 << 10  // of the whole record in JSON
 )
 
@@ -43,13 +44,17 @@ type Worker struct {
 	Incarnation string `json:"incarnation"`
 	// Model is the name that clients ask for, 1 to [MaxModelBytes] printable bytes.
 	Model string `json:"model"`
-	Role  Role   `json:"role"`
+	// ServedNames are other names for the same model: clients may ask for them, and the worker is sent Model. At most
+	// [MaxServedNames] of Model's form.
+	ServedNames []string `json:"served_names,omitempty"`
+	Role        Role     `json:"role"`
 	// Engine is "vllm", "sglang", "trtllm" or "sim".
 	Engine string `json:"engine"`
 	// Address is the base URL, http or https, of host and port alone: http://10.0.0.7:8000.
 	Address string `json:"address"`
 
-	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it.
+	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it, or
+	// those of each role where the engine can hand over between sizes; see [Config].
 	BlockSize int `json:"block_size"`
 	// TotalKVBlocks is the size of the KV cache of one rank, in blocks; 0 when unknown, which means no limit.
 	TotalKVBlocks int `json:"total_kv_blocks"`
@@ -117,6 +122,7 @@ func (w *Worker) Validate() error {
 		{"id", idProblem(w.ID)},
 		{"incarnation", unlessEmpty(w.Incarnation, idProblem)},
 		{"model", textProblem(w.Model, 1, MaxModelBytes)},
+		{"served_names", servedNamesProblem(w.Model, w.ServedNames)},
 		{"role", oneOf(string(w.Role), string(Prefill), string(Decode), string(Both))},
 		{"engine", oneOf(w.Engine, "vllm", "sglang", "trtllm", "sim")},
 		{"address", addressProblem(w.Address)},

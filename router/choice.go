@@ -101,7 +101,7 @@ func (r *Router) foresee(c *choice, req *Request, now time.Time, look bool) {
 // beginBeside is begin for the second leg of a pair. It does not look the prompt
 // up again where the first leg's router did, in the same index.
 func (r *Router) beginBeside(router *Router, first *choice, p *pools.Pool, req *Request, now time.Time) *choice {
-	if r.blind || !first.view.followed || r.idx != router.idx || req.Told != nil || req.Text {
+	if r.blind || !first.view.followed || r.idx != router.idx || r.see(p).blockSize != first.view.blockSize || req.Told != nil || req.Text {
 		return r.begin(p, req, now)
 	}
 	c := r.prepare(p, req)

@@ -139,8 +139,7 @@ func ReservePair(prefill, decode *Router, pairer Pairer, pp, dp *pools.Pool, req
 	if prefill == decode {
 		return nil, nil, errors.New("router: a pair needs two routers")
 	}
-	preq, dreq := req, req
-	dreq.Pin = req.DecodePin
+	preq, dreq := req, req.Second()
 	cp := prefill.begin(pp, &preq, now)
 	defer prefill.end(cp)
 	cd := decode.beginBeside(prefill, cp, dp, &dreq, now)

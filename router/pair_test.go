@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,5 +132,21 @@ func TestPairTurns(t *testing.T) {
 	}
 	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
 		t.Errorf("pairs %v, want %s", got, want)
+	}
+}
+
+// The second pool of a pair counts in blocks of its own size.
+func TestPairOfTwoBlockSizes(t *testing.T) {
+	req := Request{
+		ID: "1", ISL: 128, Hashes: []uint64{1, 2, 3, 4, 5, 6, 7, 8}, DecodeHashes: []uint64{11, 12}, DecodePin: &Pin{Worker: "d"},
+		Told: &Told{},
+	}
+	second := req.Second()
+	if !slices.Equal(second.Hashes, req.DecodeHashes) || second.Pin != req.DecodePin || second.Told != nil {
+		t.Errorf("%+v", second)
+	}
+	req.DecodeHashes = nil
+	if second := req.Second(); !slices.Equal(second.Hashes, req.Hashes) || second.Told != req.Told {
+		t.Errorf("of one size: %+v", second)
 	}
 }

@@ -26,6 +26,9 @@ type Request struct {
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps
 	// them; they must not be written to.
 	Hashes []uint64
+	// DecodeHashes are the same in blocks of the second pool's size, where that is
+	// another; nil: Hashes serve both pools.
+	DecodeHashes []uint64
 	// Text says that Hashes stand for the prompt's text, because its tokens are not
 	// known. No KV event names such blocks: every worker is believed to hold what
 	// was predicted of it, one that publishes too.
@@ -69,6 +72,16 @@ func (r *Request) blocks() int {
 		return 0
 	}
 	return (r.ISL + r.BlockSize - 1) / r.BlockSize
+}
+
+// Second is the request as the second pool of a pair sees it. What an index
+// elsewhere says counts in the first pool's blocks.
+func (r Request) Second() Request {
+	r.Pin = r.DecodePin
+	if r.DecodeHashes != nil {
+		r.Hashes, r.DecodeHashes, r.Told = r.DecodeHashes, nil, nil
+	}
+	return r
 }
 
 // Pin narrows a choice to one worker, one rank or both. Its zero value does not.

@@ -37,12 +37,12 @@ func workersConfig(s settings.Workers, r settings.Router, seed uint64) (stack.Wo
 		for _, text := range list.urls {
 			e, err := discovery.ParseEndpoint(list.role, text)
 			if err == nil {
-				err = discovery.CheckEndpoints(append(c.Static, e))
+				c.Static = append(c.Static, e)
+				err = discovery.CheckEndpoints(c.Static)
 			}
 			if err != nil {
 				return stack.WorkersConfig{}, fmt.Errorf("%s: %w", list.name, err)
 			}
-			c.Static = append(c.Static, e)
 		}
 	}
 	return c, nil

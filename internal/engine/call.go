@@ -169,6 +169,9 @@ func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
 	if r.MaxTokens > 0 && r.MinTokens > r.MaxTokens {
 		f.fail("min_tokens", "min_tokens must not be above max_tokens")
 	}
+	if string(f.get("tool_choice")) == `"required"` && r.MaxTokens == 1 {
+		f.fail("tool_choice", "the answer is no tool call") // as releases of vLLM say of one token
+	}
 	r.IgnoreEOS = f.flag("ignore_eos")
 	f.decode("stop_token_ids", &r.StopTokens, "a list of token ids")
 	for _, stop := range f.strings("stop") {

@@ -60,7 +60,6 @@ var (
 		{"model", (*scan).model},
 		{"stream", func(s *scan) bool { return s.bool(&s.req.Stream) }},
 		{"stream_options", func(s *scan) bool { s.streamOptions = true; return s.object(streamOptionFields) }},
-		{"max_tokens", count(1, func(s *scan, v int) { s.maxTokens = v })},
 		{"max_completion_tokens", count(1, func(s *scan, v int) { s.maxCompletionTokens = v })},
 		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
 		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
@@ -85,15 +84,18 @@ var (
 		{"nvext", (*scan).nvext},
 	}
 	chatOnly = []field{
+		{"max_tokens", count(1, func(s *scan, v int) { s.maxTokens = v })},
 		{"messages", (*scan).messages},
 		{"tools", (*scan).tools},
 		{"functions", (*scan).tools},
 		{"logprobs", func(s *scan) bool { return s.bool(&s.req.Logprobs) }},
 		{"top_logprobs", integer(-1, math.MaxInt32, nil)},
+		{"tool_choice", (*scan).toolChoice},
 		{"parallel_tool_calls", anyBool},
 		{"response_format", anyObject},
 	}
 	completionOnly = []field{
+		{"max_tokens", count(0, func(s *scan, v int) { s.maxTokens, s.req.PromptOnly = v, v == 0 })},
 		{"prompt", (*scan).prompt},
 		{"logprobs", integer(-1, math.MaxInt32, func(s *scan, _ int64) { s.req.Logprobs = true })},
 		{"echo", anyBool},
@@ -220,6 +222,14 @@ func (s *scan) tools() bool {
 		}
 	}
 	return s.ok()
+}
+
+// toolChoice notes whether the answer must call a tool. The choice is a string,
+// or an object that names one.
+func (s *scan) toolChoice() bool {
+	v, ok := s.value()
+	s.req.ToolRequired = ok && string(s.data[v.start:v.end]) == `"required"`
+	return ok
 }
 
 // truncationSide reads which end of a prompt too long is cut off.

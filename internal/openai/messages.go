@@ -229,6 +229,9 @@ func (s *scan) content(m *messageSpan) bool {
 			return s.misplaced(fmt.Sprintf(".content[%d]", i),
 				"must be an object with a type, and with a text where that is \"text\"")
 		default:
+			if len(s.req.media) == maxMedia {
+				return s.misplaced(fmt.Sprintf(".content[%d]", i), fmt.Sprintf("is one of more than %d parts that are no text", maxMedia))
+			}
 			s.req.media = append(s.req.media, media{p.kind, span{begin, s.pos}})
 		}
 	}

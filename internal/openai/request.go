@@ -19,6 +19,9 @@ type Request struct {
 	// given, whatever the older max_tokens says, as OpenAI and vLLM have it;
 	// on completions max_completion_tokens means nothing.
 	MaxTokens int
+	// PromptOnly: nothing is generated (a completion's max_tokens of 0), which
+	// with echo shows the prompt and its probabilities.
+	PromptOnly bool
 	// MinTokens is the fewest tokens to generate, 0 to 2^31−1.
 	MinTokens int
 	// N is how many answers are asked for, 1 to 128.
@@ -40,6 +43,8 @@ type Request struct {
 	CacheSalt string
 	// HasTools: tools or functions are offered.
 	HasTools bool
+	// ToolRequired: the answer must call a tool (tool_choice "required").
+	ToolRequired bool
 	// HasToolMessages: a message calls a tool or is a tool's answer.
 	HasToolMessages bool
 	// Nvext is the extensions the request came with.

@@ -14,7 +14,7 @@ func CompletionFromChat(r *Request, ids []uint32, contextTokens int) (*Edit, err
 		return nil, err
 	}
 	if len(ids) == 0 {
-		return nil, BadRequest("messages", "this model's workers take token ids and the gateway has no tokenizer for it: "+
+		return nil, BadRequest("messages", "this model's workers take token ids, and the gateway cannot make them of these messages: "+
 			"send the prompt as token ids to %s", Completions.Path())
 	}
 	e := r.Edit()

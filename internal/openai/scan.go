@@ -29,11 +29,13 @@ const (
 	// pairwise to find duplicates.
 	maxFields = 512
 
-	// maxStrings bounds every list of strings, and maxMessages a chat: what a
-	// body of many tiny items takes in memory is several times its size. So
-	// many messages are beyond any context, at three tokens each.
+	// maxStrings bounds every list of strings, maxMessages a chat and maxMedia
+	// its parts that are no text: what a body of many tiny items takes in memory
+	// is several times its size. So many messages are beyond any context, at
+	// three tokens each, and so are so many images.
 	maxStrings  = 1024
 	maxMessages = 1 << 18
+	maxMedia    = 1 << 14
 )
 
 // Scan checks body as a client's request to ep under the default limits; see

@@ -209,9 +209,9 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":[1,00,200000000]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[1,2,]                }`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[1,,2]}`, "prompt", "token ids"},
-		{Completions, completion(`"max_tokens":0`), "max_tokens", "from 1 to 2147483647"},
-		{Completions, completion(`"max_tokens":-5`), "max_tokens", "from 1"},
-		{Completions, completion(`"max_tokens":2147483648`), "max_tokens", "from 1"},
+		{Chat, `{"model":"m","messages":[{"role":"a"}],"max_tokens":0}`, "max_tokens", "from 1 to 2147483647"},
+		{Completions, completion(`"max_tokens":-5`), "max_tokens", "from 0"},
+		{Completions, completion(`"max_tokens":2147483648`), "max_tokens", "from 0"},
 		{Completions, completion(`"max_tokens":1e2`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_tokens":1.0`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_tokens":"5"`), "max_tokens", "whole number"},
@@ -388,6 +388,15 @@ func TestScanBoundsMessages(t *testing.T) {
 	scanned(t, Chat, `{"model":"m","messages":[{"role":"a"}`+messages+`]}`)
 	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a"},{"role":"a"}`+messages+`]}`))
 	if err == nil || !strings.Contains(err.Error(), "at most 262144 messages") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestScanBoundsMedia(t *testing.T) {
+	parts := strings.Repeat(`,{"type":"image"}`, maxMedia-1)
+	scanned(t, Chat, `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}`+parts+`]}]}`)
+	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a","content":[{"type":"image"},{"type":"image"}`+parts+`]}]}`))
+	if err == nil || !strings.Contains(err.Error(), "more than 16384 parts") {
 		t.Errorf("got %v", err)
 	}
 }

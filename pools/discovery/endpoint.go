@@ -132,24 +132,26 @@ func NewEndpoint(given pools.Worker) (Endpoint, error) {
 	return e, e.finish()
 }
 
-// CheckEndpoints refuses a list that is too long or names a worker twice. Its error is an [*EndpointError].
+// CheckEndpoints refuses a list that is too long or names a worker twice. One URL may be there for several models; a
+// worker of it that was given no id is named for its model then, in es. Its error is an [*EndpointError].
 func CheckEndpoints(es []Endpoint) error {
 	if len(es) > MaxEndpoints {
 		return &EndpointError{"url", fmt.Sprintf("is there %d times; %d workers can be listed", len(es), MaxEndpoints)}
 	}
 	seen := newListed()
-	for _, e := range es {
-		if err := e.repeats(seen); err != nil {
+	for i := range es {
+		if err := es[i].repeats(seen); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// listed is what may not be listed twice.
+// listed is what was listed before, to find what may not be listed twice.
 type listed struct {
-	ids, addresses map[string]bool
-	listening      map[listening]string // by whom: an id
+	ids       map[string]bool
+	models    map[string][]string  // of each address
+	listening map[listening]string // by which worker: its id
 }
 
 // listening is a port at which engines are awaited that publish a topic.
@@ -159,16 +161,21 @@ type listening struct {
 }
 
 func newListed() *listed {
-	return &listed{map[string]bool{}, map[string]bool{}, map[listening]string{}}
+	return &listed{map[string]bool{}, map[string][]string{}, map[listening]string{}}
 }
 
 // repeats refuses e when it is among those seen, and else adds it to them.
 func (e *Endpoint) repeats(seen *listed) error {
 	w := &e.Given
+	before := seen.models[w.Address]
 	switch {
-	case seen.addresses[w.Address]:
-		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both", w.Address)}
-	case seen.ids[w.ID]:
+	case len(before) > 0 && (w.Model == "" || slices.Contains(before, "") || slices.Contains(before, w.Model)):
+		return &EndpointError{"url", fmt.Sprintf("%s is listed twice: a worker that prefills and decodes has the role both, and one of several models is listed with model= for each", w.Address)}
+	case len(before) > 0 && seen.ids[w.ID] && w.ID == idFor(w.Address):
+		w.ID = cleanID(w.ID + "-" + w.Model)
+		w.ID = w.ID[:min(len(w.ID), pools.MaxIDBytes)]
+	}
+	if seen.ids[w.ID] {
 		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", w.ID)}
 	}
 	if at, err := url.Parse(w.KVEndpoint); err == nil && w.KVEndpoint != "" && toldHost(at.Hostname()) == "" {
@@ -180,7 +187,7 @@ func (e *Endpoint) repeats(seen *listed) error {
 			seen.listening[listening{port, w.KVTopic}] = w.ID
 		}
 	}
-	seen.ids[w.ID], seen.addresses[w.Address] = true, true
+	seen.ids[w.ID], seen.models[w.Address] = true, append(before, w.Model)
 	return nil
 }
 
@@ -243,13 +250,18 @@ func idFor(address string) string {
 		return ""
 	}
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return cleanID(u.Hostname() + "-" + port)
+}
+
+// cleanID is s with dashes for what an id may not have.
+func cleanID(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_':
 			return r
 		}
 		return '-'
-	}, u.Hostname()+"-"+port)
+	}, s)
 }
 
 // clip bounds what an error repeats of an operator's text.

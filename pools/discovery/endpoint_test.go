@@ -93,11 +93,31 @@ func TestCheckEndpoints(t *testing.T) {
 		{list("http://a:1", "http://b:1"), ""},
 		{list("http://a:1,role=prefill", "http://a:1,role=decode,id=x"), "role both"},
 		{list("http://a:1,id=x", "http://b:1,id=x"), `id "x"`},
+		{list("http://a:1,model=m", "http://a:1,model=n", "http://a:1,model=o,id=x"), ""},
+		{list("http://a:1,model=m", "http://a:1,model=m,id=x"), "listed twice"},
+		{list("http://a:1,model=m", "http://a:1,id=x"), "listed twice"},
+		{list("http://a:1", "http://a:1,model=m,id=x"), "listed twice"},
 		{make([]Endpoint, MaxEndpoints+1), "4096"},
 	} {
 		err := CheckEndpoints(test.list)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%d endpoints: %v, want %q", len(test.list), err, test.want)
+		}
+	}
+}
+
+// A URL of several models is a worker for each, named apart, however often the
+// list is looked at.
+func TestOneURLForSeveralModels(t *testing.T) {
+	es := list(t, " http://a:1,model=org/m", " http://a:1,model=org/n", " http://a:1,model=o,id=x")
+	for range 2 {
+		if err := CheckEndpoints(es); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []string{"a-1", "a-1-org-n", "x"} {
+		if es[i].Given.ID != want {
+			t.Errorf("%s is called %s, want %s", es[i].Given.Model, es[i].Given.ID, want)
 		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -15,6 +17,7 @@ import (
 type facts struct {
 	engine          string // "vllm", "sglang", "trtllm" or "sim"
 	model           string
+	names           string // the model's others, a line each
 	blockTokens     int
 	kvTokens        int // of one rank's cache
 	maxSeqs         int
@@ -39,6 +42,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w = given
 	w.Engine = cmp.Or(given.Engine, f.engine, "vllm")
 	w.Model = cmp.Or(given.Model, f.model)
+	if f.names != "" {
+		w.ServedNames = strings.Split(f.names, "\n")
+	}
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
 		w.BlockSize = f.blockTokens
 	}
@@ -62,6 +68,7 @@ type modelList struct {
 		ID          string `json:"id"`
 		OwnedBy     string `json:"owned_by"`
 		Parent      string `json:"parent"`
+		Root        string `json:"root"` // where the weights are
 		MaxModelLen *int   `json:"max_model_len"`
 	} `json:"data"`
 }
@@ -73,20 +80,23 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 		return "", "answers /v1/models with what is no list of models"
 	}
 	var names []string
-	found := -1
+	found, alike := -1, true
 	for i, m := range list.Data {
 		if m.Parent == "" {
 			names = append(names, m.ID)
 		}
-		if m.ID == wanted || wanted == "" && m.Parent == "" {
+		if m.ID == wanted || wanted == "" && m.Parent == "" && found < 0 {
 			found = i
 		}
+		alike = alike && (m.Parent != "" || found < 0 || m.Root != "" && m.Root == list.Data[found].Root)
 	}
 	switch {
 	case found < 0:
 		return "", fmt.Sprintf("serves %s, not model=%s", shown(names), wanted)
-	case wanted == "" && len(names) > 1:
-		return "", fmt.Sprintf("serves %s: say which with model=", shown(names))
+	case wanted == "" && len(names) > 1 && !alike:
+		return "", fmt.Sprintf("serves %s: say which with model=, or list its URL once for each", shown(names))
+	case wanted == "": // one model, which vLLM serves under each --served-model-name
+		f.names = strings.Join(servedNames(names), "\n")
 	}
 	m := list.Data[found]
 	f.model = m.ID
@@ -94,6 +104,16 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 		f.contextTokens = bounded(float64(*m.MaxModelLen))
 	}
 	return m.OwnedBy, ""
+}
+
+// servedNames are the names after the first that a record takes.
+func servedNames(names []string) []string {
+	others := slices.DeleteFunc(slices.Clone(names[1:]), func(name string) bool {
+		return name == names[0] || name == "" || len(name) > pools.MaxModelBytes || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+	})
+	slices.Sort(others)
+	others = slices.Compact(others)
+	return others[:min(len(others), pools.MaxServedNames)]
 }
 
 // readMetrics reads vLLM's gauges: the cache's geometry, one sample for each data-parallel rank, and when the process

@@ -170,6 +170,16 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		{name: "vllm's adapter", faces: vllm("m"), role: "prefill", options: ",model=lora", want: pools.Worker{
 			Model: "lora", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
 		}},
+		{
+			name: "several names of one model", role: "both",
+			faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm","root":"/w"},{"id":"z","owned_by":"vllm","root":"/w"},{"id":"lora","parent":"m","root":"/l"},{"id":"b","owned_by":"vllm","root":"/w"}]}`},
+			want:  pools.Worker{Model: "m", ServedNames: []string{"b", "z"}, Engine: "vllm", BlockSize: 16},
+		},
+		{
+			name: "one of several names", role: "both", options: ",model=b",
+			faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm","root":"/w"},{"id":"b","owned_by":"vllm","root":"/w"}]}`},
+			want:  pools.Worker{Model: "b", Engine: "vllm", BlockSize: 16},
+		},
 		{name: "what was given wins", faces: vllm("m"), role: "prefill", options: ",block-size=16,context-length=99,ranks=1,device=h100", want: pools.Worker{
 			Model: "m", Engine: "vllm", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
 		}},

@@ -21,12 +21,13 @@ import (
 
 var _ edge.Catalog = (*Gateway)(nil)
 
-// Models lists the models that have workers now.
+// Models lists the models that have workers now, each under all its names.
 func (g *Gateway) Models() []openai.Model {
 	models := []openai.Model{}
-	for _, name := range g.Roster.Models() {
+	view := g.Roster.View()
+	for _, name := range view.Models() {
 		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix()}
-		for _, p := range g.Roster.Pools() {
+		for _, p := range view.Pools() {
 			for _, w := range p.Members {
 				if p.Model == name && w.Worker.ContextLength > 0 {
 					m.MaxModelLen = w.Worker.ContextLength
@@ -34,6 +35,9 @@ func (g *Gateway) Models() []openai.Model {
 			}
 		}
 		models = append(models, m)
+		for _, m.ID = range view.ServedNames(name) {
+			models = append(models, m)
+		}
 	}
 	return models
 }
@@ -145,6 +149,8 @@ type readiness struct {
 	Status string          `json:"status"`
 	Awaits string          `json:"awaits,omitempty"` // while the gateway starts: what is missing
 	Pools  []poolReadiness `json:"pools"`
+	// Refused is the workers that came and cannot serve with the others.
+	Refused []refusedReport `json:"refused,omitempty"`
 }
 
 type poolReadiness struct {
@@ -186,6 +192,12 @@ func (g *Gateway) Ready() (bool, any) {
 			out.Status = "degraded"
 		default:
 			ok = false
+		}
+	}
+	for _, r := range view.Refused() {
+		switch r.Err.(type) {
+		case *pools.RefusedError, *pools.NoHandOffError: // the others' words name addresses, and anybody may ask
+			out.Refused = append(out.Refused, refusedReport{ID: r.Worker.ID, Source: r.Source, Reason: r.Err.Error()})
 		}
 	}
 	if !ok {

@@ -121,6 +121,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err != nil {
 		return nil, err
 	}
+	cfg.Pools.HandsOver, cfg.Pools.MixesBlocks = handoff.HandsOver, handoff.MixesBlocks
 	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), upstream.NewHTTP(cfg.Upstream)
 	var transport upstream.Transport = g.transport
 	if cfg.WrapTransport != nil {
