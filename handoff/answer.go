@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"errors"
+	"time"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -15,8 +16,13 @@ func answerTo(failed *fault.Error) *openai.Error {
 	if errors.As(failed.Err, &told) {
 		return told
 	}
-	if failed.Class == fault.Rejected {
+	switch failed.Class {
+	case fault.Rejected:
 		return rejected(failed)
+	case fault.GatewayError:
+		e := openai.Unavailable(failed.Class.String(), "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
+		e.RetryAfter = time.Second
+		return e
 	}
 	return &openai.Error{
 		Status:  failed.Class.Status(),

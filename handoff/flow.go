@@ -154,7 +154,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			action = Fail
 		}
 		f.metrics.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
-		if failed.Class.Blames() {
+		if failed.Class.Blames() || failed.Class == fault.GatewayError {
 			f.log.Warn("leg failed", "request_id", r.call.ID, "attempt", r.attempt, "leg", failed.Leg,
 				"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
 		}

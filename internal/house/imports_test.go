@@ -41,7 +41,7 @@ var rooms = map[string]room{
 
 	"fault":           {1, []string{"internal/upstream"}},
 	"internal/relay":  {1, []string{"internal/openai"}},
-	"pools/discovery": {1, []string{"pools"}},
+	"pools/discovery": {1, []string{"pools", "internal/upstream"}}, // which knows our own want from a worker's failure
 	"router":          {1, []string{"pools", "router/index", "router/load"}},
 	"router/events":   {1, []string{"router/index", "internal/tokens", "router/events/zmtp"}},
 	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},
