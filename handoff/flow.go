@@ -191,6 +191,7 @@ func (f *Flow) mayRetry(r *request) bool {
 // endRetries gives that place back, if it was taken.
 func (f *Flow) endRetries(r *request) {
 	if r.retrying {
+		r.retrying = false
 		f.budget.Return()
 	}
 }
@@ -256,6 +257,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		// half-open circuit for as long as it lasts. A failure after it counts.
 		First: func() {
 			r.dEnd(fault.None)
+			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
 			counted.token(r)
 			f.wake(r.call.Request.Model)
 		},
