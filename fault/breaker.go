@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 )
 
 // ErrCircuitOpen is the error of a call that was not made because its worker's
@@ -29,15 +27,13 @@ type BreakerConfig struct {
 	// Window is how far back the ratio looks, in steps of a tenth. Default 10 s.
 	Window time.Duration
 	// OpenFor is how long an open circuit lets no call through; then one may
-	// try. Default 5 s.
+	// try. Default 5 s. A trial that says nothing has its worker to itself for a
+	// tenth of OpenFor, the next for twice as long, and so on up to OpenFor.
 	OpenFor time.Duration
 	// OnChange is told of every change, outside any lock; nil for nobody. Of
 	// changes that happen at the same moment the order is not kept.
 	OnChange func(c Circuit, from State)
 }
-
-// windowSteps is how many buckets a window has.
-const windowSteps = 10
 
 // Validate checks the bounds.
 func (c BreakerConfig) Validate() error {
@@ -76,11 +72,6 @@ const (
 	Open     State = "open"      // no call goes through
 )
 
-// stateOf names gobreaker's states.
-var stateOf = map[gobreaker.State]State{
-	gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open,
-}
-
 // Circuit is the state of one worker's leg.
 type Circuit struct {
 	Worker string `json:"worker"`
@@ -106,22 +97,33 @@ type Circuit struct {
 //     open all the same, without leave: a pool that answers some requests is
 //     worth more than one that is left alone. What becomes of such a call is
 //     not counted.
-//   - A half-open one lets exactly one call through, the trial, and nobody else,
-//     not even where every other circuit is open: the others take another
-//     worker, or wait for the trial's end, which is the first sign of an answer
-//     or the failure. A trial that says nothing about the worker, as when its
-//     client leaves, makes place for another; one that fails opens the circuit
-//     for another OpenFor. So a worker that stays dead costs one call in OpenFor.
+//   - A half-open one lets one call through, the trial, and no other, not even
+//     where every other circuit is open: the others take another worker, or wait
+//     for the trial's end, which is the first sign of an answer or the failure. A
+//     trial that says nothing about the worker, as when its client leaves, makes
+//     place for another; one that fails opens the circuit for another OpenFor. So
+//     a worker that stays dead costs one call in OpenFor.
+//   - A trial that is silent does not keep the others off for as long as it lasts:
+//     an answer that is not streamed says nothing before its end. Another trial
+//     may begin after a tenth of OpenFor, the next after twice that, and so on up
+//     to OpenFor. The first sign of life of any closes the circuit.
 //
 // Allow gives the leave, or the trial, to one of any number that ask at once.
 // It is to be asked where the worker is booked and not where it is called, so
 // that of many requests that choose at once only one has chosen the trial.
 type Breakers struct {
-	cfg BreakerConfig
+	cfg    BreakerConfig
+	onRoom func() // nil for none; set before the first call
 
 	mu       sync.RWMutex
-	circuits map[circuitKey]*circuit
-	tripped  map[circuitKey]*circuit // those that are not closed, of circuits
+	circuits map[circuitKey]*guarded
+	tripped  map[circuitKey]*guarded // those that are not closed, of circuits
+}
+
+// guarded is a circuit that several goroutines ask.
+type guarded struct {
+	mu sync.Mutex
+	circuit
 }
 
 type circuitKey struct {
@@ -132,14 +134,24 @@ type circuitKey struct {
 // NewBreakers makes breakers without circuits. Values of cfg that Validate
 // refuses take their defaults.
 func NewBreakers(cfg BreakerConfig) *Breakers {
-	return &Breakers{cfg: cfg.orDefault(), circuits: map[circuitKey]*circuit{}, tripped: map[circuitKey]*circuit{}}
+	return &Breakers{cfg: cfg.orDefault(), circuits: map[circuitKey]*guarded{}, tripped: map[circuitKey]*guarded{}}
+}
+
+// OnRoom has f called, outside any lock, when time alone has made place at a
+// worker: its open circuit half-opens, or its trial was silent for long enough. All
+// else that makes place is an end that done reports. It is set before the first
+// call; f must not wait.
+func (b *Breakers) OnRoom(f func()) {
+	if b != nil {
+		b.onRoom = f
+	}
 }
 
 // Allow asks whether a worker may be called. Its error is ErrCircuitOpen. When
-// it is nil, done must be called with what became of the call; a half-open
-// circuit lets no other call through before. done may be called twice: with
-// None at the first sign of an answer, so that a long stream does not keep a
-// circuit half-open, and with the failure that ended it after all.
+// it is nil, done must be called with what became of the call. It may be called
+// twice: with None at the first sign of an answer, so that a long stream does not
+// keep a circuit half-open, and with how it ended after all. A failure then takes
+// the sign back: it ends no row of failures. Further calls of done change nothing.
 //
 // None is a success. A class that does not blame the worker, as a client's
 // leaving, counts neither way.
@@ -148,26 +160,22 @@ func (b *Breakers) Allow(worker, incarnation string, leg Leg) (done func(Class),
 		return func(Class) {}, nil
 	}
 	c := b.circuit(worker, incarnation, leg)
-	step, err := c.breaker.Allow()
+	now := time.Now()
+	c.mu.Lock()
+	k, ok := c.allow(now)
+	trial, grace := ok && k.trial, c.alone.Sub(now)
+	c.mu.Unlock()
 	b.settle(c)
-	if err != nil {
+	if !ok {
 		return nil, ErrCircuitOpen
 	}
-	var mu sync.Mutex
-	ended := false
+	if trial {
+		time.AfterFunc(grace, b.room)
+	}
 	return func(class Class) {
-		mu.Lock()
-		again := ended
-		ended = true
-		mu.Unlock()
-		switch {
-		case !again:
-			step(outcome(class))
-		case class.Blames():
-			if late, err := c.breaker.Allow(); err == nil {
-				late(outcome(class))
-			}
-		}
+		c.mu.Lock()
+		c.report(k, class, time.Now())
+		c.mu.Unlock()
 		b.settle(c)
 	}, nil
 }
@@ -183,37 +191,33 @@ func (b *Breakers) State(worker string, leg Leg) State {
 	if c == nil {
 		return Closed
 	}
-	defer b.settle(c)
-	return stateOf[c.breaker.State()]
+	return b.view(c).State
 }
 
 // Blocked lists the workers that Allow would refuse for that leg now, in
 // order: whoever chooses a worker leaves them out. It costs next to nothing
 // while every circuit is closed.
-func (b *Breakers) Blocked(leg Leg) []string {
-	if b == nil {
-		return nil
-	}
-	var list []string
-	for _, c := range b.inTrouble() {
-		if c.key.leg == leg && c.blocked() {
-			list = append(list, c.key.worker)
-		}
-		b.settle(c)
-	}
-	slices.Sort(list)
-	return list
-}
+func (b *Breakers) Blocked(leg Leg) []string { return b.which(leg, (*circuit).blocked) }
 
 // OnTrial lists the workers, in order, whose half-open circuit for that leg has
-// given its one trial away: not to be asked by anyone before it has ended.
-func (b *Breakers) OnTrial(leg Leg) []string {
+// given its trial away: not to be asked by anyone before that has ended, or has
+// had the worker to itself for long enough.
+func (b *Breakers) OnTrial(leg Leg) []string { return b.which(leg, (*circuit).onTrial) }
+
+// which lists the workers of which something is true.
+func (b *Breakers) which(leg Leg, is func(c *circuit, now time.Time) bool) []string {
 	if b == nil {
 		return nil
 	}
 	var list []string
 	for _, c := range b.inTrouble() {
-		if c.key.leg == leg && c.onTrial() {
+		if c.key.leg != leg {
+			continue
+		}
+		c.mu.Lock()
+		yes := is(&c.circuit, time.Now())
+		c.mu.Unlock()
+		if yes {
 			list = append(list, c.key.worker)
 		}
 		b.settle(c)
@@ -232,13 +236,22 @@ func (b *Breakers) States() []Circuit {
 	b.mu.RUnlock()
 	list := make([]Circuit, 0, len(all))
 	for _, c := range all {
-		list = append(list, c.view())
-		b.settle(c)
+		list = append(list, b.view(c))
 	}
 	slices.SortFunc(list, func(a, b Circuit) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Leg, b.Leg))
 	})
 	return list
+}
+
+// view is a circuit as it is now.
+func (b *Breakers) view(c *guarded) Circuit {
+	c.mu.Lock()
+	c.look(time.Now())
+	is := c.circuit.view()
+	c.mu.Unlock()
+	b.settle(c)
+	return is
 }
 
 // Forget drops what is known of a worker that has left the roster.
@@ -256,7 +269,7 @@ func (b *Breakers) Forget(worker string) {
 
 // circuit finds or makes the circuit of a worker's leg. Another incarnation's
 // is replaced.
-func (b *Breakers) circuit(worker, incarnation string, leg Leg) *circuit {
+func (b *Breakers) circuit(worker, incarnation string, leg Leg) *guarded {
 	key := circuitKey{worker, leg}
 	b.mu.RLock()
 	c := b.circuits[key]
@@ -269,14 +282,14 @@ func (b *Breakers) circuit(worker, incarnation string, leg Leg) *circuit {
 	if c := b.circuits[key]; c != nil && c.incarnation == incarnation {
 		return c
 	}
-	c = newCircuit(key, incarnation, b.cfg)
+	c = &guarded{circuit: newCircuit(key, incarnation, &b.cfg, time.Now())}
 	b.circuits[key] = c
 	delete(b.tripped, key)
 	return c
 }
 
 // inTrouble lists the circuits that are not closed.
-func (b *Breakers) inTrouble() []*circuit {
+func (b *Breakers) inTrouble() []*guarded {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if len(b.tripped) == 0 {
@@ -285,25 +298,42 @@ func (b *Breakers) inTrouble() []*circuit {
 	return slices.Collect(maps.Values(b.tripped))
 }
 
-// settle takes over what changed in a circuit and tells of it.
-func (b *Breakers) settle(c *circuit) {
-	changes := c.take()
+// settle takes over what changed in a circuit and reports it.
+func (b *Breakers) settle(c *guarded) {
+	c.mu.Lock()
+	changes := c.changes
+	c.changes = nil
+	c.mu.Unlock()
 	if len(changes) == 0 {
 		return
 	}
 	b.mu.Lock()
 	if b.circuits[c.key] == c { // neither forgotten nor replaced
-		if c.breaker.State() == gobreaker.StateClosed {
+		c.mu.Lock()
+		if c.state == Closed {
 			delete(b.tripped, c.key)
 		} else {
 			b.tripped[c.key] = c
 		}
+		c.mu.Unlock()
 	}
 	b.mu.Unlock()
-	if b.cfg.OnChange == nil {
-		return
-	}
 	for _, ch := range changes {
-		b.cfg.OnChange(ch.to, ch.from)
+		if ch.to.State == Open {
+			time.AfterFunc(b.cfg.OpenFor+1, func() {
+				b.view(c) // which half-opens it
+				b.room()
+			})
+		}
+		if b.cfg.OnChange != nil {
+			b.cfg.OnChange(ch.to, ch.from)
+		}
+	}
+}
+
+// room says that time has made place at a worker.
+func (b *Breakers) room() {
+	if b.onRoom != nil {
+		b.onRoom()
 	}
 }

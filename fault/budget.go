@@ -79,7 +79,7 @@ func (b *Budget) End() {
 }
 
 // Take asks for a retry of a live request. What is granted is given back by
-// one Return, when the retry, or the request as a whole, has ended.
+// one Return, at the retry's first token or when the request has ended.
 func (b *Budget) Take() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,6 +24,10 @@ const (
 	// Rejected: the engine refused the request for what it says (400, 413, 415,
 	// 422). The client's own error: never retried, never the worker's.
 	Rejected
+	// GatewayError: the gateway's own machine could not make the connection, for
+	// want of descriptors, ports or memory, or its resolver failed. Another worker
+	// may have a connection to spare; nothing speaks against this one.
+	GatewayError
 	// Refused: no connection came about. The worker has seen nothing.
 	Refused
 	// Reset: the connection broke, or the engine died, before the answer was
@@ -47,7 +51,7 @@ const (
 
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
-	Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
+	GatewayError: "gateway_error", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
 	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
 
@@ -78,7 +82,7 @@ func (c Class) Status() int {
 		return 499
 	case Rejected:
 		return http.StatusBadRequest
-	case Shutdown, Refused, Overloaded:
+	case Shutdown, GatewayError, Refused, Overloaded:
 		return http.StatusServiceUnavailable
 	case Timeout, Stalled:
 		return http.StatusGatewayTimeout
@@ -88,5 +92,5 @@ func (c Class) Status() int {
 }
 
 // Blames says whether the failure speaks against the worker. A client's
-// leaving, its own mistake and our own stop do not.
+// leaving, its own mistake, our own stop and our own want do not.
 func (c Class) Blames() bool { return c >= Refused }

@@ -54,7 +54,7 @@ var (
 //	ErrEngine                   4xx but 408, 429     Rejected
 //	ErrEngine                   other                EngineError
 //	ErrCircuitOpen              any                  Refused
-//	*upstream.Error at dial     any                  Refused
+//	*upstream.Error at dial     any                  GatewayError for upstream.LocalFailure, else Refused
 //	anything else               any                  Reset
 func Classify(err error, status int) Class {
 	var up *upstream.Error
@@ -75,7 +75,12 @@ func Classify(err error, status int) Class {
 		return Truncated
 	case errors.Is(err, ErrEngine):
 		return classifyEvent(status)
-	case errors.Is(err, ErrCircuitOpen), errors.As(err, &up) && up.Op == upstream.OpDial:
+	case errors.Is(err, ErrCircuitOpen):
+		return Refused
+	case errors.As(err, &up) && up.Op == upstream.OpDial:
+		if upstream.LocalFailure(err) {
+			return GatewayError
+		}
 		return Refused
 	default:
 		return Reset

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -39,6 +41,9 @@ func TestClassify(t *testing.T) {
 		{"engine broke", nil, 500, EngineError},
 		{"a redirect is no answer", nil, 302, EngineError},
 		{"nothing listens", dial, 0, Refused},
+		{"our descriptors are used up", &upstream.Error{Op: upstream.OpDial, Err: fmt.Errorf("socket: %w", syscall.EMFILE)}, 0, GatewayError},
+		{"our resolver fails", &upstream.Error{Op: upstream.OpDial, Err: &net.DNSError{Err: "server misbehaving"}}, 0, GatewayError},
+		{"the same after the dial is the connection's", &upstream.Error{Op: upstream.OpBody, Err: syscall.ENOBUFS}, 200, Reset},
 		{"breaker is open", ErrCircuitOpen, 0, Refused},
 		{"died before the head", head, 0, Reset},
 		{"died in the body", body, 200, Reset},
@@ -76,18 +81,19 @@ func TestClassTable(t *testing.T) {
 		status int
 		blames bool
 	}{
-		None:        {"ok", 200, false},
-		ClientGone:  {"client_gone", 499, false},
-		Shutdown:    {"shutdown", 503, false},
-		Rejected:    {"rejected", 400, false},
-		Refused:     {"refused", 503, true},
-		Reset:       {"reset", 502, true},
-		Timeout:     {"timeout", 504, true},
-		Stalled:     {"stalled", 504, true},
-		Overloaded:  {"overloaded", 503, true},
-		EngineError: {"engine_error", 502, true},
-		Garbled:     {"garbled", 502, true},
-		Truncated:   {"truncated", 502, true},
+		None:         {"ok", 200, false},
+		ClientGone:   {"client_gone", 499, false},
+		Shutdown:     {"shutdown", 503, false},
+		Rejected:     {"rejected", 400, false},
+		GatewayError: {"gateway_error", 503, false},
+		Refused:      {"refused", 503, true},
+		Reset:        {"reset", 502, true},
+		Timeout:      {"timeout", 504, true},
+		Stalled:      {"stalled", 504, true},
+		Overloaded:   {"overloaded", 503, true},
+		EngineError:  {"engine_error", 502, true},
+		Garbled:      {"garbled", 502, true},
+		Truncated:    {"truncated", 502, true},
 	}
 	if len(want) != len(Classes()) {
 		t.Fatalf("the table has %d classes, the package %d", len(want), len(Classes()))

@@ -37,9 +37,8 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			if got := b.OnTrial(Decode); !slices.Equal(got, []string{"d1"}) {
 				t.Errorf("round %d: on trial: %q", round, got)
 			}
-			time.Sleep(10 * openFor) // however long it takes
 			if try(t, b, None) {
-				t.Errorf("round %d: a second call beside a trial that lasts", round)
+				t.Errorf("round %d: a second call beside the trial", round)
 			}
 			trial(Timeout)
 			if got := b.OnTrial(Decode); got != nil || b.State("d1", Decode) != Open {
@@ -110,4 +109,78 @@ func TestOnTrialIsPerLeg(t *testing.T) {
 	if (*Breakers)(nil).OnTrial(Decode) != nil {
 		t.Error("nobody's circuits have a trial")
 	}
+}
+
+// A trial that says nothing, as an answer that is not streamed until its end, keeps
+// the others off for a bounded time: the next begins after a tenth of OpenFor, the
+// one after it after twice that, and none later than OpenFor. The first sign of
+// life closes the circuit; so a hung worker holds few calls.
+func TestSilentTrialsMakePlace(t *testing.T) {
+	const openFor = time.Second
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: openFor})
+		var woken atomic.Int64
+		b.OnRoom(func() { woken.Add(1) })
+		try(t, b, Reset)
+		time.Sleep(openFor + 1)
+		synctest.Wait()
+		if woken.Load() != 1 {
+			t.Errorf("whoever waits was woken %d times by a circuit that half-opened", woken.Load())
+		}
+		began := time.Now()
+		var trials []func(Class)
+		var at []time.Duration
+		for time.Since(began) < 4*openFor {
+			if done, err := b.Allow("d1", "i1", Decode); err == nil {
+				trials, at = append(trials, done), append(at, time.Since(began))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		want := []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond, 2500 * time.Millisecond, 3500 * time.Millisecond}
+		if !slices.Equal(at, want) {
+			t.Errorf("trials began after %v, want %v", at, want)
+		}
+		if n := woken.Load(); n != int64(len(want)) { // the last has the worker to itself still
+			t.Errorf("whoever waits was woken %d times, want %d", n, len(want))
+		}
+		trials[1](ClientGone)
+		if b.State("d1", Decode) != HalfOpen || try(t, b, None) {
+			t.Errorf("a trial that left beside others: %s", b.State("d1", Decode))
+		}
+		trials[2](None)
+		if got := b.State("d1", Decode); got != Closed || b.OnTrial(Decode) != nil {
+			t.Errorf("after a sign of life it is %s", got)
+		}
+		trials[0](Timeout) // it was sent to the worker that hung
+		if got := b.State("d1", Decode); got != Closed {
+			t.Errorf("an earlier trial's end: %s", got)
+		}
+	})
+}
+
+// The second of two silent trials may fail; the worker is then left alone again, and
+// what becomes of the first says nothing new.
+func TestSecondTrialFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
+		try(t, b, Reset)
+		time.Sleep(time.Second + 1)
+		first, err := b.Allow("d1", "i1", Decode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if !try(t, b, Reset) || b.State("d1", Decode) != Open {
+			t.Errorf("it is %s", b.State("d1", Decode))
+		}
+		first(None)
+		first(ClientGone)
+		if got := b.States()[0]; got.State != Open || got.Opened != 2 {
+			t.Errorf("%+v", got)
+		}
+		time.Sleep(time.Second + 1)
+		if !try(t, b, None) || b.State("d1", Decode) != Closed {
+			t.Errorf("it is %s", b.State("d1", Decode))
+		}
+	})
 }

@@ -16,8 +16,11 @@ func answerTo(failed *fault.Error) *openai.Error {
 	if errors.As(failed.Err, &told) {
 		return told
 	}
-	if failed.Class == fault.Rejected {
+	switch failed.Class {
+	case fault.Rejected:
 		return rejected(failed)
+	case fault.GatewayError:
+		return openai.Unavailable(failed.Class.String(), "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
 	}
 	e := &openai.Error{
 		Status:  failed.Class.Status(),

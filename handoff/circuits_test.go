@@ -277,3 +277,57 @@ func TestTrialsEndWakesTheQueue(t *testing.T) {
 		})
 	}
 }
+
+// A trial whose answer is not streamed is silent until its end. It holds the next
+// request up for a tenth of the time that a circuit is open, and no longer.
+func TestSilentTrialHoldsNooneUpForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode})
+		h.open(t, fault.Decode, "d1")
+		time.Sleep(openFor + 1)
+		first, second := h.ask(), h.ask()
+		if err := h.admit(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := h.admit(t.Context(), second); err != nil || second.d.Worker.ID != "d1" {
+			t.Errorf("%v", err)
+		}
+		if waited := time.Since(began); waited != openFor/10 {
+			t.Errorf("it waited %v", waited)
+		}
+		first.held.release()
+		second.held.release()
+	})
+}
+
+// Requests that wait for a worker's room go to another one as soon as its circuit
+// half-opens, though nothing else happens.
+func TestHalfOpenCircuitWakesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t, true, nil)
+		for _, id := range []string{"d1", "d2"} {
+			err := h.rooms.Roster.Put(pools.Worker{
+				ID: id, Incarnation: "i", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://h:1", BlockSize: 16, TotalKVBlocks: 4,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		h.open(t, fault.Decode, "d2")
+		first, waits := h.ask(), h.ask()
+		first.isl, waits.isl = 48, 48
+		if err := h.admit(t.Context(), first); err != nil || first.d.Worker.ID != "d1" {
+			t.Fatalf("%v", err)
+		}
+		began := time.Now()
+		if err := h.admit(t.Context(), waits); err != nil || waits.d.Worker.ID != "d2" {
+			t.Errorf("%v", err)
+		}
+		if waited := time.Since(began); waited > openFor+time.Millisecond {
+			t.Errorf("it waited %v after %v of an open circuit", waited, openFor)
+		}
+		first.held.release()
+		waits.held.release()
+	})
+}

@@ -2,11 +2,15 @@ package handoff
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -61,8 +65,7 @@ func (c *cleanup) abandon(connector Connector, a Attempt, kv KV, standIn func(no
 	})
 }
 
-// call makes the calls in order. An engine answers a release with an error
-// status: that it answered is all that counts.
+// call makes the calls in order.
 func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
 	defer cancel()
@@ -75,8 +78,27 @@ func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 		if err := stream.Close(); err != nil {
 			return err
 		}
+		if !releasing(stream.Status()) {
+			return fmt.Errorf("%w: status %d", errNotReleased, stream.Status())
+		}
 	}
 	return nil
+}
+
+// errNotReleased is a release that the engine answered and did not carry out.
+var errNotReleased = errors.New("engine did not look at the release")
+
+// releasing says whether an engine that answers with status has read the request
+// and what it carries. It refuses it, since no engine serves its model; but one that
+// failed, has no room, or was not let near the request by its own server has let
+// nothing go.
+func releasing(status int) bool {
+	switch fault.Classify(nil, status) {
+	case fault.None, fault.Rejected:
+		return true
+	default:
+		return status == http.StatusNotFound // what vLLM says of a model that it does not serve
+	}
 }
 
 // wait returns when no call is in flight, or with ctx's error.

@@ -47,13 +47,13 @@ const MaxDeaths = 2
 //   - After the first byte the answer cannot change hands: it fails.
 //   - At MaxDeaths it fails: no request may take a fleet down.
 //   - A prefill worker's failure costs only the prefill.
-//   - A decode worker that refused the connection has not touched the KV: it
-//     is still pinned at prefill and goes to the next decode worker. After any
+//   - A decode worker that refused the connection, or to which the gateway could
+//     not make one, has not touched the KV: it is still pinned at prefill and goes to the next decode worker. After any
 //     other failure the engine may have consumed it, so both legs run again;
 //     the prefill worker's prefix cache makes that cheap.
 func Decide(leg fault.Leg, c fault.Class, attempt, deaths, sent int) Action {
 	switch {
-	case c == fault.None, !c.Blames(), sent > 0, deaths >= MaxDeaths:
+	case c == fault.None, !c.Blames() && c != fault.GatewayError, sent > 0, deaths >= MaxDeaths:
 		return Fail
 	case leg == fault.Prefill && attempt >= MaxAttempts:
 		return LocalPrefill
@@ -61,7 +61,7 @@ func Decide(leg fault.Leg, c fault.Class, attempt, deaths, sent int) Action {
 		return OtherPrefill
 	case attempt >= MaxAttempts:
 		return Fail
-	case c == fault.Refused:
+	case c == fault.Refused, c == fault.GatewayError:
 		return OtherDecode
 	default:
 		return Again

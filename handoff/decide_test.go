@@ -9,18 +9,19 @@ import (
 // The whole table: every class on either leg, before the first byte.
 func TestDecideBeforeTheFirstByte(t *testing.T) {
 	want := map[fault.Class]struct{ prefill, decode Action }{
-		fault.None:        {Fail, Fail},
-		fault.ClientGone:  {Fail, Fail},
-		fault.Shutdown:    {Fail, Fail},
-		fault.Rejected:    {Fail, Fail},
-		fault.Refused:     {OtherPrefill, OtherDecode},
-		fault.Reset:       {OtherPrefill, Again},
-		fault.Timeout:     {OtherPrefill, Again},
-		fault.Stalled:     {OtherPrefill, Again},
-		fault.Overloaded:  {OtherPrefill, Again},
-		fault.EngineError: {OtherPrefill, Again},
-		fault.Garbled:     {OtherPrefill, Again},
-		fault.Truncated:   {OtherPrefill, Again},
+		fault.None:         {Fail, Fail},
+		fault.ClientGone:   {Fail, Fail},
+		fault.Shutdown:     {Fail, Fail},
+		fault.Rejected:     {Fail, Fail},
+		fault.GatewayError: {OtherPrefill, OtherDecode},
+		fault.Refused:      {OtherPrefill, OtherDecode},
+		fault.Reset:        {OtherPrefill, Again},
+		fault.Timeout:      {OtherPrefill, Again},
+		fault.Stalled:      {OtherPrefill, Again},
+		fault.Overloaded:   {OtherPrefill, Again},
+		fault.EngineError:  {OtherPrefill, Again},
+		fault.Garbled:      {OtherPrefill, Again},
+		fault.Truncated:    {OtherPrefill, Again},
 	}
 	for _, c := range fault.Classes() {
 		w, ok := want[c]
@@ -49,7 +50,7 @@ func TestDecideLimits(t *testing.T) {
 			t.Errorf("decode %s at the last attempt: %s", c, got)
 		}
 		want := Fail
-		if c.Blames() {
+		if c.Blames() || c == fault.GatewayError {
 			want = LocalPrefill
 		}
 		if got := Decide(fault.Prefill, c, MaxAttempts, 0, 0); got != want {

@@ -93,8 +93,8 @@ type Flow struct {
 	queues map[string]*queue.Queue // by model: one model's full pool never holds another's requests
 }
 
-// New makes a flow. It asks the roster to tell of changes, since a worker that
-// comes is room for whoever waits.
+// New makes a flow. It asks the roster and the circuits to report changes, since a
+// worker that comes, or may be asked again, is room for whoever waits.
 func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (*Flow, error) {
 	if err := cfg.Queue.Validate(); err != nil {
 		return nil, err
@@ -107,6 +107,7 @@ func New(cfg Config, rooms Rooms, log *slog.Logger, reg prometheus.Registerer) (
 	f.metrics = newMetrics(reg, f)
 	f.cleanup = newCleanup(rooms.Transport, log, f.metrics)
 	rooms.Roster.OnChange(f.wakeAll)
+	rooms.Breakers.OnRoom(f.wakeAll)
 	return f, nil
 }
 
@@ -154,7 +155,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			action = Fail
 		}
 		f.metrics.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
-		if failed.Class.Blames() {
+		if failed.Class.Blames() || failed.Class == fault.GatewayError {
 			f.log.Warn("leg failed", "request_id", r.call.ID, "attempt", r.attempt, "leg", failed.Leg,
 				"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
 		}
@@ -187,9 +188,10 @@ func (f *Flow) mayRetry(r *request) bool {
 	return r.retrying
 }
 
-// endRetries gives that place back.
+// endRetries gives that place back, if it was taken.
 func (f *Flow) endRetries(r *request) {
 	if r.retrying {
+		r.retrying = false
 		f.budget.Return()
 	}
 }
@@ -223,6 +225,13 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		counted := f.metrics.call(r, a.P, started)
 		lease := r.p
 		answer, failed := f.rooms.Prefill.Run(ctx, lease, plan.Prefill)
+		var kv KV
+		if failed == nil {
+			kv, failed = handedOver(ctx, connector, a, answer.Body)
+			if failed != nil && kv.Params != nil { // it cannot be bound, and names what is to be released
+				f.cleanup.abandon(connector, a, kv, f.standIn(r))
+			}
+		}
 		counted.answer(failed, time.Now())
 		r.pEnd(classOf(failed))
 		if failed != nil {
@@ -232,17 +241,6 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		f.wake(r.call.Request.Model)
 		if failed != nil {
 			return failed
-		}
-		kv, err := connector.OnPrefill(a, answer.Body, time.Now())
-		if err != nil && kv.Params != nil {
-			f.cleanup.abandon(connector, a, kv, f.standIn(r))
-		}
-		if err != nil && ctx.Err() != nil { // an engine that was left in mid-prefill owes no hand-off
-			return fault.New(fault.Prefill, a.P.ID, context.Cause(ctx), 0)
-		}
-		if err != nil {
-			r.pEnd(fault.Garbled) // its answer came, and is of no use all the same
-			return fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 		}
 		r.compare(lease, answer.Said.CachedTokens)
 		r.holdKV(kv, answer.Said, func() { f.cleanup.abandon(connector, a, kv, f.standIn(r)) })
@@ -260,7 +258,12 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		PromptTokens: r.isl, MaxTokens: r.longestAnswer(), HandedOff: r.kv != nil,
 		// A first token proves the worker: a long answer must not hold a
 		// half-open circuit for as long as it lasts. A failure after it counts.
-		First: func() { r.dEnd(fault.None); counted.token(r); f.wake(r.call.Request.Model) },
+		First: func() {
+			r.dEnd(fault.None)
+			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
+			counted.token(r)
+			f.wake(r.call.Request.Model)
+		},
 	}, out)
 	r.dEnd(classOf(failed))
 	if failed != nil && sent.First.IsZero() {
@@ -277,6 +280,20 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		r.kvTaken()
 	}
 	return failed
+}
+
+// handedOver reads what prefill's answer hands over. Of one that cannot be bound
+// the KV's Params, where they are not nil, name what is to be released.
+func handedOver(ctx context.Context, connector Connector, a Attempt, answer []byte) (KV, *fault.Error) {
+	kv, err := connector.OnPrefill(a, answer, time.Now())
+	switch {
+	case err == nil:
+		return kv, nil
+	case ctx.Err() != nil: // an engine that was left in mid-prefill owes no hand-off
+		return kv, fault.New(fault.Prefill, a.P.ID, context.Cause(ctx), 0)
+	default:
+		return kv, fault.New(fault.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+	}
 }
 
 // standIn finds a decode worker to release KV through when the round's own is

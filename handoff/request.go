@@ -368,7 +368,7 @@ func (r *request) refuse(ctx context.Context, err error) error {
 // its end marker.
 func (r *request) fail(failed *fault.Error, out Sink) error {
 	r.outcome = failed.Class.String()
-	if !failed.Class.Blames() && failed.Class != fault.Rejected && failed.Class != fault.Shutdown {
+	if failed.Class == fault.ClientGone {
 		return failed
 	}
 	told := answerTo(failed)

@@ -42,7 +42,7 @@ var rooms = map[string]room{
 
 	"fault":           {1, []string{"internal/upstream"}},
 	"internal/relay":  {1, []string{"internal/openai"}},
-	"pools/discovery": {1, []string{"pools", "internal/scratch"}},
+	"pools/discovery": {1, []string{"pools", "internal/scratch", "internal/upstream"}}, // upstream knows our own want from a worker's failure
 	"router":          {1, []string{"pools", "router/index", "router/load"}},
 	"router/events":   {1, []string{"router/index", "internal/tokens", "internal/scratch", "router/events/zmtp"}},
 	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},

@@ -26,7 +26,9 @@ type Config struct {
 	// Default 512; what a burst leaves over is closed by IdleTimeout.
 	IdlePerWorker int
 
-	// IdleTimeout is how long an idle connection is kept. Default 90 s.
+	// IdleTimeout is how long an idle connection is kept. Default 4 s: uvicorn,
+	// which serves vLLM, SGLang and TensorRT-LLM, closes its own after 5 s, and
+	// whoever closes first is sure that no request is on its way.
 	IdleTimeout time.Duration
 
 	// BearerToken is sent to every worker as Authorization: Bearer where not
@@ -61,12 +63,12 @@ func (c Config) Validate() error {
 // concurrent use.
 //
 // A call takes the connection to its worker that was used last, if the kernel
-// says that the worker has neither closed it nor sent anything, or dials. A
-// call is repeated only where no byte of it can have been seen: on a
-// connection that had carried a call before and took nothing of this one, once
-// and on a new one. Once a byte was written, a connection that breaks is an
-// error, as net/http has it for a POST: an engine may have begun. Whether to
-// try again is for whoever knows what the call was for.
+// says that the worker has neither closed it nor sent anything, or dials. A worker
+// may close a connection just as a request is on its way. So a call is made once
+// more, on a new connection, where one that had carried a call before took nothing
+// of this one, or ended within raceFor before a byte of an answer came. Any other
+// connection that breaks is an error: an engine may have begun. Whether to try
+// again is for whoever knows what the call was for.
 type HTTP struct {
 	cfg   Config
 	pools atomic.Pointer[map[string]*pool] // by base URL; replaced, never changed
@@ -88,7 +90,7 @@ func NewHTTP(cfg Config) *HTTP {
 		cfg.IdlePerWorker = 512
 	}
 	if cfg.IdleTimeout <= 0 {
-		cfg.IdleTimeout = 90 * time.Second
+		cfg.IdleTimeout = 4 * time.Second
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
@@ -110,42 +112,73 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 	if err != nil {
 		return nil, &Error{Worker: leg.Worker, Op: OpDial, Err: err}
 	}
-	for fresh := false; ; fresh = true {
-		s, again, err := h.try(ctx, &leg, p, fresh)
-		if err == nil {
-			return s, nil
-		}
-		if !again || ctx.Err() != nil {
-			err.Err = cause(ctx, err.Err)
-			return nil, err
+	s, again, failed := h.try(ctx, &leg, p, false)
+	if again != never && ctx.Err() == nil {
+		before := failed
+		s, _, failed = h.try(ctx, &leg, p, true)
+		if again == raced && failed != nil && failed.Op == OpDial {
+			failed = before // the worker had the request and takes no other: it may have died of it
 		}
 	}
+	if failed != nil {
+		failed.Err = cause(ctx, failed.Err)
+		return nil, failed
+	}
+	return s, nil
 }
 
-// try makes the call, on a new connection if fresh. again says that the worker
-// can have seen nothing of it, and that a new connection may take it.
-func (h *HTTP) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *stream, again bool, failed *Error) {
+// repeat says whether a call that failed is made once more.
+type repeat uint8
+
+const (
+	never  repeat = iota
+	unseen        // not a byte of it left
+	raced         // the connection ended before a byte of an answer came
+)
+
+// raceFor is how soon after a request was sent the end of its connection counts as
+// one that was on its way already: many times a round trip.
+const raceFor = time.Second
+
+// errIdled is a 408 on a connection that had been idle: the worker gave up waiting
+// for a request, and this one was too late.
+var errIdled = errors.New("worker closed an idle connection with a 408")
+
+// try makes the call, on a new connection if fresh. again says whether a new
+// connection may take it.
+func (h *HTTP) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *stream, again repeat, failed *Error) {
 	r, err := newRequest(p.target, leg, h.cfg.BearerToken)
 	if err != nil {
-		return nil, false, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
+		return nil, never, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
 	}
+	began := time.Now()
 	var c *conn
 	if !fresh {
-		c = p.take()
+		c = p.take(began)
 	}
 	if c == nil {
 		if c, err = p.dial(ctx); err != nil {
 			r.release()
-			return nil, false, &Error{Worker: leg.Worker, Op: OpDial, Err: err}
+			return nil, never, &Error{Worker: leg.Worker, Op: OpDial, Err: err}
 		}
 	}
 	s = newStream(ctx, leg, c)
 	untouched, err := s.send(r)
-	if err != nil {
-		_ = s.Close() // which cuts the connection
-		return nil, untouched && c.carried, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
+	if err == nil && c.carried && s.head.status == 408 {
+		err, s.body.came, s.head.keep = errIdled, false, false
 	}
-	return s, false, nil
+	if err == nil {
+		return s, never, nil
+	}
+	switch {
+	case !c.carried:
+	case untouched:
+		again = unseen
+	case !s.body.came && time.Since(began) < raceFor:
+		again = raced
+	}
+	_ = s.Close() // which cuts the connection
+	return nil, again, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
 }
 
 // CloseIdle closes the connections that carry no call and forgets the workers

@@ -38,12 +38,13 @@ func newPool(t *target, cfg *Config, now time.Time) *pool {
 }
 
 // take gives the idle connection that was used last, nil for none. Those that
-// died meanwhile are closed on the way.
-func (p *pool) take() *conn {
+// died meanwhile are closed on the way. Where that one is too old all of them are,
+// and are the next sweep's.
+func (p *pool) take(now time.Time) *conn {
 	for {
 		p.mu.Lock()
 		last := len(p.idle) - 1
-		if last < 0 {
+		if last < 0 || now.Sub(p.idle[last].since) > p.cfg.IdleTimeout {
 			p.mu.Unlock()
 			return nil
 		}

@@ -113,8 +113,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	}
 }
 
-// Connections that the worker closed while they were idle carry no call, even
-// though a call is never repeated once a byte of it left.
+// Connections that the worker closed while they were idle carry no call.
 func TestDeadIdleConnections(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
@@ -202,9 +201,8 @@ func answerEach(_ int, c net.Conn) {
 	}
 }
 
-// A connection that took no byte of a call is replaced by a new one, once;
-// where a byte left, or the connection was new, the failure is the call's.
-func TestRepeatsOnlyWhatCannotHaveBeenSeen(t *testing.T) {
+// A connection that took no byte of a call is replaced by a new one, once.
+func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
 	f := &flaky{serve: answerEach}
 	h := NewHTTP(Config{Dial: f.dial})
 	defer h.CloseIdle()
@@ -227,25 +225,135 @@ func TestRepeatsOnlyWhatCannotHaveBeenSeen(t *testing.T) {
 	if len(f.conns) != 3 {
 		t.Errorf("%d connections, want a third", len(f.conns))
 	}
+}
 
-	g := &flaky{serve: func(_ int, c net.Conn) {
-		answered := make([]byte, 4<<10)
-		_, _ = c.Read(answered)
+// keepAliveRace is a worker that answers a connection's first request and ends
+// with the second, as one whose keep-alive time is just over; what it says then is
+// after.
+func keepAliveRace(after string) func(n int, c net.Conn) {
+	return func(_ int, c net.Conn) {
+		defer c.Close()
+		request := make([]byte, 4<<10)
+		_, _ = c.Read(request)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-		_, _ = c.Read(answered) // takes the next one, and dies of it
-		c.Close()
-	}}
-	h = NewHTTP(Config{Dial: g.dial})
-	defer h.CloseIdle()
-	s, err = h.Call(t.Context(), leg("http://w"))
-	finish(t, s, err)
-	_, err = h.Call(t.Context(), leg("http://w"))
-	if e, ok := err.(*Error); !ok || e.Op != OpHead || errors.Is(err, io.EOF) {
-		t.Errorf("a request that was taken: %v", err)
+		_, _ = c.Read(request) // the connection is taken for another call meanwhile
+		_, _ = io.WriteString(c, after)
 	}
-	if len(g.conns) != 1 {
-		t.Errorf("repeated: %d connections", len(g.conns))
+}
+
+// A connection that had carried a call and ends before any byte of an answer came is
+// replaced by a new one, once: the worker closed it as the request was on its way.
+// A 408 on it is the same, said in words.
+func TestKeepAliveRace(t *testing.T) {
+	for _, c := range []struct {
+		name, after string
+		repeated    bool
+	}{
+		{"ends", "", true},
+		{"ends with a 408", "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", true},
+		{"ends within an answer", "HTTP/1.1 200 O", false},
+		{"ends after having said go on", "HTTP/1.1 100 Continue\r\n\r\n", false},
+		{"answers nonsense", "hello\r\n\r\n", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &flaky{serve: keepAliveRace(c.after)}
+			h := NewHTTP(Config{Dial: f.dial})
+			defer h.CloseIdle()
+			s, err := h.Call(t.Context(), leg("http://w"))
+			finish(t, s, err)
+			s, err = h.Call(t.Context(), leg("http://w"))
+			if !c.repeated {
+				if e, ok := err.(*Error); !ok || e.Op != OpHead || len(f.conns) != 1 {
+					t.Errorf("%v over %d connections", err, len(f.conns))
+				}
+				return
+			}
+			finish(t, s, err)
+			if len(f.conns) != 2 || s != nil && s.Status() != 200 {
+				t.Errorf("%d connections, status %d", len(f.conns), s.Status())
+			}
+		})
 	}
+}
+
+// Once is all: where the new connection ends as well, it is the call's failure. So it
+// is where the worker does not take one any more: it may have died of the request.
+func TestKeepAliveRaceIsLostOnce(t *testing.T) {
+	t.Run("the new connection ends too", func(t *testing.T) {
+		f := &flaky{serve: func(n int, c net.Conn) {
+			if n == 1 {
+				keepAliveRace("")(n, c)
+				return
+			}
+			_, _ = c.Read(make([]byte, 4<<10))
+			c.Close()
+		}}
+		h := NewHTTP(Config{Dial: f.dial})
+		defer h.CloseIdle()
+		s, err := h.Call(t.Context(), leg("http://w"))
+		finish(t, s, err)
+		_, err = h.Call(t.Context(), leg("http://w"))
+		if e, ok := err.(*Error); !ok || e.Op != OpHead || len(f.conns) != 2 {
+			t.Errorf("%v over %d connections", err, len(f.conns))
+		}
+	})
+	t.Run("no new connection", func(t *testing.T) {
+		f := &flaky{serve: keepAliveRace("")}
+		h := NewHTTP(Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if len(f.conns) > 0 {
+				return nil, syscall.ECONNREFUSED
+			}
+			return f.dial(ctx, network, address)
+		}})
+		defer h.CloseIdle()
+		s, err := h.Call(t.Context(), leg("http://w"))
+		finish(t, s, err)
+		_, err = h.Call(t.Context(), leg("http://w"))
+		if e, ok := err.(*Error); !ok || e.Op != OpHead {
+			t.Errorf("%v: a call that was sent is not one that no connection came about for", err)
+		}
+	})
+	t.Run("long after", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := &flaky{serve: func(_ int, c net.Conn) {
+				defer c.Close()
+				request := make([]byte, 4<<10)
+				_, _ = c.Read(request)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				_, _ = c.Read(request)
+				time.Sleep(raceFor + 1) // it works on the request, and dies of it
+			}}
+			h := NewHTTP(Config{Dial: f.dial})
+			defer h.CloseIdle()
+			s, err := h.Call(t.Context(), leg("http://w"))
+			finish(t, s, err)
+			_, err = h.Call(t.Context(), leg("http://w"))
+			if e, ok := err.(*Error); !ok || e.Op != OpHead || len(f.conns) != 1 {
+				t.Errorf("%v over %d connections", err, len(f.conns))
+			}
+		})
+	})
+}
+
+// Idle connections are kept for less than engines keep them, uvicorn's 5 s, to the
+// moment and not to the next sweep.
+func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &flaky{serve: answerEach}
+		h := NewHTTP(Config{Dial: f.dial})
+		defer h.CloseIdle()
+		for _, c := range []struct {
+			after time.Duration
+			conns int
+		}{{0, 1}, {3900 * time.Millisecond, 1}, {3900 * time.Millisecond, 1}, {4001 * time.Millisecond, 2}, {time.Minute, 3}} {
+			time.Sleep(c.after)
+			s, err := h.Call(t.Context(), leg("http://w"))
+			finish(t, s, err)
+			if len(f.conns) != c.conns {
+				t.Errorf("after %v idle: %d connections, want %d", c.after, len(f.conns), c.conns)
+			}
+		}
+	})
 }
 
 // Idle connections end at their time, and a worker that is gone is forgotten.

@@ -15,6 +15,7 @@ type reader struct {
 	page *page
 	buf  []byte // page's bytes; nil once released
 	r, w int    // buf[r:w] is read from src and not yet taken
+	came bool   // a byte was read
 }
 
 // page is a pooled buffer. An idle connection holds none.
@@ -29,7 +30,7 @@ var pages = sync.Pool{New: func() any { return new(page) }}
 // open begins to read from src.
 func (b *reader) open(src io.Reader) {
 	b.src, b.page = src, pages.Get().(*page)
-	b.buf, b.r, b.w = b.page[:], 0, 0
+	b.buf, b.r, b.w, b.came = b.page[:], 0, 0, false
 }
 
 // release gives the buffer back.
@@ -53,6 +54,7 @@ func (b *reader) fill() error {
 	n, err := b.read(b.buf[b.w:])
 	b.w += n
 	if n > 0 {
+		b.came = true
 		return nil // an error beside bytes comes again with the next read
 	}
 	if errors.Is(err, io.EOF) {

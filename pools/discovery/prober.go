@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -230,6 +232,11 @@ func (f *probe) beat(ctx context.Context) {
 	}
 	switch {
 	case ctx.Err() != nil:
+	case unasked(err):
+		if !f.complained {
+			f.complained = true
+			f.log.Warn("worker cannot be asked: the gateway's own machine cannot connect; the worker stays as it is", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		}
 	case err != nil:
 		f.failed(err)
 	case anew:
@@ -239,6 +246,13 @@ func (f *probe) beat(ctx context.Context) {
 		}
 		f.tell(told, f.pulse.answered(told))
 	}
+}
+
+// unasked says that this machine could not even make the connection, which says nothing about the worker. That its name
+// does not exist does: it is how a worker in a cluster ends.
+func unasked(err error) bool {
+	resolver, ok := errors.AsType[*net.DNSError](err)
+	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
 }
 
 // tell puts the worker into the sink, if that is news.

@@ -22,8 +22,8 @@ type engines struct {
 	serve http.HandlerFunc
 }
 
-// newEngines adds n workers of that role, whose answers are serve's, to a fleet
-// that has no others of it.
+// newEngines adds n workers of that role, whose answers are serve's. A fleet takes
+// them once a role.
 func newEngines(f *fleet, role pools.Role, n int, serve http.HandlerFunc) *engines {
 	f.t.Helper()
 	e := &engines{serve: serve}

@@ -1,0 +1,112 @@
+package fault
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// A worker whose every answer breaks after its first token fails in a row, whether
+// its calls run one after the other or at once. What is alive when one fails counts
+// for the worker until it fails itself.
+func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
+	for together, want := range map[int]int{1: 3, 2: 4, 8: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			b := NewBreakers(BreakerConfig{})
+			broken := 0
+			for b.State("d1", Decode) == Closed && broken < 24 {
+				var calls []func(Class)
+				for range together {
+					done, err := b.Allow("d1", "i1", Decode)
+					if err != nil {
+						t.Fatal(err)
+					}
+					done(None)
+					calls = append(calls, done)
+				}
+				for _, done := range calls {
+					if b.State("d1", Decode) == Closed {
+						broken++
+					}
+					done(Reset)
+					done(ClientGone) // the permit is given back
+				}
+			}
+			if broken != want {
+				t.Errorf("%d at once: open after %d broken answers, want %d", together, broken, want)
+			}
+		})
+	}
+}
+
+// A call that gave a sign of life and has not failed ends a row, though it runs on.
+func TestSignOfLifeEndsARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBreakers(BreakerConfig{})
+		for range 5 { // too few for the ratio
+			try(t, b, Reset)
+			try(t, b, Reset)
+			done, err := b.Allow("d1", "i1", Decode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done(None)
+		}
+		expectState(t, b, Closed)
+	})
+}
+
+// The row is what a look at everything that happened would find, and holds no more
+// than the calls that are live.
+func TestRowTwin(t *testing.T) {
+	type event struct{ call int } // a sign of that call, or a failure where it is below 0
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var row run
+		var history []event
+		live := map[int]*sign{}
+		for i := range 200 {
+			calls := make([]int, 0, len(live))
+			for c := range live {
+				calls = append(calls, c)
+			}
+			slices.Sort(calls)
+			switch what := rng.IntN(4); {
+			case what == 0 || len(calls) == 0:
+				live[i] = row.sign()
+				history = append(history, event{i})
+			case what == 1:
+				row.fail(nil)
+				history = append(history, event{-1})
+			default:
+				c := calls[rng.IntN(len(calls))]
+				s := live[c]
+				delete(live, c)
+				if what == 2 {
+					row.stand(s)
+					break
+				}
+				row.fail(s)
+				history = append(slices.DeleteFunc(history, func(e event) bool { return e.call == c }), event{-1})
+			}
+			want := 0
+			for _, e := range slices.Backward(history) {
+				if e.call >= 0 {
+					break
+				}
+				want++
+			}
+			if got := row.length(); got != want {
+				t.Fatalf("step %d: %d in a row, want %d: %v", i, got, want, history)
+			}
+			n := 0
+			for s := row.last; s != nil; s = s.before {
+				n++
+			}
+			if n > len(live)+2 {
+				t.Fatalf("step %d: %d signs for %d live calls", i, n, len(live))
+			}
+		}
+	}
+}

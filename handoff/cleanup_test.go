@@ -1,0 +1,103 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// releasers answer calls by a status for each worker, 0 for a broken connection.
+type releasers struct {
+	status map[string]int
+	mu     sync.Mutex
+	called []string
+}
+
+func (r *releasers) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.called = append(r.called, leg.Worker)
+	if r.status[leg.Worker] == 0 {
+		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: io.EOF}
+	}
+	return &released{strings.NewReader("{}"), r.status[leg.Worker]}, nil
+}
+
+type released struct {
+	io.Reader
+	status int
+}
+
+func (r *released) Status() int         { return r.status }
+func (r *released) ContentType() string { return "application/json" }
+func (r *released) Close() error        { return nil }
+
+// A release is done when the engine has refused the request that carries it, or
+// taken it. Where the engine failed, or did not look at the request, the stand-in is
+// asked, and where that fails too the release has failed.
+func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
+	for _, c := range []struct {
+		status, standIn int
+		called          []string
+		result          string
+	}{
+		{http.StatusNotFound, 0, []string{"d1"}, "released"}, // vLLM: there is no such model
+		{http.StatusBadRequest, 0, []string{"d1"}, "released"},
+		{http.StatusUnprocessableEntity, 0, []string{"d1"}, "released"},
+		{http.StatusOK, 0, []string{"d1"}, "released"},
+		{0, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusInternalServerError, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusServiceUnavailable, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusUnauthorized, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusForbidden, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusRequestTimeout, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusTooManyRequests, http.StatusNotFound, []string{"d1", "d2"}, "released"},
+		{http.StatusInternalServerError, http.StatusBadGateway, []string{"d1", "d2"}, "failed"},
+	} {
+		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn}}
+		log := slog.New(slog.DiscardHandler)
+		m := newMetrics(prometheus.NewRegistry(), &Flow{rooms: Rooms{Roster: pools.NewRoster(pools.Config{}, log)}})
+		clean := newCleanup(calls, log, m)
+		a := Attempt{ID: "x-1", P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
+		clean.abandon(NIXL{}, a, KV{Params: []byte("{}")}, func(time.Time) *pools.Worker { return &pools.Worker{ID: "d2"} })
+		if err := clean.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var got dto.Metric
+		if err := m.releases.WithLabelValues(c.result).Write(&got); err != nil {
+			t.Fatal(err)
+		}
+		if n := got.GetCounter().GetValue(); n != 1 || !slices.Equal(calls.called, c.called) {
+			t.Errorf("%d, then %d: asked %q, %s: %v", c.status, c.standIn, calls.called, c.result, n)
+		}
+	}
+}
+
+// Waiting for what is in flight ends with its context.
+func TestWaitForReleasesEnds(t *testing.T) {
+	clean := newCleanup(nowhere{}, slog.New(slog.DiscardHandler), nil)
+	hold := make(chan struct{})
+	clean.calls.Go(func() { <-hold })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := clean.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(hold)
+	if err := clean.wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
