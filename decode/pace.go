@@ -24,7 +24,9 @@ type Config struct {
 	// 30 s and five times the prediction: the prompt's tokens over the rate at
 	// which the worker was seen to take prompts over, or, where it computes the
 	// prompt itself, the uncached tokens booked on it over the rate at which it
-	// was seen to compute them.
+	// was seen to compute them. Where it has not computed any yet, the slowest
+	// worker of its pool stands for it; while none has, the limit is 30 s, and twice
+	// as long, up to 8 min, after each prompt that took longer.
 	//
 	// An answer that is not streamed shows no token before its end. It may take
 	// this limit for its first token, and for the rest the greater of the
@@ -51,6 +53,7 @@ const (
 	leastFirstToken = 30 * time.Second
 	idleGaps        = 20 // times the 99th percentile
 	predictions     = 5  // times what is predicted
+	maxPatience     = 16 * leastFirstToken
 )
 
 // What is taken for granted of a worker and an answer of which nothing is
@@ -92,12 +95,12 @@ func (c Config) idle(w *pace) time.Duration {
 	return max(leastIdle, idleGaps*w.gap())
 }
 
-// whole is how long the worker may take to an answer to p of at most that many
-// tokens, 0 for unknown, which is not streamed.
-func (c Config) whole(w *pace, p prompt, tokens int) time.Duration {
+// whole is how long the worker may take to an answer of at most that many tokens, 0
+// for unknown, which is not streamed and may take so long to its first token.
+func (c Config) whole(w *pace, first time.Duration, tokens int) time.Duration {
 	gap := cmp.Or(w.gap(), min(unknownGap, c.idle(w)/idleGaps)) // a short limit that was set tells of short gaps
 	rest := bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
-	return c.first(w, p) + max(c.idle(w), rest)
+	return first + max(c.idle(w), rest)
 }
 
 // longest is how long any automatic limit may be, whatever was seen.
@@ -106,6 +109,13 @@ const longest = 24 * time.Hour
 // bounded is a limit of so many seconds, at most the longest.
 func bounded(seconds float64) time.Duration {
 	return time.Duration(min(seconds, longest.Seconds()) * float64(time.Second))
+}
+
+// knows reports whether the worker was seen to begin an answer to such a prompt.
+func (w *pace) knows(p prompt) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.speed(p).tokens > 0
 }
 
 // began takes in that the first token of an answer to p took that long.

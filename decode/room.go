@@ -7,6 +7,7 @@ package decode
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -33,14 +34,15 @@ type Room struct {
 	routers   *router.Set
 	transport upstream.Transport
 
-	mu    sync.Mutex
-	paces map[string]*pace // by worker id
+	mu       sync.Mutex
+	paces    map[string]*pace         // by worker id
+	patience map[string]time.Duration // by model: the limit while no worker of it has computed a prompt
 }
 
 // New makes the room. routers gives each model's decode pool, and its pool of
 // role both, a router of its own.
 func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, paces: map[string]*pace{}}
+	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, paces: map[string]*pace{}, patience: map[string]time.Duration{}}
 }
 
 // Pool is the model's pool of that role, decode or both, as it is now.
@@ -112,10 +114,16 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	if !call.HandedOff { // those booked before it come first
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
-	limit := r.cfg.first(pace, waits)
+	first := r.first(worker, pace, waits)
+	limit := first
 	if !call.Stream {
-		limit = r.cfg.whole(pace, waits, call.MaxTokens)
+		limit = r.cfg.whole(pace, first, call.MaxTokens)
 	}
+	defer func() {
+		if errors.Is(context.Cause(ctx), fault.ErrTimeout) {
+			r.exceeded(worker, waits, first)
+		}
+	}()
 	w := newWatch(r.cfg, pace, limit, cancel)
 	defer w.stop()
 	stream, err := r.transport.Call(ctx, call.Leg)
@@ -199,6 +207,48 @@ func (r *Room) Forget() {
 		if _, known := r.roster.Lookup(id); !known {
 			delete(r.paces, id)
 		}
+	}
+	for model := range r.patience {
+		if len(r.Pool(model, pools.Decode).Members)+len(r.Pool(model, pools.Both).Members) == 0 {
+			delete(r.patience, model)
+		}
+	}
+}
+
+// first is how long worker, of that pace, may take to the first token of an answer to
+// p.
+func (r *Room) first(worker *pools.Worker, w *pace, p prompt) time.Duration {
+	if p.handedOff || r.cfg.FirstTokenTimeout > 0 || w.knows(p) {
+		return r.cfg.first(w, p)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit, known := r.others(worker, p)
+	if !known {
+		limit = max(limit, r.patience[worker.Model])
+	}
+	return limit
+}
+
+// others is the longest that another worker of the same pool may take, and whether one
+// is known to compute prompts. The caller holds mu.
+func (r *Room) others(worker *pools.Worker, p prompt) (limit time.Duration, known bool) {
+	limit = leastFirstToken
+	for _, m := range r.Pool(worker.Model, worker.Role).Members {
+		if w := r.paces[m.Worker.ID]; w != nil && w.knows(p) {
+			limit, known = max(limit, r.cfg.first(w, p)), true
+		}
+	}
+	return limit, known
+}
+
+// exceeded takes in that a prompt that a worker computes took longer than the limit:
+// where no speed is known, the limit may be what keeps it from becoming known.
+func (r *Room) exceeded(worker *pools.Worker, p prompt, limit time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.others(worker, p); !known && !p.handedOff {
+		r.patience[worker.Model] = max(r.patience[worker.Model], min(2*limit, maxPatience))
 	}
 }
 

@@ -282,6 +282,38 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 	})
 }
 
+// Workers that compute prompts themselves, and only ones that take longer than the
+// first limit, come to be known: each prompt that ran into the limit gives the next
+// one twice as long, until one is answered.
+func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &timed{}
+		r, lease := timedRoom(t, Config{}, e)
+		call := Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 1000}
+		run := func(script ...beat) (time.Duration, *fault.Error) {
+			e.script = script
+			start := time.Now()
+			_, failed := r.Run(t.Context(), call, &client{})
+			return time.Since(start).Round(time.Millisecond), failed
+		}
+		for _, limit := range []time.Duration{30 * time.Second, time.Minute} {
+			if took, failed := run(beat{100 * time.Second, one}); failed == nil || failed.Class != fault.Timeout || took != limit {
+				t.Fatalf("%v after %v, want the limit of %v", failed, took, limit)
+			}
+		}
+		if took, failed := run(beat{100 * time.Second, one}, beat{0, end}, beat{0, done}); failed != nil {
+			t.Fatalf("%v after %v", failed, took)
+		}
+		if took, failed := run(beat{forever, ""}); failed == nil || took != 500*time.Second {
+			t.Errorf("%v after %v, want five times what the last one took", failed, took)
+		}
+		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
+		if got := r.first(other, r.pace("d2"), prompt{tokens: 1000}); got != 500*time.Second {
+			t.Errorf("a worker that has not answered yet may take %v", got)
+		}
+	})
+}
+
 func TestConfigValidate(t *testing.T) {
 	for name, c := range map[string]Config{
 		"stream-idle-timeout": {StreamIdleTimeout: -1}, "decode-first-token-timeout": {FirstTokenTimeout: -1},

@@ -32,6 +32,10 @@ type Call struct {
 	// Pins are the workers that headers named, which win over nvext's.
 	Pins Pins
 
+	// IgnoredHints names the fields of this request's hints that the edge has lowered
+	// or left out, for the log.
+	IgnoredHints []string
+
 	// TraceParent is the client's W3C traceparent header, valid and passed to
 	// engines as it came, or empty.
 	TraceParent string

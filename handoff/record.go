@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -55,6 +56,12 @@ func (f *Flow) record(r *request, err error) {
 	if f.blocks != nil && r.isl > 0 {
 		names, tokens := f.blocks.text(r.hashes, r.card.blockSize)
 		attrs = append(attrs, slog.String("blocks", names), slog.Int("block_tokens", tokens))
+	}
+	if len(r.call.IgnoredHints) > 0 {
+		attrs = append(attrs, slog.String("ignored_hints", strings.Join(r.call.IgnoredHints, ",")))
+	}
+	if r.call.Request.Nvext.QueryOnly() {
+		attrs = append(attrs, slog.Bool("query", true))
 	}
 	if id := r.call.TraceID(); id != "" {
 		attrs = append(attrs, slog.String("trace_id", id))

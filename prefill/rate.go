@@ -33,9 +33,13 @@ func (r *rate) perSecond() float64 {
 	return r.tokens / r.seconds
 }
 
-// minTimeout is the least that a prefill may take before it counts as lost,
-// and what it may take while its worker's speed is unknown.
-const minTimeout = 30 * time.Second
+const (
+	// minTimeout is the least that a prefill may take before it counts as lost,
+	// and what it may take at first while no speed is known.
+	minTimeout = 30 * time.Second
+	// maxPatience is the most that it may take while no speed is known.
+	maxPatience = 16 * minTimeout
+)
 
 // timeoutFor is the automatic limit: the greater of 30 s and five times the
 // prediction, booked tokens over the observed rate.

@@ -24,7 +24,9 @@ type Config struct {
 	// Timeout is how long a worker may take to answer (--prefill-timeout). 0
 	// means automatic: the greater of 30 s and five times the prediction,
 	// which is the uncached tokens booked on the worker over its observed
-	// prefill rate; 30 s until a rate was observed.
+	// prefill rate. A worker that has not answered yet goes by the slowest of its
+	// pool; while none of the pool has, the limit is 30 s, and twice as long, up
+	// to 8 min, after each prompt that took longer.
 	Timeout time.Duration
 }
 
@@ -43,13 +45,14 @@ type Room struct {
 	routers   *router.Set
 	transport upstream.Transport
 
-	mu    sync.Mutex
-	rates map[string]*rate // by worker id
+	mu       sync.Mutex
+	rates    map[string]*rate         // by worker id
+	patience map[string]time.Duration // by model: the limit while no worker of it has answered
 }
 
 // New makes the room. routers gives each model's prefill pool its own router.
 func New(cfg Config, roster *pools.Roster, routers *router.Set, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, rates: map[string]*rate{}}
+	return &Room{cfg: cfg, roster: roster, routers: routers, transport: transport, rates: map[string]*rate{}, patience: map[string]time.Duration{}}
 }
 
 // Pool is the model's prefill pool as it is now.
@@ -76,9 +79,14 @@ const maxAnswerBytes = 8 << 20
 func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (Answer, *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
-	limit := r.timeout(worker.ID, booked)
+	limit := r.timeout(worker, booked)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fault.ErrTimeout)
 	defer cancel()
+	defer func() {
+		if errors.Is(context.Cause(ctx), fault.ErrTimeout) {
+			r.exceeded(worker.Model, limit)
+		}
+	}()
 	start := time.Now()
 	stream, err := r.transport.Call(ctx, leg)
 	if err != nil {
@@ -103,7 +111,7 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 		return Answer{}, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
-	r.observe(worker.ID, booked, took)
+	r.observe(worker, booked, took)
 	return Answer{Body: body, Said: said, Took: took}, nil
 }
 
@@ -126,29 +134,61 @@ func (r *Room) Forget() {
 			delete(r.rates, id)
 		}
 	}
+	for model := range r.patience {
+		if len(r.Pool(model).Members) == 0 {
+			delete(r.patience, model)
+		}
+	}
 }
 
-func (r *Room) timeout(worker string, bookedTokens int) time.Duration {
+// timeout is how long worker may take to so many tokens.
+func (r *Room) timeout(worker *pools.Worker, bookedTokens int) time.Duration {
 	if r.cfg.Timeout > 0 {
 		return r.cfg.Timeout
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.rates[worker]; known != nil {
+	if known := r.rates[worker.ID]; known != nil && known.perSecond() > 0 {
 		return known.timeoutFor(bookedTokens)
 	}
-	return minTimeout
+	if slowest := r.slowest(worker.Model); slowest != nil {
+		return slowest.timeoutFor(bookedTokens)
+	}
+	return max(minTimeout, r.patience[worker.Model])
 }
 
-func (r *Room) observe(worker string, bookedTokens int, took time.Duration) {
+// slowest is the lowest rate of the model's workers, nil while none is known. The
+// caller holds mu.
+func (r *Room) slowest(model string) (slowest *rate) {
+	for _, m := range r.Pool(model).Members {
+		if known := r.rates[m.Worker.ID]; known != nil && known.perSecond() > 0 && (slowest == nil || known.perSecond() < slowest.perSecond()) {
+			slowest = known
+		}
+	}
+	return slowest
+}
+
+// exceeded takes in that a prompt took longer than the limit: where no rate is known,
+// the limit may be what keeps it from becoming known.
+func (r *Room) exceeded(model string, limit time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.rates[worker]
+	if r.cfg.Timeout == 0 && r.slowest(model) == nil {
+		r.patience[model] = max(r.patience[model], min(2*limit, maxPatience))
+	}
+}
+
+func (r *Room) observe(worker *pools.Worker, bookedTokens int, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.rates[worker.ID]
 	if known == nil {
 		known = &rate{}
-		r.rates[worker] = known
+		r.rates[worker.ID] = known
 	}
-	known.observe(bookedTokens, took)
+	if known.observe(bookedTokens, took); known.perSecond() > 0 {
+		delete(r.patience, worker.Model)
+	}
 }
 
 // reported names a failure that the engine reported itself.

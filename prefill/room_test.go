@@ -120,7 +120,7 @@ func TestTimeouts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, lease := room(t, c.cfg, &engine{after: -1}, c.isl)
 				if c.rate > 0 {
-					r.observe("p1", int(c.rate), time.Second)
+					r.observe(lease.Worker, int(c.rate), time.Second)
 				}
 				start := time.Now()
 				_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
@@ -143,6 +143,46 @@ func TestRunObservesTheRate(t *testing.T) {
 			t.Errorf("rate %v tokens/s", got)
 		}
 	})
+}
+
+// A fleet that is only asked for prompts which take longer than the first limit finds
+// that out: each that ran into it gives the next one twice as long, until an answer
+// shows the speed, which then holds for workers that have not answered yet as well.
+func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		takes time.Duration
+		cfg   Config
+		tries []time.Duration // how long each may take; the last one is answered
+		next  time.Duration   // the limit of another worker behind it
+	}{
+		{"two minutes", 2*time.Minute - time.Second, Config{}, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute}, 595 * time.Second},
+		{"in time", 20 * time.Second, Config{}, []time.Duration{30 * time.Second}, 100 * time.Second},
+		{"a limit that was set stays", time.Minute, Config{Timeout: 10 * time.Second}, []time.Duration{10 * time.Second, 10 * time.Second, 10 * time.Second, 0}, 10 * time.Second},
+		{"never answered", -1, Config{}, []time.Duration{
+			30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 0,
+		}, 8 * time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, lease := room(t, c.cfg, &engine{after: c.takes, status: 200, body: "{}"}, 100_000)
+				for i, limit := range c.tries {
+					if limit == 0 {
+						break // it was never answered
+					}
+					start := time.Now()
+					_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+					answered := i == len(c.tries)-1
+					if answered != (failed == nil) || !answered && (failed.Class != fault.Timeout || time.Since(start) != limit) {
+						t.Fatalf("try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
+					}
+				}
+				if got := r.timeout(&pools.Worker{ID: "p2", Model: "m"}, 100_000); got != c.next {
+					t.Errorf("another worker may take %v, want %v", got, c.next)
+				}
+			})
+		})
+	}
 }
 
 func TestLeavingIsNotTheWorkersFault(t *testing.T) {

@@ -67,3 +67,29 @@ func BenchmarkAdmit(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDrainOfLanes is a drain that grants nothing: it asks once in each lane, with the claims of those ahead.
+func BenchmarkDrainOfLanes(b *testing.B) {
+	for _, lanes := range []int{0, 16, maxLanes} {
+		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) {
+			core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range 1000 {
+				t := &Ticket{Item: Item{ID: fmt.Sprint(i)}}
+				if lanes > 0 {
+					t.Lane = fmt.Sprint(i % lanes)
+					t.Claim = t.Lane
+				}
+				if err := core.Push(t, start); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				core.Drain(start, func(t *Ticket) error { core.Ahead(t); return ErrWait })
+			}
+		})
+	}
+}

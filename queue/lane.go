@@ -4,7 +4,7 @@ import "container/heap"
 
 // maxLanes is how many lanes there are at most, the main line and the shared lane not counted. A drain asks once in
 // each lane; the tickets that find every lane taken share one, and hold up each other.
-const maxLanes = 256
+const maxLanes = 64
 
 // lane is the tickets that hold up each other: the main line, of those that take any worker, or those of one
 // [Item.Lane]. The main line always exists; any other lane exists while tickets are in it.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -210,17 +211,58 @@ func TestOutputIsWeighed(t *testing.T) {
 	}
 }
 
-// TestReuseCanBeDenied: a request that assumes none holds its own blocks.
+// TestOverridesBookNothing walks the fields of an override: whatever a request wants
+// otherwise, what is booked for it is what is booked without.
+func TestOverridesBookNothing(t *testing.T) {
+	hashes := chain(1, 4)
+	p := poolOf(pools.Both, worker("a", 0, 0, 0))
+	book := func(cost string, o *Override) (WorkerLoad, int) {
+		cfg := DefaultConfig()
+		cfg.Cost = cost
+		r := newRouter(t, cfg, nil)
+		var last *Lease
+		for i := range 3 {
+			var err error
+			if last, err = r.Reserve(p, Request{ID: string(rune('1' + i)), ISL: 70, Hashes: hashes, Override: o}, noon); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r.Loads(p)[0], last.PrefillTokens
+	}
+	for _, cost := range []string{Classic, Credited} {
+		load, tokens := book(cost, nil)
+		if load.PrefillTokens == 0 || load.ActiveBlocks == 0 {
+			t.Fatalf("%+v is booked", load)
+		}
+		kind := reflect.TypeFor[Override]()
+		for i := range kind.NumField() {
+			for _, value := range []any{new(false), new(true), new(0.), new(1e6)} {
+				if reflect.TypeOf(value) != kind.Field(i).Type {
+					continue
+				}
+				var o Override
+				reflect.ValueOf(&o).Elem().Field(i).Set(reflect.ValueOf(value))
+				if got, n := book(cost, &o); got != load || n != tokens {
+					t.Errorf("%s=%v books %+v and %d tokens, want %+v and %d", kind.Field(i).Name, reflect.ValueOf(value).Elem(), got, n, load, tokens)
+				}
+			}
+		}
+	}
+}
+
+// TestReuseCanBeDenied: a request that assumes none is weighed as if nobody else held
+// any of its blocks.
 func TestReuseCanBeDenied(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, worker("a", 0, 0, 0))
 	hashes := chain(1, 4)
+	if _, err := r.Reserve(p, Request{ID: "1", ISL: 64, Hashes: hashes}, noon); err != nil {
+		t.Fatal(err)
+	}
 	for i, reuse := range []*bool{nil, new(true), new(false)} {
-		if _, err := r.Reserve(p, Request{ID: string(rune('1' + i)), ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}, noon); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := r.Loads(p)[0].ActiveBlocks, []int{4, 4, 8}[i]; got != want {
-			t.Errorf("request %d: %d blocks, want %d", i, got, want)
+		req := Request{ID: "2", ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}
+		if _, why, err := r.Pick(p, req, noon); err != nil || why.Cost != []float64{4, 4, 8}[i] {
+			t.Errorf("request %d costs %v, %v", i, why.Cost, err)
 		}
 	}
 }

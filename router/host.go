@@ -273,7 +273,7 @@ func (r *Router) pick(c *choice, req *Request, now time.Time) (int, error) {
 
 // candidates are who may be chosen for req. The caller holds r.mu.
 func (r *Router) candidates(c *choice, req *Request, now time.Time) ([]Candidate, error) {
-	r.book.Look(req.held(&r.cfg))
+	r.book.Look(req.shares(&r.cfg))
 	c.tiers, c.limits = r.cfg.Cost == Credited, r.limits.Load()
 	return c.view.choices(c, req, r.book, now)
 }
@@ -331,7 +331,7 @@ func (r *Router) grant(c *choice, i int, req *Request, now time.Time) (*Lease, e
 	}
 	e := l.event(load.Add)
 	e.Worker, e.Rank = w.Worker.ID, w.Rank
-	if r.tracks(req) {
+	if r.cfg.TrackPrefillTokens {
 		cached := w.Overlap * req.BlockSize
 		if c.tiers { // what a slower tier holds is loaded instead of computed, in part of the time
 			cached += int(r.cfg.Credit.lower(w) * float64(req.BlockSize))

@@ -124,10 +124,19 @@ func (p *Pin) admits(s *seat) bool {
 // uncached is how many of the prompt's tokens a candidate would have to compute.
 func (r *Request) uncached(c *Candidate) int { return max(0, r.ISL-c.Overlap*r.BlockSize) }
 
+// shares are the prompt's blocks that count as held where other requests hold them,
+// for the choice: all that would be booked, unless the request assumes no reuse.
+func (r *Request) shares(cfg *Config) []uint64 {
+	if r.Override != nil && r.Override.AssumeReuse != nil && !*r.Override.AssumeReuse {
+		return nil
+	}
+	return r.held(cfg)
+}
+
 // held are the prompt's full blocks, as a pool books them that tracks active
 // blocks: what several requests of one worker share is held once.
 func (r *Request) held(cfg *Config) []uint64 {
-	if !cfg.TrackActiveBlocks || r.BlockSize < 1 || r.Override != nil && r.Override.AssumeReuse != nil && !*r.Override.AssumeReuse {
+	if !cfg.TrackActiveBlocks || r.BlockSize < 1 {
 		return nil
 	}
 	return r.Hashes[:min(len(r.Hashes), r.ISL/r.BlockSize)]

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -112,6 +113,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	}
 	c.Edge.Host, c.Edge.Port = s.HTTP.Host, s.HTTP.Port
 	c.Edge.APIKeyFile, c.Edge.AdminKeyFile, c.Edge.AdminAddress = s.Admin.APIKeyFile, s.Admin.AdminKeyFile, s.Admin.Address
+	c.Edge.ClientHints = s.Admin.ClientHints
 	c.Edge.ForwardHeaders = s.HTTP.ForwardHeaders
 	c.Edge.MaxBodyBytes, c.Edge.BodyBudgetBytes = int(s.HTTP.MaxBodyBytes), s.HTTP.BodyBudgetBytes
 	c.Edge.MaxConnections = s.HTTP.MaxConnections
@@ -169,6 +171,11 @@ func validate(c stack.GatewayConfig) error {
 		if err := role.Validate(); err != nil {
 			return err
 		}
+	}
+	if hints, _ := edge.ParseHints(c.Edge.ClientHints, c.Edge.APIKeyFile != ""); !hints.All && c.Edge.AdminKeyFile == "" &&
+		router.Canonical(c.Routers[pools.Both].Mode) == "direct" {
+		return errors.New("router-mode: direct serves only requests that name a worker, and client-hints keeps clients from it: " +
+			"set client-hints to all, or admin-key-file for the keys of those who may")
 	}
 	if c.Drain < 0 || c.Drain > 24*time.Hour {
 		return fmt.Errorf("drain-timeout: %v is not between 0s and 24h", c.Drain)

@@ -42,3 +42,30 @@ func TestPredictionSettings(t *testing.T) {
 		t.Errorf("a decode pool predicts: %+v", c)
 	}
 }
+
+// Mode direct needs requests that name their workers, and somebody who may.
+func TestDirectModeNeedsHints(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		ok   bool
+	}{
+		{nil, true},
+		{[]string{"--api-key-file=clients"}, false},
+		{[]string{"--client-hints=none"}, false},
+		{[]string{"--client-hints=priority<=9"}, false},
+		{[]string{"--api-key-file=clients", "--client-hints=all"}, true},
+		{[]string{"--api-key-file=clients", "--admin-key-file=operators"}, true},
+	} {
+		for _, mode := range []string{"direct", "kv"} {
+			r, _, err := settings.NewSet(gatewayGroups()...).Resolve(append(c.args, "--router-mode="+mode), nil, os.ReadFile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var s settings.Gateway
+			r.Fill(&s)
+			if _, err := gatewayConfig(s); (err == nil) != (c.ok || mode == "kv") {
+				t.Errorf("mode %s with %v: %v", mode, c.args, err)
+			}
+		}
+	}
+}

@@ -59,7 +59,7 @@ func dev(ctx context.Context, args []string, p process) error {
 			return usageError{r.Refuse(name, errors.New("dev brings its own etcd and NATS; leave it out"))}
 		}
 	}
-	for _, name := range []string{"api-key-file", "admin-key-file", "admin-address"} {
+	for _, name := range []string{"api-key-file", "admin-key-file", "admin-address", "client-hints"} {
 		if s.Fleet.Smoke && r.IsSet(name) {
 			return usageError{r.Refuse(name, errors.New("the smoke test asks as anybody may, on one address; leave it out"))}
 		}

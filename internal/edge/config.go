@@ -27,6 +27,9 @@ type Config struct {
 	// AdminAddress is the HOST:PORT that has administration for itself
 	// (admin-address); empty has it on the clients' address.
 	AdminAddress string
+	// ClientHints is which of a client's hints count (client-hints): see
+	// [ParseHints].
+	ClientHints string
 	// ForwardHeaders names the fields of a client's head that engines get to
 	// see (forward-headers).
 	ForwardHeaders []string
@@ -64,6 +67,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Port:            8000,
+		ClientHints:     "auto",
 		MaxBodyBytes:    64 << 20,
 		BodyBudgetBytes: 1 << 30,
 		ReadTimeout:     60 * time.Second,
@@ -86,6 +90,9 @@ func (c Config) Validate() error {
 	refuse(err != nil && strings.ContainsAny(c.Host, ":/ "), "http-host", "an address or a host name without a port", strconv.Quote(c.Host))
 	refuse(c.Port < 0 || c.Port > math.MaxUint16, "http-port", "between 0 and 65535", c.Port)
 	refuse(c.AdminAddress != "" && !hostPort(c.AdminAddress), "admin-address", "HOST:PORT", strconv.Quote(c.AdminAddress))
+	if _, err := c.hints(); err != nil {
+		errs = append(errs, fmt.Errorf("client-hints: %w", err))
+	}
 	for _, name := range c.ForwardHeaders {
 		if err := checkForward(name); err != nil {
 			errs = append(errs, fmt.Errorf("forward-headers: %w", err))
@@ -101,6 +108,9 @@ func (c Config) Validate() error {
 	refuse(c.RingBytes < minRingBytes, "stream-buffer-bytes", fmt.Sprintf("at least %d", minRingBytes), c.RingBytes)
 	return errors.Join(errs...)
 }
+
+// hints are those that count where c is in force.
+func (c Config) hints() (Hints, error) { return ParseHints(c.ClientHints, c.APIKeyFile != "") }
 
 // hostPort reports whether text is a host, which may be missing, and a port.
 func hostPort(text string) bool {

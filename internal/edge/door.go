@@ -18,7 +18,7 @@ type door uint8
 const (
 	// anybody: no key.
 	anybody door = iota
-	// clients need a client's key, where there are any.
+	// clients need a client's or an operator's key, where clients need any.
 	clients
 	// operators need an operator's key, where there are any: to look.
 	operators
@@ -51,8 +51,10 @@ func (f *face) doorOf(target []byte) door {
 func (f *face) admit(d door, h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
 	ring := f.s.keys.Load()
 	switch {
-	case d == clients && ring.client != nil && !ring.client.holds(bearer(h)):
-		return openai.Unauthorized()
+	case d == clients && ring.client != nil:
+		if key := bearer(h); !ring.client.holds(key) && !ring.admin.holds(key) {
+			return openai.Unauthorized()
+		}
 	case d == operators || d == changes:
 		if ring.admin == nil {
 			break

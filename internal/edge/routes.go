@@ -62,6 +62,10 @@ func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	if err != nil {
 		return err
 	}
+	if e := s.hold(&call, ctx); e != nil {
+		s.bodies.give(cap(call.Request.Raw))
+		return e
+	}
 	pass(&call, &ctx.Request.Header, s.forward)
 	x := newExchange(s, cn)
 	x.begin(call)

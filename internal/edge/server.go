@@ -70,6 +70,7 @@ type Server struct {
 	metrics *metrics
 	keys    atomic.Pointer[keyring]
 	forward []string // names of header fields, canonical
+	hints   Hints    // of clients
 	main    *face
 	admin   *face // of its own address; nil when main has its routes
 	conns   *set[*conn]
@@ -93,6 +94,9 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	var err error
 	if s.metrics, err = newMetrics(reg, s); err != nil {
+		return nil, err
+	}
+	if s.hints, err = cfg.hints(); err != nil {
 		return nil, err
 	}
 	ring, err := readKeyring(cfg)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -30,15 +31,16 @@ import (
 // fleet is a gateway and its workers on loopback sockets, with the event bus
 // in memory and no registry: the roster is told of the workers by hand.
 type fleet struct {
-	t       testing.TB
-	url     string
-	gateway *stack.Gateway
-	workers map[string]*worker
-	bus     *events.MemoryBus
-	logs    *logBuffer
-	reg     *prometheus.Registry
-	group   sync.WaitGroup
-	got     sync.Map // clients that have got something
+	t        testing.TB
+	url      string
+	gateway  *stack.Gateway
+	workers  map[string]*worker
+	bus      *events.MemoryBus
+	logs     *logBuffer
+	reg      *prometheus.Registry
+	group    sync.WaitGroup
+	got      sync.Map // clients that have got something
+	adminKey string   // that get sends
 }
 
 // worker is one simulated worker that can be stopped by itself.
@@ -91,6 +93,9 @@ func newFleet(t testing.TB, o options) *fleet {
 	cfg := gatewayConfig()
 	if o.gateway != nil {
 		o.gateway(&cfg)
+	}
+	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
+		f.adminKey = string(key)
 	}
 	var err error
 	if f.gateway, err = stack.NewGateway(cfg, stack.Links{Bus: f.bus}, log, f.reg); err != nil {
@@ -200,7 +205,7 @@ func (f *fleet) eventually(what string, ok func() bool) {
 // get reads a JSON answer.
 func (f *fleet) get(path string, into any) {
 	f.t.Helper()
-	res, err := http.Get(f.url + path)
+	res, err := f.look(path)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -39,3 +39,18 @@ func TestNearest(t *testing.T) {
 		t.Errorf("of none: %q", got)
 	}
 }
+
+func TestClientHints(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"auto": true, "none": true, "all": true, "priority<=0": true, "priority<=2147483647": true,
+		"": false, "some": false, "priority<=": false, "priority<=-1": false, "priority<=2147483648": false, "priority<5": false,
+	} {
+		_, _, err := gatewaySet().Resolve([]string{"--client-hints=" + text}, nil, files{}.read)
+		if (err == nil) != ok {
+			t.Errorf("%q: error %v", text, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "flag --client-hints") {
+			t.Errorf("%q: the error does not name the flag: %v", text, err)
+		}
+	}
+}

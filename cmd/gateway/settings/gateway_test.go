@@ -49,6 +49,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 			IdleTimeout: 2 * time.Minute, SSEHeartbeat: 15 * time.Second, ShutdownGrace: 5 * time.Second, DrainTimeout: 30 * time.Second,
 			ForwardHeaders: []string{},
 		},
+		Admin: Admin{ClientHints: "auto"},
 		Router: Router{
 			Mode: "kv", OverlapScoreWeight: 1, Temperature: 0, CUDAToCPURatio: 8, Seed: 0, KVEvents: true, TrackPrefillTokens: true,
 			TTLSeconds: 120, MaxTreeSize: 1 << 20, PruneTargetRatio: 0.8, ApproximatePolicy: "ttl", IndexMaxBlocks: 1 << 26,
