@@ -235,8 +235,8 @@ func TestEndLeavesWithTheLastEvents(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: a silent stream gets a comment each interval, one that has not
-// started none.
+// TestHeartbeat: a stream that is silent, or has not started, gets a comment
+// each interval.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sv := serve(t, newPipes(), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
@@ -252,12 +252,78 @@ func TestHeartbeat(t *testing.T) {
 		begin := time.Now()
 		c.send(post(streamBody))
 		resp := c.head()
-		if waited := time.Since(begin); waited != time.Minute {
+		if waited := time.Since(begin); waited != sv.cfg.Heartbeat {
 			t.Errorf("the head came after %v", waited)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if want := "data: 1\n\n" + ping + ping + "data: 2\n\ndata: 3\n\n"; string(body) != want || err != nil {
+		if want := ping + ping + ping + "data: 1\n\n" + ping + ping + "data: 2\n\ndata: 3\n\n"; string(body) != want || err != nil {
 			t.Errorf("got %q, %v; want %q", body, err, want)
+		}
+	})
+}
+
+// TestFailuresAroundTheFirstHeartbeat: a failure has its own status until the
+// first comment has left, and is an event of the stream after that. Answers
+// that are not streamed have a status whenever they fail.
+func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
+	full := openai.Unavailable("no_worker", "no worker takes requests")
+	for _, tc := range []struct {
+		name, body string
+		fails      time.Duration
+		err        error
+		status     int
+		code       string
+		event      bool
+	}{
+		{"before", streamBody, 14 * time.Second, full, 503, "no_worker", false},
+		{"after", streamBody, 31 * time.Second, full, 200, "no_worker", true},
+		{"without a status", streamBody, 31 * time.Second, errors.New("broken"), 200, "internal_error", true},
+		{"without an answer", streamBody, 31 * time.Second, nil, 200, "internal_error", true},
+		{"not streamed", goodBody, 31 * time.Second, full, 503, "no_worker", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sv := serve(t, newPipes(), func(context.Context, handoff.Call, handoff.Sink) error {
+					time.Sleep(tc.fails)
+					return tc.err
+				})
+				c := sv.dial()
+				c.send(post(tc.body))
+				resp, body := c.receive()
+				if !tc.event {
+					wantError(t, resp, body, tc.status, tc.code)
+					return
+				}
+				pings, event, ok := strings.Cut(body, "\n\n\n\ndata: ")
+				if resp.StatusCode != tc.status || !ok || pings+"\n\n" != ping+ping || !strings.Contains(event, `"code":"`+tc.code+`"`) || strings.Contains(body, "[DONE]") {
+					t.Errorf("status %d, body %q", resp.StatusCode, body)
+				}
+			})
+		})
+	}
+}
+
+// TestClientLeavesDuringHeartbeats: what waits behind the comments ends with
+// its client.
+func TestClientLeavesDuringHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		sv := serve(t, newPipes(), func(ctx context.Context, _ handoff.Call, _ handoff.Sink) error {
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return context.Cause(ctx)
+		})
+		c := sv.dial()
+		c.send(post(streamBody))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		c.head()
+		c.Close()
+		if err := <-ended; !errors.Is(err, ErrClientLeft) {
+			t.Errorf("the flow ended by %v", err)
+		}
+		synctest.Wait()
+		if strings.Contains(sv.logs.String(), "without a status") {
+			t.Errorf("a client that left is taken for a failure:\n%s", sv.logs)
 		}
 	})
 }
