@@ -149,6 +149,10 @@ func (x *exchange) stream(ctx *fasthttp.RequestCtx, contentType string) {
 		x.startBeat()
 	}
 	x.s.metrics.openStreams.Inc()
+	if !ctx.Request.Header.IsHTTP11() {
+		x.streamUntilClose(ctx)
+		return
+	}
 	ctx.Response.SetBodyStream(&body{x: x}, -1)
 }
 

@@ -178,7 +178,7 @@ func (r *ring) Beat(d time.Duration) time.Duration {
 	if r.err != nil || r.ended {
 		return 0
 	}
-	if !r.waiting {
+	if !r.waiting || r.size > 0 {
 		return d
 	}
 	if idle := time.Since(r.since); idle < d {

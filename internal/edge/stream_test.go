@@ -240,7 +240,7 @@ func TestEndLeavesWithTheLastEvents(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sv := serve(t, newPipes(), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-			time.Sleep(time.Minute)
+			time.Sleep(50 * time.Second)
 			out.Start("text/event-stream")
 			out.Write([]byte("data: 1\n\n"))
 			time.Sleep(40 * time.Second)
@@ -300,6 +300,51 @@ func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestOldClientsGetNoChunks: HTTP/1.0 has none, so that a body without a length
+// ends with its connection.
+func TestOldClientsGetNoChunks(t *testing.T) {
+	failing := false
+	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+		if c.Request.Stream {
+			out.Start("text/event-stream")
+			return writeStream(out)
+		}
+		out.Start("application/json")
+		if err := out.Write(make([]byte, 1<<20)); err != nil {
+			return err
+		}
+		if failing {
+			return errors.New("broken")
+		}
+		return nil
+	})
+	old := func(body string) string {
+		return strings.Replace(post(body, "Connection: keep-alive"), "HTTP/1.1", "HTTP/1.0", 1)
+	}
+	answer := func(body string) (head, rest string, err error) {
+		c := sv.dial()
+		c.send(old(body))
+		raw, err := io.ReadAll(c)
+		head, rest, _ = strings.Cut(string(raw), "\r\n\r\n")
+		return head + "\r\n", rest, err
+	}
+	head, body, err := answer(streamBody)
+	if err != nil || body != wholeStream || strings.Contains(head, "Transfer-Encoding") || !strings.Contains(head, "Connection: close\r\n") || !strings.Contains(head, "Content-Type: text/event-stream\r\n") {
+		t.Errorf("the head %q, the body %q, %v", head, body, err)
+	}
+	head, body, err = answer(goodBody)
+	if err != nil || len(body) != 1<<20 || strings.Contains(head, "Transfer-Encoding") {
+		t.Errorf("the head %q, %d bytes, %v", head, len(body), err)
+	}
+	if got := sv.metric("tandem_frontend_http_responses_total"); got != 2 {
+		t.Errorf("%v answers were counted, want 2", got)
+	}
+	failing = true
+	if _, body, err := answer(goodBody); err == nil {
+		t.Errorf("half an answer of %d bytes ended as a whole one", len(body))
 	}
 }
 
