@@ -71,6 +71,9 @@ type Call struct {
 	// the engine may give, 0 where it is not known. They bound how long it may
 	// take.
 	PromptTokens, MaxTokens int
+	// Tools says that tools are offered, so that the engine may show nothing of
+	// what it generates for a while.
+	Tools bool
 	// HandedOff says that the prompt's KV is taken over and not computed here.
 	HandedOff bool
 	// Chat says that the engine answers in completions for a client that
@@ -112,9 +115,9 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	if !call.HandedOff { // those booked before it come first
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
-	limit := r.cfg.first(pace, waits)
+	limit := r.cfg.limits(pace, waits, call.MaxTokens, call.Tools)
 	if !call.Stream {
-		limit = r.cfg.whole(pace, waits, call.MaxTokens)
+		limit = limits{first: r.cfg.whole(pace, waits, call.MaxTokens)}
 	}
 	w := newWatch(r.cfg, pace, limit, cancel)
 	defer w.stop()
