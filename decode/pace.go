@@ -3,6 +3,7 @@ package decode
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 )
@@ -17,7 +18,10 @@ type Config struct {
 	// The time counts in which the gateway waits for the engine; that in which
 	// it waits for a slow client does not. Comments do not end a silence: the
 	// processes that keep a connection alive are not those that generate, and
-	// go on where those are stuck.
+	// go on where those are stuck. Where tools are offered, an engine may show
+	// nothing of a call before it is whole: automatic is then at least five times
+	// what the rest of the answer takes at the worker's 99th percentile of gaps a
+	// token, up to 5 min.
 	StreamIdleTimeout time.Duration
 	// FirstTokenTimeout is how long a worker may take from the call to the
 	// first token (--decode-first-token-timeout). Automatic is the greater of
@@ -26,13 +30,16 @@ type Config struct {
 	// prompt itself, the uncached tokens booked on it over the rate at which it
 	// was seen to compute them. Where it has not computed any yet, the slowest
 	// worker of its pool stands for it; while none has, the limit is 30 s, and twice
-	// as long, up to 8 min, after each prompt that took longer.
+	// as long, up to 8 min, after each prompt that took longer. Once an event
+	// without a token has come, a role say, the engine is at work, perhaps on
+	// reasoning that it hides: automatic then counts from the latest event and is
+	// at least five times what the longest answer takes, up to 5 min.
 	//
 	// An answer that is not streamed shows no token before its end. It may take
 	// this limit for its first token, and for the rest the greater of the
 	// stream's idle limit and five times what its longest form takes at the
-	// worker's 99th percentile of gaps a token; while that is unknown, 100 ms, or
-	// a 20th of a stream's idle limit that was set shorter than 2 s.
+	// worker's 99th percentile of gaps a token, up to 1 h; while that is unknown,
+	// 100 ms, or a 20th of a stream's idle limit that was set shorter than 2 s.
 	FirstTokenTimeout time.Duration
 }
 
@@ -87,6 +94,21 @@ func (c Config) first(w *pace, p prompt) time.Duration {
 	return max(leastFirstToken, bounded(predictions*w.speed(p).predict(p.tokens)))
 }
 
+// limits is how long a stream of at most that many tokens, 0 for unknown, may be
+// silent that may take so long to its first token. mayHide says that tools are
+// offered: an engine that parses a call shows nothing of it before it is whole.
+func (c Config) limits(w *pace, first time.Duration, tokens int, mayHide bool) limits {
+	l := limits{first: first}
+	hidden := min(longestHidden, c.generates(w, tokens))
+	if c.FirstTokenTimeout == 0 {
+		l.role = max(l.first, hidden)
+	}
+	if c.StreamIdleTimeout == 0 && mayHide {
+		l.tokens = hidden
+	}
+	return l
+}
+
 // idle is how long a stream of the worker may be silent now.
 func (c Config) idle(w *pace) time.Duration {
 	if c.StreamIdleTimeout > 0 {
@@ -98,13 +120,31 @@ func (c Config) idle(w *pace) time.Duration {
 // whole is how long the worker may take to an answer of at most that many tokens, 0
 // for unknown, which is not streamed and may take so long to its first token.
 func (c Config) whole(w *pace, first time.Duration, tokens int) time.Duration {
-	gap := cmp.Or(w.gap(), min(unknownGap, c.idle(w)/idleGaps)) // a short limit that was set tells of short gaps
-	rest := bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
-	return first + max(c.idle(w), rest)
+	return sum(first, max(c.idle(w), min(longestWhole, c.generates(w, tokens))))
 }
 
-// longest is how long any automatic limit may be, whatever was seen.
-const longest = 24 * time.Hour
+// generates is five times what the worker takes to generate that many tokens, 0
+// for unknown.
+func (c Config) generates(w *pace, tokens int) time.Duration {
+	gap := cmp.Or(w.gap(), min(unknownGap, c.idle(w)/idleGaps)) // a short limit that was set tells of short gaps
+	return bounded(predictions * gap.Seconds() * float64(cmp.Or(tokens, unknownTokens)))
+}
+
+// sum adds two limits that are not negative. A sum that time cannot hold is
+// the longest there is: one that wrapped around would have passed already.
+func sum(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// How long automatic limits may be, whatever was seen.
+const (
+	longest       = 24 * time.Hour
+	longestWhole  = time.Hour       // to generate an answer that is not streamed
+	longestHidden = 5 * time.Minute // to generate what a stream does not show: hidden reasoning, a tool's call
+)
 
 // bounded is a limit of so many seconds, at most the longest.
 func bounded(seconds float64) time.Duration {

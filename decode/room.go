@@ -73,6 +73,9 @@ type Call struct {
 	// the engine may give, 0 where it is not known. They bound how long it may
 	// take.
 	PromptTokens, MaxTokens int
+	// Tools says that tools are offered, so that the engine may show nothing of
+	// what it generates for a while.
+	Tools bool
 	// HandedOff says that the prompt's KV is taken over and not computed here.
 	HandedOff bool
 	// Chat says that the engine answers in completions for a client that
@@ -115,9 +118,9 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
 	first := r.first(worker, pace, waits)
-	limit := first
+	limit := r.cfg.limits(pace, first, call.MaxTokens, call.Tools)
 	if !call.Stream {
-		limit = r.cfg.whole(pace, first, call.MaxTokens)
+		limit = limits{first: r.cfg.whole(pace, first, call.MaxTokens)}
 	}
 	defer func() {
 		if errors.Is(context.Cause(ctx), fault.ErrTimeout) {

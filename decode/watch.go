@@ -25,7 +25,7 @@ type watch struct {
 	cfg   Config
 	pace  *pace
 	start time.Time
-	first time.Duration // the limit to the first event that ends the wait for one
+	limits
 
 	// since is when the silence that lasts began, in nanoseconds after start
 	// and moved by what the client took meanwhile; 0 while nobody reads.
@@ -40,7 +40,8 @@ type watch struct {
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
 	timer  *time.Timer
-	begun  bool // the first token came: from here on silences count
+	seen   bool // an event came: the engine has taken the call up
+	begun  bool // the first token came
 	ending bool // the end marker came: only the connection's end is awaited
 	ended  bool
 }
@@ -50,14 +51,21 @@ type watch struct {
 // connection that does not come to it carries no other call.
 const closing = 20 * time.Millisecond
 
+// limits is how long a stream may be silent.
+type limits struct {
+	first  time.Duration // to the first token, where no event came
+	role   time.Duration // to the first token, since the latest event; 0 where first holds all the same
+	tokens time.Duration // between events after it; 0 for what is learnt of the worker
+}
+
 // newWatch starts the clock. cancel is called with fault.ErrTimeout when the
-// first token does not come within first, and with fault.ErrStalled when a
-// stream is silent for its idle limit. stop must be called.
-func newWatch(cfg Config, p *pace, first time.Duration, cancel context.CancelCauseFunc) *watch {
-	w := &watch{cfg: cfg, pace: p, start: time.Now(), first: first, cancel: cancel}
+// first token does not come within its limits, and with fault.ErrStalled when a
+// stream is silent for longer than between tokens. stop must be called.
+func newWatch(cfg Config, p *pace, l limits, cancel context.CancelCauseFunc) *watch {
+	w := &watch{cfg: cfg, pace: p, start: time.Now(), limits: l, cancel: cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(first, w.look)
+	w.timer = time.AfterFunc(l.first, w.look)
 	return w
 }
 
@@ -79,7 +87,12 @@ func (w *watch) event() {
 	if !w.fresh {
 		return
 	}
-	if w.begun { // only this goroutine writes it
+	if !w.seen { // only this goroutine writes it, and begun
+		w.mu.Lock()
+		w.seen = true
+		w.mu.Unlock()
+	}
+	if w.begun {
 		w.pending[w.held] = uint8(gapBucket(w.quiet))
 		if w.held++; w.held == len(w.pending) {
 			w.flush()
@@ -92,7 +105,10 @@ func (w *watch) event() {
 func (w *watch) at() time.Time { return w.start.Add(w.now) }
 
 // begin says that the first token is here: from now on the idle limit holds.
-func (w *watch) begin() { w.set(&w.begun, w.cfg.idle(w.pace)) }
+func (w *watch) begin() { w.set(&w.begun, w.idle()) }
+
+// idle is how long the stream may be silent between two events.
+func (w *watch) idle() time.Duration { return max(w.tokens, w.cfg.idle(w.pace)) }
 
 // end says that the answer is whole.
 func (w *watch) end() { w.set(&w.ending, closing) }
@@ -137,14 +153,13 @@ func (w *watch) look() {
 	}
 	now := time.Since(w.start)
 	limit, waited, cause := w.first, now, fault.ErrTimeout
-	if w.begun {
-		limit, waited, cause = w.cfg.idle(w.pace), 0, fault.ErrStalled
-		if w.ending {
-			limit = closing
-		}
-		if since := w.since.Load(); since > 0 {
-			waited = now - time.Duration(since)
-		}
+	switch {
+	case w.ending:
+		limit, waited, cause = closing, w.silence(now), fault.ErrStalled
+	case w.begun:
+		limit, waited, cause = w.idle(), w.silence(now), fault.ErrStalled
+	case w.seen && w.role > 0:
+		limit, waited = w.role, w.silence(now)
 	}
 	if waited < limit {
 		w.timer.Reset(limit - waited)
@@ -152,4 +167,12 @@ func (w *watch) look() {
 	}
 	w.ended = true
 	w.cancel(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
+}
+
+// silence is how long the engine has brought nothing, 0 while nobody waits for it.
+func (w *watch) silence(now time.Duration) time.Duration {
+	if since := w.since.Load(); since > 0 {
+		return now - time.Duration(since)
+	}
+	return 0
 }

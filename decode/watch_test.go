@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -129,7 +130,10 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 	}{
 		{"no head", Config{}, forever, nil, 0, fault.Timeout, 30 * s, 0},
 		{"a head and nothing else", Config{}, s, []beat{{forever, ""}}, 0, fault.Timeout, 30 * s, 0},
-		{"a role and nothing else", Config{}, s, []beat{{s, role}, {forever, ""}}, 0, fault.Timeout, 30 * s, 0},
+		{"a role and nothing else", Config{}, s, []beat{{s, role}, {forever, ""}}, 0, fault.Timeout, 302 * s, 0},
+		{"reasoning that is hidden", Config{}, s, []beat{{s, role}, {32 * s, one}, {s, end}, {0, done}}, 0, fault.None, 35 * s, 2},
+		{"events before the first token", Config{}, s, []beat{{28 * s, role}, {299 * s, role}, {299 * s, one}, {s, end}, {0, done}}, 0, fault.None, 628 * s, 2},
+		{"a role, and a limit that was set", Config{FirstTokenTimeout: 20 * s}, 0, []beat{{s, role}, {forever, ""}}, 0, fault.Timeout, 20 * s, 0},
 		{"keep-alives before the first token", Config{}, 0, pings(100), 0, fault.Timeout, 30 * s, 0},
 		{"a first token just in time", Config{}, 0, []beat{{29 * s, one}, {s, end}, {0, done}}, 0, fault.None, 30 * s, 2},
 		{"a limit that was set", Config{FirstTokenTimeout: 2 * s}, s, []beat{{2 * s, one}}, 0, fault.Timeout, 2 * s, 0},
@@ -174,7 +178,43 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 	}
 }
 
-// An answer that is not streamed may take as long as its longest form.
+// Where tools are offered, a parser may hold a call back until it is whole, which
+// takes as long as the rest of the answer may.
+func TestToolCallsMayBeSilent(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		name   string
+		cfg    Config
+		tools  bool
+		tokens int
+		script []beat
+		want   fault.Class
+		after  time.Duration
+	}{
+		{"a call that a parser holds back", Config{}, true, 1000, []beat{{s, one}, {11 * s, two}, {s, end}, {0, done}}, fault.None, 13 * s},
+		{"a stuck worker", Config{}, true, 100_000, []beat{{s, one}, {forever, ""}}, fault.Stalled, 301 * s},
+		{"a stuck worker and a short answer", Config{}, true, 100, []beat{{s, one}, {forever, ""}}, fault.Stalled, 51 * s},
+		{"a limit that was set", Config{StreamIdleTimeout: 5 * s}, true, 1000, []beat{{s, one}, {forever, ""}}, fault.Stalled, 6 * s},
+		{"no tools", Config{}, false, 1000, []beat{{s, one}, {11 * s, two}}, fault.Stalled, 11 * s},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, lease := timedRoom(t, c.cfg, &timed{script: c.script})
+				start, class := time.Now(), fault.None
+				_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
+				if failed != nil {
+					class = failed.Class
+				}
+				if took := time.Since(start).Round(time.Microsecond); class != c.want || took != c.after {
+					t.Errorf("%s after %v (%v); want %s after %v", class, took, failed, c.want, c.after)
+				}
+			})
+		})
+	}
+}
+
+// An answer that is not streamed may take as long as its longest form, within
+// an hour.
 func TestSilentWorkersWithoutStream(t *testing.T) {
 	const answer = `{"choices":[{"text":"hi","finish_reason":"stop"}]}`
 	for _, c := range []struct {
@@ -187,8 +227,9 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 		{"a short one", Config{}, 1, forever, 40 * time.Second},
 		{"a long one", Config{}, 1000, forever, (30 + 500) * time.Second},
 		{"a long one in time", Config{}, 1000, 529 * time.Second, 0},
-		{"no known length", Config{}, 0, forever, (30 + 65_536) * time.Second},
-		{"an absurd length", Config{}, 1 << 40, forever, 24*time.Hour + 30*time.Second},
+		{"no known length", Config{}, 0, forever, time.Hour + 30*time.Second},
+		{"an absurd length", Config{}, 1 << 40, forever, time.Hour + 30*time.Second},
+		{"limits near the end of time", Config{FirstTokenTimeout: math.MaxInt64 - 1, StreamIdleTimeout: math.MaxInt64 - 1}, 1, time.Hour, 0},
 		{"a short idle limit", Config{StreamIdleTimeout: 500 * time.Millisecond}, 12, forever, 31_500 * time.Millisecond},
 		{"as set", Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Minute}, 1, forever, 61 * time.Second},
 	} {

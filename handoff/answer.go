@@ -20,7 +20,7 @@ func answerTo(failed *fault.Error) *openai.Error {
 	case fault.Rejected:
 		return rejected(failed)
 	case fault.GatewayError:
-		return openai.Unavailable(failed.Class.String(), "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
+		return openai.Unavailable("gateway_error", "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
 	}
 	e := &openai.Error{
 		Status:  failed.Class.Status(),

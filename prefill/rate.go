@@ -41,13 +41,16 @@ const (
 	maxPatience = 16 * minTimeout
 )
 
+// maxTimeout is the most that it may take, whatever speed was observed.
+const maxTimeout = 24 * time.Hour
+
 // timeoutFor is the automatic limit: the greater of 30 s and five times the
-// prediction, booked tokens over the observed rate.
+// prediction, booked tokens over the observed rate, up to 24 h.
 func (r *rate) timeoutFor(bookedTokens int) time.Duration {
 	per := r.perSecond()
 	if per == 0 {
 		return minTimeout
 	}
-	predicted := time.Duration(float64(bookedTokens) / per * float64(time.Second))
-	return max(minTimeout, 5*predicted)
+	seconds := min(5*float64(bookedTokens)/per, maxTimeout.Seconds())
+	return max(minTimeout, time.Duration(seconds*float64(time.Second)))
 }

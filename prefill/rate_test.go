@@ -47,3 +47,12 @@ func TestRateWeighsByLength(t *testing.T) {
 		t.Errorf("an answer without tokens or time moved the rate to %.0f", got)
 	}
 }
+
+// A speed near zero does not make a limit that wraps around.
+func TestTimeoutDoesNotOverflow(t *testing.T) {
+	var r rate
+	r.observe(1, time.Hour)
+	if got := r.timeoutFor(1 << 40); got != maxTimeout {
+		t.Errorf("the limit is %v, want %v", got, maxTimeout)
+	}
+}

@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
+
+	"github.com/valyala/fasthttp"
 )
 
 // body is a streamed answer as fasthttp reads it.
 type body struct {
 	x      *exchange
+	plain  bool  // it ends with its connection: no chunks
 	ended  bool  // the flow's end was read
 	broke  error // why reading failed
 	closed bool
@@ -43,7 +47,11 @@ func (b *body) CloseWithError(err error) error {
 	}
 	b.closed = true
 	x := b.x
-	if b.ended && err == nil {
+	switch {
+	case !b.ended || err != nil:
+	case b.plain:
+		err = x.conn.flush()
+	default:
 		err = x.conn.finish()
 	}
 	status := http.StatusOK
@@ -59,6 +67,33 @@ func (b *body) CloseWithError(err error) error {
 	x.s.metrics.openStreams.Dec()
 	x.s.metrics.count(x.endpoint, status)
 	return err
+}
+
+// streamUntilClose sends the answer as HTTP/1.0 takes it: without chunks, and
+// with the connection's end for its own. fasthttp knows chunks only, so the
+// connection is taken from it.
+func (x *exchange) streamUntilClose(ctx *fasthttp.RequestCtx) {
+	ctx.Response.Header.SetContentLength(-2) // the connection's end
+	head := append([]byte(nil), ctx.Response.Header.Header()...)
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(net.Conn) {
+		b := &body{x: x, plain: true}
+		x.conn.hold(true) // the head leaves with the first bytes
+		_, err := x.conn.Write(head)
+		for buf := make([]byte, minRingBytes); err == nil; {
+			var n int
+			if n, err = b.Read(buf); n > 0 {
+				_, err = x.conn.Write(buf[:n])
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		if err = b.CloseWithError(err); err != nil || b.broke != nil {
+			x.conn.reset() // half an answer must not look whole
+		}
+		_ = x.conn.Close()
+	})
 }
 
 // leaveCause names why a client is given up whose connection failed with err.

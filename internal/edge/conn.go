@@ -213,6 +213,24 @@ func (c *conn) finish() error {
 	return err
 }
 
+// flush sends what is held.
+func (c *conn) flush() error {
+	c.holding = false
+	if len(c.held) == 0 {
+		return nil
+	}
+	err := c.send(c.held)
+	c.release()
+	return err
+}
+
+// reset makes Close break the connection off, where it is one of TCP.
+func (c *conn) reset() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // an error means that it has ended already
+	}
+}
+
 // release empties the buffer of held writes, and lets go of a large one.
 func (c *conn) release() {
 	c.held = c.held[:0]

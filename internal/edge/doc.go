@@ -16,6 +16,13 @@
 // write for each batch that lies ready. Any other answer leaves with its
 // Content-Length, unless it is larger than the ring.
 //
+// # Heartbeats
+//
+// A call for an event stream that has no answer after the heartbeat's interval gets
+// its head and a comment then, wherever it is: balancers cut what is silent. A
+// failure before that has a status of its own, one after it is the stream's last
+// event.
+//
 // # Request ids
 //
 // x-request-id is taken from the client when it has 1 to 128 visible ASCII

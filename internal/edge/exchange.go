@@ -28,6 +28,12 @@ var ErrShutdown = fault.ErrShutdown
 // its answer was complete. It is never sent.
 const statusClientLeft = 499
 
+// eventStream is the content type of an answer that is streamed.
+const eventStream = "text/event-stream"
+
+// errNoAnswer is a flow's that ended without an error and without an answer.
+var errNoAnswer = errors.New("the flow ended without an answer")
+
 // exchange is one call of the flow and its answer: the Sink that the flow
 // writes to, and what fasthttp reads from. Three goroutines meet here: the
 // flow's (Start, Write, run), the connection's (answer and the body), and the
@@ -44,11 +50,12 @@ type exchange struct {
 	mu          sync.Mutex
 	decided     chan struct{} // closed when answer can go on: started, over or left
 	isDecided   bool
-	started     bool
+	started     bool // status 200 is committed
+	begun       bool // by the flow, and not by the first heartbeat
 	left        bool
 	contentType string
 	err         error       // why there is no answer
-	beat        *time.Timer // of an event stream; nil without heartbeat
+	beat        *time.Timer // of a call for an event stream; nil without heartbeat
 }
 
 func newExchange(s *Server, c *conn) *exchange {
@@ -64,14 +71,32 @@ func (x *exchange) begin(call handoff.Call) {
 	x.cancel = cancel
 	x.held = cap(call.Request.Raw)
 	x.s.live.Add(x)
+	if every := x.s.cfg.Heartbeat; every > 0 && call.Request.Stream {
+		x.beat = time.AfterFunc(every, x.startEarly)
+	}
 	x.conn.Watch(func() { x.leave(ErrClientLeft) })
 	go x.run(ctx, call)
+}
+
+// startEarly begins an event stream before the flow does, with a comment: what
+// waits in the queue or for its prefill is kept alive too. From here on a
+// failure is an event of the stream.
+func (x *exchange) startEarly() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.isDecided {
+		return
+	}
+	x.started, x.contentType = true, eventStream
+	x.ring.Ping()
+	x.decide()
 }
 
 // Start commits status 200 and the content type. A second call changes nothing.
 func (x *exchange) Start(contentType string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.begun = true
 	if x.started {
 		return
 	}
@@ -124,6 +149,10 @@ func (x *exchange) stream(ctx *fasthttp.RequestCtx, contentType string) {
 		x.startBeat()
 	}
 	x.s.metrics.openStreams.Inc()
+	if !ctx.Request.Header.IsHTTP11() {
+		x.streamUntilClose(ctx)
+		return
+	}
 	ctx.Response.SetBodyStream(&body{x: x}, -1)
 }
 
@@ -191,10 +220,17 @@ func (x *exchange) run(ctx context.Context, call handoff.Call) {
 	switch {
 	case !x.started && x.err == nil:
 		if err == nil {
-			err = errors.New("the flow ended without an answer")
+			err = errNoAnswer
 		}
 		x.err = err
 		x.ring.Abort(err)
+	case x.left:
+		x.ring.Abort(err)
+	case !x.begun && isEventStream(x.contentType):
+		if err == nil {
+			err = errNoAnswer
+		}
+		x.ring.End(x.errorEvent(x.explain(err)))
 	case err == nil:
 		x.ring.End(nil)
 	case !isEventStream(x.contentType):
@@ -243,6 +279,9 @@ func (x *exchange) startBeat() {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.beat != nil {
+		x.beat.Stop()
+	}
 	x.beat = time.AfterFunc(every, func() {
 		if next := x.ring.Beat(every); next > 0 {
 			x.mu.Lock()
@@ -253,5 +292,5 @@ func (x *exchange) startBeat() {
 }
 
 func isEventStream(contentType string) bool {
-	return strings.HasPrefix(contentType, "text/event-stream")
+	return strings.HasPrefix(contentType, eventStream)
 }

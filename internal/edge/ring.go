@@ -160,6 +160,16 @@ func (r *ring) Close() {
 	r.buf, r.head, r.size = nil, 0, 0
 }
 
+// Ping makes a ping due unless something was written.
+func (r *ring) Ping() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tail == [4]byte{} {
+		r.pinging = true
+		r.readable.Signal()
+	}
+}
+
 // Beat makes a ping due when the reader has waited for d and the stream stands
 // between two events. It returns when to ask again, 0 for never.
 func (r *ring) Beat(d time.Duration) time.Duration {
@@ -168,7 +178,7 @@ func (r *ring) Beat(d time.Duration) time.Duration {
 	if r.err != nil || r.ended {
 		return 0
 	}
-	if !r.waiting {
+	if !r.waiting || r.size > 0 {
 		return d
 	}
 	if idle := time.Since(r.since); idle < d {
@@ -194,6 +204,7 @@ func (r *ring) put(p []byte) int {
 	k := copy(r.buf[at:], p[:n])
 	copy(r.buf, p[k:n])
 	r.size += n
+	r.pinging = false // these bytes show life, and may be half an event
 	k = copy(r.tail[:], r.tail[min(n, len(r.tail)):])
 	copy(r.tail[k:], p[max(0, n-len(r.tail)):n])
 	r.readable.Signal()

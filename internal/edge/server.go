@@ -202,7 +202,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx, routed fasthttp.RequestHandler
 	if c.request.unread {
 		s.hangUp(ctx, c) // nor as the next request
 	}
-	if !ctx.Response.IsBodyStream() { // a stream is counted at its end
+	if !ctx.Response.IsBodyStream() && !ctx.Hijacked() { // a stream is counted at its end
 		s.metrics.count(c.request.endpoint, ctx.Response.StatusCode())
 	}
 }

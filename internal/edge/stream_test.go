@@ -235,12 +235,12 @@ func TestEndLeavesWithTheLastEvents(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: a silent stream gets a comment each interval, one that has not
-// started none.
+// TestHeartbeat: a stream that is silent, or has not started, gets a comment
+// each interval.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sv := serve(t, newPipes(), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-			time.Sleep(time.Minute)
+			time.Sleep(50 * time.Second)
 			out.Start("text/event-stream")
 			out.Write([]byte("data: 1\n\n"))
 			time.Sleep(40 * time.Second)
@@ -252,12 +252,123 @@ func TestHeartbeat(t *testing.T) {
 		begin := time.Now()
 		c.send(post(streamBody))
 		resp := c.head()
-		if waited := time.Since(begin); waited != time.Minute {
+		if waited := time.Since(begin); waited != sv.cfg.Heartbeat {
 			t.Errorf("the head came after %v", waited)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if want := "data: 1\n\n" + ping + ping + "data: 2\n\ndata: 3\n\n"; string(body) != want || err != nil {
+		if want := ping + ping + ping + "data: 1\n\n" + ping + ping + "data: 2\n\ndata: 3\n\n"; string(body) != want || err != nil {
 			t.Errorf("got %q, %v; want %q", body, err, want)
+		}
+	})
+}
+
+// TestFailuresAroundTheFirstHeartbeat: a failure has its own status until the
+// first comment has left, and is an event of the stream after that. Answers
+// that are not streamed have a status whenever they fail.
+func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
+	full := openai.Unavailable("no_worker", "no worker takes requests")
+	for _, tc := range []struct {
+		name, body string
+		fails      time.Duration
+		err        error
+		status     int
+		code       string
+		event      bool
+	}{
+		{"before", streamBody, 14 * time.Second, full, 503, "no_worker", false},
+		{"after", streamBody, 31 * time.Second, full, 200, "no_worker", true},
+		{"without a status", streamBody, 31 * time.Second, errors.New("broken"), 200, "internal_error", true},
+		{"without an answer", streamBody, 31 * time.Second, nil, 200, "internal_error", true},
+		{"not streamed", goodBody, 31 * time.Second, full, 503, "no_worker", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sv := serve(t, newPipes(), func(context.Context, handoff.Call, handoff.Sink) error {
+					time.Sleep(tc.fails)
+					return tc.err
+				})
+				c := sv.dial()
+				c.send(post(tc.body))
+				resp, body := c.receive()
+				if !tc.event {
+					wantError(t, resp, body, tc.status, tc.code)
+					return
+				}
+				pings, event, ok := strings.Cut(body, "\n\n\n\ndata: ")
+				if resp.StatusCode != tc.status || !ok || pings+"\n\n" != ping+ping || !strings.Contains(event, `"code":"`+tc.code+`"`) || strings.Contains(body, "[DONE]") {
+					t.Errorf("status %d, body %q", resp.StatusCode, body)
+				}
+			})
+		})
+	}
+}
+
+// TestOldClientsGetNoChunks: HTTP/1.0 has none, so that a body without a length
+// ends with its connection.
+func TestOldClientsGetNoChunks(t *testing.T) {
+	failing := false
+	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+		if c.Request.Stream {
+			out.Start("text/event-stream")
+			return writeStream(out)
+		}
+		out.Start("application/json")
+		if err := out.Write(make([]byte, 1<<20)); err != nil {
+			return err
+		}
+		if failing {
+			return errors.New("broken")
+		}
+		return nil
+	})
+	old := func(body string) string {
+		return strings.Replace(post(body, "Connection: keep-alive"), "HTTP/1.1", "HTTP/1.0", 1)
+	}
+	answer := func(body string) (head, rest string, err error) {
+		c := sv.dial()
+		c.send(old(body))
+		raw, err := io.ReadAll(c)
+		head, rest, _ = strings.Cut(string(raw), "\r\n\r\n")
+		return head + "\r\n", rest, err
+	}
+	head, body, err := answer(streamBody)
+	if err != nil || body != wholeStream || strings.Contains(head, "Transfer-Encoding") || !strings.Contains(head, "Connection: close\r\n") || !strings.Contains(head, "Content-Type: text/event-stream\r\n") {
+		t.Errorf("the head %q, the body %q, %v", head, body, err)
+	}
+	head, body, err = answer(goodBody)
+	if err != nil || len(body) != 1<<20 || strings.Contains(head, "Transfer-Encoding") {
+		t.Errorf("the head %q, %d bytes, %v", head, len(body), err)
+	}
+	if got := sv.metric("tandem_frontend_http_responses_total"); got != 2 {
+		t.Errorf("%v answers were counted, want 2", got)
+	}
+	failing = true
+	if _, body, err := answer(goodBody); err == nil {
+		t.Errorf("half an answer of %d bytes ended as a whole one", len(body))
+	}
+}
+
+// TestClientLeavesDuringHeartbeats: what waits behind the comments ends with
+// its client.
+func TestClientLeavesDuringHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		sv := serve(t, newPipes(), func(ctx context.Context, _ handoff.Call, _ handoff.Sink) error {
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return context.Cause(ctx)
+		})
+		c := sv.dial()
+		c.send(post(streamBody))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		c.head()
+		c.Close()
+		if err := <-ended; !errors.Is(err, ErrClientLeft) {
+			t.Errorf("the flow ended by %v", err)
+		}
+		synctest.Wait()
+		if strings.Contains(sv.logs.String(), "without a status") {
+			t.Errorf("a client that left is taken for a failure:\n%s", sv.logs)
 		}
 	})
 }

@@ -25,13 +25,15 @@ func FaultsGroup() Group {
 			Name: "decode-first-token-timeout", Kind: Duration, Default: "0s", Min: "0s",
 			Help: "How long a decode worker may take to the first token before another one is tried. 0 is automatic: the greater of 30s and " +
 				"five times the prediction, which is the prompt's tokens over the rate at which the worker was seen to take prompts over, or to compute them. " +
-				"An answer that is not streamed may take as long as its longest form would as well. " +
+				"Once an event without a token has come, a role say, it counts from the latest event and is up to 5m, for reasoning that an engine hides. " +
+				"An answer that is not streamed may take as long as its longest form would as well, up to 1h. " +
 				"Shorter leaves a stuck worker sooner; too short does long prompts twice.",
 		},
 		{
 			Name: "stream-idle-timeout", Kind: Duration, Default: "0s", Min: "0s",
 			Help: "How long a stream that has begun may bring nothing before its worker is given up and the client gets an error event. 0 is automatic: " +
-				"the greater of 10s and 20 times the 99th percentile of the gaps between events seen at that worker. An engine's comments do not count, " +
+				"the greater of 10s and 20 times the 99th percentile of the gaps between events seen at that worker; with tools offered up to 5m, because " +
+				"an engine may hold a call back until it is whole. An engine's comments do not count, " +
 				"nor does the time in which a slow client takes nothing. Shorter tells clients of a stuck worker sooner; too short cuts answers that would have gone on.",
 		},
 		{

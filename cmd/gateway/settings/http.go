@@ -68,8 +68,9 @@ func HTTPGroup() Group {
 		},
 		{
 			Name: "sse-heartbeat", Kind: Duration, Default: "15s", Min: "0s",
-			Help: "A stream that has been silent for this long gets an SSE comment, so that proxies in between do not cut a long prefill off. " +
-				"It should be below their idle timeout. 0 sends none.",
+			Help: "A stream that has been silent for this long gets an SSE comment, in the queue and during its prefill too, so that proxies in between do not cut it off. " +
+				"The first one begins the answer with status 200: failures after it are error events. Shorter suits proxies that are less patient; longer leaves more failures " +
+				"a status of their own. It should be below the proxies' idle timeout. 0 sends none, and every failure before the first token has its status.",
 		},
 		{
 			Name: "shutdown-grace", Kind: Duration, Default: "5s", Min: "0s",

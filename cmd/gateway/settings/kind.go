@@ -21,7 +21,7 @@ const (
 	Int                  // int: decimal
 	Float                // float64: finite
 	Bool                 // bool: true, false, yes, no, on, off, 1, 0
-	Duration             // time.Duration: a number with a unit, as 250ms or 1m30s; 0 needs none
+	Duration             // time.Duration, up to a year: a number with a unit, as 250ms or 1m30s; 0 needs none
 	Bytes                // int64: a whole number of bytes, with a unit from B to TiB; kB is 1,000 and KiB 1,024
 	List                 // []string: separated by commas, or a YAML sequence; never nil
 	Words                // []string: separated by blanks or line ends, or a YAML sequence; items may hold commas; never nil
@@ -68,7 +68,7 @@ func (k Kind) parse(text string) (any, error) {
 	case Bool:
 		v, err = parseBool(word)
 	case Duration:
-		v, err = time.ParseDuration(word)
+		v, err = parseDuration(word)
 	case Bytes:
 		v, err = parseBytes(word)
 	}
@@ -76,6 +76,9 @@ func (k Kind) parse(text string) (any, error) {
 		return v, nil
 	}
 	if errors.Is(err, strconv.ErrRange) {
+		if k == Duration {
+			return nil, fmt.Errorf("%s is longer than %s, the most a duration may be", quote(text), formatDuration(maxDuration))
+		}
 		return nil, fmt.Errorf("%s is out of range", quote(text))
 	}
 	return nil, fmt.Errorf("%s is not %s", quote(text), k.expected())
@@ -149,6 +152,19 @@ func (k Kind) less(a, b any) bool {
 	default:
 		panic("settings: a " + k.String() + " has no order")
 	}
+}
+
+// maxDuration bounds every duration: limits are added and multiplied, and one
+// that overflows has passed already.
+const maxDuration = 365 * 24 * time.Hour
+
+// parseDuration is time.ParseDuration within maxDuration.
+func parseDuration(word string) (time.Duration, error) {
+	d, err := time.ParseDuration(word)
+	if err == nil && (d > maxDuration || d < -maxDuration) {
+		err = strconv.ErrRange
+	}
+	return d, err
 }
 
 func parseFloat(word string) (float64, error) {

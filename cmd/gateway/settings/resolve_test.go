@@ -136,6 +136,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"not finite", []string{"--router-temperature=NaN"}, nil, "", []string{`flag --router-temperature: "NaN" is not a finite number`}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
 		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
+		{"a duration without end", []string{"--stream-idle-timeout=2562047h47m"}, nil, "", []string{`flag --stream-idle-timeout: "2562047h47m" is longer than 8760h, the most a duration may be`}},
 		{"more bytes than there are", []string{"--queue-bytes=99999999TiB"}, nil, "", []string{`flag --queue-bytes: "99999999TiB" is out of range`}},
 		{"unknown value", []string{"--router-mode=direkt"}, nil, "", []string{`flag --router-mode: "direkt" is not one of kv, round-robin, random, least-loaded`}},
 		{"host with a port", []string{"--http-host=a:80"}, nil, "", []string{`flag --http-host: "a:80" is not an IP address or a host name`}},
@@ -359,5 +360,20 @@ func TestPrintRoundTrips(t *testing.T) {
 			}
 			roundTrip(t, set, r)
 		})
+	}
+}
+
+// No sum or product of a few limits may overflow: one that wraps around has
+// passed already.
+func TestEveryDurationIsBounded(t *testing.T) {
+	for _, s := range gatewaySet().byName {
+		if s.Kind != Duration {
+			continue
+		}
+		for _, text := range []string{"2562047h47m16.854775807s", "8761h"} {
+			if v, err := s.parse(text); err == nil {
+				t.Errorf("--%s takes %v", s.Name, v)
+			}
+		}
 	}
 }

@@ -205,7 +205,8 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, _ int) (time.Duration, 
 	if perSecond <= 0 {
 		return 0, false
 	}
-	return time.Duration(float64(booked+uncached) / perSecond * float64(time.Second)), true
+	seconds := min(float64(booked+uncached)/perSecond, (24 * time.Hour).Seconds()) // longer is as good as never
+	return time.Duration(seconds * float64(time.Second)), true
 }
 
 // addFollower makes what follows KV events, where there is a bus or a router that
