@@ -111,7 +111,7 @@ func paths(ep openai.Endpoint) []string {
 // request's, or a 400 that names the field; never a failure of the gateway's
 // own, and nothing stays behind.
 func TestEveryTypeInEveryField(t *testing.T) {
-	f := badFleet(t, nil)
+	f := badFleet(t, func(c *stack.GatewayConfig) { c.Edge.ReadTimeout = time.Minute })
 	ctx := context.Background()
 	var good sync.Map
 	for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
