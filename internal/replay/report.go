@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -147,20 +148,37 @@ func (f Failure) String() string {
 	return text
 }
 
-// mostFailures bounds the list of failures: a sentence may hold a number that
-// differs from request to request.
+// mostFailures bounds the list of failures.
 const mostFailures = 10
 
+// numbers are what differs in one sentence from request to request.
+var numbers = regexp.MustCompile(`[0-9]+`)
+
 // Failures are the requests that were not answered, by what was reported of
-// them, the most frequent first. Past mostFailures a class is counted whole.
+// them, the most frequent first. Sentences that differ in their numbers alone
+// are shown by the first of them. Past mostFailures a class is counted whole.
 func (r *Report) Failures() []Failure {
-	count := map[Failure]int{}
+	count, first, differ := map[Failure]int{}, map[Failure]string{}, map[Failure]bool{}
 	for i := range r.Samples {
-		if s := &r.Samples[i]; s.Outcome != Answered {
-			count[Failure{Outcome: s.Outcome, Code: s.Code, Detail: s.Detail}]++
+		s := &r.Samples[i]
+		if s.Outcome == Answered {
+			continue
 		}
+		like := Failure{Outcome: s.Outcome, Code: s.Code, Detail: numbers.ReplaceAllLiteralString(s.Detail, "N")}
+		if count[like]++; count[like] == 1 {
+			first[like] = s.Detail
+		}
+		differ[like] = differ[like] || first[like] != s.Detail
 	}
 	all := sortedFailures(count)
+	for i := range all {
+		like := all[i]
+		like.Requests = 0
+		all[i].Detail = first[like]
+		if differ[like] {
+			all[i].Detail += " (numbers differ)"
+		}
+	}
 	if len(all) <= mostFailures {
 		return all
 	}

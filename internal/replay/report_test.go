@@ -217,3 +217,29 @@ func TestCurves(t *testing.T) {
 		t.Errorf("%v", dots)
 	}
 }
+
+// Sentences that differ in numbers are one failure, others are not, and a long
+// list ends in classes.
+func TestFailuresAreGrouped(t *testing.T) {
+	r := &Report{}
+	add := func(n int, outcome, detail string) {
+		for range n {
+			r.Samples = append(r.Samples, Sample{Outcome: outcome, Detail: detail})
+		}
+	}
+	add(3, "http_529", "full; try again in 7 s")
+	add(2, "http_529", "full; try again in 12 s")
+	add(4, Unreachable, "dial 127.0.0.1:1: refused")
+	add(5, Answered, "")
+	want := []Failure{{"http_529", "", "full; try again in 7 s (numbers differ)", 5}, {Unreachable, "", "dial 127.0.0.1:1: refused", 4}}
+	if got := r.Failures(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for i := range 26 {
+		add(1, "http_400", "no "+string(rune('a'+i)))
+	}
+	got := r.Failures()
+	if last := got[len(got)-1]; len(got) != mostFailures || last != (Failure{"http_400", "", "other reasons", 19}) {
+		t.Errorf("%d: %+v", len(got), got)
+	}
+}
