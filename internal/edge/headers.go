@@ -37,6 +37,7 @@ var ownFields = map[string]string{
 	"X-Request-Id":        "the gateway sets it",
 	// The name under which engines take a rank; see upstream.Leg.
 	"X-Data-Parallel-Rank": "the router sets it",
+	"X-Vllm-Priority":      "a client would jump the engine's queue",
 	headerTraceParent:      "it is passed on anyway",
 	headerTraceState:       "it is passed on anyway",
 	"Connection":           "it belongs to one connection",
@@ -57,8 +58,12 @@ func checkForward(name string) error {
 	}
 	canonical := textproto.CanonicalMIMEHeaderKey(name)
 	why, own := ownFields[canonical]
-	if !own && strings.HasPrefix(canonical, "Content-") {
+	switch {
+	case own:
+	case strings.HasPrefix(canonical, "Content-"):
 		why, own = "the gateway writes the body", true
+	case strings.HasPrefix(canonical, "X-Override-"): // SGLang's, for what bodies say of hand-offs and ranks
+		why, own = "a client would steer a hand-off", true
 	}
 	if own {
 		return errors.New(name + " is never forwarded: " + why)

@@ -41,7 +41,7 @@ func TestTraceParentGrammar(t *testing.T) {
 func TestForwardHeadersRefuses(t *testing.T) {
 	for _, name := range []string{
 		"authorization", "Proxy-Authorization", "COOKIE", "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding",
-		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank",
+		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank", "x-vllm-priority", "X-Override-bootstrap-room",
 		"accept-encoding", "traceparent", "tracestate", "expect", "", "two words", "a:b", "x\r\ny", "x-ü",
 	} {
 		cfg := DefaultConfig()

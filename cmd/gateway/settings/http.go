@@ -85,7 +85,7 @@ func HTTPGroup() Group {
 		{
 			Name: "forward-headers", Kind: List, Default: "",
 			Help: "Names of request headers that are passed on to the engines as they came, such as x-tenant. Of all a client sends, " +
-				"engines otherwise get the body, traceparent and tracestate only. Credentials, cookies and what describes a body or " +
+				"engines otherwise get the body, traceparent and tracestate only. Credentials, cookies and what steers an engine or describes a body or " +
 				"a connection are refused here.",
 		},
 	}}
