@@ -110,7 +110,7 @@ type fleet struct {
 	// admin is the address for administration, where it has one of its own.
 	admin string
 	pids  map[string]int
-	logs  bytes.Buffer
+	logs  logText
 	// first is what it printed until it was ready, later what came after.
 	first string
 	later logText
