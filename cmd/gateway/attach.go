@@ -218,7 +218,7 @@ func attach(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return fmt.Errorf("attach-address: %w", err)
 	}
-	fmt.Fprintf(p.stdout, "attach http://%s\n", clientAddr(ln.Addr()))
+	fmt.Fprintf(p.stdout, "attach http://%s\n", stack.LocalAddr(ln.Addr()))
 	// The face stays until the rest has ended, so that a drain can be watched.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -19,6 +19,7 @@ type devSettings struct {
 	Decode     int     `setting:"decode"`
 	Speedup    float64 `setting:"speedup"`
 	InProcess  bool    `setting:"in-process"`
+	Restart    bool    `setting:"restart"`
 	Smoke      bool    `setting:"smoke"`
 	ModelInput string  `setting:"model-input"`
 }
@@ -29,6 +30,10 @@ func devGroup() settings.Group {
 		{Name: "decode", Kind: settings.Int, Default: "2", Min: "1", Max: "64", Help: "Number of decode workers."},
 		speedup,
 		{Name: "in-process", Kind: settings.Bool, Default: "false", Help: "Run the workers inside this process. As processes of their own, the default, they can be killed one by one."},
+		{
+			Name: "restart", Kind: settings.Bool, Default: "true",
+			Help: "Off: a worker process that was killed stays away. On, it is started again after a second, as an orchestrator would; one that ends well, on SIGTERM, stays away either way.",
+		},
 		{Name: "smoke", Kind: settings.Bool, Default: "false", Help: "Send one request of each kind, say how each went, and exit with 0 or 1."},
 		{
 			Name: "model-input", Kind: settings.String, Default: "text",
@@ -104,6 +109,7 @@ func dev(ctx context.Context, args []string, p process) error {
 	fleet, err := stack.StartDev(stack.DevConfig{
 		Gateway: cfg, Prefill: s.Fleet.Prefill, Decode: s.Fleet.Decode, Worker: child.config(), InProcess: s.Fleet.InProcess,
 		KVEvents: s.Gateway.Router.KVEvents, Stream: streamConfig(s.Gateway.KVStream), Binary: binary, WorkerArgs: workerArgs(s.Gateway, s.Fleet),
+		Restart: s.Fleet.Restart, Out: p.stdout,
 	}, log, telemetry.NewRegistry())
 	if err != nil {
 		return err
@@ -116,8 +122,10 @@ func dev(ctx context.Context, args []string, p process) error {
 			defer cancel()
 			return smoke(ctx, fleet.URL(), p.stdout)
 		}
-		fleet.Table(p.stdout)
-		fmt.Fprintf(p.stdout, "\nTry:\n  %s\n\n", curl(fleet.URL()))
+		fleet.Table()
+		fmt.Fprintf(p.stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
+			joinLine(p, "decode", fmt.Sprintf("decode-%d", s.Fleet.Decode+1), fleet.Inside(), s.Gateway,
+				"--speedup", fmt.Sprint(s.Fleet.Speedup), "--model-input", s.Fleet.ModelInput))
 		if admin := fleet.AdminURL(); admin != "" {
 			fmt.Fprintf(p.stdout, "admin %s\n", admin)
 		}

@@ -110,7 +110,10 @@ type fleet struct {
 	// admin is the address for administration, where it has one of its own.
 	admin string
 	pids  map[string]int
-	logs  bytes.Buffer
+	logs  logText
+	// first is what it printed until it was ready, later what came after.
+	first string
+	later logText
 }
 
 func startFleet(t *testing.T, args ...string) *fleet {
@@ -131,6 +134,7 @@ func startFleet(t *testing.T, args ...string) *fleet {
 	t.Cleanup(func() { _ = f.cmd.Process.Kill() })
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
+		f.first += lines.Text() + "\n"
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 3 {
 			if pid, err := strconv.Atoi(fields[2]); err == nil {
@@ -152,7 +156,11 @@ func startFleet(t *testing.T, args ...string) *fleet {
 	if took := time.Since(start); took > readyLimit {
 		t.Errorf("ready after %v", took)
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }()
+	go func() {
+		for lines.Scan() {
+			_, _ = f.later.Write(append(lines.Bytes(), '\n'))
+		}
+	}()
 	return f
 }
 
@@ -189,7 +197,10 @@ func (f *fleet) served(tokens int) (prefill, decode string, err error) {
 }
 
 // listed reports whether GET /workers still shows a worker.
-func (f *fleet) listed(id string) bool {
+func (f *fleet) listed(id string) bool { return f.state(id) != "" }
+
+// state is a worker's in GET /workers, empty where it is not there.
+func (f *fleet) state(id string) string {
 	f.t.Helper()
 	res, err := http.Get(f.url + "/workers")
 	if err != nil {
@@ -201,7 +212,7 @@ func (f *fleet) listed(id string) bool {
 		f.t.Fatal(err)
 	}
 	var report struct {
-		Pools []struct{ Workers []struct{ ID string } }
+		Pools []struct{ Workers []struct{ ID, State string } }
 	}
 	if err := json.Unmarshal(raw, &report); err != nil {
 		f.t.Fatal(err)
@@ -209,11 +220,11 @@ func (f *fleet) listed(id string) bool {
 	for _, p := range report.Pools {
 		for _, w := range p.Workers {
 			if w.ID == id {
-				return true
+				return w.State
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 func (f *fleet) eventually(what string, limit time.Duration, ok func() bool) {
@@ -230,11 +241,13 @@ func (f *fleet) eventually(what string, limit time.Duration, ok func() bool) {
 // The night it must not wake anybody: kill -9 on one worker of each role, a
 // graceful stop of another, all answers whole; then Ctrl-C ends everything.
 func TestRealDeaths(t *testing.T) {
-	f := startFleet(t, "--prefill", "3", "--speedup", "20", "--lease-ttl", "2s")
+	f := startFleet(t, "--prefill", "3", "--speedup", "20", "--lease-ttl", "8s", "--no-restart")
 	for _, id := range []string{"prefill-1", "decode-1"} {
 		if err := syscall.Kill(f.pids[id], syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
+		// No request has found it dead, and it stays down until it is gone.
+		f.eventually(id+" is down", 5*time.Second, func() bool { return f.state(id) == "down" })
 	}
 	for i := range 8 {
 		p, d, err := f.served(4)
@@ -242,9 +255,15 @@ func TestRealDeaths(t *testing.T) {
 			t.Fatalf("request %d after the deaths: served by %q and %q, error %v\n%s", i, p, d, err, f.logs.String())
 		}
 	}
-	f.eventually("the dead are gone with their leases", 10*time.Second, func() bool {
-		return !f.listed("prefill-1") && !f.listed("decode-1")
-	})
+	for _, id := range []string{"prefill-1", "decode-1"} {
+		f.eventually(id+" is gone with its lease", 20*time.Second, func() bool {
+			state := f.state(id)
+			if state == "up" {
+				t.Fatalf("%s is up again, and dead", id)
+			}
+			return state == ""
+		})
+	}
 
 	// A worker that stops well finishes what it has, and nobody gets an error.
 	long := make(chan error, 4)
@@ -270,6 +289,58 @@ func TestRealDeaths(t *testing.T) {
 		t.Errorf("served by %q, error %v", p, err)
 	}
 	f.stop()
+}
+
+// A killed worker is down at once, and back a moment later as another process,
+// which the table says. One that was asked to stop stays away, and another joins by the
+// line that dev printed.
+func TestKilledWorkersComeBack(t *testing.T) {
+	f := startFleet(t, "--prefill", "1", "--decode", "1", "--speedup", "20", "--http-host", "0.0.0.0", "--discovery-prefix", "/elsewhere")
+	if !strings.HasPrefix(f.url, "http://127.0.0.1:") || strings.Contains(f.first, "[::]") || strings.Contains(f.first, "0.0.0.0") {
+		t.Errorf("it listens everywhere, and its URL is no client's:\n%s", f.first)
+	}
+	for _, id := range []string{"prefill-1", "decode-1"} {
+		if err := syscall.Kill(f.pids[id], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually(id+" has a new row", 10*time.Second, func() bool {
+			for line := range strings.Lines(f.later.String()) {
+				if row := strings.Fields(line); len(row) == 3 && row[0] == id {
+					pid, err := strconv.Atoi(row[2])
+					again := err == nil && pid != f.pids[id]
+					f.pids[id] = pid
+					return again
+				}
+			}
+			return false
+		})
+		if state := f.state(id); state != "up" {
+			t.Errorf("%s is %s after its restart", id, state)
+		}
+	}
+	if p, d, err := f.served(4); err != nil || p != "prefill-1" || d != "decode-1" {
+		t.Errorf("served by %q and %q, %v", p, d, err)
+	}
+
+	_, line, _ := strings.Cut(f.first, "Add a worker:\n")
+	line, _, _ = strings.Cut(line, "\n")
+	_, args, _ := strings.Cut(line, " worker ")
+	startChild(t, "", append([]string{"worker"}, strings.Fields(args)...)...)
+	f.eventually("the added worker has joined", 10*time.Second, func() bool { return f.state("decode-2") == "up" })
+
+	if err := syscall.Kill(f.pids["decode-1"], syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	f.eventually("the stopped worker has left", 5*time.Second, func() bool { return f.state("decode-1") == "" })
+	f.eventually("its process has ended", 10*time.Second, func() bool { return gone(f.pids["decode-1"]) })
+	if _, d, err := f.served(4); err != nil || d != "decode-2" {
+		t.Errorf("decoded by %q, %v", d, err)
+	}
+	f.stop()
+	if log := f.logs.String(); !strings.Contains(log, "it is not started again") || strings.Count(log, "it is started again") != 2 ||
+		!strings.Contains(log, `"worker down" worker=prefill-1`) || !strings.Contains(log, `"worker down" worker=decode-1`) {
+		t.Errorf("the log does not say which workers were down and started again:\n%s", log)
+	}
 }
 
 // metric reads one sample of /metrics.

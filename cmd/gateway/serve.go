@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
@@ -132,9 +132,9 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	defer onHangup(ctx, p, g.Reload, log)()
 	if admin := g.AdminAddr(); admin != nil {
-		fmt.Fprintf(p.stdout, "admin http://%s\n", clientAddr(admin))
+		fmt.Fprintf(p.stdout, "admin http://%s\n", stack.LocalAddr(admin))
 	}
-	fmt.Fprintf(p.stdout, "ready http://%s\n", clientAddr(addr))
+	fmt.Fprintf(p.stdout, "ready http://%s\n", stack.LocalAddr(addr))
 	return g.Run(ctx)
 }
 
@@ -150,14 +150,28 @@ func embed(e embedding, durable bool) (*stack.Embedded, error) {
 }
 
 // joinLine is the command by which a simulated worker joins a fleet whose etcd
-// and NATS are inside the gateway.
-func joinLine(p process, role, id string, inside *stack.Embedded, s settings.Gateway) string {
+// and NATS are inside the gateway. more is what it is given besides; a value that
+// is its default anyway is left out.
+func joinLine(p process, role, id string, inside *stack.Embedded, s settings.Gateway, more ...string) string {
 	line := fmt.Sprintf("%s worker --role %s --id %s --etcd-endpoints %s", p.program, role, id, inside.EtcdURL())
 	if s.Router.KVEvents {
 		line += " --nats-url " + inside.NATSURL()
 	}
 	if s.Router.KVEvents && s.KVStream.Durable {
 		line += " --durable-kv-events"
+	}
+	more = append(more, "--discovery-prefix", s.Discovery.Prefix)
+	if n := s.Router.KVCacheBlockSize; n > 0 {
+		more = append(more, "--block-size", fmt.Sprint(n))
+	}
+	defaults := map[string]string{}
+	for _, row := range settings.NewSet(workerGroup(), settings.DiscoveryGroup()).Settings() {
+		defaults["--"+row.Name] = row.Default
+	}
+	for pair := range slices.Chunk(more, 2) {
+		if defaults[pair[0]] != pair[1] {
+			line += " " + strings.Join(pair, " ")
+		}
 	}
 	return line
 }
@@ -174,13 +188,4 @@ func together(d settings.Discovery, s settings.Gateway, e embedding, r *settings
 		return errors.New("nats-url: KV events pass through NATS; name it, or say --no-router-kv-events")
 	}
 	return nil
-}
-
-// clientAddr is an address that a client on this machine can use: of one that
-// listens everywhere, the loopback.
-func clientAddr(addr net.Addr) string {
-	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
-	}
-	return addr.String()
 }

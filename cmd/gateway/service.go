@@ -141,7 +141,7 @@ func standalone(
 		server.SetTokens(tokens)
 		return nil
 	}, log)()
-	fmt.Fprintf(p.stdout, "%s http://%s\n", name, clientAddr(ln.Addr()))
+	fmt.Fprintf(p.stdout, "%s http://%s\n", name, stack.LocalAddr(ln.Addr()))
 	return server.Run(ctx, ln)
 }
 

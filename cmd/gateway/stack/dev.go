@@ -8,10 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -39,6 +36,11 @@ type DevConfig struct {
 	// worker command is given beside role, id and where to connect.
 	Binary     string
 	WorkerArgs []string
+	// Restart starts a worker process again that was killed.
+	Restart bool
+	// Out is where the table of what runs where goes, and a row for each worker
+	// that was started again.
+	Out io.Writer
 }
 
 // Dev is a whole fleet on one machine: embedded NATS and etcd, simulated
@@ -52,24 +54,13 @@ type Dev struct {
 	addr     net.Addr
 	children []*child
 	inside   []*Worker
-	died     chan *child // gets every child that ends
-	closing  atomic.Bool // children are expected to end
-}
-
-// child is a worker process. It ends when its standard input closes, so that
-// it cannot outlive its parent however that ends.
-type child struct {
-	id    string
-	role  pools.Role
-	cmd   *exec.Cmd
-	stdin io.Closer
-	done  chan struct{}
+	changes  changes // of the roster
 }
 
 // StartDev starts everything but the workers. Close must be called whatever
 // follows.
 func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev, err error) {
-	d := &Dev{cfg: cfg, log: log, died: make(chan *child, cfg.Prefill+cfg.Decode)}
+	d := &Dev{cfg: cfg, log: log, changes: changes{next: make(chan struct{})}}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -90,6 +81,7 @@ func StartDev(cfg DevConfig, log *slog.Logger, reg *prometheus.Registry) (_ *Dev
 	if d.gateway, err = NewGateway(cfg.Gateway, links, log, reg); err != nil {
 		return nil, err
 	}
+	d.gateway.Roster.OnChange(d.changes.happened)
 	if d.addr, err = d.gateway.Listen(); err != nil {
 		return nil, err
 	}
@@ -123,59 +115,31 @@ func (d *Dev) makeWorkers(links Links) error {
 	})
 }
 
-func (d *Dev) startChildren() error {
-	return d.workerIDs(func(role pools.Role, id string) error {
-		args := append([]string{"worker", "--role", string(role), "--id", id, "--exit-with-stdin",
-			"--etcd-endpoints", d.inner.EtcdURL()}, d.cfg.WorkerArgs...)
-		if d.cfg.KVEvents {
-			args = append(args, "--nats-url", d.inner.NATSURL())
-			if d.cfg.Stream != nil {
-				args = append(args, "--durable-kv-events")
-			}
-		}
-		c := &child{id: id, role: role, cmd: exec.Command(d.cfg.Binary, args...), done: make(chan struct{})}
-		c.cmd.Stderr = os.Stderr
-		c.cmd.Env = environ(os.Environ())
-		ownGroup(c.cmd)
-		stdin, err := c.cmd.StdinPipe()
-		if err != nil {
-			return err
-		}
-		c.stdin = stdin
-		if err := c.cmd.Start(); err != nil {
-			return fmt.Errorf("worker %s: %w", id, err)
-		}
-		d.children = append(d.children, c)
-		go d.watch(c)
-		return nil
-	})
-}
-
-// environ is the environment without settings: a child gets them as flags, and
-// one that its parent understood may not be a worker's.
-func environ(all []string) []string {
-	var out []string
-	for _, kv := range all {
-		if !strings.HasPrefix(kv, "TANDEM_") && !strings.HasPrefix(kv, "DYN_") {
-			out = append(out, kv)
-		}
-	}
-	return out
-}
-
 // Gateway is the fleet's gateway.
 func (d *Dev) Gateway() *Gateway { return d.gateway }
 
-// URL is where clients reach the gateway.
-func (d *Dev) URL() string { return "http://" + d.addr.String() }
+// Inside are the embedded servers.
+func (d *Dev) Inside() *Embedded { return d.inner }
+
+// URL is where clients on this machine reach the gateway.
+func (d *Dev) URL() string { return "http://" + LocalAddr(d.addr) }
 
 // AdminURL is where administration is reached when it has an address of its
 // own; empty when it has none.
 func (d *Dev) AdminURL() string {
 	if addr := d.gateway.AdminAddr(); addr != nil {
-		return "http://" + addr.String()
+		return "http://" + LocalAddr(addr)
 	}
 	return ""
+}
+
+// LocalAddr is an address that a client on this machine can use: of one that
+// listens everywhere, the loopback.
+func LocalAddr(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
 
 // Workers are the in-process workers.
@@ -184,24 +148,20 @@ func (d *Dev) Workers() []*Worker { return d.inside }
 // Run serves until ctx ends. ready is called once every worker has joined; its
 // error, too, ends the run.
 func (d *Dev) Run(ctx context.Context, ready func(ctx context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	joined := make(chan struct{}, 1)
-	d.gateway.Roster.OnChange(func() {
-		select {
-		case joined <- struct{}{}:
-		default:
-		}
-	})
 	group, ctx := errgroup.WithContext(ctx)
+	up := make(chan struct{})
 	group.Go(func() error { return d.gateway.Run(ctx) })
 	for _, w := range d.inside {
 		group.Go(func() error { return w.Run(ctx) })
 	}
+	for _, c := range d.children {
+		group.Go(func() error { return d.keep(ctx, c, up) })
+	}
 	group.Go(func() error {
-		if err := d.await(ctx, joined); err != nil {
+		if err := d.await(ctx); err != nil {
 			return err
 		}
+		close(up)
 		return ready(ctx)
 	})
 	err := group.Wait()
@@ -216,51 +176,33 @@ func (d *Dev) Run(ctx context.Context, ready func(ctx context.Context) error) er
 const startLimit = 20 * time.Second
 
 // await returns when every worker has joined.
-func (d *Dev) await(ctx context.Context, joined <-chan struct{}) error {
-	late := time.NewTimer(startLimit)
-	defer late.Stop()
-	for {
-		n := 0
+func (d *Dev) await(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	joined := 0
+	err := d.changes.until(limited, func() bool {
+		joined = 0
 		for _, p := range d.gateway.Roster.Pools() {
-			n += len(p.Members)
+			joined += len(p.Members)
 		}
-		if n == d.cfg.Prefill+d.cfg.Decode {
-			return nil
-		}
-		select {
-		case <-joined:
-		case c := <-d.died:
-			return fmt.Errorf("worker %s ended before the fleet was up: %v", c.id, c.cmd.ProcessState)
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-late.C:
-			return fmt.Errorf("after %v only %d of %d workers have joined", startLimit, n, d.cfg.Prefill+d.cfg.Decode)
-		}
+		return joined == d.cfg.Prefill+d.cfg.Decode
+	})
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("after %v only %d of %d workers have joined", startLimit, joined, d.cfg.Prefill+d.cfg.Decode)
 	}
-}
-
-// watch says when a worker process has ended. It is not started again: dev is
-// for seeing what happens.
-func (d *Dev) watch(c *child) {
-	err := c.cmd.Wait()
-	if !d.closing.Load() {
-		d.log.Warn("worker process ended", "worker", c.id, "pid", c.cmd.Process.Pid, "error", err)
-	}
-	close(c.done)
-	d.died <- c
+	return err
 }
 
 // Table writes what runs where.
-func (d *Dev) Table(out io.Writer) {
-	row := func(what, where, pid string) { fmt.Fprintf(out, "  %-12s %-28s %s\n", what, where, pid) }
-	row("WHAT", "WHERE", "PID")
+func (d *Dev) Table() {
+	d.row("WHAT", "WHERE", "PID")
 	own := strconv.Itoa(os.Getpid())
-	row("gateway", d.URL(), own)
-	row("etcd", d.inner.EtcdURL(), own)
-	row("nats", d.inner.NATSURL(), own)
+	d.row("gateway", d.URL(), own)
+	d.row("etcd", d.inner.EtcdURL(), own)
+	d.row("nats", d.inner.NATSURL(), own)
 	pids := map[string]string{}
 	for _, c := range d.children {
-		pids[c.id] = strconv.Itoa(c.cmd.Process.Pid)
+		pids[c.id] = c.process().pid()
 	}
 	for _, p := range d.gateway.Roster.Pools() {
 		for _, m := range p.Members {
@@ -268,22 +210,27 @@ func (d *Dev) Table(out io.Writer) {
 			if !d.cfg.InProcess {
 				pid = pids[m.Worker.ID]
 			}
-			row(m.Worker.ID, m.Worker.Address, pid)
+			d.row(m.Worker.ID, m.Worker.Address, pid)
 		}
 	}
 }
 
-// Close ends what Run does not: children first, then the servers they used.
+// row writes one line of the table.
+func (d *Dev) row(what, where, pid string) {
+	fmt.Fprintf(d.cfg.Out, "  %-12s %-28s %s\n", what, where, pid)
+}
+
+// Close ends what Run does not, and which Run must have ended before: children
+// first, then the servers they used.
 func (d *Dev) Close() {
-	d.closing.Store(true)
 	for _, c := range d.children {
-		_ = c.stdin.Close() // the child sees its parent gone
+		_ = c.process().stdin.Close() // the child sees its parent gone
 	}
 	for _, c := range d.children {
 		select {
-		case <-c.done:
+		case <-c.process().done:
 		case <-time.After(childLimit):
-			_ = c.cmd.Process.Kill()
+			_ = c.process().cmd.Process.Kill()
 		}
 	}
 	if d.unlink != nil {

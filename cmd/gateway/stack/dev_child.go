@@ -1,0 +1,218 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// child is a worker of the fleet that has a process of its own, and another one
+// after it was killed.
+type child struct {
+	id   string
+	role pools.Role
+	now  atomic.Pointer[process]
+}
+
+// process is what runs a child, now or once. It ends when its standard input
+// closes, so that it cannot outlive its parent however that ends.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	done  chan struct{} // closed when it has ended
+}
+
+func (c *child) process() *process { return c.now.Load() }
+
+func (p *process) pid() string { return strconv.Itoa(p.cmd.Process.Pid) }
+
+func (d *Dev) startChildren() error {
+	return d.workerIDs(func(role pools.Role, id string) error {
+		c := &child{id: id, role: role}
+		if err := d.start(c); err != nil {
+			return err
+		}
+		d.children = append(d.children, c)
+		return nil
+	})
+}
+
+// start starts a child's process.
+func (d *Dev) start(c *child) error {
+	args := append([]string{"worker", "--role", string(c.role), "--id", c.id, "--exit-with-stdin",
+		"--etcd-endpoints", d.inner.EtcdURL()}, d.cfg.WorkerArgs...)
+	if d.cfg.KVEvents {
+		args = append(args, "--nats-url", d.inner.NATSURL())
+		if d.cfg.Stream != nil {
+			args = append(args, "--durable-kv-events")
+		}
+	}
+	p := &process{cmd: exec.Command(d.cfg.Binary, args...), done: make(chan struct{})}
+	p.cmd.Stderr = os.Stderr
+	p.cmd.Env = environ(os.Environ())
+	ownGroup(p.cmd)
+	stdin, err := p.cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	p.stdin = stdin
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("worker %s: %w", c.id, err)
+	}
+	c.now.Store(p)
+	go func() {
+		_ = p.cmd.Wait() // the process's state says how it ended
+		close(p.done)
+	}()
+	return nil
+}
+
+// environ is the environment without settings: a child gets them as flags, and
+// one that its parent understood may not be a worker's.
+func environ(all []string) []string {
+	var out []string
+	for _, kv := range all {
+		if !strings.HasPrefix(kv, "TANDEM_") && !strings.HasPrefix(kv, "DYN_") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// How long a killed worker stays away: first long enough for people to see what
+// the fleet does without it, and longer each time that it did not live for long.
+const (
+	firstPause = time.Second
+	mostPause  = 30 * time.Second
+	longLife   = 10 * time.Second
+)
+
+// keep watches over one child until ctx ends. A worker that was killed is down at
+// once, and started again where that is wanted; one that ended well, on SIGTERM
+// say, has left. Before the fleet is up any end is an error.
+func (d *Dev) keep(ctx context.Context, c *child, up <-chan struct{}) error {
+	var aside sync.WaitGroup
+	defer aside.Wait()
+	for pause := firstPause; ; {
+		p, began := c.process(), time.Now()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.done:
+		}
+		select {
+		case <-up:
+		case <-ctx.Done():
+			return nil
+		default:
+			return fmt.Errorf("worker %s ended before the fleet was up: %v", c.id, p.cmd.ProcessState)
+		}
+		log := d.log.With("worker", c.id, "pid", p.pid())
+		if p.cmd.ProcessState.Success() {
+			log.Info("worker process ended well: it is not started again")
+			return nil
+		}
+		dead, _ := d.gateway.Roster.Lookup(c.id)
+		aside.Go(func() { d.holdDown(ctx, c.id, dead.Worker) })
+		if !d.cfg.Restart {
+			log.Warn("worker process ended: it is not started again", "state", p.cmd.ProcessState.String())
+			return nil
+		}
+		if time.Since(began) > longLife {
+			pause = firstPause
+		}
+		log.Warn("worker process ended: it is started again", "state", p.cmd.ProcessState.String(), "in", pause)
+		for started := false; !started; pause = min(2*pause, mostPause) {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+			err := d.start(c)
+			if started = err == nil; !started {
+				d.log.Error("worker process not started", "worker", c.id, "error", err)
+			}
+		}
+		aside.Go(func() { d.announce(ctx, c, dead.Worker) })
+	}
+}
+
+// holdDown keeps a dead worker down until its registration has ended or another
+// process has taken its place; nil is one that had not registered.
+func (d *Dev) holdDown(ctx context.Context, id string, dead *pools.Worker) {
+	for dead != nil {
+		if m, ok := d.gateway.Roster.Lookup(id); !ok || m.Worker.Incarnation != dead.Incarnation {
+			return
+		}
+		d.gateway.Roster.ReportDown(id, dead.Incarnation)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pools.DefaultDownFor / 2):
+		}
+	}
+}
+
+// announce writes the table's new row of a child that was started again, once it
+// has joined; nothing where it ends before.
+func (d *Dev) announce(ctx context.Context, c *child, dead *pools.Worker) {
+	p := c.process()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var joined pools.Member
+	err := d.changes.until(ctx, func() bool {
+		m, ok := d.gateway.Roster.Lookup(c.id)
+		joined = m
+		return ok && (dead == nil || m.Worker.Incarnation != dead.Incarnation)
+	})
+	if err == nil {
+		d.row(c.id, joined.Worker.Address, p.pid())
+	}
+}
+
+// changes wakes those that wait for something in the roster.
+type changes struct {
+	mu   sync.Mutex // guards next
+	next chan struct{}
+}
+
+// happened is called after each change.
+func (c *changes) happened() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.next)
+	c.next = make(chan struct{})
+}
+
+// until returns when ok does, which is asked after each change; its error is ctx's.
+func (c *changes) until(ctx context.Context, ok func() bool) error {
+	for {
+		c.mu.Lock()
+		next := c.next
+		c.mu.Unlock()
+		if ok() {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
