@@ -24,23 +24,19 @@ func dies(w http.ResponseWriter, _ *http.Request) {
 // name of its own, in the answer, in the log and in a metric.
 func TestPoisonIsTriedTwice(t *testing.T) {
 	const core = `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","type":"BadRequestError","param":null,"code":400}}`
-	prefills := func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],"kv_transfer_params":`+
-			`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":5600,"remote_block_ids":[[1]]}}`)
-	}
+	prefills := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) }
 	for _, c := range []struct {
 		name            string
 		prefill, decode http.HandlerFunc // prefill nil: workers of role both
-		calls           func(prefill, decode int64) int64
 	}{
-		{"the connection breaks", nil, dies, func(_, d int64) int64 { return d }},
-		{"decode's connection breaks after a hand-off", prefills, dies, func(_, d int64) int64 { return d }},
-		{"prefill's connection breaks", dies, dies, func(p, d int64) int64 { return p + d }},
-		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { sse(w, core, "[DONE]") }, func(_, d int64) int64 { return d }},
+		{"the connection breaks", nil, dies},
+		{"decode's connection breaks after a hand-off", prefills, dies},
+		{"prefill's connection breaks", dies, dies},
+		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { sse(w, core, "[DONE]") }},
 		{"the engine's core dies, by its status", nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			_, _ = io.WriteString(w, core)
-		}, func(_, d int64) int64 { return d }},
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFleet(t, options{alone: true})

@@ -320,7 +320,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.Drain)
 		defer cancel()
 		err := g.edge.Shutdown(drain)
-		err = errors.Join(err, g.Flow.Close(drain))
+		// What the drain's end cut off has staged KV to release. Each of these calls
+		// has its own limit, 5 s, and the drain's is over.
+		err = errors.Join(err, g.Flow.Close(context.WithoutCancel(ctx)))
 		g.transport.CloseIdle()
 		stop()
 		if err != nil {
