@@ -191,6 +191,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
+// InFlight is how many requests run.
+func (s *Server) InFlight() int { return s.live.Len() }
+
 // handle is what fasthttp calls for each request that it could read.
 func (s *Server) handle(ctx *fasthttp.RequestCtx, routed fasthttp.RequestHandler) {
 	c := ctx.Conn().(*conn)

@@ -301,6 +301,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
+	group.Go(func() error { return newTrimmer(g.edge.InFlight).Run(inner) })
 	g.runGiven(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })
 	if g.admin != nil {
