@@ -16,6 +16,9 @@ type Call struct {
 	// never see it.
 	ID string
 
+	// Client is the address that the request came from, for the log.
+	Client string
+
 	// Request is the scanned body.
 	Request *openai.Request
 

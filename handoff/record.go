@@ -27,7 +27,7 @@ func (f *Flow) record(r *request, err error) {
 	}
 	t := r.timings(&r.sent, now)
 	attrs := []slog.Attr{
-		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id),
+		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id), slog.String("client", r.call.Client),
 		slog.String("model", shown(r.call.Request.Model)), slog.String("endpoint", r.call.Request.Endpoint.String()),
 		slog.Bool("stream", r.call.Request.Stream), slog.String("outcome", outcome),
 		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.found(&r.sent))),

@@ -116,7 +116,7 @@ func gatewayConfig(s settings.Gateway) (stack.GatewayConfig, error) {
 	c.Edge.ClientHints = s.Admin.ClientHints
 	c.Edge.ForwardHeaders = s.HTTP.ForwardHeaders
 	c.Edge.MaxBodyBytes, c.Edge.BodyBudgetBytes = int(s.HTTP.MaxBodyBytes), s.HTTP.BodyBudgetBytes
-	c.Edge.MaxConnections = s.HTTP.MaxConnections
+	c.Edge.MaxConnections, c.Edge.AllowedHosts = s.HTTP.MaxConnections, s.HTTP.AllowedHosts
 	c.Edge.ReadTimeout, c.Edge.IdleTimeout = s.HTTP.ReadTimeout, s.HTTP.IdleTimeout
 	c.Edge.WriteStall, c.Edge.Heartbeat = s.HTTP.WriteStallTimeout, s.HTTP.SSEHeartbeat
 	return c, validate(c)

@@ -33,6 +33,10 @@ type Config struct {
 	// ForwardHeaders names the fields of a client's head that engines get to
 	// see (forward-headers).
 	ForwardHeaders []string
+	// AllowedHosts are the names besides the loopback's that the Host header may
+	// have on a loopback address where no key is asked (allowed-hosts); "*" is
+	// every one.
+	AllowedHosts []string
 	// MaxBodyBytes is the largest request body (max-body-bytes); larger ones
 	// get 413.
 	MaxBodyBytes int

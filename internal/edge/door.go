@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -29,21 +31,18 @@ const (
 
 const headerAuthorization = "Authorization"
 
-// doorOf is the door of a request target, so that it can be tried before the
-// body is read and where there is no route. What is unsure is anybody's here:
+// areaOf is the area of a request's target: its door can be tried before the
+// body is read, and where there is no route. What is unsure is anybody's here:
 // each route tries its own door.
-func (f *face) doorOf(target []byte) door {
-	path := target
-	if i := bytes.IndexAny(path, "?#"); i >= 0 {
-		path = path[:i]
+func (f *face) areaOf(h *fasthttp.RequestHeader) area { return f.areas[firstSegment(h.RequestURI())] }
+
+// firstSegment is the first segment of a target's path.
+func firstSegment(target []byte) string {
+	if i := bytes.IndexAny(target, "?#"); i >= 0 {
+		target = target[:i]
 	}
-	switch first, _, _ := bytes.Cut(bytes.TrimPrefix(path, []byte("/")), []byte("/")); {
-	case f.serves && string(first) == "v1":
-		return clients
-	case f.operates && (string(first) == "workers" || string(first) == "metrics"):
-		return operators
-	}
-	return anybody
+	first, _, _ := bytes.Cut(bytes.TrimPrefix(target, []byte("/")), []byte("/"))
+	return string(first)
 }
 
 // admit tries a request at a door and returns why it is turned away: a 401 or
@@ -51,23 +50,44 @@ func (f *face) doorOf(target []byte) door {
 func (f *face) admit(d door, h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
 	ring := f.s.keys.Load()
 	switch {
+	case d == anybody:
+		return nil
 	case d == clients && ring.client != nil:
 		if key := bearer(h); !ring.client.holds(key) && !ring.admin.holds(key) {
 			return openai.Unauthorized()
 		}
-	case d == operators || d == changes:
-		if ring.admin == nil {
-			break
-		}
+		return nil
+	case d != clients && ring.admin != nil:
 		if !ring.admin.holds(bearer(h)) {
 			e := openai.Unauthorized()
 			e.Code, e.Message = "invalid_admin_key", "administration needs an operator's key: Authorization: Bearer KEY"
 			return e
 		}
 		return nil
-	}
-	if d == changes {
+	case f.loopback && !browser.OwnHost(string(h.Host()), f.s.cfg.AllowedHosts):
+		return &openai.Error{Status: http.StatusForbidden, Type: "permission_error", Code: "host_not_allowed",
+			Message: "the Host header names another machine than this one, as that of a web page would; allowed-hosts adds names, and with keys any is taken"}
+	case d == changes:
 		return f.trust(h, peer)
+	}
+	return nil
+}
+
+// plain refuses a body that is compressed: what it becomes has no bound.
+func plain(h *fasthttp.RequestHeader) *openai.Error {
+	for _, enc := range h.PeekAll("Content-Encoding") {
+		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
+			return openai.UnsupportedMedia("Content-Encoding: " + string(enc))
+		}
+	}
+	return nil
+}
+
+// isJSON refuses a body that says to be something else than JSON, and one that
+// a web page may have sent.
+func isJSON(h *fasthttp.RequestHeader) *openai.Error {
+	if given := string(h.ContentType()); !browser.JSON(given, has(h, "Origin")) {
+		return openai.UnsupportedMedia("Content-Type: " + given)
 	}
 	return nil
 }
@@ -94,20 +114,21 @@ func (f *face) trust(h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
 
 // shut is why a request is turned away by what its head alone says, or nil.
 func (f *face) shut(h *fasthttp.RequestHeader) *openai.Error {
-	return f.admit(f.doorOf(h.RequestURI()), h, nil)
+	return f.admit(f.areaOf(h).door, h, nil)
 }
 
 // unwanted is why a request's body is not to be read, as far as its head alone
 // says, or nil: it lacks the key, declares too much, or finds the budget taken.
 func (f *face) unwanted(h *fasthttp.RequestHeader) *openai.Error {
-	s := f.s
+	s, a := f.s, f.areaOf(h)
+	limit := cmp.Or(a.body, s.cfg.MaxBodyBytes)
 	e := f.shut(h)
 	switch {
 	case e != nil:
 		return e
-	case h.ContentLength() > s.cfg.MaxBodyBytes:
-		return openai.TooLarge(s.cfg.MaxBodyBytes)
-	case f.doorOf(h.RequestURI()) == clients && !s.bodies.fits(max(1, h.ContentLength())):
+	case h.ContentLength() > limit:
+		return openai.TooLarge(limit)
+	case a.door == clients && !s.bodies.fits(max(1, h.ContentLength())):
 		return s.bodies.exhausted()
 	}
 	return nil
@@ -139,12 +160,6 @@ func bearer(h *fasthttp.RequestHeader) [sha256.Size]byte {
 }
 
 func has(h *fasthttp.RequestHeader, name string) bool { return h.Peek(name) != nil }
-
-// loopbackHost reports whether only this machine reaches a listener on host.
-func loopbackHost(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
-}
 
 // loopbackPeer reports whether a peer is on this machine.
 func loopbackPeer(peer net.Addr) bool {

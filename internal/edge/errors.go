@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
@@ -17,12 +18,15 @@ import (
 )
 
 // refuse answers a request that never reached the flow and logs it; the flow
-// logs those that did.
+// logs those that did. Strangers cause such lines, so that their number is
+// bounded for each kind; the metrics count all of them.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, r request, e *openai.Error) {
-	s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
-		slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
-		slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
-		slog.String("client", ctx.RemoteAddr().String()))
+	if suppressed, ok := s.refusals.Allow(r.endpoint+" "+e.Code, time.Now()); ok {
+		s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
+			slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
+			slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
+			slog.String("client", ctx.RemoteAddr().String()), slog.Int("suppressed", suppressed))
+	}
 	s.writeError(ctx, r.id, e)
 }
 

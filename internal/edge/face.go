@@ -8,14 +8,18 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/browser"
 )
 
 // face is one address of the server: its routes, and fasthttp's server for the
 // connections that came there.
 type face struct {
 	s        *Server
-	serves   bool // clients
-	operates bool // administration
+	serves   bool            // clients
+	operates bool            // administration
+	loopback bool            // only this machine reaches it
+	areas    map[string]area // by a path's first segment
 	app      *fiber.App
 	closing  atomic.Bool
 
@@ -25,7 +29,11 @@ type face struct {
 
 // newFace makes a face without routes.
 func newFace(s *Server, serves, operates bool) *face {
-	f := &face{s: s, serves: serves, operates: operates}
+	f := &face{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host)}
+	if !serves {
+		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
+		f.loopback = err == nil && browser.Loopback(host)
+	}
 	f.app = fiber.New(fiber.Config{
 		DisableStartupMessage:        true,
 		DisablePreParseMultipartForm: true,

@@ -178,7 +178,7 @@ type setting func(*Config)
 func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...setting) *served {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Host = "127.0.0.1"
+	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
 	for _, set := range settings {
 		set(&cfg)
 	}

@@ -67,15 +67,7 @@ func visible(b []byte) bool {
 // Nothing in the Call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (handoff.Call, error) {
 	h := &ctx.Request.Header
-	call := handoff.Call{ID: r.id, Arrival: r.arrival}
-	for _, enc := range h.PeekAll("Content-Encoding") {
-		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
-			return call, openai.UnsupportedMedia("Content-Encoding: " + string(enc))
-		}
-	}
-	if ct := h.ContentType(); !isJSON(ct) {
-		return call, openai.UnsupportedMedia("Content-Type: " + string(ct))
-	}
+	call := handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.RemoteAddr().String()}
 	if v := h.Peek(headerPriority); v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)
 		if err != nil {
@@ -109,16 +101,6 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r reques
 	return call, err
 }
 
-// isJSON accepts application/json with any parameters, no type at all, and what
-// curl -d says when nobody tells it otherwise: such a body is read as JSON, and
-// is refused as that when it is a form after all.
-func isJSON(contentType []byte) bool {
-	media, _, _ := bytes.Cut(contentType, []byte(";"))
-	media = bytes.TrimSpace(media)
-	return len(media) == 0 || bytes.EqualFold(media, []byte("application/json")) ||
-		bytes.EqualFold(media, []byte("application/x-www-form-urlencoded"))
-}
-
 // folded reports whether a header field goes on over a line's end, which no
 // client does any more and not every proxy reads alike.
 func folded(raw []byte) bool {
@@ -131,13 +113,7 @@ func folded(raw []byte) bool {
 // header lines.
 func ambiguous(raw []byte) bool {
 	length, coding := false, false
-	for len(raw) > 0 {
-		line := raw
-		if i := bytes.IndexByte(raw, '\n'); i >= 0 {
-			line, raw = raw[:i], raw[i+1:]
-		} else {
-			raw = nil
-		}
+	for line := range bytes.Lines(raw) {
 		switch name, _, _ := bytes.Cut(line, []byte(":")); len(name) {
 		case len("Content-Length"):
 			length = length || bytes.EqualFold(name, []byte("Content-Length"))
@@ -146,4 +122,17 @@ func ambiguous(raw []byte) bool {
 		}
 	}
 	return length && coding
+}
+
+// recoded reports whether a head has a Transfer-Encoding that is not chunked.
+// fasthttp takes "identity", which HTTP has no longer, for a request without a
+// body, and what follows for the next request.
+func recoded(raw []byte) bool {
+	for line := range bytes.Lines(raw) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		if bytes.EqualFold(name, []byte("Transfer-Encoding")) && !bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked")) {
+			return true
+		}
+	}
+	return false
 }

@@ -54,6 +54,8 @@ func TestBadRequests(t *testing.T) {
 		{"no host", "GET /live HTTP/1.1\r\n\r\n", "malformed_request", "", 400},
 		{"no request line", "hello\r\n\r\n", "malformed_request", "", 400},
 		{"HTTP/2 preface", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "unknown_method", "", 501},
+		{"identity", head + "Transfer-Encoding: identity\r\n\r\n" + goodBody, "malformed_request", "", 400},
+		{"form of curl's", head + "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}", "unsupported_media_type", "", 415},
 		{"bad chunk size", head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "malformed_request", "", 400},
 		{"body over the limit", post(big), "request_too_large", "", 413},
 		{"chunk over the limit", head + "Transfer-Encoding: chunked\r\n\r\nffff\r\n" + big, "request_too_large", "", 413},

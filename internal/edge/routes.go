@@ -11,46 +11,92 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// route registers what answers path, for whom door lets in. Fiber answers HEAD
-// wherever there is a GET, and 405 with Allow for the other methods. h reads a
-// body by readBody, if at all: nothing else bounds it.
-func (f *face) route(method, path, endpoint string, d door, h fiber.Handler) {
-	f.app.Add(method, path, func(c *fiber.Ctx) error {
-		ctx := c.Context()
-		ctx.Conn().(*conn).request.endpoint = endpoint
-		if e := f.admit(d, &ctx.Request.Header, ctx.RemoteAddr()); e != nil {
-			return e
-		}
-		if method != http.MethodPost {
-			ctx.Request.ResetBody() // the adaptor of /metrics would read it
-		}
-		return h(c)
-	})
+// maxAdminBytes bounds a body of administration.
+const maxAdminBytes = 64 << 10
+
+// route is one row of a face's table: what answers a path, for whom, and what of
+// a body it takes. Nothing is served that has no row, and the checks of a head
+// follow from the rows, so that a new path cannot forget them.
+type route struct {
+	method, path string
+	endpoint     string // for the metrics
+	door         door
+	body         int // bytes of a body at most; 0 takes none
+	serve        fiber.Handler
 }
 
-func (f *face) routes(metrics http.Handler) {
+// area is what the routes that share a path's first segment have in common: the
+// strictest of their doors, as far as it is known before their handlers, and the
+// most that any of them takes of a body.
+type area struct {
+	door door
+	body int
+}
+
+// table is what the face serves.
+func (f *face) table(metrics http.Handler) []route {
 	s := f.s
-	look := func(path, endpoint string, d door, h fiber.Handler) {
-		f.route(http.MethodGet, path, endpoint, d, h)
-		f.route(http.MethodHead, path, endpoint, d, h)
+	rows := []route{
+		{http.MethodGet, "/health", "health", anybody, 0, s.health},
+		{http.MethodGet, "/live", "live", anybody, 0, s.alive},
 	}
-	look("/health", "health", anybody, s.health)
-	look("/live", "live", anybody, s.alive)
 	if f.serves {
 		for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
-			f.route(http.MethodPost, ep.Path(), ep.String(), clients, func(c *fiber.Ctx) error { return s.generate(c, ep) })
+			rows = append(rows, route{http.MethodPost, ep.Path(), ep.String(), clients, s.cfg.MaxBodyBytes,
+				func(c *fiber.Ctx) error { return s.generate(c, ep) }})
 		}
-		look("/v1/models", "models", clients, s.models)
-		look("/v1/models/*", "models", clients, s.model) // ids hold slashes
+		rows = append(rows,
+			route{http.MethodGet, "/v1/models", "models", clients, 0, s.models},
+			route{http.MethodGet, "/v1/models/*", "models", clients, 0, s.model}) // ids hold slashes
 	}
 	if f.operates {
-		look("/workers", "workers", operators, s.workers)
-		look("/busy_threshold", "busy_threshold", operators, s.thresholds)
-		f.route(http.MethodPost, "/busy_threshold", "busy_threshold", changes, s.setThresholds)
-		look("/metrics", "metrics", operators, adaptor.HTTPHandler(metrics))
+		rows = append(rows,
+			route{http.MethodGet, "/workers", "workers", operators, 0, s.workers},
+			route{http.MethodGet, "/busy_threshold", "busy_threshold", operators, 0, s.thresholds},
+			route{http.MethodPost, "/busy_threshold", "busy_threshold", changes, maxAdminBytes, s.setThresholds},
+			route{http.MethodGet, "/metrics", "metrics", operators, 0, adaptor.HTTPHandler(metrics)})
 		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true} {
-			f.route(http.MethodPost, "/workers/:id/"+action, "workers", changes, func(c *fiber.Ctx) error { return s.cordon(c, action, on) })
+			rows = append(rows, route{http.MethodPost, "/workers/:id/" + action, "workers", changes, 0,
+				func(c *fiber.Ctx) error { return s.cordon(c, action, on) }})
 		}
+	}
+	return rows
+}
+
+// register has the rows served, HEAD wherever there is a GET. Fiber answers the
+// other methods with 405 and Allow.
+func (f *face) register(rows []route) {
+	f.areas = map[string]area{}
+	for _, r := range rows {
+		first := firstSegment([]byte(r.path))
+		a := f.areas[first]
+		f.areas[first] = area{max(a.door, min(r.door, operators)), max(a.body, r.body)}
+		f.app.Add(r.method, r.path, r.handle(f))
+		if r.method == http.MethodGet {
+			f.app.Add(http.MethodHead, r.path, r.handle(f))
+		}
+	}
+}
+
+// handle checks a request's head, then serves it. serve reads a body by
+// readBody, if at all: nothing else bounds it.
+func (r route) handle(f *face) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		ctx := c.Context()
+		h := &ctx.Request.Header
+		ctx.Conn().(*conn).request.endpoint = r.endpoint
+		if e := f.admit(r.door, h, ctx.RemoteAddr()); e != nil {
+			return e
+		}
+		if e := plain(h); e != nil {
+			return e
+		}
+		if r.body == 0 {
+			ctx.Request.ResetBody() // the adaptor of /metrics would read it
+		} else if e := isJSON(h); e != nil {
+			return e
+		}
+		return r.serve(c)
 	}
 }
 

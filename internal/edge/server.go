@@ -16,6 +16,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -77,6 +79,8 @@ type Server struct {
 	live    *set[*exchange] // flows that run
 	bodies  budget          // of request bodies
 
+	refusals loglimit.Limiter // of the log's lines about them, by kind
+
 	leaving  atomic.Bool // Leave was called: /health says so
 	draining atomic.Bool // a shutdown has begun
 	cutting  atomic.Bool // its time is up
@@ -90,7 +94,8 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		return nil, err
 	}
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
-		forward: forwarded(cfg.ForwardHeaders)}
+		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
+		forward:  forwarded(cfg.ForwardHeaders)}
 	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	var err error
 	if s.metrics, err = newMetrics(reg, s); err != nil {
@@ -109,11 +114,11 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	}
 	s.warn()
 	s.main = newFace(s, true, cfg.AdminAddress == "")
-	s.main.routes(metrics)
+	s.main.register(s.main.table(metrics))
 	s.main.ready()
 	if cfg.AdminAddress != "" {
 		s.admin = newFace(s, false, true)
-		s.admin.routes(metrics)
+		s.admin.register(s.admin.table(metrics))
 		s.admin.ready()
 	}
 	return s, nil
@@ -121,10 +126,10 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 
 // warn says what stands open to others than this machine.
 func (s *Server) warn() {
-	if s.cfg.APIKeyFile == "" && !loopbackHost(s.cfg.Host) {
+	if s.cfg.APIKeyFile == "" && !browser.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: whoever reaches the address is served", "http_host", s.cfg.Host)
 	}
-	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && !loopbackHost(host) {
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && !browser.Loopback(host) {
 		s.log.Warn("no admin-key-file: whoever reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }
@@ -218,6 +223,11 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 		e.Code = "ambiguous_length"
 		s.refuse(ctx, c.request, e)
 		s.hangUp(ctx, c)
+	case recoded(ctx.Request.Header.RawHeaders()):
+		e := openai.BadRequest("", "Transfer-Encoding is something else than chunked")
+		e.Code = "malformed_request"
+		s.refuse(ctx, c.request, e)
+		s.hangUp(ctx, c) // where its body ends is anybody's guess
 	case folded(ctx.Request.Header.RawHeaders()):
 		e := openai.BadRequest("", "a header field is folded over several lines")
 		e.Code = "malformed_request"

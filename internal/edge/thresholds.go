@@ -13,9 +13,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// maxThresholdBytes bounds the body of POST /busy_threshold.
-const maxThresholdBytes = 64 << 10
-
 // BusyThreshold is the loads above which a model's workers are out of the
 // choice, as /busy_threshold takes and tells them; nil for none.
 type BusyThreshold struct {
@@ -38,7 +35,7 @@ func (s *Server) thresholds(c *fiber.Ctx) error {
 // setThresholds changes those of the model that the body names, and answers with
 // what is then in force. A field that is left out stays, null takes it away.
 func (s *Server) setThresholds(c *fiber.Ctx) error {
-	body, err := s.readBody(c.Context(), maxThresholdBytes)
+	body, err := s.readBody(c.Context(), maxAdminBytes)
 	if err != nil {
 		return err
 	}

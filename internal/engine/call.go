@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -91,14 +92,22 @@ func (s *Server) answer(f form) http.HandlerFunc {
 	}
 }
 
-// understand reads and checks a request. The call that it returns beside an
-// error holds the hand-off to release, if there was one.
-func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*call, *apiError) {
+// readFields reads a request's body, which is not compressed.
+func readFields(w http.ResponseWriter, r *http.Request) (*fields, *apiError) {
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return nil, newError(http.StatusUnsupportedMediaType, "", "the body must come without Content-Encoding")
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
 	if err != nil {
 		return nil, newError(http.StatusRequestEntityTooLarge, "", "the body is incomplete or larger than %d bytes", maxBodyBytes)
 	}
-	f, failure := parseFields(body)
+	return parseFields(body)
+}
+
+// understand reads and checks a request. The call that it returns beside an
+// error holds the hand-off to release, if there was one.
+func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*call, *apiError) {
+	f, failure := readFields(w, r)
 	if failure != nil {
 		return nil, failure
 	}
@@ -108,6 +117,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 		if err := json.Unmarshal(raw, &params); err != nil {
 			return c, newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
 		}
+		var err error
 		if c.remote, err = params.remote(); err != nil {
 			return c, newError(http.StatusInternalServerError, "", "%v", err)
 		}

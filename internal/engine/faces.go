@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"io"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -31,12 +30,7 @@ func (s *Server) newFaces() *http.ServeMux {
 
 // tokenize shows the ids of a prompt, or of messages under the chat template.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
-	if err != nil {
-		writeError(w, newError(http.StatusRequestEntityTooLarge, "", "the body is incomplete or larger than %d bytes", maxBodyBytes))
-		return
-	}
-	f, failure := parseFields(body)
+	f, failure := readFields(w, r)
 	if failure != nil {
 		writeError(w, failure)
 		return

@@ -384,3 +384,17 @@ func TestEngineTellsOfItself(t *testing.T) {
 		}
 	}
 }
+
+func TestCompressedBodiesAreRefused(t *testing.T) {
+	alone(t, func(b *bench, s *Server) {
+		for _, path := range []string{completions, chats, "/tokenize"} {
+			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("\x1f\x8b\x08"))
+			r.Header.Set("Content-Encoding", "gzip")
+			w := httptest.NewRecorder()
+			s.Handler().ServeHTTP(w, r)
+			if w.Code != http.StatusUnsupportedMediaType {
+				b.t.Errorf("%s: status %d, %s", path, w.Code, w.Body)
+			}
+		}
+	})
+}

@@ -35,6 +35,7 @@ var rooms = map[string]room{
 	"internal/upstream":    {0, nil},
 	telemetry:              {0, nil},
 	"internal/house":       {0, nil},
+	"internal/browser":     {0, nil},
 	"internal/listen":      {1, []string{"internal/loglimit"}},
 	"internal/loglimit":    {0, nil},
 	"internal/scratch":     {0, nil},

@@ -36,6 +36,11 @@ func invalid(param, format string, args ...any) error {
 	return &Error{Status: http.StatusBadRequest, Code: "invalid_request", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
+// tooLarge is the Error of a body above the limit.
+func tooLarge(limit int64) *Error {
+	return &Error{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Message: fmt.Sprintf("the body may have %d bytes", limit)}
+}
+
 // refuse answers with err and returns the status.
 func refuse(w http.ResponseWriter, err error) int {
 	var e *Error
@@ -63,7 +68,7 @@ func decode(body io.Reader, dst any, emptyAllowed bool) error {
 	var big *http.MaxBytesError
 	switch {
 	case errors.As(err, &big):
-		return &Error{Status: http.StatusRequestEntityTooLarge, Code: "body_too_large", Message: fmt.Sprintf("the body may have %d bytes", big.Limit)}
+		return tooLarge(big.Limit)
 	case err != nil:
 		return &Error{Status: http.StatusBadRequest, Code: "body_unreadable", Message: "the body did not arrive whole"}
 	case len(bytes.TrimSpace(raw)) == 0 && emptyAllowed:

@@ -72,13 +72,13 @@ func NewIndex(cfg Config, follow events.SubscriberConfig, bus events.Bus, metric
 func (x *shared) name() string { return "index" }
 
 func (x *shared) routes(s *Server) {
-	s.handle("POST /register", x.register)
-	s.handle("POST /unregister", x.unregister)
-	s.handle("GET /workers", x.list)
-	s.handle("POST /events", x.post)
-	s.handle("POST /query", x.query)
-	s.endpoint("POST /query_by_hash", x.queryByHash)
-	s.endpoint("GET /dump", x.dump)
+	s.handle("POST /register", small, x.register)
+	s.handle("POST /unregister", small, x.unregister)
+	s.handle("GET /workers", small, x.list)
+	s.handle("POST /events", large, x.post)
+	s.handle("POST /query", large, x.query)
+	s.endpoint("POST /query_by_hash", large, x.queryByHash)
+	s.endpoint("GET /dump", small, x.dump)
 }
 
 func (x *shared) run(ctx context.Context) error { return x.subscriber.Run(ctx) }

@@ -88,18 +88,18 @@ func NewSelect(cfg Config, sel SelectConfig, bus events.Bus, metrics http.Handle
 func (c *chooser) name() string { return "select" }
 
 func (c *chooser) routes(s *Server) {
-	s.handle("POST /workers", c.addWorker)
-	s.handle("GET /workers", c.listWorkers)
-	s.handle("DELETE /workers/{id}", c.removeWorker)
-	s.handle("POST /select", c.choose)
-	s.handle("POST /select_and_reserve", c.reserve)
-	s.handle("POST /reservations/{id}/prefill_complete", c.prefillComplete)
-	s.handle("POST /reservations/{id}/output_block", c.outputBlock)
-	s.handle("DELETE /reservations/{id}", c.release)
-	s.handle("GET /loads", c.loads)
-	s.handle("POST /potential_loads", c.potentialLoads)
-	s.handle("POST /overlap_scores", c.overlapScores)
-	s.endpoint("GET /dump", c.dump)
+	s.handle("POST /workers", small, c.addWorker)
+	s.handle("GET /workers", small, c.listWorkers)
+	s.handle("DELETE /workers/{id}", small, c.removeWorker)
+	s.handle("POST /select", large, c.choose)
+	s.handle("POST /select_and_reserve", large, c.reserve)
+	s.handle("POST /reservations/{id}/prefill_complete", small, c.prefillComplete)
+	s.handle("POST /reservations/{id}/output_block", small, c.outputBlock)
+	s.handle("DELETE /reservations/{id}", small, c.release)
+	s.handle("GET /loads", small, c.loads)
+	s.handle("POST /potential_loads", large, c.potentialLoads)
+	s.handle("POST /overlap_scores", large, c.overlapScores)
+	s.endpoint("GET /dump", small, c.dump)
 }
 
 func (c *chooser) run(ctx context.Context) error {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/listen"
 )
 
@@ -74,6 +75,9 @@ type Server struct {
 	leaving atomic.Bool
 	client  *http.Client
 
+	loopback atomic.Bool // only this machine reaches the listener
+	patterns []string    // of the endpoints
+
 	requests *prometheus.CounterVec   // by endpoint and status
 	seconds  *prometheus.HistogramVec // by endpoint
 	restored *prometheus.CounterVec   // by outcome
@@ -108,9 +112,9 @@ func newServer(cfg Config, f face, metrics http.Handler, log *slog.Logger, reg p
 	s.mux.HandleFunc("GET /ready", s.answerReady)
 	s.mux.Handle("GET /metrics", s.guarded(metrics))
 	f.routes(s)
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+	s.mux.Handle("/", s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, s.unknown(r))
-	})
+	})))
 	return s
 }
 
@@ -140,6 +144,8 @@ func (s *Server) Ready() bool { return s.ready.Load() && !s.leaving.Load() }
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
+	host, _, err := net.SplitHostPort(ln.Addr().String())
+	s.loopback.Store(err == nil && browser.Loopback(host))
 	server := &http.Server{
 		Handler: s.mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -190,10 +196,20 @@ func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusServiceUnavailable, status{state})
 }
 
+// small and large say what an endpoint takes of a body: a worker or a
+// reservation, or what grows with prompts.
+const (
+	small = false
+	large = true
+
+	// smallBytes bounds a small body; a large one has Config.MaxBodyBytes.
+	smallBytes = 64 << 10
+)
+
 // handle adds an endpoint that answers with JSON what f returns. It is not there
 // before the service is ready.
-func (s *Server) handle(pattern string, f func(r *http.Request) (code int, answer any, err error)) {
-	s.endpoint(pattern, func(w http.ResponseWriter, r *http.Request) int {
+func (s *Server) handle(pattern string, size bool, f func(r *http.Request) (code int, answer any, err error)) {
+	s.endpoint(pattern, size, func(w http.ResponseWriter, r *http.Request) int {
 		code, answer, err := f(r)
 		if err != nil {
 			return refuse(w, err)
@@ -202,15 +218,26 @@ func (s *Server) handle(pattern string, f func(r *http.Request) (code int, answe
 	})
 }
 
-// endpoint adds an endpoint that answers by itself and returns its status.
-func (s *Server) endpoint(pattern string, f func(w http.ResponseWriter, r *http.Request) int) {
+// endpoint adds an endpoint that answers by itself and returns its status. f
+// reads r.Body, which is bounded and not compressed.
+func (s *Server) endpoint(pattern string, size bool, f func(w http.ResponseWriter, r *http.Request) int) {
+	limit := s.cfg.MaxBodyBytes
+	if size == small {
+		limit = min(limit, smallBytes)
+	}
+	s.patterns = append(s.patterns, pattern)
 	s.mux.Handle(pattern, s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
-		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBodyBytes)
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
 		var code int
-		if s.Ready() || s.leaving.Load() {
+		switch {
+		case compressed(r):
+			code = refuse(w, &Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "the body must come without Content-Encoding"})
+		case r.ContentLength > limit:
+			code = refuse(w, tooLarge(limit))
+		case s.Ready() || s.leaving.Load():
 			code = f(w, r)
-		} else {
+		default:
 			code = refuse(w, &Error{Status: http.StatusServiceUnavailable, Code: "not_ready", Message: "restoring; ask /ready", RetryAfter: time.Second})
 		}
 		s.requests.WithLabelValues(pattern, strconv.Itoa(code)).Inc()
@@ -223,6 +250,11 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tokens := *s.tokens.Load()
 		if len(tokens) == 0 {
+			if s.fromPage(r) {
+				refuse(w, &Error{Status: http.StatusForbidden, Code: "forbidden",
+					Message: "without --token-file, requests of web pages are not taken: they have an Origin, or a Host that is not this machine's"})
+				return
+			}
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -238,6 +270,22 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// fromPage reports whether a web page may have caused a request, which reaches
+// the loopback through its reader's browser.
+func (s *Server) fromPage(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" || s.loopback.Load() && !browser.OwnHost(r.Host, nil)
+}
+
+// compressed reports whether a body comes in another form than its own.
+func compressed(r *http.Request) bool {
+	for _, encoding := range r.Header.Values("Content-Encoding") {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return true
+		}
+	}
+	return false
 }
 
 // unknown is what is wrong with a request that no endpoint takes.

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -54,7 +55,9 @@ func newSelect(t *testing.T, cfg Config, sel SelectConfig) *Server {
 func ask(t testing.TB, s *Server, method, path, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	res := httptest.NewRecorder()
-	s.Handler().ServeHTTP(res, httptest.NewRequest(method, path, strings.NewReader(body)))
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Host = "localhost"
+	s.Handler().ServeHTTP(res, r)
 	return res
 }
 
@@ -152,6 +155,62 @@ func TestTokensAreReplaced(t *testing.T) {
 			t.Errorf("%s is answered %d, not %d", token, got, want)
 		}
 	}
+}
+
+// TestEveryEndpointHasItsChecks walks both services' endpoints: no token or a
+// compressed body, and nothing of the body is read; a web page is not served.
+func TestEveryEndpointHasItsChecks(t *testing.T) {
+	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, Config{}, SelectConfig{})} {
+		if len(s.patterns) < 7 {
+			t.Errorf("%s has %d endpoints", name, len(s.patterns))
+		}
+		for _, pattern := range append([]string{"GET /metrics", "GET /nothing"}, s.patterns...) {
+			method, path, _ := strings.Cut(pattern, " ")
+			path = strings.ReplaceAll(path, "{id}", "x")
+			ask := func(host string, headers ...string) (status int, read bool) {
+				body := &unread{}
+				r := httptest.NewRequest(method, path, body)
+				r.Host = host
+				for i := 0; i < len(headers); i += 2 {
+					r.Header.Set(headers[i], headers[i+1])
+				}
+				w := httptest.NewRecorder()
+				s.Handler().ServeHTTP(w, r)
+				return w.Code, body.read
+			}
+			s.SetTokens([]string{"a-token-of-some-length"})
+			if status, read := ask("h"); status != 401 || read {
+				t.Errorf("%s %s without a token: status %d, body read: %v", name, pattern, status, read)
+			}
+			s.SetTokens(nil)
+			s.loopback.Store(true)
+			for _, page := range [][]string{{"127.0.0.1:8090", "Origin", "https://evil.example"}, {"evil.example:8090"}} {
+				if status, read := ask(page[0], page[1:]...); status != 403 || read {
+					t.Errorf("%s %s of a web page at %s: status %d, body read: %v", name, pattern, page[0], status, read)
+				}
+			}
+			s.loopback.Store(false)
+			if pattern == "GET /metrics" || pattern == "GET /nothing" {
+				continue
+			}
+			if status, read := ask("h", "Content-Encoding", "gzip"); status != 415 || read {
+				t.Errorf("%s %s with a compressed body: status %d, body read: %v", name, pattern, status, read)
+			}
+		}
+	}
+}
+
+// unread notes whether it was read.
+type unread struct{ read bool }
+
+func (u *unread) Read([]byte) (int, error) { u.read = true; return 0, io.EOF }
+
+// A worker or a reservation is small: only what has prompts in it may be large.
+func TestAdministrationIsSmall(t *testing.T) {
+	s := newIndex(t, Config{})
+	long := strings.Repeat(" ", smallBytes)
+	must(t, s, 413, "POST", "/register", `{"id": "w1"}`+long)
+	must(t, s, 400, "POST", "/query", `{}`+long)
 }
 
 func TestNotReadyAndTooLarge(t *testing.T) {

@@ -76,7 +76,7 @@ func gatewayConfig() stack.GatewayConfig {
 		Build:               telemetry.Build{Version: "test"},
 		Drain:               5 * time.Second,
 	}
-	c.Edge.Host, c.Edge.Port = "127.0.0.1", 0
+	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
 	return c
 }
 

@@ -47,7 +47,7 @@ func TestFillGivesEveryFieldItsDefault(t *testing.T) {
 		HTTP: HTTP{
 			Host: "127.0.0.1", Port: 8000, MaxBodyBytes: 64 << 20, BodyBudgetBytes: 1 << 30, ReadTimeout: time.Minute, WriteStallTimeout: 30 * time.Second,
 			IdleTimeout: 2 * time.Minute, SSEHeartbeat: 15 * time.Second, ShutdownGrace: 5 * time.Second, DrainTimeout: 30 * time.Second,
-			ForwardHeaders: []string{},
+			ForwardHeaders: []string{}, AllowedHosts: []string{},
 		},
 		Admin: Admin{ClientHints: "auto"},
 		Router: Router{

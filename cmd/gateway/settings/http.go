@@ -13,6 +13,7 @@ type HTTP struct {
 	Port              int           `setting:"http-port"` // 0 picks a free one
 	MaxBodyBytes      int64         `setting:"max-body-bytes"`
 	BodyBudgetBytes   int64         `setting:"body-budget-bytes"`
+	AllowedHosts      []string      `setting:"allowed-hosts"`
 	MaxConnections    int           `setting:"max-connections"` // 0 is automatic
 	ReadTimeout       time.Duration `setting:"read-timeout"`
 	WriteStallTimeout time.Duration `setting:"write-stall-timeout"`
@@ -44,6 +45,12 @@ func HTTPGroup() Group {
 			Name: "body-budget-bytes", Kind: Bytes, Default: "1GiB", Min: "1MiB", Max: "1TiB",
 			Help: "Memory for the bodies of all requests together, from their first byte to their request's end; above it requests are answered " +
 				"503 with Retry-After. Higher takes more long requests at a time; lower keeps the process smaller. One body of max-body-bytes always fits.",
+		},
+		{
+			Name: "allowed-hosts", Kind: List, Default: "",
+			Help: "Names that the Host header may have, besides localhost and the loopback's addresses, where http-host or admin-address is one of those and no key is asked: " +
+				"a proxy on this machine may pass its own name on. Other names are refused, because a web page can reach this machine through its reader's browser. " +
+				"* takes every name, and with it such pages.",
 		},
 		{
 			Name: "max-connections", Kind: Int, Default: "0", Min: "0", Max: "262144",

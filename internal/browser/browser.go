@@ -1,0 +1,44 @@
+// Package browser knows requests that a web page may have caused: its reader's browser reaches listeners of the reader's
+// own machine, which strangers do not. What asks for a key needs none of this: a page does not have it.
+package browser
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Loopback reports whether only this machine reaches a listener on host, an address or a name.
+func Loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
+}
+
+// OwnHost reports whether a request's Host header names this machine: by localhost, by an address of the loopback, or by
+// one of the names, of which "*" is every one. A page whose own name was made to resolve to the loopback sends that name.
+// No Host is nobody's: browsers send one.
+func OwnHost(header string, names []string) bool {
+	host := header
+	if h, _, err := net.SplitHostPort(header); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
+	if host == "" || Loopback(host) {
+		return true
+	}
+	for _, name := range names {
+		if name == "*" || strings.EqualFold(name, host) {
+			return true
+		}
+	}
+	return false
+}
+
+// JSON reports whether a body's Content-Type is application/json, with any parameters, or is absent. A page of another
+// origin may send any body without a type, or with that of a form, and none as JSON unless it is asked for first; so a
+// request with an Origin must say that it is JSON.
+func JSON(contentType string, hasOrigin bool) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.TrimSpace(media)
+	return media == "" && !hasOrigin || strings.EqualFold(media, "application/json")
+}
