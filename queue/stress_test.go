@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// someLane spreads callers over the main line and two lanes.
+func someLane(caller int) string { return []string{"", "a", "b"}[caller%3] }
+
 // TestManyCallers has callers come, wait, leave and release all at once: every place is there in the end, nobody
 // hangs, and nothing is booked twice. Real time, so that nothing waits for anything but the queue.
 func TestManyCallers(t *testing.T) {
@@ -29,7 +32,7 @@ func TestManyCallers(t *testing.T) {
 				if leave {
 					time.AfterFunc(time.Duration(rng.IntN(300))*time.Microsecond, func() { cancel(errBored) })
 				}
-				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0}, r.reserve)
+				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(caller)}, r.reserve)
 				switch {
 				case err == nil:
 					granted.Add(1)
@@ -59,10 +62,10 @@ func TestNoWakeIsLost(t *testing.T) {
 	const callers, rounds = 2 * maxTurns, 300
 	r := newRoom(t, 1, DefaultConfig())
 	var all sync.WaitGroup
-	for range callers {
+	for caller := range callers {
 		all.Go(func() {
 			for range rounds {
-				held, err := r.q.Admit(context.Background(), Item{}, r.reserve)
+				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(caller)}, r.reserve)
 				if err != nil {
 					t.Error(err)
 					return

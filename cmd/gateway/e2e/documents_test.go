@@ -155,8 +155,11 @@ func TestDocumentsFields(t *testing.T) {
 // line.
 func TestOperatingFields(t *testing.T) {
 	f := newFleet(t, options{
-		gateway: func(c *stack.GatewayConfig) { c.Flow.LogBlocks = true },
-		worker:  func(c *stack.WorkerConfig) { c.Taints = []string{"spot"} },
+		gateway: func(c *stack.GatewayConfig) {
+			keyed(t)(c)
+			c.Flow.LogBlocks, c.Edge.ClientHints, c.Edge.APIKeyFile = true, "none", ""
+		},
+		worker: func(c *stack.WorkerConfig) { c.Taints = []string{"spot"} },
 	})
 	body := `{"model":"tandem-sim","prompt":"Hello","max_tokens":2}`
 	a, err := f.try(context.Background(), "/v1/completions", body, nil, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -165,6 +168,11 @@ func TestOperatingFields(t *testing.T) {
 	}
 	f.post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"n":2}`)
 	f.post("/v1/completions", `{"model":"another","prompt":"Hello"}`)
+	f.post("/v1/completions", `{"model":"tandem-sim","prompt":"Hello","max_tokens":2,"nvext":{"agent_hints":{"priority":5}}}`)
+	query := `{"model":"tandem-sim","prompt":"Hello","nvext":{"annotations":["query_instance_id"]}}`
+	if a, err := f.try(context.Background(), "/v1/completions", query, nil, asOperator...); err != nil || a.status != http.StatusOK {
+		t.Fatalf("%v, status %d: %s", err, a.status, a.body)
+	}
 	w := *f.gateway.Roster.Pools()[0].Members[0].Worker
 	w.ID, w.BlockSize = "refused", 2*w.BlockSize
 	if f.gateway.Roster.Put(w) == nil {
