@@ -37,6 +37,7 @@ var ownFields = map[string]string{
 	"X-Request-Id":        "the gateway sets it",
 	// The name under which engines take a rank; see upstream.Leg.
 	"X-Data-Parallel-Rank": "the router sets it",
+	headerGateway:          "the gateway sets it",
 	headerTraceParent:      "it is passed on anyway",
 	headerTraceState:       "it is passed on anyway",
 	"Connection":           "it belongs to one connection",

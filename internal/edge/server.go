@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 const (
@@ -70,6 +71,8 @@ type Server struct {
 	metrics *metrics
 	keys    atomic.Pointer[keyring]
 	forward []string // names of header fields, canonical
+	id      string   // of this process; see headerGateway
+	hops    []upstream.Field
 	main    *face
 	admin   *face // of its own address; nil when main has its routes
 	conns   *set[*conn]
@@ -89,7 +92,8 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		return nil, err
 	}
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
-		forward: forwarded(cfg.ForwardHeaders)}
+		forward: forwarded(cfg.ForwardHeaders), id: newGatewayID()}
+	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
 	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	var err error
 	if s.metrics, err = newMetrics(reg, s); err != nil {

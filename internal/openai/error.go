@@ -122,6 +122,12 @@ func BadGateway(code, message string) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: code, Message: message}
 }
 
+// Loop is the 508 for a request that came back to a gateway that it came from.
+func Loop() *Error {
+	return &Error{Status: http.StatusLoopDetected, Type: typeServer, Code: "gateway_loop", Final: true,
+		Message: "the request has come through this gateway before: a gateway is listed as another's worker"}
+}
+
 // Unavailable is the 503 for a request nobody can serve at present.
 func Unavailable(code, message string) *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: code, Message: message}
