@@ -38,6 +38,7 @@ var ownFields = map[string]string{
 	// The name under which engines take a rank; see upstream.Leg.
 	"X-Data-Parallel-Rank": "the router sets it",
 	"X-Vllm-Priority":      "a client would jump the engine's queue",
+	headerGateway:          "the gateway sets it",
 	headerTraceParent:      "it is passed on anyway",
 	headerTraceState:       "it is passed on anyway",
 	"Connection":           "it belongs to one connection",

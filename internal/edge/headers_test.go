@@ -42,7 +42,7 @@ func TestForwardHeadersRefuses(t *testing.T) {
 	for _, name := range []string{
 		"authorization", "Proxy-Authorization", "COOKIE", "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding",
 		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank", "x-vllm-priority", "X-Override-bootstrap-room",
-		"accept-encoding", "traceparent", "tracestate", "expect", "", "two words", "a:b", "x\r\ny", "x-ü",
+		"accept-encoding", "traceparent", "tracestate", "expect", "tandem-gateway", "", "two words", "a:b", "x\r\ny", "x-ü",
 	} {
 		cfg := DefaultConfig()
 		cfg.ForwardHeaders = []string{"x-fine", name}
@@ -59,7 +59,7 @@ func TestForwardHeadersRefuses(t *testing.T) {
 }
 
 // TestOnlyListedFieldsReachTheFlow: of a head with everything in it, the call
-// carries the trace and what the operator named.
+// carries the trace, the gateway's own id and what the operator named.
 func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 	calls := make(chan handoff.Call, 1)
 	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
@@ -91,7 +91,8 @@ func TestOnlyListedFieldsReachTheFlow(t *testing.T) {
 				t.Fatalf("%d %s", resp.StatusCode, body)
 			}
 			call := <-calls
-			if call.TraceParent != tc.parent || call.TraceState != tc.state || !slices.Equal(call.Forward, tc.forward) {
+			if call.TraceParent != tc.parent || call.TraceState != tc.state ||
+				call.Forward[0].Name != headerGateway || !slices.Equal(call.Forward[1:], tc.forward) {
 				t.Errorf("trace %q, state %q, forward %q", call.TraceParent, call.TraceState, call.Forward)
 			}
 		})

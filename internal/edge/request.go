@@ -31,13 +31,14 @@ type request struct {
 }
 
 // newRequest notes what the head says, as far as it could be read, and puts the
-// id into the answer.
+// request's id and the gateway's into the answer.
 func newRequest(ctx *fasthttp.RequestCtx, c *conn) request {
 	r := request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
 	if r.arrival.IsZero() { // it came along with the request before it
 		r.arrival = time.Now()
 	}
 	ctx.Response.Header.Set(headerRequestID, r.id)
+	ctx.Response.Header.Set(headerGateway, c.face.s.id)
 	return r
 }
 
@@ -85,6 +86,9 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r reques
 		call.StrictPriority = &p
 	}
 	if err := readPins(h, &call.Pins); err != nil {
+		return call, err
+	}
+	if err := s.hop(&call, h); err != nil {
 		return call, err
 	}
 	// (Fiber's c.Body() would read and decompress without a limit.)

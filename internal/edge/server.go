@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
 const (
@@ -73,6 +74,8 @@ type Server struct {
 	keys    atomic.Pointer[keyring]
 	forward []string // names of header fields, canonical
 	hints   Hints    // of clients
+	id      string   // of this process; see headerGateway
+	hops    []upstream.Field
 	main    *face
 	admin   *face // of its own address; nil when main has its routes
 	conns   *set[*conn]
@@ -95,7 +98,8 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	}
 	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
 		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
-		forward:  forwarded(cfg.ForwardHeaders)}
+		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
+	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
 	s.bodies.limit = max(cfg.BodyBudgetBytes, int64(cfg.MaxBodyBytes)+1) // one more byte shows that a body is too large
 	var err error
 	if s.metrics, err = newMetrics(reg, s); err != nil {

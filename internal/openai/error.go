@@ -122,6 +122,12 @@ func BadGateway(code, message string) *Error {
 	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: code, Message: message}
 }
 
+// Loop is the 508 for a request that came back to a gateway that it came from.
+func Loop() *Error {
+	return &Error{Status: http.StatusLoopDetected, Type: typeServer, Code: "gateway_loop", Final: true,
+		Message: "the request has come through this gateway before: a gateway is listed as another's worker"}
+}
+
 // UnavailableRetry is when to try again after a 503: as long as a worker that
 // refused a connection is left alone.
 const UnavailableRetry = 5 * time.Second

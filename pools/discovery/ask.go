@@ -29,6 +29,12 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
+// headerGateway is in every answer of a gateway.
+const headerGateway = "Tandem-Gateway"
+
+// errGateway is an answer that is a gateway's.
+var errGateway = errors.New("is a gateway, this one or another: list the engines behind it")
+
 // asker asks workers about themselves. It is safe for concurrent use.
 type asker struct {
 	client  *http.Client
@@ -78,6 +84,9 @@ func (a *asker) get(ctx context.Context, base, path string) (r reply, err error)
 		return reply{}, err
 	}
 	defer res.Body.Close()
+	if res.Header.Get(headerGateway) != "" {
+		return reply{}, errGateway
+	}
 	r.status = res.StatusCode
 	r.body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
 	switch {

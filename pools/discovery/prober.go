@@ -227,6 +227,10 @@ func (f *probe) beat(ctx context.Context) {
 	if err == nil && anew {
 		told, err = f.asker.all(ctx, &f.given)
 	}
+	if errors.Is(err, errGateway) {
+		err = &AnswerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
+		f.pulse.in = false // it never was a worker
+	}
 	if ctx.Err() == nil && f.cfg.OnBeat != nil {
 		f.cfg.OnBeat(f.given.ID, err)
 	}

@@ -25,6 +25,8 @@ type stock struct {
 	ill   int    // the status of every answer; 0 while well
 	key   string // asked for, beside /health
 	asked map[string]int
+
+	gateway bool // says that it is one
 }
 
 func newStock(t *testing.T, faces map[string]string) *stock {
@@ -38,6 +40,9 @@ func (s *stock) answer(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked[r.URL.Path]++
+	if s.gateway {
+		w.Header().Set("Tandem-Gateway", "0011223344556677")
+	}
 	body, known := s.faces[r.URL.Path]
 	switch {
 	case s.ill == http.StatusFound:
@@ -354,6 +359,26 @@ func TestKeyIsSent(t *testing.T) {
 	if strings.Contains(logs.String(), "other-key") {
 		t.Error("the log tells the key")
 	}
+}
+
+// A gateway answers as a worker does, and is none: requests to it would come back.
+func TestGatewaysAreNoWorkers(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	s.set(func(s *stock) { s.gateway = true })
+	for name, status := range map[string]int{"ready": 0, "not ready": http.StatusServiceUnavailable} {
+		s.set(func(s *stock) { s.ill = status })
+		r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=asked", "both "+strings.Replace(s.URL, "127.0.0.1", "localhost", 1)+",id=given,model=m")
+		within(t, 10*time.Second, name+": both refused", func() bool { return len(r.Refused()) == 2 })
+		for _, refused := range r.Refused() {
+			if _, in := r.Lookup(refused.Worker.ID); in || !strings.Contains(refused.Err.Error(), "is a gateway") {
+				t.Errorf("%s: %q in: %v; %v", name, refused.Worker.ID, in, refused.Err)
+			}
+		}
+	}
+	// Another process may come in its place.
+	s.set(func(s *stock) { s.gateway, s.ill = false, 0 })
+	r, _, _ := prober(t, ProberConfig{}, "both "+s.URL+",id=w1")
+	member(t, r, "an engine in its place", anyWorker)
 }
 
 func TestAnswersAreBounded(t *testing.T) {

@@ -102,7 +102,7 @@ func TestOnlyListedHeadersReachEngines(t *testing.T) {
 					t.Fatalf("%s was called %d times", leg, len(heads))
 				}
 				got := heads[0]
-				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json", "Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id")}
+				want := map[string]string{"User-Agent": "tandem", "Content-Type": "application/json", "Content-Length": got.Get("Content-Length"), "X-Request-Id": got.Get("X-Request-Id"), "Tandem-Gateway": got.Get("Tandem-Gateway")}
 				if tc.stream && leg == "decode" {
 					want["Accept"] = "text/event-stream"
 				}
