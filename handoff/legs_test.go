@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"math"
 	"runtime"
 	"strings"
 	"sync"
@@ -82,8 +83,14 @@ type unread struct{}
 func (unread) Start(string)       {}
 func (unread) Write([]byte) error { return nil }
 
-// TestRunningRequestsCostTheirBodies: a request that decodes holds its body once.
+// TestRunningRequestsCostTheirBodies: a request that decodes holds its body once,
+// and its tokens, of four bytes each, where the gateway has the tokenizer.
 func TestRunningRequestsCostTheirBodies(t *testing.T) {
+	t.Run("without a tokenizer", func(t *testing.T) { costOfRunning(t, nil) })
+	t.Run("with one", func(t *testing.T) { costOfRunning(t, tokens.NewCache(tokens.Sim(), 1<<20)) })
+}
+
+func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
 	const requests, size = 16, 1 << 20
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
@@ -104,14 +111,14 @@ func TestRunningRequestsCostTheirBodies(t *testing.T) {
 	net := holding{make(chan struct{})}
 	f, err := New(Config{Queue: queue.DefaultConfig()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, set, net), Decode: decode.New(decode.Config{}, roster, set, net),
-		Transport: net, Pairer: set.Pairer, Tokenizer: func(string) *tokens.Cache { return nil },
+		Transport: net, Pairer: set.Pairer, Tokenizer: func(string) *tokens.Cache { return tokenizer },
 	}, log, prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("x", size) + `"}` // one, so that a cache is predicted once
+	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("hello world ", size/12) + `"}` // one, so that a cache is predicted once
 	start := func() {
 		r, err := openai.Scan(openai.Completions, []byte(body))
 		if err != nil {
@@ -128,8 +135,12 @@ func TestRunningRequestsCostTheirBodies(t *testing.T) {
 		start()
 	}
 	each := (liveBytes() - before) / requests
-	if each > size*3/2 {
-		t.Errorf("a running request of %d bytes holds %d", size, each)
+	limit := int64(size * 5 / 4)
+	if tokenizer != nil {
+		limit += 4 * int64(len(tokenizer.Encode(nil, body)))
+	}
+	if each > limit {
+		t.Errorf("a running request of %d bytes holds %d, want at most %d", size, each, limit)
 	}
 	leave()
 	running.Wait()
@@ -138,9 +149,29 @@ func TestRunningRequestsCostTheirBodies(t *testing.T) {
 	}
 }
 
-// liveBytes is the heap that a collection leaves.
+// TestTokenizingAllocatesTheTokens: a long prompt costs its decoded text and its
+// token ids, and no buffers that were too short for them.
+func TestTokenizingAllocatesTheTokens(t *testing.T) {
+	tokenizer, text := tokens.NewCache(tokens.Sim(), 1<<20), strings.Repeat("hello world ", 1<<16)
+	r := newRequest(Call{Request: scan(t, openai.Completions, `{"model":"m","prompt":"`+text+`"}`)}, "x")
+	r.kept = math.MaxInt
+	cost := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := r.tokenize(tokenizer); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}).AllocedBytesPerOp()
+	if needed := int64(len(text) + 4*len(r.ids)); len(r.ids) == 0 || cost > needed*5/4 {
+		t.Errorf("%d bytes allocated for a text of %d bytes and %d tokens", cost, len(text), len(r.ids))
+	}
+}
+
+// liveBytes is the heap in use without pooled buffers, which two collections empty.
 func liveBytes() int64 {
 	var m runtime.MemStats
+	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)

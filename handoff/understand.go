@@ -3,6 +3,8 @@ package handoff
 import (
 	"cmp"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -157,7 +159,7 @@ func (r *request) tokenize(tokenizer *tokens.Cache) error {
 		}
 	}
 	if req.Prompt.Kind == openai.PromptText {
-		r.ids = truncated(tokenizer.Encode([]uint32{}, req.Prompt.Text()), r.kept, req.TruncateRight)
+		r.encode(func(dst []uint32) []uint32 { return tokenizer.Encode(dst, req.Prompt.Text()) })
 		return nil
 	}
 	messages := req.Prompt.Messages()
@@ -165,8 +167,24 @@ func (r *request) tokenize(tokenizer *tokens.Cache) error {
 	for i, m := range messages {
 		chat[i] = tokens.Message{Role: m.Role, Content: m.Content}
 	}
-	r.ids = truncated(tokenizer.EncodeChat([]uint32{}, chat), r.kept, req.TruncateRight)
+	r.encode(func(dst []uint32) []uint32 { return tokenizer.EncodeChat(dst, chat) })
 	return nil
+}
+
+// encodings are buffers to tokenize into. How many tokens a prompt has is known
+// only afterwards; a request keeps a copy of the right size.
+var encodings = sync.Pool{New: func() any {
+	ids := make([]uint32, 0, 1024)
+	return &ids
+}}
+
+// encode sets the prompt's token ids to what encode appends, as far as they are
+// kept.
+func (r *request) encode(encode func(dst []uint32) []uint32) {
+	ids := encodings.Get().(*[]uint32)
+	defer encodings.Put(ids)
+	*ids = encode((*ids)[:0])
+	r.ids = slices.Clone(truncated(*ids, r.kept, r.call.Request.TruncateRight))
 }
 
 // truncated cuts a prompt to n tokens: its last ones, or its first.
