@@ -73,6 +73,10 @@ type Call struct {
 	// the engine may give, 0 where it is not known. They bound how long it may
 	// take.
 	PromptTokens, MaxTokens int
+	// Longest is how many tokens each answer can have at the very most: what the
+	// client asked for, or the model's context; 0 where neither is known. A stream
+	// that goes on well past it is ended.
+	Longest int
 	// Tools says that tools are offered, so that the engine may show nothing of
 	// what it generates for a while.
 	Tools bool

@@ -273,3 +273,34 @@ func TestRefusedWorkerIsDown(t *testing.T) {
 		t.Errorf("still eligible: %+v", m)
 	}
 }
+
+// A worker that does not stop is ended a little past the longest answer, whatever
+// its events hold; one that writes two events a token is not.
+func TestRunawaysAreEnded(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		longest, choices int
+		body             string
+		want             fault.Class
+		events           int
+	}{
+		{"does not stop", 4, 1, strings.Repeat(one, 10_000), fault.EngineError, 2*4 + 64},
+		{"does not stop, three choices", 4, 3, strings.Repeat(one, 10_000), fault.EngineError, 2*12 + 64},
+		{"does not stop, and brings nothing", 4, 1, one + strings.Repeat(role, 10_000), fault.EngineError, 2*4 + 64},
+		{"two events a token", 500, 1, strings.Repeat(one+role, 500) + end + done, fault.None, 1001},
+		{"of unknown length", 0, 1, strings.Repeat(one, 10_000) + end + done, fault.None, 10_001},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
+			out := &client{}
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: c.choices, CachedTokens: -1, Longest: c.longest}, out)
+			class := fault.None
+			if failed != nil {
+				class = failed.Class
+			}
+			if class != c.want || tr.Events != c.events || strings.Contains(strings.Join(out.writes, ""), "[DONE]") != (c.want == fault.None) {
+				t.Errorf("%v after %d events, want %s after %d", failed, tr.Events, c.want, c.events)
+			}
+		})
+	}
+}

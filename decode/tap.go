@@ -91,6 +91,9 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if info.Aborted && !info.Content && !t.began { // given up before it was begun
 		return dst, fault.ErrEngine
 	}
+	if most := t.call.mostEvents(); most > 0 && t.transcript.Events >= most {
+		return dst, fmt.Errorf("%w: %d events for %d tokens", fault.ErrRunaway, most, t.call.Longest*max(1, t.call.Choices))
+	}
 	if !t.began && (info.Content || info.Finished > 0) {
 		t.began = true
 		t.watch.begin()
@@ -109,6 +112,16 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	}
 	t.transcript.Events++
 	return t.pass(dst, raw, info.Content || info.Finished > 0), nil
+}
+
+// mostEvents is how many events an answer may have, 0 for any number. Engines write
+// one event a token, some two where a parser takes a token apart, and a few about
+// the answer as a whole.
+func (c *Call) mostEvents() int {
+	if c.Longest == 0 {
+		return 0
+	}
+	return 2*c.Longest*max(1, c.Choices) + 64
 }
 
 // failed takes in an error that came where an answer should be.

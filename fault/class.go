@@ -40,7 +40,8 @@ const (
 	Stalled
 	// Overloaded: the engine has no room now (429, 503).
 	Overloaded
-	// EngineError: any other status, or an error inside an answer.
+	// EngineError: any other status, an error inside an answer, or an answer that
+	// does not stop.
 	EngineError
 	// Garbled: an answer that cannot be understood, such as broken JSON or
 	// a prefill answer without its hand-off metadata.

@@ -32,6 +32,8 @@ var (
 	// ErrEngine: an error where an answer with status 200 should be, such as an
 	// error event inside a stream. Its status is what the error says of itself.
 	ErrEngine = errors.New("engine reported an error inside its answer")
+	// ErrRunaway: a stream that goes on well past the longest answer asked for.
+	ErrRunaway = errors.New("stream goes on past the longest answer")
 	// ErrEngineDied: the engine's core died, and its server said so before it ended.
 	ErrEngineDied = errors.New("engine's core died")
 )
@@ -53,6 +55,7 @@ var (
 //	ErrEngine                   429, 503             Overloaded
 //	ErrEngine                   4xx but 408, 429     Rejected
 //	ErrEngine                   other                EngineError
+//	ErrRunaway                  any                  EngineError
 //	ErrCircuitOpen              any                  Refused
 //	*upstream.Error at dial     any                  GatewayError for upstream.LocalFailure, else Refused
 //	anything else               any                  Reset
@@ -75,6 +78,8 @@ func Classify(err error, status int) Class {
 		return Truncated
 	case errors.Is(err, ErrEngine):
 		return classifyEvent(status)
+	case errors.Is(err, ErrRunaway):
+		return EngineError
 	case errors.Is(err, ErrCircuitOpen):
 		return Refused
 	case errors.As(err, &up) && up.Op == upstream.OpDial:

@@ -62,6 +62,7 @@ func TestClassify(t *testing.T) {
 		{"unknown adapter in an event", ErrEngine, 404, Rejected},
 		{"a timeout in an event", ErrEngine, 408, EngineError},
 		{"too many, in an event", ErrEngine, 429, Overloaded},
+		{"does not stop", fmt.Errorf("%w: 72 events", ErrRunaway), 0, EngineError},
 		{"engine died, by its own word", ErrEngineDied, 400, Reset},
 		{"no room, in an event", ErrEngine, 503, Overloaded},
 		{"engine broke, in an event", ErrEngine, 500, EngineError},

@@ -224,7 +224,7 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 						}
 						s, err := Inject(w, &Scenario{Rules: []Rule{sample(t, f)}}).Call(t.Context(), leg)
 						if err == nil && read {
-							_, err = io.ReadAll(s)
+							_, err = io.Copy(io.Discard, io.LimitReader(s, 1<<20)) // one of them has no end
 						}
 						var failed *upstream.Error
 						if err != nil && (!errors.As(err, &failed) || failed.Worker != leg.Worker) {
@@ -438,4 +438,31 @@ func TestInjectPanicsOnAnInvalidScenario(t *testing.T) {
 		}
 	}()
 	Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "refuse", Probability: 2}}})
+}
+
+// The last event before the cut comes again and again, until the call's context ends.
+func TestEndlessTokens(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "endless_tokens", Probability: 1}}}).Call(ctx, decodeLeg(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got := make([]byte, 4<<10)
+	if _, err := io.ReadFull(s, got); err != nil {
+		t.Fatal(err)
+	}
+	events := strings.Split(strings.ReplaceAll(string(got), "\r", ""), "\n\n")
+	if len(events) < 10 || events[1] == events[0] {
+		t.Fatalf("%q", events)
+	}
+	for i, e := range events[2 : len(events)-1] {
+		if strings.TrimLeft(e, "\n") != events[1] {
+			t.Fatalf("event %d is %q, want %q", i+2, e, events[1])
+		}
+	}
+	cancel(ErrClientGone)
+	if _, err := s.Read(got); !errors.Is(err, ErrClientGone) {
+		t.Errorf("%v after its context's end", err)
+	}
 }

@@ -22,11 +22,15 @@ func answerTo(failed *fault.Error) *openai.Error {
 	case fault.GatewayError:
 		return openai.Unavailable("gateway_error", "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
 	}
+	message := messages[failed.Class]
+	if errors.Is(failed.Err, fault.ErrRunaway) {
+		message = "it did not stop at the end of the longest answer that was asked for"
+	}
 	e := &openai.Error{
 		Status:  failed.Class.Status(),
 		Type:    "server_error",
 		Code:    failed.Class.String(),
-		Message: "the " + string(failed.Leg) + " worker failed: " + messages[failed.Class],
+		Message: "the " + string(failed.Leg) + " worker failed: " + message,
 	}
 	if e.Status == http.StatusServiceUnavailable {
 		e.RetryAfter = openai.UnavailableRetry

@@ -255,7 +255,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		Stream: r.call.Request.Stream, IncludeUsage: r.call.Request.IncludeUsage, Choices: max(1, r.call.Request.N),
 		Chat:         r.call.Request.Endpoint == openai.Chat && plan.Decode.Path == openai.Completions.Path(),
 		CachedTokens: r.cachedTokens(), Tail: r.tail(), Gap: counted.gap,
-		PromptTokens: r.isl, MaxTokens: r.longestAnswer(), Tools: r.call.Request.HasTools, HandedOff: r.kv != nil,
+		PromptTokens: r.isl, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: r.call.Request.HasTools, HandedOff: r.kv != nil,
 		// A first token proves the worker: a long answer must not hold a
 		// half-open circuit for as long as it lasts. A failure after it counts.
 		First: func() {

@@ -285,6 +285,15 @@ func (r *request) longestAnswer() int {
 	return max(0, r.card.contextTokens-r.isl)
 }
 
+// mostTokens is how many tokens each answer can have at the very most, 0 where that
+// is not known. The prompt's length may be an estimate, and is left out of it.
+func (r *request) mostTokens() int {
+	if n := r.call.Request.MaxTokens; n > 0 {
+		return n
+	}
+	return r.card.contextTokens
+}
+
 // tail makes the nvext object that the client asked for, nil for none.
 func (r *request) tail() func(t *decode.Transcript) []byte {
 	fields := r.call.Request.Nvext.ExtraFields

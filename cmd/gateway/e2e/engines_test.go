@@ -158,7 +158,9 @@ func TestWorkersOwn4xx(t *testing.T) {
 					t.Errorf("request %d: status %d: %s", i, a.status, a.body)
 				}
 			}
-			if n := bad.calls.Load(); n != 3 || f.circuits()["engine-both-1"] != fault.Open {
+			// A 408 on a connection that had been idle is answered to by one more call.
+			most := map[int]int64{408: 6}[status]
+			if n := bad.calls.Load(); n < 3 || n > max(3, most) || f.circuits()["engine-both-1"] != fault.Open {
 				t.Errorf("it was called %d times, circuits %v", n, f.circuits())
 			}
 			f.idle()
