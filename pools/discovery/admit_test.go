@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -169,5 +170,45 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 		} else if strings.Contains(err.Error(), ":a@") {
 			t.Errorf("the error shows a password: %v", err)
 		}
+	}
+}
+
+// Whoever fills etcd does not fill the gateway: the workers that were there first stay.
+func TestRecordsAreBounded(t *testing.T) {
+	s := newSite(t)
+	s.start("")
+	c := s.client(s.etcd.URL())
+	put(t, c, testWorker("first"))
+	flood := func(from, to int) {
+		t.Helper()
+		for from < to {
+			var ops []clientv3.Op
+			for ; from < to && len(ops) < 100; from++ {
+				w := testWorker(fmt.Sprint("w", from))
+				record, err := json.Marshal(&w)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ops = append(ops, clientv3.OpPut(Key(DefaultPrefix, &w), string(record)))
+			}
+			if _, err := c.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flood(0, MaxEndpoints+50)
+	known := s.watch()
+	members := func() int { return len(known.Snapshot("org/model", pools.Prefill).Members) }
+	within(t, 20*time.Second, "as many as are looked at", func() bool { return members() == MaxEndpoints })
+	put(t, c, testWorker("late"))
+	changed := testWorker("first")
+	changed.BlockSize, changed.Taints = 16, []string{"changed"}
+	put(t, c, changed)
+	within(t, 20*time.Second, "the change of one that is known", func() bool {
+		m, found := known.Lookup("first")
+		return found && len(m.Worker.Taints) == 1
+	})
+	if members() != MaxEndpoints || known.knows("late") {
+		t.Errorf("%d members, the late one among them: %v", members(), known.knows("late"))
 	}
 }

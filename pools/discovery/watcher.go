@@ -166,9 +166,12 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
 	defer cancel()
 	r, err := w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend))
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend), clientv3.WithLimit(MaxEndpoints))
 	if err != nil {
 		return nil, err
+	}
+	if r.More {
+		w.log.Warn("there are more worker records than are looked at: the latest are left out", "prefix", w.cfg.Prefix, "records", r.Count, "limit", MaxEndpoints)
 	}
 	byID, refused := map[string]pools.Worker{}, map[string]refusal{}
 	var order []string
@@ -217,6 +220,10 @@ func (w *Watcher) tell(e *clientv3.Event) {
 	worker, err := parseRecord(w.cfg.Prefix, key, e.Kv.Value)
 	if err != nil {
 		w.log.Warn("worker record skipped", "key", key, "error", err)
+		return
+	}
+	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= MaxEndpoints {
+		w.log.Debug("worker record skipped: there are as many as are looked at", "key", key, "limit", MaxEndpoints)
 		return
 	}
 	if err := w.admit(&worker); err != nil {

@@ -273,3 +273,30 @@ func BenchmarkDecodeBatch(b *testing.B) {
 	}
 	b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }
+
+// Of an event sent as an array whose parent is 0, the first block begins a chain: such publishers have no null there. In a map
+// 0 is a hash, for a chain's beginning leaves it out or sends null.
+func TestParentZeroOfArraysIsNone(t *testing.T) {
+	tokens := make([]uint32, 32)
+	for i := range tokens {
+		tokens[i] = uint32(i)
+	}
+	stored := Event{Kind: Stored, Hashes: []Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
+	follows := Event{Kind: Stored, Hashes: []Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
+	for d := range Dialect(len(dialects)) {
+		payload := d.Append(nil, &Batch{Rank: NoRank, Events: []Event{stored, follows}})
+		var b Batch
+		if err := DecodeBatch(&b, payload); err != nil || len(b.Events) < 2 {
+			t.Fatalf("%v: %v, %d events", d, err, len(b.Events))
+		}
+		v, idx, owner := newTestView(16)
+		v.Apply(b.Events)
+		arrays := d.Arrays()
+		if begins := !b.Events[0].HasParent; begins != arrays || !b.Events[len(b.Events)-1].HasParent {
+			t.Errorf("%v: the first event begins a chain: %v", d, begins)
+		}
+		if indexed := idx.Blocks(owner) == 3; indexed != arrays {
+			t.Errorf("%v: %d blocks are indexed, %+v", d, idx.Blocks(owner), v.Tally())
+		}
+	}
+}

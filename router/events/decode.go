@@ -207,6 +207,8 @@ func (d *eventDecoder) decodeArray(p []byte) ([]byte, error) {
 			return p, err
 		}
 	}
+	// An array has a place for the parent always, and publishers without a null in their type write 0 there.
+	d.event.HasParent = d.event.HasParent && d.event.Parent != 0
 	return p, nil
 }
 

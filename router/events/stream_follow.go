@@ -3,6 +3,7 @@ package events
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,8 @@ type following struct {
 	handle func(*nats.Msg)
 	beat   func(*nats.Msg)
 	read   position
-	early  map[string]earlyBeat // by subject
+	early  map[string]earlyBeat // by subject, at most maxEarly
+	swept  time.Time            // when those that waited too long were last let go
 }
 
 type earlyBeat struct {
@@ -33,6 +35,9 @@ type earlyBeat struct {
 
 // beatPatience is how long a heartbeat waits for a stream that does not come as far: it may have been purged.
 const beatPatience = 5 * time.Second
+
+// maxEarly is how many heartbeats wait at a time. Who may send one may name any source in it.
+const maxEarly = 1 << 14
 
 // Subscribe implements [Bus]. [AllEvents] is read from the stream: from what it held when it was first found, and after
 // an absence from where it was left.
@@ -181,7 +186,11 @@ func (f *following) take(m *nats.Msg) {
 	if old, ok := f.early[m.Subject]; ok {
 		since = old.since
 	}
-	if f.read.before(at) && now.Sub(since) < beatPatience {
+	if len(f.early) >= maxEarly && now.Sub(f.swept) >= beatPatience/5 { // those that waited too long are of nobody who beats
+		f.swept = now
+		maps.DeleteFunc(f.early, func(_ string, b earlyBeat) bool { return now.Sub(b.since) >= beatPatience })
+	}
+	if f.read.before(at) && now.Sub(since) < beatPatience && len(f.early) < maxEarly {
 		f.early[m.Subject] = earlyBeat{m, at, since}
 		return
 	}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -430,4 +432,28 @@ func TestPositions(t *testing.T) {
 			t.Errorf("%q is read as %v", text, got)
 		}
 	}
+}
+
+// Heartbeats that are ahead of the stream wait, but not any number of them.
+func TestEarlyBeatsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handed := 0
+		f := &following{early: map[string]earlyBeat{}, beat: func(*nats.Msg) { handed++ }, read: position{1, 5}}
+		beat := func(worker int) {
+			m := nats.NewMsg(Source{testPool, fmt.Sprint("w", worker), 0}.BeatSubject())
+			m.Header.Set(HeaderStream, position{1, 1 << 60}.String())
+			f.take(m)
+		}
+		for i := range 2 * maxEarly {
+			beat(i)
+		}
+		if len(f.early) != maxEarly || handed != maxEarly {
+			t.Errorf("%d wait, %d were handed on", len(f.early), handed)
+		}
+		time.Sleep(beatPatience)
+		beat(3 * maxEarly)
+		if len(f.early) != 1 {
+			t.Errorf("%d wait after their time", len(f.early))
+		}
+	})
 }
