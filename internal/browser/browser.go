@@ -16,14 +16,15 @@ func Loopback(host string) bool {
 
 // OwnHost reports whether a request's Host header names this machine: by localhost, by an address of the loopback, or by
 // one of the names, of which "*" is every one. A page whose own name was made to resolve to the loopback sends that name.
-// No Host is nobody's: browsers send one.
+// That is a public name: those below .localhost and .internal, as host.docker.internal, cannot be a stranger's. A browser
+// always sends a Host.
 func OwnHost(header string, names []string) bool {
 	host := header
 	if h, _, err := net.SplitHostPort(header); err == nil {
 		host = h
 	}
 	host = strings.TrimSuffix(strings.Trim(host, "[]"), ".")
-	if host == "" || Loopback(host) {
+	if host == "" || Loopback(host) || below(host, ".localhost") || below(host, ".internal") {
 		return true
 	}
 	for _, name := range names {
@@ -32,6 +33,11 @@ func OwnHost(header string, names []string) bool {
 		}
 	}
 	return false
+}
+
+// below reports whether host is a name in the domain.
+func below(host, domain string) bool {
+	return len(host) > len(domain) && strings.EqualFold(host[len(host)-len(domain):], domain)
 }
 
 // JSON reports whether a body's Content-Type is application/json, with any parameters, or is absent. A page of another

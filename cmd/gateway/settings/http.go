@@ -48,7 +48,7 @@ func HTTPGroup() Group {
 		},
 		{
 			Name: "allowed-hosts", Kind: List, Default: "",
-			Help: "Names that the Host header may have, besides localhost and the loopback's addresses, where http-host or admin-address is one of those and no key is asked: " +
+			Help: "Names that the Host header may have, besides localhost, the loopback's addresses and names below .localhost and .internal, where http-host or admin-address is one of those and no key is asked: " +
 				"a proxy on this machine may pass its own name on. Other names are refused, because a web page can reach this machine through its reader's browser. " +
 				"* takes every name, and with it such pages.",
 		},
