@@ -9,6 +9,7 @@ require (
 	github.com/openai/openai-go/v3 v3.95.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
+	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/tinylib/msgp v1.6.5
 	github.com/valyala/fasthttp v1.73.0
 	github.com/zeebo/xxh3 v1.1.0

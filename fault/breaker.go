@@ -174,7 +174,7 @@ func (b *Breakers) Allow(worker, incarnation string, leg Leg) (done func(Class),
 	}
 	return func(class Class) {
 		c.mu.Lock()
-		c.report(k, class, time.Now())
+		c.report(k, class)
 		c.mu.Unlock()
 		b.settle(c)
 	}, nil
@@ -247,8 +247,7 @@ func (b *Breakers) States() []Circuit {
 // view is a circuit as it is now.
 func (b *Breakers) view(c *guarded) Circuit {
 	c.mu.Lock()
-	c.look(time.Now())
-	is := c.circuit.view()
+	is := c.circuit.view(c.look())
 	c.mu.Unlock()
 	b.settle(c)
 	return is
@@ -282,7 +281,8 @@ func (b *Breakers) circuit(worker, incarnation string, leg Leg) *guarded {
 	if c := b.circuits[key]; c != nil && c.incarnation == incarnation {
 		return c
 	}
-	c = &guarded{circuit: newCircuit(key, incarnation, &b.cfg, time.Now())}
+	c = &guarded{circuit: newCircuit(key, incarnation, &b.cfg)}
+	c.start()
 	b.circuits[key] = c
 	delete(b.tripped, key)
 	return c
@@ -310,7 +310,7 @@ func (b *Breakers) settle(c *guarded) {
 	b.mu.Lock()
 	if b.circuits[c.key] == c { // neither forgotten nor replaced
 		c.mu.Lock()
-		if c.state == Closed {
+		if c.look() == Closed {
 			delete(b.tripped, c.key)
 		} else {
 			b.tripped[c.key] = c

@@ -1,24 +1,32 @@
 package fault
 
-import "time"
+import (
+	"time"
 
-// circuit is the breaker of one worker's leg in one incarnation: a core.
+	"github.com/sony/gobreaker/v2"
+)
+
+// circuit is the breaker of one worker's leg in one incarnation. gobreaker keeps
+// its state, its window and its time; what gobreaker cannot do is here: a success
+// that is taken back when its call fails, and a second trial where the first is
+// silent. The caller holds the lock of guarded, under which gobreaker's callbacks
+// run as well.
 type circuit struct {
 	key         circuitKey
 	incarnation string
 	cfg         *BreakerConfig
-	made        time.Time
+	breaker     *gobreaker.TwoStepCircuitBreaker[struct{}]
 
-	state  State
-	term   int       // of the state: it counts the changes
-	until  time.Time // an open one is open until after this
+	term   int // counts the changes of state
 	row    run
-	window window
 	opened int
 
-	trials int       // calls under way that a half-open one let through
-	alone  time.Time // the latest of them has the worker to itself until this
-	grace  time.Duration
+	// The trials of a half-open circuit are one call to gobreaker, which the first
+	// of them to say something ends.
+	verdict func(error)
+	trials  int       // under way
+	alone   time.Time // the latest of them has the worker to itself until this
+	grace   time.Duration
 
 	changes []change // not yet reported
 }
@@ -31,62 +39,120 @@ type change struct {
 
 // call is one call that a circuit let through.
 type call struct {
-	term  int   // in which it was let through
-	trial bool  // by a half-open circuit
-	alive bool  // it gave a sign of life
-	sign  *sign // that sign, where it counts
-	ended bool
+	term    int         // in which it was let through
+	trial   bool        // by a half-open circuit
+	verdict func(error) // gobreaker's, of a call that is no trial; nil once it was given
+	alive   bool        // it gave a sign of life
+	sign    *sign       // that sign, where it counts
+	ended   bool
 }
 
-func newCircuit(key circuitKey, incarnation string, cfg *BreakerConfig, now time.Time) circuit {
-	return circuit{key: key, incarnation: incarnation, cfg: cfg, made: now, state: Closed, window: window{step: max(cfg.Window/windowSteps, 1)}}
+// failure is a class as gobreaker sees it.
+type failure Class
+
+func (f failure) Error() string { return Class(f).String() }
+
+// graces is how many times a first trial's grace goes into OpenFor, windowSteps how
+// many buckets a window has.
+const (
+	graces      = 10
+	windowSteps = 10
+)
+
+func newCircuit(key circuitKey, incarnation string, cfg *BreakerConfig) circuit {
+	return circuit{key: key, incarnation: incarnation, cfg: cfg}
 }
 
-// graces is how many times a first trial's grace goes into OpenFor.
-const graces = 10
+// start gives the circuit its breaker, whose callbacks refer to where c is.
+func (c *circuit) start() {
+	c.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		MaxRequests:  1,
+		Interval:     c.cfg.Window,
+		BucketPeriod: max(c.cfg.Window/windowSteps, 1),
+		Timeout:      c.cfg.OpenFor,
+		IsExcluded: func(err error) bool {
+			class, ok := err.(failure)
+			return ok && !Class(class).Blames()
+		},
+		ReadyToTrip: func(n gobreaker.Counts) bool {
+			ended := n.TotalSuccesses + n.TotalFailures
+			return c.row.length() >= c.cfg.Consecutive ||
+				ended >= uint32(c.cfg.MinCalls) && float64(n.TotalFailures) >= c.cfg.Ratio*float64(ended)
+		},
+		OnStateChange: c.changed,
+	})
+}
 
-// look brings the state up to date: an open circuit half-opens by itself.
-func (c *circuit) look(now time.Time) State {
-	if c.state == Open && now.After(c.until) {
-		c.change(HalfOpen)
-		c.trials, c.grace = 0, c.cfg.OpenFor/graces
+// stateOf names gobreaker's states.
+var stateOf = map[gobreaker.State]State{
+	gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open,
+}
+
+// changed notes a change of state.
+func (c *circuit) changed(_ string, from, to gobreaker.State) {
+	c.term++
+	switch to {
+	case gobreaker.StateOpen:
+		c.opened++
+	case gobreaker.StateHalfOpen:
+		c.verdict, c.trials, c.grace = nil, 0, c.cfg.OpenFor/graces
+	case gobreaker.StateClosed:
+		c.row = run{}
 	}
-	return c.state
+	c.changes = append(c.changes, change{to: c.view(stateOf[to]), from: stateOf[from]})
 }
+
+// look is the state now: an open circuit half-opens by itself.
+func (c *circuit) look() State { return stateOf[c.breaker.State()] }
 
 // allow lets a call through, or does not.
 func (c *circuit) allow(now time.Time) (*call, bool) {
 	if c.blocked(now) {
 		return nil, false
 	}
-	k := &call{term: c.term, trial: c.state == HalfOpen}
-	if k.trial {
-		c.trials++
-		c.alone = now.Add(c.grace)
-		c.grace = min(2*c.grace, c.cfg.OpenFor)
+	k := &call{term: c.term, trial: c.look() == HalfOpen}
+	if k.trial && c.verdict != nil { // in addition to one that is silent
+		return c.try(k, now), true
 	}
+	verdict, err := c.breaker.Allow()
+	if err != nil {
+		return nil, false
+	}
+	if k.trial {
+		c.verdict = verdict
+		return c.try(k, now), true
+	}
+	k.verdict = verdict
 	return k, true
+}
+
+// try counts one more trial.
+func (c *circuit) try(k *call, now time.Time) *call {
+	c.trials++
+	c.alone = now.Add(c.grace)
+	c.grace = min(2*c.grace, c.cfg.OpenFor)
+	return k
 }
 
 // report takes in what came of a call: None at its first sign of life, and then
 // how it ended. What comes after its end is nothing new, and what became of a call
 // of an earlier state says nothing of this one.
-func (c *circuit) report(k *call, class Class, now time.Time) {
+func (c *circuit) report(k *call, class Class) {
 	if k.ended {
 		return
 	}
-	c.look(now)
-	current := k.term == c.term
+	state := c.look()
+	current := k.term == c.term && state != Open
 	switch {
 	case class == None && !k.alive:
 		k.alive = true
-		if current && c.state != Open {
-			c.succeed(k, now)
+		if current {
+			c.succeed(k, state)
 		}
 	case class.Blames():
 		k.ended = true
-		if current && c.state != Open {
-			c.fail(k, now)
+		if current {
+			c.fail(k, class, state)
 		}
 	default:
 		k.ended = true
@@ -97,26 +163,32 @@ func (c *circuit) report(k *call, class Class, now time.Time) {
 }
 
 // succeed takes a call's first sign of life in. A trial's closes the circuit.
-func (c *circuit) succeed(k *call, now time.Time) {
-	if c.state == HalfOpen {
-		c.row, c.window = run{}, window{step: c.window.step, now: c.window.now}
-		c.change(Closed)
-		k.term, k.trial = c.term, false
-	}
+func (c *circuit) succeed(k *call, state State) {
+	c.judge(k, state, nil)
+	k.term, k.trial = c.term, false
 	k.sign = c.row.sign()
-	c.window.add(now.Sub(c.made), false)
 }
 
 // fail takes a failure in: a trial's, one too many in a row or within the window
 // opens the circuit.
-func (c *circuit) fail(k *call, now time.Time) {
+func (c *circuit) fail(k *call, class Class, state State) {
 	c.row.fail(k.sign)
-	c.window.add(now.Sub(c.made), true)
-	failed, ended := c.window.sums()
-	if k.trial || c.row.length() >= c.cfg.Consecutive || ended >= c.cfg.MinCalls && float64(failed) >= c.cfg.Ratio*float64(ended) {
-		c.opened++
-		c.until = now.Add(c.cfg.OpenFor)
-		c.change(Open)
+	c.judge(k, state, failure(class))
+}
+
+// judge reports a success or a failure to gobreaker: of the trials by the verdict
+// that they share, of another call by its own, and where that was given, as at a
+// sign of life, by one more of gobreaker's.
+func (c *circuit) judge(k *call, state State, err error) {
+	verdict := k.verdict
+	switch k.verdict = nil; {
+	case state == HalfOpen:
+		verdict, c.verdict = c.verdict, nil
+	case verdict == nil:
+		verdict, _ = c.breaker.Allow()
+	}
+	if verdict != nil {
+		verdict(err)
 	}
 }
 
@@ -128,70 +200,29 @@ func (c *circuit) leave(k *call) {
 		c.row.stand(k.sign)
 	case k.trial:
 		if c.trials--; c.trials == 0 {
-			c.alone = time.Time{}
+			c.verdict(failure(ClientGone))
+			c.verdict, c.alone = nil, time.Time{}
 		}
+	case k.verdict != nil:
+		k.verdict(failure(ClientGone))
 	}
-}
-
-// change changes the state.
-func (c *circuit) change(to State) {
-	from := c.state
-	c.state = to
-	c.term++
-	c.changes = append(c.changes, change{to: c.view(), from: from})
 }
 
 // blocked says whether a call would be refused now.
 func (c *circuit) blocked(now time.Time) bool {
-	return c.look(now) == Open || c.onTrial(now)
+	return c.look() == Open || c.onTrial(now)
 }
 
 // onTrial says whether the circuit is half-open and a trial has the worker to
 // itself.
 func (c *circuit) onTrial(now time.Time) bool {
-	return c.look(now) == HalfOpen && c.trials > 0 && now.Before(c.alone)
+	return c.look() == HalfOpen && c.trials > 0 && now.Before(c.alone)
 }
 
-// view is the circuit for others to see.
-func (c *circuit) view() Circuit {
+// view is the circuit in that state for others to see.
+func (c *circuit) view(state State) Circuit {
 	return Circuit{
 		Worker: c.key.worker, Incarnation: c.incarnation, Leg: c.key.leg,
-		State: c.state, Failures: c.row.length(), Opened: c.opened,
+		State: state, Failures: c.row.length(), Opened: c.opened,
 	}
-}
-
-// window counts the calls of the latest windowSteps steps.
-type window struct {
-	step    time.Duration
-	now     int64 // the latest step
-	buckets [windowSteps]bucket
-}
-
-type bucket struct{ ended, failed int }
-
-// windowSteps is how many buckets a window has.
-const windowSteps = 10
-
-// add counts one call, at a time that does not go back.
-func (w *window) add(at time.Duration, failed bool) {
-	step := int64(at / w.step)
-	w.now = max(w.now, step-windowSteps) // what lies before that is gone in any case
-	for w.now < step {
-		w.now++
-		w.buckets[w.now%windowSteps] = bucket{}
-	}
-	b := &w.buckets[step%windowSteps]
-	b.ended++
-	if failed {
-		b.failed++
-	}
-}
-
-// sums are the calls of the window that ends with the latest one.
-func (w *window) sums() (failed, ended int) {
-	for _, b := range w.buckets {
-		failed += b.failed
-		ended += b.ended
-	}
-	return failed, ended
 }

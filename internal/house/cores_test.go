@@ -17,7 +17,6 @@ var cores = []struct {
 	shells []string
 }{
 	{files: "decode/gaps.go"},
-	{files: "fault/circuit.go"},
 	{files: "fault/class*.go"},
 	{files: "fault/run.go"},
 	{files: "handoff/connector*.go"},

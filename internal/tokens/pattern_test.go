@@ -7,6 +7,9 @@ import (
 	"testing"
 )
 
+// Load does it for the rest of the program; tests of patterns load nothing.
+func init() { fillPlane0() }
+
 // twin is the slow and obvious form of a pattern: its alternatives in order,
 // each by Go's regexp, and the one with a look-ahead spelled out.
 type twin []*regexp.Regexp
