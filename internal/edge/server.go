@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -128,8 +129,12 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	return s, nil
 }
 
-// warn says what stands open to others than this machine.
+// warn says what stands open to others than this machine, and what cannot be
+// kept.
 func (s *Server) warn() {
+	if n, ok := listen.Descriptors(); ok && uint64(s.cfg.MaxConnections) > n {
+		s.log.Warn("max-connections is above what the process may open (ulimit -n)", "max_connections", s.cfg.MaxConnections, "descriptors", n)
+	}
 	if s.cfg.APIKeyFile == "" && !browser.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: whoever reaches the address is served", "http_host", s.cfg.Host)
 	}

@@ -2,5 +2,5 @@
 
 package listen
 
-// descriptors is how many the process may have open: the system has no limit.
-func descriptors() (uint64, bool) { return 0, false }
+// Descriptors is how many files and connections the process may have open: the system has no limit.
+func Descriptors() (uint64, bool) { return 0, false }

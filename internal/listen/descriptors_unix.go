@@ -4,8 +4,8 @@ package listen
 
 import "syscall"
 
-// descriptors is how many the process may have open.
-func descriptors() (uint64, bool) {
+// Descriptors is how many files and connections the process may have open; ok is false where that is not known.
+func Descriptors() (uint64, bool) {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
 		return 0, false

@@ -205,7 +205,7 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 }
 
 func TestDefaultMax(t *testing.T) {
-	n, ok := descriptors()
+	n, ok := Descriptors()
 	if got := DefaultMax(); got < leastMax || got > mostMax || ok && uint64(got) > max(leastMax, n/shareOfDescriptors) {
 		t.Errorf("%d connections with %d descriptors", got, n)
 	}

@@ -14,7 +14,7 @@ const (
 // the descriptors that the process may have, between 8 and 262144. Go raises the soft limit of descriptors to the hard
 // one when a process starts.
 func DefaultMax() int {
-	n, ok := descriptors()
+	n, ok := Descriptors()
 	if !ok || n/shareOfDescriptors > mostMax {
 		return mostMax
 	}
