@@ -115,6 +115,7 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 			t.Error("a call before the time is over")
 		}
 		time.Sleep(time.Nanosecond)
+		synctest.Wait() // the circuit reports by itself that it half-opens
 		expectState(t, b, HalfOpen)
 		trial, err := b.Allow("d1", "i1", Decode)
 		if err != nil {
@@ -130,6 +131,7 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		}
 		expectState(t, b, Open)
 		time.Sleep(time.Minute + 1)
+		synctest.Wait()
 		trial, err = b.Allow("d1", "i1", Decode)
 		if err != nil {
 			t.Fatal(err)

@@ -67,8 +67,11 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			if a.status != http.StatusBadGateway || err == nil || *err.Code != "suspected_poison" || a.header.Get("X-Should-Retry") != "false" {
 				t.Errorf("status %d, headers %v: %s", a.status, a.header, a.body)
 			}
-			if len(killed) != 2 {
-				t.Errorf("%d workers were killed, want 2", len(killed))
+			mu.Lock()
+			n := len(killed)
+			mu.Unlock()
+			if n != 2 {
+				t.Errorf("%d workers were killed, want 2", n)
 			}
 			if log := f.logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, long) {
 				t.Error("not one line of the log names it, or the log has the prompt")
