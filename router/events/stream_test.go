@@ -413,8 +413,9 @@ func TestDeletedStreamIsMadeAnew(t *testing.T) {
 	}
 	say(t, p, g, 100)
 	within(t, 30*time.Second, 5*time.Millisecond, "healed", func() bool { return r.settled(g, p, "w") })
+	within(t, 30*time.Second, 5*time.Millisecond, "nothing is under way", func() bool { return pub.Stats().Pending == 0 })
+	acked := pub.Stats().Acked
 	within(t, 30*time.Second, 5*time.Millisecond, "messages are taken again", func() bool {
-		acked := pub.Stats().Acked
 		say(t, p, g, 1)
 		return pub.Stats().Acked > acked
 	})
