@@ -81,7 +81,9 @@ func TestEnginesShareAPort(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.until("all are connected", func() bool { return connections.Load() == int64(len(topics)) })
+	r.until("all are subscribed to", func() bool {
+		return !slices.ContainsFunc(engines, func(e *zmqEngine) bool { return e.pub.pub.Subscribers() != 1 })
+	})
 	for range 20 {
 		for _, e := range engines {
 			e.publish(3)
@@ -124,6 +126,7 @@ func TestTwoEnginesOfOneWorker(t *testing.T) {
 	r.until("the new one counts", func() bool { return r.exact(fresh, "w") })
 	fresh.stop()
 	fresh.stop = func() {}
+	r.until("the old one is followed", func() bool { return strings.Count(log.String(), `msg="KV events connected"`) == 3 })
 	old.publish(1)
 	if err := old.pub.Publish([]Event{{Kind: Cleared}}); err != nil {
 		t.Fatal(err)

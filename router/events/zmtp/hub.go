@@ -14,7 +14,8 @@ var errNewer = errors.New("zmtp: a newer connection publishes the topic")
 
 // Hub awaits publishers at one address, and tells several apart by topic: a message belongs to the subscription with the
 // longest topic that its first frame begins with. Of several publishers of one topic the one that connected last counts, and
-// the others are heard again when it ends: none is sent away, for it would come back at once.
+// the others are heard again when it ends: none is sent away, for it would come back at once. Whose a connection is shows by its
+// first message, unless there is one subscription alone.
 type Hub struct {
 	opts    Options
 	address string
