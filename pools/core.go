@@ -47,6 +47,7 @@ type entry struct {
 	worker    *Worker
 	source    string
 	downUntil time.Time // zero: not down
+	ended     bool      // its process is known to have ended
 	goneAt    time.Time // zero: registered; else missing from the last full list, and kept until then
 }
 
@@ -179,10 +180,25 @@ func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	return true
 }
 
-// Up notes that a worker answered, which ends its time down. A report about another incarnation changes nothing.
+// Ended notes that a worker's process has ended: it is down for as long as that incarnation is registered.
+func (c *Core) Ended(id, incarnation string, now time.Time) (changed bool) {
+	e, there := c.entries[id]
+	if !there || e.worker.Incarnation != incarnation || e.ended {
+		return false
+	}
+	e.ended, e.downUntil = true, now.Add(endedFor)
+	c.touch(e.key())
+	return true
+}
+
+// endedFor is longer than any registration lasts.
+const endedFor = 100 * 365 * 24 * time.Hour
+
+// Up notes that a worker answered, which ends its time down, unless its process has ended since. A report about another
+// incarnation changes nothing.
 func (c *Core) Up(id, incarnation string) (changed bool) {
 	e, there := c.entries[id]
-	if !there || e.worker.Incarnation != incarnation || e.downUntil.IsZero() {
+	if !there || e.worker.Incarnation != incarnation || e.downUntil.IsZero() || e.ended {
 		return false
 	}
 	e.downUntil = time.Time{}

@@ -94,6 +94,13 @@ func (r *Roster) ReportDown(id, incarnation string) {
 	}
 }
 
+// ReportEnded notes that the process behind that incarnation of a worker has ended. See [Core.Ended].
+func (r *Roster) ReportEnded(id, incarnation string) {
+	if r.change(func(c *Core, now time.Time) bool { return c.Ended(id, incarnation, now) }) {
+		r.log.Warn("worker ended", "worker", id, "incarnation", incarnation)
+	}
+}
+
 // ReportUp notes that that incarnation of a worker answered, which ends its time down.
 func (r *Roster) ReportUp(id, incarnation string) {
 	if m, ok := r.Lookup(id); ok && m.Status == Up {

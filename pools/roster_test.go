@@ -76,6 +76,31 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 	})
 }
 
+// A worker whose process has ended stays down, whatever its last answers say, until another process registers.
+func TestEndedWorkersStayDown(t *testing.T) {
+	running(t, func(r *Roster) {
+		put(t, r, "p1")
+		standing := func() Status { m, _ := r.Lookup("p1"); return m.Status }
+		r.ReportDown("p1", "a")
+		r.ReportEnded("p1", "a")
+		r.ReportUp("p1", "a")
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if got := standing(); got != Down {
+			t.Errorf("a day after its end the worker is %v", got)
+		}
+		r.ReportEnded("p1", "b") // late: of another process
+		fresh := valid("p1")
+		fresh.Incarnation = "b"
+		if err := r.Put(fresh); err != nil {
+			t.Fatal(err)
+		}
+		if got := standing(); got != Up {
+			t.Errorf("another process of it is %v", got)
+		}
+	})
+}
+
 func TestRunLooksAgainWhenADeadlineComesNearer(t *testing.T) {
 	running(t, func(r *Roster) {
 		put(t, r, "p1", "p2", "p3")

@@ -122,7 +122,9 @@ func (d *Dev) keep(ctx context.Context, c *child, up <-chan struct{}) error {
 			return nil
 		}
 		dead, _ := d.gateway.Roster.Lookup(c.id)
-		aside.Go(func() { d.holdDown(ctx, c.id, dead.Worker) })
+		if dead.Worker != nil { // nil is one that had not registered
+			d.gateway.Roster.ReportEnded(c.id, dead.Worker.Incarnation)
+		}
 		if !d.cfg.Restart {
 			log.Warn("worker process ended: it is not started again", "state", p.cmd.ProcessState.String())
 			return nil
@@ -143,22 +145,6 @@ func (d *Dev) keep(ctx context.Context, c *child, up <-chan struct{}) error {
 			}
 		}
 		aside.Go(func() { d.announce(ctx, c, dead.Worker) })
-	}
-}
-
-// holdDown keeps a dead worker down until its registration has ended or another
-// process has taken its place; nil is one that had not registered.
-func (d *Dev) holdDown(ctx context.Context, id string, dead *pools.Worker) {
-	for dead != nil {
-		if m, ok := d.gateway.Roster.Lookup(id); !ok || m.Worker.Incarnation != dead.Incarnation {
-			return
-		}
-		d.gateway.Roster.ReportDown(id, dead.Incarnation)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pools.DefaultDownFor / 2):
-		}
 	}
 }
 
