@@ -338,7 +338,7 @@ func TestKilledWorkersComeBack(t *testing.T) {
 	}
 	f.stop()
 	if log := f.logs.String(); !strings.Contains(log, "it is not started again") || strings.Count(log, "it is started again") != 2 ||
-		!strings.Contains(log, `"worker ended" worker=prefill-1`) || !strings.Contains(log, `"worker down" worker=decode-1`) {
+		!strings.Contains(log, `"worker ended" worker=prefill-1`) || !strings.Contains(log, `"worker ended" worker=decode-1`) {
 		t.Errorf("the log does not say which workers were down and started again:\n%s", log)
 	}
 }
