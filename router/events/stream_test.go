@@ -163,7 +163,7 @@ func TestStreamOutlivesServerAndGateway(t *testing.T) {
 	server.Close()
 	within(t, 10*time.Second, time.Millisecond, "silent", func() bool { return r.status("w").State == Silent && !pub.Connected() })
 	server, _ = jetServer(t, dir, port)
-	within(t, 20*time.Second, 5*time.Millisecond, "live again", func() bool { return r.settled(g, p, "w") })
+	within(t, 20*time.Second, 5*time.Millisecond, "live again", func() bool { return pub.Connected() && r.settled(g, p, "w") })
 	if now := p.Stats(); now.Snapshots != asked.Snapshots || now.Rings != asked.Rings {
 		t.Errorf("%d snapshots and %d runs were asked for", now.Snapshots-asked.Snapshots, now.Rings-asked.Rings)
 	}
