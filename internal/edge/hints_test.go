@@ -73,7 +73,7 @@ func TestHintsByPrivilege(t *testing.T) {
 	var got handoff.Call
 	takes := func(_ context.Context, c handoff.Call, out handoff.Sink) error {
 		got = c
-		return answerJSON(nil, c, out)
+		return answerJSON(context.Background(), c, out)
 	}
 	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
 	keyed := func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }
@@ -132,7 +132,7 @@ func TestPrioritiesUpToABound(t *testing.T) {
 	var got handoff.Call
 	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
 		got = c
-		return answerJSON(nil, c, out)
+		return answerJSON(context.Background(), c, out)
 	}, func(c *Config) { c.ClientHints = "priority<=5" })
 	for _, tc := range []struct {
 		priority, counts int32

@@ -89,8 +89,7 @@ func TestBodiesNobodyTakes(t *testing.T) {
 func TestBodyBudget(t *testing.T) {
 	const size = 200_000
 	running, release := make(chan int64, 4), make(chan struct{})
-	var sv *served
-	sv = serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
 		running <- int64(cap(c.Request.Raw))
 		<-release
 		return answerJSON(ctx, c, out)

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -196,20 +197,17 @@ func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusServiceUnavailable, status{state})
 }
 
-// small and large say what an endpoint takes of a body: a worker or a
-// reservation, or what grows with prompts.
+// How many bytes an endpoint takes of a body, within Config.MaxBodyBytes: for a
+// worker or a reservation, and for what grows with prompts.
 const (
-	small = false
-	large = true
-
-	// smallBytes bounds a small body; a large one has Config.MaxBodyBytes.
-	smallBytes = 64 << 10
+	small = 64 << 10
+	large = math.MaxInt64
 )
 
 // handle adds an endpoint that answers with JSON what f returns. It is not there
 // before the service is ready.
-func (s *Server) handle(pattern string, size bool, f func(r *http.Request) (code int, answer any, err error)) {
-	s.endpoint(pattern, size, func(w http.ResponseWriter, r *http.Request) int {
+func (s *Server) handle(pattern string, bytes int64, f func(r *http.Request) (code int, answer any, err error)) {
+	s.endpoint(pattern, bytes, func(w http.ResponseWriter, r *http.Request) int {
 		code, answer, err := f(r)
 		if err != nil {
 			return refuse(w, err)
@@ -220,11 +218,8 @@ func (s *Server) handle(pattern string, size bool, f func(r *http.Request) (code
 
 // endpoint adds an endpoint that answers by itself and returns its status. f
 // reads r.Body, which is bounded and not compressed.
-func (s *Server) endpoint(pattern string, size bool, f func(w http.ResponseWriter, r *http.Request) int) {
-	limit := s.cfg.MaxBodyBytes
-	if size == small {
-		limit = min(limit, smallBytes)
-	}
+func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWriter, r *http.Request) int) {
+	limit := min(s.cfg.MaxBodyBytes, bytes)
 	s.patterns = append(s.patterns, pattern)
 	s.mux.Handle(pattern, s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()

@@ -208,7 +208,7 @@ func (u *unread) Read([]byte) (int, error) { u.read = true; return 0, io.EOF }
 // A worker or a reservation is small: only what has prompts in it may be large.
 func TestAdministrationIsSmall(t *testing.T) {
 	s := newIndex(t, Config{})
-	long := strings.Repeat(" ", smallBytes)
+	long := strings.Repeat(" ", small)
 	must(t, s, 413, "POST", "/register", `{"id": "w1"}`+long)
 	must(t, s, 400, "POST", "/query", `{}`+long)
 }
