@@ -42,8 +42,10 @@ func (t *tap) stream() error {
 		return fmt.Errorf("%w: %w", fault.ErrClientGone, gone)
 	case t.done:
 		return nil // whatever the engine did with the connection after its end marker
-	case err == nil:
+	case err == nil, errors.Is(err, openai.ErrEventCut): // the engine ended it; a connection that breaks is another error
 		return fault.ErrTruncated
+	case errors.Is(err, openai.ErrEventTooBig):
+		return fmt.Errorf("%w: %w", fault.ErrGarbled, err)
 	default:
 		return err
 	}

@@ -57,6 +57,7 @@ var (
 //	ErrEngine                   other                EngineError
 //	ErrRunaway                  any                  EngineError
 //	ErrCircuitOpen              any                  Refused
+//	upstream.ErrProtocol        any                  Garbled
 //	*upstream.Error at dial     any                  GatewayError for upstream.LocalFailure, else Refused
 //	anything else               any                  Reset
 func Classify(err error, status int) Class {
@@ -72,7 +73,7 @@ func Classify(err error, status int) Class {
 		return Stalled
 	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
 		return ClientGone
-	case errors.Is(err, ErrGarbled):
+	case errors.Is(err, ErrGarbled), errors.Is(err, upstream.ErrProtocol):
 		return Garbled
 	case errors.Is(err, ErrTruncated):
 		return Truncated

@@ -47,6 +47,7 @@ func TestClassify(t *testing.T) {
 		{"breaker is open", ErrCircuitOpen, 0, Refused},
 		{"died before the head", head, 0, Reset},
 		{"died in the body", body, 200, Reset},
+		{"no HTTP", &upstream.Error{Op: upstream.OpHead, Err: fmt.Errorf("%w: no status line", upstream.ErrProtocol)}, 0, Garbled},
 		{"broke off inside an event", io.ErrUnexpectedEOF, 200, Reset},
 		{"client left", fmt.Errorf("call: %w", ErrClientGone), 0, ClientGone},
 		{"client left while dialling", &upstream.Error{Op: upstream.OpDial, Err: ErrClientGone}, 0, ClientGone},
