@@ -85,12 +85,22 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	}
 	if n > 0 && c.from.IsZero() {
 		c.from = time.Now()
-		c.begin()
+		c.arriving()
 	}
 	return n, err
 }
 
-// begin notes that a request is in hand. A pipelined one comes without a Read.
+// arriving notes that a request begins to arrive. Until begin its connection
+// gives way like an idle one, as the youngest of them: half a head must not keep
+// other clients out.
+func (c *conn) arriving() {
+	if !c.busy.Swap(true) && c.slot != nil {
+		c.slot.Idle()
+	}
+}
+
+// begin notes that a request's head has come: it is in hand. A pipelined one
+// comes without a Read.
 func (c *conn) begin() {
 	c.busy.Store(true)
 	if c.slot != nil {

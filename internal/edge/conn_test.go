@@ -1,16 +1,20 @@
 package edge
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/listen"
 )
 
@@ -208,4 +212,42 @@ func TestCloseDrainsWithinBounds(t *testing.T) {
 			}
 		})
 	})
+}
+
+// Clients that send half a head keep nobody else out: at the bound their
+// connections give way like idle ones. A request whose head has come is kept.
+func TestHalfHeadsGiveWay(t *testing.T) {
+	running, end := make(chan struct{}), make(chan struct{})
+	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		close(running)
+		<-end
+		return answerJSON(ctx, c, out)
+	}, func(c *Config) { c.MaxConnections = 3 })
+	body := `{"model":"tandem-sim","prompt":"` + strings.Repeat("x", 2*prefetchBytes) + `"}`
+	long := sv.dial()
+	long.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: ", strconv.Itoa(len(body)), "\r\n\r\n", body)
+	<-running
+	for range 2 {
+		sv.dial().send("GET /live HTTP/1.1\r\nHost:")
+	}
+	eventually(t, "three connections with something of a request", func() bool {
+		n := 0
+		for _, c := range sv.conns.All() {
+			if c.busy.Load() {
+				n++
+			}
+		}
+		return n == 3
+	})
+	for range 3 { // above the bound, each of them
+		c := sv.dial()
+		c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
+		if resp, _ := c.receive(); resp.StatusCode != http.StatusOK {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	}
+	close(end)
+	if resp, text := long.receive(); resp.StatusCode != http.StatusOK {
+		t.Errorf("the request in hand got %d %s", resp.StatusCode, text)
+	}
 }

@@ -24,13 +24,14 @@ func (c *Conn) Busy() {
 	c.l.idle.remove(c)
 }
 
-// Idle says that no request is in hand.
+// Idle says that no request is in hand, as of now.
 func (c *Conn) Idle() {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
-	if c.left || c.listed {
+	if c.left {
 		return
 	}
+	c.l.idle.remove(c)
 	c.l.idle.push(c)
 	c.l.room.Signal()
 }
