@@ -52,3 +52,28 @@ func TestHeldOutputIsBounded(t *testing.T) {
 		t.Errorf("%d bytes left, want %d", len(got), len(before+one+done))
 	}
 }
+
+// TestWholeAnswersAreBounded: an answer that is not streamed is held until its
+// end, so that a worker that does not stop is left where no answer to this
+// request can be as long. One whose length is not known has maxAnswerBytes.
+func TestWholeAnswersAreBounded(t *testing.T) {
+	src := &endless{event: ": ping\n\n"}
+	r, lease, _ := room(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)})
+	out := &client{}
+	call := Call{Lease: lease, Choices: 2, PromptTokens: 8, Longest: 4, CachedTokens: -1}
+	_, failed := r.Run(t.Context(), call, out)
+	if failed == nil || failed.Class != fault.Garbled || len(out.writes) > 0 {
+		t.Errorf("ended with %v after %d writes", failed, len(out.writes))
+	}
+	if most := 4<<20 + 24*64<<10; src.taken > most+1<<10 {
+		t.Errorf("%d bytes were taken, want %d", src.taken, most)
+	}
+	for _, c := range []struct {
+		call Call
+		want int
+	}{{Call{PromptTokens: 8}, maxAnswerBytes}, {Call{Longest: 1 << 31, Choices: 128, PromptTokens: 1 << 31}, maxAnswerBytes}} {
+		if got := c.call.mostBytes(); got != c.want {
+			t.Errorf("%d choices of %d tokens: %d bytes, want %d", c.call.Choices, c.call.Longest, got, c.want)
+		}
+	}
+}

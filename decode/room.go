@@ -98,8 +98,14 @@ type Call struct {
 	First func()
 }
 
-// maxAnswerBytes bounds an answer that is not streamed.
-const maxAnswerBytes = 256 << 20
+// maxAnswerBytes bounds an answer that is not streamed. Where its length in tokens
+// is known, so do answerBytes for the whole and tokenBytes for each token, echoed
+// ones too: a token with its twenty alternatives is about 3 KB.
+const (
+	maxAnswerBytes = 256 << 20
+	answerBytes    = 4 << 20
+	tokenBytes     = 64 << 10
+)
 
 // maxDetailBytes bounds what is kept of an engine's error.
 const maxDetailBytes = 64 << 10

@@ -126,6 +126,14 @@ func (c *Call) mostEvents() int {
 	return 2*c.Longest*max(1, c.Choices) + 64
 }
 
+// mostBytes is how many bytes an answer that is not streamed may have.
+func (c *Call) mostBytes() int {
+	if c.Longest == 0 {
+		return maxAnswerBytes
+	}
+	return min(maxAnswerBytes, answerBytes+tokenBytes*(c.Longest+c.PromptTokens)*max(1, c.Choices))
+}
+
 // failed takes in an error that came where an answer should be.
 func (t *tap) failed(said []byte) error {
 	e := openai.ReadEngineError(said)
@@ -228,12 +236,13 @@ func (t *tap) usage(info openai.ChunkInfo) {
 
 // whole relays an answer that is not streamed.
 func (t *tap) whole() error {
-	body, err := io.ReadAll(io.LimitReader(t.watch, maxAnswerBytes+1))
+	most := t.call.mostBytes()
+	body, err := io.ReadAll(io.LimitReader(t.watch, int64(most)+1))
 	if err != nil {
 		return err
 	}
-	if len(body) > maxAnswerBytes {
-		return fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes)
+	if len(body) > most {
+		return fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, most)
 	}
 	info := openai.Inspect(body)
 	switch {
