@@ -74,7 +74,7 @@ func HTTPGroup() Group {
 				"Keep it above the idle time of a load balancer in front, or that one reuses a connection just as it closes.",
 		},
 		{
-			Name: "sse-heartbeat", Kind: Duration, Default: "15s", Min: "0s",
+			Name: "sse-heartbeat", Kind: Duration, Default: "15s", Min: "0s", Validate: heartbeat,
 			Help: "A stream that has been silent for this long gets an SSE comment, in the queue and during its prefill too, so that proxies in between do not cut it off. " +
 				"The first one begins the answer with status 200: failures after it are error events. Shorter suits proxies that are less patient; longer leaves more failures " +
 				"a status of their own. It should be below the proxies' idle timeout. 0 sends none, and every failure before the first token has its status.",
@@ -107,6 +107,14 @@ func host(value any) error {
 	letters := "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
 	if h == "" || strings.Trim(h, letters) != "" {
 		return fmt.Errorf("%s is not an IP address or a host name", quote(h))
+	}
+	return nil
+}
+
+// heartbeat refuses one that would keep the gateway busy with comments.
+func heartbeat(value any) error {
+	if every := value.(time.Duration); every > 0 && every < 100*time.Millisecond {
+		return fmt.Errorf("%v is too short: 0, or at least 100ms", every)
 	}
 	return nil
 }

@@ -132,6 +132,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"negated number", []string{"--no-http-port"}, nil, "", []string{"flag --no-http-port: there is no such name: --no-http-port"}},
 		{"not a number", []string{"--http-port=http"}, nil, "", []string{`flag --http-port: "http" is not a whole number`}},
 		{"too much", nil, []string{"TANDEM_HTTP_PORT=65536"}, "", []string{"TANDEM_HTTP_PORT: 65536 is above 65535, the most it may be"}},
+		{"a heartbeat without a pause", []string{"--sse-heartbeat=1ns"}, nil, "", []string{"flag --sse-heartbeat: 1ns is too short: 0, or at least 100ms"}},
 		{"too little", nil, []string{"DYN_ROUTER_TEMPERATURE=-0.5"}, "", []string{"DYN_ROUTER_TEMPERATURE: -0.5 is below 0, the least it may be"}},
 		{"not finite", []string{"--router-temperature=NaN"}, nil, "", []string{`flag --router-temperature: "NaN" is not a finite number`}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
