@@ -144,7 +144,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if failed == nil {
 			return nil
 		}
-		if failed.Class == fault.Reset {
+		if failed.Class == fault.Reset || failed.Class == fault.Truncated {
 			r.dead = append(r.dead, failed.Worker)
 		}
 		action := Decide(failed.Leg, failed.Class, r.attempt, len(r.dead), r.sent.Events)

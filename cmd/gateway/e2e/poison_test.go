@@ -33,6 +33,9 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 		{"the connection breaks", nil, dies},
 		{"decode's connection breaks after a hand-off", prefills, dies},
 		{"prefill's connection breaks", dies, dies},
+		{"the stream ends before its first token", nil, func(w http.ResponseWriter, _ *http.Request) {
+			sse(w, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`)
+		}},
 		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { sse(w, core, "[DONE]") }},
 		{"the engine's core dies, by its status", nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
