@@ -127,6 +127,7 @@ func TestStream(t *testing.T) {
 		{"ends before anything", engine{status: 200, body: strings.NewReader(role)}, false, fault.Truncated, "", 0},
 		{"nonsense before the first token", engine{status: 200, body: strings.NewReader(role + "data: #no#\n\n" + done)}, false, fault.Garbled, "", 0},
 		{"nonsense in mid-stream", engine{status: 200, body: strings.NewReader(role + one + "data: #no#\n\n" + two + done)}, false, fault.Garbled, role + one, 1},
+		{"an event without end", engine{status: 200, body: strings.NewReader(role + "data: " + strings.Repeat("x", 9<<20))}, false, fault.Garbled, "", 0},
 		{"breaks", engine{status: 200, body: io.MultiReader(strings.NewReader(role+one), iotest.ErrReader(&upstream.Error{Op: upstream.OpBody, Err: io.ErrUnexpectedEOF}))}, false, fault.Reset, role + one, 1},
 		{"client gone", engine{status: 200, body: strings.NewReader(role + one + end + done)}, true, fault.ClientGone, "", 2},
 	} {

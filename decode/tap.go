@@ -44,6 +44,8 @@ func (t *tap) stream() error {
 		return nil // whatever the engine did with the connection after its end marker
 	case err == nil:
 		return fault.ErrTruncated
+	case errors.Is(err, openai.ErrEventTooBig): // the worker is alive, and writes on
+		return fmt.Errorf("%w: %w", fault.ErrGarbled, err)
 	default:
 		return err
 	}
