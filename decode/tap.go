@@ -44,7 +44,7 @@ func (t *tap) stream() error {
 		return nil // whatever the engine did with the connection after its end marker
 	case err == nil, errors.Is(err, openai.ErrEventCut): // the engine ended it; a connection that breaks is another error
 		return fault.ErrTruncated
-	case errors.Is(err, openai.ErrEventTooBig):
+	case errors.Is(err, openai.ErrEventTooBig): // the worker is alive, and writes on
 		return fmt.Errorf("%w: %w", fault.ErrGarbled, err)
 	default:
 		return err

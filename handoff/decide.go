@@ -38,9 +38,9 @@ const MaxDeaths = 2
 
 // Decide says what to do after failure c of a leg in round attempt (from 1)
 // when sent events have left for the client and deaths rounds, this one among
-// them, have ended with a connection that broke (fault.Reset). It is pure; the flow carries the
-// answer out and turns OtherPrefill into LocalPrefill where no other prefill
-// worker is left.
+// them, have ended with a connection that broke (fault.Reset) or a stream that
+// ended too early (fault.Truncated). It is pure; the flow carries the answer out
+// and turns OtherPrefill into LocalPrefill where no other prefill worker is left.
 //
 //   - A client that left, a stop of our own and the client's own error end the
 //     request: no other worker would answer otherwise.

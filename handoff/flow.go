@@ -144,10 +144,10 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if failed == nil {
 			return nil
 		}
-		if failed.Class == fault.Reset {
-			r.deaths++
+		if failed.Class == fault.Reset || failed.Class == fault.Truncated {
+			r.dead = append(r.dead, failed.Worker)
 		}
-		action := Decide(failed.Leg, failed.Class, r.attempt, r.deaths, r.sent.Events)
+		action := Decide(failed.Leg, failed.Class, r.attempt, len(r.dead), r.sent.Events)
 		if action == LocalPrefill && !f.cfg.DecodeFallback {
 			action = Fail
 		}
@@ -160,7 +160,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 				"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
 		}
 		if action == Fail {
-			if r.deaths >= MaxDeaths {
+			if len(r.dead) >= MaxDeaths {
 				f.suspect(r, failed)
 			}
 			return r.fail(failed, out)
@@ -175,7 +175,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 func (f *Flow) suspect(r *request, failed *fault.Error) {
 	f.metrics.poison.Inc()
 	f.log.Error("suspected poison: workers died while they had this request, and it is tried on no other",
-		"request_id", r.call.ID, "engine_request_id", r.id, "model", shown(r.call.Request.Model), "workers", append(r.tried, failed.Worker))
+		"request_id", r.call.ID, "engine_request_id", r.id, "model", shown(r.call.Request.Model), "workers", r.dead)
 	failed.Err = errors.Join(poisoned(), failed.Err)
 }
 

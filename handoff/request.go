@@ -48,7 +48,7 @@ type request struct {
 
 	attempt int
 	tried   []string // workers that failed this request
-	deaths  int      // how many of them died under it
+	dead    []string // those of them that died under it
 	held    held
 	d, p    *router.Lease
 	dEnd    func(fault.Class) // tells decode's circuit how the call ended

@@ -199,7 +199,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		log.Warn("gateways on other machines cannot reach this address: --advertise-url names another", "address", reach)
 	}
 	if s.Discovery.NATSURL == "" {
-		log.Warn("without --nats-url the engine's KV events are not told on: gateways are told where it publishes them, and each follows it by itself")
+		log.Warn("without --nats-url the engine's KV events are not forwarded: the record names where the engine publishes them, and each gateway follows it by itself")
 	}
 	links, unlink, err := stack.ConnectDurably(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, streamConfig(s.Stream), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
 	if err != nil {

@@ -78,7 +78,7 @@ var commands = []command{
 	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
 	{"serve", "run the gateway in front of workers that registered or are given by URL", serve},
 	{"worker", "run one simulated worker", work},
-	{"attach", "stand beside a stock engine: register it, tell its KV events on, withdraw it when it fails", attach},
+	{"attach", "run next to an unmodified engine: register it, forward its KV events, deregister it on failure", attach},
 	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
 	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
 	{"traces", "list published traces for load and simulate, and fetch one", traces},

@@ -86,10 +86,15 @@ func plain(h *fasthttp.RequestHeader) *openai.Error {
 // isJSON refuses a body that says to be something else than JSON, and one that
 // a web page may have sent.
 func isJSON(h *fasthttp.RequestHeader) *openai.Error {
-	if given := string(h.ContentType()); !browser.JSON(given, has(h, "Origin")) {
+	given := string(h.ContentType())
+	switch {
+	case browser.JSON(given, has(h, "Origin")):
+		return nil
+	case given == "":
+		return openai.UnsupportedMedia("an Origin header and without Content-Type: application/json")
+	default:
 		return openai.UnsupportedMedia("Content-Type: " + given)
 	}
-	return nil
 }
 
 // trust lets in changes that come without a key. A page in an operator's

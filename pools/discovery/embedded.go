@@ -102,6 +102,7 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.TickMs, c.ElectionMs = 10, 50 // nobody votes against it, so it need not wait long for a vote
 	c.UnsafeNoFsync = !cfg.Sync
+	c.EnableGRPCGateway = false // JSON over HTTP, which a web page on this machine could send
 	c.ServiceRegister = func(s *grpc.Server) {
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -112,9 +112,10 @@ func (s *Stream) Stats() StreamStats {
 	return StreamStats{Acked: s.acked.Load(), Failed: s.failed.Load(), Pending: s.js.PublishAsyncPending()}
 }
 
-// How long one question about the stream may take, and the least and most time between attempts to find it.
+// How long one question about the stream may take, and the least and most time between attempts to find it. A question
+// that a starting server loses is asked again well before heartbeats lose their patience.
 const (
-	streamTimeout  = 5 * time.Second
+	streamTimeout  = beatPatience * 2 / 5
 	streamRetryMin = 100 * time.Millisecond
 	streamRetryMax = 5 * time.Second
 )

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,9 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 		{"the connection breaks", nil, dies},
 		{"decode's connection breaks after a hand-off", prefills, dies},
 		{"prefill's connection breaks", dies, dies},
+		{"the stream ends before its first token", nil, func(w http.ResponseWriter, _ *http.Request) {
+			sse(w, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`)
+		}},
 		{"the engine's core dies, in an event", nil, func(w http.ResponseWriter, _ *http.Request) { sse(w, core, "[DONE]") }},
 		{"the engine's core dies, by its status", nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -82,6 +86,31 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			f.idle()
 		})
 	}
+}
+
+// The line that suspects a request names the workers that died under it: one that
+// refused its connection had never seen it.
+func TestPoisonNamesTheDead(t *testing.T) {
+	f := newFleet(t, options{alone: true, gateway: inMode("round-robin")})
+	newEngines(f, pools.Both, 2, dies)
+	w := *f.gateway.Roster.Snapshot("tandem-sim", pools.Both).Members[0].Worker
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for _, id := range []string{"engine-both-10", "engine-both-11", "engine-both-12"} { // between the two
+		w.ID, w.Address = id, gone.URL
+		if err := f.gateway.Roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.post(completionPath, ask(long, 4))
+	log := f.logs.String()
+	if !strings.Contains(log, "class=refused") {
+		t.Fatal("no worker refused the request before the second death: ", log)
+	}
+	if !strings.Contains(log, `suspected poison`) || !strings.Contains(log, `workers="[engine-both-1 engine-both-2]"`) && !strings.Contains(log, `workers="[engine-both-2 engine-both-1]"`) {
+		t.Error(log)
+	}
+	f.idle()
 }
 
 // One death alone is bad luck: the request is answered by another worker.

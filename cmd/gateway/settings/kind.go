@@ -158,13 +158,28 @@ func (k Kind) less(a, b any) bool {
 // that overflows has passed already.
 const maxDuration = 365 * 24 * time.Hour
 
-// parseDuration is time.ParseDuration within maxDuration.
+// parseDuration is time.ParseDuration within maxDuration. A duration that is
+// written well and has too many hours is out of range, not malformed.
 func parseDuration(word string) (time.Duration, error) {
 	d, err := time.ParseDuration(word)
+	if err != nil {
+		_, malformed := time.ParseDuration(strings.Map(zeroDigits, word))
+		if malformed == nil {
+			err = strconv.ErrRange
+		}
+	}
 	if err == nil && (d > maxDuration || d < -maxDuration) {
 		err = strconv.ErrRange
 	}
 	return d, err
+}
+
+// zeroDigits turns every digit into a 0, for strings.Map.
+func zeroDigits(r rune) rune {
+	if '0' <= r && r <= '9' {
+		return '0'
+	}
+	return r
 }
 
 func parseFloat(word string) (float64, error) {

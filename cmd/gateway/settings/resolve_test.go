@@ -138,6 +138,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
 		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
 		{"a duration without end", []string{"--stream-idle-timeout=2562047h47m"}, nil, "", []string{`flag --stream-idle-timeout: "2562047h47m" is longer than 8760h, the most a duration may be`}},
+		{"a duration past all ends", []string{"--stream-idle-timeout=9999999h"}, nil, "", []string{`flag --stream-idle-timeout: "9999999h" is longer than 8760h, the most a duration may be`}},
 		{"more bytes than there are", []string{"--queue-bytes=99999999TiB"}, nil, "", []string{`flag --queue-bytes: "99999999TiB" is out of range`}},
 		{"unknown value", []string{"--router-mode=direkt"}, nil, "", []string{`flag --router-mode: "direkt" is not one of kv, round-robin, random, least-loaded`}},
 		{"host with a port", []string{"--http-host=a:80"}, nil, "", []string{`flag --http-host: "a:80" is not an IP address or a host name`}},
