@@ -101,7 +101,7 @@ func (f *Flow) checkPrefillPin(r *request) error {
 	case r.call.Request.N > 1:
 		return openai.BadRequest(p.field, "%s cannot be had with n above 1: such a request has no prefill leg", p.field)
 	case r.call.Request.PromptOnly:
-		return openai.BadRequest(p.field, "%s cannot be had with max_tokens 0: such a request has no prefill leg", p.field)
+		return openai.BadRequest(p.field, "%s is not supported with max_tokens 0: such a request has no prefill leg", p.field)
 	case showsPrompt(r.call.Request):
 		return openai.BadRequest(p.field, "%s does not go with the prompt's probabilities (prompt_logprobs, or echo): such a request has no prefill leg", p.field)
 	}

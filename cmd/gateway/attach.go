@@ -279,7 +279,7 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 	}
 	// NewEndpoint has seen that it can be read.
 	if at, err := zmtp.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.Discovery.NATSURL == "" {
-		return c, r.Refuse("engine-kv-events", errors.New("an engine that connects is listened for here, and its events told on over NATS: give nats-url too, or the engine's host"))
+		return c, r.Refuse("engine-kv-events", errors.New("attach listens for this engine and forwards its events over NATS: give nats-url too, or the engine's host"))
 	}
 	return c, nil
 }

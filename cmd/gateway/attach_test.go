@@ -272,7 +272,7 @@ func TestAttachCommandLine(t *testing.T) {
 		{append(whole, "--role", "drafts"), exitUsage, "flag --role"},
 		{append(whole, "--block-size", "5000"), exitUsage, "block-size"},
 		{append(whole, "--engine-kv-events", "5557"), exitUsage, "engine-kv-events (flag): must be tcp://HOST:PORT"},
-		{append(whole, "--engine-kv-events", "tcp://*:5557"), exitUsage, "engine-kv-events (flag): an engine that connects is listened for here"},
+		{append(whole, "--engine-kv-events", "tcp://*:5557"), exitUsage, "engine-kv-events (flag): attach listens for this engine"},
 		{append(whole, "--engine-kv-replay", "tcp://h:1"), exitUsage, "engine-kv-replay (flag): goes with engine-kv-events"},
 		{append(whole, "--engine-kv-topic", "t", "--engine-kv-events", "none"), exitUsage, "engine-kv-topic (flag): goes with engine-kv-events"},
 		{append(whole, "--transfer-endpoint", "h"), exitUsage, "transfer-endpoint (flag)"},
