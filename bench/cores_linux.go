@@ -69,7 +69,7 @@ func pinCores(wanted bool) (cores, error) {
 	}
 	c := cores{pinned: true}
 	c.measured, c.own = all.split()
-	// Threads that come to be inherit from those that are.
+	// New threads inherit from existing ones.
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return cores{}, err
@@ -110,5 +110,5 @@ func (c cores) start(cmd *exec.Cmd) error {
 	return err
 }
 
-// killGroup ends what is left of a process and its children.
+// killGroup ends the rest of a process and its children.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }

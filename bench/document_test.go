@@ -62,7 +62,7 @@ func TestTables(t *testing.T) {
 		}
 	}
 	r.Arms = r.Arms[:2]
-	if text := r.tables(); strings.Contains(text, "Beside nginx") || !strings.Contains(text, "nginx was absent") {
+	if text := r.tables(); strings.Contains(text, "Compared with nginx") || !strings.Contains(text, "nginx was absent") {
 		t.Errorf("without nginx:\n%s", text)
 	}
 }

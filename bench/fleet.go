@@ -22,7 +22,7 @@ type arm struct {
 	// front and back are where its client connects; back is empty but where
 	// the client makes both calls itself.
 	front, back string
-	process     *process // what is measured; nil where there is nothing between
+	process     *process // the measured process; nil in the direct arms
 	baseline    *arm     // the arm without it, whose latency is subtracted; nil for itself
 	client      *client
 }

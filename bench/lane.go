@@ -11,7 +11,7 @@ import (
 
 // lane is a client's keep-alive connection: one request at a time, any number
 // one after another. To an arm that makes the two calls itself it is two
-// connections. A goroutine of its own reads; whoever begins a request writes it,
+// connections. A goroutine of its own reads; the caller that begins a request writes it,
 // so that no hand-over between goroutines is in the figures.
 type lane struct {
 	front, back net.Conn // back, to the decode engine, is nil but in the direct arm of two legs

@@ -60,7 +60,7 @@ func (c *client) lanes() []*lane {
 	return slices.Clone(c.all)
 }
 
-// close cuts every lane, with what is under way on it.
+// close cuts every lane, with its running requests.
 func (c *client) close() {
 	c.mu.Lock()
 	c.closed = true
@@ -116,7 +116,7 @@ func (r *load) await(ctx context.Context) error {
 	}
 }
 
-// open sends each job when it is due, whatever became of those before, and
+// open sends each job when it is due, independent of earlier ones, and
 // returns when all have ended. The error is that the run was not one: jobs keep
 // their own.
 func (c *client) open(ctx context.Context, jobs []job) error {

@@ -23,7 +23,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once, and what it started with it
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process and its children at once
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted; nothing is left running")
@@ -74,7 +74,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag", f.Arg(0))
+		return o, fmt.Errorf("%q is not a flag", f.Arg(0))
 	}
 	o.plan = fullPlan()
 	if quick {
@@ -94,7 +94,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	debug.SetGCPercent(800) // the client's own collections are nobody's latency
+	debug.SetGCPercent(800) // the client's own collections must not count as latency
 	if o.write {            // before minutes of work
 		if _, err := readDocument(o.document); err != nil {
 			return err

@@ -21,7 +21,7 @@ type meter struct {
 	round   uint64 // counts rounds of any kind, for their arrivals
 
 	begun  time.Time     // when the fleet was ready
-	others time.Duration // what others had of the cores until then
+	others time.Duration // the other processes' time on the cores until then
 }
 
 // measure runs the whole plan.
@@ -84,7 +84,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	return m.report, nil
 }
 
-// begin notes what others have had of the cores until now, and end what since.
+// begin notes the other processes' time on the cores, and end the difference since.
 func (m *meter) begin(context.Context) (err error) {
 	m.begun = time.Now()
 	m.others, err = m.elsewhere()
@@ -135,7 +135,7 @@ func turns(arms []*arm, round int) []*arm {
 	return append(append([]*arm(nil), arms[n:]...), arms[:n]...)
 }
 
-// memory opens streams and sees what they take.
+// memory opens streams and measures their memory.
 func (m *meter) memory(ctx context.Context) error {
 	const settled = 1500 * time.Millisecond // in which collections come to pass
 	for _, a := range m.measured() {

@@ -44,7 +44,7 @@ func start(cores cores, name, dir string, stdout io.Writer, binary string, args 
 	}
 	p.pid = p.cmd.Process.Pid
 	go func() {
-		_ = p.cmd.Wait() // that it ended early is told where it is missed
+		_ = p.cmd.Wait() // an early end is reported where the process is missed
 		close(p.ended)
 	}()
 	return p, nil
@@ -61,7 +61,7 @@ func (p *process) stop() {
 	}
 }
 
-// last is the end of what it wrote to standard error, for errors.
+// last is the end of its standard error, for error messages.
 func (p *process) last() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *process) last() string {
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// startGateway runs a gateway before the workers that it is told by flags.
+// startGateway runs a gateway before the workers that its flags name.
 func startGateway(ctx context.Context, cores cores, name, dir, binary string, workers ...string) (*process, error) {
 	out, in := io.Pipe()
 	defer out.Close()

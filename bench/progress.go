@@ -28,7 +28,7 @@ func newProgress(w io.Writer, whole time.Duration) *progress {
 	return p
 }
 
-// say says what is done now.
+// say reports the present step.
 func (p *progress) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	percent := min(99, int(100*p.done/max(1, p.whole)))

@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/tandem-pd/tandem/internal/replay"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // chatPath is where every request goes.

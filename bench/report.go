@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // report is a run: where, how, and what came of it.
@@ -28,7 +30,7 @@ type report struct {
 	Arms   []*figures `json:"arms"`
 }
 
-// figures are what was measured of an arm.
+// figures are an arm's measurements.
 type figures struct {
 	Name     string  `json:"name"`
 	Key      string  `json:"key"`
@@ -153,9 +155,9 @@ func (s *step) add(jobs []job) {
 		ttft[i], late[i] = jobs[i].ttft, jobs[i].late
 	}
 	s.Requests += len(jobs)
-	s.P50s = append(s.P50s, micros(quantile(ttft, 0.50)))
-	s.P99s = append(s.P99s, micros(quantile(ttft, 0.99)))
-	s.Lates = append(s.Lates, micros(quantile(late, 0.99)))
+	s.P50s = append(s.P50s, micros(replay.NearestRank(ttft, 0.50)))
+	s.P99s = append(s.P99s, micros(replay.NearestRank(ttft, 0.99)))
+	s.Lates = append(s.Lates, micros(replay.NearestRank(late, 0.99)))
 }
 
 // saturated takes a round of the closed loop in: its answers, how long it took,

@@ -8,7 +8,7 @@ import (
 // schedule is when requests are sent, from the round's beginning, in rising
 // order: a Poisson process of the given rate, the same for the same seed.
 //
-// It is drawn anew for every round but not for every arm: arms of one round see
+// It is drawn again for every round but not for every arm: arms of one round see
 // the same arrivals, so that their difference is not one of luck.
 func schedule(r rate, seed, round uint64) []time.Duration {
 	rng := rand.New(rand.NewPCG(seed, round))

@@ -1,25 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
-
-// quantile is the smallest value that at least a share q of all do not exceed
-// (the nearest-rank method): always one that was measured. 0 for none.
-func quantile[T cmp.Ordered](values []T, q float64) T {
-	var zero T
-	if len(values) == 0 {
-		return zero
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	rank := int(q * float64(len(sorted)))
-	if float64(rank) < q*float64(len(sorted)) {
-		rank++
-	}
-	return sorted[min(max(rank, 1), len(sorted))-1]
-}
 
 // spread is a figure's median over the rounds with the least and the most.
 type spread struct {

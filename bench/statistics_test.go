@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"testing"
+
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 func TestQuantile(t *testing.T) {
@@ -27,7 +29,7 @@ func TestQuantile(t *testing.T) {
 	}
 	for _, tt := range tests {
 		was := slices.Clone(tt.values)
-		if got := quantile(tt.values, tt.q); got != tt.want {
+		if got := replay.NearestRank(tt.values, tt.q); got != tt.want {
 			t.Errorf("quantile of %d values at %v: got %d, want %d", len(tt.values), tt.q, got, tt.want)
 		}
 		if !slices.Equal(was, tt.values) {

@@ -9,7 +9,7 @@ import (
 )
 
 // quiet is the share of the machine that others may take before the figures
-// are in doubt.
+// are uncertain.
 const quiet = 0.05
 
 // table is rows of cells, the first of them its head.
@@ -104,7 +104,7 @@ func (r *report) memories() table {
 	return t
 }
 
-// ratios are the gateway beside nginx; none where there is no nginx.
+// ratios compare the gateway with nginx; none where there is no nginx.
 func (r *report) ratios() []table {
 	nginx := r.find("nginx_one_leg")
 	if nginx == nil {
@@ -126,7 +126,7 @@ func (r *report) ratios() []table {
 		}{fmt.Sprintf("added TTFT p50 at %g/s", rate.PerSecond), func(f *figures) float64 { return f.step(rate.PerSecond).AddedP50.Median }})
 	}
 	t := table{
-		title: "Beside nginx",
+		title: "Compared with nginx",
 		rows:  [][]string{{"process"}},
 		notes: []string{"How many times what nginx takes in the same run. A request of two legs is two exchanges with workers where nginx has one."},
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// usage is what the operating system tells of a process.
+// usage is what the operating system reports of a process.
 
 // cpuTime is the time that all threads of a process have been on a core.
 // schedstat counts it in nanoseconds, where stat has ticks of 10 ms. Threads
@@ -51,7 +51,7 @@ func onCore(schedstat []byte) (time.Duration, error) {
 	}
 	n, err := strconv.ParseInt(string(fields[0]), 10, 64)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no time in nanoseconds", fields[0])
+		return 0, fmt.Errorf("%q is not a time in nanoseconds", fields[0])
 	}
 	return time.Duration(n), nil
 }

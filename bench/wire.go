@@ -19,7 +19,7 @@ var (
 	kvKey     = []byte(`"kv_transfer_params":`)
 )
 
-var errMessage = errors.New("the message is no HTTP that the bench understands")
+var errMessage = errors.New("the message is not HTTP that the bench understands")
 
 // appendRequest renders a POST of the body in two parts.
 func appendRequest(dst []byte, path, host string, parts ...[]byte) []byte {

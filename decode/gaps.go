@@ -5,14 +5,12 @@ import (
 	"time"
 )
 
-// gaps is what is known of how long a worker's streams are silent between two
-// reads that bring events. It is a pure value; its owner guards it.
+// gaps is what is known of how long a worker's streams are silent between two reads that bring events. It is a pure
+// value; its owner guards it.
 //
-// It is a histogram over the logarithm of the gap, four buckets an octave from
-// about 4 ms up, so that a quantile is exact to a quarter. All counts are halved
-// whenever gapMemory gaps were taken in: what was seen before the last twice as
-// many weighs next to nothing, whatever the rate at which they came, and no
-// clock is asked.
+// It is a histogram over the logarithm of the gap, four buckets an octave from about 4 ms up, so that a quantile is
+// exact to a quarter. All counts are halved whenever gapMemory gaps were taken in: what was seen before the last
+// twice as many weighs next to nothing, whatever the rate at which they came, and no clock is asked.
 type gaps struct {
 	counts [gapBuckets]uint32
 	total  uint32

@@ -83,7 +83,7 @@ func TestGapsForget(t *testing.T) {
 // What an event costs on its way: no allocation, and next to nothing beside
 // its relay.
 func BenchmarkWatch(b *testing.B) {
-	w := newWatch(Config{}, &pace{}, limits{first: time.Hour}, func(error) {})
+	w := newWatch(Config{}, &seen{}, limits{first: time.Hour}, func(error) {})
 	defer w.stop()
 	w.src = repeated{}
 	w.begin()

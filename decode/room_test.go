@@ -65,12 +65,14 @@ func room(t *testing.T, e *engine) (*Room, *router.Lease, func() router.WorkerLo
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(Config{}, roster, set, e)
-	lease, err := r.Router("m", pools.Decode).Reserve(r.Pool("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
+	r := New(Config{}, roster, e)
+	lease, err := set.For("m", pools.Decode).Reserve(r.roster.Snapshot("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, lease, func() router.WorkerLoad { return r.Router("m", pools.Decode).Loads(r.Pool("m", pools.Decode))[0] }
+	return r, lease, func() router.WorkerLoad {
+		return set.For("m", pools.Decode).Loads(r.roster.Snapshot("m", pools.Decode))[0]
+	}
 }
 
 const (
@@ -136,7 +138,7 @@ func TestStream(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &c.engine)
 			out := &client{gone: c.gone}
-			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1}, out)
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1}, out)
 			class := fault.None
 			if failed != nil {
 				class = failed.Class
@@ -159,7 +161,7 @@ func TestStream(t *testing.T) {
 func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 	r, lease, _ := room(t, &engine{status: 200, body: io.MultiReader(strings.NewReader(role), strings.NewReader(": ping\n\n"), strings.NewReader(one), strings.NewReader(end+done))})
 	out := &client{}
-	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1}, out); failed != nil {
+	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1}, out); failed != nil {
 		t.Fatal(failed)
 	}
 	if want := role + ": ping\n\n" + one; len(out.writes) != 2 || out.writes[0] != want {
@@ -185,7 +187,7 @@ func TestLastEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, IncludeUsage: c.usage, Choices: 1, CachedTokens: 2, Tail: tail}, out)
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, IncludeUsage: c.usage, Choices: 1, CachedTokens: func() int { return 2 }, Tail: tail}, out)
 			if failed != nil || strings.Join(out.writes, "") != c.want {
 				t.Errorf("%v\n got %q\nwant %q", failed, strings.Join(out.writes, ""), c.want)
 			}
@@ -215,7 +217,7 @@ func TestSeveralChoices(t *testing.T) {
 	} {
 		r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
 		out := &client{}
-		_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 2, Chat: c.chat, CachedTokens: -1,
+		_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 2, Chat: c.chat,
 			Tail: func(*Transcript) []byte { return []byte(`{"x":1}`) }}, out)
 		if got := strings.Join(out.writes, ""); failed != nil || got != c.want {
 			t.Errorf("%s: %v\n got %q\nwant %q", c.name, failed, got, c.want)
@@ -228,7 +230,7 @@ func TestSeveralChoices(t *testing.T) {
 func TestBookingsGrow(t *testing.T) {
 	r, lease, load := room(t, &engine{status: 200, body: strings.NewReader(one + two + one + two + end + done)})
 	before, firsts := load().ActiveBlocks, 0
-	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, First: func() { firsts++ }}, &client{}); failed != nil {
+	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{}); failed != nil {
 		t.Fatal(failed)
 	}
 	if grown := load().ActiveBlocks - before; grown != 2 || firsts != 1 {
@@ -255,7 +257,7 @@ func TestWholeAnswer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), Call{Lease: lease, CachedTokens: 3}, out)
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, CachedTokens: func() int { return 3 }}, out)
 			if (failed == nil) != (c.want == fault.None) || failed != nil && (failed.Class != c.want || tr.Started) {
 				t.Fatalf("%v, started %v", failed, tr.Started)
 			}
@@ -272,7 +274,7 @@ func TestRefusedWorkerIsDown(t *testing.T) {
 	if _, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true}, &client{}); failed == nil {
 		t.Fatal("no failure")
 	}
-	if m := r.Pool("m", pools.Decode).Members[0]; m.Eligible(time.Now()) {
+	if m := r.roster.Snapshot("m", pools.Decode).Members[0]; m.Eligible(time.Now()) {
 		t.Errorf("still eligible: %+v", m)
 	}
 }
@@ -296,7 +298,7 @@ func TestRunawaysAreEnded(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: c.choices, CachedTokens: -1, Longest: c.longest}, out)
+			tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: c.choices, Longest: c.longest}, out)
 			class := fault.None
 			if failed != nil {
 				class = failed.Class

@@ -14,6 +14,7 @@ import (
 
 // tap sees every event of one answer on its way to the client.
 type tap struct {
+	room       *Room
 	call       *Call
 	out        Sink
 	watch      *watch
@@ -22,15 +23,15 @@ type tap struct {
 	held       []byte    // events kept back until there is something to say
 	finished   int       // choices that have a finish reason
 	roles      [2]uint64 // bits of the choices, by index, whose role the client has
-	blocks     int       // grown blocks told to the lease
+	blocks     int       // grown blocks booked on the lease
 	began      bool      // the first token came, or the end of an answer without any
 	done       bool      // the end marker was seen
-	detail     []byte    // what an error inside the answer said
+	detail     []byte    // the error inside the answer
 	status     int       // and the HTTP status that it stands for
 }
 
-// maxHeldBytes bounds what is kept of an answer before its first token: an
-// announced role, keep-alives, a prompt's own probabilities.
+// maxHeldBytes bounds what is kept of an answer before its first token: an announced role, keep-alives, a prompt's
+// own probabilities.
 const maxHeldBytes = 4 << 20
 
 // stream relays events until the end marker.
@@ -51,8 +52,8 @@ func (t *tap) stream() error {
 	}
 }
 
-// Write passes relayed bytes on. The answer starts with the first of them, so
-// that its head and its first event leave together.
+// Write passes relayed bytes on. The answer starts with the first of them, so that its head and its first event leave
+// together.
 func (t *tap) Write(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
@@ -61,10 +62,9 @@ func (t *tap) Write(p []byte) error {
 	return t.out.Write(p)
 }
 
-// Event decides what becomes of one event. Nothing leaves before the first
-// token: an engine announces the assistant's role, or fails, before it has
-// computed anything, and until the client has seen a byte another worker can
-// still take over.
+// Event decides what becomes of one event. Nothing leaves before the first token: an engine announces the assistant's
+// role, or fails, before it has computed anything, and until the client has seen a byte another worker can still take
+// over.
 //
 // What follows the end marker is no part of the answer and goes nowhere.
 func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
@@ -109,16 +109,23 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 		t.usage(info)
 	}
 	raw := ev.Raw
-	if t.call.Chat || last && t.call.Tail != nil || info.Usage && t.call.CachedTokens >= 0 || info.KVParams != nil {
+	if t.call.Chat || last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil {
 		raw = t.rewrite(ev.Data, info, last)
 	}
 	t.transcript.Events++
 	return t.pass(dst, raw, info.Content || info.Finished > 0), nil
 }
 
-// mostEvents is how many events an answer may have, 0 for any number. Engines write
-// one event a token, some two where a parser takes a token apart, and a few about
-// the answer as a whole.
+// cachedTokens is CachedTokens, −1 for the engine's figure.
+func (c *Call) cachedTokens() int {
+	if c.CachedTokens == nil {
+		return -1
+	}
+	return c.CachedTokens()
+}
+
+// mostEvents is how many events an answer may have, 0 for any number. Engines write one event a token, some two where
+// a parser takes a token apart, and a few about the answer as a whole.
 func (c *Call) mostEvents() int {
 	if c.Longest == 0 {
 		return 0
@@ -144,8 +151,7 @@ func (t *tap) failed(said []byte) error {
 	return fault.ErrEngine
 }
 
-// pass appends raw to what leaves now, or keeps it back while nothing of
-// weight has come.
+// pass appends raw to what leaves now, or keeps it back while nothing of weight has come.
 func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
 	if !weighty && !t.transcript.Started {
 		t.held = append(t.held, raw...)
@@ -158,8 +164,8 @@ func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
 	return append(dst, raw...)
 }
 
-// last says whether this event is the one to carry nvext: the usage event
-// where the client asked for it, else the one that finishes the last choice.
+// last says whether this event is the one to carry nvext: the usage event where the client asked for it, else the one
+// that finishes the last choice.
 func (t *tap) last(info openai.ChunkInfo) bool {
 	if t.call.IncludeUsage {
 		return info.Usage && t.finished >= t.call.Choices && !info.Content
@@ -178,13 +184,12 @@ func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 	}
 	cached := -1
 	if info.Usage {
-		cached = t.call.CachedTokens
+		cached = t.call.cachedTokens()
 	}
 	return openai.AppendEvent(nil, openai.RewriteTail(nil, data, cached, nvext))
 }
 
-// opens reports whether the client has had nothing of a choice yet. Choices are
-// at most 128.
+// opens reports whether the client has had nothing of a choice yet. Choices are at most 128.
 func (t *tap) opens(choice int) bool {
 	if choice < 0 || choice >= 64*len(t.roles) {
 		return false
@@ -200,13 +205,14 @@ func (t *tap) token(n int) {
 	now := t.watch.at()
 	tr := &t.transcript
 	if tr.Tokens == 0 {
-		t.watch.pace.began(t.waits, t.watch.now)
+		t.room.began(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
 		t.first(now)
 	} else if t.call.Gap != nil {
 		gap := now.Sub(tr.Last) / time.Duration(n)
 		for range n {
 			t.call.Gap(gap)
 		}
+		tr.Streamed += n
 	}
 	tr.Last = now
 	tr.Tokens += n
@@ -218,7 +224,7 @@ func (t *tap) token(n int) {
 
 // first books the end of the prompt's computation.
 func (t *tap) first(now time.Time) {
-	t.transcript.First = now
+	t.transcript.First, t.transcript.Streamed = now, 1
 	t.call.Lease.PrefillDone(now)
 	if t.call.First != nil {
 		t.call.First()
@@ -267,7 +273,7 @@ func (t *tap) whole() error {
 	if t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)
 	}
-	body = openai.RewriteTail(nil, body, t.call.CachedTokens, nvext)
+	body = openai.RewriteTail(nil, body, t.call.cachedTokens(), nvext)
 	t.transcript.Started = true
 	t.out.Start("application/json")
 	if err := t.out.Write(body); err != nil {

@@ -4,21 +4,21 @@ import "time"
 
 // Transcript is what a client was sent of one answer, and when.
 type Transcript struct {
-	// Accepted says that the engine answered with status 200: it has taken the
-	// request over, and with it the duty to tell a producer of KV that nobody
-	// needs it when the call is cut.
+	// Accepted says that the engine answered with status 200: it has taken the request over, and with it the duty to
+	// notify a producer of KV that no decode needs it when the call is cut.
 	Accepted bool
 	// Started says that bytes have left for the client.
 	Started bool
 	// Events is the number of stream events sent.
 	Events int
-	// Tokens is the number of generated tokens seen: the engine's own count
-	// where it told one, else one per event with content.
+	// Tokens is the number of generated tokens seen: the engine's own count where it reported one, else one per event
+	// with content.
 	Tokens int
+	// Streamed is the number of those that came one by one: the first, and one for each call of Call.Gap.
+	Streamed int
 	// First and Last are the times of the first and the latest token.
 	First, Last time.Time
-	// PromptTokens and CachedTokens are the engine's usage figures, −1 while
-	// it has told none.
+	// PromptTokens and CachedTokens are the engine's usage figures, −1 while it has reported none.
 	PromptTokens, CachedTokens int
 }
 

@@ -11,44 +11,41 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 )
 
-// watch ends a call whose worker falls silent. It stands between the worker's
-// stream and whoever reads it and counts only the time spent in Read: while the
-// reader is held up by a slow client, the engine owes nothing.
+// watch ends a call whose worker stops responding. It stands between the worker's stream and its reader and counts
+// only the time spent in Read: while the reader is held up by a slow client, the engine owes nothing.
 //
-// An event costs two looks at the clock and two atomic stores. The call's one
-// timer is set anew when the first token comes and when it fires too early, not
-// with every event.
+// An event costs two looks at the clock and two atomic stores. The call's one timer is set again when the first token
+// comes and when it fires too early, not with every event.
 //
 // Read, event and flush belong to the goroutine that relays the stream.
 type watch struct {
 	src   io.Reader
 	cfg   Config
-	pace  *pace
+	seen  *seen
 	start time.Time
 	limits
 
-	// since is when the silence that lasts began, in nanoseconds after start
-	// and moved by what the client took meanwhile; 0 while nobody reads.
+	// since is when the silence that lasts began, in nanoseconds after start and moved by what the client took
+	// meanwhile; 0 while no read is running.
 	since atomic.Int64
 	now   time.Duration // of the latest read's return, after start
 	quiet time.Duration // the silence before it
 	fresh bool          // quiet was not taken in yet
 
-	pending [16]uint8 // buckets of gaps not yet told to the pace
+	pending [16]uint8 // buckets of gaps not yet taken in
 	held    int
 
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
 	timer  *time.Timer
-	seen   bool // an event came: the engine has taken the call up
+	taken  bool // an event came: the engine has taken the call up
 	begun  bool // the first token came
 	ending bool // the end marker came: only the connection's end is awaited
 	ended  bool
 }
 
-// closing is how long an engine may take to end a stream after its end marker.
-// The client has its whole answer by then and waits only for the stream's end; a
-// connection that does not come to it carries no other call.
+// closing is how long an engine may take to end a stream after its end marker. The client has its whole answer by
+// then and waits only for the stream's end; a connection that does not come to it carries no other call.
 const closing = 20 * time.Millisecond
 
 // limits is how long a stream may be silent.
@@ -58,11 +55,10 @@ type limits struct {
 	tokens time.Duration // between events after it; 0 for what is learnt of the worker
 }
 
-// newWatch starts the clock. cancel is called with fault.ErrTimeout when the
-// first token does not come within its limits, and with fault.ErrStalled when a
-// stream is silent for longer than between tokens. stop must be called.
-func newWatch(cfg Config, p *pace, l limits, cancel context.CancelCauseFunc) *watch {
-	w := &watch{cfg: cfg, pace: p, start: time.Now(), limits: l, cancel: cancel}
+// newWatch starts the clock. cancel is called with fault.ErrTimeout when the first token does not come within its
+// limits, and with fault.ErrStalled when a stream is silent for longer than between tokens. stop must be called.
+func newWatch(cfg Config, known *seen, l limits, cancel context.CancelCauseFunc) *watch {
+	w := &watch{cfg: cfg, seen: known, start: time.Now(), limits: l, cancel: cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(l.first, w.look)
@@ -81,15 +77,15 @@ func (w *watch) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// event says that the engine has made a step: the silence is over. The first
-// event of a read takes it in; those that came along do not.
+// event says that the engine has made a step: the silence is over. The first event of a read takes it in; those that
+// came along do not.
 func (w *watch) event() {
 	if !w.fresh {
 		return
 	}
-	if !w.seen { // only this goroutine writes it, and begun
+	if !w.taken { // only this goroutine writes it, and begun
 		w.mu.Lock()
-		w.seen = true
+		w.taken = true
 		w.mu.Unlock()
 	}
 	if w.begun {
@@ -108,7 +104,7 @@ func (w *watch) at() time.Time { return w.start.Add(w.now) }
 func (w *watch) begin() { w.set(&w.begun, w.idle()) }
 
 // idle is how long the stream may be silent between two events.
-func (w *watch) idle() time.Duration { return max(w.tokens, w.cfg.idle(w.pace)) }
+func (w *watch) idle() time.Duration { return max(w.tokens, w.cfg.idle(w.seen)) }
 
 // end says that the answer is whole.
 func (w *watch) end() { w.set(&w.ending, closing) }
@@ -122,15 +118,15 @@ func (w *watch) set(phase *bool, limit time.Duration) {
 	}
 }
 
-// flush tells the pace of the gaps.
+// flush takes the gaps in.
 func (w *watch) flush() {
 	if w.held == 0 {
 		return
 	}
-	w.pace.mu.Lock()
-	defer w.pace.mu.Unlock()
+	w.seen.mu.Lock()
+	defer w.seen.mu.Unlock()
 	for _, bucket := range w.pending[:w.held] {
-		w.pace.gaps.observe(bucket, 1)
+		w.seen.gaps.observe(bucket, 1)
 	}
 	w.held = 0
 }
@@ -158,7 +154,7 @@ func (w *watch) look() {
 		limit, waited, cause = closing, w.silence(now), fault.ErrStalled
 	case w.begun:
 		limit, waited, cause = w.idle(), w.silence(now), fault.ErrStalled
-	case w.seen && w.role > 0:
+	case w.taken && w.role > 0:
 		limit, waited = w.role, w.silence(now)
 	}
 	if waited < limit {
@@ -169,7 +165,7 @@ func (w *watch) look() {
 	w.cancel(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
 }
 
-// silence is how long the engine has brought nothing, 0 while nobody waits for it.
+// silence is how long the engine has brought nothing, 0 while no read is running.
 func (w *watch) silence(now time.Duration) time.Duration {
 	if since := w.since.Load(); since > 0 {
 		return now - time.Duration(since)

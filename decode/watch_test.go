@@ -94,8 +94,8 @@ func timedRoom(t *testing.T, cfg Config, e upstream.Transport) (*Room, *router.L
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(cfg, roster, set, e)
-	lease, err := r.Router("m", pools.Decode).Reserve(r.Pool("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
+	r := New(cfg, roster, e)
+	lease, err := set.For("m", pools.Decode).Reserve(r.roster.Snapshot("m", pools.Decode), router.Request{ID: "x", ISL: 4}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 				e := &timed{head: c.head, script: c.script}
 				r, lease := timedRoom(t, c.cfg, e)
 				out, start := &slowly{takes: c.client}, time.Now()
-				tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 4}, out)
+				tr, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}, out)
 				took := time.Since(start).Round(time.Microsecond)
 				class := fault.None
 				if failed != nil {
@@ -201,7 +201,7 @@ func TestToolCallsMayBeSilent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, lease := timedRoom(t, c.cfg, &timed{script: c.script})
 				start, class := time.Now(), fault.None
-				_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
+				_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
 				if failed != nil {
 					class = failed.Class
 				}
@@ -237,7 +237,7 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, lease := timedRoom(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
 				start := time.Now()
-				_, failed := r.Run(t.Context(), Call{Lease: lease, CachedTokens: -1, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
+				_, failed := r.Run(t.Context(), Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
 				switch {
 				case c.limit == 0 && failed != nil:
 					t.Error(failed)
@@ -277,11 +277,11 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &timed{script: c.script}
 				r, lease := timedRoom(t, Config{}, e)
-				call := Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 4}
+				call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
 				if _, failed := r.Run(t.Context(), call, &slowly{takes: c.client}); failed != nil {
 					t.Fatal(failed)
 				}
-				if r.Gap("d1") == 0 {
+				if r.known("d1").gap() == 0 {
 					t.Error("nothing was learnt")
 				}
 				e.script = []beat{{0, one}, {forever, ""}}
@@ -291,8 +291,8 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 					t.Errorf("%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
 				}
 				r.roster.Remove("d1")
-				if r.Forget(); r.Gap("d1") != 0 {
-					t.Error("the worker's pace outlives the worker")
+				if r.Forget(); len(r.seen) != 0 {
+					t.Error("what was seen of the worker outlives the worker")
 				}
 			})
 		})
@@ -304,7 +304,7 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{script: []beat{{10 * time.Second, one}, {0, end}, {0, done}}}
 		r, lease := timedRoom(t, Config{}, e)
-		call := Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 1000, HandedOff: true}
+		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
 		if _, failed := r.Run(t.Context(), call, &client{}); failed != nil {
 			t.Fatal(failed)
 		}
@@ -330,7 +330,7 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &timed{}
 		r, lease := timedRoom(t, Config{}, e)
-		call := Call{Lease: lease, Stream: true, Choices: 1, CachedTokens: -1, PromptTokens: 1000}
+		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000}
 		run := func(script ...beat) (time.Duration, *fault.Error) {
 			e.script = script
 			start := time.Now()
@@ -349,7 +349,7 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 			t.Errorf("%v after %v, want five times what the last one took", failed, took)
 		}
 		other := &pools.Worker{ID: "d2", Model: "m", Role: pools.Decode}
-		if got := r.first(other, r.pace("d2"), prompt{tokens: 1000}); got != 500*time.Second {
+		if got := r.first(other, r.known("d2"), prompt{tokens: 1000}); got != 500*time.Second {
 			t.Errorf("a worker that has not answered yet may take %v", got)
 		}
 	})

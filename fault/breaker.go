@@ -7,60 +7,35 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // ErrCircuitOpen is the error of a call that was not made because its worker's
 // circuit is open. Classify calls it Refused: the worker has seen nothing.
 var ErrCircuitOpen = errors.New("worker failed too often: its circuit is open")
 
-// BreakerConfig says when a worker is left alone and for how long. The zero
-// value of a field takes its default.
+// BreakerConfig is when a worker's circuit opens, and for how long. The zero value of a field takes its default.
 type BreakerConfig struct {
-	// Consecutive is how many calls in a row must fail to open a circuit, over
-	// whatever time. Default 3.
-	Consecutive int
-	// Ratio is the share of failed calls within Window that opens it, above 0
-	// and at most 1, once MinCalls have ended. Default 0.5.
-	Ratio float64
-	// MinCalls is how many calls within Window the ratio needs. Default 20.
-	MinCalls int
-	// Window is how far back the ratio looks, in steps of a tenth. Default 10 s.
-	Window time.Duration
-	// OpenFor is how long an open circuit lets no call through; then one may
-	// try. Default 5 s. A trial that says nothing has its worker to itself for a
-	// tenth of OpenFor, the next for twice as long, and so on up to OpenFor.
-	OpenFor time.Duration
-	// OnChange is told of every change, outside any lock; nil for nobody. Of
-	// changes that happen at the same moment the order is not kept.
+	// Consecutive is the number of failures in a row that opens a circuit, over any time.
+	Consecutive int `default:"3" range:"0.."`
+	// Ratio is the share of failed calls within Window that opens it once MinCalls have ended.
+	Ratio float64 `default:"0.5" range:"0..1"`
+	// MinCalls is the number of calls within Window that Ratio needs.
+	MinCalls int `default:"20" range:"0.."`
+	// Window is the time that Ratio looks back, in steps of a tenth.
+	Window time.Duration `default:"10s" range:"0s.."`
+	// OpenFor is the time for which an open circuit lets no call through; then it half-opens. A silent trial holds its
+	// worker alone for a tenth of OpenFor, the next one for twice as long, and so on up to OpenFor.
+	OpenFor time.Duration `default:"5s" range:"0s.."`
+	// OnChange, unless nil, is called with every change, outside any lock. Changes of the same moment may be reported in
+	// any order.
 	OnChange func(c Circuit, from State)
 }
 
-// Validate checks the bounds.
-func (c BreakerConfig) Validate() error {
-	switch {
-	case c.Consecutive < 0:
-		return errors.New("breaker's failures in a row are negative")
-	case !(c.Ratio >= 0 && c.Ratio <= 1): // not a number either
-		return errors.New("breaker's failure ratio is not from 0 to 1")
-	case c.MinCalls < 0:
-		return errors.New("breaker's least calls are negative")
-	case c.Window < 0 || c.OpenFor < 0:
-		return errors.New("breaker's window or open time is negative")
-	}
-	return nil
-}
-
-// orDefault fills in the defaults.
-func (c BreakerConfig) orDefault() BreakerConfig {
-	c.Consecutive = cmp.Or(max(c.Consecutive, 0), 3)
-	if !(c.Ratio > 0 && c.Ratio <= 1) {
-		c.Ratio = 0.5
-	}
-	c.MinCalls = cmp.Or(max(c.MinCalls, 0), 20)
-	c.Window = cmp.Or(max(c.Window, 0), 10*time.Second)
-	c.OpenFor = cmp.Or(max(c.OpenFor, 0), 5*time.Second)
-	return c
-}
+// Validate returns every setting that is out of range.
+func (c BreakerConfig) Validate() error { return setting.Check(&c) }
 
 // State is a circuit's state.
 type State string
@@ -76,44 +51,41 @@ const (
 type Circuit struct {
 	Worker string `json:"worker"`
 	// Incarnation is the process that the state is about.
-	Incarnation string `json:"incarnation"`
-	Leg         Leg    `json:"leg"`
-	State       State  `json:"state"`
+	Incarnation string     `json:"incarnation"`
+	Leg         pools.Role `json:"leg"`
+	State       State      `json:"state"`
 	// Failures is how many calls in a row have failed.
 	Failures int `json:"failures"`
 	// Opened counts how often the circuit has opened.
 	Opened int `json:"opened"`
 }
 
-// Breakers are one circuit for each worker, leg and incarnation: a worker that
-// comes back as another process begins anew. They read the wall clock. A nil
-// *Breakers lets every call through. They are safe for concurrent use.
+// Breakers are the circuits of all workers: one for each worker, leg and incarnation, so that a worker that comes
+// back as another process starts with a closed one. They read the wall clock. A nil *Breakers lets every call
+// through. Breakers are safe for concurrent use.
 //
-// Whoever chooses a worker keeps to one rule:
+// The states:
 //
 //   - A closed circuit lets every call through.
-//   - An open one lets none through for OpenFor. Where the circuits of all of a
-//     pool's workers are open, whoever chooses may ask those whose circuits are
-//     open all the same, without leave: a pool that answers some requests is
-//     worth more than one that is left alone. What becomes of such a call is
-//     not counted.
-//   - A half-open one lets one call through, the trial, and no other, not even
-//     where every other circuit is open: the others take another worker, or wait
-//     for the trial's end, which is the first sign of an answer or the failure. A
-//     trial that says nothing about the worker, as when its client leaves, makes
-//     place for another; one that fails opens the circuit for another OpenFor. So
-//     a worker that stays dead costs one call in OpenFor.
-//   - A trial that is silent does not keep the others off for as long as it lasts:
-//     an answer that is not streamed says nothing before its end. Another trial
-//     may begin after a tenth of OpenFor, the next after twice that, and so on up
-//     to OpenFor. The first sign of life of any closes the circuit.
+//   - An open one lets no call through for OpenFor. When the circuits of all workers
+//     of a pool are open, the caller may call those workers without a permit: a pool
+//     that answers some requests is better than one that gets none. The results of
+//     such calls are not counted.
+//   - A half-open one lets one call through, the trial, even when every other circuit
+//     is open: other requests take another worker or wait for the trial's result, which
+//     is the first sign of an answer or the failure. A trial with neither, as when its
+//     client leaves, makes room for another trial. A failed trial opens the circuit for
+//     another OpenFor, so a worker that stays dead costs one call each OpenFor.
+//   - A silent trial does not block its worker until it ends: an answer that is not
+//     streamed gives no sign before its end. A second trial may begin after a tenth of
+//     OpenFor, the next after twice that, and so on up to OpenFor. The first sign of
+//     life of any trial closes the circuit.
 //
-// Allow gives the leave, or the trial, to one of any number that ask at once.
-// It is to be asked where the worker is booked and not where it is called, so
-// that of many requests that choose at once only one has chosen the trial.
+// Acquire the permit where a worker is booked, not where it is called: of many
+// requests that choose at the same time, only one may become the trial.
 type Breakers struct {
-	cfg    BreakerConfig
-	onRoom func() // nil for none; set before the first call
+	cfg         BreakerConfig
+	onAvailable func() // nil for none; set before the first call
 
 	mu       sync.RWMutex
 	circuits map[circuitKey]*guarded
@@ -128,60 +100,64 @@ type guarded struct {
 
 type circuitKey struct {
 	worker string
-	leg    Leg
+	leg    pools.Role
 }
 
-// NewBreakers makes breakers without circuits. Values of cfg that Validate
-// refuses take their defaults.
+// NewBreakers makes breakers without circuits. cfg must be valid.
 func NewBreakers(cfg BreakerConfig) *Breakers {
-	return &Breakers{cfg: cfg.orDefault(), circuits: map[circuitKey]*guarded{}, tripped: map[circuitKey]*guarded{}}
+	setting.Fill(&cfg)
+	return &Breakers{cfg: cfg, circuits: map[circuitKey]*guarded{}, tripped: map[circuitKey]*guarded{}}
 }
 
-// OnRoom has f called, outside any lock, when time alone has made place at a
-// worker: its open circuit half-opens, or its trial was silent for long enough. All
-// else that makes place is an end that done reports. It is set before the first
-// call; f must not wait.
-func (b *Breakers) OnRoom(f func()) {
+// OnAvailable sets the function that is called, outside any lock, when a worker becomes available by time alone: its
+// open circuit half-opens, or its trial has been silent for long enough. Every other way to become available is a
+// call's end, which done reports. Set it before the first call; f must not block.
+func (b *Breakers) OnAvailable(f func()) {
 	if b != nil {
-		b.onRoom = f
+		b.onAvailable = f
 	}
 }
 
-// Allow asks whether a worker may be called. Its error is ErrCircuitOpen. When
-// it is nil, done must be called with what became of the call. It may be called
-// twice: with None at the first sign of an answer, so that a long stream does not
-// keep a circuit half-open, and with how it ended after all. A failure then takes
-// the sign back: it ends no row of failures. Further calls of done change nothing.
+// Acquire takes a permit to call a worker, or fails with ErrCircuitOpen. failOpen permits the call although the
+// circuit is open, unless it is half-open; the result of such a call is not counted.
 //
-// None is a success. A class that does not blame the worker, as a client's
-// leaving, counts neither way.
-func (b *Breakers) Allow(worker, incarnation string, leg Leg) (done func(Class), err error) {
+// The holder must call done with the call's result: nil, a [Class], an [*Error] or an error for [Classify]. It may
+// call done twice: with nil at the first sign of an answer, so that a long stream does not keep a circuit half-open,
+// and with the call's end. A failure then takes the sign back: the sign interrupts no row of failures. Further calls
+// of done change nothing. A class that does not blame the worker, as when a client leaves, counts neither way.
+func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen bool) (done func(error), err error) {
 	if b == nil {
-		return func(Class) {}, nil
+		return uncounted, nil
 	}
 	c := b.circuit(worker, incarnation, leg)
 	now := time.Now()
 	c.mu.Lock()
-	k, ok := c.allow(now)
+	k, ok := c.acquire(now)
 	trial, grace := ok && k.trial, c.alone.Sub(now)
 	c.mu.Unlock()
 	b.settle(c)
-	if !ok {
+	switch {
+	case !ok && failOpen && b.view(c).State == Open:
+		return uncounted, nil
+	case !ok:
 		return nil, ErrCircuitOpen
 	}
 	if trial {
-		time.AfterFunc(grace, b.room)
+		time.AfterFunc(grace, b.available)
 	}
-	return func(class Class) {
+	return func(err error) {
 		c.mu.Lock()
-		c.report(k, class)
+		c.report(k, classOf(err))
 		c.mu.Unlock()
 		b.settle(c)
 	}, nil
 }
 
-// State is the state of a worker's leg, Closed where nothing is known of it.
-func (b *Breakers) State(worker string, leg Leg) State {
+// uncounted is the done of a call whose result is not counted.
+func uncounted(error) {}
+
+// State is the state of a worker's circuit for a leg, Closed for an unknown worker.
+func (b *Breakers) State(worker string, leg pools.Role) State {
 	if b == nil {
 		return Closed
 	}
@@ -194,18 +170,16 @@ func (b *Breakers) State(worker string, leg Leg) State {
 	return b.view(c).State
 }
 
-// Blocked lists the workers that Allow would refuse for that leg now, in
-// order: whoever chooses a worker leaves them out. It costs next to nothing
-// while every circuit is closed.
-func (b *Breakers) Blocked(leg Leg) []string { return b.which(leg, (*circuit).blocked) }
+// Blocked lists the workers whose permit Acquire would refuse for that leg now, in
+// order. It costs next to nothing while every circuit is closed.
+func (b *Breakers) Blocked(leg pools.Role) []string { return b.which(leg, (*circuit).blocked) }
 
-// OnTrial lists the workers, in order, whose half-open circuit for that leg has
-// given its trial away: not to be asked by anyone before that has ended, or has
-// had the worker to itself for long enough.
-func (b *Breakers) OnTrial(leg Leg) []string { return b.which(leg, (*circuit).onTrial) }
+// OnTrial lists the workers, in order, whose half-open circuit for that leg has a trial under way: no other call may
+// go there until the trial ends or has been silent for long enough.
+func (b *Breakers) OnTrial(leg pools.Role) []string { return b.which(leg, (*circuit).onTrial) }
 
-// which lists the workers of which something is true.
-func (b *Breakers) which(leg Leg, is func(c *circuit, now time.Time) bool) []string {
+// which lists the workers whose circuit satisfies is.
+func (b *Breakers) which(leg pools.Role, is func(c *circuit, now time.Time) bool) []string {
 	if b == nil {
 		return nil
 	}
@@ -244,6 +218,23 @@ func (b *Breakers) States() []Circuit {
 	return list
 }
 
+// Breaker is the circuit of one callee that is no worker, such as a remote index.
+type Breaker struct {
+	of   *Breakers
+	name string
+}
+
+// NewBreaker makes a closed circuit. In OnChange, name is the Worker.
+func NewBreaker(name string, cfg BreakerConfig) *Breaker { return &Breaker{NewBreakers(cfg), name} }
+
+// Acquire is as [Breakers.Acquire].
+func (b *Breaker) Acquire() (done func(error), err error) {
+	return b.of.Acquire(b.name, "", "", false)
+}
+
+// State is the circuit's state.
+func (b *Breaker) State() State { return b.of.State(b.name, "") }
+
 // view is a circuit as it is now.
 func (b *Breakers) view(c *guarded) Circuit {
 	c.mu.Lock()
@@ -253,22 +244,21 @@ func (b *Breakers) view(c *guarded) Circuit {
 	return is
 }
 
-// Forget drops what is known of a worker that has left the roster.
+// Forget drops the circuits of a worker that has left the roster.
 func (b *Breakers) Forget(worker string) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, leg := range []Leg{Prefill, Decode} {
+	for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 		delete(b.circuits, circuitKey{worker, leg})
 		delete(b.tripped, circuitKey{worker, leg})
 	}
 }
 
-// circuit finds or makes the circuit of a worker's leg. Another incarnation's
-// is replaced.
-func (b *Breakers) circuit(worker, incarnation string, leg Leg) *guarded {
+// circuit finds or makes the circuit of a worker's leg. Another incarnation's is replaced.
+func (b *Breakers) circuit(worker, incarnation string, leg pools.Role) *guarded {
 	key := circuitKey{worker, leg}
 	b.mu.RLock()
 	c := b.circuits[key]
@@ -298,7 +288,7 @@ func (b *Breakers) inTrouble() []*guarded {
 	return slices.Collect(maps.Values(b.tripped))
 }
 
-// settle takes over what changed in a circuit and reports it.
+// settle reports the changes of a circuit and updates the list of tripped ones.
 func (b *Breakers) settle(c *guarded) {
 	c.mu.Lock()
 	changes := c.changes
@@ -322,7 +312,7 @@ func (b *Breakers) settle(c *guarded) {
 		if ch.to.State == Open {
 			time.AfterFunc(b.cfg.OpenFor+1, func() {
 				b.view(c) // which half-opens it
-				b.room()
+				b.available()
 			})
 		}
 		if b.cfg.OnChange != nil {
@@ -331,9 +321,9 @@ func (b *Breakers) settle(c *guarded) {
 	}
 }
 
-// room says that time has made place at a worker.
-func (b *Breakers) room() {
-	if b.onRoom != nil {
-		b.onRoom()
+// available reports that a worker became available by time alone.
+func (b *Breakers) available() {
+	if b.onAvailable != nil {
+		b.onAvailable()
 	}
 }

@@ -1,41 +1,24 @@
 package fault
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// Collector exports the breakers: breaker_state, 1 for the state that each worker's leg is in, and
-// breaker_opened_total. A worker that is forgotten takes its series along.
-func (b *Breakers) Collector() prometheus.Collector {
-	labels := []string{"worker", "leg"}
-	return &breakerCollector{
-		breakers: b,
-		state: prometheus.NewDesc("breaker_state",
-			"The state of a worker's circuit: 1 for the one it is in, 0 for the others.", append(labels, "state"), nil),
-		opened: prometheus.NewDesc("breaker_opened_total",
-			"How often a worker's circuit has opened.", labels, nil),
-	}
-}
+	"github.com/tandem-pd/tandem/internal/metrics"
+)
 
-type breakerCollector struct {
-	breakers      *Breakers
-	state, opened *prometheus.Desc
-}
+// States are the words of a circuit's state.
+var States = []string{string(Closed), string(HalfOpen), string(Open)}
 
-// Describe sends the descriptions.
-func (m *breakerCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- m.state
-	ch <- m.opened
-}
-
-// Collect sends the state of every circuit.
-func (m *breakerCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range m.breakers.States() {
-		for _, state := range []State{Closed, HalfOpen, Open} {
-			in := 0.0
-			if c.State == state {
-				in = 1
-			}
-			ch <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, in, c.Worker, string(c.Leg), string(state))
+// Export registers the metrics of the circuits: breaker_state and breaker_opened_total.
+// The series of a worker end when Forget drops it.
+func (b *Breakers) Export(reg prometheus.Registerer) {
+	scrape := metrics.In(reg).Snapshot()
+	state := scrape.Gauge("breaker_state", "State of a worker's circuit, by worker and leg: 1 for the state it is in, 0 for the others.", "worker", "leg", "state")
+	opened := scrape.Counter("breaker_opened_total", "Times that a worker's circuit opened, by worker and leg.", "worker", "leg")
+	scrape.Read(func() {
+		for _, c := range b.States() {
+			state.OneOf(States, string(c.State), c.Worker, string(c.Leg))
+			opened.Set(float64(c.Opened), c.Worker, string(c.Leg))
 		}
-		ch <- prometheus.MustNewConstMetric(m.opened, prometheus.CounterValue, float64(c.Opened), c.Worker, string(c.Leg))
-	}
+	})
 }

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // try makes a call that ends as told, and says whether it was let through.
 func try(t *testing.T, b *Breakers, class Class) bool {
 	t.Helper()
-	done, err := b.Allow("d1", "i1", Decode)
+	done, err := b.Acquire("d1", "i1", pools.Decode, false)
 	if err != nil {
 		if !errors.Is(err, ErrCircuitOpen) || done != nil {
 			t.Fatalf("%v", err)
@@ -28,17 +29,17 @@ func try(t *testing.T, b *Breakers, class Class) bool {
 
 func expectState(t *testing.T, b *Breakers, want State) {
 	t.Helper()
-	if got := b.State("d1", Decode); got != want {
+	if got := b.State("d1", pools.Decode); got != want {
 		t.Errorf("state is %s, want %s", got, want)
 	}
-	if blocked := len(b.Blocked(Decode)) > 0; blocked != (want == Open) {
+	if blocked := len(b.Blocked(pools.Decode)) > 0; blocked != (want == Open) {
 		t.Errorf("blocked is %v while %s", blocked, want)
 	}
 }
 
 // Every class counts as its name says: against the worker, for it, or not.
 func TestBreakerCountsByClass(t *testing.T) {
-	for _, class := range Classes() {
+	for _, class := range classes() {
 		t.Run(class.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := NewBreakers(BreakerConfig{})
@@ -117,11 +118,11 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait() // the circuit reports by itself that it half-opens
 		expectState(t, b, HalfOpen)
-		trial, err := b.Allow("d1", "i1", Decode)
+		trial, err := b.Acquire("d1", "i1", pools.Decode, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if try(t, b, None) || !slices.Equal(b.Blocked(Decode), []string{"d1"}) {
+		if try(t, b, None) || !slices.Equal(b.Blocked(pools.Decode), []string{"d1"}) {
 			t.Error("a second call while the first tries")
 		}
 		trial(ClientGone) // says nothing: another may try
@@ -132,7 +133,7 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		expectState(t, b, Open)
 		time.Sleep(time.Minute + 1)
 		synctest.Wait()
-		trial, err = b.Allow("d1", "i1", Decode)
+		trial, err = b.Acquire("d1", "i1", pools.Decode, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,23 +159,23 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 // A circuit is one worker's, one leg's and one process's.
 func TestBreakersAreApart(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
-	fail := func(worker, incarnation string, leg Leg) {
+	fail := func(worker, incarnation string, leg pools.Role) {
 		t.Helper()
-		done, err := b.Allow(worker, incarnation, leg)
+		done, err := b.Acquire(worker, incarnation, leg, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		done(Refused)
 	}
-	fail("w1", "a", Prefill)
-	fail("w2", "a", Decode)
-	if got := b.Blocked(Prefill); !slices.Equal(got, []string{"w1"}) {
+	fail("w1", "a", pools.Prefill)
+	fail("w2", "a", pools.Decode)
+	if got := b.Blocked(pools.Prefill); !slices.Equal(got, []string{"w1"}) {
 		t.Errorf("blocked for prefill: %q", got)
 	}
-	if _, err := b.Allow("w1", "a", Decode); err != nil {
+	if _, err := b.Acquire("w1", "a", pools.Decode, false); err != nil {
 		t.Error("the other leg is blocked too")
 	}
-	if _, err := b.Allow("w1", "b", Prefill); err != nil || b.State("w1", Prefill) != Closed || b.Blocked(Prefill) != nil {
+	if _, err := b.Acquire("w1", "b", pools.Prefill, false); err != nil || b.State("w1", pools.Prefill) != Closed || b.Blocked(pools.Prefill) != nil {
 		t.Errorf("the next incarnation inherits: %v", err)
 	}
 	want := []string{
@@ -183,20 +184,20 @@ func TestBreakersAreApart(t *testing.T) {
 		"breaker_state w1 prefill closed 1", "breaker_state w1 prefill half_open 0", "breaker_state w1 prefill open 0",
 		"breaker_state w2 decode closed 0", "breaker_state w2 decode half_open 0", "breaker_state w2 decode open 1",
 	}
-	if got := series(t, b.Collector()); !slices.Equal(got, want) {
+	if got := series(t, b); !slices.Equal(got, want) {
 		t.Errorf("series %q", got)
 	}
 	b.Forget("w2")
-	if b.State("w2", Decode) != Closed || b.Blocked(Decode) != nil || len(b.States()) != 2 {
+	if b.State("w2", pools.Decode) != Closed || b.Blocked(pools.Decode) != nil || len(b.States()) != 2 {
 		t.Errorf("not forgotten: %+v", b.States())
 	}
 }
 
-// series lists what a collector exports, one line each.
-func series(t *testing.T, c prometheus.Collector) []string {
+// series lists what breakers export, one line each.
+func series(t *testing.T, b *Breakers) []string {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(c)
+	b.Export(reg)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -222,13 +223,13 @@ func series(t *testing.T, c prometheus.Collector) []string {
 // A call that ends after its worker was forgotten changes nobody else's state.
 func TestBreakersForgetCallsInFlight(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
-	done, err := b.Allow("w", "a", Decode)
+	done, err := b.Acquire("w", "a", pools.Decode, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Forget("w")
 	done(Reset)
-	if b.Blocked(Decode) != nil || len(b.States()) != 0 {
+	if b.Blocked(pools.Decode) != nil || len(b.States()) != 0 {
 		t.Errorf("%+v", b.States())
 	}
 }
@@ -241,7 +242,7 @@ func TestNilBreakersLetEverythingThrough(t *testing.T) {
 		}
 	}
 	b.Forget("d1")
-	if b.State("d1", Decode) != Closed || b.States() != nil || b.Blocked(Decode) != nil {
+	if b.State("d1", pools.Decode) != Closed || b.States() != nil || b.Blocked(pools.Decode) != nil {
 		t.Error("a state of nothing")
 	}
 }
@@ -253,10 +254,10 @@ func TestBreakersTogether(t *testing.T) {
 		go func() {
 			for i := range 500 {
 				worker := fmt.Sprintf("w%d", (g+i)%3)
-				if done, err := b.Allow(worker, fmt.Sprint(i/250), Decode); err == nil {
-					done(Classes()[(g*7+i)%len(Classes())])
+				if done, err := b.Acquire(worker, fmt.Sprint(i/250), pools.Decode, false); err == nil {
+					done(classes()[(g*7+i)%len(classes())])
 				}
-				b.Blocked(Decode)
+				b.Blocked(pools.Decode)
 				b.States()
 				if i%100 == 0 {
 					b.Forget(worker)
@@ -269,7 +270,7 @@ func TestBreakersTogether(t *testing.T) {
 		<-ended
 	}
 	for _, c := range b.States() {
-		if c.Leg != Decode || stateOrder(c.State) < 0 {
+		if c.Leg != pools.Decode || stateOrder(c.State) < 0 {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -293,14 +294,14 @@ func TestBreakerConfigValidate(t *testing.T) {
 func BenchmarkBreakers(b *testing.B) {
 	all := NewBreakers(BreakerConfig{Consecutive: 1})
 	for i := range 100 {
-		done, _ := all.Allow(fmt.Sprint("w", i), "a", Decode)
+		done, _ := all.Acquire(fmt.Sprint("w", i), "a", pools.Decode, false)
 		done(None)
 	}
 	call := func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			all.Blocked(Decode)
-			done, err := all.Allow("w7", "a", Decode)
+			all.Blocked(pools.Decode)
+			done, err := all.Acquire("w7", "a", pools.Decode, false)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -308,7 +309,7 @@ func BenchmarkBreakers(b *testing.B) {
 		}
 	}
 	b.Run("closed", call)
-	done, _ := all.Allow("w8", "a", Decode)
+	done, _ := all.Acquire("w8", "a", pools.Decode, false)
 	done(Reset)
 	b.Run("one open", call)
 }

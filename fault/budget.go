@@ -1,67 +1,28 @@
 package fault
 
-import (
-	"errors"
-	"sync"
-)
+import "sync"
 
-// BudgetConfig bounds retries. The zero value of a field takes its default.
-type BudgetConfig struct {
-	// Share is how many of the live requests may be on a retry, from 0 to 1.
-	// Default 0.2.
-	Share float64
-	// Least is how many may be whatever the share says, so that a quiet
-	// gateway can retry at all. Default 10.
-	Least int
-}
-
-// Defaults of BudgetConfig.
+// The retry budget: the greater of retryShare of the live requests, and retryLeast, so
+// that a quiet gateway can retry at all.
 const (
-	DefaultRetryShare = 0.2
-	DefaultRetryLeast = 10
+	retryShare = 0.2
+	retryLeast = 10
 )
 
-// Validate checks the bounds.
-func (c BudgetConfig) Validate() error {
-	switch {
-	case !(c.Share >= 0 && c.Share <= 1): // not a number either
-		return errors.New("retry share is not from 0 to 1")
-	case c.Least < 0:
-		return errors.New("least retries is negative")
-	}
-	return nil
-}
-
-// Budget says whether a failed request may be tried again, so that an outage
-// is not multiplied by retries: the requests that are on a retry are at most
-// the greater of Least and Share of the live ones. It counts what is in flight
-// and so needs no time. It is safe for concurrent use.
+// Budget bounds retries, so that they do not multiply an outage: at most a fifth of the
+// live requests, and at least 10, may be on a retry. It counts requests in flight and
+// so needs no clock. The zero Budget is ready; it is safe for concurrent use.
 type Budget struct {
-	cfg BudgetConfig
-
 	mu    sync.Mutex
 	stats BudgetStats
 }
 
 // BudgetStats is a budget's state.
 type BudgetStats struct {
-	// Live is the number of requests that have begun and not ended.
-	Live int
+	Live int // requests that have begun and not ended
 	// Retrying is how many of them are on a retry, Limit how many may be.
 	Retrying, Limit int
-	// Refused counts the retries that were not granted since the start.
-	Refused uint64
-}
-
-// NewBudget makes a budget. Values that Validate refuses take their defaults.
-func NewBudget(cfg BudgetConfig) *Budget {
-	if !(cfg.Share > 0 && cfg.Share <= 1) {
-		cfg.Share = DefaultRetryShare
-	}
-	if cfg.Least <= 0 {
-		cfg.Least = DefaultRetryLeast
-	}
-	return &Budget{cfg: cfg}
+	Refused         uint64 // retries that were not granted since the start
 }
 
 // Begin counts a request as live. Every Begin has one End.
@@ -78,8 +39,8 @@ func (b *Budget) End() {
 	b.stats.Live--
 }
 
-// Take asks for a retry of a live request. What is granted is given back by
-// one Return, at the retry's first token or when the request has ended.
+// Take asks for a retry of a live request. Each granted retry needs one Return, at the
+// retry's first token or at the request's end.
 func (b *Budget) Take() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,5 +70,5 @@ func (b *Budget) Stats() BudgetStats {
 
 // limit is how many retries may be in flight now.
 func (b *Budget) limit() int {
-	return max(b.cfg.Least, int(b.cfg.Share*float64(b.stats.Live)))
+	return max(retryLeast, int(retryShare*float64(b.stats.Live)))
 }

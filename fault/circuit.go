@@ -6,11 +6,9 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// circuit is the breaker of one worker's leg in one incarnation. gobreaker keeps
-// its state, its window and its time; what gobreaker cannot do is here: a success
-// that is taken back when its call fails, and a second trial where the first is
-// silent. The caller holds the lock of guarded, under which gobreaker's callbacks
-// run as well.
+// circuit is the breaker of one worker's leg in one incarnation. gobreaker keeps the state, the window and the time.
+// The circuit adds what gobreaker lacks: a success that is taken back when its call fails, and a second trial while
+// the first is silent. The caller holds the lock of guarded; gobreaker's callbacks run under it.
 type circuit struct {
 	key         circuitKey
 	incarnation string
@@ -21,11 +19,10 @@ type circuit struct {
 	row    run
 	opened int
 
-	// The trials of a half-open circuit are one call to gobreaker, which the first
-	// of them to say something ends.
+	// The trials of a half-open circuit are one call to gobreaker. The first trial with a result ends it.
 	verdict func(error)
 	trials  int       // under way
-	alone   time.Time // the latest of them has the worker to itself until this
+	alone   time.Time // until then the latest trial has the worker alone
 	grace   time.Duration
 
 	changes []change // not yet reported
@@ -47,13 +44,7 @@ type call struct {
 	ended   bool
 }
 
-// failure is a class as gobreaker sees it.
-type failure Class
-
-func (f failure) Error() string { return Class(f).String() }
-
-// graces is how many times a first trial's grace goes into OpenFor, windowSteps how
-// many buckets a window has.
+// graces is OpenFor divided by the first trial's grace; windowSteps is the number of a window's buckets.
 const (
 	graces      = 10
 	windowSteps = 10
@@ -63,7 +54,7 @@ func newCircuit(key circuitKey, incarnation string, cfg *BreakerConfig) circuit 
 	return circuit{key: key, incarnation: incarnation, cfg: cfg}
 }
 
-// start gives the circuit its breaker, whose callbacks refer to where c is.
+// start makes the circuit's breaker, whose callbacks point to c: c must not move.
 func (c *circuit) start() {
 	c.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:  1,
@@ -71,8 +62,8 @@ func (c *circuit) start() {
 		BucketPeriod: max(c.cfg.Window/windowSteps, 1),
 		Timeout:      c.cfg.OpenFor,
 		IsExcluded: func(err error) bool {
-			class, ok := err.(failure)
-			return ok && !Class(class).Blames()
+			class, ok := err.(Class)
+			return ok && !class.Blames()
 		},
 		ReadyToTrip: func(n gobreaker.Counts) bool {
 			ended := n.TotalSuccesses + n.TotalFailures
@@ -88,7 +79,7 @@ var stateOf = map[gobreaker.State]State{
 	gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open,
 }
 
-// changed notes a change of state.
+// changed records a change of state.
 func (c *circuit) changed(_ string, from, to gobreaker.State) {
 	c.term++
 	switch to {
@@ -102,11 +93,11 @@ func (c *circuit) changed(_ string, from, to gobreaker.State) {
 	c.changes = append(c.changes, change{to: c.view(stateOf[to]), from: stateOf[from]})
 }
 
-// look is the state now: an open circuit half-opens by itself.
+// look returns the state now: an open circuit half-opens by itself.
 func (c *circuit) look() State { return stateOf[c.breaker.State()] }
 
-// allow lets a call through, or does not.
-func (c *circuit) allow(now time.Time) (*call, bool) {
+// acquire lets a call through, or refuses it.
+func (c *circuit) acquire(now time.Time) (*call, bool) {
 	if c.blocked(now) {
 		return nil, false
 	}
@@ -134,9 +125,8 @@ func (c *circuit) try(k *call, now time.Time) *call {
 	return k
 }
 
-// report takes in what came of a call: None at its first sign of life, and then
-// how it ended. What comes after its end is nothing new, and what became of a call
-// of an earlier state says nothing of this one.
+// report takes in a call's result: None at its first sign of life, then its end.
+// Reports after the end, and those of calls from an earlier state, change nothing.
 func (c *circuit) report(k *call, class Class) {
 	if k.ended {
 		return
@@ -157,28 +147,26 @@ func (c *circuit) report(k *call, class Class) {
 	default:
 		k.ended = true
 		if current {
-			c.leave(k)
+			c.neither(k)
 		}
 	}
 }
 
-// succeed takes a call's first sign of life in. A trial's closes the circuit.
+// succeed takes in a call's first sign of life. A trial's sign closes the circuit.
 func (c *circuit) succeed(k *call, state State) {
 	c.judge(k, state, nil)
 	k.term, k.trial = c.term, false
 	k.sign = c.row.sign()
 }
 
-// fail takes a failure in: a trial's, one too many in a row or within the window
-// opens the circuit.
+// fail takes in a failure. A trial's failure opens the circuit, as does one too many in a row or within the window.
 func (c *circuit) fail(k *call, class Class, state State) {
 	c.row.fail(k.sign)
-	c.judge(k, state, failure(class))
+	c.judge(k, state, class)
 }
 
-// judge reports a success or a failure to gobreaker: of the trials by the verdict
-// that they share, of another call by its own, and where that was given, as at a
-// sign of life, by one more of gobreaker's.
+// judge reports a success or a failure to gobreaker. Trials share one verdict; another
+// call has its own. Where that was used up by a sign of life, judge takes a new one.
 func (c *circuit) judge(k *call, state State, err error) {
 	verdict := k.verdict
 	switch k.verdict = nil; {
@@ -192,34 +180,32 @@ func (c *circuit) judge(k *call, state State, err error) {
 	}
 }
 
-// leave takes the end of a call in that has not failed. A trial that said nothing
-// makes place for another.
-func (c *circuit) leave(k *call) {
+// neither takes in the end of a call that did not fail. A silent trial makes room for another trial.
+func (c *circuit) neither(k *call) {
 	switch {
 	case k.sign != nil:
 		c.row.stand(k.sign)
 	case k.trial:
 		if c.trials--; c.trials == 0 {
-			c.verdict(failure(ClientGone))
+			c.verdict(ClientGone)
 			c.verdict, c.alone = nil, time.Time{}
 		}
 	case k.verdict != nil:
-		k.verdict(failure(ClientGone))
+		k.verdict(ClientGone)
 	}
 }
 
-// blocked says whether a call would be refused now.
+// blocked reports whether a call would be refused now.
 func (c *circuit) blocked(now time.Time) bool {
 	return c.look() == Open || c.onTrial(now)
 }
 
-// onTrial says whether the circuit is half-open and a trial has the worker to
-// itself.
+// onTrial reports whether the circuit is half-open and a trial has the worker alone.
 func (c *circuit) onTrial(now time.Time) bool {
 	return c.look() == HalfOpen && c.trials > 0 && now.Before(c.alone)
 }
 
-// view is the circuit in that state for others to see.
+// view is the circuit as others see it, in that state.
 func (c *circuit) view(state State) Circuit {
 	return Circuit{
 		Worker: c.key.worker, Incarnation: c.incarnation, Leg: c.key.leg,

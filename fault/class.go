@@ -1,68 +1,42 @@
-// Package fault names what went wrong. Classify turns a raw failure of one
-// call to a worker into a Class, once; the HTTP status, the metric label, the
-// retry and the breaker all follow from that name.
+// Package fault names failures. Classify turns the raw failure of one call to a worker into a Class, once; the HTTP
+// status, the metric label, the retry and the breaker all follow from the class.
 //
-// Breakers keep calls from a worker that fails, Budget keeps retries from
-// multiplying an outage, and Inject makes calls go wrong on purpose, by the
-// faults of fault_NAME.go and a Scenario that chooses among them.
+// Breakers keep calls away from a failing worker. Budget keeps retries from multiplying an outage. Inject makes calls
+// fail on purpose: a Scenario chooses among the faults of fault_NAME.go.
 package fault
 
 import "net/http"
 
-// Class is the name of a failure. Its String is a metric label: short, fixed
-// and of low cardinality.
+// Class is the name of a failure. Its String is a metric label: short, fixed and of low cardinality.
 type Class uint8
 
-// The classes, from nobody's fault to the worker's.
+// The classes. From Refused on, a class blames the worker.
 const (
-	// None is no failure.
-	None Class = iota
-	// ClientGone: the client left; nothing failed.
-	ClientGone
-	// Shutdown: the gateway itself is stopping and cut the call.
-	Shutdown
+	None       Class = iota // no failure
+	ClientGone              // the client left; nothing failed
+	Shutdown                // the gateway itself is stopping and cut the call
 	// Rejected: the engine refused the request for what it says (400, 413, 415,
 	// 422). The client's own error: never retried, never the worker's.
 	Rejected
-	// GatewayError: the gateway's own machine could not make the connection, for
-	// want of descriptors, ports or memory, or its resolver failed. Another worker
-	// may have a connection to spare; nothing speaks against this one.
+	// GatewayError: the gateway's own machine could not make the connection: it ran out of descriptors, ports or
+	// memory, or its resolver failed. Another worker may have a connection to spare; this one is not to blame.
 	GatewayError
-	// Refused: no connection came about. The worker has seen nothing.
-	Refused
-	// Reset: the connection broke, or the engine died, before the answer was
-	// whole.
-	Reset
-	// Timeout: the worker did not answer within its limit: no prefill, no first
-	// token, no whole answer.
-	Timeout
-	// Stalled: a stream that had begun brought nothing for its idle limit.
-	Stalled
-	// Overloaded: the engine has no room now (429, 503).
-	Overloaded
-	// EngineError: any other status, an error inside an answer, or an answer that
-	// does not stop.
-	EngineError
+	Refused     // there was no connection. The worker has seen nothing.
+	Reset       // the connection broke, or the engine died, before the answer was whole
+	Timeout     // the worker did not answer within its limit: no prefill, no first token, no whole answer
+	Stalled     // a stream that had begun was silent for its idle limit
+	Overloaded  // the engine has no room now (429, 503)
+	EngineError // any other status, an error inside an answer, or an answer that does not stop
 	// Garbled: an answer that cannot be understood, such as broken JSON or
 	// a prefill answer without its hand-off metadata.
 	Garbled
-	// Truncated: a stream that ended cleanly but before its end marker.
-	Truncated
+	Truncated // a stream that ended cleanly but before its end marker
 )
 
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
 	GatewayError: "gateway_error", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
 	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
-}
-
-// Classes lists every class, for tables and for metrics that start at zero.
-func Classes() []Class {
-	all := make([]Class, len(classNames))
-	for i := range all {
-		all[i] = Class(i)
-	}
-	return all
 }
 
 // String is the class's metric label.
@@ -72,6 +46,9 @@ func (c Class) String() string {
 	}
 	return "unknown"
 }
+
+// Error is String: a class is an error by itself where nothing else is known.
+func (c Class) Error() string { return c.String() }
 
 // Status is the HTTP status a client gets when this failure ends its request
 // before the first byte. Rejected carries the engine's own 4xx instead.
@@ -92,6 +69,6 @@ func (c Class) Status() int {
 	}
 }
 
-// Blames says whether the failure speaks against the worker. A client's
-// leaving, its own mistake, our own stop and our own want do not.
+// Blames reports whether the failure counts against the worker. A client that leaves,
+// its own mistake, and the gateway's stop or lack of resources do not.
 func (c Class) Blames() bool { return c >= Refused }

@@ -8,26 +8,22 @@ import (
 	"slices"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // Causes with which the gateway ends a call's context, so that Classify can
 // tell who ended it (context.WithCancelCause).
 var (
-	// ErrClientGone is the cause when the client has left.
-	ErrClientGone = errors.New("client has gone")
-	// ErrShutdown is the cause when the gateway stops.
-	ErrShutdown = errors.New("gateway is shutting down")
-	// ErrTimeout is the cause when a leg's own limit has passed.
-	ErrTimeout = errors.New("worker did not answer in time")
+	ErrClientGone = errors.New("client has gone")               // the cause when the client has left
+	ErrShutdown   = errors.New("gateway is shutting down")      // the cause when the gateway stops
+	ErrTimeout    = errors.New("worker did not answer in time") // the cause when a leg's own limit has passed
 	// ErrStalled is the cause when a stream brought nothing for its idle limit.
 	ErrStalled = errors.New("stream brought nothing for too long")
 )
 
 // Errors a leg finds in an answer that arrived.
 var (
-	// ErrGarbled: the answer cannot be understood.
-	ErrGarbled = errors.New("answer cannot be understood")
-	// ErrTruncated: the stream ended before its end marker.
+	ErrGarbled   = errors.New("answer cannot be understood")
 	ErrTruncated = errors.New("stream ended before its end marker")
 	// ErrEngine: an error where an answer with status 200 should be, such as an
 	// error event inside a stream. Its status is what the error says of itself.
@@ -106,10 +102,9 @@ func classifyStatus(status int) Class {
 	}
 }
 
-// aboutTheRequest are the statuses by which an engine refuses a request for what
-// it says. Any other 4xx is between gateway and worker: a key that the worker lost
-// (401, 403), a model or route that it no longer serves (404, 405), its own
-// impatience (408).
+// aboutTheRequest are the statuses by which an engine refuses a request for what it says. Any other 4xx is between
+// gateway and worker: a key that the worker lost (401, 403), a model or route that it no longer serves (404, 405),
+// its own impatience (408).
 var aboutTheRequest = []int{
 	http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
 }
@@ -127,33 +122,34 @@ func classifyEvent(status int) Class {
 	}
 }
 
-// Leg says which of a request's two calls failed.
-type Leg string
+// classOf is the class of how a call ended: None for nil, a nil [*Error] too.
+func classOf(err error) Class {
+	if failed, ok := errors.AsType[*Error](err); ok {
+		if failed == nil {
+			return None
+		}
+		return failed.Class
+	}
+	if class, ok := errors.AsType[Class](err); ok || err == nil {
+		return class
+	}
+	return Classify(err, 0)
+}
 
-// The two legs.
-const (
-	Prefill Leg = "prefill"
-	Decode  Leg = "decode"
-)
-
-// Error is a leg's failure with its name. It never carries a prompt; Detail is
-// what the engine said, for the client whose request it was, and stays out of
-// Error so that it stays out of logs.
+// Error is a leg's failure with its name. It never carries a prompt; Detail is what the engine said, for the client
+// whose request it was, and stays out of Error so that it stays out of logs.
 type Error struct {
 	Class  Class
-	Leg    Leg
+	Leg    pools.Role
 	Worker string
-	// Status is the engine's HTTP status, or the one that an error inside its
-	// answer stands for; 0 when none came.
+	// Status is the engine's HTTP status, or the one that an error inside its answer stands for; 0 when none came.
 	Status int
-	// Detail is what the engine said of the error, at most 64 KB from decode.
-	Detail []byte
-	// Err is the raw cause, nil when the status says it all.
-	Err error
+	Detail []byte // what the engine said of the error, at most 64 KB from decode
+	Err    error  // the raw cause, nil when the status says it all
 }
 
 // New classifies a failure of one leg.
-func New(leg Leg, worker string, err error, status int) *Error {
+func New(leg pools.Role, worker string, err error, status int) *Error {
 	return &Error{Class: Classify(err, status), Leg: leg, Worker: worker, Status: status, Err: err}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 func TestClassify(t *testing.T) {
@@ -97,10 +98,10 @@ func TestClassTable(t *testing.T) {
 		Garbled:      {"garbled", 502, true},
 		Truncated:    {"truncated", 502, true},
 	}
-	if len(want) != len(Classes()) {
-		t.Fatalf("the table has %d classes, the package %d", len(want), len(Classes()))
+	if len(want) != len(classNames) {
+		t.Fatalf("the table has %d classes, the package %d", len(want), len(classNames))
 	}
-	for _, c := range Classes() {
+	for _, c := range classes() {
 		w := want[c]
 		if c.String() != w.label || c.Status() != w.status || c.Blames() != w.blames {
 			t.Errorf("%s: status %d, blames %v; want %+v", c, c.Status(), c.Blames(), w)
@@ -115,7 +116,7 @@ func TestClassTable(t *testing.T) {
 }
 
 func TestErrorKeepsDetailOut(t *testing.T) {
-	e := New(Decode, "d1", nil, 400)
+	e := New(pools.Decode, "d1", nil, 400)
 	e.Detail = []byte("the prompt of somebody")
 	if strings.Contains(e.Error(), "prompt") {
 		t.Errorf("the error quotes the engine: %s", e)
@@ -123,7 +124,16 @@ func TestErrorKeepsDetailOut(t *testing.T) {
 	if want := "decode on d1: rejected: status 400"; e.Error() != want {
 		t.Errorf("got %q, want %q", e, want)
 	}
-	if e := New(Prefill, "p1", ErrTimeout, 0); !errors.Is(e, ErrTimeout) || e.Class != Timeout {
+	if e := New(pools.Prefill, "p1", ErrTimeout, 0); !errors.Is(e, ErrTimeout) || e.Class != Timeout {
 		t.Errorf("the cause is lost: %v", e)
 	}
+}
+
+// classes lists every class.
+func classes() []Class {
+	all := make([]Class, len(classNames))
+	for i := range all {
+		all[i] = Class(i)
+	}
+	return all
 }

@@ -3,44 +3,32 @@ package fault
 import (
 	"bytes"
 	"context"
-	"math/rand/v2"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 func init() {
-	Register(Registered{
-		Name:  "endless_tokens",
-		Help:  "after after_events events, at least 2, the last of them comes again and again and the stream never ends; an answer that is no stream is spared",
-		Kinds: []upstream.Kind{upstream.Decode},
-		Uses:  []string{"after_events"},
-		New:   func(r Rule) (Fault, error) { return endlessTokens{after: max(2, r.AfterEvents)}, nil },
+	register(Registered{
+		Name: "endless_tokens",
+		Help: "after after_events events, at least 2, the last of them comes again and again and the stream never ends; an answer that is no stream is spared",
+		legs: []pools.Role{pools.Decode},
+		uses: []string{"after_events"},
+		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {
+			if !strings.HasPrefix(s.ContentType(), "text/event-stream") {
+				return s, nil
+			}
+			return &endless{Stream: s, meter: newMeter(s, max(2, c.rule.AfterEvents)), call: c}, nil
+		},
 	})
 }
 
-// endlessTokens is an engine that does not stop: it has lost max_tokens and its end
-// of text.
-type endlessTokens struct{ after int }
-
-func (f endlessTokens) Call(ctx context.Context, leg upstream.Leg, next upstream.Transport, _ *rand.Rand) (upstream.Stream, error) {
-	s, err := next.Call(ctx, leg)
-	if err != nil || !strings.HasPrefix(s.ContentType(), "text/event-stream") {
-		return s, err
-	}
-	return &endless{Stream: s, meter: newMeter(s, f.after), ended: func() error {
-		if ctx.Err() != nil {
-			return broken(leg, upstream.OpBody, context.Cause(ctx))
-		}
-		return nil
-	}}, nil
-}
-
-// endless is a stream whose last event before the cut repeats.
+// endless is a stream whose last event before the cut repeats: its engine has lost max_tokens and its end of text.
 type endless struct {
 	upstream.Stream
 	meter
-	ended func() error
+	call *injected
 
 	passed []byte // of the worker's stream; from the cut on, the event that repeats
 	at     int    // in that event
@@ -58,8 +46,8 @@ func (e *endless) Read(p []byte) (int, error) {
 		e.passed = lastEvent(e.passed)
 		return n, nil
 	}
-	if err := e.ended(); err != nil {
-		return 0, err
+	if ctx := e.call.ctx; ctx.Err() != nil {
+		return 0, e.call.broken(upstream.OpBody, context.Cause(ctx))
 	}
 	n := 0
 	for n < len(p) {

@@ -1,34 +1,20 @@
 package fault
 
-import (
-	"context"
-	"math/rand/v2"
-
-	"github.com/tandem-pd/tandem/internal/upstream"
-)
+import "github.com/tandem-pd/tandem/internal/upstream"
 
 func init() {
-	Register(Registered{
+	register(Registered{
 		Name: "garble",
 		Help: "after after_events events what the worker says is no JSON any more, for an answer that is no stream from its first bytes on",
-		Uses: []string{"after_events"},
-		New:  func(r Rule) (Fault, error) { return garble{after: r.AfterEvents}, nil },
+		uses: []string{"after_events"},
+		answer: func(c *injected, s upstream.Stream) (upstream.Stream, error) {
+			return &garbled{Stream: s, meter: newMeter(s, c.rule.AfterEvents)}, nil
+		},
 	})
 }
 
-// garble breaks an answer's JSON and keeps its length and lines. It breaks
-// structure and never text: no gateway can tell a wrong word from a right one.
-type garble struct{ after int }
-
-func (f garble) Call(ctx context.Context, leg upstream.Leg, next upstream.Transport, _ *rand.Rand) (upstream.Stream, error) {
-	s, err := next.Call(ctx, leg)
-	if err != nil {
-		return nil, err
-	}
-	return &garbled{Stream: s, meter: newMeter(s, f.after)}, nil
-}
-
-// garbled is a stream in which no bracket survives past its meter.
+// garbled is a stream in which no bracket survives past its meter. It breaks an answer's JSON and keeps its length,
+// lines and text: no gateway can tell a wrong word from a right one.
 type garbled struct {
 	upstream.Stream
 	meter

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -61,14 +62,14 @@ func streamer() *worker {
 
 func decodeLeg(i int) upstream.Leg {
 	return upstream.Leg{
-		Kind: upstream.Decode, Worker: "decode-1", RequestID: fmt.Sprintf("%08x-%d", i, 1+i%3), Stream: true,
+		Purpose: string(pools.Decode), Worker: "decode-1", RequestID: fmt.Sprintf("%08x-%d", i, 1+i%3), Stream: true,
 		Body: upstream.Body{[]byte(`{"prompt":"x","kv_transfer_params":{}}`)},
 	}
 }
 
 func prefillLeg(i int) upstream.Leg {
 	leg := decodeLeg(i)
-	leg.Kind, leg.Worker, leg.Stream = upstream.Prefill, "prefill-1", false
+	leg.Purpose, leg.Worker, leg.Stream = string(pools.Prefill), "prefill-1", false
 	return leg
 }
 
@@ -76,7 +77,7 @@ func prefillLeg(i int) upstream.Leg {
 func sample(t *testing.T, f Registered) Rule {
 	t.Helper()
 	r := Rule{Fault: f.Name, Probability: 1}
-	for _, field := range f.Uses {
+	for _, field := range f.uses {
 		switch field {
 		case "after_events":
 			r.AfterEvents = 1
@@ -111,7 +112,8 @@ func TestRegistry(t *testing.T) {
 		if f.Help == "" || strings.Contains(f.Help, "\n") {
 			t.Errorf("%s: help is not one line: %q", f.Name, f.Help)
 		}
-		if err := (&Scenario{Rules: []Rule{sample(t, f)}}).Validate(); err != nil {
+		rule := sample(t, f)
+		if _, err := rule.check(); err != nil {
 			t.Errorf("%s: %v", f.Name, err)
 		}
 	}
@@ -183,8 +185,8 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 		hit  bool
 	}{
 		{"any", Rule{Fault: "refuse"}, decodeLeg(1), true},
-		{"its kind", Rule{Fault: "refuse", Leg: upstream.Decode}, decodeLeg(1), true},
-		{"another kind", Rule{Fault: "refuse", Leg: upstream.Release}, decodeLeg(1), false},
+		{"its kind", Rule{Fault: "refuse", Leg: string(pools.Decode)}, decodeLeg(1), true},
+		{"another kind", Rule{Fault: "refuse", Leg: Release}, decodeLeg(1), false},
 		{"its worker", Rule{Fault: "refuse", Worker: "decode-*"}, decodeLeg(1), true},
 		{"another worker", Rule{Fault: "refuse", Worker: "prefill-?"}, decodeLeg(1), false},
 		{"a kind that the fault cannot befall", Rule{Fault: "lost_handoff"}, decodeLeg(1), false},
@@ -216,10 +218,10 @@ func TestEveryFaultClosesTheWorkersStream(t *testing.T) {
 	for _, f := range Faults() {
 		for _, leg := range []upstream.Leg{decodeLeg(7), prefillLeg(7)} {
 			for _, read := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Kind, read), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/read=%v", f.Name, leg.Purpose, read), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						w := streamer()
-						if leg.Kind == upstream.Prefill {
+						if leg.Purpose == string(pools.Prefill) {
 							w = &worker{contentType: "application/json", body: handOff}
 						}
 						s, err := Inject(w, &Scenario{Rules: []Rule{sample(t, f)}}).Call(t.Context(), leg)
@@ -287,7 +289,7 @@ func TestFaults(t *testing.T) {
 			`{"choices":[`[:wholeBytes] + `#"a":#####`, 200, None, 1,
 		},
 		{"wrong status", Rule{Fault: "wrong_status", Status: 429}, streamer(), decodeLeg(1), `{"error":{"message":"injected status 429","type":"InjectedError","param":null,"code":429}}`, 429, None, 0},
-		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Kind: upstream.Decode, Body: upstream.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
+		{"kv gone without a hand-off", Rule{Fault: "kv_gone"}, streamer(), upstream.Leg{Purpose: string(pools.Decode), Body: upstream.Body{[]byte(`{"prompt":"kv_transfer_params"}`)}}, streamed, 200, None, 1},
 		{"delay", Rule{Fault: "delay", Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 		{"stall that ends", Rule{Fault: "stall", AfterEvents: 1, Delay: time.Minute}, streamer(), decodeLeg(1), streamed, 200, None, 1},
 	} {

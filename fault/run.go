@@ -1,13 +1,11 @@
 package fault
 
-// run counts the calls that failed in a row: since the latest sign of life whose
-// call has not failed. A sign counts as soon as it comes, since a long answer is not
-// to leave its worker in doubt until it ends; that of a call which then fails is
-// taken back, and the row goes on as if it had not been. The zero run is empty.
+// run counts the calls that failed in a row: since the latest sign of life whose call has not failed. A sign counts
+// at once, since a long answer must not keep its worker suspect until it ends. The sign of a call that then fails is
+// taken back, and the row continues as if there had been no sign. The zero run is empty.
 //
-// Signs are a list in the order in which they came, each with the failures since.
-// One whose call has ended well stands for good, and those before it are dropped:
-// the list holds live calls, and one more.
+// Signs are a list in order of arrival, each with the number of failures since. A sign whose call ended well is
+// final, and those before it are dropped: the list holds live calls, and one more.
 type run struct{ last *sign }
 
 // sign is one call's sign of life.
@@ -24,7 +22,7 @@ func (r *run) length() int {
 	return r.last.failures
 }
 
-// sign takes a call's sign of life in, and returns it for the call's end.
+// sign adds a call's sign of life, and returns it for the call's end.
 func (r *run) sign() *sign {
 	s := &sign{before: r.latest()}
 	s.before.after = s
@@ -32,14 +30,14 @@ func (r *run) sign() *sign {
 	return s
 }
 
-// stand says that s's call has ended and not failed.
+// stand makes s final: its call has ended and not failed.
 func (r *run) stand(s *sign) {
 	if s.before != nil {
 		s.before.after, s.before = nil, nil
 	}
 }
 
-// fail takes a failure in. The call's sign is taken back; nil where it gave none.
+// fail adds a failure and takes the call's sign back, if it gave one (s is not nil).
 func (r *run) fail(s *sign) {
 	if s != nil {
 		s.before.failures += s.failures

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // A worker whose every answer breaks after its first token fails in a row, whether
@@ -15,10 +17,10 @@ func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := NewBreakers(BreakerConfig{})
 			broken := 0
-			for b.State("d1", Decode) == Closed && broken < 24 {
-				var calls []func(Class)
+			for b.State("d1", pools.Decode) == Closed && broken < 24 {
+				var calls []func(error)
 				for range together {
-					done, err := b.Allow("d1", "i1", Decode)
+					done, err := b.Acquire("d1", "i1", pools.Decode, false)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -26,7 +28,7 @@ func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
 					calls = append(calls, done)
 				}
 				for _, done := range calls {
-					if b.State("d1", Decode) == Closed {
+					if b.State("d1", pools.Decode) == Closed {
 						broken++
 					}
 					done(Reset)
@@ -47,7 +49,7 @@ func TestSignOfLifeEndsARow(t *testing.T) {
 		for range 5 { // too few for the ratio
 			try(t, b, Reset)
 			try(t, b, Reset)
-			done, err := b.Allow("d1", "i1", Decode)
+			done, err := b.Acquire("d1", "i1", pools.Decode, false)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,10 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
-// Scenario says which faults befall which calls. Its file is YAML:
+// Scenario is the rules by which calls get faults. Its file is YAML:
 //
 //	seed: 7
 //	rules:
@@ -24,87 +29,106 @@ import (
 //	    delay: 2s
 type Scenario struct {
 	// Seed decides, with a call's id, which calls are hit.
-	Seed uint64
+	Seed uint64 `yaml:"seed"`
 	// Rules are tried in order; the first that hits a call has it.
-	Rules []Rule
-	// OnHit is told of every call that a rule hits, before the fault happens;
-	// nil for nobody. It is called from the call's goroutine and must not wait.
-	OnHit func(leg upstream.Leg, fault string)
+	Rules []Rule `yaml:"rules"`
+	// OnHit, unless nil, is called for every call that a rule hits, before the fault
+	// happens, on the call's goroutine. It must not block.
+	OnHit func(leg upstream.Leg, fault string) `yaml:"-"`
 }
 
-// Rule is one line of a scenario: a fault, the calls it may befall, and what
-// shapes it.
+// Rule is one line of a scenario: a fault, the calls that it may hit, and the fault's parameters.
 type Rule struct {
-	// Fault is the name of a registered fault.
-	Fault string
-	// Probability is the share of matching calls that are hit, in (0, 1].
-	Probability float64
-	// Leg limits the rule to one kind of call; empty means every kind that
-	// the fault can befall.
-	Leg upstream.Kind
-	// Worker limits it to the workers whose id matches this glob, as path.Match
-	// has it; empty means every worker.
-	Worker string
-	// AfterEvents is how many events of a stream pass first.
-	AfterEvents int
-	// AfterBytes is how many bytes of an answer pass first.
-	AfterBytes int
-	// Delay is how long a delay or stall lasts, at most MaxDelay.
-	Delay time.Duration
-	// Status is the HTTP status answered, from 300 to 599.
-	Status int
+	Fault       string        `yaml:"fault"`        // the name of a registered fault
+	Probability float64       `yaml:"probability"`  // share of matching calls that are hit, in (0, 1]
+	Leg         string        `yaml:"leg"`          // the kind of call; empty: every kind that the fault can hit
+	Worker      string        `yaml:"worker"`       // a glob over worker ids, as path.Match has it; empty: every worker
+	AfterEvents int           `yaml:"after_events"` // events of a stream that pass first
+	AfterBytes  int           `yaml:"after_bytes"`  // bytes of an answer that pass first
+	Delay       time.Duration `yaml:"delay"`        // how long a delay or stall lasts, at most maxDelay
+	Status      int           `yaml:"status"`       // the HTTP status answered, from 300 to 599
 }
 
 // Bounds of a scenario.
 const (
-	// MaxRules is how many rules a scenario may have: each matching one costs
-	// a hash on every call.
-	MaxRules = 1000
-	// MaxDelay is how long one fault may last where it does not last for good.
-	MaxDelay = time.Hour
-	// maxCount bounds after_events and after_bytes.
-	maxCount = 1 << 30
+	maxRules = 1000      // each matching rule costs a hash on every call
+	maxDelay = time.Hour // of one fault that ends
+	maxCount = 1 << 30   // of after_events and after_bytes
 )
 
-// Validate checks every rule and joins what is wrong.
-func (s *Scenario) Validate() error {
-	var problems []error
-	if len(s.Rules) > MaxRules {
-		problems = append(problems, fieldErrorf("rules", "%d of them, the limit is %d", len(s.Rules), MaxRules))
+// ParseScenario reads a scenario file's bytes; file names it in errors. It is strict: it refuses what
+// [conf.Document.Decode] refuses, unknown faults, values out of range, fields that mean nothing to their fault, and a
+// scenario without rules, which would test nothing. Its error joins all mistakes as [*conf.Error]s.
+func ParseScenario(file string, data []byte) (*Scenario, error) {
+	doc, err := conf.Parse(file, data)
+	if err != nil {
+		return nil, err
 	}
-	for i, r := range s.Rules {
-		if _, err := r.fault(); err != nil {
-			problems = append(problems, fmt.Errorf("rules[%d]: %w", i, err))
+	s := new(Scenario)
+	if err := doc.Decode(s); err != nil {
+		return nil, err
+	}
+	switch n := len(s.Rules); {
+	case n == 0:
+		return nil, doc.Errorf("rules", "is empty: a scenario has a list of rules")
+	case n > maxRules:
+		return nil, doc.Errorf("rules", "has %d rules, the limit is %d", n, maxRules)
+	}
+	var problems []error
+	for i, node := range conf.Child(doc.Root, "rules").Content {
+		if wrong, ok := errors.AsType[*setting.Error](s.Rules[i].read(node)); ok {
+			problems = append(problems, doc.Errorf(fmt.Sprintf("rules[%d].%s", i, wrong.Name), "%w", wrong.Err))
 		}
 	}
-	return errors.Join(problems...)
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
+	}
+	return s, nil
 }
 
-// fault checks the rule and makes its fault. The error is a *FieldError.
-func (r *Rule) fault() (Fault, error) {
+// read checks a rule of a file, whose zero values may have been left out. The error is a *setting.Error.
+func (r *Rule) read(node *yaml.Node) error {
+	given := func(key string) bool { return conf.Child(node, key) != nil }
+	switch {
+	case given("leg") && r.Leg == "":
+		return setting.Errorf("leg", "is empty: leave the key out for all")
+	case given("worker") && r.Worker == "":
+		return setting.Errorf("worker", "is empty: leave the key out for all")
+	case given("status") && r.Status == 0:
+		return setting.Errorf("status", "is 0, not from 300 to 599")
+	}
+	if !given("probability") {
+		r.Probability = 1
+	}
+	_, err := r.check()
+	return err
+}
+
+// check checks the rule and returns its fault. The error is a *setting.Error.
+func (r *Rule) check() (of Registered, err error) {
 	of, ok := faults[r.Fault]
+	_, glob := path.Match(r.Worker, "")
 	switch {
 	case r.Fault == "":
-		return nil, fieldErrorf("fault", "is missing: one of %s", strings.Join(faultNames(), ", "))
+		return of, setting.Errorf("fault", "is missing: one of %s", strings.Join(faultNames(), ", "))
 	case !ok:
-		return nil, fieldErrorf("fault", "there is no fault %q; the nearest is %s", clip(r.Fault), nearest(r.Fault, faultNames()))
+		return of, setting.Errorf("fault", "%w", conf.Unknown("fault", r.Fault, faultNames()))
 	case math.IsNaN(r.Probability) || r.Probability <= 0 || r.Probability > 1:
-		return nil, fieldErrorf("probability", "is %v, not above 0 and at most 1", r.Probability)
-	case r.Leg != "" && !slices.Contains(upstream.Kinds(), r.Leg):
-		return nil, fieldErrorf("leg", "is %q, not prefill, decode or release", clip(string(r.Leg)))
+		return of, setting.Errorf("probability", "is %v, not above 0 and at most 1", r.Probability)
+	case r.Leg != "" && !slices.Contains(purposes, r.Leg):
+		return of, setting.Errorf("leg", "is %s, not prefill, decode or release", conf.Quote(r.Leg))
 	case r.Leg != "" && !of.befalls(r.Leg):
-		return nil, fieldErrorf("leg", "%s cannot befall %s, only %s", r.Fault, r.Leg, join(of.Kinds))
+		return of, setting.Errorf("leg", "%s cannot befall %s, only %s", r.Fault, r.Leg, join(of.legs))
 	case r.AfterEvents < 0 || r.AfterEvents > maxCount:
-		return nil, fieldErrorf("after_events", "is %d, not from 0 to %d", r.AfterEvents, maxCount)
+		return of, setting.Errorf("after_events", "is %d, not from 0 to %d", r.AfterEvents, maxCount)
 	case r.AfterBytes < 0 || r.AfterBytes > maxCount:
-		return nil, fieldErrorf("after_bytes", "is %d, not from 0 to %d", r.AfterBytes, maxCount)
-	case r.Delay < 0 || r.Delay > MaxDelay:
-		return nil, fieldErrorf("delay", "is %v, not from 0 to %v", r.Delay, MaxDelay)
+		return of, setting.Errorf("after_bytes", "is %d, not from 0 to %d", r.AfterBytes, maxCount)
+	case r.Delay < 0 || r.Delay > maxDelay:
+		return of, setting.Errorf("delay", "is %v, not from 0 to %v", r.Delay, maxDelay)
 	case r.Status != 0 && (r.Status < 300 || r.Status > 599):
-		return nil, fieldErrorf("status", "is %d, not from 300 to 599", r.Status)
-	}
-	if _, err := path.Match(r.Worker, ""); err != nil {
-		return nil, fieldErrorf("worker", "%q is no glob: %w", clip(r.Worker), err)
+		return of, setting.Errorf("status", "is %d, not from 300 to 599", r.Status)
+	case glob != nil:
+		return of, setting.Errorf("worker", "%s is no glob: %w", conf.Quote(r.Worker), glob)
 	}
 	for _, shape := range []struct {
 		field string
@@ -112,16 +136,19 @@ func (r *Rule) fault() (Fault, error) {
 	}{
 		{"after_events", r.AfterEvents != 0}, {"after_bytes", r.AfterBytes != 0}, {"delay", r.Delay != 0}, {"status", r.Status != 0},
 	} {
-		if shape.set && !slices.Contains(of.Uses, shape.field) {
-			return nil, fieldErrorf(shape.field, "means nothing to %s", r.Fault)
+		if shape.set && !slices.Contains(of.uses, shape.field) {
+			return of, setting.Errorf(shape.field, "means nothing to %s", r.Fault)
 		}
 	}
-	return of.New(*r)
+	if r.Fault == "delay" && r.Delay == 0 {
+		return of, setting.Errorf("delay", "is missing: how long the call is held up, as 250ms")
+	}
+	return of, nil
 }
 
 // matches reports whether the rule is about that call.
 func (r *Rule) matches(leg upstream.Leg) bool {
-	if r.Leg != "" && r.Leg != leg.Kind {
+	if r.Leg != "" && r.Leg != leg.Purpose {
 		return false
 	}
 	if r.Worker == "" {
@@ -140,11 +167,17 @@ func faultNames() []string {
 	return names
 }
 
-// join lists kinds for a sentence.
-func join(kinds []upstream.Kind) string {
+// Release is the purpose of a call that frees KV which no decode will fetch.
+const Release = "release"
+
+// purposes are those that a call can have.
+var purposes = []string{string(pools.Prefill), string(pools.Decode), Release}
+
+// join lists legs for a sentence.
+func join(legs []pools.Role) string {
 	var names []string
-	for _, k := range kinds {
-		names = append(names, string(k))
+	for _, l := range legs {
+		names = append(names, string(l))
 	}
 	return strings.Join(names, " or ")
 }

@@ -2,16 +2,14 @@ package fault
 
 import (
 	"bytes"
-	"io"
 	"math/rand/v2"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// meter lets the first part of an answer pass and says where it ends: after a
-// number of events, or of bytes. It holds only a count, so that it can follow
-// an answer through any number of reads.
+// meter lets the first part of an answer pass and says where it ends: after a number of events, or of bytes. It holds
+// only a count, so that it can follow an answer through any number of reads.
 type meter struct {
 	left    int  // still to pass
 	events  bool // left counts events, each ending in a blank line; else bytes
@@ -22,8 +20,7 @@ type meter struct {
 // fault that counts events: enough to begin a JSON object, too little for one.
 const wholeBytes = 12
 
-// newMeter passes n events of a stream. Any other answer is one piece, of
-// which wholeBytes pass.
+// newMeter passes n events of a stream. Any other answer is one piece, of which wholeBytes pass.
 func newMeter(s upstream.Stream, n int) meter {
 	if strings.HasPrefix(s.ContentType(), "text/event-stream") {
 		return meter{left: n, events: true}
@@ -62,8 +59,7 @@ type cut struct {
 	rest  []byte // came with the last read before the cut, and lies past it
 }
 
-// Read passes the answer on up to the cut. An answer that ends before it ends
-// as it would have.
+// Read passes the answer on up to the cut. An answer that ends before it ends as it would have.
 func (c *cut) Read(p []byte) (int, error) {
 	if c.left == 0 {
 		return c.after(p)
@@ -103,19 +99,5 @@ func (c *canned) Status() int         { return c.status }
 func (c *canned) ContentType() string { return c.contentType }
 func (c *canned) Close() error        { return nil }
 
-// replaced is a worker's answer with another body.
-type replaced struct {
-	upstream.Stream
-	body io.Reader
-}
-
-// Read reads the other body.
-func (r *replaced) Read(p []byte) (int, error) { return r.body.Read(p) }
-
 // pick draws one of the choices.
 func pick[T any](rng *rand.Rand, choices ...T) T { return choices[rng.IntN(len(choices))] }
-
-// broken makes the error of a failed call.
-func broken(leg upstream.Leg, op upstream.Op, err error) error {
-	return &upstream.Error{Worker: leg.Worker, Op: op, Err: err}
-}

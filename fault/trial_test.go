@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // Of any number that ask a half-open circuit at once one gets through, in each
@@ -20,11 +22,11 @@ func TestOneTrialInOpenFor(t *testing.T) {
 		for round := range rounds {
 			time.Sleep(openFor + 1)
 			var through atomic.Int64
-			var trial func(Class)
+			var trial func(error)
 			var group sync.WaitGroup
 			for range asking {
 				group.Go(func() {
-					if done, err := b.Allow("d1", "i1", Decode); err == nil {
+					if done, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
 						through.Add(1)
 						trial = done
 					}
@@ -34,15 +36,15 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			if n := through.Load(); n != 1 {
 				t.Fatalf("round %d: %d got through", round, n)
 			}
-			if got := b.OnTrial(Decode); !slices.Equal(got, []string{"d1"}) {
+			if got := b.OnTrial(pools.Decode); !slices.Equal(got, []string{"d1"}) {
 				t.Errorf("round %d: on trial: %q", round, got)
 			}
 			if try(t, b, None) {
 				t.Errorf("round %d: a second call beside the trial", round)
 			}
 			trial(Timeout)
-			if got := b.OnTrial(Decode); got != nil || b.State("d1", Decode) != Open {
-				t.Errorf("round %d: on trial after its end: %q, %s", round, got, b.State("d1", Decode))
+			if got := b.OnTrial(pools.Decode); got != nil || b.State("d1", pools.Decode) != Open {
+				t.Errorf("round %d: on trial after its end: %q, %s", round, got, b.State("d1", pools.Decode))
 			}
 		}
 	})
@@ -50,7 +52,7 @@ func TestOneTrialInOpenFor(t *testing.T) {
 
 // A trial that says nothing makes place for exactly one other.
 func TestTrialThatSaysNothing(t *testing.T) {
-	for _, class := range Classes() {
+	for _, class := range classes() {
 		if class.Blames() || class == None {
 			continue
 		}
@@ -60,17 +62,17 @@ func TestTrialThatSaysNothing(t *testing.T) {
 				try(t, b, Reset)
 				time.Sleep(time.Second + 1)
 				for i := range 5 {
-					done, err := b.Allow("d1", "i1", Decode)
+					done, err := b.Acquire("d1", "i1", pools.Decode, false)
 					if err != nil {
 						t.Fatalf("trial %d: %v", i, err)
 					}
-					if _, err := b.Allow("d1", "i1", Decode); err == nil {
+					if _, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
 						t.Fatalf("two at once after trial %d", i)
 					}
 					done(class)
-					done(class) // a leave that is given back after its call ended
+					done(class) // a permit that is returned after its call ended
 				}
-				if !try(t, b, None) || b.State("d1", Decode) != Closed {
+				if !try(t, b, None) || b.State("d1", pools.Decode) != Closed {
 					t.Error("the circuit did not close")
 				}
 			})
@@ -82,8 +84,8 @@ func TestOnTrialIsPerLeg(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
 		for i := range 3 {
-			for _, leg := range []Leg{Prefill, Decode} {
-				done, err := b.Allow(fmt.Sprint("w", i), "i", leg)
+			for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
+				done, err := b.Acquire(fmt.Sprint("w", i), "i", leg, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -91,22 +93,22 @@ func TestOnTrialIsPerLeg(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second + 1)
-		if b.OnTrial(Prefill) != nil || b.OnTrial(Decode) != nil {
+		if b.OnTrial(pools.Prefill) != nil || b.OnTrial(pools.Decode) != nil {
 			t.Error("a trial that nobody has begun")
 		}
-		done, err := b.Allow("w1", "i", Prefill)
+		done, err := b.Acquire("w1", "i", pools.Prefill, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.OnTrial(Prefill); !slices.Equal(got, []string{"w1"}) || b.OnTrial(Decode) != nil {
-			t.Errorf("on trial: %q and %q", got, b.OnTrial(Decode))
+		if got := b.OnTrial(pools.Prefill); !slices.Equal(got, []string{"w1"}) || b.OnTrial(pools.Decode) != nil {
+			t.Errorf("on trial: %q and %q", got, b.OnTrial(pools.Decode))
 		}
 		done(None)
-		if b.OnTrial(Prefill) != nil || len(b.Blocked(Prefill)) != 0 {
+		if b.OnTrial(pools.Prefill) != nil || len(b.Blocked(pools.Prefill)) != 0 {
 			t.Error("still on trial after its success")
 		}
 	})
-	if (*Breakers)(nil).OnTrial(Decode) != nil {
+	if (*Breakers)(nil).OnTrial(pools.Decode) != nil {
 		t.Error("nobody's circuits have a trial")
 	}
 }
@@ -120,7 +122,7 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: openFor})
 		var woken atomic.Int64
-		b.OnRoom(func() { woken.Add(1) })
+		b.OnAvailable(func() { woken.Add(1) })
 		try(t, b, Reset)
 		time.Sleep(openFor + 1)
 		synctest.Wait()
@@ -128,10 +130,10 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 			t.Errorf("whoever waits was woken %d times by a circuit that half-opened", woken.Load())
 		}
 		began := time.Now()
-		var trials []func(Class)
+		var trials []func(error)
 		var at []time.Duration
 		for time.Since(began) < 4*openFor {
-			if done, err := b.Allow("d1", "i1", Decode); err == nil {
+			if done, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
 				trials, at = append(trials, done), append(at, time.Since(began))
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -144,15 +146,15 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 			t.Errorf("whoever waits was woken %d times, want %d", n, len(want))
 		}
 		trials[1](ClientGone)
-		if b.State("d1", Decode) != HalfOpen || try(t, b, None) {
-			t.Errorf("a trial that left beside others: %s", b.State("d1", Decode))
+		if b.State("d1", pools.Decode) != HalfOpen || try(t, b, None) {
+			t.Errorf("a trial that left beside others: %s", b.State("d1", pools.Decode))
 		}
 		trials[2](None)
-		if got := b.State("d1", Decode); got != Closed || b.OnTrial(Decode) != nil {
+		if got := b.State("d1", pools.Decode); got != Closed || b.OnTrial(pools.Decode) != nil {
 			t.Errorf("after a sign of life it is %s", got)
 		}
 		trials[0](Timeout) // it was sent to the worker that hung
-		if got := b.State("d1", Decode); got != Closed {
+		if got := b.State("d1", pools.Decode); got != Closed {
 			t.Errorf("an earlier trial's end: %s", got)
 		}
 	})
@@ -165,13 +167,13 @@ func TestSecondTrialFails(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
 		try(t, b, Reset)
 		time.Sleep(time.Second + 1)
-		first, err := b.Allow("d1", "i1", Decode)
+		first, err := b.Acquire("d1", "i1", pools.Decode, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if !try(t, b, Reset) || b.State("d1", Decode) != Open {
-			t.Errorf("it is %s", b.State("d1", Decode))
+		if !try(t, b, Reset) || b.State("d1", pools.Decode) != Open {
+			t.Errorf("it is %s", b.State("d1", pools.Decode))
 		}
 		first(None)
 		first(ClientGone)
@@ -179,8 +181,8 @@ func TestSecondTrialFails(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		time.Sleep(time.Second + 1)
-		if !try(t, b, None) || b.State("d1", Decode) != Closed {
-			t.Errorf("it is %s", b.State("d1", Decode))
+		if !try(t, b, None) || b.State("d1", pools.Decode) != Closed {
+			t.Errorf("it is %s", b.State("d1", pools.Decode))
 		}
 	})
 }

@@ -8,13 +8,12 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// answerTo turns a leg's failure into what the client is told. Of an engine's
-// own words only those about the client's mistake are passed on: others may
-// name hosts and paths of the fleet.
+// answerTo turns a leg's failure into the client's error. Of an engine's own words only those about the client's
+// mistake are passed on: others may name hosts and paths of the fleet.
 func answerTo(failed *fault.Error) *openai.Error {
-	var told *openai.Error
-	if errors.As(failed.Err, &told) {
-		return told
+	var answer *openai.Error
+	if errors.As(failed.Err, &answer) {
+		return answer
 	}
 	switch failed.Class {
 	case fault.Rejected:
@@ -60,15 +59,15 @@ func poisoned() *openai.Error {
 
 // rejected passes an engine's 4xx on with its message, in the one shape.
 func rejected(failed *fault.Error) *openai.Error {
-	told := &openai.Error{
+	answer := &openai.Error{
 		Status: failed.Status, Type: "invalid_request_error", Code: "rejected_by_engine",
 		Message: "the engine rejected the request",
 	}
-	if told.Status == 0 {
-		told.Status = failed.Class.Status()
+	if answer.Status == 0 {
+		answer.Status = failed.Class.Status()
 	}
 	if said := openai.ReadEngineError(failed.Detail); said.Message != "" {
-		told.Message, told.Param = said.Message, said.Param
+		answer.Message, answer.Param = said.Message, said.Param
 	}
-	return told
+	return answer
 }

@@ -5,15 +5,17 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // A client that can be served later is told when to come back, and no other.
 func TestAnswersToComeBackAfter(t *testing.T) {
 	later := 0
 	for class := range messages {
-		e := answerTo(&fault.Error{Class: class, Leg: fault.Decode})
+		e := answerTo(&fault.Error{Class: class, Leg: pools.Decode})
 		if (e.RetryAfter > 0) != (e.Status == http.StatusServiceUnavailable) {
 			t.Errorf("%v: status %d, retry after %v", class, e.Status, e.RetryAfter)
 		}
@@ -24,8 +26,8 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 	if later == 0 {
 		t.Error("no class is one to come back after")
 	}
-	for _, err := range []error{errNoDecode, errNoPrefill, queue.ErrClosed, router.ErrTaints} {
-		if e := refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
+	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
+		if e := new(request).refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
 			t.Errorf("%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
 		}
 	}

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// Call is one client request as the edge hands it over. Nothing in it may be
-// changed while Serve runs, and Request.Raw is the flow's own copy of the body.
+// Call is one client request as the edge hands it over. Nothing in it may be changed while Serve runs, and
+// Request.Raw is the flow's own copy of the body.
 type Call struct {
-	// ID is the client's request id (x-request-id, taken or made). It names
-	// the request to people: answers, errors and log lines carry it. Engines
-	// never see it.
+	// ID is the client's request id (x-request-id, taken or made). It names the request to people: answers, errors
+	// and log lines carry it. Engines never see it.
 	ID string
 
 	// Client is the address that the request came from, for the log.
@@ -28,31 +28,27 @@ type Call struct {
 	// Priority overrides nvext.agent_hints.priority where a header set it.
 	Priority *int32
 
-	// StrictPriority overrides nvext.agent_hints.strict_priority where a
-	// header set it.
+	// StrictPriority overrides nvext.agent_hints.strict_priority where a header set it.
 	StrictPriority *uint32
 
 	// Pins are the workers that headers named, which win over nvext's.
 	Pins Pins
 
-	// IgnoredHints names the fields of this request's hints that the edge has lowered
-	// or left out, for the log.
+	// IgnoredHints names the fields of this request's hints that the edge has lowered or left out, for the log.
 	IgnoredHints []string
 
-	// TraceParent is the client's W3C traceparent header, valid and passed to
-	// engines as it came, or empty.
+	// TraceParent is the client's W3C traceparent header, valid and passed to engines as it came, or empty.
 	TraceParent string
 
 	// TraceState is the tracestate header that came with TraceParent, or empty.
 	TraceState string
 
-	// Forward is the fields of the client's head that the operator wants
-	// engines to see. Nothing else of the head reaches them.
+	// Forward is the fields of the client's head that the operator wants engines to see. Nothing else of the head
+	// reaches them.
 	Forward []upstream.Field
 }
 
-// TraceID is the trace's id, the second field of TraceParent: 32 hexadecimal
-// digits, or empty without one.
+// TraceID is the trace's id, the second field of TraceParent: 32 hexadecimal digits, or empty without one.
 func (c *Call) TraceID() string {
 	if _, rest, ok := strings.Cut(c.TraceParent, "-"); ok {
 		id, _, _ := strings.Cut(rest, "-")
@@ -61,15 +57,6 @@ func (c *Call) TraceID() string {
 	return ""
 }
 
-// Sink takes the answer. Start is called at most once and before the first
-// Write; when Serve returns an error without having called Start, the edge
-// writes that error as the answer.
-type Sink interface {
-	// Start commits status 200 and the content type.
-	Start(contentType string)
-
-	// Write hands over bytes of the body. It copies p, waits while the ring
-	// to a slow client is full, and fails once the client has gone or the
-	// call's context has ended.
-	Write(p []byte) error
-}
+// Sink takes the answer. When Serve returns an error without having called Start, the edge writes that error as the
+// answer.
+type Sink = decode.Sink

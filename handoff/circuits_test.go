@@ -10,16 +10,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // nowhere is a Transport that is not called.
@@ -56,12 +57,12 @@ func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house
 		t.Fatal(err)
 	}
 	h := &house{breakers: fault.NewBreakers(fault.BreakerConfig{Consecutive: 1, OpenFor: openFor})}
-	h.Flow, err = New(Config{DecodeFallback: fallback, Queue: queue.DefaultConfig()}, Rooms{
+	h.Flow, err = New(Config{DecodeFallback: fallback, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster:   roster,
-		Prefill:  prefill.New(prefill.Config{}, roster, set, nowhere{}),
-		Decode:   decode.New(decode.Config{}, roster, set, nowhere{}),
-		Breakers: h.breakers, Transport: nowhere{}, Pairer: set.Pairer,
-	}, log, prometheus.NewRegistry())
+		Prefill:  prefill.New(prefill.Config{}, roster, nowhere{}),
+		Decode:   decode.New(decode.Config{}, roster, nowhere{}),
+		Breakers: h.breakers, Transport: nowhere{}, Routers: set,
+	}, unobserved{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,15 +72,25 @@ func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house
 // ask is a request that has been understood.
 func (h *house) ask(tried ...string) *request {
 	r := newRequest(Call{Request: &openai.Request{Model: "m", N: 1}}, h.ids.next())
-	r.isl, r.tried, r.card = 4, tried, card{blockSize: 16}
+	r.ISL, r.tried, r.card = 4, tried, models.Card{BlockSize: 16}
 	return r
 }
 
+// reserve is the drain step of r.
+func (h *house) reserve(r *request, ahead []*placement.Ask, now time.Time) (*placement.Placement, error) {
+	ask := h.Flow.ask(r)
+	g, err := h.Flow.reserve(&ask, ahead, now)
+	if err != nil {
+		return nil, err
+	}
+	return &g, nil
+}
+
 // open opens a worker's circuit.
-func (h *house) open(t *testing.T, leg fault.Leg, workers ...string) {
+func (h *house) open(t *testing.T, leg pools.Role, workers ...string) {
 	t.Helper()
 	for _, w := range workers {
-		end, err := h.breakers.Allow(w, "i", leg)
+		end, err := h.breakers.Acquire(w, "i", leg, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,11 +107,11 @@ func TestOneTrialAmongMany(t *testing.T) {
 			"p1": pools.Prefill, "p2": pools.Prefill, "p3": pools.Prefill,
 			"d1": pools.Decode, "d2": pools.Decode, "d3": pools.Decode,
 		})
-		h.open(t, fault.Prefill, "p1")
-		h.open(t, fault.Decode, "d1", "d2")
+		h.open(t, pools.Prefill, "p1")
+		h.open(t, pools.Decode, "d1", "d2")
 		for round := range 5 {
 			time.Sleep(openFor + 1)
-			grants := make([]*grant, asking)
+			grants := make([]*placement.Placement, asking)
 			var group sync.WaitGroup
 			for i := range grants {
 				group.Go(func() {
@@ -109,7 +120,7 @@ func TestOneTrialAmongMany(t *testing.T) {
 						t.Errorf("round %d: %v", round, err)
 						return
 					}
-					grants[i] = held.(*grant)
+					grants[i] = held
 				})
 			}
 			group.Wait()
@@ -118,31 +129,29 @@ func TestOneTrialAmongMany(t *testing.T) {
 			}
 			chosen := map[string]int{}
 			for _, g := range grants {
-				chosen[g.p.Worker.ID]++
-				chosen[g.d.Worker.ID]++
+				chosen[g.Prefill.Worker.ID]++
+				chosen[g.Decode.Worker.ID]++
 			}
 			for _, trial := range []string{"p1", "d1", "d2"} {
 				if chosen[trial] > 1 {
 					t.Errorf("round %d: %d requests try %s", round, chosen[trial], trial)
 				}
 			}
-			if len(h.breakers.OnTrial(fault.Decode)) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
-				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(fault.Decode))
+			if len(h.breakers.OnTrial(pools.Decode)) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
+				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(pools.Decode))
 			}
 			for _, g := range grants {
-				if g.d.Worker.ID != "d3" {
-					g.dEnd(fault.Timeout) // it is dead still
+				if g.Decode.Worker.ID != "d3" {
+					g.Decode.Done(fault.Timeout) // it is dead still
 				}
-				if g.p.Worker.ID == "p1" {
-					g.pEnd(fault.Timeout)
+				if g.Prefill.Worker.ID == "p1" {
+					g.Prefill.Done(fault.Timeout)
 				}
-				g.Release()
+				g.Release(time.Now())
 			}
-			for _, p := range h.Report() {
-				for _, w := range p.Workers {
-					if w.Requests != 0 {
-						t.Errorf("round %d: %s has %d requests booked", round, w.ID, w.Requests)
-					}
+			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				if open := h.rooms.Routers.For("m", role).Open(); open != 0 {
+					t.Errorf("round %d: %d bookings are open in pool %s", round, open, role)
 				}
 			}
 		}
@@ -175,13 +184,13 @@ func TestChoiceByCircuits(t *testing.T) {
 		{"beside two trials: waits", two, nil, []string{"d1", "d2"}, true, 2, false, nil, "", "", queue.ErrWait},
 		{"beside prefill's trial: decode prefills", one, []string{"p1"}, nil, true, 1, true, nil, "", "d1", nil},
 		{"beside prefill's trial: waits", one, []string{"p1"}, nil, true, 1, false, nil, "", "", queue.ErrWait},
-		{"tried and none left", one, nil, nil, false, 0, false, []string{"d1"}, "", "", errNoDecode},
+		{"tried and none left", one, nil, nil, false, 0, false, []string{"d1"}, "", "", placement.ErrNoDecode},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(t, c.fallback, c.workers)
-				h.open(t, fault.Prefill, c.prefills...)
-				h.open(t, fault.Decode, c.decodes...)
+				h.open(t, pools.Prefill, c.prefills...)
+				h.open(t, pools.Decode, c.decodes...)
 				if c.half {
 					time.Sleep(openFor + 1)
 				}
@@ -201,12 +210,12 @@ func TestChoiceByCircuits(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got [2]string
-				g := held.(*grant)
-				if g.p != nil {
-					got[0] = g.p.Worker.ID
+				g := held
+				if g.Prefill.Lease != nil {
+					got[0] = g.Prefill.Worker.ID
 				}
-				if g.d != nil {
-					got[1] = g.d.Worker.ID
+				if g.Decode.Lease != nil {
+					got[1] = g.Decode.Worker.ID
 				}
 				if got != [2]string{c.p, c.d} {
 					t.Errorf("chose %q, want %q and %q", got, c.p, c.d)
@@ -221,27 +230,27 @@ func TestChoiceByCircuits(t *testing.T) {
 func TestFailOpenSparesTheTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode})
-		h.open(t, fault.Decode, "d1")
+		h.open(t, pools.Decode, "d1")
 		time.Sleep(openFor + 1)
-		h.open(t, fault.Decode, "d2")
+		h.open(t, pools.Decode, "d2")
 		trial, err := h.reserve(h.ask(), nil, time.Now())
-		if err != nil || trial.(*grant).d.Worker.ID != "d1" {
+		if err != nil || trial.Decode.Worker.ID != "d1" {
 			t.Fatalf("%+v, %v", trial, err)
 		}
 		for range 20 {
 			held, err := h.reserve(h.ask(), nil, time.Now())
-			if err != nil || held.(*grant).d.Worker.ID != "d2" {
+			if err != nil || held.Decode.Worker.ID != "d2" {
 				t.Fatalf("%+v, %v", held, err)
 			}
-			held.(*grant).dEnd(fault.Reset)
-			held.Release()
+			held.Decode.Done(fault.Reset)
+			held.Release(time.Now())
 		}
-		if i := slices.IndexFunc(h.breakers.States(), func(c fault.Circuit) bool { return c.Worker == "d2" && c.Leg == fault.Decode }); h.breakers.States()[i].Failures != 1 {
+		if i := slices.IndexFunc(h.breakers.States(), func(c fault.Circuit) bool { return c.Worker == "d2" && c.Leg == pools.Decode }); h.breakers.States()[i].Failures != 1 {
 			t.Errorf("calls without leave were counted: %+v", h.breakers.States()[i])
 		}
-		trial.Release() // its client left: the next is the trial
+		trial.Release(time.Now()) // its client left: the next is the trial
 		next, err := h.reserve(h.ask(), nil, time.Now())
-		if err != nil || next.(*grant).d.Worker.ID != "d1" {
+		if err != nil || next.Decode.Worker.ID != "d1" {
 			t.Errorf("%+v, %v", next, err)
 		}
 	})
@@ -253,7 +262,7 @@ func TestTrialsEndWakesTheQueue(t *testing.T) {
 		t.Run(ends.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode})
-				h.open(t, fault.Decode, "d1")
+				h.open(t, pools.Decode, "d1")
 				time.Sleep(openFor + 1)
 				first, second := h.ask(), h.ask()
 				if err := h.admit(t.Context(), first); err != nil {
@@ -267,12 +276,12 @@ func TestTrialsEndWakesTheQueue(t *testing.T) {
 					t.Fatalf("did not wait: %v", err)
 				default:
 				}
-				first.dEnd(ends)
-				first.held.release()
+				first.d.Done(ends)
+				first.stack.release()
 				if err := <-admitted; err != nil || second.d.Worker.ID != "d1" {
 					t.Errorf("%v", err)
 				}
-				second.held.release()
+				second.stack.release()
 			})
 		})
 	}
@@ -283,7 +292,7 @@ func TestTrialsEndWakesTheQueue(t *testing.T) {
 func TestSilentTrialHoldsNooneUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode})
-		h.open(t, fault.Decode, "d1")
+		h.open(t, pools.Decode, "d1")
 		time.Sleep(openFor + 1)
 		first, second := h.ask(), h.ask()
 		if err := h.admit(t.Context(), first); err != nil {
@@ -296,8 +305,8 @@ func TestSilentTrialHoldsNooneUpForLong(t *testing.T) {
 		if waited := time.Since(began); waited != openFor/10 {
 			t.Errorf("it waited %v", waited)
 		}
-		first.held.release()
-		second.held.release()
+		first.stack.release()
+		second.stack.release()
 	})
 }
 
@@ -314,9 +323,9 @@ func TestHalfOpenCircuitWakesTheQueue(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		h.open(t, fault.Decode, "d2")
+		h.open(t, pools.Decode, "d2")
 		first, waits := h.ask(), h.ask()
-		first.isl, waits.isl = 48, 48
+		first.ISL, waits.ISL = 48, 48
 		if err := h.admit(t.Context(), first); err != nil || first.d.Worker.ID != "d1" {
 			t.Fatalf("%v", err)
 		}
@@ -327,7 +336,7 @@ func TestHalfOpenCircuitWakesTheQueue(t *testing.T) {
 		if waited := time.Since(began); waited > openFor+time.Millisecond {
 			t.Errorf("it waited %v after %v of an open circuit", waited, openFor)
 		}
-		first.held.release()
-		waits.held.release()
+		first.stack.release()
+		waits.stack.release()
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -13,35 +12,39 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
-// cleanup makes the calls that free what an engine still holds for a request
-// that has ended. They outlive the request: each has its own time limit, and a
-// shutdown waits for them. An attempt's id names what they free, so a late
-// call can never hurt a later attempt.
+// cleanup makes the calls that free what an engine still holds for a request that has ended. They outlive the
+// request: each has its own time limit, and a shutdown waits for them. An attempt's id names what they free, so a
+// late call can never hurt a later attempt.
 type cleanup struct {
 	transport upstream.Transport
-	log       *slog.Logger
-	metrics   *metrics
+	roster    *pools.Roster
+	observer  Observer
 	calls     sync.WaitGroup
 	slots     chan struct{}
 }
 
-// Bounds of clean-up: a release is a rejected request, answered in
-// milliseconds; what cannot be freed in time ends with the engine's lease.
+// Bounds of clean-up: a release is a rejected request, answered in milliseconds; what cannot be freed in time ends
+// with the engine's lease.
 const (
 	cleanupTimeout = 5 * time.Second
 	cleanupTry     = cleanupTimeout / 2 // of one worker: the round's own may be why there is something to clean up
 	cleanupAtOnce  = 256
 )
 
-func newCleanup(t upstream.Transport, log *slog.Logger, m *metrics) *cleanup {
-	return &cleanup{transport: t, log: log, metrics: m, slots: make(chan struct{}, cleanupAtOnce)}
+func newCleanup(t upstream.Transport, roster *pools.Roster, o Observer) *cleanup {
+	return &cleanup{transport: t, roster: roster, observer: o, slots: make(chan struct{}, cleanupAtOnce)}
 }
 
-// abandon frees kv, through the attempt's decode worker or, where that cannot
-// be reached, through the one that standIn finds.
-func (c *cleanup) abandon(connector Connector, a Attempt, kv KV, standIn func(now time.Time) *pools.Worker) {
+// abandon frees what engines hold of a round, through the round's decode worker or, where that cannot be reached,
+// through another of its model.
+func (c *cleanup) abandon(connector Connector, r Round, kv prefill.KV) {
+	calls := connector.Abandon(r, kv)
+	if len(calls) == 0 {
+		return
+	}
 	c.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
@@ -50,19 +53,26 @@ func (c *cleanup) abandon(connector Connector, a Attempt, kv KV, standIn func(no
 			defer func() { <-c.slots }()
 		case <-ctx.Done():
 		}
-		err := c.call(ctx, connector.Abandon(a, kv))
+		err := c.call(ctx, calls)
 		if err != nil {
-			if other := standIn(time.Now()); other != nil && other.ID != a.D.ID {
-				a.D, a.DRank = other, 0
-				err = c.call(ctx, connector.Abandon(a, kv))
+			if other := c.standIn(r.Call.Request.Model); other != nil && other.ID != r.D.ID {
+				r.D, r.DRank = other, 0
+				err = c.call(ctx, connector.Abandon(r, kv))
 			}
 		}
-		c.metrics.released(err == nil)
-		if err != nil {
-			c.log.Warn("staged KV not released: it stays until the engine's lease ends",
-				"producer", kv.Producer, "attempt", a.ID, "error", err)
-		}
+		c.observer.Released(kv, r.ID, err)
 	})
+}
+
+// standIn finds a decode worker of the model that may be called now, nil if there is none.
+func (c *cleanup) standIn(model string) *pools.Worker {
+	now := time.Now()
+	for _, m := range c.roster.Snapshot(model, pools.Decode).Members {
+		if m.Eligible(now) {
+			return m.Worker
+		}
+	}
+	return nil
 }
 
 // call makes the calls in order.
@@ -88,16 +98,15 @@ func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 // errNotReleased is a release that the engine answered and did not carry out.
 var errNotReleased = errors.New("engine did not look at the release")
 
-// releasing says whether an engine that answers with status has read the request
-// and what it carries. It refuses it, since no engine serves its model; but one that
-// failed, has no room, or was not let near the request by its own server has let
-// nothing go.
+// releasing reports whether an engine that answers with status has read the request and what it carries. It refuses
+// it, since no engine serves its model; but one that failed, has no room, or was not let near the request by its own
+// server has let nothing go.
 func releasing(status int) bool {
 	switch fault.Classify(nil, status) {
 	case fault.None, fault.Rejected:
 		return true
 	default:
-		return status == http.StatusNotFound // what vLLM says of a model that it does not serve
+		return status == http.StatusNotFound // vLLM's answer for a model that it does not serve
 	}
 }
 

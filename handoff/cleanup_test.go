@@ -10,13 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 // releasers answer calls by a status for each worker, 0 for a broken connection.
@@ -36,6 +34,14 @@ func (r *releasers) Call(_ context.Context, leg upstream.Leg) (upstream.Stream, 
 	return &released{strings.NewReader("{}"), r.status[leg.Worker]}, nil
 }
 
+// releases observes how releases ended.
+type releases struct {
+	unobserved
+	ended []error
+}
+
+func (r *releases) Released(_ prefill.KV, _ string, err error) { r.ended = append(r.ended, err) }
+
 type released struct {
 	io.Reader
 	status int
@@ -49,6 +55,11 @@ func (r *released) Close() error        { return nil }
 // taken it. Where the engine failed, or did not look at the request, the stand-in is
 // asked, and where that fails too the release has failed.
 func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
+	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
+	err := roster.Put(pools.Worker{ID: "d2", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		status, standIn int
 		called          []string
@@ -68,27 +79,22 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 		{http.StatusInternalServerError, http.StatusBadGateway, []string{"d1", "d2"}, "failed"},
 	} {
 		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn}}
-		log := slog.New(slog.DiscardHandler)
-		m := newMetrics(prometheus.NewRegistry(), &Flow{rooms: Rooms{Roster: pools.NewRoster(pools.Config{}, log)}})
-		clean := newCleanup(calls, log, m)
-		a := Attempt{ID: "x-1", P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
-		clean.abandon(NIXL{}, a, KV{Params: []byte("{}")}, func(time.Time) *pools.Worker { return &pools.Worker{ID: "d2"} })
+		seen := &releases{}
+		clean := newCleanup(calls, roster, seen)
+		a := Round{ID: "x-1", Call: &Call{Request: &openai.Request{Model: "m"}}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
+		clean.abandon(NIXL{}, a, prefill.KV{Params: []byte("{}")})
 		if err := clean.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		var got dto.Metric
-		if err := m.releases.WithLabelValues(c.result).Write(&got); err != nil {
-			t.Fatal(err)
-		}
-		if n := got.GetCounter().GetValue(); n != 1 || !slices.Equal(calls.called, c.called) {
-			t.Errorf("%d, then %d: asked %q, %s: %v", c.status, c.standIn, calls.called, c.result, n)
+		if len(seen.ended) != 1 || (seen.ended[0] == nil) != (c.result == "released") || !slices.Equal(calls.called, c.called) {
+			t.Errorf("%d, then %d: asked %q, ended %v, want %s", c.status, c.standIn, calls.called, seen.ended, c.result)
 		}
 	}
 }
 
 // Waiting for what is in flight ends with its context.
 func TestWaitForReleasesEnds(t *testing.T) {
-	clean := newCleanup(nowhere{}, slog.New(slog.DiscardHandler), nil)
+	clean := newCleanup(nowhere{}, nil, unobserved{})
 	hold := make(chan struct{})
 	clean.calls.Go(func() { <-hold })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,23 +9,30 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 func scan(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
 	t.Helper()
-	r, err := openai.Scan(ep, []byte(body))
+	r, err := openai.Limits{}.Scan(ep, []byte(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func pair(input string) Attempt {
+func pair(input string) Round {
 	worker := func(id string, role pools.Role) *pools.Worker {
 		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Model: "m", Engine: "vllm", ModelInput: input,
 			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
 	}
-	return Attempt{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}
+	return Round{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), Call: &Call{TraceParent: "00-a-b-01"}}
+}
+
+// carrying is the round of a request.
+func carrying(r Round, request *openai.Request, ids []uint32) Round {
+	r.Call, r.IDs = &Call{Request: request, TraceParent: r.Call.TraceParent}, ids
+	return r
 }
 
 // The legs' bodies, byte for byte: what the client wrote and nobody had to
@@ -86,12 +93,12 @@ func TestNIXLPlan(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := pair(c.input)
-			plan, err := NIXL{}.Plan(Body{Request: scan(t, c.endpoint, c.body), IDs: c.ids}, a)
+			plan, err := NIXL{}.Plan(carrying(a, scan(t, c.endpoint, c.body), c.ids))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if plan.Mode != Relay || plan.Prefill.Path != c.path || plan.Decode.Path != c.path {
-				t.Errorf("mode %d, paths %s and %s", plan.Mode, plan.Prefill.Path, plan.Decode.Path)
+			if plan.Order != PrefillFirst || plan.Prefill.Path != c.path || plan.Decode.Path != c.path {
+				t.Errorf("order %d, paths %s and %s", plan.Order, plan.Prefill.Path, plan.Decode.Path)
 			}
 			if got := string(plan.Decode.Body.AppendTo(nil)); got != c.decode {
 				t.Errorf("decode\n got %s\nwant %s", got, c.decode)
@@ -99,7 +106,7 @@ func TestNIXLPlan(t *testing.T) {
 			if got, want := canonical(t, plan.Prefill.Body.AppendTo(nil)), canonical(t, []byte(c.prefill)); got != want {
 				t.Errorf("prefill\n got %s\nwant %s", got, want)
 			}
-			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.TraceParent {
+			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.Call.TraceParent {
 				t.Errorf("prefill %+v, decode %+v", plan.Prefill, plan.Decode)
 			}
 		})
@@ -108,7 +115,7 @@ func TestNIXLPlan(t *testing.T) {
 
 // An engine is asked to tell again what it uses: beside what the client put into
 // vllm_xargs, byte for byte, never against it, and only the engine that is meant.
-func TestNIXLRetell(t *testing.T) {
+func TestNIXLReannounce(t *testing.T) {
 	for _, c := range []struct{ name, said, want string }{
 		{"nothing was said", ``, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
 		{"null", `,"vllm_xargs":null`, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`},
@@ -118,10 +125,10 @@ func TestNIXLRetell(t *testing.T) {
 		{"the client's own, spelt otherwise", `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`, `,"vllm_xargs":{"kv_cache_report_m\u006fde":""}`},
 	} {
 		body := func(xargs string) string { return `{"model":"m","prompt":"hi"` + xargs + `}` }
-		request := Body{Request: scan(t, openai.Completions, body(c.said))}
+		request := scan(t, openai.Completions, body(c.said))
 		a := pair("text")
-		a.PRetell = true
-		plan, err := NIXL{}.Plan(request, a)
+		a.PReannounce = true
+		plan, err := NIXL{}.Plan(carrying(a, request, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,8 +139,8 @@ func TestNIXLRetell(t *testing.T) {
 			t.Errorf("%s: prefill gets %s", c.name, got)
 		}
 		a = pair("text")
-		a.P, a.DRetell = nil, true
-		if plan, err = (NIXL{}).Plan(request, a); err != nil || string(plan.Decode.Body.AppendTo(nil)) != body(c.want) {
+		a.P, a.DReannounce = nil, true
+		if plan, err = (Local{}).Plan(carrying(a, request, nil)); err != nil || string(plan.Decode.Body.AppendTo(nil)) != body(c.want) {
 			t.Errorf("%s: alone it gets %s, %v", c.name, plan.Decode.Body.AppendTo(nil), err)
 		}
 	}
@@ -155,21 +162,20 @@ func canonical(t *testing.T, raw []byte) string {
 
 // A chat for workers that take tokens becomes a completion.
 func TestNIXLChatForTokens(t *testing.T) {
-	plan, err := NIXL{}.Plan(Body{
-		Request: scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9}`), IDs: []uint32{1, 2, 3},
-	}, pair("tokens"))
+	plan, err := NIXL{}.Plan(carrying(pair("tokens"),
+		scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_completion_tokens":9}`), []uint32{1, 2, 3}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if plan.Decode.Path != "/v1/completions" || canonical(t, plan.Decode.Body.AppendTo(nil)) != `{"max_tokens":9,"model":"m","prompt":[1,2,3]}` {
 		t.Errorf("%s %s", plan.Decode.Path, plan.Decode.Body.AppendTo(nil))
 	}
-	for _, bad := range []Body{
-		{Request: scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`)},
-		{Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`)},
+	for _, bad := range []*openai.Request{
+		scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`),
+		scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`),
 	} {
-		if _, err := (NIXL{}).Plan(bad, pair("tokens")); err == nil {
-			t.Errorf("planned what workers that take tokens cannot do: %s", bad.Request.Raw)
+		if _, err := (NIXL{}).Plan(carrying(pair("tokens"), bad, nil)); err == nil {
+			t.Errorf("planned what workers that take tokens cannot do: %s", bad.Raw)
 		}
 	}
 }
@@ -178,7 +184,9 @@ func TestNIXLChatForTokens(t *testing.T) {
 func TestNIXLTruncates(t *testing.T) {
 	for said, want := range map[string]string{`-1`: `40`, `7`: `7`} {
 		request := scan(t, openai.Completions, `{"model":"m","prompt":"hi","max_tokens":60,"truncate_prompt_tokens":`+said+`}`)
-		plan, err := NIXL{}.Plan(Body{Request: request, Kept: 40}, pair("text"))
+		a := carrying(pair("text"), request, nil)
+		a.Kept = 40
+		plan, err := NIXL{}.Plan(a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,8 +244,8 @@ func TestNIXLOnPrefill(t *testing.T) {
 		"mixed blocks":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[12],13]`, 1), true},
 		"another type":    {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":"yes"`, 1), true},
 		"push":            {strings.Replace(goodParams, `"pull"`, `"push"`, 1), true},
-		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", MaxKVBytes)+`","tp_size"`, 1), false},
-		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", MaxKVBytes/3)+`]]`, 1), true},
+		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", prefill.MaxKVBytes)+`","tp_size"`, 1), false},
+		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", prefill.MaxKVBytes/3)+`]]`, 1), true},
 	} {
 		kv, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
 		if err == nil || (kv.Params != nil) != c.releases {
@@ -264,8 +272,8 @@ func TestNIXLOnPrefill(t *testing.T) {
 // request that no engine serves.
 func TestNIXLBindAndAbandon(t *testing.T) {
 	a := pair("text")
-	kv := KV{Params: json.RawMessage(goodParams)}
-	plan, err := NIXL{}.Plan(Body{Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi" } `)}, a)
+	kv := prefill.KV{Params: json.RawMessage(goodParams)}
+	plan, err := NIXL{}.Plan(carrying(a, scan(t, openai.Completions, `{"model":"m","prompt":"hi" } `), nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +303,8 @@ func TestConnectorFor(t *testing.T) {
 			t.Errorf("%s → %s: %v", c.p, c.d, ok)
 		}
 	}
-	if _, ok := connectorFor(nil, &pools.Worker{Engine: "sglang"}); !ok {
-		t.Error("one leg needs no protocol")
+	h := newHouse(t, true, nil)
+	if c, failed := h.connect(h.ask(), &Round{D: &pools.Worker{Engine: "sglang"}}); failed != nil || c != (Local{}) {
+		t.Errorf("one leg needs no protocol: %v, %v", c, failed)
 	}
 }

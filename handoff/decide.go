@@ -1,12 +1,14 @@
 package handoff
 
-import "github.com/tandem-pd/tandem/fault"
+import (
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+)
 
 // Action is what to do after a leg failed.
 type Action uint8
 
-// The actions. Each but Fail is another round of the same loop; they differ in
-// what the round keeps.
+// The actions. Each but Fail is another round of the same loop; they differ in what the round keeps.
 const (
 	// Fail ends the request with the failure.
 	Fail Action = iota
@@ -16,7 +18,7 @@ const (
 	LocalPrefill
 	// OtherDecode keeps the prefilled KV and binds it to another decode worker.
 	OtherDecode
-	// Again drops the KV and goes through both legs anew, decode elsewhere.
+	// Again drops the KV and runs both legs again, decode elsewhere.
 	Again
 )
 
@@ -28,19 +30,18 @@ var actionNames = [...]string{
 // String names the action for logs and metrics.
 func (a Action) String() string { return actionNames[a] }
 
-// MaxAttempts bounds the rounds of one request. Each round excludes the worker
-// that failed before, so a small pool ends it sooner.
+// MaxAttempts bounds the rounds of one request. Each round excludes the worker that failed before, so a small pool
+// ends it sooner.
 const MaxAttempts = 5
 
-// MaxDeaths is how many workers may die under one request, on either leg. One is
-// bad luck; after two the request is suspected of killing them and gets no third.
+// MaxDeaths is how many workers may die under one request, on either leg. One is bad luck; after two the request is
+// suspected of killing them and gets no third.
 const MaxDeaths = 2
 
-// Decide says what to do after failure c of a leg in round attempt (from 1)
-// when sent events have left for the client and deaths rounds, this one among
-// them, have ended with a connection that broke (fault.Reset) or a stream that
-// ended too early (fault.Truncated). It is pure; the flow carries the answer out
-// and turns OtherPrefill into LocalPrefill where no other prefill worker is left.
+// Decide says what to do after failure c of a leg in round attempt (from 1) when sent events have left for the client
+// and deaths rounds, this one among them, have ended with a connection that broke (fault.Reset) or a stream that
+// ended too early (fault.Truncated). It is pure; the flow carries the answer out and turns OtherPrefill into
+// LocalPrefill where no other prefill worker is left.
 //
 //   - A client that left, a stop of our own and the client's own error end the
 //     request: no other worker would answer otherwise.
@@ -51,13 +52,13 @@ const MaxDeaths = 2
 //     not make one, has not touched the KV: it is still pinned at prefill and goes to the next decode worker. After any
 //     other failure the engine may have consumed it, so both legs run again;
 //     the prefill worker's prefix cache makes that cheap.
-func Decide(leg fault.Leg, c fault.Class, attempt, deaths, sent int) Action {
+func Decide(leg pools.Role, c fault.Class, attempt, deaths, sent int) Action {
 	switch {
 	case c == fault.None, !c.Blames() && c != fault.GatewayError, sent > 0, deaths >= MaxDeaths:
 		return Fail
-	case leg == fault.Prefill && attempt >= MaxAttempts:
+	case leg == pools.Prefill && attempt >= MaxAttempts:
 		return LocalPrefill
-	case leg == fault.Prefill:
+	case leg == pools.Prefill:
 		return OtherPrefill
 	case attempt >= MaxAttempts:
 		return Fail

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // The whole table: every class on either leg, before the first byte.
@@ -23,15 +24,15 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		fault.Garbled:      {OtherPrefill, Again},
 		fault.Truncated:    {OtherPrefill, Again},
 	}
-	for _, c := range fault.Classes() {
+	for c := fault.None; c <= fault.Truncated; c++ {
 		w, ok := want[c]
 		if !ok {
 			t.Errorf("class %s is not in the table", c)
 		}
-		if got := Decide(fault.Prefill, c, 1, 0, 0); got != w.prefill {
+		if got := Decide(pools.Prefill, c, 1, 0, 0); got != w.prefill {
 			t.Errorf("prefill %s: %s, want %s", c, got, w.prefill)
 		}
-		if got := Decide(fault.Decode, c, 1, 0, 0); got != w.decode {
+		if got := Decide(pools.Decode, c, 1, 0, 0); got != w.decode {
 			t.Errorf("decode %s: %s, want %s", c, got, w.decode)
 		}
 	}
@@ -40,20 +41,20 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 // After the first byte nothing is tried again, and the last attempt of a
 // prefill leaves the prompt to decode.
 func TestDecideLimits(t *testing.T) {
-	for _, c := range fault.Classes() {
-		for _, leg := range []fault.Leg{fault.Prefill, fault.Decode} {
+	for c := fault.None; c <= fault.Truncated; c++ {
+		for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 			if got := Decide(leg, c, 1, 0, 1); got != Fail {
 				t.Errorf("%s %s with an event sent: %s", leg, c, got)
 			}
 		}
-		if got := Decide(fault.Decode, c, MaxAttempts, 0, 0); got != Fail {
+		if got := Decide(pools.Decode, c, MaxAttempts, 0, 0); got != Fail {
 			t.Errorf("decode %s at the last attempt: %s", c, got)
 		}
 		want := Fail
 		if c.Blames() || c == fault.GatewayError {
 			want = LocalPrefill
 		}
-		if got := Decide(fault.Prefill, c, MaxAttempts, 0, 0); got != want {
+		if got := Decide(pools.Prefill, c, MaxAttempts, 0, 0); got != want {
 			t.Errorf("prefill %s at the last attempt: %s, want %s", c, got, want)
 		}
 	}
@@ -62,12 +63,12 @@ func TestDecideLimits(t *testing.T) {
 // A worker that died costs a round; a second one ends the request.
 func TestDecideDeaths(t *testing.T) {
 	for _, c := range []struct {
-		leg    fault.Leg
+		leg    pools.Role
 		deaths int
 		want   Action
 	}{
-		{fault.Prefill, 1, OtherPrefill}, {fault.Prefill, MaxDeaths, Fail},
-		{fault.Decode, 1, Again}, {fault.Decode, MaxDeaths, Fail},
+		{pools.Prefill, 1, OtherPrefill}, {pools.Prefill, MaxDeaths, Fail},
+		{pools.Decode, 1, Again}, {pools.Decode, MaxDeaths, Fail},
 	} {
 		if got := Decide(c.leg, fault.Reset, c.deaths, c.deaths, 0); got != c.want {
 			t.Errorf("%s after %d deaths: %s, want %s", c.leg, c.deaths, got, c.want)

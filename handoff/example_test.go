@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -12,7 +13,7 @@ import (
 )
 
 // The router stands behind the queue: each drain asks it for a worker on behalf of
-// whoever is next, and a grant is a booking. Neither needs a server or a goroutine;
+// which request is next, and a grant is a booking. Neither needs a server or a goroutine;
 // a frontend of one's own calls both from wherever its requests are.
 func Example_routerBehindQueue() {
 	now := time.Now()
@@ -21,19 +22,19 @@ func Example_routerBehindQueue() {
 	}}
 	cfg := router.DefaultConfig()
 	cfg.QueueThreshold = 1 // busy above one step's prompt tokens
-	r, err := router.New(cfg, index.New(index.Config{}), nil)
+	r, err := router.New(cfg, index.New(index.Config{}))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 
 	// Whoever leaves the queue is told so: with nil when there is a booking for it.
-	line, err := queue.NewCore(queue.DefaultConfig(), now, func(t *queue.Ticket, err error) {
+	line, err := queue.NewCore(setting.Default[queue.Config](), now, func(t *queue.Ticket[*router.Lease], err error) {
 		if err != nil {
 			fmt.Println(t.ID, "is refused:", err)
 			return
 		}
-		l := t.Value.(*router.Lease)
+		l := t.Value
 		fmt.Printf("%s runs on %s, %d tokens to compute\n", t.ID, l.Worker.ID, l.PrefillTokens)
 	})
 	if err != nil {
@@ -43,7 +44,7 @@ func Example_routerBehindQueue() {
 
 	// reserve books for one ticket. What waiting may mend it answers with ErrWait:
 	// nobody overtakes; anything else ends the ticket.
-	reserve := func(t *queue.Ticket) error {
+	reserve := func(t *queue.Ticket[*router.Lease]) error {
 		l, err := r.Reserve(pool, router.Request{ID: t.ID, ISL: t.ISL}, now)
 		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
 			return queue.ErrWait
@@ -52,8 +53,8 @@ func Example_routerBehindQueue() {
 		return err
 	}
 
-	first := &queue.Ticket{Item: queue.Item{ID: "first", ISL: 600, Uncached: 600}}
-	for _, t := range []*queue.Ticket{
+	first := &queue.Ticket[*router.Lease]{Item: queue.Item{ID: "first", ISL: 600, Uncached: 600}}
+	for _, t := range []*queue.Ticket[*router.Lease]{
 		first,
 		{Item: queue.Item{ID: "second", ISL: 40, Uncached: 40}},
 		{Item: queue.Item{ID: "third", ISL: 9000, Uncached: 9000}},
@@ -65,7 +66,7 @@ func Example_routerBehindQueue() {
 	fmt.Println("granted:", line.Drain(now, reserve), "waiting:", line.Stats(now).Waiting)
 
 	// The first token is here: its prompt is computed, and there is room again.
-	lease := first.Value.(*router.Lease)
+	lease := first.Value
 	lease.PrefillDone(now)
 	fmt.Println("granted:", line.Drain(now, reserve), "waiting:", line.Stats(now).Waiting)
 	lease.Release(now)

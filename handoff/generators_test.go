@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // worker gives a worker of a house its taints and size; no blocks means unknown.
@@ -18,6 +18,12 @@ func (h *house) worker(t *testing.T, id string, role pools.Role, blocks int, tai
 	if err := h.rooms.Roster.Put(w); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// bind pins r, empty for no pin.
+func bind(r *request, prefill, decode string) *request {
+	r.pins.prefill.Worker, r.pins.decode.Worker = prefill, decode
+	return r
 }
 
 func (h *house) drain(t *testing.T, id string) {
@@ -39,15 +45,15 @@ func TestWorkersThatServeAloneStandIn(t *testing.T) {
 	}{
 		{"nothing", true, func(*testing.T, *house, *request) {}, "d"},
 		{"decode drains", true, func(t *testing.T, h *house, _ *request) { h.drain(t, "d") }, "b"},
-		{"decode's circuit is open", true, func(t *testing.T, h *house, _ *request) { h.open(t, fault.Decode, "d") }, "b"},
+		{"decode's circuit is open", true, func(t *testing.T, h *house, _ *request) { h.open(t, pools.Decode, "d") }, "b"},
 		{"decode has failed it", true, func(_ *testing.T, _ *house, r *request) { r.tried = []string{"d"} }, "b"},
 		{"decode lacks the taint", true, func(t *testing.T, h *house, r *request) {
 			h.worker(t, "b", pools.Both, 0, "gold")
-			r.call.Request.Nvext.RequiredTaints = []string{"gold"}
+			r.Call.Request.Nvext.RequiredTaints = []string{"gold"}
 		}, "b"},
 		{"decode is too small", true, func(t *testing.T, h *house, r *request) {
 			h.worker(t, "d", pools.Decode, 4)
-			r.isl = 100
+			r.ISL = 100
 		}, "b"},
 		{"all drain", true, func(t *testing.T, h *house, _ *request) { h.drain(t, "d"); h.drain(t, "b") }, ""},
 		{"prefill drains", true, func(t *testing.T, h *house, _ *request) { h.drain(t, "p") }, "d"},
@@ -60,9 +66,9 @@ func TestWorkersThatServeAloneStandIn(t *testing.T) {
 			c.happens(t, h, r)
 			held, err := h.reserve(r, nil, time.Now())
 			switch {
-			case c.want == "" && !errors.Is(err, errNoDecode):
+			case c.want == "" && !errors.Is(err, placement.ErrNoDecode):
 				t.Errorf("%v, want that there is none", err)
-			case c.want != "" && (err != nil || held.(*grant).d.Worker.ID != c.want):
+			case c.want != "" && (err != nil || held.Decode.Worker.ID != c.want):
 				t.Errorf("%v, %v, want %s", held, err, c.want)
 			}
 		})
@@ -73,10 +79,10 @@ func TestWorkersThatServeAloneStandIn(t *testing.T) {
 func TestNoFallbackInARetry(t *testing.T) {
 	h := newHouse(t, false, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode})
 	r := h.ask()
-	r.attempt = 1
+	r.Attempts = 1
 	h.rooms.Roster.Remove("p")
-	if held, err := h.reserve(r, nil, time.Now()); !errors.Is(err, errNoPrefill) {
-		t.Errorf("%+v, %v, want %v", held, err, errNoPrefill)
+	if held, err := h.reserve(r, nil, time.Now()); !errors.Is(err, placement.ErrNoPrefill) {
+		t.Errorf("%+v, %v, want %v", held, err, placement.ErrNoPrefill)
 	}
 }
 
@@ -90,11 +96,11 @@ func TestFailOpenLooksAtTaintsAndSizes(t *testing.T) {
 		{"taints", func(t *testing.T, h *house, r *request) {
 			h.worker(t, "d1", pools.Decode, 0, "gold")
 			h.worker(t, "p", pools.Prefill, 0, "gold")
-			r.call.Request.Nvext.RequiredTaints = []string{"gold"}
+			r.Call.Request.Nvext.RequiredTaints = []string{"gold"}
 		}},
 		{"size", func(t *testing.T, h *house, r *request) {
 			h.worker(t, "d2", pools.Decode, 4)
-			r.isl = 100
+			r.ISL = 100
 		}},
 		{"rank", func(t *testing.T, h *house, r *request) {
 			w := pools.Worker{ID: "d1", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 16, DataParallelRanks: 2}
@@ -108,13 +114,13 @@ func TestFailOpenLooksAtTaintsAndSizes(t *testing.T) {
 			h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode})
 			r := h.ask()
 			c.wants(t, h, r)
-			h.open(t, fault.Decode, "d1")
+			h.open(t, pools.Decode, "d1")
 			held, err := h.reserve(r, nil, time.Now())
-			if err != nil || held.(*grant).d.Worker.ID != "d1" {
+			if err != nil || held.Decode.Worker.ID != "d1" {
 				t.Fatalf("%v, %v, want d1 for want of another", held, err)
 			}
-			held.Release()
-			if held, err := h.reserve(h.ask(), nil, time.Now()); err != nil || held.(*grant).d.Worker.ID != "d2" {
+			held.Release(time.Now())
+			if held, err := h.reserve(h.ask(), nil, time.Now()); err != nil || held.Decode.Worker.ID != "d2" {
 				t.Errorf("%v, %v of another request, want d2", held, err)
 			}
 		})

@@ -7,10 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// ids names requests to engines. With a seed the names follow from it and from
-// the requests' order, so that what hangs on a name (a tie's draw, a fault
-// scenario's choice of calls) happens again; without one they are drawn, so that
-// several gateways never share one.
+// ids names requests to engines. With a seed the names follow from it and from the requests' order, so that what
+// hangs on a name (a tie's draw, a fault scenario's choice of calls) happens again; without one they are drawn, so
+// that several gateways never share one.
 type ids struct {
 	seed uint64
 	made atomic.Uint64
@@ -26,12 +25,11 @@ func (s *ids) next() string {
 	return SeededID(s.seed, s.made.Add(1))
 }
 
-// SeededID is the name that a flow with this Config.Seed, not 0, gives to the
-// n-th request that it serves, counted from 1: for whoever replays a gateway's
-// choices without one.
+// SeededID is the name that a flow with this Config.Seed, not 0, gives to the n-th request that it serves, counted
+// from 1: for a replay of a gateway's choices without one.
 func SeededID(seed, n uint64) string {
-	// SplitMix64 (Steele, Lea and Flood, 2014): its output function is one to
-	// one, so that no two numbers make the same name.
+	// SplitMix64 (Steele, Lea and Flood, 2014): its output function is one to one, so that no two numbers make the
+	// same name.
 	x := seed + n*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

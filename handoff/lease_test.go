@@ -6,9 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // KV whose lease ends while its request waits for a decode worker is bound to none:
@@ -36,24 +37,24 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 					t.Fatal(err)
 				}
 				r, abandoned := h.ask(), 0
-				r.attempt = 1
-				r.holdKV(KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}, openai.ChunkInfo{}, func() { abandoned++ })
+				r.Attempts = 1
+				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
 				admitted := make(chan error)
 				began := time.Now()
 				go func() { admitted <- h.admit(t.Context(), r) }()
 				time.Sleep(c.frees)
-				first.Release()
-				h.wake("m")
+				first.Release(time.Now())
+				h.Wake("m")
 				if err := <-admitted; err != nil {
 					t.Fatal(err)
 				}
-				if again := r.kv == nil && r.p != nil; again != c.again || (abandoned == 1) != c.again {
+				if again := r.KV == nil && r.p.Lease != nil; again != c.again || (abandoned == 1) != c.again {
 					t.Errorf("both legs again: %t, KV given up %d times; want %t", again, abandoned, c.again)
 				}
-				if waited := time.Since(began); waited != c.frees || r.d == nil {
+				if waited := time.Since(began); waited != c.frees || r.d.Lease == nil {
 					t.Errorf("admitted after %v, with %v on decode", waited, r.d)
 				}
-				r.held.release()
+				r.stack.release()
 			})
 		})
 	}
@@ -65,18 +66,18 @@ func TestStagedKVIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode, "b": pools.Both})
 		r, abandoned := h.ask("d"), 0
-		r.attempt = 1
-		r.holdKV(KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}, openai.ChunkInfo{}, func() { abandoned++ })
-		if err := h.admit(t.Context(), r); err != nil || r.kv != nil || abandoned != 1 || r.d.Worker.ID != "b" {
-			t.Errorf("%v: KV %v given up %d times, on %v", err, r.kv, abandoned, r.d)
+		r.Attempts = 1
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
+		if err := h.admit(t.Context(), r); err != nil || r.KV != nil || abandoned != 1 || r.d.Worker.ID != "b" {
+			t.Errorf("%v: KV %v given up %d times, on %v", err, r.KV, abandoned, r.d)
 		}
-		r.held.release()
+		r.stack.release()
 		h.drain(t, "b")
 		r = h.ask("d")
-		r.holdKV(KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}, openai.ChunkInfo{}, func() { abandoned++ })
-		if err := h.admit(t.Context(), r); !errors.Is(err, errNoDecode) || errors.Is(err, queue.ErrExpired) {
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
+		if err := h.admit(t.Context(), r); !errors.Is(err, placement.ErrNoDecode) || errors.Is(err, queue.ErrExpired) {
 			t.Errorf("%v, want that there is no decode worker", err)
 		}
-		r.held.release()
+		r.stack.release()
 	})
 }

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -25,13 +24,13 @@ import (
 // legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
 func legsOf(t testing.TB, n int) func() Plan {
 	t.Helper()
-	r, err := openai.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`))
+	r, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, kv := pair("text"), KV{Params: json.RawMessage(goodParams)}
+	a, kv := pair("text"), prefill.KV{Params: json.RawMessage(goodParams)}
 	return func() Plan {
-		plan, err := NIXL{}.Plan(Body{Request: r}, a)
+		plan, err := NIXL{}.Plan(carrying(a, r, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,10 +65,10 @@ func (answered) Close() error        { return nil }
 type holding struct{ held chan struct{} }
 
 func (h holding) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-	switch leg.Kind {
-	case upstream.Prefill:
+	switch pools.Role(leg.Purpose) {
+	case pools.Prefill:
 		return answered{strings.NewReader(`{"choices":[],"kv_transfer_params":` + goodParams + `}`)}, nil
-	case upstream.Decode:
+	case pools.Decode:
 		h.held <- struct{}{}
 		<-ctx.Done()
 	}
@@ -108,10 +107,10 @@ func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
 		t.Fatal(err)
 	}
 	net := holding{make(chan struct{})}
-	f, err := New(Config{Queue: queue.DefaultConfig()}, Rooms{
-		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, set, net), Decode: decode.New(decode.Config{}, roster, set, net),
-		Transport: net, Pairer: set.Pairer, Tokenizer: func(string) *tokens.Cache { return tokenizer },
-	}, log, prometheus.NewRegistry())
+	f, err := New(Config{Queue: setting.Default[queue.Config]()}, Rooms{
+		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, net), Decode: decode.New(decode.Config{}, roster, net),
+		Transport: net, Routers: set, Tokenizer: func(string) *tokens.Cache { return tokenizer },
+	}, unobserved{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
 	var running sync.WaitGroup
 	body := `{"model":"m","stream":true,"max_tokens":9,"prompt":"` + strings.Repeat("hello world ", size/12) + `"}` // one, so that a cache is predicted once
 	start := func() {
-		r, err := openai.Scan(openai.Completions, []byte(body))
+		r, err := openai.Limits{}.Scan(openai.Completions, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,103 +2,100 @@ package handoff
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"log/slog"
-	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/router"
 )
 
-// record writes a request's one wide log line and counts it. Nothing in it
-// comes from the prompt or the answer.
-func (f *Flow) record(r *request, err error) {
-	now := time.Now()
-	outcome := r.outcomeOf(err)
-	f.metrics.end(r, outcome, now)
-	level := slog.LevelInfo
-	if r.sent.Started && err != nil {
-		level = slog.LevelWarn
-	}
-	if !f.log.Enabled(context.Background(), level) {
-		return
-	}
-	t := r.timings(&r.sent, now)
-	attrs := []slog.Attr{
-		slog.String("request_id", r.call.ID), slog.String("engine_request_id", r.id), slog.String("client", r.call.Client),
-		slog.String("model", shown(r.call.Request.Model)), slog.String("endpoint", r.call.Request.Endpoint.String()),
-		slog.Bool("stream", r.call.Request.Stream), slog.String("outcome", outcome),
-		slog.Int("isl", r.isl), slog.Int("osl", r.sent.Tokens), slog.Int("cached_tokens", max(0, r.found(&r.sent))),
-		slog.Int("overlap_blocks", r.overlap), slog.Int("attempts", r.attempt),
-		slog.String("prefill_worker", r.first.p), slog.String("decode_worker", r.first.d),
-		slog.Float64("queue_ms", t.Queue), slog.Float64("prefill_ms", t.Prefill),
-		slog.Float64("transfer_ms", t.Transfer), slog.Float64("ttft_ms", t.TTFT), slog.Float64("total_ms", t.Total),
-	}
-	if r.reason != "" {
-		attrs = append(attrs, slog.String("one_leg", r.reason))
-	}
-	if r.why.p.Policy != "" {
-		attrs = append(attrs, slog.Any("prefill_why", r.why.p))
-	}
-	if r.why.d.Policy != "" {
-		attrs = append(attrs, slog.Any("decode_why", r.why.d))
-	}
-	if r.remote != "" {
-		attrs = append(attrs, slog.String("remote_index", r.remote), slog.Float64("remote_index_ms", ms(r.spent.asking)))
-	}
-	if f.cfg.LogRouting {
-		if how := r.routing(&r.sent); how != nil {
-			attrs = append(attrs, slog.Any("routing", how))
-		}
-	}
-	if f.blocks != nil && r.isl > 0 {
-		names, tokens := f.blocks.text(r.hashes, r.card.blockSize)
-		attrs = append(attrs, slog.String("blocks", names), slog.Int("block_tokens", tokens))
-	}
-	if len(r.call.IgnoredHints) > 0 {
-		attrs = append(attrs, slog.String("ignored_hints", strings.Join(r.call.IgnoredHints, ",")))
-	}
-	if r.call.Request.Nvext.QueryOnly() {
-		attrs = append(attrs, slog.Bool("query", true))
-	}
-	if id := r.call.TraceID(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
-	}
-	if err != nil {
-		attrs = append(attrs, slog.String("error", errorText(err)))
-	}
-	f.log.LogAttrs(context.Background(), level, "request", attrs...)
+// Record is what is known of one request, for its observers and for the client's nvext. The flow writes it on the
+// request's goroutine; an observer reads it during a call and keeps no part of it.
+type Record struct {
+	// Call is the client's call.
+	Call Call
+	// ID is the gateway's own name for the request. Engines see it with the attempt's number.
+	ID string
+	// Known says that some worker serves the model. The name of any other is a client's text and must not become a
+	// label.
+	Known bool
+
+	// ISL is the length in tokens of the prompt as it is kept, an estimate unless Tokenized.
+	ISL       int
+	Tokenized bool
+	// Hashes are the sequence hashes of the prompt's full blocks, and BlockSize the tokens of a block. They are
+	// hashes of its text unless Tokenized.
+	Hashes    []uint64
+	BlockSize int
+	// Remote is the outcome of asking the remote index, empty if it was not asked.
+	Remote string
+
+	// Attempts counts the rounds begun.
+	Attempts int
+	// Dead are the workers that died while they had this request.
+	Dead []string
+	// Prefill and Decode are the latest choice of each leg's worker.
+	Prefill, Decode Choice
+	// Overlap is the blocks of the prompt that the router predicted to be cached on the worker that computes it, and
+	// OverlapTokens the same in tokens.
+	Overlap, OverlapTokens int
+	// attempt has Reason, why there is no prefill leg, and KV, what was handed over.
+	attempt
+	// HandedOver is when the KV was there and the latest decode call was made, and Sent what came of it.
+	HandedOver time.Time
+	Sent       decode.Transcript
+	// Spent is the time that each step took.
+	Spent Spent
+	// Outcome is how the request ended: ok, a fault class or an error's code.
+	Outcome string
 }
 
-// outcomeOf is the outcome's label: ok, a fault class or an error's code.
-func (r *request) outcomeOf(err error) string {
-	var told *openai.Error
+// Choice is the worker chosen for a leg, and how it was chosen.
+type Choice struct {
+	Worker string
+	Why    router.Why
+}
+
+// Spent is the time that a request's steps took. Queued and Prefill are of all rounds, the others of the latest.
+type Spent struct {
+	Tokenizing, Hashing, Asking, Matching, Scheduling time.Duration
+	Queued, Prefill                                   time.Duration
+}
+
+// Found is how many prompt tokens the worker that computed the prompt had cached, as it reported; below 0 if it did
+// not, or if nothing ran. t is the decode leg's, nil if there was none.
+func (r *Record) Found(t *decode.Transcript) int {
+	switch {
+	case r.KV != nil:
+		return r.KV.Cached
+	case t != nil && !t.First.IsZero(): // it was computed where it was decoded
+		return t.CachedTokens
+	}
+	return -1
+}
+
+// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, and it
+// is tried on no other.
+func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths }
+
+// end sets the outcome of a request that ends with err.
+func (r *Record) end(err error) {
+	var answer *openai.Error
 	switch {
 	case err == nil:
-		return fault.None.String()
-	case r.outcome != "":
-		return r.outcome
-	case errors.As(err, &told):
-		return codeOf(told)
+		r.Outcome = fault.None.String()
+	case r.Outcome != "": // named when it failed
+	case errors.As(err, &answer):
+		r.Outcome = CodeOf(answer)
 	default:
-		return fault.Classify(err, 0).String()
+		r.Outcome = fault.Classify(err, 0).String()
 	}
 }
 
-// errorText is what the log may say of an error. An *openai.Error may quote an
-// engine, which may quote the prompt: its code stands for it.
-func errorText(err error) string {
-	var told *openai.Error
-	if errors.As(err, &told) {
-		return codeOf(told)
-	}
-	return err.Error()
-}
+// CodeOf is an error's code; an error without one is the client's mistake.
+func CodeOf(e *openai.Error) string { return cmp.Or(e.Code, fault.Rejected.String()) }
 
-// codeOf is an error's code; one without is the client's mistake.
-func codeOf(e *openai.Error) string { return cmp.Or(e.Code, fault.Rejected.String()) }
-
-// shown bounds what a client can write into the log by asking for a model.
-func shown(model string) string { return model[:min(len(model), 128)] }
+// Shown bounds what a client can write into the log by asking for a model.
+func Shown(model string) string { return model[:min(len(model), 128)] }

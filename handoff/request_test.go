@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/models"
 )
 
 // What makes vLLM compute the probabilities of the prompt's own tokens takes one
@@ -36,12 +37,32 @@ func TestWhatTakesOneLeg(t *testing.T) {
 		if c.endpoint == chat {
 			body = `{"model":"m","messages":[{"role":"user","content":"hi"}]` + c.fields + `}`
 		}
-		req, err := openai.Scan(c.endpoint, []byte(body))
+		req, err := openai.Limits{}.Scan(c.endpoint, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := newRequest(Call{Request: req}, "x").oneLeg(); got != c.want {
 			t.Errorf("%s: %q, want %q", body, got, c.want)
+		}
+	}
+}
+
+// What generates nothing has nothing to hand over.
+func TestPromptOnlyTakesOneLeg(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model":"m","prompt":"x","max_tokens":0,"echo":true,"logprobs":1}`: reasonPromptOnly,
+		`{"model":"m","prompt":"x","max_tokens":1}`:                          "",
+		`{"model":"m","prompt":"x","max_tokens":null}`:                       "",
+		`{"model":"m","prompt":"x"}`:                                         "",
+	} {
+		r := newRequest(Call{Request: scan(t, openai.Completions, body)}, "x")
+		r.card = models.Card{ContextTokens: 100}
+		if got := r.oneLeg(); got != want {
+			t.Errorf("%s: %q, want %q", body, got, want)
+		}
+		bounded := r.Call.Request.PromptOnly || r.Call.Request.MaxTokens == 1
+		if longest := r.longestAnswer(); (longest == 1) != bounded {
+			t.Errorf("%s: an answer of up to %d tokens", body, longest)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // checkKeys refuses a record that is not one JSON object, or that has a top-level key twice. encoding/json takes
-// keys in any case, so "ID" beside "id" is twice.
+// keys in any case, so "ID" and "id" are the same key.
 func checkKeys(record []byte) error {
 	if !json.Valid(record) || !bytes.HasPrefix(bytes.TrimLeft(record, " \t\r\n"), []byte("{")) {
 		return fmt.Errorf("worker record: not one JSON object")
@@ -122,7 +122,7 @@ func tcpProblem(s string, ranks int, bind bool) string {
 	if !ok || err != nil || host == "" || len(s) > MaxModelBytes || textProblem(s, 1, MaxModelBytes) != "" {
 		return fmt.Sprintf("must be tcp://HOST:PORT, is %q", s)
 	}
-	if anyHost := host == "*" || host == "0.0.0.0" || host == "::"; anyHost && !bind {
+	if !bind && Listens(s) {
 		return fmt.Sprintf("must name a host, is %q", s)
 	}
 	if problem := portProblem(port); problem != "" {
@@ -132,6 +132,13 @@ func tcpProblem(s string, ranks int, bind bool) string {
 		return fmt.Sprintf("must leave a port for each of %d ranks, is %q", ranks, s)
 	}
 	return ""
+}
+
+// Listens reports whether an endpoint of KV events, as tcp://*:5557, names no
+// engine's host: then the engine connects to its follower, which opens a port.
+func Listens(endpoint string) bool {
+	host, _, err := net.SplitHostPort(strings.TrimPrefix(endpoint, "tcp://"))
+	return err == nil && (host == "*" || host == "0.0.0.0" || host == "::")
 }
 
 func kvEventsProblem(w *Worker) string {
@@ -145,41 +152,27 @@ func kvEventsProblem(w *Worker) string {
 }
 
 func topologyProblem(labels map[string]string) string {
-	if len(labels) > MaxLabels {
-		return fmt.Sprintf("must have at most %d labels, has %d", MaxLabels, len(labels))
+	if len(labels) > maxLabels {
+		return fmt.Sprintf("must have at most %d labels, has %d", maxLabels, len(labels))
 	}
 	for key, value := range labels {
-		if textProblem(key, 1, MaxLabelBytes) != "" || textProblem(value, 0, MaxLabelBytes) != "" {
-			return fmt.Sprintf("must have printable labels of at most %d bytes", MaxLabelBytes)
+		if textProblem(key, 1, maxLabelBytes) != "" || textProblem(value, 0, maxLabelBytes) != "" {
+			return fmt.Sprintf("must have printable labels of at most %d bytes", maxLabelBytes)
 		}
 	}
 	return ""
 }
 
-func taintsProblem(taints []string) string {
-	if len(taints) > MaxTaints {
-		return fmt.Sprintf("has %d names, the limit is %d", len(taints), MaxTaints)
-	}
-	for i, taint := range taints {
-		if problem := textProblem(taint, 1, MaxLabelBytes); problem != "" {
-			return fmt.Sprintf("has %q, which %s", taint[:min(len(taint), MaxLabelBytes)], problem)
-		}
-		if slices.Contains(taints[:i], taint) {
-			return fmt.Sprintf("has %q twice", taint)
-		}
-	}
-	return ""
-}
-
-func servedNamesProblem(model string, names []string) string {
-	if len(names) > MaxServedNames {
-		return fmt.Sprintf("has %d names, the limit is %d", len(names), MaxServedNames)
+// namesProblem looks at a list of names, none of which is there twice or in taken.
+func namesProblem(names []string, most, mostBytes int, taken ...string) string {
+	if len(names) > most {
+		return fmt.Sprintf("has %d names, the limit is %d", len(names), most)
 	}
 	for i, name := range names {
-		if problem := textProblem(name, 1, MaxModelBytes); problem != "" {
-			return fmt.Sprintf("has %q, which %s", name[:min(len(name), MaxModelBytes)], problem)
+		if problem := textProblem(name, 1, mostBytes); problem != "" {
+			return fmt.Sprintf("has %q, which %s", name[:min(len(name), mostBytes)], problem)
 		}
-		if name == model || slices.Contains(names[:i], name) {
+		if slices.Contains(names[:i], name) || slices.Contains(taken, name) {
 			return fmt.Sprintf("has %q twice", name)
 		}
 	}

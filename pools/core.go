@@ -14,25 +14,25 @@ import (
 var (
 	// ErrUnknownWorker says that no worker with that id is registered.
 	ErrUnknownWorker = errors.New("no such worker")
-	// ErrTooManyCordons says that [MaxCordons] workers are kept out already.
+	// ErrTooManyCordons says that [maxCordons] workers are kept out already.
 	ErrTooManyCordons = errors.New("too many workers are cordoned; lift the cordon of those that will not come back")
 )
 
-// MaxCordons is how many workers can be kept out at once by [Core.Drain].
-const MaxCordons = 4096
+// maxCordons is how many workers can be kept out at once by [Core.Drain].
+const maxCordons = 4096
 
 // Core decides who is in which pool and in what standing. It has no clock: every call that needs one takes now,
 // which must not run backwards. It is not safe for concurrent use; see [Roster].
 //
 // Workers come from sources, each named by a string: a registry, a list, a file. What a source says is about its own
-// workers only, and of two sources that tell of one id the first keeps it until its worker has gone.
+// workers only, and of two sources that report one id the first keeps it until its worker has gone.
 type Core struct {
 	cfg      Config
 	entries  map[string]*entry
 	refused  map[claim]Refusal
 	cordoned map[string]bool // by worker id, absent workers among them
 	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
-	stale    map[key]bool    // of those, the ones to build anew
+	stale    map[key]bool    // of those, the ones to build again
 	version  uint64
 }
 
@@ -55,7 +55,7 @@ func (e *entry) key() key { return key{e.worker.Model, e.worker.Role} }
 
 // NewCore returns a Core with no workers. cfg must be valid.
 func NewCore(cfg Config) *Core {
-	cfg.DownFor = cmp.Or(cfg.DownFor, DefaultDownFor)
+	cfg.DownFor = cmp.Or(cfg.DownFor, defaultDownFor)
 	return &Core{
 		cfg:      cfg,
 		entries:  make(map[string]*entry),
@@ -68,9 +68,8 @@ func NewCore(cfg Config) *Core {
 
 // Put takes a worker of that source in, or takes its new record. The same incarnation keeps its standing; a new one
 // is a new process and starts up, whatever calls to the old one reported, unless it is cordoned. A worker that breaks
-// a rule is refused with an error of [Refusal], and remembered; a worker that the
-// source had under the same id before is gone then, for its process is. w must not be changed afterwards. It reports
-// whether anything changed.
+// a rule is refused with an error of [Refusal], and remembered; a worker that the source had under the same id before
+// is gone then, for its process is. w must not be changed afterwards. It reports whether anything changed.
 func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err error) {
 	if err := c.check(source, w); err != nil {
 		return c.refuse(Refusal{Worker: w, Source: source, Err: err, Since: now}), err
@@ -153,7 +152,7 @@ func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 		return false, fmt.Errorf("worker %q: %w", id, ErrUnknownWorker)
 	case c.cordoned[id] == on:
 		return false, nil
-	case on && len(c.cordoned) >= MaxCordons:
+	case on && len(c.cordoned) >= maxCordons:
 		return false, fmt.Errorf("worker %q: %w", id, ErrTooManyCordons)
 	}
 	if on {
@@ -168,7 +167,7 @@ func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 }
 
 // Down notes that a call to a worker failed: it takes no requests for Config.DownFor from now. Calls that fail
-// while it is down change nothing: they were under way already and tell nothing new. Neither does a report about
+// while it is down change nothing: they were under way already and report nothing new. Neither does a report about
 // another incarnation than the registered one: it is late.
 func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	e, there := c.entries[id]
@@ -193,18 +192,6 @@ func (c *Core) Ended(id, incarnation string, now time.Time) (changed bool) {
 
 // endedFor is longer than any registration lasts.
 const endedFor = 100 * 365 * 24 * time.Hour
-
-// Up notes that a worker answered, which ends its time down, unless its process has ended since. A report about another
-// incarnation changes nothing.
-func (c *Core) Up(id, incarnation string) (changed bool) {
-	e, there := c.entries[id]
-	if !there || e.worker.Incarnation != incarnation || e.downUntil.IsZero() || e.ended {
-		return false
-	}
-	e.downUntil = time.Time{}
-	c.touch(e.key())
-	return true
-}
 
 // Advance lets time pass: times down end, and workers whose grace has passed go.
 func (c *Core) Advance(now time.Time) (changed bool) {

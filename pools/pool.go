@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +35,7 @@ func (s Status) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Member is a worker and its standing.
 type Member struct {
 	Worker *Worker
-	// Source is who told of it; see [Roster.From].
+	// Source is who reported it; see [Roster.From].
 	Source string
 	Status Status
 	// DownUntil is when a failed worker is tried again; zero unless Status is [Down].
@@ -55,6 +56,17 @@ type Pool struct {
 	Members []Member
 	// Version grows whenever this pool changes; 0 is a pool that never had a worker.
 	Version uint64
+}
+
+// IDs are the workers' ids, in order.
+func (p *Pool) IDs() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range p.Members {
+			if !yield(p.Members[i].Worker.ID) {
+				return
+			}
+		}
+	}
 }
 
 // Name is "model/role". A model's name may hold slashes itself; the role is what follows the last.

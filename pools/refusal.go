@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// RefusedError is a worker that cannot serve beside the others because of its block size: a block hash means
+// RefusedError is a worker that cannot serve with the others because of its block size: a block hash means
 // nothing across block sizes, and neither does a KV cache handed off.
 type RefusedError struct {
 	Worker     string // the worker that was refused
@@ -44,7 +44,7 @@ func (e *NoHandOffError) Error() string {
 // when the first has gone.
 type ClaimedError struct {
 	Worker string // the id
-	Source string // that tells of it as well
+	Source string // that has a worker of the same id
 	By     string // the source that has it
 }
 
@@ -58,7 +58,7 @@ func named(source string) string { return cmp.Or(source, "the program itself") }
 // Refusal is a worker that registered and was turned away.
 type Refusal struct {
 	Worker *Worker // as far as it is known
-	// Source is who tells of it; see [Roster.From].
+	// Source is the source that reported it; see [Roster.From].
 	Source string
 	// Err is a [*RefusedError], a [*NoHandOffError], a [*ClaimedError], an [*InvalidError], or what the source itself has
 	// against it.
@@ -129,8 +129,8 @@ func (c *Core) refuse(r Refusal) (changed bool) {
 }
 
 // reconsider lets refused workers in that nothing stands against any more: when the last worker of the old block
-// size goes, the new ones need not register again. They are asked in the order of their refusal; who stays out is
-// told what stands against it now.
+// size goes, the new ones need not register again. They are tried in the order of their refusal; the reason of one that stays out is
+// updated.
 func (c *Core) reconsider() {
 	for _, r := range slices.SortedFunc(maps.Values(c.refused), refusedFirst) {
 		if r.stands {

@@ -17,7 +17,7 @@ type Roster struct {
 
 	mu   sync.Mutex // guards all below; nothing that is handed in is called under it
 	core *Core
-	next time.Time // core's deadline that Run was last told of
+	next time.Time // core's deadline that Run last received
 
 	callbacks atomic.Pointer[[]func()]
 }
@@ -60,17 +60,14 @@ func (r *Roster) Run(ctx context.Context) error {
 	}
 }
 
-// From is the roster as one source of workers tells it: a registry, a list, a file. Each source speaks for its own
+// From is the roster as one source of workers fills it: a registry, a list, a file. Each source speaks for its own
 // workers only, and should be one value in the program; see [Core].
 func (r *Roster) From(source string) *Source { return &Source{roster: r, name: source} }
 
-// Put is [Source.Put] of the source without a name: the program itself.
-func (r *Roster) Put(w Worker) error { return r.From("").Put(w) }
+// These are the methods of the source without a name: the program itself.
 
-// Remove is [Source.Remove] of the source without a name.
-func (r *Roster) Remove(id string) { r.From("").Remove(id) }
-
-// Resync is [Source.Resync] of the source without a name.
+func (r *Roster) Put(w Worker) error                      { return r.From("").Put(w) }
+func (r *Roster) Remove(id string)                        { r.From("").Remove(id) }
 func (r *Roster) Resync(ws []Worker, grace time.Duration) { r.From("").Resync(ws, grace) }
 
 // Drain cordons a worker (it finishes what it has and takes no more, restarted or not), or lifts the cordon; see
@@ -101,43 +98,20 @@ func (r *Roster) ReportEnded(id, incarnation string) {
 	}
 }
 
-// ReportUp notes that that incarnation of a worker answered, which ends its time down.
-func (r *Roster) ReportUp(id, incarnation string) {
-	if m, ok := r.Lookup(id); ok && m.Status == Up {
-		return // the usual case: every answer is reported, and only the first after a failure means anything
-	}
-	if r.change(func(c *Core, _ time.Time) bool { return c.Up(id, incarnation) }) {
-		r.log.Info("worker up", "worker", id, "incarnation", incarnation)
-	}
-}
-
 // View is all pools at this moment, for a caller that asks more than one question.
 func (r *Roster) View() *View { return r.view.Load() }
 
-// Snapshot is the pool of that model and role; one without members, never nil, when there is none. It takes no
-// lock, and allocates only for a pool that was never known.
+// These answer as [View] does, at this moment, without a lock.
+
 func (r *Roster) Snapshot(model string, role Role) *Pool { return r.View().Pool(model, role) }
-
-// Pools is [View.Pools] of this moment.
-func (r *Roster) Pools() []*Pool { return r.View().Pools() }
-
-// Models is [View.Models] of this moment.
-func (r *Roster) Models() []string { return r.View().Models() }
-
-// Known is [View.Known] of this moment.
-func (r *Roster) Known(model string, role Role) bool { return r.View().Known(model, role) }
-
-// Resolve is [View.Resolve] of this moment.
-func (r *Roster) Resolve(name string) string { return r.View().Resolve(name) }
-
-// Lookup is [View.Lookup] of this moment.
-func (r *Roster) Lookup(id string) (Member, bool) { return r.View().Lookup(id) }
-
-// Refused is [View.Refused] of this moment.
-func (r *Roster) Refused() []Refusal { return r.View().Refused() }
-
-// Cordoned is [View.Cordoned] of this moment.
-func (r *Roster) Cordoned() []string { return r.View().Cordoned() }
+func (r *Roster) Fleet(model string) Fleet               { return r.View().Fleet(model) }
+func (r *Roster) Pools() []*Pool                         { return r.View().Pools() }
+func (r *Roster) Models() []string                       { return r.View().Models() }
+func (r *Roster) Known(model string, role Role) bool     { return r.View().Known(model, role) }
+func (r *Roster) Resolve(name string) string             { return r.View().Resolve(name) }
+func (r *Roster) Lookup(id string) (Member, bool)        { return r.View().Lookup(id) }
+func (r *Roster) Refused() []Refusal                     { return r.View().Refused() }
+func (r *Roster) Cordoned() []string                     { return r.View().Cordoned() }
 
 // change lets f change the core, publishes what came of it and calls the callbacks.
 func (r *Roster) change(f func(c *Core, now time.Time) bool) bool {
@@ -145,7 +119,7 @@ func (r *Roster) change(f func(c *Core, now time.Time) bool) bool {
 	if moved {
 		select {
 		case r.kick <- struct{}{}:
-		default: // Run was told already and has not looked yet
+		default: // Run is notified already and has not looked yet
 		}
 	}
 	if changed {

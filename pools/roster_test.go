@@ -63,7 +63,7 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 			changes <- m.Status
 		})
 		r.ReportDown("p1", "a")
-		time.Sleep(DefaultDownFor - 1)
+		time.Sleep(defaultDownFor - 1)
 		synctest.Wait()
 		if len(changes) != 1 || <-changes != Down {
 			t.Error("just before the deadline more than the failure was called back")
@@ -83,7 +83,7 @@ func TestEndedWorkersStayDown(t *testing.T) {
 		standing := func() Status { m, _ := r.Lookup("p1"); return m.Status }
 		r.ReportDown("p1", "a")
 		r.ReportEnded("p1", "a")
-		r.ReportUp("p1", "a")
+		r.ReportDown("p1", "a")
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if got := standing(); got != Down {
@@ -107,12 +107,12 @@ func TestRunLooksAgainWhenADeadlineComesNearer(t *testing.T) {
 		r.Resync([]Worker{valid("p1"), valid("p2")}, time.Minute) // p3 goes in a minute
 		synctest.Wait()
 		r.ReportDown("p1", "a") // and p1 is back in five seconds
-		time.Sleep(DefaultDownFor)
+		time.Sleep(defaultDownFor)
 		synctest.Wait()
 		if m, _ := r.Lookup("p1"); m.Status != Up {
 			t.Errorf("p1 is %v after its time down", m.Status)
 		}
-		time.Sleep(time.Minute - DefaultDownFor)
+		time.Sleep(time.Minute - defaultDownFor)
 		synctest.Wait()
 		if got := ids(r.Snapshot("m", Prefill)); !slices.Equal(got, []string{"p1", "p2"}) {
 			t.Errorf("after the grace the pool is %v", got)
@@ -134,7 +134,7 @@ func TestCallbacksRunOutsideTheLock(t *testing.T) {
 		t.Errorf("%d calls, want one for each change", calls)
 	}
 	put(t, r, "p1")
-	r.ReportUp("p1", "other")
+	r.ReportDown("p1", "other")
 	r.Remove("nobody")
 	if calls != 2 {
 		t.Errorf("%d calls after changes of nothing, want 2", calls)
@@ -240,7 +240,7 @@ func TestEverySnapshotIsWhole(t *testing.T) {
 				case 1:
 					r.ReportDown(id, "a")
 				case 2:
-					r.ReportUp(id, "a")
+					r.ReportEnded(id, "a")
 				default:
 					_ = r.Put(valid(id))
 				}
@@ -281,11 +281,11 @@ func BenchmarkSnapshot(b *testing.B) {
 
 func TestCordonsAreBounded(t *testing.T) {
 	c := NewCore(Config{})
-	for i := range MaxCordons + 1 {
+	for i := range maxCordons + 1 {
 		w := valid(fmt.Sprint("p", i))
 		_, _ = c.Put("", &w, start)
 		_, err := c.Drain(w.ID, true)
-		if full := i == MaxCordons; errors.Is(err, ErrTooManyCordons) != full {
+		if full := i == maxCordons; errors.Is(err, ErrTooManyCordons) != full {
 			t.Fatalf("cordon %d: %v", i, err)
 		}
 		c.Remove("", w.ID) // an absent worker's cordon stays

@@ -119,8 +119,6 @@ func (s *rosterScript) run(out *bytes.Buffer, words []string) {
 		changed, err = s.core.Drain(args.id(), args.words[1] == "on")
 	case "down":
 		changed = s.core.Down(args.id(), args.word("incarnation", "a"), s.now)
-	case "up":
-		changed = s.core.Up(args.id(), args.word("incarnation", "a"))
 	case "advance":
 		d, err := time.ParseDuration(args.words[0])
 		if err != nil {

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// Source is a [Roster] as one source of workers tells it. It is safe for concurrent use, but what is told of one
-// worker should be told in order.
+// Source is one source's access to a [Roster]. It is safe for concurrent use, but the calls for one
+// worker should come in order.
 type Source struct {
 	roster *Roster
 	name   string
 }
 
-// Put takes a worker in, or takes its new record; see [Core.Put]. Its error, one of [Refusal]'s, is
-// logged.
+// Put takes a worker in, or takes its new record; see [Core.Put]. Its error, one of [Refusal]'s, is logged.
 func (s *Source) Put(w Worker) error {
 	var err error
 	s.roster.change(func(c *Core, now time.Time) (changed bool) {
@@ -57,14 +56,14 @@ func (s *Source) Resync(ws []Worker, grace time.Duration) {
 	}
 }
 
-// logRefusal says who was turned away and why, for nobody reads the registry.
+// logRefusal logs which worker was refused and why: registries are not read by people.
 func (s *Source) logRefusal(err error) {
 	if err != nil {
 		s.roster.log.Warn("worker turned away", "source", named(s.name), "error", err)
 	}
 }
 
-// own is a copy that nobody else can change.
+// own returns a copy that no caller can change.
 func own(w Worker) *Worker {
 	w.Topology, w.Taints, w.ServedNames = maps.Clone(w.Topology), slices.Clone(w.Taints), slices.Clone(w.ServedNames)
 	return &w

@@ -10,6 +10,7 @@ import (
 // View is all pools at one moment. It is immutable and shared.
 type View struct {
 	pools    map[key]*Pool
+	fleets   map[string]Fleet
 	sorted   []*Pool
 	models   []string
 	served   map[string]string // the models of other names
@@ -17,12 +18,23 @@ type View struct {
 	cordoned []string
 }
 
+// Fleet is the three pools of one model at one moment; none is nil. The pools are immutable and shared.
+type Fleet struct{ Prefill, Decode, Both *Pool }
+
+// Empty reports whether the fleet has no worker.
+func (f *Fleet) Empty() bool {
+	return len(f.Prefill.Members) == 0 && len(f.Decode.Members) == 0 && len(f.Both.Members) == 0
+}
+
 func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
-	v := &View{pools: pools, refused: refused, cordoned: cordoned}
+	v := &View{pools: pools, fleets: map[string]Fleet{}, refused: refused, cordoned: cordoned}
 	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
 	})
 	for _, p := range v.sorted {
+		if _, made := v.fleets[p.Model]; !made {
+			v.fleets[p.Model] = v.fleet(p.Model)
+		}
 		if len(p.Members) > 0 && !slices.Contains(v.models, p.Model) {
 			v.models = append(v.models, p.Model)
 		}
@@ -71,6 +83,18 @@ func (v *View) Pool(model string, role Role) *Pool {
 	return &Pool{Model: model, Role: role}
 }
 
+// Fleet is the pools of that model. It allocates only for a model that was never known.
+func (v *View) Fleet(model string) Fleet {
+	if f, ok := v.fleets[model]; ok {
+		return f
+	}
+	return v.fleet(model)
+}
+
+func (v *View) fleet(model string) Fleet {
+	return Fleet{v.Pool(model, Prefill), v.Pool(model, Decode), v.Pool(model, Both)}
+}
+
 // Pools is every pool that ever had a worker, those that are empty now among them, sorted by model and role. The
 // slice must not be changed.
 func (v *View) Pools() []*Pool { return v.sorted }
@@ -78,8 +102,8 @@ func (v *View) Pools() []*Pool { return v.sorted }
 // Models is every model that has a worker, in whatever standing, sorted. The slice must not be changed.
 func (v *View) Models() []string { return v.models }
 
-// Known reports whether a worker of that pool was ever registered. It tells a model whose workers are all gone
-// (503) from one that nobody ever heard of (404).
+// Known reports whether a worker of that pool was ever registered. It distinguishes a model whose workers are all gone
+// (503) from an unknown one (404).
 func (v *View) Known(model string, role Role) bool { return v.pools[key{model, role}] != nil }
 
 // Lookup finds a worker by id in whatever pool it is.

@@ -15,11 +15,11 @@ const (
 	MaxBlockSize   = 4096      // tokens in a block
 	MaxRanks       = 4096      // data-parallel ranks of a worker
 	MaxCount       = 1<<31 - 1 // of blocks, sequences and tokens
-	MaxLabels      = 64        // topology labels
-	MaxLabelBytes  = 256       // of a label's key, and of its value
-	MaxTaints      = 64        // taints of a worker
+	maxLabels      = 64        // topology labels
+	maxLabelBytes  = 256       // of a label's key, and of its value
+	maxTaints      = 64        // taints of a worker
 	MaxServedNames = 16        // other names of a worker's model
-	MaxRecordBytes = 64 << 10  // of the whole record in JSON
+	maxRecordBytes = 64 << 10  // of the whole record in JSON
 )
 
 // Role is what a worker does for a request.
@@ -39,7 +39,7 @@ func (r Role) Valid() bool { return r == Prefill || r == Decode || r == Both }
 type Worker struct {
 	// ID names the worker among all workers: 1 to [MaxIDBytes] bytes of [A-Za-z0-9._-].
 	ID string `json:"id"`
-	// Incarnation is drawn at random by each process, so that a restarted worker is told from its predecessor. Of
+	// Incarnation is drawn at random by each process, so that a restarted worker differs from its predecessor. Of
 	// the same form as ID, or empty where the source of the record cannot know it (a static list, say).
 	Incarnation string `json:"incarnation"`
 	// Model is the name that clients ask for, 1 to [MaxModelBytes] printable bytes.
@@ -70,7 +70,7 @@ type Worker struct {
 	DeviceClass string `json:"device_class"`
 	// Topology says where the worker stands, as labels: {"rack": "r7"}.
 	Topology map[string]string `json:"topology,omitempty"`
-	// Taints are names that requests may require of a worker or prefer, at most [MaxTaints] of 1 to [MaxLabelBytes]
+	// Taints are names that requests may require of a worker or prefer, at most [maxTaints] of 1 to [maxLabelBytes]
 	// printable bytes, none twice.
 	Taints []string `json:"taints,omitempty"`
 
@@ -83,18 +83,18 @@ type Worker struct {
 	// KVEndpoint is, with "zmq", the tcp://HOST:PORT where rank 0 publishes; each further rank has the next port. With a
 	// host of *, 0.0.0.0 or :: the gateway listens there and the engine connects.
 	KVEndpoint string `json:"kv_events_endpoint,omitempty"`
-	// KVReplay is the tcp://HOST:PORT where rank 0 tells again what it published; empty where it does not.
+	// KVReplay is the tcp://HOST:PORT where rank 0 repeats what it published; empty where it does not.
 	KVReplay string `json:"kv_events_replay_endpoint,omitempty"`
 	// KVTopic is what the topic of the events begins with, at most [MaxModelBytes] printable bytes; empty takes all.
 	KVTopic string `json:"kv_events_topic,omitempty"`
 }
 
 // ParseWorker reads a registration record and validates it. It is strict about what it knows: one JSON object of
-// at most [MaxRecordBytes] bytes of UTF-8, no key twice, every field of the right type and in range. Keys that it
+// at most [maxRecordBytes] bytes of UTF-8, no key twice, every field of the right type and in range. Keys that it
 // does not know are let pass, so that a newer worker can register at an older gateway.
 func ParseWorker(record []byte) (Worker, error) {
-	if len(record) > MaxRecordBytes {
-		return Worker{}, fmt.Errorf("worker record: %d bytes, the limit is %d", len(record), MaxRecordBytes)
+	if len(record) > maxRecordBytes {
+		return Worker{}, fmt.Errorf("worker record: %d bytes, the limit is %d", len(record), maxRecordBytes)
 	}
 	if !utf8.Valid(record) {
 		return Worker{}, errors.New("worker record: not UTF-8")
@@ -122,7 +122,7 @@ func (w *Worker) Validate() error {
 		{"id", idProblem(w.ID)},
 		{"incarnation", unlessEmpty(w.Incarnation, idProblem)},
 		{"model", textProblem(w.Model, 1, MaxModelBytes)},
-		{"served_names", servedNamesProblem(w.Model, w.ServedNames)},
+		{"served_names", namesProblem(w.ServedNames, MaxServedNames, MaxModelBytes, w.Model)},
 		{"role", oneOf(string(w.Role), string(Prefill), string(Decode), string(Both))},
 		{"engine", oneOf(w.Engine, "vllm", "sglang", "trtllm", "sim")},
 		{"address", addressProblem(w.Address)},
@@ -134,7 +134,7 @@ func (w *Worker) Validate() error {
 		{"data_parallel_ranks", countProblem(w.DataParallelRanks, 0, MaxRanks)},
 		{"device_class", textProblem(w.DeviceClass, 0, MaxIDBytes)},
 		{"topology", topologyProblem(w.Topology)},
-		{"taints", taintsProblem(w.Taints)},
+		{"taints", namesProblem(w.Taints, maxTaints, maxLabelBytes)},
 		{"transfer_endpoint", unlessEmpty(w.Transfer, hostPortProblem)},
 		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
 		{"kv_events_endpoint", unlessEmpty(w.KVEndpoint, func(s string) string { return tcpProblem(s, w.Ranks(), true) })},

@@ -10,7 +10,7 @@ import (
 
 func TestValidateNamesTheField(t *testing.T) {
 	labels := make(map[string]string)
-	for i := range MaxLabels + 1 {
+	for i := range maxLabels + 1 {
 		labels[fmt.Sprint("label", i)] = "x"
 	}
 	for _, test := range []struct {
@@ -59,7 +59,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"taints", func(w *Worker) { w.Taints = []string{"gold", ""} }},
 		{"taints", func(w *Worker) { w.Taints = []string{"gold", "eu", "gold"} }},
 		{"taints", func(w *Worker) { w.Taints = []string{"\x1b[2J"} }},
-		{"taints", func(w *Worker) { w.Taints = make([]string, MaxTaints+1) }},
+		{"taints", func(w *Worker) { w.Taints = make([]string, maxTaints+1) }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = ":5600" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1:http" }},
@@ -138,7 +138,7 @@ func TestParseWorker(t *testing.T) {
 		{`{"id":"a","\u0069d":"b",` + rest + `,"block_size":16}`, "id is there twice"},
 		{`{"id":"a",` + rest + `}`, "block_size must be 1 to 4096"},
 		{"{\"id\":\"a\xff\"," + rest + `,"block_size":16}`, "not UTF-8"},
-		{`{"id":"a` + strings.Repeat(" ", MaxRecordBytes) + `"}`, "the limit is 65536"},
+		{`{"id":"a` + strings.Repeat(" ", maxRecordBytes) + `"}`, "the limit is 65536"},
 	} {
 		if _, err := ParseWorker([]byte(test.record)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%.80s: got %v, want %q", test.record, err, test.want)

@@ -12,7 +12,7 @@ import (
 // benchPlace is a booking without an allocation of its own.
 type benchPlace struct {
 	free *atomic.Int64
-	q    *Queue
+	q    *Queue[struct{}, *benchPlace]
 }
 
 func (p *benchPlace) Release() {
@@ -27,25 +27,26 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Run(fmt.Sprintf("waiters=%d", waiters), func(b *testing.B) {
 			cfg := DefaultConfig()
 			cfg.Limit, cfg.Timeout = 10_000, time.Hour
-			q, err := New(cfg)
-			if err != nil {
-				b.Fatal(err)
-			}
 			places := min(8, waiters) + 1 - min(1, waiters)
 			var free atomic.Int64
 			free.Store(int64(places))
-			held := &benchPlace{&free, q}
-			reserve := func(time.Time, []any) (Held, error) {
+			held := &benchPlace{free: &free}
+			reserve := func(struct{}, []struct{}, time.Time) (*benchPlace, error) {
 				if free.Load() <= 0 {
 					return nil, ErrWait
 				}
 				free.Add(-1)
 				return held, nil
 			}
+			q, err := New(cfg, reserve, (*benchPlace).Release)
+			if err != nil {
+				b.Fatal(err)
+			}
+			held.q = q
 			var turns atomic.Int64
 			work := func() {
 				for turns.Add(1) <= int64(b.N) {
-					held, err := q.Admit(context.Background(), Item{ISL: 1024, Uncached: 512, Bytes: 4096}, reserve)
+					held, err := q.Admit(context.Background(), Item{ISL: 1024, Uncached: 512, Bytes: 4096}, struct{}{})
 					if err != nil {
 						b.Error(err)
 						return
@@ -72,15 +73,15 @@ func BenchmarkAdmit(b *testing.B) {
 func BenchmarkDrainOfLanes(b *testing.B) {
 	for _, lanes := range []int{0, 16, maxLanes} {
 		b.Run(fmt.Sprintf("lanes=%d", lanes), func(b *testing.B) {
-			core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+			core, err := NewCore(DefaultConfig(), start, func(*Ticket[string], error) {})
 			if err != nil {
 				b.Fatal(err)
 			}
 			for i := range 1000 {
-				t := &Ticket{Item: Item{ID: fmt.Sprint(i)}}
+				t := &Ticket[string]{Item: Item{ID: fmt.Sprint(i)}}
 				if lanes > 0 {
 					t.Lane = fmt.Sprint(i % lanes)
-					t.Claim = t.Lane
+					t.Value = t.Lane
 				}
 				if err := core.Push(t, start); err != nil {
 					b.Fatal(err)
@@ -88,7 +89,7 @@ func BenchmarkDrainOfLanes(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				core.Drain(start, func(t *Ticket) error { core.Ahead(t); return ErrWait })
+				core.Drain(start, func(t *Ticket[string]) error { core.Ahead(t); return ErrWait })
 			}
 		})
 	}

@@ -1,42 +1,27 @@
 package queue
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config is what an operator sets about the queue. See [DefaultConfig].
+// Config is what an operator sets about the queue. The defaults meet: at the limit a gateway that serves twenty
+// requests a second answers the last one after 51 s. With a Limit of 0 no request waits.
 type Config struct {
-	// Policy is the name of a registered [Order] (--router-queue-policy).
-	Policy string
-	// Limit is how many requests may wait (--queue-limit). More costs memory and, past what is served within
-	// Timeout, answers nobody; fewer turns bursts away. 0 keeps nobody waiting.
-	Limit int
-	// Timeout is how long one request may wait (--queue-timeout), above 0.
-	Timeout time.Duration
-	// Bytes is how much the bodies of all waiting requests may weigh together (--queue-bytes), above 0.
-	Bytes int64
+	Policy  string        `flag:"router-queue-policy" default:"fcfs" oneof:"-" help:"Which waiting request is next. A higher nvext.agent_hints.strict_priority always goes first; this orders requests that are equal in it." when:"short prompts starve behind long ones: wspt"`
+	Limit   int           `flag:"queue-limit" default:"1024" range:"0.." help:"Most requests waiting; one more is answered 529 with Retry-After. Higher rides out longer bursts; lower informs clients sooner. With 0 no request waits." when:"clients get 529"`
+	Bytes   int64         `flag:"queue-bytes" default:"512MiB" unit:"bytes" range:"1KiB.." help:"Most bytes of bodies waiting; above it requests are answered 529. It bounds the memory of a full queue." when:"clients get 529 with the reason byte_limit"`
+	Timeout time.Duration `flag:"queue-timeout" default:"60s" range:"1ms.." help:"Longest wait of a request; then it is answered 504. Keep it below the time after which clients give up, or workers serve requests whose clients have left." when:"clients get 504 queue_timeout"`
 }
 
-// DefaultConfig is first come, first served; at most 1,024 requests, 60 s and 512 MiB. At the limit a gateway that
-// serves twenty requests a second has the last one wait for 51 s: the count and the time meet.
-func DefaultConfig() Config {
-	return Config{Policy: "fcfs", Limit: 1024, Timeout: 60 * time.Second, Bytes: 512 << 20}
-}
-
-// Validate checks the ranges that [Config] gives. Its errors name the flag.
-func (c Config) Validate() error {
-	switch {
-	case !slices.Contains(Orders(), c.Policy):
-		return fmt.Errorf("router-queue-policy must be one of %s, is %q", strings.Join(Orders(), ", "), c.Policy)
-	case c.Limit < 0:
-		return fmt.Errorf("queue-limit must not be negative, is %d", c.Limit)
-	case c.Timeout <= 0:
-		return fmt.Errorf("queue-timeout must be above 0, is %v", c.Timeout)
-	case c.Bytes <= 0:
-		return fmt.Errorf("queue-bytes must be above 0, is %d", c.Bytes)
+// Choices are the registered orders.
+func (Config) Choices(string) (all []setting.Choice) {
+	for _, name := range Orders() {
+		all = append(all, setting.Choice{Name: name, Help: Help(name)})
 	}
-	return nil
+	return all
 }
+
+// Validate returns every setting that is out of range.
+func (c Config) Validate() error { return setting.Check(&c) }

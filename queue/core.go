@@ -3,31 +3,29 @@ package queue
 import (
 	"container/heap"
 	"errors"
-	"slices"
 	"time"
 )
 
-// Core decides who is next, who is refused and who has waited too long. It has no clock: every call that needs one
-// takes now, which must not run backwards. It is not safe for concurrent use; see [Queue].
+// Core decides which ticket is next, which is refused and which has waited too long. Its clock is the argument now,
+// which must not run backwards. It is not safe for concurrent use; see [Queue].
 //
 // A drain asks ticket after ticket whether there is room for it. One that takes any worker and has to wait holds up
-// all behind it; one of a lane ([Item.Lane]) holds up that lane alone (DESIGN.md). A drain is [Core.Drain], or, where
-// asking must happen elsewhere, [Core.Next] and [Core.Settle] or [Core.Hold] for each and [Core.Stop] at the end. It
-// is due after a push, and after a cancel or an expiry too: a first ticket may have been in the way of a smaller one.
-type Core struct {
+// all behind it; one of a lane ([Item.Lane]) holds up that lane alone. A drain is due after a push, a cancel and an
+// expiry: the first ticket may have been in the way of a smaller one.
+type Core[V any] struct {
 	cfg   Config
 	order Order
-	ended func(t *Ticket, err error)
+	ended func(t *Ticket[V], err error)
 
-	lanes    []*lane          // the main line, then the others in no order
-	byKey    map[string]*lane // those others
-	waiting  int              // tickets in all of them
-	holding  bool             // a lane is held
-	ahead    []any            // memory for Ahead
-	lost     uint64           // first tickets of a lane that left without having been asked to
-	oldest   *Ticket          // by time of push; since all may wait equally long, by deadline as well
-	newest   *Ticket
-	fresh    *Ticket // the oldest that is not kept; all newer ones are not either
+	lanes    []*lane[V]          // the main line, then the others in no order
+	byKey    map[string]*lane[V] // those others
+	waiting  int                 // tickets in all of them
+	holding  bool                // a lane is held
+	ahead    []V                 // memory for Ahead
+	lost     uint64              // first tickets of a lane that left without having been asked to
+	oldest   *Ticket[V]          // by time of push; since all may wait equally long, by deadline as well
+	newest   *Ticket[V]
+	fresh    *Ticket[V] // the oldest that is not kept; all newer ones are not either
 	sequence uint64
 	draining bool
 
@@ -43,7 +41,7 @@ type Stats struct {
 	WaitingBytes          int64   // their bodies
 	WaitingTokens         int64   // their prompts
 	WaitingUncachedTokens int64   // the part of those that has to be computed
-	GrantedPerSecond      float64 // while somebody waits, faded; 0 when nobody ever did
+	GrantedPerSecond      float64 // while tickets wait, faded; 0 when none ever did
 
 	GrantedTotal   uint64
 	FailedTotal    uint64 // ended by an error of their reserve func
@@ -52,24 +50,20 @@ type Stats struct {
 	CancelledTotal uint64 // the caller left, or the queue was closed
 }
 
-// NewCore returns an empty queue. cfg must be valid, and epoch about now (see [Register]). ended is called, from
-// within the call that brought it about, once for every ticket that leaves the queue other than by [Core.Cancel]:
-// with nil when it was granted, else with ErrExpired, a [*FullError] or what reserve answered.
-func NewCore(cfg Config, epoch time.Time, ended func(t *Ticket, err error)) (*Core, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	order, err := NewOrder(cfg.Policy, epoch)
+// NewCore returns an empty queue. cfg must be valid, and epoch about now. ended is called, within the call that
+// causes it, once for every ticket that leaves the queue but is not cancelled: with nil if it was granted, else with
+// ErrExpired, a [*FullError] or the error of reserve.
+func NewCore[V any](cfg Config, epoch time.Time, ended func(t *Ticket[V], err error)) (*Core[V], error) {
+	order, err := newOrder(cfg.Policy, epoch)
 	if err != nil {
 		return nil, err
 	}
-	return &Core{cfg: cfg, order: order, ended: ended, lanes: []*lane{{}}, byKey: make(map[string]*lane)}, nil
+	return &Core[V]{cfg: cfg, order: order, ended: ended, lanes: []*lane[V]{{}}, byKey: make(map[string]*lane[V])}, nil
 }
 
-// Push puts t in the queue. It refuses with a [*FullError] when those that were told to wait use up a limit. While
-// none of them is in the main line or in t's lane, and in the midst of a drain, it takes t in without a look at the
-// limits: whether t has to wait at all comes out when the drain ends, and t is refused then if it must.
-func (c *Core) Push(t *Ticket, now time.Time) error {
+// Push puts t in the queue, or refuses it with a [*FullError]. During a drain, and while no ticket holds t up, limits
+// are not checked: whether t has to wait is known when the drain ends, which refuses it then.
+func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	if t.Arrival.IsZero() {
 		t.Arrival = now
 	}
@@ -85,27 +79,26 @@ func (c *Core) Push(t *Ticket, now time.Time) error {
 	return nil
 }
 
-// Drain grants from the front until all that are left have to wait. reserve is called for one ticket at a time and
-// answers nil (granted), ErrWait or an error that ends the ticket; of the Core it must call nothing but [Core.Ahead].
-// Drain returns how many were granted.
-func (c *Core) Drain(now time.Time, reserve func(t *Ticket) error) (granted int) {
-	for t := c.Next(now); t != nil; t = c.Next(now) {
+// Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
+// answers nil (granted), ErrWait or an error that ends the ticket; of the Core it may call [Core.Ahead] only.
+func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (granted int) {
+	for t := c.next(now); t != nil; t = c.next(now) {
 		err := reserve(t)
 		if errors.Is(err, ErrWait) {
-			c.Hold(t)
+			c.hold(t)
 			continue
 		}
-		if c.Settle(t, err, now); err == nil {
+		if c.settle(t, err, now); err == nil {
 			granted++
 		}
 	}
-	c.Stop(now)
+	c.stop(now)
 	return granted
 }
 
-// Next is the ticket to ask, or nil when none is left that may be granted. It begins a drain, or goes on with it. The ticket stays in
-// the queue until it is settled. Those that have waited too long are not asked any more.
-func (c *Core) Next(now time.Time) *Ticket {
+// next begins or continues a drain: it is the ticket to ask, nil when none is left. The ticket stays in the queue
+// until it is settled.
+func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	c.Expire(now)
 	if !c.draining && c.order.Ages() {
 		for _, l := range c.lanes {
@@ -116,13 +109,13 @@ func (c *Core) Next(now time.Time) *Ticket {
 		}
 	}
 	c.draining = true
-	return c.Head()
+	return c.head()
 }
 
-// Settle takes t out with what its reserve func answered, nil or an error that is not ErrWait. It reports false,
-// and does nothing, when t has left the queue while it was asked: what was booked for it is the caller's to release.
-func (c *Core) Settle(t *Ticket, err error, now time.Time) bool {
-	if !c.Queued(t) {
+// settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
+// it was asked: the caller must release what was booked for it.
+func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
+	if !c.queued(t) {
 		return false
 	}
 	if err != nil {
@@ -135,11 +128,11 @@ func (c *Core) Settle(t *Ticket, err error, now time.Time) bool {
 	return true
 }
 
-// Stop ends a drain. Who came while it went on, and now turns out to have to wait, is kept as far as the limits
-// allow, in the order in which they came; the others are refused.
-func (c *Core) Stop(now time.Time) {
+// stop ends a drain. The tickets that came during it and have to wait are kept in the order in which they came, as
+// far as the limits allow; the others are refused.
+func (c *Core[V]) stop(now time.Time) {
 	c.draining = false
-	c.Resume()
+	c.resume()
 	for t := c.fresh; t != nil; t = c.fresh {
 		if limit := c.met(t); limit != "" {
 			c.stats.RefusedTotal++
@@ -158,10 +151,9 @@ func (c *Core) Stop(now time.Time) {
 	}
 }
 
-// Cancel takes t out of the queue, because its caller leaves. It reports false when t is not in it. Its place is
-// free at once.
-func (c *Core) Cancel(t *Ticket, now time.Time) bool {
-	if !c.Queued(t) {
+// cancel takes t out of the queue, because its caller leaves. It reports false if t is not in it.
+func (c *Core[V]) cancel(t *Ticket[V], now time.Time) bool {
+	if !c.queued(t) {
 		return false
 	}
 	c.stats.CancelledTotal++
@@ -171,76 +163,50 @@ func (c *Core) Cancel(t *Ticket, now time.Time) bool {
 }
 
 // Expire ends all that have waited for Config.Timeout.
-func (c *Core) Expire(now time.Time) {
-	for t := c.oldest; t != nil && !now.Before(c.Deadline(t)); t = c.oldest {
+func (c *Core[V]) Expire(now time.Time) {
+	for t := c.oldest; t != nil && !now.Before(c.deadline(t)); t = c.oldest {
 		c.stats.ExpiredTotal++
 		c.lose(t)
 		c.end(t, ErrExpired, now)
 	}
 }
 
-// End ends all with err.
-func (c *Core) End(err error, now time.Time) {
+// endAll ends all with err.
+func (c *Core[V]) endAll(err error, now time.Time) {
 	for t := c.oldest; t != nil; t = c.oldest {
 		c.stats.CancelledTotal++
 		c.end(t, err, now)
 	}
 }
 
-// NextWake is when [Core.Expire] has something to do next; zero when nobody waits.
-func (c *Core) NextWake() time.Time {
+// NextWake is when expire has something to do next; zero when no ticket waits.
+func (c *Core[V]) NextWake() time.Time {
 	if c.oldest == nil {
 		return time.Time{}
 	}
-	return c.Deadline(c.oldest)
+	return c.deadline(c.oldest)
 }
 
-// Deadline is when t, which is or was in the queue, expires.
-func (c *Core) Deadline(t *Ticket) time.Time { return t.pushed.Add(c.cfg.Timeout) }
+// deadline is when t, which is or was in the queue, expires.
+func (c *Core[V]) deadline(t *Ticket[V]) time.Time { return t.pushed.Add(c.cfg.Timeout) }
 
-// Queued reports whether t, once pushed, is still in the queue.
-func (c *Core) Queued(t *Ticket) bool { return t.place != unqueued }
+// queued reports whether t, once pushed, is still in the queue.
+func (c *Core[V]) queued(t *Ticket[V]) bool { return t.place != unqueued }
 
 // Len is how many are in the queue.
-func (c *Core) Len() int { return c.waiting }
-
-// Waiting is all tickets in the queue, the next one first. It sorts a copy, for whoever looks in.
-func (c *Core) Waiting() []*Ticket {
-	var all []*Ticket
-	for _, l := range c.lanes {
-		all = append(all, l.line...)
-	}
-	slices.SortFunc(all, func(a, b *Ticket) int {
-		if a.before(b) {
-			return -1
-		}
-		return 1
-	})
-	return all
-}
+func (c *Core[V]) Len() int { return c.waiting }
 
 // Stats is the present state and the totals.
-func (c *Core) Stats(now time.Time) Stats {
+func (c *Core[V]) Stats(now time.Time) Stats {
 	s := c.stats
 	s.Waiting = c.waiting
 	s.GrantedPerSecond = c.rate.perSecond(now)
 	return s
 }
 
-// RetryAfter is when a request that is refused now should come again: those that wait over the observed drain
-// rate, in whole seconds from 1 to 60. The rate is that of the last ten seconds or so in which somebody waited.
-// Where nothing was granted yet, it is as long again as the oldest has waited in vain.
-func (c *Core) RetryAfter(now time.Time) time.Duration {
-	var waited time.Duration
-	if c.oldest != nil {
-		waited = now.Sub(c.oldest.pushed)
-	}
-	return c.rate.retryAfter(c.kept, waited, now)
-}
-
 // met is the limit that keeping t would go over, or "". A lane has half of each limit at most, so that the others
 // find a place however many wait in it; one ticket may always wait.
-func (c *Core) met(t *Ticket) string {
+func (c *Core[V]) met(t *Ticket[V]) string {
 	switch l := c.find(t); {
 	case t.Retry:
 		return ""
@@ -258,29 +224,38 @@ func (c *Core) met(t *Ticket) string {
 	return ""
 }
 
-// waits reports whether t would stand with tickets that were told to wait, which hold it up.
-func (c *Core) waits(t *Ticket) bool {
+// waits reports whether waiting tickets of its lane or of the main line hold t up.
+func (c *Core[V]) waits(t *Ticket[V]) bool {
 	l := c.find(t)
 	return c.main().kept > 0 || l != nil && l.kept > 0
 }
 
 // lose counts t, which leaves without a grant, if it is the first of its lane.
-func (c *Core) lose(t *Ticket) {
+func (c *Core[V]) lose(t *Ticket[V]) {
 	if t.place == 0 {
 		c.lost++
 	}
 }
 
-func (c *Core) full(limit string, now time.Time) error {
-	return &FullError{RetryAfter: c.RetryAfter(now), Limit: limit}
+func (c *Core[V]) full(limit string, now time.Time) error {
+	return &FullError{RetryAfter: c.retryAfter(now), Limit: limit}
 }
 
-func (c *Core) end(t *Ticket, err error, now time.Time) {
+// retryAfter is the kept tickets over the drain rate; see rate.retryAfter.
+func (c *Core[V]) retryAfter(now time.Time) time.Duration {
+	var waited time.Duration
+	if c.oldest != nil {
+		waited = now.Sub(c.oldest.pushed)
+	}
+	return c.rate.retryAfter(c.kept, waited, now)
+}
+
+func (c *Core[V]) end(t *Ticket[V], err error, now time.Time) {
 	c.remove(t, now)
 	c.ended(t, err)
 }
 
-func (c *Core) remove(t *Ticket, now time.Time) {
+func (c *Core[V]) remove(t *Ticket[V], now time.Time) {
 	c.quit(t)
 	c.unlink(t)
 	if c.waiting == 0 {
@@ -293,7 +268,7 @@ func (c *Core) remove(t *Ticket, now time.Time) {
 }
 
 // link makes t the newest.
-func (c *Core) link(t *Ticket) {
+func (c *Core[V]) link(t *Ticket[V]) {
 	if t.older = c.newest; t.older != nil {
 		t.older.newer = t
 	} else {
@@ -303,10 +278,10 @@ func (c *Core) link(t *Ticket) {
 	if c.fresh == nil {
 		c.fresh = t
 	}
-	c.stats.add(t, 1)
+	c.stats.add(&t.Item, 1)
 }
 
-func (c *Core) unlink(t *Ticket) {
+func (c *Core[V]) unlink(t *Ticket[V]) {
 	if c.fresh == t {
 		c.fresh = t.newer
 	}
@@ -321,11 +296,11 @@ func (c *Core) unlink(t *Ticket) {
 		c.newest = t.older
 	}
 	t.older, t.newer = nil, nil
-	c.stats.add(t, -1)
+	c.stats.add(&t.Item, -1)
 }
 
-func (s *Stats) add(t *Ticket, sign int64) {
-	s.WaitingBytes += sign * t.Bytes
-	s.WaitingTokens += sign * int64(t.ISL)
-	s.WaitingUncachedTokens += sign * int64(t.Uncached)
+func (s *Stats) add(it *Item, sign int64) {
+	s.WaitingBytes += sign * it.Bytes
+	s.WaitingTokens += sign * int64(it.ISL)
+	s.WaitingUncachedTokens += sign * int64(it.Uncached)
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // twin is the queue written slowly and plainly: a slice that is sorted whenever anybody looks.
@@ -65,7 +67,7 @@ func (q *twin) fits(t *twinTicket) bool {
 	return t.it.Lane == "" || n == 0 || n < (q.cfg.Limit+1)/2 && inLane+t.it.Bytes <= q.cfg.Bytes/2
 }
 
-func (q *twin) expire(now time.Time) {
+func (q *twin) Expire(now time.Time) {
 	for _, t := range slices.Clone(q.line) { // in the order of push
 		if now.Sub(t.pushed) >= q.cfg.Timeout {
 			q.take(t, "expired")
@@ -82,15 +84,15 @@ func (q *twin) cancel(id string) {
 	q.line = slices.DeleteFunc(q.line, func(t *twinTicket) bool { return t.it.ID == id })
 }
 
-func (q *twin) drain(now time.Time, ask func(it Item, ahead []any) string) {
-	q.expire(now)
+func (q *twin) drain(now time.Time, ask func(it Item, ahead []twinAsk) string) {
+	q.Expire(now)
 	if q.order.Ages() {
 		for _, t := range q.line {
 			t.key = q.order.Key(t.it, now)
 		}
 	}
 	held := map[string]bool{}
-	var ahead []any
+	var ahead []twinAsk
 	for _, t := range slices.SortedFunc(slices.Values(q.line), twinOrder) {
 		if held[""] {
 			break
@@ -104,7 +106,7 @@ func (q *twin) drain(now time.Time, ask func(it Item, ahead []any) string) {
 		}
 		held[t.it.Lane] = true
 		if t.it.Lane != "" {
-			ahead = append(ahead, t.it.Claim)
+			ahead = append(ahead, twinAsk{lane: t.it.Lane})
 		}
 	}
 	for _, t := range slices.Clone(q.line) {
@@ -121,16 +123,22 @@ func (q *twin) drain(now time.Time, ask func(it Item, ahead []any) string) {
 // twinLanes are the lanes of the test; each but the first has a worker of that name.
 var twinLanes = []string{"", "A", "B", "C"}
 
+// twinAsk is what a ticket of the test needs, and of which worker.
+type twinAsk struct {
+	needs int
+	lane  string
+}
+
 // twinRooms is the room at each worker.
 type twinRooms map[string]int
 
 // ask books for a request where it may run and nothing is claimed.
-func (r twinRooms) ask(needs int, it Item, ahead []any) string {
+func (r twinRooms) ask(needs int, it Item, ahead []twinAsk) string {
 	if needs < 0 {
 		return "failed"
 	}
 	for _, worker := range twinLanes {
-		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] && !slices.Contains(ahead, any(worker)) {
+		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] && !slices.ContainsFunc(ahead, func(o twinAsk) bool { return o.lane == worker }) {
 			r[worker] -= needs
 			return "granted"
 		}
@@ -178,7 +186,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 			Bytes: int64(1 + rng.IntN(2000)),
 		}
 		var sent []string
-		core, err := NewCore(cfg, start, func(t *Ticket, err error) { sent = append(sent, t.ID+" "+fate(err)) })
+		core, err := NewCore(cfg, start, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,11 +196,11 @@ func TestCoreAgainstTwin(t *testing.T) {
 		}
 
 		now, room := start, twinRooms{}
-		tickets := make(map[string]*Ticket)
-		needs := func(id string) int { return tickets[id].Value.(int) }
+		tickets := make(map[string]*Ticket[twinAsk])
+		needs := func(id string) int { return tickets[id].Value.needs }
 		drain := func() {
 			roomToo := maps.Clone(room)
-			core.Drain(now, func(t *Ticket) error {
+			core.Drain(now, func(t *Ticket[twinAsk]) error {
 				switch room.ask(needs(t.ID), t.Item, core.Ahead(t)) {
 				case "waits":
 					return ErrWait
@@ -201,7 +209,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 				}
 				return nil
 			})
-			slow.drain(now, func(it Item, ahead []any) string { return roomToo.ask(needs(it.ID), it, ahead) })
+			slow.drain(now, func(it Item, ahead []twinAsk) string { return roomToo.ask(needs(it.ID), it, ahead) })
 		}
 		for step := range 200 {
 			switch rng.IntN(8) {
@@ -211,11 +219,9 @@ func TestCoreAgainstTwin(t *testing.T) {
 					ISL: 400, Bytes: int64(rng.IntN(400)), Arrival: now.Add(-time.Duration(rng.IntN(3)) * time.Second), Retry: rng.IntN(10) == 0,
 				}
 				if seed%2 == 0 {
-					if it.Lane = twinLanes[rng.IntN(len(twinLanes))]; it.Lane != "" {
-						it.Claim = it.Lane
-					}
+					it.Lane = twinLanes[rng.IntN(len(twinLanes))]
 				}
-				tickets[it.ID] = &Ticket{Item: it, Value: rng.IntN(5) - 1}
+				tickets[it.ID] = &Ticket[twinAsk]{Item: it, Value: twinAsk{rng.IntN(5) - 1, it.Lane}}
 				if err := core.Push(tickets[it.ID], now); err != nil {
 					sent = append(sent, it.ID+" "+fate(err))
 				}
@@ -223,7 +229,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 			case 3:
 				if waiting := core.Waiting(); len(waiting) > 0 {
 					id := waiting[rng.IntN(len(waiting))].ID
-					core.Cancel(tickets[id], now)
+					core.cancel(tickets[id], now)
 					slow.cancel(id)
 				}
 			case 4:
@@ -236,7 +242,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 				drain()
 			case 6:
 				core.Expire(now)
-				slow.expire(now)
+				slow.Expire(now)
 			default:
 				drain()
 			}
@@ -255,7 +261,7 @@ func fate(err error) string {
 	switch {
 	case err == nil:
 		return "granted"
-	case errors.Is(err, ErrFull):
+	case isFull(err):
 		return "full"
 	case errors.Is(err, ErrExpired):
 		return "expired"
@@ -263,12 +269,12 @@ func fate(err error) string {
 	return "failed"
 }
 
-func waiting(c *Core) string {
+func waiting(c *Core[twinAsk]) string {
 	var b strings.Builder
 	var s Stats
 	for _, t := range c.Waiting() {
 		fmt.Fprintf(&b, "%s ", t.ID)
-		s.add(t, 1)
+		s.add(&t.Item, 1)
 	}
 	fmt.Fprintf(&b, "bytes=%d", s.WaitingBytes)
 	got := c.Stats(start)
@@ -291,46 +297,46 @@ func (q *twin) waiting() string {
 }
 
 func TestAgingOrderIsAskedAgain(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+	core, err := NewCore(DefaultConfig(), start, func(*Ticket[twinAsk], error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	core.order = aging{}
 	push := func(id string, uncached int, now time.Time) {
-		if err := core.Push(&Ticket{Item: Item{ID: id, Uncached: uncached}}, now); err != nil {
+		if err := core.Push(&Ticket[twinAsk]{Item: Item{ID: id, Uncached: uncached}}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	push("long", 1000, start)
 	push("short", 100, start.Add(20*time.Second))
-	if head := core.Head(); head.ID != "short" {
+	if head := core.head(); head.ID != "short" {
 		t.Errorf("%s is first when short has just come", head.ID)
 	}
 	// (1+20)/1000 of long is now more than (1+0)/100 of short
 	var asked string
-	core.Drain(start.Add(20*time.Second), func(t *Ticket) error { asked = t.ID; return ErrWait })
+	core.Drain(start.Add(20*time.Second), func(t *Ticket[twinAsk]) error { asked = t.ID; return ErrWait })
 	if asked != "long" {
 		t.Errorf("%s is asked first after long has waited for 20 s", asked)
 	}
 }
 
 func TestSettleAfterCancel(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(t *Ticket, err error) { panic("it has left already") })
+	core, err := NewCore(DefaultConfig(), start, func(t *Ticket[twinAsk], err error) { panic("it has left already") })
 	if err != nil {
 		t.Fatal(err)
 	}
-	ticket := &Ticket{Item: Item{ID: "a"}}
+	ticket := &Ticket[twinAsk]{Item: Item{ID: "a"}}
 	if err := core.Push(ticket, start); err != nil {
 		t.Fatal(err)
 	}
-	asked := core.Next(start)
-	if !core.Cancel(ticket, start) || core.Cancel(ticket, start) {
+	asked := core.next(start)
+	if !core.cancel(ticket, start) || core.cancel(ticket, start) {
 		t.Error("it can be cancelled while it is asked, and once")
 	}
-	if core.Settle(asked, nil, start) {
+	if core.settle(asked, nil, start) {
 		t.Error("a grant was taken for a ticket that had left")
 	}
-	core.Stop(start)
+	core.stop(start)
 	if s := core.Stats(start); s.GrantedTotal != 0 || s.CancelledTotal != 1 || s.Waiting != 0 {
 		t.Errorf("stats %+v", s)
 	}
@@ -341,27 +347,50 @@ func TestPushAmidADrain(t *testing.T) {
 	var sent []string
 	cfg := DefaultConfig()
 	cfg.Limit = 1
-	core, err := NewCore(cfg, start, func(t *Ticket, err error) { sent = append(sent, t.ID+" "+fate(err)) })
+	core, err := NewCore(cfg, start, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	push := func(id string) {
-		if err := core.Push(&Ticket{Item: Item{ID: id}}, start); err != nil {
+		if err := core.Push(&Ticket[twinAsk]{Item: Item{ID: id}}, start); err != nil {
 			sent = append(sent, id+" "+fate(err))
 		}
 	}
 	push("a")
-	core.Drain(start, func(*Ticket) error { return ErrWait }) // a waits, and the queue is full
+	core.Drain(start, func(*Ticket[twinAsk]) error { return ErrWait }) // a waits, and the queue is full
 	push("b")
-	a := core.Next(start)
+	a := core.next(start)
 	push("c")
 	push("d")
 	push("e")
-	core.Settle(a, nil, start)
-	core.Settle(core.Next(start), nil, start)
-	core.Stop(start) // d takes the one place
+	core.settle(a, nil, start)
+	core.settle(core.next(start), nil, start)
+	core.stop(start) // d takes the one place
 	push("f")
 	if want := []string{"b full", "a granted", "c granted", "e full", "f full"}; !slices.Equal(sent, want) {
 		t.Errorf("%v, want %v", sent, want)
 	}
+}
+
+// Waiting is all tickets in the queue, the next one first. It sorts a copy.
+func (c *Core[V]) Waiting() []*Ticket[V] {
+	var all []*Ticket[V]
+	for _, l := range c.lanes {
+		all = append(all, l.line...)
+	}
+	slices.SortFunc(all, func(a, b *Ticket[V]) int {
+		if a.before(b) {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return setting.Default[Config]() }
+
+func isFull(err error) bool {
+	_, full := errors.AsType[*FullError](err)
+	return full
 }

@@ -7,11 +7,8 @@ import (
 )
 
 var (
-	// ErrWait is what a reserve func answers, wrapped or not, when there is no room now but there may be later.
-	// The request stays where it is.
+	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
-	// ErrFull is what every [*FullError] is.
-	ErrFull = errors.New("queue: full")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")
 	// ErrClosed ends every request once the queue is closed.
@@ -20,7 +17,7 @@ var (
 
 // FullError refuses a request that would have to wait, because too much waits already.
 type FullError struct {
-	// RetryAfter is when there may be room again, in whole seconds from 1 to 60; see [Core.RetryAfter].
+	// RetryAfter is when there may be room again, in whole seconds from 1 to 60; see retryAfter.
 	RetryAfter time.Duration
 	// Limit is the flag that set the limit which was met: "queue-limit" or "queue-bytes".
 	Limit string
@@ -29,6 +26,3 @@ type FullError struct {
 func (e *FullError) Error() string {
 	return fmt.Sprintf("queue: full (--%s), retry after %v", e.Limit, e.RetryAfter)
 }
-
-// Is makes a FullError match [ErrFull].
-func (e *FullError) Is(target error) bool { return target == ErrFull }

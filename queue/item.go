@@ -17,15 +17,12 @@ type Item struct {
 	Bytes int64
 	// Arrival is when the request came to the gateway; the zero time means when it is pushed.
 	Arrival time.Time
-	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused
-	// for a full queue, for it holds its place already.
+	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused for
+	// a full queue, for it holds its place already.
 	Retry bool
 	// Lane names the workers that the request is bound to, the same for all that are bound to the same ones; empty
 	// for a request that takes any worker. One that has to wait holds up those of its lane alone.
 	Lane string
-	// Claim is what the request of a lane waits for, nil for nothing. The queue gives it no meaning and hands it to
-	// the reserve funcs of those behind, who leave to the request what it claims.
-	Claim any
 }
 
 // points is the priority that counts.
@@ -38,24 +35,24 @@ func (it *Item) points() float64 {
 
 // Ticket is a place in the queue. Its memory is the caller's, who sets Item and Value and pushes it; until it has
 // left the queue it must not be changed or pushed again.
-type Ticket struct {
+type Ticket[V any] struct {
 	Item
-	Value any // the caller's own
+	Value V // the caller's own
 
 	key      float64 // the order's, lowest first
 	sequence uint64
-	lane     *lane
+	lane     *lane[V]
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue
 	pushed   time.Time
 	kept     bool // counted against the limits: a drain has ended since it was pushed
 
-	older, newer *Ticket // by time of push
+	older, newer *Ticket[V] // by time of push
 }
 
 const unqueued = -1
 
 // before is the order of the queue: retries, then strict priority, then the order's key, then arrival.
-func (t *Ticket) before(o *Ticket) bool {
+func (t *Ticket[V]) before(o *Ticket[V]) bool {
 	switch {
 	case t.Retry != o.Retry:
 		return t.Retry
@@ -70,23 +67,23 @@ func (t *Ticket) before(o *Ticket) bool {
 }
 
 // line is a heap of waiting tickets, the next one first. It implements heap.Interface.
-type line []*Ticket
+type line[V any] []*Ticket[V]
 
-func (l line) Len() int           { return len(l) }
-func (l line) Less(i, j int) bool { return l[i].before(l[j]) }
+func (l line[V]) Len() int           { return len(l) }
+func (l line[V]) Less(i, j int) bool { return l[i].before(l[j]) }
 
-func (l line) Swap(i, j int) {
+func (l line[V]) Swap(i, j int) {
 	l[i], l[j] = l[j], l[i]
 	l[i].place, l[j].place = i, j
 }
 
-func (l *line) Push(x any) {
-	t := x.(*Ticket)
+func (l *line[V]) Push(x any) {
+	t := x.(*Ticket[V])
 	t.place = len(*l)
 	*l = append(*l, t)
 }
 
-func (l *line) Pop() any {
+func (l *line[V]) Pop() any {
 	last := len(*l) - 1
 	t := (*l)[last]
 	(*l)[last] = nil

@@ -8,9 +8,9 @@ const maxLanes = 64
 
 // lane is the tickets that hold up each other: the main line, of those that take any worker, or those of one
 // [Item.Lane]. The main line always exists; any other lane exists while tickets are in it.
-type lane struct {
+type lane[V any] struct {
 	key  string // shared: of the lane that several values of Item.Lane share
-	line line
+	line line[V]
 	held bool // its first ticket has to wait in this drain
 
 	kept      int   // tickets that count against Config.Limit
@@ -21,10 +21,10 @@ type lane struct {
 const shared = ""
 
 // main is the main line.
-func (c *Core) main() *lane { return c.lanes[0] }
+func (c *Core[V]) main() *lane[V] { return c.lanes[0] }
 
 // find is the lane that t is or would be in, nil where it has yet to be made.
-func (c *Core) find(t *Ticket) *lane {
+func (c *Core[V]) find(t *Ticket[V]) *lane[V] {
 	switch l := c.byKey[t.Lane]; {
 	case t.Lane == "":
 		return c.main()
@@ -36,10 +36,10 @@ func (c *Core) find(t *Ticket) *lane {
 }
 
 // join puts t in its lane.
-func (c *Core) join(t *Ticket) {
+func (c *Core[V]) join(t *Ticket[V]) {
 	l := c.find(t)
 	if l == nil {
-		l = &lane{key: t.Lane}
+		l = &lane[V]{key: t.Lane}
 		if len(c.byKey) >= maxLanes {
 			l.key = shared
 		}
@@ -52,7 +52,7 @@ func (c *Core) join(t *Ticket) {
 }
 
 // quit takes t out of its lane, and ends a lane that is empty then.
-func (c *Core) quit(t *Ticket) {
+func (c *Core[V]) quit(t *Ticket[V]) {
 	l := t.lane
 	heap.Remove(&l.line, t.place)
 	c.waiting--
@@ -74,10 +74,10 @@ func (c *Core) quit(t *Ticket) {
 	}
 }
 
-// Head is the next ticket to ask, or nil: of the first tickets of all lanes that are not held up, the one that goes
+// head is the next ticket to ask, or nil: of the first tickets of all lanes that are not held up, the one that goes
 // before the others. What is behind the main line's first is held up with it, for that ticket takes any room.
-func (c *Core) Head() *Ticket {
-	var head *Ticket
+func (c *Core[V]) head() *Ticket[V] {
+	var head *Ticket[V]
 	for _, l := range c.lanes {
 		if len(l.line) > 0 && !l.held && (head == nil || l.line[0].before(head)) {
 			head = l.line[0]
@@ -89,34 +89,31 @@ func (c *Core) Head() *Ticket {
 	return head
 }
 
-// Hold says that t, which [Core.Next] returned, has to wait: it holds up its lane until the drain ends, or is
-// resumed.
-func (c *Core) Hold(t *Ticket) {
-	if c.Queued(t) {
+// hold says that t, which next returned, has to wait: it holds up its lane until the drain ends, or is resumed.
+func (c *Core[V]) hold(t *Ticket[V]) {
+	if c.queued(t) {
 		t.lane.held = true
 		c.holding = true
 	}
 }
 
-// Holding reports whether a ticket was held in this drain since it began, or was resumed.
-func (c *Core) Holding() bool { return c.holding }
-
-// Resume lets the drain ask again those that it holds: something has changed since.
-func (c *Core) Resume() {
+// resume lets the drain ask again those that it holds: something has changed since.
+func (c *Core[V]) resume() {
 	c.holding = false
 	for _, l := range c.lanes {
 		l.held = false
 	}
 }
 
-// Ahead is the claims of the tickets that go before t, were asked in this drain and have to wait. t must leave what
-// they claim to them. The result is good until the next call.
-func (c *Core) Ahead(t *Ticket) []any {
+// Ahead is the tickets of lanes that go before t, were asked in this drain and have to wait, by their values: t must
+// leave to them what they wait for. The result is good until the next call.
+func (c *Core[V]) Ahead(t *Ticket[V]) []V {
+	clear(c.ahead)
 	c.ahead = c.ahead[:0]
 	if c.holding {
 		for _, l := range c.lanes {
-			if l.held && len(l.line) > 0 && l.line[0].Claim != nil && l.line[0].before(t) {
-				c.ahead = append(c.ahead, l.line[0].Claim)
+			if l.held && l != c.main() && len(l.line) > 0 && l.line[0].before(t) {
+				c.ahead = append(c.ahead, l.line[0].Value)
 			}
 		}
 	}

@@ -11,24 +11,24 @@ import (
 // TestLanesAreBounded: however many lanes requests name, a drain asks in so many and the one that the rest share,
 // and a lane ends with its last ticket.
 func TestLanesAreBounded(t *testing.T) {
-	core, err := NewCore(DefaultConfig(), start, func(*Ticket, error) {})
+	core, err := NewCore(DefaultConfig(), start, func(*Ticket[int], error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tickets []*Ticket
+	var tickets []*Ticket[int]
 	for i := range 2 * maxLanes {
-		ticket := &Ticket{Item: Item{Lane: fmt.Sprint(i)}}
+		ticket := &Ticket[int]{Item: Item{Lane: fmt.Sprint(i)}}
 		tickets = append(tickets, ticket)
 		if err := core.Push(ticket, start); err != nil {
 			t.Fatal(err)
 		}
 	}
 	asked := 0
-	core.Drain(start, func(*Ticket) error { asked++; return ErrWait })
+	core.Drain(start, func(*Ticket[int]) error { asked++; return ErrWait })
 	if asked != maxLanes+1 {
 		t.Errorf("%d were asked, want %d", asked, maxLanes+1)
 	}
-	if granted := core.Drain(start, func(*Ticket) error { return nil }); granted != len(tickets) {
+	if granted := core.Drain(start, func(*Ticket[int]) error { return nil }); granted != len(tickets) {
 		t.Errorf("%d were granted, want %d", granted, len(tickets))
 	}
 	if len(core.lanes) != 1 || len(core.byKey) != 0 {
@@ -37,27 +37,23 @@ func TestLanesAreBounded(t *testing.T) {
 }
 
 // bound is a reserve func of a request for worker at, or for any where that is empty, which takes one of its places.
-func bound(places map[string]int, at string, granted *[]string, name string) Reserve {
-	return func(_ time.Time, ahead []any) (Held, error) {
+func bound(places map[string]int, at string, granted *[]string, name string) func(time.Time, []*caller) (*place, error) {
+	return func(_ time.Time, ahead []*caller) (*place, error) {
 		for _, worker := range []string{"A", "B"} {
 			claimed := false
 			for _, c := range ahead {
-				claimed = claimed || c == any(worker)
+				claimed = claimed || c.at == worker
 			}
 			if at != "" && at != worker || claimed || places[worker] == 0 {
 				continue
 			}
 			places[worker]--
 			*granted = append(*granted, name+" at "+worker)
-			return nothing{}, nil
+			return new(place), nil
 		}
 		return nil, ErrWait
 	}
 }
-
-type nothing struct{}
-
-func (nothing) Release() {}
 
 // TestBoundCallers has callers of the shell wait for one worker while others go on, and leave: what they claimed is
 // free at once.
@@ -66,11 +62,7 @@ func TestBoundCallers(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		places, granted := map[string]int{"B": 2}, []string{}
 		admit := func(ctx context.Context, name, at string) <-chan result {
-			it := Item{ID: name}
-			if at != "" {
-				it.Lane, it.Claim = at, at
-			}
-			return r.admitWith(ctx, it, bound(places, at, &granted, name))
+			return r.admitWith(ctx, Item{ID: name, Lane: at}, bound(places, at, &granted, name))
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		first := admit(ctx, "first", "A")

@@ -10,10 +10,10 @@ import (
 // TestAGrantAfterTheCallerLeft has another goroutine ask for a caller that leaves meanwhile: what was booked is
 // released once, and the room goes to the next.
 func TestAGrantAfterTheCallerLeft(t *testing.T) {
-	for name, goes := range map[string]func(q *Queue, cancel context.CancelCauseFunc){
-		"it leaves":           func(_ *Queue, cancel context.CancelCauseFunc) { cancel(errBored) },
-		"it expires":          func(*Queue, context.CancelCauseFunc) { time.Sleep(time.Minute) },
-		"the queue is closed": func(q *Queue, _ context.CancelCauseFunc) { q.Close() },
+	for name, goes := range map[string]func(q *Queue[*caller, *place], cancel context.CancelCauseFunc){
+		"it leaves":           func(_ *Queue[*caller, *place], cancel context.CancelCauseFunc) { cancel(errBored) },
+		"it expires":          func(*Queue[*caller, *place], context.CancelCauseFunc) { time.Sleep(time.Minute) },
+		"the queue is closed": func(q *Queue[*caller, *place], _ context.CancelCauseFunc) { q.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestAGrantAfterTheCallerLeft(t *testing.T) {
 				defer cancel(nil)
 				answer := make(chan struct{})
 				turns := 0
-				gone := r.admitWith(ctx, Item{}, func(now time.Time, ahead []any) (Held, error) {
+				gone := r.admitWith(ctx, Item{}, func(now time.Time, ahead []*caller) (*place, error) {
 					if turns++; turns > 1 {
 						<-answer
 					}
@@ -61,9 +61,9 @@ func TestGrantedAsItLeft(t *testing.T) {
 
 		r.q.mu.Lock()
 		cancel(errBored)
-		w := r.q.core.Head().Value.(*waiter)
-		w.held = &place{room: r}
-		r.q.core.Settle(&w.ticket, nil, time.Now())
+		w := r.q.core.head().Value
+		w.grant = &place{room: r}
+		r.q.core.settle(&w.ticket, nil, time.Now())
 		r.q.mu.Unlock()
 
 		if got := <-got; got.err != errBored || got.held != nil {
@@ -84,7 +84,7 @@ func TestNobodyLeavesWithTheDrainInHand(t *testing.T) {
 
 		r.q.mu.Lock()
 		cancel(errBored)
-		w := r.q.core.Head().Value.(*waiter)
+		w := r.q.core.head().Value
 		r.q.draining, w.drive = true, true
 		w.rouse()
 		r.free.Store(1)
@@ -104,7 +104,7 @@ func TestAChangeWhileAsking(t *testing.T) {
 		r := newRoom(t, 0, DefaultConfig())
 		looked, answer := make(chan struct{}), make(chan struct{})
 		turns := 0
-		got := r.admitWith(t.Context(), Item{}, func(now time.Time, ahead []any) (Held, error) {
+		got := r.admitWith(t.Context(), Item{}, func(now time.Time, ahead []*caller) (*place, error) {
 			if turns++; turns == 1 {
 				close(looked)
 				<-answer

@@ -10,11 +10,11 @@ import (
 // Order decides who of two waiting requests goes first. The keys of the orders here are the scores of Dynamo's
 // scheduler (lib/kv-router, scheduling/policy.rs) negated, for there the highest goes first.
 type Order interface {
-	// Key places it in the queue, lowest first. It must depend on nothing but its arguments and must be a number,
-	// an infinite one at most.
+	// Key places it in the queue, lowest first. It must depend on nothing but its arguments and must be a number, an
+	// infinite one at most.
 	Key(it Item, now time.Time) float64
-	// Ages reports whether keys change as time passes. They are computed when a request is pushed, and only if
-	// Ages is true again at every drain, which costs time in proportion to the queue.
+	// Ages reports whether keys change as time passes. They are computed when a request is pushed, and only if Ages
+	// is true again at every drain, which costs time in proportion to the queue.
 	Ages() bool
 }
 
@@ -26,10 +26,9 @@ type order struct {
 
 var orders = make(map[string]order)
 
-// Register makes an order known under a name, from an init func of the file order_NAME.go; help is a line for the
-// manual. Arrivals are to be measured from epoch, so that the clock's steps and the width of a float64 do not
-// matter. It panics when the name is taken.
-func Register(name, help string, make func(epoch time.Time) Order) {
+// register makes an order known under a name, from an init func of the file order_NAME.go; help is a line for the
+// manual. Arrivals are measured from epoch, which is monotonic and keeps keys within a float64's precision.
+func register(name, help string, make func(epoch time.Time) Order) {
 	if _, taken := orders[name]; taken {
 		panic("queue: two orders named " + name)
 	}
@@ -46,11 +45,11 @@ func Orders() []string {
 	return names
 }
 
-// Help is the line that the order was registered with; empty for a name that nobody registered.
+// Help is the line that the order was registered with; empty for an unknown name.
 func Help(name string) string { return orders[name].help }
 
-// NewOrder makes the order of that name.
-func NewOrder(name string, epoch time.Time) (Order, error) {
+// newOrder makes the order of that name.
+func newOrder(name string, epoch time.Time) (Order, error) {
 	o, ok := orders[name]
 	if !ok {
 		return nil, fmt.Errorf("no queue policy %q; there are %s", name, strings.Join(Orders(), ", "))

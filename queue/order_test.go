@@ -31,13 +31,13 @@ func TestEveryOrder(t *testing.T) {
 }
 
 func testOrder(t *testing.T, name string) {
-	if source, err := os.ReadFile("order_" + name + ".go"); err != nil || !strings.Contains(string(source), `Register("`+name+`"`) {
+	if source, err := os.ReadFile("order_" + name + ".go"); err != nil || !strings.Contains(string(source), `register("`+name+`"`) {
 		t.Errorf("order_%s.go does not register it: %v", name, err)
 	}
 	if Help(name) == "" || strings.Contains(Help(name), "\n") {
 		t.Errorf("its help is not one line: %q", Help(name))
 	}
-	o, err := NewOrder(name, start)
+	o, err := newOrder(name, start)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestScores(t *testing.T) {
 		{"wspt", Item{ISL: 1000, Uncached: 250, Priority: -4}, 1.0 / 250},
 		{"wspt", Item{ISL: 1000, Uncached: 0, Priority: 4}, 5},
 	} {
-		o, err := NewOrder(test.order, start)
+		o, err := newOrder(test.order, start)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestScores(t *testing.T) {
 }
 
 func TestUnknownOrder(t *testing.T) {
-	if _, err := NewOrder("FCFS", start); err == nil || !strings.Contains(err.Error(), "fcfs, lcfs, wspt") {
+	if _, err := newOrder("FCFS", start); err == nil || !strings.Contains(err.Error(), "fcfs, lcfs, wspt") {
 		t.Errorf("an unknown order gave %v", err)
 	}
 }
@@ -130,10 +130,10 @@ func TestConfigNamesTheFlag(t *testing.T) {
 	} {
 		cfg := DefaultConfig()
 		spoil(&cfg)
-		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), flag+" ") {
+		if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), flag+": ") {
 			t.Errorf("a bad %s gave %v", flag, err)
 		}
-		if _, err := New(cfg); err == nil {
+		if _, err := New[struct{}, struct{}](cfg, nil, nil); err == nil {
 			t.Errorf("a queue was made with a bad %s", flag)
 		}
 	}

@@ -3,7 +3,7 @@ package queue
 import "time"
 
 func init() {
-	Register("wspt", "weighted shortest processing time: most priority per uncached prompt token first: the least mean wait",
+	register("wspt", "weighted shortest processing time: most priority per uncached prompt token first: the least mean wait",
 		func(time.Time) Order { return wspt{} })
 }
 

@@ -1,3 +1,6 @@
+// Package queue holds requests back until there is room for them, and says which is next. A request waits before
+// prefill and never after it. Room is what the caller's reserve func can book. [Core] decides, without lock,
+// goroutine or clock; callers wait in [Queue], its shell. DESIGN.md has the reasons.
 package queue
 
 import (
@@ -10,21 +13,21 @@ import (
 )
 
 const (
-	// maxTurns is how many tickets of others a caller asks in one drain before the next in line goes on with it.
-	// A stream that wakes the queue at its first token stands still meanwhile, for some 10 µs a ticket; each
-	// hand-over costs a goroutine's wake-up.
+	// maxTurns is how many tickets of others a caller asks in one drain before the next in line continues it. The
+	// caller's stream stands still meanwhile, about 10 µs a ticket; a hand-over costs a goroutine's wake-up.
 	maxTurns = 16
 	// maxSpare is how many waiters are kept for their memory.
 	maxSpare = 1024
 )
 
-// Held is what a granted request holds. Release gives it back; whoever gets it out of [Queue.Admit] calls it.
-type Held interface{ Release() }
-
-// Reserve books what a request needs, or answers an error: one that is [ErrWait] to stay in the queue, any other to
-// end the request. ahead is the claims of requests that go before it and have to wait ([Item.Claim]); what they claim
-// is not to be booked. It is good until Reserve returns.
-type Reserve func(now time.Time, ahead []any) (Held, error)
+// Reserve books a grant for request r, or returns an error: [ErrWait] keeps r in the queue, any other ends it. ahead,
+// valid until Reserve returns, are the requests of lanes ([Item.Lane]) that go before r; Reserve leaves to them what
+// they wait for.
+//
+// Reserve may be called many times for a request, on another caller's goroutine, and may end after [Queue.Admit] has
+// returned; but never by two callers at once, nor under a lock of the queue. It must not wait, and must not call
+// [Queue.Wake], not even by a release: it would be asked again without end.
+type Reserve[R, G any] func(r R, ahead []R, now time.Time) (G, error)
 
 // PanicError is what [Queue.Admit] panics with when its reserve func did, in whichever goroutine that was.
 type PanicError struct {
@@ -34,42 +37,47 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return "queue: a reserve func panicked" }
 
-// Queue is where requests wait. It is safe for concurrent use, and has no goroutine of its own: callers wait in
-// theirs, and whoever changes something drains. One at a time does; the others leave word.
-type Queue struct {
-	onWait  func(time.Duration)
+// Queue is where requests of type R wait until they are granted a G. It is safe for concurrent use and has no
+// goroutine: the caller that changes something drains, one at a time; the others set again.
+type Queue[R, G any] struct {
+	reserve Reserve[R, G]
+	release func(G)
 	pending atomic.Int64 // callers in Admit; with none, Wake has nothing to do
 
 	mu       sync.Mutex // guards all below; nothing that is handed in is called under it
-	core     *Core
-	draining bool // someone drains, or was told to go on with it (waiter.drive)
+	core     *Core[*waiter[R, G]]
+	draining bool // a caller drains, or is asked to go on with it (waiter.drive)
 	again    bool // something changed since the last ticket was asked
 	closed   bool
-	spare    []*waiter
+	ahead    []R // memory for Reserve's
+	spare    []*waiter[R, G]
 }
 
 // waiter is a caller in Admit. Queue.mu guards it.
-type waiter struct {
-	ticket  Ticket
-	reserve Reserve
+type waiter[R, G any] struct {
+	ticket  Ticket[*waiter[R, G]]
+	request R
 
 	asked  bool // reserve runs at this moment
-	done   bool // the ticket has ended, with held or err
+	done   bool // the ticket has ended, with grant or err
 	drive  bool // the drain is this caller's to go on with
 	parked bool // its goroutine waits for wake
-	held   Held
+	grant  G
 	err    error
-	waited time.Duration
 
 	wake  chan struct{} // holds at most one; nil until the first wait
 	timer *time.Timer
 }
 
-// New returns an empty queue, or the error of [Config.Validate].
-func New(cfg Config) (*Queue, error) {
-	q := new(Queue)
-	core, err := NewCore(cfg, time.Now(), func(t *Ticket, err error) {
-		w := t.Value.(*waiter)
+// New returns an empty queue, or the error of [Config.Validate]. reserve decides who is granted what, and release
+// takes back a grant whose request has left meanwhile.
+func New[R, G any](cfg Config, reserve Reserve[R, G], release func(G)) (*Queue[R, G], error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	q := &Queue[R, G]{reserve: reserve, release: release}
+	core, err := NewCore(cfg, time.Now(), func(t *Ticket[*waiter[R, G]], err error) {
+		w := t.Value
 		w.done, w.err = true, err
 		w.rouse()
 	})
@@ -80,37 +88,26 @@ func New(cfg Config) (*Queue, error) {
 	return q, nil
 }
 
-// OnWait has f called with how long each granted request waited, by the goroutine of that request. It is to be set
-// before the first Admit.
-func (q *Queue) OnWait(f func(time.Duration)) { q.onWait = f }
-
-// Admit waits until the request's turn has come and reserve has booked what it needs, and returns the booking.
-// Otherwise it returns a [*FullError], ErrExpired, ErrClosed, the context's cause, or the error with which reserve
-// ended the request. When it returns, the request is out of the queue, and what was booked for a caller that leaves
-// is, or is about to be, released.
-//
-// reserve may be called any number of times and in another caller's goroutine, and its last call may end after Admit
-// has returned; but it is never called by two at once, nor with a lock of the queue held. It must be quick and must not wait; and it must not call [Queue.Wake], not by way
-// of releasing what it booked in vain either, for it would be asked again at once, without end.
-func (q *Queue) Admit(ctx context.Context, it Item, reserve Reserve) (Held, error) {
+// Admit waits until [Reserve] has booked what r needs, and returns the grant. Otherwise it returns a [*FullError],
+// ErrExpired, ErrClosed, the context's cause, or the error with which Reserve ended r. The grant of a caller that
+// leaves is released.
+func (q *Queue[R, G]) Admit(ctx context.Context, it Item, r R) (G, error) {
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		var none G
+		return none, context.Cause(ctx)
 	}
 	q.pending.Add(1)
-	held, waited, err := q.admit(ctx, it, reserve)
+	grant, err := q.admit(ctx, it, r)
 	q.pending.Add(-1)
 	if thrown, ok := errors.AsType[*PanicError](err); ok {
 		panic(thrown)
 	}
-	if err == nil && q.onWait != nil {
-		q.onWait(waited)
-	}
-	return held, err
+	return grant, err
 }
 
-// Wake has the queue look again whether there is room: after a first token, a release, or a change of a worker.
-// It is an atomic load when nobody waits, and may drain in the caller's goroutine otherwise.
-func (q *Queue) Wake() {
+// Wake has the queue look again whether there is room: after a first token, a release, or a change of a worker. It is
+// an atomic load when no caller waits, and may drain in the caller's goroutine otherwise.
+func (q *Queue[R, G]) Wake() {
 	if q.pending.Load() == 0 {
 		return
 	}
@@ -122,33 +119,33 @@ func (q *Queue) Wake() {
 }
 
 // Close ends every waiting request, and all that come later, with ErrClosed.
-func (q *Queue) Close() {
+func (q *Queue[R, G]) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	q.core.End(ErrClosed, time.Now())
+	q.core.endAll(ErrClosed, time.Now())
 }
 
 // Stats is the present state and the totals.
-func (q *Queue) Stats() Stats {
+func (q *Queue[R, G]) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.core.Stats(time.Now())
 }
 
-func (q *Queue) admit(ctx context.Context, it Item, reserve Reserve) (Held, time.Duration, error) {
+func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err error) {
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
-		return nil, 0, ErrClosed
+		return grant, ErrClosed
 	}
 	w := q.borrow()
-	w.ticket.Item, w.reserve = it, reserve
+	w.ticket.Item, w.request = it, r
 	now := time.Now()
 	if err := q.core.Push(&w.ticket, now); err != nil {
 		q.giveBack(w)
 		q.mu.Unlock()
-		return nil, 0, err
+		return grant, err
 	}
 	q.drain(now) // usually grants w on the spot
 	var left error
@@ -162,28 +159,29 @@ func (q *Queue) admit(ctx context.Context, it Item, reserve Reserve) (Held, time
 	if !w.done {
 		q.leave(w, left)
 	}
-	if w.drive { // nobody leaves with the drain in hand
+	if w.drive { // no caller leaves with the drain in hand
 		q.goOn(w)
 	}
-	held, waited, err := w.held, w.waited, w.err
+	grant, err = w.grant, w.err
 	q.giveBack(w)
 	q.mu.Unlock()
 
-	if left != nil && held != nil && ctx.Err() != nil { // granted as it left: as if it had not been
-		held.Release()
+	if left != nil && err == nil && ctx.Err() != nil { // granted as it left: as if it had not been
+		q.release(grant)
 		q.Wake()
-		return nil, 0, context.Cause(ctx)
+		var none G
+		return none, context.Cause(ctx)
 	}
-	return held, waited, err
+	return grant, err
 }
 
 // wait parks the caller until there is news for w, and returns nil, or until it leaves, and returns why.
-func (q *Queue) wait(ctx context.Context, w *waiter) error {
+func (q *Queue[R, G]) wait(ctx context.Context, w *waiter[R, G]) error {
 	if w.wake == nil {
 		w.wake = make(chan struct{}, 1)
-		w.timer = time.NewTimer(time.Until(q.core.Deadline(&w.ticket)))
+		w.timer = time.NewTimer(time.Until(q.core.deadline(&w.ticket)))
 	} else {
-		w.timer.Reset(time.Until(q.core.Deadline(&w.ticket)))
+		w.timer.Reset(time.Until(q.core.deadline(&w.ticket)))
 	}
 	w.parked = true
 	q.mu.Unlock()
@@ -202,20 +200,20 @@ func (q *Queue) wait(ctx context.Context, w *waiter) error {
 }
 
 // leave takes w out because its caller goes. If it was the first of its lane, those that it held up may need less.
-func (q *Queue) leave(w *waiter, why error) {
+func (q *Queue[R, G]) leave(w *waiter[R, G], why error) {
 	now := time.Now()
 	lost := q.core.lost
 	q.core.Expire(now)
-	q.core.Cancel(&w.ticket, now) // if it did not expire
+	q.core.cancel(&w.ticket, now) // if it did not expire
 	w.done, w.err = true, why
 	if q.core.lost != lost && q.core.Len() > 0 {
 		q.drain(now)
 	}
 }
 
-// drain asks whoever is next, unless someone does already, who then looks once more. It is called, and returns,
-// with q.mu locked.
-func (q *Queue) drain(now time.Time) {
+// drain asks the next tickets, unless another caller does so already, which then looks once more. It is called, and
+// returns, with q.mu locked.
+func (q *Queue[R, G]) drain(now time.Time) {
 	q.again = true
 	if !q.draining {
 		q.draining = true
@@ -224,70 +222,73 @@ func (q *Queue) drain(now time.Time) {
 }
 
 // goOn goes on with the drain that was handed to w.
-func (q *Queue) goOn(w *waiter) {
+func (q *Queue[R, G]) goOn(w *waiter[R, G]) {
 	w.drive = false
 	q.run(w, time.Now())
 }
 
-// run is the drain of whoever has set q.draining, or was handed it: me, if it was. It unlocks q.mu while it asks. A
-// look at the clock is dear on some machines; a request that is granted as it comes takes one, its caller's.
-func (q *Queue) run(me *waiter, now time.Time) {
+// run is the drain of the caller that has set q.draining, or of me, to which it was handed. It unlocks q.mu while it
+// asks. A look at the clock is dear on some machines; a request that is granted as it comes takes one, its caller's.
+func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 	for turns := 0; q.core.Len() > 0; turns++ {
 		if turns > 0 {
 			now = time.Now()
 		}
-		t := q.core.Next(now)
+		t := q.core.next(now)
 		if t == nil {
 			if !q.again {
 				break
 			}
 			q.again = false // what changed since the first of them was asked
-			q.core.Resume()
+			q.core.resume()
 			continue
 		}
-		w := t.Value.(*waiter)
+		w := t.Value
 		if turns >= maxTurns && w != me {
 			w.drive = true
 			w.rouse()
 			return
 		}
-		if !q.core.Holding() {
+		if !q.core.holding {
 			q.again = false // what changed until here, the ticket will see
 		}
-		ahead := q.core.Ahead(t)
+		clear(q.ahead)
+		q.ahead = q.ahead[:0]
+		for _, o := range q.core.Ahead(t) {
+			q.ahead = append(q.ahead, o.request)
+		}
 		w.asked = true
 		q.mu.Unlock()
-		held, err := w.ask(now, ahead)
+		grant, err := q.ask(w.request, now)
 		q.mu.Lock()
 		w.asked = false
 
 		if errors.Is(err, ErrWait) {
-			q.core.Hold(t)
+			q.core.hold(t)
 			continue
 		}
-		if err != nil {
-			held = nil
-		}
-		if q.core.Settle(t, err, now) {
-			w.held, w.waited = held, now.Sub(t.pushed)
-		} else if held != nil {
+		switch left := !q.core.settle(t, err, now); {
+		case err != nil:
+		case left: // its caller, while it was asked
 			q.mu.Unlock()
-			held.Release() // its caller left while it was asked
+			q.release(grant)
 			q.mu.Lock()
+		default:
+			w.grant = grant
 		}
 	}
 	if q.core.Len() > 0 {
 		now = time.Now() // others may have looked at it since
 	}
-	q.core.Stop(now)
+	q.core.stop(now)
 	q.draining = false
 }
 
-// borrow is a waiter that nobody uses.
-func (q *Queue) borrow() *waiter {
+// borrow is an unused waiter.
+func (q *Queue[R, G]) borrow() *waiter[R, G] {
 	last := len(q.spare) - 1
 	if last < 0 {
-		w := new(waiter)
+		w := new(waiter[R, G])
 		w.ticket.Value = w
 		return w
 	}
@@ -296,9 +297,8 @@ func (q *Queue) borrow() *waiter {
 	return w
 }
 
-// giveBack keeps w for the next caller, without what it was used for. One that is being asked is not kept: the
-// drain that asks it still holds it.
-func (q *Queue) giveBack(w *waiter) {
+// giveBack keeps w for the next caller, unless the drain that asks it still holds it.
+func (q *Queue[R, G]) giveBack(w *waiter[R, G]) {
 	if w.asked || len(q.spare) >= maxSpare {
 		return
 	}
@@ -306,27 +306,28 @@ func (q *Queue) giveBack(w *waiter) {
 	case <-w.wake:
 	default:
 	}
-	*w = waiter{ticket: Ticket{Value: w}, wake: w.wake, timer: w.timer}
+	*w = waiter[R, G]{ticket: Ticket[*waiter[R, G]]{Value: w}, wake: w.wake, timer: w.timer}
 	q.spare = append(q.spare, w)
 }
 
 // rouse wakes w's goroutine, if it waits.
-func (w *waiter) rouse() {
+func (w *waiter[R, G]) rouse() {
 	if w.parked {
 		w.parked = false
 		w.wake <- struct{}{}
 	}
 }
 
-// ask calls reserve. A panic ends the request and not the drain, which may be another's; Admit raises it again.
-func (w *waiter) ask(now time.Time, ahead []any) (held Held, err error) {
+// ask calls reserve for r. A panic ends the request and not the drain, which may be another's; Admit raises it again.
+// The caller drains, so no other goroutine writes q.ahead.
+func (q *Queue[R, G]) ask(r R, now time.Time) (grant G, err error) {
 	returned := false
 	defer func() {
 		if !returned {
-			held, err = nil, &PanicError{Value: recover(), Stack: debug.Stack()}
+			err = &PanicError{Value: recover(), Stack: debug.Stack()}
 		}
 	}()
-	held, err = w.reserve(now, ahead)
+	grant, err = q.reserve(r, q.ahead, now)
 	returned = true
-	return held, err
+	return grant, err
 }

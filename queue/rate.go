@@ -16,16 +16,15 @@ const (
 	mostRetryAfter  = 60 * time.Second
 )
 
-// rate is how fast the queue drains: grants per second of the time in which somebody waited. Idle time and grants
-// without a wait tell of the demand, not of what the workers can take, so neither counts. Both sums fade
-// exponentially with backlogged time, so that a stall shows as a falling rate and a quiet night as nothing at all.
+// rate is how fast the queue drains: grants per second of backlogged time, in which a request waited. Idle time and
+// grants without a wait show the demand, not the capacity: neither counts. Both sums fade with backlogged time.
 type rate struct {
 	grants  float64   // faded
 	seconds float64   // faded, backlogged
-	since   time.Time // backlogged since the sums were last brought up to date; zero: nobody waits
+	since   time.Time // backlogged since the sums were last brought up to date; zero: no request waits
 }
 
-// backlog says whether somebody waits from now on.
+// backlog notes whether a request waits from now on.
 func (r *rate) backlog(waiting bool, now time.Time) {
 	r.fade(now)
 	r.since = time.Time{}
@@ -48,7 +47,7 @@ func (r *rate) perSecond(now time.Time) float64 {
 }
 
 // retryAfter is how long so many take to be granted, in whole seconds from 1 to 60. When nothing was ever granted
-// from a backlog, it is as long again as the first of them has waited in vain.
+// from a backlog, it is as long again as the first of them has waited.
 func (r *rate) retryAfter(waiting int, waited time.Duration, now time.Time) time.Duration {
 	seconds := waited.Seconds()
 	if perSecond := r.perSecond(now); perSecond > 0 {

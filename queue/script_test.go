@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 // runScript returns the script with each paragraph's output replaced by what came of it.
 func runScript(t *testing.T, script string) string {
 	var out bytes.Buffer
-	s := &queueScript{t: t, now: start, tickets: make(map[string]*Ticket), room: make(map[string]int)}
+	s := &queueScript{t: t, now: start, tickets: make(map[string]*Ticket[request]), room: make(map[string]int)}
 	inOutput := false
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
@@ -90,14 +90,15 @@ type queueScript struct {
 	t       *testing.T
 	out     bytes.Buffer
 	now     time.Time
-	core    *Core
-	tickets map[string]*Ticket
+	core    *Core[request]
+	tickets map[string]*Ticket[request]
 	room    map[string]int // by worker; scripts without lanes have one, without a name
 }
 
 // request is what a script's ticket stands for.
 type request struct {
-	needs int // of the room
+	at    string // the worker it is bound to
+	needs int    // of the room
 	fails bool
 }
 
@@ -133,7 +134,7 @@ func (s *queueScript) run(words []string) {
 		s.room[args.word("at", "")] += n
 		s.drain()
 	case "cancel":
-		fmt.Fprintf(&s.out, "%s: left=%t\n", args.words[0], s.core.Cancel(s.tickets[args.words[0]], s.now))
+		fmt.Fprintf(&s.out, "%s: left=%t\n", args.words[0], s.core.cancel(s.tickets[args.words[0]], s.now))
 		s.drain()
 	case "advance":
 		d, err := time.ParseDuration(args.words[0])
@@ -151,13 +152,14 @@ func (s *queueScript) run(words []string) {
 }
 
 func (s *queueScript) drain() {
-	s.core.Drain(s.now, func(t *Ticket) error {
-		r := t.Value.(request)
+	s.core.Drain(s.now, func(t *Ticket[request]) error {
+		r := t.Value
+		ahead := s.core.Ahead(t)
 		if r.fails {
 			return errNoFit
 		}
 		for _, worker := range slices.Sorted(maps.Keys(s.room)) {
-			if t.Lane != "" && t.Lane != worker || slices.Contains(s.core.Ahead(t), any(worker)) || r.needs > s.room[worker] {
+			if t.Lane != "" && t.Lane != worker || slices.ContainsFunc(ahead, func(o request) bool { return o.at == worker }) || r.needs > s.room[worker] {
 				continue
 			}
 			s.room[worker] -= r.needs
@@ -167,7 +169,7 @@ func (s *queueScript) drain() {
 	})
 }
 
-func (s *queueScript) ended(t *Ticket, err error) {
+func (s *queueScript) ended(t *Ticket[request], err error) {
 	if err != nil {
 		fmt.Fprintf(&s.out, "%s: %v\n", t.ID, err)
 		return
@@ -197,7 +199,7 @@ func (s *queueScript) print() {
 	}
 	fmt.Fprintf(&s.out, "\ngranted=%d failed=%d refused=%d expired=%d cancelled=%d rate=%.2f/s retry-after=%v\n",
 		st.GrantedTotal, st.FailedTotal, st.RefusedTotal, st.ExpiredTotal, st.CancelledTotal,
-		st.GrantedPerSecond, s.core.RetryAfter(s.now))
+		st.GrantedPerSecond, s.core.retryAfter(s.now))
 }
 
 // args are a command's words, those of the form key=value apart.
@@ -251,22 +253,18 @@ func (a args) duration(name string, otherwise time.Duration) time.Duration {
 	return d
 }
 
-func (a args) ticket(now time.Time) *Ticket {
+func (a args) ticket(now time.Time) *Ticket[request] {
 	prio, err := strconv.ParseFloat(a.word("prio", "0"), 64)
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	worker := a.word("at", "")
-	var claim any
-	if worker != "" {
-		claim = worker
-	}
-	return &Ticket{
+	return &Ticket[request]{
 		Item: Item{
-			Lane: worker, Claim: claim, ID: a.words[0], Priority: prio, Strict: uint32(a.count("strict", 0)), ISL: a.count("isl", 0),
+			Lane: worker, ID: a.words[0], Priority: prio, Strict: uint32(a.count("strict", 0)), ISL: a.count("isl", 0),
 			Uncached: a.count("uncached", 0), Bytes: int64(a.count("bytes", 0)),
 			Arrival: now.Add(-a.duration("late", 0)), Retry: a.has("retry"),
 		},
-		Value: request{needs: a.count("needs", 1), fails: a.has("fails")},
+		Value: request{at: worker, needs: a.count("needs", 1), fails: a.has("fails")},
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // someLane spreads callers over the main line and two lanes.
-func someLane(caller int) string { return []string{"", "a", "b"}[caller%3] }
+func someLane(number int) string { return []string{"", "a", "b"}[number%3] }
 
 // TestManyCallers has callers come, wait, leave and release all at once: every place is there in the end, nobody
 // hangs, and nothing is booked twice. Real time, so that nothing waits for anything but the queue.
@@ -23,22 +23,22 @@ func TestManyCallers(t *testing.T) {
 	r := newRoom(t, places, cfg)
 	var granted, refused, left atomic.Int64
 	var all sync.WaitGroup
-	for caller := range callers {
+	for number := range callers {
 		all.Go(func() {
-			rng := rand.New(rand.NewPCG(11, uint64(caller)))
+			rng := rand.New(rand.NewPCG(11, uint64(number)))
 			for range rounds {
 				ctx, cancel := context.WithCancelCause(context.Background())
 				leave := rng.IntN(3) == 0
 				if leave {
 					time.AfterFunc(time.Duration(rng.IntN(300))*time.Microsecond, func() { cancel(errBored) })
 				}
-				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(caller)}, r.reserve)
+				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(number)}, &caller{reserve: r.reserve})
 				switch {
 				case err == nil:
 					granted.Add(1)
 					runtime.Gosched()
 					held.Release()
-				case errors.Is(err, ErrFull):
+				case isFull(err):
 					refused.Add(1)
 				case errors.Is(err, errBored) && leave:
 					left.Add(1)
@@ -62,10 +62,10 @@ func TestNoWakeIsLost(t *testing.T) {
 	const callers, rounds = 2 * maxTurns, 300
 	r := newRoom(t, 1, DefaultConfig())
 	var all sync.WaitGroup
-	for caller := range callers {
+	for number := range callers {
 		all.Go(func() {
 			for range rounds {
-				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(caller)}, r.reserve)
+				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(number)}, &caller{reserve: r.reserve})
 				if err != nil {
 					t.Error(err)
 					return

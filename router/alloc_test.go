@@ -10,10 +10,11 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 func TestPoliciesDoNotAllocate(t *testing.T) {
-	for _, p := range Policies() {
+	for _, p := range (Config{}).Choices("") {
 		for _, temperature := range []float64{0, 0.5} {
 			cfg := DefaultConfig()
 			cfg.Mode, cfg.Temperature = p.Name, temperature
@@ -23,8 +24,8 @@ func TestPoliciesDoNotAllocate(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ws, rng, why := crowd(20, 1), rand.New(rand.NewPCG(1, 1)), &Why{}
-				if got := testing.AllocsPerRun(100, func() { policy.Pick(ask, ws, noon, rng, why) }); got != 0 {
+				ws, q := crowd(20, 1), asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{})
+				if got := testing.AllocsPerRun(100, func() { policy(q, ws) }); got != 0 {
 					t.Errorf("%s at temperature %v by %s allocates %v times a pick", p.Name, temperature, cost, got)
 				}
 			}
@@ -37,22 +38,18 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	both := newRouter(t, DefaultConfig(), idx)
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), idx)
-	pairer, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		t.Fatal(err)
-	}
 	bp, pp, dp := poolOf(pools.Both, fleet("b", 9)...), poolOf(pools.Prefill, fleet("p", 9)...), poolOf(pools.Decode, fleet("d", 9)...)
 	req := Request{ID: "r", ISL: 500, Hashes: chain(1, 31)}
 	told := req
-	told.Told = toldOf(map[Rank]int32{{"b0003", 0}: 4})
+	told.RemoteOverlap = toldOf(map[overlap.Rank]int32{{Worker: "b0003", Rank: 0}: 4})
 	for _, c := range []struct {
 		name string
 		run  func() error
 		want float64
 	}{
-		{"Pick", func() error { _, _, err := both.Pick(bp, req, noon); return err }, 0},
-		{"BestOverlap", func() error { both.BestOverlap(bp, req.Hashes, noon); return nil }, 0},
-		{"Pick, told", func() error { _, _, err := both.Pick(bp, told, noon); return err }, 0},
+		{"Pick", func() error { _, err := both.Pick(bp, req, noon); return err }, 0},
+		{"BestOverlap", func() error { both.BestOverlap(bp, Request{Hashes: req.Hashes}, noon); return nil }, 0},
+		{"Pick, told", func() error { _, err := both.Pick(bp, told, noon); return err }, 0},
 		{"Reserve", func() error {
 			l, err := both.Reserve(bp, req, noon)
 			if err == nil {
@@ -63,7 +60,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 			return err
 		}, 1},
 		{"ReservePair", func() error {
-			p, d, err := ReservePair(prefill, decode, pairer, pp, dp, req, noon)
+			p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
 			if err == nil {
 				p.Release(noon)
 				d.Release(noon)
@@ -87,7 +84,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
 	idx := index.New(index.Config{})
 	cfg := DefaultConfig()
-	cfg.Cost, cfg.Credit.Decay, cfg.PrefillLoad = Credited, 1, Online
+	cfg.Cost, cfg.Credit.Decay, cfg.PrefillLoad = Credited, 1, online
 	cfg.Thresholds = Thresholds{DecodeBlocks: 0.9, PrefillTokens: 1 << 20}
 	cfg.Forecast = func(*pools.Worker, int, int, int) (time.Duration, bool) { return time.Second, true }
 	r := newRouter(t, cfg, idx)
@@ -144,7 +141,7 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 		for range 200 {
 			reserve()
 		}
-		if r.Predicted()+r.Sent() == 0 {
+		if r.Sources().Size().Predicted+r.Sources().Size().Recent == 0 {
 			t.Errorf("%s: nothing is predicted", c.name)
 		}
 		if got := testing.AllocsPerRun(200, reserve); got > 1 {

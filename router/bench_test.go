@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // hashChain appends the sequence hashes of ids' full blocks of 16 to dst, as
@@ -87,7 +88,7 @@ func benchmarkDecision(b *testing.B, hash func(known, room []uint64, ids []uint3
 			for i := 0; b.Loop(); i++ {
 				ids := ps[i%len(ps)]
 				hashes := hash(known[i%len(ps)], room, ids)
-				_, why, err := r.Pick(p, Request{ID: "request", Attempt: i, ISL: len(ids), Hashes: hashes}, noon)
+				why, err := r.Pick(p, Request{ID: "request", Attempt: i, ISL: len(ids), Hashes: hashes}, noon)
 				if err != nil || why.Overlap != 512 {
 					b.Fatalf("overlap %d, %v", why.Overlap, err)
 				}
@@ -102,16 +103,16 @@ func BenchmarkTold(b *testing.B) {
 	for _, workers := range []int{64, 1000} {
 		b.Run(fmt.Sprintf("workers=%d/blocks=512", workers), func(b *testing.B) {
 			p := poolOf(pools.Prefill, fleet("w", workers)...)
-			device := map[Rank]int32{}
+			device := map[overlap.Rank]int32{}
 			for _, m := range p.Members {
-				device[Rank{m.Worker.ID, 0}] = 512
+				device[overlap.Rank{Worker: m.Worker.ID, Rank: 0}] = 512
 			}
 			r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
-			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), Told: toldOf(device)}
+			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), RemoteOverlap: toldOf(device)}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				req.Attempt = i
-				_, why, err := r.Pick(p, req, noon)
+				why, err := r.Pick(p, req, noon)
 				if err != nil || why.Overlap != 512 {
 					b.Fatalf("overlap %d, %v", why.Overlap, err)
 				}
@@ -131,10 +132,10 @@ func BenchmarkCredit(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			ws, rng, why := crowd(64, 1), rand.New(rand.NewPCG(1, 1)), &Why{}
+			ws, q := crowd(64, 1), asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{})
 			b.ReportAllocs()
 			for b.Loop() {
-				policy.Pick(ask, ws, noon, rng, why)
+				policy(q, ws)
 			}
 		})
 	}
@@ -147,10 +148,6 @@ func BenchmarkReserve(b *testing.B) {
 	idx := index.New(index.Config{})
 	prefill := newRouter(b, DefaultConfig().For(pools.Prefill), idx)
 	decode := newRouter(b, DefaultConfig().For(pools.Decode), nil)
-	pairer, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		b.Fatal(err)
-	}
 	pp, dp := poolOf(pools.Prefill, fleet("p", 64)...), poolOf(pools.Decode, fleet("d", 64)...)
 	ids := make([]string, 1024)
 	for i := range ids {
@@ -159,7 +156,7 @@ func BenchmarkReserve(b *testing.B) {
 	hashes := chain(1, 8)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, noon)
+		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, Request{ID: ids[i%len(ids)], ISL: 130, Hashes: hashes}, noon)
 		if err != nil {
 			b.Fatal(err)
 		}

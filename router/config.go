@@ -2,120 +2,105 @@ package router
 
 import (
 	"errors"
-	"fmt"
-	"math"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make
-// of it what a pool's role needs.
+// Config of a [Router]. Start from [DefaultConfig], and let [Config.For] make of it what a pool's role needs.
 type Config struct {
-	// Mode names the policy: see [Policies]. "-" and "_" mean the same.
-	Mode string
-	// OverlapWeight weighs prefill against decode in mode kv, ≥ 0. A higher one
-	// favours the worker that has most of the prompt cached (TTFT), a lower one
-	// the worker with the fewest active blocks (ITL). 0: overlap does not count.
-	OverlapWeight float64
-	// Cost is what mode kv compares workers by: "classic", which OverlapWeight
-	// weighs, or "credit", which Credit does.
-	Cost   string
+	// Mode names the policy.
+	Mode string `flag:"router-mode" default:"kv" oneof:"-" help:"How the worker of a request is chosen among those that can take it. \"-\" and \"_\" are the same in its values." when:"comparing, or clients choose their workers: direct"`
+	// OverlapWeight weighs prefill against decode in the classic cost.
+	OverlapWeight float64 `flag:"router-kv-overlap-score-weight,kv-overlap-score-weight" default:"1.0" range:"0.." help:"Weight of the blocks a worker would have to prefill against the blocks it is decoding, in mode kv. Higher favours workers that hold the prompt's prefix: better TTFT. Lower spreads decoding evenly: better ITL. 0 ignores caches." when:"one worker gets everything, or cache hits are low"`
+	// Cost is what mode kv compares workers by.
+	Cost   string `flag:"router-cost" default:"classic" oneof:"classic=router-kv-overlap-score-weight times the blocks to prefill, plus the blocks held|credit=all blocks to prefill less a credit for cached ones, by tier; plus the blocks held and the requests" help:"The cost of mode kv. With classic a hit saves no more than the prompt. With credit it counts against the backlog too, and caches in host memory and on disk count. The weights below belong to credit." when:"workers cache in host memory, or agents have long conversations"`
 	Credit Credit
-	// Temperature of mode kv, ≥ 0. 0 takes the lowest cost; a higher one spreads
-	// requests over workers of higher cost as well.
-	Temperature float64
-	// GPUWeight is how many requests a worker on a GPU takes for each that one on
-	// a CPU takes, in mode device-aware-weighted; above 0.
-	GPUWeight float64
-	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those
-	// of other requests.
-	TrackPrefillTokens bool
-	// TrackActiveBlocks books the blocks of prompts and of output, and weighs
-	// them.
-	TrackActiveBlocks bool
-	// TrackOutputBlocks counts blocks of output in the cost as they grow, less as
-	// the end comes near that a request said to expect. Without it they take room
-	// and weigh nothing.
-	TrackOutputBlocks bool
-	// PrefillLoad is the model by which booked prefill tokens decay: "none", or
-	// "online", by what Forecast says a prompt takes.
-	PrefillLoad string
-	// Thresholds take loaded workers out of the choice.
-	Thresholds Thresholds
-	// QueueThreshold times a worker's max_num_batched_tokens is the booked
-	// prefill tokens above which it is busy; requests wait while all eligible
-	// workers are. Below 0: no worker is ever busy.
-	QueueThreshold float64
-	// DefaultMaxBatchedTokens stands for max_num_batched_tokens where a worker
-	// did not say, ≥ 1.
-	DefaultMaxBatchedTokens int
-	// Room demands that a worker has blocks and a sequence left for the request.
-	Room bool
-	// KVEvents says that what workers publish of their KV caches reaches the
-	// router's index. Those that publish nothing are predicted; without it, all.
-	KVEvents bool
-	// Predictions is how long and how much is predicted. With a MaxBlocks of 0,
-	// and in a pool that computes no prompts, nothing is, and workers without
-	// events count as holding nothing.
-	Predictions index.PredictorConfig
-	// Parity is when events that answers contradict are not believed; its zero value
-	// compares nothing. It needs Predictions to fall back to.
-	Parity ParityConfig
-	// EngineBlock is the tokens in a block of a rank's engine where they are told
-	// from those of the pool, 0 unknown; nil knows none. It is called where an answer
-	// differs from what was believed.
-	EngineBlock func(w *pools.Worker, rank int) int
-	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
-	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
-	IndexMaxBlocks int
-	// Told says that an index elsewhere is asked: what was sent to a worker that
-	// publishes counts beside what is told of it too, KVEvents or not.
-	Told bool
-	// PredictedTTL is how long a prompt counts as cached on a worker that publishes
-	// KV events, from when it was last sent there, beside what the worker says: so
-	// that siblings of a prompt that come before the first event go where it is
-	// being computed. 0: not at all.
-	PredictedTTL time.Duration
-	// Forecast is what mode min-ttft and the prefill load model online predict
-	// times by; nil knows nothing.
-	Forecast Forecast
+	// TrackOutputBlocks counts blocks of output in the cost as they grow, less as an answer nears the length that its
+	// request expects. Without it they take room and weigh nothing.
+	TrackOutputBlocks bool `flag:"router-track-output-blocks" default:"true" help:"On: the blocks that answers fill as they grow weigh in the choice; they weigh less the nearer the end that the request gave (nvext.agent_hints.osl). Off: they take room and weigh nothing." when:"comparing with Dynamo's default"`
+	// PrefillLoad is the model by which booked prefill tokens decay, by what Forecast says a prompt takes.
+	PrefillLoad string     `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt's tokens whole until its first token. online decreases the running prompt's tokens over its expected prefill time, so a nearly finished prefill weighs less than a new one. aic, Dynamo's table of engines, is refused." when:"prompts are long, and a worker that is nearly done is passed over"`
+	Thresholds  Thresholds // take loaded workers out of the choice
+	// Temperature of mode kv. 0 takes the lowest cost.
+	Temperature float64 `flag:"router-temperature" default:"0.0" range:"0.." help:"Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Higher spreads requests more evenly over workers of higher cost, and loses cache hits." when:"one popular prefix floods one worker"`
+	// GPUWeight is how many requests a worker on a GPU takes for each that one on a CPU takes.
+	GPUWeight float64 `flag:"encoder-cuda-to-cpu-ratio" default:"8" range:"0.001.." help:"How many requests a GPU worker takes for each that a CPU worker takes, in mode device-aware-weighted. A worker is on a CPU when it registered the device class cpu." when:"the fleet mixes CPU and GPU workers"`
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
-	Seed uint64
+	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice, and of the names that engines know requests by. The same seed and requests in the same order give the same choices and the same injected faults. Two gateways of one fleet must not share a seed. 0 draws one at the start." when:"replaying a problem"`
+	// KVEvents says that what workers publish of their KV caches reaches the
+	// router's index. Those that publish nothing are predicted; without it, all.
+	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow the KV events of workers that publish them. Off: predict every cache from the prompts sent; that needs no NATS, but misses early evictions and what other gateways send. Off when remote-index-url is given, unless set explicitly." when:"there is no NATS"`
+	// Predictions is how long and how much is predicted. With a MaxBlocks of 0, and in a pool that computes no
+	// prompts, nothing is, and workers without events count as holding nothing.
+	Predictions index.PredictorConfig
+	// PredictedTTL is how long a prompt counts as cached on a worker that publishes KV events, from when it was last
+	// sent there, in addition to what the events report: siblings of a prompt that come before the first event then
+	// go where it is being computed.
+	PredictedTTL time.Duration `flag:"router-predicted-ttl-secs" default:"0" unit:"s" range:"0..31536000" help:"Seconds for which a prompt counts as cached on a worker that publishes KV events, from when it was last sent there, before an event reports it. A burst of siblings then goes where the first is being computed; 2 suits. Higher trusts blocks that were evicted. 0 is off." when:"bursts of one new prompt are computed on every worker"`
+	// IndexMaxBlocks bounds the index that a [Set] makes for a pool, as
+	// [index.Config] has it: 0 means 2^26 pairs of block and rank.
+	IndexMaxBlocks int `flag:"kv-index-max-blocks" default:"67108864" range:"1024..1073741824" help:"Most pairs of KV block and rank in the index of published events, for each model and role; a pair takes about 40 bytes. Above it the pairs that were stored and looked up longest ago are dropped. Keep it above what the workers' caches hold together, or hits are missed." when:"tandem_component_router_index_evicted_blocks_total grows, or memory is short"`
+	// TrackPrefillTokens books prompt tokens yet to be computed, and weighs those of other requests.
+	TrackPrefillTokens bool `flag:"router-track-prefill-tokens" default:"true" help:"On: prompt tokens that a worker has yet to prefill count as its load. Off sends bursts of long prompts to one worker. Decode pools of prefill and decode never count them." when:"pools never prefill"`
+	// TrackActiveBlocks books the blocks of prompts and of output, and weighs them.
+	TrackActiveBlocks bool `default:"true"`
+	// QueueThreshold times a worker's max_num_batched_tokens is the booked prefill tokens above which it is busy;
+	// requests wait while all eligible workers are. Below 0: no worker is ever busy.
+	QueueThreshold float64 `flag:"router-queue-threshold" default:"4.0" group:"Queue" help:"Requests wait while every prefill worker has more than this many times its max_num_batched_tokens (8192 where unknown) yet to prefill. Lower keeps the order in the queue, where priority counts; higher keeps engines fed and lets their own queues decide. Below 0 never waits for prefill." when:"GPUs idle while requests wait, or priority has no effect"`
+	// DefaultMaxBatchedTokens stands for max_num_batched_tokens where a worker did not say.
+	DefaultMaxBatchedTokens int `default:"8192" range:"1.."`
+	// Room demands that a worker has blocks and a sequence left for the request.
+	Room bool `default:"true"`
+	// Parity is when events that answers contradict are not believed; its zero value
+	// compares nothing. It needs Predictions to fall back to.
+	Parity overlap.ParityConfig
+	// EngineBlock, OnMarking: see [overlap.Config].
+	EngineBlock func(w *pools.Worker, rank int) int
+	OnMarking   func(overlap.Marking)
+	// OnChoice is called with each candidate's terms after each choice of Reserve and [ReservePair], which keeps none
+	// of its arguments; nil is nothing. It must be safe for concurrent use.
+	OnChoice func(p *pools.Pool, req *Request, terms []Term)
+	// RemoteIndex says that requests come with a [Request.RemoteOverlap]: recent
+	// sends count in addition to what it reports, KVEvents or not.
+	RemoteIndex bool
+	// Forecast is what mode min-ttft and the prefill load model online predict times by; nil knows nothing.
+	Forecast Forecast
 }
 
-// Online is the prefill load model that learns from what prefill took.
-const Online = "online"
-
-// DefaultConfig returns the settings for a pool whose workers serve requests
-// alone.
-func DefaultConfig() Config {
-	return Config{
-		Mode:                    "kv",
-		OverlapWeight:           1,
-		Cost:                    Classic,
-		Credit:                  DefaultCredit(),
-		TrackOutputBlocks:       true,
-		PrefillLoad:             "none",
-		GPUWeight:               8,
-		TrackPrefillTokens:      true,
-		TrackActiveBlocks:       true,
-		QueueThreshold:          4,
-		DefaultMaxBatchedTokens: 8192,
-		Room:                    true,
-		KVEvents:                true,
-		Predictions:             index.PredictorConfig{TTL: 2 * time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8},
-		Parity:                  DefaultParity(),
+// ByRole returns c for each role.
+func (c Config) ByRole() map[pools.Role]Config {
+	roles := map[pools.Role]Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		roles[role] = c.For(role)
 	}
+	return roles
 }
 
-// For returns c for a pool of the given role. Prefill workers are chosen for
-// overlap and hold a request only until their answer, so their blocks are not
-// tracked and room is not demanded. Decode workers are chosen for load: prompt
-// tokens are not tracked and overlap does not count, which leaves the active
-// blocks as the cost. A pool of both keeps all of it.
+// Choices are the registered policies.
+func (Config) Choices(string) (all []setting.Choice) {
+	for _, name := range slices.Sorted(maps.Keys(policies)) {
+		all = append(all, setting.Choice{Name: name, Help: policies[name].help})
+	}
+	return all
+}
+
+// online is the prefill load model that learns from what prefill took.
+const online = "online"
+
+// DefaultConfig returns the settings for a pool whose workers serve requests alone.
+func DefaultConfig() Config { return setting.Default[Config]() }
+
+// For returns c for a pool of the given role. Prefill workers are chosen for overlap and hold a request only until
+// their answer, so their blocks are not tracked and room is not demanded. Decode workers are chosen for load: prompt
+// tokens are not tracked and overlap does not count, which leaves the active blocks as the cost. A pool of both keeps
+// all of it.
 func (c Config) For(role pools.Role) Config {
 	switch role {
 	case pools.Prefill:
@@ -131,61 +116,34 @@ func (c Config) For(role pools.Role) Config {
 	return c
 }
 
-// blind reports whether what is cached changes no choice and no booking.
-func (c *Config) blind() bool { return c.OverlapWeight == 0 && !c.TrackPrefillTokens }
+// ignoresOverlap reports whether what is cached changes no choice and no booking.
+func (c *Config) ignoresOverlap() bool { return c.OverlapWeight == 0 && !c.TrackPrefillTokens }
 
-// Validate reports the first setting that is out of range, by the name of its
-// flag.
-func (c Config) Validate() error {
-	if _, ok := policies[Canonical(c.Mode)]; !ok {
-		return fmt.Errorf("router-mode: %q is none of %s", c.Mode, names(Policies()))
+// sources is what c says of the sources of overlaps.
+func (c *Config) sources() overlap.Config {
+	o := overlap.Config{
+		Ignored: c.ignoresOverlap(), Events: c.KVEvents, RemoteIndex: c.RemoteIndex, Predictions: c.Predictions,
+		Parity: c.Parity, OnMarking: c.OnMarking, EngineBlock: c.EngineBlock,
 	}
-	switch {
-	case c.Cost != Classic && c.Cost != Credited:
-		return fmt.Errorf("router-cost: %q is none of %s, %s", c.Cost, Classic, Credited)
-	case c.PrefillLoad == "aic":
-		return errors.New("router-prefill-load-model: aic is Dynamo's table of measured engines, which Tandem does not have; " +
-			"online learns the same from what prefill took")
-	case c.PrefillLoad != "none" && c.PrefillLoad != Online:
-		return fmt.Errorf("router-prefill-load-model: %q is none of none, %s", c.PrefillLoad, Online)
-	}
-	if err := c.Credit.check(); err != nil {
-		return err
-	}
-	if err := c.Thresholds.Validate(); err != nil {
-		return err
-	}
-	if err := c.Parity.validate(); err != nil {
-		return err
-	}
-	for _, s := range []struct {
-		flag  string
-		value float64
-	}{
-		{"router-kv-overlap-score-weight", c.OverlapWeight},
-		{"router-temperature", c.Temperature},
-	} {
-		if !(s.value >= 0) || math.IsInf(s.value, 0) {
-			return fmt.Errorf("%s: %v is not a number from 0", s.flag, s.value)
+	if c.PredictedTTL > 0 {
+		o.Recent = c.Predictions
+		if o.Recent.MaxBlocks == 0 {
+			o.Recent = DefaultConfig().Predictions
 		}
+		o.Recent.TTL, o.Recent.LRU = c.PredictedTTL, false
 	}
-	if math.IsNaN(c.QueueThreshold) || math.IsInf(c.QueueThreshold, 0) {
-		return fmt.Errorf("router-queue-threshold: %v is not a number", c.QueueThreshold)
+	return o
+}
+
+// Validate returns every setting that is out of range.
+func (c Config) Validate() error {
+	var problems []error
+	switch {
+	case c.PrefillLoad == "aic":
+		problems = append(problems, setting.Errorf("router-prefill-load-model", "aic is Dynamo's table of measured engines, which Tandem does not have; "+
+			"online learns the same from what prefill took"))
+	case c.PrefillLoad != "none" && c.PrefillLoad != online:
+		problems = append(problems, setting.Errorf("router-prefill-load-model", "%q is none of none, %s", c.PrefillLoad, online))
 	}
-	if !(c.GPUWeight > 0) || math.IsInf(c.GPUWeight, 0) {
-		return fmt.Errorf("encoder-cuda-to-cpu-ratio: %v is not a number above 0", c.GPUWeight)
-	}
-	if c.DefaultMaxBatchedTokens < 1 {
-		return fmt.Errorf("router: DefaultMaxBatchedTokens is %d, must be at least 1", c.DefaultMaxBatchedTokens)
-	}
-	if c.IndexMaxBlocks < 0 {
-		return fmt.Errorf("kv-index-max-blocks: %d is below 0", c.IndexMaxBlocks)
-	}
-	if c.PredictedTTL < 0 {
-		return fmt.Errorf("router-predicted-ttl-secs: %v is below 0", c.PredictedTTL)
-	}
-	if c.Predictions.MaxBlocks != 0 {
-		return c.Predictions.Validate()
-	}
-	return nil
+	return errors.Join(append(problems, c.Parity.Validate(), setting.Check(&c))...)
 }

@@ -1,10 +1,5 @@
 package router
 
-import (
-	"fmt"
-	"math"
-)
-
 // The costs of mode kv.
 const (
 	Classic  = "classic" // the KV router's documents': see the policy kv
@@ -19,52 +14,26 @@ const (
 //	prefill  = max(0, booked + ISL − credit)
 //	cost     = PrefillScale · prefill + active blocks + ActiveRequests · requests in flight
 //
-// where booked are the prompt tokens yet to be computed for others, and device,
-// host, disk and shared the leading blocks that each tier of the worker's cache
-// adds to those of the faster ones. A hit so discounts the backlog of others too.
-// Where prefill tokens are not tracked, prefill is 0.
+// where booked are the prompt tokens yet to be computed for others, and device, host, disk and shared the leading
+// blocks that each tier of the worker's cache adds to those of the faster ones. A hit so discounts the backlog of
+// others too. Where prefill tokens are not tracked, prefill is 0.
 type Credit struct {
-	Overlap        float64 // of a block on the device; above 1 it discounts others' backlog as well
-	Decay          float64 // how fast Overlap falls with a backlog longer than others'; 0: not at all
-	Host, Disk     float64 // of a block in the worker's host memory, and on its disk
-	Shared         float64 // of a block in a store that workers share
-	PrefillScale   float64 // a block to compute against one held
-	ActiveRequests float64 // a request in flight, in blocks; not in prefill pools
-}
-
-// DefaultCredit are the reference's weights.
-func DefaultCredit() Credit {
-	return Credit{Overlap: 1, Host: 0.75, Disk: 0.25, PrefillScale: 1}
-}
-
-// check reports the first weight that is out of range, by its flag.
-func (c *Credit) check() error {
-	for _, w := range []struct {
-		flag  string
-		value float64
-	}{
-		{"router-kv-overlap-score-credit", c.Overlap},
-		{"router-kv-overlap-score-credit-decay", c.Decay},
-		{"router-host-cache-hit-weight", c.Host},
-		{"router-disk-cache-hit-weight", c.Disk},
-		{"router-shared-cache-multiplier", c.Shared},
-		{"router-prefill-load-scale", c.PrefillScale},
-		{"router-decode-active-request-weight", c.ActiveRequests},
-	} {
-		if !(w.value >= 0) || math.IsInf(w.value, 0) {
-			return fmt.Errorf("%s: %v is not a number from 0", w.flag, w.value)
-		}
-	}
-	return nil
+	Overlap        float64 `flag:"router-kv-overlap-score-credit" default:"1.0" range:"0.." help:"Blocks credited for each block of the prompt that the worker's device holds. Above 1 a hit also makes up for the backlog of other requests: better TTFT of conversations, less even load. 0 ignores the device's cache." when:"conversations change workers"`
+	Decay          float64 `flag:"router-kv-overlap-score-credit-decay" default:"0" range:"0.." help:"How fast that credit falls on a worker whose prefill backlog is longer than the shortest one. 1 halves it when the backlog is longer by the prompt's length; 0 leaves it." when:"one worker's queue grows because of its cache"`
+	Host           float64 `flag:"router-host-cache-hit-weight" default:"0.75" range:"0.." help:"Credit of a block in a worker's host memory: the share of its computation that loading saves." when:"loading is slower or faster than that"`
+	Disk           float64 `flag:"router-disk-cache-hit-weight" default:"0.25" range:"0.." help:"Credit of a block on a worker's disk." when:"loading is slower or faster than that"`
+	Shared         float64 `flag:"router-shared-cache-multiplier" default:"0" range:"0.." help:"Credit of a block in a store that workers share, as their KV events report it. 0 leaves it out." when:"workers have such a store"`
+	PrefillScale   float64 `flag:"router-prefill-load-scale" default:"1.0" range:"0.." help:"Weight of a block to prefill against a block held. Higher favours TTFT, lower ITL." when:"one of the two suffers"`
+	ActiveRequests float64 `flag:"router-decode-active-request-weight" default:"0" range:"0.." help:"Cost of each request in flight, in blocks, on workers that decode. Higher spreads many short requests that hold few blocks each." when:"a worker has many short requests"`
 }
 
 // lower is what the tiers below the device save of a prompt, in blocks.
-func (c *Credit) lower(w *Candidate) float64 {
-	return float64(c.Host*float64(w.Host)) + float64(c.Disk*float64(w.Disk)) + float64(c.Shared*float64(w.Remote))
+func (c *Credit) lower(w *candidate) float64 {
+	return float64(c.Host*float64(w.Host)) + float64(c.Disk*float64(w.Disk)) + float64(c.Shared*float64(w.Shared))
 }
 
 // raw is the blocks to compute before any credit.
-func (p *pricing) raw(c *Candidate) float64 {
+func (p *pricing) raw(c *candidate) float64 {
 	if !p.trackPrefill {
 		return 0
 	}
@@ -72,7 +41,7 @@ func (p *pricing) raw(c *Candidate) float64 {
 }
 
 // decay is what is left of the credit for the device.
-func (p *pricing) decay(c *Candidate) float64 {
+func (p *pricing) decay(c *candidate) float64 {
 	more := c.Load.PrefillTokens - p.least
 	if !p.decays || more <= 0 {
 		return 1
@@ -82,15 +51,15 @@ func (p *pricing) decay(c *Candidate) float64 {
 }
 
 // credits is the blocks that are credited.
-func (p *pricing) credits(c *Candidate, decay float64) float64 {
+func (p *pricing) credits(c *candidate, decay float64) float64 {
 	device := float64(float64(p.w.Overlap*decay) * float64(c.Overlap))
-	if c.Host|c.Disk|c.Remote == 0 {
+	if c.Host|c.Disk|c.Shared == 0 {
 		return device
 	}
 	return device + p.w.lower(c)
 }
 
 // requests is the weight of the requests in flight.
-func (p *pricing) requests(c *Candidate) float64 {
+func (p *pricing) requests(c *candidate) float64 {
 	return float64(p.w.ActiveRequests * float64(c.Load.Requests))
 }

@@ -25,38 +25,38 @@ func TestCredit(t *testing.T) {
 		name   string
 		cfg    Config
 		over   *Override
-		cand   Candidate
+		cand   candidate
 		others int // prefill tokens booked on another candidate, which nobody prefers
 		want   float64
 		says   string
 	}{
 		// (320 + 160) / 16 = 30 blocks, less 4; 5 held and 10 own.
-		{"a hit", to(nil), nil, Candidate{Overlap: 4, Load: load.Account{PrefillTokens: 320, ActiveBlocks: 5, Requests: 3}}, 320, 30 - 4 + 15,
+		{"a hit", to(nil), nil, candidate{Overlap: 4, Load: load.Account{PrefillTokens: 320, ActiveBlocks: 5, Requests: 3}}, 320, 30 - 4 + 15,
 			"Formula for w: 41.0 = 1.0 * max(0, 30.0 - 4.0) + 15.0 + 0.0 (cached_blocks: 4, host 0, disk 0, shared 0)"},
-		{"shared blocks are held once", to(nil), nil, Candidate{Overlap: 4, Shared: 3, Load: load.Account{ActiveBlocks: 5}}, 0, 6 + 12, ""},
-		{"lower tiers", to(func(c *Config) { c.Credit.Shared = 0.5 }), nil, Candidate{Overlap: 2, Host: 2, Disk: 2, Remote: 1}, 0,
+		{"shared blocks are held once", to(nil), nil, candidate{Overlap: 4, Reused: 3, Load: load.Account{ActiveBlocks: 5}}, 0, 6 + 12, ""},
+		{"lower tiers", to(func(c *Config) { c.Credit.Shared = 0.5 }), nil, candidate{Overlap: 2, Host: 2, Disk: 2, Shared: 1}, 0,
 			10 - (2 + 2*0.75 + 2*0.25 + 0.5) + 10, ""},
 		{"credit above 1 eats the backlog", to(func(c *Config) { c.Credit.Overlap = 2 }), nil,
-			Candidate{Overlap: 10, Load: load.Account{PrefillTokens: 160}}, 160, 0 + 10, ""},
-		{"never below 0", to(func(c *Config) { c.Credit.Overlap = 9 }), nil, Candidate{Overlap: 10}, 0, 10, ""},
+			candidate{Overlap: 10, Load: load.Account{PrefillTokens: 160}}, 160, 0 + 10, ""},
+		{"never below 0", to(func(c *Config) { c.Credit.Overlap = 9 }), nil, candidate{Overlap: 10}, 0, 10, ""},
 		// 320 tokens more than the least, 20 blocks: twice the prompt's 10.
 		{"decay", to(func(c *Config) { c.Credit.Decay = 1 }), nil,
-			Candidate{Overlap: 6, Load: load.Account{PrefillTokens: 336}}, 16, 31 - 6./3 + 10, ""},
+			candidate{Overlap: 6, Load: load.Account{PrefillTokens: 336}}, 16, 31 - 6./3 + 10, ""},
 		{"decay leaves lower tiers", to(func(c *Config) { c.Credit.Decay = 1 }), nil,
-			Candidate{Host: 4, Load: load.Account{PrefillTokens: 336}}, 16, 31 - 3 + 10, ""},
+			candidate{Host: 4, Load: load.Account{PrefillTokens: 336}}, 16, 31 - 3 + 10, ""},
 		{"scale and requests", to(func(c *Config) { c.Credit.PrefillScale, c.Credit.ActiveRequests = 4, 64 }), nil,
-			Candidate{Overlap: 1, Load: load.Account{Requests: 2}}, 0, 4*9 + 10 + 128, ""},
+			candidate{Overlap: 1, Load: load.Account{Requests: 2}}, 0, 4*9 + 10 + 128, ""},
 		{"no requests' weight in a prefill pool", to(func(c *Config) { c.Credit.ActiveRequests = 64 }).For(pools.Prefill), nil,
-			Candidate{Overlap: 1, Load: load.Account{Requests: 2}}, 0, 9, ""},
-		{"untracked prefill costs nothing", to(func(c *Config) { c.TrackPrefillTokens = false }), nil, Candidate{Overlap: 1}, 0, 10, ""},
-		{"a decode pool", to(nil).For(pools.Decode), nil, Candidate{Load: load.Account{ActiveBlocks: 7, PrefillTokens: 99}}, 0, 17, ""},
-		{"faded blocks", to(nil).For(pools.Decode), nil, Candidate{Load: load.Account{ActiveBlocks: 7, Faded: 3 * load.Whole / 2}}, 0, 15.5, ""},
+			candidate{Overlap: 1, Load: load.Account{Requests: 2}}, 0, 9, ""},
+		{"untracked prefill costs nothing", to(func(c *Config) { c.TrackPrefillTokens = false }), nil, candidate{Overlap: 1}, 0, 10, ""},
+		{"a decode pool", to(nil).For(pools.Decode), nil, candidate{Load: load.Account{ActiveBlocks: 7, PrefillTokens: 99}}, 0, 17, ""},
+		{"faded blocks", to(nil).For(pools.Decode), nil, candidate{Load: load.Account{ActiveBlocks: 7, Faded: 3 * 1024 / 2}}, 0, 15.5, ""},
 		{"overridden", to(func(c *Config) { c.Credit.Overlap = 0; c.Credit.PrefillScale = 3 }), &Override{OverlapCredit: &one, PrefillScale: &one},
-			Candidate{Overlap: 4}, 0, 16, ""},
+			candidate{Overlap: 4}, 0, 16, ""},
 		{"nobody overrides what a decode pool is", to(nil).For(pools.Decode), &Override{TrackPrefillTokens: new(true), PrefillScale: &one},
-			Candidate{Load: load.Account{PrefillTokens: 99}}, 0, 10, ""},
-		{"a taint that is preferred", to(nil), nil, Candidate{Overlap: 4, Favour: 0.5}, 0, 16 * math.Exp(-math.Tanh(0.5)), ""},
-		{"and one that is not", to(nil), nil, Candidate{Overlap: 4, Favour: -50}, 0, 16 * math.E, ""},
+			candidate{Load: load.Account{PrefillTokens: 99}}, 0, 10, ""},
+		{"a taint that is preferred", to(nil), nil, candidate{Overlap: 4, Favour: 0.5}, 0, 16 * math.Exp(-math.Tanh(0.5)), ""},
+		{"and one that is not", to(nil), nil, candidate{Overlap: 4, Favour: -50}, 0, 16 * math.E, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			policy, err := newPolicy(c.cfg)
@@ -64,10 +64,10 @@ func TestCredit(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.cand.Worker = &pools.Worker{ID: "w"}
-			other := Candidate{Worker: &pools.Worker{ID: "other"}, Load: load.Account{PrefillTokens: c.others, ActiveBlocks: 1 << 20}}
+			other := candidate{Worker: &pools.Worker{ID: "other"}, Load: load.Account{PrefillTokens: c.others, ActiveBlocks: 1 << 20}}
 			why := Why{Explain: true}
-			req := Request{ISL: 160, BlockSize: 16, Override: c.over}
-			i, cost, _ := policy.Pick(req, []Candidate{c.cand, other}, noon, rand.New(rand.NewPCG(1, 1)), &why)
+			req := &query{Request: &Request{ISL: 160, Override: c.over}, BlockSize: 16}
+			i, cost, _ := policy(asked(req, rand.New(rand.NewPCG(1, 1)), &why), []candidate{c.cand, other})
 			if c.cfg.TrackActiveBlocks && i != 0 {
 				t.Fatalf("picked %d", i)
 			}

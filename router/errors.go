@@ -12,29 +12,23 @@ var (
 	// ErrNoWorkers: no worker is up that has not been tried. Waiting may help
 	// where the pool's workers are down, and not where all are excluded.
 	ErrNoWorkers = errors.New("no eligible worker")
-	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may
-	// still serve the request.
+	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may still serve the request.
 	ErrNoPrefill = fmt.Errorf("prefill: %w", ErrNoWorkers)
-	// ErrTaints: no eligible worker has the taints that the request requires. It
-	// is an ErrNoWorkers.
+	// ErrTaints: no eligible worker has the taints that the request requires. It is an ErrNoWorkers.
 	ErrTaints = fmt.Errorf("required taints: %w", ErrNoWorkers)
-	// ErrNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.
-	ErrNoPrefillTaints = fmt.Errorf("%w: %w", ErrTaints, ErrNoPrefill)
+	// errNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.
+	errNoPrefillTaints = fmt.Errorf("%w: %w", ErrTaints, ErrNoPrefill)
 	// ErrBusy: every eligible worker has more prefill tokens booked than the
 	// queue threshold allows. Wait for a first token.
 	ErrBusy = errors.New("all workers are busy with prefill")
-	// ErrNoRoom: no eligible worker has the blocks and a sequence left. Wait for
-	// a request to end.
+	// ErrNoRoom: no eligible worker has the blocks and a sequence left. Wait for a request to end.
 	ErrNoRoom = errors.New("no worker has room")
-	// ErrBooked: this attempt at the request holds a booking in this pool
-	// already, which is a mistake of the caller.
-	ErrBooked = errors.New("attempt is booked already")
-	// ErrDeclined: the policy wanted none of the candidates.
-	ErrDeclined = errors.New("policy chose no worker")
+	// ErrBooked: this attempt at the request holds a booking in this pool already, which is a mistake of the caller.
+	ErrBooked   = errors.New("attempt already booked")
+	ErrDeclined = errors.New("policy chose no worker") // the policy picked none of the candidates
 )
 
-// TooBigError is a request that would not fit an empty worker of the pool.
-// Waiting does not help.
+// TooBigError is a request that would not fit an empty worker of the pool. Waiting does not help.
 type TooBigError struct {
 	NeedBlocks    int // the prompt's blocks and one for its first token
 	LargestBlocks int // the largest total_kv_blocks in the pool
@@ -44,7 +38,7 @@ func (e *TooBigError) Error() string {
 	return fmt.Sprintf("request needs %d blocks, the largest worker has %d", e.NeedBlocks, e.LargestBlocks)
 }
 
-// PoolError tells in which pool no worker was chosen.
+// PoolError names the pool in which no worker was chosen.
 type PoolError struct {
 	Model string
 	Role  pools.Role

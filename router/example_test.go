@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // A frontend of one's own needs a list of workers, what they have cached, and a
@@ -19,7 +20,7 @@ func Example() {
 		{Worker: &pools.Worker{ID: "west", BlockSize: 16, KVEvents: "nats"}},
 	}}
 	cached := index.New(index.Config{})
-	r, err := router.New(router.DefaultConfig(), cached, nil)
+	r, err := router.New(router.DefaultConfig(), cached)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -80,23 +81,18 @@ func ExampleReservePair() {
 		{Worker: &pools.Worker{ID: "d0", BlockSize: 16, TotalKVBlocks: 600}},
 	}}
 	cfg := router.DefaultConfig()
-	prefill, err := router.New(cfg.For(pools.Prefill), nil, nil)
+	prefill, err := router.New(cfg.For(pools.Prefill), nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	decode, err := router.New(cfg.For(pools.Decode), nil, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	pairer, err := router.NewPairer("sequential", prefill, decode)
+	decode, err := router.New(cfg.For(pools.Decode), nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	for _, id := range []string{"first", "second"} {
-		p, d, err := router.ReservePair(prefill, decode, pairer, prefills, decodes, router.Request{ID: id, ISL: 5000}, now)
+		p, d, err := router.ReservePair(prefill, decode, prefills, decodes, router.Request{ID: id, ISL: 5000}, router.Request{ID: id, ISL: 5000}, now)
 		if errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) {
 			fmt.Println(id, "waits:", err)
 			continue
@@ -110,21 +106,21 @@ func ExampleReservePair() {
 
 // What an index elsewhere says of a prompt comes in with the request. It is believed
 // before the router's own index, for the ranks that it knows.
-func ExampleTold() {
+func Example_remoteOverlap() {
 	pool := &pools.Pool{Model: "llama", Role: pools.Both, Members: []pools.Member{
 		{Worker: &pools.Worker{ID: "east", BlockSize: 16}},
 		{Worker: &pools.Worker{ID: "west", BlockSize: 16}},
 	}}
-	r, err := router.New(router.DefaultConfig(), nil, nil)
+	r, err := router.New(router.DefaultConfig(), nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	// Made once for many answers that are about the same ranks.
-	layout := router.NewLayout([]router.Rank{{Worker: "east"}, {Worker: "west"}})
+	layout := overlap.NewLayout([]overlap.Rank{{Worker: "east"}, {Worker: "west"}})
 	lease, err := r.Reserve(pool, router.Request{
 		ID: "first", ISL: 64, Hashes: []uint64{11, 12, 13, 14},
-		Told: &router.Told{Layout: layout, Held: []router.Held{{Known: true, Device: 0}, {Known: true, Device: 3}}},
+		RemoteOverlap: &overlap.Report{Layout: layout, Tiers: []overlap.Tiers{{Known: true, Device: 0}, {Known: true, Device: 3}}},
 	}, time.Now())
 	if err != nil {
 		fmt.Println(err)

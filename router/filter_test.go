@@ -2,6 +2,7 @@ package router
 
 import (
 	"errors"
+	"log/slog"
 	"reflect"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestTaints(t *testing.T) {
 		if c.req.ISL == 0 {
 			c.req.ISL = 64
 		}
-		w, _, err := r.Pick(p, c.req, noon)
+		w, err := r.Pick(p, c.req, noon)
 		var big *TooBigError
 		switch {
 		case c.err == nil && (err != nil || w.Worker.ID != c.want):
@@ -53,15 +54,15 @@ func TestTaints(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
 	}
-	if w, why, _ := r.Pick(p, Request{ID: "x", ISL: 64, Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "both"}, Explain: true}, noon); w.Favour != 0 || why.Cost != 4 {
-		t.Errorf("a pinned worker is favoured by %v and costs %v, want 4 blocks", w.Favour, why.Cost)
+	if w, _ := r.Pick(p, Request{ID: "x", ISL: 64, Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "both"}, Explain: true}, noon); w.Terms[0].Favour != 0 || w.Cost != 4 {
+		t.Errorf("a pinned worker is favoured by %v and costs %v, want 4 blocks", w.Terms[0].Favour, w.Cost)
 	}
 }
 
 // TestThresholds: above one a worker is out; when all are, the request is
 // refused at once, and served again when the threshold is changed.
 func TestThresholds(t *testing.T) {
-	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)}, newRouter(t, DefaultConfig(), nil).log)
+	set, err := NewSet(map[pools.Role]Config{pools.Both: DefaultConfig(), pools.Decode: DefaultConfig().For(pools.Decode)}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +147,7 @@ func TestTiersAreCredited(t *testing.T) {
 // the one is nearly done.
 func TestPrefillLoadOnline(t *testing.T) {
 	cfg := DefaultConfig().For(pools.Prefill)
-	cfg.PrefillLoad = Online
+	cfg.PrefillLoad = online
 	cfg.Forecast = func(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 		return time.Duration(booked+uncached) * time.Millisecond, w.ID != "unknown"
 	}
@@ -161,12 +162,12 @@ func TestPrefillLoadOnline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, why, err := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
-	if err != nil || w.Worker.ID != "a" || w.Load.PrefillTokens != 4_000 || why.Cost != 251 {
-		t.Errorf("%v of %v, %v: want a with 4,000 tokens left", w, why.Terms, err)
+	w, err := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
+	if err != nil || w.Worker.ID != "a" || w.Terms[0].PrefillBlocks != (4_000+16)/16 || w.Cost != 251 {
+		t.Errorf("%v of %v, %v: want a with 4,000 tokens left", w, w.Terms, err)
 	}
-	again, _, _ := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
-	if again != w {
+	again, _ := r.Pick(p, Request{ID: "3", ISL: 16, Explain: true}, at(12))
+	if again.Worker != w.Worker || again.Cost != w.Cost {
 		t.Errorf("at the same moment %v, then %v", w, again)
 	}
 	a.Release(at(12))
@@ -198,14 +199,14 @@ func TestOutputIsWeighed(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Grow(3, noon)
-		if _, why, err := r.Pick(p, Request{ID: "2", ISL: 16}, noon); err != nil || why.Cost != c.cost {
+		if why, err := r.Pick(p, Request{ID: "2", ISL: 16}, noon); err != nil || why.Cost != c.cost {
 			t.Errorf("%+v: costs %v, %v", c, why.Cost, err)
 		}
-		if _, _, err := r.Pick(p, Request{ID: "3", ISL: 32}, noon); !errors.Is(err, ErrNoRoom) {
+		if _, err := r.Pick(p, Request{ID: "3", ISL: 32}, noon); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("%+v: %v, want no room for 3 blocks in 2", c, err)
 		}
 		l.Release(noon)
-		if _, why, _ := r.Pick(p, Request{ID: "2", ISL: 16}, noon); why.Cost != 1 {
+		if why, _ := r.Pick(p, Request{ID: "2", ISL: 16}, noon); why.Cost != 1 {
 			t.Errorf("%+v: costs %v once it is released", c, why.Cost)
 		}
 	}
@@ -261,7 +262,7 @@ func TestReuseCanBeDenied(t *testing.T) {
 	}
 	for i, reuse := range []*bool{nil, new(true), new(false)} {
 		req := Request{ID: "2", ISL: 64, Hashes: hashes, Override: &Override{AssumeReuse: reuse}}
-		if _, why, err := r.Pick(p, req, noon); err != nil || why.Cost != []float64{4, 4, 8}[i] {
+		if why, err := r.Pick(p, req, noon); err != nil || why.Cost != []float64{4, 4, 8}[i] {
 			t.Errorf("request %d costs %v, %v", i, why.Cost, err)
 		}
 	}
@@ -276,15 +277,15 @@ func TestTermsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w, why, err := r.Pick(p, Request{ID: "x", ISL: 64, Explain: true}, noon)
-	if err != nil || len(why.Terms) != MaxTerms || why.Candidates != 200 {
-		t.Fatalf("%d terms of %d candidates, %v", len(why.Terms), why.Candidates, err)
+	w, err := r.Pick(p, Request{ID: "x", ISL: 64, Explain: true}, noon)
+	if err != nil || len(w.Terms) != MaxTerms || w.Candidates != 200 {
+		t.Fatalf("%d terms of %d candidates, %v", len(w.Terms), w.Candidates, err)
 	}
-	if first := why.Terms[0]; first.Worker != w.Worker.ID || first.Cost != why.Cost {
-		t.Errorf("the first is %s at %v, the chosen %s at %v", first.Worker, first.Cost, w.Worker.ID, why.Cost)
+	if first := w.Terms[0]; first.Worker != w.Worker.ID || first.Cost != w.Cost {
+		t.Errorf("the first is %s at %v, the chosen %s at %v", first.Worker, first.Cost, w.Worker.ID, w.Cost)
 	}
-	for i, term := range why.Terms[1:] {
-		if term.Worker == w.Worker.ID || i > 0 && term.Cost < why.Terms[i].Cost {
+	for i, term := range w.Terms[1:] {
+		if term.Worker == w.Worker.ID || i > 0 && term.Cost < w.Terms[i].Cost {
 			t.Errorf("term %d is %s", i+1, term)
 		}
 	}

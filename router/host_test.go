@@ -45,7 +45,7 @@ func fleet(prefix string, n int) []*pools.Worker {
 
 func newRouter(t testing.TB, cfg Config, idx *index.Index) *Router {
 	t.Helper()
-	r, err := New(cfg, idx, nil)
+	r, err := New(cfg, idx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestSeed(t *testing.T) {
 		p.Model = model
 		var ids strings.Builder
 		for i := range 20 {
-			c, _, err := r.Pick(p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
+			c, err := r.Pick(p, Request{ID: fmt.Sprint(i), ISL: 100}, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -272,11 +272,11 @@ func TestViewFollows(t *testing.T) {
 	b.DataParallelRanks = 2
 	prompt := chain(1, 4)
 	p := poolOf(pools.Both, a, b)
-	if got := r.BestOverlap(p, prompt, noon); got != 0 {
+	if got := r.BestOverlap(p, Request{Hashes: prompt}, noon); got != 0 {
 		t.Errorf("best overlap %d before anything is known", got)
 	}
 	idx.Store(idx.Owner("b", 1), index.Device, prompt[:3])
-	if got := r.BestOverlap(p, prompt, noon); got != 3 {
+	if got := r.BestOverlap(p, Request{Hashes: prompt}, noon); got != 3 {
 		t.Errorf("best overlap %d, want 3", got)
 	}
 	l, err := r.Reserve(p, Request{ID: "r", ISL: 64, Hashes: prompt}, noon)
@@ -287,7 +287,7 @@ func TestViewFollows(t *testing.T) {
 		t.Errorf("chose %s rank %d of %d for overlap %d", l.Worker.ID, l.Rank, l.Candidates, l.Overlap)
 	}
 	left := poolOf(pools.Both, a)
-	if got := r.BestOverlap(left, prompt, noon); got != 0 {
+	if got := r.BestOverlap(left, Request{Hashes: prompt}, noon); got != 0 {
 		t.Errorf("best overlap %d on a worker that has left", got)
 	}
 	l.Release(noon)
@@ -300,7 +300,7 @@ func TestViewFollows(t *testing.T) {
 func TestDebugLog(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	r, err := New(DefaultConfig(), nil, log)
+	r, err := New(DefaultConfig().logTo(log), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,10 +329,6 @@ func TestManyAtOnce(t *testing.T) {
 	idx := index.New(index.Config{})
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), idx)
-	pairer, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ps, ds := fleet("p", 6), fleet("d", 6)
 	for _, d := range ds {
 		d.MaxNumSeqs, d.TotalKVBlocks = 4, 200
@@ -346,7 +342,7 @@ func TestManyAtOnce(t *testing.T) {
 				pp := poolOf(pools.Prefill, append(append([]*pools.Worker{}, ps[:gone]...), ps[gone+1:]...)...)
 				dp := poolOf(pools.Decode, append(append([]*pools.Worker{}, ds[:gone]...), ds[gone+1:]...)...)
 				req := Request{ID: fmt.Sprint(g, "/", i), ISL: 500, Hashes: chain(uint64(i%7), 31)}
-				p, d, err := ReservePair(prefill, decode, pairer, pp, dp, req, noon)
+				p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
 				if err != nil {
 					if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrBusy) {
 						t.Errorf("%v", err)

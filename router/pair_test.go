@@ -3,7 +3,6 @@ package router
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -34,10 +33,6 @@ func TestPair(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 			decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-			pairer, err := NewPairer("sequential", prefill, decode)
-			if err != nil {
-				t.Fatal(err)
-			}
 			pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: c.prefills}
 			dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: c.decodes}
 			before := 0
@@ -53,7 +48,7 @@ func TestPair(t *testing.T) {
 				}
 				before++
 			}
-			p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: c.isl}, noon)
+			p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: c.isl}, Request{ID: "r", ISL: c.isl}, noon)
 			if !errors.Is(err, c.want) {
 				t.Fatalf("%v, want %v", err, c.want)
 			}
@@ -78,9 +73,8 @@ func members(ws ...*pools.Worker) []pools.Member { return poolOf("", ws...).Memb
 func TestPairTooBig(t *testing.T) {
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	pairer, _ := NewPairer("sequential", prefill, decode)
-	_, _, err := ReservePair(prefill, decode, pairer, poolOf(pools.Prefill), poolOf(pools.Decode, worker("d", 10, 0, 0)),
-		Request{ID: "r", ISL: 1600}, noon)
+	_, _, err := ReservePair(prefill, decode, poolOf(pools.Prefill), poolOf(pools.Decode, worker("d", 10, 0, 0)),
+		Request{ID: "r", ISL: 1600}, Request{ID: "r", ISL: 1600}, noon)
 	var big *TooBigError
 	if !errors.As(err, &big) || big.NeedBlocks != 101 || big.LargestBlocks != 10 {
 		t.Errorf("%v, want 101 blocks needed of 10", err)
@@ -95,16 +89,15 @@ func TestPairTooBig(t *testing.T) {
 func TestPairUnwinds(t *testing.T) {
 	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
-	pairer, _ := NewPairer("sequential", prefill, decode)
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 2)...)
 	if _, err := decode.Reserve(dp, Request{ID: "r", ISL: 16}, noon); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "r", ISL: 16}, noon)
+	_, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "r", ISL: 16}, Request{ID: "r", ISL: 16}, noon)
 	if !errors.Is(err, ErrBooked) || prefill.Open() != 0 {
 		t.Errorf("%v, %d prefill bookings left", err, prefill.Open())
 	}
-	if _, _, err := ReservePair(prefill, prefill, pairer, pp, pp, Request{ID: "s"}, noon); err == nil {
+	if _, _, err := ReservePair(prefill, prefill, pp, pp, Request{ID: "s"}, Request{ID: "s"}, noon); err == nil {
 		t.Error("one router for both legs passes")
 	}
 }
@@ -114,17 +107,13 @@ func TestPairTurns(t *testing.T) {
 	pcfg, dcfg := DefaultConfig().For(pools.Prefill), DefaultConfig().For(pools.Decode)
 	pcfg.Mode, dcfg.Mode = "round_robin", "round-robin"
 	prefill, decode := newRouter(t, pcfg, nil), newRouter(t, dcfg, nil)
-	pairer, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		t.Fatal(err)
-	}
 	pp, dp := poolOf(pools.Prefill, fleet("p", 2)...), poolOf(pools.Decode, fleet("d", 3)...)
 	if _, err := prefill.Reserve(pp, Request{ID: "alone", ISL: 16}, noon); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	for i := range 4 {
-		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, noon)
+		p, d, err := ReservePair(prefill, decode, pp, dp, Request{ID: fmt.Sprint(i), ISL: 16}, Request{ID: fmt.Sprint(i), ISL: 16}, noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,21 +121,5 @@ func TestPairTurns(t *testing.T) {
 	}
 	if want := "p0001d0000 p0000d0001 p0001d0002 p0000d0000"; strings.Join(got, " ") != want {
 		t.Errorf("pairs %v, want %s", got, want)
-	}
-}
-
-// The second pool of a pair counts in blocks of its own size.
-func TestPairOfTwoBlockSizes(t *testing.T) {
-	req := Request{
-		ID: "1", ISL: 128, Hashes: []uint64{1, 2, 3, 4, 5, 6, 7, 8}, DecodeHashes: []uint64{11, 12}, DecodePin: &Pin{Worker: "d"},
-		Told: &Told{},
-	}
-	second := req.Second()
-	if !slices.Equal(second.Hashes, req.DecodeHashes) || second.Pin != req.DecodePin || second.Told != nil {
-		t.Errorf("%+v", second)
-	}
-	req.DecodeHashes = nil
-	if second := req.Second(); !slices.Equal(second.Hashes, req.Hashes) || second.Told != req.Told {
-		t.Errorf("of one size: %+v", second)
 	}
 }

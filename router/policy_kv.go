@@ -3,41 +3,36 @@ package router
 import (
 	"math"
 	"math/rand/v2"
-	"time"
 )
 
 func init() {
-	Register("kv", "lowest cost of prompt to compute and blocks in use; knows what is cached where", func(c Config) Policy {
-		return &kv{pricing{
+	register("kv", "lowest cost of prompt to compute and blocks in use; knows what is cached where", func(c Config) policy {
+		weights := pricing{
 			credit:       c.Cost == Credited,
 			weight:       c.OverlapWeight,
 			w:            c.Credit,
 			temperature:  c.Temperature,
 			trackPrefill: c.TrackPrefillTokens,
 			trackActive:  c.TrackActiveBlocks,
-			blind:        c.blind(),
-		}}
+			noPrompts:    c.ignoresOverlap(),
+		}
+		return weights.pick
 	})
 }
 
-// kv is the cost of the KV router's documents, lower being better:
+// pricing is the weights of one choice. The cost is that of the KV router's documents, lower being better:
 //
 //	logit = overlap_weight · potential_prefill_blocks + potential_active_blocks
 //
-// where potential_prefill_blocks are the tokens to compute before this
-// request's first one, those booked by others and its own uncached ones, in
-// blocks; and potential_active_blocks the booked blocks and the request's own,
-// those counted once that requests booked on the worker share with it. With
-// [Config.Cost] "credit" the cost is that of [Credit]. A request may override
-// the weights, and prefer workers by their taints.
-type kv struct{ of pricing }
-
-// pricing is the weights of one choice.
+// where potential_prefill_blocks are the tokens to compute before this request's first one, those booked by others
+// and its own uncached ones, in blocks; and potential_active_blocks the booked blocks and the request's own, those
+// counted once that requests booked on the worker share with it. With [Config.Cost] "credit" the cost is that of
+// [Credit]. A request may override the weights, and prefer workers by their taints.
 type pricing struct {
 	credit       bool    // the cost credit, by w; else classic, by weight
 	trackPrefill bool    // booked prefill tokens count
 	trackActive  bool    // active blocks count
-	blind        bool    // computes no prompts: nobody may have it otherwise
+	noPrompts    bool    // computes no prompts: a request may not change its weights
 	weight       float64 // classic: of prefill blocks
 	temperature  float64
 	w            Credit
@@ -52,40 +47,38 @@ type pricing struct {
 	size   float64 // the prompt's blocks
 }
 
-// Pick takes the lowest cost, ties at random; or, at a temperature, draws from
-// the softmax over −cost / ((max − min) · temperature), so that the temperature
-// means the same whatever the costs' range.
-func (k *kv) Pick(req Request, ws []Candidate, now time.Time, rng *rand.Rand, why *Why) (int, float64, bool) {
+// pick takes the lowest cost, ties at random; or, at a temperature, draws from the softmax over −cost / ((max − min)
+// · temperature), so that the temperature means the same whatever the costs' range.
+func (p pricing) pick(q *query, ws []candidate) (int, float64, bool) {
 	if len(ws) == 0 {
 		return 0, 0, false
 	}
-	p := k.of
-	if req.Override != nil {
-		p.override(req.Override)
+	if q.Override != nil {
+		p.override(q.Override)
 	}
-	p.ask(&req, ws)
-	if why.Explain {
-		p.explain(ws, why)
+	p.ask(q, ws)
+	if q.why.Explain {
+		p.explain(ws, q.why)
 	}
 	best := p.lowest(ws)
 	if p.temperature > 0 {
 		if scale := (p.most(ws) - best.cost) * p.temperature; scale > 0 {
-			i := p.draw(ws, best.cost, scale, rng)
+			i := p.draw(ws, best.cost, scale, q.rng)
 			return i, p.cost(&ws[i]), true
 		}
 	}
 	i := best.index
-	if n := best.nth(rng); n > 0 {
+	if n := best.nth(q.rng); n > 0 {
 		i = p.again(ws, best, n)
 	}
 	return i, best.cost, true
 }
 
 // ask makes the weights those of a choice of one of ws for req.
-func (p *pricing) ask(req *Request, ws []Candidate) {
-	p.isl, p.blockSize, p.blocks = req.ISL, req.BlockSize, req.blocks()
-	p.per = float64(req.BlockSize)
-	if p.credit && p.trackPrefill && p.w.Decay > 0 && req.ISL > 0 {
+func (p *pricing) ask(q *query, ws []candidate) {
+	p.isl, p.blockSize, p.blocks = q.ISL, q.BlockSize, q.blocks()
+	p.per = float64(q.BlockSize)
+	if p.credit && p.trackPrefill && p.w.Decay > 0 && q.ISL > 0 {
 		p.decays, p.least, p.size = true, math.MaxInt, float64(p.blocks)
 		for i := range ws {
 			p.least = min(p.least, ws[i].Load.PrefillTokens)
@@ -94,7 +87,7 @@ func (p *pricing) ask(req *Request, ws []Candidate) {
 }
 
 // lowest is the lowest of the costs.
-func (p *pricing) lowest(ws []Candidate) (best lowest) {
+func (p *pricing) lowest(ws []candidate) (best lowest) {
 	var costs [stretch]float64
 	for at := 0; at < len(ws); at += stretch {
 		for i, cost := range p.costs(ws[at:], &costs) {
@@ -105,7 +98,7 @@ func (p *pricing) lowest(ws []Candidate) (best lowest) {
 }
 
 // most is the highest of the costs.
-func (p *pricing) most(ws []Candidate) float64 {
+func (p *pricing) most(ws []candidate) float64 {
 	most := math.Inf(-1)
 	for i := range ws {
 		most = max(most, p.cost(&ws[i]))
@@ -114,7 +107,7 @@ func (p *pricing) most(ws []Candidate) float64 {
 }
 
 // again finds the nth candidate behind best.index that costs the same.
-func (p *pricing) again(ws []Candidate, best lowest, n int) int {
+func (p *pricing) again(ws []candidate, best lowest, n int) int {
 	var costs [stretch]float64
 	for at := best.index + 1; ; at += stretch {
 		for i, cost := range p.costs(ws[at:], &costs) {
@@ -130,7 +123,7 @@ func (p *pricing) again(ws []Candidate, best lowest, n int) int {
 // override takes a request's own weights over.
 func (p *pricing) override(o *Override) {
 	given(&p.temperature, o.Temperature)
-	if p.blind {
+	if p.noPrompts {
 		return
 	}
 	given(&p.weight, o.OverlapWeight)
@@ -140,10 +133,9 @@ func (p *pricing) override(o *Override) {
 	given(&p.trackPrefill, o.TrackPrefillTokens)
 }
 
-// draw picks a candidate with probability in proportion to
-// exp(−(cost − least) / scale). Costs are reckoned again instead of kept: that
-// takes less time than memory would.
-func (p *pricing) draw(ws []Candidate, least, scale float64, rng *rand.Rand) int {
+// draw picks a candidate with probability in proportion to exp(−(cost − least) / scale). Costs are computed again
+// instead of kept: that takes less time than memory would.
+func (p *pricing) draw(ws []candidate, least, scale float64, rng *rand.Rand) int {
 	var sum float64
 	for i := range ws {
 		sum += math.Exp((least - p.cost(&ws[i])) / scale)
@@ -162,12 +154,12 @@ func (p *pricing) draw(ws []Candidate, least, scale float64, rng *rand.Rand) int
 	return last
 }
 
-// stretch is how many costs are reckoned at a time: one loop for them, and one
+// stretch is how many costs are computed at a time: one loop for them, and one
 // for what is made of them, take less time than one for both.
 const stretch = 64
 
 // costs is the costs of the first candidates, up to stretch of them.
-func (p *pricing) costs(ws []Candidate, room *[stretch]float64) []float64 {
+func (p *pricing) costs(ws []candidate, room *[stretch]float64) []float64 {
 	costs := room[:min(len(ws), stretch)]
 	ws = ws[:len(costs)]
 	if p.credit {
@@ -184,7 +176,7 @@ func (p *pricing) costs(ws []Candidate, room *[stretch]float64) []float64 {
 }
 
 // cost is that of one candidate.
-func (p *pricing) cost(c *Candidate) float64 {
+func (p *pricing) cost(c *candidate) float64 {
 	if p.credit {
 		return p.credited(c)
 	}
@@ -193,17 +185,17 @@ func (p *pricing) cost(c *Candidate) float64 {
 
 // credited and classic are the two costs. The conversions forbid fusing two
 // operations, which would round otherwise on some processors.
-func (p *pricing) credited(c *Candidate) float64 {
+func (p *pricing) credited(c *candidate) float64 {
 	prefill := max(0, p.raw(c)-p.credits(c, p.decay(c)))
 	return c.favoured(float64(p.w.PrefillScale*prefill) + p.active(c) + p.requests(c))
 }
 
-func (p *pricing) classic(c *Candidate) float64 {
+func (p *pricing) classic(c *candidate) float64 {
 	return c.favoured(float64(p.weight*p.prefill(c)) + p.active(c))
 }
 
 // prefill is classic's blocks to compute.
-func (p *pricing) prefill(c *Candidate) float64 {
+func (p *pricing) prefill(c *candidate) float64 {
 	tokens := p.isl - c.Overlap*p.blockSize
 	if p.trackPrefill {
 		tokens += c.Load.PrefillTokens
@@ -212,11 +204,11 @@ func (p *pricing) prefill(c *Candidate) float64 {
 }
 
 // active is the blocks held, with the request's own.
-func (p *pricing) active(c *Candidate) float64 {
+func (p *pricing) active(c *candidate) float64 {
 	if !p.trackActive {
 		return 0
 	}
-	own := p.blocks - c.Shared
+	own := p.blocks - c.Reused
 	if c.Load.Faded != 0 {
 		return c.Load.Weight() + float64(own)
 	}
@@ -224,12 +216,12 @@ func (p *pricing) active(c *Candidate) float64 {
 }
 
 // explain adds each candidate's terms.
-func (p *pricing) explain(ws []Candidate, why *Why) {
+func (p *pricing) explain(ws []candidate, why *Why) {
 	for i := range ws {
 		c := &ws[i]
 		t := Term{
 			Worker: c.Worker.ID, Rank: c.Rank, Cost: p.cost(c), OverlapWeight: p.weight,
-			CachedBlocks: c.Overlap, HostBlocks: int(c.Host), DiskBlocks: int(c.Disk), SharedBlocks: int(c.Remote),
+			CachedBlocks: c.Overlap, HostBlocks: int(c.Host), DiskBlocks: int(c.Disk), SharedBlocks: int(c.Shared),
 			Favour: c.Favour,
 		}
 		if p.credit {

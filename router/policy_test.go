@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -16,11 +17,11 @@ import (
 )
 
 // crowd returns n candidates with loads drawn from seed.
-func crowd(n int, seed uint64) []Candidate {
+func crowd(n int, seed uint64) []candidate {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	ws := make([]Candidate, n)
+	ws := make([]candidate, n)
 	for i := range ws {
-		ws[i] = Candidate{
+		ws[i] = candidate{
 			Worker:  &pools.Worker{ID: fmt.Sprintf("w%d", i), BlockSize: 16},
 			Overlap: rng.IntN(8),
 			Load:    load.Account{ActiveBlocks: rng.IntN(100), PrefillTokens: rng.IntN(4) * 160, Requests: rng.IntN(9)},
@@ -29,12 +30,19 @@ func crowd(n int, seed uint64) []Candidate {
 	return ws
 }
 
-var ask = Request{ID: "r", ISL: 160, BlockSize: 16, Turn: 7}
+var ask = &query{Request: &Request{ID: "r", ISL: 160}, BlockSize: 16, Turn: 7}
+
+// asked is q with the randomness of a choice and where it is explained.
+func asked(q *query, rng *rand.Rand, why *Why) *query {
+	full := *q
+	full.rng, full.why = rng, why
+	return &full
+}
 
 // TestRegistry holds every policy to the rules of its interface: a new file is
 // tested by existing.
 func TestRegistry(t *testing.T) {
-	for _, p := range Policies() {
+	for _, p := range (Config{}).Choices("") {
 		t.Run(p.Name, func(t *testing.T) {
 			if _, err := os.Stat("policy_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
 				t.Errorf("the policy is not in the file named for it: %v", err)
@@ -49,21 +57,21 @@ func TestRegistry(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, _, ok := policy.Pick(ask, nil, noon, rand.New(rand.NewPCG(1, 1)), &Why{}); ok {
+				if _, _, ok := policy(asked(ask, rand.New(rand.NewPCG(1, 1)), &Why{}), nil); ok {
 					t.Error("picks one of no candidates")
 				}
 				for seed := range uint64(200) {
 					ws := crowd(1+int(seed%17), seed)
 					before := slices.Clone(ws)
 					why := Why{Explain: true}
-					i, cost, ok := policy.Pick(ask, ws, noon, rand.New(rand.NewPCG(seed, 1)), &why)
+					i, cost, ok := policy(asked(ask, rand.New(rand.NewPCG(seed, 1)), &why), ws)
 					if !ok || i < 0 || i >= len(ws) || math.IsNaN(cost) {
 						t.Fatalf("seed %d: index %d of %d, cost %v, ok %v", seed, i, len(ws), cost, ok)
 					}
 					if !reflect.DeepEqual(ws, before) {
 						t.Fatalf("seed %d: the candidates were changed", seed)
 					}
-					again, _, _ := policy.Pick(ask, ws, noon, rand.New(rand.NewPCG(seed, 1)), &Why{})
+					again, _, _ := policy(asked(ask, rand.New(rand.NewPCG(seed, 1)), &Why{}), ws)
 					if again != i {
 						t.Fatalf("seed %d: picks %d, then %d", seed, i, again)
 					}
@@ -73,14 +81,6 @@ func TestRegistry(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestPairersAreInTheirFiles(t *testing.T) {
-	for _, p := range Pairers() {
-		if _, err := os.Stat("pair_" + strings.ReplaceAll(p.Name, "-", "_") + ".go"); err != nil {
-			t.Errorf("%s is not in the file named for it: %v", p.Name, err)
-		}
 	}
 }
 
@@ -95,23 +95,23 @@ func TestFormula(t *testing.T) {
 		name string
 		cfg  Config
 		isl  int
-		cand Candidate
+		cand candidate
 		want string
 	}{
 		// 15 of 20 blocks cached leave 80 tokens; 1,528 booked: 1,608 / 16.
-		{"the documents' example", both, 320, Candidate{Overlap: 15, Load: load.Account{PrefillTokens: 1528, ActiveBlocks: 5}},
+		{"the documents' example", both, 320, candidate{Overlap: 15, Load: load.Account{PrefillTokens: 1528, ActiveBlocks: 5}},
 			"Formula for worker_1: 125.5 = 1.0 * 100.5 + 25.0 (cached_blocks: 15)"},
-		{"the last block counts in part to compute, and whole to hold", both, 8, Candidate{},
+		{"the last block counts in part to compute, and whole to hold", both, 8, candidate{},
 			"Formula for worker_1: 1.5 = 1.0 * 0.5 + 1.0 (cached_blocks: 0)"},
-		{"a weight", heavy, 160, Candidate{Overlap: 2, Load: load.Account{ActiveBlocks: 3}},
+		{"a weight", heavy, 160, candidate{Overlap: 2, Load: load.Account{ActiveBlocks: 3}},
 			"Formula for worker_1: 25.0 = 1.5 * 8.0 + 13.0 (cached_blocks: 2)"},
-		{"others' prefill tokens not tracked", untracked, 160, Candidate{Overlap: 2, Load: load.Account{PrefillTokens: 999}},
+		{"others' prefill tokens not tracked", untracked, 160, candidate{Overlap: 2, Load: load.Account{PrefillTokens: 999}},
 			"Formula for worker_1: 18.0 = 1.0 * 8.0 + 10.0 (cached_blocks: 2)"},
-		{"a prefill pool holds no blocks", prefill, 160, Candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 9}},
+		{"a prefill pool holds no blocks", prefill, 160, candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 9}},
 			"Formula for worker_1: 10.0 = 1.0 * 10.0 + 0.0 (cached_blocks: 4)"},
-		{"all cached", prefill, 160, Candidate{Overlap: 10},
+		{"all cached", prefill, 160, candidate{Overlap: 10},
 			"Formula for worker_1: 0.0 = 1.0 * 0.0 + 0.0 (cached_blocks: 10)"},
-		{"a decode pool counts blocks alone", decode, 160, Candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 15}},
+		{"a decode pool counts blocks alone", decode, 160, candidate{Overlap: 4, Load: load.Account{PrefillTokens: 64, ActiveBlocks: 15}},
 			"Formula for worker_1: 25.0 = 0.0 * 6.0 + 25.0 (cached_blocks: 4)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestFormula(t *testing.T) {
 			}
 			c.cand.Worker = &pools.Worker{ID: "worker_1"}
 			why := Why{Explain: true}
-			_, cost, _ := policy.Pick(Request{ISL: c.isl, BlockSize: 16}, []Candidate{c.cand}, noon, rand.New(rand.NewPCG(1, 1)), &why)
+			_, cost, _ := policy(&query{Request: &Request{ISL: c.isl}, BlockSize: 16, rng: rand.New(rand.NewPCG(1, 1)), why: &why}, []candidate{c.cand})
 			if got := why.Terms[0].String(); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
@@ -134,13 +134,13 @@ func TestFormula(t *testing.T) {
 
 // spread picks n times with different seeds and returns how often each
 // candidate was picked.
-func spread(policy Policy, ws []Candidate, n int) []int {
+func spread(policy policy, ws []candidate, n int) []int {
 	counts := make([]int, len(ws))
 	pcg := rand.NewPCG(0, 0)
 	rng := rand.New(pcg)
 	for i := range n {
 		pcg.Seed(uint64(i), 99)
-		picked, _, _ := policy.Pick(ask, ws, noon, rng, &Why{})
+		picked, _, _ := policy(asked(ask, rng, &Why{}), ws)
 		counts[picked]++
 	}
 	return counts
@@ -301,7 +301,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 	ws := crowd(3, 1)
 	var picked []int
 	for turn := range uint64(6) {
-		i, _, _ := roundRobin{}.Pick(Request{Turn: turn}, ws, noon, nil, &Why{})
+		i, _, _ := roundRobin(&query{Turn: turn, why: &Why{}}, ws)
 		picked = append(picked, i)
 	}
 	if want := []int{0, 1, 2, 0, 1, 2}; !slices.Equal(picked, want) {
@@ -318,11 +318,11 @@ func TestConfigValidate(t *testing.T) {
 		{"defaults", func(c *Config) {}, ""},
 		{"other spelling", func(c *Config) { c.Mode = "round_robin" }, ""},
 		{"threshold off", func(c *Config) { c.QueueThreshold = -1 }, ""},
-		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is none of device-aware-weighted, direct, kv, least-loaded, lmetric, min-ttft, power-of-two, random, round-robin`},
+		{"unknown mode", func(c *Config) { c.Mode = "best" }, `router-mode: "best" is not one of ` + strings.Join(slices.Sorted(maps.Keys(policies)), ", ")},
 		{"weight below 0", func(c *Config) { c.OverlapWeight = -1 }, "router-kv-overlap-score-weight"},
 		{"weight not a number", func(c *Config) { c.OverlapWeight = math.NaN() }, "router-kv-overlap-score-weight"},
 		{"temperature endless", func(c *Config) { c.Temperature = math.Inf(1) }, "router-temperature"},
-		{"a cost that is none", func(c *Config) { c.Cost = "dear" }, `router-cost: "dear" is none of classic, credit`},
+		{"a cost that is none", func(c *Config) { c.Cost = "dear" }, `router-cost: "dear" is not one of classic, credit`},
 		{"a weight of credit", func(c *Config) { c.Credit.Disk = -1 }, "router-disk-cache-hit-weight"},
 		{"a decay that is none", func(c *Config) { c.Credit.Decay = math.Inf(1) }, "router-kv-overlap-score-credit-decay"},
 		{"aic", func(c *Config) { c.PrefillLoad = "aic" }, "router-prefill-load-model: aic is Dynamo's"},
@@ -347,8 +347,8 @@ func TestConfigValidate(t *testing.T) {
 // TestLMetric: the product decides, and a worker that serves nobody is weighed
 // by its tokens alone.
 func TestLMetric(t *testing.T) {
-	req := Request{ISL: 160, BlockSize: 16}
-	ws := []Candidate{
+	req := &query{Request: &Request{ISL: 160}, BlockSize: 16}
+	ws := []candidate{
 		{Overlap: 8, Load: load.Account{PrefillTokens: 100, Requests: 4}}, // 132 · 5
 		{Overlap: 0, Load: load.Account{PrefillTokens: 0, Requests: 2}},   // 160 · 3
 		{Overlap: 2, Load: load.Account{PrefillTokens: 400, Requests: 0}}, // 528 · 1
@@ -356,7 +356,7 @@ func TestLMetric(t *testing.T) {
 	for i := range ws {
 		ws[i].Worker = &pools.Worker{ID: fmt.Sprint(i)}
 	}
-	if i, cost, _ := (lmetric{}).Pick(req, ws, noon, rand.New(rand.NewPCG(1, 1)), &Why{}); i != 1 || cost != 480 {
+	if i, cost, _ := byCost(lmetric)(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), ws); i != 1 || cost != 480 {
 		t.Errorf("candidate %d at %v, want 1 at 480", i, cost)
 	}
 }
@@ -364,8 +364,8 @@ func TestLMetric(t *testing.T) {
 // TestMinTTFT: the earliest first token wins; a worker of which nothing is known
 // counts as the mean of the others.
 func TestMinTTFT(t *testing.T) {
-	req := Request{ISL: 1600, BlockSize: 16}
-	ws := []Candidate{
+	req := &query{Request: &Request{ISL: 1600}, BlockSize: 16}
+	ws := []candidate{
 		{Worker: &pools.Worker{ID: "slow"}, Overlap: 50},                                             // 800 tokens at 1 ms
 		{Worker: &pools.Worker{ID: "fast"}, Load: load.Account{PrefillTokens: 1400}},                 // 3000 at 0.25 ms
 		{Worker: &pools.Worker{ID: "new"}, Overlap: 25, Load: load.Account{PrefillTokens: 100}},      // 1300 at the mean: 1.55 s / 3800
@@ -379,23 +379,28 @@ func TestMinTTFT(t *testing.T) {
 		}
 		return time.Duration(booked+uncached) * each, ok
 	}
-	pick := func(m minTTFT, ws []Candidate) (int, float64) {
-		i, cost, _ := m.Pick(req, ws, noon, rand.New(rand.NewPCG(1, 1)), &Why{})
+	pick := func(m Forecast, ws []candidate) (int, float64) {
+		i, cost, _ := minTTFT(m)(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), ws)
 		return i, cost
 	}
-	if i, cost := pick(minTTFT{forecast}, ws[:2]); i != 1 || cost != 0.75 {
+	if i, cost := pick(forecast, ws[:2]); i != 1 || cost != 0.75 {
 		t.Errorf("candidate %d at %v s, want the fast one at 0.75 s", i, cost)
 	}
-	if i, cost := pick(minTTFT{forecast}, ws[:3]); i != 2 || math.Abs(cost-1300*1.55/3800) > 1e-12 {
+	if i, cost := pick(forecast, ws[:3]); i != 2 || math.Abs(cost-1300*1.55/3800) > 1e-12 {
 		t.Errorf("candidate %d at %v s, want the new one", i, cost)
 	}
-	if i, cost := pick(minTTFT{}, ws); i != 0 || cost != 800 {
+	if i, cost := pick(nil, ws); i != 0 || cost != 800 {
 		t.Errorf("without rates candidate %d at %v, want the fewest tokens: 0 at 800", i, cost)
 	}
 	cfg := DefaultConfig().For(pools.Decode)
 	cfg.Mode = "min-ttft"
-	if p, err := newPolicy(cfg); err != nil || reflect.TypeOf(p) != reflect.TypeFor[*kv]() {
-		t.Errorf("a decode pool's policy is %T, want kv's: %v", p, err)
+	p, err := newPolicy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := []candidate{{Worker: &pools.Worker{}, Load: load.Account{ActiveBlocks: 9}}, {Worker: &pools.Worker{}, Load: load.Account{PrefillTokens: 999}}}
+	if i, cost, _ := p(asked(req, rand.New(rand.NewPCG(1, 1)), &Why{}), full); i != 1 || cost != 100 {
+		t.Errorf("in a decode pool candidate %d at %v, want the blocks held and the request's own: 1 at 100", i, cost)
 	}
 }
 

@@ -36,18 +36,18 @@ func TestPrediction(t *testing.T) {
 		p := poolOf(role, silent("a"), silent("b"), silent("c"))
 		hashes := chain(1, 20)
 		first := book(t, r, p, hashes, noon)
-		if first.Overlap != 0 || r.Predicted() != 20 || !r.Predicts(p) {
-			t.Fatalf("%s: overlap %d, %d predicted", role, first.Overlap, r.Predicted())
+		if first.Overlap != 0 || r.Sources().Size().Predicted != 20 || !r.Predicts(p) {
+			t.Fatalf("%s: overlap %d, %d predicted", role, first.Overlap, r.Sources().Size().Predicted)
 		}
 		again := book(t, r, p, hashes, noon.Add(100*time.Second))
 		if again.Overlap != 20 || again.Worker != first.Worker || again.PrefillTokens != 0 {
 			t.Errorf("%s: overlap %d on %s, was sent to %s", role, again.Overlap, again.Worker.ID, first.Worker.ID)
 		}
-		if got := r.BestOverlap(p, append(hashes[:10:10], 1, 2), noon.Add(219*time.Second)); got != 10 {
+		if got := r.BestOverlap(p, Request{Hashes: append(hashes[:10:10], 1, 2)}, noon.Add(219*time.Second)); got != 10 {
 			t.Errorf("%s: best overlap %d of half the prompt, want 10", role, got)
 		}
-		if got := r.BestOverlap(p, hashes, noon.Add(220*time.Second)); got != 0 || r.Predicted() != 0 {
-			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Predicted())
+		if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(220*time.Second)); got != 0 || r.Sources().Size().Predicted != 0 {
+			t.Errorf("%s: overlap %d when its time was over, %d predicted", role, got, r.Sources().Size().Predicted)
 		}
 	}
 }
@@ -58,8 +58,8 @@ func TestDecodePredictsNothing(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, silent("a"))
 	book(t, r, p, chain(1, 20), noon)
-	if again := book(t, r, p, chain(1, 20), noon); again.Overlap != 0 || r.Predicted() != 0 || r.Predicts(p) {
-		t.Errorf("overlap %d, %d predicted", again.Overlap, r.Predicted())
+	if again := book(t, r, p, chain(1, 20), noon); again.Overlap != 0 || r.Sources().Size().Predicted != 0 || r.Predicts(p) {
+		t.Errorf("overlap %d, %d predicted", again.Overlap, r.Sources().Size().Predicted)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestEventsBesidePredictions(t *testing.T) {
 		worker string
 		want   int
 	}{{sent, "loud", 0}, {sent, "quiet", 20}, {told, "loud", 20}, {told, "quiet", 0}} {
-		w, _, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: c.hashes, Pin: &Pin{Worker: c.worker}}, noon)
+		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: c.hashes, Pin: &Pin{Worker: c.worker}}, noon)
 		if err != nil || w.Overlap != c.want {
 			t.Errorf("%s: overlap %d, want %d (%v)", c.worker, w.Overlap, c.want, err)
 		}
@@ -99,7 +99,7 @@ func TestTextIsPredictedBesideEvents(t *testing.T) {
 	text, told := chain(1, 20), chain(2, 20)
 	pick := func(hashes []uint64, text bool) (string, int) {
 		t.Helper()
-		w, _, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: hashes, Text: text}, noon)
+		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: hashes, Text: text}, noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,13 +124,13 @@ func TestTextIsPredictedBesideEvents(t *testing.T) {
 		t.Errorf("an event counts for text: overlap %d", overlap)
 	}
 	// Tokens that are sent to a worker that publishes are not predicted.
-	if book(t, r, p, chain(3, 20), noon); r.Predicted() != 20 {
-		t.Errorf("%d blocks are predicted", r.Predicted())
+	if book(t, r, p, chain(3, 20), noon); r.Sources().Size().Predicted != 20 {
+		t.Errorf("%d blocks are predicted", r.Sources().Size().Predicted)
 	}
-	if l.Withdraw(); r.Predicted() != 0 {
-		t.Errorf("%d blocks are predicted after it was taken back", r.Predicted())
+	if l.Invalidate(); r.Sources().Size().Predicted != 0 {
+		t.Errorf("%d blocks are predicted after it was taken back", r.Sources().Size().Predicted)
 	}
-	if !r.Foresees() || r.Predicts(p) {
+	if !r.Sources().CanPredict() || r.Predicts(p) {
 		t.Error("it foresees, and predicts nobody")
 	}
 }
@@ -164,7 +164,7 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	restarted.Version = 2
 	overlaps := func(p *pools.Pool) (list []int) {
 		for _, m := range p.Members {
-			w, _, err := r.Pick(p, Request{ID: "x", ISL: 320, Hashes: hashes, Pin: &Pin{Worker: m.Worker.ID}}, noon)
+			w, err := r.Pick(p, Request{ID: "x", ISL: 320, Hashes: hashes, Pin: &Pin{Worker: m.Worker.ID}}, noon)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,8 +177,8 @@ func TestPredictionsEndWithTheWorker(t *testing.T) {
 	}
 	left := poolOf(pools.Prefill, anew)
 	left.Version = 3
-	if overlaps(left); r.Predicted() != 0 {
-		t.Errorf("%d blocks are predicted for nobody", r.Predicted())
+	if overlaps(left); r.Sources().Size().Predicted != 0 {
+		t.Errorf("%d blocks are predicted for nobody", r.Sources().Size().Predicted)
 	}
 }
 
@@ -189,13 +189,13 @@ func TestWithdraw(t *testing.T) {
 	long := chain(1, 20)
 	first := book(t, r, p, long, noon)
 	book(t, r, p, long[:5], noon) // a sibling shares the beginning
-	first.Withdraw()
-	if got := r.BestOverlap(p, long, noon); got != 5 {
+	first.Invalidate()
+	if got := r.BestOverlap(p, Request{Hashes: long}, noon); got != 5 {
 		t.Errorf("overlap %d, want the sibling's 5", got)
 	}
 	book(t, r, p, long, noon)
-	first.Withdraw() // once is all
-	if got := r.BestOverlap(p, long, noon); got != 20 {
+	first.Invalidate() // once is all
+	if got := r.BestOverlap(p, Request{Hashes: long}, noon); got != 20 {
 		t.Errorf("overlap %d, want 20", got)
 	}
 }
@@ -223,22 +223,22 @@ func TestPredictionsAtOnce(t *testing.T) {
 						return
 					}
 					if k%3 == 0 {
-						l.Withdraw()
+						l.Invalidate()
 					}
 					l.Release(noon)
-					r.BestOverlap(p, hashes, noon)
+					r.BestOverlap(p, Request{Hashes: hashes}, noon)
 				}
 			}
 		})
 	}
 	group.Wait()
-	if got := r.Predicted(); got == 0 || got > 2*5*30 {
+	if got := r.Sources().Size().Predicted; got == 0 || got > 2*5*30 {
 		t.Errorf("%d blocks are predicted of 150 on two workers", got)
 	}
 	end := poolOf(pools.Prefill)
 	end.Version = 99
-	if r.Fits(end, 1); r.Predicted() != 0 {
-		t.Errorf("%d blocks are predicted for nobody", r.Predicted())
+	if r.Fits(end, 1); r.Sources().Size().Predicted != 0 {
+		t.Errorf("%d blocks are predicted for nobody", r.Sources().Size().Predicted)
 	}
 }
 
@@ -291,18 +291,16 @@ func TestPinnedPair(t *testing.T) {
 	if !prefill.NeedsPin() || newRouter(t, DefaultConfig(), nil).NeedsPin() {
 		t.Error("mode direct alone needs pins")
 	}
-	pairer, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		t.Fatal(err)
-	}
 	pp, dp := poolOf(pools.Prefill, silent("p0"), silent("p1"), silent("p2")), poolOf(pools.Decode, fleet("d", 3)...)
 	hashes := chain(1, 10)
 	for i := range 20 {
-		req := Request{ID: fmt.Sprint(i), ISL: 160, Hashes: hashes, DecodePin: &Pin{Worker: "d0001"}}
+		preq := Request{ID: fmt.Sprint(i), ISL: 160, Hashes: hashes}
+		dreq := preq
+		dreq.Pin = &Pin{Worker: "d0001"}
 		if i == 0 {
-			req.Pin = &Pin{Worker: "p1"}
+			preq.Pin = &Pin{Worker: "p1"}
 		}
-		p, d, err := ReservePair(prefill, decode, pairer, pp, dp, req, noon)
+		p, d, err := ReservePair(prefill, decode, pp, dp, preq, dreq, noon)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -312,7 +310,7 @@ func TestPinnedPair(t *testing.T) {
 		p.Release(noon)
 		d.Release(noon)
 	}
-	if _, _, err := ReservePair(prefill, decode, pairer, pp, dp, Request{ID: "x", Pin: &Pin{Worker: "d0001"}}, noon); err == nil {
+	if _, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: "x", Pin: &Pin{Worker: "d0001"}}, Request{ID: "x"}, noon); err == nil {
 		t.Error("a decode worker prefills")
 	}
 }

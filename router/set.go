@@ -2,6 +2,7 @@ package router
 
 import (
 	"log/slog"
+	"maps"
 	"sync"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -12,12 +13,10 @@ import (
 // first asked for. It is safe for concurrent use.
 type Set struct {
 	configs map[pools.Role]Config
-	log     *slog.Logger
 
-	mu     sync.RWMutex // guards pools
+	mu     sync.RWMutex // guards what follows
 	pools  map[setKey]setEntry
 	limits map[string]Thresholds // set while running, by model
-	pairs  map[string]Pairer     // by model
 }
 
 type setKey struct {
@@ -30,15 +29,17 @@ type setEntry struct {
 	index  *index.Index
 }
 
-// NewSet makes a set. configs holds one Config for each role; its error is the
-// first one's that Validate refuses.
+// NewSet makes a set whose routers write to log: see [Config.logTo]. configs holds
+// one Config for each role; the error is the first one's that Validate refuses.
 func NewSet(configs map[pools.Role]Config, log *slog.Logger) (*Set, error) {
+	configs = maps.Clone(configs)
 	for role, cfg := range configs {
-		if _, err := New(cfg, index.New(index.Config{}), log.With("role", string(role))); err != nil {
+		if err := cfg.Validate(); err != nil {
 			return nil, err
 		}
+		configs[role] = cfg.logTo(log)
 	}
-	return &Set{configs: configs, log: log, pools: map[setKey]setEntry{}, limits: map[string]Thresholds{}, pairs: map[string]Pairer{}}, nil
+	return &Set{configs: configs, pools: map[setKey]setEntry{}, limits: map[string]Thresholds{}}, nil
 }
 
 // For is the router of that model's pool of that role.
@@ -46,26 +47,6 @@ func (s *Set) For(model string, role pools.Role) *Router { return s.entry(model,
 
 // Index is the index of that model's pool of that role.
 func (s *Set) Index(model string, role pools.Role) *index.Index { return s.entry(model, role).index }
-
-// Pairer chooses a worker of the model's prefill pool and one of its decode
-// pool together, each by its own pool's policy.
-func (s *Set) Pairer(model string) Pairer {
-	s.mu.RLock()
-	p := s.pairs[model]
-	s.mu.RUnlock()
-	if p != nil {
-		return p
-	}
-	prefill, decode := s.For(model, pools.Prefill), s.For(model, pools.Decode)
-	p, err := NewPairer("sequential", prefill, decode)
-	if err != nil {
-		panic(err) // it is registered in this package
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pairs[model] = p
-	return p
-}
 
 func (s *Set) entry(model string, role pools.Role) setEntry {
 	key := setKey{model, role}
@@ -81,7 +62,7 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 		return e
 	}
 	e.index = index.New(index.Config{MaxBlocks: s.configs[role].IndexMaxBlocks})
-	e.router, _ = New(s.configs[role], e.index, s.log.With("model", model, "role", string(role))) // NewSet tried each config
+	e.router, _ = New(s.configs[role], e.index) // NewSet has validated each config
 	if t, ok := s.limits[model]; ok {
 		e.router.SetThresholds(t)
 	}
@@ -89,15 +70,11 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	return e
 }
 
-// IndexStats are the sums over the indexes of all pools in which what is cached
-// counts.
-func (s *Set) IndexStats() (sum index.Stats) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, e := range s.pools {
-		if x, ok := e.router.IndexStats(); ok {
-			sum.Add(x)
+// IndexStats calls emit with the size of the index of each of the pools in which cached blocks count.
+func (s *Set) IndexStats(pools []*pools.Pool, emit func(model, role string, size index.Stats)) {
+	for _, p := range pools {
+		if events := s.For(p.Model, p.Role).sources.Size().Events; events != nil {
+			emit(p.Model, string(p.Role), *events)
 		}
 	}
-	return sum
 }

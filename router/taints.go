@@ -17,20 +17,20 @@ func bears(w *pools.Worker, required []string) bool {
 	return true
 }
 
-// Suits reports whether w could serve req if it took requests and were empty: a rank
+// suits reports whether w could serve req if it took requests and were empty: a rank
 // of it that the pin names, the taints that are required, and room for the prompt.
-func (r *Router) Suits(w *pools.Worker, req *Request) bool {
+func (c *Config) suits(w *pools.Worker, req *Request) bool {
 	if p := req.Pin; p != nil && (p.Worker != "" && p.Worker != w.ID || p.Ranked && p.Rank >= w.Ranks()) {
 		return false
 	}
-	own := Request{ISL: req.ISL, BlockSize: max(1, w.BlockSize)}
-	return bears(w, req.Required) && (!r.cfg.Room || w.TotalKVBlocks <= 0 || own.blocks() < w.TotalKVBlocks)
+	blocks := blocksOf(req.ISL, max(1, w.BlockSize))
+	return bears(w, req.Required) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
 }
 
 // favour is the sum of the weights of the preferred taints that w has.
 func favour(w *pools.Worker, preferred map[string]float64) float64 {
 	var sum float64
-	for _, taint := range w.Taints { // in its order: a map's would round the sum now so, now so
+	for _, taint := range w.Taints { // in this order: a map's order would change how the sum is rounded
 		sum += preferred[taint]
 	}
 	return sum
@@ -38,7 +38,7 @@ func favour(w *pools.Worker, preferred map[string]float64) float64 {
 
 // favoured is a cost as the request's preferences leave it: times
 // exp(−tanh(sum of weights)), from 0.368 to 2.718 (router-semantics §2.1).
-func (c *Candidate) favoured(cost float64) float64 {
+func (c *candidate) favoured(cost float64) float64 {
 	if c.Favour == 0 {
 		return cost
 	}

@@ -1,36 +1,23 @@
 package router
 
 import (
-	"fmt"
-	"math"
-
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// Thresholds are the loads above which a worker's rank is taken out of the
-// choice. Zero fields take nobody out. Where all that may be chosen are out, a
-// request is refused with an [*OverloadedError] instead of waiting.
+// Thresholds are the loads above which a worker's rank is taken out of the choice. Zero fields take no rank out.
+// Where all that may be chosen are out, a request is refused with an [*OverloadedError] instead of waiting.
 type Thresholds struct {
-	// DecodeBlocks is the share of a rank's KV blocks that requests hold, above 0
-	// and at most 1. It counts where active blocks are tracked and the worker said
-	// how many it has: not in prefill pools.
-	DecodeBlocks float64
+	// DecodeBlocks is the share of a rank's KV blocks that requests hold, above 0 and at most 1. It counts where
+	// active blocks are tracked and the worker said how many it has: not in prefill pools.
+	DecodeBlocks float64 `flag:"active-decode-blocks-threshold" default:"0" range:"0..1" help:"Share of a worker's KV blocks above which it is not chosen; when all workers are above it, requests are answered 529 instead of waiting. 0 is off. POST /busy_threshold changes it while the gateway runs." when:"another gateway or region can take what this one refuses"`
 	// PrefillTokens is the prompt tokens yet to be computed, at least 1. It counts
 	// where they are tracked: not in decode pools.
-	PrefillTokens int
+	PrefillTokens int `flag:"active-prefill-tokens-threshold" default:"0" range:"0..2147483647" help:"Prompt tokens yet to prefill above which a worker is not chosen; when all workers are above it, requests are answered 529 instead of waiting. 0 is off." when:"another gateway or region can take what this one refuses"`
 }
 
-// Validate reports the first threshold that is out of range, by the name of its
-// flag.
-func (t Thresholds) Validate() error {
-	if !(t.DecodeBlocks >= 0 && t.DecodeBlocks <= 1) {
-		return fmt.Errorf("active-decode-blocks-threshold: %v is not a share from 0 to 1", t.DecodeBlocks)
-	}
-	if t.PrefillTokens < 0 || t.PrefillTokens > math.MaxInt32 {
-		return fmt.Errorf("active-prefill-tokens-threshold: %d is not a number of tokens from 0 to %d", t.PrefillTokens, math.MaxInt32)
-	}
-	return nil
-}
+// Validate returns every threshold that is out of range.
+func (t Thresholds) Validate() error { return setting.Check(&t) }
 
 // The thresholds' names in [OverloadedError.Reason].
 const (
@@ -38,8 +25,7 @@ const (
 	OverPrefillTokens = "active_prefill_tokens"
 )
 
-// OverloadedError refuses a request because every worker that may be chosen is
-// above one of the [Thresholds].
+// OverloadedError refuses a request because every worker that may be chosen is above one of the [Thresholds].
 type OverloadedError struct {
 	Reason string // the threshold that most of them are above
 }
@@ -48,11 +34,11 @@ func (e *OverloadedError) Error() string {
 	return "every worker is above the busy threshold of " + e.Reason
 }
 
-// over counts the seats that are above a threshold.
+// over counts the slots that are above a threshold.
 type over struct{ blocks, tokens int }
 
 // takesOut reports whether s is above a threshold, and counts it.
-func (t *Thresholds) takesOut(s *seat, prefillTokens int, n *over) bool {
+func (t *Thresholds) takesOut(s *slot, prefillTokens int, n *over) bool {
 	switch {
 	case t.PrefillTokens > 0 && prefillTokens > t.PrefillTokens:
 		n.tokens++
@@ -64,20 +50,13 @@ func (t *Thresholds) takesOut(s *seat, prefillTokens int, n *over) bool {
 	return true
 }
 
-// err says what most were above.
+// err names the threshold that most were above.
 func (n over) err() error {
 	if n.blocks > n.tokens {
 		return &OverloadedError{OverDecodeBlocks}
 	}
 	return &OverloadedError{OverPrefillTokens}
 }
-
-// Thresholds are those in force.
-func (r *Router) Thresholds() Thresholds { return *r.limits.Load() }
-
-// SetThresholds puts t in force for all choices from now on, which must be
-// valid.
-func (r *Router) SetThresholds(t Thresholds) { r.limits.Store(&t) }
 
 // Thresholds are those in force for a model's pools.
 func (s *Set) Thresholds(model string) Thresholds {
@@ -89,8 +68,7 @@ func (s *Set) Thresholds(model string) Thresholds {
 	return s.configs[pools.Decode].Thresholds
 }
 
-// SetThresholds puts t in force for all pools of a model, those not yet made
-// too. The error is t's own.
+// SetThresholds puts t in force for all pools of a model, those not yet made too. The error is t's own.
 func (s *Set) SetThresholds(model string, t Thresholds) error {
 	if err := t.Validate(); err != nil {
 		return err

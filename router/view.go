@@ -3,43 +3,32 @@ package router
 import (
 	"math"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// view is what a router works out once for each snapshot of its pool. It is
-// immutable but for the accounts it points to, which the router's lock guards, and
-// the layout that was placed last.
+// view is what a core works out once for each snapshot of its pool. It is immutable
+// but for the accounts it points to, which are the core's.
 type view struct {
 	pool      *pools.Pool
-	number    uint64 // of the router's views, from 1
-	epoch     uint64 // of the index when its owners were looked up
-	doubts    *map[Rank]struct{}
-	seed      uint64        // of the pool's random choices
-	blockSize int           // tokens
-	largest   int           // total_kv_blocks of the largest worker
-	seats     []seat        // by worker id, then rank
-	known     []index.Owner // by seat, in the router's index; NoOwner of those predicted
-	sent      []index.Owner // by seat, in that beside events; NoOwner of those that are not in it
-	aside     bool          // there is such a seat
-	guessed   []index.Owner // by seat, in that of its predictions; NoOwner of the others
-	texted    []index.Owner // by seat, in that of its predictions, the others too: for prompts of text
-	roomiest  int           // the largest of the seats' limits of blocks
-	steady    bool          // every seat stands
-	followed  bool          // prompts are looked up in the index of what workers publish
-	predicted bool          // a seat is predicted
-	placed    atomic.Pointer[placing]
+	number    uint64         // of the router's views, from 1
+	seed      uint64         // of the pool's random choices
+	blockSize int            // tokens
+	largest   int            // total_kv_blocks of the largest worker
+	slots     []slot         // by worker id, then rank
+	overlaps  *overlap.Slots // the same for the sources of overlaps
+	roomiest  int            // the largest of the slots' limits of blocks
+	steady    bool           // every slot stands
 }
 
-// seat is one (worker, rank) of a pool. A choice reads every one of them, so it
+// slot is one (worker, rank) of a pool. A choice reads every one of them, so it
 // has what the choice needs and fits one line of the processor's cache.
-type seat struct {
+type slot struct {
 	page      *load.Page // its bookings
 	worker    *pools.Worker
 	busyAbove float64 // booked prefill tokens above which it is busy
@@ -48,11 +37,9 @@ type seat struct {
 	member    int32   // its place in the pool
 	rank      int32
 	standing  standing
-	predicted bool
 }
 
-// standing is whether a seat may be chosen, as far as its pool's snapshot tells
-// once and for all.
+// standing is whether a slot may be chosen while its pool's snapshot is in force.
 type standing uint8
 
 const (
@@ -73,109 +60,75 @@ func standingOf(m *pools.Member) standing {
 }
 
 // eligible reports whether s may be chosen at now.
-func (v *view) eligible(s *seat, now time.Time) bool {
+func (v *view) eligible(s *slot, now time.Time) bool {
 	return s.standing == stands || s.standing == waits && v.pool.Members[s.member].Eligible(now)
 }
 
-// see returns the view of p, the same one until the pool or the index's owners
-// have changed.
-func (r *Router) see(p *pools.Pool) *view {
-	var epoch uint64
-	if r.idx != nil {
-		epoch = r.idx.Epoch()
-	}
-	doubts := r.predicted.doubts()
-	if v := r.view.Load(); v != nil && v.pool == p && v.epoch == epoch && v.doubts == doubts {
-		return v
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.predicted != nil {
-		r.parity.meet(p)
-		r.predicted.meet(p)
-	}
-	if r.sent != nil {
-		r.sent.meet(p)
-	}
-	r.views++
-	v := &view{pool: p, number: r.views, epoch: epoch, doubts: doubts, seed: xxh3.HashStringSeed(p.Name(), r.cfg.Seed), blockSize: 1, steady: true}
-	r.book.Prune(func(worker string) bool {
+// view works out the view of p.
+func (k *core) view(p *pools.Pool) *view {
+	k.views++
+	v := &view{pool: p, number: k.views, seed: xxh3.HashStringSeed(p.Name(), k.cfg.Seed), blockSize: 1, steady: true}
+	v.overlaps = k.sources.Bind(p)
+	k.book.Prune(func(worker string) bool {
 		_, stays := p.Member(worker)
 		return stays
 	})
 	for i, m := range p.Members {
 		for rank := range m.Worker.Ranks() {
-			s := r.seat(&p.Members[i], rank)
+			s := k.slot(&p.Members[i], rank)
 			s.member = int32(i)
-			v.seats = append(v.seats, s)
-			o := r.owners(&s)
-			v.known, v.guessed, v.texted, v.sent = append(v.known, o.known), append(v.guessed, o.guessed), append(v.texted, o.texted), append(v.sent, o.sent)
-			v.aside = v.aside || o.sent != index.NoOwner
+			v.slots = append(v.slots, s)
 			v.roomiest = max(v.roomiest, s.blocks)
 			v.steady = v.steady && s.standing == stands
-			v.predicted = v.predicted || s.predicted
-			v.followed = v.followed || !r.blind && (!s.predicted || r.parity.compares(m.Worker, rank))
 		}
 		v.blockSize = max(1, m.Worker.BlockSize)
 		v.largest = max(v.largest, m.Worker.TotalKVBlocks)
 	}
-	r.view.Store(v)
 	return v
 }
 
-// seat works out what stays the same about a worker's rank. The caller holds
-// r.mu.
-func (r *Router) seat(m *pools.Member, rank int) seat {
+// fits returns a [*TooBigError] when a prompt of so many tokens fits no slot.
+func (v *view) fits(tokens int) error {
+	need := blocksOf(tokens, v.blockSize) + 1
+	for i := range v.slots {
+		if need <= v.slots[i].blocks {
+			return nil
+		}
+	}
+	if len(v.slots) == 0 {
+		return nil
+	}
+	return &TooBigError{NeedBlocks: need, LargestBlocks: v.largest}
+}
+
+// slot works out what stays the same about a worker's rank.
+func (k *core) slot(m *pools.Member, rank int) slot {
 	w := m.Worker
-	s := seat{
-		worker: w, page: r.book.Page(w.ID, rank), rank: int32(rank), standing: standingOf(m),
-		predicted: r.predicted.of(w, rank),
+	s := slot{
+		worker: w, page: k.book.Page(w.ID, rank), rank: int32(rank), standing: standingOf(m),
 		busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
-	if r.cfg.QueueThreshold >= 0 {
+	if k.cfg.QueueThreshold >= 0 {
 		batch := w.MaxNumBatchedTokens
 		if batch == 0 {
-			batch = r.cfg.DefaultMaxBatchedTokens
+			batch = k.cfg.DefaultMaxBatchedTokens
 		}
-		s.busyAbove = r.cfg.QueueThreshold * float64(batch)
+		s.busyAbove = k.cfg.QueueThreshold * float64(batch)
 	}
-	if r.cfg.Room && w.TotalKVBlocks > 0 {
+	if k.cfg.Room && w.TotalKVBlocks > 0 {
 		s.blocks = w.TotalKVBlocks
 	}
-	if r.cfg.Room && w.MaxNumSeqs > 0 {
+	if k.cfg.Room && w.MaxNumSeqs > 0 {
 		s.seqs = w.MaxNumSeqs
 	}
 	return s
 }
 
-// owners are who stands for a seat in each index in which it is to be believed;
-// texted for prompts of which the text alone is known.
-type owners struct{ known, guessed, texted, sent index.Owner }
-
-// owners are those of s.
-func (r *Router) owners(s *seat) owners {
-	o := owners{index.NoOwner, index.NoOwner, index.NoOwner, index.NoOwner}
-	id, rank := s.worker.ID, int(s.rank)
-	if r.predicted != nil {
-		o.texted, _ = r.predicted.idx.Lookup(id, rank)
-	}
-	switch {
-	case s.predicted:
-		o.guessed = o.texted
-	case r.idx != nil:
-		o.known, _ = r.idx.Lookup(id, rank)
-	}
-	if r.sent.of(s.worker, rank) {
-		o.sent, _ = r.sent.idx.Lookup(id, rank)
-	}
-	return o
-}
-
-// narrow finds the seats that req leaves in the choice, by all that needs no
-// lock. Filters go in the order of router-semantics §2.2: whom the request names,
-// the taints it requires, who may be chosen now; choices goes on with who is above
-// no threshold.
-func (v *view) narrow(c *choice, req *Request, now time.Time) {
+// narrow finds the slots that the request leaves in the choice, by all that needs no booking. Filters go in the order
+// of router-semantics §2.2: the worker that the request names, the taints that it requires, the workers that are up;
+// choices goes on with the thresholds.
+func (v *view) narrow(c *scratch, now time.Time) {
+	req := &c.query
 	need := req.blocks() + 1
 	c.met, c.kept, c.largest = 0, c.kept[:0], v.largest
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
@@ -189,8 +142,8 @@ func (v *view) narrow(c *choice, req *Request, now time.Time) {
 	if pinned || tainted {
 		c.largest = 0
 	}
-	for i := range v.seats {
-		s := &v.seats[i]
+	for i := range v.slots {
+		s := &v.slots[i]
 		if pinned {
 			if !req.Pin.admits(s) {
 				continue
@@ -215,16 +168,16 @@ func (v *view) narrow(c *choice, req *Request, now time.Time) {
 	}
 }
 
-// choices returns the candidates for req in the memory of c.ws, or says why
-// there are none. The pool is busy while all that are left by narrow and the
-// thresholds are; once one is not, all of them with room are candidates, the busy
-// ones too: their cost tells. The caller holds the router's lock.
-func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) ([]Candidate, error) {
+// choices returns the candidates in the memory of c.ws, or why there are none. The pool is busy while all slots that
+// narrow and the thresholds leave are busy; once one is not, all of them with room are candidates, the busy ones too:
+// their cost shows it.
+func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate, error) {
+	req := &c.query
 	need := req.blocks() + 1
 	cached := req.ISL / v.blockSize // no more than this can count as overlap
 	left := len(c.kept)
 	if c.all {
-		left = len(v.seats)
+		left = len(v.slots)
 	}
 	ws := slices.Grow(c.ws[:0], left)[:left]
 	n := 0
@@ -233,15 +186,15 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
 	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
 	limited := *c.limits != Thresholds{}
-	runs, said := c.runs[:len(v.seats)], c.said[:len(v.seats)]
+	blocks, reported := c.found.Blocks[:len(v.slots)], c.found.Reported[:len(v.slots)]
 	for k := range left {
 		i := k
 		if !c.all {
 			i = int(c.kept[k])
 		}
-		s := &v.seats[i]
+		s := &v.slots[i]
 		if need > s.blocks {
-			continue // its load says nothing of those that could hold the prompt
+			continue // its load does not count: it cannot hold the prompt
 		}
 		page := s.page
 		prefill := page.Prefill(now)
@@ -255,35 +208,32 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 		if float64(prefill) <= s.busyAbove {
 			met |= idle
 		}
-		shared := min(book.Shared(page), cached)
-		if page.ActiveBlocks+need-shared > s.blocks || page.Requests >= s.seqs {
+		reused := min(book.Shared(page), cached)
+		if page.ActiveBlocks+need-reused > s.blocks || page.Requests >= s.seqs {
 			continue
 		}
-		// In place, and every field: what an earlier choice left is there. A Candidate
+		// In place, and every field: what an earlier choice left is there. A candidate
 		// made elsewhere and appended takes twice as long.
 		w := &ws[n]
 		n++
 		w.Worker, w.Rank = s.worker, int(s.rank)
-		w.Overlap = min(int(runs[i]), cached)
-		w.Foreseen = int32(w.Overlap - min(int(said[i]), cached))
+		w.Overlap = min(int(blocks[i]), cached)
+		w.Predicted = int32(w.Overlap - min(int(reported[i]), cached))
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
-		w.Shared = shared
-		w.Host, w.Disk, w.Remote, w.Favour = 0, 0, 0, 0
+		w.Reused = reused
+		w.Host, w.Disk, w.Shared, w.Favour = 0, 0, 0, 0
 		if prefers {
 			w.Favour = favour(s.worker, req.Preferred)
 		}
 		if c.tiers {
-			if h := c.heard(i); h != nil {
-				w.slower(h.Host, h.Disk, h.Remote, cached)
-			} else if o := v.known[i]; o != index.NoOwner {
-				w.slower(int32(c.seen.Tier(o, index.Host)), int32(c.seen.Tier(o, index.Disk)), int32(c.seen.Tier(o, index.Shared)), cached)
-			}
+			host, disk, shared := c.found.Slower(i)
+			w.slower(host, disk, shared, cached)
 		}
 	}
 	ws = ws[:n]
 	switch {
-	case len(v.seats) == 0, pinned && met&named == 0:
+	case len(v.slots) == 0, pinned && met&named == 0:
 		return ws, ErrNoWorkers
 	case met&borne == 0:
 		return ws, ErrTaints
@@ -303,7 +253,7 @@ func (v *view) choices(c *choice, req *Request, book *load.Book, now time.Time) 
 	return ws, nil
 }
 
-// passed is the filters that some seat or other has passed.
+// passed is the filters that at least one slot has passed.
 type passed uint8
 
 const (
@@ -315,11 +265,10 @@ const (
 	idle                     // has room in its queue
 )
 
-// slower sets what the tiers below the device hold, each a run that goes on where
-// the faster ones' has ended, no more in all than what may count as cached. What is
-// foreseen on the device covers the beginning of them.
-func (c *Candidate) slower(host, disk, remote int32, cached int) {
-	left, covered := int32(cached-c.Overlap), c.Foreseen
+// slower sets what the tiers below the device hold, each a run that goes on where the faster ones' has ended, no more
+// in all than what may count as cached. The blocks predicted on the device cover the beginning of them.
+func (c *candidate) slower(host, disk, shared int32, cached int) {
+	left, covered := int32(cached-c.Overlap), c.Predicted
 	take := func(n int32) int32 {
 		n = max(0, n)
 		over := min(n, covered)
@@ -328,5 +277,5 @@ func (c *Candidate) slower(host, disk, remote int32, cached int) {
 		left -= n
 		return n
 	}
-	c.Host, c.Disk, c.Remote = take(host), take(disk), take(remote)
+	c.Host, c.Disk, c.Shared = take(host), take(disk), take(shared)
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-pd/tandem/router/index"
 )
 
-// What a choice reads of each seat is to come in whole lines of the cache.
-func TestSeatFillsALine(t *testing.T) {
-	if got := unsafe.Sizeof(seat{}); got > 64 {
-		t.Errorf("a seat has %d bytes", got)
+// What a choice reads of each slot comes in one line of the cache.
+func TestSlotFitsALine(t *testing.T) {
+	if got := unsafe.Sizeof(slot{}); got > 64 {
+		t.Errorf("a slot has %d bytes", got)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestSteadyPoolChoosesTheSame(t *testing.T) {
 
 // A choice is made in the memory of earlier ones, and takes nothing over from
 // them: neither what was preferred, nor slower tiers, nor workers that have gone.
-func TestChoicesBeginAnew(t *testing.T) {
+func TestChoicesKeepNothing(t *testing.T) {
 	idx := index.New(index.Config{})
 	cfg := DefaultConfig()
 	cfg.Cost = Credited
@@ -77,15 +77,12 @@ func TestChoicesBeginAnew(t *testing.T) {
 	}
 	p := poolOf(pools.Both, ws...)
 	v := r.see(p)
-	c := &choice{view: v, limits: &Thresholds{}, seen: new(index.Matches)}
-	look := func(req Request) []Candidate {
-		c.letGo()
-		req.BlockSize = 16
+	c := newScratch()
+	look := func(req Request) []candidate {
+		r.core.begin(c, v, req, &Thresholds{}, noon)
 		c.tiers = req.ISL > 160
-		idx.Match(req.Hashes, c.seen)
-		r.foresee(c, &req, noon, true)
 		var err error
-		if c.ws, err = c.view.choices(c, &req, r.book, noon); err != nil {
+		if c.ws, err = c.view.choices(c, r.core.book, noon); err != nil {
 			t.Fatal(err)
 		}
 		return c.ws
@@ -98,7 +95,7 @@ func TestChoicesBeginAnew(t *testing.T) {
 	}
 	fewer := poolOf(pools.Both, ws[0])
 	fewer.Version = 2
-	c.view = r.see(fewer)
+	v = r.see(fewer)
 	look(Request{ISL: 160})
 	for _, w := range c.ws[:cap(c.ws)][1:] {
 		if w.Worker != nil {

@@ -10,18 +10,18 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
 // chances are how often each thing goes wrong with a message, 0 to 1.
 type chances struct {
 	Drop, Double, Reorder, Delay float64
-	// Straggler is how often a message of a process that has ended comes after the first ones of its successor, beside
+	// Straggler is how often a message of a process that has ended comes after the first ones of its successor, in addition to
 	// its having come in time.
 	Straggler float64
 }
 
-// injected counts what was done to the messages of one transport.
+// injected counts the disturbances of one transport's messages.
 type injected struct {
 	dropped, doubled, reordered, delayed, stragglers atomic.Uint64
 	requests                                         atomic.Uint64 // for snapshots, lost
@@ -31,7 +31,7 @@ type injected struct {
 // unreliable is the bus of one engine's publisher as bad networks and bad clients make it. What happens to a message
 // follows from hash(seed, epoch, number), so that it happens again with the same seed.
 type unreliable struct {
-	events.Bus
+	wire.Bus
 	seed   uint64
 	window int           // by how many messages of the engine one may be overtaken
 	wait   time.Duration // how late a delayed one comes
@@ -58,7 +58,7 @@ const mostTails = 8
 
 // Publish implements events.Bus.
 func (b *unreliable) Publish(m *nats.Msg) error {
-	if _, err := events.ParseEventsSubject(m.Subject); err != nil || !b.on.Load() {
+	if _, err := wire.ParseEventsSubject(m.Subject); err != nil || !b.on.Load() {
 		return b.Bus.Publish(m) // an answer to a request
 	}
 	b.mu.Lock()
@@ -69,10 +69,10 @@ func (b *unreliable) Publish(m *nats.Msg) error {
 	return b.send(out)
 }
 
-// judge says what of m is to be sent now, and keeps what is not.
+// judge returns the part of m to send now, and keeps the rest.
 func (b *unreliable) judge(m *nats.Msg) []*nats.Msg {
-	epoch, _ := strconv.ParseUint(m.Header.Get(events.HeaderEpoch), 10, 64)
-	seq, _ := strconv.ParseUint(m.Header.Get(events.HeaderSeq), 10, 64)
+	epoch, _ := strconv.ParseUint(m.Header.Get(wire.HeaderEpoch), 10, 64)
+	seq, _ := strconv.ParseUint(m.Header.Get(wire.HeaderSeq), 10, 64)
 	draw := chance(b.seed, epoch, seq)
 	if len(m.Data) == 0 { // a heartbeat has the number of the message before
 		draw = chance(draw, b.sent, 4)
@@ -99,7 +99,7 @@ func (b *unreliable) judge(m *nats.Msg) []*nats.Msg {
 	return []*nats.Msg{m}
 }
 
-// due takes out what has been late for long enough.
+// due removes and returns the messages whose delay is over.
 func (b *unreliable) due(now time.Time) []*nats.Msg {
 	var out []*nats.Msg
 	kept := b.late[:0]
@@ -149,7 +149,7 @@ func (b *unreliable) send(out []*nats.Msg) error {
 // forgetful is the subscriber's bus: some of its requests get no answer, and its messages can be stopped as though
 // their handler took its time.
 type forgetful struct {
-	events.Bus
+	wire.Bus
 	seed  uint64
 	odds  float64 // that a request is lost
 	count *injected

@@ -8,18 +8,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
 // noteBus keeps what is published.
 type noteBus struct {
-	events.Bus
+	wire.Bus
 	seen []string
 }
 
 func (b *noteBus) Publish(m *nats.Msg) error {
-	b.seen = append(b.seen, m.Header.Get(events.HeaderEpoch)+":"+m.Header.Get(events.HeaderSeq))
+	b.seen = append(b.seen, m.Header.Get(wire.HeaderEpoch)+":"+m.Header.Get(wire.HeaderSeq))
 	return nil
 }
 
@@ -31,9 +30,9 @@ func told100(t *testing.T, seed uint64, odds chances) (*noteBus, *injected) {
 	to, count := &noteBus{}, &injected{}
 	b := &unreliable{Bus: to, seed: seed, window: 4, wait: time.Hour, count: count, on: &on, odds: odds, usual: odds}
 	say := func(epoch, n int) {
-		m := nats.NewMsg(events.Source{Pool: "m/both", Worker: "w"}.EventsSubject())
-		m.Header.Set(events.HeaderEpoch, fmt.Sprint(epoch))
-		m.Header.Set(events.HeaderSeq, fmt.Sprint(n))
+		m := nats.NewMsg(wire.Source{Pool: "m/both", Worker: "w"}.EventsSubject())
+		m.Header.Set(wire.HeaderEpoch, fmt.Sprint(epoch))
+		m.Header.Set(wire.HeaderSeq, fmt.Sprint(n))
 		m.Data = []byte("x")
 		if err := b.Publish(m); err != nil {
 			t.Fatal(err)

@@ -11,21 +11,24 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tandem-pd/tandem/router/events"
-	"github.com/tandem-pd/tandem/router/events/zmtp"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
 
 // link is how one engine's events reach the subscriber.
 type link interface {
 	// publish tells events. What is lost on the way is for the numbers to show.
-	publish(es []events.Event)
+	publish(es []wire.Event)
 	// last is the number of the last message as a subscriber's status has it, and epoch that of the process, 0 where
 	// the subscriber counts them by itself.
 	last() (epoch, seq uint64)
 	// restart is a new process in the place of the old one.
 	restart() error
 	// track has the subscriber follow it.
-	track(sub *events.Subscriber, blocks, blockSize int) error
+	track(sub *follow.Subscriber, blocks, blockSize int) error
 	close()
 }
 
@@ -52,7 +55,7 @@ func (p process) end() {
 
 // overNATS is an engine that publishes as our own workers do.
 type overNATS struct {
-	source    events.Source
+	source    wire.Source
 	seed      uint64
 	heartbeat time.Duration
 	conn      *nats.Conn
@@ -60,9 +63,9 @@ type overNATS struct {
 	log       *slog.Logger
 
 	runs   uint64
-	pub    *events.Publisher
+	pub    *publish.Publisher
 	now    process
-	before events.PublisherStats // of the processes that have ended
+	before publish.Stats // of the processes that have ended
 }
 
 func (l *overNATS) restart() error {
@@ -72,7 +75,7 @@ func (l *overNATS) restart() error {
 	}
 	l.runs++
 	var err error
-	l.pub, err = events.NewPublisher(events.PublisherConfig{
+	l.pub, err = publish.New(publish.Config{
 		Source: l.source, Epoch: chance(l.seed, l.runs, 9) | 1, Heartbeat: l.heartbeat,
 	}, l.bus, l.log)
 	if err != nil {
@@ -91,7 +94,7 @@ func (l *overNATS) end() {
 }
 
 // stats are those of all processes.
-func (l *overNATS) stats() events.PublisherStats {
+func (l *overNATS) stats() publish.Stats {
 	s := l.pub.Stats()
 	s.Messages += l.before.Messages
 	s.Failed += l.before.Failed
@@ -99,11 +102,11 @@ func (l *overNATS) stats() events.PublisherStats {
 	return s
 }
 
-func (l *overNATS) publish(es []events.Event) { _ = l.pub.Publish(es) } // it counts what the bus did not take
+func (l *overNATS) publish(es []wire.Event) { _ = l.pub.Publish(es) } // it counts what the bus did not take
 
 func (l *overNATS) last() (epoch, seq uint64) { return l.pub.Epoch(), l.pub.Stats().Seq }
 
-func (l *overNATS) track(sub *events.Subscriber, _, blockSize int) error {
+func (l *overNATS) track(sub *follow.Subscriber, _, blockSize int) error {
 	sub.Track(l.source.Pool, l.source.Worker, []int{0}, blockSize, 0)
 	return nil
 }
@@ -115,12 +118,12 @@ func (l *overNATS) close() {
 
 // overZMQ is an engine that publishes by itself, behind two proxies.
 type overZMQ struct {
-	source    events.Source
+	source    wire.Source
 	seed      uint64
 	ring      int  // batches that can be asked for
 	replays   bool // it has a replay socket
 	highWater int  // above 0 where a receiver will be slow
-	dialect   events.Dialect
+	dialect   wire.Dialect
 	odds      chances
 	on        *atomic.Bool
 	count     *injected
@@ -129,7 +132,7 @@ type overZMQ struct {
 	stall        gate          // of what goes to subscribers
 	asked        atomic.Uint64 // messages of replays
 	runs         atomic.Uint64
-	pub          *events.ZMQPublisher
+	pub          *zmq.Publisher
 	now          process
 	sent         uint64 // messages, by processes that have ended
 	dropped      uint64 // by them at the high-water mark
@@ -186,14 +189,14 @@ func (l *overZMQ) restart() error {
 		}
 		return ln, err
 	}
-	cfg := events.ZMQPublisherConfig{
+	cfg := zmq.PublisherConfig{
 		Endpoint: "tcp://*:0", Topic: "kv@" + l.source.Worker, Dialect: l.dialect, BufferSteps: l.ring, HighWater: l.highWater,
 		Options: zmtp.Options{Listen: listen},
 	}
 	if l.replays {
 		cfg.ReplayEndpoint = "tcp://*:0"
 	}
-	pub, err := events.NewZMQPublisher(cfg)
+	pub, err := zmq.NewPublisher(cfg)
 	if err != nil {
 		return err
 	}
@@ -210,12 +213,12 @@ func (l *overZMQ) end() {
 	l.dropped += l.pub.Dropped()
 }
 
-func (l *overZMQ) publish(es []events.Event) { _ = l.pub.Publish(es) } // its error is always nil
+func (l *overZMQ) publish(es []wire.Event) { _ = l.pub.Publish(es) } // its error is always nil
 
 func (l *overZMQ) last() (epoch, seq uint64) { return 0, l.pub.Next() }
 
-func (l *overZMQ) track(sub *events.Subscriber, blocks, blockSize int) error {
-	at := events.ZMQ{Endpoint: l.live.address(), Topic: "kv@" + l.source.Worker}
+func (l *overZMQ) track(sub *follow.Subscriber, blocks, blockSize int) error {
+	at := zmq.Address{Endpoint: l.live.address(), Topic: "kv@" + l.source.Worker}
 	if l.replays {
 		at.Replay = l.replay.address()
 	}
@@ -270,45 +273,45 @@ func (c *slowConn) Close() error {
 	return c.Conn.Close()
 }
 
-// told watches the states that a subscriber tells.
-type told struct {
+// stateWatch follows the states that a subscriber reports.
+type stateWatch struct {
 	mu    sync.Mutex // guards all below
-	since map[events.Source]time.Time
-	gaps  map[events.Source]uint64 // seen when it was live
-	lived map[events.Source]bool
+	since map[wire.Source]time.Time
+	gaps  map[wire.Source]uint64 // seen when it was live
+	lived map[wire.Source]bool
 	took  map[string][]time.Duration // by transport
 	marks map[string]int             // times that one became predicted, by transport
-	doubt map[events.Source]bool     // it is predicted
+	stale map[wire.Source]bool       // it is predicted
 }
 
-func newTold() *told {
-	return &told{
-		since: map[events.Source]time.Time{}, gaps: map[events.Source]uint64{}, lived: map[events.Source]bool{}, took: map[string][]time.Duration{},
-		marks: map[string]int{}, doubt: map[events.Source]bool{},
+func newStateWatch() *stateWatch {
+	return &stateWatch{
+		since: map[wire.Source]time.Time{}, gaps: map[wire.Source]uint64{}, lived: map[wire.Source]bool{}, took: map[string][]time.Duration{},
+		marks: map[string]int{}, stale: map[wire.Source]bool{},
 	}
 }
 
 // changed takes the states in as they are now.
-func (w *told) changed(all []events.SourceStatus, now time.Time) {
+func (w *stateWatch) changed(all []follow.SourceStatus, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range all {
-		if s.State == events.Predicted && !w.doubt[s.Source] {
+		if s.State == follow.Predicted && !w.stale[s.Source] {
 			w.marks[s.Transport]++
 			delete(w.since, s.Source) // when it is known again depends on what the engine does
 		}
-		w.doubt[s.Source] = s.State == events.Predicted
+		w.stale[s.Source] = s.State == follow.Predicted
 		from, away := w.since[s.Source]
 		// Over NATS a message of an ended process is a reason to ask as well, and no hurry: the view is what it was.
 		missing := s.Transport != "nats" || s.Gaps != w.gaps[s.Source]
 		switch {
-		case s.State == events.Live && away:
+		case s.State == follow.Live && away:
 			w.took[s.Transport] = append(w.took[s.Transport], now.Sub(from))
 			delete(w.since, s.Source)
-		case s.State == events.Recovering && !away && w.lived[s.Source] && missing:
+		case s.State == follow.Recovering && !away && w.lived[s.Source] && missing:
 			w.since[s.Source] = now
 		}
-		if s.State == events.Live {
+		if s.State == follow.Live {
 			w.lived[s.Source], w.gaps[s.Source] = true, s.Gaps
 		}
 	}

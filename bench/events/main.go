@@ -25,7 +25,7 @@ func main() {
 	}
 }
 
-// command reads the command line, plays, and writes what was seen to stdout.
+// command reads the command line, replays, and writes the result to stdout.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	cfg := config{
 		nats: chances{Drop: 0.002, Double: 0.002, Reorder: 0.002, Delay: 0.002, Straggler: 0.02}, zmq: chances{Drop: 0.002},
@@ -62,7 +62,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	if f.NArg() > 0 {
-		return fmt.Errorf("%q is no flag", f.Arg(0))
+		return fmt.Errorf("%q is not a flag", f.Arg(0))
 	}
 	if err := cfg.check(loss); err != nil {
 		return err

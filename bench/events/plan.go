@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 )
 
 // action is something that goes wrong at a moment of the trace.
@@ -15,7 +15,7 @@ type action struct {
 	do   func() error
 }
 
-// plan says what goes wrong and when, by the seed alone.
+// plan decides by the seed alone what goes wrong and when.
 func (s *session) plan() []action {
 	var all []action
 	span := s.cfg.trace.Span()
@@ -45,7 +45,7 @@ func (s *session) plan() []action {
 		}
 		j, when := anyone(zmqPool), at(0.05, 0.9)
 		z := s.links[j].(*overZMQ)
-		if n%2 == 0 { // while nobody can see it
+		if n%2 == 0 { // while no view can follow it
 			add(when, "link down", func() error { s.counts[zmqPool].down.Add(1); z.live.refuse(true); return nil })
 			add(when+later/2, "restart", func() error { return s.restart(j) })
 			add(when+later, "link up", func() error { z.live.refuse(false); return nil })
@@ -72,7 +72,7 @@ func (s *session) plan() []action {
 	for n := range s.cfg.outages {
 		when := time.Duration(float64(span) * (float64(n) + 0.5) / float64(s.cfg.outages))
 		add(when, "NATS ends", func() error { s.server.Close(); s.result.Outages++; return nil })
-		add(when+2*later, "NATS begins", func() (err error) { s.server, err = events.StartNATS(s.port); return err })
+		add(when+2*later, "NATS begins", func() (err error) { s.server, err = natsbus.StartCore(s.port); return err })
 	}
 	for n := range s.cfg.stalls {
 		when := time.Duration(float64(span) * (float64(n) + 0.25) / float64(s.cfg.stalls))
@@ -99,7 +99,7 @@ func (s *session) restart(i int) error {
 	}
 	s.marks[i] = marker{epoch: s.status(i).Epoch}
 	if _, seq := s.links[i].last(); seq == 0 {
-		s.marks[i] = marker{} // of a process that has said nothing its successor cannot be told
+		s.marks[i] = marker{} // of a process that published nothing its successor cannot be distinguished
 	}
 	return s.links[i].restart()
 }
@@ -112,7 +112,7 @@ func (s *session) clear(m *machine) {
 	}
 }
 
-// blackout loses all that is said, but keeps it to come after the end of the process.
+// blackout holds all messages back until the end of the process.
 func (b *unreliable) blackout(on bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -64,7 +64,7 @@ func (p *proxy) cut() int {
 	return n
 }
 
-// refuse closes what connects, until it is told not to.
+// refuse closes what connects, until it is called with false.
 func (p *proxy) refuse(down bool) {
 	p.mu.Lock()
 	p.down = down

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/router/events/zmtp"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
 
 // The proxy loses the messages that it is told to, whole, and no others; it refuses connections and cuts them.

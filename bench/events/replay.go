@@ -14,9 +14,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/internal/replay"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
@@ -41,7 +44,7 @@ type config struct {
 	pending      int     // messages that wait for the subscriber at most over NATS
 	highWater    int     // messages that wait for it at most at the engines over ZMQ whose receiver will be slow
 	heartbeat    time.Duration
-	subscriber   events.SubscriberConfig
+	subscriber   follow.Config
 	sampleEvery  time.Duration
 	settle       time.Duration // how long the end may take to become exact
 	deaf         bool          // requests stay unanswered to the end: the index must then be found wrong
@@ -57,17 +60,17 @@ const (
 type session struct {
 	cfg    config
 	stream *stream
-	server *events.EmbeddedNATS
+	server *natsbus.Server
 	port   int
 	on     atomic.Bool // things go wrong
 	counts map[string]*injected
 	links  []link // by engine
-	sub    *events.Subscriber
+	sub    *follow.Subscriber
 	bus    *forgetful
 	heard  *nats.Conn // the subscriber's
 	idx    map[string]*index.Index
 	reg    *prometheus.Registry
-	told   *told
+	states *stateWatch
 	runs   sync.WaitGroup
 	stop   context.CancelFunc
 
@@ -75,7 +78,7 @@ type session struct {
 	actions []action
 	marks   []marker // by engine
 	nextTo  int      // engine to sample
-	extra   int      // prompts beside the trace
+	extra   int      // prompts in addition to the trace
 	sampled time.Time
 	result  result
 }
@@ -88,11 +91,11 @@ func poolOf(i int) string {
 	return zmqPool
 }
 
-// run replays a trace, and returns what was seen. The error is that the index did not become what the engines hold, or
+// run replays a trace, and returns the result. The error is that the index did not become what the engines hold, or
 // that something could not be set up.
 func run(ctx context.Context, cfg config) (*result, error) {
 	s := &session{
-		cfg: cfg, counts: map[string]*injected{natsPool: {}, zmqPool: {}}, told: newTold(), reg: prometheus.NewRegistry(),
+		cfg: cfg, counts: map[string]*injected{natsPool: {}, zmqPool: {}}, states: newStateWatch(), reg: prometheus.NewRegistry(),
 		idx:   map[string]*index.Index{natsPool: index.New(index.Config{}), zmqPool: index.New(index.Config{})},
 		marks: make([]marker, cfg.stream.Engines),
 	}
@@ -115,7 +118,7 @@ func (s *session) open(ctx context.Context) error {
 	if s.stream, err = newStream(s.cfg.stream, s.cfg.trace.Requests); err != nil {
 		return err
 	}
-	if s.server, err = events.StartNATS(0); err != nil {
+	if s.server, err = natsbus.StartCore(0); err != nil {
 		return err
 	}
 	u, err := url.Parse(s.server.URL())
@@ -130,12 +133,12 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	s.bus = &forgetful{
-		Bus:  events.OverNATS(s.heard, events.PendingLimits{Messages: s.cfg.pending}, quiet),
+		Bus:  natsbus.OverNATS(s.heard, natsbus.PendingLimits{Messages: s.cfg.pending}, quiet),
 		seed: s.cfg.stream.Seed, odds: s.cfg.lostRequests, count: s.counts[natsPool], on: &s.on,
 	}
 	cfg := s.cfg.subscriber
-	cfg.OnState = func() { s.told.changed(s.sub.Sources(), time.Now()) }
-	s.sub, err = events.NewSubscriber(cfg, s.bus, func(pool string) *index.Index { return s.idx[pool] }, quiet, s.reg)
+	cfg.OnState = func() { s.states.changed(s.sub.Sources(), time.Now()) }
+	s.sub, err = follow.New(cfg, s.bus, feed.Into(func(pool string) *index.Index { return s.idx[pool] }), quiet, s.reg)
 	if err != nil {
 		return err
 	}
@@ -155,7 +158,7 @@ func (s *session) open(ctx context.Context) error {
 	return until(ctx, s.cfg.settle, "every engine is followed", func() bool {
 		for i, l := range s.links {
 			z, overZ := l.(*overZMQ)
-			if overZ && z.pub.Subscribers() == 0 || !overZ && s.status(i).State != events.Live {
+			if overZ && z.pub.Subscribers() == 0 || !overZ && s.status(i).State != follow.Live {
 				return false
 			}
 		}
@@ -178,7 +181,7 @@ const slowReceivers = 3
 // link makes an engine's way to the subscriber.
 func (s *session) link(i int, log *slog.Logger) (link, error) {
 	pool := poolOf(i)
-	source := events.Source{Pool: pool, Worker: name(i)}
+	source := wire.Source{Pool: pool, Worker: name(i)}
 	seed := chance(s.cfg.stream.Seed, uint64(i), 11)
 	if pool == natsPool {
 		conn, err := s.connect()
@@ -186,7 +189,7 @@ func (s *session) link(i int, log *slog.Logger) (link, error) {
 			return nil, err
 		}
 		bus := &unreliable{
-			Bus: events.OverNATS(conn, events.PendingLimits{}, log), seed: seed, window: 6, wait: 50 * time.Millisecond,
+			Bus: natsbus.OverNATS(conn, natsbus.PendingLimits{}, log), seed: seed, window: 6, wait: 50 * time.Millisecond,
 			count: s.counts[pool], on: &s.on, odds: s.cfg.nats, usual: s.cfg.nats,
 		}
 		l := &overNATS{source: source, seed: seed, heartbeat: s.cfg.heartbeat, conn: conn, bus: bus, log: log}
@@ -195,7 +198,7 @@ func (s *session) link(i int, log *slog.Logger) (link, error) {
 	nth := i / 2
 	l := &overZMQ{
 		source: source, seed: seed, replays: nth >= s.cfg.noReplay, odds: s.cfg.zmq, on: &s.on,
-		count: s.counts[pool], dialect: events.Dialect(nth % 4),
+		count: s.counts[pool], dialect: wire.Dialect(nth % 4),
 	}
 	if nth >= s.cfg.noReplay && nth < s.cfg.noReplay+s.cfg.shortRings {
 		l.ring = 4
@@ -262,9 +265,9 @@ func (s *session) wait(ctx context.Context, at time.Duration) error {
 	}
 }
 
-// tell publishes what an engine said.
+// tell publishes an engine's events.
 func (s *session) tell(m *machine, es []engine.Event) {
-	out := make([]events.Event, 0, len(es))
+	out := make([]wire.Event, 0, len(es))
 	for i := range es {
 		out = append(out, eventOf(&es[i]))
 		s.result.half(m.id).count(&es[i])
@@ -275,31 +278,31 @@ func (s *session) tell(m *machine, es []engine.Event) {
 }
 
 // eventOf gives an engine's event its published form.
-func eventOf(e *engine.Event) events.Event {
-	out := events.Event{Hashes: make([]events.Hash, len(e.Hashes))}
+func eventOf(e *engine.Event) wire.Event {
+	out := wire.Event{Hashes: make([]wire.Hash, len(e.Hashes))}
 	for i, h := range e.Hashes {
-		out.Hashes[i] = events.Hash(h)
+		out.Hashes[i] = wire.Hash(h)
 	}
 	switch e.Kind {
 	case engine.Stored:
-		out.Kind, out.Parent, out.HasParent = events.Stored, events.Hash(e.Parent), e.HasParent
+		out.Kind, out.Parent, out.HasParent = wire.Stored, wire.Hash(e.Parent), e.HasParent
 		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
 	case engine.Removed:
-		out.Kind, out.Medium = events.Removed, "GPU"
+		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:
-		out.Kind, out.Hashes = events.Cleared, nil
+		out.Kind, out.Hashes = wire.Cleared, nil
 	}
 	return out
 }
 
 // status is what the subscriber says of an engine.
-func (s *session) status(i int) events.SourceStatus {
+func (s *session) status(i int) follow.SourceStatus {
 	for _, st := range s.sub.Sources() {
 		if st.Source.Worker == name(i) {
 			return st
 		}
 	}
-	return events.SourceStatus{}
+	return follow.SourceStatus{}
 }
 
 func (s *session) close() {

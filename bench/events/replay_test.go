@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 )
 
 // quick is a replay of seconds: engines with caches of 128 blocks, and a subscriber that waits for little.
@@ -17,7 +17,7 @@ func quick(seed uint64) config {
 		nats: chances{Drop: 0.02, Double: 0.02, Reorder: 0.02, Delay: 0.02, Straggler: 0.2}, zmq: chances{Drop: 0.02}, lostRequests: 0.02,
 		restarts: 12, cuts: 32, outages: 1, clears: 3, stalls: 1, stallFor: 0.2, shortRings: 3, noReplay: 2, pending: 64, highWater: 1,
 		heartbeat: 500 * time.Millisecond, sampleEvery: 20 * time.Millisecond, settle: 60 * time.Second,
-		subscriber: events.SubscriberConfig{
+		subscriber: follow.Config{
 			PageTimeout: 300 * time.Millisecond, RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 			SnapshotEvery: time.Second, QuietCheck: 500 * time.Millisecond,
 		},
@@ -111,8 +111,8 @@ func prove(t *testing.T, c config) {
 		"healed by a replay":             uint64(r.ZMQ.Counted["snapshots replayed"]),
 		"replays too short":              uint64(r.ZMQ.Counted["snapshots too_short"]),
 		"predicted for good":             uint64(r.Predicted),
-		"of them restarted":              uint64(r.HealedByRestart),
-		"of them cleared":                uint64(r.HealedByClearing),
+		"of them restarted":              uint64(r.RepairedByRestart),
+		"of them cleared":                uint64(r.RepairedByClearing),
 		"restarted over NATS":            uint64(r.NATS.Restarts),
 		"restarted over ZMQ":             uint64(r.ZMQ.Restarts),
 		"samples with something missing": uint64(r.NATS.Stale.Missing),

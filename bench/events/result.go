@@ -10,7 +10,8 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // result is what a replay has shown.
@@ -27,8 +28,8 @@ type result struct {
 	Settled   time.Duration // from the end of the trace until all was exact
 	Outages   int           // of the NATS server
 	NATS, ZMQ half
-	// Predicted is how many engines over ZMQ could not be known at the end, and how they were healed.
-	Predicted, HealedByRestart, HealedByClearing int
+	// Predicted is how many engines over ZMQ could not be known at the end, and how they were repaired.
+	Predicted, RepairedByRestart, RepairedByClearing int
 }
 
 // half is one transport's share.
@@ -45,7 +46,7 @@ type half struct {
 
 	Gaps, Orphans uint64
 	Counted       map[string]float64 // what the subscriber counted, by metric and label
-	Heals         []time.Duration    // each time that an engine's view was behind
+	Repairs       []time.Duration    // each time that an engine's view was behind
 	Marked        int                // times that one became predicted
 	Stale         staleness
 	Final         difference
@@ -99,14 +100,14 @@ func (s *session) sum() {
 		s.result.half(i).Gaps += st.Gaps
 		s.result.half(i).Orphans += st.Orphans
 	}
-	s.told.mu.Lock()
-	s.result.NATS.Heals, s.result.ZMQ.Heals = s.told.took["nats"], s.told.took["zmq"]
-	s.result.NATS.Marked, s.result.ZMQ.Marked = s.told.marks["nats"], s.told.marks["zmq"]
-	s.told.mu.Unlock()
+	s.states.mu.Lock()
+	s.result.NATS.Repairs, s.result.ZMQ.Repairs = s.states.took["nats"], s.states.took["zmq"]
+	s.result.NATS.Marked, s.result.ZMQ.Marked = s.states.marks["nats"], s.states.marks["zmq"]
+	s.states.mu.Unlock()
 	s.gather()
 }
 
-// gathered are the metrics that the report shows, by their label beside the pool.
+// gathered are the metrics that the report shows, by their label next to the pool.
 var gathered = map[string]string{
 	"kv_events_snapshots_total": "result", "kv_events_messages_total": "verdict", "kv_events_dropped_total": "",
 }
@@ -176,9 +177,9 @@ func (r *result) write(out io.Writer) error {
 	count("links down during a restart", func(h *half) uint64 { return h.Downs })
 	count("slow receivers", func(h *half) uint64 { return h.Stalls })
 	count("seen: gaps", func(h *half) uint64 { return h.Gaps })
-	count("views behind, and whole again", func(h *half) uint64 { return uint64(len(h.Heals)) })
+	count("views behind, then repaired", func(h *half) uint64 { return uint64(len(h.Repairs)) })
 	row("after p50 / p99 / max", func(h *half) string {
-		return fmt.Sprintf("%s / %s / %s", short(quantile(h.Heals, 0.5)), short(quantile(h.Heals, 0.99)), short(quantile(h.Heals, 1)))
+		return fmt.Sprintf("%s / %s / %s", short(replay.NearestRank(h.Repairs, 0.5)), short(replay.NearestRank(h.Repairs, 0.99)), short(replay.NearestRank(h.Repairs, 1)))
 	})
 	count("times predicted", func(h *half) uint64 { return uint64(h.Marked) })
 	r.counted(row)
@@ -187,19 +188,19 @@ func (r *result) write(out io.Writer) error {
 		return percent(float64(h.Stale.Unbelieved) / max(1, float64(h.Stale.Samples)))
 	})
 	row("missing: mean / p99 of samples", func(h *half) string {
-		return percent(mean(h.Stale.missing)) + " / " + percent(quantile(h.Stale.missing, 0.99))
+		return percent(mean(h.Stale.missing)) + " / " + percent(replay.NearestRank(h.Stale.missing, 0.99))
 	})
 	row("phantom: mean / p99 of samples", func(h *half) string {
-		return percent(mean(h.Stale.phantom)) + " / " + percent(quantile(h.Stale.phantom, 0.99))
+		return percent(mean(h.Stale.phantom)) + " / " + percent(replay.NearestRank(h.Stale.phantom, 0.99))
 	})
 	row("age of the oldest message not applied: p50 / p99 / max", func(h *half) string {
-		return fmt.Sprintf("%s / %s / %s", short(quantile(h.Stale.ages, 0.5)), short(quantile(h.Stale.ages, 0.99)), short(quantile(h.Stale.ages, 1)))
+		return fmt.Sprintf("%s / %s / %s", short(replay.NearestRank(h.Stale.ages, 0.5)), short(replay.NearestRank(h.Stale.ages, 0.99)), short(replay.NearestRank(h.Stale.ages, 1)))
 	})
 	count("at the end: blocks in caches", func(h *half) uint64 { return uint64(h.Final.True) })
 	count("missing in the index", func(h *half) uint64 { return uint64(h.Final.Missing) })
 	count("phantoms in the index", func(h *half) uint64 { return uint64(h.Final.Phantom) })
 	fmt.Fprintf(&b, "\nexact %v after the last event but for %d engines over ZeroMQ that were predicted for good; of these\n"+
-		"%d were restarted and %d cleared, and are exact\n", r.Settled.Round(time.Millisecond), r.Predicted, r.HealedByRestart, r.HealedByClearing)
+		"%d were restarted and %d cleared, and are exact\n", r.Settled.Round(time.Millisecond), r.Predicted, r.RepairedByRestart, r.RepairedByClearing)
 	_, err := io.WriteString(out, b.String())
 	return err
 }

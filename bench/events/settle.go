@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/replay"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // errWrong is an index that is not what the engines hold.
 var errWrong = errors.New("the index is not what the engines hold")
 
-// end lets nothing go wrong any more, waits until the index is what the engines hold, heals by a restart or by clearing
+// end lets nothing go wrong any more, waits until the index is what the engines hold, repairs by a restart or by clearing
 // those that cannot be known otherwise, and compares all once more.
 func (s *session) end(ctx context.Context) error {
 	if err := s.calm(); err != nil {
@@ -27,14 +27,14 @@ func (s *session) end(ctx context.Context) error {
 		return err
 	}
 	s.result.Settled = time.Since(began)
-	if err := s.heal(ctx); err != nil {
+	if err := s.repair(ctx); err != nil {
 		return err
 	}
 	// Once more, all at rest: what was exact has not been undone by a straggler.
 	return s.final()
 }
 
-// calm ends all that goes wrong and sends what was kept back.
+// calm ends all disturbances and sends the messages kept back.
 func (s *session) calm() error {
 	if s.cfg.deaf {
 		return nil
@@ -78,8 +78,8 @@ func (s *session) settled(ctx context.Context) error {
 			status := s.status(i)
 			epoch, seq := l.last()
 			d := s.compare(i)
-			marked := status.State == events.Predicted && poolOf(i) == zmqPool && d.Phantom == 0
-			if status.Seq != seq || epoch != 0 && status.Epoch != epoch || !marked && (status.State != events.Live || d.wrong() > 0) {
+			marked := status.State == follow.Predicted && poolOf(i) == zmqPool && d.Phantom == 0
+			if status.Seq != seq || epoch != 0 && status.Epoch != epoch || !marked && (status.State != follow.Live || d.wrong() > 0) {
 				waits += fmt.Sprintf("\n%s: %s at %d of %d, %d blocks missing and %d phantom of %d", name(i), status.State, status.Seq, seq,
 					d.Missing, d.Phantom, d.True)
 			}
@@ -92,26 +92,26 @@ func (s *session) settled(ctx context.Context) error {
 	return err
 }
 
-// heal makes those whole that are predicted, one half by a new process and the other by clearing the cache, and has
+// repair resynchronises the engines that are predicted, one half by a new process and the other by clearing the cache, and has
 // them compute something again.
-func (s *session) heal(ctx context.Context) error {
+func (s *session) repair(ctx context.Context) error {
 	for i, l := range s.links {
-		if s.status(i).State != events.Predicted {
+		if s.status(i).State != follow.Predicted {
 			continue
 		}
 		s.result.Predicted++
 		m := s.stream.engines[i]
 		if s.result.Predicted%2 == 0 {
-			s.result.HealedByRestart++
+			s.result.RepairedByRestart++
 			if err := s.restart(i); err != nil {
 				return err
 			}
-			z := l.(*overZMQ) // over NATS nobody is predicted here: settled has seen to it
+			z := l.(*overZMQ) // over NATS no engine is predicted here: settled saw to it
 			if err := until(ctx, s.cfg.settle, name(i)+" is connected to again", func() bool { return z.pub.Subscribers() > 0 }); err != nil {
 				return err
 			}
 		} else {
-			s.result.HealedByClearing++
+			s.result.RepairedByClearing++
 			s.clear(m)
 		}
 		if err := s.compute(i); err != nil {
@@ -125,8 +125,8 @@ func (s *session) heal(ctx context.Context) error {
 		return err
 	}
 	for i := range s.links {
-		if st := s.status(i); st.State != events.Live {
-			return fmt.Errorf("%w: %s is %s though it began anew", errWrong, name(i), st.State)
+		if st := s.status(i); st.State != follow.Live {
+			return fmt.Errorf("%w: %s is %s though it began again", errWrong, name(i), st.State)
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 )
 
 // marker knows when each message of an engine's present process was sent, as long as it was not seen to be applied.
@@ -36,7 +36,7 @@ func (m *marker) note(seq uint64, now time.Time) {
 }
 
 // age is how long the oldest message that is not applied has been under way, 0 for none.
-func (m *marker) age(s *events.SourceStatus, epoch uint64, now time.Time) time.Duration {
+func (m *marker) age(s *follow.SourceStatus, epoch uint64, now time.Time) time.Duration {
 	heard := s.Epoch == epoch
 	if epoch == 0 { // counted by the subscriber
 		heard = s.Epoch > m.epoch
@@ -57,7 +57,7 @@ func (m *marker) age(s *events.SourceStatus, epoch uint64, now time.Time) time.D
 // staleness is what samples of one transport's engines have shown. A sample is one engine at one moment, in which
 // nothing is published.
 type staleness struct {
-	Samples, Unbelieved int // the latter of engines that were predicted, whose view nobody asks
+	Samples, Unbelieved int // the latter of engines that were predicted, whose view is not used
 	True, Missing       int // pairs of a block and an engine
 	Phantom             int
 	missing, phantom    []float64 // share of a sample's pairs
@@ -76,14 +76,14 @@ func (t *staleness) take(d difference, age time.Duration) {
 	}
 }
 
-// sample compares the next engine's cache with what is indexed of it.
+// sample compares the next engine's cache with its blocks in the index.
 func (s *session) sample(now time.Time) {
 	s.sampled = now
 	i := s.nextTo
 	s.nextTo = (s.nextTo + 1) % len(s.links)
 	half := s.result.half(i)
 	status := s.status(i)
-	if status.State == events.Predicted {
+	if status.State == follow.Predicted {
 		half.Stale.Samples++
 		half.Stale.Unbelieved++
 		return
@@ -95,15 +95,6 @@ func (s *session) sample(now time.Time) {
 func (s *session) compare(i int) difference {
 	idx := s.idx[poolOf(i)]
 	return s.stream.engines[i].truth.compare(idx, idx.Owner(name(i), 0))
-}
-
-// quantile is the value below which a share of the values lie, 0 for none. It sorts them.
-func quantile[T float64 | time.Duration](values []T, share float64) T {
-	if len(values) == 0 {
-		return 0
-	}
-	slices.Sort(values)
-	return values[min(len(values)-1, int(share*float64(len(values))))]
 }
 
 func mean(values []float64) float64 {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/internal/replay"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // stream is the engines' side of the replay: simulated engines under virtual time that a trace is sent to, and what
@@ -43,7 +43,7 @@ type machine struct {
 	live  int       // requests on it
 }
 
-// step is what an engine said at a moment of the trace.
+// step is an engine's events at a moment of the trace.
 type step struct {
 	at     time.Duration
 	engine *machine
@@ -85,7 +85,7 @@ var answerWords = []uint32{11, 12, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 5
 // name is what an engine is called.
 func name(i int) string { return fmt.Sprintf("e%02d", i) }
 
-// next goes on to the next moment at which something is said. It reports false when the trace has ended and all
+// next advances to the next moment with events. It reports false when the trace has ended and all
 // engines rest, or when until has come.
 func (s *stream) next(until time.Duration) (step, bool, error) {
 	for {
@@ -189,7 +189,7 @@ func (s *stream) idlest() int {
 	return best
 }
 
-// run has an engine do what is due and returns what it said.
+// run lets an engine do its due steps and returns its events.
 func (s *stream) run(m *machine) []engine.Event {
 	r := m.core.Step(s.now)
 	events := append([]engine.Event(nil), r.Events...)

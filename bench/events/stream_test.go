@@ -4,8 +4,8 @@ import (
 	"hash/fnv"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 func smallStream(t *testing.T, seed uint64) *stream {

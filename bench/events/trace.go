@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/replay"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // conversation makes a trace up that has what Mooncake's conversation trace has: many conversations at once, each

@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/router/index"
 )
 

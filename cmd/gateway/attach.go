@@ -9,177 +9,82 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
-
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/service"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
-	"github.com/tandem-pd/tandem/router/events/zmtp"
+	"golang.org/x/sync/errgroup"
 )
 
-// attachSettings is what can be set about what stands beside an engine.
+// attachSettings are those of what runs next to an engine.
 type attachSettings struct {
-	URL       string `setting:"url"`
-	Engine    string `setting:"engine"`
-	Role      string `setting:"role"`
-	Advertise string `setting:"advertise-url"`
-	Worker    attachedWorker
-	Events    attachedEvents
-	Every     time.Duration `setting:"worker-health-interval"`
-	Failures  int           `setting:"health-failures"`
-	KeyFile   string        `setting:"worker-api-key-file"`
-	Drain     time.Duration `setting:"attach-drain"`
-	Address   string        `setting:"attach-address"`
-	Discovery settings.Discovery
-	Stream    settings.KVStream
-	Logging   settings.Logging
+	URL             string         `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server as it is reached from here, as http://127.0.0.1:8000. It must be given."`
+	Engine          string         `flag:"engine" default:"auto" oneof:"auto=by what the engine calls itself|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"What the engine is. Set it only where a proxy in front of the engine hides it."`
+	Role            string         `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" group:"Engine" help:"The pool that the engine joins."`
+	Advertise       string         `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL by which gateways reach the engine, where that is not url: next to it in a pod, url is http://127.0.0.1:8000 and this has the pod's address."`
+	Transfer        string         `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the engine's KV side channel, where a prefill worker needs one to be found."`
+	Worker          attachedWorker `group:"Worker"`
+	Events          attachedEvents `group:"KV events"`
+	Every           time.Duration  `flag:"worker-health-interval" group:"Life"`
+	KeyFile         string         `flag:"worker-api-key-file" group:"Life"`
+	Failures        int            `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failures in a row after which the worker is deregistered; the health checks come in quicker succession then. Fewer deregister sooner, and for a hiccup."`
+	Drain           time.Duration  `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, after the worker has deregistered, how long its KV events are still forwarded, for requests that it finishes. The engine is not stopped: give it at least as long."`
+	Address         string         `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
+	stack.Discovery `group:"Discovery"`
+	Stream          stack.KVStream    `group:"KV stream"`
+	Logging         telemetry.Logging `group:"Logging"`
 }
 
-// attachedWorker is what may be said about the engine in the place of asking it.
+// attachedWorker is what may be set about the engine instead of asking it.
 type attachedWorker struct {
-	ID          string   `setting:"id"`
-	Model       string   `setting:"model"`
-	BlockSize   int      `setting:"block-size"`
-	KVBlocks    int      `setting:"total-kv-blocks"`
-	MaxSeqs     int      `setting:"max-num-seqs"`
-	BatchTokens int      `setting:"max-num-batched-tokens"`
-	Context     int      `setting:"context-length"`
-	Ranks       int      `setting:"ranks"`
-	ModelInput  string   `setting:"model-input"`
-	Transfer    string   `setting:"transfer-endpoint"`
-	DeviceClass string   `setting:"device-class"`
-	Topology    []string `setting:"topology"`
-	Taints      []string `setting:"taints"`
+	ID          string   `flag:"id" help:"The worker's name in its fleet, of letters, digits, dots, dashes and underscores. Unique. Empty takes host and port of advertise-url, or of url."`
+	Model       string   `flag:"model" help:"Model to register, where the engine serves several or reports none. Empty asks the engine."`
+	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block. All workers of a model must agree. 0 asks the engine."`
+	KVBlocks    int      `flag:"total-kv-blocks" default:"0" range:"0..2147483647" help:"Size of one rank's KV cache in blocks. TensorRT-LLM does not report it: without it the worker is never full, and lost KV events are repaired by a restart only. 0 asks the engine."`
+	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Most sequences that one rank runs at once. 0 asks the engine."`
+	BatchTokens int      `flag:"max-num-batched-tokens" default:"0" range:"0..2147483647" help:"Token budget of one engine step. 0 asks the engine."`
+	Context     int      `flag:"context-length" default:"0" range:"0..2147483647" help:"Longest prompt and answer together, in tokens. 0 asks the engine."`
+	Ranks       int      `flag:"ranks" default:"0" range:"0..4096" help:"Data-parallel ranks behind the URL. 0 asks the engine."`
+	ModelInput  string   `flag:"model-input"`
+	DeviceClass string   `flag:"device-class" help:"What the engine computes on, for policies that distinguish classes."`
+	Topology    []string `flag:"topology" help:"Labels of where the engine is, as rack=r7,zone=a."`
+	Taints      []string `flag:"taints"`
 }
 
-// attachedEvents is where the engine's KV events are, in the place of asking it.
+// attachedEvents is where the engine's KV events are, instead of asking it.
 type attachedEvents struct {
-	Endpoint string `setting:"engine-kv-events"`
-	Replay   string `setting:"engine-kv-replay"`
-	Topic    string `setting:"engine-kv-topic"`
+	Endpoint string `flag:"engine-kv-events" help:"tcp://HOST:PORT where the engine's rank 0 publishes its KV events over ZeroMQ; each further rank has the next port. With a host of * attach listens on that port, for engines that connect. none does not follow them. Empty asks the engine, which vLLM answers from 0.31.0 on and SGLang in its server_info."`
+	Replay   string `flag:"engine-kv-replay" help:"tcp://HOST:PORT where rank 0 replays earlier events. It goes with engine-kv-events."`
+	Topic    string `flag:"engine-kv-topic" help:"Beginning of the events' topic; empty takes all. It goes with engine-kv-events."`
 }
 
-// attachFlags are the flags by what discovery calls the same.
+// attachFlags are the flags by discovery's names of the same.
 var attachFlags = map[string]string{
 	"kv-blocks": "total-kv-blocks", "device": "device-class", "transfer": "transfer-endpoint",
 	"kv-events": "engine-kv-events", "kv-replay": "engine-kv-replay", "kv-topic": "engine-kv-topic",
 }
 
-func attachGroups() []settings.Group {
-	asked := func(name, max, help string) settings.Setting {
-		return settings.Setting{Name: name, Kind: settings.Int, Default: "0", Min: "0", Max: max, Help: help + " 0 asks the engine."}
-	}
-	given := settings.WorkersGroup()
-	given.Settings = slices.DeleteFunc(given.Settings, func(s settings.Setting) bool {
-		return s.Name != "worker-health-interval" && s.Name != "worker-api-key-file"
-	})
-	return []settings.Group{
-		{Title: "Engine", Settings: []settings.Setting{
-			{Name: "url", Kind: settings.String, Default: "", Validate: optionalURL, Help: "The engine's HTTP server as it is reached from here, as http://127.0.0.1:8000. It must be given."},
-			{
-				Name: "engine", Kind: settings.String, Default: "auto",
-				OneOf: []settings.Choice{
-					{Name: "auto", Help: "by what it calls itself"}, {Name: "vllm", Help: "vLLM"}, {Name: "sglang", Help: "SGLang"},
-					{Name: "trtllm", Help: "TensorRT-LLM"}, {Name: "sim", Help: "a simulated worker"},
-				},
-				Help: "What the engine is. It only needs to be said where a proxy in front of the engine hides it.",
-			},
-			{
-				Name: "role", Kind: settings.String, Default: "both",
-				OneOf: []settings.Choice{
-					{Name: "prefill", Help: "computes prompts and keeps their KV for a decode worker"},
-					{Name: "decode", Help: "pulls KV and generates"},
-					{Name: "both", Help: "serves requests alone"},
-				},
-				Help: "The pool that the engine joins.",
-			},
-			{
-				Name: "advertise-url", Kind: settings.String, Default: "", Validate: optionalURL,
-				Help: "URL by which gateways reach the engine, where that is not url: beside it in a pod, url is http://127.0.0.1:8000 and this has the pod's address.",
-			},
-			{Name: "transfer-endpoint", Kind: settings.String, Default: "", Help: "HOST:PORT of the engine's KV side channel, where a prefill worker needs one to be found."},
-		}},
-		{Title: "Worker", Settings: []settings.Setting{
-			{Name: "id", Kind: settings.String, Default: "", Help: "The worker's name in its fleet, of letters, digits, dots, dashes and underscores. Unique. Empty takes host and port of advertise-url, or of url."},
-			{Name: "model", Kind: settings.String, Default: "", Help: "Model to register, where the engine serves several or tells of none. Empty asks the engine."},
-			asked("block-size", "4096", "Tokens in a KV block. All workers of a model must agree."),
-			asked("total-kv-blocks", "2147483647", "Size of one rank's KV cache in blocks. TensorRT-LLM does not tell: without it the worker is never full, and lost KV events are only mended by a restart."),
-			asked("max-num-seqs", "2147483647", "Most sequences that one rank runs at once."),
-			asked("max-num-batched-tokens", "2147483647", "Token budget of one engine step."),
-			asked("context-length", "2147483647", "Longest prompt and answer together, in tokens."),
-			asked("ranks", "4096", "Data-parallel ranks behind the URL."),
-			{
-				Name: "model-input", Kind: settings.String, Default: "text",
-				OneOf: []settings.Choice{
-					{Name: "text", Help: "the client's text or messages as they came"},
-					{Name: "tokens", Help: "token ids in the prompt's place; chats become completions"},
-				},
-				Help: "What the gateway sends as a prompt.",
-			},
-			{Name: "device-class", Kind: settings.String, Default: "", Help: "What the engine computes on, for policies that tell classes apart."},
-			{Name: "topology", Kind: settings.List, Default: "", Help: "Labels that say where the engine stands, as rack=r7,zone=a."},
-			{Name: "taints", Kind: settings.List, Default: "", Help: "Names that requests may require of a worker or prefer."},
-		}},
-		{Title: "KV events", Settings: []settings.Setting{
-			{
-				Name: "engine-kv-events", Kind: settings.String, Default: "",
-				Help: "tcp://HOST:PORT where the engine's rank 0 publishes its KV events over ZeroMQ; each further rank has the next port. With a host of * they are " +
-					"awaited on that port, for engines that connect. none does not follow them. Empty asks the engine, which vLLM tells from 0.31.0 on and SGLang in its server_info.",
-			},
-			{Name: "engine-kv-replay", Kind: settings.String, Default: "", Help: "tcp://HOST:PORT where rank 0 tells again what it said. It goes with engine-kv-events."},
-			{Name: "engine-kv-topic", Kind: settings.String, Default: "", Help: "What the topic of the events begins with; empty takes all. It goes with engine-kv-events."},
-		}},
-		{Title: "Life", Settings: append(given.Settings,
-			settings.Setting{
-				Name: "health-failures", Kind: settings.Int, Default: "3", Min: "1", Max: "100",
-				Help: "Failures in a row after which the worker is withdrawn; the questions come in quicker succession then. Fewer withdraw sooner, and for a hiccup.",
-			},
-			settings.Setting{
-				Name: "attach-drain", Kind: settings.Duration, Default: "10s", Min: "0s", Max: "1h",
-				Help: "On SIGTERM, after the worker has deregistered, how long its KV events are still told, for requests that it finishes. The engine is not stopped: give it at least as long.",
-			},
-			settings.Setting{
-				Name: "attach-address", Kind: settings.String, Default: "", Validate: optionalHostPort,
-				Help: "HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none.",
-			},
-		)},
-		settings.DiscoveryGroup(), settings.KVStreamGroup(), settings.LoggingGroup(),
-	}
-}
-
-// optionalHostPort accepts HOST:PORT, or nothing.
-func optionalHostPort(value any) error {
-	text := value.(string)
-	if text == "" {
-		return nil
-	}
-	if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
-		return errors.New("must be HOST:PORT, as 127.0.0.1:9090")
-	}
-	return nil
-}
-
-// attach stands beside a stock engine until SIGTERM.
+// attach runs next to a stock engine until SIGTERM.
 func attach(ctx context.Context, args []string, p process) error {
 	var s attachSettings
-	set := settings.NewSet(attachGroups()...).Beside(besides()...)
-	r, err := resolve(set, "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: stand beside a stock vLLM, SGLang or TensorRT-LLM.\n"+
-		"It waits until the engine is well, asks it for its model, its limits and where it publishes KV events, registers it in etcd, tells its KV\n"+
-		"events on over NATS with snapshots for whoever comes late, withdraws it when it fails and takes it back when it is well again. On SIGTERM\n"+
-		"it deregisters first; the engine runs on. Gateways then find the engine as they find any worker: `gateway serve --etcd-endpoints …`.\n\n"+
-		"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n"+
-		"  gateway attach --url http://gpu-1:8000 --role prefill --etcd-endpoints http://etcd:2379 --nats-url nats://nats:4222\n\n"+
-		"docs/kv-events.md has the flags of each engine.", args, p, &s)
+	r, err := resolve(&s, manual{"attach", "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or TensorRT-LLM.\n" +
+		"It waits until the engine is healthy, asks it for its model, its limits and where it publishes KV events, registers it in etcd, forwards\n" +
+		"its KV events over NATS with snapshots for subscribers that come late, deregisters it on failure and registers it again when it has\n" +
+		"recovered. On SIGTERM it deregisters first; the engine runs on. Gateways find the engine as any worker: `gateway serve --etcd-endpoints …`.\n\n" +
+		"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n" +
+		"  gateway attach --url http://gpu-1:8000 --role prefill --etcd-endpoints http://etcd:2379 --nats-url nats://nats:4222\n\n" +
+		"docs/kv-events.md has the flags of each engine.", []string{
+		"url", "engine", "role", "advertise-url", "id", "model", "engine-kv-events", "worker-api-key-file", "attach-address", "etcd-endpoints", "nats-url", "log-level",
+	}}, args, p)
 	if err != nil {
 		return err
 	}
@@ -187,7 +92,7 @@ func attach(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if cfg.Probe.APIKey, err = workerKey(r, s.KeyFile, p.readFile); err != nil {
+	if cfg.Probe.APIKey, err = workerKey(r, s.KeyFile); err != nil {
 		return usageError{err}
 	}
 	log, err := newLogger(p, r, s.Logging)
@@ -198,16 +103,16 @@ func attach(ctx context.Context, args []string, p process) error {
 	if here(reach) {
 		log.Warn("gateways on other machines cannot reach this address: --advertise-url names another", "address", reach)
 	}
-	if s.Discovery.NATSURL == "" {
+	if s.NATSURL == "" {
 		log.Warn("without --nats-url the engine's KV events are not forwarded: the record names where the engine publishes them, and each gateway follows it by itself")
 	}
-	links, unlink, err := stack.ConnectDurably(s.Discovery.EtcdEndpoints, s.Discovery.NATSURL, streamConfig(s.Stream), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
+	links, unlink, err := stack.Connect(s.EtcdEndpoints, s.NATSURL, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
 	if err != nil {
 		return err
 	}
 	defer unlink()
 	reg := telemetry.NewRegistry()
-	a, err := stack.NewAttach(cfg, links, log, prometheus.WrapRegistererWithPrefix("tandem_", reg))
+	a, err := stack.NewAttach(cfg, links, log, prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg))
 	if err != nil {
 		return err
 	}
@@ -219,7 +124,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		return fmt.Errorf("attach-address: %w", err)
 	}
 	fmt.Fprintf(p.stdout, "attach http://%s\n", stack.LocalAddr(ln.Addr()))
-	// The face stays until the rest has ended, so that a drain can be watched.
+	// The listener stays until the rest has ended, so that a drain can be watched.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, failed := errgroup.WithContext(ctx)
@@ -228,7 +133,7 @@ func attach(ctx context.Context, args []string, p process) error {
 		return a.Run(failed)
 	})
 	group.Go(func() error {
-		return service.ServeBeside(serving, ln, service.NewBeside(a, telemetry.Handler(reg)), log)
+		return service.ServeSidecar(serving, ln, service.NewSidecar(a, telemetry.Handler(reg, telemetry.Prefix)), log)
 	})
 	return group.Wait()
 }
@@ -248,12 +153,12 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 	c := stack.AttachConfig{
 		Advertise: strings.TrimSuffix(s.Advertise, "/"),
 		Probe:     discovery.ProberConfig{Every: s.Every, Failures: s.Failures, Seed: rand.Uint64()},
-		Prefix:    s.Discovery.Prefix, LeaseTTL: s.Discovery.LeaseTTL, Follow: events.SubscriberConfig{Seed: rand.Uint64()}, Drain: s.Drain,
+		Prefix:    s.Prefix, LeaseTTL: s.LeaseTTL, Follow: follow.Config{Seed: rand.Uint64()}, Drain: s.Drain,
 	}
 	switch {
 	case s.URL == "":
 		return c, errors.New("url: the engine's address is missing, as --url http://127.0.0.1:8000")
-	case len(s.Discovery.EtcdEndpoints) == 0:
+	case len(s.EtcdEndpoints) == 0:
 		return c, errors.New("etcd-endpoints: the worker registers in etcd, so it must be named, as --etcd-endpoints http://HOST:2379")
 	}
 	for _, e := range []struct{ flag, value string }{{"engine-kv-replay", s.Events.Replay}, {"engine-kv-topic", s.Events.Topic}} {
@@ -278,7 +183,7 @@ func (s *attachSettings) config(r *settings.Resolved) (stack.AttachConfig, error
 		return c, refuseEngine(r, "url", err)
 	}
 	// NewEndpoint has seen that it can be read.
-	if at, err := zmtp.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.Discovery.NATSURL == "" {
+	if at, err := zmtp.ParseEndpoint(given.KVEndpoint); err == nil && at.Binds() && s.NATSURL == "" {
 		return c, r.Refuse("engine-kv-events", errors.New("attach listens for this engine and forwards its events over NATS: give nats-url too, or the engine's host"))
 	}
 	return c, nil
@@ -297,13 +202,13 @@ func refuseEngine(r *settings.Resolved, address string, err error) error {
 	return r.Refuse(flag, errors.New(bad.Problem))
 }
 
-// given is what was said of the engine.
+// given is the engine as the flags describe it.
 func (s *attachSettings) given(r *settings.Resolved) (pools.Worker, error) {
 	w := pools.Worker{
 		ID: s.Worker.ID, Model: s.Worker.Model, Role: pools.Role(s.Role), Address: s.URL,
 		BlockSize: s.Worker.BlockSize, TotalKVBlocks: s.Worker.KVBlocks, MaxNumSeqs: s.Worker.MaxSeqs,
 		MaxNumBatchedTokens: s.Worker.BatchTokens, ContextLength: s.Worker.Context, DataParallelRanks: s.Worker.Ranks,
-		DeviceClass: s.Worker.DeviceClass, Transfer: s.Worker.Transfer, ModelInput: s.Worker.ModelInput,
+		DeviceClass: s.Worker.DeviceClass, Transfer: s.Transfer, ModelInput: s.Worker.ModelInput,
 		KVReplay: s.Events.Replay, KVTopic: s.Events.Topic,
 	}
 	if s.Engine != "auto" {

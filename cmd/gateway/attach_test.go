@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // child is the gateway's binary in a process of its own.
@@ -227,11 +228,9 @@ func checkAttachDocument(t *testing.T, at string) {
 		t.Fatal(err)
 	}
 	document := string(raw)
-	for _, g := range attachGroups() {
-		for _, s := range g.Settings {
-			if !strings.Contains(document, "`--"+s.Name+"`") && g.Title != "Logging" {
-				t.Errorf("docs/kv-events.md does not name --%s", s.Name)
-			}
+	for _, s := range setting.Of(attachSettings{}) {
+		if !strings.Contains(document, "`--"+s.Name+"`") && s.Group != "Logging" {
+			t.Errorf("docs/kv-events.md does not name --%s", s.Name)
 		}
 	}
 	_, text := get(at + "/metrics")

@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // serveUnderLimit is serveProcess with few file descriptors.
@@ -109,7 +110,7 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 			if lines := strings.Count(s.logs.String(), "new ones wait"); lines > 2 {
 				t.Errorf("%d lines about a shortage:\n%s", lines, s.logs.String())
 			}
-			if said := strings.Contains(s.logs.String(), "max-connections is above what the process may open"); said != (len(args) > 1 && args[1] == "10000") {
+			if said := strings.Contains(s.logs.String(), "max-connections leaves too few descriptors"); said != (len(args) > 1 && args[1] == "10000") {
 				t.Errorf("the log speaks of a bound that cannot be kept: %v", said)
 			}
 			if name == "default bound" && !strings.Contains(s.logs.String(), "idle connections are closed to make room") {
@@ -123,7 +124,7 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 // slowWorker is loneWorker at the speed of a real engine.
 func slowWorker(t *testing.T, role, id string) string {
 	t.Helper()
-	w, err := stack.NewWorker(stack.WorkerConfig{
+	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 		Engine: engine.Config{Role: role, ID: id, Speedup: 2}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
 	}, stack.Links{}, slog.New(slog.DiscardHandler))
 	if err != nil {

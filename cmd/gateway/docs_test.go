@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -19,6 +20,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/load"
+	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
 func operating(t *testing.T) string {
@@ -30,83 +34,66 @@ func operating(t *testing.T) string {
 	return string(raw)
 }
 
-var (
-	helpFlag    = regexp.MustCompile(`^  --([a-z0-9-]+)`)
-	helpDefault = regexp.MustCompile(`Default: (.*?)\.( From | At least | At most | Environment: )`)
-	docHeading  = regexp.MustCompile(`^### (.+)$`)
-	docFlag     = regexp.MustCompile("^\\| `--([a-z0-9-]+)` \\| ([^|]*) \\| ([^|]+) \\| ([^|]+) \\|$")
-)
+var update = flag.Bool("update", false, "write docs/reference/settings.md again")
 
-// flagEntry is a flag as help or a table shows it: in its group, in order.
-type flagEntry struct{ group, flag, value string }
-
-// flagsInHelp reads the flags of `gateway serve --help`.
-func flagsInHelp(help string) []flagEntry {
-	var found []flagEntry
-	group, text := "", ""
-	end := func() {
-		if m := helpDefault.FindStringSubmatch(strings.Join(strings.Fields(text), " ")); m != nil && len(found) > 0 {
-			found[len(found)-1].value = m[1]
+// docs/reference/settings.md is made of the tags of every command's settings.
+func TestSettingsReference(t *testing.T) {
+	const path = "../../docs/reference/settings.md"
+	want := settingsReference()
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
 		}
-		text = ""
 	}
-	for line := range strings.Lines(help) {
-		line = strings.TrimRight(line, "\n")
-		m := helpFlag.FindStringSubmatch(line)
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is not what the tags say (%v): write it again by go test ./cmd/gateway -run %s -update", path, err, t.Name())
+	}
+}
+
+// settingsReference is docs/reference/settings.md: the settings of every command.
+func settingsReference() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Settings\n\nEvery setting of every command, made of the program's own help by `go test ./cmd/gateway -run TestSettingsReference -update`.\n" +
+		"[Operating](../operating.md#settings) explains how flags, variables and files go together.\n")
+	shared := settings.New(new(serveSettings))
+	for i, c := range []struct {
+		name string
+		of   any
+	}{
+		{"serve", new(serveSettings)}, {"dev", new(devfleet.Settings)}, {"attach", new(attachSettings)}, {"index", new(indexSettings)}, {"select", new(selectSettings)},
+		{"worker", new(devfleet.WorkerSettings)}, {"load", new(load.Settings)}, {"simulate", new(simulate.Settings)}, {"workers", new(workersSettings)}, {"health", new(healthSettings)},
+	} {
+		fmt.Fprintf(&b, "\n## gateway %s\n", c.name)
+		set := settings.New(c.of, everySettings()...)
+		if i == 0 {
+			set.Reference(&b, nil)
+			continue
+		}
+		set.Reference(&b, shared)
+	}
+	return b.Bytes()
+}
+
+// Each flag that --help shows first is one of the command.
+func TestFirstSettingsAreSettings(t *testing.T) {
+	for _, c := range commands {
+		if c.name == "traces" {
+			continue
+		}
+		_, short, _ := inside(t, nil, c.name, "--help")
+		_, whole, _ := inside(t, nil, c.name, "--help-all")
+		counted := regexp.MustCompile("These are ([0-9]+) of ([0-9]+) settings").FindStringSubmatch(short)
+		shown := func(text string) string {
+			return strconv.Itoa(len(regexp.MustCompile("(?m)^  --").FindAllString(text, -1)))
+		}
 		switch {
-		case m != nil:
-			end()
-			found = append(found, flagEntry{group: group, flag: m[1]})
-		case line != "" && line[0] != ' ':
-			end()
-			group = line
-		default:
-			text += " " + line
+		case counted == nil && shown(short) != shown(whole):
+			t.Errorf("%s: --help has %s flags and names no --help-all, which has %s", c.name, shown(short), shown(whole))
+		case counted != nil && (shown(short) != counted[1] || shown(whole) != counted[2]):
+			t.Errorf("%s: %s of %s, shown %s of %s", c.name, counted[1], counted[2], shown(short), shown(whole))
+		case len(strings.Split(short, "\n")) > 160:
+			t.Errorf("%s: --help has %d lines", c.name, len(strings.Split(short, "\n")))
 		}
-	}
-	end()
-	return slices.DeleteFunc(found, func(e flagEntry) bool { return e.flag == "config" })
-}
-
-// flagsInDocs reads the flags' tables of docs/operating.md.
-func flagsInDocs(text string) []flagEntry {
-	var found []flagEntry
-	group := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimRight(line, "\n")
-		if m := docHeading.FindStringSubmatch(line); m != nil {
-			group = m[1]
-		}
-		if m := docFlag.FindStringSubmatch(line); m != nil {
-			found = append(found, flagEntry{group, m[1], m[2]})
-		}
-	}
-	return found
-}
-
-// docs/operating.md has every flag of serve, under its heading, with its
-// default, and no other.
-func TestOperatingFlags(t *testing.T) {
-	var help bytes.Buffer
-	if err := settings.NewSet(append(gatewayGroups(), serveGroup())...).Usage(&help); err != nil {
-		t.Fatal(err)
-	}
-	want, got := flagsInHelp(help.String()), flagsInDocs(operating(t))
-	if len(want) < 50 {
-		t.Fatalf("only %d flags were found in the help", len(want))
-	}
-	for _, w := range want {
-		if !slices.Contains(got, w) {
-			t.Errorf("docs/operating.md lacks --%s under %q with the default %q", w.flag, w.group, w.value)
-		}
-	}
-	for _, g := range got {
-		if !slices.Contains(want, g) {
-			t.Errorf("docs/operating.md has --%s under %q with the default %q, which is no such flag of serve", g.flag, g.group, g.value)
-		}
-	}
-	if !t.Failed() && !slices.Equal(want, got) {
-		t.Error("docs/operating.md has the flags in another order than --help")
 	}
 }
 
@@ -124,8 +111,8 @@ func TestOperatingErrorCodes(t *testing.T) {
 			got[m[2]] = m[1]
 		}
 	}
-	want := errorCodes(t, "../../internal/openai", "../../internal/edge", "../../handoff", "stack")
-	for _, class := range fault.Classes() {
+	want := errorCodes(t, "../../internal/openai", "../../cmd/gateway/edge", "../../handoff", "stack")
+	for class := fault.None; class <= fault.Truncated; class++ {
 		if class.Blames() || class == fault.GatewayError {
 			want[class.String()] = strconv.Itoa(class.Status())
 		}
@@ -307,18 +294,4 @@ func statusOf(e ast.Expr) string {
 		}
 	}
 	return ""
-}
-
-// The readers of help and tables find what is there.
-func TestFlagReaders(t *testing.T) {
-	help := "Every setting is …\n\n  --config FILE\n      A file.\n\nHTTP\n\n  --http-port N\n      Port.\n      Default: 8000. From 0 to\n      65535. Environment: X.\n" +
-		"\nFaults\n\n  --no-fallback\n      Off.\n      Default: on. Environment: X.\n"
-	docs := "### HTTP\n\n| flag | default | what | when |\n|---|---|---|---|\n| `--http-port` | 8000 | Port. | never |\n\n### Faults\n\n| `--no-fallback` | on | Off. | never |\n"
-	want := "[{HTTP http-port 8000} {Faults no-fallback on}]"
-	if got := fmt.Sprint(flagsInHelp(help)); got != want {
-		t.Errorf("help: %s, want %s", got, want)
-	}
-	if got := fmt.Sprint(flagsInDocs(docs)); got != want {
-		t.Errorf("docs: %s, want %s", got, want)
-	}
 }

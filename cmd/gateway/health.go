@@ -1,71 +1,46 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
-
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 )
 
-// healthSettings is what can be set about a look at a gateway's health.
+// healthSettings are those of `gateway health`.
 type healthSettings struct {
-	URL     string        `setting:"url"`
-	Timeout time.Duration `setting:"timeout"`
-	Local   local
+	URL     string        `flag:"url" form:"url http https" group:"Health" help:"The gateway to ask, as http://HOST:PORT. Empty is this machine, by http-host and http-port: in the gateway's own container nothing has to be set."`
+	Timeout time.Duration `flag:"timeout" default:"2s" range:"1ms.." group:"Health" help:"How long the answer may take."`
+	Local   local         `group:"Gateway on this machine"`
 }
 
-func healthGroup() settings.Group {
-	return settings.Group{Title: "Health", Settings: []settings.Setting{
-		{
-			Name: "url", Kind: settings.String, Default: "", Validate: optionalURL,
-			Help: "The gateway to ask, as http://HOST:PORT. Empty is this machine, by http-host and http-port: in the gateway's own container nothing need be said.",
-		},
-		{Name: "timeout", Kind: settings.Duration, Default: "2s", Min: "1ms", Help: "How long the answer may take."},
-	}}
-}
-
-// health asks a gateway for its health. It is for containers that have nothing
-// else to ask with: exit status 0 means that it serves.
+// health asks a gateway for its health, for containers without an HTTP client:
+// exit status 0 means that it serves.
 func health(ctx context.Context, args []string, p process) error {
 	var s healthSettings
-	set := settings.NewSet(healthGroup(), localGroup()).Beside(besides()...)
-	if _, err := resolve(set, "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and a line that says why when it is not.", args, p, &s); err != nil {
+	if _, err := resolve(&s, manual{"health", "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not.", nil}, args, p); err != nil {
 		return err
 	}
-	base := strings.TrimRight(s.URL, "/")
-	if base == "" {
-		base = s.Local.url()
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/health", nil)
+	base := cmp.Or(strings.TrimRight(s.URL, "/"), s.Local.url())
+	o, err := newOperator(base, "")
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	res, err := transport.RoundTrip(req)
-	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
+	defer o.close()
+	o.client.Timeout = s.Timeout
+	status, body, err := o.send(ctx, http.MethodGet, "/health")
+	switch {
+	case status == http.StatusOK:
+		return nil
+	case status == 0:
 		return fmt.Errorf("%s: %w", base, err)
 	}
-	defer res.Body.Close()
-	if res.StatusCode == http.StatusOK {
-		return nil
-	}
 	var answer healthAnswer
-	body, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20)) // the status says enough
-	_ = json.Unmarshal(body, &answer)
-	return fmt.Errorf("%s: %d %.64q%s", base, res.StatusCode, answer.Status, answer.why())
+	_ = json.Unmarshal(body, &answer) // without one the status says enough
+	return fmt.Errorf("%s: %d %.64q%s", base, status, answer.Status, answer.why())
 }
 
 // healthAnswer is what GET /health says.

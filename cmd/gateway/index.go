@@ -2,44 +2,38 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"math/rand/v2"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"net/http"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/service"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
-func indexGroup() settings.Group {
-	return settings.Group{Title: "Index", Settings: []settings.Setting{
-		settings.KVIndexMaxBlocks(),
-		{Name: "index-port", Kind: settings.Int, Default: "8090", Min: "0", Max: "65535", Help: "Port to listen on; 0 picks a free one and prints it."},
-	}}
+// indexSettings are those of `gateway index`.
+type indexSettings struct {
+	Port    int               `flag:"index-port" default:"8090" range:"0..65535" group:"Index" help:"Port to listen on; 0 picks a free one and prints it."`
+	Blocks  int               `flag:"kv-index-max-blocks" group:"Index"`
+	Service serviceSettings   `group:"Service"`
+	NATSURL string            `flag:"nats-url" group:"Events"`
+	Logging telemetry.Logging `group:"Logging"`
 }
 
 // runIndex runs an index that several routers share, until SIGTERM.
 func runIndex(ctx context.Context, args []string, p process) error {
-	var s struct {
-		Port    int `setting:"index-port"`
-		Blocks  int `setting:"kv-index-max-blocks"`
-		Service serviceSettings
-		NATSURL string `setting:"nats-url"`
-		Logging settings.Logging
-	}
-	set := settings.NewSet(indexGroup(), serviceGroup(), natsAlone(), settings.LoggingGroup()).Beside(besides()...)
-	r, err := resolve(set, "gateway index [FLAGS]: run an index of which worker holds which KV blocks, for several routers to share.\n"+
-		"Register a worker:   POST /register {\"id\": \"w1\", \"model\": \"m\", \"block_size\": 16, \"kv_events\": \"nats\"}\n"+
-		"Ask for a prompt:    POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}, or POST /query_by_hash\n"+
-		"Without NATS:        POST /events\n"+
-		"Also: POST /unregister, GET /workers, GET /dump, GET /ready, GET /metrics. docs/services.md shows each.", args, p, &s)
+	var s indexSettings
+	r, err := resolve(&s, manual{"index", "gateway index [FLAGS]: run an index of which worker holds which KV blocks, for several routers to share.\n" +
+		"Register a worker:   POST /register {\"id\": \"w1\", \"model\": \"m\", \"block_size\": 16, \"kv_events\": \"nats\"}\n" +
+		"Ask for a prompt:    POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}, or POST /query_by_hash\n" +
+		"Without NATS:        POST /events\n" +
+		"Also: POST /unregister, GET /workers, GET /dump, GET /ready, GET /metrics. docs/services.md shows each.", nil}, args, p)
 	if err != nil {
 		return err
 	}
-	cfg, err := s.Service.config(r, p)
+	cfg, err := s.Service.config(r)
 	if err != nil {
 		return usageError{err}
 	}
@@ -49,8 +43,7 @@ func runIndex(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, log,
-		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
-			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
-			return service.NewIndex(cfg, events.SubscriberConfig{Seed: rand.Uint64()}, links.Bus, telemetry.Handler(reg), log, own)
+		func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error) {
+			return service.NewIndex(cfg, follow.Config{Seed: rand.Uint64()}, bus, scrape, log, own)
 		})
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// inject puts the faults of a scenario between the gateway and its workers,
-// where one was named and that is allowed.
-func inject(cfg *stack.GatewayConfig, s settings.Faults, r *settings.Resolved, p process, log *slog.Logger) error {
+// inject puts the faults of a scenario between the gateway and its workers, where one was named and that is allowed.
+func inject(cfg *stack.GatewayConfig, r *settings.Resolved, p process, log *slog.Logger) error {
+	s := cfg.Faults
 	if s.Scenario == "" {
 		return nil
 	}
 	if !s.AllowFaults {
-		return usageError{r.Refuse("fault-scenario", errors.New("faults are not allowed here; --allow-faults allows them"))}
+		return r.Refuse("fault-scenario", errors.New("faults are not allowed here; --allow-faults allows them"))
 	}
 	data, err := p.readFile(s.Scenario)
 	if err != nil {
-		return usageError{r.Refuse("fault-scenario", err)}
+		return r.Refuse("fault-scenario", err)
 	}
 	scenario, err := fault.ParseScenario(s.Scenario, data)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -305,10 +306,14 @@ func (m manifests) wrongs(serves func(path string) bool) (found []string) {
 // settingsWrongs resolves the container's settings as the gateway would.
 func (m manifests) settingsWrongs(c k8sContainer, ports map[string]int) (found []string) {
 	wrong := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
-	set := settings.NewSet(append(gatewayGroups(), serveGroup())...).Beside(besides()...)
-	var known []string
-	for _, row := range set.Settings() {
-		known = append(known, row.EnvNames()...)
+	var s serveSettings
+	set := settings.New(&s, everySettings()...)
+	known := []string{"TANDEM_CONFIG"}
+	for _, one := range setting.Of(&s) {
+		for _, name := range one.Names() {
+			name = strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+			known = append(known, "TANDEM_"+name, "DYN_"+name)
+		}
 	}
 	var environ []string
 	give := func(name, value string) {
@@ -338,20 +343,17 @@ func (m manifests) settingsWrongs(c k8sContainer, ports map[string]int) (found [
 	if len(c.Args) != 1 || c.Args[0] != "serve" {
 		wrong("the command is %q", c.Args)
 	}
-	var s settings.Gateway
-	r, _, err := set.Resolve(nil, environ, os.ReadFile)
-	if err != nil {
+	if _, _, err := set.Resolve(nil, environ, os.ReadFile); err != nil {
 		return append(found, err.Error())
 	}
-	r.Fill(&s)
-	if _, err := gatewayConfig(s); err != nil {
+	if err := s.Complete(); err != nil {
 		wrong("%v", err)
 	}
-	if s.Router.Mode != "kv" || s.HTTP.Host != "0.0.0.0" || s.HTTP.Port != ports["http"] {
-		wrong("it routes by %s and listens on %s:%d", s.Router.Mode, s.HTTP.Host, s.HTTP.Port)
+	if s.Router.Mode != "kv" || s.Edge.Host != "0.0.0.0" || s.Edge.Port != ports["http"] {
+		wrong("it routes by %s and listens on %s:%d", s.Router.Mode, s.Edge.Host, s.Edge.Port)
 	}
 	pod := m.deployment.Spec.Template.Spec
-	if need := s.HTTP.ShutdownGrace + s.HTTP.DrainTimeout; time.Duration(pod.TerminationGrace)*time.Second <= need {
+	if need := s.Grace + s.Drain; time.Duration(pod.TerminationGrace)*time.Second <= need {
 		wrong("it is killed after %d s, and may take %v to end well", pod.TerminationGrace, need)
 	}
 	file, mounted := s.Workers.File, false
@@ -383,13 +385,7 @@ func (m manifests) settingsWrongs(c k8sContainer, ports map[string]int) (found [
 // answers starts a gateway without workers and asks it.
 func answers(t *testing.T) func(path string) bool {
 	t.Helper()
-	var s settings.Gateway
-	r, _, err := settings.NewSet(gatewayGroups()...).Resolve([]string{"--http-port=0", "--shutdown-grace=0s"}, nil, os.ReadFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Fill(&s)
-	cfg, err := gatewayConfig(s)
+	cfg, err := configured("--http-port=0", "--shutdown-grace=0s")
 	if err != nil {
 		t.Fatal(err)
 	}

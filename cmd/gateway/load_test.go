@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/replay"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // openAI is an endpoint that answers at once and remembers what it was asked.
@@ -188,12 +188,12 @@ func TestLoadRefuses(t *testing.T) {
 		{"--trace " + trace, exitUsage, "trace.jsonl:1: output_length: missing"},
 		{"--trace " + trace + " --isl 5", exitUsage, "isl (flag)"},
 		{"--rate 1 --requests 0 --duration 0", exitUsage, "never end"},
-		{"--rate 1 --url localhost:8000", exitUsage, "must begin with http://"},
+		{"--rate 1 --url localhost:8000", exitUsage, "is not an address, as http://HOST:PORT"},
 		{"--rate 1 --tokenizer " + trace, exitUsage, "trace.jsonl"},
 		{"--rate 1 --api-key-file /nowhere/key", exitUsage, "/nowhere/key"},
 		{"--rate 1 --model m --html /nowhere/r.html", exitFailed, "/nowhere/r.html"},
 		{"--rate 1 --url http://127.0.0.1:1", exitFailed, "nothing listens at http://127.0.0.1:1: start a fleet to try with `gateway dev`"},
-		{"--help", exitOK, "--shared-prefix"},
+		{"--help-all", exitOK, "--shared-prefix"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			status, stdout, stderr := loading(t.Context(), strings.Fields(c.args)...)
@@ -202,24 +202,4 @@ func TestLoadRefuses(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestProgressBar(t *testing.T) {
-	for _, c := range []struct {
-		progress replay.Progress
-		full     int
-	}{
-		{replay.Progress{}, 0},
-		{replay.Progress{Total: 10, Sent: 7, Answered: 4, Failed: 1}, 12},
-		{replay.Progress{Total: 10, Answered: 10}, 24},
-	} {
-		if bar := progressBar(c.progress); strings.Count(bar, "█") != c.full || strings.Count(bar, "·") != barWidth-c.full {
-			t.Errorf("%+v: %s", c.progress, bar)
-		}
-	}
-	var out bytes.Buffer
-	if isTerminal(&out) {
-		t.Error("a buffer is a terminal")
-	}
-	watch(&out, func() replay.Progress { return replay.Progress{} })() // ends what it started
 }

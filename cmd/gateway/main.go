@@ -1,6 +1,5 @@
-// Command gateway is Tandem: a gateway for LLM inference with prefill and
-// decode on separate pools of workers, and everything needed to see it at work
-// on one machine. `gateway --help` lists its commands.
+// Command gateway is Tandem: a gateway for LLM inference with prefill and decode on separate pools of workers, and
+// everything needed to see it at work on one machine. `gateway --help` lists its commands.
 package main
 
 import (
@@ -17,7 +16,9 @@ import (
 	"syscall"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
@@ -51,8 +52,7 @@ type process struct {
 	hangups func() (got <-chan os.Signal, stop func())
 }
 
-// programName is the program as whoever started it can start it again: the
-// binary that `go run` makes goes with it.
+// programName is the program as its user can start it again: the binary that `go run` makes goes with it.
 func programName(arg0 string) string {
 	if strings.Contains(filepath.ToSlash(arg0), "/go-build") {
 		return "go run ./cmd/gateway"
@@ -77,9 +77,9 @@ type command struct {
 var commands = []command{
 	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
 	{"serve", "run the gateway in front of workers that registered or are given by URL", serve},
-	{"worker", "run one simulated worker", work},
+	{"worker", "run one simulated worker", worker},
 	{"attach", "run next to an unmodified engine: register it, forward its KV events, deregister it on failure", attach},
-	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", load},
+	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", putLoad},
 	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
 	{"traces", "list published traces for load and simulate, and fetch one", traces},
 	{"workers", "list the workers, cordon, drain or uncordon one", workers},
@@ -87,15 +87,6 @@ var commands = []command{
 	{"select", "run the router as a service: any frontend asks it for workers", runSelect},
 	{"health", "exit with 0 when the gateway is healthy: for containers without curl", health},
 	{"config", "print every setting in force and where it came from", config},
-}
-
-// commandNames are the names of all commands.
-func commandNames() []string {
-	names := []string{"help", "version"}
-	for _, c := range commands {
-		names = append(names, c.name)
-	}
-	return names
 }
 
 // Exit statuses.
@@ -107,6 +98,16 @@ const (
 
 // usageError is a mistake on the command line.
 type usageError struct{ error }
+
+// isUsage reports whether the command line, a variable or a file is wrong.
+func isUsage(err error) bool {
+	return is[usageError](err) || is[*setting.Error](err) || is[*conf.Error](err) || is[*auth.FileError](err)
+}
+
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
 
 // run finds the command and turns its error into an exit status.
 func run(ctx context.Context, args []string, p process) int {
@@ -131,12 +132,10 @@ func run(ctx context.Context, args []string, p process) int {
 			continue
 		}
 		err := c.run(ctx, args[1:], p)
-		var bad usageError
-		var keys *edge.KeyFileError
 		switch {
 		case err == nil, errors.Is(err, settings.ErrHelp):
 			return exitOK
-		case errors.As(err, &bad), errors.As(err, &keys):
+		case isUsage(err):
 			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting.\n",
 				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
 			return exitUsage
@@ -145,8 +144,11 @@ func run(ctx context.Context, args []string, p process) int {
 			return exitFailed
 		}
 	}
-	near := ""
-	if name := settings.Nearest(args[0], commandNames()); name != "" {
+	near, names := "", []string{"help", "version"}
+	for _, c := range commands {
+		names = append(names, c.name)
+	}
+	if name := conf.Nearest(args[0], names); name != "" {
 		near = "; the nearest is " + name
 	}
 	fmt.Fprintf(p.stderr, "gateway: there is no command %q%s\n\n", args[0], near)
@@ -163,34 +165,49 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\n`gateway COMMAND --help`, or `gateway help COMMAND`, explains every flag. To begin: gateway dev\n")
 }
 
+// manual is what --help says of a command.
+type manual struct {
+	name  string
+	text  string   // what it does, with examples
+	first []string // the settings that --help shows; nil for all
+}
+
 // resolve reads a command's settings into the struct at dst, or prints its
-// help. What is left on the command line is a mistake.
-func resolve(set *settings.Set, synopsis string, args []string, p process, dst any) (*settings.Resolved, error) {
-	r, words, err := resolveWords(set, synopsis, args, p, dst)
+// help. Words that are left on the command line are a mistake.
+func resolve(dst any, m manual, args []string, p process) (*settings.Resolved, error) {
+	r, words, err := resolveWords(dst, m, args, p)
 	if err == nil && len(words) > 0 {
 		return nil, usageError{fmt.Errorf("%q is no flag", words[0])}
 	}
 	return r, err
 }
 
-// resolveWords is resolve for a command that takes words beside its flags.
-func resolveWords(set *settings.Set, synopsis string, args []string, p process, dst any) (*settings.Resolved, []string, error) {
+// resolveWords is resolve for a command that takes words as well as flags.
+func resolveWords(dst any, m manual, args []string, p process) (*settings.Resolved, []string, error) {
+	set := settings.New(dst, everySettings()...)
 	r, words, err := set.Resolve(args, p.environ, p.readFile)
 	if errors.Is(err, settings.ErrHelp) {
-		fmt.Fprintf(p.stdout, "%s\n\n", synopsis)
-		return nil, nil, errors.Join(err, set.Usage(p.stdout))
+		if errors.Is(err, settings.ErrHelpAll) {
+			m.first = nil
+		}
+		fmt.Fprintf(p.stdout, "%s\n\n", m.text)
+		return nil, nil, errors.Join(err, set.Usage(p.stdout, m.name, m.first))
 	}
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
-	r.Fill(dst)
-	return r, words, nil
+	return r, words, err
+}
+
+// everySettings is a struct of each command: one environment and one file may
+// serve them all, so each passes over what is another's.
+func everySettings() []any {
+	return append([]any{
+		new(serveSettings), new(attachSettings), new(workersSettings), new(indexSettings), new(selectSettings), new(healthSettings),
+	}, labSettings()...)
 }
 
 // newLogger makes a command's logger, whose first line may be a warning: a DYN_
 // variable that is passed over is seldom meant to be.
-func newLogger(p process, r *settings.Resolved, l settings.Logging) (*slog.Logger, error) {
-	log, err := telemetry.NewLogger(p.stderr, l.Level, l.Format)
+func newLogger(p process, r *settings.Resolved, l telemetry.Logging) (*slog.Logger, error) {
+	log, err := telemetry.NewLogger(p.stderr, l)
 	if err != nil {
 		return nil, usageError{err}
 	}

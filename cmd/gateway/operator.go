@@ -9,36 +9,23 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/auth"
 )
 
-// local is where a gateway that shares this command's environment or file
-// listens.
+// local is where a gateway with the same environment or file listens.
 type local struct {
-	Host string `setting:"http-host"`
-	Port int    `setting:"http-port"`
-}
-
-// localGroup is those rows of the gateway's table: a command in the gateway's
-// own container finds it without being told.
-func localGroup() settings.Group {
-	g := settings.HTTPGroup()
-	g.Title = "Gateway on this machine"
-	g.Settings = slices.DeleteFunc(g.Settings, func(s settings.Setting) bool { return s.Name != "http-host" && s.Name != "http-port" })
-	return g
+	Host string `flag:"http-host"`
+	Port int    `flag:"http-port"`
 }
 
 // url is where to reach it from the same machine.
 func (l local) url() string { return reachable(l.Host, strconv.Itoa(l.Port)) }
 
-// reachable is the URL of a listener as this machine reaches it: one on every
-// address by loopback.
+// reachable is the URL of a listener as this machine reaches it: one on every address by loopback.
 func reachable(host, port string) string {
 	switch host {
 	case "", "0.0.0.0":
@@ -49,14 +36,6 @@ func reachable(host, port string) string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// optionalURL accepts httpURL's addresses, or none.
-func optionalURL(value any) error {
-	if value.(string) == "" {
-		return nil
-	}
-	return httpURL(value)
-}
-
 // operator asks a gateway for administration.
 type operator struct {
 	url     string
@@ -65,16 +44,14 @@ type operator struct {
 	client  *http.Client
 }
 
+// askLimit bounds one question to the gateway, maxAskBytes its answer.
 const (
-	// askLimit bounds one question to the gateway.
-	askLimit = 10 * time.Second
-	// maxAskBytes bounds its answer.
+	askLimit    = 10 * time.Second
 	maxAskBytes = 64 << 20
 )
 
-// newOperator makes an operator, with the first key of keyFile where one is
-// named.
-func newOperator(base, keyFile string, p process) (*operator, error) {
+// newOperator makes an operator, with the first key of keyFile where one is named.
+func newOperator(base, keyFile string) (*operator, error) {
 	o := &operator{url: strings.TrimRight(base, "/"), keyFile: keyFile, client: &http.Client{
 		Timeout:   askLimit,
 		Transport: &http.Transport{},
@@ -82,12 +59,9 @@ func newOperator(base, keyFile string, p process) (*operator, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if keyFile != "" {
-		data, err := p.readFile(keyFile)
-		if err != nil {
+		var err error
+		if o.key, err = auth.ReadFirst(keyFile); err != nil {
 			return nil, usageError{fmt.Errorf("admin-key-file: %w", err)}
-		}
-		if o.key = edge.FirstKey(data); o.key == "" {
-			return nil, usageError{fmt.Errorf("admin-key-file: %s: there is no key in it", keyFile)}
 		}
 	}
 	return o, nil
@@ -96,43 +70,45 @@ func newOperator(base, keyFile string, p process) (*operator, error) {
 // close lets the connections go.
 func (o *operator) close() { o.client.CloseIdleConnections() }
 
-// refusal is an answer that is none: what the gateway said.
-type refusal struct {
-	status  int
-	code    string
-	message string
+// send sends one question and returns the answer, whatever its status.
+func (o *operator) send(ctx context.Context, method, path string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, o.url+path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if o.key != "" {
+		req.Header.Set("Authorization", "Bearer "+o.key)
+	}
+	res, err := o.client.Do(req)
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		return 0, nil, sent.Err // without the address, which callers name
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(res.Body, maxAskBytes))
+	return res.StatusCode, body, err
 }
+
+// refusal is what the gateway answers in place of a result.
+type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.message }
 
 // ask sends one question and reads the answer's JSON into into. The error is a
 // sentence for the operator, and wraps a *refusal where the gateway answered.
 func (o *operator) ask(ctx context.Context, method, path string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, o.url+path, nil)
-	if err != nil {
-		return err
-	}
-	if o.key != "" {
-		req.Header.Set("Authorization", "Bearer "+o.key)
-	}
-	res, err := o.client.Do(req)
-	if err != nil {
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return fmt.Errorf("cannot reach the gateway at %s: %w; --admin-url says where it is", o.url, err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAskBytes))
-	if err != nil {
+	status, body, err := o.send(ctx, method, path)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil && status != 0:
 		return fmt.Errorf("the answer of %s broke off: %w", o.url, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		return o.explain(res.StatusCode, body)
+	case err != nil:
+		return fmt.Errorf("cannot reach the gateway at %s: %w; --admin-url says where it is", o.url, err)
+	case status != http.StatusOK:
+		return o.explain(status, body)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("%s does not answer as a gateway: %w", o.url, err)
@@ -146,7 +122,7 @@ func (o *operator) explain(status int, body []byte) error {
 		Error struct{ Message, Code string }
 	}
 	_ = json.Unmarshal(body, &answer) // of what is no gateway, the status is all there is
-	r := &refusal{status, answer.Error.Code, answer.Error.Message}
+	r := &refusal{answer.Error.Code, answer.Error.Message}
 	if r.message == "" {
 		r.message = fmt.Sprintf("it answered %d %s", status, http.StatusText(status))
 	}

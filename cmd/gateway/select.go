@@ -1,96 +1,64 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
+	"errors"
+	"math/rand/v2"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"net/http"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/service"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router"
 )
 
-func selectGroup() settings.Group {
-	return settings.Group{Title: "Select", Settings: []settings.Setting{
-		{Name: "select-port", Kind: settings.Int, Default: "8092", Min: "0", Max: "65535", Help: "Port to listen on; 0 picks a free one and prints it."},
-		{
-			Name: "reservation-ttl", Kind: settings.Duration, Default: service.DefaultReservationTTL.String(), Min: "1ms", Max: "24h",
-			Help: "How long a reservation lives that nobody speaks of: prefill_complete and output_block begin it anew. Shorter frees a dead frontend's bookings " +
-				"sooner; it must be longer than a prompt's wait and prefill, or a request that still runs counts as gone.",
-		},
-	}}
-}
-
-// selectRouterGroups are the gateway's groups of how a worker is chosen.
-func selectRouterGroups() []settings.Group {
-	var kept []settings.Group
-	for _, g := range gatewayGroups() {
-		var rows []settings.Setting
-		for _, s := range g.Settings {
-			if s.Name == "tokenizer-cache-bytes" {
-				s.Help = "For the gateway, and without effect here: requests bring their tokens."
-			}
-			if g.Title == "Router" || s.Name == "router-queue-threshold" {
-				rows = append(rows, s)
-			}
-		}
-		if len(rows) > 0 {
-			kept = append(kept, settings.Group{Title: g.Title, Settings: rows})
-		}
-	}
-	return kept
+// selectSettings are those of `gateway select`.
+type selectSettings struct {
+	Port    int               `flag:"select-port" default:"8092" range:"0..65535" group:"Select" help:"Port to listen on; 0 picks a free one and prints it."`
+	TTL     time.Duration     `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without a call; prefill_complete and output_block renew it. Shorter frees a dead frontend's bookings sooner; it must be longer than a prompt's wait and prefill, or a running request counts as gone."`
+	Service serviceSettings   `group:"Service"`
+	NATSURL string            `flag:"nats-url" group:"Events"`
+	Logging telemetry.Logging `group:"Logging"`
+	Router  router.Config     `group:"Router"`
+	Pools   pools.Config
 }
 
 // runSelect runs the router as a service, until SIGTERM.
 func runSelect(ctx context.Context, args []string, p process) error {
-	var s struct {
-		Port      int           `setting:"select-port"`
-		TTL       time.Duration `setting:"reservation-ttl"`
-		Service   serviceSettings
-		NATSURL   string `setting:"nats-url"`
-		Logging   settings.Logging
-		Router    settings.Router
-		Threshold float64 `setting:"router-queue-threshold"`
-	}
-	groups := append([]settings.Group{selectGroup(), serviceGroup(), natsAlone(), settings.LoggingGroup()}, selectRouterGroups()...)
-	set := settings.NewSet(groups...).Beside(besides()...)
-	r, err := resolve(set, "gateway select [FLAGS]: run the router as a service, for a frontend that forwards requests itself.\n"+
-		"Register a worker:   POST /workers with the record that workers put in etcd\n"+
-		"Choose and book:     POST /select_and_reserve {\"id\": \"r1\", \"model\": \"m\", \"token_ids\": [1, 2, …]}\n"+
-		"Say how it goes:     POST /reservations/r1/prefill_complete, POST /reservations/r1/output_block, DELETE /reservations/r1\n"+
-		"Also: POST /select, /potential_loads, /overlap_scores, GET /workers, /loads, /dump, /ready, /metrics. docs/services.md shows each.", args, p, &s)
+	var s selectSettings
+	r, err := resolve(&s, manual{"select", "gateway select [FLAGS]: run the router as a service, for a frontend that forwards requests itself.\n" +
+		"Register a worker:   POST /workers with the record that workers put in etcd\n" +
+		"Choose and book:     POST /select_and_reserve {\"id\": \"r1\", \"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
+		"Say how it goes:     POST /reservations/r1/prefill_complete, POST /reservations/r1/output_block, DELETE /reservations/r1\n" +
+		"Also: POST /select, /potential_loads, /overlap_scores, GET /workers, /loads, /dump, /ready, /metrics. docs/services.md shows each.", []string{
+		"select-port", "reservation-ttl", "service-host", "token-file", "restore-from", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
+	}}, args, p)
 	if err != nil {
 		return err
 	}
-	cfg, err := s.Service.config(r, p)
+	cfg, err := s.Service.config(r)
 	if err != nil {
 		return usageError{err}
 	}
-	base := routerBase(s.Router, s.Threshold)
+	if err := errors.Join(s.Router.Validate(), s.Pools.Validate()); err != nil {
+		return r.Placed(err)
+	}
+	s.Router.Seed = cmp.Or(s.Router.Seed, rand.Uint64())
 	sel := service.SelectConfig{
-		Routers: routersByRole(base), Pools: pools.Config{BlockSize: s.Router.KVCacheBlockSize},
-		Events: events.SubscriberConfig{Seed: base.Seed}, ReservationTTL: s.TTL,
-	}
-	for _, c := range sel.Routers {
-		if err := c.Validate(); err != nil {
-			return usageError{err}
-		}
-	}
-	if err := sel.Pools.Validate(); err != nil {
-		return usageError{err}
+		Routers: s.Router.ByRole(), Pools: s.Pools, Events: follow.Config{Seed: s.Router.Seed}, ReservationTTL: s.TTL,
 	}
 	log, err := newLogger(p, r, s.Logging)
 	if err != nil {
 		return err
 	}
 	return standalone(ctx, p, "select", s.Port, s.Service, s.NATSURL, log,
-		func(links stack.Links, log *slog.Logger, reg *prometheus.Registry) (*service.Server, error) {
-			own := prometheus.WrapRegistererWithPrefix("tandem_", reg)
-			return service.NewSelect(cfg, sel, links.Bus, telemetry.Handler(reg), log, own)
+		func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error) {
+			return service.NewSelect(cfg, sel, bus, scrape, log, own)
 		})
 }

@@ -19,16 +19,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // loneWorker runs a simulated worker that registers nowhere, and returns its
 // URL.
 func loneWorker(t *testing.T, role, id string) string {
 	t.Helper()
-	w, err := stack.NewWorker(stack.WorkerConfig{
+	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 		Engine: engine.Config{Role: role, ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
 	}, stack.Links{}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -209,12 +210,7 @@ func TestServeAloneComesBack(t *testing.T) {
 // the kernel hands out to connections: a client that dials such a port of its own
 // machine while nobody listens can end up connected to itself.
 func TestEmbeddedPortsStay(t *testing.T) {
-	r, _, err := settings.NewSet(serveGroup()).Resolve(nil, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var e embedding
-	r.Fill(&e)
+	e := setting.Default[stack.EmbedConfig]()
 	for name, port := range map[string]int{"embed-etcd-port": e.EtcdPort, "embed-nats-port": e.NATSPort} {
 		if port < 1024 || port >= 32768 {
 			t.Errorf("%s is %d by default", name, port)
@@ -262,17 +258,17 @@ func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 		{[]string{"--nats-url=nats://h:1"}, "nats-url alone finds none"},
 		{[]string{"--etcd-endpoints=h:1"}, "nats-url: KV events pass through NATS"},
 		{[]string{"--embed", "--etcd-endpoints=h:1"}, "embed (flag)"},
-		{[]string{"--kv-events-predict-after=3s"}, "kv-events-predict-after: 3s is below kv-events-silent-after, 5s"},
-		{[]string{"--prefill-url=http://h:1,colour=red"}, `prefill-url: "colour" is none of`},
-		{[]string{"--worker-url=http://h:1,role=leader"}, "worker-url: role must be one of"},
-		{[]string{"--prefill-url=http://h:1", "--decode-url=http://h:1,id=d"}, "decode-url: url http://h:1 is listed twice"},
+		{[]string{"--kv-events-predict-after=3s"}, "kv-events-predict-after (flag): 3s is below kv-events-silent-after, 5s"},
+		{[]string{"--prefill-url=http://h:1,colour=red"}, `prefill-url (flag): colour: there is no such option`},
+		{[]string{"--worker-url=http://h:1,role=leader"}, "worker-url (flag): role: must be one of"},
+		{[]string{"--prefill-url=http://h:1", "--decode-url=http://h:1,id=d"}, "decode-url (flag): url: http://h:1 is listed twice"},
 		{[]string{"--workers-file=" + filepath.Join(dir, "none.yaml")}, "workers-file: "},
-		{[]string{"--workers-file=" + file("bad.yaml", "- url: http://h:1\n  engine: x\n")}, "bad.yaml:2:engine: must be one of"},
+		{[]string{"--workers-file=" + file("bad.yaml", "- url: http://h:1\n  engine: x\n")}, "bad.yaml:2 engine: must be one of"},
 		{
 			[]string{"--worker-url=http://h:1,id=a,kv-events=tcp://*:5557,ranks=2", "--worker-url=http://h:2,kv-events=tcp://0.0.0.0:5558"},
-			`worker-url: kv-events has the gateway listen on port 5558, as worker "a" has already`,
+			`worker-url (flag): kv-events: has the gateway listen on port 5558, as worker "a" has already`,
 		},
-		{[]string{"--worker-allow=http://10.0.0.1"}, `worker-allow: "http://10.0.0.1" is no host`},
+		{[]string{"--worker-allow=http://10.0.0.1"}, `worker-allow (flag): "http://10.0.0.1" is no host`},
 		{[]string{"--worker-url=http://h:1", "--worker-api-key-file=" + file("key", "two\nlines\n")}, "worker-api-key-file (flag)"},
 	} {
 		status, _, stderr := inside(t, nil, append([]string{"serve", "--http-port=0"}, test.args...)...)

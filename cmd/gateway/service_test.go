@@ -174,8 +174,8 @@ func TestServiceTokensAreReloaded(t *testing.T) {
 		s := startService(t, name, "the-first-token", "--token-file", file)
 		for _, step := range []struct{ file, says string }{
 			{"the-second-token\n", "files read again"},
-			{"short\n", "token-file: line 1: a token is 8"},
-			{"", "token-file: there is no token in it"},
+			{"short\n", "tokens:1: the key has 5 bytes; it must have at least 8"},
+			{"", "tokens: there is no key in it"},
 		} {
 			write(step.file)
 			if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
@@ -212,11 +212,11 @@ func TestServiceCommandLines(t *testing.T) {
 		{[]string{"index", "--help"}, exitOK, "/query_by_hash"},
 		{[]string{"index", "--help"}, exitOK, "--kv-index-max-blocks"},
 		{[]string{"index", "--kv-index-max-blocks", "1"}, exitUsage, "kv-index-max-blocks"},
-		{[]string{"select", "--help"}, exitOK, "--kv-index-max-blocks"},
+		{[]string{"select", "--help-all"}, exitOK, "--kv-index-max-blocks"},
 		{[]string{"select", "--router-approximate-cache-policy", "fifo"}, exitUsage, "router-approximate-cache-policy"},
 		{[]string{"select", "--help"}, exitOK, "--reservation-ttl"},
 		{[]string{"index", "--restore-from", "nowhere"}, exitUsage, "restore-from"},
-		{[]string{"serve", "--help"}, exitOK, "--remote-index-url"},
+		{[]string{"serve", "--help-all"}, exitOK, "--remote-index-url"},
 		{[]string{"serve", "--remote-index-url", "index:8090"}, exitUsage, "remote-index-url"},
 		{[]string{"serve", "--remote-index-url", "http://me:pw@index:8090"}, exitUsage, "remote-index-token-file has the token"},
 		{[]string{"serve", "--remote-index-url", "http://index:8090", "--remote-index-token-file", "missing"}, exitUsage, "remote-index-token-file"},

@@ -3,17 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/internal/replay"
+	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // gateway runs a command in this process, with files.
@@ -37,47 +32,6 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestFetchTrace: a trace is put where it was wanted, whole; one that is there
-// is left alone.
-func TestFetchTrace(t *testing.T) {
-	const text = `{"timestamp":0,"input_length":1,"output_length":1}`
-	sum := sha256.Sum256([]byte(text))
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
-	trace := replay.PublicTrace{File: "t.jsonl", Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:]), URL: s.URL}
-	folder := filepath.Join(t.TempDir(), "a", "b")
-	p := process{stdout: io.Discard, readFile: os.ReadFile}
-	plain, zipped := filepath.Join(folder, "t.jsonl"), filepath.Join(folder, "t.jsonl.gz")
-	for _, path := range []string{plain, zipped} {
-		if err := fetchTrace(t.Context(), &trace, path, p); err != nil {
-			t.Fatal(err)
-		}
-		data, err := os.ReadFile(path)
-		if err != nil || trace.Verify(data) != nil || strings.HasSuffix(path, ".gz") != (data[0] == 0x1f) {
-			t.Errorf("%s: %q, error %v", path, data, err)
-		}
-	}
-	s.Close()
-	if err := fetchTrace(t.Context(), &trace, plain, p); err != nil {
-		t.Errorf("it is there already: %v", err)
-	}
-	err := fetchTrace(t.Context(), &trace, filepath.Join(folder, "u.jsonl"), p)
-	for _, want := range []string{"by hand: get " + s.URL, trace.SHA256, "u.jsonl"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one with %q", err, want)
-		}
-	}
-	if err := os.WriteFile(plain, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := fetchTrace(t.Context(), &trace, plain, p); err == nil || !strings.Contains(err.Error(), "is another file") {
-		t.Errorf("over another file: %v", err)
-	}
-	left, err := os.ReadDir(folder)
-	if err != nil || len(left) != 2 {
-		t.Errorf("it left %v, error %v", left, err)
-	}
-}
-
 // TestFirstCommandsNeedNothing: what README and docs/simulate.md begin with runs
 // in a clone, and a plan whose trace is absent names the command that gets it.
 func TestFirstCommandsNeedNothing(t *testing.T) {
@@ -98,7 +52,7 @@ func TestFirstCommandsNeedNothing(t *testing.T) {
 	plan := written(t, "p.yaml", "workload: {trace: conversation_trace.jsonl}\nfleet: {workers: 2}\n")
 	absent := filepath.Join(filepath.Dir(plan), "conversation_trace.jsonl")
 	status, _, stderr = gateway(t.Context(), "simulate", plan)
-	if status != exitUsage || !strings.Contains(stderr, "p.yaml:1: workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
+	if status != exitUsage || !strings.Contains(stderr, "p.yaml:1 workload.trace: "+absent+" is absent; `gateway traces fetch "+absent+"` downloads it") {
 		t.Errorf("status %d\n%s", status, stderr)
 	}
 	// So it is for the recipes themselves, and each trace that they name is known.

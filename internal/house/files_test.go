@@ -74,7 +74,7 @@ func introductions(s *source) []string {
 }
 
 // nameless are package names that say nothing, so that anything ends up there.
-var nameless = []string{"types", "common", "util", "utils", "helper", "helpers", "misc", "shared", "base", "core", "interfaces", "models"}
+var nameless = []string{"types", "common", "util", "utils", "helper", "helpers", "misc", "shared", "base", "core", "interfaces"}
 
 func TestPackagesAreNamedForWhatTheyAre(t *testing.T) {
 	for _, s := range load(t).sources {

@@ -8,94 +8,153 @@ import (
 	"testing"
 )
 
-// room is a package of ours: how high it stands, and what it may import of
-// ours beside. A room never imports its own level or a higher one unless named.
-type room struct {
-	level int
-	may   []string
-}
+// A storey is a part of the tree at one height: its packages, each with what it
+// may import of ours. Imports run down: to lower storeys, and within a storey
+// along arrows that are named and go in no circle.
+type storey map[string][]string
 
-// below stands for every room of a lower level. Telemetry is not among them:
-// rooms take a *slog.Logger and a prometheus.Registerer, and only cmd/gateway
-// knows where those come from.
+// below stands for every product package of the lower storeys. Telemetry is not
+// among them: rooms take a *slog.Logger and a prometheus.Registerer, and only
+// cmd/gateway knows where those come from.
 const below = "everything below"
 
 const telemetry = "internal/telemetry"
 
-// rooms is the import table. A new package is added here, with the fewest
-// arrows that it can do with, and to the table in ARCHITECTURE.md if it is one.
-var rooms = map[string]room{
-	"pools":                {0, nil},
-	"queue":                {0, nil},
-	"router/index":         {0, nil},
-	"router/load":          {0, nil},
-	"router/events/zmtp":   {0, nil},
-	"internal/openai":      {0, nil},
-	"internal/tokens":      {0, nil},
-	"internal/upstream":    {0, nil},
-	telemetry:              {0, nil},
-	"internal/house":       {0, nil},
-	"internal/browser":     {0, nil},
-	"internal/listen":      {1, []string{"internal/loglimit"}},
-	"internal/loglimit":    {0, nil},
-	"internal/scratch":     {0, nil},
-	"cmd/gateway/settings": {0, nil},
-
-	"fault":           {1, []string{"internal/upstream"}},
-	"internal/relay":  {1, []string{"internal/openai"}},
-	"pools/discovery": {1, []string{"pools", "internal/scratch", "internal/upstream"}}, // upstream knows our own want from a worker's failure
-	"router":          {1, []string{"pools", "router/index", "router/load"}},
-	"router/events":   {1, []string{"router/index", "internal/tokens", "internal/scratch", "router/events/zmtp"}},
-	"internal/replay": {1, []string{"internal/openai", "internal/tokens"}},
-
-	"internal/engine": {2, []string{"fault", "internal/openai", "internal/tokens"}},
-	"router/remote":   {2, []string{"pools", "router", "fault"}},
-	"prefill":         {2, legs},
-	"decode":          {2, legs},
-
-	"handoff": {3, []string{below}},
-	"internal/simulate": {3, []string{
-		"pools", "queue", "router", "router/index", "router/load", "internal/engine", "internal/replay", "internal/tokens",
-	}},
-
-	"internal/edge":    {4, []string{below}},
-	"internal/console": {4, []string{below}},
-	"internal/service": {4, []string{below}},
-
-	"cmd/gateway/stack":          {5, []string{below, telemetry}},
-	"cmd/gateway":                {6, []string{below, telemetry}},
-	"cmd/gateway/e2e":            {6, []string{below, telemetry}},
-	"deploy/compose/run":         {6, []string{"internal/engine", "internal/tokens"}}, // to know each answer beforehand
-	"deploy/compose/images/nats": {0, nil},
-	"deploy/compose/images/etcd": {0, nil},
-	"cmd/gateway/openaiclient":   {6, []string{below, telemetry}},
-	"bench":                      {6, []string{below, telemetry}},
-	"bench/events": {6, []string{
-		"router/events", "router/events/zmtp", "router/index", "internal/engine", "internal/replay", "internal/tokens",
-	}},
+// ground serves every storey and imports nothing of the rooms.
+var ground = storey{
+	"internal/openai":   {},
+	"internal/tokens":   {},
+	"internal/upstream": {"internal/setting"},
+	"internal/house":    {},
+	"internal/pace":     {},
+	"internal/auth":     {},
+	"internal/backoff":  {},
+	"internal/browser":  {},
+	"internal/conf":     {},
+	"internal/loglimit": {},
+	"internal/setting":  {"internal/conf"},
+	"internal/scratch":  {},
+	telemetry:           {"internal/setting"},
+	"internal/metrics":  {},
+	// KV events, from the bytes up.
+	"internal/tier":                {},
+	"internal/kvevents/wire":       {},
+	"internal/kvevents/zmq/zmtp":   {"internal/backoff"},
+	"internal/kvevents/eventstest": kv,
+	"internal/kvevents/zmq":        append(kv, "internal/kvevents/zmq/zmtp"),
+	"internal/kvevents/natsbus":    append(kv, "internal/scratch", "internal/setting", "internal/backoff"),
+	"internal/kvevents/view":       append(kv, "internal/kvevents/eventstest"),
+	"internal/kvevents/publish":    append(kv, "internal/kvevents/view", "internal/kvevents/eventstest"),
+	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff"),
+	"internal/kvevents/bridge":     append(kv, "internal/kvevents/view", "internal/kvevents/publish", "internal/kvevents/follow", "internal/kvevents/zmq", "internal/metrics"),
+	"internal/kvevents":            {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens"}, // tests of all of them
+	"internal/listen":              {"internal/backoff", "internal/loglimit"},
+	"internal/relay":               {"internal/openai"},
 }
 
-// legs is what prefill and decode share.
-var legs = []string{"pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay"}
+// rooms are the parts of a request's way.
+var rooms = storey{
+	"pools":            {"internal/setting"},
+	"queue":            {"internal/setting"},
+	"router/index":     {"internal/setting", "internal/tier"},
+	"router/load":      {},
+	"router/overlap":   {"internal/setting", "pools", "router/index"},
+	"fault":            {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
+	"pools/discovery":  {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
+	"router":           {"internal/setting", "pools", "router/index", "router/load", "router/overlap"},
+	"router/placement": {"pools", "router"},                                          // permits and orders come in as interfaces
+	"router/feed":      {below, "pools", "router", "router/index", "router/overlap"}, // what KV events report, into indexes and routers
+	"models":           {"internal/openai", "internal/tokens", "pools"},
+	"prefill":          legs,
+	"decode":           legs,
+	"handoff":          {below, "decode", "fault", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
+}
 
-// allowed says whether a file of the room from may import the room to; if not,
-// why.
+// roof is what clients and operators see, and the composition of the product.
+var roof = storey{
+	"cmd/gateway/settings":       {"internal/setting", "internal/conf"},
+	"cmd/gateway/edge":           {below},
+	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
+	"cmd/gateway/service/remote": {"internal/setting", "pools", "router/overlap", "fault", "internal/metrics"}, // the client of the index service, and their wire types
+	"cmd/gateway/observe":        {below},
+	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote"},
+}
+
+// lab is what is not the product: simulated engines, load, benchmarks. Only the
+// command's files in labUsers import it.
+var lab = storey{
+	"lab/engine":                 {"internal/setting", "fault", "internal/metrics", "internal/openai", "internal/tokens"},
+	"lab/replay":                 {"internal/openai", "internal/setting", "internal/tokens"},
+	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/setting", "internal/tokens"},
+	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/index", "router/load", "lab/engine", "lab/replay", "internal/conf", "internal/tokens"},
+	"lab/devfleet":               {below, telemetry, "lab/engine"}, // the product's own composition, with simulated workers
+	"bench":                      {below, telemetry, "lab/replay"},
+	"bench/events":               {below, "lab/engine", "lab/replay"},
+	"deploy/compose/run":         {"lab/engine", "internal/openai", "internal/tokens"}, // computes the expected answers
+	"deploy/compose/images/nats": {},
+	"deploy/compose/images/etcd": {},
+}
+
+// command is the binary, which joins product and lab, and the tests of the whole.
+var command = storey{
+	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load"},
+	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet"},
+	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
+}
+
+// storeys is the import table, from the ground up. A new package is added to
+// its storey with the fewest arrows that it needs, with a reason where that is
+// not obvious, and to the map in ARCHITECTURE.md.
+var storeys = []struct {
+	name string
+	storey
+}{{"ground", ground}, {"rooms", rooms}, {"roof", roof}, {"lab", lab}, {"command", command}}
+
+// find returns what a package may import, and its storey's place from the ground
+// up.
+func find(name string) (may []string, place int, ok bool) {
+	for i, s := range storeys {
+		if may, ok := s.storey[name]; ok {
+			return may, i, true
+		}
+	}
+	return nil, 0, false
+}
+
+// inLab reports whether the package is in the lab.
+func inLab(name string) bool {
+	_, ok := lab[name]
+	return ok
+}
+
+// labUsers are the files of cmd/gateway that import the lab: the subcommands
+// that simulate and measure.
+var labUsers = []string{"lab.go"}
+
+// kv is what every package of KV events may import.
+var kv = []string{"internal/tier", "internal/tokens", "internal/kvevents/wire"}
+
+// legs is what prefill and decode share.
+var legs = []string{"internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/pace"}
+
+// allowed returns why a file of the package from may not import the package to,
+// or nil.
 func allowed(from, to string) error {
-	r, ok := rooms[from]
+	may, place, ok := find(from)
 	if !ok {
-		return fmt.Errorf("the package %q is not in the table: add it to rooms in internal/house/imports_test.go, with what it may import", from)
+		return fmt.Errorf("the package %q is not in the table: add it to its storey in internal/house/imports_test.go, with what it may import", from)
 	}
-	target, ok := rooms[to]
+	_, target, ok := find(to)
 	if !ok {
-		return fmt.Errorf("it imports %q, which is not in the table: add it to rooms in internal/house/imports_test.go", to)
+		return fmt.Errorf("it imports %q, which is not in the table: add it to its storey in internal/house/imports_test.go", to)
 	}
-	if slices.Contains(r.may, to) {
+	if slices.Contains(may, to) {
 		return nil
 	}
-	if slices.Contains(r.may, below) && target.level < r.level && to != telemetry {
+	if slices.Contains(may, below) && target < place && to != telemetry && !inLab(to) {
 		return nil
 	}
-	return fmt.Errorf("%s may not import %s: hand what it needs in from cmd/gateway as a func or an interface that %[1]s declares, or argue for the arrow in rooms in internal/house/imports_test.go", from, to)
+	return fmt.Errorf("%s may not import %s: hand what it needs in from cmd/gateway as a func or an interface that %[1]s declares, or argue for the arrow in internal/house/imports_test.go", from, to)
 }
 
 // Tests obey the same arrows as the code they test, so that a room can be
@@ -105,7 +164,7 @@ func TestImportsFollowTheTable(t *testing.T) {
 		if s.generator() {
 			continue
 		}
-		if _, ok := rooms[s.room]; !ok {
+		if _, _, ok := find(s.room); !ok {
 			t.Errorf("%s: %v", s.path, allowed(s.room, s.room))
 			continue
 		}
@@ -121,18 +180,74 @@ func TestImportsFollowTheTable(t *testing.T) {
 	}
 }
 
-// Every arrow of the table leads down, so that the table itself has no cycle.
+// Every arrow of the table leads down or stays in its storey, and none goes in a
+// circle, so that the tree has no cycle.
 func TestTheTableLeadsDown(t *testing.T) {
-	for name, r := range rooms {
-		for _, to := range r.may {
-			target, ok := rooms[to]
-			switch {
-			case to == below:
-			case !ok:
-				t.Errorf("%s may import %s, which is no room", name, to)
-			case target.level >= r.level:
-				t.Errorf("%s (level %d) may import %s (level %d)", name, r.level, to, target.level)
+	named, seen := imports{}, map[string]bool{}
+	for place, s := range storeys {
+		for name, may := range s.storey {
+			if seen[name] {
+				t.Errorf("%s stands in two storeys", name)
 			}
+			seen[name], named[name] = true, map[string]bool{}
+			for _, to := range may {
+				_, target, ok := find(to)
+				switch {
+				case to == below:
+				case !ok:
+					t.Errorf("%s may import %s, which is no package of the table", name, to)
+				case target > place:
+					t.Errorf("%s (%s) may import %s (%s)", name, s.name, to, storeys[target].name)
+				default:
+					named[name][to] = true
+				}
+			}
+		}
+	}
+	if cycles := named.cycles(); len(cycles) > 0 {
+		t.Errorf("the table's arrows go in a circle: %v", cycles)
+	}
+}
+
+// Each row of the table is a package that exists.
+func TestEveryRowExists(t *testing.T) {
+	exist := map[string]bool{}
+	for _, s := range load(t).sources {
+		exist[s.room] = true
+	}
+	for _, s := range storeys {
+		for name := range s.storey {
+			if !exist[name] {
+				t.Errorf("%s stands in the table and has no Go file: strike its row", name)
+			}
+		}
+	}
+}
+
+// The product runs without the lab: of its code only the subcommands that
+// simulate import it.
+func TestTheProductNeedsNoLab(t *testing.T) {
+	used := map[string]bool{}
+	for _, s := range load(t).sources {
+		if !s.code() || inLab(s.room) {
+			continue
+		}
+		for _, p := range s.imports() {
+			to, ok := ours(p)
+			if !ok || !inLab(to) {
+				continue
+			}
+			pattern := slices.IndexFunc(labUsers, func(pattern string) bool { return match("cmd/gateway/"+pattern, s.path) })
+			if pattern < 0 {
+				t.Errorf("%s imports %s: product code does without the lab", s.path, to)
+				continue
+			}
+			used[labUsers[pattern]] = true
+		}
+	}
+	for _, pattern := range labUsers {
+		if !used[pattern] {
+			t.Errorf("no file %s of cmd/gateway imports the lab: strike it from labUsers", pattern)
 		}
 	}
 }
@@ -141,16 +256,18 @@ func TestAllowedRefuses(t *testing.T) {
 	tests := []struct{ from, to, want string }{
 		{"router", "pools", ""},
 		{"router", "queue", "router may not import queue"},
-		{"router", "router/events", "router may not import router/events"},
+		{"router", "internal/kvevents", "router may not import internal/kvevents"},
 		{"pools", "router", "pools may not import router"},
 		{"handoff", "queue", ""},
-		{"handoff", "internal/edge", "handoff may not import internal/edge"},
-		{"handoff", "internal/simulate", "handoff may not import internal/simulate"},
-		{"internal/edge", telemetry, "internal/edge may not import internal/telemetry"},
+		{"handoff", "cmd/gateway/edge", "handoff may not import cmd/gateway/edge"},
+		{"handoff", "lab/simulate", "handoff may not import lab/simulate"},
+		{"cmd/gateway/stack", "lab/engine", "cmd/gateway/stack may not import lab/engine"},
+		{"lab/devfleet", "cmd/gateway/stack", ""},
+		{"cmd/gateway/edge", telemetry, "cmd/gateway/edge may not import internal/telemetry"},
 		{"cmd/gateway", telemetry, ""},
 		{"cmd/gateway", "cmd/gateway/settings", ""},
 		{"cmd/gateway/settings", "router", "cmd/gateway/settings may not import router"},
-		{"internal/kitchen", "pools", `the package "internal/kitchen" is not in the table: add it to rooms`},
+		{"internal/kitchen", "pools", `the package "internal/kitchen" is not in the table: add it to its storey`},
 		{"cmd/gateway", "internal/kitchen", `it imports "internal/kitchen", which is not in the table`},
 	}
 	for _, tt := range tests {
@@ -169,7 +286,7 @@ func TestAllowedRefuses(t *testing.T) {
 // libraries are the rooms that other programs may use without taking the
 // gateway's dependencies over, and transports are those dependencies.
 var (
-	libraries  = []string{"router", "router/index", "router/load", "pools", "queue", "fault"}
+	libraries  = []string{"router", "router/index", "router/load", "router/overlap", "pools", "queue", "fault"}
 	transports = []string{"go.etcd.io/", "github.com/nats-io/", "github.com/gofiber/", "github.com/valyala/fasthttp", "google.golang.org/grpc"}
 )
 

@@ -1,27 +1,27 @@
 package listen
 
 import (
+	"container/list"
 	"net"
 	"net/http"
 )
 
-// Conn is a connection that its listener counts until it is closed. A new one is idle until its server calls Busy. Its
-// methods may be called concurrently.
+// Conn is a connection that its listener counts until it is closed. A new one is idle until its server calls Busy.
+// Its methods may be called concurrently.
 type Conn struct {
 	net.Conn
 	l *Listener
 
 	// Guarded by l.mu.
-	left       bool // no longer counted
-	listed     bool // in the list of the idle
-	prev, next *Conn
+	left bool          // no longer counted
+	idle *list.Element // its place among the idle; nil while it is busy
 }
 
 // Busy says that a request is in hand: the connection is not closed to make room.
 func (c *Conn) Busy() {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
-	c.l.idle.remove(c)
+	c.busy()
 }
 
 // Idle says that no request is in hand, as of now.
@@ -31,8 +31,8 @@ func (c *Conn) Idle() {
 	if c.left {
 		return
 	}
-	c.l.idle.remove(c)
-	c.l.idle.push(c)
+	c.busy()
+	c.idle = c.l.idle.PushBack(c)
 	c.l.room.Signal()
 }
 
@@ -41,7 +41,7 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
-	c.l.idle.remove(c)
+	c.busy()
 	if !c.left {
 		c.left = true
 		c.l.open--
@@ -64,28 +64,10 @@ func ConnState(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// conns is a list of idle connections, the longest idle first.
-type conns struct{ root Conn }
-
-func (cs *conns) init() { cs.root.prev, cs.root.next = &cs.root, &cs.root }
-
-func (cs *conns) oldest() *Conn {
-	if cs.root.next == &cs.root {
-		return nil
-	}
-	return cs.root.next
-}
-
-func (cs *conns) push(c *Conn) {
-	last := cs.root.prev
-	c.prev, c.next = last, &cs.root
-	last.next, cs.root.prev = c, c
-	c.listed = true
-}
-
-func (cs *conns) remove(c *Conn) {
-	if c.listed {
-		c.prev.next, c.next.prev = c.next, c.prev
-		c.prev, c.next, c.listed = nil, nil, false
+// busy takes c off the list of the idle. The caller holds l.mu.
+func (c *Conn) busy() {
+	if c.idle != nil {
+		c.l.idle.Remove(c.idle)
+		c.idle = nil
 	}
 }

@@ -1,9 +1,10 @@
-// Package listen accepts connections for servers that outlive a shortage. A [Listener] bounds the connections that are
-// open at once, makes room by closing the one that has been idle longest, and goes on when the system has no
+// Package listen accepts connections for servers that outlive a shortage. A [Listener] bounds the connections that
+// are open at once, makes room by closing the one that has been idle longest, and goes on when the system has no
 // descriptors or no memory for another connection, which ends a plain server.
 package listen
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/backoff"
 	"github.com/tandem-pd/tandem/internal/loglimit"
 )
 
@@ -38,14 +40,11 @@ type Config struct {
 	Evicted func()
 }
 
-const (
-	// minBackoff and maxBackoff bound the wait after an accept that failed.
-	minBackoff = 5 * time.Millisecond
-	maxBackoff = time.Second
+// retry spaces accepts that fail.
+var retry = backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 
-	// evictions is how many idle connections one shortage closes: room for a client, and for the calls of others.
-	evictions = 8
-)
+// evictions is how many idle connections one shortage closes: room for a client, and for the calls of others.
+const evictions = 8
 
 // Listener is a net.Listener whose Accept fails only when it is closed or broken for good. Its connections are
 // *[Conn].
@@ -59,7 +58,7 @@ type Listener struct {
 	room   sync.Cond // a connection ended or became idle, or the listener closed
 	closed bool
 	open   int
-	idle   conns
+	idle   list.List // of *Conn, the longest idle first
 }
 
 // New wraps ln. Accept is for one goroutine.
@@ -78,7 +77,6 @@ func New(ln net.Listener, cfg Config) *Listener {
 	}
 	l := &Listener{Listener: ln, cfg: cfg, done: make(chan struct{}), lines: loglimit.Limiter{Burst: 1, Window: time.Minute}}
 	l.room.L = &l.mu
-	l.idle.init()
 	return l
 }
 
@@ -116,7 +114,7 @@ func (l *Listener) Close() error {
 
 // accept is the listener's own Accept, again after failures that pass.
 func (l *Listener) accept() (net.Conn, error) {
-	for wait := minBackoff; ; wait = min(maxBackoff, 2*wait) {
+	for failures := 0; ; failures++ {
 		nc, err := l.Listener.Accept()
 		switch {
 		case err == nil:
@@ -130,7 +128,7 @@ func (l *Listener) accept() (net.Conn, error) {
 		select {
 		case <-l.done:
 			return nil, net.ErrClosed
-		case <-time.After(wait):
+		case <-time.After(retry.Delay(failures, nil)):
 		}
 	}
 }
@@ -145,7 +143,7 @@ func (l *Listener) enter(c *Conn) bool {
 		}
 		if l.open < l.cfg.Max {
 			l.open++
-			l.idle.push(c)
+			c.idle = l.idle.PushBack(c)
 			l.mu.Unlock()
 			return true
 		}
@@ -200,11 +198,12 @@ func (l *Listener) warn(event string, attrs ...slog.Attr) {
 
 // evict closes the connection that has been idle longest and reports whether there was one. The caller holds mu.
 func (l *Listener) evict() bool {
-	c := l.idle.oldest()
-	if c == nil {
+	oldest := l.idle.Front()
+	if oldest == nil {
 		return false
 	}
-	l.idle.remove(c)
+	c := oldest.Value.(*Conn)
+	c.busy()
 	c.left = true
 	l.open--
 	_ = c.Conn.Close() // its server finds out by reading

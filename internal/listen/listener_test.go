@@ -198,7 +198,7 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 		for _, c := range conns {
 			c.Close()
 		}
-		if l.open != 0 || l.idle.oldest() != nil {
+		if l.open != 0 || l.idle.Len() != 0 {
 			t.Errorf("%d connections are counted after all have ended", l.open)
 		}
 	})

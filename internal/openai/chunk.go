@@ -5,16 +5,15 @@ import (
 	"unicode/utf8"
 )
 
-// ChunkInfo is what the data of a stream's event, or a whole answer, holds, for
-// OpenAI's shape as vLLM and SGLang write it. Its slices are parts of the data.
+// ChunkInfo is what the data of a stream's event, or a whole answer, holds, for OpenAI's shape as vLLM and SGLang
+// write it. Its slices are parts of the data.
 type ChunkInfo struct {
 	// Valid: the data is a JSON object. All else is zero where it is not.
 	Valid bool
 	// Content: a choice has text, reasoning, a refusal or a tool call.
 	Content bool
-	// Tokens is how many new tokens it brings: those in choices[].token_ids
-	// where engines were asked for them (return_token_ids), else 1 for each
-	// choice with content.
+	// Tokens is how many new tokens it brings: those in choices[].token_ids where engines were asked for them
+	// (return_token_ids), else 1 for each choice with content.
 	Tokens int
 	// Finished is how many choices end here.
 	Finished int
@@ -23,47 +22,45 @@ type ChunkInfo struct {
 	// Usage: there is a usage object. CachedTokens is −1 where it has none.
 	Usage                                        bool
 	PromptTokens, CompletionTokens, CachedTokens int
-	// Error: the engine reports an error where an answer should be, in
-	// vLLM's form, {"error":…}, or the older {"object":"error",…}.
-	// ErrorObject is the value of error in the former.
-	Error       bool
-	ErrorObject []byte
+	// Error: the engine reports an error where an answer should be, in vLLM's form, {"error":…}, or the older
+	// {"object":"error",…}.
+	Error bool
 	// KVParams is the object kv_transfer_params, nil where there is none.
 	KVParams []byte
 }
 
-// Inspect reads an event's data or a whole answer without allocating. Anything
-// that is not a JSON object, [DONE] too, gives a ChunkInfo that is not Valid.
+// Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
+// gives a ChunkInfo that is not Valid.
 func Inspect(data []byte) ChunkInfo {
 	c := newCursor(data, deepest)
-	info := ChunkInfo{CachedTokens: -1}
-	if c.peek() != '{' || !c.open() {
+	if c.peek() != '{' {
 		return ChunkInfo{}
 	}
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			break
-		}
-		switch string(key.resolve(data, &buf)) {
+	info := ChunkInfo{Valid: true, CachedTokens: -1}
+	m := c.members()
+	for m.next() {
+		switch string(m.name()) {
 		case "choices":
-			info.choices(&c)
+			if c.in('[') {
+				for first := true; c.element(first); first = false {
+					info.choice(&c)
+				}
+			}
 		case "usage":
 			info.readUsage(&c)
 		case "error":
 			null := c.peek() == 'n'
-			if v, ok := c.value(); ok && !null {
-				info.Error, info.ErrorObject = true, data[v.start:v.end]
+			if _, ok := c.value(); ok && !null {
+				info.Error = true
 			}
 		case "object":
-			if v, ok := c.value(); ok && string(data[v.start:v.end]) == `"error"` {
+			if v, ok := c.value(); ok && string(v.of(data)) == `"error"` {
 				info.Error = true
 			}
 		case "kv_transfer_params":
 			object := c.peek() == '{'
 			if v, ok := c.value(); ok && object {
-				info.KVParams = data[v.start:v.end]
+				info.KVParams = v.of(data)
 			}
 		default:
 			c.value()
@@ -72,24 +69,20 @@ func Inspect(data []byte) ChunkInfo {
 	if !c.finish() {
 		return ChunkInfo{}
 	}
-	info.Valid = true
 	return info
 }
 
-// KVParams returns the object kv_transfer_params of a prefill worker's answer,
-// as a part of data, and whether there is one that can be put into another
-// body as it is.
+// KVParams returns the object kv_transfer_params of a prefill worker's answer, as a part of data, and whether there
+// is one that can be put into another body as it is.
 func KVParams(data []byte) ([]byte, bool) {
 	kv := Inspect(data).KVParams
 	return kv, kv != nil && utf8.Valid(kv)
 }
 
-// RewriteTail appends to dst an engine's answer, or the data of a stream's
-// event, as the client shall see it. Where it has a usage object and
-// cachedTokens is not negative, usage.prompt_tokens_details.cached_tokens
-// becomes cachedTokens. Where nvext is not nil, that raw JSON becomes the
-// member nvext. kv_transfer_params is dropped. All other bytes stay; data that
-// is no JSON object stays whole.
+// RewriteTail appends to dst an engine's answer, or the data of a stream's event, as the client shall see it. Where
+// it has a usage object and cachedTokens is not negative, usage.prompt_tokens_details.cached_tokens becomes
+// cachedTokens. Where nvext is not nil, that raw JSON becomes the member nvext. kv_transfer_params is dropped. All
+// other bytes stay; data that is no JSON object stays whole.
 func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 	e, ok := NewEdit(data)
 	if !ok {
@@ -104,7 +97,7 @@ func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 			if string(m.name) != "usage" {
 				continue
 			}
-			if usage, ok := NewEdit(data[m.value.start:m.value.end]); ok {
+			if usage, ok := NewEdit(m.value.of(data)); ok {
 				usage.setCached(cachedTokens)
 				e.Set("usage", usage.Bytes())
 			}
@@ -120,7 +113,7 @@ func (e *Edit) setCached(tokens int) {
 		if string(m.name) != details {
 			continue
 		}
-		if d, ok := NewEdit(e.raw[m.value.start:m.value.end]); ok {
+		if d, ok := NewEdit(m.value.of(e.raw)); ok {
 			d.SetInt(cached, int64(tokens))
 			e.Set(details, d.Bytes())
 			return
@@ -130,34 +123,12 @@ func (e *Edit) setCached(tokens int) {
 	e.Set(details, append(object, '}'))
 }
 
-// choices reads the array of choices.
-func (info *ChunkInfo) choices(c *cursor) {
-	if c.peek() != '[' {
-		c.value()
-		return
-	}
-	if !c.open() {
-		return
-	}
-	for first := true; c.element(first); first = false {
-		if c.peek() == '{' && c.open() {
-			info.choice(c)
-		} else {
-			c.value()
-		}
-	}
-}
-
-// choice reads one choice, behind its brace.
+// choice reads one choice.
 func (info *ChunkInfo) choice(c *cursor) {
-	var buf [longestKey]byte
 	content, ids := false, -1
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			break
-		}
-		switch string(key.resolve(c.data, &buf)) {
+	m := c.members()
+	for m.next() {
+		switch string(m.name()) {
 		case "text":
 			content = c.something() || content
 		case "delta", "message":
@@ -167,10 +138,8 @@ func (info *ChunkInfo) choice(c *cursor) {
 				c.value()
 			} else if t, ok := c.str(); ok {
 				info.Finished++
-				switch string(c.data[t.start:t.end]) {
-				case "abort", "error":
-					info.Aborted = true
-				}
+				reason := string(c.data[t.start:t.end])
+				info.Aborted = info.Aborted || reason == "abort" || reason == "error"
 			}
 		case "token_ids":
 			ids = c.count()
@@ -187,33 +156,21 @@ func (info *ChunkInfo) choice(c *cursor) {
 	}
 }
 
-// message reads a delta or a message and tells whether it has content.
-func (c *cursor) message() bool {
-	if c.peek() != '{' {
-		c.value()
-		return false
-	}
-	if !c.open() {
-		return false
-	}
-	var buf [longestKey]byte
-	content := false
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			return content
-		}
-		switch string(key.resolve(c.data, &buf)) {
+// message reads a delta or a message and reports whether it has content.
+func (c *cursor) message() (content bool) {
+	m := c.members()
+	for m.next() {
+		switch string(m.name()) {
 		case "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call":
 			content = c.something() || content
 		default:
 			c.value()
 		}
 	}
+	return content
 }
 
-// something reads a value and tells whether it is a string, an array or an
-// object that is not empty.
+// something reads a value and reports whether it is a string, an array or an object that is not empty.
 func (c *cursor) something() bool {
 	switch b := c.peek(); b {
 	case '"':
@@ -229,17 +186,11 @@ func (c *cursor) something() bool {
 	return false
 }
 
-// count reads an array and returns how many elements it has, -1 for another
-// value.
-func (c *cursor) count() int {
-	if c.peek() != '[' {
-		c.value()
+// count reads an array and returns how many elements it has, -1 for another value.
+func (c *cursor) count() (n int) {
+	if !c.in('[') {
 		return -1
 	}
-	if !c.open() {
-		return -1
-	}
-	n := 0
 	for c.element(n == 0) {
 		c.value()
 		n++
@@ -249,64 +200,37 @@ func (c *cursor) count() int {
 
 // readUsage reads the usage, which is null in most chunks.
 func (info *ChunkInfo) readUsage(c *cursor) {
-	if c.peek() != '{' {
-		c.value()
-		return
-	}
-	if !c.open() {
-		return
-	}
-	info.Usage = true
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			return
-		}
-		switch string(key.resolve(c.data, &buf)) {
+	info.Usage = info.Usage || c.peek() == '{'
+	m := c.members()
+	for m.next() {
+		switch string(m.name()) {
 		case "prompt_tokens":
 			c.tokens(&info.PromptTokens)
 		case "completion_tokens":
 			c.tokens(&info.CompletionTokens)
 		case "prompt_tokens_details":
-			info.details(c)
+			m := c.members()
+			for m.next() {
+				if string(m.name()) == "cached_tokens" {
+					c.tokens(&info.CachedTokens)
+				} else {
+					c.value()
+				}
+			}
 		default:
 			c.value()
 		}
 	}
 }
 
-func (info *ChunkInfo) details(c *cursor) {
-	if c.peek() != '{' {
-		c.value()
-		return
-	}
-	if !c.open() {
-		return
-	}
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			return
-		}
-		if string(key.resolve(c.data, &buf)) == "cached_tokens" {
-			c.tokens(&info.CachedTokens)
-		} else {
-			c.value()
-		}
-	}
-}
-
-// tokens reads a value and, where it is a whole number of tokens that is not
-// absurd, stores it.
+// tokens reads a value and, where it is a whole number of tokens that is not absurd, stores it.
 func (c *cursor) tokens(dst *int) {
 	v, ok := c.value()
 	if !ok || v.end-v.start > 10 {
 		return
 	}
 	n := 0
-	for _, b := range c.data[v.start:v.end] {
+	for _, b := range v.of(c.data) {
 		if b-'0' > 9 {
 			return
 		}

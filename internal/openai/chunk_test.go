@@ -17,9 +17,7 @@ func TestInspect(t *testing.T) {
 	choice := func(s string) string { return `{"choices":[` + s + `]}` }
 	content := ChunkInfo{Valid: true, Content: true, Tokens: 1, CachedTokens: -1}
 	nothing := ChunkInfo{Valid: true, CachedTokens: -1}
-	failed := func(object string) ChunkInfo {
-		return ChunkInfo{Valid: true, CachedTokens: -1, Error: true, ErrorObject: []byte(object)}
-	}
+	failed := ChunkInfo{Valid: true, CachedTokens: -1, Error: true}
 	tests := []struct {
 		data string
 		want ChunkInfo
@@ -46,8 +44,8 @@ func TestInspect(t *testing.T) {
 		{prefilled, ChunkInfo{Valid: true, Content: true, Tokens: 1, Finished: 1, Usage: true,
 			PromptTokens: 12, CompletionTokens: 1, CachedTokens: -1,
 			KVParams: []byte(`{"do_remote_prefill":true,"remote_block_ids":[[12,13]]}`)}},
-		{`{"error":{"message":"m"}}`, failed(`{"message":"m"}`)},
-		{`{"error":"m"}`, failed(`"m"`)},
+		{`{"error":{"message":"m"}}`, failed},
+		{`{"error":"m"}`, failed},
 		{`{"object":"error","message":"m"}`, ChunkInfo{Valid: true, CachedTokens: -1, Error: true}},
 		{Done, ChunkInfo{}},
 		{``, ChunkInfo{}},

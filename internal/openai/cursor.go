@@ -5,13 +5,12 @@ import (
 	"math/bits"
 )
 
-// deepest bounds how many containers of one JSON text may be open at once,
-// whatever limit a caller sets: skip keeps one bit for each, on the stack.
+// deepest bounds how many containers of one JSON text may be open at once, whatever limit a caller sets: skip keeps
+// one bit for each, on the stack.
 const deepest = 512
 
-// cursor reads one JSON text from front to back, strictly (RFC 8259), without
-// recursion and without allocation. Its methods leave pos behind what they
-// read. The first fault ends the reading: from then on every method fails.
+// cursor reads one JSON text from front to back, strictly (RFC 8259), without recursion and without allocation. Its
+// methods leave pos behind what they read. The first fault ends the reading: from then on every method fails.
 type cursor struct {
 	data  []byte
 	pos   int
@@ -20,12 +19,14 @@ type cursor struct {
 	fault string // what was wrong, empty while all is well
 }
 
-// text is where a string lies: the bytes between its quotes, and how many
-// bytes it has once its escapes are resolved.
+// text is where a string lies: the bytes between its quotes, and how many bytes it has once its escapes are resolved.
 type text struct{ start, end, decoded int }
 
 // span is where a value lies.
 type span struct{ start, end int }
+
+// of returns the value as a part of data.
+func (s span) of(data []byte) []byte { return data[s.start:s.end] }
 
 func newCursor(data []byte, limit int) cursor {
 	return cursor{data: data, limit: limit}
@@ -54,11 +55,16 @@ func (c *cursor) space() {
 	}
 }
 
-// peek skips white space and returns the next byte without taking it, 0 at
-// the end.
+// peek skips white space and returns the next byte without taking it, 0 at the end.
 func (c *cursor) peek() byte {
-	c.space()
-	if c.pos == len(c.data) {
+	if c.pos < len(c.data) && c.data[c.pos] > ' ' {
+		return c.data[c.pos]
+	}
+	return c.peekOn()
+}
+
+func (c *cursor) peekOn() byte {
+	if c.space(); c.pos == len(c.data) {
 		return 0
 	}
 	return c.data[c.pos]
@@ -85,8 +91,38 @@ func (c *cursor) open() bool {
 	return true
 }
 
-// member moves to the value of an open object's next member and returns where
-// its key lies, or takes the closing brace and returns false.
+// in takes the bracket or brace at pos. Any other value is skipped.
+func (c *cursor) in(bracket byte) bool {
+	if c.peek() != bracket {
+		c.value()
+		return false
+	}
+	return c.open()
+}
+
+// members walks the members of an object, of which the loop reads each value. A value that is no object is skipped.
+type members struct {
+	*cursor
+	more, begun bool
+	key         text // of the member at hand
+	buf         [longestKey]byte
+}
+
+func (c *cursor) members() members { return members{cursor: c, more: c.in('{')} }
+
+func (m *members) next() bool {
+	if m.more {
+		m.key, m.more = m.member(!m.begun)
+		m.begun = true
+	}
+	return m.more
+}
+
+// name returns the name of the member at hand, until next is called.
+func (m *members) name() []byte { return m.key.resolve(m.data, &m.buf) }
+
+// member moves to the value of an open object's next member and returns where its key lies, or takes the closing
+// brace and returns false.
 func (c *cursor) member(first bool) (key text, more bool) {
 	if !c.next('}', first) {
 		return text{}, false
@@ -102,17 +138,16 @@ func (c *cursor) member(first bool) (key text, more bool) {
 		return text{}, c.fail("expected a colon after a key")
 	}
 	c.pos++
-	c.space()
+	c.peek()
 	return key, true
 }
 
-// element moves to an open array's next element, or takes the closing bracket
-// and returns false.
+// element moves to an open array's next element, or takes the closing bracket and returns false.
 func (c *cursor) element(first bool) bool {
 	if !c.next(']', first) {
 		return false
 	}
-	c.space()
+	c.peek()
 	return true
 }
 
@@ -180,10 +215,9 @@ const (
 	highs = 0x8080808080808080
 )
 
-// plainRun returns the index of the first quote, backslash or control
-// character at or after i, or len(data). It looks at eight bytes at a time; a
-// zero byte in w^pattern is found by the borrow of a subtraction, whose false
-// alarms lie only above the first true one.
+// plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). It looks
+// at eight bytes at a time; a zero byte in w^pattern is found by the borrow of a subtraction, whose false alarms lie
+// only above the first true one.
 func plainRun(data []byte, i int) int {
 	for i+8 <= len(data) {
 		w := binary.LittleEndian.Uint64(data[i:])
@@ -204,8 +238,7 @@ func plainRun(data []byte, i int) int {
 	return i
 }
 
-// number takes the number at pos; integer tells whether it has neither a
-// fraction nor an exponent.
+// number takes the number at pos; integer reports whether it has neither a fraction nor an exponent.
 func (c *cursor) number() (s span, integer, ok bool) {
 	d, i := c.data, c.pos
 	s.start = i
@@ -299,8 +332,7 @@ func (c *cursor) value() (s span, ok bool) {
 	return s, ok
 }
 
-// container takes the object or array at pos. Which of the two each open
-// container is, is one bit of arrays.
+// container takes the object or array at pos. Which of the two each open container is, is one bit of arrays.
 func (c *cursor) container() bool {
 	var arrays [deepest / 64]uint64
 	outside := c.depth

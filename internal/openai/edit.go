@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Edit changes members of a JSON object's top level by splicing bytes: all that
-// it does not touch comes out as it was. The last word on a key counts.
+// Edit changes members of a JSON object's top level by splicing bytes: all that it does not touch comes out as it
+// was. The last word on a key counts.
 type Edit struct {
 	raw     []byte
 	members []member
@@ -33,23 +33,17 @@ const (
 	setIDs
 )
 
-// NewEdit begins an edit of an object that is no scanned request, such as an
-// engine's answer. It reports false where raw is not a JSON object.
+// NewEdit begins an edit of an object that is no scanned request, such as an engine's answer. It reports false where
+// raw is not a JSON object.
 func NewEdit(raw []byte) (*Edit, bool) {
 	c := newCursor(raw, deepest)
-	if c.peek() != '{' || !c.open() {
+	if c.peek() != '{' {
 		return nil, false
 	}
 	e := &Edit{raw: raw, members: make([]member, 0, 16)}
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			break
-		}
-		m := member{start: key.start - 1, name: raw[key.start:key.end]}
-		if key.escaped() {
-			m.name = key.appendTo(nil, raw)
-		}
+	all := c.members()
+	for all.next() {
+		m := member{start: all.key.start - 1, name: all.key.of(raw)}
 		m.value, _ = c.value()
 		e.members = append(e.members, m)
 	}
@@ -59,8 +53,8 @@ func NewEdit(raw []byte) (*Edit, bool) {
 // Has reports whether the object, before the edit, has the key.
 func (e *Edit) Has(key string) bool { return has(e.members, key) }
 
-// Set gives key the value rawJSON, which must be valid JSON and is kept, not
-// copied: in place where the object has the key, else at its end.
+// Set gives key the value rawJSON, which must be valid JSON and is kept, not copied: in place where the object has
+// the key, else at its end.
 func (e *Edit) Set(key string, rawJSON []byte) {
 	e.change(change{key: key, kind: setRaw, raw: rawJSON})
 }
@@ -85,8 +79,7 @@ func (e *Edit) Delete(key string) {
 	e.change(change{key: key})
 }
 
-// Bytes returns the edited object, in memory of its own. The edit can go on
-// afterwards.
+// Bytes returns the edited object, in memory of its own. The edit can go on afterwards.
 func (e *Edit) Bytes() []byte {
 	return e.Append(make([]byte, 0, len(e.raw)+e.added()))
 }
@@ -101,14 +94,12 @@ func (e *Edit) Append(dst []byte) []byte {
 const (
 	// flatBytes is the longest object that Segments copies into one segment.
 	flatBytes = 4 << 10
-	// sharedBytes is the shortest piece that Segments refers to instead of
-	// copying it.
+	// sharedBytes is the shortest piece that Segments refers to instead of copying it.
 	sharedBytes = 512
 )
 
-// Segments returns the edited object as segments to be sent one after another.
-// Long pieces of the object and long values given to Set are referred to, not
-// copied: an edit of a large object costs what it changes. A short object is
+// Segments returns the edited object as segments to be sent one after another. Long pieces of the object and long
+// values given to Set are referred to, not copied: an edit of a large object costs what it changes. A short object is
 // one segment. Neither the segments nor what they refer to may be changed.
 func (e *Edit) Segments() [][]byte {
 	if len(e.raw)+e.added() <= flatBytes {
@@ -156,8 +147,8 @@ func (s *splice) cut() {
 
 // write writes the edited object to out.
 func (e *Edit) write(out *splice) {
-	// What follows the last member that stays is removed from the end of that
-	// one, what comes before it up to the next one's begin: a comma each.
+	// What follows the last member that stays is removed from the end of that one, what comes before it up to the
+	// next one's begin: a comma each.
 	last := len(e.members) - 1
 	for last >= 0 && e.removed(last) {
 		last--

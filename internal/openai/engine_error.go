@@ -2,29 +2,29 @@ package openai
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 )
 
-// EngineError is an error as an engine words it, in the body of a 4xx or 5xx or
-// in an event of a stream. Its message may quote the prompt.
+// EngineError is an error as an engine words it, in the body of a 4xx or 5xx or in an event of a stream. Its message
+// may quote the prompt.
 type EngineError struct {
-	// Status is the HTTP status that the error's code or type stands for, 400 to
-	// 599; 0 where neither says one.
+	// Status is the HTTP status that the error's code or type stands for, 400 to 599; 0 where neither says one.
 	Status int
 	// Message says what is wrong, and Param names the field; empty where absent.
 	Message, Param string
-	// Died says that the engine's core has died and its server is about to follow,
-	// whatever the status: releases of vLLM call that a 400.
+	// Died says that the engine's core has died and its server is about to follow, whatever the status: releases of
+	// vLLM call that a 400.
 	Died bool
 }
 
-// vllmDied is how vLLM's EngineDeadError begins (vllm/v1/engine/exceptions.py). A
-// client cannot make an error begin like that, by a field that it quotes.
+// vllmDied is how vLLM's EngineDeadError begins (vllm/v1/engine/exceptions.py). A client cannot make an error begin
+// like that, by a field that it quotes.
 const vllmDied = "EngineCore encountered an issue"
 
-// ReadEngineError reads an error in vLLM's and SGLang's form,
-// {"error":{"message","type","param","code"}}, or with those members at the top.
+// ReadEngineError reads an error in vLLM's and SGLang's form, {"error":{"message","type","param","code"}}, with those
+// members at the top, or in FastAPI's, {"detail": "text"} or {"detail":[{"loc","msg"}]}, of which the first counts.
 // Anything else gives the zero EngineError.
 func ReadEngineError(data []byte) EngineError {
 	type fields struct {
@@ -35,12 +35,16 @@ func ReadEngineError(data []byte) EngineError {
 	}
 	var said struct {
 		fields
-		Error json.RawMessage `json:"error"`
+		Error  json.RawMessage `json:"error"`
+		Detail json.RawMessage `json:"detail"`
 	}
 	_ = json.Unmarshal(data, &said) // a member of another type is as good as absent
 	inner := said.fields
 	if len(said.Error) > 0 {
 		_ = json.Unmarshal(said.Error, &inner) // a string or a number says nothing more
+	}
+	if len(said.Error) == 0 && inner.Message == "" {
+		inner.Message, inner.Param = readDetail(said.Detail)
 	}
 	return EngineError{
 		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
@@ -48,8 +52,33 @@ func ReadEngineError(data []byte) EngineError {
 	}
 }
 
-// statusOf is the status that a code stands for, a number or a string of one.
-// Where the code is a word or absent, the type decides.
+// readDetail reads what FastAPI says of a request that it refuses.
+func readDetail(detail json.RawMessage) (message, param string) {
+	if json.Unmarshal(detail, &message) == nil {
+		return message, ""
+	}
+	var checks []struct {
+		Place []any  `json:"loc"`
+		Text  string `json:"msg"`
+	}
+	if json.Unmarshal(detail, &checks) != nil || len(checks) == 0 {
+		return "", ""
+	}
+	for i, part := range checks[0].Place {
+		switch part := part.(type) {
+		case float64:
+			param += fmt.Sprintf("[%d]", int(part))
+		case string:
+			if i > 0 || part != "body" {
+				param += "." + part
+			}
+		}
+	}
+	return checks[0].Text, strings.TrimPrefix(param, ".")
+}
+
+// statusOf is the status that a code stands for, a number or a string of one. Where the code is a word or absent, the
+// type decides.
 func statusOf(code, kind string) int {
 	if n, err := strconv.Atoi(strings.Trim(code, `"`)); err == nil && n >= 400 && n <= 599 {
 		return n
@@ -57,8 +86,8 @@ func statusOf(code, kind string) int {
 	return errorTypes[kind]
 }
 
-// errorTypes are the types that engines give to errors, in vLLM's spelling and in
-// OpenAI's, as far as they stand for one status.
+// errorTypes are the types that engines give to errors, in vLLM's spelling and in OpenAI's, as far as they stand for
+// one status.
 var errorTypes = map[string]int{
 	"BadRequestError": 400, "invalid_request_error": 400,
 	"NotFoundError": 404, "not_found_error": 404,

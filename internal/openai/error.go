@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// StatusOverloaded is the HTTP status of a full queue. It is not registered,
-// and is what Dynamo's and Anthropic's clients know overload by.
+// StatusOverloaded is the HTTP status of a full queue. It is not registered, and is what Dynamo's and Anthropic's
+// clients know overload by.
 const StatusOverloaded = 529
 
-// Error is a failure as a client is told of it. Its message names fields and
-// numbers, never a prompt.
+// Error is a failure as a client gets it. Its message names fields and numbers, never a prompt.
 type Error struct {
 	// Status is the HTTP status, 400 to 599.
 	Status int
 	// Message says what is wrong, naming the field.
 	Message string
-	// Type is the class of error, as OpenAI names them.
+	// Type is the class of error, as OpenAI names them; empty: the status's.
 	Type string
 	// Code names the error for programs; empty: null.
 	Code string
-	// Param is the path of the field that is to blame, such as
-	// nvext.agent_hints.priority or messages[2].content; empty: null.
+	// Param is the path of the field that is to blame, such as nvext.agent_hints.priority or messages[2].content;
+	// empty: null.
 	Param string
 	// RetryAfter is when to try again, 0 where that is not known.
 	RetryAfter time.Duration
@@ -31,20 +30,10 @@ type Error struct {
 	Final bool
 }
 
-const (
-	typeInvalid        = "invalid_request_error"
-	typeAuthentication = "authentication_error"
-	typeNotFound       = "not_found_error"
-	typeTimeout        = "timeout_error"
-	typeOverloaded     = "overloaded_error"
-	typeUnavailable    = "service_unavailable_error"
-	typeServer         = "server_error"
-)
-
-// BadRequest is a 400 for the field at param, empty where it is the whole
-// request. The message must not repeat what the client sent but for its keys.
+// BadRequest is a 400 for the field at param, empty where it is the whole request. The message must not repeat what
+// the client sent but for its keys.
 func BadRequest(param, format string, args ...any) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: typeInvalid, Param: param, Message: fmt.Sprintf(format, args...)}
+	return &Error{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
 // badJSON is a 400 for a body that cannot be read as a request at all.
@@ -54,9 +43,8 @@ func badJSON(format string, args ...any) *Error {
 	return e
 }
 
-// ContextLength is the 400 for a request longer than its model's context.
-// Tokens is what it asks for, prompt and answer, or as much of that as is
-// known; atLeast tells that it may be more.
+// ContextLength is the 400 for a request longer than its model's context. Tokens is what it asks for, prompt and
+// answer, or as much of that as is known; atLeast means that it may be more.
 func ContextLength(param string, tokens, context int, atLeast bool) *Error {
 	approx := ""
 	if atLeast {
@@ -69,89 +57,108 @@ func ContextLength(param string, tokens, context int, atLeast bool) *Error {
 
 // Unauthorized is the 401 for a missing or unknown API key.
 func Unauthorized() *Error {
-	return &Error{Status: http.StatusUnauthorized, Type: typeAuthentication, Code: "invalid_api_key",
+	return &Error{Status: http.StatusUnauthorized, Code: "invalid_api_key",
 		Message: "a valid API key is needed: Authorization: Bearer KEY"}
 }
 
 // NotFoundModel is the 404 for a model no worker serves.
 func NotFoundModel(model string) *Error {
-	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "model_not_found", Param: "model",
+	return &Error{Status: http.StatusNotFound, Code: "model_not_found", Param: "model",
 		Message: fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", shown([]byte(model)))}
 }
 
 // NotFound is the 404 for a path without a route.
 func NotFound(method, path string) *Error {
-	return &Error{Status: http.StatusNotFound, Type: typeNotFound, Code: "not_found",
+	return &Error{Status: http.StatusNotFound, Code: "not_found",
 		Message: fmt.Sprintf("there is no %s %s here", shown([]byte(method)), shown([]byte(path)))}
 }
 
 // MethodNotAllowed is the 405 for a path that exists with another method.
 func MethodNotAllowed(method, path string) *Error {
-	return &Error{Status: http.StatusMethodNotAllowed, Type: typeInvalid, Code: "method_not_allowed",
+	return &Error{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed",
 		Message: fmt.Sprintf("%s does not take %s", shown([]byte(path)), shown([]byte(method)))}
 }
 
 // RequestTimeout is the 408 for a body that came too slowly.
 func RequestTimeout(limit time.Duration) *Error {
-	return &Error{Status: http.StatusRequestTimeout, Type: typeTimeout, Code: "request_timeout",
+	return &Error{Status: http.StatusRequestTimeout, Code: "request_timeout",
 		Message: fmt.Sprintf("the request was not complete after %s", limit)}
 }
 
 // TooLarge is the 413 for a body over limit bytes.
 func TooLarge(limit int) *Error {
-	return &Error{Status: http.StatusRequestEntityTooLarge, Type: typeInvalid, Code: "request_too_large",
+	return &Error{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large",
 		Message: fmt.Sprintf("the body is larger than %d bytes", limit)}
 }
 
-// UnsupportedMedia is the 415 for a body in another form than plain JSON; what
-// names the header that says so.
+// UnsupportedMedia is the 415 for a body in another form than plain JSON; what names the header that says so.
 func UnsupportedMedia(what string) *Error {
-	return &Error{Status: http.StatusUnsupportedMediaType, Type: typeInvalid, Code: "unsupported_media_type",
+	return &Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type",
 		Message: fmt.Sprintf("the body must be JSON without compression; it came with %s", shown([]byte(what)))}
 }
 
-// Internal is the 500 for a failure of the gateway itself. The details belong
-// in its log.
+// Internal is the 500 for a failure of the gateway itself. The details belong in its log.
 func Internal() *Error {
-	return &Error{Status: http.StatusInternalServerError, Type: typeServer, Code: "internal_error",
+	return &Error{Status: http.StatusInternalServerError, Code: "internal_error",
 		Message: "the gateway failed; its log has this request's id"}
 }
 
 // BadGateway is the 502 for a worker that failed.
 func BadGateway(code, message string) *Error {
-	return &Error{Status: http.StatusBadGateway, Type: typeServer, Code: code, Message: message}
+	return &Error{Status: http.StatusBadGateway, Code: code, Message: message}
 }
 
 // Loop is the 508 for a request that came back to a gateway that it came from.
 func Loop() *Error {
-	return &Error{Status: http.StatusLoopDetected, Type: typeServer, Code: "gateway_loop", Final: true,
+	return &Error{Status: http.StatusLoopDetected, Code: "gateway_loop", Final: true,
 		Message: "the request has come through this gateway before: a gateway is listed as another's worker"}
 }
 
-// UnavailableRetry is when to try again after a 503: as long as a worker that
-// refused a connection is left alone.
+// UnavailableRetry is when to try again after a 503: as long as a worker that refused a connection is left alone.
 const UnavailableRetry = 5 * time.Second
 
-// Unavailable is the 503 for a request that no worker can serve at present, but
-// may serve after UnavailableRetry.
+// Unavailable is the 503 for a request that no worker can serve at present, but may serve after UnavailableRetry.
 func Unavailable(code, message string) *Error {
-	return &Error{Status: http.StatusServiceUnavailable, Type: typeUnavailable, Code: code, Message: message, RetryAfter: UnavailableRetry}
+	return &Error{Status: http.StatusServiceUnavailable, Code: code, Message: message, RetryAfter: UnavailableRetry}
 }
 
 // GatewayTimeout is the 504 for what took too long.
 func GatewayTimeout(code, message string) *Error {
-	return &Error{Status: http.StatusGatewayTimeout, Type: typeTimeout, Code: code, Message: message}
+	return &Error{Status: http.StatusGatewayTimeout, Code: code, Message: message}
 }
 
 // Overloaded is the 529 for a full queue.
 func Overloaded(retryAfter time.Duration) *Error {
-	e := &Error{Status: StatusOverloaded, Type: typeOverloaded, Code: "queue_full", RetryAfter: retryAfter}
+	e := &Error{Status: StatusOverloaded, Code: "queue_full", RetryAfter: retryAfter}
 	e.Message = fmt.Sprintf("the queue is full; try again in %d s", e.RetrySeconds())
 	return e
 }
 
-// RetrySeconds returns RetryAfter for the header of that name: whole seconds,
-// rounded up, at least 1.
+// types are the classes of the statuses that are not just any failure of the client's or the server's.
+var types = map[int]string{
+	http.StatusUnauthorized:       "authentication_error",
+	http.StatusForbidden:          "permission_error",
+	http.StatusNotFound:           "not_found_error",
+	http.StatusRequestTimeout:     "timeout_error",
+	http.StatusServiceUnavailable: "service_unavailable_error",
+	http.StatusGatewayTimeout:     "timeout_error",
+	StatusOverloaded:              "overloaded_error",
+}
+
+// kind is the error's class.
+func (e *Error) kind() string {
+	switch t := types[e.Status]; {
+	case e.Type != "":
+		return e.Type
+	case t != "":
+		return t
+	case e.Status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+// RetrySeconds returns RetryAfter for the header of that name: whole seconds, rounded up, at least 1.
 func (e *Error) RetrySeconds() int {
 	return max(1, int((e.RetryAfter+time.Second-1)/time.Second))
 }
@@ -159,21 +166,21 @@ func (e *Error) RetrySeconds() int {
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %s", e.Status, e.Type)
+	fmt.Fprintf(&b, "%d %s", e.Status, e.kind())
 	if e.Code != "" {
 		b.WriteString(" " + e.Code)
 	}
 	return b.String() + ": " + e.Message
 }
 
-// Append appends the error as a response's body, or a stream's last event, to
-// dst: {"error":{"message","type","code","param","request_id"}}. It is valid
-// JSON whatever the fields hold; empty code, param and requestID are null.
+// Append appends the error as a response's body, or a stream's last event, to dst:
+// {"error":{"message","type","code","param","request_id"}}. It is valid JSON whatever the fields hold; empty code,
+// param and requestID are null.
 func (e *Error) Append(dst []byte, requestID string) []byte {
 	dst = append(dst, `{"error":{"message":`...)
 	dst = appendQuoted(dst, e.Message)
 	dst = append(dst, `,"type":`...)
-	dst = appendQuoted(dst, e.Type)
+	dst = appendQuoted(dst, e.kind())
 	dst = append(dst, `,"code":`...)
 	dst = appendQuotedOrNull(dst, e.Code)
 	dst = append(dst, `,"param":`...)

@@ -38,8 +38,8 @@ func TestErrorKinds(t *testing.T) {
 		{Overloaded(1500 * time.Millisecond), 529, "overloaded_error", "queue_full"},
 	}
 	for _, tt := range tests {
-		if tt.e.Status != tt.status || tt.e.Type != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
-			t.Errorf("got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.Type, tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
+		if tt.e.Status != tt.status || tt.e.kind() != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
+			t.Errorf("got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.kind(), tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
 		}
 	}
 }

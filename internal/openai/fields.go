@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// field is one known member of an object: its path from the body's top, for
-// errors, and how its value is read when it is not null.
+// field is one known member of an object: its path from the body's top, for errors, and how its value is read when it
+// is not null.
 type field struct {
 	param string
 	read  reader
@@ -50,8 +50,7 @@ func (set *fieldSet) names() string {
 	return b.String()
 }
 
-// Ranges follow OpenAI's API reference; where vLLM takes more (top_k −1,
-// logprobs −1), vLLM's.
+// Ranges follow OpenAI's API reference; where vLLM takes more (top_k −1, logprobs −1), vLLM's.
 var (
 	chatFields       = newFieldSet(false, commonFields, chatOnly)
 	completionFields = newFieldSet(false, commonFields, completionOnly)
@@ -108,9 +107,8 @@ var (
 	})
 )
 
-// gatewayField reports whether name is one that engines shall get from the
-// gateway only (vLLM, SGLang, TensorRT-LLM): it steers a hand-off or a rank,
-// names the request, jumps the engine's queue, puts other tokens in the prompt's
+// gatewayField reports whether name is one that engines shall get from the gateway only (vLLM, SGLang, TensorRT-LLM):
+// it steers a hand-off or a rank, names the request, jumps the engine's queue, puts other tokens in the prompt's
 // place or another key on its cache, or names files of the worker's.
 func gatewayField(name []byte) bool {
 	switch string(name) {
@@ -209,10 +207,7 @@ func (s *scan) stop() bool {
 
 // tools notes whether any tool or function is offered.
 func (s *scan) tools() bool {
-	if s.peek() != '[' {
-		return s.wrong("an array")
-	}
-	if !s.open() {
+	if !s.enter('[', "an array") {
 		return false
 	}
 	for first := true; s.element(first); first = false {
@@ -224,8 +219,7 @@ func (s *scan) tools() bool {
 	return s.ok()
 }
 
-// toolChoice notes whether the answer must call a tool. The choice is a string,
-// or an object that names one.
+// toolChoice notes whether the answer must call a tool. The choice is a string, or an object that names one.
 func (s *scan) toolChoice() bool {
 	v, ok := s.value()
 	s.req.ToolRequired = ok && string(s.data[v.start:v.end]) == `"required"`
@@ -245,41 +239,18 @@ func (s *scan) truncationSide() bool {
 	return true
 }
 
-// xargs looks for the gateway's fields among vLLM's extra arguments, which reach
-// the engine as if they stood at the top level.
+// xargs looks for the gateway's fields among vLLM's extra arguments, which reach the engine as if they stood at the
+// top level.
 func (s *scan) xargs() bool {
 	if s.peek() != '{' {
 		return s.wrong("an object")
 	}
-	if !s.open() {
-		return false
-	}
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return s.ok()
-		}
-		if !s.allowed(s.name(key)) {
+	m := s.members()
+	for m.next() {
+		if !s.allowed(m.key.of(s.data)) {
 			return false
 		}
-		if _, ok := s.value(); !ok {
-			return false
-		}
+		s.value()
 	}
-}
-
-// KnownFields lists the paths of the body's fields that Scan knows for ep, those
-// within others included, for tests that try them all.
-func KnownFields(ep Endpoint) []string {
-	top := completionFields
-	if ep == Chat {
-		top = chatFields
-	}
-	var list []string
-	for _, set := range []*fieldSet{top, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
-		for _, f := range set.fields {
-			list = append(list, f.param)
-		}
-	}
-	return list
+	return s.ok()
 }

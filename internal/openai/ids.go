@@ -34,9 +34,8 @@ func AppendIDs(dst []byte, ids []uint32) []byte {
 	return out[:at+1]
 }
 
-// digits8 returns the eight decimal digits of v, below 10^8, as text: the first
-// digit in the lowest byte. Each step splits all parts of the number at once, by
-// multiplications that stand for divisions by 100 and by 10.
+// digits8 returns the eight decimal digits of v, below 10^8, as text: the first digit in the lowest byte. Each step
+// splits all parts of the number at once, by multiplications that stand for divisions by 100 and by 10.
 func digits8(v uint32) uint64 {
 	x := uint64(v/10000) | uint64(v%10000)<<32
 	q := x * 10486 >> 20 & 0x0000007f0000007f
@@ -54,11 +53,9 @@ func idsSize(ids []uint32) int {
 	return n
 }
 
-// digitCount returns how many decimal digits v has. The entry for v's bit
-// length holds, in its upper half, the digits of numbers of that length and, in
-// its lower half, what lets those that have one digit more carry into it (D.
-// Lemire and K. Willets, "Computing the number of digits of an integer even
-// faster", 2021).
+// digitCount returns how many decimal digits v has. The entry for v's bit length holds, in its upper half, the digits
+// of numbers of that length and, in its lower half, what lets those that have one digit more carry into it (D. Lemire
+// and K. Willets, "Computing the number of digits of an integer even faster", 2021).
 func digitCount(v uint32) int {
 	return int((uint64(v) + digitTable[bits.Len32(v)]) >> 32)
 }

@@ -8,8 +8,7 @@ import (
 // Modality is what a piece of a prompt holds.
 type Modality uint8
 
-// The modalities. Reasoning and refusals of earlier answers are Other: no
-// template of the gateway's renders them.
+// The modalities. Reasoning and refusals of earlier answers are Other: no template of the gateway's renders them.
 const (
 	Text Modality = iota + 1
 	Image
@@ -24,8 +23,7 @@ type media struct {
 	where    span
 }
 
-// modalityOf names the modality of a part by its type: image_url, input_audio,
-// video_url and what else engines have.
+// modalityOf names the modality of a part by its type: image_url, input_audio, video_url and what else engines have.
 func modalityOf(kind []byte) Modality {
 	switch {
 	case string(kind) == "text":
@@ -43,9 +41,8 @@ func modalityOf(kind []byte) Modality {
 // HasMedia reports whether a message holds a part that is no text.
 func (r *Request) HasMedia() bool { return len(r.media) > 0 }
 
-// Pieces yields the raw JSON of what becomes the prompt, in the order that
-// templates have it: the tools, then the prompt or the messages, cut into text
-// and parts of other modalities. What closes the prompt's string or arrays is
+// Pieces yields the raw JSON of what becomes the prompt, in the order that templates have it: the tools, then the
+// prompt or the messages, cut into text and parts of other modalities. What closes the prompt's string or arrays is
 // left out: it is elsewhere once a conversation has grown.
 func (r *Request) Pieces() iter.Seq2[Modality, []byte] {
 	return func(yield func(Modality, []byte) bool) {
@@ -80,8 +77,8 @@ func (r *Request) messages() (start, end int) {
 	return 0, 0
 }
 
-// openEnded returns the end of a JSON value without what closes it: the bracket
-// of an array, and the quote of a string.
+// openEnded returns the end of a JSON value without what closes it: the bracket of an array, and the quote of a
+// string.
 func openEnded(value []byte) []byte {
 	if v, ok := bytes.CutSuffix(value, []byte("]")); ok {
 		value = bytes.TrimRight(v, " \t\r\n")

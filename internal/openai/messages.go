@@ -6,13 +6,12 @@ import (
 	"net/http"
 )
 
-// Message is one message of a chat. Content is empty where it was null or
-// absent; text parts are joined by a line feed, as vLLM does for templates that
-// take strings (vllm/entrypoints/chat_utils.py), and other parts left out.
+// Message is one message of a chat. Content is empty where it was null or absent; text parts are joined by a line
+// feed, as vLLM does for templates that take strings (vllm/entrypoints/chat_utils.py), and other parts left out.
 type Message struct{ Role, Content string }
 
-// messageSpan is where a message's role and content lie. Content that is an
-// array of parts is walked again when it is decoded.
+// messageSpan is where a message's role and content lie. Content that is an array of parts is walked again when it is
+// decoded.
 type messageSpan struct {
 	role, content text
 	parts         span
@@ -53,38 +52,25 @@ type part struct {
 	named bool // it has a uuid
 }
 
-// part reads one content part: an object with a type, and a text where the type
-// is text. A kind of 0 with no fault means that it has not that shape.
+// part reads one content part: an object with a type, and a text where the type is text. A kind of 0 with no fault
+// means that it has not that shape.
 func (c *cursor) part() part {
 	var p part
-	if c.peek() != '{' || !c.open() {
-		return p
-	}
-	var buf [longestKey]byte
-	var kind, words text
+	var kind text
 	shapely := true
-	for first := true; ; first = false {
-		key, more := c.member(first)
-		if !more {
-			break
-		}
-		name := key.resolve(c.data, &buf)
+	m := c.members()
+	for m.next() {
 		var t *text
-		switch string(name) {
+		switch string(m.name()) {
 		case "type":
 			t = &kind
 		case "text":
-			t = &words
+			t = &p.text
 		case "uuid":
 			p.named = c.peek() != 'n'
-			c.value()
-			continue
-		default:
-			c.value()
-			continue
 		}
-		if b := c.peek(); b != '"' || t.start != 0 { // another type, or twice
-			shapely = shapely && b == 'n'
+		if b := c.peek(); t == nil || b != '"' || t.start != 0 { // another type, or twice
+			shapely = shapely && (t == nil || b == 'n')
 			c.value()
 			continue
 		}
@@ -93,23 +79,16 @@ func (c *cursor) part() part {
 	if !c.ok() || !shapely || kind.start == 0 {
 		return part{}
 	}
-	p.kind = modalityOf(kind.resolve(c.data, &buf))
-	if p.kind == Text {
-		if words.start == 0 {
-			return part{}
-		}
-		p.text = words
+	if p.kind = modalityOf(kind.resolve(c.data, &m.buf)); p.kind == Text && p.text.start == 0 {
+		return part{}
 	}
 	return p
 }
 
-// messages reads a chat's messages: checks their shape, notes where role and
-// content lie and which of them hold more than text.
+// messages reads a chat's messages: checks their shape, notes where role and content lie and which of them hold more
+// than text.
 func (s *scan) messages() bool {
-	if s.peek() != '[' {
-		return s.wrong("an array of messages")
-	}
-	if !s.open() {
+	if !s.enter('[', "an array of messages") {
 		return false
 	}
 	p := &s.req.Prompt
@@ -133,23 +112,15 @@ func (s *scan) messages() bool {
 	return s.ok()
 }
 
-// message reads one message. Errors name fields relative to it; messages
-// prefixes its place.
+// message reads one message. Errors name fields relative to it; messages prefixes its place.
 func (s *scan) message(m *messageSpan) bool {
 	if s.peek() != '{' {
 		return s.misplaced("", "must be an object")
 	}
-	if !s.open() {
-		return false
-	}
-	var buf [longestKey]byte
 	content := false
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			break
-		}
-		switch string(key.resolve(s.data, &buf)) {
+	fields := s.members()
+	for fields.next() {
+		switch string(fields.name()) {
 		case "role":
 			if m.role.start != 0 {
 				return s.misplaced(".role", "appears more than once")
@@ -168,7 +139,7 @@ func (s *scan) message(m *messageSpan) bool {
 			}
 		case "tool_calls", "function_call", "tool_call_id":
 			null := s.peek() == 'n'
-			if v, ok := s.value(); ok && !null && !emptyArray(s.data[v.start:v.end]) {
+			if v, ok := s.value(); ok && !null && !emptyArray(v.of(s.data)) {
 				s.req.HasToolMessages = true
 			}
 		default:
@@ -181,10 +152,8 @@ func (s *scan) message(m *messageSpan) bool {
 	if m.role.decoded == 0 {
 		return s.misplaced(".role", "is required")
 	}
-	switch string(m.role.resolve(s.data, &buf)) {
-	case "tool", "function":
-		s.req.HasToolMessages = true
-	}
+	role := string(m.role.resolve(s.data, &fields.buf))
+	s.req.HasToolMessages = s.req.HasToolMessages || role == "tool" || role == "function"
 	return true
 }
 
@@ -212,8 +181,7 @@ func (s *scan) content(m *messageSpan) bool {
 		begin := s.pos
 		p := s.part()
 		if p.named && !s.handOff && s.ok() {
-			// vLLM takes it for the hash of what the part holds, so that it may
-			// name another client's image.
+			// vLLM takes it for the hash of what the part holds, so that it may name another client's image.
 			return s.misplaced(fmt.Sprintf(".content[%d].uuid", i), "is set by the gateway and cannot be sent by a client")
 		}
 		switch p.kind {
@@ -244,7 +212,7 @@ func (s *scan) misplaced(path, what string) bool {
 	if s.pos == len(s.data) {
 		return s.fail("unexpected end")
 	}
-	return s.refuse(&Error{Status: http.StatusBadRequest, Type: typeInvalid, Param: path, Message: what})
+	return s.refuse(&Error{Status: http.StatusBadRequest, Param: path, Message: what})
 }
 
 // at completes an error that misplaced made.

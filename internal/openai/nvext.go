@@ -6,67 +6,42 @@ import (
 	"strings"
 )
 
-// Nvext is the request's nvext object: hints to the gateway, with the names
-// Dynamo gave them. Engines never see it. Pointers are nil where a hint is
-// absent or null.
+// Nvext is the request's nvext object: hints to the gateway, with the names Dynamo gave them. Engines never see it.
+// Pointers are nil where a hint is absent or null.
 type Nvext struct {
-	// Present: the body has an nvext member, be it null.
-	Present bool
-	// ExtraFields names what the answer's own nvext shall hold.
+	// ExtraFields names the fields of the answer's own nvext.
 	ExtraFields []string
-	// Annotations are events asked for beside the answer.
+	// Annotations are requests for more than the answer.
 	Annotations []string
 
-	// Priority is agent_hints.priority; negative ones count as 0 when they
-	// reach a queue.
+	// Priority is agent_hints.priority; negative ones count as 0 when they reach a queue.
 	Priority *int32
 	// StrictPriority is agent_hints.strict_priority.
 	StrictPriority *uint32
 	// OSL is agent_hints.osl, the answer's expected length in tokens.
 	OSL *uint32
-	// LatencySensitivity is agent_hints.latency_sensitivity, which is
-	// deprecated.
-	LatencySensitivity *float64
-	// SpeculativePrefill is agent_hints.speculative_prefill.
-	SpeculativePrefill bool
 
-	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers,
-	// empty where absent. Worker ids are strings; a client that sends a whole
-	// number means its decimal text.
+	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers, empty where absent. Worker ids are strings;
+	// a client that sends a whole number means its decimal text.
 	BackendInstanceID, DecodeWorkerID, PrefillWorkerID string
 	// DPRank and PrefillDPRank pin data-parallel ranks.
 	DPRank, PrefillDPRank *uint32
-	// RequiredTaints and PreferredTaints are routing_constraints'; the latter
-	// with their weights, 1 where they came as a plain array.
+	// RequiredTaints and PreferredTaints are routing_constraints'; the latter with their weights, 1 where they came
+	// as a plain array.
 	RequiredTaints  []string
 	PreferredTaints map[string]float64
 	// Override is router_config_override, nil where absent.
 	Override *RouterOverride
-	// TTFTTarget and ITLTarget are router.ttft_target and router.itl_target,
-	// in milliseconds.
-	TTFTTarget, ITLTarget *float64
 
 	// CacheSalt separates this request's cached prefixes from others'.
 	CacheSalt string
-	// TokenData is the prompt's token ids, for clients that tokenize.
-	TokenData []uint32
-	// UseRawPrompt asks to skip the chat template.
-	UseRawPrompt bool
-	// GreedSampling asks for greedy sampling.
-	GreedSampling bool
-	// MaxThinkingTokens bounds the reasoning, in tokens.
-	MaxThinkingTokens *uint32
-	// RequestTimestampMS is when the client sent the request, in milliseconds
-	// since 1970.
-	RequestTimestampMS *float64
 }
 
 // Wants reports whether the client asked for the extra field name.
 func (x *Nvext) Wants(name string) bool { return slices.Contains(x.ExtraFields, name) }
 
-// extraFields are the names extra_fields may hold. Answers carry worker_id,
-// timing and routing; the others are Dynamo's, taken so that its clients are not refused,
-// and add nothing.
+// extraFields are the names that extra_fields may hold. Answers carry worker_id, timing and routing. The others are
+// Dynamo's: its clients are not refused, and the answer has no such field.
 var extraFields = []string{"worker_id", "timing", "routing", "stop_reason", "routed_experts", "engine_data"}
 
 var (
@@ -83,26 +58,26 @@ var (
 		{"nvext.router_config_override", (*scan).override},
 		{"nvext.router", func(s *scan) bool { return s.object(targetFields) }},
 		{"nvext.cache_salt", func(s *scan) bool { return s.filled(&s.req.Nvext.CacheSalt) }},
-		{"nvext.token_data", func(s *scan) bool { return s.ids(&s.req.Nvext.TokenData) }},
-		{"nvext.use_raw_prompt", func(s *scan) bool { return s.bool(&s.req.Nvext.UseRawPrompt) }},
-		{"nvext.greed_sampling", func(s *scan) bool { return s.bool(&s.req.Nvext.GreedSampling) }},
-		{"nvext.max_thinking_tokens", func(s *scan) bool { return s.uint32(&s.req.Nvext.MaxThinkingTokens) }},
-		{"nvext.request_timestamp_ms", func(s *scan) bool { return s.positive(&s.req.Nvext.RequestTimestampMS) }},
+		{"nvext.token_data", func(s *scan) bool { return s.ids(new([]uint32)) && s.unsupported("send the token ids as prompt") }},
+		{"nvext.use_raw_prompt", func(s *scan) bool { return s.unless("send the rendered prompt to /v1/completions") }},
+		{"nvext.greed_sampling", func(s *scan) bool { return s.unless("send temperature 0") }},
+		{"nvext.max_thinking_tokens", func(s *scan) bool { return s.uint32(new(*uint32)) && s.unsupported("leave it out") }},
+		{"nvext.request_timestamp_ms", (*scan).hint},
 	})
 	hintFields = newFieldSet(true, []field{
 		{"nvext.agent_hints.priority", (*scan).priority},
 		{"nvext.agent_hints.strict_priority", func(s *scan) bool { return s.uint32(&s.req.Nvext.StrictPriority) }},
 		{"nvext.agent_hints.osl", func(s *scan) bool { return s.uint32(&s.req.Nvext.OSL) }},
-		{"nvext.agent_hints.latency_sensitivity", func(s *scan) bool { return s.positive(&s.req.Nvext.LatencySensitivity) }},
-		{"nvext.agent_hints.speculative_prefill", func(s *scan) bool { return s.bool(&s.req.Nvext.SpeculativePrefill) }},
+		{"nvext.agent_hints.latency_sensitivity", (*scan).hint},
+		{"nvext.agent_hints.speculative_prefill", func(s *scan) bool { return s.bool(new(bool)) }}, // no effect, as hint
 	})
 	constraintFields = newFieldSet(true, []field{
 		{"nvext.routing_constraints.required_taints", func(s *scan) bool { return s.strings(&s.req.Nvext.RequiredTaints) }},
 		{"nvext.routing_constraints.preferred_taints", (*scan).preferredTaints},
 	})
 	targetFields = newFieldSet(true, []field{
-		{"nvext.router.ttft_target", func(s *scan) bool { return s.positive(&s.req.Nvext.TTFTTarget) }},
-		{"nvext.router.itl_target", func(s *scan) bool { return s.positive(&s.req.Nvext.ITLTarget) }},
+		{"nvext.router.ttft_target", (*scan).hint},
+		{"nvext.router.itl_target", (*scan).hint},
 	})
 )
 
@@ -146,15 +121,26 @@ func (s *scan) uint32(dst **uint32) bool {
 	return ok
 }
 
-// positive reads a number that is not negative.
-func (s *scan) positive(dst **float64) bool {
-	v, ok := s.float(0, math.Inf(1))
-	*dst = &v
+// hint checks a number of Dynamo's that has no effect here. Such a hint may be ignored: the answer is the same
+// without it.
+func (s *scan) hint() bool {
+	_, ok := s.float(0, math.Inf(1))
 	return ok
 }
 
-// workerID reads a worker's id: a string, or a whole number that stands for
-// its decimal text. Dynamo's ids are 63-bit numbers, so it is never rounded.
+// unsupported refuses a field that would change the answer, if the gateway had it.
+func (s *scan) unsupported(instead string) bool {
+	return s.refuse(BadRequest(s.param, "%s is not supported: %s", s.param, instead))
+}
+
+// unless reads false, and refuses true.
+func (s *scan) unless(instead string) bool {
+	var on bool
+	return s.bool(&on) && (!on || s.unsupported(instead))
+}
+
+// workerID reads a worker's id: a string, or a whole number that stands for its decimal text. Dynamo's ids are 63-bit
+// numbers, so it is never rounded.
 func (s *scan) workerID(dst *string) bool {
 	const want = "a worker id: a string, or a whole number that is not negative"
 	b := s.peek()
@@ -175,8 +161,7 @@ func (s *scan) workerID(dst *string) bool {
 	return true
 }
 
-// preferredTaints reads an object of weights, or an array of names that weigh
-// 1 each.
+// preferredTaints reads an object of weights, or an array of names that weigh 1 each.
 func (s *scan) preferredTaints() bool {
 	taints := make(map[string]float64)
 	s.req.Nvext.PreferredTaints = taints
@@ -193,15 +178,9 @@ func (s *scan) preferredTaints() bool {
 	if s.peek() != '{' {
 		return s.wrong("an object of weights or an array of strings")
 	}
-	if !s.open() {
-		return false
-	}
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return s.ok()
-		}
-		name := s.name(key)
+	m := s.members()
+	for m.next() {
+		name := m.key.of(s.data)
 		if _, ok := taints[string(name)]; ok {
 			return s.twice(s.param, name)
 		}
@@ -211,4 +190,5 @@ func (s *scan) preferredTaints() bool {
 		}
 		taints[string(name)] = v
 	}
+	return s.ok()
 }

@@ -2,8 +2,8 @@ package openai
 
 import "math"
 
-// RouterOverride is nvext.router_config_override: how the workers of this
-// request alone are weighed. Pointers are nil where a field is absent.
+// RouterOverride is nvext.router_config_override: how the workers of this request alone are weighed. Pointers are nil
+// where a field is absent.
 type RouterOverride struct {
 	OverlapScoreWeight    *float64
 	OverlapScoreCredit    *float64
@@ -14,8 +14,7 @@ type RouterOverride struct {
 	AssumeKVReuse         *bool
 }
 
-// maxWeight bounds what a request may weigh by: far beyond use, and far from
-// where sums of products end to be finite.
+// maxWeight bounds what a request may weigh by: far beyond use, and far from where sums of products end to be finite.
 const maxWeight = 1e6
 
 var overrideFields = newFieldSet(true, []field{
@@ -52,8 +51,8 @@ func choice(of func(*RouterOverride) **bool) reader {
 	}
 }
 
-// QueryOnly reports whether the client asked, by the annotation
-// query_instance_id, for the choice of workers instead of an answer.
+// QueryOnly reports whether the client asked, by the annotation query_instance_id, for the choice of workers instead
+// of an answer.
 func (x *Nvext) QueryOnly() bool {
 	for _, a := range x.Annotations {
 		if a == "query_instance_id" || a == "query_instance_id:" {

@@ -20,9 +20,8 @@ const (
 	PromptMessages
 )
 
-// Prompt is what a request asks to be continued. Text and Messages decode from
-// the body at each call: what they give is as large as the body, and a request
-// that runs for minutes need not keep it.
+// Prompt is what a request asks to be continued. Text and Messages decode from the body at each call: what they give
+// is as large as the body, and a request that runs for minutes need not keep it.
 type Prompt struct {
 	Kind PromptKind
 	// IDs is the prompt of kind PromptIDs, never empty then.
@@ -53,11 +52,10 @@ func (p *Prompt) Messages() []Message {
 	return messages
 }
 
-// TokensAtLeast returns how many tokens the prompt has at the least, as far as
-// its length proves it, so that one far over a model's context is refused
-// before it is tokenized. Token ids are counted. Text takes at least its bytes
-// divided by longestToken (above 0), the most bytes one token stands for; true of
-// tokenizers that do not shorten the text first, which byte-level ones do not.
+// TokensAtLeast returns how many tokens the prompt has at the least, as far as its length proves it, so that one far
+// over a model's context is refused before it is tokenized. Token ids are counted. Text takes at least its bytes
+// divided by longestToken (above 0), the most bytes one token stands for; true of tokenizers that do not shorten the
+// text first, which byte-level ones do not.
 func (p *Prompt) TokensAtLeast(longestToken int) int {
 	total := 0
 	switch p.Kind {
@@ -136,14 +134,11 @@ func (s *scan) promptIDs() bool {
 // ids reads an array of token ids, 0 to 2^32−1.
 func (s *scan) ids(dst *[]uint32) bool {
 	const want = "an array of token ids (whole numbers from 0 to 4294967295)"
-	if s.peek() != '[' {
-		return s.wrong(want)
-	}
-	if !s.open() {
+	if !s.enter('[', want) {
 		return false
 	}
-	// Valid ids end at the first bracket, so their number is known before they
-	// are read. A digit and a comma each bounds what a list of commas can ask for.
+	// Valid ids end at the first bracket, so their number is known before they are read. A digit and a comma each
+	// bounds what a list of commas can ask for.
 	list := s.data[s.pos:]
 	if end := bytes.IndexByte(list, ']'); end >= 0 {
 		list = list[:end]
@@ -174,10 +169,9 @@ func (s *scan) ids(dst *[]uint32) bool {
 	return s.ok()
 }
 
-// shortIDs appends the ids at d[i:] that have at most seven digits and a comma
-// behind them, and returns where the first value lies that is not such. Eight
-// bytes are read at a time: the digits' number follows from the first byte that
-// is none, their value from three multiplications that join neighbours.
+// shortIDs appends the ids at d[i:] that have at most seven digits and a comma behind them, and returns where the
+// first value lies that is not such. Eight bytes are read at a time: the digits' number follows from the first byte
+// that is none, their value from three multiplications that join neighbours.
 func shortIDs(ids []uint32, d []byte, i int) ([]uint32, int) {
 	for i+8 <= len(d) {
 		x := binary.LittleEndian.Uint64(d[i:]) ^ ones*'0'

@@ -1,7 +1,7 @@
 package openai
 
-// Request is what a request body says, as far as routing needs it. Scan makes
-// it; the rest of the body stays in Raw and is reached by Field and Edit.
+// Request is what a request body says, as far as routing needs it. Scan makes it; the rest of the body stays in Raw
+// and is reached by Field and Edit.
 type Request struct {
 	Endpoint Endpoint
 	// Raw is the body as it came. It must not change.
@@ -14,13 +14,12 @@ type Request struct {
 	Stream bool
 	// IncludeUsage asks for a last chunk with the usage (stream_options).
 	IncludeUsage bool
-	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 where the
-	// client set no limit. On chat it is max_completion_tokens where that is
-	// given, whatever the older max_tokens says, as OpenAI and vLLM have it;
-	// on completions max_completion_tokens means nothing.
+	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 where the client set no limit. On chat it is
+	// max_completion_tokens where that is given, whatever the older max_tokens says, as OpenAI and vLLM have it; on
+	// completions max_completion_tokens means nothing.
 	MaxTokens int
-	// PromptOnly: nothing is generated (a completion's max_tokens of 0), which
-	// with echo shows the prompt and its probabilities.
+	// PromptOnly: nothing is generated (a completion's max_tokens of 0), which with echo shows the prompt and its
+	// probabilities.
 	PromptOnly bool
 	// MinTokens is the fewest tokens to generate, 0 to 2^31−1.
 	MinTokens int
@@ -32,14 +31,12 @@ type Request struct {
 	IgnoreEOS bool
 	// Logprobs asks for the tokens' probabilities.
 	Logprobs bool
-	// Truncate cuts the prompt to so many tokens: its last ones, or its first
-	// where TruncateRight is set. 0 leaves it whole, below 0 stands for as many
-	// as the context has room for (truncate_prompt_tokens, truncation_side).
+	// Truncate cuts the prompt to so many tokens: its last ones, or its first where TruncateRight is set. 0 leaves it
+	// whole, below 0 stands for as many as the context has room for (truncate_prompt_tokens, truncation_side).
 	Truncate      int
 	TruncateRight bool
-	// CacheSalt separates this request's cached prefixes from others'. It is
-	// the body's cache_salt or, where that is absent, nvext's. Engines read
-	// only the former: one that came in nvext must be set in their body.
+	// CacheSalt separates this request's cached prefixes from others'. It is the body's cache_salt or, where that is
+	// absent, nvext's. Engines read only the former: one that came in nvext must be set in their body.
 	CacheSalt string
 	// HasTools: tools or functions are offered.
 	HasTools bool
@@ -54,16 +51,15 @@ type Request struct {
 	media   []media // in the order of the body
 }
 
-// member is where one member of an object lies: its name with escapes
-// resolved, the quote its key begins with, its value.
+// member is where one member of an object lies: its name with escapes resolved, the quote its key begins with, its
+// value.
 type member struct {
 	name  []byte
 	start int
 	value span
 }
 
-// Field returns the raw JSON value of the body's top-level member name, as a
-// part of Raw.
+// Field returns the raw JSON value of the body's top-level member name, as a part of Raw.
 func (r *Request) Field(name string) (value []byte, ok bool) {
 	for i := range r.members {
 		if m := &r.members[i]; string(m.name) == name {
@@ -73,8 +69,7 @@ func (r *Request) Field(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Edit begins an edit of the request's body. The request itself stays as it
-// is.
+// Edit begins an edit of the request's body. The request itself stays as it is.
 func (r *Request) Edit() *Edit {
 	return &Edit{raw: r.Raw, members: r.members}
 }

@@ -2,12 +2,10 @@ package openai
 
 import "bytes"
 
-// CompletionFromChat begins the edit that turns a chat request into a
-// completion request for a worker that takes tokens: ids is the rendered and
-// tokenized prompt, contextTokens the worker's context, 0 unknown. Chat's own
-// fields go, all other bytes stay. max_completion_tokens becomes max_tokens; a
-// chat without either may fill the context, where a completion ends after 16
-// tokens. What such a worker cannot give, because only the engine's chat endpoint
+// CompletionFromChat begins the edit that turns a chat request into a completion request for a worker that takes
+// tokens: ids is the rendered and tokenized prompt, contextTokens the worker's context, 0 unknown. Chat's own fields
+// go, all other bytes stay. max_completion_tokens becomes max_tokens; a chat without either may fill the context,
+// where a completion ends after 16 tokens. What such a worker cannot give, because only the engine's chat endpoint
 // has it, is refused with 400, and so is a prompt whose ids are not known (nil).
 func CompletionFromChat(r *Request, ids []uint32, contextTokens int) (*Edit, error) {
 	if err := r.tokensSuffice(); err != nil {
@@ -40,8 +38,7 @@ func CompletionFromChat(r *Request, ids []uint32, contextTokens int) (*Edit, err
 	return e, nil
 }
 
-// chatOnlyNames are fields of chat requests that completions lack or, logprobs
-// and echo, understand otherwise.
+// chatOnlyNames are fields of chat requests that completions lack or, logprobs and echo, understand otherwise.
 var chatOnlyNames = map[string]bool{
 	"messages": true, "tools": true, "tool_choice": true, "functions": true, "function_call": true,
 	"parallel_tool_calls": true, "logprobs": true, "top_logprobs": true, "echo": true,
@@ -78,11 +75,10 @@ func (r *Request) tokensSuffice() error {
 	return nil
 }
 
-// ChatChunk appends to dst the data of a completion's stream event, in the form
-// of a chat's: id and object renamed, each choice's text as delta.content, its
-// logprobs null. opens reports, by a choice's index, whether this is its first
-// chunk, which has the role; it is asked once for each choice. All other bytes
-// stay; data of another shape, an error say, stays whole.
+// ChatChunk appends to dst the data of a completion's stream event, in the form of a chat's: id and object renamed,
+// each choice's text as delta.content, its logprobs null. opens reports, by a choice's index, whether this is its
+// first chunk, which has the role; it is asked once for each choice. All other bytes stay; data of another shape, an
+// error say, stays whole.
 func ChatChunk(dst, data []byte, opens func(choice int) bool) []byte {
 	return reshape(dst, data, `"chat.completion.chunk"`, func(choice int) string {
 		if opens(choice) {
@@ -92,8 +88,8 @@ func ChatChunk(dst, data []byte, opens func(choice int) bool) []byte {
 	})
 }
 
-// ChatResponse appends to dst a completion's whole answer in the form of a
-// chat's, as ChatChunk does for a stream's events.
+// ChatResponse appends to dst a completion's whole answer in the form of a chat's, as ChatChunk does for a stream's
+// events.
 func ChatResponse(dst, data []byte) []byte {
 	return reshape(dst, data, `"chat.completion"`, func(int) string { return `"message":{"role":"assistant","content":` })
 }
@@ -117,8 +113,26 @@ func (r *reshaper) splice(start, end int, with ...string) {
 
 func reshape(dst, data []byte, object string, begin func(choice int) string) []byte {
 	r := reshaper{cursor: newCursor(data, deepest), dst: dst, begin: begin}
-	if r.peek() == '{' && r.open() {
-		r.top(object)
+	m := r.members()
+	for m.next() {
+		switch string(m.name()) {
+		case "id":
+			if v, _ := r.value(); bytes.HasPrefix(v.of(data), []byte(`"cmpl-`)) {
+				r.splice(v.start+1, v.start+1, "chat")
+			}
+		case "object":
+			if v, _ := r.value(); string(v.of(data)) == `"text_completion"` {
+				r.splice(v.start, v.end, object)
+			}
+		case "choices":
+			if r.in('[') {
+				for first := true; r.element(first); first = false {
+					r.choice()
+				}
+			}
+		default:
+			r.value()
+		}
 	}
 	if !r.finish() {
 		return append(dst, data...)
@@ -126,61 +140,14 @@ func reshape(dst, data []byte, object string, begin func(choice int) string) []b
 	return append(r.dst, data[r.copied:]...)
 }
 
-func (r *reshaper) top(object string) {
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := r.member(first)
-		if !more {
-			return
-		}
-		switch string(key.resolve(r.data, &buf)) {
-		case "id":
-			v, _ := r.value()
-			if bytes.HasPrefix(r.data[v.start:v.end], []byte(`"cmpl-`)) {
-				r.splice(v.start+1, v.start+1, "chat")
-			}
-		case "object":
-			v, _ := r.value()
-			if string(r.data[v.start:v.end]) == `"text_completion"` {
-				r.splice(v.start, v.end, object)
-			}
-		case "choices":
-			r.choices()
-		default:
-			r.value()
-		}
-	}
-}
-
-func (r *reshaper) choices() {
-	if r.peek() != '[' {
-		r.value()
-		return
-	}
-	if !r.open() {
-		return
-	}
-	for first := true; r.element(first); first = false {
-		if r.peek() == '{' && r.open() {
-			r.choice()
-		} else {
-			r.value()
-		}
-	}
-}
-
 func (r *reshaper) choice() {
 	index := r.index()
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := r.member(first)
-		if !more {
-			return
-		}
-		switch string(key.resolve(r.data, &buf)) {
+	m := r.members()
+	for m.next() {
+		switch string(m.name()) {
 		case "text":
 			if v, ok := r.value(); ok {
-				r.splice(key.start-1, v.start, r.begin(index))
+				r.splice(m.key.start-1, v.start, r.begin(index))
 				r.splice(v.end, v.end, "}")
 			}
 		case "logprobs":
@@ -193,20 +160,16 @@ func (r *reshaper) choice() {
 	}
 }
 
-// index looks ahead for the index of the choice whose members come next, 0 where
-// it has none. Engines write it first.
+// index looks ahead for the index of the choice at pos, 0 where it has none. Engines write it first.
 func (r *reshaper) index() (index int) {
 	ahead := r.cursor
-	var buf [longestKey]byte
-	for first := true; ; first = false {
-		key, more := ahead.member(first)
-		if !more {
-			return 0
-		}
-		if string(key.resolve(ahead.data, &buf)) == "index" {
+	m := ahead.members()
+	for m.next() {
+		if string(m.name()) == "index" {
 			ahead.tokens(&index)
-			return index
+			break
 		}
 		ahead.value()
 	}
+	return index
 }

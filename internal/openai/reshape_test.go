@@ -109,10 +109,10 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 	reason, text := "stop", "x"
 	usage := &Usage{PromptTokens: 5, CompletionTokens: 1, TotalTokens: 6, PromptTokensDetails: &PromptTokensDetails{CachedTokens: 4}}
 	for _, object := range []any{
-		CompletionObject{ID: "cmpl-1", Object: "text_completion", Usage: usage, KVTransferParams: json.RawMessage(`{}`),
-			Choices: []CompletionChoice{{Text: text, FinishReason: &reason, TokenIDs: []uint32{9}}}},
-		ChatObject{Object: "chat.completion", Usage: usage, KVTransferParams: json.RawMessage(`{}`),
-			Choices: []ChatChoice{{Message: ChatMessage{Role: "assistant", Content: text}, FinishReason: &reason}}},
+		completionObject{ID: "cmpl-1", Object: "text_completion", Usage: usage, KVTransferParams: json.RawMessage(`{}`),
+			Choices: []completionChoice{{Text: text, FinishReason: &reason, TokenIDs: []uint32{9}}}},
+		chatObject{Object: "chat.completion", Usage: usage, KVTransferParams: json.RawMessage(`{}`),
+			Choices: []chatChoice{{Message: ChatMessage{Role: "assistant", Content: text}, FinishReason: &reason}}},
 	} {
 		data, err := json.Marshal(object)
 		if err != nil {
@@ -124,7 +124,7 @@ func TestWireObjectsAreWhatInspectReads(t *testing.T) {
 			t.Errorf("%s: %+v", data, got)
 		}
 	}
-	data, err := json.Marshal(ChatChunkObject{Choices: []ChatChunkChoice{{Delta: ChatDelta{Content: &text}}}})
+	data, err := json.Marshal(chatChunkObject{Choices: []chatChunkChoice{{Delta: ChatDelta{Content: &text}}}})
 	if got := Inspect(data); err != nil || !got.Content || got.Finished > 0 || got.Usage {
 		t.Errorf("%s: %+v", data, got)
 	}

@@ -7,17 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// Limits bounds what Scan accepts. The zero value of a field means its
-// default.
+// Limits bounds what Scan accepts. The zero value of a field means its default.
 type Limits struct {
 	// MaxBytes is the longest body, in bytes; 64 MiB by default.
 	MaxBytes int
-	// MaxDepth is how many objects and arrays may be nested, the body's own
-	// braces included; 128 by default, 512 at most.
+	// MaxDepth is how many objects and arrays may be nested, the body's own braces included; 128 by default, 512 at
+	// most.
 	MaxDepth int
-	// HandOff accepts kv_transfer_params and the other fields that engines get
-	// from a gateway only. It is for engines; a gateway refuses them from its
-	// clients, who could otherwise point a worker at another client's blocks.
+	// HandOff accepts kv_transfer_params and the other fields that engines get from a gateway only. It is for
+	// engines; a gateway refuses them from its clients, who could otherwise point a worker at another client's
+	// blocks.
 	HandOff bool
 }
 
@@ -25,34 +24,24 @@ const (
 	defaultMaxBytes = 64 << 20
 	defaultMaxDepth = 128
 
-	// maxFields bounds a body's top-level members. Unknown ones are compared
-	// pairwise to find duplicates.
+	// maxFields bounds a body's top-level members. Unknown ones are compared pairwise to find duplicates.
 	maxFields = 512
 
-	// maxStrings bounds every list of strings, maxMessages a chat and maxMedia
-	// its parts that are no text: what a body of many tiny items takes in memory
-	// is several times its size. So many messages are beyond any context, at
+	// maxStrings bounds every list of strings, maxMessages a chat and maxMedia its parts that are no text: what a
+	// body of many tiny items takes in memory is several times its size. So many messages are beyond any context, at
 	// three tokens each, and so are so many images.
 	maxStrings  = 1024
 	maxMessages = 1 << 18
 	maxMedia    = 1 << 14
 )
 
-// Scan checks body as a client's request to ep under the default limits; see
-// Limits.Scan.
-func Scan(ep Endpoint, body []byte) (*Request, error) {
-	return Limits{}.Scan(ep, body)
-}
-
-// Scan walks body once. It checks that it is strict JSON (RFC 8259, valid
-// UTF-8, no lone surrogates, no key twice at the top level or in nvext, not
-// nested too deeply), checks the types and ranges of the fields it knows, and
-// decodes those that routing needs. Fields it does not know pass.
+// Scan walks body once. It checks that it is strict JSON (RFC 8259, valid UTF-8, no lone surrogates, no key twice at
+// the top level or in nvext, not nested too deeply), checks the types and ranges of the fields it knows, and decodes
+// those that routing needs. Fields it does not know pass.
 //
-// The error is always an *Error: status 413 for a body over MaxBytes, else
-// 400, with the field's path as Param where one field is to blame. The request
-// keeps body as Raw and reads from it later: it must not change while the
-// request is in use.
+// The error is always an *Error: status 413 for a body over MaxBytes, else 400, with the field's path as Param where
+// one field is to blame. The request keeps body as Raw and reads from it later: it must not change while the request
+// is in use.
 func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if l.MaxBytes == 0 {
 		l.MaxBytes = defaultMaxBytes
@@ -97,9 +86,8 @@ func invalidAt(b []byte) int {
 	return i
 }
 
-// scan is one walk over a request body: a cursor, the request it fills, and
-// the path of the field it is in, for errors. Its readers return false when
-// the walk is over: err is set where a value is wrong, fault where the JSON is.
+// scan is one walk over a request body: a cursor, the request it fills, and the path of the field it is in, for
+// errors. Its readers return false when the walk is over: err is set where a value is wrong, fault where the JSON is.
 type scan struct {
 	cursor
 	req     *Request
@@ -120,20 +108,14 @@ func (s *scan) body(set *fieldSet) bool {
 		}
 		return s.refuse(badJSON("the body must be a JSON object"))
 	}
-	if !s.open() {
-		return false
-	}
 	ms := make([]member, 0, 16)
 	var seen uint64
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			break
-		}
+	all := s.members()
+	for all.next() {
 		if len(ms) == maxFields {
 			return s.refuse(badJSON("the body has more than %d fields", maxFields))
 		}
-		m := member{start: key.start - 1, name: s.name(key)}
+		m := member{start: all.key.start - 1, name: all.key.of(s.data)}
 		i, known := set.index[string(m.name)]
 		switch {
 		case known && seen&(1<<i) != 0, !known && has(ms, m.name):
@@ -163,7 +145,6 @@ func (s *scan) body(set *fieldSet) bool {
 // settle checks what concerns several fields, once all were read.
 func (s *scan) settle() {
 	r := s.req
-	_, r.Nvext.Present = r.Field("nvext")
 	switch {
 	case r.Model == "":
 		s.refuse(BadRequest("model", "model is required"))
@@ -196,14 +177,6 @@ func (s *scan) settle() {
 	}
 }
 
-// name returns a key with its escapes resolved.
-func (s *scan) name(key text) []byte {
-	if !key.escaped() {
-		return s.data[key.start:key.end]
-	}
-	return key.appendTo(nil, s.data)
-}
-
 // field reads the value of a known field. A null is as good as no value.
 func (s *scan) field(f *field) bool {
 	if s.peek() == 'n' {
@@ -218,23 +191,16 @@ func (s *scan) field(f *field) bool {
 	return ok
 }
 
-// object reads an object. Each known member goes to its reader, none may come
-// twice. Unknown ones are skipped, or refused where the set is strict.
+// object reads an object. Each known member goes to its reader, none may come twice. Unknown ones are skipped, or
+// refused where the set is strict.
 func (s *scan) object(set *fieldSet) bool {
 	if s.peek() != '{' {
 		return s.wrong("an object")
 	}
-	if !s.open() {
-		return false
-	}
-	var buf [longestKey]byte
 	var seen uint64
-	for first := true; ; first = false {
-		key, more := s.member(first)
-		if !more {
-			return s.ok()
-		}
-		name := key.resolve(s.data, &buf)
+	m := s.members()
+	for m.next() {
+		name := m.name()
 		i, known := set.index[string(name)]
 		switch {
 		case known && seen&(1<<i) != 0:
@@ -248,11 +214,10 @@ func (s *scan) object(set *fieldSet) bool {
 			path := s.param + "." + shown(name)
 			return s.refuse(BadRequest(path, "%s is not a known field; %s may hold %s", path, s.param, set.names()))
 		default:
-			if _, ok := s.value(); !ok {
-				return false
-			}
+			s.value()
 		}
 	}
+	return s.ok()
 }
 
 // allowed refuses the names of fields that engines get from a gateway only.
@@ -276,6 +241,14 @@ func (s *scan) refuse(e *Error) bool {
 		s.err = e
 	}
 	return false
+}
+
+// enter takes the bracket or brace that begins what is wanted.
+func (s *scan) enter(bracket byte, want string) bool {
+	if s.peek() != bracket {
+		return s.wrong(want)
+	}
+	return s.open()
 }
 
 func (s *scan) wrong(want string) bool {
@@ -371,10 +344,7 @@ func (s *scan) string(dst *string) bool {
 
 // strings reads an array of strings.
 func (s *scan) strings(dst *[]string) bool {
-	if s.peek() != '[' {
-		return s.wrong("an array of strings")
-	}
-	if !s.open() {
+	if !s.enter('[', "an array of strings") {
 		return false
 	}
 	for first := true; s.element(first); first = false {

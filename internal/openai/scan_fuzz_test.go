@@ -23,7 +23,7 @@ func FuzzScan(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, ep := range []Endpoint{Chat, Completions} {
-			r, err := Scan(ep, body)
+			r, err := scanBody(ep, body)
 			if err != nil {
 				var e *Error
 				if !errors.As(err, &e) || e.Status != 400 || !json.Valid(e.Append(nil, "")) {
@@ -124,7 +124,7 @@ func BenchmarkScanBody(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Scan(Chat, body); err != nil {
+				if _, err := scanBody(Chat, body); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -141,7 +141,7 @@ func BenchmarkScanIDs(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Scan(Completions, body); err != nil {
+		if _, err := scanBody(Completions, body); err != nil {
 			b.Fatal(err)
 		}
 	}

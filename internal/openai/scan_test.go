@@ -9,7 +9,7 @@ import (
 
 func scanned(t testing.TB, ep Endpoint, body string) *Request {
 	t.Helper()
-	r, err := Scan(ep, []byte(body))
+	r, err := scanBody(ep, []byte(body))
 	if err != nil {
 		t.Fatalf("Scan(%s, %.200s): %v", ep, body, err)
 	}
@@ -35,7 +35,7 @@ func TestScanReadsWhatRoutingNeeds(t *testing.T) {
 func TestScanDefaultsAndNulls(t *testing.T) {
 	r := scanned(t, Completions, `{"model":"m","prompt":[1],"stream":null,"stream_options":null,"max_tokens":null,
 		"min_tokens":null,"n":null,"stop":null,"nvext":null,"temperature":null,"cache_salt":null}`)
-	if r.N != 1 || r.MaxTokens != 0 || r.Stream || r.Stop != nil || !r.Nvext.Present {
+	if r.N != 1 || r.MaxTokens != 0 || r.Stream || r.Stop != nil {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -126,17 +126,14 @@ func TestScanNvext(t *testing.T) {
 		"agent_hints":{"priority":-3,"strict_priority":4294967295,"osl":100,"latency_sensitivity":0.5,"speculative_prefill":true},
 		"backend_instance_id":9223372036854775807,"decode_worker_id":"d","prefill_worker_id":0,"dp_rank":1,"prefill_dp_rank":2,
 		"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":0.5}},
-		"router":{"ttft_target":200,"itl_target":20.5},"cache_salt":"s","token_data":[1,2],"use_raw_prompt":true,
-		"greed_sampling":true,"max_thinking_tokens":9,"request_timestamp_ms":1.5}}`)
-	ptr := func(v float64) *float64 { return &v }
+		"router":{"ttft_target":200,"itl_target":20.5},"cache_salt":"s","token_data":null,"use_raw_prompt":false,
+		"greed_sampling":false,"max_thinking_tokens":null,"request_timestamp_ms":1.5}}`)
 	u32 := func(v uint32) *uint32 { return &v }
 	priority := int32(-3)
-	want := Nvext{Present: true, ExtraFields: []string{"worker_id", "timing"}, Annotations: []string{"query_instance_id:"},
-		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100), LatencySensitivity: ptr(0.5), SpeculativePrefill: true,
+	want := Nvext{ExtraFields: []string{"worker_id", "timing"}, Annotations: []string{"query_instance_id:"},
+		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100),
 		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
-		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, TTFTTarget: ptr(200), ITLTarget: ptr(20.5),
-		CacheSalt: "s", TokenData: []uint32{1, 2}, UseRawPrompt: true, GreedSampling: true, MaxThinkingTokens: u32(9),
-		RequestTimestampMS: ptr(1.5)}
+		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s"}
 	if !reflect.DeepEqual(r.Nvext, want) {
 		t.Errorf("got  %+v\nwant %+v", r.Nvext, want)
 	}
@@ -156,6 +153,12 @@ func TestScanRefuses(t *testing.T) {
 		param string
 		says  string // a part of the message
 	}{
+		{Completions, nvext(`"token_data":[1,2]`), "nvext.token_data", "send the token ids as prompt"},
+		{Completions, nvext(`"token_data":[1,-2]`), "nvext.token_data", "array of token ids"},
+		{Chat, `{"model":"m","messages":[{"role":"user","content":"x"}],"nvext":{"use_raw_prompt":true}}`, "nvext.use_raw_prompt", "/v1/completions"},
+		{Completions, nvext(`"greed_sampling":true`), "nvext.greed_sampling", "temperature 0"},
+		{Completions, nvext(`"max_thinking_tokens":9`), "nvext.max_thinking_tokens", "not supported"},
+		{Completions, nvext(`"agent_hints":{"latency_sensitivity":-1}`), "nvext.agent_hints.latency_sensitivity", "not below 0"},
 		{Completions, ``, "", "empty"},
 		{Completions, ` `, "", "empty"},
 		{Completions, `[]`, "", "must be a JSON object"},
@@ -305,7 +308,7 @@ func TestScanRefuses(t *testing.T) {
 		{Chat, chat(`[{"role":"a"`), "", "comma"},
 	}
 	for _, tt := range tests {
-		r, err := Scan(tt.ep, []byte(tt.body))
+		r, err := scanBody(tt.ep, []byte(tt.body))
 		var e *Error
 		if !errors.As(err, &e) {
 			t.Errorf("%s: accepted as %+v", tt.body, r)
@@ -386,7 +389,7 @@ func TestScanLimits(t *testing.T) {
 func TestScanBoundsMessages(t *testing.T) {
 	messages := strings.Repeat(`,{"role":"a"}`, maxMessages-1)
 	scanned(t, Chat, `{"model":"m","messages":[{"role":"a"}`+messages+`]}`)
-	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a"},{"role":"a"}`+messages+`]}`))
+	_, err := scanBody(Chat, []byte(`{"model":"m","messages":[{"role":"a"},{"role":"a"}`+messages+`]}`))
 	if err == nil || !strings.Contains(err.Error(), "at most 262144 messages") {
 		t.Errorf("got %v", err)
 	}
@@ -395,7 +398,7 @@ func TestScanBoundsMessages(t *testing.T) {
 func TestScanBoundsMedia(t *testing.T) {
 	parts := strings.Repeat(`,{"type":"image"}`, maxMedia-1)
 	scanned(t, Chat, `{"model":"m","messages":[{"role":"a","content":[{"type":"image"}`+parts+`]}]}`)
-	_, err := Scan(Chat, []byte(`{"model":"m","messages":[{"role":"a","content":[{"type":"image"},{"type":"image"}`+parts+`]}]}`))
+	_, err := scanBody(Chat, []byte(`{"model":"m","messages":[{"role":"a","content":[{"type":"image"},{"type":"image"}`+parts+`]}]}`))
 	if err == nil || !strings.Contains(err.Error(), "more than 16384 parts") {
 		t.Errorf("got %v", err)
 	}
@@ -403,12 +406,15 @@ func TestScanBoundsMedia(t *testing.T) {
 
 func TestScanErrorsRepeatLittle(t *testing.T) {
 	long := strings.Repeat("é", 1000)
-	_, err := Scan(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
+	_, err := scanBody(Completions, []byte(`{"model":"m","nvext":{"`+long+`":1}}`))
 	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("got %d bytes: %v", len(err.Error()), err)
 	}
-	_, err = Scan(Completions, []byte(`{"model":"m","prompt":["secret","secret"]}`))
+	_, err = scanBody(Completions, []byte(`{"model":"m","prompt":["secret","secret"]}`))
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("got %v", err)
 	}
 }
+
+// scanBody scans under the default limits.
+func scanBody(ep Endpoint, body []byte) (*Request, error) { return Limits{}.Scan(ep, body) }

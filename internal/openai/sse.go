@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 )
 
 // Done is the data of the event that ends an OpenAI stream.
@@ -16,23 +18,21 @@ var (
 	ErrEventCut = errors.New("openai: stream ended in the middle of a server-sent event")
 )
 
-// Event is one server-sent event. Its slices are valid until the splitter's
-// next call.
+// Event is one server-sent event. Its slices are valid until the splitter's next call.
 type Event struct {
-	// Raw is the event as it came, with the blank line that ends it. The Raws
-	// of a stream's events, one after another, are the stream.
+	// Raw is the event as it came, with the blank line that ends it. The Raws of a stream's events, one after
+	// another, are the stream.
 	Raw []byte
-	// Data is the event's data lines joined by line feeds, nil where it has
-	// none: a comment, or a blank line of its own.
+	// Data is the event's data lines joined by line feeds, nil where it has none: a comment, or a blank line of its
+	// own.
 	Data []byte
 }
 
 // Done reports whether the event ends an OpenAI stream.
 func (e Event) Done() bool { return string(e.Data) == Done }
 
-// Splitter finds the events in a stream of server-sent events (WHATWG HTML,
-// "Server-sent events") however it is cut into chunks. Lines end in LF, CR or
-// CRLF. Write gives it a chunk, Next takes the events out of it:
+// Splitter finds the events in a stream of server-sent events (WHATWG HTML, "Server-sent events") however it is cut
+// into chunks. Lines end in LF, CR or CRLF. Write gives it a chunk, Next takes the events out of it:
 //
 //	s.Write(chunk)
 //	for {
@@ -44,9 +44,8 @@ func (e Event) Done() bool { return string(e.Data) == Done }
 //	}
 //	if err := s.Err(); err != nil { … }
 //
-// An event that lies in one chunk is not copied. A CR at the very end of a
-// chunk ends its line at once; should the LF of a CRLF follow in the next
-// chunk, it goes with the next event's Raw.
+// An event that lies in one chunk is not copied. A CR at the very end of a chunk ends its line at once; should the LF
+// of a CRLF follow in the next chunk, it goes with the next event's Raw.
 type Splitter struct {
 	maxBytes int
 	chunk    []byte
@@ -61,8 +60,7 @@ type Splitter struct {
 	err      error
 }
 
-// NewSplitter returns a splitter for events of at most maxBytes bytes, their
-// blank line included.
+// NewSplitter returns a splitter for events of at most maxBytes bytes, their blank line included.
 func NewSplitter(maxBytes int) *Splitter {
 	return &Splitter{maxBytes: maxBytes}
 }
@@ -72,15 +70,13 @@ func (s *Splitter) Reset() {
 	*s = Splitter{maxBytes: s.maxBytes, held: s.held[:0], joined: s.joined}
 }
 
-// Write hands over the stream's next chunk, once Next has returned false for
-// the one before. The splitter reads it in place: it must not change until
-// Next returns false.
+// Write hands over the stream's next chunk, once Next has returned false for the one before. The splitter reads it in
+// place: it must not change until Next returns false.
 func (s *Splitter) Write(chunk []byte) {
 	s.chunk, s.start, s.pos, s.ends = chunk, 0, 0, noLineEnds
 }
 
-// Next returns the next complete event, or false when the chunk has no more or
-// the splitter has failed (see Err).
+// Next returns the next complete event, or false when the chunk has no more or the splitter has failed (see Err).
 func (s *Splitter) Next() (Event, bool) {
 	if s.spent {
 		s.held, s.spent = s.held[:0], false
@@ -120,8 +116,8 @@ func (s *Splitter) Next() (Event, bool) {
 // Err returns ErrEventTooBig, wrapped, once an event was too big.
 func (s *Splitter) Err() error { return s.err }
 
-// End returns what is wrong when the stream ends here: ErrEventCut, wrapped,
-// in mid-event, or Err. Call it after Next has returned false.
+// End returns what is wrong when the stream ends here: ErrEventCut, wrapped, in mid-event, or Err. Call it after Next
+// has returned false.
 func (s *Splitter) End() error {
 	if s.err != nil {
 		return s.err
@@ -132,9 +128,8 @@ func (s *Splitter) End() error {
 	return nil
 }
 
-// Rest returns the event that the stream's end has cut off, if there is one, as
-// though a blank line had ended it. Call it after Next has returned false, and
-// nothing but Reset after it.
+// Rest returns the event that the stream's end has cut off, if there is one, as though a blank line had ended it.
+// Call it after Next has returned false, and nothing but Reset after it.
 func (s *Splitter) Rest() (Event, bool) {
 	if s.End() == nil || s.err != nil {
 		return Event{}, false
@@ -222,8 +217,36 @@ func dataField(line []byte) ([]byte, bool) {
 	return value, true
 }
 
-// AppendEvent appends an event with this data to dst, a data line for each of
-// its lines.
+// Events returns the data of each event of a whole stream, in order; comments have none. Its error is that of a
+// stream cut in the middle of an event.
+func Events(r io.Reader, maxBytes int) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		s, chunk := NewSplitter(maxBytes), make([]byte, 16<<10)
+		for {
+			n, err := r.Read(chunk)
+			s.Write(chunk[:n])
+			for ev, ok := s.Next(); ok; ev, ok = s.Next() {
+				if ev.Data != nil && !yield(ev.Data, nil) {
+					return
+				}
+			}
+			switch {
+			case s.Err() != nil:
+				err = s.Err()
+			case errors.Is(err, io.EOF):
+				if err = s.End(); err == nil {
+					return
+				}
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// AppendEvent appends an event with this data to dst, a data line for each of its lines.
 func AppendEvent(dst, data []byte) []byte {
 	ends := noLineEnds
 	for pos := 0; ; {
@@ -241,14 +264,13 @@ func AppendEvent(dst, data []byte) []byte {
 	}
 }
 
-// lineEnds remembers where the next LF and the next CR are, so that a text with
-// only one of the two is not searched for the other at each line.
+// lineEnds remembers where the next LF and the next CR are, so that a text with only one of the two is not searched
+// for the other at each line.
 type lineEnds struct{ lf, cr int }
 
 var noLineEnds = lineEnds{-1, -1}
 
-// next returns the index of b's first LF or CR at or after pos, or len(b). From
-// call to call pos must not go back.
+// next returns the index of b's first LF or CR at or after pos, or len(b). From call to call pos must not go back.
 func (e *lineEnds) next(b []byte, pos int) int {
 	if e.lf < pos {
 		e.lf = index(b, pos, '\n')

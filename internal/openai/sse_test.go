@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 // split runs a stream through a splitter, cut at the given places, and returns
@@ -226,5 +228,29 @@ func BenchmarkSplitter(b *testing.B) {
 				b.Fatal("done")
 			}
 		}
+	}
+}
+
+func TestEventsReadsAWholeStream(t *testing.T) {
+	read := func(stream string, most int) (got []string, failed error) {
+		for data, err := range Events(iotest.OneByteReader(strings.NewReader(stream)), most) {
+			if err != nil {
+				return got, err
+			}
+			got = append(got, string(data))
+		}
+		return got, nil
+	}
+	if got, err := read("data: a\n\n: ping\n\ndata: b\r\ndata: c\r\n\r\ndata: [DONE]\n\n", 100); err != nil || !slices.Equal(got, []string{"a", "b\nc", Done}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := read("data: a\n\ndata: b", 100); !errors.Is(err, ErrEventCut) || len(got) != 1 {
+		t.Errorf("%q, %v, want one event and %v", got, err, ErrEventCut)
+	}
+	if _, err := read("data: "+strings.Repeat("x", 100)+"\n\n", 50); !errors.Is(err, ErrEventTooBig) {
+		t.Errorf("%v, want %v", err, ErrEventTooBig)
+	}
+	for range Events(strings.NewReader("data: a\n\ndata: b\n\n"), 100) {
+		break
 	}
 }

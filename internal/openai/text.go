@@ -12,8 +12,7 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// short is what \ and one byte stand for, 0 where they are no escape; \u is
-// none of them.
+// short is what \ and one byte stand for, 0 where they are no escape; \u is none of them.
 var short = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // hexValue is one more than a hexadecimal digit's value, 0 for other bytes.
@@ -27,9 +26,8 @@ var hexValue = func() (v [256]uint8) {
 	return v
 }()
 
-// escape reads the escape that b begins with and returns its character and
-// its length in bytes, 0 where it is none. A surrogate counts only as one half
-// of a pair.
+// escape reads the escape that b begins with and returns its character and its length in bytes, 0 where it is none. A
+// surrogate counts only as one half of a pair.
 func escape(b []byte) (r rune, n int) {
 	if len(b) < 2 {
 		return 0, 0
@@ -88,8 +86,7 @@ func (t text) appendTo(dst, data []byte) []byte {
 	return dst
 }
 
-// unescape resolves the escapes of a string the cursor has accepted; out is as
-// long as the result.
+// unescape resolves the escapes of a string the cursor has accepted; out is as long as the result.
 func unescape(out, raw []byte) {
 	i, o := 0, 0
 	for i < len(raw) {
@@ -105,8 +102,8 @@ func unescape(out, raw []byte) {
 			o += utf8.EncodeRune(out[o:], r)
 			continue
 		}
-		// Short runs are copied as one word, which may hold too much; what is
-		// too much is overwritten. Long ones as a block.
+		// Short runs are copied as one word, which may hold too much; what is too much is overwritten. Long ones as a
+		// block.
 		n := 8
 		if i+8 <= len(raw) && o+8 <= len(out) {
 			w := binary.LittleEndian.Uint64(raw[i:])
@@ -134,15 +131,22 @@ func (t text) decode(data []byte) string {
 	return own(t.appendTo(nil, data))
 }
 
-// own returns b as a string without copying it. Nobody else may hold b.
+// own returns b as a string without copying it. No other reference to b may exist.
 func own(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// of returns t's text, its escapes resolved: a part of data where it has none.
+func (t text) of(data []byte) []byte {
+	if !t.escaped() {
+		return data[t.start:t.end]
+	}
+	return t.appendTo(nil, data)
+}
 
 // longestKey bounds the keys this package knows, in bytes, with room to spare.
 const longestKey = 64
 
-// resolve returns the key at t with its escapes resolved: a part of data where
-// it has none, else in buf. Keys too long for buf cannot be known ones and are
-// returned as they are.
+// resolve returns the key at t with its escapes resolved: a part of data where it has none, else in buf. Keys too
+// long for buf cannot be known ones and are returned as they are.
 func (t text) resolve(data []byte, buf *[longestKey]byte) []byte {
 	if !t.escaped() || t.decoded > len(buf) {
 		return data[t.start:t.end]
@@ -150,8 +154,8 @@ func (t text) resolve(data []byte, buf *[longestKey]byte) []byte {
 	return t.appendTo(buf[:0], data)
 }
 
-// appendQuoted appends s as a JSON string. Control characters are escaped, and
-// bytes that are no UTF-8 become U+FFFD, so the result is always valid.
+// appendQuoted appends s as a JSON string. Control characters are escaped, and bytes that are no UTF-8 become U+FFFD,
+// so the result is always valid.
 func appendQuoted[S string | []byte](dst []byte, s S) []byte {
 	dst = append(dst, '"')
 	plain := 0

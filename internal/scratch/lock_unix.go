@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// lock takes a file's lock and reports whether it could; closing the file, or
-// the process's end, gives it up.
+// lock takes a file's lock and reports whether it could; closing the file, or the process's end, gives it up.
 func lock(f *os.File) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }

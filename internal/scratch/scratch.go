@@ -1,9 +1,8 @@
 // Package scratch gives a process temporary folders, and removes those of
 // processes that ended without removing them, as after kill -9.
 //
-// A folder is called tandem-KIND-PID-RANDOM and holds a file that its process
-// keeps locked: the kernel gives the lock up with the process, whatever its
-// end. A lock, unlike a pid, is never another process's later, and is seen from
+// A folder is called tandem-KIND-PID-RANDOM and holds a file that its process keeps locked: the kernel gives the lock
+// up with the process, whatever its end. A lock, unlike a pid, is never another process's later, and is seen from
 // containers that share the file system.
 package scratch
 
@@ -77,8 +76,7 @@ func claim(root string) (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes the folders of a kind below parent whose process is dead. It
-// leaves alone what it is not sure about.
+// sweep removes the folders of a kind below parent whose process is dead. It leaves alone what it is not sure about.
 func sweep(parent, kind string) {
 	all, err := os.ReadDir(parent)
 	if err != nil {

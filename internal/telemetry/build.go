@@ -11,8 +11,7 @@ import (
 // Build says which program runs. What the build did not record is "unknown".
 type Build struct {
 	Version string // "v1.2.0", or what Go makes of a commit without a tag
-	// Revision is the commit's hash; it ends in "-dirty" where the tree had
-	// changes that were not committed.
+	// Revision is the commit's hash; it ends in "-dirty" where the tree had changes that were not committed.
 	Revision string
 	Go       string // the release of Go that built it: "go1.26.0"
 }

@@ -1,45 +1,53 @@
-// Package telemetry makes the two things that every room is handed: a
-// structured logger and a metrics registry. Only cmd/gateway knows it; rooms
-// take a *slog.Logger and a prometheus.Registerer.
+// Package telemetry makes the two things that every room is handed: a structured logger and a metrics registry. Only
+// cmd/gateway knows it; rooms take a *slog.Logger and a prometheus.Registerer.
 package telemetry
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// NewLogger makes a logger that writes to w. level is debug, info, warn or
-// error; format is text or json. The error names the setting.
-func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log-level: %q is not debug, info, warn or error", level)
-	}
-	opts := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
-	}
-	return nil, fmt.Errorf("log-format: %q is not text or json", format)
+// Logging is what is written to standard error.
+type Logging struct {
+	Level  string `flag:"log-level" default:"info" oneof:"debug=also every candidate's cost at every choice; several lines a request|info=one line a request, and what changes|warn=what needs a look|error=what failed" help:"Least severe message that is logged. No level logs prompts or answers." when:"asking why a worker was chosen: debug"`
+	Format string `flag:"log-format" default:"text" oneof:"text=key=value, for people|json=an object a line, for collectors" help:"Form of a log line." when:"a collector reads it"`
 }
 
-// NewRegistry makes a registry that already counts the process and the Go
-// runtime.
+// NewLogger makes a logger that writes to w.
+func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{}
+	var level slog.Level
+	if err := errors.Join(setting.Check(&l), level.UnmarshalText([]byte(l.Level))); err != nil {
+		return nil, err
+	}
+	opts.Level = level
+	if l.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return slog.New(slog.NewTextHandler(w, opts)), nil
+}
+
+// NewRegistry makes a registry that already counts the process and the Go runtime.
 func NewRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
 
-// Handler serves a registry to Prometheus.
-func Handler(reg *prometheus.Registry) http.Handler {
-	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+// Prefix is the default prefix of our own metrics' names.
+const Prefix = "tandem_"
+
+// Handler serves a registry to Prometheus, with the [Aliases], and more, of metrics
+// whose names begin with the prefix.
+func Handler(reg *prometheus.Registry, prefix string, more ...Alias) http.Handler {
+	return promhttp.HandlerFor(withAliases(reg, prefix, slices.Concat(Aliases, more)), promhttp.HandlerOpts{})
 }

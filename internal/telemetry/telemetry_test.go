@@ -16,7 +16,7 @@ func TestBuildInfo(t *testing.T) {
 		reg := NewRegistry()
 		prometheus.WrapRegistererWithPrefix("p_", reg).MustRegister(ReadBuild(version).Info())
 		w := httptest.NewRecorder()
-		Handler(reg).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		Handler(reg, "p_").ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		line := ""
 		for l := range strings.Lines(w.Body.String()) {
 			if strings.HasPrefix(l, "p_build_info{") {

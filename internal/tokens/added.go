@@ -6,17 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is matched in the text as it stands, before
-// pieces are cut: a special one such as <|im_end|>, or an ordinary one such as
-// <tool_call>.
+// addedToken is a token that is matched in the text as it stands, before pieces are cut: a special one such as
+// <|im_end|>, or an ordinary one such as <tool_call>.
 type addedToken struct {
 	id             uint32
 	special        bool
 	lstrip, rstrip bool // takes the white space before, after it along
 }
 
-// addedMatcher finds added tokens: at the leftmost place one begins, the
-// longest. It is a trie whose nodes list their children.
+// addedMatcher finds added tokens: at the leftmost place one begins, the longest. It is a trie whose nodes list their
+// children.
 type addedMatcher struct {
 	nodes  []addedNode
 	tokens []addedToken
@@ -63,8 +62,7 @@ func (m *addedMatcher) add(content string, token addedToken) {
 	}
 }
 
-// find returns the first token at or after byte from; special ones only if
-// specials is set.
+// find returns the first token at or after byte from; special ones only if specials is set.
 func (m *addedMatcher) find(s string, from int, specials bool) addedMatch {
 	for at := from; ; {
 		at = m.candidate(s, at)
@@ -124,8 +122,7 @@ func (m *addedMatcher) child(at int32, c byte) int32 {
 	return at
 }
 
-// match widens the token found at s[start:stop] by the white space it takes
-// along, not reaching back before from.
+// match widens the token found at s[start:stop] by the white space it takes along, not reaching back before from.
 func (t addedToken) match(s string, from, start, stop int) addedMatch {
 	if t.lstrip {
 		start = from + len(strings.TrimRightFunc(s[from:start], unicode.IsSpace))

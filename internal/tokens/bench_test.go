@@ -33,8 +33,8 @@ func BenchmarkTokenize(b *testing.B) {
 		bench("cold", func() { t.pieces = new(pieceCache) }, t.Encode)
 		bench("warm", func() {}, t.Encode)
 		encode := func(dst []uint32, text string) []uint32 { return cache.Encode(dst, text) }
-		bench("cold-cache", func() { t.pieces = new(pieceCache); cache = NewCache(t, DefaultCacheBytes) }, encode)
-		bench("grown", func() { cache = NewCache(t, DefaultCacheBytes); cache.Encode(ids[:0], text[:size*9/10]) }, encode)
+		bench("cold-cache", func() { t.pieces = new(pieceCache); cache = NewCache(t, testCacheBytes) }, encode)
+		bench("grown", func() { cache = NewCache(t, testCacheBytes); cache.Encode(ids[:0], text[:size*9/10]) }, encode)
 		bench("seen", func() {}, encode)
 	}
 	b.Run("bytes=400k", func(b *testing.B) { run(b, mustLoad(b, simJSON)) })

@@ -4,52 +4,36 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"sync"
-	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
 
-// DefaultCacheBytes is a good size for NewCache: the ids of about 30 MB of
-// prose.
-const DefaultCacheBytes = 64 << 20
-
 const (
-	// chunkBytes is where a long text is cut next, counted from the last cut.
-	// Half of it is encoded anew, on average, each time a prompt grows.
+	// chunkBytes is where a long text is cut next, counted from the last cut. Half of it is encoded again, on
+	// average, each time a prompt grows.
 	chunkBytes = 4 << 10
-	// minChunkBytes is the least text worth remembering: encoding less takes
-	// about a microsecond.
+	// minChunkBytes is the least text worth remembering: encoding less takes about a microsecond.
 	minChunkBytes = 128
-	// entryBytes is what an entry takes beside its ids.
+	// entryBytes is the memory of an entry without its ids.
 	entryBytes = 160
 
 	shardCount = 16
 )
 
-// Cache remembers the ids of text. It cuts what it is given at special tokens
-// (messages of a chat), and longer text at safe places every few kB from its
-// start, so that a conversation or a prompt that grows is encoded from about
+// Cache remembers the ids of text. It cuts what it is given at special tokens (messages of a chat), and longer text
+// at safe places every few kB from its start, so that a conversation or a prompt that grows is encoded from about
 // where it grew. It always gives the ids that its Tokenizer gives.
 //
-// The text itself is not kept. A part is known by its length and a 128-bit
-// hash, seeded at random for each Cache. Cache is safe for concurrent use.
+// The text itself is not kept. A part is known by its length and a 128-bit hash, seeded at random for each Cache.
+// Cache is safe for concurrent use.
 type Cache struct {
 	tokenizer *Tokenizer
 	seed      uint64
 	shards    [shardCount]shard
-	hit, miss atomic.Int64
 }
 
-// CacheStats says what a Cache holds and has done.
-type CacheStats struct {
-	HitBytes  int64 // text found, since the start
-	MissBytes int64 // text encoded and offered for keeping, since the start
-	Entries   int   // parts held
-	Bytes     int64 // memory held, by estimate
-}
-
-// NewCache returns a cache in front of t that holds at most maxBytes (64 MiB is
-// DefaultCacheBytes). With 0 or less it remembers nothing.
+// NewCache returns a cache in front of t that holds at most maxBytes: 64 MiB hold the ids of about 30 MB of prose.
+// With 0 or less it remembers nothing.
 func NewCache(t *Tokenizer, maxBytes int64) *Cache {
 	c := &Cache{tokenizer: t}
 	var seed [8]byte
@@ -69,31 +53,13 @@ func (c *Cache) Encode(dst []uint32, text string) []uint32 {
 	return c.tokenizer.encode(dst, text, true, c)
 }
 
-// EncodeText is Tokenizer.EncodeText.
-func (c *Cache) EncodeText(dst []uint32, text string) []uint32 {
-	return c.tokenizer.encode(dst, text, false, c)
-}
-
 // EncodeChat is Tokenizer.EncodeChat.
 func (c *Cache) EncodeChat(dst []uint32, ms []Message) []uint32 {
 	return c.tokenizer.encodeChat(dst, ms, c)
 }
 
-// Stats returns what the cache holds and has done. Text in parts too short to
-// be kept counts in neither of its sums.
-func (c *Cache) Stats() CacheStats {
-	s := CacheStats{HitBytes: c.hit.Load(), MissBytes: c.miss.Load()}
-	for i := range c.shards {
-		entries, bytes := c.shards[i].size()
-		s.Entries += entries
-		s.Bytes += bytes
-	}
-	return s
-}
-
 // plain implements encoder.
 func (c *Cache) plain(dst []uint32, text string, normal bool) []uint32 {
-	var hit, miss int64
 	for len(text) >= minChunkBytes {
 		n := cut(text, chunkBytes)
 		part := text[:n]
@@ -101,20 +67,12 @@ func (c *Cache) plain(dst []uint32, text string, normal bool) []uint32 {
 		shard := &c.shards[key.Lo%shardCount]
 		if ids, ok := shard.get(key); ok {
 			dst = append(dst, ids...)
-			hit += int64(n)
 		} else {
 			from := len(dst)
 			dst = c.tokenizer.plain(dst, part, normal)
 			shard.put(key, dst[from:])
-			miss += int64(n)
 		}
 		text = text[n:]
-	}
-	if hit > 0 {
-		c.hit.Add(hit)
-	}
-	if miss > 0 {
-		c.miss.Add(miss)
 	}
 	if text == "" {
 		return dst
@@ -128,8 +86,7 @@ type partKey struct {
 	length int
 }
 
-// shard is a part of the cache: a map, and a ring through its entries with the
-// most recently used one after root.
+// shard is a part of the cache: a map, and a ring through its entries with the most recently used one after root.
 type shard struct {
 	mu      sync.Mutex
 	entries map[partKey]*entry
@@ -166,8 +123,8 @@ func (s *shard) get(key partKey) ([]uint32, bool) {
 	return e.ids, true
 }
 
-// put keeps a copy of the ids of a part, and lets go of the parts not used for
-// longest until there is room. What would not fit at all is not kept.
+// put keeps a copy of a part's ids, and drops the least recently used parts until there is room. A part larger than
+// the shard is not kept.
 func (s *shard) put(key partKey, ids []uint32) {
 	if entryBytes+4*int64(len(ids)) > s.limit {
 		return
@@ -187,12 +144,6 @@ func (s *shard) put(key partKey, ids []uint32) {
 	s.entries[key] = e
 	s.root.link(e)
 	s.bytes += e.cost()
-}
-
-func (s *shard) size() (entries int, bytes int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.entries), s.bytes
 }
 
 // link puts e after the root r.

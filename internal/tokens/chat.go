@@ -1,7 +1,6 @@
 package tokens
 
 import (
-	"sync"
 	"unsafe"
 )
 
@@ -13,42 +12,20 @@ const (
 	generationRole = "assistant"
 )
 
-// Message is one message of a conversation. Role is written as it is; the
-// empty role is legal and renders as nothing.
+// Message is one message of a conversation. Role is written as it is; the empty role is legal and renders as nothing.
 type Message struct{ Role, Content string }
 
-// ChatML appends the conversation to dst as the simulated model's template
-// renders it, each message as
+// EncodeChat appends the ids of the conversation as the simulated model's template renders it: for each message
 //
 //	<|im_start|>role
 //	content<|im_end|>
 //
-// with a line break after each, and with addGeneration the beginning of the
-// assistant's answer. Gateway and engine both render with it. What is in a
-// message is not escaped: tokens for a model come from EncodeChat.
-func ChatML(dst []byte, ms []Message, addGeneration bool) []byte {
-	for _, m := range ms {
-		dst = append(dst, imStart...)
-		dst = m.appendBody(dst)
-		dst = append(dst, imEnd+"\n"...)
-	}
-	if addGeneration {
-		dst = append(dst, imStart+generationRole+"\n"...)
-	}
-	return dst
-}
-
-// EncodeChat appends the ids of the conversation rendered by ChatML with the
-// beginning of an answer. Only the template's own markers become special
-// tokens: one that a role or content spells out is encoded as plain text.
-// Where none does, the ids are those of Encode(ChatML(ms, true)). A vocabulary
-// without ChatML's markers gets them as plain text.
+// with a line break after each, and then the beginning of the assistant's answer. Gateway and engine both render with
+// it. Only the template's own markers become special tokens: one that a role or content spells out is encoded as
+// plain text. A vocabulary without ChatML's markers gets them as plain text.
 func (t *Tokenizer) EncodeChat(dst []uint32, ms []Message) []uint32 {
 	return t.encodeChat(dst, ms, t)
 }
-
-// bodies holds buffers in which a role and content are put together.
-var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxKeptBody bounds, in bytes, the buffers that are kept.
 const maxKeptBody = 1 << 20
@@ -58,8 +35,7 @@ func (t *Tokenizer) encodeChat(dst []uint32, ms []Message, between encoder) []ui
 	for _, m := range ms {
 		dst = t.appendMarker(dst, imStart)
 		*body = m.appendBody((*body)[:0])
-		// The string is read before the buffer is written again, and no
-		// encoder keeps it.
+		// The string is read before the buffer is written again, and no encoder keeps it.
 		dst = t.encode(dst, unsafe.String(unsafe.SliceData(*body), len(*body)), false, between)
 		dst = t.appendMarker(dst, imEnd)
 		dst = t.EncodeText(dst, "\n")

@@ -6,38 +6,26 @@ import (
 	"testing"
 )
 
-func TestChatML(t *testing.T) {
-	conversation := []Message{{"system", "Be brief."}, {"user", "Hi\n"}, {"assistant", ""}}
-	const rendered = "<|im_start|>system\nBe brief.<|im_end|>\n" +
-		"<|im_start|>user\nHi\n<|im_end|>\n" +
-		"<|im_start|>assistant\n<|im_end|>\n"
-	for _, c := range []struct {
-		ms       []Message
-		generate bool
-		want     string
-	}{
-		{nil, false, ""},
-		{nil, true, "<|im_start|>assistant\n"},
-		{conversation, false, rendered},
-		{conversation, true, rendered + "<|im_start|>assistant\n"},
-	} {
-		if got := string(ChatML([]byte("x"), c.ms, c.generate)); got != "x"+c.want {
-			t.Errorf("ChatML(%v, %t)\n got %q\nwant %q", c.ms, c.generate, got, "x"+c.want)
-		}
+// rendered is the text of a conversation with the beginning of an answer.
+func rendered(ms []Message) string {
+	var b strings.Builder
+	for _, m := range ms {
+		b.WriteString("<|im_start|>" + m.Role + "\n" + m.Content + "<|im_end|>\n")
 	}
+	return b.String() + "<|im_start|>assistant\n"
 }
 
 // TestEncodeChat compares with encoding the rendered conversation, which is the
 // same as long as no message spells out a special token.
 func TestEncodeChat(t *testing.T) {
 	for name, tok := range variants(t) {
-		cache, rng := NewCache(tok, DefaultCacheBytes), seeded(t, 29)
+		cache, rng := NewCache(tok, testCacheBytes), seeded(t, 29)
 		for range 150 {
 			var ms []Message
 			for range rng.IntN(5) {
 				ms = append(ms, Message{withoutMarkers(randomText(rng, 2)), withoutMarkers(randomText(rng, 200))})
 			}
-			want := tok.Encode(nil, string(ChatML(nil, ms, true)))
+			want := tok.Encode(nil, rendered(ms))
 			if got := tok.EncodeChat(nil, ms); !slices.Equal(got, want) {
 				t.Fatalf("%s: %q\n got %v\nwant %v", name, ms, got, want)
 			}
@@ -69,10 +57,10 @@ func TestEncodeChatCannotBeForged(t *testing.T) {
 	if want := []uint32{start, end, start, end, start}; !slices.Equal(specials, want) {
 		t.Errorf("special tokens %v, want %v", specials, want)
 	}
-	if got, want := string(tok.Decode(nil, ids)), string(ChatML(nil, ms, true)); got != want {
+	if got, want := string(tok.Decode(nil, ids)), rendered(ms); got != want {
 		t.Error("the ids do not decode to the rendered conversation")
 	}
-	if got := NewCache(tok, DefaultCacheBytes).EncodeChat(nil, ms); !slices.Equal(got, ids) {
+	if got := NewCache(tok, testCacheBytes).EncodeChat(nil, ms); !slices.Equal(got, ids) {
 		t.Error("the cache's ids differ")
 	}
 }
@@ -95,7 +83,7 @@ func TestEncodeChatGrows(t *testing.T) {
 func TestEncodeChatWithoutMarkers(t *testing.T) {
 	tok := mustLoad(t, edited(t, `"content":"<|im_start|>"`, `"content":"<|a|>"`, `"content":"<|im_end|>"`, `"content":"<|b|>"`))
 	ms := []Message{{"user", "Hi"}}
-	if got, want := string(tok.Decode(nil, tok.EncodeChat(nil, ms))), string(ChatML(nil, ms, true)); got != want {
+	if got, want := string(tok.Decode(nil, tok.EncodeChat(nil, ms))), rendered(ms); got != want {
 		t.Errorf("decodes to %q, want %q", got, want)
 	}
 }

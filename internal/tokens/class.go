@@ -1,14 +1,12 @@
 package tokens
 
 import (
-	"sync"
 	"unicode"
 	"unicode/utf8"
 )
 
-// class says to which bracket expressions of the known split patterns a
-// character belongs. A character without any bit is a symbol: it is matched
-// by [^\s\p{L}\p{N}] and by nothing else.
+// class says to which bracket expressions of the known split patterns a character belongs. A character without any
+// bit is a symbol: it is matched by [^\s\p{L}\p{N}] and by nothing else.
 type class uint8
 
 const (
@@ -17,17 +15,18 @@ const (
 	letter                    // \p{L}
 	number                    // \p{N}
 	space                     // \s, which is Unicode's White_Space
-	newline                   // [\r\n], beside space
+	newline                   // [\r\n], in addition to space
 
 	cased = upper | lower // a letter or a mark
 	word  = letter | number | space
 )
 
-// plane0 holds the classes of the characters below U+10000. It is filled once,
-// by the first Load, and only read afterwards.
+// plane0 holds the classes of the characters below U+10000. It is filled once, by the first Load, and only read
+// afterwards.
 var plane0 [1 << 16]class
 
-var fillPlane0 = sync.OnceFunc(func() {
+// makePlane0 fills it.
+func makePlane0() {
 	mark := func(t *unicode.RangeTable, k class) {
 		for _, r := range t.R16 {
 			for c := uint32(r.Lo); c <= uint32(r.Hi); c += uint32(r.Stride) {
@@ -45,10 +44,10 @@ var fillPlane0 = sync.OnceFunc(func() {
 	mark(unicode.White_Space, space)
 	plane0['\r'] |= newline
 	plane0['\n'] |= newline
-})
+}
 
-// classAt returns the class of the character of s that begins at byte i, and
-// its width in bytes. A byte that is not UTF-8 is a symbol one byte wide.
+// classAt returns the class of the character of s that begins at byte i, and its width in bytes. A byte that is not
+// UTF-8 is a symbol one byte wide.
 func classAt(s string, i int) (class, int) {
 	if c := s[i]; c < utf8.RuneSelf {
 		return plane0[c], 1

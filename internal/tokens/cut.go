@@ -2,10 +2,9 @@ package tokens
 
 import "unicode/utf8"
 
-// cut returns the length of the first part of s, at least size bytes long,
-// that may be encoded apart from the rest: up to the first safe cut from size
-// on, or all of s where there is none. Where it falls depends on nothing but
-// the part and one character after it.
+// cut returns the length of the first part of s, at least size bytes long, that may be encoded apart from the rest:
+// up to the first safe cut from size on, or all of s where there is none. Where it falls depends on nothing but the
+// part and one character after it.
 func cut(s string, size int) int {
 	for i := size; i < len(s); i++ {
 		if safeCut(s, i) {
@@ -15,17 +14,14 @@ func cut(s string, size int) int {
 	return len(s)
 }
 
-// safeCut reports whether s[:i] and s[i:], encoded apart, give the tokens of s.
-// It says yes
+// safeCut reports whether s[:i] and s[i:], encoded apart, give the tokens of s. It says yes
 //   - after a letter, before what is no letter, mark or apostrophe;
 //   - after a number, before what is no number or mark.
 //
-// In every known pattern a piece with a letter in it ends with the run of
-// letters (and marks), but for the contraction that o200k takes along; a piece
-// with a number in it ends with the run of numbers at the latest. So a
-// piece ends here; nothing before was decided by looking further, because the
-// only look-ahead is for white space; and the next begins as at the start of a
-// text. Normalisation must not reach across either, so that characters beyond
+// In every known pattern a piece with a letter in it ends with the run of letters (and marks), but for the
+// contraction that o200k takes along; a piece with a number in it ends with the run of numbers at the latest. So a
+// piece ends here; nothing before was decided by looking further, because the only look-ahead is for white space; and
+// the next begins as at the start of a text. Normalisation must not reach across either, so that characters beyond
 // ASCII have to be inert on both sides.
 func safeCut(s string, i int) bool {
 	next, before := s[i], class(0)

@@ -58,7 +58,7 @@ func FuzzEncode(f *testing.F) {
 				t.Errorf("%s: %q is %v, by its definition %v", name, text, got, slow)
 			}
 			long := strings.Repeat(text, 1+min(3*chunkBytes/(len(text)+1), 64))
-			cache := NewCache(tok, DefaultCacheBytes)
+			cache := NewCache(tok, testCacheBytes)
 			cache.Encode(nil, long[:int(known)%(len(long)+1)])
 			if !slices.Equal(cache.Encode(nil, long), tok.Encode(nil, long)) {
 				t.Errorf("%s: %q over and over: the cache's ids differ", name, text)

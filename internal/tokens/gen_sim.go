@@ -1,15 +1,13 @@
 //go:build ignore
 
-// gen_sim trains sim_tokenizer.json, the tokenizer of the simulated model, on
-// the Go distribution's own source: comments and code, tests and the go command
-// left out. The same distribution gives the same file.
+// gen_sim trains sim_tokenizer.json, the tokenizer of the simulated model, on the Go distribution's own source:
+// comments and code, tests and the go command left out. The same distribution gives the same file.
 //
 // Run it with go generate.
 package main
 
 import (
 	"bytes"
-	"container/heap"
 	"encoding/json"
 	"fmt"
 	"go/build"
@@ -43,9 +41,8 @@ func main() {
 	}
 }
 
-// countPieces cuts every source file under root into pieces and counts them.
-// Go's regexp has no look-ahead; giving back the last blank of a run that
-// something follows is the same.
+// countPieces cuts every source file under root into pieces and counts them. Go's regexp has no look-ahead; giving
+// back the last blank of a run that something follows is the same.
 func countPieces(root string) (map[string]int, error) {
 	re := regexp.MustCompile(strings.Replace(pattern, `|\s+(?!\S)`, "", 1))
 	counts := make(map[string]int)
@@ -85,8 +82,8 @@ type piece struct {
 
 type pair [2]int
 
-// train merges the commonest pair of neighbours until there are size tokens.
-// It returns the tokens' bytes by id, and the merges in order.
+// train merges the commonest pair of neighbours until there are size tokens. It returns the tokens' bytes by id, and
+// the merges in order.
 func train(counts map[string]int, size int) (names []string, merges []pair) {
 	idOf := make(map[byte]int)
 	for _, b := range byteOrder() {
@@ -115,37 +112,30 @@ func train(counts map[string]int, size int) (names []string, merges []pair) {
 	for i := range pieces {
 		add(i, 1)
 	}
-	queue := &commonest{}
-	for p, n := range totals {
-		heap.Push(queue, candidate{p, n})
-	}
+	refused := make(map[pair]bool) // a merge would be too long, or a token twice
 	known := make(map[string]bool)
-	for len(names) < size && queue.Len() > 0 {
-		best := heap.Pop(queue).(candidate)
-		if n := totals[best.pair]; n != best.count {
-			if n > 0 {
-				heap.Push(queue, candidate{best.pair, n})
+	for len(names) < size {
+		var best candidate
+		for p, n := range totals {
+			if c := (candidate{p, n}); n > 0 && c.before(best) && !refused[p] {
+				best = c
 			}
-			continue
+		}
+		if best.count == 0 {
+			break
 		}
 		name := names[best.pair[0]] + names[best.pair[1]]
 		if known[name] || len(name) > maxToken {
+			refused[best.pair] = true
 			continue
 		}
 		known[name] = true
 		names = append(names, name)
 		merges = append(merges, best.pair)
-		touched := make(map[pair]bool)
 		for i := range where[best.pair] {
 			add(i, -1)
 			pieces[i].ids = join(pieces[i].ids, best.pair, len(names)-1)
 			add(i, 1)
-			for j := 1; j < len(pieces[i].ids); j++ {
-				touched[pair{pieces[i].ids[j-1], pieces[i].ids[j]}] = true
-			}
-		}
-		for p := range touched {
-			heap.Push(queue, candidate{p, totals[p]})
 		}
 	}
 	return names, merges
@@ -169,26 +159,12 @@ type candidate struct {
 	count int
 }
 
-// commonest is a heap: the greatest count first, then the older pair.
-type commonest []candidate
-
-func (c commonest) Len() int { return len(c) }
-func (c commonest) Less(i, j int) bool {
-	if c[i].count != c[j].count {
-		return c[i].count > c[j].count
-	}
-	return slices.Compare(c[i].pair[:], c[j].pair[:]) < 0
-}
-func (c commonest) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
-func (c *commonest) Push(x any)   { *c = append(*c, x.(candidate)) }
-func (c *commonest) Pop() any {
-	last := (*c)[len(*c)-1]
-	*c = (*c)[:len(*c)-1]
-	return last
+// before reports whether c is merged before d: the greater count first, then the older pair.
+func (c candidate) before(d candidate) bool {
+	return c.count > d.count || c.count == d.count && slices.Compare(c.pair[:], d.pair[:]) < 0
 }
 
-// byteOrder lists the bytes in the order of the characters that stand for them:
-// the printable ones first.
+// byteOrder lists the bytes in the order of the characters that stand for them: the printable ones first.
 func byteOrder() []byte {
 	var printable, others []byte
 	for b := range 256 {
@@ -201,8 +177,7 @@ func byteOrder() []byte {
 	return append(printable, others...)
 }
 
-// render writes tokenizer.json in the layout of Hugging Face's library, with
-// the vocabulary in the order of ids.
+// render writes tokenizer.json in the layout of Hugging Face's library, with the vocabulary in the order of ids.
 func render(names []string, merges []pair) []byte {
 	chars := make(map[byte]rune)
 	other := rune(0x100)

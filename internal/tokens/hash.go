@@ -4,18 +4,17 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
-	"strconv"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
 
-// hashSeed is the seed of every block hash without LoRA and salt, and of the
-// hashes that chain blocks. Dynamo's lib/tokens and lib/kv-router have it.
+// hashSeed is the seed of every block hash without LoRA and salt, and of the hashes that chain blocks. Dynamo's
+// lib/tokens and lib/kv-router have it.
 const hashSeed = 1337
 
-// Seed returns the seed of the local hashes of a prompt for the given LoRA
-// adapter and cache salt, each of which may be empty:
+// Seed returns the seed of the local hashes of a prompt for the given LoRA adapter and cache salt, each of which may
+// be empty:
 //
 //	1337 + xxh3(lora, seed 0) + xxh3(salt, seed 1)   (modulo 2⁶⁴)
 //
@@ -31,46 +30,28 @@ func Seed(lora, salt string) uint64 {
 	return seed
 }
 
-// LocalHashes appends to dst the hash of each full block of blockSize ids, the
-// ids as little-endian 32-bit words: XXH3-64 with the seed given. What is left
-// over has none, and a blockSize below 1 makes no block. Nothing is allocated
-// if dst has room.
+// LocalHashes appends to dst the hash of each full block of blockSize ids, the ids as little-endian 32-bit words:
+// XXH3-64 with the seed given. What is left over has none, and a blockSize below 1 makes no block. Nothing is
+// allocated if dst has room.
 func LocalHashes(dst []uint64, ids []uint32, blockSize int, seed uint64) []uint64 {
 	if blockSize < 1 {
 		return dst
 	}
-	n := len(ids) / blockSize
-	dst = slices.Grow(dst, n)
-	if !littleEndian {
-		var words []byte
-		for block := range slices.Chunk(ids[:n*blockSize], blockSize) {
-			words = appendWords(words[:0], block)
-			dst = append(dst, xxh3.HashSeed(words, seed))
-		}
-		return dst
-	}
-	for ; n > 0; n-- {
+	dst = slices.Grow(dst, len(ids)/blockSize)
+	for ; len(ids) >= blockSize; ids = ids[blockSize:] {
 		dst = append(dst, xxh3.HashSeed(bytesOf(ids[:blockSize]), seed))
-		ids = ids[blockSize:]
 	}
 	return dst
 }
 
-// SequenceHashes appends to dst the sequence hash of each full block of ids,
-// which names the block and all before it: the first block's local hash, and
-// from there on Chain of the hash before and the block's own local one.
+// SequenceHashes appends to dst the sequence hash of each full block of ids, which names the block and all before it:
+// the first block's local hash, and from there on Chain of the hash before and the block's own local one.
 func SequenceHashes(dst []uint64, ids []uint32, blockSize int, seed uint64) []uint64 {
 	if blockSize < 1 || len(ids) < blockSize {
 		return dst
 	}
-	from := len(dst)
-	if !littleEndian {
-		dst = LocalHashes(dst, ids, blockSize, seed)
-		ChainHashes(dst[from:])
-		return dst
-	}
-	// Chained as they come: a block is hashed while the chain, each link of
-	// which waits for the one before, lags behind.
+	// Chained as they come: a block is hashed while the chain, each link of which waits for the one before, lags
+	// behind.
 	dst = slices.Grow(dst, len(ids)/blockSize)
 	last := xxh3.HashSeed(bytesOf(ids[:blockSize]), seed)
 	dst = append(dst, last)
@@ -81,20 +62,11 @@ func SequenceHashes(dst []uint64, ids []uint32, blockSize int, seed uint64) []ui
 	return dst
 }
 
-// ChainHashes turns a prompt's local hashes into its sequence hashes, in place.
-func ChainHashes(local []uint64) {
-	for i := 1; i < len(local); i++ {
-		local[i] = Chain(local[i-1], local[i])
-	}
-}
-
-// Chain returns the sequence hash of a block with the given local hash after a
-// block with the given sequence hash: XXH3-64, seed 1337, of both as
-// little-endian words. The first block of a sequence is not chained.
+// Chain returns the sequence hash of a block with the given local hash after a block with the given sequence hash:
+// XXH3-64, seed 1337, of both as little-endian words. The first block of a sequence is not chained.
 //
-// It is XXH3's case of 9 to 16 bytes (xxHash specification, section XXH3) for
-// this one length and seed: chaining is the part of hashing a prompt in which
-// nothing overlaps, and a call with the words in memory takes twice as long.
+// It is XXH3's case of 9 to 16 bytes (xxHash specification, section XXH3) for this one length and seed: chaining is
+// the part of hashing a prompt in which nothing overlaps, and a call with the words in memory takes twice as long.
 func Chain(parent, local uint64) uint64 {
 	const length = 16
 	low, high := parent^chainLow, local^chainHigh
@@ -111,74 +83,17 @@ const (
 	chainHigh = (0x2172ffcc7dd05a82 ^ 0x8e2443f7744608b8) - hashSeed
 )
 
-// BlockOptions are the parts of a local hash beyond ids and seed.
-type BlockOptions struct {
-	// Images holds the image hashes of each block by its index, in any order.
-	// It may be shorter than the prompt.
-	Images [][]uint64
-	// Eagle hashes windows of one id more than the block size, one block size
-	// apart, as an engine with an EAGLE draft model does.
-	Eagle bool
-}
-
-// LocalHashesWith is LocalHashes with options. A block's image hashes follow
-// its ids, sorted, as little-endian 64-bit words.
-func LocalHashesWith(dst []uint64, ids []uint32, blockSize int, seed uint64, o BlockOptions) []uint64 {
-	if blockSize < 1 {
-		return dst
-	}
-	window := blockSize
-	if o.Eagle {
-		window++
-	}
-	var words []byte
-	var images []uint64
-	for block := 0; len(ids) >= window; block++ {
-		words = appendWords(words[:0], ids[:window])
-		if block < len(o.Images) {
-			images = append(images[:0], o.Images[block]...)
-			slices.Sort(images)
-			for _, h := range images {
-				words = binary.LittleEndian.AppendUint64(words, h)
-			}
-		}
-		dst = append(dst, xxh3.HashSeed(words, seed))
-		ids = ids[blockSize:]
-	}
-	return dst
-}
-
-// ImageHash returns the hash by which Dynamo knows an image with the given
-// identifier: the first 16 digits of one of 64 hexadecimal digits, else
-// XXH3-64 of it.
-func ImageHash(id string) uint64 {
-	if len(id) == 64 && isHex(id) {
-		h, _ := strconv.ParseUint(id[:16], 16, 64)
-		return h
-	}
-	return xxh3.HashString(id)
-}
-
-func isHex(s string) bool {
-	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'f') {
-			return false
-		}
-	}
-	return true
-}
-
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// bytesOf views ids as the bytes they are in memory. ids is not empty.
+// bytesOf returns ids, of which there is one at least, as little-endian 32-bit words: what they are in memory, but on
+// big-endian machines.
 func bytesOf(ids []uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ids))), 4*len(ids))
-}
-
-// appendWords appends ids as little-endian 32-bit words.
-func appendWords(dst []byte, ids []uint32) []byte {
-	for _, id := range ids {
-		dst = binary.LittleEndian.AppendUint32(dst, id)
+	if littleEndian {
+		return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ids))), 4*len(ids))
 	}
-	return dst
+	words := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		words = binary.LittleEndian.AppendUint32(words, id)
+	}
+	return words
 }

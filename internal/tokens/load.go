@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// ErrUnsupported is what Load's error wraps when a tokenizer.json asks for
-// something outside the byte-level BPE family as this package knows it.
+// ErrUnsupported is what Load's error wraps when a tokenizer.json asks for something outside the byte-level BPE
+// family as this package knows it.
 var ErrUnsupported = errors.New("tokens: not a supported byte-level BPE tokenizer.json")
 
-// file is Hugging Face's tokenizer.json, as far as it bears on encoding
-// without special tokens added. Truncation, padding and the post-processor do
-// not.
+// file is Hugging Face's tokenizer.json, as far as it bears on encoding without special tokens added. Truncation,
+// padding and the post-processor do not.
 type file struct {
 	AddedTokens  []fileAdded `json:"added_tokens"`
 	Normalizer   *fileStep   `json:"normalizer"`
@@ -88,14 +87,13 @@ func (ms *fileMerges) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// maxTokenID bounds ids, and so what a false id in a file can make Load
-// allocate. The largest vocabularies in use have about 260,000.
+// maxTokenID bounds ids, and so what a false id in a file can make Load allocate. The largest vocabularies in use
+// have about 260,000.
 const maxTokenID = 1 << 22
 
-// Load reads a tokenizer.json. The error wraps ErrUnsupported where the file
-// is well-formed JSON but asks for something unknown here: another model than
-// BPE, an unknown split pattern, a normaliser other than NFC, and so on. It
-// names the field.
+// Load reads a tokenizer.json. The error wraps ErrUnsupported where the file is well-formed JSON but asks for
+// something unknown here: another model than BPE, an unknown split pattern, a normaliser other than NFC, and so on.
+// It names the field.
 func Load(data []byte) (*Tokenizer, error) {
 	fillPlane0()
 	var f file
@@ -162,8 +160,7 @@ func (t *Tokenizer) loadSplit(s *fileStep) error {
 	if s.Type != "Split" || s.Pattern.String != nil {
 		return unsupported("pre_tokenizer of type %q is not a Split by a regular expression", s.Type)
 	}
-	// The known patterns match every character, so to keep the pieces between
-	// matches beside them or to drop them is the same.
+	// The known patterns match every character, so to keep the pieces between matches or to drop them is the same.
 	if kept := s.Behavior == "Isolated" && !s.Invert || s.Behavior == "Removed" && s.Invert; !kept {
 		return unsupported("pre_tokenizer Split with behavior %q, invert %t", s.Behavior, s.Invert)
 	}
@@ -227,8 +224,8 @@ func (t *Tokenizer) loadModel(f *file) error {
 	return nil
 }
 
-// loadAdded reads the added tokens. A special one that merging could make would
-// let a client's text forge it, and is refused.
+// loadAdded reads the added tokens. A special one that merging could make would let a client's text forge it, and is
+// refused.
 func (t *Tokenizer) loadAdded(f *file) error {
 	t.added, t.ids = newAddedMatcher(), make(map[string]uint32)
 	late := newAddedMatcher()
@@ -277,9 +274,8 @@ func (t *Tokenizer) loadAdded(f *file) error {
 	return nil
 }
 
-// fillVocab enters the tokens that a piece may be looked up as, and marks those
-// that stand for a whole piece: the ones that merging their bytes yields, or
-// all where the model ignores merges for them. An added token that no merge
+// fillVocab enters the tokens that a piece may be looked up as, and marks those that stand for a whole piece: the
+// ones that merging their bytes yields, or all where the model ignores merges for them. An added token that no merge
 // makes, every special one among them, is not to come out of plain text.
 func (t *Tokenizer) fillVocab(m *fileModel) {
 	t.vocab = newVocab(len(m.Vocab))
@@ -313,9 +309,8 @@ func (t *Tokenizer) boundLength(f *file) {
 	}
 }
 
-// byteChars is the alphabet of byte-level BPE: the character that stands for
-// each byte in a vocabulary. Printable bytes stand for themselves, the others
-// for U+0100 and up.
+// byteChars is the alphabet of byte-level BPE: the character that stands for each byte in a vocabulary. Printable
+// bytes stand for themselves, the others for U+0100 and up.
 var byteChars = func() (chars [256]rune) {
 	next := rune(0x100)
 	for b := range chars {
@@ -338,8 +333,8 @@ var charBytes = func() (bytes [0x144]uint16) {
 	return bytes
 }()
 
-// appendTokenBytes appends what a vocabulary's token decodes to: the bytes its
-// characters stand for, or the token itself if it has others.
+// appendTokenBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token
+// itself if it has others.
 func appendTokenBytes(dst []byte, token string) []byte {
 	if !isByteLevel(token) {
 		return append(dst, token...)

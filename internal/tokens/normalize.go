@@ -8,8 +8,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// nfc returns s in Unicode's composed normal form, itself where it is already.
-// Bytes that are not UTF-8 stay as they are.
+// nfc returns s in Unicode's composed normal form, itself where it is already. Bytes that are not UTF-8 stay as they
+// are.
 func nfc(s string) string {
 	if isASCII(s) || norm.NFC.IsNormalString(s) {
 		return s
@@ -17,8 +17,8 @@ func nfc(s string) string {
 	const joiner = "\u034f"
 	composed := norm.NFC.String(s)
 	if strings.Count(composed, joiner) != strings.Count(s, joiner) {
-		// x/text also makes its text stream-safe: it puts a joiner between
-		// more than 30 combining marks in a row. Normal form C has none.
+		// x/text also makes its text stream-safe: it puts a joiner between more than 30 combining marks in a row.
+		// Normal form C has none.
 		return composeAll(s)
 	}
 	return composed
@@ -41,9 +41,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// composeAll is normal form C with no bound on the marks in a row, straight
-// from Unicode's definition (UAX #15): decompose, order the marks of each run
-// by combining class, compose. It is slow, and used only where x/text departs.
+// composeAll is normal form C with no bound on the marks in a row, straight from Unicode's definition (UAX #15):
+// decompose, order the marks of each run by combining class, compose. It is slow, and used only where x/text departs.
 func composeAll(s string) string {
 	type char struct {
 		r   rune // negative: the byte -r-1, which is not UTF-8
@@ -107,8 +106,7 @@ func compose(a, b rune) (rune, bool) {
 	return r, w == len(c)
 }
 
-// inert reports whether normalisation leaves the character r alone, whatever
-// stands before it.
+// inert reports whether normalisation leaves the character r alone, whatever stands before it.
 func inert(r rune) bool {
 	var b [utf8.UTFMax]byte
 	c := utf8.AppendRune(b[:0], r)

@@ -5,11 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// pattern is one of the regular expressions that cut a text into pieces before
-// byte pairs are merged. Each is known by its exact source and matched by a
-// scanner written for it, because the expressions need a look-ahead that
-// Go's regexp does not have, and because the scanner is some thirty times
-// as fast. Every scanner walks a text in linear time.
+// pattern is one of the regular expressions that cut a text into pieces before byte pairs are merged. Each is known
+// by its exact source and matched by a scanner written for it, because the expressions need a look-ahead that Go's
+// regexp does not have, and because the scanner is some thirty times as fast. Every scanner walks a text in linear
+// time.
 type pattern uint8
 
 const (
@@ -31,8 +30,8 @@ const (
 		`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*` + tail
 )
 
-// patternOf finds the pattern with the given source. A second spelling of the
-// contractions, which matches the same, is taken too.
+// patternOf finds the pattern with the given source. A second spelling of the contractions, which matches the same,
+// is taken too.
 func patternOf(source string) (pattern, bool) {
 	source = strings.ReplaceAll(source, `'(?i:[sdmt]|ll|ve|re)`, contractions)
 	switch source {
@@ -48,8 +47,8 @@ func patternOf(source string) (pattern, bool) {
 	return 0, false
 }
 
-// next returns the end of the piece of s that begins at byte i < len(s).
-// Where pieces end depends on nothing before i.
+// next returns the end of the piece of s that begins at byte i < len(s). Where pieces end depends on nothing before
+// i.
 func (p pattern) next(s string, i int) int {
 	switch p {
 	case gpt2:
@@ -144,12 +143,10 @@ func nextO200k(s string, i int) int {
 	}
 }
 
-// casedWord matches the first two alternatives of o200k, without the
-// contraction that may follow, at i, where a character of class k and width w
-// stands. It returns 0 where neither matches. The alternatives are tried in
-// the order in which a backtracking matcher tries them: the lower-case-ending
-// form before the upper-case one, each with the leading character before
-// without it.
+// casedWord matches the first two alternatives of o200k, without the contraction that may follow, at i, where a
+// character of class k and width w stands. It returns 0 where neither matches. The alternatives are tried in the
+// order in which a backtracking matcher tries them: the lower-case-ending form before the upper-case one, each with
+// the leading character before without it.
 func casedWord(s string, i int, k class, w int) int {
 	lead := k&(letter|number|newline) == 0
 	if lead {
@@ -173,10 +170,9 @@ func casedWord(s string, i int, k class, w int) int {
 	return 0
 }
 
-// lowerEnding matches U*L+ at i, where U is upper and L is lower; marks and
-// letters without case are both. It returns 0 where there is no match. When no
-// L follows the longest run of U, a backtracking matcher gives characters of
-// the run back until L+ can begin with one that is both.
+// lowerEnding matches U*L+ at i, where U is upper and L is lower; marks and letters without case are both. It returns
+// 0 where there is no match. When no L follows the longest run of U, a backtracking matcher gives characters of the
+// run back until L+ can begin with one that is both.
 func lowerEnding(s string, i int) int {
 	both := 0
 	for i < len(s) {
@@ -204,8 +200,8 @@ func symbolsAndSlashes(s string, i int) int {
 	return i
 }
 
-// contraction matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at the apostrophe at i, or
-// returns 0. The long s folds to s, as Unicode says.
+// contraction matches (?i:'s|'t|'re|'ve|'m|'ll|'d) at the apostrophe at i, or returns 0. The long s folds to s, as
+// Unicode says.
 func contraction(s string, i int) int {
 	if i+1 >= len(s) {
 		return 0
@@ -241,10 +237,9 @@ func digitGroup(s string, i, n int) int {
 	return i
 }
 
-// blank returns the end of the piece of white space at i: with newlines, up to
-// the run's last line break if it has one (\s*[\r\n]+); otherwise the run
-// without its last character when something follows (\s+(?!\S)), or the whole
-// run (\s+).
+// blank returns the end of the piece of white space at i: with newlines, up to the run's last line break if it has
+// one (\s*[\r\n]+); otherwise the run without its last character when something follows (\s+(?!\S)), or the whole run
+// (\s+).
 func blank(s string, i int, newlines bool) int {
 	end, last, broken := i, i, 0
 	for end < len(s) {

@@ -9,7 +9,7 @@ import (
 // Qwen2.5. It reads ../../../shared and is skipped where that is absent.
 func TestQwenExact(t *testing.T) {
 	tok := qwen(t)
-	cache := NewCache(tok, DefaultCacheBytes)
+	cache := NewCache(tok, testCacheBytes)
 	type vector struct {
 		Text string   `json:"text"`
 		IDs  []uint32 `json:"ids"`

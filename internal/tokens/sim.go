@@ -2,7 +2,6 @@ package tokens
 
 import (
 	_ "embed"
-	"sync"
 )
 
 //go:generate go run gen_sim.go
@@ -10,28 +9,14 @@ import (
 //go:embed sim_tokenizer.json
 var simJSON []byte
 
-// simTokenizer and simWords are made at their first use, in a few milliseconds.
-var (
-	simTokenizer = sync.OnceValue(func() *Tokenizer {
-		t, err := Load(simJSON)
-		if err != nil {
-			panic("tokens: the embedded sim_tokenizer.json: " + err.Error())
-		}
-		return t
-	})
-	simWords = sync.OnceValue(func() []uint32 { return Sim().words() })
-)
-
-// Sim returns the tokenizer of the simulated model tandem-sim: 4,096 tokens,
-// Qwen2's split pattern, no normalisation, and the special tokens
-// <|endoftext|>, <|im_start|> and <|im_end|>.
+// Sim returns the tokenizer of the simulated model tandem-sim: 4,096 tokens, Qwen2's split pattern, no normalisation,
+// and the special tokens <|endoftext|>, <|im_start|> and <|im_end|>.
 func Sim() *Tokenizer { return simTokenizer() }
 
-// Words returns the ids of Sim's tokens that decode to a space and two or more
-// of the letters a to z and that are stable: any sequence of them, after any
-// text whatever, decodes to text that encodes to the ids of the text before and
-// then the same ids again. There are about a thousand, in rising order. The
-// slice is shared and must not be changed.
+// Words returns the ids of Sim's tokens that decode to a space and two or more of the letters a to z and that are
+// stable: any sequence of them, after any text whatever, decodes to text that encodes to the ids of the text before
+// and then the same ids again. There are about a thousand, in rising order. The slice is shared and must not be
+// changed.
 func Words() []uint32 { return simWords() }
 
 // EOS returns the id of <|im_end|>, with which Sim's model ends its answers.
@@ -40,8 +25,8 @@ func EOS() uint32 {
 	return id
 }
 
-// words finds the tokens that Words describes. A space before a letter begins a
-// piece wherever it stands, so what is stable alone is stable after anything.
+// words finds the tokens that Words describes. A space before a letter begins a piece wherever it stands, so what is
+// stable alone is stable after anything.
 func (t *Tokenizer) words() []uint32 {
 	var words, again []uint32
 	for id, b := range t.bytes {

@@ -1,22 +1,18 @@
-// Package tokens turns text into token ids and token ids into the hashes by
-// which a prefix is found again.
+// Package tokens turns text into token ids and token ids into the hashes by which a prefix is found again.
 //
-// A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE family
-// (GPT-2, Llama 3, Qwen, GPT-4o) and gives the ids the reference library gives
-// with add_special_tokens=false; what it does not know it refuses to load,
-// rather than route by wrong ids. Sim is the tokenizer of the simulated
-// model, and ships in the binary. A Cache in front of a Tokenizer remembers the
-// ids of text seen before. ChatML renders conversations for the simulated
-// model. LocalHashes and SequenceHashes name the blocks of a prompt.
+// A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE family (GPT-2, Llama 3, Qwen, GPT-4o) and
+// gives the ids the reference library gives with add_special_tokens=false; what it does not know it refuses to load,
+// rather than route by wrong ids. Sim is the tokenizer of the simulated model, and ships in the binary. A Cache in
+// front of a Tokenizer remembers the ids of text seen before. ChatML renders conversations for the simulated model.
+// LocalHashes and SequenceHashes name the blocks of a prompt.
 //
 // Everything here is a plain computation: no goroutine, no clock, no I/O.
 package tokens
 
 import "slices"
 
-// Tokenizer encodes text as byte-level BPE. It is immutable but for an internal
-// cache of pieces of fixed size (1 MB), and safe for concurrent use. Load makes
-// one.
+// Tokenizer encodes text as byte-level BPE. It is immutable but for an internal cache of pieces of fixed size (1 MB),
+// and safe for concurrent use. Load makes one.
 type Tokenizer struct {
 	pattern pattern
 	nfc     bool
@@ -30,24 +26,21 @@ type Tokenizer struct {
 	longest int
 }
 
-// Encode appends the ids of text to dst. Special tokens and other added tokens
-// written out in the text become their ids; use EncodeText for text that a
-// client wrote. Bytes that are not UTF-8 are encoded as they are.
+// Encode appends the ids of text to dst. Special tokens and other added tokens written out in the text become their
+// ids; use EncodeText for text that a client wrote. Bytes that are not UTF-8 are encoded as they are.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, true, t)
 }
 
-// EncodeText appends the ids of text to dst and takes special tokens for plain
-// text, so that none can come out. Added tokens that are not special, such as
-// Qwen's <tool_call>, are recognised still, as the reference library does with
+// EncodeText appends the ids of text to dst and takes special tokens for plain text, so that none can come out. Added
+// tokens that are not special, such as Qwen's <tool_call>, are recognised still, as the reference library does with
 // encode_special_tokens set.
 func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, false, t)
 }
 
-// Decode appends the bytes of the tokens to dst, special tokens included. A
-// character may be spread over several tokens, so a part of a text need not
-// be UTF-8. Ids outside the vocabulary add nothing.
+// Decode appends the bytes of the tokens to dst, special tokens included. A character may be spread over several
+// tokens, so a part of a text need not be UTF-8. Ids outside the vocabulary add nothing.
 func (t *Tokenizer) Decode(dst []byte, ids []uint32) []byte {
 	for _, id := range ids {
 		if int(id) < len(t.bytes) {
@@ -57,8 +50,8 @@ func (t *Tokenizer) Decode(dst []byte, ids []uint32) []byte {
 	return dst
 }
 
-// ID returns the id of an added token by its content, or of the ordinary token
-// that decodes to exactly these bytes (" the", not "Ġthe").
+// ID returns the id of an added token by its content, or of the ordinary token that decodes to exactly these bytes ("
+// the", not "Ġthe").
 func (t *Tokenizer) ID(token string) (uint32, bool) {
 	if id, ok := t.ids[token]; ok {
 		return id, true
@@ -70,10 +63,9 @@ func (t *Tokenizer) ID(token string) (uint32, bool) {
 // VocabSize returns the highest id plus one.
 func (t *Tokenizer) VocabSize() int { return len(t.bytes) }
 
-// MinTokens returns a lower bound of how many tokens a text of the given length
-// in bytes has, without looking at it: its length over that of the longest
-// token, and a third of that where the text is normalised first, which shrinks
-// it threefold at most (three Hangul jamo to one syllable).
+// MinTokens returns a lower bound of how many tokens a text of the given length in bytes has, without looking at it:
+// its length over that of the longest token, and a third of that where the text is normalised first, which shrinks it
+// threefold at most (three Hangul jamo to one syllable).
 func (t *Tokenizer) MinTokens(textBytes int) int {
 	if t.longest == 0 {
 		return 0 // an added token takes along any amount of white space
@@ -81,16 +73,15 @@ func (t *Tokenizer) MinTokens(textBytes int) int {
 	return (textBytes + t.longest - 1) / t.longest
 }
 
-// encoder is who encodes the text between added tokens: a Tokenizer, or a
-// Cache that asks it for what it does not remember.
+// encoder is who encodes the text between added tokens: a Tokenizer, or a Cache that asks it for what it does not
+// remember.
 type encoder interface {
-	// plain appends the ids of text, in which no added token is looked for.
-	// normal says that the text is in its normal form already.
+	// plain appends the ids of text, in which no added token is looked for. normal says that the text is in its
+	// normal form already.
 	plain(dst []uint32, text string, normal bool) []uint32
 }
 
-// encode finds the added tokens and hands what lies between them to the
-// encoder.
+// encode finds the added tokens and hands what lies between them to the encoder.
 func (t *Tokenizer) encode(dst []uint32, text string, specials bool, between encoder) []uint32 {
 	for at := 0; at < len(text); {
 		m := t.added.find(text, at, specials)
@@ -105,8 +96,7 @@ func (t *Tokenizer) encode(dst []uint32, text string, specials bool, between enc
 	return dst
 }
 
-// encodeLate does the same for the added tokens that are matched in normal
-// form.
+// encodeLate does the same for the added tokens that are matched in normal form.
 func (t *Tokenizer) encodeLate(dst []uint32, text string, specials bool, between encoder) []uint32 {
 	if t.late == nil {
 		return between.plain(dst, text, false)

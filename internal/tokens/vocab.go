@@ -8,8 +8,8 @@ import (
 // maxKey is the greatest length, in bytes, of a piece that fits a pieceKey.
 const maxKey = 16
 
-// pieceKey is a piece of 1 to maxKey bytes as two little-endian words, padded
-// with zeros, and its length. Comparing and hashing it touches no memory.
+// pieceKey is a piece of 1 to maxKey bytes as two little-endian words, padded with zeros, and its length. Comparing
+// and hashing it touches no memory.
 type pieceKey struct {
 	lo, hi uint64
 	n      uint8
@@ -42,8 +42,8 @@ func (k pieceKey) hash() uint64 {
 	return (h ^ h>>32) * 0x9fb21c651e98df25
 }
 
-// vocab finds a token by its bytes. Short tokens lie in a flat table with open
-// addressing, at most half full; the few long ones in a map.
+// vocab finds a token by its bytes. Short tokens lie in a flat table with open addressing, at most half full; the few
+// long ones in a map.
 type vocab struct {
 	short []vocabSlot
 	shift uint8
@@ -68,8 +68,7 @@ func newVocab(n int) *vocab {
 	return &vocab{short: make([]vocabSlot, 1<<size), shift: uint8(64 - size), long: make(map[string]vocabEntry)}
 }
 
-// add enters a token of at least one byte, unless one with the same bytes is
-// there.
+// add enters a token of at least one byte, unless one with the same bytes is there.
 func (v *vocab) add(token string, id uint32, whole bool) {
 	v.max = max(v.max, len(token))
 	e := vocabEntry{id, whole}
@@ -99,8 +98,7 @@ func (v *vocab) get(token string) (vocabEntry, bool) {
 	return s.vocabEntry, s.n != 0
 }
 
-// find returns the slot of the key with the given hash, or the empty slot
-// where it belongs.
+// find returns the slot of the key with the given hash, or the empty slot where it belongs.
 func (v *vocab) find(k pieceKey, hash uint64) *vocabSlot {
 	mask := uint64(len(v.short) - 1)
 	for at := hash >> v.shift; ; at++ {

@@ -2,7 +2,6 @@ package tokens
 
 import (
 	"slices"
-	"sync"
 )
 
 // workspace is what merging one long piece needs, kept between calls.
@@ -20,8 +19,6 @@ type link struct {
 // maxKept bounds the piece, in bytes, whose workspace is kept: about 1.5 MB.
 const maxKept = 64 << 10
 
-var workspaces = sync.Pool{New: func() any { return new(workspace) }}
-
 // reset makes room for a piece of n bytes.
 func (w *workspace) reset(n int) {
 	if cap(w.links) > maxKept && n <= maxKept {
@@ -31,8 +28,8 @@ func (w *workspace) reset(n int) {
 	w.heap = slices.Grow(w.heap[:0], n)
 }
 
-// rerank looks up the pair that begins at place at, and adds it to the heap's
-// array where a merge joins it. The heap's order is not restored.
+// rerank looks up the pair that begins at place at, and adds it to the heap's array where a merge joins it. The
+// heap's order is not restored.
 func (w *workspace) rerank(m *merges, at int32) bool {
 	l := &w.links[at]
 	l.rank = m.rank(l.id, w.links[l.next].id)

@@ -6,8 +6,7 @@ import (
 	"io"
 )
 
-// body reads an answer's body. A read gives what is there: it waits for the
-// first byte and never for another one.
+// body reads an answer's body. A read gives what is there: it waits for the first byte and never for another one.
 type body struct {
 	reader
 	framing framing
@@ -30,15 +29,12 @@ const (
 
 // Bounds of what is no data in a chunked body; net/http's are wider.
 const (
-	// maxChunkLine bounds the line of a chunk's size, extensions included.
-	maxChunkLine = 256
-	// maxSizeDigits bounds a chunk's size to 2^60.
-	maxSizeDigits = 15
+	maxChunkLine  = 256 // bounds the line of a chunk's size, extensions included
+	maxSizeDigits = 15  // bounds a chunk's size to 2^60
 	// maxExcess bounds what chunks' lines hold beyond 16 bytes a chunk and
 	// twice its data: short chunks are legitimate, long extensions are not.
-	maxExcess = 4 << 10
-	// Trailers are skipped.
-	maxTrailerLine  = 256
+	maxExcess       = 4 << 10
+	maxTrailerLine  = 256 // of trailers, which are skipped
 	maxTrailerLines = 8
 )
 
@@ -63,8 +59,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, b.err
 }
 
-// readPlain reads a body that is its bytes and nothing else, past the buffer
-// once that is empty.
+// readPlain reads a body that is its bytes and nothing else, past the buffer once that is empty.
 func (b *body) readPlain(p []byte) (n int, err error) {
 	if b.framing == sized && int64(len(p)) > b.left {
 		p = p[:b.left]
@@ -89,8 +84,7 @@ func (b *body) readPlain(p []byte) (n int, err error) {
 	}
 }
 
-// readChunks takes the data out of all chunks that are buffered, and reads
-// only while it has none.
+// readChunks takes the data out of all chunks that are buffered, and reads only while it has none.
 func (b *body) readChunks(p []byte) (n int, err error) {
 	for {
 		switch b.at {

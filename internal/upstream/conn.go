@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// conn is a connection to a worker. It carries one call at a time, or lies
-// idle in its pool.
+// conn is a connection to a worker. It carries one call at a time, or lies idle in its pool.
 type conn struct {
 	net.Conn          // what is written to and read from: TLS where there is TLS
 	under    net.Conn // what is closed; the same without TLS
@@ -39,9 +38,8 @@ func newConn(c net.Conn, p *pool) *conn {
 	return out
 }
 
-// sound says whether an idle connection may carry a call: the worker has
-// neither closed it nor sent anything. It asks the kernel and does not wait.
-// Where the network cannot be asked, it is believed to be sound.
+// sound says whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It asks
+// the kernel and does not wait. Where the network cannot be asked, it is believed to be sound.
 func (c *conn) sound() bool {
 	if c.raw == nil {
 		return true

@@ -23,8 +23,7 @@ var ErrProtocol = errors.New("answer is not the HTTP/1.1 that is taken here")
 // errClosed is what a read of a closed answer gives.
 var errClosed = errors.New("answer is closed")
 
-// Error is a call that failed in transport. It holds the raw cause for
-// fault.Classify and never any part of a body.
+// Error is a call that failed in transport. It holds the raw cause for fault.Classify and never any part of a body.
 type Error struct {
 	Worker string
 	Op     Op
@@ -39,8 +38,7 @@ func (e *Error) Error() string {
 // Unwrap gives the raw cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// cause prefers the reason a context ended (who ended the call, and why) to
-// the error that its end produced.
+// cause prefers the reason a context ended (who ended the call, and why) to the error that its end produced.
 func cause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

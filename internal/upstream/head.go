@@ -23,18 +23,15 @@ const (
 	untilClose                // with the connection
 )
 
-// Bounds of a head, informational ones before it included: what an engine
-// sends is a few hundred bytes in ten lines.
+// Bounds of a head, informational ones before it included: what an engine sends is a few hundred bytes in ten lines.
 const (
 	maxHeadBytes = 64 << 10
 	maxHeadLines = 100
 )
 
-// head reads an answer's head, past any informational ones (1xx), and is
-// strict: every line ends in CR LF, nothing is folded, and a length that is
-// said twice in two ways, or beside chunks, is an error. Where one side sees
-// another end of an answer than the other, the next answer on the connection
-// is not the next request's.
+// head reads an answer's head, past any informational ones (1xx), and is strict: every line ends in CR LF, nothing is
+// folded, and a length that is given twice with two values, or with chunks, is an error. Where one side sees another
+// end of an answer than the other, the next answer on the connection is not the next request's.
 func (b *reader) head() (head, error) {
 	lines, bytesLeft := maxHeadLines, maxHeadBytes
 	next := func() ([]byte, error) {
@@ -185,7 +182,7 @@ func (f *fields) head() (head, error) {
 	h := head{status: f.status, contentType: f.contentType, keep: !f.close && (f.minor == 1 || f.keepAlive)}
 	switch {
 	case f.chunked && f.length >= 0:
-		return head{}, malformed("a content length beside chunks")
+		return head{}, malformed("a content length with chunks")
 	case f.status == 204 || f.status == 304:
 		h.keep = h.keep && !f.chunked && f.length <= 0 // a body may come all the same
 	case f.chunked:

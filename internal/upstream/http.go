@@ -4,71 +4,50 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// Config bounds the connections to workers. The zero value of a field takes
-// its default.
+// Config bounds the connections to workers. The zero value of a field takes its default.
 type Config struct {
-	// DialTimeout is how long a connection may take to come about, TLS
-	// included. Default 3 s, as Dynamo's request plane has it: a worker on the
-	// same network answers in a millisecond, a dead host never.
-	DialTimeout time.Duration
-
+	// DialTimeout bounds the dial, TLS included, as Dynamo's request plane has it.
+	DialTimeout time.Duration `default:"3s" range:"0s.."`
 	// IdlePerWorker is how many idle connections are kept to each worker.
-	// Default 512; what a burst leaves over is closed by IdleTimeout.
-	IdlePerWorker int
-
-	// IdleTimeout is how long an idle connection is kept. Default 4 s: uvicorn,
-	// which serves vLLM, SGLang and TensorRT-LLM, closes its own after 5 s, and
-	// whoever closes first is sure that no request is on its way.
-	IdleTimeout time.Duration
-
-	// BearerToken is sent to every worker as Authorization: Bearer where not
-	// empty. It appears in no error.
-	BearerToken string
-
-	// TLS is what https workers are met with. Nil takes the system's roots and
-	// sends the host's name as SNI. It is copied; ALPN is always http/1.1.
+	IdlePerWorker int `default:"512" range:"0.."`
+	// IdleTimeout is how long an idle connection is kept: less than uvicorn's 5 s (vLLM, SGLang, TensorRT-LLM), since
+	// the side that closes first is sure that no request is on its way.
+	IdleTimeout time.Duration `default:"4s" range:"0s.."`
+	BearerToken string        // sent to every worker as Authorization: Bearer where not empty. It appears in no error.
+	// TLS configures connections to https workers. Nil takes the system's roots and sends the host's name as SNI. It is
+	// copied; ALPN is always http/1.1.
 	TLS *tls.Config
-
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Validate names the field that is wrong.
+// Validate returns every field that is wrong.
 func (c Config) Validate() error {
-	switch {
-	case c.DialTimeout < 0:
-		return fmt.Errorf("DialTimeout: %v is negative", c.DialTimeout)
-	case c.IdlePerWorker < 0:
-		return fmt.Errorf("IdlePerWorker: %d is negative", c.IdlePerWorker)
-	case c.IdleTimeout < 0:
-		return fmt.Errorf("IdleTimeout: %v is negative", c.IdleTimeout)
-	case strings.ContainsFunc(c.BearerToken, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return errors.New("BearerToken: it holds a blank, a control character or one outside ASCII")
+	err := setting.Check(&c)
+	if strings.ContainsFunc(c.BearerToken, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		err = errors.Join(err, errors.New("BearerToken: it holds a blank, a control character or one outside ASCII"))
 	}
-	return nil
+	return err
 }
 
-// HTTP is the Transport over HTTP/1.1, by a client of our own: one call is one
-// write, one answer one goroutine's reads, the caller's. It is safe for
-// concurrent use.
+// HTTP is the Transport over HTTP/1.1, a client of our own: a call is one write, and its answer is read by the caller's
+// goroutine. It is safe for concurrent use.
 //
-// A call takes the connection to its worker that was used last, if the kernel
-// says that the worker has neither closed it nor sent anything, or dials. A worker
-// may close a connection just as a request is on its way. So a call is made once
-// more, on a new connection, where one that had carried a call before took nothing
-// of this one, or ended within raceFor before a byte of an answer came. Any other
-// connection that breaks is an error: an engine may have begun. Whether to try
-// again is for whoever knows what the call was for.
+// A call takes the connection to its worker that was used last, if the kernel says that the worker has neither closed
+// it nor sent anything, or dials. A worker may close a connection just as a request is on its way. So a call is made
+// once more, on a new connection, where one that had carried a call before took nothing of this one, or ended within
+// raceFor before a byte of an answer came. Any other broken connection is an error: an engine may have begun. Whether
+// to try again is the caller's decision.
 type HTTP struct {
 	cfg   Config
 	pools atomic.Pointer[map[string]*pool] // by base URL; replaced, never changed
@@ -79,19 +58,9 @@ type HTTP struct {
 
 var _ Transport = (*HTTP)(nil)
 
-// NewHTTP makes a transport. Compression is never asked for: an SSE stream
-// must not be buffered by a decoder, and loopback bytes are cheap. cfg must be
-// valid.
+// NewHTTP makes a transport. It never asks for compression: a decoder would buffer an SSE stream. cfg must be valid.
 func NewHTTP(cfg Config) *HTTP {
-	if cfg.DialTimeout <= 0 {
-		cfg.DialTimeout = 3 * time.Second
-	}
-	if cfg.IdlePerWorker <= 0 {
-		cfg.IdlePerWorker = 512
-	}
-	if cfg.IdleTimeout <= 0 {
-		cfg.IdleTimeout = 4 * time.Second
-	}
+	setting.Fill(&cfg)
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
@@ -144,8 +113,7 @@ const raceFor = time.Second
 // for a request, and this one was too late.
 var errIdled = errors.New("worker closed an idle connection with a 408")
 
-// try makes the call, on a new connection if fresh. again says whether a new
-// connection may take it.
+// try makes the call, on a new connection if fresh. again says whether a new connection may take it.
 func (h *HTTP) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *stream, again repeat, failed *Error) {
 	r, err := newRequest(p.target, leg, h.cfg.BearerToken)
 	if err != nil {
@@ -181,8 +149,7 @@ func (h *HTTP) try(ctx context.Context, leg *Leg, p *pool, fresh bool) (s *strea
 	return nil, again, &Error{Worker: leg.Worker, Op: OpHead, Err: err}
 }
 
-// CloseIdle closes the connections that carry no call and forgets the workers
-// that have no other.
+// CloseIdle closes the connections that carry no call and forgets the workers that have no other.
 func (h *HTTP) CloseIdle() {
 	for _, p := range *h.pools.Load() {
 		p.drop()
@@ -191,31 +158,7 @@ func (h *HTTP) CloseIdle() {
 	h.sweep(now, now)
 }
 
-// Stats is one worker's connections. The counts begin again at 0 when a worker
-// comes back that was without a connection for ten minutes.
-type Stats struct {
-	// Base is the worker's base URL.
-	Base string
-	// Open is how many connections there are, Idle how many of them carry no
-	// call.
-	Open, Idle int
-	// Dialed is how many connections were made, Reused how many calls were
-	// made on one that was there.
-	Dialed, Reused uint64
-}
-
-// Stats gives every worker's connections, ordered by base URL.
-func (h *HTTP) Stats() []Stats {
-	pools := *h.pools.Load()
-	out := make([]Stats, 0, len(pools))
-	for _, base := range slices.Sorted(maps.Keys(pools)) {
-		out = append(out, pools[base].stats())
-	}
-	return out
-}
-
-// How often idle connections are looked after, and when a worker without any
-// connection is forgotten.
+// How often idle connections are looked after, and when a worker without any connection is forgotten.
 const (
 	sweepEvery  = 5 * time.Second
 	sweepPause  = 100 * time.Millisecond // at the least, however short the idle timeout

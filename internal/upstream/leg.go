@@ -1,10 +1,8 @@
-// Package upstream makes one call to a worker: a Leg goes in, a Stream comes
-// out. It owns the connections to workers, their limits and their
-// cancellation, and knows nothing of retries, breakers or what the bytes mean.
+// Package upstream makes one call to a worker: a Leg goes in, a Stream comes out. It owns the connections to workers,
+// their limits and their cancellation, and knows nothing of retries, breakers or what the bytes mean.
 //
-// Transport is the seam for everything that stands between the gateway and an
-// engine: fault injection wraps it, tests replace it by an in-memory network,
-// and a later event loop may serve it without the rooms above noticing.
+// Transport is the seam between the gateway and an engine: fault injection wraps it, and tests replace it by an
+// in-memory network.
 package upstream
 
 import (
@@ -13,72 +11,35 @@ import (
 	"time"
 )
 
-// Kind says what a call is for.
-type Kind string
-
-// The kinds of calls.
-const (
-	// Prefill computes a prompt and keeps its KV for a decode worker.
-	Prefill Kind = "prefill"
-	// Decode generates the answer, from handed-over KV or by itself.
-	Decode Kind = "decode"
-	// Release frees KV that no decode will fetch.
-	Release Kind = "release"
-)
-
-// Kinds lists every kind, for tables.
-func Kinds() []Kind { return []Kind{Prefill, Decode, Release} }
-
 // Leg is one call to a worker, ready to be sent.
 type Leg struct {
-	// Kind is what the call is for. It is not sent: it tells whatever stands
-	// between the gateway and the engine, such as fault injection, which call
-	// it sees.
-	Kind Kind
+	Purpose   string // the role of the leg, or "release"; not sent: fault injection knows the call by it
+	Worker    string // the worker's id, for errors
+	Base      string // the worker's base URL, http://host:port
+	Path      string // of the request, such as /v1/completions
+	RequestID string // sent as X-Request-Id: the gateway's own id with the attempt's number, never the client's
+	Rank      int    // sent as X-data-parallel-rank unless negative
 
-	// Worker is the id of the worker called; it names the call in errors.
-	Worker string
+	TraceParent string // the W3C traceparent header, unless empty
+	TraceState  string // the W3C tracestate header, unless empty
 
-	// Base is the worker's base URL, http://host:port.
-	Base string
-
-	// Path is the request path, such as /v1/completions.
-	Path string
-
-	// RequestID is sent as X-Request-Id. It is the gateway's own id of the
-	// request with the attempt's number, never the client's.
-	RequestID string
-
-	// Rank is the data-parallel rank asked for by X-data-parallel-rank;
-	// negative sends no header.
-	Rank int
-
-	// TraceParent is passed on as the W3C traceparent header where not empty.
-	TraceParent string
-
-	// TraceState is passed on as the W3C tracestate header where not empty.
-	TraceState string
-
-	// Forward is further header fields that the operator wants engines to see,
-	// sent as they are after all others. No other field of the client's is sent.
+	// Forward is further header fields that the operator wants engines to see, sent as they are after all others. No
+	// other field of the client's is sent.
 	Forward []Field
 
-	// Parting is how long an answer that may be on its way already is awaited
-	// after the call's context has ended. The sending side is closed at once,
-	// which is what tells the engine; 0 cuts the connection both ways. For
-	// calls whose answer says what has to be let go.
+	// Parting is how long the answer is awaited after the call's context has ended, for calls whose answer names what
+	// has to be released. The sending side is closed at once, which is how the engine learns of it; 0 cuts the
+	// connection both ways.
 	Parting time.Duration
 
-	// Stream says that the answer is wanted as server-sent events.
-	Stream bool
+	Sent func() // unless nil, called when the whole call has left, at least once. It must not wait.
 
-	// Body is the JSON sent. It must not change while the call runs.
-	Body Body
+	Stream bool // the answer is wanted as server-sent events
+	Body   Body // the JSON sent; it must not change while the call runs
 }
 
-// Body is a request's body: segments that are sent one after another. Legs of one
-// request share the segments of the client's body, so that a leg costs what it
-// changes and not what it carries.
+// Body is a request's body: segments that are sent one after another. Legs of one request share the segments of the
+// client's body, so that a leg costs what it changes and not what it carries.
 type Body [][]byte
 
 // AppendTo appends the whole body to dst.
@@ -104,22 +65,19 @@ type Field struct{ Name, Value string }
 
 // Stream is a worker's answer: its status at once, its body as it comes.
 type Stream interface {
-	// Status is the HTTP status.
-	Status() int
-
-	// ContentType is the answer's content type as sent.
-	ContentType() string
+	Status() int         // of HTTP
+	ContentType() string // as sent
 
 	// Read reads the body. An error other than io.EOF is an *Error.
 	io.Reader
 
-	// Close gives the connection back when the body was read to its end, and
-	// cuts it otherwise, which is how an engine learns that nobody listens.
+	// Close gives the connection back when the body was read to its end, and cuts it otherwise: the engine then knows
+	// that its client has gone.
 	io.Closer
 }
 
-// Transport makes calls. Call returns once the answer's head is there; its
-// error is an *Error. Ending ctx cuts the connection, during Call and after.
+// Transport makes calls. Call returns once the answer's head is there; its error is an *Error. Ending ctx cuts the
+// connection, during Call and after.
 type Transport interface {
 	Call(ctx context.Context, leg Leg) (Stream, error)
 }

@@ -37,9 +37,8 @@ func newPool(t *target, cfg *Config, now time.Time) *pool {
 	return p
 }
 
-// take gives the idle connection that was used last, nil for none. Those that
-// died meanwhile are closed on the way. Where that one is too old all of them are,
-// and are the next sweep's.
+// take gives the idle connection that was used last, nil for none. Those that died meanwhile are closed on the way.
+// Where that one is too old all of them are, and are the next sweep's.
 func (p *pool) take(now time.Time) *conn {
 	for {
 		p.mu.Lock()
@@ -114,9 +113,8 @@ func (p *pool) gone() {
 // which die first. It bounds how long the pool is locked to some 10 µs.
 const soundAtOnce = 32
 
-// sweep closes the connections that have been idle for too long, and of the
-// oldest others those that are dead. It says whether the pool has been without
-// a connection since before the time given, and is then to be forgotten.
+// sweep closes the connections that have been idle for too long, and of the oldest others those that are dead. It
+// says whether the pool has been without a connection since before the time given, and is then to be forgotten.
 func (p *pool) sweep(now, forget time.Time) bool {
 	p.mu.Lock()
 	old := now.Add(-p.cfg.IdleTimeout)
@@ -153,10 +151,4 @@ func (p *pool) drop() {
 	for _, c := range out {
 		c.cut()
 	}
-}
-
-func (p *pool) stats() Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return Stats{Base: p.target.base, Open: p.open, Idle: len(p.idle), Dialed: p.dialed, Reused: p.reused.Load()}
 }

@@ -7,9 +7,8 @@ import (
 	"sync"
 )
 
-// reader is the buffered reading side of one answer. It reads no more than one
-// buffer ahead, and not at all while it holds bytes that nobody took: a slow
-// reader slows the worker, and never the memory.
+// reader is the buffered reading side of one answer. It reads no more than one buffer ahead, and not at all while it
+// holds bytes that were not read: a slow reader slows the worker, and never the memory.
 type reader struct {
 	src  io.Reader
 	page *page
@@ -45,7 +44,7 @@ func (b *reader) release() {
 func (b *reader) buffered() []byte { return b.buf[b.r:b.w] }
 
 // fill reads once, behind what is buffered. An end of src is an unexpected
-// one: whoever may expect it reads by itself.
+// one: a caller that may expect it reads by itself.
 func (b *reader) fill() error {
 	if b.r > 0 {
 		b.w = copy(b.buf, b.buf[b.r:b.w])
@@ -55,7 +54,7 @@ func (b *reader) fill() error {
 	b.w += n
 	if n > 0 {
 		b.came = true
-		return nil // an error beside bytes comes again with the next read
+		return nil // an error that came with bytes comes again with the next read
 	}
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// request is a call's bytes on their way: the head, and the body beside it or,
-// where it is short, behind it. Requests are pooled; none is touched by two
-// goroutines at a time.
+// request is a call's bytes on their way: the head, and the body next to it or, where it is short, behind it.
+// Requests are pooled; none is touched by two goroutines at a time.
 type request struct {
 	head []byte
 	body Body        // what of the body is not in head
@@ -21,15 +20,12 @@ type request struct {
 
 // Bounds of what is written how.
 const (
-	// A body up to here is copied behind the head: below it, a copy is cheaper
-	// than a vectored write.
-	copiedBytes = 4 << 10
-	// On TLS each write is a record of its own, which costs more than copying.
-	copiedBytesTLS = 16 << 10
-	// A body up to here fits in the kernel's buffers whatever the worker does,
-	// so the caller's own goroutine writes it. A longer one is written beside
-	// the reading, since an engine may refuse a request that it has not read,
-	// and wait for nobody.
+	// A body up to here is copied behind the head: below it, a copy is cheaper than a vectored write.
+	copiedBytes    = 4 << 10
+	copiedBytesTLS = 16 << 10 // on TLS each write is a record of its own, which costs more than copying
+	// A body up to here fits in the kernel's buffers whatever the worker does, so the caller's own goroutine writes
+	// it. A longer one is written during the reading, since an engine may refuse a request that it has not read, and
+	// waits for no reader.
 	inlineBytes = 32 << 10
 )
 
@@ -113,7 +109,7 @@ func (r *request) writeTo(c net.Conn) (int64, error) {
 	return n, err
 }
 
-// release gives the request back; nobody may be writing it any more.
+// release returns the request to the pool; no goroutine may still write it.
 func (r *request) release() {
 	r.body, r.size = nil, 0
 	if cap(r.head) > 2*copiedBytesTLS {
@@ -150,7 +146,7 @@ func validName(name string) bool {
 	return name != ""
 }
 
-// ownNames frame a request, and are nobody else's to set.
+// ownNames frame a request; only this package sets them.
 var ownNames = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection"}
 
 // validValue says that a header's value holds nothing that could end it.

@@ -143,7 +143,7 @@ func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]Config{
 		"DialTimeout": {DialTimeout: -1}, "IdlePerWorker": {IdlePerWorker: -1}, "IdleTimeout": {IdleTimeout: -1}, "BearerToken": {BearerToken: "a\r\nb"},
 	} {
-		if err := c.Validate(); err == nil || !strings.HasPrefix(err.Error(), field+": ") || strings.Contains(err.Error(), "a\r") {
+		if err := c.Validate(); err == nil || !strings.HasPrefix(strings.TrimPrefix(err.Error(), "upstream.Config."), field+": ") || strings.Contains(err.Error(), "a\r") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

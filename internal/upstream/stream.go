@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// stream is one call on one connection: the request on its way out, then the
-// answer in progress. A call belongs to its connection from newStream to
-// Close; what ends the call late finds it closed and leaves alone whoever has
-// the connection by then.
+// stream is one call on one connection: the request on its way out, then the answer in progress. A call belongs to its
+// connection from newStream to Close; after that, the end of its context leaves the connection alone.
 type stream struct {
 	worker  string
 	ctx     context.Context // the caller's
 	parting time.Duration
+	onSent  func() // when the request has been written; nil for none
 	conn    *conn
 	stop    func() bool // ends the watch over ctx; nil where ctx has no end
 
 	head  head
-	wrote chan sent // of a request that is written beside; nil otherwise
+	wrote chan sent // of a request written by a goroutine of its own; nil otherwise
 
 	reading sync.Mutex // one read at a time; Close waits for it
 	body    body
@@ -42,7 +41,7 @@ var _ Stream = (*stream)(nil)
 
 // newStream begins a call on c: from here on, the end of ctx ends c.
 func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
-	s := &stream{worker: leg.Worker, ctx: ctx, parting: leg.Parting, conn: c}
+	s := &stream{worker: leg.Worker, ctx: ctx, parting: leg.Parting, onSent: leg.Sent, conn: c}
 	s.body.open(c.Conn)
 	if ctx.Done() != nil {
 		s.stop = context.AfterFunc(ctx, s.leave)
@@ -50,16 +49,15 @@ func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
 	return s
 }
 
-// leave ends the call because its context has ended: it closes the
-// connection, or its sending side only, so that the engine sees its client
-// gone and stops, while an answer that was sent already can still be read.
+// leave ends the call because its context has ended: it closes the connection, or its sending side only, so that the
+// engine sees its client gone and stops, while an answer that was sent already can still be read.
 func (s *stream) leave() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return // the connection may be another call's
 	}
-	s.left = true // and from here on it will be nobody else's
+	s.left = true // and from here on no other call gets it
 	if s.parting > 0 {
 		s.timer = time.AfterFunc(s.parting, s.conn.cut)
 	}
@@ -79,10 +77,9 @@ func (s *stream) send(r *request) (untouched bool, err error) {
 	var w sent
 	if r.size > inlineBytes {
 		s.wrote = make(chan sent, 1)
-		go s.write(r, s.wrote)
+		go func() { s.wrote <- s.put(r) }() // Close and a failed send wait for it; the connection is cut by then
 	} else {
-		w.n, w.err = s.conn.write(r)
-		r.release()
+		w = s.put(r)
 		if w.err != nil && w.n == 0 {
 			return true, w.err
 		}
@@ -109,21 +106,17 @@ func (s *stream) send(r *request) (untouched bool, err error) {
 	return false, err
 }
 
-// write writes a long request beside the reading. Close and a failed send wait
-// for it, and its connection is cut by then, so that it ends.
-func (s *stream) write(r *request, done chan<- sent) {
-	n, err := s.conn.write(r)
-	r.release()
-	done <- sent{n, err}
-}
-
-// write writes the request. Where that fails, reads end soon.
-func (c *conn) write(r *request) (int64, error) {
-	n, err := r.writeTo(c.Conn)
-	if err != nil {
-		_ = c.SetReadDeadline(time.Now().Add(afterWriteFailed)) // the write's error is the one that counts
+// put writes the request. Where that fails, reads end soon.
+func (s *stream) put(r *request) (w sent) {
+	w.n, w.err = r.writeTo(s.conn.Conn)
+	if w.err != nil {
+		_ = s.conn.SetReadDeadline(time.Now().Add(afterWriteFailed)) // the write's error is the one that counts
 	}
-	return n, err
+	r.release()
+	if w.err == nil && s.onSent != nil {
+		s.onSent()
+	}
+	return w
 }
 
 // Status is the HTTP status.
@@ -152,9 +145,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, &Error{Worker: s.worker, Op: OpBody, Err: cause(s.ctx, err)}
 }
 
-// Close gives the connection back when the answer was read to its end and the
-// connection may carry another, and cuts it otherwise. It may be called while
-// a Read waits, which then fails, and more than once.
+// Close gives the connection back when the answer was read to its end and the connection may carry another, and cuts
+// it otherwise. It may be called while a Read waits, which then fails, and more than once.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -176,7 +168,7 @@ func (s *stream) Close() error {
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	spoke := len(s.body.buffered()) > 0 // an answer that nobody asked for
+	spoke := len(s.body.buffered()) > 0 // an answer without a request
 	s.body.release()
 	if s.wrote != nil {
 		<-s.wrote

@@ -6,19 +6,9 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/pools"
 )
-
-// HostError is a registered worker that names a host which is not allowed.
-type HostError struct {
-	Worker string // its id
-	Field  string // of the record, as its JSON has it
-	Host   string
-}
-
-func (e *HostError) Error() string {
-	return fmt.Sprintf("worker %q refused: the host %s of its %s is not in --worker-allow", e.Worker, clip(e.Host), e.Field)
-}
 
 // refusal is a record that was not admitted.
 type refusal struct {
@@ -27,10 +17,10 @@ type refusal struct {
 	err    error
 }
 
-// admit looks at what a valid record would have this process do. Its error is a [*HostError]. A record does not open a
+// admit looks at what a valid record would have this process do. A record does not open a
 // listener here: a worker whose engine is to connect is taken without its KV events.
 func (w *Watcher) admit(worker *pools.Worker) error {
-	if host, _ := hostOf(worker.KVEndpoint); worker.KVEndpoint != "" && toldHost(host) == "" {
+	if pools.Listens(worker.KVEndpoint) {
 		w.log.Warn("a record does not open a listener: the worker's KV events are not followed, its cache is predicted",
 			"worker", worker.ID, "kv_events_endpoint", worker.KVEndpoint, "to_change", "name the engine's host in it, or give the worker by --worker-url with kv-events=")
 		worker.KVEvents, worker.KVEndpoint, worker.KVReplay, worker.KVTopic = "none", "", "", ""
@@ -48,7 +38,7 @@ func (w *Watcher) admit(worker *pools.Worker) error {
 			continue
 		}
 		if host, ok := hostOf(named.at); !ok || !w.cfg.Allow.Has(host) {
-			return &HostError{worker.ID, named.field, host}
+			return fmt.Errorf("worker %q refused: the host %s of its %s is not in --worker-allow", worker.ID, conf.Quote(host), named.field)
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := s.watchBy(WatcherConfig{Grace: 5 * time.Second, ProbeEvery: time.Second, Allow: allow})
+	known := s.watchBy(WatcherConfig{Grace: 5 * time.Second, Allow: allow}, time.Second)
 	check := func(when string) {
 		t.Helper()
 		within(t, 10*time.Second, when+": the refusals", func() bool { return len(known.Refused()) == len(refused) && known.knows("good") })
@@ -196,10 +196,10 @@ func TestRecordsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	flood(0, MaxEndpoints+50)
+	flood(0, maxEndpoints+50)
 	known := s.watch()
 	members := func() int { return len(known.Snapshot("org/model", pools.Prefill).Members) }
-	within(t, 20*time.Second, "as many as are looked at", func() bool { return members() == MaxEndpoints })
+	within(t, 20*time.Second, "as many as are looked at", func() bool { return members() == maxEndpoints })
 	put(t, c, testWorker("late"))
 	changed := testWorker("first")
 	changed.BlockSize, changed.Taints = 16, []string{"changed"}
@@ -208,7 +208,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		m, found := known.Lookup("first")
 		return found && len(m.Worker.Taints) == 1
 	})
-	if members() != MaxEndpoints || known.knows("late") {
+	if members() != maxEndpoints || known.knows("late") {
 		t.Errorf("%d members, the late one among them: %v", members(), known.knows("late"))
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// AnswerError is a worker that answers, but not so that it can be used.
-type AnswerError struct {
+// answerError is a worker that answers, but not so that it can be used.
+type answerError struct {
 	Worker  string // its id
 	Address string
 	Problem string
 }
 
-func (e *AnswerError) Error() string {
+func (e *answerError) Error() string {
 	return fmt.Sprintf("worker %q at %s %s", e.Worker, e.Address, e.Problem)
 }
 
@@ -63,14 +63,14 @@ func (a *asker) close() { a.client.CloseIdleConnections() }
 type reply struct {
 	status int
 	body   []byte
-	anew   bool // over a connection that had to be made for it
+	fresh  bool // over a connection that had to be made for it
 }
 
 // get asks one question.
 func (a *asker) get(ctx context.Context, base, path string) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { r.anew = !c.Reused }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { r.fresh = !c.Reused }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
 		return reply{}, err
@@ -98,14 +98,14 @@ func (a *asker) get(ctx context.Context, base, path string) (r reply, err error)
 	return r, nil
 }
 
-// health asks whether the worker is well. anew tells that it had no connection, and so may be another process.
-func (a *asker) health(ctx context.Context, base string) (anew bool, err error) {
+// health asks whether the worker is healthy. fresh reports that a new connection was made, so that it may be another process.
+func (a *asker) health(ctx context.Context, base string) (fresh bool, err error) {
 	r, err := a.get(ctx, base, "/health")
 	switch {
 	case err != nil:
 		return false, err
 	case r.status/100 == 2, r.status == http.StatusNotFound, r.status == http.StatusMethodNotAllowed:
-		return r.anew, nil // not every server of OpenAI's API has a /health
+		return r.fresh, nil // not every server of OpenAI's API has a /health
 	case r.status/100 == 3:
 		return false, fmt.Errorf("GET /health: status %d, and redirects are not followed", r.status)
 	default:
@@ -113,10 +113,10 @@ func (a *asker) health(ctx context.Context, base string) (anew bool, err error) 
 	}
 }
 
-// all asks the worker everything. Its error is an [*AnswerError] where asking again would not help.
+// all asks the worker everything. Its error is an [*answerError] where asking again would not help.
 func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	refuse := func(problem string, args ...any) (facts, error) {
-		return facts{}, &AnswerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
+		return facts{}, &answerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
 	}
 	if _, err := a.health(ctx, given.Address); err != nil {
 		return facts{}, err
@@ -139,7 +139,7 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	case s == http.StatusNotFound && given.Model != "":
 		f.model = given.Model
 	case s/100 == 4:
-		return refuse("does not tell its model (status %d): say model=", s)
+		return refuse("does not report its model (status %d): set model=", s)
 	default:
 		return facts{}, fmt.Errorf("GET /v1/models: status %d", s)
 	}
@@ -150,14 +150,14 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 		return facts{}, err
 	}
 	if f.engine == "" {
-		return refuse("is of no engine that is known: say engine=")
+		return refuse("unknown engine: set engine=")
 	}
 	if given.KVEvents == "" && (f.engine == "vllm" || f.engine == "sim") {
 		sources, err := a.get(ctx, given.Address, "/kv_event_sources")
 		if err != nil {
 			return facts{}, err
 		}
-		if sources.status == http.StatusOK { // any other answer is an older release's, or of one that cannot tell
+		if sources.status == http.StatusOK { // any other answer is an older release's, or of one without this report
 			f.kv = readEventSources(sources.body)
 		}
 	}
@@ -170,25 +170,25 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 // owners are the engines by what they call themselves in /v1/models.
 var owners = map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "tandem": "sim"}
 
-// limits asks for what each engine tells in its own way, and which engine it is where that is not known. TensorRT-LLM
-// is asked nothing: its /metrics and /kv_cache_events hand what they tell to whoever asks first.
+// limits asks for the limits in each engine's own way, and for the kind of engine where that is not known. TensorRT-LLM
+// is asked nothing: its /metrics and /kv_cache_events give their data to the first reader only.
 func (a *asker) limits(ctx context.Context, base string, f *facts) error {
 	if f.engine == "sglang" || f.engine == "" {
-		told, err := a.optional(ctx, base, "/server_info", "/get_server_info")
+		reported, err := a.optional(ctx, base, "/server_info", "/get_server_info")
 		if err != nil {
 			return err
 		}
 		asked := *f
-		if told != nil && (asked.readServerInfo(told) || f.engine == "sglang") {
+		if reported != nil && (asked.readServerInfo(reported) || f.engine == "sglang") {
 			*f, f.engine = asked, "sglang"
 		}
 	}
 	if f.engine == "vllm" || f.engine == "sim" || f.engine == "" {
-		told, err := a.optional(ctx, base, "/metrics")
+		reported, err := a.optional(ctx, base, "/metrics")
 		if err != nil {
 			return err
 		}
-		if told != nil && f.readMetrics(told) && f.engine == "" {
+		if reported != nil && f.readMetrics(reported) && f.engine == "" {
 			f.engine = "vllm"
 		}
 	}
@@ -206,14 +206,8 @@ func (a *asker) optional(ctx context.Context, base string, paths ...string) ([]b
 		case r.status == http.StatusOK:
 			return r.body, nil
 		case r.status/100 == 5 && r.status != http.StatusNotImplemented:
-			return nil, fmt.Errorf("GET %s: status %d", path, r.status) // it has the path, and would tell another time
+			return nil, fmt.Errorf("GET %s: status %d", path, r.status) // it has the path, and may answer another time
 		}
 	}
 	return nil, nil
-}
-
-// answers reports whether err is a worker that answers, though not well.
-func answers(err error) bool {
-	_, ok := errors.AsType[*AnswerError](err)
-	return ok
 }

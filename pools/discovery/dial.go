@@ -3,7 +3,6 @@ package discovery
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"strings"
 	"time"
@@ -79,14 +78,4 @@ func withoutUser(endpoints []string) (bare []string, user *url.Userinfo, err err
 		bare = append(bare, scheme+rest[at+1:])
 	}
 	return bare, user, nil
-}
-
-// pause is how long to wait before the next attempt after attempts in vain: twice as long each time, between lo and
-// hi, and up to half less by chance.
-func pause(attempts int, lo, hi time.Duration, rng *rand.Rand) time.Duration {
-	wait := hi
-	if attempts < 16 {
-		wait = min(hi, lo<<attempts)
-	}
-	return wait - time.Duration(rng.Int64N(int64(wait)/2+1))
 }

@@ -17,17 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
-// EmbeddedEtcdConfig is how an [EmbeddedEtcd] works. The zero value is good for a test.
-type EmbeddedEtcdConfig struct {
-	// Dir holds the data; it is made if need be and left as it is. Empty means a temporary one that Close removes.
-	Dir string
-	// Port is that of the clients; 0 picks a free one.
-	Port int
-	// Sync has every write reach the disk before it is answered. Without it a crash of the machine, not of the
-	// process, may lose writes.
-	Sync bool
-}
-
 // EmbeddedEtcd is an etcd of one member within the process, for `gateway dev` and tests, on ports of the loopback
 // address and without logs.
 type EmbeddedEtcd struct {
@@ -45,10 +34,11 @@ const (
 	startAttempts = 5
 )
 
-// StartEtcd starts an etcd and waits until it takes requests.
-func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
+// StartEtcd starts an etcd with its data in dir and waits until it takes requests. Without dir the data is temporary,
+// and Close removes it. Port 0 picks a free one. With sync every write reaches the disk before it is answered; without
+// it a crash of the machine, not of the process, may lose writes.
+func StartEtcd(dir string, port int, sync bool) (*EmbeddedEtcd, error) {
 	e := &EmbeddedEtcd{}
-	dir := cfg.Dir
 	if dir == "" {
 		temp, err := scratch.New("etcd")
 		if err != nil {
@@ -58,10 +48,10 @@ func StartEtcd(cfg EmbeddedEtcdConfig) (*EmbeddedEtcd, error) {
 	}
 	var failed error
 	for range startAttempts {
-		if failed = e.start(cfg, dir); failed == nil {
+		if failed = e.start(dir, port, sync); failed == nil {
 			return e, nil
 		}
-		if cfg.Port != 0 {
+		if port != 0 {
 			break
 		}
 	}
@@ -85,8 +75,8 @@ func (e *EmbeddedEtcd) Close() {
 	e.removeTemp()
 }
 
-func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
-	clients, err := loopback(cfg.Port)
+func (e *EmbeddedEtcd) start(dir string, port int, sync bool) error {
+	clients, err := loopback(port)
 	if err != nil {
 		return err
 	}
@@ -100,8 +90,8 @@ func (e *EmbeddedEtcd) start(cfg EmbeddedEtcdConfig, dir string) error {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clients}, []url.URL{clients}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peers}, []url.URL{peers}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
-	c.TickMs, c.ElectionMs = 10, 50 // nobody votes against it, so it need not wait long for a vote
-	c.UnsafeNoFsync = !cfg.Sync
+	c.TickMs, c.ElectionMs = 10, 50 // no peer votes against it, so it need not wait long for a vote
+	c.UnsafeNoFsync = !sync
 	c.EnableGRPCGateway = false // JSON over HTTP, which a web page on this machine could send
 	c.ServiceRegister = func(s *grpc.Server) {
 		e.mu.Lock()

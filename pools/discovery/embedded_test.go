@@ -9,7 +9,7 @@ import (
 // A page in a browser on this machine may send any body as text/plain, whose answer it need not see: one that
 // registers a worker would have prompts sent to it.
 func TestEmbeddedEtcdTakesNothingFromWebPages(t *testing.T) {
-	e, err := StartEtcd(EmbeddedEtcdConfig{})
+	e, err := StartEtcd("", 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// MaxEndpoints is how many workers one list may name.
-const MaxEndpoints = 4096
+// maxEndpoints is how many workers one list may name.
+const maxEndpoints = 4096
 
 // Endpoint is a worker that an operator gave by its URL, with what was said about it. What was not said is asked of
 // the worker by a [Prober].
@@ -29,7 +30,7 @@ type EndpointError struct {
 	Problem string
 }
 
-func (e *EndpointError) Error() string { return e.Field + " " + e.Problem }
+func (e *EndpointError) Error() string { return e.Field + ": " + e.Problem }
 
 // option is one thing that can be said about an endpoint: in a flag as NAME=VALUE, in a file as a key.
 type option struct {
@@ -103,11 +104,11 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 		case strings.Contains(name, "://"):
 			return Endpoint{}, &EndpointError{"url", "is there twice: give each worker by itself, not separated by commas"}
 		case !ok:
-			return Endpoint{}, &EndpointError{clip(name), "is no NAME=VALUE"}
+			return Endpoint{}, &EndpointError{conf.Quote(name), "want NAME=VALUE"}
 		case seen[name]:
-			return Endpoint{}, &EndpointError{clip(name), "is there twice"}
+			return Endpoint{}, &EndpointError{conf.Clip(name), "is there twice"}
 		case name == "role" && role != "":
-			return Endpoint{}, &EndpointError{"role", "is said by the flag already"}
+			return Endpoint{}, &EndpointError{"role", "already set by the flag"}
 		}
 		seen[name] = true
 		if err := e.set(name, value); err != nil {
@@ -117,7 +118,7 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 	return e, e.finish()
 }
 
-// NewEndpoint returns the worker that given tells of: its address, and of the rest what was said. What follows from that
+// NewEndpoint returns the worker that given describes: its address, and the fields that are set. What follows from them
 // is filled in. Its error is an [*EndpointError].
 func NewEndpoint(given pools.Worker) (Endpoint, error) {
 	e := Endpoint{Given: given}
@@ -135,8 +136,8 @@ func NewEndpoint(given pools.Worker) (Endpoint, error) {
 // CheckEndpoints refuses a list that is too long or names a worker twice. One URL may be there for several models; a
 // worker of it that was given no id is named for its model then, in es. Its error is an [*EndpointError].
 func CheckEndpoints(es []Endpoint) error {
-	if len(es) > MaxEndpoints {
-		return &EndpointError{"url", fmt.Sprintf("is there %d times; %d workers can be listed", len(es), MaxEndpoints)}
+	if len(es) > maxEndpoints {
+		return &EndpointError{"url", fmt.Sprintf("%d workers given; at most %d are allowed", len(es), maxEndpoints)}
 	}
 	seen := newListed()
 	for i := range es {
@@ -178,7 +179,7 @@ func (e *Endpoint) repeats(seen *listed) error {
 	if seen.ids[w.ID] {
 		return &EndpointError{"id", fmt.Sprintf("%q is that of two workers", w.ID)}
 	}
-	if at, err := url.Parse(w.KVEndpoint); err == nil && w.KVEndpoint != "" && toldHost(at.Hostname()) == "" {
+	if at, err := url.Parse(w.KVEndpoint); err == nil && pools.Listens(w.KVEndpoint) {
 		first, _ := strconv.Atoi(at.Port())
 		for port := first; port < first+w.Ranks(); port++ {
 			if by, taken := seen.listening[listening{port, w.KVTopic}]; taken {
@@ -208,7 +209,7 @@ func (e *Endpoint) set(name, value string) error {
 		for _, o := range options {
 			known = append(known, o.name)
 		}
-		return &EndpointError{clip(name), "is none of " + strings.Join(known, ", ")}
+		return &EndpointError{conf.Clip(name), conf.Unknown("option", name, known).Error()}
 	}
 	if err := options[i].set(&e.Given, value); err != nil {
 		return &EndpointError{name, err.Error()}
@@ -262,12 +263,4 @@ func cleanID(s string) string {
 		}
 		return '-'
 	}, s)
-}
-
-// clip bounds what an error repeats of an operator's text.
-func clip(s string) string {
-	if len(s) > 64 {
-		s = s[:64] + "…"
-	}
-	return strconv.Quote(s)
 }

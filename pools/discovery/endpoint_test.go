@@ -48,13 +48,13 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 		{"http://a:1,http://b:1", "url", "twice"},
 		{"http://h:1,model", `"model"`, "NAME=VALUE"},
 		{"http://h:1,", `""`, "NAME=VALUE"},
-		{"http://h:1,moddel=x", `"moddel"`, "none of role, model, id"},
+		{"http://h:1,moddel=x", "moddel", "no such option; the nearest is model"},
 		{"http://h:1,model=", "model", "empty"},
-		{"http://h:1,model=a,model=b", `"model"`, "twice"},
+		{"http://h:1,model=a,model=b", "model", "twice"},
 		{"http://h:1,model=a\x00b", "model", "printable"},
 		{"http://h:1,id=a/b", "id", "must be of"},
 		{"http://h:1,engine=llama.cpp", "engine", "vllm, sglang"},
-		{"http://h:1,role=decode", "role", "said by the flag"},
+		{"http://h:1,role=decode", "role", "set by the flag"},
 		{"http://h:1,block-size=0", "block-size", "from 1"},
 		{"http://h:1,block-size=4097", "block-size", "1 to 4096"},
 		{"http://h:1,kv-blocks=many", "kv-blocks", "whole number"},
@@ -92,12 +92,12 @@ func TestCheckEndpoints(t *testing.T) {
 	}{
 		{list("http://a:1", "http://b:1"), ""},
 		{list("http://a:1,role=prefill", "http://a:1,role=decode,id=x"), "role both"},
-		{list("http://a:1,id=x", "http://b:1,id=x"), `id "x"`},
+		{list("http://a:1,id=x", "http://b:1,id=x"), `id: "x"`},
 		{list("http://a:1,model=m", "http://a:1,model=n", "http://a:1,model=o,id=x"), ""},
 		{list("http://a:1,model=m", "http://a:1,model=m,id=x"), "listed twice"},
 		{list("http://a:1,model=m", "http://a:1,id=x"), "listed twice"},
 		{list("http://a:1", "http://a:1,model=m,id=x"), "listed twice"},
-		{make([]Endpoint, MaxEndpoints+1), "4096"},
+		{make([]Endpoint, maxEndpoints+1), "4096"},
 	} {
 		err := CheckEndpoints(test.list)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
@@ -143,7 +143,7 @@ func TestNewEndpoint(t *testing.T) {
 	}
 }
 
-// Engines that connect to one port are told apart by topic, or not at all.
+// Engines that connect to one port are reported apart by topic, or not at all.
 func TestPortsAreListedOnce(t *testing.T) {
 	for _, c := range []struct {
 		options []string

@@ -53,7 +53,7 @@ func TestDeregisterBeforeRun(t *testing.T) {
 	s := newSite(t)
 	s.start("")
 	c := s.client(s.gate.URL())
-	r, err := NewRegistrar(c, testWorker("w"), RegistrarConfig{}, quiet)
+	r, err := NewRegistrar(c, testWorker("w"), "", 0, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,10 +100,10 @@ func TestSuccessorOutlivesDeregister(t *testing.T) {
 	if err := old.Deregister(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	marker, _ := s.register(testWorker("marker")) // whatever the above did has been told when this is
+	marker, _ := s.register(testWorker("marker")) // whatever the above did has been reported when this is
 	<-marker.Registered()
 	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
-	if removed, _ := known.told(); len(removed) > 0 || !isNext() {
+	if removed, _ := known.reported(); len(removed) > 0 || !isNext() {
 		t.Errorf("removed %v", removed)
 	}
 }
@@ -153,19 +153,19 @@ func TestOutageLongerThanLease(t *testing.T) {
 				}
 				return time.Now().After(over) && !r.Held()
 			})
-			_, before := known.told()
+			_, before := known.reported()
 			s.start(c.second(first))
 			direct := s.client(s.etcd.URL())
 			// A lease that nobody kept alive would have ended by then.
 			settled := time.Now().Add(2 * ttl)
 			within(t, 20*time.Second, "watched again, and still registered when any old lease has ended", func() bool {
-				_, resyncs := known.told()
+				_, resyncs := known.reported()
 				got, err := direct.Get(t.Context(), DefaultPrefix, clientv3.WithPrefix())
 				return time.Now().After(settled) && resyncs > before && err == nil && len(got.Kvs) == 1 && r.Held()
 			})
 			s.register(testWorker("after"))
 			within(t, 10*time.Second, "the watch goes on", func() bool { return known.knows("after") })
-			if removed, _ := known.told(); len(removed) > 0 || !known.knows("w") || known.lastGrace() != 5*time.Second {
+			if removed, _ := known.reported(); len(removed) > 0 || !known.knows("w") || known.lastGrace() != 5*time.Second {
 				t.Errorf("removed %v, known %v, grace %v", removed, known.knows("w"), known.lastGrace())
 			}
 		})
@@ -221,7 +221,7 @@ func TestCompactedWhileAway(t *testing.T) {
 	put := func(id string) {
 		t.Helper()
 		w := testWorker(id)
-		r, err := NewRegistrar(direct, w, RegistrarConfig{}, quiet)
+		r, err := NewRegistrar(direct, w, "", 0, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +255,7 @@ func TestCompactedWhileAway(t *testing.T) {
 }
 
 func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
-	e, err := StartEtcd(EmbeddedEtcdConfig{Sync: true})
+	e, err := StartEtcd("", 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 func TestStartEtcdOnATakenPort(t *testing.T) {
 	g := newGate(t)
 	port := g.listener.Addr().(*net.TCPAddr).Port
-	if e, err := StartEtcd(EmbeddedEtcdConfig{Port: port}); err == nil {
+	if e, err := StartEtcd("", port, false); err == nil {
 		e.Close()
 		t.Error("started on a port that is taken")
 	}
@@ -327,9 +327,9 @@ func TestBadRecordsAreSkipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.register(testWorker("marker")) // whatever the above did has been told when this is
+	s.register(testWorker("marker")) // whatever the above did has been reported when this is
 	within(t, 10*time.Second, "the marker", func() bool { return known.knows("marker") })
-	removed, _ := known.told()
+	removed, _ := known.reported()
 	if pool := known.Snapshot("org/model", pools.Prefill); len(pool.Members) != 2 || len(removed) > 0 {
 		t.Errorf("%d members, removed %v", len(pool.Members), removed)
 	}
@@ -373,25 +373,18 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestConfigsAreChecked(t *testing.T) {
+func TestRegistrarsAreChecked(t *testing.T) {
 	c, err := Dial([]string{"http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for _, cfg := range []RegistrarConfig{
-		{TTL: time.Millisecond}, {TTL: 1500 * time.Millisecond}, {CallTimeout: -1}, {RetryMin: -1}, {RetryMin: 2, RetryMax: 1},
-	} {
-		if _, err := NewRegistrar(c, testWorker("w"), cfg, quiet); err == nil {
-			t.Errorf("%+v is accepted", cfg)
+	for _, ttl := range []time.Duration{-time.Second, time.Millisecond, 1500 * time.Millisecond} {
+		if _, err := NewRegistrar(c, testWorker("w"), "", ttl, quiet); err == nil {
+			t.Errorf("a TTL of %v is accepted", ttl)
 		}
 	}
-	if _, err := NewRegistrar(c, pools.Worker{}, RegistrarConfig{}, quiet); err == nil {
+	if _, err := NewRegistrar(c, pools.Worker{}, "", 0, quiet); err == nil {
 		t.Error("an empty record is accepted")
-	}
-	for _, cfg := range []WatcherConfig{{Grace: -1}, {ProbeEvery: -1}, {RetryMin: 2, RetryMax: 1}} {
-		if _, err := NewWatcher(c, nil, cfg, quiet); err == nil {
-			t.Errorf("%+v is accepted", cfg)
-		}
 	}
 }

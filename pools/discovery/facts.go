@@ -6,13 +6,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// facts are what a worker told of itself. A field that is zero was not told. They are comparable: other facts are
+// facts are a worker's report about itself. A zero field was not reported. They are comparable: other facts are
 // another process.
 type facts struct {
 	engine          string // "vllm", "sglang", "trtllm" or "sim"
@@ -26,18 +31,18 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	born            string // differs between two runs of a process
-	kv              kvTold
+	kv              kvReported
 }
 
-// DefaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
-const DefaultBlockSize = 16
+// defaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
+const defaultBlockSize = 16
 
 // leastPage is the smallest page, in tokens, that is taken for a block. SGLang's default page is one token: hashing
-// each token by itself would cost much and tell nothing more.
+// each token by itself would cost much and add nothing.
 const leastPage = 8
 
-// record is the worker's registration: what was given, else what it told, else defaults. noEvents is why its KV events
-// cannot be followed though it told of them.
+// record is the worker's registration: the operator's fields, else the reported ones, else defaults. noEvents is why its KV events
+// cannot be followed although it reported them.
 func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEvents string) {
 	w = given
 	w.Engine = cmp.Or(given.Engine, f.engine, "vllm")
@@ -48,7 +53,7 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
 		w.BlockSize = f.blockTokens
 	}
-	w.BlockSize = cmp.Or(w.BlockSize, blockSize, DefaultBlockSize)
+	w.BlockSize = cmp.Or(w.BlockSize, blockSize, defaultBlockSize)
 	w.TotalKVBlocks = cmp.Or(given.TotalKVBlocks, f.kvTokens/w.BlockSize)
 	w.MaxNumSeqs = cmp.Or(given.MaxNumSeqs, f.maxSeqs)
 	w.MaxNumBatchedTokens = cmp.Or(given.MaxNumBatchedTokens, f.maxBatchTokens)
@@ -62,7 +67,7 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	return w, noEvents
 }
 
-// modelList is GET /v1/models. Engines list LoRA adapters beside their base model, with it as parent.
+// modelList is GET /v1/models. Engines list LoRA adapters with their base model, with it as parent.
 type modelList struct {
 	Data []struct {
 		ID          string `json:"id"`
@@ -77,7 +82,7 @@ type modelList struct {
 func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	var list modelList
 	if json.Unmarshal(body, &list) != nil || len(list.Data) == 0 {
-		return "", "answers /v1/models with what is no list of models"
+		return "", "answers /v1/models with something else than a list of models"
 	}
 	var names []string
 	found, alike := -1, true
@@ -94,7 +99,7 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	case found < 0:
 		return "", fmt.Sprintf("serves %s, not model=%s", shown(names), wanted)
 	case wanted == "" && len(names) > 1 && !alike:
-		return "", fmt.Sprintf("serves %s: say which with model=, or list its URL once for each", shown(names))
+		return "", fmt.Sprintf("serves %s: set model= to one of them, or list its URL once for each", shown(names))
 	case wanted == "": // one model, which vLLM serves under each --served-model-name
 		f.names = strings.Join(servedNames(names), "\n")
 	}
@@ -117,24 +122,35 @@ func servedNames(names []string) []string {
 }
 
 // readMetrics reads vLLM's gauges: the cache's geometry, one sample for each data-parallel rank, and when the process
-// began.
+// began. Other lines are not parsed: an engine's release may have some that are no metrics.
 func (f *facts) readMetrics(body []byte) (isVLLM bool) {
-	ranks := map[string]bool{}
+	const config, start = "vllm:cache_config_info", "process_start_time_seconds"
+	var wanted bytes.Buffer
 	for line := range bytes.Lines(body) {
-		s := strings.TrimSpace(string(line))
-		if labels, ok := strings.CutPrefix(s, "vllm:cache_config_info{"); ok {
-			values := parseLabels(labels)
-			f.blockTokens = countOf(values["block_size"])
-			f.kvTokens = bounded(float64(countOf(values["num_gpu_blocks"])) * float64(f.blockTokens))
-			ranks[values["engine"]] = true
+		line = bytes.TrimSpace(line)
+		isVLLM = isVLLM || bytes.HasPrefix(line, []byte("vllm:"))
+		if bytes.HasPrefix(line, []byte(config+"{")) || bytes.HasPrefix(line, []byte(start+" ")) {
+			wanted.Write(line)
+			wanted.WriteByte('\n')
 		}
-		if at, ok := strings.CutPrefix(s, "process_start_time_seconds "); ok {
-			f.born = at
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	read, _ := parser.TextToMetricFamilies(&wanted) // up to an error
+	ranks := map[string]bool{}
+	for _, m := range read[config].GetMetric() {
+		values := map[string]string{}
+		for _, l := range m.GetLabel() {
+			values[l.GetName()] = l.GetValue()
 		}
-		isVLLM = isVLLM || strings.HasPrefix(s, "vllm:")
+		f.blockTokens = countOf(values["block_size"])
+		f.kvTokens = bounded(float64(countOf(values["num_gpu_blocks"])) * float64(f.blockTokens))
+		ranks[values["engine"]] = true
 	}
 	if len(ranks) > 1 {
 		f.ranks = min(len(ranks), pools.MaxRanks)
+	}
+	for _, m := range read[start].GetMetric() {
+		f.born = strconv.FormatFloat(m.GetUntyped().GetValue(), 'g', -1, 64)
 	}
 	return isVLLM
 }
@@ -166,30 +182,6 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
 }
 
-// parseLabels reads name="value" pairs of the text exposition format, up to the closing brace.
-func parseLabels(s string) map[string]string {
-	labels := map[string]string{}
-	for {
-		name, rest, ok := strings.Cut(s, `="`)
-		if !ok || strings.Contains(name, "}") {
-			return labels
-		}
-		var value strings.Builder
-		i := 0
-		for ; i < len(rest) && rest[i] != '"'; i++ {
-			if rest[i] == '\\' && i+1 < len(rest) {
-				i++
-			}
-			value.WriteByte(rest[i])
-		}
-		if i == len(rest) {
-			return labels
-		}
-		labels[strings.Trim(name, ", ")] = value.String()
-		s = rest[i+1:]
-	}
-}
-
 // countOf reads a count that is written as text; 0 for "None" and other nonsense.
 func countOf(s string) int {
 	var n float64
@@ -219,7 +211,7 @@ func shown(names []string) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(clip(n))
+		b.WriteString(conf.Quote(n))
 	}
 	return cmp.Or(b.String(), "no model")
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/conf"
 )
 
 // Hosts is a set of hosts: names, addresses and patterns of both. The zero value is empty.
@@ -40,7 +42,7 @@ func ParseHosts(list []string) (*Hosts, error) {
 		domain, wild := strings.CutPrefix(host, "*.")
 		switch {
 		case domain == "" || strings.ContainsFunc(domain, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("*/:@[]?,", r) }):
-			return nil, fmt.Errorf("%s is no host: write a name, *.DOMAIN, an address, a network as 10.0.0.0/8, or * for any", clip(text))
+			return nil, fmt.Errorf("%s is no host: write a name, *.DOMAIN, an address, a network as 10.0.0.0/8, or * for any", conf.Quote(text))
 		case wild:
 			h.domains = append(h.domains, "."+domain)
 		default:
@@ -50,7 +52,7 @@ func ParseHosts(list []string) (*Hosts, error) {
 	return h, nil
 }
 
-// Has reports whether host is one of h. Names are compared as they are written: none is looked up, for whoever answers for
+// Has reports whether host is one of h. Names are compared as they are written: none is looked up, because a server that answers for
 // a name could answer with any address.
 func (h *Hosts) Has(host string) bool {
 	if h.any {

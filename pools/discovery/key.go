@@ -12,6 +12,15 @@ import (
 // path of a URL.
 const DefaultPrefix = "/tandem/workers/"
 
+// folder returns the prefix with a slash at its end, so that /tandem/workers
+// does not match what lies under /tandem/workers-of-others.
+func folder(prefix string) string {
+	if prefix == "" {
+		return DefaultPrefix
+	}
+	return strings.TrimSuffix(prefix, "/") + "/"
+}
+
 // Key is the etcd key of a worker's record.
 func Key(prefix string, w *pools.Worker) string {
 	return prefix + url.PathEscape(w.Model) + "/" + url.PathEscape(string(w.Role)) + "/" + url.PathEscape(w.ID)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/backoff"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -19,16 +20,16 @@ import (
 // ProberConfig is how a [Prober] works. The zero value of each field means its default.
 type ProberConfig struct {
 	// Every is how often each worker's health is asked for, by default 5 s.
-	Every time.Duration
+	Every time.Duration `flag:"worker-health-interval" default:"5s" range:"100ms..10m" help:"How often a worker given by URL is asked for its health. Three failures in a row take it out, asked for in quicker succession; it comes back when it answers. Shorter notices sooner and asks more." when:"dead workers are noticed late"`
 	// Timeout is how long one answer may take, by default 3/5 of Every and at least 100 ms.
 	Timeout time.Duration
 	// Failures in a row take a worker out, by default 3.
 	Failures int
-	// BlockSize in tokens of a worker that does not tell its own; by default [DefaultBlockSize].
+	// BlockSize in tokens of a worker that does not report its own; by default [defaultBlockSize].
 	BlockSize int
 	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
 	APIKey string
-	// AskFirst tells of no worker before it has answered, though its model was given.
+	// AskFirst reports no worker before it has answered, though its model was given.
 	AskFirst bool
 	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
 	OnBeat func(id string, err error)
@@ -47,8 +48,8 @@ func (c *ProberConfig) Validate() error {
 	return nil
 }
 
-// Prober tells of workers that do not register: each is asked about itself until it answers, told to the sink, and
-// looked after from then on. A worker whose model was given is told at once, with defaults for what it has not told.
+// Prober finds workers that do not register: each is asked about itself until it answers, reported to the sink, and
+// looked after from then on. A worker whose model was given is reported at once, with defaults for what it has not reported.
 type Prober struct {
 	sink  Sink
 	cfg   ProberConfig
@@ -61,7 +62,7 @@ type Prober struct {
 	wanted []Endpoint
 }
 
-// NewProber returns a Prober that tells sink. The error is the config's.
+// NewProber returns a Prober that reports to sink. The error is the config's.
 func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("workers by URL: %w", err)
@@ -78,7 +79,7 @@ type suspicion struct {
 	since time.Time
 }
 
-// Suspect says that another process may have come in a worker's place since then: it is asked everything at once, and told
+// Suspect says that another process may have come in a worker's place since then: it is asked everything at once, and reported
 // as another incarnation, unless that has happened since. The zero time is now. It does not wait.
 func (p *Prober) Suspect(id string, since time.Time) {
 	if since.IsZero() {
@@ -91,14 +92,14 @@ func (p *Prober) Suspect(id string, since time.Time) {
 }
 
 // Set replaces the list of workers: those that are no longer in it go at once, those whose entry is another are asked
-// anew, and the others are left as they are.
+// again, and the others are left as they are.
 func (p *Prober) Set(es []Endpoint) {
 	p.mu.Lock()
 	p.wanted = es
 	p.mu.Unlock()
 	select {
 	case p.kick <- struct{}{}:
-	default: // Run was told already and has not looked yet
+	default: // Run is notified already and has not looked yet
 	}
 }
 
@@ -176,14 +177,14 @@ type probe struct {
 	beats       int
 	incarnation string
 	began       time.Time    // when it was drawn
-	told        pools.Worker // to the sink
+	reported    pools.Worker // to the sink
 	complained  bool         // the log says that the worker does not answer
 }
 
 func (f *probe) run(ctx context.Context) {
 	if f.given.Model != "" && !f.cfg.AskFirst {
 		f.pulse.join()
-		f.tell(facts{}, true)
+		f.publish(facts{}, true)
 	}
 	for {
 		f.beat(ctx)
@@ -192,7 +193,7 @@ func (f *probe) run(ctx context.Context) {
 			return
 		case since := <-f.suspected:
 			if f.began.After(since) {
-				break // it was told as another since
+				break // it was reported as another since
 			}
 			f.pulse.suspect()
 		case <-time.After(f.pause()):
@@ -200,7 +201,7 @@ func (f *probe) run(ctx context.Context) {
 	}
 }
 
-// suspect has run ask, soon. Of several times that it was not yet asked about the latest counts: whoever is another since
+// suspect has run ask, soon. Of several times that it was not yet asked about the latest counts: the latest moment since which it may be another
 // then is another since before. The Prober's Run alone calls it.
 func (f *probe) suspect(since time.Time) {
 	select {
@@ -210,25 +211,25 @@ func (f *probe) suspect(since time.Time) {
 		}
 	default:
 	}
-	f.suspected <- since // nobody else fills it
+	f.suspected <- since // no other goroutine fills it
 }
 
 // askAgain is after how many looks at its health a worker is asked everything again, though it kept its connection.
 const askAgain = 12
 
-// beat asks once, and tells what follows.
+// beat asks once, and reports what follows.
 func (f *probe) beat(ctx context.Context) {
-	var told facts
+	var reported facts
 	f.beats++
-	anew, err := !f.pulse.steady() || f.beats%askAgain == 0, error(nil)
-	if !anew {
-		anew, err = f.asker.health(ctx, f.given.Address)
+	full, err := !f.pulse.steady() || f.beats%askAgain == 0, error(nil)
+	if !full {
+		full, err = f.asker.health(ctx, f.given.Address)
 	}
-	if err == nil && anew {
-		told, err = f.asker.all(ctx, &f.given)
+	if err == nil && full {
+		reported, err = f.asker.all(ctx, &f.given)
 	}
 	if errors.Is(err, errGateway) {
-		err = &AnswerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
+		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
 		f.pulse.in = false // it never was a worker
 	}
 	if ctx.Err() == nil && f.cfg.OnBeat != nil {
@@ -243,12 +244,12 @@ func (f *probe) beat(ctx context.Context) {
 		}
 	case err != nil:
 		f.failed(err)
-	case anew:
+	case full:
 		if f.complained {
 			f.complained = false
 			f.log.Info("worker answers", "worker", f.given.ID, "address", f.given.Address)
 		}
-		f.tell(told, f.pulse.answered(told))
+		f.publish(reported, f.pulse.answered(reported))
 	}
 }
 
@@ -259,17 +260,17 @@ func unasked(err error) bool {
 	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
 }
 
-// tell puts the worker into the sink, if that is news.
-func (f *probe) tell(told facts, fresh bool) {
+// publish puts the worker into the sink, if that is news.
+func (f *probe) publish(reported facts, fresh bool) {
 	if fresh {
 		f.incarnation, f.began = fmt.Sprintf("%016x", f.rng.Uint64()), time.Now()
 	}
-	w, noEvents := told.record(f.given, f.cfg.BlockSize)
+	w, noEvents := reported.record(f.given, f.cfg.BlockSize)
 	w.Incarnation = f.incarnation
-	if !fresh && w.Equal(&f.told) {
+	if !fresh && w.Equal(&f.reported) {
 		return
 	}
-	f.told = w
+	f.reported = w
 	if f.sink.Put(w) != nil {
 		return // the sink has said so; it takes the worker itself when nothing stands against it any more
 	}
@@ -283,13 +284,14 @@ func (f *probe) tell(told facts, fresh bool) {
 // failed notes that the worker did not answer, or not well.
 func (f *probe) failed(err error) {
 	out := f.pulse.failed(errors.Is(err, syscall.ECONNREFUSED))
+	_, answers := errors.AsType[*answerError](err)
 	switch {
-	case answers(err) && !f.pulse.in:
-		f.told = pools.Worker{}
+	case answers && !f.pulse.in:
+		f.reported = pools.Worker{}
 		f.sink.Refuse(f.given, err)
 	case out:
 		f.log.Warn("worker taken out: it does not answer", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
-		f.told = pools.Worker{}
+		f.reported = pools.Worker{}
 		f.sink.Remove(f.given.ID)
 		f.complained = true
 	case !f.complained:
@@ -306,8 +308,8 @@ func (f *probe) pause() time.Duration {
 	case n == 0:
 		return every - time.Duration(f.rng.Int64N(int64(every)/10+1))
 	case f.pulse.in:
-		return pause(n-1, every/5, every, f.rng)
+		return backoff.Backoff{Min: every / 5, Max: every}.Delay(n-1, f.rng)
 	default:
-		return pause(n-1, every/25, every, f.rng)
+		return backoff.Backoff{Min: every / 25, Max: every}.Delay(n-1, f.rng)
 	}
 }

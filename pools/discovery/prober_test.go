@@ -230,11 +230,11 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 
 func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 	for _, test := range []struct{ name, models, options, want string }{
-		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": say which with model=`},
+		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": set model= to one of them`},
 		{name: "another model", models: `{"data":[{"id":"a","owned_by":"vllm"}]}`, options: ",model=b", want: `serves "a", not model=b`},
-		{name: "no list", models: `<html>`, want: "no list of models"},
-		{name: "no model", models: `{"data":[]}`, want: "no list of models"},
-		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "no engine that is known"},
+		{name: "no list", models: `<html>`, want: "something else than a list of models"},
+		{name: "no model", models: `{"data":[]}`, want: "something else than a list of models"},
+		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "unknown engine: set engine="},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStock(t, map[string]string{"/health": "", "/v1/models": test.models})
@@ -244,7 +244,7 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 				if len(refused) != 1 {
 					return false
 				}
-				_, typed := errors.AsType[*AnswerError](refused[0].Err)
+				_, typed := errors.AsType[*answerError](refused[0].Err)
 				return typed && refused[0].Source == "flags" && strings.Contains(refused[0].Err.Error(), test.want)
 			})
 			before := s.count("/v1/models")
@@ -319,7 +319,7 @@ func TestModelGivenJoinsAtOnce(t *testing.T) {
 	s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
 	r, _, _ := prober(t, ProberConfig{Failures: 1 << 30}, "both "+s.URL+",id=w1,model=m")
 	early := member(t, r, "in before it answers", anyWorker)
-	if early.BlockSize != DefaultBlockSize || early.TotalKVBlocks != 0 {
+	if early.BlockSize != defaultBlockSize || early.TotalKVBlocks != 0 {
 		t.Errorf("joined as %+v", early)
 	}
 	s.set(func(s *stock) { s.ill = 0 })
@@ -402,7 +402,7 @@ func TestSetChangesTheList(t *testing.T) {
 	})
 	kept, _ := r.Lookup("a")
 	p.Set(list(t, "both "+a.URL+",id=a", "both "+b.URL+",id=b,device=h100"))
-	within(t, 10*time.Second, "b is asked anew", func() bool {
+	within(t, 10*time.Second, "b is asked again", func() bool {
 		m, in := r.Lookup("b")
 		return in && m.Worker.DeviceClass == "h100"
 	})
@@ -463,9 +463,9 @@ func FuzzFacts(f *testing.F) {
 			func(f *facts) { f.readServerInfo(body) },
 			func(f *facts) { _, _ = f.readModels(body, "") },
 		} {
-			told := facts{}
-			read(&told)
-			w, _ := told.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
+			reported := facts{}
+			read(&reported)
+			w, _ := reported.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1", Model: "m"}, 0)
 			// A block beyond all bounds is for the roster to refuse by name.
 			if invalid, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok && invalid.Field != "block_size" {
 				t.Errorf("%q: %v", body, invalid)
@@ -474,7 +474,7 @@ func FuzzFacts(f *testing.F) {
 	})
 }
 
-// A worker that is suspected is asked everything at once, and told as another process though it says the same.
+// A worker that is suspected is asked everything at once, and reported as another process though it says the same.
 func TestSuspectedWorkersAreToldAnew(t *testing.T) {
 	s := newStock(t, vllm("m"))
 	r, p, _ := prober(t, ProberConfig{Every: time.Hour, Timeout: 5 * time.Second}, "both "+s.URL+",id=w1")
@@ -504,7 +504,7 @@ func TestTheLatestSuspicionCounts(t *testing.T) {
 }
 
 // Where it is to be asked first, a model that was given does not let a worker in that has not answered; each question is
-// told.
+// reported.
 func TestAskFirst(t *testing.T) {
 	s := newStock(t, vllm("m"))
 	s.set(func(s *stock) { s.ill = http.StatusServiceUnavailable })
@@ -524,7 +524,7 @@ func TestAskFirst(t *testing.T) {
 	}}
 	r, _, _ := prober(t, cfg, "both "+s.URL+",id=w1,model=m")
 	if err := <-failed; err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("told %v", err)
+		t.Errorf("reported %v", err)
 	}
 	if _, in := r.Lookup("w1"); in {
 		t.Error("it is in before it answered")

@@ -6,17 +6,17 @@ type pulse struct {
 	limit    int   // failures in a row that take a worker out
 	failures int   // in a row
 	in       bool  // the worker is in the roster
-	told     facts // what it told last; zero before
-	gone     bool  // since then its port was closed: whoever answers next is another process
+	reported facts // what it reported last; zero before
+	gone     bool  // since then its port was closed: the next answer is another process's
 }
 
-// join takes the worker in before it has told anything.
+// join takes the worker in before it has reported anything.
 func (p *pulse) join() { p.in = true }
 
-// answered takes what the worker told. fresh says that it is a process that was not in the roster.
+// answered takes what the worker reported. fresh says that it is a process that was not in the roster.
 func (p *pulse) answered(f facts) (fresh bool) {
-	fresh = !p.in || p.gone || p.told != (facts{}) && p.told != f
-	p.failures, p.in, p.gone, p.told = 0, true, false, f
+	fresh = !p.in || p.gone || p.reported != (facts{}) && p.reported != f
+	p.failures, p.in, p.gone, p.reported = 0, true, false, f
 	return fresh
 }
 
@@ -37,4 +37,4 @@ func (p *pulse) failed(closed bool) (out bool) {
 }
 
 // steady reports whether a look at the worker's health is enough.
-func (p *pulse) steady() bool { return p.in && p.failures == 0 && !p.gone && p.told != (facts{}) }
+func (p *pulse) steady() bool { return p.in && p.failures == 0 && !p.gone && p.reported != (facts{}) }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,40 +17,14 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// RegistrarConfig is how a [Registrar] works. The zero value of each field means its default.
-type RegistrarConfig struct {
-	Prefix string // [DefaultPrefix]
-	// TTL is how long the record outlives the process, by default 10 s; whole seconds, at least 1.
-	TTL time.Duration
-	// CallTimeout is how long etcd may take to answer one call, by default 3 s.
-	CallTimeout time.Duration
-	// RetryMin and RetryMax bound the time between attempts to register, by default 100 ms and a fifth of TTL: well
-	// under TTL, so that after a restart of etcd the worker is back before its old lease ends.
-	RetryMin, RetryMax time.Duration
-	Seed               uint64 // of the attempts' jitter
-}
-
-// Validate names the first field that is out of range.
-func (c *RegistrarConfig) Validate() error {
-	switch {
-	case c.TTL != 0 && (c.TTL < time.Second || c.TTL%time.Second != 0):
-		return fmt.Errorf("TTL %v: must be whole seconds, at least 1", c.TTL)
-	case c.CallTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0:
-		return errors.New("call timeout and retry times must not be negative")
-	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
-		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
-	}
-	return nil
-}
-
 // Registrar keeps one worker registered in etcd for as long as the process lives.
 type Registrar struct {
-	client     *clientv3.Client
+	calls
 	key, value string
-	cfg        RegistrarConfig
+	ttl        time.Duration
 	log        *slog.Logger
-	rng        *rand.Rand // Run's
 	registered chan struct{}
+	first      sync.Once // closes registered
 	held       atomic.Bool
 
 	mu     sync.Mutex // guards all below
@@ -59,65 +32,53 @@ type Registrar struct {
 	cancel context.CancelFunc // of Run; nil before it
 	done   chan struct{}      // closed when Run has ended; nil before it
 	left   bool               // Deregister was called
-	once   bool               // registered is closed
 }
 
-// NewRegistrar returns a Registrar of w. client stays the caller's to close, after Run. The error is that the record
-// or the config is invalid.
-func NewRegistrar(client *clientv3.Client, w pools.Worker, cfg RegistrarConfig, log *slog.Logger) (*Registrar, error) {
+// NewRegistrar returns a Registrar of w under a prefix, [DefaultPrefix] where it is empty. ttl is how long the record
+// outlives the process: whole seconds, 10 s where it is zero. client stays the caller's to close, after Run.
+func NewRegistrar(client *clientv3.Client, w pools.Worker, prefix string, ttl time.Duration, log *slog.Logger) (*Registrar, error) {
 	if err := w.Validate(); err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("register worker %q: %w", w.ID, err)
+	if ttl < 0 || ttl%time.Second != 0 {
+		return nil, fmt.Errorf("register worker %q: TTL %v: must be whole seconds, at least 1", w.ID, ttl)
 	}
 	value, err := json.Marshal(&w)
 	if err != nil {
 		return nil, fmt.Errorf("register worker %q: %w", w.ID, err)
 	}
-	cfg.Prefix = cmp.Or(cfg.Prefix, DefaultPrefix)
-	cfg.TTL = cmp.Or(cfg.TTL, 10*time.Second)
-	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 3*time.Second)
-	cfg.RetryMin = cmp.Or(cfg.RetryMin, 100*time.Millisecond)
-	cfg.RetryMax = max(cmp.Or(cfg.RetryMax, cfg.TTL/5), cfg.RetryMin)
+	ttl = cmp.Or(ttl, 10*time.Second)
 	return &Registrar{
-		client: client, key: Key(cfg.Prefix, &w), value: string(value), cfg: cfg, log: log.With("worker", w.ID),
-		rng: rand.New(rand.NewPCG(cfg.Seed, 0)), registered: make(chan struct{}),
+		// After a restart of etcd the worker has to be back before its old lease ends.
+		calls: newCalls(client, ttl/5), key: Key(folder(prefix), &w), value: string(value), ttl: ttl,
+		log: log.With("worker", w.ID), registered: make(chan struct{}),
 	}, nil
 }
 
-// Run registers the worker and keeps it registered, again and again for as long as it takes, until ctx ends or
-// Deregister is called; then it returns nil. It may be called once. When ctx ends, the record stays until its lease
-// does, as it would after a crash: a worker that stops well calls Deregister.
+// Run registers the worker and keeps it registered, for as long as it takes, until ctx ends or Deregister is called;
+// then it returns nil. It may be called once. When ctx ends, the record stays until its lease does, as it would after
+// a crash: a worker that stops well calls Deregister.
 func (r *Registrar) Run(ctx context.Context) error {
 	ctx, done := r.begin(ctx)
 	if done == nil {
 		return nil
 	}
 	defer close(done)
-	for attempts := 0; ; {
+	r.persist(ctx, func(ctx context.Context) error {
 		alive, err := r.register(ctx)
-		if err == nil {
-			attempts = 0
-			r.log.Info("worker registered", "key", r.key)
-			if err = untilLost(ctx, alive); err == nil {
-				return nil
-			}
+		if err != nil {
+			return err
+		}
+		r.failed = 0
+		r.log.Info("worker registered", "key", r.key)
+		if err = untilLost(ctx, alive); err != nil {
 			r.held.Store(false)
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if attempts == 0 {
-			r.log.Warn("worker is not registered; trying until it is", "key", r.key, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause(attempts, r.cfg.RetryMin, r.cfg.RetryMax, r.rng)):
-		}
-		attempts++
-	}
+		return err
+	}, func(err error) {
+		r.log.Warn("worker is not registered; trying until it is", "key", r.key, "error", err)
+	})
+	return nil
 }
 
 // Registered is closed once the worker has been registered for the first time.
@@ -196,11 +157,11 @@ func (r *Registrar) begin(ctx context.Context) (context.Context, chan struct{}) 
 	return ctx, r.done
 }
 
-// register puts the record under a new lease. The channel tells of each renewal and is closed when the lease is over.
+// register puts the record under a new lease. The channel gets each renewal and is closed when the lease is over.
 func (r *Registrar) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
-	callCtx, cancel := context.WithTimeout(ctx, r.cfg.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	grant, err := r.client.Grant(callCtx, int64(r.cfg.TTL/time.Second))
+	grant, err := r.client.Grant(callCtx, int64(r.ttl/time.Second))
 	if err != nil {
 		return nil, fmt.Errorf("grant a lease: %w", err)
 	}
@@ -215,11 +176,6 @@ func (r *Registrar) register(ctx context.Context) (<-chan *clientv3.LeaseKeepAli
 		return nil, fmt.Errorf("keep the lease alive: %w", err)
 	}
 	r.held.Store(true)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.once {
-		r.once = true
-		close(r.registered)
-	}
+	r.first.Do(func() { close(r.registered) })
 	return alive, nil
 }

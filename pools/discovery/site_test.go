@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
+	"github.com/tandem-pd/tandem/internal/backoff"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -125,7 +126,7 @@ func (m muted) Write(p []byte) (int, error) {
 	}
 }
 
-// recorder is a roster that remembers what it was told.
+// recorder is a roster that remembers what it was reported.
 type recorder struct {
 	*pools.Roster
 
@@ -154,7 +155,7 @@ func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, r
 
 func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }
 
-func (r *recorder) told() (removed []string, resyncs int) {
+func (r *recorder) reported() (removed []string, resyncs int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.removed), r.resyncs
@@ -195,7 +196,7 @@ func newSite(t *testing.T) *site {
 
 func (s *site) start(dir string) {
 	s.t.Helper()
-	etcd, err := StartEtcd(EmbeddedEtcdConfig{Dir: dir})
+	etcd, err := StartEtcd(dir, 0, false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -240,17 +241,14 @@ func (s *site) client(url string) *clientv3.Client {
 func (s *site) watch() *recorder { return s.watchWith(5*time.Second, 100*time.Millisecond) }
 
 func (s *site) watchWith(grace, probeEvery time.Duration) *recorder {
-	return s.watchBy(WatcherConfig{Grace: grace, ProbeEvery: probeEvery})
+	return s.watchBy(WatcherConfig{Grace: grace}, probeEvery)
 }
 
-func (s *site) watchBy(cfg WatcherConfig) *recorder {
+func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
-	cfg.CallTimeout, cfg.RetryMin, cfg.RetryMax = 500*time.Millisecond, 10*time.Millisecond, 100*time.Millisecond
-	w, err := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
+	w.probeEvery, w.timeout, w.retry = probeEvery, 500*time.Millisecond, backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 	s.run(r.Run)
 	s.run(w.Run)
 	return r
@@ -262,12 +260,11 @@ func (s *site) register(w pools.Worker) (r *Registrar, stop func()) {
 
 func (s *site) registerFor(w pools.Worker, ttl time.Duration) (r *Registrar, stop func()) {
 	s.t.Helper()
-	r, err := NewRegistrar(s.client(s.gate.URL()), w, RegistrarConfig{
-		TTL: ttl, CallTimeout: 500 * time.Millisecond, RetryMin: 10 * time.Millisecond,
-	}, quiet)
+	r, err := NewRegistrar(s.client(s.gate.URL()), w, "", ttl, quiet)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	r.timeout, r.retry.Min = 500*time.Millisecond, 10*time.Millisecond
 	return r, s.run(r.Run)
 }
 

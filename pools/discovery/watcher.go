@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,102 +18,61 @@ import (
 
 // Sink takes which workers there are. A [pools.Source] is one. It logs what it turns away.
 type Sink interface {
-	// Put tells of a worker that is new or has a new record.
+	// Put reports a worker that is new or has a new record.
 	Put(w pools.Worker) error
-	// Remove tells that a worker has left.
+	// Remove reports that a worker has left.
 	Remove(id string)
-	// Resync tells of all workers at once. Those known before that are not among them should go only if they have
+	// Resync reports all workers at once. Those known before that are not among them should go only if they have
 	// not come back within grace.
 	Resync(ws []pools.Worker, grace time.Duration)
-	// Refuse tells of a worker that cannot be taken, and why.
+	// Refuse reports a worker that cannot be taken, and why.
 	Refuse(w pools.Worker, reason error)
 }
 
 // WatcherConfig is how a [Watcher] works. The zero value of each field means its default.
 type WatcherConfig struct {
-	Prefix string // [DefaultPrefix]
-	// Allow are the hosts that records may name; nil allows every host. Whoever can write to etcd can write a record.
+	Prefix string // [DefaultPrefix]; a slash at its end is added
+	// Allow are the hosts that records may name; nil allows every host. Every client that can write to etcd can write a record.
 	Allow *Hosts
 	// Grace is how long a worker that is missing after the watch broke may take to come back, by default 10 s. It
 	// should be the workers' lease TTL.
 	Grace time.Duration
-	// ProbeEvery is how often it is made sure that etcd is there and still the same one, by default 5 s.
-	ProbeEvery time.Duration
-	// CallTimeout is how long etcd may take to answer one call, by default 3 s.
-	CallTimeout time.Duration
-	// RetryMin and RetryMax bound the time between attempts to reach etcd, by default 100 ms and 2 s.
-	RetryMin, RetryMax time.Duration
-	Seed               uint64 // of the attempts' jitter
-}
-
-// Validate names the first field that is out of range.
-func (c *WatcherConfig) Validate() error {
-	switch {
-	case c.Grace < 0 || c.ProbeEvery < 0 || c.CallTimeout < 0 || c.RetryMin < 0 || c.RetryMax < 0:
-		return errors.New("no duration may be negative")
-	case c.RetryMax != 0 && c.RetryMax < c.RetryMin:
-		return fmt.Errorf("retry max %v is below retry min %v", c.RetryMax, c.RetryMin)
-	}
-	return nil
 }
 
 // Watcher follows the registry in etcd. While etcd is away it says nothing, so that the sink goes on with the workers
 // it knows; afterwards it says the full list.
 type Watcher struct {
-	client *clientv3.Client
-	sink   Sink
-	cfg    WatcherConfig
-	log    *slog.Logger
-
-	// Run's own.
-	rng      *rand.Rand
-	keys     map[string]string // of each worker by id: the key that counts
-	attempts int               // to reach etcd in vain, one after another
+	calls
+	sink       Sink
+	cfg        WatcherConfig
+	log        *slog.Logger
+	probeEvery time.Duration     // it is made sure that etcd is there and still the same one
+	keys       map[string]string // of each worker by id: the key that counts
 }
 
-// Why a watch is begun anew although etcd did not end it.
+// Why a watch is begun again although etcd did not end it.
 var (
 	errClosed  = errors.New("the watch was closed")
 	errAnother = errors.New("this is not the etcd that was followed before")
 )
 
-// NewWatcher returns a Watcher that tells sink. client stays the caller's to close, after Run. The error is the
-// config's.
-func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog.Logger) (*Watcher, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("watch workers: %w", err)
-	}
-	cfg.Prefix = cmp.Or(cfg.Prefix, DefaultPrefix)
-	cfg.Grace = cmp.Or(cfg.Grace, 10*time.Second)
-	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 5*time.Second)
-	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 3*time.Second)
-	cfg.RetryMin = cmp.Or(cfg.RetryMin, 100*time.Millisecond)
-	cfg.RetryMax = max(cmp.Or(cfg.RetryMax, 2*time.Second), cfg.RetryMin)
+// NewWatcher returns a Watcher that reports to sink. client stays the caller's to close, after Run.
+func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog.Logger) *Watcher {
+	cfg.Prefix, cfg.Grace = folder(cfg.Prefix), cmp.Or(cfg.Grace, 10*time.Second)
 	return &Watcher{
-		client: client, sink: sink, cfg: cfg, log: log, rng: rand.New(rand.NewPCG(cfg.Seed, 0)), keys: map[string]string{},
-	}, nil
+		calls: newCalls(client, 2*time.Second), sink: sink, cfg: cfg, log: log, probeEvery: 5 * time.Second, keys: map[string]string{},
+	}
 }
 
 // Run follows until ctx ends, when it returns nil. It may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
-	for {
-		err := w.follow(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if w.attempts == 0 {
-			w.log.Warn("workers cannot be watched; going on with those known", "prefix", w.cfg.Prefix, "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause(w.attempts, w.cfg.RetryMin, w.cfg.RetryMax, w.rng)):
-		}
-		w.attempts++
-	}
+	w.persist(ctx, w.follow, func(err error) {
+		w.log.Warn("workers cannot be watched; going on with those known", "prefix", w.cfg.Prefix, "error", err)
+	})
+	return nil
 }
 
-// follow tells all workers, and then each change, until something is wrong.
+// follow reports all workers, and then each change, until something is wrong.
 func (w *Watcher) follow(ctx context.Context) error {
 	// A watch whose server has lost its leader is to end, and so are the goroutines when this returns.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
@@ -149,29 +107,29 @@ func (w *Watcher) follow(ctx context.Context) error {
 			case err != nil:
 				return err
 			}
-			if w.attempts > 0 {
+			if w.failed > 0 {
 				w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
-				w.attempts = 0
+				w.failed = 0
 			}
 			for _, e := range r.Events {
-				w.tell(e)
+				w.publish(e)
 			}
 			latest.Store(max(latest.Load(), r.Header.Revision))
 		}
 	}
 }
 
-// list tells the sink all workers there are.
+// list reports all workers to the sink.
 func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	r, err := w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend), clientv3.WithLimit(MaxEndpoints))
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend), clientv3.WithLimit(maxEndpoints))
 	if err != nil {
 		return nil, err
 	}
 	if r.More {
-		w.log.Warn("there are more worker records than are looked at: the latest are left out", "prefix", w.cfg.Prefix, "records", r.Count, "limit", MaxEndpoints)
+		w.log.Warn("there are more worker records than are looked at: the latest are left out", "prefix", w.cfg.Prefix, "records", r.Count, "limit", maxEndpoints)
 	}
 	byID, refused := map[string]pools.Worker{}, map[string]refusal{}
 	var order []string
@@ -206,8 +164,8 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	return r.Header, nil
 }
 
-// tell tells the sink one change.
-func (w *Watcher) tell(e *clientv3.Event) {
+// publish reports one change to the sink.
+func (w *Watcher) publish(e *clientv3.Event) {
 	key := string(e.Kv.Key)
 	if e.Type == clientv3.EventTypeDelete {
 		// A worker that moved to another key (with another role, say) has not left when its old key goes.
@@ -222,8 +180,8 @@ func (w *Watcher) tell(e *clientv3.Event) {
 		w.log.Warn("worker record skipped", "key", key, "error", err)
 		return
 	}
-	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= MaxEndpoints {
-		w.log.Debug("worker record skipped: there are as many as are looked at", "key", key, "limit", MaxEndpoints)
+	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= maxEndpoints {
+		w.log.Debug("worker record skipped: there are as many as are looked at", "key", key, "limit", maxEndpoints)
 		return
 	}
 	if err := w.admit(&worker); err != nil {
@@ -240,10 +198,10 @@ func (w *Watcher) tell(e *clientv3.Event) {
 }
 
 // probe asks etcd for something small now and then, until ctx ends, etcd does not answer, or it is another one than
-// that listed is of. A connection that goes silent, or an etcd that begins anew with an empty or an older data
+// that listed is of. A connection that goes silent, or an etcd that starts again with an empty or an older data
 // directory, breaks no watch: it would wait for what never comes, the second for the old revision to come round.
 func (w *Watcher) probe(ctx context.Context, listed *etcdserverpb.ResponseHeader, latest *atomic.Int64) error {
-	tick := time.NewTicker(w.cfg.ProbeEvery)
+	tick := time.NewTicker(w.probeEvery)
 	defer tick.Stop()
 	term := listed.RaftTerm
 	for {
@@ -253,23 +211,19 @@ func (w *Watcher) probe(ctx context.Context, listed *etcdserverpb.ResponseHeader
 		case <-tick.C:
 		}
 		heard := latest.Load()
-		h, err := w.ask(ctx)
+		r, err := w.ask(ctx)
 		if err != nil {
 			return fmt.Errorf("etcd does not answer: %w", err)
 		}
-		if h.ClusterId != listed.ClusterId || h.RaftTerm < term || h.Revision < heard {
+		if h := r.Header; h.ClusterId != listed.ClusterId || h.RaftTerm < term || h.Revision < heard {
 			return errAnother
 		}
-		term = h.RaftTerm
+		term = r.Header.RaftTerm
 	}
 }
 
-func (w *Watcher) ask(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
+func (w *Watcher) ask(ctx context.Context) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	r, err := w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		return nil, err
-	}
-	return r.Header, nil
+	return w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 }

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -14,110 +13,84 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/conf"
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxFileBytes is how long a workers file may be.
-const MaxFileBytes = 1 << 20
+// maxFileBytes is how long a workers file may be.
+const maxFileBytes = 1 << 20
 
-// FileError is a mistake in a workers file.
-type FileError struct {
-	File  string
-	Line  int    // 0 where no line is to blame
-	Field string // the key; empty where none is to blame
-	Err   error
-}
-
-func (e *FileError) Error() string {
-	where := e.File
-	if e.Line > 0 {
-		where = fmt.Sprintf("%s:%d", where, e.Line)
-	}
-	if e.Field != "" {
-		where += ":" + e.Field
-	}
-	return where + ": " + e.Err.Error()
-}
-
-// Unwrap returns Err.
-func (e *FileError) Unwrap() error { return e.Err }
-
-// ParseFile reads a workers file: a YAML list of mappings, each with the url of a worker and, beside it, the options
-// of [ParseEndpoint] as keys. No worker is written as []: an empty file may be one that is being written just now.
-// Its error is a [*FileError]; name is the file's.
+// ParseFile reads a workers file: a YAML list of mappings, each with the url of a worker and the options of
+// [ParseEndpoint] as keys. No worker is written as []: an empty file may be one that is being written just now.
+// Its error joins [*conf.Error]s; name is the file's.
 func ParseFile(name string, data []byte) ([]Endpoint, error) {
-	broken := func(line int, field string, err error) ([]Endpoint, error) {
-		return nil, &FileError{File: name, Line: line, Field: field, Err: err}
+	if len(data) > maxFileBytes {
+		return nil, &conf.Error{File: name, Err: fmt.Errorf("is longer than %d bytes", maxFileBytes)}
 	}
-	if len(data) > MaxFileBytes {
-		return broken(0, "", fmt.Errorf("is longer than %d bytes", MaxFileBytes))
+	doc, err := conf.Parse(name, data)
+	switch {
+	case err != nil:
+		return nil, err
+	case doc.Root == nil:
+		return nil, doc.Errorf("", "is empty; no worker is written as []")
+	case doc.Root.Kind != yaml.SequenceNode:
+		return nil, doc.Errorf("", "is no list of workers, each as \"- url: http://HOST:PORT\"; no worker is written as []")
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var doc, second yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return broken(0, "", errors.New("is empty; no worker is written as []"))
-	} else if err != nil {
-		return broken(0, "", errors.New(strings.TrimPrefix(err.Error(), "yaml: ")))
-	}
-	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		return broken(0, "", errors.New("holds a second document; one is read"))
-	}
-	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.SequenceNode {
-		return broken(doc.Line, "", errors.New("is no list of workers, each as \"- url: http://HOST:PORT\"; no worker is written as []"))
-	}
-	items := doc.Content[0].Content
-	if len(items) > MaxEndpoints {
-		return broken(items[MaxEndpoints].Line, "", fmt.Errorf("%d workers can be listed", MaxEndpoints))
+	items := doc.Root.Content
+	if len(items) > maxEndpoints {
+		return nil, &conf.Error{File: name, Line: items[maxEndpoints].Line, Err: fmt.Errorf("%d workers can be listed", maxEndpoints)}
 	}
 	list := make([]Endpoint, 0, len(items))
 	seen := newListed()
+	var problems []error
 	for _, item := range items {
-		e, line, field, err := parseItem(item)
+		e, err := parseItem(doc, item)
 		if err == nil {
-			line, field, err = item.Line, "", e.repeats(seen)
+			err = placed(doc, item.Line, e.repeats(seen))
 		}
-		if err != nil {
-			if at, ok := errors.AsType[*EndpointError](err); ok {
-				field, err = cmp.Or(field, strings.Trim(at.Field, `"`)), errors.New(at.Problem)
-			}
-			return broken(line, field, err)
-		}
+		problems = append(problems, err)
 		list = append(list, e)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
 	}
 	return list, nil
 }
 
-// parseItem reads one worker. With an error go the line and the key to blame.
-func parseItem(item *yaml.Node) (e Endpoint, line int, field string, err error) {
-	if item.Kind != yaml.MappingNode {
-		return e, item.Line, "", errors.New("a worker is a mapping with its url")
+// parseItem reads one worker.
+func parseItem(doc *conf.Document, item *yaml.Node) (e Endpoint, err error) {
+	entries, err := doc.Entries(item, "")
+	if err != nil {
+		return e, err
 	}
 	lines := map[string]int{}
-	for i := 0; i+1 < len(item.Content); i += 2 {
-		key, value := item.Content[i], item.Content[i+1]
-		name := strings.ReplaceAll(key.Value, "_", "-")
+	for _, entry := range entries {
+		name := strings.ReplaceAll(entry.Key, "_", "-")
+		lines[name] = entry.Line
 		switch {
-		case key.Kind != yaml.ScalarNode:
-			return e, key.Line, "", errors.New("a key is a word")
-		case lines[name] != 0:
-			return e, key.Line, clip(name), fmt.Errorf("is set on line %d already", lines[name])
-		case value.Kind != yaml.ScalarNode || value.ShortTag() == "!!null":
-			return e, key.Line, clip(name), errors.New("takes a single value")
-		}
-		lines[name] = key.Line
-		if name == "url" {
-			err = e.setURL(value.Value)
-		} else {
-			err = e.set(name, value.Value)
+		case entry.Value.Kind != yaml.ScalarNode || conf.IsNull(entry.Value):
+			return e, &conf.Error{File: doc.File, Line: entry.Line, Field: entry.Path, Err: errors.New("takes a single value")}
+		case name == "url":
+			err = e.setURL(entry.Value.Value)
+		default:
+			err = e.set(name, entry.Value.Value)
 		}
 		if err != nil {
-			return e, key.Line, "", err
+			return e, placed(doc, entry.Line, err)
 		}
 	}
 	if lines["url"] == 0 {
-		return e, item.Line, "url", errors.New("is missing")
+		return e, &conf.Error{File: doc.File, Line: item.Line, Field: "url", Err: errors.New("is missing")}
 	}
-	return e, cmp.Or(lines["id"], lines["url"]), "", e.finish()
+	return e, placed(doc, cmp.Or(lines["id"], lines["url"]), e.finish())
+}
+
+// placed gives the error of an endpoint its place in the file.
+func placed(doc *conf.Document, line int, err error) error {
+	if at, ok := errors.AsType[*EndpointError](err); ok {
+		return &conf.Error{File: doc.File, Line: line, Field: at.Field, Err: errors.New(at.Problem)}
+	}
+	return err
 }
 
 // File follows a workers file. It reads the file itself each time, so that a rename over it, a swapped link and a
@@ -125,23 +98,23 @@ func parseItem(item *yaml.Node) (e Endpoint, line int, field string, err error) 
 type File struct {
 	path  string
 	every time.Duration
-	tell  func([]Endpoint)
+	apply func([]Endpoint)
 	log   *slog.Logger
 
 	mu      sync.Mutex        // guards all below; serializes whole reads
-	told    [sha256.Size]byte // of the content that was told last
+	applied [sha256.Size]byte // of the content that was applied last
 	seen    [sha256.Size]byte // of the content that was seen last
 	problem string            // that was logged last
 }
 
-// OpenFile reads the workers file at path and tells tell its workers, then and after every change. every is how often
-// Run looks, 1 s when zero. Its error is a [*FileError].
-func OpenFile(path string, every time.Duration, tell func([]Endpoint), log *slog.Logger) (*File, error) {
-	f := &File{path: path, every: cmp.Or(every, time.Second), tell: tell, log: log}
+// OpenFile reads the workers file at path and gives its workers to apply, then and after every change. every is how often
+// Run looks, 1 s when zero. Its error joins [*conf.Error]s.
+func OpenFile(path string, every time.Duration, apply func([]Endpoint), log *slog.Logger) (*File, error) {
+	f := &File{path: path, every: cmp.Or(every, time.Second), apply: apply, log: log}
 	return f, f.Reload()
 }
 
-// Reload reads the file now. Its error is a [*FileError], and the workers stay as they were then.
+// Reload reads the file now. Its error joins [*conf.Error]s, and the workers stay as they were then.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,7 +152,7 @@ func (f *File) look() {
 		if !rests {
 			return
 		}
-		if sum == f.told {
+		if sum == f.applied {
 			f.problem = ""
 			return
 		}
@@ -195,27 +168,27 @@ func (f *File) look() {
 	}
 }
 
-// take parses the content and tells it.
+// take parses the content and applies it.
 func (f *File) take(data []byte) error {
 	f.seen = sha256.Sum256(data)
 	list, err := ParseFile(f.path, data)
 	if err != nil {
 		return err
 	}
-	f.told = f.seen
-	f.tell(list)
+	f.applied = f.seen
+	f.apply(list)
 	return nil
 }
 
 func (f *File) read() ([]byte, error) {
 	file, err := os.Open(f.path)
 	if err != nil {
-		return nil, &FileError{File: f.path, Err: err}
+		return nil, &conf.Error{File: f.path, Err: err}
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, MaxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
 	if err != nil {
-		return nil, &FileError{File: f.path, Err: err}
+		return nil, &conf.Error{File: f.path, Err: err}
 	}
 	return data, nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -44,23 +45,23 @@ func TestParseFileSaysWhere(t *testing.T) {
 		{"# nothing yet\n", "w.yaml: is empty"},
 		{"url: http://a:1\n", "w.yaml:1: is no list"},
 		{"- url: [\n", "w.yaml: line"},
-		{"- http://a:1\n", "w.yaml:1: a worker is a mapping"},
-		{"- url: http://a:1\n- role: both\n", "w.yaml:2:url: is missing"},
-		{"- url: http://a:1\n  role: leader\n", "w.yaml:2:role: must be one of prefill, decode, both"},
-		{"- url: http://a:1\n  colour: red\n", "w.yaml:2:colour: is none of role"},
-		{"- url: http://a:1\n  block-size: 16\n  block_size: 16\n", `w.yaml:3:"block-size": is set on line 2 already`},
-		{"- url: http://a:1\n  model:\n", `w.yaml:2:"model": takes a single value`},
+		{"- http://a:1\n", "w.yaml:1: is a single value, not a mapping"},
+		{"- url: http://a:1\n- role: both\n", "w.yaml:2 url: is missing"},
+		{"- url: http://a:1\n  role: leader\n", "w.yaml:2 role: must be one of prefill, decode, both"},
+		{"- url: http://a:1\n  colour: red\n", "w.yaml:2 colour: there is no such option; there are role"},
+		{"- url: http://a:1\n  block-size: 16\n  block_size: 16\n", "w.yaml:3 block_size: is given on line 2 already"},
+		{"- url: http://a:1\n  model:\n", `w.yaml:2 model: takes a single value`},
 		{"- url: http://a:1\n  model: [a, b]\n", "takes a single value"},
-		{"- url: http://a:1\n- url: http://a:1/\n", "w.yaml:2:url: http://a:1 is listed twice"},
-		{"- {url: http://a:1, id: x}\n- {url: http://b:1, id: x}\n", `w.yaml:2:id: "x" is that of two`},
+		{"- url: http://a:1\n- url: http://a:1/\n", "w.yaml:2 url: http://a:1 is listed twice"},
+		{"- {url: http://a:1, id: x}\n- {url: http://b:1, id: x}\n", `w.yaml:2 id: "x" is that of two`},
 		{"- url: http://a:1\n  <<: {role: both}\n", "takes a single value"},
-		{"- &a\n  url: http://a:1\n- *a\n", "a worker is a mapping"},
+		{"- &a\n  url: http://a:1\n- *a\n", "not a mapping"},
 		{"[]\n---\n[]\n", "second document"},
-		{strings.Repeat("- {}\n", MaxEndpoints+1), "w.yaml:4097: 4096 workers"},
-		{strings.Repeat("#", MaxFileBytes+1), "longer than"},
+		{strings.Repeat("- {}\n", maxEndpoints+1), "w.yaml:4097: 4096 workers"},
+		{strings.Repeat("#", maxFileBytes+1), "longer than"},
 	} {
 		_, err := ParseFile("w.yaml", []byte(test.data))
-		if _, ok := errors.AsType[*FileError](err); !ok || !strings.Contains(err.Error(), test.want) {
+		if _, ok := errors.AsType[*conf.Error](err); !ok || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%.60q: %v, want %q", test.data, err, test.want)
 		}
 	}
@@ -74,8 +75,8 @@ func FuzzParseFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := ParseFile("f", data)
 		if err != nil {
-			if _, ok := errors.AsType[*FileError](err); !ok {
-				t.Errorf("%T is no *FileError: %v", err, err)
+			if _, ok := errors.AsType[*conf.Error](err); !ok {
+				t.Errorf("%T is no *conf.Error: %v", err, err)
 			}
 			return
 		}
@@ -91,13 +92,13 @@ func FuzzParseFile(f *testing.F) {
 	})
 }
 
-// told collects what a File tells.
-type told struct {
+// reported collects what a File tells.
+type reported struct {
 	mu    sync.Mutex
 	lists [][]string
 }
 
-func (o *told) tell(es []Endpoint) {
+func (o *reported) publish(es []Endpoint) {
 	var ids []string
 	for _, e := range es {
 		ids = append(ids, e.Given.ID)
@@ -107,7 +108,7 @@ func (o *told) tell(es []Endpoint) {
 	o.lists = append(o.lists, ids)
 }
 
-func (o *told) last() (ids []string, n int) {
+func (o *reported) last() (ids []string, n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lists[len(o.lists)-1], len(o.lists)
@@ -120,12 +121,12 @@ func write(t *testing.T, path, data string) {
 	}
 }
 
-func follow(t *testing.T, path string) (*File, *told, *bytes.Buffer) {
+func follow(t *testing.T, path string) (*File, *reported, *bytes.Buffer) {
 	t.Helper()
-	var o told
+	var o reported
 	var mu sync.Mutex
 	var logs bytes.Buffer
-	file, err := OpenFile(path, time.Millisecond, o.tell, slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &logs}, nil)))
+	file, err := OpenFile(path, time.Millisecond, o.publish, slog.New(slog.NewTextHandler(&locked{mu: &mu, b: &logs}, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,9 +194,9 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	write(t, path, "- {url: http://a:1, id: a}\n")
-	var o told
+	var o reported
 	var logs bytes.Buffer
-	file, err := OpenFile(path, 0, o.tell, slog.New(slog.NewTextHandler(&logs, nil)))
+	file, err := OpenFile(path, 0, o.publish, slog.New(slog.NewTextHandler(&logs, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,12 +206,12 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 		file.look()
 	}
 	if got, n := o.last(); n != 1 || !slices.Equal(got, []string{"a"}) {
-		t.Errorf("told %d times, last %v", n, got)
+		t.Errorf("reported %d times, last %v", n, got)
 	}
-	if n := strings.Count(logs.String(), path+":3:role"); n != 1 {
+	if n := strings.Count(logs.String(), path+":3 role"); n != 1 {
 		t.Errorf("the mistake was logged %d times:\n%s", n, logs.String())
 	}
-	if err := file.Reload(); err == nil || !strings.Contains(err.Error(), ":3:role") {
+	if err := file.Reload(); err == nil || !strings.Contains(err.Error(), ":3 role") {
 		t.Errorf("reloaded by hand: %v", err)
 	}
 	if err := os.Remove(path); err != nil {
@@ -229,13 +230,13 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 	file.look()
 	file.look()
 	if got, n := o.last(); n != 2 || !slices.Equal(got, []string{"c"}) {
-		t.Errorf("told %d times, last %v", n, got)
+		t.Errorf("reported %d times, last %v", n, got)
 	}
 	write(t, path, "[]\n")
 	if err := file.Reload(); err != nil {
 		t.Error(err)
 	}
 	if got, n := o.last(); n != 3 || len(got) != 0 {
-		t.Errorf("told %d times, last %v", n, got)
+		t.Errorf("reported %d times, last %v", n, got)
 	}
 }

@@ -9,10 +9,9 @@ import (
 // What goes first was stored, and met by a Match, longest ago. A block goes before
 // those that it follows on, so that what is left of a prompt is a prefix of it.
 //
-// A hand goes round the owners' blocks, from the youngest entry of each to the
-// oldest, and so finds a chain's end before its beginning. It takes what is old
-// enough and gives up being choosy when that takes too long: the bound is strict,
-// the order is near to that of recency.
+// A hand goes round the owners' blocks, from the youngest entry of each to the oldest, and so finds a chain's end
+// before its beginning. It takes what is old enough and gives up being choosy when that takes too long: the bound is
+// strict, the order is near to that of recency.
 type budget struct {
 	limit   int64
 	grain   int64        // pairs stored while the clock ticks once
@@ -27,16 +26,14 @@ type budget struct {
 }
 
 const (
-	// defaultMaxBlocks is about 2.5 GB when all of it is used.
-	defaultMaxBlocks = 1 << 26
+	defaultMaxBlocks = 1 << 26 // about 2.5 GB when all of it is used
 
 	// A clock of stampBits bits ticks ticksRound times while as many pairs are
 	// stored as the budget has; what is at least ticksOld ticks old may go.
 	ticksRound = 32
 	ticksOld   = 16
 
-	// look is how many entries the hand meets under one hold of an owner's lock.
-	look = 1024
+	look = 1024 // how many entries the hand meets under one hold of an owner's lock
 )
 
 func (b *budget) init(limit int) {
@@ -102,8 +99,7 @@ func (x *Index) evict() {
 	}
 }
 
-// sweep moves the hand on through one owner's blocks and reports whether it has
-// more of them on this tier to meet.
+// sweep moves the hand on through one owner's blocks and reports whether it has more of them on this tier to meet.
 func (x *Index) sweep(w *owner, h *hand) bool {
 	b, t := &x.budget, x.budget.tier
 	w.mu.Lock()
@@ -115,7 +111,7 @@ func (x *Index) sweep(w *owner, h *hand) bool {
 	b.at = min(b.at, len(s.entries))
 	tab, now, before := x.table(t), b.now(), s.n
 	most := b.total.Load() - b.limit
-	for met := 0; met < look && b.at > untold+1 && int64(before-s.n) < most; met++ {
+	for met := 0; met < look && b.at > unknown+1 && int64(before-s.n) < most; met++ {
 		b.at--
 		h.patience--
 		h.choosy = h.choosy && h.patience > 0
@@ -142,5 +138,5 @@ func (x *Index) sweep(w *owner, h *hand) bool {
 	b.count(-gone)
 	s.shrink()
 	x.settled(w, t)
-	return b.at > untold+1
+	return b.at > unknown+1
 }

@@ -11,7 +11,7 @@ import (
 // is not kept must be counted.
 func TestBudgetIsStrict(t *testing.T) {
 	const limit = 5000
-	x := New(Config{Shards: 2, MaxBlocks: limit})
+	x := New(Config{shards: 2, MaxBlocks: limit})
 	rng := rand.New(rand.NewPCG(1, 2))
 	var stored, removed int
 	for i := range 3000 {
@@ -42,7 +42,7 @@ func TestBudgetIsStrict(t *testing.T) {
 // again. What is stored again now and then must stay, and what is matched, and the
 // beginnings that others follow on.
 func TestBudgetKeepsWhatIsUsed(t *testing.T) {
-	x := New(Config{Shards: 2, MaxBlocks: 10_000})
+	x := New(Config{shards: 2, MaxBlocks: 10_000})
 	o := x.Owner("w", 0)
 	again, asked, never, base := chain(1, 50), chain(2, 50), chain(3, 50), chain(4, 50)
 	for _, p := range [][]uint64{again, asked, never, base} {
@@ -75,7 +75,7 @@ func TestBudgetKeepsWhatIsUsed(t *testing.T) {
 // TestBudgetAgainstRings stores what no chain of hashes can be: blocks that follow
 // on each other in a ring, so that each is followed on. They must go as well.
 func TestBudgetAgainstRings(t *testing.T) {
-	x := New(Config{Shards: 1, MaxBlocks: 10})
+	x := New(Config{shards: 1, MaxBlocks: 10})
 	o := x.Owner("w", 0)
 	for i := range uint64(10) {
 		ring := chain(i, 4)
@@ -93,7 +93,7 @@ func TestBudgetAgainstRings(t *testing.T) {
 // TestBudgetShared has owners write at once, and one of them leave, in an index
 // that is full.
 func TestBudgetShared(t *testing.T) {
-	x := New(Config{Shards: 2, MaxBlocks: 2000})
+	x := New(Config{shards: 2, MaxBlocks: 2000})
 	done := make(chan struct{})
 	for i := range 4 {
 		go func() {

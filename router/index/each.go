@@ -4,7 +4,7 @@ package index
 type Block struct {
 	Hash   uint64
 	Parent uint64 // where Follows is set
-	// First: it begins a prompt. Follows: it follows on Parent. With neither, nobody told.
+	// First: it begins a prompt. Follows: it follows on Parent. With neither, it is unknown.
 	First, Follows bool
 }
 
@@ -17,13 +17,13 @@ func (x *Index) Each(o Owner, t Tier, yield func(Block) bool) {
 		return
 	}
 	part := make([]Block, 0, 64)
-	for at := untold + 1; ; {
+	for at := unknown + 1; ; {
 		part = part[:0]
 		w.mu.Lock()
 		s := &w.held[t]
 		for end := min(at+piece, len(s.entries)); at < end; at++ {
 			if e := &s.entries[at]; e.held() {
-				b := Block{Hash: e.hash, First: e.parent == root, Follows: e.parent > untold}
+				b := Block{Hash: e.hash, First: e.parent == root, Follows: e.parent > unknown}
 				if b.Follows {
 					b.Parent = s.entries[e.parent].hash
 				}

@@ -12,8 +12,7 @@ func (m *Matches) match(tab *table, gaps *gaps, t Tier, hashes []uint64) {
 	}
 }
 
-// look notes which owners have gaps; again says to keep those as well whose count
-// has moved since the last look.
+// look notes which owners have gaps; again says to keep those as well whose count has moved since the last look.
 func (m *Matches) look(gaps *gaps, again bool) {
 	for k := range m.live {
 		moved := gaps.moved[k].Load()
@@ -28,8 +27,7 @@ func (m *Matches) look(gaps *gaps, again bool) {
 
 const all = ^uint64(0)
 
-// unmoved reports whether none got a gap since the last look that was taken to
-// have none.
+// unmoved reports whether none got a gap since the last look that was taken to have none.
 func (m *Matches) unmoved(gaps *gaps) bool {
 	for k, moved := range m.moved {
 		if m.open[k] != all && gaps.moved[k].Load() != moved {
@@ -39,9 +37,8 @@ func (m *Matches) unmoved(gaps *gaps) bool {
 	return true
 }
 
-// follow finds the runs on tier t. On Device all owners of the first block begin
-// one; on the others an owner's begins where its run on the faster tiers has
-// ended, so that owners join at different blocks. Each further block ends the
+// follow finds the runs on tier t. On Device all owners of the first block begin one; on the others an owner's begins
+// where its run on the faster tiers has ended, so that owners join at different blocks. Each further block ends the
 // runs of those that do not hold it.
 func (m *Matches) follow(tab *table, t Tier, hashes []uint64, jump bool) {
 	m.jumped, m.waiting = false, 0
@@ -79,8 +76,7 @@ func (m *Matches) follow(tab *table, t Tier, hashes []uint64, jump bool) {
 	m.finish(t, len(hashes))
 }
 
-// leap follows owners without gaps over some batches of blocks from at, and
-// returns where it has come to.
+// leap follows owners without gaps over some batches of blocks from at, and returns where it has come to.
 func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 	var gens [jumps]*generation
 	var slots [jumps]int
@@ -110,8 +106,7 @@ func (m *Matches) leap(tab *table, t Tier, hashes []uint64, at int) int {
 	return at
 }
 
-// walk looks at the blocks from at until before to, at most batch of them, one by
-// one.
+// walk looks at the blocks from at until before to, at most batch of them, one by one.
 func (m *Matches) walk(tab *table, t Tier, hashes []uint64, at, to int) {
 	var gens [batch]*generation
 	var slots [batch]int

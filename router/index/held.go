@@ -2,15 +2,13 @@ package index
 
 import "math/bits"
 
-// held is the set of blocks that one owner holds on one tier, and how they
-// follow on each other: the way from an owner to its blocks, where the tables
-// are the way from a block to its owners. It has no pointers.
+// held is the set of blocks that one owner holds on one tier, and how they follow on each other: the way from an
+// owner to its blocks, where the tables are the way from a block to its owners. It has no pointers.
 //
-// A block that others follow on and that is not held itself has an entry too, as
-// a missing one. The blocks that follow on missing ones are counted: while there
-// are none, whoever holds a block holds all before it.
+// A block that others follow on and that is not held itself has an entry too, as a missing one. The blocks that
+// follow on missing ones are counted: while there are none, an owner that holds a block holds all before it.
 type held struct {
-	entries []pair   // by number; the first two are root and untold
+	entries []pair   // by number; the first two are root and unknown
 	places  []uint32 // open addressing: how far from home, and the number; 0 is empty
 	free    uint32   // the first entry to use again, by parent; 0 none
 	n       int      // blocks held
@@ -26,8 +24,8 @@ type pair struct {
 }
 
 const (
-	root   = 0 // stands before the first block of a prompt; counts as held
-	untold = 1 // stands for a parent that nobody told; counts as missing
+	root    = 0 // stands before the first block of a prompt; counts as held
+	unknown = 1 // stands for a parent that is not known; counts as missing
 
 	numberBits = 24
 	numberMask = 1<<numberBits - 1
@@ -37,8 +35,7 @@ const (
 	stampMask  = 1<<stampBits - 1
 	inHand     = 1 << 31
 
-	// maxHeld keeps the numbers of entries, missing ones included, in their bits.
-	maxHeld = 1<<(numberBits-1) - 2*piece
+	maxHeld = 1<<(numberBits-1) - 2*piece // keeps the numbers of entries, missing ones included, in their bits
 )
 
 func (p *pair) held() bool     { return p.state&inHand != 0 }
@@ -71,10 +68,9 @@ func (s *held) find(h uint64) uint32 {
 	}
 }
 
-// touch reads what the searches for up to batch hashes will read first, here and in
-// the table, as [table.touch] does. It goes in passes of which none waits within
-// itself: for homes, then for the table's slots, then for entries, which are found
-// while the slots are under way.
+// touch reads what the searches for up to batch hashes will read first, here and in the table, as [table.touch] does.
+// It goes in passes of which none waits within itself: for homes, then for the table's slots, then for entries, which
+// are found while the slots are under way.
 func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	hashes = hashes[:min(batch, len(hashes))]
 	if s.named == 0 {
@@ -101,11 +97,10 @@ func (s *held) touch(tab *table, hashes []uint64) (found int) {
 	return found + s.entries[s.free].kids() // where the next new one goes
 }
 
-// parentOf returns the hash that block h follows on, if h is held and that was
-// told; first, if it begins a prompt.
-func (s *held) parentOf(h uint64) (parent uint64, first, told bool) {
+// parentOf returns the hash that block h follows on, if h is held and that is known; first, if it begins a prompt.
+func (s *held) parentOf(h uint64) (parent uint64, first, known bool) {
 	at := s.find(h)
-	if at == 0 || !s.entries[at].held() || s.entries[at].parent == untold {
+	if at == 0 || !s.entries[at].held() || s.entries[at].parent == unknown {
 		return 0, false, false
 	}
 	if s.entries[at].parent == root {
@@ -114,8 +109,8 @@ func (s *held) parentOf(h uint64) (parent uint64, first, told bool) {
 	return s.entries[s.entries[at].parent].hash, false, true
 }
 
-// name returns the number of h's entry, which it makes if there is none. Whoever
-// names a block must have another follow on it or hold it.
+// name returns the number of h's entry, which it makes if there is none. A
+// caller that names a block must have another follow on it or hold it.
 func (s *held) name(h uint64) uint32 {
 	if at := s.find(h); at != 0 {
 		return at
@@ -144,15 +139,14 @@ func (s *held) name(h uint64) uint32 {
 	return at
 }
 
-// add holds block h, which follows on entry parent, and returns its number and
-// whether it was new. A block that is held keeps its parent, unless that was
-// untold.
+// add holds block h, which follows on entry parent, and returns its number and whether it was new. A block that is
+// held keeps its parent, unless that was unknown.
 func (s *held) add(h uint64, parent uint32, stamp uint32) (at uint32, fresh bool) {
 	at = s.name(h)
 	e := &s.entries[at]
 	e.touch(stamp)
 	if e.held() {
-		if e.parent == untold && parent != untold && parent != at {
+		if e.parent == unknown && parent != unknown && parent != at {
 			s.leave(e.parent)
 			s.follow(e, parent)
 		}
@@ -162,7 +156,7 @@ func (s *held) add(h uint64, parent uint32, stamp uint32) (at uint32, fresh bool
 	e.state |= inHand
 	s.n++
 	if parent == at {
-		parent = untold // nothing follows on itself
+		parent = unknown // nothing follows on itself
 	}
 	s.follow(e, parent)
 	return at, true
@@ -185,7 +179,7 @@ func (s *held) leave(parent uint32) {
 		return
 	}
 	s.holes--
-	if p.kids() == 0 && parent != untold {
+	if p.kids() == 0 && parent != unknown {
 		s.forget(parent)
 	}
 }
@@ -269,14 +263,13 @@ func (s *held) resize(n int) {
 	}
 }
 
-// shrink gives memory back when most of it is unused. Entries are numbered anew
-// then, in the same order.
+// shrink gives memory back when most of it is unused. Entries are renumbered then, in the same order.
 func (s *held) shrink() {
 	if len(s.entries) < 64 || s.named*4 > len(s.entries) {
 		return
 	}
 	moved := make([]uint32, len(s.entries))
-	moved[untold] = untold
+	moved[unknown] = unknown
 	next := uint32(2)
 	for _, at := range s.places {
 		if at != 0 {

@@ -29,8 +29,7 @@ func (h *holder) put(entries []entry, at int32) {
 	h.n++
 }
 
-// cut takes an entry out and moves up those behind it that would no longer be
-// found.
+// cut takes an entry out and moves up those behind it that would no longer be found.
 func (h *holder) cut(entries []entry, at int32) {
 	n := len(h.places)
 	i := place(entries[at].hash, n)

@@ -12,8 +12,7 @@ import (
 const (
 	hugePage = 2 << 20
 
-	// adviseCollapse is MADV_COLLAPSE, of Linux 6.1.
-	adviseCollapse = 25
+	adviseCollapse = 25 // MADV_COLLAPSE, of Linux 6.1
 )
 
 // advise asks for huge pages for an array that is about to be filled.

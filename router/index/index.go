@@ -1,54 +1,53 @@
 // Package index knows which worker holds which prefix of which prompt.
 //
-// A block of a prompt is named by its sequence hash, which covers every token
-// before it as well, so that one hash names one whole prefix. The index maps
-// each hash to the owners that hold it, and [Index.Match] answers, for all
-// owners in one pass over a prompt's hashes, how many leading blocks each of
-// them holds.
+// A block of a prompt is named by its sequence hash, which covers every token before it as well, so that one hash
+// names one whole prefix. The index maps each hash to the owners that hold it, and [Index.Match] answers, for all
+// owners in one pass over a prompt's hashes, how many leading blocks each of them holds.
 //
 // The index is advisory: it is fed from events that may be late or lost, and a
 // wrong answer costs a recomputation and never a wrong token.
 //
-// Readers never wait. A hash, once written to a slot, stays there until its
-// shard is rebuilt beside the old one, and its holders are one atomic word, so
-// a reader needs no lock and no second look. DESIGN.md has the reasons.
+// Readers never wait. A hash, once written to a slot, stays there until its shard is rebuilt next to the old one, and
+// its holders are one atomic word, so a reader needs no lock and no second look. DESIGN.md has the reasons.
 package index
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
+
+	"github.com/tandem-pd/tandem/internal/tier"
 )
 
 // Tier says where in a worker's memory hierarchy a block lies.
-type Tier uint8
+type Tier = tier.Tier
 
 // The tiers, fastest first.
 const (
-	Device Tier = iota // the accelerator's own memory
-	Host               // the host's memory
-	Disk               // a local disk
-	Shared             // storage that several workers reach
+	Device = tier.Device
+	Host   = tier.Host
+	Disk   = tier.Disk
+	Shared = tier.Shared
 
-	tiers = iota
+	tiers = tier.Count
 )
 
 // Config of an [Index]. Its zero value is good for any size.
 type Config struct {
-	// Shards is the number of independently locked parts of each tier's table,
-	// rounded up to a power of two; 0 means 16. More shards let more writers
-	// proceed at once and make the pauses shorter in which a writer rebuilds one;
-	// larger ones lie better in the processor's caches and on large pages. Each
-	// costs about 1 kB while the index is empty.
-	Shards int
-	// MaxBlocks bounds the pairs of block and owner, counting each tier, and with
-	// them the memory, about 40 bytes each. Beyond it the least recent ones go,
-	// whether the owner still holds them or not. 0 means 2^26.
+	// MaxBlocks bounds the pairs of block and owner, counting each tier, and with them the memory, about 40 bytes each.
+	// Beyond it the least recent ones go, whether the owner still holds them or not. 0 means 2^26.
 	MaxBlocks int
+
+	shards int // a power of two, for tests; 0 means defaultShards
 }
 
-// Index maps sequence hashes to owners. It is safe for concurrent use; Match
-// is never blocked by a writer. Calls for one owner take effect in the order
-// they are made, which is why one goroutine should feed one owner.
+// defaultShards is the number of independently locked parts of each tier's table. More let more writers proceed at once
+// and shorten the pauses in which a writer rebuilds one; larger ones lie better in the processor's caches and on large
+// pages. Each costs about 1 kB while the index is empty.
+const defaultShards = 16
+
+// Index maps sequence hashes to owners. It is safe for concurrent use; Match is never blocked by a writer. Calls for
+// one owner take effect in the order they are made, which is why one goroutine should feed one owner.
 type Index struct {
 	shards int
 
@@ -65,35 +64,25 @@ type Index struct {
 
 // New returns an empty index.
 func New(cfg Config) *Index {
-	shards := 1
-	for want := cfg.Shards; shards < want; {
-		shards <<= 1
-	}
-	if cfg.Shards <= 0 {
-		shards = 16
-	}
-	x := &Index{shards: shards, byName: map[name]*owner{}, ranks: map[string][]*owner{}}
+	x := &Index{shards: cmp.Or(cfg.shards, defaultShards), byName: map[name]*owner{}, ranks: map[string][]*owner{}}
 	x.dir.Store(&directory{})
 	x.budget.init(cfg.MaxBlocks)
 	return x
 }
 
-// Store records that o holds the blocks of chain on tier t, a prompt's sequence
-// hashes from its first block. Blocks it already holds there are left as they
-// are, but for their recency. An owner that was dropped holds nothing, and
+// Store records that o holds the blocks of chain on tier t, a prompt's sequence hashes from its first block. Blocks
+// it already holds there are left as they are, but for their recency. An owner that was dropped holds nothing, and
 // storing for it does nothing.
 func (x *Index) Store(o Owner, t Tier, chain []uint64) { x.store(o, t, begins, 0, chain) }
 
-// Extend is Store for a chain whose first block follows on parent, which o may
-// hold or not.
+// Extend is Store for a chain whose first block follows on parent, which o may hold or not.
 func (x *Index) Extend(o Owner, t Tier, parent uint64, chain []uint64) {
 	x.store(o, t, follows, parent, chain)
 }
 
-// Place is Store for a chain of which nobody told what it follows on: blocks that
-// come to a further tier. Where o holds the first of them on another tier, it
-// follows on the same here. Where not, Match must look at every block for o on
-// this tier, until these have gone or were told again by Store or Extend.
+// Place is Store for a chain of which it is unknown what it follows on: blocks that come to a further tier. Where o
+// holds the first of them on another tier, it follows on the same here. Where not, Match must look at every block for
+// o on this tier, until these have gone or were stored again by Store or Extend.
 func (x *Index) Place(o Owner, t Tier, chain []uint64) { x.store(o, t, loose, 0, chain) }
 
 // origin says what a chain follows on.
@@ -102,11 +91,10 @@ type origin uint8
 const (
 	begins  origin = iota // nothing: it begins a prompt
 	follows               // a named block
-	loose                 // nobody told
+	loose                 // unknown
 )
 
-// piece is how many blocks are stored or removed under one hold of an owner's
-// lock.
+// piece is how many blocks are stored or removed under one hold of an owner's lock.
 const piece = 4096
 
 func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint64) {
@@ -155,8 +143,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 	x.budget.count(s.n - before)
 }
 
-// Remove records that o no longer holds the named blocks on tier t. Blocks it
-// did not hold are passed over.
+// Remove records that o no longer holds the named blocks on tier t. Blocks it did not hold are passed over.
 func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	w := x.owner(o)
 	if w == nil || t >= tiers {
@@ -181,9 +168,8 @@ func (x *Index) Remove(o Owner, t Tier, hashes []uint64) {
 	x.budget.count(s.n - before)
 }
 
-// gapsBefore tells readers that w may have gaps on tier t, if it has. It comes
-// after each change of w's own blocks and before the same change of the table.
-// The caller holds w.mu.
+// gapsBefore tells readers that w may have gaps on tier t, if it has. It comes after each change of w's own blocks
+// and before the same change of the table. The caller holds w.mu.
 func (x *Index) gapsBefore(w *owner, t Tier) {
 	if w.held[t].holes > 0 && !w.open[t] {
 		w.open[t] = true
@@ -191,8 +177,7 @@ func (x *Index) gapsBefore(w *owner, t Tier) {
 	}
 }
 
-// settled tells readers what has become of w on tier t, after changes of the
-// table. The caller holds w.mu.
+// settled tells readers what has become of w on tier t, after changes of the table. The caller holds w.mu.
 func (x *Index) settled(w *owner, t Tier) {
 	w.blocks[t].Store(int64(w.held[t].n))
 	if w.held[t].holes == 0 && w.open[t] {
@@ -201,8 +186,7 @@ func (x *Index) settled(w *owner, t Tier) {
 	}
 }
 
-// Clear records that o holds nothing on any tier, in time proportional to what
-// it held. The owner itself stays.
+// Clear records that o holds nothing on any tier, in time proportional to what it held. The owner itself stays.
 func (x *Index) Clear(o Owner) {
 	if w := x.owner(o); w != nil {
 		w.mu.Lock()
@@ -211,9 +195,8 @@ func (x *Index) Clear(o Owner) {
 	}
 }
 
-// Drop forgets a worker, all its ranks and all they held, in time proportional
-// to that. The worker's owners become void: calls that still carry them do
-// nothing, even after their slots have gone to others.
+// Drop forgets a worker, all its ranks and all they held, in time proportional to that. The worker's owners become
+// void: calls that still carry them do nothing, even after their slots have gone to others.
 func (x *Index) Drop(worker string) {
 	x.mu.Lock()
 	gone := x.ranks[worker]
@@ -250,9 +233,8 @@ func (x *Index) Blocks(o Owner) int {
 	return int(w.blocks[Device].Load())
 }
 
-// Churn returns how many blocks have come to o and gone from it since it was
-// made, each tier counted for itself; 0 for a void owner. Of two looks the
-// difference is what happened between them.
+// Churn returns how many blocks have come to o and gone from it since it was made, each tier counted for itself; 0
+// for a void owner. Of two looks the difference is what happened between them.
 func (x *Index) Churn(o Owner) (came, went uint64) {
 	w := x.owner(o)
 	if w == nil {
@@ -317,7 +299,7 @@ func (x *Index) clear(w *owner) {
 		s.holes++ // whatever order they go in
 		x.gapsBefore(w, Tier(t))
 		tab, n := x.table(Tier(t)), 0
-		for i := untold + 1; i <= len(s.entries); i++ {
+		for i := unknown + 1; i <= len(s.entries); i++ {
 			if i < len(s.entries) && s.entries[i].held() {
 				hashes[n] = s.entries[i].hash
 				n++

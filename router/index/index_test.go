@@ -118,9 +118,9 @@ func TestOldOwnerIsVoid(t *testing.T) {
 }
 
 func TestOwnersRunOut(t *testing.T) {
-	x := New(Config{Shards: 1})
+	x := New(Config{shards: 1})
 	// Straight into the directory: one by one, each owner copies the list.
-	full := &directory{owners: make([]*owner, MaxOwners), ids: make([]Owner, MaxOwners)}
+	full := &directory{owners: make([]*owner, maxOwners), ids: make([]Owner, maxOwners)}
 	for i := range full.ids {
 		full.ids[i] = NoOwner
 	}
@@ -169,7 +169,7 @@ func TestMemoryComesBack(t *testing.T) {
 // every reader must see all of it, every time.
 func TestReadersAndWriters(t *testing.T) {
 	const writers, rounds = 6, 60
-	x := New(Config{Shards: 2})
+	x := New(Config{shards: 2})
 	p := chain(1, 64)
 	still := x.Owner("still", 0)
 	x.Store(still, Device, p)
@@ -269,7 +269,7 @@ func TestLeapNoticesAGap(t *testing.T) {
 		{"stays on the host", Host, 32, 70, 75, true},
 		{"goes from the host", Host, 32, 70, 75, false},
 	} {
-		x := New(Config{Shards: 1})
+		x := New(Config{shards: 1})
 		p := chain(1, 128)
 		o := x.Owner("w", 0)
 		x.Store(o, Device, p[:c.begin])

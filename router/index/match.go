@@ -18,7 +18,7 @@ type Matches struct {
 	last uint64   // the word live was last reduced to, if it was an inline one
 
 	open    []uint64 // bitset of owners to be followed block by block
-	moved   []uint64 // the counts beside it when it was looked at
+	moved   []uint64 // the counts next to it when it was looked at
 	jumped  bool     // blocks were left out
 	waiting int      // owners that have not joined yet
 	deepest int      // the longest run on Device
@@ -27,19 +27,17 @@ type Matches struct {
 	peers []int32 // by slot: the next such owner, -1 none
 }
 
-// batch is how many hashes are looked up before the first of them is used:
-// enough that the processor waits for many cache lines at once. It is also how
-// far Match jumps, and jumps is how many jumps it looks ahead.
+// batch is how many hashes are looked up before the first of them is used: enough that the processor waits for many
+// cache lines at once. It is also how far Match jumps, and jumps is how many jumps it looks ahead.
 const (
 	batch = 32
 	jumps = 8
 )
 
-// Match finds for every owner how many leading blocks of a prompt it holds. The
-// hashes are the prompt's sequence hashes, in order: each must follow on the one
-// before as it was told to Store or Extend. The answer is exact, also for owners
-// that have lost blocks out of the middle of a prefix; while writers are at work,
-// each (owner, block) is seen as it was at some moment during the call.
+// Match finds for every owner how many leading blocks of a prompt it holds. The hashes are the prompt's sequence
+// hashes, in order: each must follow on the one before as Store or Extend had it. The answer is exact, also for
+// owners that have lost blocks out of the middle of a prefix; while writers are at work, each (owner, block) is seen
+// as it was at some moment during the call.
 //
 // Owners without such gaps hold all blocks before one that they hold, so where
 // all owners that are left hold the last of 32 blocks, the others are not read.
@@ -68,9 +66,8 @@ func (m *Matches) Leading(o Owner) int {
 	return int(m.ends[Device][o.slot()])
 }
 
-// Raise sets each of runs to how many leading blocks the owner in its place
-// holds on Device, where that is more. It is [Matches.Leading] for many, which
-// must be as many as runs. [NoOwner] raises nothing.
+// Raise sets each of runs to how many leading blocks the owner in its place holds on Device, where that is more. It
+// is [Matches.Leading] for many, which must be as many as runs. [NoOwner] raises nothing.
 func (m *Matches) Raise(runs []uint32, owners []Owner) {
 	if m.dir == nil {
 		return
@@ -86,9 +83,8 @@ func (m *Matches) Raise(runs []uint32, owners []Owner) {
 	}
 }
 
-// Tier returns how many blocks tier t adds to o's run: those that o holds on t
-// without a gap, counted from where the faster tiers' run has ended. The sum
-// over all tiers is how much of the prompt o need not compute, if it can bring
+// Tier returns how many blocks tier t adds to o's run: those that o holds on t without a gap, counted from where the
+// faster tiers' run has ended. The sum over all tiers is how much of the prompt o need not compute, if it can bring
 // the blocks up to the device.
 func (m *Matches) Tier(o Owner, t Tier) int {
 	if t >= tiers || !m.has[t] || !m.dir.has(o) {
@@ -145,9 +141,8 @@ func (m *Matches) gapped() bool {
 	return false
 }
 
-// kept reports, in the two usual cases and without a call, that word names all
-// live owners: the same few as the word before, or a bitset of one word. A false
-// says nothing.
+// kept reports, in the two usual cases and without a call, that word names all live owners: the same few as the word
+// before, or a bitset of one word. A false says nothing.
 func (m *Matches) kept(g *generation, word uint64) bool {
 	if word&bitOver == 0 {
 		return word&^bitMet == m.last && word != 0

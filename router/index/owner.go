@@ -6,20 +6,16 @@ import (
 	"sync/atomic"
 )
 
-// Owner names one (worker, rank) in one [Index]. Its low bits are a dense slot,
-// which is used again after the worker was dropped; its high bits count those
-// uses, so that an old Owner never speaks for a new worker.
+// Owner names one (worker, rank) in one [Index]. Its low bits are a dense slot, which is used again after the worker
+// was dropped; its high bits count those uses, so that an old Owner never speaks for a new worker.
 type Owner uint32
 
 const (
 	slotBits = 15
 	slotMask = 1<<slotBits - 1
 
-	// MaxOwners is how many owners can be live at once.
-	MaxOwners = slotMask
-
-	// NoOwner is no owner: it holds nothing and stores nothing.
-	NoOwner Owner = math.MaxUint32
+	maxOwners       = slotMask       // how many owners can be live at once
+	NoOwner   Owner = math.MaxUint32 // no owner: it holds nothing and stores nothing
 )
 
 func (o Owner) slot() int   { return int(o & slotMask) }
@@ -49,13 +45,13 @@ type owner struct {
 // follows on. The caller holds w.mu and adds h next.
 func (w *owner) origin(t Tier, from origin, parent uint64, h uint64) uint32 {
 	s := &w.held[t]
-	if _, _, told := s.parentOf(h); told {
+	if _, _, known := s.parentOf(h); known {
 		return root // it keeps the one it has
 	}
 	for u := Device; from == loose && u < tiers; u++ {
-		if p, first, told := w.held[u].parentOf(h); told && first {
+		if p, first, known := w.held[u].parentOf(h); known && first {
 			from = begins
-		} else if told {
+		} else if known {
 			from, parent = follows, p
 		}
 	}
@@ -65,7 +61,7 @@ func (w *owner) origin(t Tier, from origin, parent uint64, h uint64) uint32 {
 	case from == follows && parent != h:
 		return s.name(parent)
 	}
-	return untold
+	return unknown
 }
 
 // directory is an immutable list of the live owners by slot.
@@ -103,7 +99,7 @@ func (d *directory) has(o Owner) bool {
 }
 
 // Owner returns the owner that stands for a worker's rank, and makes it if
-// there is none. It returns [NoOwner] while [MaxOwners] are live.
+// there is none. It returns [NoOwner] while [maxOwners] are live.
 func (x *Index) Owner(worker string, rank int) Owner {
 	if o, ok := x.Lookup(worker, rank); ok {
 		return o
@@ -119,7 +115,7 @@ func (x *Index) Owner(worker string, rank int) Owner {
 	switch last := len(x.free) - 1; {
 	case last >= 0:
 		id, x.free = x.free[last], x.free[:last]
-	case len(dir.owners) < MaxOwners:
+	case len(dir.owners) < maxOwners:
 		id = Owner(len(dir.owners))
 	default:
 		return NoOwner
@@ -143,8 +139,7 @@ func (x *Index) Lookup(worker string, rank int) (Owner, bool) {
 	return w.id, true
 }
 
-// Epoch changes whenever an owner is made or dropped: whoever keeps Owners
-// must look them up again when it has changed.
+// Epoch changes whenever an owner is made or dropped: Owners that are kept must be looked up again then.
 func (x *Index) Epoch() uint64 { return x.epoch.Load() }
 
 // owner returns the live owner named o, or nil.

@@ -1,56 +1,41 @@
 package index
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // PredictorConfig of a [Predictor].
 type PredictorConfig struct {
-	// TTL is how long a block is believed in after it was last predicted; above 0.
-	TTL time.Duration
-	// LRU believes in a block without an end in time, until its owner has been
-	// given more since than it can hold: see [Predictor.Bound].
-	LRU bool
-	// MaxBlocks bounds the pairs of block and owner, 1 to 2^30. Above it the least
-	// recently predicted ones go.
-	MaxBlocks int
-	// PruneRatio is the share of MaxBlocks that is left of them then, above 0 and
-	// at most 1.
-	PruneRatio float64
+	// TTL is how long a block is predicted after it was last sent.
+	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a prompt counts as cached on a worker without KV events, from when it was last sent there. Higher finds conversations again that pause; too high sends them to workers that have evicted them." when:"workers publish no KV events"`
+	// MaxBlocks bounds the pairs of block and owner. Above it the least recently
+	// predicted ones go, down to PruneRatio of it.
+	MaxBlocks  int     `flag:"router-max-tree-size" default:"1048576" range:"1..1073741824" help:"Most blocks that are predicted in each pool, over all its workers; above it the least recent are dropped. A block takes about 100 bytes. More than a few times the workers' own KV blocks is no use." when:"workers without KV events have very large caches"`
+	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that is kept when there are more. Lower drops more at a time, less often." when:"you measured that it matters"`
+	// LRU predicts a block without an end in time, until its owner has been given
+	// more since than it can hold: see [Predictor.Bound].
+	LRU bool `flag:"router-approximate-cache-policy" default:"ttl" oneof:"ttl=when it was not sent again within router-ttl-secs|lru=when the rank was sent more than the KV blocks it registered, least recent first" help:"When a block is no longer predicted on a worker without KV events. lru finds conversations again however long they pause. A worker that registered no number of blocks shares router-max-tree-size with its like." when:"conversations pause for long, and engines evict for want of room alone"`
 }
 
-// Validate reports the first setting that is out of range, by the name of its
-// flag.
-func (c PredictorConfig) Validate() error {
-	switch {
-	case c.TTL <= 0:
-		return fmt.Errorf("router-ttl-secs: %v is not above 0", c.TTL)
-	case c.MaxBlocks < 1 || c.MaxBlocks > 1<<30:
-		return fmt.Errorf("router-max-tree-size: %d is not between 1 and %d", c.MaxBlocks, 1<<30)
-	case !(c.PruneRatio > 0 && c.PruneRatio <= 1):
-		return fmt.Errorf("router-prune-target-ratio: %v is not above 0 and at most 1", c.PruneRatio)
-	}
-	return nil
-}
+// Validate returns every setting that is out of range.
+func (c PredictorConfig) Validate() error { return setting.Check(&c) }
 
-// Predictor keeps in an [Index] what workers should hold that do not say so: the
-// prompts they were given a while ago. Whoever sends a prompt to a worker calls
-// Insert; what was not inserted again within the TTL goes, and the least recent
-// first when there is too much.
+// Predictor keeps in an [Index] what workers should hold that do not report it: the prompts that were sent to them a
+// while ago. Call Insert for each prompt that is sent to a worker; what was not inserted again within the TTL goes,
+// and the least recent first when there is too much.
 //
-// A block never goes before one that follows on it, so that what is left of a
-// prompt is a prefix of it. That takes chains that begin with the prompt's first
-// block, which is what sequence hashes are.
+// A block never goes before one that follows on it, so that what is left of a prompt is a prefix of it. That takes
+// chains that begin with the prompt's first block, which is what sequence hashes are.
 //
 // With [PredictorConfig.LRU] nothing goes because of its age: each owner that has
 // a bound keeps as many blocks as that, the others share MaxBlocks.
 //
-// It is a core, without goroutine or clock, and for one caller at a time; the
-// index may be matched meanwhile. Work is O(1) a block, amortised, and nothing
-// is allocated while the blocks that go make room for those that come.
+// It is a core, without goroutine or clock, and for one caller at a time; the index may be matched meanwhile. Work is
+// O(1) a block, amortised, and nothing is allocated while the blocks that go make room for those that come.
 type Predictor struct {
 	idx *Index
 	ttl int64 // nanoseconds
@@ -62,7 +47,7 @@ type Predictor struct {
 	n       int      // blocks
 	holders []holder // by the owner's slot
 	serial  uint32   // insertions so far
-	now     int64    // the latest time told, in nanoseconds since 1970
+	now     int64    // the latest time given, in nanoseconds since 1970
 
 	gone []uint64 // for use within one call
 }
@@ -86,16 +71,12 @@ type entry struct {
 	prev, next int32  // newer and older
 }
 
-// Prediction is what one Insert added, for [Predictor.Withdraw]. Its zero value
-// added nothing.
+// Prediction is what one Insert added, for [Predictor.Invalidate]. Its zero value added nothing.
 type Prediction struct {
 	serial uint32
-	from   int // the chain's blocks before it were predicted already
-	to     int
+	from   int32 // the chain's blocks before it were predicted already
+	to     int32
 }
-
-// Added is how many blocks were not predicted before.
-func (p Prediction) Added() int { return p.to - p.from }
 
 // sweep is the fewest blocks that a call may drop when their time is over. It
 // bounds what one request pays after a quiet hour, and is more than most bring.
@@ -140,8 +121,7 @@ func (p *Predictor) Bound(o Owner, blocks int) {
 	p.sweep(h.list, sweep)
 }
 
-// move puts an owner's entries into another list, where they are the newest, in
-// their order.
+// move puts an owner's entries into another list, where they are the newest, in their order.
 func (p *Predictor) move(h *holder, to *recency) {
 	from := h.list
 	for at := p.entries[from.ends].prev; at != from.ends; {
@@ -159,7 +139,7 @@ func (p *Predictor) move(h *holder, to *recency) {
 
 // Insert predicts that o holds the blocks of chain from now on, a prompt's
 // sequence hashes from its first block. Of a chain longer than the owner's bound,
-// or MaxBlocks, the first so many count. A time before the latest one told counts as that.
+// or MaxBlocks, the first so many count. A time before the latest one counts as that.
 func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	if p.idx.owner(o) == nil || len(chain) == 0 {
 		return Prediction{}
@@ -195,14 +175,14 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 		p.idx.Extend(o, Device, chain[from-1], chain[from:])
 	}
 	p.sweep(h.list, max(sweep, 2*(len(chain)-from)))
-	return Prediction{serial: p.serial, from: from, to: len(chain)}
+	return Prediction{serial: p.serial, from: int32(from), to: int32(len(chain))}
 }
 
-// Withdraw takes back what an insertion of chain for o added, as far as none
+// Invalidate takes back what an insertion of chain for o added, as far as none
 // since has named it: the worker did not get to compute it after all.
-func (p *Predictor) Withdraw(o Owner, chain []uint64, made Prediction) {
+func (p *Predictor) Invalidate(o Owner, chain []uint64, made Prediction) {
 	h := p.held(o)
-	if h == nil || made.to > len(chain) || made.serial == 0 {
+	if h == nil || int(made.to) > len(chain) || made.serial == 0 {
 		return
 	}
 	// The last block first, as above, so that the index never sees a gap.
@@ -215,16 +195,14 @@ func (p *Predictor) Withdraw(o Owner, chain []uint64, made Prediction) {
 	p.flush(o)
 }
 
-// Expire drops the oldest of the blocks whose time is over at now, so many of
-// them that the rest is dropped by as many later calls as brought them, and
-// returns their number.
+// Expire drops the oldest of the blocks whose time is over at now, so many of them that the rest is dropped by as
+// many later calls as brought them, and returns their number.
 func (p *Predictor) Expire(now time.Time) int {
 	p.tell(now)
 	return p.sweep(&p.shared, sweep)
 }
 
-// Drop forgets a worker and what was predicted for it, in time proportional to
-// that; its owners become void.
+// Drop forgets a worker and what was predicted for it, in time proportional to that; its owners become void.
 func (p *Predictor) Drop(worker string) {
 	p.idx.mu.RLock()
 	ranks := p.idx.ranks[worker]
@@ -253,12 +231,10 @@ func (p *Predictor) Drop(worker string) {
 // Len is how many pairs of block and owner are predicted.
 func (p *Predictor) Len() int { return p.n }
 
-// tell moves the time on. It never goes back: the order of recency is that of
-// the times.
+// tell moves the time on. It never goes back: the order of recency is that of the times.
 func (p *Predictor) tell(now time.Time) { p.now = max(p.now, now.UnixNano()) }
 
-// sweep drops from a list up to most of the oldest blocks that are over, or too
-// many.
+// sweep drops from a list up to most of the oldest blocks that are over, or too many.
 func (p *Predictor) sweep(l *recency, most int) int {
 	l.pruning = l.pruning || l.n > l.limit
 	dropped := 0

@@ -141,7 +141,7 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 		return int(b)
 	}
 	cfg := PredictorConfig{TTL: 100 * time.Second, MaxBlocks: limit, PruneRatio: 0.7, LRU: lru}
-	idx := New(Config{Shards: 1})
+	idx := New(Config{shards: 1})
 	p := NewPredictor(idx, cfg)
 	s := &slowPredictor{ttl: cfg.TTL, limit: limit, target: max(1, int(float64(limit)*cfg.PruneRatio)), bounds: map[Owner]int{}}
 	if lru {
@@ -166,8 +166,8 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 		default:
 			b := booking{owner: o, chain: chain, by: ops}
 			b.made, b.added = p.Insert(o, chain, now), s.insert(o, chain, now, ops)
-			if b.made.Added() != len(b.added) {
-				t.Fatalf("%d blocks added, want %d", b.made.Added(), len(b.added))
+			if added(b.made) != len(b.added) {
+				t.Fatalf("%d blocks added, want %d", added(b.made), len(b.added))
 			}
 			made = append(made, b)
 		case op >= 14:
@@ -183,12 +183,12 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 			second, _ := idx.Lookup(worker, 1)
 			p.Drop(worker)
 			s.drop(first, second)
-			if got := p.Insert(o, chain, now); got.Added() != 0 {
-				t.Fatalf("an owner that was dropped got %d blocks", got.Added())
+			if got := p.Insert(o, chain, now); added(got) != 0 {
+				t.Fatalf("an owner that was dropped got %d blocks", added(got))
 			}
 		case op >= 11 && len(made) > 0:
 			b := made[next()%len(made)]
-			p.Withdraw(b.owner, b.chain, b.made)
+			p.Invalidate(b.owner, b.chain, b.made)
 			s.withdraw(b.owner, b.added, b.by)
 		}
 		if p.Len() != len(s.blocks) || len(s.in(NoOwner)) > limit {
@@ -360,7 +360,7 @@ func TestPredictorConfig(t *testing.T) {
 			t.Errorf("%+v is valid", bad)
 		}
 	}
-	if cmp.Compare(Prediction{}.Added(), 0) != 0 {
+	if cmp.Compare(added(Prediction{}), 0) != 0 {
 		t.Error("the zero Prediction added something")
 	}
 }
@@ -410,3 +410,6 @@ func BenchmarkPredict(b *testing.B) {
 		})
 	}
 }
+
+// added is how many blocks were not predicted before.
+func added(p Prediction) int { return int(p.to - p.from) }

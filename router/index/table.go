@@ -8,16 +8,14 @@ import (
 
 // table maps the hashes of one tier to the slots of their owners.
 //
-// A hash has one slot of 16 bytes: the hash itself and a word for its holders,
-// either up to four of them, or the number of a bitset in the shard's arena.
-// Writers take their shard's lock. Readers take none: see [generation].
+// A hash has one slot of 16 bytes: the hash itself and a word for its holders, either up to four of them, or the
+// number of a bitset in the shard's arena. Writers take their shard's lock. Readers take none: see [generation].
 type table struct {
 	now    []atomic.Pointer[generation] // by shard, never nil; dense, for readers
 	shards []shard
 }
 
-// shard is what writers know of one part of a table. Padding keeps two shards'
-// locks off one cache line.
+// shard is what writers know of one part of a table. Padding keeps two shards' locks off one cache line.
 type shard struct {
 	now *atomic.Pointer[generation]
 
@@ -29,15 +27,12 @@ type shard struct {
 	_ [64]byte
 }
 
-// generation is one incarnation of a shard's memory. Within it a slot goes from
-// empty to one hash and stays with that hash, whether or not it has holders; a
-// bitset belongs to one slot. So a reader that finds its hash can trust the
-// word beside it, whatever writers do meanwhile. Slots and bitsets are reused
-// only by the next generation, which is built aside and then published; a
-// reader that is still on the old one sees it as it was at that moment.
+// generation is one incarnation of a shard's memory. Within it a slot goes from empty to one hash and stays with that
+// hash, whether or not it has holders; a bitset belongs to one slot. So a reader that finds its hash can trust the
+// word next to it, whatever writers do meanwhile. Slots and bitsets are reused only by the next generation, which is
+// built aside and then published; a reader that is still on the old one sees it as it was at that moment.
 //
-// Shared words are read and written with sync/atomic, but for writes before
-// publication.
+// Shared words are read and written with sync/atomic, but for writes before publication.
 type generation struct {
 	slots  []uint64 // pairs: hash, word; a word of zero is an empty slot
 	places int      // len(slots)/2
@@ -45,11 +40,10 @@ type generation struct {
 	arena  atomic.Pointer[[]uint64]
 }
 
-// The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending
-// from the lowest lane, so that equal sets are equal words; or, with bitOver,
-// the number of a bitset. bitUsed tells a slot without holders from an empty
-// one. bitMet is set by readers, with compare-and-swap, which is lost when the
-// word changes at the same time, and does not count when words are compared.
+// The holders' word: up to four owners as slot+1 in lanes of 15 bits, ascending from the lowest lane, so that equal
+// sets are equal words; or, with bitOver, the number of a bitset. bitUsed tells a slot without holders from an empty
+// one. bitMet is set by readers, with compare-and-swap, which is lost when the word changes at the same time, and
+// does not count when words are compared.
 const (
 	bitOver  = 1 << 63
 	bitUsed  = 1 << 62
@@ -80,17 +74,15 @@ func newGeneration(places, stride, sets int) *generation {
 	return g
 }
 
-// load returns the holders' word of hash h and the generation it belongs to;
-// the word is zero where h is unknown.
+// load returns the holders' word of hash h and the generation it belongs to; the word is zero where h is unknown.
 func (t *table) load(h uint64) (*generation, uint64) {
 	g := t.generation(h)
 	i, word := g.touch(h)
 	return g, g.probe(h, i, word)
 }
 
-// touch reads where the searches for up to batch hashes go, so that a writer who
-// goes through them one by one, under locks, does not wait for each line of
-// memory in turn. A search for what is not there often ends a line farther on.
+// touch reads where the searches for up to batch hashes go, so that a writer who goes through them one by one, under
+// locks, does not wait for each line of memory in turn. A search for what is not there often ends a line farther on.
 func (t *table) touch(hashes []uint64) (used int) {
 	for _, h := range hashes[:min(batch, len(hashes))] {
 		g := t.generation(h)
@@ -115,9 +107,8 @@ func (t *table) generation(h uint64) *generation {
 	return t.now[h&uint64(len(t.now)-1)].Load()
 }
 
-// touch returns the place where the search for h begins, and its word. A reader
-// of many hashes touches all before it probes one, and so waits once for many
-// cache lines.
+// touch returns the place where the search for h begins, and its word. A reader of many hashes touches all before it
+// probes one, and so waits once for many cache lines.
 func (g *generation) touch(h uint64) (i int, word uint64) {
 	i = place(h, g.places)
 	return i, atomic.LoadUint64(&g.slots[2*i+1])
@@ -125,8 +116,7 @@ func (g *generation) touch(h uint64) (i int, word uint64) {
 
 // probe goes on from where touch began and returns h's word, or zero.
 func (g *generation) probe(h uint64, i int, word uint64) uint64 {
-	// The word is read before the hash and written after it, so whoever sees the
-	// word sees the hash.
+	// The word is read before the hash and written after it, so a reader that sees the word sees the hash.
 	for word != 0 && atomic.LoadUint64(&g.slots[2*i]) != h {
 		i = after(i, g.places)
 		word = atomic.LoadUint64(&g.slots[2*i+1])
@@ -134,8 +124,7 @@ func (g *generation) probe(h uint64, i int, word uint64) uint64 {
 	return word
 }
 
-// bitset returns the bitset an overflowing word stands for. Its words must be
-// read with sync/atomic.
+// bitset returns the bitset an overflowing word stands for. Its words must be read with sync/atomic.
 func (g *generation) bitset(word uint64) []uint64 {
 	arena := *g.arena.Load() // after the word: it is never older than its set
 	i := int(word&setMask) * g.stride
@@ -238,8 +227,7 @@ func (t *table) size() (blocks, bytes int) {
 	return blocks, bytes
 }
 
-// find returns h's place and word, or the empty place where it belongs and
-// zero. It is the writer's load.
+// find returns h's place and word, or the empty place where it belongs and zero. It is the writer's load.
 func (g *generation) find(h uint64) (int, uint64) {
 	for i := place(h, g.places); ; i = after(i, g.places) {
 		if w := atomic.LoadUint64(&g.slots[2*i+1]); w == 0 || g.slots[2*i] == h {
@@ -311,9 +299,8 @@ func (s *shard) spill(g *generation, word uint64, slot int) uint64 {
 	return next
 }
 
-// rebuild publishes a new generation without the slots that have no holders,
-// sized to what is live, and with bitsets wide enough for slot. The caller
-// holds s.mu.
+// rebuild publishes a new generation without the slots that have no holders, sized to what is live, and with bitsets
+// wide enough for slot. The caller holds s.mu.
 //
 // After it the shard is full to 3/5, and it is rebuilt at 3/4, so an insertion
 // pays for moving about four others, in the order of memory.

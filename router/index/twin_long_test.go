@@ -204,7 +204,7 @@ func TestTwinMillions(t *testing.T) {
 	for seed, owners := range []int{3, 12, 80} {
 		rng := rand.New(rand.NewPCG(uint64(seed), 7))
 		t.Logf("seed %d, %d owners", seed, owners)
-		w := newLongTwin(t, New(Config{Shards: 2}), newForest(uint64(seed)), "w", owners)
+		w := newLongTwin(t, New(Config{shards: 2}), newForest(uint64(seed)), "w", owners)
 		for op := range longHistory / 3 {
 			w.step(rng.IntN)
 			if op%16 == 0 {
@@ -221,7 +221,7 @@ func TestTwinBudget(t *testing.T) {
 		const limit = 400
 		rng := rand.New(rand.NewPCG(seed, 8))
 		t.Logf("seed %d", seed)
-		w := newLongTwin(t, New(Config{Shards: 1, MaxBlocks: limit}), newForest(seed), "w", 6)
+		w := newLongTwin(t, New(Config{shards: 1, MaxBlocks: limit}), newForest(seed), "w", 6)
 		for range longHistory / 200 {
 			w.step(rng.IntN)
 			w.evicted()
@@ -240,7 +240,7 @@ func TestTwinBudget(t *testing.T) {
 func TestTwinAmongOthers(t *testing.T) {
 	const writers, ops = 3, longHistory / 100
 	f := newForest(99)
-	x := New(Config{Shards: 2})
+	x := New(Config{shards: 2})
 	still := x.Owner("still", 0)
 	x.Store(still, Device, f.hashes[0][:70])
 	x.Extend(still, Device, f.hashes[0][79], f.hashes[0][80:])
@@ -293,7 +293,7 @@ func FuzzTwinLong(f *testing.F) {
 	f.Add([]byte("evicted before it was ever asked for, by others that were not either"), uint16(90), uint8(10))
 	trees := newForest(1)
 	f.Fuzz(func(t *testing.T, history []byte, limit uint16, owners uint8) {
-		w := newLongTwin(t, New(Config{Shards: 1, MaxBlocks: int(limit)}), trees, "w", 1+int(owners)%70)
+		w := newLongTwin(t, New(Config{shards: 1, MaxBlocks: int(limit)}), trees, "w", 1+int(owners)%70)
 		history = history[:min(len(history), 600)]
 		below := func(n int) int {
 			if len(history) == 0 {

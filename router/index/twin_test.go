@@ -65,7 +65,7 @@ func play(t interface{ Fatalf(string, ...any) }, data []byte, workers, depth int
 		data = data[1:]
 		return int(b)
 	}
-	x, w := New(Config{Shards: 1}), &twin{held: map[name]*[tiers]map[uint64]bool{}}
+	x, w := New(Config{shards: 1}), &twin{held: map[name]*[tiers]map[uint64]bool{}}
 	var m Matches
 	names := make([]name, workers)
 	for i := range names {

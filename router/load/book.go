@@ -1,18 +1,15 @@
 // Package load keeps the books of a pool: which request has booked what on
 // which worker, and the totals that a policy weighs.
 //
-// Bookings are told as events, each complete in itself, so that replicas of a
-// gateway can tell each other theirs. A [Book] is a plain value without a lock,
-// a clock or a goroutine; whoever shares one guards it.
+// A [Book] is a plain value without a lock, a clock or a goroutine: code that shares one guards it.
 package load
 
 import (
-	"iter"
 	"math"
 	"time"
 )
 
-// Kind says what happened to a booking.
+// Kind is what happened to a booking.
 type Kind uint8
 
 // The kinds of events, in the order of a booking's life.
@@ -23,25 +20,8 @@ const (
 	Free                    // it is over, however it ended: all of it ends
 )
 
-// String is the word for k in logs.
-func (k Kind) String() string {
-	switch k {
-	case Add:
-		return "add"
-	case PrefillDone:
-		return "prefill-done"
-	case Grow:
-		return "grow"
-	case Free:
-		return "free"
-	}
-	return "unknown"
-}
-
-// Event is one step of one booking. Origin, Request and Attempt name the
-// booking; the rest is read as Kind says.
+// Event is one step of one booking. Request and Attempt name the booking; the rest is read as Kind says.
 type Event struct {
-	Origin  string // the gateway that made the booking; empty for this one
 	Request string // the gateway's own id of the request, unique among those open
 	Attempt int    // which attempt at the request
 	Kind    Kind
@@ -49,20 +29,15 @@ type Event struct {
 	Worker        string // Add: whose load it is
 	Rank          int    // Add: on which of the worker's ranks
 	PrefillTokens int    // Add: prompt tokens to be computed, ≥ 0
-	Blocks        int    // Add: blocks it takes beside Chain; Grow: blocks of output more, ≥ 0
-	// PrefillTime is how long the prompt's tokens should take once it is their
-	// turn, 0 unknown (Add): they count for less as that time passes. See
-	// [Page.Prefill].
+	Blocks        int    // Add: blocks it takes in addition to Chain; Grow: blocks of output more, ≥ 0
+	// PrefillTime is how long the prompt's tokens should take once it is their turn, 0 unknown (Add): they count for
+	// less as that time passes. See [Page.Prefill].
 	PrefillTime time.Duration
-	// Expected is the output to expect, in blocks, 0 unknown (Add): what the
-	// booking holds alone counts for less as it is generated, see [Account].
-	// [Unweighed] has the output's blocks take room and weigh nothing.
+	// Expected is the output to expect, in blocks, 0 unknown (Add): what the booking holds alone counts for less as
+	// it is generated, see [Account]. [Unweighed] has the output's blocks take room and weigh nothing.
 	Expected int
-	// Grown is how many of Blocks are output already (Add).
-	Grown int
-	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that
-	// several bookings of one account name count once on it. It is kept until the
-	// booking ends, and must not be written to.
+	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that several bookings of one account
+	// name count once on it. It is kept until the booking ends, and must not be written to.
 	Chain []uint64
 }
 
@@ -75,28 +50,25 @@ type Account struct {
 	ActiveBlocks  int // blocks of prompts and of output so far, shared ones once
 	PrefillTokens int // prompt tokens yet to be computed
 	Requests      int // bookings
-	// Faded is how much less than ActiveBlocks the blocks weigh, in 1/[Whole] of
-	// a block: a booking whose output is expected to be E blocks and is G now
-	// counts what it holds alone, its output and what of its prompt no other
-	// booking of the account shares, by max(0, 1 − G/E) (router-semantics §2.4).
-	// They take room all the same until they are released.
+	// Faded is how much less than ActiveBlocks the blocks weigh, in 1/[whole] of a block: a booking whose output is
+	// expected to be E blocks and is G now counts what it holds alone, its output and what of its prompt no other
+	// booking of the account shares, by max(0, 1 − G/E) (router-semantics §2.4). They take room all the same until
+	// they are released.
 	Faded int
 }
 
-// Whole is one block in the unit of [Account.Faded]: whole numbers, so that sums
+// whole is one block in the unit of [Account.Faded]: whole numbers, so that sums
 // come back to nothing when all is released.
-const Whole = 1024
+const whole = 1024
 
-// Weight is the account's blocks as they count for a cost: ActiveBlocks less
-// what has faded of them.
-func (a *Account) Weight() float64 { return float64(a.ActiveBlocks) - float64(a.Faded)/Whole }
+// Weight is the account's blocks as they count for a cost: ActiveBlocks less what has faded of them.
+func (a *Account) Weight() float64 { return float64(a.ActiveBlocks) - float64(a.Faded)/whole }
 
-// Book holds the open bookings of a pool and the accounts they add up to. Each
-// booking is released exactly once, whatever the order in which its end is
-// told: what names no open booking changes nothing.
+// Book holds the open bookings of a pool and the accounts they add up to. Each booking is released exactly once,
+// whatever the order of events: an event that names no open booking changes nothing.
 type Book struct {
 	open     map[key]booking
-	accounts map[seat]*Page
+	accounts map[slot]*Page
 	chains   tree
 	looks    uint64
 	turns    uint64 // prompts queued on pages so far
@@ -106,12 +78,12 @@ type Book struct {
 
 // key names a booking.
 type key struct {
-	origin, request string
-	attempt         int
+	request string
+	attempt int
 }
 
-// seat names an account.
-type seat struct {
+// slot names an account.
+type slot struct {
 	worker string
 	rank   int
 }
@@ -122,26 +94,24 @@ type booking struct {
 	page          *Page
 	prefillTokens int
 	turn          uint64 // in the page's queue of prompts, 0 not in it
-	blocks        int    // beside the chain's
+	blocks        int    // in addition to the chain's
 	grown         int32  // of blocks, output
 	expected      int32  // blocks of output; Unweighed
 	faded         int    // its part of the account's
 	chain         []uint64
 	last          *node // where the chain ends; nil without one
-	since         time.Time
 }
 
 // NewBook returns an empty book.
 func NewBook() *Book {
-	return &Book{open: map[key]booking{}, accounts: map[seat]*Page{}}
+	return &Book{open: map[key]booking{}, accounts: map[slot]*Page{}}
 }
 
-// Apply enters an event that happened at now, and reports whether it changed
-// anything. It does not where an Add names a booking that is open already,
-// where another kind names one that is not, and where there is nothing left to
+// Apply enters an event that happened at now, and reports whether it changed anything. It does not where an Add names
+// a booking that is open already, where another kind names one that is not, and where there is nothing left to
 // release. Negative amounts count as zero.
 func (b *Book) Apply(e Event, now time.Time) bool {
-	k := key{e.Origin, e.Request, e.Attempt}
+	k := key{e.Request, e.Attempt}
 	held, open := b.open[k]
 	if open == (e.Kind == Add) {
 		return false
@@ -152,10 +122,8 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			page:          b.Page(e.Worker, e.Rank),
 			prefillTokens: max(0, e.PrefillTokens),
 			blocks:        max(0, e.Blocks),
-			grown:         narrow(min(e.Grown, e.Blocks)),
 			expected:      narrow(e.Expected),
 			chain:         e.Chain,
-			since:         now,
 		}
 		if e.Expected < 0 {
 			held.expected = Unweighed
@@ -172,9 +140,6 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			var fresh int
 			held.last, fresh = b.chains.enter(e.Chain, held.page)
 			held.page.ActiveBlocks += fresh
-		}
-		if held.grown > 0 {
-			b.fade(&held)
 		}
 		b.open[k] = held
 		return true
@@ -204,14 +169,10 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 	return false
 }
 
-// Account returns the account of a worker's rank, which is that of its [Book.Page].
-func (b *Book) Account(worker string, rank int) *Account { return &b.Page(worker, rank).Account }
-
-// Page returns the page of a worker's rank, made at its first use. The pointer
-// stays the same, and what it points to up to date, until the worker is
-// forgotten or its idle account pruned.
+// Page returns the page of a worker's rank, made at its first use. The pointer stays the same, and what it points to
+// up to date, until the worker is forgotten or its idle account pruned.
 func (b *Book) Page(worker string, rank int) *Page {
-	s := seat{worker, rank}
+	s := slot{worker, rank}
 	p := b.accounts[s]
 	if p == nil {
 		p = b.page(s)
@@ -236,22 +197,6 @@ func (b *Book) Shared(p *Page) int {
 	return p.shared
 }
 
-// Forget closes the bookings and the accounts of a worker that has gone for
-// good; ends of those bookings told later change nothing. It takes time
-// proportional to all open bookings.
-func (b *Book) Forget(worker string) {
-	for k, held := range b.open {
-		if held.page.line.seat.worker == worker {
-			b.release(k, held, held.since)
-		}
-	}
-	for s := range b.accounts {
-		if s.worker == worker {
-			delete(b.accounts, s)
-		}
-	}
-}
-
 // Prune closes the accounts that have no open booking and whose worker keep
 // refuses, so that a book does not grow with every worker that ever was.
 func (b *Book) Prune(keep func(worker string) bool) {
@@ -265,37 +210,18 @@ func (b *Book) Prune(keep func(worker string) bool) {
 // Open returns how many bookings are open.
 func (b *Book) Open() int { return len(b.open) }
 
-// All yields the open bookings, in no order, each as the Add that would make it
-// as it now is, and the time it was made: a replica that enters them has the
-// same accounts.
-func (b *Book) All() iter.Seq2[Event, time.Time] {
-	return func(yield func(Event, time.Time) bool) {
-		for k, held := range b.open {
-			e := Event{
-				Origin: k.origin, Request: k.request, Attempt: k.attempt, Kind: Add,
-				Worker: held.page.line.seat.worker, Rank: held.page.line.seat.rank,
-				PrefillTokens: held.prefillTokens, PrefillTime: held.page.takes(held.turn),
-				Blocks: held.blocks, Grown: int(held.grown), Expected: int(held.expected), Chain: held.chain,
-			}
-			if !yield(e, held.since) {
-				return
-			}
-		}
-	}
-}
-
-// fade works out anew how much less than whole a booking's own blocks count.
+// fade computes how much less than whole a booking's own blocks count.
 func (b *Book) fade(held *booking) {
 	faded := 0
 	switch {
 	case held.expected == Unweighed:
-		faded = int(held.grown) * Whole
+		faded = int(held.grown) * whole
 	case held.expected > 0:
 		alone := held.blocks
 		if held.last != nil {
 			alone += held.last.alone(held.page)
 		}
-		faded = alone * Whole * int(min(held.grown, held.expected)) / int(held.expected)
+		faded = alone * whole * int(min(held.grown, held.expected)) / int(held.expected)
 	}
 	held.page.Faded += faded - held.faded
 	held.faded = faded

@@ -21,24 +21,23 @@ type Page struct {
 
 // line is what a choice seldom reads of a page.
 type line struct {
-	seat    seat
-	prompts []prompt  // yet to be computed, the oldest first; empty where no times are told
+	slot    slot
+	prompts []prompt  // yet to be computed, the oldest first; empty where no times are known
 	turned  time.Time // when the oldest came to be that
 }
 
-// leaf is how many pages are made at a time. So many are 512 bytes, which is as
-// much as Go's allocator aligns to the lines of a cache: what is larger and holds
-// pointers begins with a word of its own.
+// leaf is how many pages are made at a time. So many are 512 bytes, which is as much as Go's allocator aligns to the
+// lines of a cache: what is larger and holds pointers begins with a word of its own.
 const leaf = 8
 
-// page makes the page of a seat.
-func (b *Book) page(s seat) *Page {
+// page makes the page of a slot.
+func (b *Book) page(s slot) *Page {
 	if len(b.blank) == 0 {
 		b.blank, b.lines = make([]Page, leaf), make([]line, leaf)
 	}
 	p, l := &b.blank[0], &b.lines[0]
 	b.blank, b.lines = b.blank[1:], b.lines[1:]
-	p.line, l.seat = l, s
+	p.line, l.slot = l, s
 	return p
 }
 
@@ -49,12 +48,10 @@ type prompt struct {
 	takes  time.Duration // 0: unknown
 }
 
-// Prefill is the prompt tokens yet to be computed at now, by what is predicted:
-// PrefillTokens, less the part of the oldest prompt's tokens that has been
-// computed if they are done evenly within the time they should take
-// (router-semantics §2.4). A prompt that takes longer than it should counts for
-// nothing until it is told done, and those behind it count whole. Where the
-// oldest one's time is not known, it is PrefillTokens.
+// Prefill is the prompt tokens yet to be computed at now, by what is predicted: PrefillTokens, less the part of the
+// oldest prompt's tokens that has been computed if they are done evenly within the time they should take
+// (router-semantics §2.4). A prompt that takes longer than it should counts for nothing until its PrefillDone, and
+// those behind it count whole. Where the oldest one's time is not known, it is PrefillTokens.
 func (p *Page) Prefill(now time.Time) int {
 	if p.queued == 0 {
 		return p.PrefillTokens
@@ -99,14 +96,4 @@ func (p *Page) unqueue(turn uint64, now time.Time) {
 	if i == 0 {
 		l.turned = now
 	}
-}
-
-// takes is the time that a queued prompt should take, 0 unknown.
-func (p *Page) takes(turn uint64) time.Duration {
-	for _, q := range p.line.prompts {
-		if q.turn == turn && turn != 0 {
-			return q.takes
-		}
-	}
-	return 0
 }

@@ -2,17 +2,14 @@ package load
 
 import "sort"
 
-// tree is the chains of blocks that open bookings hold, merged where they begin
-// alike, so that a prefix which many requests of one worker share counts once
-// for it, as it does in the worker's cache (router-semantics: "refcounted
-// compressed path store"; traces.md §4 shows what becomes of a router that
-// counts it for each).
+// tree is the chains of blocks that open bookings hold, merged where they begin alike, so that a prefix which many
+// requests of one worker share counts once for it, as it does in the worker's cache (router-semantics: "refcounted
+// compressed path store"; traces.md §4 shows what becomes of a router that counts it for each).
 //
-// Blocks are named by sequence hashes, each of which covers all blocks before
-// its own: two chains that agree at a place agree everywhere before it. So
-// where they part is found by bisection, and one map finds the node that goes
-// on from any place. Entering, leaving and looking up cost a few steps for each
-// fork on the way, whatever the chain's length.
+// Blocks are named by sequence hashes, each of which covers all blocks before its own: two chains that agree at a
+// place agree everywhere before it. So where they part is found by bisection, and one map finds the node that goes on
+// from any place. Entering, leaving and looking up cost a few steps for each fork on the way, whatever the chain's
+// length.
 type tree struct {
 	from  map[uint64]*node // by the hash of a node's first block
 	spare []*node          // to be used again, so that booking at a steady pace allocates nothing
@@ -35,9 +32,8 @@ type ref struct {
 	n    int
 }
 
-// enter holds chain, which is not empty, for a page. It returns the node in
-// which the chain ends and how many of its blocks the page did not hold
-// before. The chain must not be written to again.
+// enter holds chain, which is not empty, for a page. It returns the node in which the chain ends and how many of its
+// blocks the page did not hold before. The chain must not be written to again.
 func (t *tree) enter(chain []uint64, p *Page) (last *node, fresh int) {
 	if t.from == nil {
 		t.from = map[uint64]*node{}
@@ -60,8 +56,7 @@ func (t *tree) enter(chain []uint64, p *Page) (last *node, fresh int) {
 	return last, fresh
 }
 
-// leave ends what enter began, and returns how many blocks the page no
-// longer holds.
+// leave ends what enter began, and returns how many blocks the page no longer holds.
 func (t *tree) leave(last *node, p *Page) (freed int) {
 	last.ends--
 	var lowest *node // that stays
@@ -89,7 +84,7 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 }
 
 // alone is how many blocks at the end of a chain that ends with n one booking of
-// the page alone holds: nobody can hold a block of it without those before.
+// the page alone holds: no booking holds a block of it without those before.
 func (n *node) alone(p *Page) (blocks int) {
 	for ; n != nil && n.count(p) == 1; n = n.parent {
 		blocks += n.end - n.start
@@ -107,7 +102,7 @@ func (n *node) count(p *Page) int {
 	return 0
 }
 
-// node is one that nobody holds.
+// node returns one without holders.
 func (t *tree) node(chain []uint64, start, end int) *node {
 	last := len(t.spare) - 1
 	if last < 0 {
@@ -119,7 +114,7 @@ func (t *tree) node(chain []uint64, start, end int) *node {
 	return n
 }
 
-// look tells of each page how many leading blocks of chain it holds.
+// look calls mark with how many leading blocks of chain it holds.
 func (t *tree) look(chain []uint64, mark func(p *Page, blocks int)) {
 	for at := 0; at < len(chain); {
 		n := t.from[chain[at]]
@@ -136,8 +131,7 @@ func (t *tree) look(chain []uint64, mark func(p *Page, blocks int)) {
 	}
 }
 
-// agrees is the place up to which the node and a chain that has its first block
-// are the same.
+// agrees is the place up to which the node and a chain that has its first block are the same.
 func (n *node) agrees(chain []uint64) int {
 	end := min(n.end, len(chain))
 	if n.chain[end-1] == chain[end-1] {
@@ -161,7 +155,7 @@ func (t *tree) split(n *node, at int) *node {
 }
 
 // join is split undone, for a node with which no booking ends and which has one
-// child: whoever holds the one holds the other.
+// child: the holders of the one hold the other.
 func (t *tree) join(upper *node) {
 	n := upper.children[0]
 	delete(t.from, n.chain[n.start])

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -89,7 +89,7 @@ func TestEveryFormOfARequest(t *testing.T) {
 // that takes text: a completion without max_tokens would end after 16.
 func TestChatWithoutALimit(t *testing.T) {
 	for _, input := range []string{"text", "tokens"} {
-		f := newFleet(t, options{modelInput: input, worker: func(c *stack.WorkerConfig) { c.Engine.ContextLength = 128 }})
+		f := newFleet(t, options{modelInput: input, worker: func(c *devfleet.WorkerConfig) { c.Engine.ContextLength = 128 }})
 		a := f.post(chatPath, `{"model":"tandem-sim","ignore_eos":true,"messages":[{"role":"user","content":"Hello"}]}`)
 		if a.status != http.StatusOK {
 			t.Fatalf("%s: status %d: %s", input, a.status, a.body)
@@ -196,7 +196,7 @@ func TestPrefixIsFoundAgain(t *testing.T) {
 	}
 	blocks := (len(ids) - 1) / 16
 	f.eventually("the index has heard of the prompt", func() bool {
-		for _, p := range f.gateway.Flow.Report() {
+		for _, p := range f.gateway.Fleet.Report() {
 			for _, w := range p.Workers {
 				if w.ID == first.Nvext.WorkerID.Prefill && w.CachedBlocks >= blocks {
 					return true

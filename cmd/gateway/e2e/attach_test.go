@@ -15,11 +15,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // newRegistry is a gateway whose workers register in an etcd and tell their KV events through a NATS, both inside, and
@@ -32,7 +33,7 @@ func newRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*fleet, st
 	}
 	t.Cleanup(inside.Close)
 	link := func() stack.Links {
-		links, unlink, err := stack.Connect([]string{inside.EtcdURL()}, inside.NATSURL(), slog.New(slog.DiscardHandler), nats.Name("test"))
+		links, unlink, err := stack.Connect([]string{inside.EtcdURL()}, inside.NATSURL(), nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,8 +84,8 @@ type stock struct {
 	id    string
 	addr  string
 	serve http.Handler
-	cfg   events.ZMQPublisherConfig
-	pub   *events.ZMQPublisher
+	cfg   zmq.PublisherConfig
+	pub   *zmq.Publisher
 	end   []func()
 
 	mu    sync.Mutex // guards all below
@@ -109,7 +110,7 @@ var (
 )
 
 // newStock starts one.
-func newStock(f *fleet, id string, faces map[string]string, d events.Dialect, buffer int) *stock {
+func newStock(f *fleet, id string, faces map[string]string, d wire.Dialect, buffer int) *stock {
 	f.t.Helper()
 	at, err := url.Parse(f.serve(pools.Both, id, 0))
 	if err != nil {
@@ -119,7 +120,7 @@ func newStock(f *fleet, id string, faces map[string]string, d events.Dialect, bu
 	for path, body := range faces {
 		s.faces[path] = strings.ReplaceAll(body, "BORN", "1")
 	}
-	s.cfg = events.ZMQPublisherConfig{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events", Dialect: d, BufferSteps: buffer}
+	s.cfg = zmq.PublisherConfig{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events", Dialect: d, BufferSteps: buffer}
 	s.publish()
 	s.listen()
 	f.t.Cleanup(s.die)
@@ -131,7 +132,7 @@ func (s *stock) publish() {
 	s.f.t.Helper()
 	s.f.eventually("the ports are free", func() bool {
 		var err error
-		s.pub, err = events.NewZMQPublisher(s.cfg)
+		s.pub, err = zmq.NewPublisher(s.cfg)
 		return err == nil
 	})
 	at, replay := s.pub.Ports()
@@ -212,14 +213,14 @@ func (s *stock) count(path string) int {
 // store publishes that the blocks of a prompt of n tokens from id on are cached.
 func (s *stock) store(id uint32, n int) {
 	s.f.t.Helper()
-	e := events.Event{Kind: events.Stored, BlockSize: 16, Medium: "GPU"}
+	e := wire.Event{Kind: wire.Stored, BlockSize: 16, Medium: "GPU"}
 	for i := range n {
 		e.Tokens = append(e.Tokens, id+uint32(i))
 		if i%16 == 15 {
-			e.Hashes = append(e.Hashes, events.Hash(uint64(id)<<20+uint64(i)))
+			e.Hashes = append(e.Hashes, wire.Hash(uint64(id)<<20+uint64(i)))
 		}
 	}
-	if err := s.pub.Publish([]events.Event{e}); err != nil {
+	if err := s.pub.Publish([]wire.Event{e}); err != nil {
 		s.f.t.Fatal(err)
 	}
 }
@@ -248,7 +249,7 @@ func (s *stock) attach(links stack.Links, change func(c *stack.AttachConfig, w *
 	given := pools.Worker{ID: s.id, Role: pools.Both, Address: "http://" + s.addr}
 	cfg := stack.AttachConfig{
 		Probe: discovery.ProberConfig{Every: 50 * time.Millisecond, Timeout: 5 * time.Second}, LeaseTTL: 2 * time.Second,
-		Follow: events.SubscriberConfig{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, QuietCheck: 50 * time.Millisecond},
+		Follow: follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, QuietCheck: 50 * time.Millisecond},
 	}
 	if change != nil {
 		change(&cfg, &given)
@@ -304,10 +305,10 @@ func anyone(*pools.Worker) bool { return true }
 // cached.
 func TestAttachEveryEngine(t *testing.T) {
 	f, links := newRegistry(t)
-	v := newStock(f, "v", vllmFaces, events.VLLM, 0)
-	old := newStock(f, "old", vllmFaces, events.VLLMArrays, 0)
-	s := newStock(f, "s", sglangFaces, events.SGLang, 0)
-	r := newStock(f, "r", trtllmFaces, events.VLLM, 0)
+	v := newStock(f, "v", vllmFaces, wire.VLLM, 0)
+	old := newStock(f, "old", vllmFaces, wire.VLLMArrays, 0)
+	s := newStock(f, "s", sglangFaces, wire.SGLang, 0)
+	r := newStock(f, "r", trtllmFaces, wire.VLLM, 0)
 	delete(old.faces, "/kv_event_sources") // before 0.31.0
 	byHand := func(e *stock) func(*stack.AttachConfig, *pools.Worker) {
 		return func(_ *stack.AttachConfig, w *pools.Worker) {
@@ -366,7 +367,7 @@ func TestAttachEveryEngine(t *testing.T) {
 // An engine that dies is withdrawn, and back it is another, whose cache begins empty.
 func TestAttachedEngineDies(t *testing.T) {
 	f, links := newRegistry(t)
-	s := newStock(f, "w", vllmFaces, events.VLLM, 0)
+	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	a := s.attach(links, nil)
 	s.store(1000, 320)
 	f.eventually("its cache is known", func() bool { return f.sources()["w"].Blocks == 20 })
@@ -393,7 +394,7 @@ func TestAttachedEngineDies(t *testing.T) {
 // A process that was replaced between two looks, and tells the same of itself, is known by its KV events.
 func TestRestartKnownByItsEvents(t *testing.T) {
 	f, links := newRegistry(t)
-	s := newStock(f, "w", vllmFaces, events.VLLM, 0)
+	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	s.attach(links, nil)
 	s.store(1000, 320)
 	f.eventually("its cache is known", func() bool { return f.sources()["w"].Blocks == 20 })
@@ -408,14 +409,14 @@ func TestRestartKnownByItsEvents(t *testing.T) {
 // Events that the engine keeps no more are told as missing: gateways predict the worker until it is whole again.
 func TestAttachTellsLosses(t *testing.T) {
 	f, links := newRegistry(t)
-	s := newStock(f, "w", vllmFaces, events.VLLM, 2)
+	s := newStock(f, "w", vllmFaces, wire.VLLM, 2)
 	for i := range uint32(5) {
 		s.store(1000*i, 32)
 	}
 	s.attach(links, nil)
 	f.known("w", "is registered", anyone)
 	f.eventually("it is predicted", func() bool { return f.sources()["w"].State == "predicted" })
-	if err := s.pub.Publish([]events.Event{{Kind: events.Cleared}}); err != nil {
+	if err := s.pub.Publish([]wire.Event{{Kind: wire.Cleared}}); err != nil {
 		t.Fatal(err)
 	}
 	s.store(9000, 48)
@@ -425,7 +426,7 @@ func TestAttachTellsLosses(t *testing.T) {
 // When it stops, the worker leaves the gateways first; what the engine says is still told for a while.
 func TestAttachStopsWell(t *testing.T) {
 	f, links := newRegistry(t)
-	s := newStock(f, "w", vllmFaces, events.VLLM, 0)
+	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	a := s.attach(links, func(c *stack.AttachConfig, _ *pools.Worker) { c.Drain = 2 * time.Second })
 	f.known("w", "is registered", anyone)
 	a.stop()
@@ -449,7 +450,7 @@ func TestAttachStopsWell(t *testing.T) {
 // What an engine cannot tell, and what it does not, is said with the flag to set.
 func TestAttachSaysWhatIsMissing(t *testing.T) {
 	f, links := newRegistry(t)
-	s := newStock(f, "w", vllmFaces, events.VLLM, 0)
+	s := newStock(f, "w", vllmFaces, wire.VLLM, 0)
 	s.faces["/kv_event_sources"] = `{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557","replay_endpoint":null,"topic":""}}`
 	a := s.attach(links, nil)
 	if w := f.known("w", "is registered", anyone); w.KVEvents != "none" {
@@ -459,7 +460,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("the log says nothing of the engine's flag, or too often:\n%s", log)
 	}
 	// Without NATS gateways are told where the engine publishes, by the host that they reach it by.
-	d := newStock(f, "direct", vllmFaces, events.VLLM, 0)
+	d := newStock(f, "direct", vllmFaces, wire.VLLM, 0)
 	d.attach(stack.Links{Etcd: links.Etcd}, func(c *stack.AttachConfig, _ *pools.Worker) {
 		c.Advertise = "http://localhost:" + d.addr[strings.LastIndexByte(d.addr, ':')+1:]
 	})
@@ -471,7 +472,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	d.store(1000, 32)
 	f.eventually("it is followed", func() bool { src := f.sources()["direct"]; return src.Transport == "zmq" && src.Blocks == 2 })
 	// An engine that serves another model than was said is waited for.
-	m := newStock(f, "other", vllmFaces, events.VLLM, 0)
+	m := newStock(f, "other", vllmFaces, wire.VLLM, 0)
 	o := m.attach(links, func(_ *stack.AttachConfig, w *pools.Worker) { w.Model = "qwen" })
 	f.eventually("it says so", func() bool { _, awaits := o.Registered(); return strings.Contains(awaits, "not model=qwen") })
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/internal/replay"
-	"github.com/tandem-pd/tandem/internal/simulate"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // compared is how a pool's events compare with its answers, by verdict, and how
@@ -49,25 +50,25 @@ func compared(t *testing.T, reg *prometheus.Registry, pool string) (verdicts map
 // lies are events as they are changed on the way.
 var lies = map[string]struct {
 	verdict string
-	alter   func([]events.Event) []events.Event
+	alter   func([]wire.Event) []wire.Event
 }{
-	"removals are dropped": {"over", func(es []events.Event) (out []events.Event) {
+	"removals are dropped": {"over", func(es []wire.Event) (out []wire.Event) {
 		for _, e := range es {
-			if e.Kind != events.Removed {
+			if e.Kind != wire.Removed {
 				out = append(out, e)
 			}
 		}
 		return out
 	}},
-	"stores are dropped": {"under", func(es []events.Event) (out []events.Event) {
+	"stores are dropped": {"under", func(es []wire.Event) (out []wire.Event) {
 		for _, e := range es {
-			if e.Kind != events.Stored {
+			if e.Kind != wire.Stored {
 				out = append(out, e)
 			}
 		}
 		return out
 	}},
-	"other tokens are told": {"under", func(es []events.Event) (out []events.Event) {
+	"other tokens are told": {"under", func(es []wire.Event) (out []wire.Event) {
 		for _, e := range es {
 			e.Tokens = append([]uint32(nil), e.Tokens...)
 			for i := range e.Tokens {
@@ -87,10 +88,10 @@ func TestLyingEventsAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var lying atomic.Bool
 			lying.Store(true)
-			f := newFleet(t, options{prefill: 1, decode: 1, worker: func(c *stack.WorkerConfig) {
+			f := newFleet(t, options{prefill: 1, decode: 1, worker: func(c *devfleet.WorkerConfig) {
 				if c.Engine.Role == "prefill" { // eight of the prompts below
 					c.Engine.TotalKVBlocks, c.Engine.ContextLength = 8*47, 4096
-					c.KVEvents.Alter = func(es []events.Event) []events.Event {
+					c.KVEvents.Alter = func(es []wire.Event) []wire.Event {
 						if lying.Load() {
 							return lie.alter(es)
 						}
@@ -111,7 +112,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 			}
 			ask()
 			f.idle()
-			if n := f.workers["prefill-1"].Books().Blocks.Cached; n < 40 || n > 47 {
+			if n := f.workers["prefill-1"].Engine.Books().Blocks.Cached; n < 40 || n > 47 {
 				t.Fatalf("the prompt takes %d blocks", n)
 			}
 			for marked := 0; marked == 0; _, marked = compared(t, f.reg, pool) {
@@ -153,12 +154,9 @@ func TestLyingEventsAreFound(t *testing.T) {
 // Switched off, lies are believed and nothing is counted.
 func TestLiesAreBelievedWithoutParity(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1,
-		worker: func(c *stack.WorkerConfig) { c.KVEvents.Alter = lies["stores are dropped"].alter },
+		worker: func(c *devfleet.WorkerConfig) { c.KVEvents.Alter = lies["stores are dropped"].alter },
 		gateway: func(c *stack.GatewayConfig) {
-			for role, cfg := range c.Routers {
-				cfg.Parity = router.ParityConfig{}
-				c.Routers[role] = cfg
-			}
+			c.Router.Parity = overlap.ParityConfig{}
 		},
 	})
 	for range 20 {

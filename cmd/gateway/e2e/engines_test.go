@@ -51,7 +51,7 @@ func newEngines(f *fleet, role pools.Role, n int, serve http.HandlerFunc) *engin
 // circuits are the states of all circuits that are not closed, by worker.
 func (f *fleet) circuits() map[string]fault.State {
 	open := map[string]fault.State{}
-	for _, p := range f.gateway.Flow.Report() {
+	for _, p := range f.gateway.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.Circuit != fault.Closed {
 				open[w.ID] = w.Circuit

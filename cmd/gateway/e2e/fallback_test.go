@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // noPrefill is a transport over which every prefill fails; it counts the others.
@@ -19,11 +20,11 @@ type noPrefill struct {
 }
 
 func (n noPrefill) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-	switch leg.Kind {
-	case upstream.Prefill:
+	switch pools.Role(leg.Purpose) {
+	case pools.Prefill:
 		n.prefills.Add(1)
 		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: errors.New("the wire is cut")}
-	case upstream.Decode:
+	case pools.Decode:
 		n.decodes.Add(1)
 	}
 	return n.Transport.Call(ctx, leg)

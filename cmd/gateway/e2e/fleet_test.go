@@ -17,15 +17,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/edge"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // fleet is a gateway and its workers on loopback sockets, with the event bus
@@ -35,7 +37,7 @@ type fleet struct {
 	url      string
 	gateway  *stack.Gateway
 	workers  map[string]*worker
-	bus      *events.MemoryBus
+	bus      *eventstest.Bus
 	logs     *logBuffer
 	reg      *prometheus.Registry
 	group    sync.WaitGroup
@@ -45,7 +47,7 @@ type fleet struct {
 
 // worker is one simulated worker that can be stopped by itself.
 type worker struct {
-	*stack.Worker
+	*devfleet.Worker
 	kill func() // ends it at once, connections and all
 	done chan struct{}
 }
@@ -57,25 +59,22 @@ type options struct {
 	alone                 bool // the gateway without any
 	speedup               float64
 	modelInput            string
-	worker                func(c *stack.WorkerConfig)
+	worker                func(c *devfleet.WorkerConfig)
 	gateway               func(c *stack.GatewayConfig)
 	logLevel              slog.Level
 }
 
 func gatewayConfig() stack.GatewayConfig {
-	base := router.DefaultConfig()
-	base.Seed = 1
 	c := stack.GatewayConfig{
-		Edge: edge.DefaultConfig(),
-		Flow: handoff.Config{DecodeFallback: true, Queue: queue.DefaultConfig()},
-		Routers: map[pools.Role]router.Config{
-			pools.Prefill: base.For(pools.Prefill), pools.Decode: base.For(pools.Decode), pools.Both: base.For(pools.Both),
-		},
+		Edge:                setting.Default[edge.Config](),
+		Flow:                handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
+		Router:              router.DefaultConfig(),
 		TokenizerCacheBytes: 16 << 20,
 		MetricsPrefix:       "tandem_",
 		Build:               telemetry.Build{Version: "test"},
 		Drain:               5 * time.Second,
 	}
+	c.Router.Seed = 1
 	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
 	return c
 }
@@ -88,7 +87,7 @@ func newFleet(t testing.TB, o options) *fleet {
 	if o.speedup == 0 {
 		o.speedup = 20
 	}
-	f := &fleet{t: t, workers: map[string]*worker{}, bus: events.NewMemoryBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: o.logLevel}))
 	cfg := gatewayConfig()
 	if o.gateway != nil {
@@ -154,7 +153,7 @@ func newFleet(t testing.TB, o options) *fleet {
 // start adds a worker and tells the roster.
 func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	f.t.Helper()
-	cfg := stack.WorkerConfig{
+	cfg := devfleet.WorkerConfig{
 		Engine: engine.Config{Role: string(role), ID: id, Speedup: o.speedup},
 		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
 	}
@@ -164,7 +163,7 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	if o.worker != nil {
 		o.worker(&cfg)
 	}
-	w, err := stack.NewWorker(cfg, stack.Links{Bus: f.bus}, log)
+	w, err := devfleet.NewWorker(cfg, stack.Links{Bus: f.bus}, log)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -175,7 +174,7 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 }
 
 // run has a worker serve until the fleet ends or it is killed.
-func (f *fleet) run(id string, w *stack.Worker) {
+func (f *fleet) run(id string, w *devfleet.Worker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	running := &worker{Worker: w, done: make(chan struct{})}
 	running.kill = func() {
@@ -357,7 +356,7 @@ func (f *fleet) idle() {
 // books says what is still held, empty for nothing.
 func (f *fleet) books() string {
 	var held []string
-	for _, p := range f.gateway.Flow.Report() {
+	for _, p := range f.gateway.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
 				held = append(held, fmt.Sprintf("%s: %d blocks, %d tokens, %d requests booked", w.ID, w.ActiveBlocks, w.PrefillTokens, w.Requests))
@@ -370,7 +369,7 @@ func (f *fleet) books() string {
 			continue
 		default:
 		}
-		b := w.Books()
+		b := w.Engine.Books()
 		if b.Running+b.Waiting+b.Transferring+len(b.Pinned) != 0 {
 			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned", id, b.Running, b.Waiting, b.Transferring, len(b.Pinned)))
 		}

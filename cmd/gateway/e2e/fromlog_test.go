@@ -12,16 +12,16 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/replay"
-	"github.com/tandem-pd/tandem/internal/simulate"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
 )
 
 // TestLogToTraceToSimulation: what a fleet served comes back out of its log as a
 // trace (lengths, times, and which prompts began alike), and the simulator finds
 // about as much of it cached as the fleet did.
 func TestLogToTraceToSimulation(t *testing.T) {
-	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Flow.LogBlocks = true }})
+	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
 	sent := &replay.Workload{Name: "sent"}
 	for i := range 30 {
 		// Three families that share 1,024 tokens, some 1,536; the second half asks

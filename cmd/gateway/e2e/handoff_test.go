@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -45,7 +46,7 @@ type altered struct {
 
 func (a altered) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
 	s, err := a.Transport.Call(ctx, leg)
-	if err != nil || leg.Kind != upstream.Prefill {
+	if err != nil || leg.Purpose != string(pools.Prefill) {
 		return s, err
 	}
 	body, err := io.ReadAll(s)
@@ -112,7 +113,7 @@ func TestServedNames(t *testing.T) {
 // A pair may differ in block size: each pool is asked, and booked, in its own
 // blocks, and a conversation is found where it was computed.
 func TestPairOfDifferentBlockSizes(t *testing.T) {
-	f := newFleet(t, options{prefill: 2, decode: 2, worker: func(c *stack.WorkerConfig) {
+	f := newFleet(t, options{prefill: 2, decode: 2, worker: func(c *devfleet.WorkerConfig) {
 		if c.Engine.Role == string(pools.Decode) {
 			c.Engine.BlockSize = 64
 		}
@@ -129,7 +130,7 @@ func TestPairOfDifferentBlockSizes(t *testing.T) {
 	served := f.parse(first.body).Nvext.WorkerID
 	f.idle()
 	f.eventually("the prompt is known", func() bool {
-		for _, pool := range f.gateway.Flow.Report() {
+		for _, pool := range f.gateway.Fleet.Report() {
 			for _, w := range pool.Workers {
 				size := map[pools.Role]int{pools.Prefill: 16, pools.Decode: 64}[pool.Role]
 				if (w.ID == served.Prefill || w.ID == served.Decode) && w.CachedBlocks < len(ids)/size {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // keyed is a setting of a gateway that asks for keys: a client's and an operator's.
@@ -49,7 +50,7 @@ func (f *fleet) look(path string) (*http.Response, error) {
 // operator's do.
 func TestAClientsKeyDoesNotOvertake(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1,
-		worker: func(c *stack.WorkerConfig) {
+		worker: func(c *devfleet.WorkerConfig) {
 			c.Engine.MaxNumSeqs, c.Engine.ContextLength, c.Engine.TotalKVBlocks = 1, 1<<17, 1<<14
 		},
 		gateway: func(c *stack.GatewayConfig) { keyed(t)(c); c.Flow.Queue.Timeout = time.Minute }})

@@ -17,16 +17,18 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // shapes are the rules under which each fault is replayed, beyond its plain
 // one. A fault that is not here is replayed by that alone.
 var shapes = map[string][]fault.Rule{
-	"reset":    {{Probability: .1}, {Probability: .1, AfterBytes: 60}, {Probability: .1, Leg: upstream.Decode, AfterBytes: 900}},
+	"reset":    {{Probability: .1}, {Probability: .1, AfterBytes: 60}, {Probability: .1, Leg: string(pools.Decode), AfterBytes: 900}},
 	"delay":    {{Probability: .3, Delay: 20 * time.Millisecond}},
 	"truncate": {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
 	"garble":   {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
-	"stall":    {{Probability: .2, Leg: upstream.Prefill}, {Probability: .05, Leg: upstream.Decode}, {Probability: .3, Leg: upstream.Decode, AfterEvents: 3}},
+	"stall":    {{Probability: .2, Leg: string(pools.Prefill)}, {Probability: .05, Leg: string(pools.Decode)}, {Probability: .3, Leg: string(pools.Decode), AfterEvents: 3}},
 	"wrong_status": {
 		{Probability: .1}, {Probability: .1, Status: http.StatusServiceUnavailable},
 		{Probability: .05, Status: http.StatusBadRequest}, {Probability: .05, Status: http.StatusFound},
@@ -134,12 +136,9 @@ func newInjectedFleet(t *testing.T, idle time.Duration, rules ...fault.Rule) *in
 	t.Helper()
 	in := &injectedFleet{}
 	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
-	if err := scenario.Validate(); err != nil {
-		t.Fatal(err)
-	}
 	in.fleet = newFleet(t, options{
 		prefill: 3, decode: 3,
-		worker: func(c *stack.WorkerConfig) { c.Engine.Lease = time.Second },
+		worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
 		gateway: func(c *stack.GatewayConfig) {
 			c.Prefill.Timeout = replayPrefill
 			c.Decode = decode.Config{FirstTokenTimeout: replayPrefill, StreamIdleTimeout: idle}
@@ -270,7 +269,7 @@ var shownAs = map[string][]fault.Class{"stall": {fault.Stalled, fault.Timeout}, 
 // everything with them.
 func TestClientsLeaveStalledStreams(t *testing.T) {
 	const clients = 20
-	f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "stall", Probability: 1, Leg: upstream.Decode, AfterEvents: 2})
+	f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "stall", Probability: 1, Leg: string(pools.Decode), AfterEvents: 2})
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	var group sync.WaitGroup
@@ -292,8 +291,8 @@ func TestClientsLeaveStalledStreams(t *testing.T) {
 // client has got nothing another worker takes over, however the first one ends.
 func TestFailureAfterTheRoleIsRetried(t *testing.T) {
 	f := newInjectedFleet(t, time.Hour,
-		fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: upstream.Decode, AfterEvents: 1},
-		fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: upstream.Decode, AfterEvents: 1},
+		fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: string(pools.Decode), AfterEvents: 1},
+		fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: string(pools.Decode), AfterEvents: 1},
 	)
 	for i := range 20 {
 		q := ithQuestion(4*i + 1) // chat

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -17,7 +18,7 @@ import (
 func seats(t *testing.T, decode int, mode string) *fleet {
 	f := newFleet(t, options{
 		prefill: 1, decode: decode, speedup: 1,
-		worker: func(c *stack.WorkerConfig) {
+		worker: func(c *devfleet.WorkerConfig) {
 			c.Engine.MaxNumSeqs, c.Engine.ContextLength, c.Engine.TotalKVBlocks = 1, 1<<17, 1<<14
 		},
 		gateway: func(c *stack.GatewayConfig) {

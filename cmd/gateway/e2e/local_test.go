@@ -44,7 +44,7 @@ func TestOwnWantBlamesNoWorker(t *testing.T) {
 			if open := f.circuits(); len(open) > 0 {
 				t.Errorf("circuits %v", open)
 			}
-			for _, p := range f.gateway.Flow.Report() {
+			for _, p := range f.gateway.Fleet.Report() {
 				for _, w := range p.Workers {
 					if w.State != pools.Up.String() {
 						t.Errorf("%s is %s", w.ID, w.State)

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // An image of 3 MiB is served by workers whose cache has room for a tenth of
 // its base64 in tokens, and is booked as an image.
 func TestImagesAreBookedByTheirTokens(t *testing.T) {
-	f := newFleet(t, options{worker: func(c *stack.WorkerConfig) {
+	f := newFleet(t, options{worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 65_536, 4_200
 	}})
 	image := strings.Repeat("iVBORw0K", 3<<17)

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // exposed is a metric as a scrape shows it.
@@ -84,10 +85,7 @@ func afterTraffic(t *testing.T) exposition {
 		return trafficked.all
 	}
 	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) {
-		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: upstream.Decode, Status: http.StatusInternalServerError}}}
-		if err := scenario.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode), Status: http.StatusInternalServerError}}}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
 	}})
@@ -349,10 +347,10 @@ var (
 	alertInText  = regexp.MustCompile(`\bTandem[A-Z]\w+`)
 )
 
-// docs/metrics.md tells of every metric that a gateway exposes, with its type
+// docs/reference/metrics.md tells of every metric that a gateway exposes, with its type
 // and labels, of no other, and of the alerts that use it.
 func TestEveryMetricIsDocumented(t *testing.T) {
-	raw, err := os.ReadFile("../../../docs/metrics.md")
+	raw, err := os.ReadFile("../../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,12 +396,25 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	}
 	for name := range all {
 		if strings.HasPrefix(name, "tandem_") && !documented[name] {
-			t.Errorf("%s %v (%s) is not in docs/metrics.md", name, all[name].labels, all[name].kind)
+			t.Errorf("%s %v (%s) is not in docs/reference/metrics.md", name, all[name].labels, all[name].kind)
 		}
 	}
 	for _, name := range metricInText.FindAllString(string(raw), -1) {
 		if _, ok := all.series(name); !ok && !documented[name] {
-			t.Errorf("docs/metrics.md names %s, which is no metric", name)
+			t.Errorf("docs/reference/metrics.md names %s, which is no metric", name)
+		}
+	}
+}
+
+// docs/reference/metrics.md has a row for each old name.
+func TestOldNamesAreDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range slices.Concat(telemetry.Aliases, telemetry.ServiceAliases) {
+		if !strings.Contains(string(raw), "\n| `"+a.Old+"` | `"+a.Name+"`") {
+			t.Errorf("docs/reference/metrics.md does not name %s as the old name of %s", a.Old, a.Name)
 		}
 	}
 }

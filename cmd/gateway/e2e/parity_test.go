@@ -21,14 +21,15 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/internal/replay"
-	"github.com/tandem-pd/tandem/internal/simulate"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // The trace of the parity test, and what both sides are made of.
@@ -54,14 +55,10 @@ type parityFleet struct {
 	reg *prometheus.Registry // of the gateway on the wire
 }
 
-func (f *parityFleet) routers() map[pools.Role]router.Config {
+func (f *parityFleet) router() router.Config {
 	base := router.DefaultConfig()
 	base.Seed, base.Mode, base.Temperature, base.QueueThreshold = paritySeed, f.mode, f.temperature, f.threshold
-	out := map[pools.Role]router.Config{}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
-		out[role] = base.For(role)
-	}
-	return out
+	return base
 }
 
 // parityTrace draws requests that come in bursts, share prefixes of two levels
@@ -135,7 +132,7 @@ func TestSimulateAgreesWithTheWire(t *testing.T) {
 func (f *parityFleet) simulated(t *testing.T, w *replay.Workload) []replay.Sample {
 	out, err := simulate.Run(t.Context(), simulate.Config{
 		Stages: []simulate.Stage{{Name: w.Name, Requests: w.Requests, Chains: simulate.NewChains(w.Requests, parityBlock)}},
-		Fleet:  f.groups, Routers: f.routers(), Queue: gatewayConfig().Flow.Queue, Readings: 1000,
+		Fleet:  f.groups, Routers: f.router().ByRole(), Queue: gatewayConfig().Flow.Queue, Readings: 1000,
 		Name: func(_, index int) string { return handoff.SeededID(paritySeed, uint64(index)+1) },
 	})
 	if err != nil {
@@ -209,10 +206,10 @@ func telling(s *replay.Sample) string {
 // bubble.
 func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *replay.Prompter) []replay.Sample {
 	net := newNetwork()
-	bus := events.NewMemoryBus()
+	bus := eventstest.NewBus()
 	log := slog.New(slog.DiscardHandler)
 	cfg := gatewayConfig()
-	cfg.Routers = f.routers()
+	cfg.Router = f.router()
 	cfg.Flow.Seed = paritySeed
 	cfg.Upstream.Dial = net.dial
 	side := &http.Transport{DialContext: net.dial, MaxIdleConnsPerHost: 64}
@@ -244,10 +241,10 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 	for _, g := range f.groups {
 		for i := range g.Count {
 			port++
-			wc := stack.WorkerConfig{Engine: g.Engine, Host: "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second, Listen: net.listen}
+			wc := devfleet.WorkerConfig{Engine: g.Engine, Host: "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second, Listen: net.listen}
 			wc.Engine.Role, wc.Engine.ID = string(g.Role), fmt.Sprintf("%s-%d", g.Role, i+1)
 			wc.Engine.Client = &http.Client{Transport: turns}
-			worker, err := stack.NewWorker(wc, stack.Links{Bus: bus}, log)
+			worker, err := devfleet.NewWorker(wc, stack.Links{Bus: bus}, log)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -316,7 +313,7 @@ type inTurn struct {
 func (t *inTurn) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
 	id, _, _ := strings.Cut(leg.RequestID, "-")
 	time.Sleep(t.came[id])
-	if leg.Kind == upstream.Decode {
+	if leg.Purpose == string(pools.Decode) {
 		t.mu.Lock()
 		t.given[id] = time.Duration(len(t.given))
 		t.mu.Unlock()

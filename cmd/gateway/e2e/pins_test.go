@@ -21,10 +21,7 @@ func pinned(nvext string) string {
 
 func inMode(mode string) func(c *stack.GatewayConfig) {
 	return func(c *stack.GatewayConfig) {
-		for role, cfg := range c.Routers {
-			cfg.Mode = mode
-			c.Routers[role] = cfg
-		}
+		c.Router.Mode = mode
 	}
 }
 

@@ -10,10 +10,7 @@ import (
 
 // withoutEvents makes the gateway predict all its workers.
 func withoutEvents(c *stack.GatewayConfig) {
-	for role, cfg := range c.Routers {
-		cfg.KVEvents = false
-		c.Routers[role] = cfg
-	}
+	c.Router.KVEvents = false
 }
 
 // overlapOf is the overlap that the router believed in for the latest request,
@@ -101,7 +98,7 @@ func TestFailedPrefillIsNotPredicted(t *testing.T) {
 	if a := f.post(completionPath, pinned("")); a.status != 200 {
 		t.Fatalf("decode does not stand in: %s", a.body)
 	}
-	for _, p := range f.gateway.Flow.Report() {
+	for _, p := range f.gateway.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.ID == "prefill-1" && w.CachedBlocks != 0 {
 				t.Errorf("%s should hold %d blocks", w.ID, w.CachedBlocks)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // narrow is a fleet whose one decode worker runs one request at a time, and
@@ -19,7 +20,7 @@ import (
 func narrow(t *testing.T, limit int, timeout time.Duration) *fleet {
 	return newFleet(t, options{
 		prefill: 1, decode: 1, speedup: 1,
-		worker: func(c *stack.WorkerConfig) { c.Engine.MaxNumSeqs = 1 },
+		worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 },
 		gateway: func(c *stack.GatewayConfig) {
 			c.Flow.Queue.Limit = limit
 			c.Flow.Queue.Timeout = timeout
@@ -119,7 +120,7 @@ func TestQueueOrder(t *testing.T) {
 
 // A request that no worker could ever hold is refused at once, not queued.
 func TestTooBigForAnyWorker(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1, worker: func(c *stack.WorkerConfig) {
+	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1, worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks, c.Engine.MaxNumSeqs = 2048, 128, 1
 	}})
 	leave := f.occupyFor(1500)
@@ -142,7 +143,7 @@ func TestTooBigForAnyWorker(t *testing.T) {
 // A prompt that would fit only a worker which drains is refused at once, and holds
 // up nobody for queue-timeout.
 func TestFitsOnlyADrainingWorker(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 2, worker: func(c *stack.WorkerConfig) {
+	f := newFleet(t, options{prefill: 1, decode: 2, worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.ContextLength, c.Engine.TotalKVBlocks = 2048, 256
 	}, gateway: func(c *stack.GatewayConfig) { c.Flow.Queue.Timeout = time.Minute }})
 	small, _ := f.gateway.Roster.Lookup("decode-2")
@@ -169,12 +170,7 @@ func TestFitsOnlyADrainingWorker(t *testing.T) {
 // than its threshold, and all are answered.
 func TestPrefillThreshold(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 20, gateway: func(c *stack.GatewayConfig) {
-		for role, cfg := range c.Routers {
-			if cfg.QueueThreshold > 0 {
-				cfg.QueueThreshold = .5
-				c.Routers[role] = cfg
-			}
-		}
+		c.Router.QueueThreshold = .5
 	}})
 	waited := false
 	var group sync.WaitGroup

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/service"
-	"github.com/tandem-pd/tandem/router/events"
-	"github.com/tandem-pd/tandem/router/remote"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
 // sharedIndex is a `gateway index` on an address of its own, that can be stopped and
@@ -53,8 +53,8 @@ func (x *sharedIndex) start(f *fleet, cfg service.Config) {
 		})
 	}
 	cfg.Drain = time.Millisecond
-	follow := events.SubscriberConfig{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
-	var bus events.Bus
+	follow := follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
+	var bus wire.Bus
 	if f.bus != nil {
 		bus = f.bus
 	}
@@ -301,7 +301,7 @@ func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
 	}
 	f := newStatic(t, cfg)
 	for id, p := range ports {
-		f.zmqWorker(id, p[0], p[1], p[2], events.VLLM)
+		f.zmqWorker(id, p[0], p[1], p[2], wire.VLLM)
 	}
 	f.bus = nil
 	x.start(f, service.Config{})

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // pass carries connections on one port of the loopback address to another one,
@@ -70,25 +72,25 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ask     bool
-		dialect events.Dialect
+		dialect wire.Dialect
 		heals   bool
 	}{
-		{"asked", true, events.VLLM, true},
-		{"not asked", false, events.VLLM, false},
-		{"an older release", true, events.VLLMArrays, false},
+		{"asked", true, wire.VLLM, true},
+		{"not asked", false, wire.VLLM, false},
+		{"an older release", true, wire.VLLMArrays, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			port, published, heard, replay := freePort(t), freePort(t), freePort(t), freePort(t)
 			cfg := gatewayConfig()
-			cfg.Retell = c.ask
+			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
 			f := newStatic(t, cfg)
-			w, err := stack.NewWorker(stack.WorkerConfig{
+			w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 				Engine: engine.Config{Role: "both", ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-				KVEvents: stack.WorkerEvents{ZMQ: &events.ZMQPublisherConfig{
+				KVEvents: devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
 					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
 					Dialect: c.dialect, BufferSteps: 2,
 				}},
@@ -125,12 +127,12 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			s := f.sources()["v1"]
 			t.Logf("after %d turns in %v: %+v", turns, time.Since(began).Round(time.Millisecond), s)
 			if !c.heals {
-				if s.State != "predicted" || s.Reason != "loss" || s.Healed["chains"] != 0 {
+				if s.State != "predicted" || s.Reason != "loss" || s.Repaired["chains"] != 0 {
 					t.Errorf("it is %+v", s)
 				}
 				return
 			}
-			if s.State != "live" || s.Reason != "" || s.Healed["chains"] != 1 || s.Losses != 1 {
+			if s.State != "live" || s.Reason != "" || s.Repaired["chains"] != 1 || s.Losses != 1 {
 				t.Fatalf("it is %+v", s)
 			}
 			// What was computed before the gateway heard anything is known by now, to the block.
@@ -151,7 +153,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 					t.Errorf("conversation %d: %d tokens cached, %d believed", i, r.Actual, r.Predicted)
 				}
 			}
-			if logs := f.logs.String(); !strings.Contains(logs, "KV events are whole again") {
+			if logs := f.logs.String(); !strings.Contains(logs, "KV events repaired") {
 				t.Error("the log does not say that it is whole again")
 			}
 			f.idle()

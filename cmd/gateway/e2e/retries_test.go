@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // outage is a transport whose decode workers have all failed: every first
@@ -29,7 +30,7 @@ type outage struct {
 }
 
 func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-	if leg.Kind == upstream.Release {
+	if leg.Purpose == fault.Release {
 		return o.Transport.Call(ctx, leg)
 	}
 	id, n, _ := strings.Cut(leg.RequestID, "-")
@@ -41,7 +42,7 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 		o.mu.Unlock()
 		<-o.let
 	}
-	if leg.Kind != upstream.Decode {
+	if leg.Purpose != string(pools.Decode) {
 		return o.Transport.Call(ctx, leg)
 	}
 	o.mu.Lock()
@@ -115,7 +116,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 // the same. It opens no circuit either.
 func TestClientsMistakesAreNotRetried(t *testing.T) {
 	for _, status := range []int{400, 413, 415, 422} {
-		for _, leg := range []upstream.Kind{upstream.Prefill, upstream.Decode} {
+		for _, leg := range []string{string(pools.Prefill), string(pools.Decode)} {
 			t.Run(fmt.Sprint(leg, " ", status), func(t *testing.T) {
 				f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
 				const requests = 10
@@ -128,7 +129,7 @@ func TestClientsMistakesAreNotRetried(t *testing.T) {
 				if n := f.hits.Load(); n != requests {
 					t.Errorf("%d calls for %d requests", n, requests)
 				}
-				for _, p := range f.gateway.Flow.Report() {
+				for _, p := range f.gateway.Fleet.Report() {
 					for _, w := range p.Workers {
 						if w.Circuit != fault.Closed {
 							t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
@@ -153,7 +154,7 @@ func TestLeavingOpensNoCircuit(t *testing.T) {
 		leave()
 	}
 	f.idle()
-	for _, p := range f.gateway.Flow.Report() {
+	for _, p := range f.gateway.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.Circuit != fault.Closed {
 				t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
@@ -171,7 +172,7 @@ func TestEjectedWorkerComesBackByOne(t *testing.T) {
 		c.Breakers.OpenFor = 300 * time.Millisecond
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 			return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-				if _, ok := broken.Load(leg.Worker); ok && leg.Kind == upstream.Decode {
+				if _, ok := broken.Load(leg.Worker); ok && leg.Purpose == string(pools.Decode) {
 					n, _ := calls.LoadOrStore(leg.Worker, new(counter))
 					n.(*counter).add()
 					return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}

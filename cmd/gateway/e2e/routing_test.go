@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -19,7 +20,7 @@ func asked(nvext string) string {
 // TestRoutingIsShown: every candidate of both legs with its terms, and what was
 // cached beside what was believed; a second request finds the first one's.
 func TestRoutingIsShown(t *testing.T) {
-	f := newFleet(t, options{prefill: 2, decode: 3, gateway: func(c *stack.GatewayConfig) { c.Flow.LogRouting = true }})
+	f := newFleet(t, options{prefill: 2, decode: 3, gateway: func(c *stack.GatewayConfig) { c.Observe.LogRouting = true }})
 	var got struct {
 		Nvext struct {
 			Routing struct {
@@ -85,10 +86,7 @@ func TestQueryRunsNothing(t *testing.T) {
 // TestConstraintsAndOverrides: what cannot be had is refused, by name.
 func TestConstraintsAndOverrides(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) {
-		for role, cfg := range c.Routers {
-			cfg.Cost = router.Credited
-			c.Routers[role] = cfg
-		}
+		c.Router.Cost = router.Credited
 	}})
 	for _, c := range []struct {
 		nvext  string
@@ -155,7 +153,7 @@ func TestBusyThreshold(t *testing.T) {
 
 // A worker's taints are seen in /workers, and requests that require one go to those that have it.
 func TestTaintsAreShownAndObeyed(t *testing.T) {
-	f := newFleet(t, options{worker: func(c *stack.WorkerConfig) {
+	f := newFleet(t, options{worker: func(c *devfleet.WorkerConfig) {
 		if strings.HasSuffix(c.Engine.ID, "-2") {
 			c.Taints = []string{"moon", "far"}
 		}

@@ -8,19 +8,16 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/pools"
 )
 
 // prefillRouter changes how the prefill pool's router is made.
 func prefillRouter(c *stack.GatewayConfig, change func(ttl *time.Duration, blocks *int)) {
-	r := c.Routers[pools.Prefill]
-	change(&r.PredictedTTL, &r.IndexMaxBlocks)
-	c.Routers[pools.Prefill] = r
+	change(&c.Router.PredictedTTL, &c.Router.IndexMaxBlocks)
 }
 
 // A gateway keeps its index within the budget, counts what went, and goes on.
 func TestIndexStaysWithinItsBudget(t *testing.T) {
-	const budget = 60
+	const budget = 1024
 	f := newFleet(t, options{prefill: 2, decode: 1, gateway: func(c *stack.GatewayConfig) {
 		prefillRouter(c, func(_ *time.Duration, blocks *int) { *blocks = budget })
 	}})
@@ -30,7 +27,7 @@ func TestIndexStaysWithinItsBudget(t *testing.T) {
 		t.Errorf("%v owners, want the two prefill workers", f.value(name+"owners", "prefill"))
 	}
 	for i := 0; evicted() < 2*budget && i < 100; i++ {
-		prompt := strings.Repeat(fmt.Sprint("Document ", i, ". ", long), 4)
+		prompt := strings.Repeat(fmt.Sprint("Document ", i, ". ", long), 64)
 		if a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.status != 200 {
 			t.Fatalf("%s", a.body)
 		}

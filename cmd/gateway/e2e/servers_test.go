@@ -21,10 +21,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // asServer has the test's program be one of the two servers, in a process of its own that can be killed.
@@ -40,13 +42,13 @@ func serveAs(what string) error {
 	}
 	switch name {
 	case "nats":
-		s, err := events.StartNATS(port)
+		s, err := natsbus.StartCore(port)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
 	case "etcd":
-		s, err := discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: dir, Port: port, Sync: true})
+		s, err := discovery.StartEtcd(dir, port, true)
 		if err != nil {
 			return err
 		}
@@ -162,7 +164,7 @@ func newLinked(t *testing.T, ttl time.Duration) *linked {
 // connect makes links of one process of the fleet; they end with the test.
 func (l *linked) connect(name string) stack.Links {
 	l.t.Helper()
-	links, unlink, err := stack.Connect(l.endpoints, l.url, slog.New(slog.DiscardHandler), nats.Name(name))
+	links, unlink, err := stack.Connect(l.endpoints, l.url, nil, slog.New(slog.DiscardHandler), nats.Name(name))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -171,9 +173,9 @@ func (l *linked) connect(name string) stack.Links {
 }
 
 // join adds a worker that registers in etcd and tells its KV events as how says.
-func (l *linked) join(role pools.Role, id string, how stack.WorkerEvents) {
+func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 	l.t.Helper()
-	w, err := stack.NewWorker(stack.WorkerConfig{
+	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 		Engine: engine.Config{Role: string(role), ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 20_000},
 		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second, LeaseTTL: l.ttl, KVEvents: how,
 	}, l.connect(id), slog.New(slog.DiscardHandler))
@@ -184,8 +186,8 @@ func (l *linked) join(role pools.Role, id string, how stack.WorkerEvents) {
 }
 
 // overZMQ publishes as stock vLLM does, on free ports.
-func overZMQ(t *testing.T) stack.WorkerEvents {
-	return stack.WorkerEvents{ZMQ: &events.ZMQPublisherConfig{
+func overZMQ(t *testing.T) devfleet.WorkerEvents {
+	return devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
 		Endpoint: fmt.Sprintf("tcp://*:%d", freePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t)), Topic: "kv-events",
 	}}
 }
@@ -209,7 +211,7 @@ func (l *linked) listed() map[string]int {
 func (l *linked) exact(ids ...string) bool {
 	listed, sources := l.listed(), l.sources()
 	for _, id := range ids {
-		if s := sources[id]; listed[id] != 1 || s.State != "live" || s.Blocks != l.workers[id].Books().Blocks.Cached {
+		if s := sources[id]; listed[id] != 1 || s.State != "live" || s.Blocks != l.workers[id].Engine.Books().Blocks.Cached {
 			return false
 		}
 	}
@@ -223,7 +225,7 @@ func (l *linked) heals(what string, ids []string) {
 	for deadline := time.Now().Add(time.Minute); !l.exact(ids...); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			for _, id := range ids {
-				l.t.Logf("%s: %+v, %d blocks cached", id, l.sources()[id], l.workers[id].Books().Blocks.Cached)
+				l.t.Logf("%s: %+v, %d blocks cached", id, l.sources()[id], l.workers[id].Engine.Books().Blocks.Cached)
 			}
 			l.t.Fatalf("never came true: %s", what)
 		}
@@ -269,11 +271,11 @@ func TestServersKilledUnderLoad(t *testing.T) {
 	const ttl = 2 * time.Second
 	l := newLinked(t, ttl)
 	ids := []string{"p1", "p2", "p3", "d1", "d2"}
-	l.join(pools.Prefill, "p1", stack.WorkerEvents{})
-	l.join(pools.Prefill, "p2", stack.WorkerEvents{})
+	l.join(pools.Prefill, "p1", devfleet.WorkerEvents{})
+	l.join(pools.Prefill, "p2", devfleet.WorkerEvents{})
 	l.join(pools.Prefill, "p3", overZMQ(t))
-	l.join(pools.Decode, "d1", stack.WorkerEvents{})
-	l.join(pools.Decode, "d2", stack.WorkerEvents{})
+	l.join(pools.Decode, "d1", devfleet.WorkerEvents{})
+	l.join(pools.Decode, "d2", devfleet.WorkerEvents{})
 	l.eventually("all have joined and are followed", func() bool { return l.exact(ids...) })
 	if s := l.sources(); s["p3"].Transport != "zmq" || s["p1"].Transport != "nats" {
 		t.Fatalf("p3 is followed over %s, p1 over %s", s["p3"].Transport, s["p1"].Transport)

@@ -43,7 +43,7 @@ func TestSlowClientIsNoSilentWorker(t *testing.T) {
 	// The engine is held up when it has generated for a while and generates no
 	// more, though it is not done.
 	held := func() string {
-		b := f.workers["decode-1"].Books()
+		b := f.workers["decode-1"].Engine.Books()
 		return fmt.Sprint(b.Running, b.Waiting, f.books())
 	}
 	for last, since := held(), time.Now(); time.Since(since) < 3*idle; {

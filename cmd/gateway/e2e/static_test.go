@@ -17,16 +17,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // newStatic is a gateway without etcd and NATS, whose workers are given by URL.
 func newStatic(t *testing.T, cfg stack.GatewayConfig) *fleet {
 	t.Helper()
-	f := &fleet{t: t, workers: map[string]*worker{}, bus: events.NewMemoryBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
 	g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.logs, nil)), f.reg)
 	if err != nil {
@@ -62,10 +63,10 @@ func newStatic(t *testing.T, cfg stack.GatewayConfig) *fleet {
 // that has died or at a free one for 0, and returns its URL.
 func (f *fleet) serve(role pools.Role, id string, port int) (address string) {
 	f.t.Helper()
-	var w *stack.Worker
+	var w *devfleet.Worker
 	f.eventually("the port is free", func() bool {
 		var err error
-		w, err = stack.NewWorker(stack.WorkerConfig{
+		w, err = devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
@@ -219,10 +220,10 @@ func TestWorkersFile(t *testing.T) {
 		return by == "p2"
 	})
 	rewrite(p1 + d1 + "- url: nowhere\n")
-	if err := f.gateway.Reload(); err == nil || !strings.Contains(err.Error(), "workers.yaml:7:url") {
+	if err := f.gateway.Reload(); err == nil || !strings.Contains(err.Error(), "workers.yaml:7 url") {
 		t.Errorf("reloaded a broken file: %v", err)
 	}
-	f.eventually("the mistake is logged", func() bool { return strings.Contains(f.logs.String(), "workers.yaml:7:url") })
+	f.eventually("the mistake is logged", func() bool { return strings.Contains(f.logs.String(), "workers.yaml:7 url") })
 	if by, _ := f.served(f.post(completionPath, ask(long, 4))); by != "p2" {
 		t.Errorf("a broken file changed the workers: served by %q", by)
 	}

@@ -9,18 +9,20 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // zmqWorker is a simulated worker as a stock vLLM or SGLang: it registers nowhere and publishes over ZMQ, on the ports
 // given. It is at the returned URL.
-func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) {
+func (f *fleet) zmqWorker(id string, port, port2, replay int, d wire.Dialect) {
 	f.t.Helper()
-	var w *stack.Worker
+	var w *devfleet.Worker
 	var err error
 	f.t.Cleanup(func() {
 		if err != nil {
@@ -28,10 +30,10 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) 
 		}
 	})
 	f.eventually("the ports are free", func() bool {
-		w, err = stack.NewWorker(stack.WorkerConfig{
+		w, err = devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-			KVEvents: stack.WorkerEvents{ZMQ: &events.ZMQPublisherConfig{
+			KVEvents: devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
 				Endpoint: fmt.Sprintf("tcp://*:%d", port2), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: "kv@" + id, Dialect: d,
 			}},
 		}, stack.Links{}, slog.New(slog.DiscardHandler))
@@ -44,9 +46,9 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d events.Dialect) 
 type eventSource struct {
 	Worker, Transport, State, Reason string
 	Seq, Losses                      uint64
-	Healed                           map[string]uint64
+	Repaired                         map[string]uint64 `json:"healed"`
 	Blocks                           int
-	Parity                           *router.RankParity
+	Parity                           *overlap.RankParity
 }
 
 func (f *fleet) sources() map[string]eventSource {
@@ -76,8 +78,8 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
 	}
 	f := newStatic(t, cfg)
-	f.zmqWorker("v1", ports["v1"][0], ports["v1"][1], ports["v1"][2], events.VLLM)
-	f.zmqWorker("s1", ports["s1"][0], ports["s1"][1], ports["s1"][2], events.SGLangArrays)
+	f.zmqWorker("v1", ports["v1"][0], ports["v1"][1], ports["v1"][2], wire.VLLM)
+	f.zmqWorker("s1", ports["s1"][0], ports["s1"][1], ports["s1"][2], wire.SGLangArrays)
 	f.eventually("both are followed", func() bool {
 		s := f.sources()
 		return s["v1"].State == "live" && s["s1"].State == "live" && s["v1"].Transport == "zmq" && f.status("/health") == http.StatusOK
@@ -107,7 +109,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	}
 	f.workers[holder].kill()
 	p := ports[holder]
-	f.zmqWorker(holder, p[0], p[1], p[2], events.VLLM)
+	f.zmqWorker(holder, p[0], p[1], p[2], wire.VLLM)
 	f.eventually("it is followed anew, and empty", func() bool {
 		s := f.sources()[holder]
 		return s.State == "live" && s.Blocks == 0
@@ -134,14 +136,14 @@ func TestWorkersTellTheirEvents(t *testing.T) {
 		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=none", p2)),
 	}
 	f := newStatic(t, cfg)
-	f.zmqWorker("w1", p1, freePort(t), freePort(t), events.VLLM)
-	f.zmqWorker("w2", p2, freePort(t), freePort(t), events.VLLM)
+	f.zmqWorker("w1", p1, freePort(t), freePort(t), wire.VLLM)
+	f.zmqWorker("w2", p2, freePort(t), freePort(t), wire.VLLM)
 	f.eventually("one is followed", func() bool { return f.sources()["w1"].State == "live" && f.status("/health") == http.StatusOK })
 	f.eventually("what was computed is known", func() bool {
 		if a := f.post(completionPath, ask(long, 4)); a.status != http.StatusOK {
 			t.Fatalf("status %d, %s", a.status, a.body)
 		}
-		return f.sources()["w1"].Blocks > 0 || f.workers["w2"].Books().Blocks.Cached > 0
+		return f.sources()["w1"].Blocks > 0 || f.workers["w2"].Engine.Books().Blocks.Cached > 0
 	})
 	if _, followed := f.sources()["w2"]; followed || f.workers["w2"].Record().KVEvents != "zmq" {
 		t.Errorf("w2 was to be left alone: %+v", f.sources())
@@ -168,7 +170,7 @@ func TestUnheardWorkersArePredicted(t *testing.T) {
 	}
 	used := 0
 	for id := range map[string]bool{"w1": true, "w2": true} {
-		if f.workers[id].Books().Blocks.Cached > 0 {
+		if f.workers[id].Engine.Books().Blocks.Cached > 0 {
 			used++
 		}
 	}

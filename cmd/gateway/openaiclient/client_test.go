@@ -12,14 +12,15 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/edge"
-	"github.com/tandem-pd/tandem/internal/engine"
-	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
 // client starts a gateway with one prefill and one decode worker, and returns
@@ -27,14 +28,10 @@ import (
 func client(t *testing.T) openai.Client {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	bus := events.NewMemoryBus()
-	base := router.DefaultConfig()
+	bus := eventstest.NewBus()
 	cfg := stack.GatewayConfig{
-		Edge: edge.DefaultConfig(), Flow: handoff.Config{Queue: queue.DefaultConfig()}, Drain: time.Second,
-		Routers: map[pools.Role]router.Config{},
-	}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
-		cfg.Routers[role] = base.For(role)
+		Edge: setting.Default[edge.Config](), Flow: handoff.Config{Queue: setting.Default[queue.Config]()}, Drain: time.Second,
+		Router: router.DefaultConfig(),
 	}
 	cfg.Edge.Host, cfg.Edge.Port = "127.0.0.1", 0
 	g, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, prometheus.NewRegistry())
@@ -50,7 +47,7 @@ func client(t *testing.T) openai.Client {
 	go func() { ended <- g.Run(ctx) }()
 	parts := 1
 	for _, role := range []string{"prefill", "decode"} {
-		w, err := stack.NewWorker(stack.WorkerConfig{
+		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: role, ID: role + "-1", Speedup: 50}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
 		}, stack.Links{Bus: bus}, log)
 		if err != nil {

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // environment is what the environment says.
@@ -15,14 +18,13 @@ type environment struct {
 	unknown     []string // DYN_ variables that no command knows
 }
 
-// serviceLink matches the variables that Kubernetes puts into every container
-// of a namespace for a Service whose name begins with "tandem" or "dyn". Nobody
-// set them, so they are not refused. The short form, TANDEM_PORT=tcp://…, is told
-// by its value.
+// serviceLink matches the variables that Kubernetes puts into every container of a namespace for a Service whose name
+// begins with "tandem" or "dyn". No user set them, so they are not refused. The short form, TANDEM_PORT=tcp://…, is
+// recognised by its value.
 var serviceLink = regexp.MustCompile(`^(TANDEM|DYN)_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)$`)
 
 // deployment matches the variables that deploy/compose reads: an environment
-// that names its images must not keep the gateway from starting beside it.
+// that names its images must not keep the gateway from starting.
 var deployment = regexp.MustCompile(`^TANDEM_([A-Z]+_)?IMAGE$`)
 
 // readEnviron reads the variables that begin with our two prefixes, in the order
@@ -42,7 +44,7 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 		if suffix, ok := strings.CutPrefix(key, tandemPrefix); ok {
 			a, err := s.readTandem(key, suffix, text, &env)
 			if err != nil {
-				problems = append(problems, &Error{Where: clip(key), Err: err})
+				problems = append(problems, &setting.Error{Name: conf.Clip(key), Err: err})
 			}
 			if a != nil {
 				env.tandem = append(env.tandem, *a)
@@ -54,7 +56,7 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 				env.dyn = append(env.dyn, assign(row, kebab(suffix), key, "env "+key, text))
 			case s.elsewhere(kebab(suffix)), linked(key, text):
 			case protective(suffix, text):
-				problems = append(problems, &Error{Where: clip(key), Err: errProtective})
+				problems = append(problems, &setting.Error{Name: conf.Clip(key), Err: errProtective})
 			default:
 				env.unknown = append(env.unknown, s.guess(key, suffix))
 			}
@@ -63,7 +65,7 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 	return env, problems
 }
 
-// readTandem reads one TANDEM_ variable: ours, another command's, nobody's.
+// readTandem reads one TANDEM_ variable: this command's, another command's or unknown.
 func (s *Set) readTandem(key, suffix, text string, env *environment) (*assignment, error) {
 	if row := s.fromEnv(suffix); row != nil {
 		a := assign(row, kebab(suffix), key, "env "+key, text)
@@ -95,15 +97,14 @@ func protective(suffix, text string) bool {
 
 // guess names an unknown variable, with the nearest that is known.
 func (s *Set) guess(key, suffix string) string {
-	if near := Nearest(kebab(suffix), s.names()[1:]); near != "" { // the first is the file's, which has no DYN_ form
-		return clip(key) + " (the nearest is " + dynPrefix + envSuffix(near) + ")"
+	if near := conf.Nearest(kebab(suffix), s.names()[1:]); near != "" { // the first is the file's, which has no DYN_ form
+		return conf.Clip(key) + " (the nearest is " + dynPrefix + envSuffix(near) + ")"
 	}
-	return clip(key)
+	return conf.Clip(key)
 }
 
-// fromEnv finds the row of a variable's name without its prefix, which is
-// upper case.
-func (s *Set) fromEnv(suffix string) *Setting {
+// fromEnv finds the row of a variable's name without its prefix, which is upper case.
+func (s *Set) fromEnv(suffix string) *setting.Setting {
 	if envSuffix(suffix) != suffix {
 		return nil
 	}

@@ -5,13 +5,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
+
+// help is how much help was asked for.
+type help uint8
+
+const (
+	noHelp help = iota
+	someHelp
+	allHelp
+)
+
+var helps = map[string]help{"-h": someHelp, "--help": someHelp, "--help-all": allHelp}
 
 // commandLine is what the arguments say.
 type commandLine struct {
 	assignments []assignment // at most one for each name: the last, or all items of a List or Words
 	config      string       // --config
-	help        bool
+	help        help
 	rest        []string
 }
 
@@ -29,28 +43,26 @@ func (s *Set) readArgs(args []string) (line commandLine, problems []error) {
 			line.rest = append(line.rest, arg)
 			continue
 		}
-		if arg == "-h" || arg == "--help" {
-			line.help = true
+		if line.help = helps[arg]; line.help != noHelp {
 			break
 		}
 		flag, value, inline := strings.Cut(arg, "=")
 		taken, err := s.readFlag(&line, flag, value, inline, args)
 		if err != nil {
-			problems = append(problems, &Error{Where: "flag " + clip(flag), Err: err})
+			problems = append(problems, &setting.Error{Name: "flag " + conf.Clip(flag), Err: err})
 		}
 		args = args[taken:]
 	}
 	return line, problems
 }
 
-// readFlag reads one flag and says how many of the arguments after it were its
-// value: none or one.
+// readFlag reads one flag and says how many of the arguments after it were its value: none or one.
 func (s *Set) readFlag(line *commandLine, flag, value string, inline bool, after []string) (taken int, err error) {
 	name, long := strings.CutPrefix(flag, "--")
 	row := s.byName[name]
-	if positive, ok := strings.CutPrefix(name, "no-"); row == nil && ok && s.byName[positive] != nil && s.byName[positive].Kind == Bool {
+	if positive, ok := strings.CutPrefix(name, "no-"); row == nil && ok && s.byName[positive] != nil && s.byName[positive].Switch() {
 		if inline {
-			return 0, fmt.Errorf("takes no value: write --%s=%s", positive, clip(value))
+			return 0, fmt.Errorf("takes no value: write --%s=%s", positive, conf.Clip(value))
 		}
 		name, row, value, inline = positive, s.byName[positive], "false", true
 	}
@@ -58,7 +70,7 @@ func (s *Set) readFlag(line *commandLine, flag, value string, inline bool, after
 	case !long || row == nil && name != configName:
 		return 0, unknown(strings.TrimLeft(flag, "-"), s.names(), func(n string) string { return "--" + n })
 	case inline:
-	case row != nil && row.Kind == Bool:
+	case row != nil && row.Switch():
 		if len(after) > 0 && (after[0] == "true" || after[0] == "false") {
 			return 1, fmt.Errorf("is a switch: write --%s=%s", name, after[0])
 		}
@@ -79,9 +91,8 @@ func (s *Set) readFlag(line *commandLine, flag, value string, inline bool, after
 	return taken, nil
 }
 
-// set records a flag, over an earlier one of the same name; List and Words add to
-// it.
-// A value that was refused stays refused, so that no mistake is covered up.
+// set records a flag, over an earlier one of the same name; List and Words add to it. A value that was refused stays
+// refused, so that no mistake is covered up.
 func (l *commandLine) set(a assignment) {
 	i := slices.IndexFunc(l.assignments, func(b assignment) bool { return b.name == a.name })
 	if i < 0 {
@@ -94,16 +105,7 @@ func (l *commandLine) set(a assignment) {
 	}
 	if items, ok := a.value.([]string); ok && a.err == nil {
 		a.value = append(slices.Clone(earlier.value.([]string)), items...)
-		a.err = a.row.check(a.value)
+		a.err = a.row.Check(a.value)
 	}
 	*earlier = a
-}
-
-// clip bounds and escapes what is quoted from the command line in an error.
-func clip(s string) string {
-	q := quote(s)
-	if q == `"`+s+`"` {
-		return s
-	}
-	return q
 }

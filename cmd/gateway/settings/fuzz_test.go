@@ -4,6 +4,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // FuzzResolve gives arguments and an environment, one a line, and a file to the
@@ -17,7 +20,7 @@ func FuzzResolve(f *testing.F) {
 	f.Add("--role=\x00\n--etcd-endpoints=a:1,b:2", "TANDEM_QUEUE_TIMEOUT=1h0m\nDYN_QUEUE_BYTES=9e9", "x: &x [1]\netcd-endpoints: *x\nrole: !!binary aGk=\n")
 	f.Add("--role=#\n--queue-bytes=1025 B", "=\n\nTANDEM_=", "- &a [*a]\n---\n<<: {}\n")
 	f.Add("--no-config\n--no-\n--=\n---", "TANDEM_ROLE=\xff", "role: \"\\x00\\u2028\"\n")
-	set := NewSet(append(GatewayGroups(choices), workerGroup())...)
+	set := New(new(all))
 	f.Fuzz(func(t *testing.T, args, environ, file string) {
 		r, _, err := set.Resolve(append([]string{"--config=f"}, strings.Split(args, "\n")...), strings.Split(environ, "\n"), files{"f": file, "": file}.read)
 		if err == nil {
@@ -32,7 +35,7 @@ func FuzzResolve(f *testing.F) {
 			t.Fatalf("%T is not several errors", err)
 		}
 		for _, e := range joined.Unwrap() {
-			if _, ok := e.(*Error); !ok {
+			if !errors.As(e, new(*setting.Error)) && !errors.As(e, new(*conf.Error)) {
 				t.Errorf("%T is no *Error: %v", e, e)
 			}
 		}

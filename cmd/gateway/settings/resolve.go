@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 // level is where a value comes from. A higher level wins.
@@ -19,7 +21,7 @@ const (
 
 // assignment is one place where somebody set something.
 type assignment struct {
-	row    *Setting
+	row    *setting.Setting
 	name   string // as it was written: the name or an older one
 	where  string // for errors: "flag --x", "gateway.yaml:12 x"
 	source string // for Print: "flag", "file gateway.yaml:12"
@@ -28,29 +30,31 @@ type assignment struct {
 }
 
 // assign parses a text that somebody gave for the row under name.
-func assign(row *Setting, name, where, source, text string) assignment {
-	v, err := row.parse(text)
+func assign(row *setting.Setting, name, where, source, text string) assignment {
+	v, err := row.Parse(text)
 	return assignment{row: row, name: name, where: where, source: source, value: v, err: err}
 }
 
-// Resolve finds the value of every setting of the set. args is the command line
-// after the command's name; environ is as os.Environ gives it; readFile, as
-// os.ReadFile, is called at most once, for the file that --config or
+// Resolve finds the value of every setting of the set. args is the command line after the command's name; environ is
+// as os.Environ gives it; readFile, as os.ReadFile, is called at most once, for the file that --config or
 // TANDEM_CONFIG names. rest is what on the command line was not a flag.
 //
-// Names are matched exactly on the command line; in a file "-" and "_" are the
-// same. A flag that is repeated counts the last time, List and Words add up. An
-// environment variable that is empty counts as not set. A DYN_ variable that no
-// command knows may be another program's: it is passed over, see
-// [Resolved.UnknownVariables], unless its name asks for protection.
+// Names are matched exactly on the command line; in a file "-" and "_" are the same. A flag that is repeated counts
+// the last time, List and Words add up. An environment variable that is empty counts as not set. A DYN_ variable that
+// no command knows may be another program's: it is passed over, see [Resolved.UnknownVariables], unless its name asks
+// for protection.
 //
-// The error is [ErrHelp], or every mistake found as [*Error], joined.
+// The error is [ErrHelp] or [ErrHelpAll], or every mistake found as [*setting.Error], joined.
+// Without one the set's struct has its values.
 func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, error)) (r *Resolved, rest []string, err error) {
 	var all [fromFlag + 1][]assignment
 	var problems []error
 	line, ps := s.readArgs(args)
-	if line.help {
+	switch line.help {
+	case someHelp:
 		return nil, nil, ErrHelp
+	case allHelp:
+		return nil, nil, ErrHelpAll
 	}
 	problems = append(problems, ps...)
 	all[fromFlag] = line.assignments
@@ -69,7 +73,7 @@ func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, err
 	}
 
 	r = &Resolved{set: s, values: map[string]resolved{}, unknown: env.unknown}
-	for _, row := range s.Settings() {
+	for _, row := range s.rows {
 		v, ps := settle(row, &all)
 		problems = append(problems, ps...)
 		r.values[row.Name] = v
@@ -77,13 +81,16 @@ func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, err
 	if len(problems) > 0 {
 		return nil, nil, errors.Join(problems...)
 	}
+	setting.Fill(s.config)
+	for _, row := range s.rows {
+		row.Set(s.config, r.values[row.Name].value)
+	}
 	return r, line.rest, nil
 }
 
-// settle picks the value of one row: the highest level that sets it. Every
-// level is checked, whether it wins or not, but for the value of a DYN_
-// variable that loses.
-func settle(row *Setting, all *[fromFlag + 1][]assignment) (v resolved, problems []error) {
+// settle picks the value of one row: the highest level that sets it. Every level is checked, whether it wins or not,
+// but for the value of a DYN_ variable that loses.
+func settle(row *setting.Setting, all *[fromFlag + 1][]assignment) (v resolved, problems []error) {
 	for l := fromFlag; l > fromDefault; l-- {
 		var last *assignment
 		for i := range all[l] {
@@ -93,13 +100,13 @@ func settle(row *Setting, all *[fromFlag + 1][]assignment) (v resolved, problems
 			}
 			if a.err != nil {
 				if l != fromDyn || v.source == "" {
-					problems = append(problems, &Error{Where: a.where, Err: a.err})
+					problems = append(problems, &setting.Error{Name: a.where, Err: a.err})
 				}
 				continue
 			}
 			if last != nil && !reflect.DeepEqual(last.value, a.value) {
-				problems = append(problems, &Error{Where: last.where + " and " + a.where, Err: fmt.Errorf(
-					"two names of one setting say %s and %s; set only %s", row.Kind.format(last.value), row.Kind.format(a.value), row.Name)})
+				problems = append(problems, &setting.Error{Name: last.where + " and " + a.where, Err: fmt.Errorf(
+					"two names of one setting say %s and %s; set only %s", row.Format(last.value), row.Format(a.value), row.Name)})
 			}
 			last = a
 		}
@@ -108,9 +115,9 @@ func settle(row *Setting, all *[fromFlag + 1][]assignment) (v resolved, problems
 		}
 	}
 	if v.source == "" {
-		def, err := row.parse(row.Default)
+		def, err := row.Parse(row.Default)
 		if err != nil {
-			panic(err) // NewSet parsed it
+			panic(err) // setting.Of parsed it
 		}
 		v = resolved{value: def, source: "default"}
 	}

@@ -1,9 +1,13 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 )
 
 const (
@@ -12,77 +16,127 @@ const (
 	configName   = "config" // --config FILE or TANDEM_CONFIG says where the file is; DYN_CONFIG would be another program's
 )
 
-// reserved are the names that every command has and no table may take.
-var reserved = []string{configName, "help"}
+// ErrHelp is what Resolve returns when the arguments ask for help. The command
+// then prints [Set.Usage]. ErrHelpAll asks for that of every setting.
+var (
+	ErrHelp    = errors.New("help was asked for")
+	ErrHelpAll = fmt.Errorf("%w, of every setting", ErrHelp)
+)
 
-// Set is the settings that one command takes. It is immutable and safe for
-// concurrent use.
+// Set is the settings of one command: those of the struct that it fills.
 type Set struct {
-	groups []Group
-	byName map[string]*Setting // older names too
-	beside []string            // names of other commands, passed over in the environment and in a file
+	config any // a pointer to the struct
+	rows   []*setting.Setting
+	byName map[string]*setting.Setting // older names too
+	others []string                    // names of other commands, passed over in the environment and in a file
 }
 
-// NewSet composes tables into a command's set. It panics when a table is wrong
-// in itself: two rows of one name, a default that its own row refuses. Such a
-// table is a mistake in the program, and building the set finds it.
-func NewSet(groups ...Group) *Set {
-	s := &Set{groups: groups, byName: map[string]*Setting{}}
-	for _, g := range groups {
-		for i := range g.Settings {
-			row := &g.Settings[i]
-			if err := row.malformed(); err != nil {
-				panic(fmt.Sprintf("settings: %q under %q: %v", row.Name, g.Title, err))
-			}
-			for _, name := range row.Names() {
-				if _, taken := s.byName[name]; taken {
-					panic(fmt.Sprintf("settings: two rows are called %q", name))
-				}
-				s.byName[name] = row
+// New returns the settings of config, a pointer to a command's struct. others are the structs of the program's other
+// commands. Their variables and keys are passed over, so that one environment and one file can serve a gateway and
+// its workers; as flags they stay unknown. A field that has no help borrows its tags from them. New panics where two
+// fields have one name, which is a mistake in the program.
+func New(config any, others ...any) *Set {
+	s := &Set{config: config, byName: map[string]*setting.Setting{}}
+	lenders := map[string]*setting.Setting{}
+	for _, other := range others {
+		for _, row := range setting.Of(other) {
+			s.others = append(s.others, row.Names()...)
+			if !row.Borrowed() && lenders[row.Name] == nil {
+				lenders[row.Name] = row
 			}
 		}
+	}
+	for _, row := range setting.Of(config) {
+		if row.Borrowed() {
+			row = borrow(row, lenders)
+		}
+		for _, name := range row.Names() {
+			if s.byName[name] != nil {
+				panic(fmt.Sprintf("settings: two fields are called %q", name))
+			}
+			s.byName[name] = row
+		}
+		s.rows = append(s.rows, row)
 	}
 	return s
 }
 
-// Beside returns a set that also knows the settings of other commands of the
-// program: their variables and keys are passed over instead of refused, so that
-// one environment and one file can serve a gateway and its workers. As flags
-// they stay unknown.
-func (s *Set) Beside(groups ...Group) *Set {
-	wider := *s
-	wider.beside = slices.Clone(s.beside)
-	for _, g := range groups {
-		for i := range g.Settings {
-			wider.beside = append(wider.beside, g.Settings[i].Names()...)
-		}
+func borrow(row *setting.Setting, lenders map[string]*setting.Setting) *setting.Setting {
+	from := lenders[row.Name]
+	if from == nil {
+		panic(fmt.Sprintf("settings: %q has no help, and no other command has such a setting", row.Name))
 	}
-	return &wider
+	whole, err := row.Borrow(from)
+	if err != nil {
+		panic("settings: " + err.Error())
+	}
+	return whole
 }
 
-// Settings returns every row in the order of its groups. The rows are shared:
-// they are not to be changed.
-func (s *Set) Settings() []*Setting {
-	var rows []*Setting
-	for _, g := range s.groups {
-		for i := range g.Settings {
-			rows = append(rows, &g.Settings[i])
+// group is a heading and the settings under it.
+type group struct {
+	title string
+	rows  []*setting.Setting
+}
+
+// groups are the settings by heading, each in the order in which it comes first.
+func (s *Set) groups() []group {
+	var found []group
+	for _, row := range s.rows {
+		i := slices.IndexFunc(found, func(g group) bool { return g.title == row.Group })
+		if i < 0 {
+			i = len(found)
+			found = append(found, group{title: row.Group})
 		}
+		found[i].rows = append(found[i].rows, row)
 	}
-	return rows
+	return found
 }
 
 // elsewhere reports whether the name belongs to another command.
-func (s *Set) elsewhere(name string) bool { return slices.Contains(s.beside, name) }
+func (s *Set) elsewhere(name string) bool { return slices.Contains(s.others, name) }
 
 // names returns every name to suggest from: the set's own, older ones included,
 // after that of the file, which is no key of the file.
 func (s *Set) names() []string {
 	names := []string{configName}
-	for _, row := range s.Settings() {
+	for _, row := range s.rows {
 		names = append(names, row.Names()...)
 	}
 	return names
+}
+
+// Flags returns the flags that give config, of the set's type, its values: those whose value is not the default.
+func Flags(config any) []string {
+	var args []string
+	for _, row := range setting.Of(config) {
+		value := row.Get(config)
+		if byDefault, _ := row.Parse(row.Default); row.Borrowed() || fmt.Sprint(value) == fmt.Sprint(byDefault) {
+			continue
+		}
+		args = append(args, argument(row, value)...)
+	}
+	return args
+}
+
+func argument(row *setting.Setting, value any) []string {
+	flag := "--" + row.Name
+	switch v := value.(type) {
+	case bool:
+		if !v {
+			flag = "--no-" + row.Name
+		}
+		return []string{flag}
+	case []string:
+		var args []string
+		for _, item := range v {
+			args = append(args, flag, item)
+		}
+		return args
+	case string:
+		return []string{flag, v}
+	}
+	return []string{flag, row.Format(value)}
 }
 
 // envSuffix turns router-mode into ROUTER_MODE.
@@ -93,4 +147,18 @@ func envSuffix(name string) string {
 // kebab turns ROUTER_MODE and router_mode into router-mode.
 func kebab(name string) string {
 	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+}
+
+// unknown is the error for a name that is in no table: it offers the nearest that is. A "no-" in front of a known
+// name is explained, because the flag has it and the variable and the key do not. spell writes a known name the way
+// the unknown one would have to be written.
+func unknown(name string, known []string, spell func(string) string) error {
+	if rest, ok := strings.CutPrefix(name, "no-"); ok && slices.Contains(known, rest) {
+		return fmt.Errorf("there is no such name: --no-%[1]s is the flag, elsewhere set %[2]s to false", rest, spell(rest))
+	}
+	best := conf.Nearest(name, known)
+	if best == "" {
+		return errors.New("there is no such setting")
+	}
+	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
 }

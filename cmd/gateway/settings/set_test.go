@@ -3,7 +3,7 @@ package settings
 import (
 	"bytes"
 	"errors"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -11,65 +11,62 @@ import (
 
 var errTaken = errors.New("taken")
 
-func TestNewSetRefusesBadTables(t *testing.T) {
-	row := func(change func(*Setting)) []Group {
-		s := Setting{Name: "x", Kind: Int, Default: "1", Help: "h."}
-		change(&s)
-		return []Group{{Title: "G", Settings: []Setting{s}}}
+func TestNewRefusesTwoFieldsOfOneName(t *testing.T) {
+	type twice struct {
+		A int `flag:"x" default:"1" help:"h."`
+		B int `flag:"y,x" default:"1" help:"h."`
 	}
-	tests := []struct {
-		name   string
-		groups []Group
-		want   string
-	}{
-		{"snake", row(func(s *Setting) { s.Name = "a_b" }), "not kebab case"},
-		{"empty", row(func(s *Setting) { s.Name = "" }), "not kebab case"},
-		{"two dashes", row(func(s *Setting) { s.Aliases = []string{"a--b"} }), "not kebab case"},
-		{"negative", row(func(s *Setting) { s.Name = "no-x" }), "negation"},
-		{"reserved", row(func(s *Setting) { s.Aliases = []string{"config"} }), "taken"},
-		{"default", row(func(s *Setting) { s.Default = "one" }), "not a whole number"},
-		{"default out of bounds", row(func(s *Setting) { s.Max = "0" }), "above 0"},
-		{"bound", row(func(s *Setting) { s.Min = "low" }), "not a whole number"},
-		{"bounds of text", row(func(s *Setting) { s.Kind = String; s.Min = "1" }), "no bounds"},
-		{"choices of numbers", row(func(s *Setting) { s.OneOf = []Choice{{"1", ""}} }), "only a String"},
-		{"default is no choice", row(func(s *Setting) { s.Kind = String; s.OneOf = []Choice{{"2", ""}} }), "not one of"},
-		{"no help", row(func(s *Setting) { s.Help = "" }), "no help"},
-		{"twice", append(row(func(*Setting) {}), row(func(*Setting) {})...), "two rows"},
-		{"twice by an older name", append(row(func(*Setting) {}), row(func(s *Setting) { s.Name = "y"; s.Aliases = []string{"x"} })...), "two rows"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := panicOf(func() { NewSet(tt.groups...) }); !strings.Contains(got, tt.want) {
-				t.Errorf("panicked with %q, want %q", got, tt.want)
-			}
-		})
+	if got := panicOf(func() { New(new(twice)) }); !strings.Contains(got, `two fields are called "x"`) {
+		t.Errorf("panicked with %q", got)
 	}
 }
 
-func TestWithDefaultChangesOnlyTheCopy(t *testing.T) {
-	group := HTTPGroup()
-	r, _, err := NewSet(group.WithDefault("shutdown-grace", "0s")).Resolve(nil, nil, files{}.read)
-	if err != nil {
-		t.Fatal(err)
+// A field without help has the tags of another command's field of that name.
+func TestBorrowedTags(t *testing.T) {
+	type look struct {
+		Port int `flag:"http-port" group:"Here"`
 	}
-	if got := printed(t, r, "shutdown-grace"); got != "shutdown-grace: 0s  # default" {
-		t.Error(got)
+	var s look
+	r, _, err := New(&s, new(another), new(sample)).Resolve(nil, nil, files{}.read)
+	if err != nil || s.Port != 8000 || r.Source("http-port") != "default" {
+		t.Errorf("%+v, %v", s, err)
 	}
-	r, _, err = NewSet(group).Resolve(nil, nil, files{}.read)
-	if err != nil {
-		t.Fatal(err)
+	if _, _, err := New(&s, new(sample)).Resolve([]string{"--http-port=70000"}, nil, files{}.read); err == nil || !strings.Contains(err.Error(), "above 65535") {
+		t.Errorf("the range is not the other's: %v", err)
 	}
-	if got := printed(t, r, "shutdown-grace"); got != "shutdown-grace: 5s  # default" {
-		t.Error(got)
-	}
-	if got := panicOf(func() { group.WithDefault("nobody", "") }); !strings.Contains(got, "nobody") {
+	if got := panicOf(func() { New(&s) }); !strings.Contains(got, "no other command") {
 		t.Errorf("panicked with %q", got)
+	}
+	type kind struct {
+		Port string `flag:"http-port"`
+	}
+	if got := panicOf(func() { New(new(kind), new(sample)) }); !strings.Contains(got, "is a string here and a int there") {
+		t.Errorf("panicked with %q", got)
+	}
+}
+
+// The flags of a config give another one its values.
+func TestFlagsGiveTheirValues(t *testing.T) {
+	want := new(sample)
+	args := []string{
+		"--http-port", "1", "--no-decode-fallback", "--kv-cache-report-mode", "off", "--queue-bytes", "1025", "--lease-ttl", "1m30s",
+		"--etcd-endpoints", "a:1", "--etcd-endpoints", "b:2", "--router-ttl-secs", "2.5", "--router-seed", "9",
+	}
+	if _, _, err := New(want).Resolve(args, nil, files{}.read); err != nil {
+		t.Fatal(err)
+	}
+	flags, got := Flags(want), new(sample)
+	if _, _, err := New(got).Resolve(flags, nil, files{}.read); err != nil {
+		t.Fatal(err)
+	}
+	if len(flags) != len(args) || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q give %+v, want %+v", flags, got, want)
 	}
 }
 
 func TestUsageTeaches(t *testing.T) {
 	var b bytes.Buffer
-	if err := gatewaySet().Usage(&b); err != nil {
+	if err := gatewaySet().Usage(&b, "serve", nil); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
@@ -82,50 +79,68 @@ func TestUsageTeaches(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"\nHTTP\n", "\nRouter\n", "\nQueue\n", "\nFaults\n", "\nDiscovery\n", "\nLogging\n",
-		"\n  --config FILE\n",
-		"\n  --http-port N\n      TCP port to listen on. 0 picks a free one and prints it.\n      Default: 8000. From 0 to 65535. Environment: TANDEM_HTTP_PORT, DYN_HTTP_PORT.\n",
+		"HTTP\n", "\nRouter\n", "\nQueue\n", "\nFaults\n", "\nDiscovery\n", "\nLogging\n", "--config FILE names",
+		"\n  --http-port N\n      TCP port to listen on. 0 picks a free one and prints it.\n      Default: 8000. From 0 to 65535.\n      Change it when it is taken.\n",
 		"\n  --router-mode NAME\n",
 		"\n      round-robin   in turn, which is a line of help long enough to go on under its own beginning\n                    and not under the name\n",
 		"\n  --no-router-kv-events\n",
-		"Environment: TANDEM_ROUTER_KV_EVENTS=false, DYN_ROUTER_KV_EVENTS=false.\n",
-		"\n      Older names: --no-kv-events, TANDEM_KV_EVENTS=false, DYN_KV_EVENTS=false.\n",
-		"\n      Older names: --kv-overlap-score-weight, TANDEM_KV_OVERLAP_SCORE_WEIGHT,\n      DYN_KV_OVERLAP_SCORE_WEIGHT.\n",
-		"Default: none. Environment: TANDEM_NATS_URL, DYN_NATS_URL.\n",
+		"\n      Older names: --no-kv-events.\n",
+		"\n      Older names: --kv-overlap-score-weight.\n",
+		"\n      Default: 15s. At least 100ms, or 0.\n",
+		"\n      Default: auto.\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("help does not say %q:\n%s", want, text)
 		}
 	}
-}
-
-func TestEnvNames(t *testing.T) {
-	s := Setting{Name: "router-kv-events", Aliases: []string{"kv-events"}}
-	want := []string{"TANDEM_ROUTER_KV_EVENTS", "TANDEM_KV_EVENTS", "DYN_ROUTER_KV_EVENTS", "DYN_KV_EVENTS"}
-	if got := s.EnvNames(); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+	if strings.Contains(text, "--help-all") || strings.Contains(text, "Inner") {
+		t.Errorf("the whole help names a longer one, or what is no setting:\n%s", text)
 	}
 }
 
-func TestDistance(t *testing.T) {
-	tests := []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0},
-		{"", "abc", 3},
-		{"router-mode", "router-mode", 0},
-		{"router-mod", "router-mode", 1},
-		{"rotuer-mode", "router-mode", 1},
-		{"kitten", "sitting", 3},
-		{strings.Repeat("a", 1000), "b", 100},
+func TestUsageOfTheFirstSettings(t *testing.T) {
+	var b bytes.Buffer
+	if err := gatewaySet().Usage(&b, "serve", []string{"http-port", "router-mode"}); err != nil {
+		t.Fatal(err)
 	}
-	for _, tt := range tests {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-		if got := distance(tt.b, tt.a); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.b, tt.a, got, tt.want)
+	text := b.String()
+	if !strings.HasPrefix(text, "HTTP\n  --http-port N\n") || strings.Contains(text, "--http-host") || strings.Contains(text, "Queue\n") ||
+		strings.Contains(text, "Change it when") || !strings.Contains(text, "settings: `gateway serve --help-all` shows the rest.") {
+		t.Error(text)
+	}
+}
+
+func TestReference(t *testing.T) {
+	var b bytes.Buffer
+	gatewaySet().Reference(&b, nil)
+	for _, want := range []string{
+		"\n### HTTP\n\n| flag | default | what it does | change it when |\n|---|---|---|---|\n| `--http-host` | 127.0.0.1 |",
+		"| `--http-port` | 8000 | TCP port to listen on. 0 picks a free one and prints it. From 0 to 65535. | it is taken |\n",
+		"| `--no-router-kv-events` | on | On: follow events. Older name: `--no-kv-events`. |  |\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("it lacks %q:\n%s", want, b.String())
 		}
 	}
+}
+
+// What another command has too is not explained twice.
+func TestReferenceOfWhatIsShared(t *testing.T) {
+	var b bytes.Buffer
+	New(new(all)).Reference(&b, gatewaySet())
+	if text := b.String(); strings.Contains(text, "Address to listen on") || !strings.Contains(text, "| `--role` | both |") ||
+		!strings.Contains(text, "\nAs for `gateway serve`: `--http-host`, ") {
+		t.Error(text)
+	}
+}
+
+// panicOf is what f panics with, as text; empty when it does not.
+func panicOf(f func()) (text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			text, _ = p.(string)
+		}
+	}()
+	f()
+	return ""
 }

@@ -10,37 +10,36 @@ import (
 // list in a file; a URL's own commas stay with it.
 func TestWorkersAreSeparatedByBlanksAndRepetition(t *testing.T) {
 	want := []string{"http://a:1,model=m,id=x", "http://b:2"}
-	for name, resolve := range map[string]func() (*Resolved, error){
-		"flags": func() (*Resolved, error) {
-			r, _, err := gatewaySet().Resolve([]string{"--prefill-url", want[0], "--prefill-url=" + want[1]}, nil, files{}.read)
+	for name, resolve := range map[string]func(*Set) (*Resolved, error){
+		"flags": func(s *Set) (*Resolved, error) {
+			r, _, err := s.Resolve([]string{"--prefill-url", want[0], "--prefill-url=" + want[1]}, nil, files{}.read)
 			return r, err
 		},
-		"one flag": func() (*Resolved, error) {
-			r, _, err := gatewaySet().Resolve([]string{"--prefill-url", strings.Join(want, " ")}, nil, files{}.read)
+		"one flag": func(s *Set) (*Resolved, error) {
+			r, _, err := s.Resolve([]string{"--prefill-url", strings.Join(want, " ")}, nil, files{}.read)
 			return r, err
 		},
-		"a variable": func() (*Resolved, error) {
-			r, _, err := gatewaySet().Resolve(nil, []string{"TANDEM_PREFILL_URL=\n " + strings.Join(want, "\n\t") + " "}, files{}.read)
+		"a variable": func(s *Set) (*Resolved, error) {
+			r, _, err := s.Resolve(nil, []string{"TANDEM_PREFILL_URL=\n " + strings.Join(want, "\n\t") + " "}, files{}.read)
 			return r, err
 		},
-		"a file's list": func() (*Resolved, error) {
-			r, _, err := gatewaySet().Resolve([]string{"--config=f"}, nil, files{"f": "prefill_url:\n- " + strings.Join(want, "\n- ") + "\n"}.read)
+		"a file's list": func(s *Set) (*Resolved, error) {
+			r, _, err := s.Resolve([]string{"--config=f"}, nil, files{"f": "prefill_url:\n- " + strings.Join(want, "\n- ") + "\n"}.read)
 			return r, err
 		},
-		"a file's text": func() (*Resolved, error) {
-			r, _, err := gatewaySet().Resolve([]string{"--config=f"}, nil, files{"f": "prefill-url: |\n  " + strings.Join(want, "\n  ") + "\n"}.read)
+		"a file's text": func(s *Set) (*Resolved, error) {
+			r, _, err := s.Resolve([]string{"--config=f"}, nil, files{"f": "prefill-url: |\n  " + strings.Join(want, "\n  ") + "\n"}.read)
 			return r, err
 		},
 	} {
-		r, err := resolve()
+		got := new(sample)
+		r, err := resolve(New(got))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		var got Workers
-		r.Fill(&got)
-		if !slices.Equal(got.PrefillURLs, want) || !got.Given() {
-			t.Errorf("%s: %q", name, got.PrefillURLs)
+		if !slices.Equal(got.Workers.Prefill, want) {
+			t.Errorf("%s: %q", name, got.Workers.Prefill)
 		}
 		roundTrip(t, gatewaySet(), r)
 	}
@@ -81,7 +80,7 @@ func TestWorkerURLsAreChecked(t *testing.T) {
 		}
 	}
 	if _, _, err := gatewaySet().Resolve([]string{"--config=f"}, nil, files{"f": "worker-url: [\"http://a:1 http://b:1\"]\n"}.read); err == nil ||
-		!strings.Contains(err.Error(), "each worker is an item") {
+		!strings.Contains(err.Error(), "in a list each is an item") {
 		t.Errorf("two workers in one item: %v", err)
 	}
 }

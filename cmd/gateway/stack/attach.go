@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,38 +14,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
-// AttachConfig is what stands beside a stock engine.
+// AttachConfig configures what runs next to an unmodified engine.
 type AttachConfig struct {
-	// Engine is the engine's address and what is said about it. What is not said
-	// is asked of it.
+	// Engine is the engine's address and what its operator set about it; the rest is asked of it.
 	Engine discovery.Endpoint
-	// Advertise is the URL by which gateways reach the engine; empty is the
-	// engine's address as it was given.
+	// Advertise is the URL by which gateways reach the engine; empty is the engine's address as it was given.
 	Advertise string
-	// Probe is how it is asked. AskFirst and OnBeat are set here.
-	Probe discovery.ProberConfig
-	// Prefix and LeaseTTL are discovery's.
-	Prefix   string
-	LeaseTTL time.Duration
-	// Follow is how its KV events are followed.
-	Follow events.SubscriberConfig
-	// Settle is how long a worker that is well waits for its KV events before it
-	// registers without knowing how they stand. By default 5 s.
+	Probe     discovery.ProberConfig // AskFirst and OnBeat are set here
+	Prefix    string                 // of the registry
+	LeaseTTL  time.Duration
+	Follow    follow.Config
+	// Settle is how long a healthy worker waits for its KV events before it registers without them. By default 5 s.
 	Settle time.Duration
-	// Report is how often the log says what is still missing. By default 15 s.
+	// Report is how often the log names what is still missing. By default 15 s.
 	Report time.Duration
-	// Drain is how long its KV events are still told after it has deregistered,
-	// when it stops, for the requests that it finishes.
+	// Drain is how long KV events are still forwarded after the worker has deregistered, for the requests that it
+	// finishes.
 	Drain time.Duration
 }
 
-// Attach registers a stock engine and tells its KV events on, for as long as the
-// engine is well. The engine itself is not its to start or stop.
+// Attach registers an engine and forwards its KV events while the engine is healthy. It neither starts nor stops the
+// engine.
 type Attach struct {
 	cfg    AttachConfig
 	links  Links
@@ -54,7 +49,7 @@ type Attach struct {
 
 	news     chan news       // from the prober
 	restarts chan time.Time  // from the bridge: when the engine that was replaced was lost
-	moved    chan struct{}   // holds at most one: how the bridge stands has changed
+	moved    chan struct{}   // holds at most one: the bridge's state has changed
 	inner    context.Context // Run's, of what it runs
 	runs     *errgroup.Group // of what lives as long as Run
 	ends     sync.WaitGroup  // of what ends by itself
@@ -64,7 +59,7 @@ type Attach struct {
 	waiting *pools.Worker    // is to be registered when its KV events have settled
 	settle  <-chan time.Time // when that is not waited for any longer
 	bridge  *bridging        // nil without KV events over NATS
-	told    *registration    // nil while deregistered
+	current *registration    // nil while deregistered
 	hinted  bool
 
 	mu     sync.Mutex           // guards all below
@@ -72,15 +67,14 @@ type Attach struct {
 	holds  *discovery.Registrar // of what is registered; nil for nothing
 }
 
-// news is what the prober says of the engine: its worker, that it is gone, or
-// that it cannot be used.
+// news is the prober's: the engine's worker, nil when it failed, or why it cannot be used.
 type news struct {
 	worker  *pools.Worker
 	refused error
 }
 
-// newsOf is an Attach as its prober tells it.
-type newsOf struct{ *Attach }
+// proberSink is an Attach as its prober's [discovery.Sink].
+type proberSink struct{ *Attach }
 
 // registration is one record in etcd.
 type registration struct {
@@ -90,19 +84,13 @@ type registration struct {
 	done      chan struct{}
 }
 
-// NewAttach makes what stands beside an engine. links.Etcd must be there; without
-// links.Bus gateways are told where the engine publishes its KV events and follow
-// them by themselves. Nothing runs before Run.
+// NewAttach makes an Attach for one engine. links.Etcd must be there. Without links.Bus the record names where the
+// engine publishes its KV events, and gateways follow them themselves. Nothing runs before Run.
 func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.Registerer) (*Attach, error) {
 	if links.Etcd == nil {
 		return nil, errors.New("attach: there is no etcd to register in")
 	}
-	if cfg.Settle == 0 {
-		cfg.Settle = 5 * time.Second
-	}
-	if cfg.Report == 0 {
-		cfg.Report = 15 * time.Second
-	}
+	cfg.Settle, cfg.Report = cmp.Or(cfg.Settle, 5*time.Second), cmp.Or(cfg.Report, 15*time.Second)
 	a := &Attach{
 		cfg: cfg, links: links, log: log, reg: reg,
 		news: make(chan news), restarts: make(chan time.Time, 16), moved: make(chan struct{}, 1),
@@ -112,15 +100,14 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 	probe := cfg.Probe
 	probe.AskFirst, probe.OnBeat = true, a.beat
 	var err error
-	if a.prober, err = discovery.NewProber(newsOf{a}, probe, log); err != nil {
+	if a.prober, err = discovery.NewProber(proberSink{a}, probe, log); err != nil {
 		return nil, err
 	}
 	a.prober.Set([]discovery.Endpoint{cfg.Engine})
 	return a, nil
 }
 
-// Registered reports whether gateways see the worker now; if not, awaits says
-// what is missing.
+// Registered reports whether gateways see the worker now; if not, awaits says what is missing.
 func (a *Attach) Registered() (ok bool, awaits string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -133,27 +120,26 @@ func (a *Attach) Registered() (ok bool, awaits string) {
 // awaitsEtcd is what is missing while the record is to be in etcd, and is not.
 const awaitsEtcd = "etcd, to register in"
 
-// Put implements discovery.Sink: the engine is well.
-func (n newsOf) Put(w pools.Worker) error { n.tell(news{worker: &w}); return nil }
+// Put takes that the engine is healthy.
+func (s proberSink) Put(w pools.Worker) error { s.send(news{worker: &w}); return nil }
 
-// Remove implements discovery.Sink: the engine has failed.
-func (n newsOf) Remove(string) { n.tell(news{}) }
+// Remove takes that the engine has failed.
+func (s proberSink) Remove(string) { s.send(news{}) }
 
-// Refuse implements discovery.Sink: the engine answers, but not so that it
-// can be used.
-func (n newsOf) Refuse(_ pools.Worker, reason error) { n.tell(news{refused: reason}) }
+// Refuse takes that the engine answers, but cannot be used.
+func (s proberSink) Refuse(_ pools.Worker, reason error) { s.send(news{refused: reason}) }
 
-// Resync implements discovery.Sink. A prober has no list that it might lose.
-func (newsOf) Resync([]pools.Worker, time.Duration) {}
+// Resync does nothing: a prober has no list that it might lose.
+func (proberSink) Resync([]pools.Worker, time.Duration) {}
 
-func (a newsOf) tell(n news) {
+func (s proberSink) send(n news) {
 	select {
-	case a.news <- n:
-	case <-a.inner.Done():
+	case s.news <- n:
+	case <-s.inner.Done():
 	}
 }
 
-// beat hears of each question to the engine.
+// beat takes the result of each health check.
 func (a *Attach) beat(_ string, err error) {
 	if err == nil {
 		return
@@ -173,8 +159,8 @@ func (a *Attach) await(what string) {
 	a.awaits = what
 }
 
-// Run stands beside the engine until ctx ends; then it deregisters the worker,
-// goes on telling its KV events for the drain time, and ends.
+// Run serves the engine until ctx ends; then it deregisters the worker,
+// forwards its KV events for the drain time, and ends.
 func (a *Attach) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -196,10 +182,10 @@ func (a *Attach) Run(ctx context.Context) error {
 		case <-a.news:
 		}
 	}
-	registered := a.told != nil && a.told.registrar.Lodged() // a gateway may have seen it before we heard that it is there
+	registered := a.current != nil && a.current.registrar.Lodged() // a gateway may have seen it before we heard that it is there
 	a.withdraw("it is being detached")
 	if registered && a.bridge != nil && a.cfg.Drain > 0 {
-		a.log.Info("draining: KV events are still told", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
+		a.log.Info("draining: KV events are still forwarded", "worker", a.cfg.Engine.Given.ID, "drain", a.cfg.Drain)
 		select {
 		case <-time.After(a.cfg.Drain):
 		case <-a.inner.Done(): // something else failed
@@ -227,7 +213,7 @@ func (a *Attach) follow(ctx context.Context) {
 			switch {
 			case n.refused != nil:
 				a.await(n.refused.Error())
-				a.log.Warn("the engine cannot be used as it is; it is asked on", "error", n.refused)
+				a.log.Warn("the engine cannot be used as it is; health checks continue", "error", n.refused)
 			case n.worker == nil:
 				a.metrics.withdrawals.Inc()
 				a.withdraw("the engine at " + a.cfg.Engine.Given.Address)
@@ -239,7 +225,7 @@ func (a *Attach) follow(ctx context.Context) {
 		case <-a.moved:
 			a.settled(a.bridge != nil && a.bridge.Settled())
 		case <-a.settle:
-			a.log.Warn("registering before anything was heard of its KV events: its cache is predicted until then",
+			a.log.Warn("registering before its first KV event: its cache is predicted until then",
 				"worker", a.cfg.Engine.Given.ID, "endpoint", a.bridge.at.from.Endpoint)
 			a.settled(true)
 		case <-report.C:
@@ -250,8 +236,7 @@ func (a *Attach) follow(ctx context.Context) {
 	}
 }
 
-// take has the engine's worker registered as it is now, once its KV events are
-// followed.
+// take registers the engine's worker as it is now, once its KV events are followed.
 func (a *Attach) take(w *pools.Worker) {
 	record := *w
 	if a.cfg.Advertise != "" {
@@ -261,7 +246,7 @@ func (a *Attach) take(w *pools.Worker) {
 	if w.KVEvents == "zmq" && a.links.Bus != nil {
 		record.KVEvents, record.KVEndpoint, record.KVReplay, record.KVTopic = "nats", "", "", ""
 		if err := a.follows(bridgedAt(w)); err != nil {
-			a.log.Warn("KV events are not told on, the worker's cache is predicted", "worker", w.ID, "error", err)
+			a.log.Warn("KV events not forwarded: the worker's cache is predicted", "worker", w.ID, "error", err)
 			record.KVEvents = "none"
 		}
 	} else {
@@ -288,12 +273,10 @@ func (a *Attach) settled(ok bool) {
 	a.register(*record)
 }
 
-// register puts the record into etcd. One that was there before stays until the
-// new one has taken its place.
+// register puts the record into etcd. One that was there before stays until the new one has taken its place.
 func (a *Attach) register(record pools.Worker) {
-	old := a.told
-	cfg := discovery.RegistrarConfig{Prefix: folder(a.cfg.Prefix), TTL: a.cfg.LeaseTTL}
-	registrar, err := discovery.NewRegistrar(a.links.Etcd, record, cfg, a.log)
+	old := a.current
+	registrar, err := discovery.NewRegistrar(a.links.Etcd, record, a.cfg.Prefix, a.cfg.LeaseTTL, a.log)
 	if err != nil {
 		a.withdraw(err.Error())
 		a.log.Error("the worker cannot be registered", "error", err)
@@ -309,7 +292,7 @@ func (a *Attach) register(record pools.Worker) {
 	}
 	ctx, cancel := context.WithCancel(a.inner)
 	now := &registration{record: record, registrar: registrar, cancel: cancel, done: make(chan struct{})}
-	a.told = now
+	a.current = now
 	a.metrics.registrations.Inc()
 	a.await(awaitsEtcd)
 	a.ends.Go(func() {
@@ -335,11 +318,11 @@ func (a *Attach) register(record pools.Worker) {
 // withdraw takes the worker out of etcd: gateways see it go at once.
 func (a *Attach) withdraw(why string) {
 	a.waiting, a.settle = nil, nil
-	if a.told != nil {
-		a.told.cancel()
-		<-a.told.done
-		a.deregister(a.told)
-		a.told = nil
+	if a.current != nil {
+		a.current.cancel()
+		<-a.current.done
+		a.deregister(a.current)
+		a.current = nil
 	}
 	a.await(why)
 }
@@ -353,19 +336,19 @@ func (a *Attach) deregister(r *registration) {
 	}
 }
 
-// hint says once how an engine is told to publish its KV events.
+// hint logs once how an engine is configured to publish its KV events.
 func (a *Attach) hint(w *pools.Worker) {
 	if w.KVEvents != "none" || a.cfg.Engine.Given.KVEvents != "" || a.hinted {
 		return
 	}
 	a.hinted = true
 	how := map[string]string{
-		"vllm":   `start vLLM with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; before 0.31.0 also say --engine-kv-events tcp://HOST:5557 --engine-kv-replay tcp://HOST:5558 here`,
-		"sglang": `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; a release that does not tell so in /server_info needs --engine-kv-events tcp://HOST:5557 here as well`,
-		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and say --engine-kv-events tcp://HOST:PORT here: it cannot tell by itself`,
+		"vllm":   `start vLLM with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; before 0.31.0 also set --engine-kv-events tcp://HOST:5557 --engine-kv-replay tcp://HOST:5558 here`,
+		"sglang": `start SGLang with --kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'; a release that does not report it in /server_info needs --engine-kv-events tcp://HOST:5557 here as well`,
+		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and --engine-kv-events tcp://HOST:PORT here: it cannot report it by itself`,
 		"sim":    `start the worker with --kv-events zmq-vllm`,
 	}[w.Engine]
-	a.log.Warn("the engine tells of no KV events: its cache is predicted from where prompts are sent", "worker", w.ID, "engine", w.Engine, "to_change", how)
+	a.log.Warn("the engine publishes no KV events: its cache is predicted from the prompts sent to it", "worker", w.ID, "engine", w.Engine, "to_change", how)
 }
 
 // advertised is an endpoint at the host by which others reach the engine, where

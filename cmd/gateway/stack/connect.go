@@ -8,26 +8,20 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
 )
 
-// pingEvery is how often NATS is asked whether it is there. Two questions without
-// an answer end the connection, so that a server behind a dead link is known to be
-// away before workers are taken for silent too long.
+// pingEvery is how often NATS is asked whether it is there. Two questions without an answer end the connection, so
+// that a server behind a dead link is known to be away before workers are taken for silent too long.
 const pingEvery = 5 * time.Second
 
-// Connect makes the links that were named, and a func that ends them. Neither
-// server need be there yet: both clients go on trying.
-func Connect(etcd []string, natsURL string, log *slog.Logger, name nats.Option) (Links, func(), error) {
-	return ConnectDurably(etcd, natsURL, nil, log, name)
-}
-
-// ConnectDurably is Connect with KV events that go through a stream; nil for none.
-func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
+// Connect makes the links that were named, and a func that ends them. Neither server need be there yet: both clients
+// go on trying. KV events go through stream unless it is nil.
+func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
 	var links Links
 	var conn *nats.Conn
-	var kept *events.Stream
+	var kept *natsbus.Stream
 	unlink := func() {
 		if kept != nil {
 			kept.Close()
@@ -41,7 +35,7 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 	}
 	var err error
 	if natsURL != "" {
-		conn, err = nats.Connect(natsURL, append(told(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
+		conn, err = nats.Connect(natsURL, append(watched(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
 			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))...)
 		if err != nil {
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
@@ -49,9 +43,9 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 		if !conn.IsConnected() { // the client says so later on, but not of its first attempt
 			log.Warn("NATS cannot be reached; trying until it is", "servers", withoutUsers(natsURL))
 		}
-		links.Bus = events.OverNATS(conn, events.PendingLimits{}, log)
+		links.Bus = natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
 		if stream != nil {
-			if kept, err = events.OverStream(conn, *stream, events.PendingLimits{}, log); err != nil {
+			if kept, err = natsbus.OverStream(conn, *stream, natsbus.PendingLimits{}, log); err != nil {
 				unlink()
 				return Links{}, func() {}, err
 			}
@@ -67,10 +61,9 @@ func ConnectDurably(etcd []string, natsURL string, stream *events.StreamConfig, 
 	return links, unlink, nil
 }
 
-// told has the log say when NATS goes and comes, which it does by itself, and
-// what it complains of, which its client would print beside the log. Addresses
-// are left out where they carry a password.
-func told(log *slog.Logger) []nats.Option {
+// watched are the options that log when the connection to NATS breaks and returns, and its errors, which the client
+// would otherwise print to standard error. Addresses are left out where they carry a password.
+func watched(log *slog.Logger) []nats.Option {
 	return []nats.Option{
 		nats.ConnectHandler(func(c *nats.Conn) { log.Info("NATS connected", "url", c.ConnectedUrlRedacted()) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -89,22 +82,11 @@ func told(log *slog.Logger) []nats.Option {
 	}
 }
 
-// withoutUsers is addresses separated by commas, without what stands before
-// their @.
+// withoutUsers is addresses separated by commas, without what stands before their @.
 func withoutUsers(addresses string) string {
 	list := strings.Split(addresses, ",")
 	for i, a := range list {
 		list[i] = strings.TrimSpace(a[strings.LastIndexByte(a, '@')+1:])
 	}
 	return strings.Join(list, ",")
-}
-
-// folder ends a prefix of keys in a slash, so that /tandem/workers does not
-// take in what lies under /tandem/workers-of-others. Empty stays empty, which
-// is discovery's default.
-func folder(prefix string) string {
-	if prefix == "" || strings.HasSuffix(prefix, "/") {
-		return prefix
-	}
-	return prefix + "/"
 }

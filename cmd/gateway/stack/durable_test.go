@@ -9,8 +9,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/tandem-pd/tandem/router/events"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
@@ -18,7 +21,7 @@ import (
 // the embedded NATS is started there again.
 func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	dir := t.TempDir()
-	source := events.Source{Pool: "m/both", Worker: "w"}
+	source := wire.Source{Pool: "m/both", Worker: "w"}
 	log := slog.New(slog.DiscardHandler)
 	limit := time.NewTimer(30 * time.Second)
 	defer limit.Stop()
@@ -34,29 +37,29 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 			}
 		}
 	}
-	start := func() (*events.Stream, func()) {
+	start := func() (*natsbus.Stream, func()) {
 		inside, err := Embed(EmbedConfig{Dir: dir, JetStream: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		links, unlink, err := ConnectDurably(nil, inside.NATSURL(), &events.StreamConfig{}, log, nats.Name("test"))
+		links, unlink, err := Connect(nil, inside.NATSURL(), &natsbus.StreamConfig{}, log, nats.Name("test"))
 		if err != nil {
 			inside.Close()
 			t.Fatal(err)
 		}
-		return links.Bus.(*events.Stream), func() { unlink(); inside.Close() }
+		return links.Bus.(*natsbus.Stream), func() { unlink(); inside.Close() }
 	}
 
 	bus, stop := start()
-	told := []events.Event{{Kind: events.Stored, Hashes: []events.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
-	publisher := func(source events.Source) *events.Publisher {
-		p, err := events.NewPublisher(events.PublisherConfig{Source: source}, bus, log)
+	told := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
+	publisher := func(source wire.Source) *publish.Publisher {
+		p, err := publish.New(publish.Config{Source: source}, bus, log)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	probe := publisher(events.Source{Pool: "m/both", Worker: "probe"})
+	probe := publisher(wire.Source{Pool: "m/both", Worker: "probe"})
 	until("the stream is there", func() bool {
 		switch now := bus.Stats(); {
 		case now.Pending > 0:
@@ -80,7 +83,7 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	// The worker is gone: the stream alone can tell.
 	bus, stop = start()
 	idx := index.New(index.Config{})
-	sub, err := events.NewSubscriber(events.SubscriberConfig{}, bus, func(string) *index.Index { return idx }, log, nil)
+	sub, err := follow.New(follow.Config{}, bus, feed.Into(func(string) *index.Index { return idx }), log, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +100,6 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	}()
 	until("the view is read from the stream", func() bool {
 		all := sub.Sources()
-		return len(all) == 1 && all[0].Epoch == p.Epoch() && all[0].Blocks == 1 && all[0].Healed[events.ByStream] == 1
+		return len(all) == 1 && all[0].Epoch == p.Epoch() && all[0].Blocks == 1 && all[0].Repaired[follow.ByStream] == 1
 	})
 }

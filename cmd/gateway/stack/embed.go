@@ -5,23 +5,23 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/pools/discovery"
-	"github.com/tandem-pd/tandem/router/events"
+	"golang.org/x/sync/errgroup"
 )
 
 // EmbedConfig is how the embedded servers run. Port 0 picks a free one.
 type EmbedConfig struct {
-	Dir                string // etcd's data, and a folder nats of streams; empty is a temporary one
-	EtcdPort, NATSPort int
-	JetStream          bool // NATS keeps streams
+	Dir       string `flag:"embed-dir" help:"Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary folder, of which nothing outlives the gateway; that is enough for etcd, because workers register again within their lease." when:"the temporary folder is not writable, or the stream must outlive the gateway"`
+	EtcdPort  int    `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd, by which workers find a restarted gateway. 0 picks a free one, another at every start: workers of the last start are lost." when:"another gateway or an etcd runs on the machine"`
+	NATSPort  int    `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 as for embed-etcd-port." when:"another gateway or a NATS runs on the machine"`
+	JetStream bool   // NATS keeps streams
 }
 
 // Embedded is an etcd and a NATS inside the process, on the loopback address.
 type Embedded struct {
 	etcd *discovery.EmbeddedEtcd
-	nats *events.EmbeddedNATS
+	nats *natsbus.Server
 }
 
 // Embed starts both at once, since an etcd takes its time.
@@ -29,7 +29,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	e := &Embedded{}
 	var starting errgroup.Group
 	starting.Go(func() (err error) {
-		if e.etcd, err = discovery.StartEtcd(discovery.EmbeddedEtcdConfig{Dir: cfg.Dir, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}); err != nil {
+		if e.etcd, err = discovery.StartEtcd(cfg.Dir, cfg.EtcdPort, cfg.Dir != ""); err != nil {
 			return fmt.Errorf("embed-etcd-port: %w", err)
 		}
 		return nil
@@ -38,7 +38,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	if cfg.Dir != "" {
 		kept = filepath.Join(cfg.Dir, "nats")
 	}
-	nats, err := events.StartEmbeddedNATS(events.EmbeddedNATSConfig{Port: cfg.NATSPort, JetStream: cfg.JetStream, Dir: kept})
+	nats, err := natsbus.StartServer(natsbus.ServerConfig{Port: cfg.NATSPort, JetStream: cfg.JetStream, Dir: kept})
 	e.nats = nats
 	if err != nil {
 		err = fmt.Errorf("embed-nats-port: %w", err)

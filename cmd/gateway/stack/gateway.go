@@ -1,25 +1,26 @@
-// Package stack composes the rooms into things that run: the gateway, a
-// simulated worker, and the whole fleet of `gateway dev`. It decides nothing a
-// room could decide; it connects them, starts them in order and ends them in
-// the reverse.
+// Package stack composes the rooms into things that run: the gateway, and what runs next to an engine. It connects
+// them, starts them in order and ends them in the reverse.
 package stack
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -27,58 +28,14 @@ import (
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/events"
-	"github.com/tandem-pd/tandem/router/remote"
+	"github.com/tandem-pd/tandem/router/feed"
+	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// GatewayConfig is what a gateway is made of: each room's own Config, and what
-// lies between rooms.
-type GatewayConfig struct {
-	Edge     edge.Config
-	Pools    pools.Config
-	Flow     handoff.Config
-	Prefill  prefill.Config
-	Decode   decode.Config
-	Upstream upstream.Config
-	// MetricsPrefix goes before the names of the gateway's own metrics, such as
-	// "tandem_"; empty for none. Build is what build_info says of the program.
-	MetricsPrefix string
-	Build         telemetry.Build
-	// Breakers is when a worker that fails is left alone, and for how long.
-	Breakers fault.BreakerConfig
-	// WrapTransport puts something between the rooms and the workers, such as
-	// fault.Inject; nil for nothing. Clean-up calls pass through it too.
-	WrapTransport func(upstream.Transport) upstream.Transport
-	// Workers are those given by URL, and how many are awaited.
-	Workers WorkersConfig
-	// Remote is the index elsewhere that is asked what workers hold; without URLs
-	// none is.
-	Remote remote.Config
-	// Routers has one Config for each role.
-	Routers map[pools.Role]router.Config
-	// Events is how KV events are followed, and EventSeed its jitter's seed.
-	Events events.SubscriberConfig
-	// Retell has requests ask engines whose events were lost to tell again what of
-	// their caches they use.
-	Retell bool
-	// Prefix and LeaseTTL are discovery's: where workers register, and how
-	// long a missing one may take to come back after the registry was away.
-	Prefix   string
-	LeaseTTL time.Duration
-	// TokenizerCacheBytes bounds what is remembered of prompts' tokens.
-	TokenizerCacheBytes int64
-	// Grace is how long requests are still taken after /health has turned to
-	// 503, and Drain how long those in flight may take after that, when the
-	// gateway stops.
-	Grace time.Duration
-	Drain time.Duration
-}
-
-// Links are the gateway's connections to the rest of the fleet. Either may be
-// nil: without Bus there are no KV events, without Etcd workers come by
-// Gateway.Roster alone.
+// Links are the gateway's connections to the rest of the fleet. Either may be nil: without Bus there are no KV
+// events, without Etcd workers come by Gateway.Roster alone.
 type Links struct {
-	Bus  events.Bus
+	Bus  wire.Bus
 	Etcd *clientv3.Client
 }
 
@@ -88,36 +45,32 @@ type Gateway struct {
 	Roster *pools.Roster
 	// Flow serves the requests.
 	Flow *handoff.Flow
+	// Fleet is the workers and what is booked on them.
+	Fleet *observe.Fleet
 
-	cfg        GatewayConfig
-	began      time.Time
-	log        *slog.Logger
-	edge       *edge.Server
-	routers    *router.Set
-	transport  *upstream.HTTP
-	subscriber *events.Subscriber // nil where no router follows KV events
-	follower   *follower
-	watcher    *discovery.Watcher
-	remote     *remote.Client // nil without one
-	given      given
-	listener   net.Listener
-	admin      net.Listener // nil without an address of its own
+	cfg       GatewayConfig
+	began     time.Time
+	log       *slog.Logger
+	edge      *edge.Server
+	routers   *router.Set
+	transport *upstream.HTTP
+	feed      *feed.Feed // nil where no router follows KV events
+	watcher   *discovery.Watcher
+	remote    *remote.Client // nil without one
+	given     given
+	listener  net.Listener
+	admin     net.Listener // nil without an address of its own
 }
 
 // NewGateway connects the rooms. Nothing runs before Run. The gateway's own
 // metrics go into reg under the prefix; what is there already keeps its names.
 func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
-	if err := errors.Join(cfg.Pools.Validate(), cfg.Prefill.Validate(), cfg.Decode.Validate(), cfg.Upstream.Validate()); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	forecast := new(forecast)
 	g := &Gateway{cfg: cfg, began: time.Now(), log: log}
-	overs := routersOver(cfg.Routers, forecast.of, g.engineBlock)
-	for role, c := range overs {
-		c.Told = len(cfg.Remote.URLs) > 0
-		overs[role] = c
-	}
-	routers, err := router.NewSet(overs, log)
+	routers, err := router.NewSet(cfg.routers(forecast.of, func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) }), log)
 	if err != nil {
 		return nil, err
 	}
@@ -129,64 +82,63 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	}
 	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
 	own.MustRegister(cfg.Build.Info())
+	feed.ExportIndexes(own, func(emit feed.EmitIndex) { routers.IndexStats(g.Roster.Pools(), emit) })
 	breakers := g.breakers(own)
-	prefillRoom := prefill.New(cfg.Prefill, g.Roster, routers, transport)
+	prefillRoom := prefill.New(cfg.Prefill, g.Roster, transport)
 	g.Roster.OnChange(prefillRoom.Forget)
-	decodeRoom := decode.New(cfg.Decode, g.Roster, routers, transport)
+	decodeRoom := decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(decodeRoom.Forget)
 	forecast.prefill, forecast.both = prefillRoom.Rate, decodeRoom.Rate
-	if err := g.addRemote(own); err != nil {
-		return nil, err
+	if len(cfg.Remote.URLs) > 0 {
+		if g.remote, err = remote.New(cfg.Remote, g.Roster, log, own); err != nil {
+			return nil, err
+		}
+		g.OnReload(g.remote.Reload)
 	}
 	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
-	g.Flow, err = handoff.New(cfg.Flow, handoff.Rooms{
+	rooms := handoff.Rooms{
 		Roster:    g.Roster,
 		Prefill:   prefillRoom,
 		Decode:    decodeRoom,
 		Breakers:  breakers,
 		Transport: transport,
-		Pairer:    routers.Pairer,
+		Routers:   routers,
 		Tokenizer: func(model string) *tokens.Cache {
 			if model == SimModel {
 				return sim
 			}
 			return nil
 		},
-		Remote:   g.askRemote(),
-		Retell:   g.retell,
-		Starting: g.starting,
-	}, log, own)
+		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
+		Starting:   g.starting,
+	}
+	if g.remote != nil {
+		rooms.Remote = func(ctx context.Context, model string, blockSize int, hashes []uint64) (*overlap.Report, string) {
+			report, outcome := g.remote.Lookup(ctx, model, blockSize, hashes)
+			return report, string(outcome)
+		}
+	}
+	cfg.Flow.Explain = cfg.Flow.Explain || cfg.Observe.LogRouting
+	observer := observe.New(cfg.Observe, own, log)
+	g.Flow, err = handoff.New(cfg.Flow, rooms, observer)
 	if err != nil {
 		return nil, err
 	}
-	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg), log, own); err != nil {
+	g.Fleet = observe.NewFleet(rooms)
+	observe.Expose(own, g.Flow, g.Fleet, observer)
+	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg, cfg.MetricsPrefix), log, own); err != nil {
 		return nil, err
 	}
 	g.OnReload(g.edge.ReloadKeys)
-	if err := g.addFollower(links, own); err != nil {
+	if err := g.addFeed(links, own); err != nil {
 		return nil, err
 	}
 	if links.Etcd != nil {
-		g.watcher, err = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{
-			Prefix: folder(cfg.Prefix), Allow: cfg.allowed(), Grace: cfg.LeaseTTL, Seed: cfg.Events.Seed,
+		g.watcher = discovery.NewWatcher(links.Etcd, g.Roster.From(fromEtcd), discovery.WatcherConfig{
+			Prefix: cfg.Prefix, Allow: cfg.allowed(), Grace: cfg.LeaseTTL,
 		}, log)
-		if err != nil {
-			return nil, err
-		}
 	}
 	return g, g.addGiven()
-}
-
-// routersOver is the routers' settings with what only the stack has.
-func routersOver(
-	configs map[pools.Role]router.Config, forecast router.Forecast, engineBlock func(*pools.Worker, int) int,
-) map[pools.Role]router.Config {
-	out := maps.Clone(configs)
-	for role, c := range out {
-		c.Forecast, c.EngineBlock = forecast, engineBlock
-		out[role] = c
-	}
-	return out
 }
 
 // forecast predicts first tokens by the rates that the legs have observed.
@@ -209,34 +161,16 @@ func (f *forecast) of(w *pools.Worker, booked, uncached, _ int) (time.Duration, 
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// addFollower makes what follows KV events, where there is a bus or a router that
-// wants them.
-func (g *Gateway) addFollower(links Links, reg prometheus.Registerer) error {
-	wanted := links.Bus != nil
-	for _, c := range g.cfg.Routers {
-		wanted = wanted || c.KVEvents
-	}
-	if !wanted {
+// addFeed follows KV events, where there is a bus or a router that wants them.
+func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
+	if links.Bus == nil && !g.cfg.Router.KVEvents {
 		return nil
 	}
-	f := &follower{roster: g.Roster, routers: g.routers, nats: links.Bus != nil, log: g.log}
-	cfg := g.cfg.Events
-	cfg.OnState = f.changed
-	var err error
-	if f.subscriber, err = events.NewSubscriber(cfg, links.Bus, g.index, g.log, reg); err != nil {
-		return err
+	g.feed, err = feed.New(feed.Config{Events: g.cfg.Events, Reannounce: g.cfg.Reannounce}, links.Bus, g.Roster, g.routers, g.log, reg)
+	if err == nil {
+		g.exportParity(reg)
 	}
-	g.subscriber, g.follower = f.subscriber, f
-	if g.cfg.Retell {
-		f.retell = &retelling{status: f.subscriber.Source}
-	}
-	reg.MustRegister(parityCollector{g})
-	return nil
-}
-
-// retell is asked for each request to a worker that computes its prompt.
-func (g *Gateway) retell(w *pools.Worker, rank int) bool {
-	return g.follower != nil && g.follower.retell != nil && g.follower.retell.wanted(w, rank)
+	return err
 }
 
 // breakers makes the circuits of all workers, which go with them.
@@ -246,7 +180,7 @@ func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 		g.log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
 	}
 	b := fault.NewBreakers(cfg)
-	reg.MustRegister(b.Collector())
+	b.Export(reg)
 	g.Roster.OnChange(func() {
 		for _, c := range b.States() {
 			if _, known := g.Roster.Lookup(c.Worker); !known {
@@ -270,8 +204,7 @@ func (g *Gateway) Listen() (net.Addr, error) {
 	return ln.Addr(), nil
 }
 
-// AdminAddr is the address that administration has for itself; nil when it has
-// none, and before Listen.
+// AdminAddr is the address that administration has for itself; nil when it has none, and before Listen.
 func (g *Gateway) AdminAddr() net.Addr {
 	if g.admin == nil {
 		return nil
@@ -282,18 +215,15 @@ func (g *Gateway) AdminAddr() net.Addr {
 // UseListener takes ln in Listen's place, for tests in memory.
 func (g *Gateway) UseListener(ln net.Listener) { g.listener = ln }
 
-// Run serves until ctx ends, then lets requests in flight finish within the
-// drain time. What feeds the flow (roster, watcher, events) ends after what it
-// serves.
+// Run serves until ctx ends, then lets requests in flight finish within the drain time. What feeds the flow (roster,
+// watcher, events) ends after what it serves.
 func (g *Gateway) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, inner := errgroup.WithContext(inner)
 	group.Go(func() error { return g.Roster.Run(inner) })
-	if g.subscriber != nil {
-		g.Roster.OnChange(g.follower.update)
-		g.follower.update()
-		group.Go(func() error { return g.subscriber.Run(inner) })
+	if g.feed != nil {
+		group.Go(func() error { return g.feed.Run(inner) })
 	}
 	if g.watcher != nil {
 		group.Go(func() error { return g.watcher.Run(inner) })
@@ -332,6 +262,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// LocalAddr is an address that a client on this machine can use: of one that listens everywhere, the loopback.
+func LocalAddr(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
 
 // SimModel is the simulated engines' model.

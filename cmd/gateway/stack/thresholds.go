@@ -3,7 +3,7 @@ package stack
 import (
 	"slices"
 
-	"github.com/tandem-pd/tandem/internal/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/router"
 )

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// trimmer gives memory back to the system after a load. Without requests the
-// gateway allocates next to nothing, so that Go's collector, which works by
-// allocation, leaves the garbage, the pooled buffers and the pages of the load's
-// peak where they are: the next collections come after two and four minutes, and
-// pages are kept for as much as the peak needed.
+// trimmer gives memory back to the system after a load. Without requests the gateway allocates next to nothing, so
+// that Go's collector, which works by allocation, leaves the garbage, the pooled buffers and the pages of the load's
+// peak where they are: the next collections come after two and four minutes, and pages are kept for as much as the
+// peak needed.
 type trimmer struct {
 	running  func() int    // requests in flight
 	resident func() uint64 // bytes that the heap has of the system
@@ -64,8 +63,7 @@ func residentBytes() uint64 {
 	return samples[0].Value.Uint64() - samples[1].Value.Uint64()
 }
 
-// freeMemory collects garbage twice, which empties the pools, and gives free
-// pages back.
+// freeMemory collects garbage twice, which empties the pools, and gives free pages back.
 func freeMemory() {
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -22,31 +22,13 @@ const (
 	fromFile  = "the workers file"
 )
 
-// WorkersConfig is which workers the gateway is given, instead of finding them
-// in a registry, and how many it waits for.
-type WorkersConfig struct {
-	// Static are workers by their URL.
-	Static []discovery.Endpoint
-	// File is the path of a file of more of them; empty for none.
-	File string
-	// Probe is how they are looked after.
-	Probe discovery.ProberConfig
-	// Allow are the hosts of which workers may register in etcd. Nil is every host, or, where the workers are sent a key, this
-	// machine alone: whoever can write to etcd could have the key sent to them.
-	Allow *discovery.Hosts
-	// MinInitial is how many workers, of whatever source, must have been
-	// eligible at once before requests are taken.
-	MinInitial int
-}
-
-// given is what looks after workers that do not register, and what is asked
-// again on a hangup.
+// given is what looks after workers that do not register, and what is asked again on a hangup.
 type given struct {
 	probers []*discovery.Prober
 	file    *discovery.File
 	started atomic.Bool // MinInitial workers were there
 
-	predicted atomic.Bool // it was said that some workers are
+	predicted atomic.Bool // the log has that some workers are
 
 	mu        sync.Mutex // guards reloaders
 	reloaders []func() error
@@ -60,15 +42,11 @@ func (c *GatewayConfig) allowed() *discovery.Hosts {
 	return c.Workers.Allow
 }
 
-// startRetry is when a client is told to ask again while workers are awaited.
-const startRetry = time.Second
-
-// addGiven makes what looks after workers by URL. Its error may be a
-// *discovery.FileError.
+// addGiven makes what looks after workers by URL. Its error may be a *conf.Error.
 func (g *Gateway) addGiven() error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
-	g.Roster.OnChange(g.tellPredicted)
+	g.Roster.OnChange(g.logPredicted)
 	prober := func(source string, seed uint64) (*discovery.Prober, error) {
 		probe := cfg.Probe
 		probe.Seed ^= seed
@@ -98,8 +76,8 @@ func (g *Gateway) addGiven() error {
 	return nil
 }
 
-// tellPredicted says once that some workers' caches are guessed at.
-func (g *Gateway) tellPredicted() {
+// logPredicted logs once that some workers' caches are predicted.
+func (g *Gateway) logPredicted() {
 	for _, p := range g.Roster.Pools() {
 		if p.Role == pools.Decode || g.given.predicted.Load() || !g.routers.For(p.Model, p.Role).Predicts(p) {
 			continue
@@ -107,7 +85,7 @@ func (g *Gateway) tellPredicted() {
 		if !g.given.predicted.Swap(true) {
 			what := "workers without KV events are predicted from where prompts are sent"
 			if g.remote != nil {
-				what = "what no remote index tells is predicted from where prompts are sent"
+				what = "blocks that no remote index lists are predicted from where prompts are sent"
 			}
 			g.log.Info(what, "model", p.Model, "role", string(p.Role))
 		}
@@ -124,8 +102,7 @@ func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// OnReload has f called by Reload. f must leave things as they were when it
-// fails.
+// OnReload has f called by Reload. f must leave things as they were when it fails.
 func (g *Gateway) OnReload(f func() error) {
 	g.given.mu.Lock()
 	defer g.given.mu.Unlock()
@@ -168,14 +145,13 @@ func (g *Gateway) Awaits() string {
 	return ""
 }
 
-// starting is what a request is told while workers are awaited, nil
-// afterwards.
+// starting refuses a request while workers are awaited; nil afterwards.
 func (g *Gateway) starting() *openai.Error {
 	what := g.Awaits()
 	if what == "" {
 		return nil
 	}
 	e := openai.Unavailable("starting", "the gateway is starting: "+what)
-	e.RetryAfter = startRetry
+	e.RetryAfter = time.Second
 	return e
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +8,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/tandem-pd/tandem/internal/engine"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // question is one request and the answer that an undisturbed fleet gives.
@@ -67,7 +67,7 @@ type judged struct {
 	detail  string
 }
 
-// piece is what is read of an answer, of a stream's event, or of an error.
+// piece is the part of an answer, a stream's event or an error that is read.
 type piece struct {
 	Choices []struct {
 		Text         string  `json:"text"`
@@ -103,30 +103,24 @@ func (q *question) judge(res *http.Response, begun func()) judged {
 	}
 	var pieces []piece
 	done := false
-	lines := bufio.NewScanner(res.Body)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+	for data, err := range openai.Events(res.Body, 1<<20) {
 		switch {
-		case !ok:
-			continue
+		case err != nil:
+			return judged{wrong, "the stream broke off: " + err.Error()}
 		case done:
 			return judged{wrong, fmt.Sprintf("after [DONE] came %.100s", data)}
-		case data == "[DONE]":
+		case string(data) == openai.Done:
 			done = true
 			continue
 		}
 		var p piece
-		if err := json.Unmarshal([]byte(data), &p); err != nil {
+		if err := json.Unmarshal(data, &p); err != nil {
 			return judged{wrong, err.Error()}
 		}
 		if len(pieces) == 0 {
 			begun()
 		}
 		pieces = append(pieces, p)
-	}
-	if err := lines.Err(); err != nil {
-		return judged{wrong, "the stream broke off: " + err.Error()}
 	}
 	return q.compare(pieces, done)
 }
@@ -156,7 +150,7 @@ func (p *piece) code() (string, bool) {
 	return e.Type, true
 }
 
-// compare judges what was said. A whole answer counts as done.
+// compare checks the text received. A complete answer counts as done.
 func (q *question) compare(pieces []piece, done bool) judged {
 	text, finish, used := "", "", -1
 	for i, p := range pieces {

@@ -60,7 +60,7 @@ func (d *docker) feed(ctx context.Context, stdin io.Reader, environ []string, co
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir, cmd.Stdin = d.root, stdin
 	// Compose that is interrupted ends what it has begun; one that is killed may
-	// leave the engine making a container that nobody removes.
+	// leave the engine making a container that is never removed.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), environ...)

@@ -66,7 +66,7 @@ func (f *fleet) up(ctx context.Context) error {
 	})
 }
 
-// whole reports what is missing for the fleet to be healthy and heard.
+// whole returns what the fleet lacks to be healthy and publishing.
 func (f *fleet) whole(ctx context.Context) error {
 	if err := f.get(ctx, f.url+"/health", nil); err != nil {
 		return err
@@ -198,7 +198,7 @@ func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 	return all, nil
 }
 
-// held says what is still booked in the gateway or held in an engine; nil is
+// held returns what is still booked in the gateway or held in an engine; nil is
 // nothing.
 func (f *fleet) held(ctx context.Context) error {
 	all, err := f.workers(ctx)

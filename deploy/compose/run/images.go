@@ -130,7 +130,7 @@ func (i *images) build(ctx context.Context, d *docker, tag, dockerfile string, f
 	return err
 }
 
-// remove takes away what was built.
+// remove deletes the images that were built.
 func (i *images) remove(ctx context.Context, d *docker) error {
 	if len(i.made) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// loadConfig is what clients do. Each asks, reads the answer and asks anew.
+// loadConfig is what clients do. Each asks, reads the answer and asks again.
 type loadConfig struct {
 	clients     int
 	promptWords int
@@ -19,7 +19,7 @@ type loadConfig struct {
 	seed        uint64
 }
 
-// load is clients at work on one gateway until told to stop.
+// load is clients at work on one gateway until stopped.
 type load struct {
 	cfg    loadConfig
 	url    string
@@ -69,7 +69,7 @@ func startLoad(ctx context.Context, url string, cfg loadConfig) *load {
 	return l
 }
 
-// finish lets every request that was sent end, and tells of all of them.
+// finish lets every request that was sent end, and reports all of them.
 func (l *load) finish() []outcome {
 	close(l.stop)
 	l.group.Wait()

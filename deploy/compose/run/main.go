@@ -39,7 +39,7 @@ Without a scenario it runs them all. TANDEM_NATS_IMAGE and TANDEM_ETCD_IMAGE nam
 
 `
 
-// errFailed is the end of a run in which a scenario failed. The report has said which.
+// errFailed ends a run in which a scenario failed, which the report names.
 var errFailed = errors.New("not every scenario passed")
 
 // run does what the command line says.

@@ -24,7 +24,7 @@ type scenario struct {
 	// slowest is the longest that any answer may take.
 	slowest time.Duration
 	load    loadConfig
-	// script breaks the fleet while the load is on, and sees it heal. It
+	// script breaks the fleet while the load is on, and sees it recover. It
 	// returns how many requests were on what it broke.
 	script func(ctx context.Context, f *fleet, l *load) (hit int, err error)
 }
@@ -111,7 +111,7 @@ func (s *scenario) run(ctx context.Context, d *docker, i *images, project string
 const (
 	warmAnswers = 12               // answers before anything breaks
 	warmLimit   = 30 * time.Second // for those
-	booksLimit  = 20 * time.Second // for everything to be let go, once nobody asks any more
+	booksLimit  = 20 * time.Second // for everything to be released, once no client asks any more
 )
 
 // drive puts the fleet up and the load on, runs the script and waits until

@@ -15,7 +15,7 @@ const healLimit = 30 * time.Second
 // short prompt, so that at any moment most streams are in their middle.
 var usual = loadConfig{clients: 10, promptWords: 150, tokens: 50}
 
-// short answers, for workers that fall silent: one that is not streamed may take
+// short answers, for workers that stop responding: one that is not streamed may take
 // five times as long as its tokens should before its worker is given up.
 var short = loadConfig{clients: 10, promptWords: 150, tokens: 30}
 
@@ -36,7 +36,7 @@ func scenarios() []scenario {
 		},
 		{
 			name: "decode-paused", overlay: true, mayBreakOff: true, slowest: 20 * time.Second,
-			shows:  "a decode worker stands still in mid-stream: a request completes, or its stream ends in one typed error, in good time; it serves again once it goes on",
+			shows:  "a decode worker freezes in mid-stream: each request completes or ends with one typed error, in time; after it is woken the worker serves again",
 			load:   short,
 			script: silenced("decode-2", (*fleet).pause, (*fleet).unpause),
 		},
@@ -85,7 +85,7 @@ func busy(ctx context.Context, f *fleet, l *load, id string, enough func(w worke
 // more waits until the load has had n more answers.
 func more(ctx context.Context, f *fleet, l *load, n int) error {
 	before, _ := l.answered()
-	return f.until(ctx, momentLimit, "requests go on being answered", func(context.Context) error {
+	return f.until(ctx, momentLimit, "requests are still answered", func(context.Context) error {
 		if now, _ := l.answered(); now < before+n {
 			return fmt.Errorf("%d of %d answers", now-before, n)
 		}
@@ -110,7 +110,7 @@ func serving(ctx context.Context, f *fleet, id string) error {
 			return fmt.Errorf("its KV events are not followed: %+v", w.events)
 		case !seen:
 			seq, seen = w.events.Seq, true
-		case w.events.Seq < seq: // it began anew
+		case w.events.Seq < seq: // it began again
 			seq = w.events.Seq
 		case w.events.Seq == seq:
 			return fmt.Errorf("no KV event since number %d, circuit %s, %d requests booked", seq, w.Circuit, w.Requests)
@@ -146,7 +146,7 @@ func killed(id string, enough func(w workerView, streams int) bool) func(context
 // the limit on an answer that is not streamed, about 7 s.
 const quiet = 10 * time.Second
 
-// silenced makes a worker fall silent in mid-stream without a word to anybody,
+// silenced makes a worker stop responding in mid-stream, its connections open,
 // and lets it come back after a while.
 func silenced(id string, silence, wake func(*fleet, context.Context, string) error) func(context.Context, *fleet, *load) (int, error) {
 	return func(ctx context.Context, f *fleet, l *load) (int, error) {

@@ -73,17 +73,17 @@ func configure(args []string) (*embed.Config, error) {
 	flags.StringVar(&cfg.AutoCompactionMode, "auto-compaction-mode", cfg.AutoCompactionMode, "periodic or revision")
 	flags.StringVar(&cfg.AutoCompactionRetention, "auto-compaction-retention", "0", "how much history is kept: a duration for periodic, a count for revision; 0 keeps all")
 	listen := urlsFlag(flags, "listen-client-urls", &cfg.ListenClientUrls, "where clients connect, separated by commas")
-	advertise := urlsFlag(flags, "advertise-client-urls", &cfg.AdvertiseClientUrls, "what clients are told, separated by commas")
+	advertise := urlsFlag(flags, "advertise-client-urls", &cfg.AdvertiseClientUrls, "addresses that clients get, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("%q is no flag", flags.Arg(0))
+		return nil, fmt.Errorf("%q is not a flag", flags.Arg(0))
 	}
 	if *listen != *advertise {
 		return nil, errors.New("listen-client-urls and advertise-client-urls: set both or neither")
 	}
-	// One member: nobody votes against it, and its peers' port is its own.
+	// One member: no peer votes against it, and its peers' port is its own.
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	return cfg, cfg.Validate()
 }
@@ -100,7 +100,7 @@ func urlsFlag(flags *flag.FlagSet, name string, urls *[]url.URL, help string) *b
 				return err
 			}
 			if u.Scheme != "http" || u.Host == "" {
-				return fmt.Errorf("%q is no http URL", part)
+				return fmt.Errorf("%q is not an http URL", part)
 			}
 			*urls = append(*urls, *u)
 		}

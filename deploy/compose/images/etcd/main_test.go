@@ -42,9 +42,9 @@ func TestCommandOfCompose(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--discovery=http://x", "discovery"},
-		{"extra", `"extra" is no flag`},
+		{"extra", `"extra" is not a flag`},
 		{"--listen-client-urls=http://0.0.0.0:2379", "both or neither"},
-		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "no http URL"},
+		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "is not an http URL"},
 		{"--auto-compaction-mode=never --auto-compaction-retention=1", "auto-compaction-mode"},
 	} {
 		if _, err := configure(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.says) {

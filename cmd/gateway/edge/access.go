@@ -1,0 +1,169 @@
+package edge
+
+import (
+	"bytes"
+	"cmp"
+	"net"
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// access is who may ask for a route.
+type access uint8
+
+const (
+	// anybody: no key.
+	anybody access = iota
+	// clients need a client's or an operator's key, where clients need any.
+	clients
+	// operators need an operator's key, where there are any: to look.
+	operators
+	// changes need an operator's key. Without any they are taken on the address for administration, or from this
+	// machine.
+	changes
+)
+
+const headerAuthorization = "Authorization"
+
+// areaOf is the area of a request's target: its access can be checked before the body is read, and where there is no
+// route. What is unsure is open here: each route checks its own access.
+func (f *frontend) areaOf(h *fasthttp.RequestHeader) area {
+	return f.areas[firstSegment(h.RequestURI())]
+}
+
+// firstSegment is the first segment of a target's path.
+func firstSegment(target []byte) string {
+	if i := bytes.IndexAny(target, "?#"); i >= 0 {
+		target = target[:i]
+	}
+	first, _, _ := bytes.Cut(bytes.TrimPrefix(target, []byte("/")), []byte("/"))
+	return string(first)
+}
+
+// admit returns why a request is refused: a 401 or a 403, or nil. peer is who sent it; nil is unknown.
+func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
+	ring := f.s.keys.Load()
+	switch {
+	case d == anybody:
+		return nil
+	case d == clients && ring.client != nil:
+		if key := bearer(h); !ring.client.Hold(key) && !ring.admin.Hold(key) {
+			return openai.Unauthorized()
+		}
+		return nil
+	case d != clients && ring.admin != nil:
+		if !ring.admin.Hold(bearer(h)) {
+			e := openai.Unauthorized()
+			e.Code, e.Message = "invalid_admin_key", "administration needs an operator's key: Authorization: Bearer KEY"
+			return e
+		}
+		return nil
+	case f.loopback && !browser.OwnHost(string(h.Host()), f.s.cfg.AllowedHosts):
+		return &openai.Error{Status: http.StatusForbidden, Code: "host_not_allowed",
+			Message: "the Host header names another machine than this one, as that of a web page would; allowed-hosts adds names, and with keys any is taken"}
+	case d == changes:
+		return f.trust(h, peer)
+	}
+	return nil
+}
+
+// plain refuses a body that is compressed: what it becomes has no bound.
+func plain(h *fasthttp.RequestHeader) *openai.Error {
+	for _, enc := range h.PeekAll("Content-Encoding") {
+		if len(enc) > 0 && !bytes.EqualFold(enc, []byte("identity")) {
+			return openai.UnsupportedMedia("Content-Encoding: " + string(enc))
+		}
+	}
+	return nil
+}
+
+// isJSON refuses a body that says to be something else than JSON, and one that a web page may have sent.
+func isJSON(h *fasthttp.RequestHeader) *openai.Error {
+	given := string(h.ContentType())
+	switch {
+	case browser.JSON(given, has(h, "Origin")):
+		return nil
+	case given == "":
+		return openai.UnsupportedMedia("an Origin header and without Content-Type: application/json")
+	default:
+		return openai.UnsupportedMedia("Content-Type: " + given)
+	}
+}
+
+// trust lets in changes that come without a key. A page in an operator's browser reaches this machine too, and a
+// proxy on it hides who asks: both give themselves away by a header.
+func (f *frontend) trust(h *fasthttp.RequestHeader, peer net.Addr) *openai.Error {
+	e := &openai.Error{Status: http.StatusForbidden, Code: "admin_forbidden"}
+	switch {
+	case has(h, "Origin"):
+		e.Message = "without admin-key-file, changes are not taken from a browser"
+	case !f.serves:
+		return nil // the address is for administration alone
+	case !loopbackPeer(peer):
+		e.Message = "changes are taken from the gateway's own machine only; set admin-key-file or admin-address to allow others"
+	case has(h, "X-Forwarded-For") || has(h, "Forwarded") || has(h, "X-Real-Ip"):
+		e.Message = "without admin-key-file or admin-address, changes are not taken through a proxy"
+	default:
+		return nil
+	}
+	return e
+}
+
+// shut is why a request is turned away by what its head alone says, or nil.
+func (f *frontend) shut(h *fasthttp.RequestHeader) *openai.Error {
+	return f.admit(f.areaOf(h).access, h, nil)
+}
+
+// unwanted is why a request's body is not to be read, as far as its head alone says, or nil: it lacks the key,
+// declares too much, or finds the budget taken.
+func (f *frontend) unwanted(h *fasthttp.RequestHeader) *openai.Error {
+	s, a := f.s, f.areaOf(h)
+	limit := cmp.Or(a.body, s.cfg.MaxBodyBytes)
+	e := f.shut(h)
+	switch {
+	case e != nil:
+		return e
+	case h.ContentLength() > limit:
+		return openai.TooLarge(limit)
+	case a.access == clients && !s.bodies.fits(max(1, h.ContentLength())):
+		return s.bodies.exhausted()
+	}
+	return nil
+}
+
+// skipped reports whether a request is answered without its body, because no route takes one with its method. A short
+// body is read all the same, so that the connection can go on.
+func skipped(h *fasthttp.RequestHeader) bool { return (h.IsGet() || h.IsHead()) && left(h) }
+
+// headRead is called by fasthttp between head and body. A request whose body is not to be read is made to look as if
+// it asked whether its body is wanted, which is the one way to answer (in expect) before the body is read, with the
+// head at hand.
+func (f *frontend) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	const none = -2 // neither a length nor chunks
+	if n := h.ContentLength(); n != 0 && n != none && (skipped(h) || f.unwanted(h) != nil) {
+		h.Set("Expect", "100-continue")
+	}
+	return fasthttp.RequestConfig{}
+}
+
+// bearer is the digest of the key that a request carries.
+func bearer(h *fasthttp.RequestHeader) auth.Digest {
+	var values []string
+	for _, v := range h.PeekAll(headerAuthorization) {
+		values = append(values, string(v))
+	}
+	return auth.Bearer(values...)
+}
+
+func has(h *fasthttp.RequestHeader, name string) bool { return h.Peek(name) != nil }
+
+// loopbackPeer reports whether a peer is on this machine.
+func loopbackPeer(peer net.Addr) bool {
+	tcp, ok := peer.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}

@@ -1,0 +1,165 @@
+package edge
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestEveryRouteHasItsChecks walks the tables: whoever adds a route is held to
+// what every route keeps. Without the key, no body is read; with it, none that is
+// compressed, and none that is larger than the row says.
+func TestEveryRouteHasItsChecks(t *testing.T) {
+	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
+	keys := func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }
+	together := serve(t, loopback(t), answerJSON, keys)
+	apart := serve(t, loopback(t), answerJSON, keys, func(c *Config) { c.AdminAddress = "127.0.0.1:0" })
+	ln, err := apart.ListenAdmin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- apart.ServeAdmin(ln) }()
+	t.Cleanup(func() { ln.Close(); <-ended })
+	walked := 0
+	for _, f := range []*frontend{together.main, apart.main, apart.admin} {
+		sv := &served{Server: f.s, t: t, ln: together.ln}
+		switch f {
+		case apart.main:
+			sv.ln = apart.ln
+		case apart.admin:
+			sv.ln = ln
+		}
+		for _, r := range f.table(http.NotFoundHandler()) {
+			walked++
+			path := strings.NewReplacer(":id", "decode-1", "*", "tandem-sim").Replace(r.path)
+			name := r.method + " " + path
+			ask := func(length int, body string, headers ...string) (*http.Response, string) {
+				t.Helper()
+				c := sv.dial()
+				defer c.Close()
+				headers = append(headers, fmt.Sprintf("Content-Length: %d", length))
+				c.send(r.method+" "+path+" HTTP/1.1\r\nHost: t\r\n"+strings.Join(headers, "\r\n")+"\r\n\r\n", body)
+				return c.receive()
+			}
+			own := []string{}
+			switch r.access {
+			case clients:
+				own = append(own, key(clientKey))
+			case operators, changes:
+				own = append(own, key(adminKey))
+			}
+			if r.access != anybody {
+				// The body is announced and never sent: an answer means that it was not waited for.
+				resp, body := ask(1000, "")
+				if code := map[bool]string{true: "invalid_api_key", false: "invalid_admin_key"}[r.access == clients]; resp.StatusCode != 401 || !strings.Contains(body, code) {
+					t.Errorf("%s without a key: status %d, %s", name, resp.StatusCode, body)
+				}
+			}
+			if resp, body := ask(3, "\x1f\x8b\x08", append(own, "Content-Encoding: gzip")...); resp.StatusCode != 415 {
+				t.Errorf("%s with a compressed body: status %d, %s", name, resp.StatusCode, body)
+			}
+			if r.method != http.MethodPost {
+				continue
+			}
+			if r.body == 0 {
+				if resp, body := ask(2, "{}", own...); resp.StatusCode != 200 {
+					t.Errorf("%s with a body that nobody reads: status %d, %s", name, resp.StatusCode, body)
+				}
+				continue
+			}
+			// As above, of a body that is too large.
+			if resp, body := ask(r.body+1, "", append(own, "Content-Type: application/json")...); resp.StatusCode != 413 {
+				t.Errorf("%s with a body of %d bytes: status %d, %s", name, r.body+1, resp.StatusCode, body)
+			}
+			for _, contentType := range []string{"Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded", "Origin: https://evil.example"} {
+				header, _, _ := strings.Cut(contentType, ":") // which the refusal names
+				if resp, body := ask(2, "{}", append(own, contentType)...); resp.StatusCode != 415 || !strings.Contains(body, header) {
+					t.Errorf("%s with %s: status %d, %s", name, contentType, resp.StatusCode, body)
+				}
+			}
+			if r.access == changes && r.body > maxAdminBytes {
+				t.Errorf("%s takes %d bytes; administration takes %d", name, r.body, maxAdminBytes)
+			}
+		}
+	}
+	if walked < 20 {
+		t.Errorf("only %d routes were walked", walked)
+	}
+}
+
+// TestHostOnTheLoopback: a page whose name resolves to this machine sends that
+// name as Host. Where a key is asked for, or others reach the address anyway, any
+// name is taken.
+func TestHostOnTheLoopback(t *testing.T) {
+	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
+	body := func(method string) string {
+		if method == http.MethodPost {
+			return goodBody
+		}
+		return ""
+	}
+	for _, tc := range []struct {
+		name     string
+		set      option
+		host     string
+		headers  []string
+		allowed  bool // where a key could be asked for
+		withKeys bool
+	}{
+		{"this machine", func(c *Config) {}, "localhost:8000", nil, true, false},
+		{"its address", func(c *Config) {}, "127.0.0.1", nil, true, false},
+		{"a page's name", func(c *Config) {}, "evil.example", nil, false, false},
+		{"a name that is allowed", func(c *Config) { c.AllowedHosts = []string{"llm.example"} }, "llm.example", nil, true, false},
+		{"an address for everybody", func(c *Config) { c.Host = "0.0.0.0" }, "evil.example", nil, true, false},
+		{"keys", func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }, "llm.example", nil, true, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.AllowedHosts = nil }, tc.set)
+			for _, r := range sv.main.table(http.NotFoundHandler()) {
+				path := strings.NewReplacer(":id", "decode-1", "*", "tandem-sim").Replace(r.path)
+				if path == "/busy_threshold" && r.method == http.MethodPost {
+					continue // its body is another one
+				}
+				b := body(r.method)
+				request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", r.method, path, tc.host, len(b))
+				if tc.withKeys {
+					request += key(map[bool]string{true: clientKey, false: adminKey}[r.access == clients]) + "\r\n"
+				}
+				c := sv.dial()
+				c.send(request+"\r\n", b)
+				resp, answer := c.receive()
+				c.Close()
+				if allowed := resp.StatusCode != http.StatusForbidden; allowed != (tc.allowed || r.access == anybody) {
+					t.Errorf("%s %s: status %d, %s", r.method, path, resp.StatusCode, answer)
+				} else if !allowed {
+					wantError(t, resp, answer, 403, "host_not_allowed")
+				}
+			}
+		})
+	}
+}
+
+// TestRefusalsAreLoggedWithinBounds: what strangers send does not fill the log,
+// and the metrics count all of it.
+func TestRefusalsAreLoggedWithinBounds(t *testing.T) {
+	sv := serve(t, loopback(t), answerJSON)
+	c := sv.dial()
+	for range 50 {
+		c.send(post("[]"))
+		c.receive()
+	}
+	c.send(get("GET /nothing"))
+	c.receive()
+	log := sv.logs.String()
+	if n := strings.Count(log, "request refused"); n != 11 {
+		t.Errorf("%d lines, want 10 of one kind and 1 of another:\n%s", n, log)
+	}
+	if !strings.Contains(log, "suppressed=0") || !strings.Contains(log, "client=127.0.0.1:") {
+		t.Errorf("a line lacks a field:\n%s", log)
+	}
+	if n := sv.metric("tandem_frontend_http_responses_total", "400"); n != 50 {
+		t.Errorf("%v refusals were counted, want 50", n)
+	}
+}

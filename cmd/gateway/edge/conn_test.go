@@ -1,0 +1,253 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/listen"
+)
+
+// pipe returns both ends of a connection in memory, the near one wrapped.
+func pipe(stall time.Duration) (*conn, net.Conn) {
+	near, far := net.Pipe()
+	return &conn{Conn: near, stall: stall, forget: func(*conn) {}}, far
+}
+
+// TestWatchSeesEveryWayToLeave also covers the read deadline that fasthttp
+// leaves behind: it must not end the watch.
+func TestWatchSeesEveryWayToLeave(t *testing.T) {
+	for name, leave := range map[string]func(*net.TCPConn){
+		"close":      func(c *net.TCPConn) { c.Close() },
+		"reset":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
+		"half close": func(c *net.TCPConn) { c.CloseWrite() },
+		"close after a stray line end": func(c *net.TCPConn) {
+			io.WriteString(c, "\r\n")
+			c.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ln := loopback(t)
+			defer ln.Close()
+			far, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			near, err := (&listener{Listener: listen.New(ln, listen.Config{}), stall: time.Minute, open: newSet[*conn]()}).Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := near.(*conn)
+			defer c.Close()
+			c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			gone := make(chan struct{})
+			c.onLeave(func() { close(gone) })
+			leave(far.(*net.TCPConn))
+			select {
+			case <-gone:
+			case <-time.After(10 * time.Second):
+				t.Fatal("not seen")
+			}
+			c.unwatch()
+			if _, err := c.Write([]byte("x")); !errors.Is(err, errGone) {
+				t.Errorf("writing to a client that left: %v", err)
+			}
+		})
+	}
+}
+
+func TestWatchOutlivesAnOldReadDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, far := pipe(time.Minute)
+		defer c.Close()
+		c.SetReadDeadline(time.Now().Add(time.Second))
+		gone := make(chan struct{})
+		c.onLeave(func() { close(gone) })
+		time.Sleep(time.Hour)
+		far.Close()
+		<-gone
+		c.unwatch()
+	})
+}
+
+// TestWatchKeepsPipelinedBytes lets a second request come while the first is
+// watched, whole or in part, and reads it afterwards.
+func TestWatchKeepsPipelinedBytes(t *testing.T) {
+	for _, sent := range []string{"G", "GET / HTTP/1.1\r\n", strings.Repeat("x", stashBytes), strings.Repeat("y", 3*stashBytes)} {
+		synctest.Test(t, func(t *testing.T) {
+			c, far := pipe(time.Minute)
+			defer far.Close()
+			defer c.Close()
+			c.onLeave(func() { t.Error("taken for a client that left") })
+			go io.WriteString(far, sent)
+			synctest.Wait()
+			c.unwatch()
+			c.unwatch() // does nothing
+			got := make([]byte, len(sent))
+			if _, err := io.ReadFull(c, got); err != nil || string(got) != sent {
+				t.Errorf("got %q, %v; want %q", got, err, sent)
+			}
+			if c.arrival().IsZero() || !c.arrival().IsZero() {
+				t.Error("the arrival is not noted once")
+			}
+		})
+	}
+}
+
+// TestWriteGivesUpOnlyWithoutProgress has a client that takes one byte a
+// minute, then nothing.
+func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, far := pipe(2 * time.Minute)
+		defer far.Close()
+		defer c.Close()
+		go func() {
+			for range 10 {
+				time.Sleep(time.Minute)
+				far.Read(make([]byte, 1))
+			}
+		}()
+		begin := time.Now()
+		if _, err := c.Write(make([]byte, 100)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("error %v, want the deadline", err)
+		}
+		// The last byte went at minute 10.
+		if took := time.Since(begin); took < 12*time.Minute || took > 12*time.Minute+15*time.Second {
+			t.Errorf("gave up after %v", took)
+		}
+	})
+}
+
+// TestHeldWritesLeaveTogether counts what arrives at the socket.
+func TestHeldWritesLeaveTogether(t *testing.T) {
+	rec := &recorder{}
+	c := &conn{Conn: rec, stall: time.Minute, forget: func(*conn) {}}
+	write := func(s string) {
+		if n, err := c.Write([]byte(s)); n != len(s) || err != nil {
+			t.Errorf("writing %q: %d, %v", s, n, err)
+		}
+	}
+	write("a")
+	c.hold(true)
+	write("b")
+	write("c")
+	c.hold(false)
+	write("d")
+	c.hold(true)
+	write("e")
+	if err := c.finish(); err != nil {
+		t.Error(err)
+	}
+	write("\r\n") // fasthttp's own, dropped
+	write("\r\n") // not dropped
+	if err := c.finish(); err != nil {
+		t.Error(err)
+	}
+	write("\r\nf")
+	c.hold(true)
+	write("g")
+	write(strings.Repeat("h", holdLimit))
+	want := []string{"a", "bcd", "e\r\n", "\r\n", "\r\n", "f", "g" + strings.Repeat("h", holdLimit)}
+	if !slices.Equal(rec.writes, want) {
+		t.Errorf("%d writes: %.40q; want %.40q", len(rec.writes), rec.writes, want)
+	}
+}
+
+// recorder is a connection that remembers each write.
+type recorder struct {
+	net.Conn
+	writes []string
+}
+
+func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.writes = append(r.writes, string(p))
+	return len(p), nil
+}
+
+// TestCloseDrainsWithinBounds: a client that goes on sending is read up to the
+// limit, one that sends nothing is waited for lingerTime.
+func TestCloseDrainsWithinBounds(t *testing.T) {
+	t.Run("bytes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, far := pipe(time.Minute)
+			c.lingerFor(100 << 10)
+			taken := make(chan int, 1)
+			go func() {
+				n, _ := far.Write(make([]byte, 1<<20))
+				taken <- n
+			}()
+			begin := time.Now()
+			c.Close()
+			if n := <-taken; n < 100<<10 || n > 200<<10 {
+				t.Errorf("drained %d bytes", n)
+			}
+			if took := time.Since(begin); took != 0 {
+				t.Errorf("took %v", took)
+			}
+			far.Close()
+		})
+	})
+	t.Run("time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, far := pipe(time.Minute)
+			defer far.Close()
+			c.lingerFor(1)
+			begin := time.Now()
+			c.Close()
+			if took := time.Since(begin); took != lingerTime {
+				t.Errorf("took %v, want %v", took, lingerTime)
+			}
+		})
+	})
+}
+
+// Clients that send half a head keep nobody else out: at the bound their
+// connections give way like idle ones. A request whose head has come is kept.
+func TestHalfHeadsGiveWay(t *testing.T) {
+	running, end := make(chan struct{}), make(chan struct{})
+	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		close(running)
+		<-end
+		return answerJSON(ctx, c, out)
+	}, func(c *Config) { c.MaxConnections = 3 })
+	body := `{"model":"tandem-sim","prompt":"` + strings.Repeat("x", 2*prefetchBytes) + `"}`
+	long := sv.dial()
+	long.send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: ", strconv.Itoa(len(body)), "\r\n\r\n", body)
+	<-running
+	for range 2 {
+		sv.dial().send("GET /live HTTP/1.1\r\nHost:")
+	}
+	eventually(t, "three connections with something of a request", func() bool {
+		n := 0
+		for _, c := range sv.conns.all() {
+			if c.busy.Load() {
+				n++
+			}
+		}
+		return n == 3
+	})
+	for range 3 { // above the bound, each of them
+		c := sv.dial()
+		c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
+		if resp, _ := c.receive(); resp.StatusCode != http.StatusOK {
+			t.Errorf("status %d", resp.StatusCode)
+		}
+	}
+	close(end)
+	if resp, text := long.receive(); resp.StatusCode != http.StatusOK {
+		t.Errorf("the request in hand got %d %s", resp.StatusCode, text)
+	}
+}

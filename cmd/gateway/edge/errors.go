@@ -1,0 +1,147 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// refuse answers a request that never reached the flow and logs it; the flow logs those that did. Strangers cause
+// such lines, so that their number is bounded for each kind; the metrics count all of them.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, r request, e *openai.Error) {
+	if suppressed, ok := s.refusals.Allow(r.endpoint+" "+e.Code, time.Now()); ok {
+		s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
+			slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
+			slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
+			slog.String("client", ctx.RemoteAddr().String()), slog.Int("suppressed", suppressed))
+	}
+	s.writeError(ctx, r.id, e)
+}
+
+// writeError makes e the answer.
+func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error) {
+	ctx.Response.ResetBody()
+	ctx.SetStatusCode(e.Status)
+	ctx.Response.Header.SetContentType("application/json")
+	if e.Status == http.StatusUnauthorized {
+		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
+	}
+	if e.RetryAfter > 0 {
+		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
+	}
+	if e.Final {
+		ctx.Response.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
+	}
+	ctx.Response.SetBody(e.Append(nil, id))
+}
+
+// hangUp closes the connection after the answer, draining what is unread.
+func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
+	ctx.SetConnectionClose()
+	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
+}
+
+// broken answers what fasthttp could not read as a request; fasthttp closes the connection afterwards. The errors'
+// texts quote the request, so none is sent.
+func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
+	c := ctx.Conn().(*conn)
+	silent := c.from.IsZero()
+	r := newRequest(ctx, c)
+	if silent && lost(err) {
+		c.leave() // not a byte came: there is no request to answer
+		return
+	}
+	s.unreadable(ctx, c, r, err)
+	s.metrics.count(r.endpoint, ctx.Response.StatusCode())
+}
+
+// unreadable ends a request that could not be read whole.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r request, err error) {
+	var network net.Error
+	if lost(err) && !(errors.As(err, &network) && network.Timeout()) {
+		c.leave()
+		ctx.SetStatusCode(statusClientLeft) // for the metrics: writes fail
+		ctx.SetConnectionClose()
+		return
+	}
+	s.hangUp(ctx, c)
+	s.refuse(ctx, r, s.explainBroken(err, c.late))
+}
+
+// lost reports whether err is the connection's, and not the request's.
+func lost(err error) bool {
+	var network net.Error
+	return errors.As(err, &network)
+}
+
+// explainBroken names what was wrong; late says that reading ran out of time, which the error does not always say.
+func (s *Server) explainBroken(err error, late bool) *openai.Error {
+	var timeout net.Error
+	switch {
+	case errors.As(err, new(*fasthttp.ErrSmallBuffer)):
+		return &openai.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Code: "header_too_large",
+			Message: fmt.Sprintf("the request's head is larger than %d bytes", headBytes)}
+	case late, errors.As(err, &timeout) && timeout.Timeout():
+		return openai.RequestTimeout(s.cfg.ReadTimeout)
+	default:
+		e := openai.BadRequest("", "the request cannot be read as HTTP/1.1")
+		e.Code = "malformed_request"
+		return e
+	}
+}
+
+// routeError is Fiber's error handler: an *openai.Error of a handler's own, or Fiber's for a path or method without a
+// route.
+func (s *Server) routeError(c *fiber.Ctx, err error) error {
+	ctx := c.Context()
+	cn := ctx.Conn().(*conn)
+	r := cn.request
+	var e *openai.Error
+	var cause errUnreadable
+	if errors.As(err, &cause) {
+		s.unreadable(ctx, cn, r, cause.error)
+		return nil
+	}
+	if !errors.As(err, &e) {
+		// Who may not ask does not learn what there is.
+		if e = cn.frontend.shut(&ctx.Request.Header); e == nil {
+			e = s.explainRoute(ctx, r, err)
+		}
+	}
+	s.refuse(ctx, r, e)
+	return nil
+}
+
+func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r request, err error) *openai.Error {
+	var fe *fiber.Error
+	switch {
+	case errors.As(err, &fe) && fe.Code == http.StatusNotFound:
+		return openai.NotFound(string(ctx.Method()), string(ctx.Path()))
+	case errors.As(err, &fe) && fe.Code == http.StatusMethodNotAllowed:
+		return openai.MethodNotAllowed(string(ctx.Method()), string(ctx.Path()))
+	default:
+		s.log.Error("a handler failed", "request_id", r.id, "error", err)
+		return openai.Internal()
+	}
+}
+
+// rescue turns a panic on the connection's goroutine into a 500.
+func (s *Server) rescue(ctx *fasthttp.RequestCtx, c *conn) {
+	if v := recover(); v != nil {
+		s.log.Error("panic in a handler", "request_id", c.request.id, "panic", v, "stack", string(debug.Stack()))
+		c.unwatch()
+		s.writeError(ctx, c.request.id, openai.Internal())
+		s.hangUp(ctx, c)
+	}
+}

@@ -1,0 +1,405 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// TestMain sends one request before any test: fasthttp starts a clock goroutine
+// with the first answer, and it must not belong to a bubble. At the end no
+// goroutine may be left but that one and fasthttp's pool cleaners, which sleep
+// for up to ten seconds after their server has ended.
+func TestMain(m *testing.M) {
+	warm()
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreTopFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+	)
+}
+
+func warm() {
+	s, err := New(DefaultConfig(), flowFunc(answerJSON), &catalog{}, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	ln := newPipes()
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ln) }()
+	c := ln.dial()
+	go io.WriteString(c, "GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
+	if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	c.Close()
+	s.Shutdown(context.Background())
+	<-done
+}
+
+// flowFunc is a Flow made of a function.
+type flowFunc func(ctx context.Context, c handoff.Call, out handoff.Sink) error
+
+func (f flowFunc) Serve(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+	return f(ctx, c, out)
+}
+
+// answerJSON is the smallest answer.
+func answerJSON(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+	out.Start("application/json")
+	return out.Write([]byte(`{"ok":true}`))
+}
+
+// answerStream streams three events and the end.
+func answerStream(_ context.Context, _ handoff.Call, out handoff.Sink) error {
+	out.Start("text/event-stream")
+	return writeStream(out)
+}
+
+// writeStream writes wholeStream to a stream that has started.
+func writeStream(out handoff.Sink) error {
+	for i := range 3 {
+		if err := out.Write(fmt.Appendf(nil, "data: {\"n\":%d}\n\n", i)); err != nil {
+			return err
+		}
+	}
+	return out.Write([]byte("data: [DONE]\n\n"))
+}
+
+const wholeStream = "data: {\"n\":0}\n\ndata: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: [DONE]\n\n"
+
+// catalog is a Catalog of two models.
+type catalog struct {
+	unready, broken, cordoned atomic.Bool
+
+	mu        sync.Mutex
+	threshold BusyThreshold
+}
+
+func (*catalog) Models() []openai.Model {
+	return []openai.Model{{ID: "tandem-sim", Object: "model"}, {ID: "org/name", Object: "model"}}
+}
+
+func (c *catalog) Workers() any {
+	if c.broken.Load() {
+		panic("broken")
+	}
+	return map[string]any{"pools": []string{}}
+}
+
+// Cordon knows one worker, with two requests on it.
+func (c *catalog) Cordon(id string, on bool) (Standing, error) {
+	if id != "decode-1" {
+		return Standing{}, pools.ErrUnknownWorker
+	}
+	c.cordoned.Store(on)
+	state := "up"
+	if on {
+		state = "draining"
+	}
+	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7}, nil
+}
+
+// Thresholds has one model, of the thresholds that were set.
+func (c *catalog) Thresholds() []BusyThreshold {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.threshold
+	t.Model = "tandem-sim"
+	return []BusyThreshold{t}
+}
+
+func (c *catalog) SetThreshold(t BusyThreshold) *openai.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.threshold = t
+	return nil
+}
+
+func (c *catalog) Ready() (bool, any) { return !c.unready.Load(), map[string]int{"workers": 2} }
+
+// logs collects log lines.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// served is a server under test.
+type served struct {
+	*Server
+	t    testing.TB
+	ln   net.Listener
+	reg  *prometheus.Registry
+	logs *logs
+	done chan error
+
+	catalog catalog
+}
+
+// option changes the configuration of a server under test.
+type option func(*Config)
+
+// serve runs a server on ln until the test's end.
+func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *served {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
+	for _, set := range settings {
+		set(&cfg)
+	}
+	sv := &served{t: t, ln: ln, reg: prometheus.NewRegistry(), logs: &logs{}, done: make(chan error, 1)}
+	var err error
+	sv.Server, err = New(cfg, flow, &sv.catalog, promhttp.HandlerFor(sv.reg, promhttp.HandlerOpts{}), slog.New(slog.NewTextHandler(sv.logs, nil)),
+		prometheus.WrapRegistererWithPrefix("tandem_", sv.reg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { sv.done <- sv.Serve(ln) }()
+	t.Cleanup(sv.stop)
+	return sv
+}
+
+// stop ends the server: whatever is still open is cut.
+func (sv *served) stop() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	sv.Shutdown(ctx)
+	<-sv.done
+	if _, bubble := sv.ln.(*pipes); bubble {
+		time.Sleep(10 * time.Second) // fasthttp's pool cleaner, virtually
+	}
+	if n := sv.conns.len() + sv.live.len(); n != 0 {
+		sv.t.Errorf("%d connections or flows are left after the shutdown", n)
+	}
+}
+
+// loopback is a listener on a free port.
+func loopback(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// client is a raw connection to a server under test.
+type client struct {
+	net.Conn
+	t  testing.TB
+	br *bufio.Reader
+}
+
+// dial connects over whatever the server listens on.
+func (sv *served) dial() *client {
+	sv.t.Helper()
+	if p, ok := sv.ln.(*pipes); ok {
+		return newClient(sv.t, p.dial())
+	}
+	c, err := net.Dial("tcp", sv.ln.Addr().String())
+	if err != nil {
+		sv.t.Fatal(err)
+	}
+	return newClient(sv.t, c)
+}
+
+func newClient(t testing.TB, c net.Conn) *client {
+	t.Cleanup(func() { c.Close() })
+	return &client{Conn: c, t: t, br: bufio.NewReader(c)}
+}
+
+// send writes parts in one write.
+func (c *client) send(parts ...string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, strings.Join(parts, "")); err != nil {
+		c.t.Fatalf("sending: %v", err)
+	}
+}
+
+// receive reads one answer with its body.
+func (c *client) receive() (*http.Response, string) {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.br, nil)
+	if err != nil {
+		c.t.Fatalf("receiving: %v", err)
+	}
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatalf("receiving the body after %q: %v", b, err)
+	}
+	return resp, string(b)
+}
+
+// head reads an answer's head only; the body follows in resp.Body.
+func (c *client) head() *http.Response {
+	c.t.Helper()
+	resp, err := http.ReadResponse(c.br, nil)
+	if err != nil {
+		c.t.Fatalf("receiving: %v", err)
+	}
+	return resp
+}
+
+// closed waits until the server has closed the connection.
+func (c *client) closed() {
+	c.t.Helper()
+	if b, err := c.br.ReadByte(); !errors.Is(err, io.EOF) {
+		c.t.Errorf("got byte %q, error %v; want the end", b, err)
+	}
+}
+
+const (
+	goodBody   = `{"model":"tandem-sim","prompt":"hello","max_tokens":4}`
+	streamBody = `{"model":"tandem-sim","prompt":"hello","max_tokens":4,"stream":true}`
+)
+
+// post is a request to /v1/completions with further header lines.
+func post(body string, headers ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n", len(body))
+	for _, h := range headers {
+		b.WriteString(h + "\r\n")
+	}
+	return b.String() + "\r\n" + body
+}
+
+// wantError checks the one shape of errors and returns its members.
+func wantError(t testing.TB, resp *http.Response, body string, status int, code string) map[string]any {
+	t.Helper()
+	if resp.StatusCode != status {
+		t.Errorf("status %d, want %d; body %s", resp.StatusCode, status, body)
+	}
+	if ct := resp.Header.Get("Content-Type"); ct != "application/json" {
+		t.Errorf("content type %q", ct)
+	}
+	var e struct {
+		Error map[string]any `json:"error"`
+	}
+	if err := json.Unmarshal([]byte(body), &e); err != nil {
+		t.Fatalf("body %q: %v", body, err)
+	}
+	for _, member := range []string{"message", "type", "code", "param", "request_id"} {
+		if _, ok := e.Error[member]; !ok {
+			t.Errorf("the error has no %s: %s", member, body)
+		}
+	}
+	if got, _ := e.Error["code"].(string); got != code {
+		t.Errorf("code %q, want %q; body %s", got, code, body)
+	}
+	if id := resp.Header.Get("X-Request-Id"); id == "" || id != e.Error["request_id"] {
+		t.Errorf("x-request-id %q, request_id %v", id, e.Error["request_id"])
+	}
+	return e.Error
+}
+
+// metric returns the value of a counter or gauge, summed over the series whose
+// labels' values include all of with.
+func (sv *served) metric(name string, with ...string) float64 {
+	sv.t.Helper()
+	families, err := sv.reg.Gather()
+	if err != nil {
+		sv.t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			have := map[string]bool{}
+			for _, l := range m.GetLabel() {
+				have[l.GetValue()] = true
+			}
+			all := true
+			for _, v := range with {
+				all = all && have[v]
+			}
+			if all {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// eventually waits until ok holds; it is for what another goroutine is about
+// to do, over real sockets.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for tick := time.NewTicker(time.Millisecond); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+// pipes is a listener in memory, for bubbles.
+type pipes struct {
+	accept chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{accept: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.accept <- theirs
+	return ours
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accept:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "pipe"} }
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return setting.Default[Config]() }

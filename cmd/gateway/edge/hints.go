@@ -1,0 +1,117 @@
+package edge
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// headerIgnoredHints names, in an answer, the hints of its request that did not count as they were sent.
+const headerIgnoredHints = "X-Tandem-Ignored-Hints"
+
+// Hints is which of a client's hints count: how its requests wait, and which workers serve them. The zero value is
+// none.
+type Hints struct {
+	// All is every hint, of header and body alike.
+	All bool
+	// Priority is the highest priority that counts, from 0, where All is false. A strict priority, which goes before
+	// any priority, needs All.
+	Priority int32
+}
+
+// ParseHints reads the setting client-hints: none, priority<=N or all; auto is none where clients need keys and all
+// where they do not.
+func ParseHints(text string, keys bool) (Hints, error) {
+	switch bound, ok := strings.CutPrefix(text, "priority<="); {
+	case ok:
+		if n, err := strconv.ParseUint(bound, 10, 31); err == nil {
+			return Hints{Priority: int32(n)}, nil
+		}
+	case text == "auto":
+		return Hints{All: !keys}, nil
+	case text == "none":
+		return Hints{}, nil
+	case text == "all":
+		return Hints{All: true}, nil
+	}
+	return Hints{}, fmt.Errorf("%.64q is none of auto, none, priority<=N with N from 0 to 2147483647, and all", text)
+}
+
+// hold applies the setting to a call that was read from ctx. An operator's key may use every hint.
+func (s *Server) hold(call *handoff.Call, ctx *fasthttp.RequestCtx) *openai.Error {
+	if s.hints.All || s.keys.Load().admin.Hold(bearer(&ctx.Request.Header)) {
+		return nil
+	}
+	if e := s.hints.apply(call); e != nil {
+		return e
+	}
+	if len(call.IgnoredHints) > 0 {
+		ctx.Response.Header.Set(headerIgnoredHints, strings.Join(call.IgnoredHints, ", "))
+	}
+	return nil
+}
+
+// apply holds call to the hints that count. What only says how long a request may wait, or what to expect of it, is
+// lowered or left out, and named in call.IgnoredHints; what says which workers serve it, or asks about them, is
+// refused with 403, because the client would get something else than it asked for.
+func (hs Hints) apply(call *handoff.Call) *openai.Error {
+	if hs.All {
+		return nil
+	}
+	x := &call.Request.Nvext
+	for _, h := range []struct {
+		field string
+		given bool
+	}{
+		{handoff.HeaderWorker, call.Pins.Worker != ""},
+		{handoff.HeaderPrefill, call.Pins.Prefill != ""},
+		{handoff.HeaderRank, call.Pins.Rank != nil},
+		{handoff.HeaderPrefillRank, call.Pins.PrefillRank != nil},
+		{"nvext.backend_instance_id", x.BackendInstanceID != ""},
+		{"nvext.decode_worker_id", x.DecodeWorkerID != ""},
+		{"nvext.prefill_worker_id", x.PrefillWorkerID != ""},
+		{"nvext.dp_rank", x.DPRank != nil},
+		{"nvext.prefill_dp_rank", x.PrefillDPRank != nil},
+		{"nvext.routing_constraints.required_taints", len(x.RequiredTaints) > 0},
+		{"nvext.routing_constraints.preferred_taints", len(x.PreferredTaints) > 0},
+		{"nvext.router_config_override", x.Override != nil},
+		{"nvext.annotations", x.QueryOnly()},
+		{"nvext.extra_fields", x.Wants("routing")},
+	} {
+		if h.given {
+			return &openai.Error{
+				Status: http.StatusForbidden, Code: "hint_forbidden", Param: h.field,
+				Message: h.field + ": the gateway's --client-hints does not let clients choose or see workers; an operator's key may",
+			}
+		}
+	}
+	ignore := func(field string) { call.IgnoredHints = append(call.IgnoredHints, field) }
+	for _, p := range []struct {
+		field string
+		value *int32
+	}{{strings.ToLower(headerPriority), call.Priority}, {"nvext.agent_hints.priority", x.Priority}} {
+		if p.value != nil && *p.value > hs.Priority {
+			*p.value = hs.Priority
+			ignore(p.field)
+		}
+	}
+	for _, p := range []struct {
+		field string
+		value **uint32
+	}{
+		{strings.ToLower(headerStrictPriority), &call.StrictPriority},
+		{"nvext.agent_hints.strict_priority", &x.StrictPriority}, {"nvext.agent_hints.osl", &x.OSL},
+	} {
+		if v := *p.value; v != nil && *v > 0 {
+			*p.value = nil
+			ignore(p.field)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+func TestParseHints(t *testing.T) {
+	for text, want := range map[string]Hints{
+		"none": {}, "all": {All: true}, "priority<=0": {}, "priority<=7": {Priority: 7}, "priority<=2147483647": {Priority: 1<<31 - 1},
+	} {
+		if got, err := ParseHints(text, true); err != nil || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	for keys, want := range map[bool]Hints{true: {}, false: {All: true}} {
+		if got, err := ParseHints("auto", keys); err != nil || got != want {
+			t.Errorf("auto, keys %t: %+v, %v, want %+v", keys, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "some", "priority", "priority<5", "priority<=", "priority<=-1", "priority<=2147483648", "priority<=1.5", "ALL"} {
+		if got, err := ParseHints(text, false); err == nil || got.All {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+}
+
+// hinting is a request's body with that nvext.
+func hinting(nvext string) string {
+	return `{"model":"m","prompt":"x","nvext":` + nvext + `}`
+}
+
+// hinted is every hint, with what becomes of it below all: refused by that field, or
+// ignored.
+var hinted = []struct {
+	name, header, nvext string
+	refused, ignored    string
+}{
+	{"worker by header", "X-Dynamo-Worker-Instance-Id: w", `{}`, "x-dynamo-worker-instance-id", ""},
+	{"prefill by header", "X-Dynamo-Prefill-Instance-Id: w", `{}`, "x-dynamo-prefill-instance-id", ""},
+	{"rank by header", "X-Dynamo-Dp-Rank: 0", `{}`, "x-dynamo-dp-rank", ""},
+	{"prefill's rank by header", "X-Dynamo-Prefill-Dp-Rank: 0", `{}`, "x-dynamo-prefill-dp-rank", ""},
+	{"backend", "", `{"backend_instance_id":"w"}`, "nvext.backend_instance_id", ""},
+	{"decode", "", `{"decode_worker_id":"w"}`, "nvext.decode_worker_id", ""},
+	{"prefill", "", `{"prefill_worker_id":"w"}`, "nvext.prefill_worker_id", ""},
+	{"rank", "", `{"dp_rank":0}`, "nvext.dp_rank", ""},
+	{"prefill's rank", "", `{"prefill_dp_rank":0}`, "nvext.prefill_dp_rank", ""},
+	{"required taints", "", `{"routing_constraints":{"required_taints":["a"]}}`, "nvext.routing_constraints.required_taints", ""},
+	{"preferred taints", "", `{"routing_constraints":{"preferred_taints":["a"]}}`, "nvext.routing_constraints.preferred_taints", ""},
+	{"override", "", `{"router_config_override":{"track_prefill_tokens":false}}`, "nvext.router_config_override", ""},
+	{"query", "", `{"annotations":["query_instance_id"],"extra_fields":["routing"]}`, "nvext.annotations", ""},
+	{"query with a colon", "", `{"annotations":["query_instance_id:"]}`, "nvext.annotations", ""},
+	{"routing", "", `{"extra_fields":["worker_id","routing"]}`, "nvext.extra_fields", ""},
+	{"priority by header", "X-Dynamo-Request-Priority: 9", `{}`, "", "x-dynamo-request-priority"},
+	{"strict by header", "X-Dynamo-Request-Strict-Priority: 4294967295", `{}`, "", "x-dynamo-request-strict-priority"},
+	{"priority", "", `{"agent_hints":{"priority":2147483647}}`, "", "nvext.agent_hints.priority"},
+	{"strict", "", `{"agent_hints":{"strict_priority":1}}`, "", "nvext.agent_hints.strict_priority"},
+	{"expected length", "", `{"agent_hints":{"osl":1}}`, "", "nvext.agent_hints.osl"},
+	{"nothing", "", `{"annotations":["llm_metrics"],"extra_fields":["worker_id","timing"],"cache_salt":"s","agent_hints":{"priority":-5,"strict_priority":0}}`, "", ""},
+}
+
+// TestHintsByPrivilege sends every hint in every form with each kind of key: a
+// client's counts for nothing by default, an operator's and, without keys, anybody's
+// counts as it is.
+func TestHintsByPrivilege(t *testing.T) {
+	var got handoff.Call
+	takes := func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+		got = c
+		return answerJSON(context.Background(), c, out)
+	}
+	client, admin := keyFile(t, clientKey), keyFile(t, adminKey)
+	keyed := func(c *Config) { c.APIKeyFile, c.AdminKeyFile = client, admin }
+	to := func(hints string) option { return func(c *Config) { c.ClientHints = hints } }
+	for _, s := range []struct {
+		name     string
+		settings []option
+		key      string
+		all      bool
+	}{
+		{"a client's key", []option{keyed}, clientKey, false},
+		{"an operator's key", []option{keyed}, adminKey, true},
+		{"a client's key, all", []option{keyed, to("all")}, clientKey, true},
+		{"no keys", nil, "", true},
+		{"no keys, none", []option{to("none")}, "", false},
+	} {
+		sv := serve(t, loopback(t), takes, s.settings...)
+		for _, h := range hinted {
+			t.Run(s.name+"/"+h.name, func(t *testing.T) {
+				var headers []string
+				if h.header != "" {
+					headers = append(headers, h.header)
+				}
+				if s.key != "" {
+					headers = append(headers, key(s.key))
+				}
+				c := sv.dial()
+				c.send(post(hinting(h.nvext), headers...))
+				resp, text := c.receive()
+				if !s.all && h.refused != "" {
+					if e := wantError(t, resp, text, 403, "hint_forbidden"); e["param"] != h.refused || !strings.Contains(text, "--client-hints") {
+						t.Errorf("the refusal names %v: %s", e["param"], text)
+					}
+					return
+				}
+				want := h.ignored
+				if s.all {
+					want = ""
+				}
+				if sign := resp.Header.Get("X-Tandem-Ignored-Hints"); resp.StatusCode != 200 || sign != want || strings.Join(got.IgnoredHints, ",") != want {
+					t.Errorf("status %d, %q ignored, and %q to the log; want %q: %s", resp.StatusCode, sign, got.IgnoredHints, want, text)
+				}
+				x := &got.Request.Nvext
+				high := func(p *int32) bool { return p != nil && *p > 0 }
+				strict := func(p *uint32) bool { return p != nil && *p > 0 }
+				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil; counts != (s.all && h.ignored != "") {
+					t.Errorf("the hint counts: %t", counts)
+				}
+			})
+		}
+	}
+}
+
+// TestPrioritiesUpToABound: those above it count as the bound, strict ones not at all.
+func TestPrioritiesUpToABound(t *testing.T) {
+	var got handoff.Call
+	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+		got = c
+		return answerJSON(context.Background(), c, out)
+	}, func(c *Config) { c.ClientHints = "priority<=5" })
+	for _, tc := range []struct {
+		priority, counts int32
+		sign             string
+	}{{-3, -3, ""}, {5, 5, ""}, {6, 5, "nvext.agent_hints.priority"}} {
+		c := sv.dial()
+		c.send(post(hinting(fmt.Sprintf(`{"agent_hints":{"priority":%d}}`, tc.priority))))
+		resp, _ := c.receive()
+		if p := got.Request.Nvext.Priority; p == nil || *p != tc.counts || resp.Header.Get("X-Tandem-Ignored-Hints") != tc.sign {
+			t.Errorf("priority %d counts as %v, sign %q", tc.priority, p, resp.Header.Get("X-Tandem-Ignored-Hints"))
+		}
+	}
+	c := sv.dial()
+	c.send(post(hinting(`{"agent_hints":{"strict_priority":1,"priority":9}}`), "X-Dynamo-Request-Priority: 8"))
+	resp, _ := c.receive()
+	if want := "x-dynamo-request-priority, nvext.agent_hints.priority, nvext.agent_hints.strict_priority"; resp.Header.Get("X-Tandem-Ignored-Hints") != want ||
+		*got.Priority != 5 || got.Request.Nvext.StrictPriority != nil {
+		t.Errorf("sign %q, %+v", resp.Header.Get("X-Tandem-Ignored-Hints"), got)
+	}
+}
+
+// TestEveryHintIsDecided has a new field of nvext, or of a call, decided on: it is a
+// hint that is held to the setting, or harmless in a client's hands.
+func TestEveryHintIsDecided(t *testing.T) {
+	decided := map[reflect.Type][]string{
+		reflect.TypeFor[openai.Nvext](): {
+			// held
+			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "BackendInstanceID", "DecodeWorkerID", "PrefillWorkerID",
+			"DPRank", "PrefillDPRank", "RequiredTaints", "PreferredTaints", "Override",
+			// without an effect on other requests
+			"CacheSalt",
+		},
+		reflect.TypeFor[handoff.Pins](): {"Worker", "Prefill", "Rank", "PrefillRank"},
+	}
+	for kind, names := range decided {
+		for i := range kind.NumField() {
+			if name := kind.Field(i).Name; !slices.Contains(names, name) {
+				t.Errorf("%v.%s: may any client use it? Decide in Hints.apply and here", kind, name)
+			}
+		}
+	}
+}

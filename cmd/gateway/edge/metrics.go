@@ -1,0 +1,52 @@
+package edge
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/metrics"
+)
+
+// counters are the edge's metrics, without the prefix, which is the registerer's. The flow records times and tokens
+// itself.
+type counters struct {
+	requests     *prometheus.CounterVec // by endpoint and status
+	disconnected prometheus.Gauge       // only grows: a gauge because dashboards know it as one
+	openStreams  prometheus.Gauge
+	pauses       *prometheus.CounterVec // by reason
+	evicted      prometheus.Counter
+}
+
+// newMetrics registers the edge's metrics, those of s's state included.
+func newMetrics(reg prometheus.Registerer, s *Server) *counters {
+	set := metrics.In(reg)
+	m := &counters{
+		requests: set.Counter("frontend_http_responses_total",
+			"Responses, by endpoint and HTTP status. 499: the client left before its answer was complete.", "endpoint", "status"),
+		disconnected: set.Gauge("frontend_disconnected_clients",
+			"Clients that left, or stopped reading, before their answer was complete, since the start.").WithLabelValues(),
+		openStreams: set.Gauge("frontend_open_streams", "Answers being streamed to clients.").WithLabelValues(),
+		pauses: set.Counter("frontend_accept_pauses_total",
+			"Times that new connections had to wait, by reason: bound (--max-connections are open and none is idle) or shortage (the system has no descriptors or no memory).", "reason"),
+		evicted: set.Counter("frontend_idle_connections_closed_total",
+			"Idle client connections closed to make room for new ones.").WithLabelValues(),
+	}
+	for _, reason := range []listen.Pause{listen.Bound, listen.Shortage} {
+		m.pauses.WithLabelValues(string(reason))
+	}
+	scrape := set.Snapshot()
+	open := scrape.Gauge("frontend_open_connections", "Open client connections, idle ones included.")
+	bodies := scrape.Gauge("frontend_body_bytes", "Memory of request bodies in bytes, until each request ends. --body-budget-bytes is the limit.")
+	scrape.Read(func() {
+		open.Set(float64(s.conns.len()))
+		bodies.Set(float64(s.bodies.used.Load()))
+	})
+	return m
+}
+
+// count counts one response.
+func (m *counters) count(endpoint string, status int) {
+	m.requests.WithLabelValues(endpoint, strconv.Itoa(status)).Inc()
+}

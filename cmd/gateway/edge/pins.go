@@ -1,0 +1,46 @@
+package edge
+
+import (
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// maxWorkerIDBytes bounds an id in a header, as registrations are bounded.
+const maxWorkerIDBytes = 128
+
+// readPins reads the headers that name workers and ranks. Whether there are such workers is the flow's to say.
+func readPins(h *fasthttp.RequestHeader, pins *handoff.Pins) error {
+	for _, id := range []struct {
+		name string
+		dst  *string
+	}{{handoff.HeaderWorker, &pins.Worker}, {handoff.HeaderPrefill, &pins.Prefill}} {
+		v := h.Peek(id.name)
+		if v == nil {
+			continue
+		}
+		if len(v) == 0 || len(v) > maxWorkerIDBytes || !visible(v) {
+			return openai.BadRequest(id.name, "%s: it must be a worker's id, 1 to %d visible ASCII characters", id.name, maxWorkerIDBytes)
+		}
+		*id.dst = string(v)
+	}
+	for _, rank := range []struct {
+		name string
+		dst  **uint32
+	}{{handoff.HeaderRank, &pins.Rank}, {handoff.HeaderPrefillRank, &pins.PrefillRank}} {
+		v := h.Peek(rank.name)
+		if v == nil {
+			continue
+		}
+		n, err := strconv.ParseUint(string(v), 10, 32)
+		if err != nil {
+			return openai.BadRequest(rank.name, "%s: it must be an integer between 0 and 4294967295", rank.name)
+		}
+		r := uint32(n)
+		*rank.dst = &r
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package edge
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+const (
+	headerRequestID      = "X-Request-Id"
+	headerPriority       = "X-Dynamo-Request-Priority"
+	headerStrictPriority = "X-Dynamo-Request-Strict-Priority"
+
+	maxRequestIDBytes = 128
+)
+
+// request is what the edge notes of the request in hand on a connection.
+type request struct {
+	id       string
+	arrival  time.Time
+	endpoint string // for the metrics
+	unread   bool   // a part of the body is still on the connection
+}
+
+// newRequest notes what the head says, as far as it could be read, and puts the request's id and the gateway's into
+// the answer.
+func newRequest(ctx *fasthttp.RequestCtx, c *conn) request {
+	r := request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
+	if r.arrival.IsZero() { // it came along with the request before it
+		r.arrival = time.Now()
+	}
+	ctx.Response.Header.Set(headerRequestID, r.id)
+	ctx.Response.Header.Set(headerGateway, c.frontend.s.id)
+	return r
+}
+
+// requestID takes the client's id when it has 1 to 128 visible ASCII bytes, and makes one otherwise.
+func requestID(given []byte) string {
+	if len(given) > 0 && len(given) <= maxRequestIDBytes && visible(given) {
+		return string(given)
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// visible reports whether b is ASCII without spaces and control bytes.
+func visible(b []byte) bool {
+	for _, c := range b {
+		if c <= ' ' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// readCall checks a request to one of the generating endpoints and reads its body, whose memory the caller gives back
+// to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
+func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (handoff.Call, error) {
+	h := &ctx.Request.Header
+	call := handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.RemoteAddr().String()}
+	if v := h.Peek(headerPriority); v != nil {
+		n, err := strconv.ParseInt(string(v), 10, 32)
+		if err != nil {
+			return call, openai.BadRequest(strings.ToLower(headerPriority), "it must be an integer between -2147483648 and 2147483647")
+		}
+		p := int32(n)
+		call.Priority = &p
+	}
+	if v := h.Peek(headerStrictPriority); v != nil {
+		n, err := strconv.ParseUint(string(v), 10, 32)
+		if err != nil {
+			return call, openai.BadRequest(strings.ToLower(headerStrictPriority), "it must be an integer between 0 and 4294967295")
+		}
+		p := uint32(n)
+		call.StrictPriority = &p
+	}
+	if err := readPins(h, &call.Pins); err != nil {
+		return call, err
+	}
+	if err := s.hop(&call, h); err != nil {
+		return call, err
+	}
+	// (Fiber's c.Body() would read and decompress without a limit.)
+	raw, err := s.readBody(ctx, s.cfg.MaxBodyBytes)
+	if err != nil {
+		return call, err
+	}
+	if len(raw) == 0 {
+		return call, openai.BadRequest("", "the body is empty; it must be a JSON object")
+	}
+	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
+		s.bodies.give(cap(raw))
+	}
+	return call, err
+}
+
+// malformed refuses a head that proxies may read in another way than fasthttp, which is how requests are smuggled
+// past them: one that gives its body's length in two ways, of which fasthttp hides one; a Transfer-Encoding that is
+// not chunked, which fasthttp takes for a request without a body; and a field that goes on over a line's end. So this
+// reads the raw lines.
+func malformed(raw []byte) *openai.Error {
+	length, coding, recoded := false, false, false
+	for line := range bytes.Lines(raw) {
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		length = length || bytes.EqualFold(name, []byte("Content-Length"))
+		if bytes.EqualFold(name, []byte("Transfer-Encoding")) {
+			coding = true
+			recoded = recoded || !bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
+		}
+	}
+	e := openai.BadRequest("", "the request has both Content-Length and Transfer-Encoding")
+	e.Code = "malformed_request"
+	switch {
+	case length && coding:
+		e.Code = "ambiguous_length"
+	case recoded:
+		e.Message = "Transfer-Encoding is something else than chunked"
+	case bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t")):
+		e.Message = "a header field is folded over several lines"
+	default:
+		return nil
+	}
+	return e
+}

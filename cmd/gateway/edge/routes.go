@@ -1,0 +1,174 @@
+package edge
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/gofiber/fiber/v2/middleware/adaptor"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// maxAdminBytes bounds a body of administration.
+const maxAdminBytes = 64 << 10
+
+// route is one row of a frontend's table: what answers a path, for whom, and what of a body it takes. Nothing is
+// served that has no row, and the checks of a head follow from the rows, so that a new path cannot forget them.
+type route struct {
+	method, path string
+	endpoint     string // for the metrics
+	access       access
+	body         int // bytes of a body at most; 0 takes none
+	serve        fiber.Handler
+}
+
+// area is what the routes that share a path's first segment have in common: the strictest of their accesses, as far
+// as it is known before their handlers, and the most that any of them takes of a body.
+type area struct {
+	access access
+	body   int
+}
+
+// table is what the frontend serves.
+func (f *frontend) table(metrics http.Handler) []route {
+	s := f.s
+	rows := []route{
+		{http.MethodGet, "/health", "health", anybody, 0, s.health},
+		{http.MethodGet, "/live", "live", anybody, 0, s.alive},
+	}
+	if f.serves {
+		for _, ep := range []openai.Endpoint{openai.Chat, openai.Completions} {
+			rows = append(rows, route{http.MethodPost, ep.Path(), ep.String(), clients, s.cfg.MaxBodyBytes,
+				func(c *fiber.Ctx) error { return s.generate(c, ep) }})
+		}
+		rows = append(rows,
+			route{http.MethodGet, "/v1/models", "models", clients, 0, s.models},
+			route{http.MethodGet, "/v1/models/*", "models", clients, 0, s.model}) // ids hold slashes
+	}
+	if f.operates {
+		rows = append(rows,
+			route{http.MethodGet, "/workers", "workers", operators, 0, s.workers},
+			route{http.MethodGet, "/busy_threshold", "busy_threshold", operators, 0, s.thresholds},
+			route{http.MethodPost, "/busy_threshold", "busy_threshold", changes, maxAdminBytes, s.setThresholds},
+			route{http.MethodGet, "/metrics", "metrics", operators, 0, adaptor.HTTPHandler(metrics)})
+		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true} {
+			rows = append(rows, route{http.MethodPost, "/workers/:id/" + action, "workers", changes, 0,
+				func(c *fiber.Ctx) error { return s.cordon(c, action, on) }})
+		}
+	}
+	return rows
+}
+
+// register has the rows served, HEAD wherever there is a GET. Fiber answers the other methods with 405 and Allow.
+func (f *frontend) register(rows []route) {
+	f.areas = map[string]area{}
+	for _, r := range rows {
+		first := firstSegment([]byte(r.path))
+		a := f.areas[first]
+		f.areas[first] = area{max(a.access, min(r.access, operators)), max(a.body, r.body)}
+		f.app.Add(r.method, r.path, r.handle(f))
+		if r.method == http.MethodGet {
+			f.app.Add(http.MethodHead, r.path, r.handle(f))
+		}
+	}
+}
+
+// handle checks a request's head, then serves it. serve reads a body by readBody, if at all: nothing else bounds it.
+func (r route) handle(f *frontend) fiber.Handler {
+	return func(c *fiber.Ctx) error {
+		ctx := c.Context()
+		h := &ctx.Request.Header
+		ctx.Conn().(*conn).request.endpoint = r.endpoint
+		if e := f.admit(r.access, h, ctx.RemoteAddr()); e != nil {
+			return e
+		}
+		if e := plain(h); e != nil {
+			return e
+		}
+		if r.body == 0 {
+			ctx.Request.ResetBody() // the adaptor of /metrics would read it
+		} else if e := isJSON(h); e != nil {
+			return e
+		}
+		return r.serve(c)
+	}
+}
+
+// generate hands a call to the flow.
+func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
+	ctx := c.Context()
+	cn := ctx.Conn().(*conn)
+	call, err := s.readCall(ctx, ep, cn.request)
+	if err != nil {
+		return err
+	}
+	if e := s.hold(&call, ctx); e != nil {
+		s.bodies.give(cap(call.Request.Raw))
+		return e
+	}
+	pass(&call, &ctx.Request.Header, s.forward)
+	x := newExchange(s, cn)
+	x.begin(call)
+	x.answer(ctx)
+	return nil
+}
+
+// models lists the models that can be asked for.
+func (s *Server) models(c *fiber.Ctx) error {
+	list := openai.ModelList{Object: "list", Data: s.cat.Models()}
+	if list.Data == nil {
+		list.Data = []openai.Model{}
+	}
+	return writeJSON(c, http.StatusOK, list)
+}
+
+// model describes one model.
+func (s *Server) model(c *fiber.Ctx) error {
+	id, err := url.PathUnescape(c.Params("*"))
+	if err != nil {
+		return openai.BadRequest("model", "the model's name in the path is not escaped properly")
+	}
+	for _, m := range s.cat.Models() {
+		if m.ID == id {
+			return writeJSON(c, http.StatusOK, m)
+		}
+	}
+	return openai.NotFoundModel(id)
+}
+
+// health says whether requests can be served: 503 until each pool that is needed has a worker, and again once a
+// shutdown has begun.
+func (s *Server) health(c *fiber.Ctx) error {
+	ready, detail := s.cat.Ready()
+	status, code := "healthy", http.StatusOK
+	switch {
+	case s.leaving.Load(), s.draining.Load():
+		status, code = "draining", http.StatusServiceUnavailable
+	case !ready:
+		status, code = "unhealthy", http.StatusServiceUnavailable
+	}
+	return writeJSON(c, code, struct {
+		Status string `json:"status"`
+		Detail any    `json:"detail,omitempty"`
+	}{status, detail})
+}
+
+// alive says that the process runs.
+func (s *Server) alive(c *fiber.Ctx) error {
+	return writeJSON(c, http.StatusOK, struct {
+		Status string `json:"status"`
+	}{"live"})
+}
+
+func writeJSON(c *fiber.Ctx, status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	c.Context().SetStatusCode(status)
+	c.Context().Response.Header.SetContentType("application/json")
+	c.Context().Response.SetBody(b)
+	return nil
+}

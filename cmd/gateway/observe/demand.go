@@ -1,0 +1,107 @@
+package observe
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// demand reckons desired_workers: how many workers of each pool the present load asks for. It observes how many
+// prompt tokens come that no worker has cached, and reads the rest when it is asked.
+type demand struct {
+	utilization float64
+
+	mu       sync.Mutex           // guards all below
+	uncached map[string]float64   // prompt tokens that had to be computed, by model
+	arrivals map[string]*arrivals // their rate
+	scalers  map[poolKey]*scaler
+}
+
+type poolKey struct {
+	model string
+	role  pools.Role
+}
+
+func newDemand(cfg Config) *demand {
+	return &demand{
+		utilization: cmp.Or(cfg.Utilization, DefaultUtilization),
+		uncached:    map[string]float64{}, arrivals: map[string]*arrivals{}, scalers: map[poolKey]*scaler{},
+	}
+}
+
+// queued counts the tokens of a prompt that have to be computed, once a request.
+func (d *demand) queued(r *handoff.Record, uncached int) {
+	if r.Attempts > 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.uncached[r.Call.Request.Model] += float64(uncached)
+}
+
+// workers is how many workers the pool's load asks for at this moment.
+func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := poolKey{p.Model, p.Role}
+	if d.scalers[key] == nil {
+		d.scalers[key] = &scaler{}
+	}
+	return d.scalers[key].read(d.load(fleet, p, loads, q, now), d.utilization, now)
+}
+
+// load puts together what a pool is asked for. The caller holds mu. A capacity is the mean over the workers that have
+// one. The waiting will generate on the decode pool, where there is one, else on that of role both.
+func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) poolLoad {
+	var l poolLoad
+	var blocks, seqs, rate mean
+	size := 1
+	for i, m := range p.Members {
+		if m.Status != pools.Draining {
+			l.Present++
+		}
+		w := m.Worker
+		size = max(1, w.BlockSize)
+		if p.Role == pools.Prefill {
+			l.BacklogTokens += float64(loads[i].PrefillTokens)
+			rate.add(fleet.rooms.Prefill.Rate(w.ID))
+			continue
+		}
+		l.Blocks += float64(loads[i].ActiveBlocks)
+		l.Requests += float64(loads[i].Requests)
+		blocks.add(float64(w.TotalKVBlocks * w.Ranks()))
+		seqs.add(float64(w.MaxNumSeqs * w.Ranks()))
+	}
+	if p.Role == pools.Prefill {
+		l.TokensPerSecond = rate.value()
+		l.BacklogTokens += float64(q.WaitingUncachedTokens)
+		if d.arrivals[p.Model] == nil {
+			d.arrivals[p.Model] = &arrivals{}
+		}
+		l.ArrivalTokens = d.arrivals[p.Model].read(d.uncached[p.Model], now)
+		return l
+	}
+	l.WorkerBlocks, l.WorkerSeqs = blocks.value(), seqs.value()
+	if p.Role == pools.Decode || len(fleet.rooms.Roster.Snapshot(p.Model, pools.Decode).Members) == 0 {
+		l.Requests += float64(q.Waiting)
+		l.Blocks += float64(q.WaitingTokens)/float64(size) + float64(q.Waiting) // each rounds up
+	}
+	return l
+}
+
+// mean is the mean of what is known.
+type mean struct{ sum, n float64 }
+
+func (m *mean) add(v float64) {
+	if v > 0 {
+		m.sum, m.n = m.sum+v, m.n+1
+	}
+}
+
+// value is 0 while nothing is known.
+func (m *mean) value() float64 { return m.sum / max(1, m.n) }

@@ -1,0 +1,105 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// PoolReport is one pool as GET /workers shows it.
+type PoolReport struct {
+	Model   string         `json:"model"`
+	Role    pools.Role     `json:"role"`
+	Workers []WorkerReport `json:"workers"`
+}
+
+// WorkerReport is one worker: what it registered, whether it is in the choice, and what is booked on it now.
+type WorkerReport struct {
+	ID           string `json:"id"`
+	Address      string `json:"address"`
+	Engine       string `json:"engine"`
+	State        string `json:"state"`
+	ActiveBlocks int    `json:"active_blocks"`
+	TotalBlocks  int    `json:"total_blocks"`
+	CachedBlocks int    `json:"cached_blocks"`
+	// SentBlocks are assumed cached in addition to CachedBlocks: they were sent there within the router's
+	// PredictedTTL; 0 where that is off.
+	SentBlocks    int               `json:"sent_blocks,omitempty"`
+	PrefillTokens int               `json:"prefill_tokens"`
+	Requests      int               `json:"requests"`
+	BlockSize     int               `json:"block_size"`
+	Ranks         int               `json:"data_parallel_ranks"`
+	MaxNumSeqs    int               `json:"max_num_seqs"`
+	ModelInput    string            `json:"model_input"`
+	DeviceClass   string            `json:"device_class,omitempty"`
+	Topology      map[string]string `json:"topology,omitempty"`
+	Taints        []string          `json:"taints,omitempty"`
+	Transfer      string            `json:"transfer_endpoint,omitempty"`
+	// PrefillRate is the observed prefill speed in tokens a second, 0 while unknown.
+	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
+	// Circuit is the worker's breaker for the leg that its pool serves.
+	Circuit fault.State `json:"circuit"`
+}
+
+// Fleet reads the pools, their bookings and their circuits.
+type Fleet struct{ rooms handoff.Rooms }
+
+// NewFleet reads what the rooms of a flow keep.
+func NewFleet(rooms handoff.Rooms) *Fleet { return &Fleet{rooms} }
+
+// Report describes every pool and worker.
+func (f *Fleet) Report() []PoolReport {
+	now := time.Now()
+	out := []PoolReport{}
+	for _, p := range f.rooms.Roster.Pools() {
+		rep := PoolReport{Model: p.Model, Role: p.Role, Workers: []WorkerReport{}}
+		loads := f.loads(p)
+		for i := range p.Members {
+			w, l := p.Members[i].Worker, loads[i] // in the pool's order
+			wr := WorkerReport{
+				ID: w.ID, Address: w.Address, Engine: w.Engine, State: stateOf(&p.Members[i], now), TotalBlocks: w.TotalKVBlocks,
+				ActiveBlocks: l.ActiveBlocks, PrefillTokens: l.PrefillTokens, Requests: l.Requests,
+				CachedBlocks: l.CachedBlocks, SentBlocks: l.RecentBlocks,
+				BlockSize: w.BlockSize, Ranks: w.Ranks(), MaxNumSeqs: w.MaxNumSeqs, ModelInput: w.ModelInput,
+				DeviceClass: w.DeviceClass, Topology: w.Topology, Taints: w.Taints, Transfer: w.Transfer,
+			}
+			leg := pools.Decode
+			if p.Role == pools.Prefill {
+				leg, wr.PrefillRate = pools.Prefill, f.rooms.Prefill.Rate(w.ID)
+			}
+			wr.Circuit = f.rooms.Breakers.State(w.ID, leg)
+			rep.Workers = append(rep.Workers, wr)
+		}
+		out = append(out, rep)
+	}
+	return out
+}
+
+// probation is the state of a worker that was down and may be tried again.
+const probation = "probation"
+
+// stateOf is a member's state in a word.
+func stateOf(m *pools.Member, now time.Time) string {
+	if m.Status == pools.Down && m.Eligible(now) {
+		return probation
+	}
+	return m.Status.String()
+}
+
+// stateWords lists every word of stateOf.
+func stateWords() []string {
+	words := []string{probation}
+	for s := pools.Up; s.String() != "unknown"; s++ {
+		words = append(words, s.String())
+	}
+	return words
+}
+
+// loads reads a pool's bookings off its router, in the pool's order.
+func (f *Fleet) loads(p *pools.Pool) []router.WorkerLoad { return f.router(p).Loads(p) }
+
+// router is a pool's router.
+func (f *Fleet) router(p *pools.Pool) *router.Router { return f.rooms.Routers.For(p.Model, p.Role) }

@@ -1,0 +1,272 @@
+package observe
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// requestMetrics counts requests. Names are Dynamo's without their prefix, which is the registerer's, wherever they mean
+// the same.
+type requestMetrics struct {
+	requests, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
+
+	poison prometheus.Counter
+	// In milliseconds.
+	tokenizing, hashing, matching, scheduling, overhead prometheus.Observer
+	newSeries                                           func(model string) *series
+
+	mu     sync.RWMutex // guards all below
+	models map[string]*series
+	seen   map[string]*lastSeen // by worker
+}
+
+var (
+	latencyBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	gapBuckets      = []float64{.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .25, .5, 1, 5}
+	tokenBuckets    = prometheus.ExponentialBuckets(16, 2, 15) // 16 … 262,144
+	ratioBuckets    = prometheus.LinearBuckets(0, .1, 11)
+	overheadBuckets = []float64{.002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 50, 200}
+)
+
+// Arrived implements [handoff.Observer], as do the methods below.
+func (m *requestMetrics) Arrived(r *handoff.Record) {
+	s := m.model(r)
+	s.inflight.Inc()
+	s.active.Inc()
+	s.queued.Inc()
+	s.preprocess.Inc()
+}
+
+// Understood counts the time to make the prompt's tokens.
+func (m *requestMetrics) Understood(r *handoff.Record) {
+	m.model(r).preprocess.Dec()
+	if r.Tokenized {
+		m.tokenizing.Observe(milliseconds(r.Spent.Tokenizing))
+	}
+}
+
+// Queued counts a request that waits for its workers.
+func (m *requestMetrics) Queued(r *handoff.Record, _ int) { m.model(r).route.Inc() }
+
+// Granted counts how long the choice of workers took, or the limit that refused the request. Only the first of a
+// request's choices looks its prompt up.
+func (m *requestMetrics) Granted(r *handoff.Record, err error) {
+	m.model(r).route.Dec()
+	if err != nil {
+		m.refused(r, err)
+		return
+	}
+	m.scheduling.Observe(milliseconds(r.Spent.Scheduling))
+	if r.Attempts == 0 {
+		m.hashing.Observe(milliseconds(r.Spent.Hashing))
+		m.matching.Observe(milliseconds(r.Spent.Matching))
+		m.overhead.Observe(milliseconds(r.Spent.Hashing + r.Spent.Asking + r.Spent.Matching + r.Spent.Scheduling))
+	}
+}
+
+// refused counts a request that met a limit; other errors are no refusal.
+func (m *requestMetrics) refused(r *handoff.Record, err error) {
+	model, endpoint := r.Call.Request.Model, r.Call.Request.Endpoint.String()
+	if over, ok := errors.AsType[*router.OverloadedError](err); ok {
+		m.rejected.WithLabelValues(model, endpoint).Inc()
+		m.overloaded.WithLabelValues(model, over.Reason).Inc()
+	} else if full, ok := errors.AsType[*queue.FullError](err); ok {
+		m.rejected.WithLabelValues(model, endpoint).Inc()
+		m.backpressure.WithLabelValues(model, backpressureReason(full.Limit)).Inc()
+	}
+}
+
+// LegStarted counts a call, and each of its later tokens.
+func (m *requestMetrics) LegStarted(r *handoff.Record, leg handoff.Leg) (token func(gap time.Duration)) {
+	s := m.model(r)
+	l := s.legs[leg.Worker.Role]
+	l.dispatch.Inc()
+	l.started.Inc()
+	l.isl.Observe(float64(r.ISL))
+	if leg.Worker.Role == pools.Prefill {
+		return nil
+	}
+	return s.token(m.worker(leg.Worker.ID))
+}
+
+// FirstToken counts decode's first token, or prefill's whole answer.
+func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
+	s := m.model(r)
+	l := s.legs[leg.Worker.Role]
+	l.dispatch.Dec()
+	l.ttft.Observe(leg.First.Sub(leg.Began).Seconds())
+	if leg.Worker.Role != pools.Prefill {
+		s.queued.Dec()
+		s.outputTokens.Inc()
+	}
+}
+
+// LegEnded counts the end of a call, and the tokens of an answer that were not counted as they came: it was not
+// streamed, or an event held several.
+func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
+	s := m.model(r)
+	l, sent := s.legs[leg.Worker.Role], &r.Sent
+	if leg.First.IsZero() {
+		l.dispatch.Dec()
+	}
+	l.ended.Inc()
+	if leg.Worker.Role == pools.Prefill || sent.Tokens == 0 {
+		return
+	}
+	if more := sent.Tokens - sent.Streamed; more > 0 {
+		s.outputTokens.Add(float64(more))
+	}
+	l.osl.Observe(float64(sent.Tokens))
+	if sent.Streamed > 1 {
+		l.itl.Observe(sent.Last.Sub(sent.First).Seconds() / float64(sent.Streamed-1))
+	}
+}
+
+// Failed counts a failed call by what follows. Of a request that is tried again nothing had left for the client: that
+// is Dynamo's migration of a new request.
+func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
+	m.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
+	switch {
+	case action != handoff.Fail:
+		m.migrations.WithLabelValues(r.Call.Request.Model, migrationNew).Inc()
+	case r.Poison():
+		m.poison.Inc()
+	}
+}
+
+// Ended counts a request that is over.
+func (m *requestMetrics) Ended(r *handoff.Record, _ error) {
+	now, req, status := time.Now(), r.Call.Request, "error"
+	if r.Outcome == fault.None.String() {
+		status = "success"
+	}
+	endpoint, kind := req.Endpoint.String(), requestType(req.Stream)
+	if !r.Known { // a client's text must not become a label
+		m.requests.WithLabelValues("", endpoint, kind, status, r.Outcome).Inc()
+		return
+	}
+	s := m.model(r)
+	s.inflight.Dec()
+	s.active.Dec()
+	if r.Sent.First.IsZero() {
+		s.queued.Dec()
+	}
+	m.requests.WithLabelValues(req.Model, endpoint, kind, status, r.Outcome).Inc()
+	if r.Outcome == fault.ClientGone.String() {
+		m.cancelled.WithLabelValues(req.Model, endpoint, kind).Inc()
+	}
+	if r.Attempts == 0 {
+		return
+	}
+	t := r.Timings(&r.Sent, now)
+	s.duration.Observe(t.Total / 1e3)
+	s.queueWait.Observe(t.Queue / 1e3)
+	s.isl.Observe(float64(r.ISL))
+	s.hitRate.Observe(min(1, float64(r.OverlapTokens)/float64(max(1, r.ISL))))
+	if r.Reason != "" {
+		m.oneLeg.WithLabelValues(req.Model, r.Reason).Inc()
+	} else if r.Spent.Prefill > 0 {
+		s.prefill.Observe(t.Prefill / 1e3)
+	}
+	if cached := r.Found(&r.Sent); cached >= 0 {
+		s.cached.Observe(float64(cached))
+	}
+	if r.Sent.First.IsZero() || status == "error" && !r.Sent.Started {
+		return
+	}
+	s.ttft.Observe(t.TTFT / 1e3)
+	s.osl.Observe(float64(r.Sent.Tokens))
+	computed := r.Decode.Worker
+	if r.KV != nil {
+		s.transfer.Observe(t.Transfer / 1e3)
+		computed = r.Prefill.Worker
+	}
+	m.worker(computed).firstToken(t.TTFT/1e3, r.ISL)
+}
+
+// Released counts a release of staged KV.
+func (m *requestMetrics) Released(_ prefill.KV, _ string, err error) {
+	result := releaseResults[0]
+	if err != nil {
+		result = releaseResults[1]
+	}
+	m.releases.WithLabelValues(result).Inc()
+}
+
+// model is the series of the request's model, which some worker serves.
+func (m *requestMetrics) model(r *handoff.Record) *series {
+	name := r.Call.Request.Model
+	m.mu.RLock()
+	s := m.models[name]
+	m.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.models[name] == nil {
+		m.models[name] = m.newSeries(name)
+	}
+	return m.models[name]
+}
+
+// worker is what was last seen of a worker.
+func (m *requestMetrics) worker(id string) *lastSeen {
+	m.mu.RLock()
+	l := m.seen[id]
+	m.mu.RUnlock()
+	if l != nil {
+		return l
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen[id] == nil {
+		m.seen[id] = &lastSeen{}
+	}
+	return m.seen[id]
+}
+
+// forget drops what was seen of workers that are in no pool any more.
+func (m *requestMetrics) forget(all []*pools.Pool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.seen, func(id string, _ *lastSeen) bool {
+		return !slices.ContainsFunc(all, func(p *pools.Pool) bool {
+			_, here := p.Member(id)
+			return here
+		})
+	})
+}
+
+var releaseResults = [...]string{"released", "failed"}
+
+const migrationNew = "new_request"
+
+// backpressureReason is Dynamo's word for a limit of the queue, where it has one.
+func backpressureReason(limit string) string {
+	if limit == "queue-bytes" {
+		return "byte_limit"
+	}
+	return "request_limit"
+}
+
+func requestType(stream bool) string {
+	if stream {
+		return "stream"
+	}
+	return "unary"
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

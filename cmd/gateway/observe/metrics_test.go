@@ -1,0 +1,122 @@
+package observe
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// counted is metrics and a request of a model that is known.
+func counted(t testing.TB) (*requestMetrics, *handoff.Record) {
+	t.Helper()
+	m := newRequestMetrics(prometheus.NewRegistry())
+	r := &handoff.Record{Call: handoff.Call{Request: &openai.Request{Model: "m"}}, Known: true, ISL: 100}
+	m.Arrived(r)
+	m.Understood(r)
+	return m, r
+}
+
+// valueOf is a counter's or a gauge's value.
+func valueOf(m prometheus.Metric) float64 {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		panic(err)
+	}
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+// However tokens come, each is counted once, and the gauges end at zero.
+func TestCallMetricsCountEachTokenOnce(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	tests := []struct {
+		name    string
+		gaps    int // as told by the tap, after the first token
+		sent    decode.Transcript
+		started bool
+		tokens  float64
+	}{
+		{"streamed one by one", 7, decode.Transcript{Tokens: 8}, true, 8},
+		{"several in the first event", 3, decode.Transcript{Tokens: 8}, true, 8},
+		{"not streamed", 0, decode.Transcript{Tokens: 8}, true, 8},
+		{"cut off before the first", 0, decode.Transcript{}, false, 0},
+	}
+	for _, tt := range tests {
+		m, r := counted(t)
+		leg := handoff.Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}, Began: start}
+		token := m.LegStarted(r, leg)
+		if got := valueOf(m.model(r).legs[pools.Decode].dispatch); got != 1 {
+			t.Errorf("%s: %v at a worker", tt.name, got)
+		}
+		r.Sent = tt.sent
+		if tt.started {
+			leg.First = start
+			r.Sent.First, r.Sent.Last, r.Sent.Streamed = start, start.Add(time.Second), 1+tt.gaps
+			m.FirstToken(r, leg)
+			if got := valueOf(m.model(r).queued); got != 0 {
+				t.Errorf("%s: %v without a first token, after it", tt.name, got)
+			}
+		}
+		for range tt.gaps {
+			token(time.Millisecond)
+		}
+		m.LegEnded(r, leg)
+		m.Ended(r, nil)
+		if got := valueOf(m.model(r).outputTokens); got != tt.tokens {
+			t.Errorf("%s: %v tokens, want %v", tt.name, got, tt.tokens)
+		}
+		for name, got := range map[string]float64{
+			"at a worker": valueOf(m.model(r).legs[pools.Decode].dispatch),
+			"queued":      valueOf(m.model(r).queued),
+			"in flight":   valueOf(m.model(r).inflight),
+		} {
+			if got != 0 {
+				t.Errorf("%s: %v %s at the end", tt.name, got, name)
+			}
+		}
+		if got := valueOf(m.model(r).legs[pools.Decode].ended); got != 1 {
+			t.Errorf("%s: %v calls ended", tt.name, got)
+		}
+	}
+}
+
+// What a client writes is no label: a model that no worker serves counts as none.
+func TestMetricsOfAnUnknownModel(t *testing.T) {
+	m := newRequestMetrics(prometheus.NewRegistry())
+	call := handoff.Call{Request: &openai.Request{Model: "drop table", Endpoint: openai.Completions, Stream: true}}
+	m.Ended(&handoff.Record{Call: call, Outcome: "model_not_found"}, nil)
+	if got := valueOf(m.requests.WithLabelValues("", "completions", "stream", "error", "model_not_found")); got != 1 {
+		t.Errorf("%v requests of no model", got)
+	}
+	if len(m.models) != 0 {
+		t.Errorf("%d models", len(m.models))
+	}
+}
+
+// What was seen of a worker goes with the worker.
+func TestMetricsForgetWorkers(t *testing.T) {
+	m, _ := counted(t)
+	m.worker("gone").firstToken(1, 2)
+	m.worker("here").firstToken(1, 2)
+	m.forget([]*pools.Pool{{Members: []pools.Member{{Worker: &pools.Worker{ID: "here"}}}}})
+	if _, gone := m.seen["gone"]; gone || len(m.seen) != 1 {
+		t.Errorf("seen of %v", m.seen)
+	}
+}
+
+// BenchmarkToken is what every token of every stream costs here. The goal is
+// 50 ns.
+func BenchmarkToken(b *testing.B) {
+	m, r := counted(b)
+	token := m.LegStarted(r, handoff.Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}, Began: time.Now()})
+	b.ReportAllocs()
+	for b.Loop() {
+		token(23 * time.Millisecond)
+	}
+}

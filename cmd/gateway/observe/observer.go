@@ -1,0 +1,49 @@
+package observe
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/prefill"
+)
+
+// Observer is what a flow notifies: metrics of every moment, log lines and the demand for workers of some.
+type Observer struct {
+	*requestMetrics
+	log    *requestLog
+	demand *demand
+}
+
+var _ handoff.Observer = (*Observer)(nil)
+
+// New registers the request metrics with reg and writes to log.
+func New(cfg Config, reg prometheus.Registerer, log *slog.Logger) *Observer {
+	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg)}
+}
+
+// Queued implements [handoff.Observer], as do the methods below.
+func (o *Observer) Queued(r *handoff.Record, uncached int) {
+	o.requestMetrics.Queued(r, uncached)
+	o.demand.queued(r, uncached)
+}
+
+// Failed counts and logs a failed call.
+func (o *Observer) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
+	o.requestMetrics.Failed(r, failed, action)
+	o.log.failed(r, failed, action)
+}
+
+// Ended counts and logs a request that is over.
+func (o *Observer) Ended(r *handoff.Record, err error) {
+	o.requestMetrics.Ended(r, err)
+	o.log.ended(r, err)
+}
+
+// Released counts a release of staged KV, and logs one that failed.
+func (o *Observer) Released(kv prefill.KV, attempt string, err error) {
+	o.requestMetrics.Released(kv, attempt, err)
+	o.log.released(kv, attempt, err)
+}

@@ -1,0 +1,187 @@
+package observe
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestDemand(t *testing.T) {
+	tests := []struct {
+		name  string
+		load  poolLoad
+		want  float64
+		known bool
+	}{
+		{"nothing is known", poolLoad{Present: 3, BacklogTokens: 1e6, ArrivalTokens: 1e4, Blocks: 100, Requests: 9}, 0, false},
+		{"nobody is there", poolLoad{TokensPerSecond: 1000, WorkerBlocks: 100, WorkerSeqs: 10}, 0, true},
+		{"arrivals alone: one worker's second a second, at 80 %", poolLoad{ArrivalTokens: 1000, TokensPerSecond: 1000}, 1.25, true},
+		{"a backlog is worked off within ten seconds", poolLoad{BacklogTokens: 10_000, TokensPerSecond: 1000}, 1.25, true},
+		{"both add up", poolLoad{BacklogTokens: 10_000, ArrivalTokens: 3000, TokensPerSecond: 1000}, 5, true},
+		{"blocks", poolLoad{Blocks: 1600, WorkerBlocks: 1000}, 2, true},
+		{"requests", poolLoad{Requests: 64, WorkerSeqs: 32}, 2.5, true},
+		{"the scarcest counts: blocks", poolLoad{Blocks: 2400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 3, true},
+		{"the scarcest counts: requests", poolLoad{Blocks: 400, WorkerBlocks: 1000, Requests: 64, WorkerSeqs: 32}, 2.5, true},
+		{"what has no limit asks for none", poolLoad{Blocks: 1e9, Requests: 8, WorkerSeqs: 10}, 1, true},
+	}
+	for _, tt := range tests {
+		got, known := tt.load.demand(0.8)
+		if math.Abs(got-tt.want) > 1e-9 || known != tt.known {
+			t.Errorf("%s: %v, %v, want %v, %v", tt.name, got, known, tt.want, tt.known)
+		}
+	}
+}
+
+// reader reads one load every few seconds.
+type reader struct {
+	scaler
+	now   time.Time
+	every time.Duration
+}
+
+func newReader() *reader { return &reader{now: time.Unix(1e9, 0), every: 5 * time.Second} }
+
+// after reads l for a time and returns the last answer.
+func (r *reader) after(l poolLoad, span time.Duration) int {
+	n := r.workers
+	for passed := time.Duration(0); passed < span; passed += r.every {
+		r.now = r.now.Add(r.every)
+		n = r.read(l, 0.8, r.now)
+	}
+	return n
+}
+
+// busy is a prefill load that fills so many workers, with so many there.
+func busy(present int, workers float64) poolLoad {
+	return poolLoad{Present: present, TokensPerSecond: 1000, ArrivalTokens: 800 * workers}
+}
+
+func TestDesiredBeginsWithThePresent(t *testing.T) {
+	r := newReader()
+	if n := r.after(busy(4, 0), 5*time.Second); n != 4 {
+		t.Errorf("a gateway that has just started asks an idle fleet of 4 for %d", n)
+	}
+	if n := r.after(busy(4, 0), time.Hour); n != 1 {
+		t.Errorf("after an idle hour it asks for %d, want 1", n)
+	}
+}
+
+func TestDesiredIsThePresentWhileUnknown(t *testing.T) {
+	r := newReader()
+	for _, present := range []int{3, 5, 2} {
+		if n := r.after(poolLoad{Present: present, BacklogTokens: 1e9}, time.Minute); n != present {
+			t.Errorf("%d workers of unknown speed: desired %d", present, n)
+		}
+	}
+	if n := r.after(poolLoad{}, time.Minute); n != 1 {
+		t.Errorf("no worker of unknown speed: desired %d, want 1", n)
+	}
+}
+
+func TestDesiredRisesSoonAndFallsLate(t *testing.T) {
+	r := newReader()
+	r.after(busy(2, 2), time.Minute)
+	if n := r.after(busy(2, 6), 15*time.Second); n < 4 {
+		t.Errorf("15 s after the load trebled: %d", n)
+	}
+	if n := r.after(busy(2, 6), 3*time.Minute); n != 6 {
+		t.Errorf("once settled: %d, want 6", n)
+	}
+	if n := r.after(busy(6, 2), 30*time.Second); n != 6 {
+		t.Errorf("30 s into a lull: %d, want 6 still", n)
+	}
+	if n := r.after(busy(6, 2), time.Hour); n != 3 {
+		t.Errorf("an hour of just two workers' work: %d, want 3, since two would have nothing to spare", n)
+	}
+	if n := r.after(busy(6, 1.8), time.Hour); n != 2 {
+		t.Errorf("well below two workers: %d, want 2", n)
+	}
+}
+
+func TestDesiredIsBounded(t *testing.T) {
+	r := newReader()
+	if n := r.after(busy(2, 1000), time.Hour); n != 8 {
+		t.Errorf("with 2 workers present: %d, want four times as many at most", n)
+	}
+	if n := r.after(busy(8, 1000), time.Hour); n != 32 {
+		t.Errorf("once 8 are there: %d, want 32", n)
+	}
+	if n := r.after(busy(0, 1000), time.Hour); n != 4 {
+		t.Errorf("with none: %d, want 4", n)
+	}
+}
+
+// However the load trembles about a whole number of workers, the answer moves
+// once at most.
+func TestDesiredDoesNotFlap(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := newReader()
+	r.after(busy(3, 3), time.Hour)
+	changes, last := 0, r.workers
+	for range 2000 {
+		n := r.after(busy(3, 3+0.5*(rng.Float64()-0.5)), r.every)
+		if n != last {
+			changes++
+		}
+		last = n
+	}
+	if changes > 1 {
+		t.Errorf("seed %d: %d changes in %v of a load of 3 ± 0.25 workers", seed, changes, 2000*r.every)
+	}
+}
+
+// Several scrapers, or one that is quicker than a second, see one answer.
+func TestDesiredReadTwiceAtOnce(t *testing.T) {
+	r := newReader()
+	r.after(busy(2, 2), time.Minute)
+	before := r.scaler
+	for range 100 {
+		r.now = r.now.Add(time.Millisecond)
+		if n := r.read(busy(2, 8), 0.8, r.now); n != before.workers {
+			t.Fatalf("%d within a moment of %d", n, before.workers)
+		}
+	}
+	if r.scaler != before {
+		t.Errorf("readings within a second changed %+v to %+v", before, r.scaler)
+	}
+}
+
+// A pause of the scraper is not a lull that lasted as long.
+func TestDesiredAfterAPause(t *testing.T) {
+	r := newReader()
+	r.after(busy(6, 6), 10*time.Minute)
+	r.now = r.now.Add(24 * time.Hour)
+	if n := r.read(busy(6, 0), 0.8, r.now); n < 4 {
+		t.Errorf("the first reading after a day asks for %d of 6", n)
+	}
+}
+
+func TestArrivals(t *testing.T) {
+	var a arrivals
+	now := time.Unix(1e9, 0)
+	if got := a.read(5000, now); got != 0 {
+		t.Errorf("the first reading: %v, and nothing is known of the time before", got)
+	}
+	total := 5000.
+	for range 60 {
+		now = now.Add(5 * time.Second)
+		total += 500
+		a.read(total, now)
+	}
+	if math.Abs(a.perSecond-100) > 1 {
+		t.Errorf("after 5 min of 100/s: %v", a.perSecond)
+	}
+	held := a
+	if got := a.read(total+1e6, now.Add(time.Millisecond)); got != held.perSecond || a != held {
+		t.Errorf("a reading a moment later changed %+v to %+v", held, a)
+	}
+	for range 60 {
+		now = now.Add(5 * time.Second)
+		a.read(total, now)
+	}
+	if a.perSecond > 1 {
+		t.Errorf("after 5 min of nothing: %v", a.perSecond)
+	}
+}

@@ -1,0 +1,149 @@
+package observe
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// Expose registers the metrics whose values others keep: queues, bookings, workers. They are read at each scrape. o is the
+// flow's observer.
+func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Observer) {
+	set := metrics.In(reg).Snapshot()
+	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
+	migrations := set.Gauge("frontend_model_migration_limit", "Times that a request may be tried again elsewhere.", "model")
+	set.Read(func() {
+		now, waiting, all := time.Now(), flow.Waiting(), fleet.rooms.Roster.Pools()
+		o.forget(all)
+		for model, q := range waiting {
+			queues(model, q)
+		}
+		for _, p := range all {
+			pool(p, waiting[p.Model], now)
+		}
+		for _, model := range fleet.rooms.Roster.Models() {
+			migrations.Set(handoff.MaxAttempts-1, model)
+		}
+		budget(flow.Retries())
+	})
+}
+
+func exposeBudget(set *metrics.Snapshot) func(b fault.BudgetStats) {
+	retrying := set.Gauge("frontend_retrying_requests", "Requests in the gateway that are on a retry.")
+	limit := set.Gauge("frontend_retry_limit", "Requests that may be on a retry at this moment.")
+	refused := set.Counter("frontend_retries_refused_total", "Retries that the retry budget did not grant.")
+	return func(b fault.BudgetStats) {
+		retrying.Set(float64(b.Retrying))
+		limit.Set(float64(b.Limit))
+		refused.Set(float64(b.Refused))
+	}
+}
+
+func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
+	pending := set.Gauge("frontend_router_queue_pending_requests", "Requests waiting for workers.", "model")
+	isl := set.Gauge("frontend_router_queue_pending_isl_tokens", "Prompt tokens of the waiting requests.", "model")
+	cached := set.Gauge("frontend_router_queue_pending_cached_tokens", "Those of the waiting requests' prompt tokens that some worker has cached.", "model")
+	bytes := set.Gauge("frontend_router_queue_pending_bytes", "Bytes of the waiting requests' bodies.", "model")
+	ended := set.Counter("frontend_router_queue_ended_total", "Requests that left the queue, by how: granted, refused, expired, cancelled, failed.", "model", "result")
+	return func(model string, q queue.Stats) {
+		pending.Set(float64(q.Waiting), model)
+		isl.Set(float64(q.WaitingTokens), model)
+		cached.Set(float64(q.WaitingTokens-q.WaitingUncachedTokens), model)
+		bytes.Set(float64(q.WaitingBytes), model)
+		for result, n := range map[string]uint64{
+			"granted": q.GrantedTotal, "refused": q.RefusedTotal, "expired": q.ExpiredTotal, "cancelled": q.CancelledTotal, "failed": q.FailedTotal,
+		} {
+			ended.Set(float64(n), model, result)
+		}
+	}
+}
+
+// exposePools registers what is read of a pool and its workers.
+func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools.Pool, q queue.Stats, now time.Time) {
+	var perWorker []func(w *pools.Worker, l *router.WorkerLoad, labels []string)
+	// known is a gauge that is absent while its value is 0, for it is not known then.
+	gauge := func(known bool, name, help string, value func(w *pools.Worker, l *router.WorkerLoad) float64) {
+		of := set.Gauge(name, help, "model", "role", "worker")
+		perWorker = append(perWorker, func(w *pools.Worker, l *router.WorkerLoad, labels []string) {
+			if v := value(w, l); v > 0 || !known {
+				of.Set(v, labels...)
+			}
+		})
+	}
+	booked := func(name, help string, value func(l *router.WorkerLoad) int) {
+		gauge(false, name, help, func(_ *pools.Worker, l *router.WorkerLoad) float64 { return float64(value(l)) })
+	}
+	known := func(name, help string, value func(w *pools.Worker) float64) {
+		gauge(true, name, help, func(w *pools.Worker, _ *router.WorkerLoad) float64 { return value(w) })
+	}
+	booked("frontend_worker_active_decode_blocks", "KV blocks booked on a worker.", func(l *router.WorkerLoad) int { return l.ActiveBlocks })
+	booked("frontend_worker_active_prefill_tokens", "Prefill tokens booked on a worker.",
+		func(l *router.WorkerLoad) int { return l.PrefillTokens })
+	booked("frontend_worker_requests", "Requests booked on a worker.", func(l *router.WorkerLoad) int { return l.Requests })
+	booked("frontend_worker_cached_blocks", "KV blocks that the index knows a worker to hold.",
+		func(l *router.WorkerLoad) int { return l.CachedBlocks })
+	booked("frontend_worker_sent_blocks", "KV blocks sent to a worker within router-predicted-ttl-secs and assumed to be cached in addition to those its events reported.",
+		func(l *router.WorkerLoad) int { return l.RecentBlocks })
+	known("frontend_worker_prefill_tokens_per_second", "Observed speed of a prefill worker.", func(w *pools.Worker) float64 {
+		if w.Role != pools.Prefill {
+			return 0
+		}
+		return fleet.rooms.Prefill.Rate(w.ID)
+	})
+	known("frontend_worker_last_time_to_first_token_seconds", "TTFT of the latest request whose prompt the worker computed.",
+		func(w *pools.Worker) float64 { return math.Float64frombits(o.worker(w.ID).ttft.Load()) })
+	known("frontend_worker_last_input_sequence_tokens", "Prompt tokens of that request.",
+		func(w *pools.Worker) float64 { return float64(o.worker(w.ID).isl.Load()) })
+	known("frontend_worker_last_inter_token_latency_seconds", "Latest time between two tokens of a worker.",
+		func(w *pools.Worker) float64 { return math.Float64frombits(o.worker(w.ID).gap.Load()) })
+	known("frontend_model_total_kv_blocks", "KV blocks of a worker, over its ranks; absent where unknown.",
+		func(w *pools.Worker) float64 { return float64(w.TotalKVBlocks * w.Ranks()) })
+	known("frontend_model_max_num_seqs", "Requests that a worker runs at a time, over its ranks; absent where unknown.",
+		func(w *pools.Worker) float64 { return float64(w.MaxNumSeqs * w.Ranks()) })
+	known("frontend_model_max_num_batched_tokens", "Token budget of one engine step; absent where unknown.",
+		func(w *pools.Worker) float64 { return float64(w.MaxNumBatchedTokens) })
+	known("frontend_model_context_length", "Longest prompt and answer together, in tokens; absent where unknown.",
+		func(w *pools.Worker) float64 { return float64(w.ContextLength) })
+	known("frontend_model_kv_cache_block_size", "Tokens in a KV block.", func(w *pools.Worker) float64 { return float64(w.BlockSize) })
+
+	states := set.Gauge("frontend_router_worker_state", "1 for the state that a worker is in, 0 for the others.", "model", "role", "worker", "state")
+	count := set.Gauge("frontend_router_workers", "Workers of a pool, by state.", "model", "role", "state")
+	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker that the router knows.", "model", "role", "worker", "rank")
+	desired := set.Gauge("desired_workers", "Workers that the present load asks for.", "model", "role")
+	overlap := set.Counter("component_router_overlap_blocks_total", "Blocks that bookings took to be cached on their worker, by why: events, predicted, sent.", "model", "role", "source")
+	words := stateWords()
+	return func(p *pools.Pool, q queue.Stats, now time.Time) {
+		role, loads, in := string(p.Role), fleet.loads(p), map[string]int{}
+		for i := range p.Members {
+			w, state := p.Members[i].Worker, stateOf(&p.Members[i], now)
+			in[state]++
+			states.OneOf(words, state, p.Model, role, w.ID)
+			labels := []string{p.Model, role, w.ID}
+			for _, expose := range perWorker {
+				expose(w, &loads[i], labels)
+			}
+			for rank := range w.Ranks() {
+				registered.Set(1, append(labels, strconv.Itoa(rank))...)
+			}
+		}
+		for _, word := range words {
+			count.Set(float64(in[word]), p.Model, role, word)
+		}
+		if r := fleet.router(p); !r.IgnoresOverlap() {
+			blocks := r.Overlaps()
+			overlap.Set(float64(blocks.Events), p.Model, role, "events")
+			overlap.Set(float64(blocks.Predicted), p.Model, role, "predicted")
+			overlap.Set(float64(blocks.Recent), p.Model, role, "sent")
+		}
+		desired.Set(float64(o.demand.workers(fleet, p, loads, q, now)), p.Model, role)
+	}
+}

@@ -1,0 +1,146 @@
+package observe
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// series are one model's, looked up together: a request needs about ten of them, and a token two.
+type series struct {
+	inflight, active, queued       prometheus.Gauge
+	preprocess, route              prometheus.Gauge
+	outputTokens                   prometheus.Counter
+	ttft, itl, duration, queueWait prometheus.Observer
+	prefill, transfer, isl, osl    prometheus.Observer
+	cached, hitRate                prometheus.Observer
+	legs                           map[pools.Role]*legSeries
+}
+
+// legSeries are the series of one model's calls to one role.
+type legSeries struct {
+	dispatch            prometheus.Gauge
+	started, ended      prometheus.Counter
+	ttft, itl, isl, osl prometheus.Observer
+}
+
+// phases are Dynamo's words for what a worker of each role is called for.
+var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "decode", pools.Both: "aggregated"}
+
+// newRequestMetrics registers a gateway's request metrics.
+func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
+	set, m := metrics.In(reg), &requestMetrics{models: map[string]*series{}, seen: map[string]*lastSeen{}}
+	overhead := func(what, help string) prometheus.Observer {
+		return set.Histogram("router_overhead_"+what+"_ms", help, overheadBuckets).WithLabelValues()
+	}
+	m.requests = set.Counter("frontend_requests_total", "Requests ended, by status (success or error) and outcome: ok, a fault class, or an error code.",
+		"model", "endpoint", "request_type", "status", "outcome")
+	m.oneLeg = set.Counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
+	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls to workers, by leg, class and what was done about it.", "leg", "class", "action")
+	m.poison = set.Counter("frontend_suspected_poison_total", "Requests ended because two workers died while they had them.").WithLabelValues()
+	m.releases = set.Counter("frontend_kv_releases_total", "Calls that free KV staged for a decode that never came, by result.", "result")
+	m.migrations = set.Counter("frontend_model_migration_total", "Times a request was tried again elsewhere after a worker failed.", "model", "migration_type")
+	m.rejected = set.Counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")
+	m.cancelled = set.Counter("frontend_model_cancellation_total", "Requests whose client left before the answer was complete.", "model", "endpoint", "request_type")
+	m.backpressure = set.Counter("frontend_router_queue_backpressure_total", "Requests refused because the queue was full, by the limit that was met.", "model", "reason")
+	m.overloaded = set.Counter("frontend_router_overloaded_total", "Requests refused because every worker was above a busy threshold, by the threshold that most were above.", "model", "reason")
+	m.tokenizing = set.Histogram("frontend_tokenizer_latency_ms", "Time to make a prompt's tokens, the chat template included.", overheadBuckets, "operation").WithLabelValues("tokenize")
+	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
+	m.matching = overhead("indexer_find_matches", "Time to look a prompt's blocks up in the index, before it queues.")
+	m.scheduling = overhead("scheduling", "Time of the step that picks and books a request's workers.")
+	m.overhead = overhead("total", "Time of hashing, look-ups, a remote index's among them, and scheduling together.")
+	for _, result := range releaseResults {
+		m.releases.WithLabelValues(result)
+	}
+	m.newSeries = m.perModel(set)
+	return m
+}
+
+// perModel registers the metrics that every model has, and makes those of one model.
+func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
+	outputTokens := set.Counter("frontend_output_tokens_total", "Tokens generated, counted as they come.", "model")
+	inflight := set.Gauge("frontend_inflight_requests", "Requests in the gateway, waiting ones included.", "model")
+	active := set.Gauge("frontend_active_requests", "Requests in the gateway, from their arrival to the answer's end.", "model")
+	queued := set.Gauge("frontend_queued_requests", "Requests in the gateway that have no first token yet.", "model")
+	stages := set.Gauge("frontend_stage_requests", "Requests in each stage before their first token.", "stage", "phase")
+	ttft := set.Histogram("frontend_time_to_first_token_seconds", "Time from the request's arrival to its first token, queueing included.", latencyBuckets, "model")
+	itl := set.Histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
+	duration := set.Histogram("frontend_request_duration_seconds", "Time from the request's arrival to its end.", latencyBuckets, "model")
+	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model")
+	prefill := set.Histogram("frontend_prefill_seconds", "Time of a request's prefill legs.", latencyBuckets, "model")
+	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds", "Time from prefill's answer to decode's first token.", latencyBuckets, "model")
+	isl := set.Histogram("frontend_input_sequence_tokens", "Prompt tokens (ISL).", tokenBuckets, "model")
+	osl := set.Histogram("frontend_output_sequence_tokens", "Generated tokens (OSL).", tokenBuckets, "model")
+	cached := set.Histogram("frontend_cached_tokens", "Prompt tokens that the worker which computed the prompt had cached, as it reported.", tokenBuckets, "model")
+	hitRate := set.Histogram("component_router_kv_hit_rate", "Share of the prompt's blocks that the router predicted to be cached on the chosen worker.", ratioBuckets, "model")
+	legStarted := set.Counter("component_router_requests_started_total", "Calls to workers begun.", "model", "role")
+	legEnded := set.Counter("component_router_requests_total", "Calls to workers ended.", "model", "role")
+	legTTFT := set.Histogram("component_router_time_to_first_token_seconds", "Time from a call to its first token; of prefill, to its answer.", latencyBuckets, "model", "role")
+	legITL := set.Histogram("component_router_inter_token_latency_seconds", "Mean time between two tokens of one call.", gapBuckets, "model", "role")
+	legISL := set.Histogram("component_router_input_sequence_tokens", "Prompt tokens of a call.", tokenBuckets, "model", "role")
+	legOSL := set.Histogram("component_router_output_sequence_tokens", "Tokens generated by a call.", tokenBuckets, "model", "role")
+	return func(name string) *series {
+		s := &series{
+			inflight: inflight.WithLabelValues(name), active: active.WithLabelValues(name), queued: queued.WithLabelValues(name),
+			preprocess: stages.WithLabelValues("preprocess", ""), route: stages.WithLabelValues("route", ""),
+			outputTokens: outputTokens.WithLabelValues(name),
+			ttft:         ttft.WithLabelValues(name), itl: itl.WithLabelValues(name), duration: duration.WithLabelValues(name),
+			queueWait: queueWait.WithLabelValues(name), prefill: prefill.WithLabelValues(name), transfer: transfer.WithLabelValues(name),
+			isl: isl.WithLabelValues(name), osl: osl.WithLabelValues(name),
+			cached: cached.WithLabelValues(name), hitRate: hitRate.WithLabelValues(name),
+			legs: map[pools.Role]*legSeries{},
+		}
+		for role, phase := range phases {
+			s.legs[role] = &legSeries{
+				dispatch: stages.WithLabelValues("dispatch", phase),
+				started:  legStarted.WithLabelValues(name, string(role)), ended: legEnded.WithLabelValues(name, string(role)),
+				ttft: legTTFT.WithLabelValues(name, string(role)), itl: legITL.WithLabelValues(name, string(role)),
+				isl: legISL.WithLabelValues(name, string(role)), osl: legOSL.WithLabelValues(name, string(role)),
+			}
+		}
+		// An alert on a rate needs the series before the first event.
+		for _, limit := range []string{"queue-limit", "queue-bytes"} {
+			m.backpressure.WithLabelValues(name, backpressureReason(limit))
+		}
+		for _, reason := range []string{router.OverDecodeBlocks, router.OverPrefillTokens} {
+			m.overloaded.WithLabelValues(name, reason)
+		}
+		m.migrations.WithLabelValues(name, migrationNew)
+		for _, endpoint := range []string{openai.Chat.String(), openai.Completions.String()} {
+			m.rejected.WithLabelValues(name, endpoint)
+			for _, streamed := range []bool{false, true} {
+				m.cancelled.WithLabelValues(name, endpoint, requestType(streamed))
+			}
+		}
+		return s
+	}
+}
+
+// token counts a token that came gap after the one before it. Every token of every stream passes here.
+func (s *series) token(seen *lastSeen) func(gap time.Duration) {
+	return func(gap time.Duration) {
+		seconds := gap.Seconds()
+		s.outputTokens.Inc()
+		s.itl.Observe(seconds)
+		seen.gap.Store(math.Float64bits(seconds))
+	}
+}
+
+// lastSeen is what the latest requests saw of a worker, NaN-free bits of float64; a count of 0 is nothing yet.
+type lastSeen struct {
+	ttft, gap atomic.Uint64 // seconds
+	isl       atomic.Int64  // of the request that saw ttft
+}
+
+// firstToken notes a request's TTFT on the worker that computed its prompt.
+func (l *lastSeen) firstToken(seconds float64, isl int) {
+	l.ttft.Store(math.Float64bits(seconds))
+	l.isl.Store(int64(isl))
+}

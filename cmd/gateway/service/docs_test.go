@@ -1,0 +1,55 @@
+package service
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the answers into docs/services.md; read every changed line")
+
+// An example is a request in a fence of its own, and the answer in the next.
+var example = regexp.MustCompile("(?s)```http\n([A-Z]+) (\\S+)\n(.*?)```\n(?:\n```json\n([0-9]{3})\n(.*?)```\n)?")
+
+// Every example of docs/services.md, replayed in order, is answered as it says.
+func TestDocumentedExamples(t *testing.T) {
+	const path = "../../../docs/services.md"
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(raw)
+	at := strings.Index(text, "## gateway select")
+	seen := map[string]bool{}
+	replay := func(part string, s *Server) string {
+		return example.ReplaceAllStringFunc(part, func(whole string) string {
+			m := example.FindStringSubmatch(whole)
+			res := ask(t, s, m[1], m[2], m[3])
+			got := fmt.Sprintf("%d\n%s", res.Code, res.Body.String())
+			if want := m[4] + "\n" + m[5]; got != want && !*update {
+				t.Errorf("%s %s is answered\n%s\nand documented as\n%s", m[1], m[2], got, want)
+			}
+			seen[m[1]+" "+regexp.MustCompile(`/(r1|w1)\b`).ReplaceAllString(m[2], "/{id}")] = true
+			return "```http\n" + m[1] + " " + m[2] + "\n" + m[3] + "```\n\n```json\n" + got + "```\n"
+		})
+	}
+	index, sel := newIndex(t, Config{}), newSelect(t, Config{}, SelectConfig{})
+	rewritten := replay(text[:at], index) + replay(text[at:], sel)
+	if *update {
+		if err := os.WriteFile(path, []byte(rewritten), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, pattern := range []string{
+		"POST /register", "POST /unregister", "GET /workers", "POST /events", "POST /query", "POST /query_by_hash", "GET /dump", "GET /ready",
+		"POST /workers", "DELETE /workers/{id}", "POST /select", "POST /select_and_reserve", "POST /reservations/{id}/prefill_complete",
+		"POST /reservations/{id}/output_block", "DELETE /reservations/{id}", "GET /loads", "POST /potential_loads", "POST /overlap_scores",
+	} {
+		if !seen[pattern] {
+			t.Errorf("docs/services.md has no example of %s", pattern)
+		}
+	}
+}

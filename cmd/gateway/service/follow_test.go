@@ -1,0 +1,134 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// following is a `gateway select` that follows events, with a bus or, where it is
+// nil, over ZMQ alone.
+func following(t *testing.T, bus wire.Bus) *Server {
+	t.Helper()
+	base := router.DefaultConfig()
+	sel := SelectConfig{
+		Routers: map[pools.Role]router.Config{pools.Both: base, pools.Prefill: base.For(pools.Prefill), pools.Decode: base.For(pools.Decode)},
+		Events:  follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond},
+	}
+	s, err := NewSelect(Config{}, sel, bus, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, s)
+	return s
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// zmqEngine publishes over ZMQ as vLLM does, until the test ends.
+func zmqEngine(t *testing.T) *zmq.Publisher {
+	t.Helper()
+	p, err := zmq.NewPublisher(zmq.PublisherConfig{
+		Endpoint: fmt.Sprintf("tcp://*:%d", freePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t)), Dialect: wire.VLLM,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("publisher: %v", err)
+		}
+	})
+	return p
+}
+
+const (
+	scoresOf   = `{"model": "m", "token_ids": [1, 2, 3, 4]}`
+	engineSays = `{"id": "w", "model": "m", "role": "both", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2, "kv_events": `
+)
+
+// Workers whose events do not come, because nobody publishes at the endpoint or
+// there is no NATS, are predicted.
+func TestSelectPredictsWhomItDoesNotHear(t *testing.T) {
+	bus := eventstest.NewBus()
+	defer bus.Close()
+	for _, tt := range []struct {
+		name, record string
+		bus          wire.Bus
+	}{
+		{"silent over ZMQ, with a bus", engineSays + `"zmq", "kv_events_endpoint": "tcp://127.0.0.1:1"}`, bus},
+		{"silent over ZMQ", engineSays + `"zmq", "kv_events_endpoint": "tcp://127.0.0.1:1"}`, nil},
+		{"without a bus", engineSays + `"nats"}`, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := following(t, tt.bus)
+			must(t, s, 201, "POST", "/workers", tt.record)
+			must(t, s, 201, "POST", "/select_and_reserve", `{"id": "r", "model": "m", "token_ids": [1, 2, 3, 4]}`)
+			if got := must(t, s, 200, "POST", "/overlap_scores", scoresOf); !strings.Contains(got, `"device":2`) {
+				t.Errorf("what was reserved is not predicted: %s", got)
+			}
+		})
+	}
+}
+
+// Both services follow an engine over ZMQ, without NATS.
+func TestServicesFollowEnginesOverZMQ(t *testing.T) {
+	p := zmqEngine(t)
+	if err := p.Publish([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	told, again := p.Ports()
+	at := fmt.Sprintf(`"zmq", "kv_events_endpoint": "tcp://127.0.0.1:%d", "kv_events_replay_endpoint": "tcp://127.0.0.1:%d"`, told, again)
+	sel, index := following(t, nil), over(t, Config{}, nil)
+	start(t, index)
+	must(t, sel, 201, "POST", "/workers", engineSays+at+`}`)
+	must(t, index, 201, "POST", "/register", `{"id": "w", "model": "m", "block_size": 2, "kv_events": `+at+`, "total_kv_blocks": 9}`)
+	until(t, index, scoresOf, `"worker":"w","rank":0,"device":2`)
+	if got := must(t, index, 200, "GET", "/workers", ""); !strings.Contains(got, `"state":"live"`) {
+		t.Error(got)
+	}
+	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for !strings.Contains(must(t, sel, 200, "POST", "/overlap_scores", scoresOf), `"device":2`) {
+		select {
+		case <-deadline:
+			t.Fatal("select does not hear the engine")
+		case <-tick.C:
+		}
+	}
+	for _, body := range []string{
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "nats"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "udp://h:1"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "tcp://*:5557"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "post", "kv_events_endpoint": "tcp://h:1"}`,
+	} {
+		if got := must(t, index, 400, "POST", "/register", body); !strings.Contains(got, `"param":"kv_events`) {
+			t.Errorf("%s: %s", body, got)
+		}
+	}
+}

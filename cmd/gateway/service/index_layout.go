@@ -1,0 +1,106 @@
+package service
+
+import (
+	"slices"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// layout is a model's registered ranks in the order of answers, and where each is in the indexes. It is immutable,
+// and replaced when the registrations, what is known of them or the indexes' owners have changed.
+type layout struct {
+	changes, published, posted uint64 // counts of what it was made from
+	blockSize                  int    // tokens; 0 where the model has no worker
+	sum                        uint64 // of ranks, see [remote.Sum]
+	ranks                      *overlap.Layout
+	places                     []place
+	// follows and posts say that some are in the one index, or in the other.
+	follows, posts bool
+}
+
+// place is where to find one rank.
+type place struct {
+	posted bool
+	known  bool // the index is what the rank has said of itself
+	owner  index.Owner
+}
+
+// see returns the model's layout as it is now, nil of a model that no worker was ever registered for.
+func (x *shared) see(model string) (*indexed, *layout) {
+	x.mu.RLock()
+	m := x.models[model]
+	x.mu.RUnlock()
+	if m == nil {
+		return nil, nil
+	}
+	changes, published, posted := x.changes.Load(), m.published.Epoch(), m.posted.Epoch()
+	if l := m.layout.Load(); l != nil && l.changes == changes && l.published == published && l.posted == posted {
+		return m, l
+	}
+	l := &layout{changes: changes, published: published, posted: posted}
+	states := x.states()
+	var ranks []overlap.Rank
+	for _, w := range x.all(model) { // by id
+		l.blockSize = w.BlockSize
+		for rank := range w.Registration.Ranks {
+			p := place{posted: w.KVEvents == "post"}
+			p.owner, _ = w.idx.Lookup(w.ID, rank)
+			if p.posted {
+				p.known, l.posts = w.ranks[rank].heard(), true
+			} else {
+				state, there := states[w.source(rank)]
+				p.known, l.follows = there && state != follow.Waiting && state != follow.Predicted, true
+			}
+			ranks = append(ranks, overlap.Rank{Worker: w.ID, Rank: rank})
+			l.places = append(l.places, p)
+		}
+	}
+	l.ranks = overlap.NewLayout(ranks)
+	l.sum = remote.Sum(l.ranks)
+	m.layout.Store(l)
+	return m, l
+}
+
+// states is how far each followed rank is.
+func (x *shared) states() map[wire.Source]follow.State {
+	all := x.subscriber.Sources()
+	states := make(map[wire.Source]follow.State, len(all))
+	for _, s := range all {
+		states[s.Source] = s.State
+	}
+	return states
+}
+
+func (w *registered) source(rank int) wire.Source {
+	return wire.Source{Pool: w.pool(), Worker: w.ID, Rank: rank}
+}
+
+// looked is the working memory of one lookup. It is used again for others.
+type looked struct {
+	published, posted index.Matches
+	held              []overlap.Tiers
+	wire              []byte
+}
+
+// look fills held with what each rank of the layout holds of the chain.
+func (l *layout) look(m *indexed, chain []uint64, into *looked) {
+	if l.follows {
+		m.published.Match(chain, &into.published)
+	}
+	if l.posts {
+		m.posted.Match(chain, &into.posted)
+	}
+	into.held = slices.Grow(into.held[:0], len(l.places))[:len(l.places)]
+	for i, p := range l.places {
+		found := &into.published
+		if p.posted {
+			found = &into.posted
+		}
+		into.held[i] = tiersOf(found, p.owner)
+		into.held[i].Known = p.known
+	}
+}

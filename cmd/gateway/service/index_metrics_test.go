@@ -1,0 +1,70 @@
+package service
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+)
+
+// gathered are the values of a registry's metrics of one series.
+func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		if m := f.GetMetric()[0]; len(f.GetMetric()) == 1 {
+			values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return values
+}
+
+// The shared index keeps within its budget and counts what went.
+func TestIndexBudget(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	s, err := NewIndex(Config{IndexMaxBlocks: 50}, follow.Config{}, nil, http.NotFoundHandler(), quiet, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ready.Store(true)
+	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 1}`)
+	for i := range 20 {
+		var hashes, ids []string
+		for k := range 10 {
+			hashes, ids = append(hashes, fmt.Sprint(1000*i+k+1)), append(ids, fmt.Sprint(100*i+k))
+		}
+		must(t, s, 200, "POST", "/events", `{"worker": "w1", "events": [{"type": "stored", "block_size": 1, "block_hashes": [`+
+			strings.Join(hashes, ",")+`], "token_ids": [`+strings.Join(ids, ",")+`]}]}`)
+		if held := gathered(t, reg)["component_router_index_held_blocks"]; held > 50 {
+			t.Fatalf("%v pairs are held, the budget is 50", held)
+		}
+	}
+	got := gathered(t, reg)
+	if got["component_router_index_held_blocks"]+got["component_router_index_evicted_blocks_total"] != 200 || got["component_router_index_owners"] != 1 ||
+		got["component_router_index_holed"] != 0 || got["component_router_index_blocks"] != got["component_router_index_held_blocks"] || got["component_router_index_bytes"] == 0 {
+		t.Errorf("of 200 blocks of one worker: %v", got)
+	}
+}
+
+// The router as a service has the same metrics, of what its workers publish.
+func TestSelectIndexSize(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	s := newSelectIn(t, reg, Config{}, SelectConfig{})
+	must(t, s, 201, "POST", "/workers", workerP)
+	must(t, s, 201, "POST", "/workers", workerD)
+	routers := s.backend.(*chooser).routers
+	x := routers.Index("m", "prefill")
+	x.Store(x.Owner("p", 0), 0, []uint64{1, 2, 3})
+	d := routers.Index("m", "decode") // blind: it is no index
+	d.Store(d.Owner("d", 0), 0, []uint64{1, 2, 3})
+	if got := gathered(t, reg); got["component_router_index_held_blocks"] != 3 || got["component_router_index_owners"] != 1 {
+		t.Errorf("%v", got)
+	}
+}

@@ -1,0 +1,190 @@
+package service
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/internal/kvevents/view"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// registered is a registration at work.
+type registered struct {
+	remote.Registration
+	idx   *index.Index
+	ranks []*posted // of one whose events are posted
+}
+
+// register takes a worker in; one whose record has changed starts empty.
+func (x *shared) register(r *http.Request) (int, any, error) {
+	var reg remote.Registration
+	if err := decode(r.Body, &reg, false); err != nil {
+		return 0, nil, err
+	}
+	fresh, err := x.add(&reg)
+	if err != nil {
+		return 0, nil, err
+	}
+	if fresh {
+		return http.StatusCreated, reg, nil
+	}
+	return http.StatusOK, reg, nil
+}
+
+// add is register; it fills in defaults.
+func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
+	if err := x.check(reg); err != nil {
+		return false, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old := x.workers[reg.ID]
+	if old != nil && old.Registration == *reg {
+		return false, nil
+	}
+	m := x.models[reg.Model]
+	alone := m == nil || m.workers == 0 || m.workers == 1 && old != nil && old.Model == reg.Model
+	switch {
+	case m == nil && len(x.models) >= maxModels:
+		return false, conflict("too_many_models", "model", "the index has as many models as it takes")
+	case !alone && m.blockSize != reg.BlockSize:
+		return false, conflict("block_size_differs", "block_size", "the model's other workers have another block size")
+	case m == nil:
+		m = &indexed{published: index.New(x.budget), posted: index.New(x.budget)}
+		x.models[reg.Model] = m
+	}
+	if old != nil {
+		x.remove(old)
+	}
+	w := &registered{Registration: *reg, idx: m.published}
+	switch reg.KVEvents {
+	case "post":
+		w.idx = m.posted
+		for rank := range reg.Ranks {
+			o := m.posted.Owner(reg.ID, rank)
+			if o == index.NoOwner {
+				m.posted.Drop(reg.ID)
+				return false, conflict("too_many_ranks", "data_parallel_ranks", "the index has as many ranks as it takes")
+			}
+			w.ranks = append(w.ranks, &posted{limit: maxPosted, view: view.New(m.posted.Part(reg.ID, rank), reg.BlockSize), record: view.NewRecord()})
+		}
+	case "zmq":
+		if err := x.subscriber.TrackZMQ(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks, zmqOf(reg)); err != nil {
+			return false, invalid("kv_events_endpoint", "%s", err) // of a port, another's: check has seen the rest
+		}
+	default:
+		x.subscriber.Track(w.pool(), reg.ID, slices.Collect(upTo(reg.Ranks)), reg.BlockSize, reg.TotalBlocks)
+	}
+	x.changes.Add(1)
+	m.workers, m.blockSize = m.workers+1, reg.BlockSize
+	x.workers[reg.ID] = w
+	x.log.Info("worker registered", "worker", reg.ID, "model", reg.Model, "kv_events", reg.KVEvents, "ranks", reg.Ranks)
+	return true, nil
+}
+
+// check finds what is wrong with a registration by itself, and fills in defaults.
+func (x *shared) check(reg *remote.Registration) error {
+	if reg.Role == "" {
+		reg.Role = pools.Both
+	}
+	if reg.KVEvents == "" {
+		reg.KVEvents = "post"
+	}
+	if reg.Ranks == 0 {
+		reg.Ranks = 1
+	}
+	switch {
+	case reg.ID == "" || len(reg.ID) > pools.MaxIDBytes:
+		return invalid("id", "must have 1 to %d bytes", pools.MaxIDBytes)
+	case !reg.Role.Valid():
+		return invalid("role", "must be prefill, decode or both")
+	case reg.BlockSize < 1 || reg.BlockSize > pools.MaxBlockSize:
+		return invalid("block_size", "must be 1 to %d tokens", pools.MaxBlockSize)
+	case reg.Ranks < 1 || reg.Ranks > pools.MaxRanks:
+		return invalid("data_parallel_ranks", "must be 0 to %d", pools.MaxRanks)
+	case reg.KVEvents != "nats" && reg.KVEvents != "zmq" && reg.KVEvents != "post":
+		return invalid("kv_events", "must be nats, zmq or post")
+	case reg.KVEvents == "nats" && !x.nats:
+		return invalid("kv_events", "the service was started without --nats-url: post events to /events")
+	case reg.KVEvents != "zmq" && zmqOf(reg) != zmq.Address{}:
+		return invalid("kv_events_endpoint", "is for workers with kv_events zmq")
+	case len(reg.Endpoint) > pools.MaxModelBytes || len(reg.Replay) > pools.MaxModelBytes || len(reg.Topic) > pools.MaxModelBytes:
+		return invalid("kv_events_endpoint", "endpoints and topic may have %d bytes", pools.MaxModelBytes)
+	case reg.TotalBlocks < 0 || reg.TotalBlocks > pools.MaxCount:
+		return invalid("total_kv_blocks", "must be 0 to %d", pools.MaxCount)
+	}
+	if reg.KVEvents == "zmq" {
+		if err := zmqOf(reg).Validate(reg.Ranks); err != nil {
+			return invalid("kv_events_endpoint", "%s", err)
+		}
+		if err := opensNoPort(reg.Endpoint); err != nil {
+			return err
+		}
+	}
+	return checkModel(reg.Model)
+}
+
+// unregister takes a worker out, with all that it held.
+func (x *shared) unregister(r *http.Request) (int, any, error) {
+	var who remote.Removal
+	if err := decode(r.Body, &who, false); err != nil {
+		return 0, nil, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	w := x.workers[who.ID]
+	if w == nil {
+		return 0, nil, unknownWorker("id")
+	}
+	x.remove(w)
+	x.log.Info("worker unregistered", "worker", who.ID)
+	return http.StatusNoContent, nil, nil
+}
+
+// remove takes w out. The caller holds x.mu.
+func (x *shared) remove(w *registered) {
+	delete(x.workers, w.ID)
+	m := x.models[w.Model]
+	if m.workers--; m.workers == 0 {
+		m.blockSize = 0
+	}
+	x.changes.Add(1)
+	if w.KVEvents != "post" {
+		x.subscriber.Untrack(w.pool(), w.ID)
+		return
+	}
+	w.idx.Drop(w.ID)
+}
+
+func (w *registered) pool() string { return w.Model + "/" + string(w.Role) }
+
+// opensNoPort refuses an endpoint at which the service would have to listen, which no registration may cause.
+func opensNoPort(endpoint string) error {
+	if pools.Listens(endpoint) {
+		return invalid("kv_events_endpoint", "must name the engine's host: a registration opens no port here")
+	}
+	return nil
+}
+
+func unknownWorker(param string) error {
+	return &openai.Error{Status: http.StatusNotFound, Code: "unknown_worker", Param: param, Message: "no such worker is registered"}
+}
+
+// upTo yields 0 … n−1.
+func upTo(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+func zmqOf(r *remote.Registration) zmq.Address {
+	return zmq.Address{Endpoint: r.Endpoint, Replay: r.Replay, Topic: r.Topic}
+}

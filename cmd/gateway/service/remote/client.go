@@ -1,0 +1,185 @@
+package remote
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Config is where the index is and how it is asked. The zero value of a field means its default.
+type Config struct {
+	// URLs are siblings. A look-up goes to the first whose circuit lets it; workers are registered at all of them.
+	URLs []string `flag:"remote-index-url" form:"url http https" help:"A gateway index that is asked what workers hold of each prompt, as http://HOST:PORT; several siblings in the order in which they are tried. The gateway registers its workers there. It follows no KV events itself unless router-kv-events is given too; without an answer it uses those, or predicts. Costs each request a look-up's time." when:"several gateways serve one fleet, and one index should take memory and events instead of each"`
+	// TokenFile is for ReadToken to read.
+	TokenFile string `flag:"remote-index-token-file" help:"File with the token that the remote index asks for: its first line that is neither blank nor begins with #. The index's own token-file will do. SIGHUP reads it again." when:"the index has a token-file"`
+	// ReadToken gives the token that they ask for, empty for none; nil is none. It is
+	// called by New, and by [Client.Reload].
+	ReadToken func() (string, error)
+	// Timeout is how long a look-up may take in all, by default [defaultTimeout].
+	Timeout time.Duration `flag:"remote-index-timeout" default:"20ms" range:"100us..10s" help:"How long a look-up in the remote index may take before the request is routed without it. Too short routes without an answer that was on its way, which may cost a prefill; while an index hangs, three requests wait as long before its circuit opens." when:"tandem_kv_remote_index_lookups_total{outcome=\"timeout\"} grows"`
+	// InFlight is how many lookups there may be at once, by default 256. One more is
+	// answered at once, as [Saturated].
+	InFlight int
+	// Every is how often the lists of registered workers are read again, by default
+	// 10 s. They are read at once where an answer shows that they have changed.
+	Every time.Duration
+	// Breaker is when the circuit of a sibling that fails opens, and for how long.
+	Breaker fault.BreakerConfig
+}
+
+// Validate refuses URLs that are not an index's base, have a password, or are given twice.
+func (c *Config) Validate() error {
+	seen := map[string]bool{}
+	for _, text := range c.URLs {
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
+			return setting.Errorf("remote-index-url", "each must be a URL, as http://HOST:PORT")
+		case u.User != nil:
+			return setting.Errorf("remote-index-url", "a URL has no password in it: remote-index-token-file has the token")
+		case seen[u.Host]:
+			return setting.Errorf("remote-index-url", "%s is given twice", u.Host)
+		}
+		seen[u.Host] = true
+	}
+	return nil
+}
+
+// defaultTimeout is what a lookup may take: a hundred times what it takes on an idle machine, several times what it
+// takes on one that is short of processors, and little compared with the prefill that a wrong prediction may cost.
+// Three requests wait that long for an index that hangs; then the circuit opens.
+const defaultTimeout = 20 * time.Millisecond
+
+// Client asks an index elsewhere. It is safe for concurrent use.
+type Client struct {
+	cfg      Config
+	roster   *pools.Roster
+	log      *slog.Logger
+	http     *http.Transport
+	token    atomic.Pointer[string]
+	siblings []*sibling
+	slots    chan struct{}
+	buffers  sync.Pool // of *bytes.Buffer
+	metrics  *counters
+}
+
+// sibling is one of the indexes.
+type sibling struct {
+	base string // its URL, without a slash at the end
+	name string // HOST:PORT
+	kick chan struct{}
+
+	circuit *fault.Breaker // of lookups
+
+	layouts atomic.Pointer[map[string]*listed] // by model; replaced, never changed
+
+	mu     sync.Mutex // guards failed
+	failed string     // why its list could not be read or written the last time, empty
+}
+
+// New returns a client that knows no list of workers yet: [Client.Run] reads them.
+// reg may be nil. Errors name the setting's flag, and never the token.
+func New(cfg Config, roster *pools.Roster, log *slog.Logger, reg prometheus.Registerer) (*Client, error) {
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	cfg.InFlight = cmp.Or(cfg.InFlight, 256)
+	cfg.Every = cmp.Or(cfg.Every, 10*time.Second)
+	switch {
+	case len(cfg.URLs) == 0:
+		return nil, errors.New("remote-index-url: there is none")
+	case cfg.Timeout < 0 || cfg.InFlight < 0 || cfg.Every < 0:
+		return nil, errors.New("remote-index-timeout: must not be negative")
+	}
+	if err := errors.Join(cfg.Validate(), cfg.Breaker.Validate()); err != nil {
+		return nil, err
+	}
+	breaker := cfg.Breaker
+	breaker.OnChange = func(is fault.Circuit, from fault.State) {
+		level := slog.LevelInfo
+		if is.State == fault.Open {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "circuit of a remote index "+string(is.State), "index", is.Worker, "was", from)
+	}
+	c := &Client{cfg: cfg, roster: roster, log: log, slots: make(chan struct{}, cfg.InFlight)}
+	c.buffers.New = func() any { return new(bytes.Buffer) }
+	for _, text := range cfg.URLs {
+		u, _ := url.Parse(text) // Validate has seen that it can be read
+		c.siblings = append(c.siblings, &sibling{
+			base: strings.TrimRight(text, "/"), name: u.Host, kick: make(chan struct{}, 1), circuit: fault.NewBreaker(u.Host, breaker),
+		})
+	}
+	if err := c.Reload(); err != nil {
+		return nil, err
+	}
+	c.http = &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: time.Second, DisableCompression: true,
+		MaxIdleConns: cfg.InFlight * len(c.siblings), MaxIdleConnsPerHost: cfg.InFlight,
+		IdleConnTimeout: time.Minute, // less than the services': they never close one that is about to be used
+	}
+	c.metrics = newMetrics(reg, c.States)
+	return c, nil
+}
+
+// Reload reads the token again. On an error the one there was stays.
+func (c *Client) Reload() error {
+	token := ""
+	if c.cfg.ReadToken != nil {
+		var err error
+		if token, err = c.cfg.ReadToken(); err != nil {
+			return fmt.Errorf("remote-index-token-file: %w", err)
+		}
+	}
+	c.token.Store(&token)
+	return nil
+}
+
+// State is how one of the indexes is doing.
+type State struct {
+	Index string `json:"index"` // HOST:PORT
+	// Circuit of its lookups.
+	Circuit fault.State `json:"circuit"`
+	// Ranks is how many it lists, of the models that workers here serve.
+	Ranks int `json:"ranks"`
+	// Error is why its list of workers could not be kept the last time, empty.
+	Error string `json:"error,omitempty"`
+}
+
+// States is the state of each index, in the order in which they are asked.
+func (c *Client) States() []State {
+	var all []State
+	for _, s := range c.siblings {
+		st := State{Index: s.name, Circuit: s.circuit.State()}
+		for _, l := range s.lists() {
+			st.Ranks += l.layout.Len()
+		}
+		s.mu.Lock()
+		st.Error = s.failed
+		s.mu.Unlock()
+		all = append(all, st)
+	}
+	return all
+}
+
+// authorize adds the token.
+func (c *Client) authorize(r *http.Request) {
+	if token := *c.token.Load(); token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+}

@@ -1,0 +1,181 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// Outcome is the result of a lookup, in a word for metrics and logs.
+type Outcome string
+
+// The outcomes. After all but Answered the router uses its own index.
+const (
+	Answered     Outcome = "answered"
+	Timeout      Outcome = "timeout"       // not within the time that it may take
+	Unreachable  Outcome = "unreachable"   // no connection, or it broke
+	Unauthorized Outcome = "unauthorized"  // it refuses the token
+	NotReady     Outcome = "not_ready"     // it restores, or stops
+	UnknownModel Outcome = "unknown_model" // no index lists a worker of the model
+	Refused      Outcome = "refused"       // any other status: another block size, say
+	Garbled      Outcome = "garbled"       // an answer that cannot be read, or is too long
+	Unplaced     Outcome = "unplaced"      // its list of workers has changed and is being read
+	CircuitOpen  Outcome = "circuit_open"  // all of them have failed too often
+	Saturated    Outcome = "saturated"     // too many lookups at once
+	Cancelled    Outcome = "cancelled"     // the client left
+)
+
+// outcomes lists every outcome.
+func outcomes() []Outcome {
+	return []Outcome{
+		Answered, Timeout, Unreachable, Unauthorized, NotReady, UnknownModel, Refused, Garbled, Unplaced, CircuitOpen, Saturated, Cancelled,
+	}
+}
+
+// class is how the circuit counts the outcome. An index that works and knows too little is not blamed for it.
+func (o Outcome) class() fault.Class {
+	switch o {
+	case Answered, UnknownModel, Refused, Unplaced:
+		return fault.None
+	case Timeout:
+		return fault.Timeout
+	case Unreachable:
+		return fault.Reset
+	case NotReady:
+		return fault.Overloaded
+	case Cancelled:
+		return fault.ClientGone
+	}
+	return fault.Garbled
+}
+
+// maxAnswerBytes bounds an answer: those of some hundred thousand ranks have as many.
+const maxAnswerBytes = 4 << 20
+
+// Lookup asks what the workers of a model hold of a prompt, by the sequence hashes of its full blocks. It takes no
+// longer than [Config.Timeout], ends with ctx and is not retried. The report is nil unless the outcome is [Answered].
+func (c *Client) Lookup(ctx context.Context, model string, blockSize int, hashes []uint64) (r *overlap.Report, out Outcome) {
+	defer func() { c.metrics.lookups.WithLabelValues(string(out)).Inc() }()
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	default:
+		return nil, Saturated
+	}
+	unknown := true
+	for _, s := range c.siblings {
+		if s.lists()[model] == nil {
+			continue // it knows no such model
+		}
+		unknown = false
+		done, err := s.circuit.Acquire()
+		if err != nil {
+			continue
+		}
+		began := time.Now()
+		r, out := c.ask(ctx, s, model, blockSize, hashes)
+		c.metrics.seconds.Observe(time.Since(began).Seconds())
+		done(out.class())
+		if out == Unplaced || out == UnknownModel {
+			s.wake()
+		}
+		return r, out
+	}
+	if unknown {
+		return nil, UnknownModel
+	}
+	return nil, CircuitOpen
+}
+
+// ask asks one index.
+func (c *Client) ask(ctx context.Context, s *sibling, model string, blockSize int, hashes []uint64) (*overlap.Report, Outcome) {
+	limited, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	target := s.base + PathQueryByHash + "?model=" + url.QueryEscape(model) + "&block_size=" + strconv.Itoa(blockSize)
+	req, err := http.NewRequestWithContext(limited, http.MethodPost, target, bytes.NewReader(appendHashes(nil, hashes)))
+	if err != nil {
+		return nil, Refused // New has read the URL
+	}
+	req.Header.Set("Content-Type", HashesType)
+	c.authorize(req)
+	res, err := c.http.RoundTrip(req)
+	if err != nil {
+		return nil, ended(ctx, limited)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		_, _ = io.CopyN(io.Discard, res.Body, 4<<10) // the connection serves again if that was all
+		return nil, outcomeOf(res.StatusCode)
+	}
+	if res.Header.Get("Content-Type") != AnswerType || res.ContentLength > maxAnswerBytes {
+		return nil, Garbled
+	}
+	answer := c.buffers.Get().(*bytes.Buffer)
+	defer c.buffers.Put(answer)
+	answer.Reset()
+	switch n, err := answer.ReadFrom(io.LimitReader(res.Body, maxAnswerBytes+1)); {
+	case err != nil:
+		return nil, ended(ctx, limited)
+	case n > maxAnswerBytes:
+		return nil, Garbled
+	}
+	return s.place(model, answer.Bytes())
+}
+
+// ended is the outcome of a call that failed.
+func ended(client, limited context.Context) Outcome {
+	switch {
+	case client.Err() != nil:
+		return Cancelled
+	case limited.Err() != nil:
+		return Timeout
+	}
+	return Unreachable
+}
+
+func outcomeOf(status int) Outcome {
+	switch status {
+	case http.StatusUnauthorized:
+		return Unauthorized
+	case http.StatusServiceUnavailable:
+		return NotReady
+	case http.StatusNotFound:
+		return UnknownModel
+	}
+	if status >= 500 {
+		return Garbled
+	}
+	return Refused
+}
+
+// place reads an answer about the list that its sum names.
+func (s *sibling) place(model string, answer []byte) (*overlap.Report, Outcome) {
+	sum, err := sumOf(answer)
+	if err != nil {
+		return nil, Garbled
+	}
+	l := s.lists()[model]
+	if l == nil || l.sum != sum {
+		return nil, Unplaced
+	}
+	held, err := readAnswer(answer, l.layout.Len())
+	if err != nil {
+		return nil, Garbled
+	}
+	return &overlap.Report{Layout: l.layout, Tiers: held}, Answered
+}
+
+// wake has the list read again.
+func (s *sibling) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,197 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+)
+
+var prompt = []uint64{1, 2, 3}
+
+// A lookup returns the report, and nothing of the prompt but its hashes leaves.
+func TestLookup(t *testing.T) {
+	f := newFake(t)
+	c, _ := running(t, Config{URLs: []string{f.URL}}, "a", "b")
+	ranks(t, c, 2)
+	report, out := c.Lookup(t.Context(), "m", 16, prompt)
+	if out != Answered || report.Layout.Len() != 2 || report.Tiers[1].Device != 1 || report.Layout.Rank(1).Worker != "b" {
+		t.Errorf("%s: %+v", out, report)
+	}
+	f.set(func() {
+		if !bytes.Equal(f.prompted, appendHashes(nil, prompt)) {
+			t.Errorf("it was asked with %x", f.prompted)
+		}
+	})
+	again, _ := c.Lookup(t.Context(), "m", 16, prompt)
+	if again.Layout != report.Layout {
+		t.Error("one list has two layouts: each answer would be placed again")
+	}
+	f.set(func() { f.queries = 0 })
+	if report, out := c.Lookup(t.Context(), "other", 16, prompt); out != UnknownModel || report != nil || f.asked() != 0 {
+		t.Errorf("of a model that is not listed: %s after %d calls", out, f.asked())
+	}
+}
+
+// Whatever an index does, a look-up ends within its time, with a word for it and
+// no report, and is made once.
+func TestLookupOfABadIndex(t *testing.T) {
+	status := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
+	}
+	says := func(kind string, body []byte) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			_, _ = w.Write(body)
+		}
+	}
+	right := AppendAnswer(nil, 0, nil) // of another list
+	for _, tt := range []struct {
+		name   string
+		answer func(w http.ResponseWriter, r *http.Request)
+		want   Outcome
+		blamed bool
+	}{
+		{"slow", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Timeout, true},
+		{"slow behind its head", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", AnswerType)
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, Timeout, true},
+		{"hangs up", func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }, Unreachable, true},
+		{"401", status(401), Unauthorized, true},
+		{"404", status(404), UnknownModel, false},
+		{"409", status(409), Refused, false},
+		{"500", status(500), Garbled, true},
+		{"503", status(503), NotReady, true},
+		{"redirected", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		}, Refused, false},
+		{"JSON", says("application/json", []byte(`{"workers":[]}`)), Garbled, true},
+		{"short", says(AnswerType, []byte{1, 2}), Garbled, true},
+		{"another list", says(AnswerType, right), Unplaced, false},
+		{"huge", says(AnswerType, make([]byte, maxAnswerBytes+1)), Garbled, true},
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", AnswerType)
+			for r.Context().Err() == nil {
+				if _, err := io.WriteString(w, strings.Repeat("x", 1<<16)); err != nil {
+					return
+				}
+			}
+		}, Garbled, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			limit := 10 * time.Second
+			if tt.want == Timeout {
+				limit = 20 * time.Millisecond
+			}
+			c, _ := running(t, Config{URLs: []string{f.URL}, Timeout: limit, Breaker: fault.BreakerConfig{Consecutive: 1, OpenFor: time.Hour}}, "a")
+			ranks(t, c, 1)
+			f.set(func() { f.answer = tt.answer })
+			report, out := c.Lookup(t.Context(), "m", 16, prompt)
+			if report != nil || out != tt.want {
+				t.Errorf("%s, %+v; want %s", out, report, tt.want)
+			}
+			if n := f.asked(); n != 1 {
+				t.Errorf("it was asked %d times", n)
+			}
+			if open := c.States()[0].Circuit == fault.Open; open != tt.blamed {
+				t.Errorf("the circuit is %s", c.States()[0].Circuit)
+			}
+		})
+	}
+}
+
+// An answer about the right list that is no answer.
+func TestGarbledAnswer(t *testing.T) {
+	f := newFake(t)
+	c, _ := running(t, Config{URLs: []string{f.URL}, Breaker: fault.BreakerConfig{Consecutive: 100}}, "a")
+	ranks(t, c, 1)
+	var sum uint64
+	f.set(func() { sum = Sum(f.layout("m")) })
+	for _, rest := range [][]byte{nil, {2, 0, 0}, {2, 0, 0, 0, 7}, bytes.Repeat([]byte{0xff}, 12)} {
+		f.set(func() {
+			f.answer = func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", AnswerType)
+				_, _ = w.Write(append(AppendAnswer(nil, sum, nil), rest...))
+			}
+		})
+		if report, out := c.Lookup(t.Context(), "m", 16, prompt); report != nil || out != Garbled {
+			t.Errorf("%x: %s", rest, out)
+		}
+	}
+}
+
+// The second index is asked while the first one's circuit is open, and the first
+// again once it is well.
+func TestSiblingsAreTriedInOrder(t *testing.T) {
+	f, g := newFake(t), newFake(t)
+	c, _ := running(t, Config{URLs: []string{f.URL, g.URL}, Breaker: fault.BreakerConfig{OpenFor: 10 * time.Millisecond}}, "a")
+	eventually(t, "both list it", func() bool { s := c.States(); return s[0].Ranks == 1 && s[1].Ranks == 1 })
+	f.set(func() { f.answer = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) } })
+	for range 3 {
+		if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Unreachable {
+			t.Fatalf("before the circuit opens: %s", out)
+		}
+	}
+	eventually(t, "the second answers", func() bool {
+		_, out := c.Lookup(t.Context(), "m", 16, prompt)
+		return out == Answered
+	})
+	if g.asked() == 0 {
+		t.Error("the second was not asked")
+	}
+	f.set(func() { f.answer, f.queries = nil, 0 })
+	eventually(t, "the first is asked again", func() bool {
+		c.Lookup(t.Context(), "m", 16, prompt)
+		return f.asked() > 2
+	})
+	f.Close()
+	g.Close()
+	eventually(t, "no index is asked", func() bool {
+		_, out := c.Lookup(t.Context(), "m", 16, prompt)
+		return out == CircuitOpen
+	})
+}
+
+// A look-up ends with its client, and does not blame the index for it; one more
+// than there may be is not made.
+func TestLookupIsBoundedAndCancelled(t *testing.T) {
+	f := newFake(t)
+	c, _ := running(t, Config{URLs: []string{f.URL}, InFlight: 4, Breaker: fault.BreakerConfig{Consecutive: 1}}, "a")
+	ranks(t, c, 1)
+	arrived := make(chan struct{}, 8)
+	f.set(func() {
+		f.answer = func(_ http.ResponseWriter, r *http.Request) { arrived <- struct{}{}; <-r.Context().Done() }
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	outs := make([]Outcome, 4)
+	for i := range outs {
+		group.Go(func() { _, outs[i] = c.Lookup(ctx, "m", 16, prompt) })
+	}
+	for range outs {
+		<-arrived
+	}
+	if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Saturated {
+		t.Errorf("one too many: %s", out)
+	}
+	leave()
+	group.Wait()
+	if slices.ContainsFunc(outs, func(o Outcome) bool { return o != Cancelled }) || c.States()[0].Circuit != fault.Closed {
+		t.Errorf("left: %v, circuit %s", outs, c.States()[0].Circuit)
+	}
+	f.set(func() { f.answer = nil })
+	if _, out := c.Lookup(t.Context(), "m", 16, prompt); out != Answered {
+		t.Errorf("afterwards: %s", out)
+	}
+}

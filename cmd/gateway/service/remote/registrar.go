@@ -1,0 +1,286 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+const (
+	// callLimit bounds one call that is not a lookup.
+	callLimit = 5 * time.Second
+	// maxListBytes bounds a list of workers.
+	maxListBytes = 64 << 20
+	// pause is the least time between two readings of a list.
+	pause = 100 * time.Millisecond
+	// retryAfter is when a failed reading is retried, if [Config.Every] is not shorter.
+	retryAfter = time.Second
+)
+
+// listed is the ranks of a model that an index lists.
+type listed struct {
+	sum    uint64
+	layout *overlap.Layout
+}
+
+func (s *sibling) lists() map[string]*listed {
+	if m := s.layouts.Load(); m != nil {
+		return *m
+	}
+	return nil
+}
+
+// Run registers the roster's workers at every sibling, takes out those that leave it, and reads the list of
+// registered workers, until ctx ends. Workers stay registered then: other gateways may ask about them.
+//
+// Any number of gateways may do so at once. Where they know a worker differently, the one that learnt of it last
+// counts; a worker that one gateway took out and another still has is registered again by that one.
+func (c *Client) Run(ctx context.Context) error {
+	c.roster.OnChange(func() {
+		for _, s := range c.siblings {
+			s.wake()
+		}
+	})
+	var group sync.WaitGroup
+	for _, s := range c.siblings {
+		group.Go(func() { c.keep(ctx, s) })
+	}
+	group.Wait()
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// keep keeps one sibling's list up to date.
+func (c *Client) keep(ctx context.Context, s *sibling) {
+	k := keeper{client: c, sibling: s, known: map[string]Registration{}}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.kick:
+		case <-timer.C:
+		}
+		next := c.cfg.Every
+		err := k.sync(ctx)
+		if err != nil {
+			next = min(next, retryAfter)
+		}
+		k.note(ctx, err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		timer.Reset(next)
+	}
+}
+
+// keeper keeps the list of one sibling.
+type keeper struct {
+	client  *Client
+	sibling *sibling
+	known   map[string]Registration // by id: the roster's workers that it got, or had already
+}
+
+// sync compares a sibling's list with the roster, sends what it lacks, and takes its list over.
+func (k *keeper) sync(ctx context.Context) error {
+	list, err := k.read(ctx)
+	if err != nil {
+		return err
+	}
+	there := map[string]Registration{}
+	for _, r := range list {
+		there[r.ID] = r
+	}
+	wanted := k.client.wanted()
+	changed := false
+	var refused error
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		want := wanted[id]
+		is, listed := there[id]
+		if listed && (is == want || k.known[id] == want) { // another gateway's later registration counts
+			k.known[id] = want
+			continue
+		}
+		if err := k.send(ctx, PathRegister, want, "registered"); err != nil {
+			refused = errors.Join(refused, fmt.Errorf("worker %s: %w", id, err))
+			continue
+		}
+		k.known[id], changed = want, true
+	}
+	for _, id := range slices.Sorted(maps.Keys(k.known)) {
+		if _, stays := wanted[id]; stays {
+			continue
+		}
+		if _, listed := there[id]; listed {
+			if err := k.send(ctx, PathUnregister, Removal{id}, "unregistered"); err != nil {
+				refused = errors.Join(refused, fmt.Errorf("worker %s: %w", id, err))
+				continue
+			}
+			changed = true
+		}
+		delete(k.known, id)
+	}
+	if changed {
+		if list, err = k.read(ctx); err != nil {
+			return err
+		}
+	}
+	k.sibling.take(list)
+	return refused
+}
+
+// wanted are the workers that an index should know.
+func (c *Client) wanted() map[string]Registration {
+	all := map[string]Registration{}
+	for _, p := range c.roster.Pools() {
+		if p.Role == pools.Decode {
+			continue
+		}
+		for _, m := range p.Members {
+			if r, ok := registrationOf(m.Worker); ok {
+				all[r.ID] = r
+			}
+		}
+	}
+	return all
+}
+
+// take makes a list's layouts, and keeps those of models whose ranks are unchanged.
+func (s *sibling) take(list []Registration) {
+	ranks := map[string][]overlap.Rank{}
+	for _, r := range list {
+		for rank := range r.Ranks {
+			ranks[r.Model] = append(ranks[r.Model], overlap.Rank{Worker: r.ID, Rank: rank})
+		}
+	}
+	old, layouts := s.lists(), map[string]*listed{}
+	for model, rs := range ranks {
+		l := &listed{layout: overlap.NewLayout(rs)}
+		if l.sum = Sum(l.layout); old[model] != nil && old[model].sum == l.sum {
+			l = old[model]
+		}
+		layouts[model] = l
+	}
+	s.layouts.Store(&layouts)
+}
+
+// read asks for the list of workers.
+func (k *keeper) read(ctx context.Context) ([]Registration, error) {
+	var list List
+	if err := k.call(ctx, http.MethodGet, PathWorkers, nil, &list); err != nil {
+		return nil, err
+	}
+	for _, r := range list.Workers {
+		if r.Ranks < 1 || r.Ranks > pools.MaxRanks {
+			return nil, errGarbled
+		}
+	}
+	return list.Workers, nil
+}
+
+// send registers a worker, or takes it out, and counts the result. A worker that is out already is what was wanted.
+func (k *keeper) send(ctx context.Context, path string, body any, done string) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	err = k.call(ctx, http.MethodPost, path, raw, nil)
+	var status *statusError
+	if path == PathUnregister && errors.As(err, &status) && status.code == http.StatusNotFound {
+		err = nil
+	}
+	result := done
+	if err != nil {
+		result = "failed"
+	}
+	k.client.metrics.registrations.WithLabelValues(result).Inc()
+	return err
+}
+
+// statusError is an answer other than 2xx, with its message.
+type statusError struct {
+	code    int
+	message string
+}
+
+func (e *statusError) Error() string {
+	if e.message == "" {
+		return fmt.Sprintf("it answered %d", e.code)
+	}
+	return fmt.Sprintf("it answered %d: %s", e.code, e.message)
+}
+
+// call makes one call and reads its answer's JSON into dst, if there is one.
+func (k *keeper) call(ctx context.Context, method, path string, body []byte, dst any) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, k.sibling.base+path, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("its URL cannot be used")
+	}
+	k.client.authorize(req)
+	res, err := k.client.http.RoundTrip(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, maxListBytes))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		var refusal struct {
+			Error struct{ Param, Message string }
+		}
+		_ = json.Unmarshal(raw, &refusal) // a server that is no index sends a status alone
+		message := strings.TrimPrefix(refusal.Error.Param+": "+refusal.Error.Message, ": ")
+		return &statusError{res.StatusCode, strings.ToValidUTF8(message[:min(len(message), 256)], "")}
+	}
+	if dst != nil && json.Unmarshal(raw, dst) != nil {
+		return errGarbled
+	}
+	return nil
+}
+
+// note keeps why a sync failed, and logs it when that changes.
+func (k *keeper) note(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s := k.sibling
+	s.mu.Lock()
+	was := s.failed
+	s.failed = text
+	s.mu.Unlock()
+	switch {
+	case text == was:
+	case text == "":
+		k.client.log.Info("the remote index lists the workers again", "index", s.name)
+	default:
+		k.client.log.Warn("some workers could not be registered at the remote index: they are routed by the gateway's own index", "index", s.name, "error", text)
+	}
+}

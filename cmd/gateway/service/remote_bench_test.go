@@ -1,0 +1,110 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// filled is a running index of one model, of which every worker holds the whole
+// chain.
+func filled(t testing.TB, workers int, chain []uint64) (url string) {
+	s := newIndex(t, Config{})
+	url = start(t, s)
+	x := s.backend.(*shared)
+	for i := range workers {
+		id := fmt.Sprintf("worker-%04d", i)
+		must(t, s, 201, "POST", "/register", `{"id": "`+id+`", "model": "m", "block_size": 16}`)
+		must(t, s, 200, "POST", "/events", `{"worker": "`+id+`", "events": [{"type": "cleared"}]}`)
+		o, _ := x.models["m"].posted.Lookup(id, 0)
+		x.models["m"].posted.Store(o, index.Device, chain)
+	}
+	return url
+}
+
+// asking is a client that has read who is registered.
+func asking(t testing.TB, cfg remote.Config) *remote.Client {
+	t.Helper()
+	c, err := remote.New(cfg, pools.NewRoster(pools.Config{}, quiet), quiet, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for c.States()[0].Ranks == 0 {
+		select {
+		case <-deadline:
+			t.Fatalf("it does not read who is registered: %+v", c.States())
+		case <-tick.C:
+		}
+	}
+	return c
+}
+
+// BenchmarkLookup is one lookup of 256 blocks over loopback, of which every worker
+// holds all: in the compact form that gateways use, by the client that they use, and
+// in JSON by net/http without reading what it says. p50-ns and p99-ns are of the
+// lookups one by one.
+func BenchmarkLookup(b *testing.B) {
+	chain := make([]uint64, 256)
+	for i := range chain {
+		chain[i] = uint64(i)*0x9e3779b97f4a7c15 + 1
+	}
+	for _, workers := range []int{4, 64, 1000} {
+		url := filled(b, workers, chain)
+		c := asking(b, remote.Config{URLs: []string{url}, Timeout: time.Second})
+		measure := func(name string, f func() error) {
+			b.Run(fmt.Sprintf("%s/blocks=256/workers=%d", name, workers), func(b *testing.B) {
+				var took []time.Duration
+				b.ReportAllocs()
+				for b.Loop() {
+					began := time.Now()
+					if err := f(); err != nil {
+						b.Fatal(err)
+					}
+					took = append(took, time.Since(began))
+				}
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
+				b.ReportMetric(float64(took[len(took)*99/100]), "p99-ns")
+			})
+		}
+		measure("compact", func() error {
+			report, out := c.Lookup(b.Context(), "m", 16, chain)
+			if out != remote.Answered || len(report.Tiers) != workers || report.Tiers[workers-1].Device != 256 {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
+		body := `{"model":"m","sequence_hashes":[` + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(chain)), ","), "[]") + `]}`
+		keep := &http.Client{Transport: &http.Transport{}}
+		measure("json", func() error {
+			res, err := keep.Post(url+"/query_by_hash", "application/json", strings.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer res.Body.Close()
+			_, err = io.Copy(io.Discard, res.Body)
+			return err
+		})
+		keep.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,193 @@
+package service
+
+import (
+	"container/list"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/router"
+)
+
+// reservations are the bookings that frontends hold. One that is not heard of for the time to live ends by itself, so
+// that a frontend that dies leaks nothing. It has no clock; it is safe for concurrent use.
+type reservations struct {
+	ttl time.Duration
+
+	mu    sync.Mutex // guards what follows
+	byID  map[string]*reservation
+	order *list.List // of *reservation, those that end first in front
+	made  uint64
+}
+
+// reservation is one request's bookings.
+type reservation struct {
+	id, model    string
+	promptTokens int
+	chain        []uint64
+	leases       []*router.Lease // one for each leg, the generating one last
+
+	// What follows is guarded by reservations.mu.
+	deadline     time.Time
+	at           *list.Element
+	turn         uint64 // the order in which they were made
+	prefillDone  bool
+	outputBlocks int
+}
+
+func newReservations(ttl time.Duration) *reservations {
+	return &reservations{ttl: ttl, byID: map[string]*reservation{}, order: list.New()}
+}
+
+// claim takes an id for a reservation to be kept or given up; false where it is taken.
+func (rs *reservations) claim(id string) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if _, taken := rs.byID[id]; taken {
+		return false
+	}
+	rs.byID[id] = nil
+	return true
+}
+
+// giveUp frees a claimed id.
+func (rs *reservations) giveUp(id string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.byID[id] == nil {
+		delete(rs.byID, id)
+	}
+}
+
+// keep takes in the reservation of a claimed id, to end at deadline.
+func (rs *reservations) keep(r *reservation, deadline time.Time) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.made++
+	r.turn, r.deadline = rs.made, deadline
+	rs.byID[r.id] = r
+	at := rs.order.Back()
+	for at != nil && at.Value.(*reservation).deadline.After(deadline) { // only what is restored steps forward
+		at = at.Prev()
+	}
+	if at == nil {
+		r.at = rs.order.PushFront(r)
+	} else {
+		r.at = rs.order.InsertAfter(r, at)
+	}
+}
+
+// prefillDone ends the booking of the prompt's tokens; false where there is no such reservation.
+func (rs *reservations) prefillComplete(id string, now time.Time) bool {
+	r := rs.touch(id, now, func(r *reservation) { r.prefillDone = true })
+	if r == nil {
+		return false
+	}
+	for _, l := range r.leases {
+		l.PrefillDone(now)
+	}
+	return true
+}
+
+// grow books output blocks on the leg that generates; false where there is no such reservation.
+func (rs *reservations) grow(id string, blocks int, now time.Time) bool {
+	r := rs.touch(id, now, func(r *reservation) { r.outputBlocks += blocks })
+	if r == nil {
+		return false
+	}
+	r.leases[len(r.leases)-1].Grow(blocks, now)
+	return true
+}
+
+// touch finds a reservation, changes it and has it live on.
+func (rs *reservations) touch(id string, now time.Time, change func(r *reservation)) *reservation {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.byID[id]
+	if r == nil {
+		return nil
+	}
+	change(r)
+	r.deadline = now.Add(rs.ttl)
+	rs.order.MoveToBack(r.at)
+	return r
+}
+
+// release ends a reservation; false where there is none.
+func (rs *reservations) release(id string, now time.Time) bool {
+	rs.mu.Lock()
+	r := rs.byID[id]
+	if r != nil {
+		rs.forget(r)
+	}
+	rs.mu.Unlock()
+	if r == nil {
+		return false
+	}
+	r.release(now)
+	return true
+}
+
+// expire ends those whose time is over, and says how many they were and when the next one's is.
+func (rs *reservations) expire(now time.Time) (ended int, next time.Time) {
+	rs.mu.Lock()
+	var over []*reservation
+	for e := rs.order.Front(); e != nil; e = rs.order.Front() {
+		r := e.Value.(*reservation)
+		if r.deadline.After(now) {
+			break
+		}
+		rs.forget(r)
+		over = append(over, r)
+	}
+	next = now.Add(rs.ttl)
+	if e := rs.order.Front(); e != nil {
+		next = e.Value.(*reservation).deadline
+	}
+	rs.mu.Unlock()
+	for _, r := range over {
+		r.release(now)
+	}
+	return len(over), next
+}
+
+// open is how many there are.
+func (rs *reservations) open() int {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.order.Len()
+}
+
+// lines are all of them for a dump, in the order in which they were made.
+func (rs *reservations) lines(now time.Time) []*reservationLine {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var all []*reservation
+	for e := rs.order.Front(); e != nil; e = e.Next() {
+		all = append(all, e.Value.(*reservation))
+	}
+	slices.SortFunc(all, func(a, b *reservation) int { return int(int64(a.turn - b.turn)) })
+	lines := make([]*reservationLine, len(all))
+	for i, r := range all {
+		lines[i] = &reservationLine{
+			ID: r.id, Model: r.model, PromptTokens: r.promptTokens, Hashes: r.chain, PrefillDone: r.prefillDone,
+			OutputBlocks: r.outputBlocks, EndsInMillis: max(0, r.deadline.Sub(now).Milliseconds()),
+		}
+		for _, l := range r.leases {
+			lines[i].Legs = append(lines[i].Legs, legLine{l.Worker.Role, l.Worker.ID, l.Rank})
+		}
+	}
+	return lines
+}
+
+// forget takes r out. The caller holds rs.mu, and releases r afterwards.
+func (rs *reservations) forget(r *reservation) {
+	delete(rs.byID, r.id)
+	rs.order.Remove(r.at)
+}
+
+func (r *reservation) release(now time.Time) {
+	for _, l := range r.leases {
+		l.Release(now)
+	}
+}

@@ -1,0 +1,291 @@
+// Package service is the router for programs that are not the gateway: the HTTP servers of `gateway index`, an index
+// of KV blocks that several routers share, and of `gateway select`, which chooses and books workers for any frontend.
+//
+// Both are plain net/http around rooms that decide: router/index, internal/kvevents, router and router/load. [Server]
+// is what they have in common: the token, the bounds of a request, errors, metrics, readiness, and a stop that lets
+// requests finish. docs/services.md shows every endpoint.
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// Config is what both services have in common.
+type Config struct {
+	// Tokens are the keys of which a request must bear one; /ready and /live need none.
+	Tokens auth.Keys
+	// MaxBodyBytes bounds a request's body; 0 means 16 MiB.
+	MaxBodyBytes int64 `flag:"service-max-body-bytes" default:"16MiB" unit:"bytes" range:"1KiB..1GiB" help:"Largest body of a request. A token of a prompt takes about 7 bytes of it."`
+	// IndexMaxBlocks bounds each index of the index service, as [index.Config] has it; 0 means 2^26. A model has one
+	// of what is published and one of what is posted.
+	IndexMaxBlocks int
+	// Drain is how long requests under way may take when the service stops; 0 means 10 s.
+	Drain time.Duration `flag:"service-drain" default:"10s" range:"0s.." help:"On SIGTERM, how long running requests may take."`
+	// RestoreFrom are siblings' base URLs. RestoreToken is the token that they ask for, empty for none.
+	RestoreFrom    []string      `flag:"restore-from" form:"url http https" help:"Siblings of the same kind, as http://HOST:PORT: before /ready answers 200, the first of them that answers is asked for its /dump, and what it holds is taken over. One that cannot be reached is skipped with a warning. The flag may be given several times."`
+	RestoreTimeout time.Duration `flag:"restore-timeout" default:"30s" range:"1ms..1h" help:"How long one sibling's dump may take in all. Shorter is ready sooner without it, and then starts with an empty state."`
+	RestoreToken   string
+}
+
+// backend is the service behind a [Server].
+type backend interface {
+	// name is the command that runs the service.
+	name() string
+	// routes adds the service's endpoints.
+	routes(s *Server)
+	// run does what the service does by itself until ctx ends.
+	run(ctx context.Context) error
+	// restore takes over what a sibling's dump says, up to its end.
+	restore(ctx context.Context, lines *dumpReader) error
+}
+
+// Server serves one of the services.
+type Server struct {
+	cfg     Config
+	backend backend
+	log     *slog.Logger
+	mux     *http.ServeMux
+	tokens  atomic.Pointer[auth.Keys] // replaced, never changed
+	ready   atomic.Bool
+	leaving atomic.Bool
+	client  *http.Client
+
+	loopback atomic.Bool // only this machine reaches the listener
+	patterns []string    // of the endpoints
+
+	requests *prometheus.CounterVec   // by endpoint and status
+	seconds  *prometheus.HistogramVec // by endpoint
+	restored *prometheus.CounterVec   // by outcome
+}
+
+func newServer(cfg Config, b backend, scrape http.Handler, log *slog.Logger, reg prometheus.Registerer) *Server {
+	setting.Fill(&cfg)
+	set := metrics.In(reg)
+	s := &Server{
+		cfg: cfg, backend: b, log: log, mux: http.NewServeMux(), client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
+		requests: set.Counter("service_requests_total", "Requests to the standalone service, by endpoint and HTTP status.", "endpoint", "status"),
+		seconds: set.Histogram("service_request_seconds", "Time from a request's head to the end of its answer, by endpoint.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 5}, "endpoint"),
+		restored: set.Counter("service_restores_total", "Dumps requested from siblings at the start, by outcome: restored or failed.", "outcome"),
+	}
+	s.SetTokens(cfg.Tokens)
+	s.mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, status{"live", ""}) })
+	s.mux.HandleFunc("GET /ready", s.answerReady)
+	s.mux.Handle("GET /metrics", s.guarded(scrape))
+	b.routes(s)
+	s.mux.Handle("/", s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, s.unknown(r))
+	})))
+	return s
+}
+
+// status is the answer of /live and /ready.
+type status struct {
+	Status string `json:"status"`
+	Awaits string `json:"awaits,omitempty"` // what is missing, of a sidecar
+}
+
+// SetTokens replaces the keys of which a request must bear one. Requests that
+// were already let in are not checked again.
+func (s *Server) SetTokens(tokens auth.Keys) { s.tokens.Store(&tokens) }
+
+// Handler is the whole service.
+func (s *Server) Handler() http.Handler { return s.mux }
+
+// Ready reports whether the service has restored what there was to restore, and is not about to stop.
+func (s *Server) Ready() bool { return s.ready.Load() && !s.leaving.Load() }
+
+// Run serves on ln until ctx ends, then lets requests under way finish. It
+// restores first, while it already answers /live and, with 503, everything else.
+func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	inner, stop := context.WithCancel(ctx)
+	defer stop()
+	host, _, err := net.SplitHostPort(ln.Addr().String())
+	s.loopback.Store(err == nil && browser.Loopback(host))
+	server := httpServer(s.mux, s.log)
+	ended := make(chan error, 3)
+	go func() { ended <- listen.HTTP(server, ln, s.log) }()
+	go func() { ended <- s.backend.run(inner) }()
+	go func() {
+		s.restoreAll(inner)
+		ended <- nil
+	}()
+	var failed error
+	left := 3
+	for ctx.Err() == nil && failed == nil {
+		select {
+		case <-ctx.Done():
+		case failed = <-ended:
+			left--
+		}
+	}
+	s.leaving.Store(true)
+	s.log.Info("stopping", "drain", s.cfg.Drain)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
+	defer cancel()
+	if err := server.Shutdown(drain); err != nil {
+		s.log.Warn("not every request could finish within the drain time", "error", err)
+		_ = server.Close()
+	}
+	stop()
+	for ; left > 0; left-- {
+		if err := <-ended; failed == nil && err != nil && !errors.Is(err, http.ErrServerClosed) {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// httpServer bounds how long a client may take to send.
+func httpServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// answerReady answers an orchestrator whether to send requests here.
+func (s *Server) answerReady(w http.ResponseWriter, _ *http.Request) {
+	if s.Ready() {
+		write(w, http.StatusOK, status{"ready", ""})
+		return
+	}
+	state := "restoring"
+	if s.leaving.Load() {
+		state = "stopping"
+	}
+	write(w, http.StatusServiceUnavailable, status{state, ""})
+}
+
+// How many bytes an endpoint takes of a body, within Config.MaxBodyBytes: for a
+// worker or a reservation, and for what grows with prompts.
+const (
+	small = 64 << 10
+	large = math.MaxInt64
+)
+
+// handle adds an endpoint that answers with JSON what f returns. It is not there before the service is ready.
+func (s *Server) handle(pattern string, bytes int64, f func(r *http.Request) (code int, answer any, err error)) {
+	s.endpoint(pattern, bytes, func(w http.ResponseWriter, r *http.Request) int {
+		code, answer, err := f(r)
+		if err != nil {
+			return refuse(w, err)
+		}
+		return write(w, code, answer)
+	})
+}
+
+// endpoint adds an endpoint that answers by itself and returns its status. f
+// reads r.Body, which is bounded and not compressed.
+func (s *Server) endpoint(pattern string, bytes int64, f func(w http.ResponseWriter, r *http.Request) int) {
+	limit := min(s.cfg.MaxBodyBytes, bytes)
+	s.patterns = append(s.patterns, pattern)
+	s.mux.Handle(pattern, s.guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
+		var code int
+		switch {
+		case compressed(r):
+			code = refuse(w, &openai.Error{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "the body must come without Content-Encoding"})
+		case r.ContentLength > limit:
+			code = refuse(w, tooLarge(limit))
+		case s.Ready() || s.leaving.Load():
+			code = f(w, r)
+		default:
+			code = refuse(w, &openai.Error{Status: http.StatusServiceUnavailable, Code: "not_ready", Message: "restoring; ask /ready", RetryAfter: time.Second})
+		}
+		s.requests.WithLabelValues(pattern, strconv.Itoa(code)).Inc()
+		s.seconds.WithLabelValues(pattern).Observe(time.Since(began).Seconds())
+	})))
+}
+
+// guarded lets only those through that bear a token, where there are any.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tokens := *s.tokens.Load()
+		if len(tokens) == 0 {
+			if s.fromPage(r) {
+				refuse(w, &openai.Error{Status: http.StatusForbidden, Code: "forbidden",
+					Message: "without --token-file, requests of web pages are not taken: they have an Origin, or a Host that is not this machine's"})
+				return
+			}
+			next.ServeHTTP(w, r)
+			return
+		}
+		if !tokens.Hold(auth.Bearer(r.Header.Values("Authorization")...)) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, &openai.Error{Status: http.StatusUnauthorized, Code: "unauthorized", Message: "send Authorization: Bearer TOKEN with a token of --token-file"})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// fromPage reports whether a web page may have caused a request, which reaches
+// the loopback through its reader's browser.
+func (s *Server) fromPage(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" || s.loopback.Load() && !browser.OwnHost(r.Host, nil)
+}
+
+// compressed reports whether a body comes in another form than its own.
+func compressed(r *http.Request) bool {
+	for _, encoding := range r.Header.Values("Content-Encoding") {
+		if encoding != "" && !strings.EqualFold(encoding, "identity") {
+			return true
+		}
+	}
+	return false
+}
+
+// unknown is what is wrong with a request that no endpoint takes.
+func (s *Server) unknown(r *http.Request) error {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := s.mux.Handler(other); pattern != "/" && method != r.Method {
+			return &openai.Error{Status: http.StatusMethodNotAllowed, Code: "method_not_allowed", Message: "this path takes " + method}
+		}
+	}
+	return &openai.Error{Status: http.StatusNotFound, Code: "not_found", Message: "there is no such path"}
+}
+
+// write answers with JSON.
+func write(w http.ResponseWriter, code int, answer any) int {
+	if answer == nil {
+		w.WriteHeader(code)
+		return code
+	}
+	body, err := json.Marshal(answer)
+	if err != nil { // an answer of ours that is no JSON
+		return refuse(w, fmt.Errorf("answer: %w", err))
+	}
+	return send(w, code, body)
+}
+
+// send answers with a body of JSON.
+func send(w http.ResponseWriter, code int, body []byte) int {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(body, '\n')) // fails only when the client has left
+	return code
+}

@@ -1,0 +1,323 @@
+package service
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"go.uber.org/goleak"
+)
+
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// newIndex is an index that is ready, and not running.
+func newIndex(t testing.TB, cfg Config) *Server {
+	t.Helper()
+	s, err := NewIndex(cfg, follow.Config{}, nil, http.NotFoundHandler(), quiet, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ready.Store(true)
+	return s
+}
+
+// newSelect is the same of the other service.
+func newSelect(t *testing.T, cfg Config, sel SelectConfig) *Server {
+	t.Helper()
+	return newSelectIn(t, prometheus.NewRegistry(), cfg, sel)
+}
+
+// newSelectIn is newSelect with its metrics in reg.
+func newSelectIn(t *testing.T, reg *prometheus.Registry, cfg Config, sel SelectConfig) *Server {
+	t.Helper()
+	base := router.DefaultConfig()
+	base.Seed = 7
+	sel.Routers = map[pools.Role]router.Config{}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+		sel.Routers[role] = base.For(role)
+	}
+	s, err := NewSelect(cfg, sel, nil, http.NotFoundHandler(), quiet, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ready.Store(true)
+	return s
+}
+
+// ask sends one request.
+func ask(t testing.TB, s *Server, method, path, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	res := httptest.NewRecorder()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Host = "localhost"
+	s.Handler().ServeHTTP(res, r)
+	return res
+}
+
+// must is ask for an answer of the given status; it returns the body.
+func must(t testing.TB, s *Server, status int, method, path, body string) string {
+	t.Helper()
+	res := ask(t, s, method, path, body)
+	if res.Code != status {
+		t.Fatalf("%s %s %s is answered %d, not %d: %s", method, path, body, res.Code, status, res.Body)
+	}
+	return res.Body.String()
+}
+
+// start runs s on a port of its own until the test ends, and waits until it is
+// ready.
+func start(t testing.TB, s *Server) (url string) {
+	t.Helper()
+	s.ready.Store(false)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	url = "http://" + ln.Addr().String()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if res, err := client.Get(url + "/ready"); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return url
+			}
+		}
+		select {
+		case <-deadline:
+			t.Fatal("it does not become ready")
+		case <-tick.C:
+		}
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestTokens(t *testing.T) {
+	s := newIndex(t, Config{Tokens: auth.NewKeys("secret-one", "secret-two")})
+	for _, tt := range []struct {
+		path, header string
+		want         int
+	}{
+		{"/workers", "", 401},
+		{"/workers", "Bearer secret", 401},
+		{"/workers", "Basic secret-one", 401},
+		{"/workers", "Bearer secret-one", 200},
+		{"/workers", "bearer secret-two", 200},
+		{"/dump", "", 401},
+		{"/metrics", "", 401},
+		{"/ready", "", 200},
+		{"/live", "", 200},
+	} {
+		r := httptest.NewRequest("GET", tt.path, nil)
+		r.Header.Set("Authorization", tt.header)
+		res := httptest.NewRecorder()
+		s.Handler().ServeHTTP(res, r)
+		if res.Code != tt.want {
+			t.Errorf("%s with %q is answered %d, not %d", tt.path, tt.header, res.Code, tt.want)
+		}
+		if strings.Contains(res.Body.String(), "secret") {
+			t.Errorf("the answer holds a token: %s", res.Body)
+		}
+	}
+}
+
+// New tokens hold from then on, the old ones no longer.
+func TestTokensAreReplaced(t *testing.T) {
+	s := newIndex(t, Config{Tokens: auth.NewKeys("secret-one")})
+	status := func(token string) int {
+		r := httptest.NewRequest("GET", "/workers", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		res := httptest.NewRecorder()
+		s.Handler().ServeHTTP(res, r)
+		return res.Code
+	}
+	s.SetTokens(auth.NewKeys("secret-two", "secret-three"))
+	for token, want := range map[string]int{"secret-one": 401, "secret-two": 200, "secret-three": 200} {
+		if got := status(token); got != want {
+			t.Errorf("%s is answered %d, not %d", token, got, want)
+		}
+	}
+}
+
+// TestEveryEndpointHasItsChecks walks both services' endpoints: no token or a
+// compressed body, and nothing of the body is read; a web page is not served.
+func TestEveryEndpointHasItsChecks(t *testing.T) {
+	for name, s := range map[string]*Server{"index": newIndex(t, Config{}), "select": newSelect(t, Config{}, SelectConfig{})} {
+		if len(s.patterns) < 7 {
+			t.Errorf("%s has %d endpoints", name, len(s.patterns))
+		}
+		for _, pattern := range append([]string{"GET /metrics", "GET /nothing"}, s.patterns...) {
+			method, path, _ := strings.Cut(pattern, " ")
+			path = strings.ReplaceAll(path, "{id}", "x")
+			ask := func(host string, headers ...string) (status int, read bool) {
+				body := &unread{}
+				r := httptest.NewRequest(method, path, body)
+				r.Host = host
+				for i := 0; i < len(headers); i += 2 {
+					r.Header.Set(headers[i], headers[i+1])
+				}
+				w := httptest.NewRecorder()
+				s.Handler().ServeHTTP(w, r)
+				return w.Code, body.read
+			}
+			s.SetTokens(auth.NewKeys("a-token-of-some-length"))
+			if status, read := ask("h"); status != 401 || read {
+				t.Errorf("%s %s without a token: status %d, body read: %v", name, pattern, status, read)
+			}
+			s.SetTokens(nil)
+			s.loopback.Store(true)
+			for _, page := range [][]string{{"127.0.0.1:8090", "Origin", "https://evil.example"}, {"evil.example:8090"}} {
+				if status, read := ask(page[0], page[1:]...); status != 403 || read {
+					t.Errorf("%s %s of a web page at %s: status %d, body read: %v", name, pattern, page[0], status, read)
+				}
+			}
+			s.loopback.Store(false)
+			if pattern == "GET /metrics" || pattern == "GET /nothing" {
+				continue
+			}
+			if status, read := ask("h", "Content-Encoding", "gzip"); status != 415 || read {
+				t.Errorf("%s %s with a compressed body: status %d, body read: %v", name, pattern, status, read)
+			}
+		}
+	}
+}
+
+// unread notes whether it was read.
+type unread struct{ read bool }
+
+func (u *unread) Read([]byte) (int, error) { u.read = true; return 0, io.EOF }
+
+// A worker or a reservation is small: only what has prompts in it may be large.
+func TestAdministrationIsSmall(t *testing.T) {
+	s := newIndex(t, Config{})
+	long := strings.Repeat(" ", small)
+	must(t, s, 413, "POST", "/register", `{"id": "w1"}`+long)
+	must(t, s, 400, "POST", "/query", `{}`+long)
+}
+
+func TestNotReadyAndTooLarge(t *testing.T) {
+	s := newIndex(t, Config{MaxBodyBytes: 32})
+	if body := must(t, s, 413, "POST", "/query", `{"model": "`+strings.Repeat("m", 64)+`"}`); !strings.Contains(body, "body_too_large") {
+		t.Error(body)
+	}
+	must(t, s, 405, "GET", "/query", "")
+	must(t, s, 404, "GET", "/nothing", "")
+	s.ready.Store(false)
+	if body := must(t, s, 503, "POST", "/query", `{}`); !strings.Contains(body, "not_ready") {
+		t.Error(body)
+	}
+	must(t, s, 503, "GET", "/ready", "")
+	must(t, s, 200, "GET", "/live", "")
+}
+
+const stored = `{"worker": "w1", "events": [
+	{"type": "stored", "block_hashes": [11, 12], "token_ids": [1, 2, 3, 4], "block_size": 2},
+	{"type": "stored", "block_hashes": ["0xd"], "parent_block_hash": 12, "token_ids": [5, 6], "block_size": 2, "medium": "CPU"}]}`
+
+// An index restored from a sibling answers as the sibling does, and understands
+// the events that follow on what it restored. A sibling that is not there, and
+// one that is no index, are skipped.
+func TestIndexRestores(t *testing.T) {
+	first := newIndex(t, Config{})
+	url := start(t, first)
+	must(t, first, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 2, "data_parallel_ranks": 2}`)
+	must(t, first, 200, "POST", "/events", stored)
+	other := start(t, newSelect(t, Config{}, SelectConfig{}))
+
+	second, err := NewIndex(Config{RestoreFrom: []string{"http://127.0.0.1:1", other, url}}, follow.Config{}, nil,
+		http.NotFoundHandler(), quiet, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, second)
+	const query = `{"model": "m", "token_ids": [1, 2, 3, 4, 5, 6, 7]}`
+	want := must(t, first, 200, "POST", "/query", query)
+	if !strings.Contains(want, `"device":2,"host":1`) {
+		t.Fatal(want)
+	}
+	for range 2 {
+		if got := must(t, second, 200, "POST", "/query", query); got != want {
+			t.Errorf("restored, it answers %s, not %s", got, want)
+		}
+		for _, s := range []*Server{first, second} { // by the engine's own hash, which only its event told
+			must(t, s, 200, "POST", "/events", `{"worker": "w1", "events": [{"type": "removed", "block_hashes": [12]}]}`)
+		}
+		want = must(t, first, 200, "POST", "/query", query)
+		if !strings.Contains(want, `"device":1,"host":0`) {
+			t.Fatal(want)
+		}
+	}
+}
+
+// What is kept of a rank is bounded; removals make room.
+func TestPostedBlocksAreBounded(t *testing.T) {
+	s := newIndex(t, Config{})
+	must(t, s, 201, "POST", "/register", `{"id": "w1", "model": "m", "block_size": 2}`)
+	p, err := s.backend.(*shared).rank("w1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.limit = 3
+	must(t, s, 200, "POST", "/events", stored)
+	more := `{"worker": "w1", "events": [{"type": "stored", "block_hashes": [99], "token_ids": [9, 9], "block_size": 2}]}`
+	if body := must(t, s, 409, "POST", "/events", more); !strings.Contains(body, "too_many_blocks") {
+		t.Error(body)
+	}
+	must(t, s, 200, "POST", "/events", `{"worker": "w1", "events": [{"type": "cleared"}]}`)
+	must(t, s, 200, "POST", "/events", more)
+}
+
+const (
+	workerP = `{"id": "p", "model": "m", "role": "prefill", "engine": "vllm", "address": "http://10.0.0.1:8000", "block_size": 2, "total_kv_blocks": 100}`
+	workerD = `{"id": "d", "model": "m", "role": "decode", "engine": "vllm", "address": "http://10.0.0.2:8000", "block_size": 2, "total_kv_blocks": 100}`
+)
+
+// Bookings survive the service that made them.
+func TestSelectRestores(t *testing.T) {
+	first := newSelect(t, Config{}, SelectConfig{})
+	url := start(t, first)
+	must(t, first, 201, "POST", "/workers", workerP)
+	must(t, first, 201, "POST", "/workers", workerD)
+	must(t, first, 201, "POST", "/select_and_reserve", `{"id": "a", "model": "m", "token_ids": [1, 2, 3, 4]}`)
+	must(t, first, 201, "POST", "/select_and_reserve", `{"id": "b", "model": "m", "prompt_tokens": 9}`)
+	must(t, first, 204, "POST", "/reservations/a/prefill_complete", "")
+	must(t, first, 204, "POST", "/reservations/a/output_block", `{"blocks": 3}`)
+
+	second := newSelect(t, Config{RestoreFrom: []string{url}}, SelectConfig{})
+	start(t, second)
+	booked := func(s *Server) string { return must(t, s, 200, "GET", "/loads", "") }
+	if got, want := booked(second), booked(first); got != want || !strings.Contains(want, `"active_blocks":10`) {
+		t.Errorf("restored, it has %s, not %s", got, want)
+	}
+	must(t, second, 409, "POST", "/select_and_reserve", `{"id": "a", "model": "m", "prompt_tokens": 9}`)
+	for _, id := range []string{"a", "b"} {
+		must(t, second, 204, "DELETE", "/reservations/"+id, "")
+	}
+	if got := booked(second); !strings.Contains(got, `"reservations":0`) || strings.Contains(got, `"requests":1`) {
+		t.Errorf("after all were released: %s", got)
+	}
+}

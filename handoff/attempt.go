@@ -1,0 +1,99 @@
+package handoff
+
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// attempt is what a request holds of workers. Each round books what is lacking; after a failure, prepare frees what
+// the next round must not have.
+type attempt struct {
+	// Reason says why there is no prefill leg, empty if there is one.
+	Reason string
+	// KV is what a prefill worker keeps for the decode leg, nil if there is none.
+	KV *StagedKV
+
+	p, d                    placement.Booking // without a lease if none is held
+	pPlace, dPlace, kvPlace int               // in the stack
+	stack                   cleanupStack
+}
+
+// StagedKV is KV that a prefill worker keeps until a decode worker takes it over.
+type StagedKV struct {
+	prefill.KV
+	// Cached is the prompt's tokens that the prefill worker had cached, −1 if it did not report it.
+	Cached int
+
+	connector Connector // which binds it
+	taken     bool      // decode has it: there is nothing to abandon
+}
+
+// complete reports whether nothing is lacking for a round.
+func (a *attempt) complete() bool {
+	return a.d.Lease != nil && (a.p.Lease != nil || a.KV != nil || a.Reason != "")
+}
+
+// book adds a placement's bookings. wake is called when one is given back.
+func (a *attempt) book(g *placement.Placement, wake func()) {
+	a.Reason = g.Reason
+	if d := g.Decode; d.Lease != nil {
+		a.d, a.dPlace = d, a.stack.push(func() { d.GiveBack(time.Now()); wake() })
+	}
+	if p := g.Prefill; p.Lease != nil {
+		a.p, a.pPlace = p, a.stack.push(func() { p.GiveBack(time.Now()); wake() })
+	}
+}
+
+// dropPrefill gives up what was booked or staged for decode: the round has one leg.
+func (a *attempt) dropPrefill(reason string) {
+	if a.p.Lease != nil {
+		a.p.Invalidate()
+		a.stack.free(a.pPlace)
+		a.p = placement.Booking{}
+	}
+	if a.KV != nil {
+		a.dropKV()
+	}
+	a.Reason = reason
+}
+
+// stage takes responsibility for KV. abandon is called if no decode worker takes it.
+func (a *attempt) stage(kv *StagedKV, abandon func()) {
+	a.KV = kv
+	a.kvPlace = a.stack.push(func() {
+		if !kv.taken {
+			abandon()
+		}
+	})
+}
+
+// dropKV gives staged KV up.
+func (a *attempt) dropKV() {
+	a.stack.free(a.kvPlace)
+	a.KV = nil
+}
+
+// prepare frees what the next round must not have.
+func (a *attempt) prepare(action Action) {
+	switch {
+	case action == LocalPrefill:
+		a.Reason = placement.ReasonPrefillFailed
+	case action == OtherDecode && a.KV != nil:
+		a.stack.free(a.dPlace)
+		a.d = placement.Booking{}
+	case action == OtherDecode, action == Again:
+		a.startOver()
+	}
+}
+
+// startOver frees everything.
+func (a *attempt) startOver() {
+	a.stack.release()
+	kept := attempt{stack: a.stack}
+	if a.Reason == placement.ReasonPrefillFailed {
+		kept.Reason = a.Reason
+	}
+	*a = kept
+}

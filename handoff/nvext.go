@@ -1,0 +1,132 @@
+package handoff
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// nvext makes the nvext object that the client asked for; nil if it asked for none.
+func (r *request) nvext() func(t *decode.Transcript) []byte {
+	fields := r.Call.Request.Nvext.ExtraFields
+	worker, timing := slices.Contains(fields, "worker_id"), slices.Contains(fields, "timing")
+	routed := slices.Contains(fields, "routing")
+	if !worker && !timing && !routed {
+		return nil
+	}
+	return func(t *decode.Transcript) []byte {
+		var out struct {
+			WorkerID *workerID `json:"worker_id,omitempty"`
+			Timing   *Timings  `json:"timing,omitempty"`
+			Routing  *Routing  `json:"routing,omitempty"`
+		}
+		if worker {
+			out.WorkerID = &workerID{Decode: r.Decode.Worker}
+			if r.KV != nil {
+				out.WorkerID.Prefill = r.Prefill.Worker
+			}
+		}
+		if timing {
+			timings := r.Timings(t, time.Now())
+			out.Timing = &timings
+		}
+		if routed {
+			out.Routing = r.Routing(t)
+		}
+		raw, _ := json.Marshal(out) // strings and finite numbers cannot fail
+		return raw
+	}
+}
+
+// workerID is nvext.worker_id: the workers that served the request.
+type workerID struct {
+	Prefill     string `json:"prefill_worker_id,omitempty"`
+	PrefillRank *int   `json:"prefill_dp_rank,omitempty"` // of a query alone, as DecodeRank
+	Decode      string `json:"decode_worker_id"`
+	DecodeRank  *int   `json:"decode_dp_rank,omitempty"`
+}
+
+// Timings is nvext.timing, in milliseconds with microseconds kept. Transfer is the time from prefill's answer to
+// decode's first token: the pull and one decode step.
+type Timings struct {
+	Queue    float64 `json:"queue_ms"`
+	Prefill  float64 `json:"prefill_ms"`
+	Transfer float64 `json:"transfer_ms"`
+	TTFT     float64 `json:"ttft_ms"`
+	Total    float64 `json:"total_ms"`
+}
+
+// Timings are the request's as of now; t is what the client was sent.
+func (r *Record) Timings(t *decode.Transcript, now time.Time) Timings {
+	out := Timings{Queue: ms(r.Spent.Queued), Prefill: ms(r.Spent.Prefill), Total: ms(now.Sub(r.Call.Arrival))}
+	if !t.First.IsZero() {
+		out.TTFT = ms(t.First.Sub(r.Call.Arrival))
+		if r.KV != nil {
+			out.Transfer = ms(t.First.Sub(r.HandedOver))
+		}
+	}
+	return out
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// Routing is nvext.routing: how the workers were chosen, and what came of it.
+type Routing struct {
+	Prefill *legRouting `json:"prefill,omitempty"`
+	Decode  *legRouting `json:"decode,omitempty"`
+	// Predicted is the prompt tokens that the router predicted to be cached on the worker that computes it, Actual
+	// the number which that worker reported; absent if it reported none.
+	Predicted int  `json:"predicted_cached_tokens"`
+	Actual    *int `json:"actual_cached_tokens,omitempty"`
+	// Remote is the outcome of asking a remote index, absent if none was asked.
+	Remote string `json:"remote_index,omitempty"`
+}
+
+// legRouting is the choice of one leg's worker.
+type legRouting struct {
+	Policy     string        `json:"policy"`
+	Worker     string        `json:"worker_id"`
+	Cost       float64       `json:"cost"`
+	Overlap    int           `json:"overlap_blocks"`
+	Considered int           `json:"candidates"` // of which Terms has router.MaxTerms at most
+	Terms      []router.Term `json:"terms"`
+}
+
+// routing shows a choice, nil if it was not explained.
+func (c *Choice) routing() *legRouting {
+	if len(c.Why.Terms) == 0 {
+		return nil
+	}
+	terms := slices.Clone(c.Why.Terms)
+	slices.SortStableFunc(terms, func(a, b router.Term) int { // the chosen worker, then by cost
+		switch {
+		case a.Worker == c.Worker && b.Worker != c.Worker:
+			return -1
+		case a.Worker != c.Worker && b.Worker == c.Worker:
+			return 1
+		}
+		return cmp.Compare(a.Cost, b.Cost)
+	})
+	return &legRouting{c.Why.Policy, c.Worker, c.Why.Cost, c.Why.Overlap, c.Why.Candidates, terms}
+}
+
+// Routing shows how the request's workers were chosen, nil if that was not explained. t is nil if nothing ran.
+func (r *Record) Routing(t *decode.Transcript) *Routing {
+	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Remote: r.Remote}
+	if out.Prefill == nil && out.Decode == nil {
+		return nil
+	}
+	out.Predicted = min(r.ISL, r.OverlapTokens)
+	if actual := r.Found(t); actual >= 0 && t != nil {
+		out.Actual = &actual
+	}
+	return out
+}
+
+// LogValue keeps the log's text form to one line of JSON.
+func (o *Routing) LogValue() slog.Value { return slog.StringValue(marshalled(o)) }

@@ -1,0 +1,294 @@
+package handoff
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// round makes one attempt: the legs in the order of the connector's plan, the hand-off and the stream.
+func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
+	a := r.nextRound()
+	connector, failed := f.connect(r, &a)
+	if failed != nil {
+		return failed
+	}
+	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
+		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
+		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
+	}
+	plan, err := connector.Plan(a)
+	if err != nil {
+		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
+	}
+	if plan.Order == Together || plan.Order == DecodeFirst {
+		return f.pair(ctx, r, connector, a, plan, out)
+	}
+	if plan.Order == PrefillFirst && r.KV == nil {
+		came := f.prefill(ctx, r, connector, a, plan.Prefill, nil)
+		r.prefilled(came)
+		if came.failed != nil {
+			return came.failed
+		}
+		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: connector}, func() {
+			f.cleanup.abandon(connector, a, came.kv)
+		})
+	}
+	if r.KV != nil {
+		connector.Bind(&plan.Decode, r.KV.KV)
+	}
+	failed = f.decode(ctx, r, a.D, plan.Decode, nil, out)
+	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
+		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
+		// prefill's, which lets go.
+		r.KV.taken = true
+	}
+	return failed
+}
+
+// nextRound opens a round.
+func (r *request) nextRound() Round {
+	r.Attempts++
+	a := Round{
+		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Call: &r.Call, IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+	}
+	if r.p.Lease != nil {
+		a.P, a.PRank = r.p.Worker, r.p.Rank
+	}
+	return a
+}
+
+// connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
+// itself, where that is allowed.
+func (f *Flow) connect(r *request, a *Round) (Connector, *fault.Error) {
+	connector, ok := Connector(Local{}), true
+	switch {
+	case r.KV != nil:
+		connector = r.KV.connector
+		ok = connectors[a.D.Engine] == connector
+	case a.P != nil:
+		connector, ok = connectorFor(a.P, a.D)
+	}
+	if ok {
+		return connector, nil
+	}
+	failed := &fault.Error{Class: fault.Rejected, Leg: pools.Prefill, Worker: r.Prefill.Worker}
+	switch pin := &r.pins.prefill; {
+	case pin.Worker != "":
+		failed.Err = openai.BadRequest(pin.field, "%s: the worker has no way to hand its KV cache over to decode worker %q", pin.field, a.D.ID)
+		return nil, failed
+	case !f.cfg.DecodeFallback:
+		failed.Err = r.refusal(placement.ErrNoPrefill)
+		return nil, failed
+	}
+	r.dropPrefill(reasonEngine)
+	a.P = nil
+	return Local{}, nil
+}
+
+// prefilled is what came of a prefill leg.
+type prefilled struct {
+	kv     prefill.KV
+	cached int // prompt tokens that the worker had cached, −1 if it did not report it
+	ended  time.Time
+	took   time.Duration
+	failed *fault.Error
+	first  bool // it failed while nothing else had ended the round
+	// panicked is what the leg's own goroutine panicked with.
+	panicked any
+}
+
+// prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
+// run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
+// nil if decode is not running.
+func (f *Flow) prefill(ctx context.Context, r *request, connector Connector, a Round, call upstream.Leg, begun *atomic.Bool) prefilled {
+	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
+	f.observer.LegStarted(&r.Record, leg)
+	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
+	out := prefilled{cached: cached}
+	if failed == nil {
+		out.kv, failed = handedOver(ctx, connector, a, answer)
+		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
+			f.cleanup.abandon(connector, a, out.kv)
+		}
+	}
+	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
+	out.took = out.ended.Sub(leg.Began)
+	if failed == nil {
+		leg.First = out.ended
+		f.observer.FirstToken(&r.Record, leg)
+	}
+	f.observer.LegEnded(&r.Record, leg)
+	booking.Done(failed)
+	if failed != nil && (begun == nil || !begun.Load()) {
+		booking.Invalidate() // it may not hold the prompt
+	}
+	r.stack.free(r.pPlace)
+	f.Wake(r.Call.Request.Model)
+	if failed == nil {
+		r.compare(booking.Lease, out.cached)
+	}
+	return out
+}
+
+// handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
+// nil, name what is to be released.
+func handedOver(ctx context.Context, connector Connector, a Round, answer []byte) (prefill.KV, *fault.Error) {
+	kv, err := connector.OnPrefill(a, answer, time.Now())
+	switch {
+	case err == nil:
+		return kv, nil
+	case ctx.Err() != nil: // an engine that was left in mid-prefill owes no hand-off
+		return kv, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
+	default:
+		return kv, fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+	}
+}
+
+// decode calls the decode leg and relays its answer. s is the prefill leg that runs at the same time, nil if none
+// does.
+func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, s *sibling, out Sink) *fault.Error {
+	r.leg = Leg{Worker: w, Began: time.Now()}
+	r.HandedOver = r.leg.Began
+	req := r.Call.Request
+	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
+		Lease: r.d.Lease, Leg: call,
+		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
+		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
+		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
+		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
+		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
+		// failure after it counts.
+		First: func() {
+			s.begin(r)
+			r.d.Done(nil)
+			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
+			r.leg.First = time.Now()
+			f.observer.FirstToken(&r.Record, r.leg)
+			f.Wake(req.Model)
+		},
+	}, out)
+	if context.Cause(ctx) != errSibling { // else nothing is known of the worker
+		r.d.Done(failed)
+	}
+	if failed != nil && sent.First.IsZero() {
+		r.d.Invalidate()
+	}
+	r.Sent = sent
+	f.observer.LegEnded(&r.Record, r.leg)
+	if failed == nil && r.KV == nil {
+		r.compare(r.d.Lease, sent.CachedTokens)
+	}
+	return failed
+}
+
+// pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
+// They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
+// has the KV. pair returns when both have ended.
+func (f *Flow) pair(ctx context.Context, r *request, connector Connector, a Round, plan Plan, out Sink) *fault.Error {
+	r.stage(&StagedKV{Cached: -1, connector: connector}, func() {
+		f.cleanup.abandon(connector, a, prefill.KV{})
+	})
+	both, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	sent := make(chan struct{})
+	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == Together {
+		plan.Decode.Sent()
+	}
+	s := &sibling{came: make(chan prefilled, 1)}
+	go func() {
+		came := prefilled{first: true}
+		defer func() {
+			if came.panicked = recover(); came.first {
+				end(errSibling)
+			}
+			s.came <- came
+		}()
+		select {
+		case <-sent:
+			came = f.prefill(both, r, connector, a, plan.Prefill, &s.begun)
+		case <-both.Done(): // decode ended before it was sent
+			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
+		}
+		came.first = came.first && !s.begun.Load()
+	}()
+	failed := f.decode(both, r, a.D, plan.Decode, s, out)
+	end(fault.ErrClientGone) // prefill has nothing more to do
+	came := s.wait(r)
+	if r.Sent.First.IsZero() {
+		r.dropKV()
+	} else {
+		r.KV.taken = true
+	}
+	if failed != nil && came.first {
+		return came.failed
+	}
+	return failed
+}
+
+// errSibling ends a decode leg whose prefill has failed. To the engine it is a client that left.
+var errSibling = fmt.Errorf("the prefill leg failed: %w", fault.ErrClientGone)
+
+// sibling is a prefill leg that runs at the same time as decode.
+type sibling struct {
+	begun atomic.Bool // decode has had its first token
+	came  chan prefilled
+	got   *prefilled // what came, once it was collected
+}
+
+// begin notes decode's first token.
+func (s *sibling) begin(r *request) {
+	if s != nil {
+		s.begun.Store(true)
+		s.collect(r)
+	}
+}
+
+// collect takes what came of prefill into r, if it has ended.
+func (s *sibling) collect(r *request) {
+	if s == nil || s.got != nil {
+		return
+	}
+	select {
+	case came := <-s.came:
+		s.take(r, came)
+	default:
+	}
+}
+
+// wait is collect when prefill has ended.
+func (s *sibling) wait(r *request) *prefilled {
+	if s.got == nil {
+		s.take(r, <-s.came)
+	}
+	return s.got
+}
+
+func (s *sibling) take(r *request, came prefilled) {
+	if came.panicked != nil {
+		panic(came.panicked) // on the request's goroutine, which reports it
+	}
+	s.got = &came
+	r.prefilled(came)
+	if came.failed == nil {
+		r.KV.Cached, r.HandedOver = came.cached, came.ended
+	}
+}
+
+// prefilled takes in that the prefill leg has ended.
+func (r *request) prefilled(came prefilled) {
+	r.Spent.Prefill += came.took
+	r.p = placement.Booking{}
+}

@@ -1,0 +1,281 @@
+package kvevents
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/internal/kvevents/bridge"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+)
+
+// bridged is an engine's bridge to the bus of a rig, whose subscriber follows it over NATS.
+type bridged struct {
+	*bridge.Bridge
+	*rig
+	reg *prometheus.Registry
+
+	mu   sync.Mutex // guards cuts
+	cuts []time.Time
+}
+
+func (r *rig) bridge(at zmq.Address, ranks, capacity int) *bridged {
+	r.t.Helper()
+	b := &bridged{rig: r, reg: prometheus.NewRegistry()}
+	follow := zmqConfig()
+	follow.Relearn = time.Millisecond
+	var err error
+	b.Bridge, err = bridge.New(bridge.Config{
+		Pool: eventstest.Pool, Worker: "w", Ranks: ranks, BlockSize: 16, KVBlocks: capacity, From: at, Follow: follow,
+		Publish: publish.Config{Heartbeat: 20 * time.Millisecond},
+		OnRestart: func(cut time.Time) {
+			b.mu.Lock()
+			b.cuts = append(b.cuts, cut)
+			b.mu.Unlock()
+		},
+	}, r.bus, slog.New(slog.DiscardHandler), b.reg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.Run(ctx); err != nil {
+			r.t.Error(err)
+		}
+	}()
+	r.t.Cleanup(func() { cancel(); <-done })
+	return b
+}
+
+func (b *bridged) restarts() []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]time.Time(nil), b.cuts...)
+}
+
+// caughtUp says whether all that the engine said went through, and the subscriber of the bus is where the bridge is.
+func (b *bridged) caughtUp(e *zmqEngine) bool {
+	s, at := b.Status()[0], b.status("w")
+	return s.From.Seq == e.pub.Next() && at.Epoch == s.Epoch && at.Seq == s.Seq
+}
+
+// holds says whether the subscriber of the bus relies on an index that is what the engine holds.
+func (b *bridged) holds(e *zmqEngine) bool {
+	return b.caughtUp(e) && b.status("w").State == follow.Live && e.Mismatch(b.idx.Of("w", 0), 16) == ""
+}
+
+// natsRig is a subscriber of a bus that follows the worker w on it.
+func natsRig(t *testing.T, bus wire.Bus, ranks ...int) *rig {
+	t.Helper()
+	r := newRig(t, follow.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, SnapshotEvery: 50 * time.Millisecond}, bus, bus)
+	r.sub.Track(eventstest.Pool, "w", append([]int{0}, ranks...), 16, 0)
+	return r
+}
+
+func memoryBus(t *testing.T) *eventstest.Bus {
+	bus := eventstest.NewBus()
+	t.Cleanup(bus.Close)
+	return bus
+}
+
+func TestBridgeCarriesEveryDialect(t *testing.T) {
+	for d := range wire.SGLangArrays + 1 {
+		t.Run(d.String(), func(t *testing.T) {
+			e := newZMQEngine(t, uint64(d), zmq.PublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
+			r := natsRig(t, memoryBus(t))
+			e.publish(100) // before anybody was there
+			b := r.bridge(e.at(), 1, 0)
+			e.publish(200)
+			r.until("live and exact", func() bool { return b.holds(e) })
+			s := b.Status()[0]
+			if s.Partial || s.Restarts != 0 || s.From.Losses != 0 || s.Failed != 0 || !b.Settled() {
+				t.Errorf("%+v", s)
+			}
+			if blocks := len(e.Blocks); s.Blocks < blocks {
+				t.Errorf("%d blocks in the snapshot, %d in the engine", s.Blocks, blocks)
+			}
+		})
+	}
+}
+
+// A bridge that hears nothing has subscribers predict, as they would of the engine itself.
+func TestBridgeOfNobody(t *testing.T) {
+	r := natsRig(t, memoryBus(t))
+	b := r.bridge(zmq.Address{Endpoint: "tcp://127.0.0.1:1"}, 1, 0)
+	r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
+	if s := b.Status()[0]; !s.Partial || b.Settled() {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An engine that begins anew is told under a new epoch, with nothing left of the one before.
+func TestBridgeOfARestartedEngine(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	r := natsRig(t, memoryBus(t))
+	b := r.bridge(e.at(), 1, 0)
+	e.publish(50)
+	r.until("exact", func() bool { return b.holds(e) })
+	epoch, began := b.Status()[0].Epoch, time.Now()
+	e.restart()
+	r.until("empty", func() bool { return b.holds(e) && r.idx.Of("w", 0).Blocks() == 0 })
+	e.publish(30)
+	r.until("exact again", func() bool { return b.holds(e) })
+	s, cuts := b.Status()[0], b.restarts()
+	if s.Epoch == epoch || s.Restarts != 1 || len(cuts) != 1 || cuts[0].Before(began) || s.Partial {
+		t.Errorf("epoch %d, was %d; %+v; restarts told: %v", s.Epoch, epoch, s, cuts)
+	}
+}
+
+// A loss that no replay mends is told on: what follows is not relied on until it is whole again, and the index never has
+// more than is true.
+func TestBridgeTellsLosses(t *testing.T) {
+	for _, test := range []struct{ loss, cure string }{
+		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"}, {"unreadable", "chains"},
+	} {
+		t.Run(test.loss+" "+test.cure, func(t *testing.T) {
+			e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+			r := natsRig(t, memoryBus(t))
+			if test.loss == "too short" {
+				e.publish(100)
+			}
+			b := r.bridge(e.at(), 1, 64)
+			if test.loss == "unreadable" {
+				e.publish(5)
+				r.until("exact", func() bool { return b.holds(e) })
+				e.pub.Send([]byte("\xc1 not a batch"))
+			}
+			r.until("predicted", func() bool { return b.caughtUp(e) && r.status("w").State == follow.Predicted })
+			if s := b.Status()[0]; !s.Partial || s.From.Losses == 0 {
+				t.Errorf("%+v", s)
+			}
+			if r.idx.Of("w", 0).Blocks() > len(e.Blocks) {
+				t.Error("more is indexed than the engine holds")
+			}
+			// Who comes now is told the same by the snapshot.
+			late := natsRig(t, r.bus)
+			late.until("predicted for who is late", func() bool { return late.status("w").State == follow.Predicted })
+			switch test.cure {
+			case "cleared":
+				e.Blocks = nil
+				if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
+					t.Fatal(err)
+				}
+			case "restart":
+				e.restart()
+				e.publish(3)
+			case "chains": // what is used is told again, from its beginning
+				e.Blocks = nil
+				chain := e.Store(3)
+				for range 2 * 8 {
+					if err := e.pub.Publish([]wire.Event{chain}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.until("live", func() bool {
+					if r.status("w").State == follow.Live && late.status("w").State == follow.Live {
+						return true
+					}
+					_ = e.pub.Publish([]wire.Event{chain}) // time must have passed as well
+					return false
+				})
+				return
+			case "turnover":
+				e.Blocks = nil // a cache of 64 blocks, and as many of new prompts
+				for range 32 {
+					if err := e.pub.Publish([]wire.Event{e.Store(2)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.until("live", func() bool { return r.status("w").State == follow.Live && late.status("w").State == follow.Live })
+				return
+			}
+			r.until("healed", func() bool { return b.holds(e) && !b.Status()[0].Partial })
+			late.until("for who was late, too", func() bool {
+				return late.status("w").State == follow.Live && e.Mismatch(late.idx.Of("w", 0), 16) == ""
+			})
+		})
+	}
+}
+
+// Each rank has a stream of its own.
+func TestBridgeCarriesRanks(t *testing.T) {
+	var zero, one *zmqEngine
+	for zero == nil { // two neighbouring ports that are free
+		zero = newZMQEngine(t, 1, zmq.PublisherConfig{})
+		port, _ := zero.pub.Ports()
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
+		if err != nil {
+			zero = nil
+			continue
+		}
+		ln.Close()
+		one = newZMQEngine(t, 2, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+	}
+	r := natsRig(t, memoryBus(t), 1)
+	b := r.bridge(zero.at(), 2, 0)
+	r.until("subscribed", func() bool { return zero.pub.Subscribers() == 1 && one.pub.Subscribers() == 1 })
+	zero.publish(60)
+	one.publish(80)
+	r.until("both exact", func() bool {
+		s := b.Status()
+		return s[0].From.Seq == zero.pub.Next() && s[1].From.Seq == one.pub.Next() &&
+			zero.Mismatch(r.idx.Of("w", 0), 16) == "" && one.Mismatch(r.idx.Of("w", 1), 16) == "" &&
+			len(zero.Blocks) == r.idx.Of("w", 0).Blocks() && len(one.Blocks) == r.idx.Of("w", 1).Blocks()
+	})
+}
+
+// With everything going wrong on both sides, the index ends as what the engine holds.
+func TestBridgeUnderLossOnBothSides(t *testing.T) {
+	const seed = 5
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	e := newZMQEngine(t, seed, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	lossy := &lossyBus{Bus: memoryBus(t), Chance: 20, Rng: rand.New(rand.NewPCG(seed, 3))}
+	r := natsRig(t, lossy)
+	b := r.bridge(e.at(), 1, 0)
+	for range 40 {
+		e.publish(1 + rng.IntN(20))
+		switch rng.IntN(10) {
+		case 0, 1, 2:
+			e.cut()
+		case 3:
+			e.restart()
+		}
+	}
+	r.until("exact", func() bool { return b.holds(e) })
+	if s := b.Status()[0]; s.From.Losses != 0 || lossy.Losses == 0 {
+		t.Errorf("%+v; %d messages were lost on the bus", s, lossy.Losses)
+	}
+}
+
+func TestBridgeConfig(t *testing.T) {
+	good := bridge.Config{Pool: eventstest.Pool, Worker: "w", Ranks: 1, BlockSize: 16, From: zmq.Address{Endpoint: "tcp://h:1"}}
+	bus := memoryBus(t)
+	if _, err := bridge.New(good, bus, slog.New(slog.DiscardHandler), nil); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(c *bridge.Config){
+		"ranks": func(c *bridge.Config) { c.Ranks = 0 }, "block size": func(c *bridge.Config) { c.BlockSize = 0 },
+		"endpoint": func(c *bridge.Config) { c.From.Endpoint = "" }, "worker": func(c *bridge.Config) { c.Worker = "" },
+		"follow": func(c *bridge.Config) { c.Follow.RetryMin = -1 },
+	} {
+		c := good
+		change(&c)
+		if _, err := bridge.New(c, bus, slog.New(slog.DiscardHandler), nil); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package kvevents
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+)
+
+// within waits for a condition, asking for it again every pause. In a bubble the time is virtual.
+func within(t *testing.T, limit, pause time.Duration, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not within %v: %s", limit, what)
+		case <-tick.C:
+		}
+	}
+}
+
+// lossyBus loses, doubles and reorders event messages, and fails requests, each with the given chance in a hundred.
+type lossyBus struct {
+	wire.Bus
+	Chance int
+
+	mu     sync.Mutex // guards all below
+	Rng    *rand.Rand
+	late   *nats.Msg
+	Losses int
+}
+
+func (b *lossyBus) roll() bool { return b.Rng.IntN(100) < b.Chance }
+
+func (b *lossyBus) Publish(m *nats.Msg) error {
+	if _, err := wire.ParseEventsSubject(m.Subject); err != nil {
+		return b.Bus.Publish(m)
+	}
+	b.mu.Lock()
+	var out []*nats.Msg
+	if b.roll() {
+		b.Losses++
+	} else {
+		out = append(out, m)
+	}
+	if b.roll() {
+		out = append(out, m)
+	}
+	if b.late != nil {
+		out = append(out, b.late)
+		b.late = nil
+	} else if len(out) > 0 && b.roll() {
+		b.late, out = out[0], out[1:]
+	}
+	b.mu.Unlock()
+	for _, m := range out {
+		if err := b.Bus.Publish(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *lossyBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	b.mu.Lock()
+	lose := b.roll()
+	b.mu.Unlock()
+	if lose {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return b.Bus.Request(ctx, m)
+}
+
+// fakeIndex is an index that keeps, for each rank and tier, a set of what was put there.
+type fakeIndex struct {
+	mu    sync.Mutex // guards ranks
+	ranks map[fakeRank]*eventstest.Part
+}
+
+type fakeRank struct {
+	worker string
+	rank   int
+}
+
+// newIndex returns an empty index.
+func newIndex() *fakeIndex { return &fakeIndex{ranks: map[fakeRank]*eventstest.Part{}} }
+
+// Of is what the index has of a worker's rank, which it knows from then on.
+func (x *fakeIndex) Of(worker string, rank int) *eventstest.Part {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	of := fakeRank{worker, rank}
+	if x.ranks[of] == nil {
+		x.ranks[of] = &eventstest.Part{}
+	}
+	return x.ranks[of]
+}
+
+// Has reports whether the index knows a worker's rank.
+func (x *fakeIndex) Has(worker string, rank int) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.ranks[fakeRank{worker, rank}] != nil
+}
+
+// Drop forgets a worker.
+func (x *fakeIndex) Drop(worker string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.ranks, func(of fakeRank, _ *eventstest.Part) bool { return of.worker == worker })
+}
+
+// checkIndex fails the test unless the index is what the engine holds.
+func checkIndex(t *testing.T, g *eventstest.Engine, part *eventstest.Part) {
+	t.Helper()
+	if text := g.Mismatch(part, 16); text != "" {
+		t.Fatalf("%s: %d blocks in the engine, %d indexed", text, len(g.Blocks), part.Blocks())
+	}
+}

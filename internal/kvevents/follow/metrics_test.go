@@ -1,0 +1,82 @@
+package follow
+
+import (
+	"log/slog"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/view"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+
+	"encoding/hex"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Each event of a batch is counted once, by what came of it; and a batch that is
+// counted leaves the view as one that is not.
+func TestEventsAreCountedByWhatCameOfThem(t *testing.T) {
+	v := view.New(&eventstest.Part{}, 4)
+	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus {
+		return []SourceStatus{{Source: wire.Source{Pool: "m/prefill", Worker: "w", Rank: 0}, State: Recovering, Gaps: 2, Blocks: 3}}
+	})
+	m.pool("m/prefill").apply(v, []wire.Event{
+		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: eventstest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: eventstest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{3}, Parent: 99, HasParent: true, Tokens: eventstest.IDs(5, 4), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{4}, Tokens: eventstest.IDs(1, 3), BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Removed, Hashes: []wire.Hash{2}, Medium: "GPU"},
+		{Kind: wire.Cleared},
+		{Kind: wire.Stored, Hashes: []wire.Hash{5}, Tokens: eventstest.IDs(1, 4), BlockSize: 4, Medium: "GPU"},
+	})
+	for _, tt := range []struct {
+		event, status string
+		want          float64
+	}{
+		{"stored", "ok", 3}, {"stored", "parent_block_not_found", 1}, {"stored", "invalid_block", 1},
+		{"removed", "ok", 1}, {"cleared", "ok", 1},
+	} {
+		if got := valueOf(m.applied.WithLabelValues("m/prefill", tt.event, tt.status)); got != tt.want {
+			t.Errorf("%s %s: %v, want %v", tt.event, tt.status, got, tt.want)
+		}
+	}
+	if v.Blocks() != 1 {
+		t.Errorf("%d blocks in the view, want the last", v.Blocks())
+	}
+}
+
+// What an engine sends that is not known here is counted, and costs neither its event nor its batch.
+func TestUnknownTypesAndFieldsAreCounted(t *testing.T) {
+	m := newMetrics(prometheus.NewPedanticRegistry(), func() []SourceStatus { return nil })
+	var b wire.Batch
+	f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, &eventstest.Part{}, tracked{blockSize: 4}, &Config{}, &b, m.pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+	const (
+		cleared  = "81a474797065b0416c6c426c6f636b73436c6561726564"
+		withMore = "82a474797065b0416c6c426c6f636b73436c6561726564a178c3" // x: true
+		another  = "81a474797065a3416263"                                 // Abc
+	)
+	payload, err := hex.DecodeString("930093" + another + withMore + cleared + "00")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.message(1, 1, payload, false, time.Now())
+	for reason, want := range map[string]float64{"unreadable": 1, "field": 1, "malformed": 0} {
+		if got := valueOf(m.skipped.WithLabelValues(eventstest.Pool, reason)); got != want {
+			t.Errorf("%s: %v, want %v", reason, got, want)
+		}
+	}
+	if n := f.view.Tally().Cleared; n != 2 {
+		t.Errorf("%d of the two events that are known were applied", n)
+	}
+}
+
+// valueOf reads a counter.
+func valueOf(c prometheus.Metric) float64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		panic(err)
+	}
+	return m.GetCounter().GetValue()
+}

@@ -1,0 +1,179 @@
+package kvevents
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+)
+
+// awaitedRig is a subscriber that listens on a port of the loopback, counts connections, and logs.
+func awaitedRig(t *testing.T) (r *rig, port int, connections *atomic.Int64, log *locked) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port = portOf(ln)
+	ln.Close()
+	connections, log = new(atomic.Int64), new(locked)
+	cfg := zmqConfig()
+	listen := (&zmqEngine{conns: map[net.Conn]struct{}{}}).loopback
+	cfg.ZMQ.Listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+		ln, err := listen(ctx, network, address)
+		return countedListener{ln, connections}, err
+	}
+	return newRigWithLog(t, cfg, nil, nil, slog.New(slog.NewTextHandler(log, nil))), port, connections, log
+}
+
+type countedListener struct {
+	net.Listener
+	accepted *atomic.Int64
+}
+
+func (l countedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return c, err
+}
+
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// dialler is an engine that connects to a port.
+func dialler(t *testing.T, seed uint64, port int, topic string) (e *zmqEngine, at zmq.Address) {
+	e = newZMQEngine(t, seed, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
+	_, replay := e.pub.Ports()
+	return e, zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: topic}
+}
+
+// Engines that connect to one port are told apart by their topics, and one whose topic another's begins with as well.
+func TestEnginesShareAPort(t *testing.T) {
+	r, port, connections, _ := awaitedRig(t)
+	topics := []string{"kv@a", "kv@b", "kv@a@more", ""}
+	var engines []*zmqEngine
+	for i, topic := range topics {
+		e, at := dialler(t, uint64(i), port, topic)
+		engines = append(engines, e)
+		if err := r.sub.TrackZMQ(eventstest.Pool, fmt.Sprint("w", i), []int{0}, 16, 0, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.until("all are subscribed to", func() bool {
+		return !slices.ContainsFunc(engines, func(e *zmqEngine) bool { return e.pub.Subscribers() != 1 })
+	})
+	for range 20 {
+		for _, e := range engines {
+			e.publish(3)
+		}
+	}
+	for i, e := range engines {
+		r.until(topics[i]+" is exact", func() bool { return r.exact(e, fmt.Sprint("w", i)) })
+	}
+	if n := connections.Load(); n != int64(len(topics)) {
+		t.Errorf("%d connections of %d engines", n, len(topics))
+	}
+	// One leaves; the others stay.
+	r.sub.Untrack(eventstest.Pool, "w0")
+	for _, e := range engines {
+		e.publish(3)
+	}
+	for i, e := range engines[1:] {
+		r.until(topics[i+1]+" is exact", func() bool { return r.exact(e, fmt.Sprint("w", i+1)) })
+	}
+}
+
+// Two engines that cannot be told apart, as in a rolling restart, are not sent away in turns: the one that came last counts,
+// and the other when that is gone.
+func TestTwoEnginesOfOneWorker(t *testing.T) {
+	r, port, connections, log := awaitedRig(t)
+	old, at := dialler(t, 1, port, "kv")
+	at.Replay = ""
+	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the old one is connected", func() bool { return old.pub.Subscribers() == 1 })
+	old.publish(10)
+	r.until("exact", func() bool { return r.exact(old, "w") })
+	fresh, _ := dialler(t, 2, port, "kv")
+	r.until("both are connected", func() bool { return connections.Load() == 2 && fresh.pub.Subscribers() == 1 })
+	for range 50 {
+		old.publish(1)
+		fresh.publish(1)
+	}
+	r.until("the new one counts", func() bool { return r.exact(fresh, "w") })
+	fresh.stop()
+	fresh.stop = func() {}
+	r.until("the old one is followed", func() bool { return strings.Count(log.String(), `msg="KV events connected"`) == 3 })
+	old.publish(1)
+	if err := old.pub.Publish([]wire.Event{{Kind: wire.Cleared}}); err != nil {
+		t.Fatal(err)
+	}
+	old.Blocks = nil
+	old.publish(5)
+	r.until("the old one counts again", func() bool { return r.exact(old, "w") })
+	if n, lines := connections.Load(), strings.Count(log.String(), "KV events"); n != 2 || lines > 12 {
+		t.Errorf("%d connections, %d lines in the log:\n%s", n, lines, log)
+	}
+}
+
+func TestPortTwiceIsRefused(t *testing.T) {
+	r, port, _, _ := awaitedRig(t)
+	at := func(host string, offset int, topic string) zmq.Address {
+		return zmq.Address{Endpoint: fmt.Sprintf("tcp://%s:%d", host, port+offset), Topic: topic}
+	}
+	track := func(worker string, ranks int, at zmq.Address) error {
+		return r.sub.TrackZMQ(eventstest.Pool, worker, slices.Collect(upTo(ranks)), 16, 0, at)
+	}
+	if err := track("a", 2, at("*", 0, "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []zmq.Address{at("*", 0, ""), at("0.0.0.0", 0, ""), at("*", 1, ""), at("*", -1, "")} {
+		err := track("b", 2, bad)
+		if taken, ok := errors.AsType[*follow.PortError](err); !ok || taken.Worker != "a" || !strings.Contains(err.Error(), fmt.Sprint(taken.Port)) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	for worker, good := range map[string]zmq.Address{"a": at("*", 0, ""), "b": at("*", 0, "b"), "c": at("*", 2, ""), "d": at("127.0.0.1", 0, "")} {
+		if err := track(worker, 2, good); err != nil {
+			t.Errorf("%+v: %v", good, err)
+		}
+	}
+}
+
+func upTo(n int) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}

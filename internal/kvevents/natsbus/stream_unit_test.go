@@ -1,0 +1,96 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+)
+
+// Heartbeats that are ahead of the stream wait, but not any number of them.
+func TestEarlyBeatsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handed := 0
+		f := &following{early: map[string]earlyBeat{}, beat: func(*nats.Msg) { handed++ }, read: wire.Position{Stream: 1, Seq: 5}}
+		beat := func(worker int) {
+			m := nats.NewMsg(wire.Source{Pool: "m/prefill", Worker: fmt.Sprint("w", worker), Rank: 0}.BeatSubject())
+			m.Header.Set(wire.HeaderStream, wire.Position{Stream: 1, Seq: 1 << 60}.String())
+			f.take(m)
+		}
+		for i := range 2 * maxEarly {
+			beat(i)
+		}
+		if len(f.early) != maxEarly || handed != maxEarly {
+			t.Errorf("%d wait, %d were handed on", len(f.early), handed)
+		}
+		time.Sleep(beatPatience)
+		beat(3 * maxEarly)
+		if len(f.early) != 1 {
+			t.Errorf("%d wait after their time", len(f.early))
+		}
+	})
+}
+
+func TestStreamIsMadeOrLeftAlone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  jetstream.StreamConfig
+		fits bool
+	}{
+		{"as made here", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}}, true},
+		{"in memory, for a day", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, Storage: jetstream.MemoryStorage, MaxAge: 24 * time.Hour}, true},
+		{"token by token", jetstream.StreamConfig{Subjects: []string{"tandem.kv.*.*.*", "other.>"}}, true},
+		{"other subjects", jetstream.StreamConfig{Subjects: []string{"other.>"}}, false},
+		{"all of tandem", jetstream.StreamConfig{Subjects: []string{"tandem.>"}, NoAck: true}, false},
+		{"a work queue", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, Retention: jetstream.WorkQueuePolicy}, false},
+		{"no acknowledgements", jetstream.StreamConfig{Subjects: []string{wire.AllEvents}, NoAck: true}, false},
+	} {
+		server, err := StartServer(ServerConfig{JetStream: true, Dir: t.TempDir()}) // a server may fail to make a stream right after another was deleted
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(server.Close)
+		nc, err := nats.Connect(server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		js, err := jetstream.New(nc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.cfg.Name = "KV"
+		stream, err := js.CreateStream(t.Context(), c.cfg)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		want := stream.CachedInfo().Config
+		s, err := OverStream(nc, StreamConfig{Name: c.cfg.Name, MaxAge: time.Minute}, PendingLimits{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err = s.find(ctx, false)
+		cancel()
+		if (err == nil) != c.fits || err != nil && !errors.Is(err, errStreamUnfit) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		info, err := stream.Info(t.Context())
+		if err != nil || info.Config.MaxAge != want.MaxAge || info.Config.Storage != want.Storage || len(info.Config.Subjects) != len(want.Subjects) {
+			t.Errorf("%s: it was changed: %+v, %v", c.name, info.Config, err)
+		}
+	}
+	for _, cfg := range []StreamConfig{{Name: "a.b"}, {Name: "a b"}, {MaxAge: -1}, {MaxBytes: -1}, {MaxPending: -1}, {AckTimeout: -1}} {
+		if _, err := OverStream(nil, cfg, PendingLimits{}, nil); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}

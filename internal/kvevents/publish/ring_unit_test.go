@@ -1,0 +1,94 @@
+package publish
+
+import (
+	"bytes"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+)
+
+func TestRingKeepsTheLast(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		r := ring{maxMessages: 1 + rng.IntN(20), maxBytes: 1 + rng.IntN(500)}
+		var all [][]byte // by number, from 1
+		for seq := uint64(1); seq <= 200; seq++ {
+			payload := bytes.Repeat([]byte{byte(seq)}, 1+rng.IntN(60))
+			all = append(all, payload)
+			r.push(seq, payload)
+			size := 0
+			for _, m := range r.messages {
+				size += len(m)
+			}
+			if len(r.messages) > r.maxMessages || size > r.maxBytes && len(r.messages) > 1 || size != r.bytes || len(r.messages) == 0 {
+				t.Fatalf("seed %d: %d messages of %d bytes, counted %d, in a ring of %d and %d", seed, len(r.messages), size, r.bytes, r.maxMessages, r.maxBytes)
+			}
+			from, until, limit := uint64(rng.IntN(int(seq)+3)), uint64(rng.IntN(int(seq)+3)), 1+rng.IntN(200)
+			got, ok := r.run(from, until, limit)
+			oldest := seq - uint64(len(r.messages)) + 1
+			if want := from >= oldest && from <= seq+1; ok != want {
+				t.Fatalf("seed %d: run from %d of %d to %d: %v", seed, from, oldest, seq, ok)
+			}
+			if !ok {
+				continue
+			}
+			if n := len(wire.AppendRun(nil, got)); n > limit && len(got) > 1 {
+				t.Fatalf("seed %d: %d bytes, may be %d", seed, n, limit)
+			}
+			if from <= seq && len(got) == 0 {
+				t.Fatalf("seed %d: nothing from %d, though %d is kept", seed, from, seq)
+			}
+			read, err := wire.ReadRun(nil, wire.AppendRun(nil, got))
+			if err != nil || len(read) != len(got) {
+				t.Fatalf("seed %d: %d read of %d, %v", seed, len(read), len(got), err)
+			}
+			for i, m := range read {
+				if n := from + uint64(i); !bytes.Equal(m, all[n-1]) || until >= from && n > until {
+					t.Fatalf("seed %d: message %d of a run from %d to %d is another", seed, n, from, until)
+				}
+			}
+		}
+	}
+}
+
+func TestRingBoundsAreChecked(t *testing.T) {
+	for _, cfg := range []Config{{RingMessages: -1}, {RingBytes: -1}} {
+		cfg.Source = wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
+		if _, err := New(cfg, eventstest.NewBus(), slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+func TestKeptPagesAreBounded(t *testing.T) {
+	bus := eventstest.NewBus()
+	t.Cleanup(bus.Close)
+	p, err := New(Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, MaxBytes: 4096, KeptPagesBytes: 300_000},
+		bus, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := eventstest.NewEngine(1, 16)
+	now := time.Unix(1e9, 0)
+	for range 60 {
+		if err := p.Publish([]wire.Event{g.Store(20)}); err != nil {
+			t.Fatal(err)
+		}
+		p.snapshot(now)
+	}
+	kept := 0
+	for _, set := range p.pages {
+		kept += set.size
+	}
+	if newest := p.pages[len(p.pages)-1]; len(p.pages) < 2 || kept > 300_000 || newest.seq != p.Stats().Seq {
+		t.Errorf("%d snapshots of %d bytes kept, the newest of %d", len(p.pages), kept, newest.seq)
+	}
+	p.forget(now.Add(time.Minute))
+	if len(p.pages) != 0 {
+		t.Errorf("%d snapshots kept a minute later", len(p.pages))
+	}
+}

@@ -1,0 +1,157 @@
+package view
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tinylib/msgp/msgp"
+)
+
+// bombs are messages of about size bytes, each of the smallest things that a decoder keeps.
+func bombs(size int) map[string][]byte {
+	head := func(events uint32) []byte {
+		b := msgp.AppendArrayHeader(nil, 2)
+		return msgp.AppendArrayHeader(msgp.AppendFloat64(b, 1), events)
+	}
+	// stored is an event whose last field is a list of n elements, each of which is element.
+	stored := func(tokens []byte, field string, element []byte) []byte {
+		b := msgp.AppendMapHeader(head(1), 6)
+		b = msgp.AppendString(msgp.AppendString(b, "type"), "BlockStored")
+		b = msgp.AppendInt(msgp.AppendArrayHeader(msgp.AppendString(b, "block_hashes"), 1), 7)
+		b = append(msgp.AppendString(b, "token_ids"), tokens...)
+		b = msgp.AppendInt(msgp.AppendString(b, "block_size"), 1)
+		b = msgp.AppendNil(msgp.AppendString(b, "parent_block_hash"))
+		n := (size - len(b)) / len(element)
+		b = msgp.AppendArrayHeader(msgp.AppendString(b, field), uint32(n))
+		return append(b, bytes.Repeat(element, n)...)
+	}
+	list := func(element []byte, n int) []byte {
+		return append(msgp.AppendArrayHeader(nil, uint32(n)), bytes.Repeat(element, n)...)
+	}
+	one := msgp.AppendUint32(msgp.AppendArrayHeader(nil, 1), 1)
+	many := func(event []byte) []byte {
+		n := size / len(event)
+		return append(head(uint32(n)), bytes.Repeat(event, n)...)
+	}
+	removed := msgp.AppendArrayHeader(msgp.AppendString(msgp.AppendArrayHeader(nil, 2), "BlockRemoved"), 0)
+	hashes := msgp.AppendString(msgp.AppendArrayHeader(head(1), 2), "BlockRemoved")
+	hashes = append(hashes, list([]byte{1}, size)...)
+	return map[string][]byte{
+		"extra keys of no block":   stored(one, "extra_keys", []byte{0xc0}),
+		"extra keys of one block":  stored(one, "extra_keys", list([]byte{0xa0}, 1<<16-1)),
+		"mm keys":                  stored(one, "mm_keys", list([]byte{0x80}, 1<<16-1)),
+		"look-aheads of no block":  stored(one, "lookahead_token_ids", []byte{0x90}),
+		"tokens that are text":     stored(list([]byte{0xa0}, size/2), "block_hashes", []byte{1}),
+		"tokens of one byte":       stored(list([]byte{1}, size/2), "block_hashes", []byte{1}),
+		"events of nothing":        many(removed),
+		"hashes of one byte":       hashes,
+		"keys that nobody knows":   stored(one, "nobody", list([]byte{0xa0}, 1<<16-1)),
+		"a list of lists of lists": stored(one, "extra_keys", bytes.Repeat([]byte{0x91}, 10_000)),
+	}
+}
+
+// TestMessagesCostWhatTheyWeigh: what one message makes a subscriber allocate is bounded, whatever is in it. 60 MB of extra
+// keys took 5 GB.
+func TestMessagesCostWhatTheyWeigh(t *testing.T) {
+	cost := func(payload []byte) (kept, made uint64, err error) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		v, _ := newTestView(16)
+		v.Register(0)
+		batch := new(wire.Batch)
+		if err = wire.DecodeBatch(batch, payload); err == nil {
+			v.Apply(batch.Events)
+		}
+		runtime.ReadMemStats(&after)
+		made = after.TotalAlloc - before.TotalAlloc
+		_ = wire.DecodeBatch(batch, wire.AppendBatch(nil, &wire.Batch{})) // what the next message leaves of it
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(batch)
+		return after.HeapAlloc - min(after.HeapAlloc, before.HeapAlloc), made, err
+	}
+	for name, payload := range bombs(wire.MaxBatchBytes - 1<<17) {
+		if len(payload) > wire.MaxBatchBytes {
+			payload = payload[:0]
+			t.Errorf("%s: the test's message is too long", name)
+		}
+		kept, made, err := cost(payload)
+		t.Logf("%-26s %4d MiB made, %3d MiB kept (%v)", name, made>>20, kept>>20, err)
+		if made > 256<<20 || kept > 8<<20 {
+			t.Errorf("%s: %d MiB made, %d MiB kept", name, made>>20, kept>>20)
+		}
+	}
+	for name, payload := range bombs(60 << 20) {
+		if len(payload) <= wire.MaxBatchBytes {
+			continue
+		}
+		if _, made, err := cost(payload); err == nil || made > 1<<20 {
+			t.Errorf("%s of %d bytes: %d bytes made, error %v", name, len(payload), made, err)
+		}
+	}
+}
+
+// TestOvergrownViews: a rank that names many times the blocks that it registered is not believed, until its cache is cleared.
+func TestOvergrownViews(t *testing.T) {
+	chain := func(base uint32, n, size int, medium string) wire.Event {
+		e := wire.Event{Kind: wire.Stored, BlockSize: size, Medium: medium, Tokens: make([]uint32, n*size)}
+		for i := range n {
+			e.Hashes = append(e.Hashes, wire.Hash(uint64(base)<<32|uint64(i)+1))
+		}
+		for i := range e.Tokens {
+			e.Tokens[i] = base + uint32(i)
+		}
+		return e
+	}
+	for _, c := range []struct {
+		name             string
+		registered, size int
+		medium           string
+		most             int // blocks of that size
+	}{
+		{"as many as registered", 1000, 16, "GPU", 4000},
+		{"smaller ones", 1000, 4, "GPU", 16_000},
+		{"larger ones", 1000, 32, "GPU", 2000},
+		{"offloaded", 1000, 16, "CPU", 64_000},
+		{"a small worker", 3, 16, "GPU", leastBound},
+	} {
+		v, part := newTestView(16)
+		v.Register(c.registered)
+		const step = 500
+		blocks := 0
+		for base := uint32(1); !v.Overgrown(); base++ {
+			v.Apply([]wire.Event{chain(base, step, c.size, c.medium)})
+			if blocks = max(blocks, v.Blocks()); blocks > c.most {
+				t.Fatalf("%s: %d blocks, want at most %d", c.name, blocks, c.most)
+			}
+		}
+		if blocks+step < c.most {
+			t.Errorf("%s: overgrown after %d blocks, want %d", c.name, blocks, c.most)
+		}
+		for base := range uint32(100) {
+			v.Apply([]wire.Event{chain(1<<20+base, step, c.size, c.medium)})
+		}
+		if v.Blocks() != 0 || part.Blocks() != 0 {
+			t.Errorf("%s: it holds %d blocks afterwards", c.name, v.Blocks())
+		}
+		v.Apply([]wire.Event{{Kind: wire.Cleared}, chain(7, 3, c.size, "GPU")})
+		if v.Overgrown() || v.Blocks() != 3 {
+			t.Errorf("%s: cleared, it holds %d blocks", c.name, v.Blocks())
+		}
+	}
+	unregistered, _ := newTestView(16)
+	unregistered.Register(0)
+	if unregistered.bound.most != unregisteredBound {
+		t.Errorf("a rank that registered no blocks may name %d", unregistered.bound.most)
+	}
+	// Tails of odd blocks count as well: of blocks of one token under the router's of 4,096 each would keep 8 KB.
+	v, _ := newTestView(4096)
+	v.Register(10)
+	v.Apply([]wire.Event{chain(1, 1<<20, 1, "GPU")})
+	if !v.Overgrown() {
+		t.Errorf("a million blocks of one token take %d MiB", v.known.bytes()>>20)
+	}
+}

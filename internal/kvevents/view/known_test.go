@@ -1,0 +1,139 @@
+package view
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
+)
+
+// told are events that fill a worker's view with so many blocks, each one of the router's too.
+func told(worker, blocks int) (events []wire.Event) {
+	for from := 0; from < blocks; from += 125 {
+		events = append(events, eventstest.Chain(uint32(worker<<12+from/125), min(125, blocks-from)))
+	}
+	return events
+}
+
+// filled are views of workers that were told as much, without an index: no owner's part is kept.
+func filled(workers, blocks int) (views []*View) {
+	for w := range workers {
+		v := New(none{}, 16)
+		v.Apply(told(w, blocks))
+		views = append(views, v)
+	}
+	return views
+}
+
+// TestKnownBytes holds a block to 24 bytes, by the arrays' sizes while a view grows, and at a worker's usual sizes by
+// what the heap says.
+func TestKnownBytes(t *testing.T) {
+	var k known
+	for n := range 50_000 {
+		k.add(wire.Hash(n), block{seq: uint64(n), seed: 1337, own: ownOne | begun, held: 1}, nil, nil, 1)
+		if most := 24*(n+1) + 18*(behind+10); k.bytes() > most {
+			t.Fatalf("%d bytes for %d blocks, want %d at most", k.bytes(), n+1, most)
+		}
+	}
+	for n := 50_000; n > 0; n-- {
+		if at, ok := k.find(wire.Hash(n - 1)); !ok || k.at(at).seq != uint64(n-1) {
+			t.Fatalf("block %d is lost", n-1)
+		} else {
+			k.drop(at)
+		}
+		if most := 2*24*n + 18*(behind*3+10); k.bytes() > most {
+			t.Fatalf("%d bytes when %d blocks are left, want %d at most", k.bytes(), n-1, most)
+		}
+	}
+	for _, blocks := range []int{5_000, 20_000, 83_000} {
+		workers := 200_000 / blocks
+		before := heapInUse()
+		views := filled(workers, blocks)
+		per := float64(heapInUse()-before) / float64(workers*blocks)
+		if slack := 16e3 / float64(blocks); per > 24+slack { // what a view keeps between calls
+			t.Errorf("%d blocks a worker take %.1f bytes each", blocks, per)
+		}
+		runtime.KeepAlive(views)
+	}
+}
+
+// heapInUse is the size of what lives on the heap.
+func heapInUse() uint64 {
+	var s runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what the first has found unused is swept
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc
+}
+
+// TestOddsArePacked has records come and go at random, of all sizes: their room must be used again, and given back.
+func TestOddsArePacked(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var k known
+	words := 0 // that the records need
+	size := map[wire.Hash]int{}
+	for round := range 60_000 {
+		h := wire.Hash(rng.Uint64N(400))
+		if at, ok := k.find(h); ok {
+			words -= size[h]
+			k.drop(at)
+		} else if round%20_000 < 15_000 || len(size) < 40 {
+			run, tail := make([]uint64, rng.IntN(30)), make([]uint32, 1+rng.IntN(20))
+			size[h] = recordSize(len(run), len(tail))
+			if len(run) < 2 {
+				size[h] = recordSize(0, len(tail))
+			}
+			own := ownership(min(len(run), int(ownMany)))
+			k.add(h, block{own: own, held: 1, tail: uint16(len(tail))}, run, tail, 1)
+			words += size[h]
+		}
+		if used := len(k.odds.words) - k.odds.spare; used != words {
+			t.Fatalf("round %d: %d words are used, want %d", round, used, words)
+		}
+		if len(k.odds.words) > 2*words+1024 {
+			t.Fatalf("round %d: %d words for %d", round, len(k.odds.words), words)
+		}
+	}
+}
+
+// BenchmarkView has one of many views, of 10,000 blocks each, hear at random that 125 of them have gone and have come
+// again, so that the processor's caches have nothing of them; without an index. B/block is what the heap says.
+func BenchmarkView(b *testing.B) {
+	const blocks = 10_000
+	for _, workers := range []int{1, 100} {
+		b.Run(fmt.Sprintf("workers=%d/blocks=%d", workers, blocks), func(b *testing.B) {
+			before := heapInUse()
+			views := filled(workers, blocks)
+			per := float64(heapInUse()-before) / float64(workers*blocks)
+			var events [][]wire.Event
+			for w := range views {
+				events = append(events, told(w, blocks))
+			}
+			rng := rand.New(rand.NewPCG(3, 4))
+			b.ReportAllocs()
+			for b.Loop() {
+				w, i := rng.IntN(workers), rng.IntN(blocks/125)
+				come := events[w][i]
+				views[w].Apply([]wire.Event{{Kind: wire.Removed, Hashes: come.Hashes, Medium: come.Medium}, come})
+			}
+			b.ReportMetric(per, "B/block")
+			b.ReportMetric(2*125*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+		})
+	}
+}
+
+// none is no part of an index.
+type none struct{}
+
+func (none) Store(tier.Tier, []uint64)          {}
+func (none) Extend(tier.Tier, uint64, []uint64) {}
+func (none) Place(tier.Tier, []uint64)          {}
+func (none) Remove(tier.Tier, []uint64)         {}
+func (none) Clear()                             {}
+
+// bytes is the size of the arrays.
+func (k *known) bytes() int { return 16*cap(k.slots) + 2*cap(k.marks) + 8*cap(k.odds.words) }

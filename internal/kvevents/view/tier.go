@@ -1,0 +1,33 @@
+package view
+
+import "github.com/tandem-pd/tandem/internal/tier"
+
+// tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
+type tierSet uint8
+
+const elsewhere = tierSet(1) << 7
+
+// tierOf is the place an engine means by a medium (router semantics §5).
+func tierOf(medium string) tierSet {
+	switch medium {
+	case "", "GPU", "DEVICE":
+		return 1 << tier.Device
+	case "CPU", "cpu", "CPU_PINNED", "CPU_TIER1":
+		return 1 << tier.Host
+	case "CPU_TIER2", "DISK", "NVME", "STORAGE", "FS":
+		return 1 << tier.Disk
+	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED", "OBJ":
+		return 1 << tier.Shared
+	}
+	return elsewhere
+}
+
+// tier is the index's tier for a set of one place, if it has one.
+func (s tierSet) one() (tier.Tier, bool) {
+	for t := tier.Device; t <= tier.Shared; t++ {
+		if s == 1<<t {
+			return t, true
+		}
+	}
+	return 0, false
+}

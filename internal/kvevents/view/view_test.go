@@ -1,0 +1,295 @@
+package view
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+func newTestView(blockSize int) (*View, *eventstest.Part) {
+	part := &eventstest.Part{}
+	return New(part, blockSize), part
+}
+
+// leading is how many blocks of a prompt a part has on the device.
+func leading(part *eventstest.Part, prompt []uint32, blockSize int, seed uint64) int {
+	return part.Leading(tier.Device, tokens.SequenceHashes(nil, prompt, blockSize, seed))
+}
+
+func TestViewFollowsAnEngine(t *testing.T) {
+	for _, c := range []struct{ engine, router int }{{16, 16}, {32, 16}, {64, 16}, {16, 32}, {4, 16}, {1, 4}} {
+		for seed := range uint64(20) {
+			g := eventstest.NewEngine(seed, c.engine)
+			v, part := newTestView(c.router)
+			for range 300 {
+				v.Apply(g.Step())
+			}
+			if text := g.Mismatch(part, c.router); text != "" {
+				t.Errorf("engine %d, router %d, seed %d: %s", c.engine, c.router, seed, text)
+			}
+			if v.Blocks() != len(g.Blocks) || v.Tally().Orphans+v.Tally().BadSize+v.Tally().Ignored > 0 {
+				t.Errorf("engine %d, router %d, seed %d: %d blocks of %d, %+v",
+					c.engine, c.router, seed, v.Blocks(), len(g.Blocks), v.Tally())
+			}
+			v.Apply([]wire.Event{{Kind: wire.Cleared}})
+			if part.Blocks() != 0 || v.Blocks()+v.known.bytes() != 0 {
+				t.Errorf("engine %d, router %d, seed %d: something outlives a clear", c.engine, c.router, seed)
+			}
+		}
+	}
+}
+
+func TestViewLeavesNothingBehind(t *testing.T) {
+	for _, size := range []int{1, 4, 16, 32} {
+		g := eventstest.NewEngine(9, size)
+		v, part := newTestView(16)
+		for range 100 {
+			v.Apply([]wire.Event{g.Store(3)})
+		}
+		for len(g.Blocks) > 0 {
+			v.Apply([]wire.Event{g.Evict(5)})
+		}
+		if part.Blocks() != 0 || v.Blocks()+v.known.bytes() != 0 {
+			t.Errorf("size %d: %d indexed, %d blocks, %d bytes", size, part.Blocks(), v.Blocks(), v.known.bytes())
+		}
+	}
+}
+
+func TestViewSeedsAndSkips(t *testing.T) {
+	prompt := eventstest.IDs(100, 12)
+	base := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2, 3}, Tokens: prompt, BlockSize: 4, Medium: "GPU"}
+	with := func(change func(*wire.Event)) []wire.Event {
+		e := base
+		change(&e)
+		return []wire.Event{e}
+	}
+	digest := wire.ExtraKey{Bytes: []byte{1}}
+	for _, c := range []struct {
+		name       string
+		events     []wire.Event
+		lora, salt string
+		leading    int
+		tally      Tally
+	}{
+		{"plain", with(func(*wire.Event) {}), "", "", 3, Tally{Stored: 3}},
+		{"LoRA", with(func(e *wire.Event) { e.LoraName = "l" }), "l", "", 3, Tally{Stored: 3}},
+		{"LoRA as extra key too", with(func(e *wire.Event) {
+			e.LoraName, e.ExtraKeys = "l", [][]wire.ExtraKey{{{Text: "l"}}, {{Text: "l"}}, {{Text: "l"}}}
+		}), "l", "", 3, Tally{Stored: 3}},
+		{"salt, SGLang's", with(func(e *wire.Event) { e.CacheSalt = "s" }), "", "s", 3, Tally{Stored: 3}},
+		{"salt, vLLM's", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{{{Text: "s"}}, nil, nil} }), "", "s", 3, Tally{Stored: 3}},
+		{"salt and LoRA, vLLM's", with(func(e *wire.Event) {
+			e.LoraName, e.ExtraKeys = "l", [][]wire.ExtraKey{{{Text: "l"}, {Text: "s"}}, {{Text: "l"}}, nil}
+		}), "l", "s", 3, Tally{Stored: 3}},
+		{"salted is not plain", with(func(e *wire.Event) { e.CacheSalt = "s" }), "", "", 0, Tally{Stored: 3}},
+		{"image in the second block", with(func(e *wire.Event) {
+			e.ExtraKeys = [][]wire.ExtraKey{nil, {{Text: "i", Offset: 1, HasOffset: true}}, nil}
+		}), "", "", 1, Tally{Stored: 3, Unhashable: 2}},
+		{"embedding", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{nil, nil, {digest}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
+		{"multimodal key", with(func(e *wire.Event) { e.MMKeys = [][]wire.MMKey{{}, {{Hash: "ab"}}, {}} }), "", "", 1, Tally{Stored: 3, Unhashable: 2}},
+		{"token that is text", with(func(e *wire.Event) { e.Texts = []wire.TextToken{{Index: 9, Text: "x"}} }), "", "", 2, Tally{Stored: 3, Unhashable: 1}},
+		{"bigrams count by their first", with(func(e *wire.Event) { e.Seconds = eventstest.IDs(101, 12) }), "", "", 3, Tally{Stored: 3}},
+		{"another group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 1, Set: true} }), "", "", 0, Tally{Ignored: 3}},
+		{"first group", with(func(e *wire.Event) { e.GroupIdx = wire.OptInt{Value: 0, Set: true} }), "", "", 3, Tally{Stored: 3}},
+		{"too few tokens", with(func(e *wire.Event) { e.Tokens = prompt[:11] }), "", "", 0, Tally{Ignored: 3}},
+		{"orphan", with(func(e *wire.Event) { e.Parent, e.HasParent = 99, true }), "", "", 0, Tally{Stored: 3, Orphans: 1}},
+		{"size that does not go in", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 6}}, "", "", 0, Tally{Stored: 2, BadSize: 2}},
+		{"short last block", []wire.Event{base, {Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: eventstest.IDs(112, 3), BlockSize: 3}}, "", "", 3, Tally{Stored: 4}},
+		{"unknown medium", with(func(e *wire.Event) { e.Medium = "moon" }), "", "", 0, Tally{Stored: 3}},
+		{"child of a salted block", []wire.Event{
+			{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: prompt[:4], BlockSize: 4, CacheSalt: "s"},
+			{Kind: wire.Stored, Hashes: []wire.Hash{2, 3}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4},
+		}, "", "s", 3, Tally{Stored: 3}},
+		{"announced twice, removed once", append(with(func(*wire.Event) {}), base, wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}}), "", "", 2, Tally{Stored: 6, Removed: 1, Again: 3, Reannounced: 1}},
+		{"orphan, then announced with its parent", append(
+			with(func(e *wire.Event) {
+				e.Parent, e.HasParent, e.Hashes, e.Tokens = 1, true, []wire.Hash{2, 3}, prompt[4:]
+			}), base),
+			"", "", 3, Tally{Stored: 5, Orphans: 1, Again: 2, Reannounced: 1}},
+		{"a name used again for another block", append(
+			[]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(500, 8), BlockSize: 4}}, base), "", "", 3, Tally{Stored: 5, Again: 2, Reannounced: 1}},
+		{"cleared", append(with(func(*wire.Event) {}), wire.Event{Kind: wire.Cleared}), "", "", 0, Tally{Stored: 3, Cleared: 1}},
+		{"removed before it was there", []wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1}}, base}, "", "", 3, Tally{Stored: 3, Unknown: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v, part := newTestView(4)
+			v.Apply(c.events)
+			if got := leading(part, prompt, 4, tokens.Seed(c.lora, c.salt)); got != c.leading {
+				t.Errorf("%d leading blocks, want %d", got, c.leading)
+			}
+			if v.Tally() != c.tally {
+				t.Errorf("tally %+v, want %+v", v.Tally(), c.tally)
+			}
+		})
+	}
+}
+
+func TestViewNameUsedAgainLeavesNothing(t *testing.T) {
+	v, part := newTestView(4)
+	v.Apply([]wire.Event{
+		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(500, 8), BlockSize: 4},
+		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(600, 8), BlockSize: 4},
+	})
+	if got := leading(part, eventstest.IDs(500, 8), 4, tokens.Seed("", "")); got != 0 || part.Blocks() != 2 {
+		t.Errorf("%d leading blocks of what was there before, %d indexed", got, part.Blocks())
+	}
+}
+
+func TestViewOrphanThatFindsItsParentKeepsItsPlaces(t *testing.T) {
+	prompt := eventstest.IDs(1, 8)
+	v, part := newTestView(4)
+	v.Apply([]wire.Event{
+		{Kind: wire.Stored, Hashes: []wire.Hash{2}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4, Medium: "GPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "CPU"},
+		{Kind: wire.Stored, Hashes: []wire.Hash{1}, Medium: "GPU"},
+	})
+	if got := leading(part, prompt, 4, tokens.Seed("", "")); got != 2 {
+		t.Errorf("%d leading blocks on the device, want 2", got)
+	}
+	v.Apply([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{1, 2}, Medium: "GPU"}, {Kind: wire.Removed, Hashes: []wire.Hash{1, 2}, Medium: "CPU"}})
+	if v.Blocks() != 0 || part.Blocks() != 0 {
+		t.Errorf("%d blocks left, %d indexed", v.Blocks(), part.Blocks())
+	}
+}
+
+func TestViewTiers(t *testing.T) {
+	prompt := eventstest.IDs(1, 8)
+	hashes := tokens.SequenceHashes(nil, prompt, 4, tokens.Seed("", ""))
+	v, part := newTestView(4)
+	steps := []struct {
+		event        wire.Event
+		device, host int // leading blocks there: Tier counts those beyond the device's
+	}{
+		{wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU"}, 2, 0},
+		{wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Medium: "CPU"}, 2, 0}, // known by hash alone
+		{wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{2}, Medium: "GPU"}, 1, 1},
+		{wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1}, Medium: "GPU"}, 0, 2},
+		{wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1}, Medium: "GPU"}, 0, 2},
+		{wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: prompt[:4], BlockSize: 4}, 1, 1},
+		{wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1, 2}, Medium: "cpu"}, 1, 0},
+		{wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{1}}, 0, 0},
+	}
+	for i, s := range steps {
+		v.Apply([]wire.Event{s.event})
+		device := part.Leading(tier.Device, hashes)
+		host := part.Leading(tier.Host, hashes[device:])
+		if device != s.device || host != s.host {
+			t.Errorf("step %d: %d on the device and %d on the host, want %d and %d", i, device, host, s.device, s.host)
+		}
+	}
+	if v.Blocks() != 0 {
+		t.Errorf("%d blocks left", v.Blocks())
+	}
+}
+
+// TestMirrorTellsWhatItWasTold plays an engine into a view and into a mirror, and the mirror's telling into a second
+// view: both are the same, whatever the pages' size.
+func TestMirrorTellsWhatItWasTold(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		g := eventstest.NewEngine(seed, 4)
+		m := NewRecord()
+		told, part := newTestView(4)
+		play := func(events []wire.Event) { m.Apply(events); told.Apply(events) }
+		for range 200 {
+			play(g.Step())
+			if len(g.Blocks) > 0 && rng.IntN(3) == 0 { // some of it lies on the host as well
+				play([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{g.Blocks[rng.IntN(len(g.Blocks))].Hash}, Medium: "CPU"}})
+			}
+		}
+		if len(g.Blocks) > 2 { // a hole, with what follows on it still there
+			play([]wire.Event{{Kind: wire.Removed, Hashes: []wire.Hash{g.Blocks[0].Hash}, Medium: "GPU"}})
+		}
+		salted := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(7, 8), BlockSize: 4,
+			ExtraKeys: [][]wire.ExtraKey{{{Text: "salt"}}, {{Text: "i", Offset: 2, HasOffset: true}}}}
+		play([]wire.Event{salted})
+
+		again, part2 := newTestView(4)
+		var b wire.Batch
+		for _, payload := range m.Image().Batches(4096+rng.IntN(100_000), time.Now(), 0) {
+			if err := wire.DecodeBatch(&b, payload); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			again.Apply(b.Events)
+		}
+		if again.Tally().Orphans != 0 || again.Tally().Unhashable != 1 {
+			t.Errorf("seed %d: %+v", seed, again.Tally())
+		}
+		after := again.known.all()
+		for h, b := range told.known.all() {
+			if after[h] != b {
+				t.Fatalf("seed %d: block %x is %+v, told %+v", seed, h, b, after[h])
+			}
+		}
+		if again.Blocks() != told.Blocks() || part.Blocks() != part2.Blocks() {
+			t.Errorf("seed %d: %d blocks told of %d, %d indexed of %d",
+				seed, again.Blocks(), told.Blocks(), part2.Blocks(), part.Blocks())
+		}
+	}
+}
+
+func TestMirrorLeavesNothingBehind(t *testing.T) {
+	g := eventstest.NewEngine(4, 4)
+	m := NewRecord()
+	for range 300 {
+		m.Apply(g.Step())
+	}
+	// Parents first, so that each stays for a while only for its children.
+	hashes := []wire.Hash{}
+	for _, b := range g.Blocks {
+		hashes = append(hashes, b.Hash)
+	}
+	for part := range slices.Chunk(hashes, 3) {
+		m.Apply([]wire.Event{{Kind: wire.Removed, Hashes: part, Medium: "GPU"}})
+	}
+	if m.Blocks() != 0 {
+		t.Errorf("%d blocks left of %d", m.Blocks(), len(hashes))
+	}
+}
+
+func BenchmarkViewApply(b *testing.B) {
+	g := eventstest.NewEngine(1, 16)
+	v, _ := newTestView(16)
+	stored := g.Store(1000)
+	stored.HasParent = false
+	removed := wire.Event{Kind: wire.Removed, Hashes: stored.Hashes, Medium: "GPU"}
+	events := []wire.Event{stored, removed}
+	b.ReportAllocs()
+	for b.Loop() {
+		v.Apply(events)
+	}
+	b.ReportMetric(2000*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
+}
+
+// Of an event sent as an array whose parent is 0, the first block begins a chain: such publishers have no null there. In a map
+// 0 is a hash, for a chain's beginning leaves it out or sends null.
+func TestParentZeroOfArraysIsNone(t *testing.T) {
+	tokens := make([]uint32, 32)
+	for i := range tokens {
+		tokens[i] = uint32(i)
+	}
+	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
+	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
+	for d := range wire.SGLangArrays + 1 {
+		payload := d.Append(nil, &wire.Batch{Rank: wire.NoRank, Events: []wire.Event{stored, follows}})
+		var b wire.Batch
+		if err := wire.DecodeBatch(&b, payload); err != nil || len(b.Events) < 2 {
+			t.Fatalf("%v: %v, %d events", d, err, len(b.Events))
+		}
+		v, part := newTestView(16)
+		v.Apply(b.Events)
+		arrays := d.Arrays()
+		if begins := !b.Events[0].HasParent; begins != arrays || !b.Events[len(b.Events)-1].HasParent {
+			t.Errorf("%v: the first event begins a chain: %v", d, begins)
+		}
+		if indexed := part.Blocks() == 3; indexed != arrays {
+			t.Errorf("%v: %d blocks are indexed, %+v", d, part.Blocks(), v.Tally())
+		}
+	}
+}

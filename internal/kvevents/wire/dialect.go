@@ -1,0 +1,165 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tinylib/msgp/msgp"
+)
+
+// Dialect is an engine's own form of a batch, as its publisher sends it over ZMQ. [DecodeBatch] reads all of them.
+type Dialect uint8
+
+const (
+	VLLM         Dialect = iota // since 0.24.0: maps, hashes unsigned. Replays carry the topic, as since 0.26.0
+	VLLMArrays                  // 0.22.0 to 0.23.0: arrays of one length, nulls included. Replays carry no topic
+	SGLang                      // since 0.5.20: maps, hashes signed. Replays carry the topic, as since 0.5.22
+	SGLangArrays                // 0.5.9 to 0.5.17: arrays, an event for each page. Replays carry no topic
+)
+
+// dialects are their names.
+var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays"}
+
+// ParseDialect is the dialect of a name: "vllm", "vllm-arrays", "sglang" or "sglang-arrays".
+func ParseDialect(name string) (Dialect, error) {
+	if d := slices.Index(dialects[:], name); d >= 0 {
+		return Dialect(d), nil
+	}
+	return 0, fmt.Errorf("no dialect of KV events is called %q", name)
+}
+
+func (d Dialect) String() string { return dialects[d] }
+
+// Valid reports whether d is one of them.
+func (d Dialect) Valid() bool { return int(d) < len(dialects) }
+
+// Arrays reports whether events are arrays, as older releases send them.
+func (d Dialect) Arrays() bool { return d == VLLMArrays || d == SGLangArrays }
+
+// Append appends b in this dialect. What the dialect has no field for is left out.
+func (d Dialect) Append(dst []byte, b *Batch) []byte {
+	switch d {
+	case VLLMArrays:
+		return appendBatch(dst, b, b.Events, appendVLLMArray)
+	case SGLang:
+		return appendBatch(dst, b, b.Events, appendSGLangMap)
+	case SGLangArrays:
+		return appendBatch(dst, b, blockwise(b.Events), appendSGLangArray)
+	}
+	return AppendBatch(dst, b)
+}
+
+// blockwise has an event for each block that is stored or removed.
+func blockwise(events []Event) []Event {
+	var out []Event
+	for i := range events {
+		e := &events[i]
+		if e.Kind == Cleared {
+			out = append(out, *e)
+		}
+		for at := range e.Hashes {
+			out = append(out, e.Blocks(at, at+1))
+		}
+	}
+	return out
+}
+
+func appendVLLMArray(dst []byte, e *Event) []byte {
+	dst = appendArray(dst, e, 12, 4, appendUnsigned)
+	switch e.Kind {
+	case Stored:
+		dst = appendOptString(dst, e.LoraName)
+		if e.ExtraKeys != nil {
+			dst = appendList(dst, e.ExtraKeys, appendExtraKeys)
+		} else {
+			dst = msgp.AppendNil(dst)
+		}
+		dst = appendOptInt(dst, e.GroupIdx)
+		dst = appendOptString(dst, e.SpecKind)
+		dst = appendOptInt(dst, e.SlidingWindow)
+	case Removed:
+		dst = appendOptInt(dst, e.GroupIdx)
+	}
+	return dst
+}
+
+func appendSGLangArray(dst []byte, e *Event) []byte { return appendArray(dst, e, 7, 3, appendSigned) }
+
+// appendArray writes the elements that both engines' arrays begin with, of so many in all.
+func appendArray(dst []byte, e *Event, stored, removed uint32, hash func([]byte, Hash) []byte) []byte {
+	switch e.Kind {
+	case Stored:
+		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, stored), "BlockStored")
+		dst = appendHashes(dst, e.Hashes, hash)
+		dst = appendParent(dst, e, hash)
+		dst = appendTokens(dst, e)
+		dst = appendInt(dst, int64(e.BlockSize))
+		dst = appendOptInt(dst, e.LoraID)
+		dst = appendOptString(dst, e.Medium)
+	case Removed:
+		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, removed), "BlockRemoved")
+		dst = appendHashes(dst, e.Hashes, hash)
+		dst = appendOptString(dst, e.Medium)
+	case Cleared:
+		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, 1), "AllBlocksCleared")
+	}
+	return dst
+}
+
+func appendSGLangMap(dst []byte, e *Event) []byte {
+	w := mapWriter{dst: dst, at: len(dst)}
+	w.dst = append(w.dst, 0)
+	switch e.Kind {
+	case Stored:
+		w.dst = msgp.AppendString(w.key("type"), "BlockStored")
+		w.dst = appendHashes(w.key("block_hashes"), e.Hashes, appendSigned)
+		w.dst = appendParent(w.key("parent_block_hash"), e, appendSigned)
+		w.dst = appendTokens(w.key("token_ids"), e)
+		w.dst = appendInt(w.key("block_size"), int64(e.BlockSize))
+		w.nullableInt("lora_id", e.LoraID)
+		w.optionalString("medium", e.Medium)
+		w.optionalString("cache_salt", e.CacheSalt)
+		w.optionalString("session_id", e.SessionID)
+		w.optionalString("lora_name", e.LoraName)
+	case Removed:
+		w.dst = msgp.AppendString(w.key("type"), "BlockRemoved")
+		w.dst = appendHashes(w.key("block_hashes"), e.Hashes, appendSigned)
+		w.optionalString("medium", e.Medium)
+	case Cleared:
+		w.dst = msgp.AppendString(w.key("type"), "AllBlocksCleared")
+	}
+	return w.close()
+}
+
+func appendUnsigned(dst []byte, h Hash) []byte { return msgp.AppendUint64(dst, uint64(h)) }
+
+func appendSigned(dst []byte, h Hash) []byte { return appendInt(dst, int64(h)) }
+
+func appendHashes(dst []byte, hs []Hash, write func([]byte, Hash) []byte) []byte {
+	dst = msgp.AppendArrayHeader(dst, uint32(len(hs)))
+	for _, h := range hs {
+		dst = write(dst, h)
+	}
+	return dst
+}
+
+func appendParent(dst []byte, e *Event, write func([]byte, Hash) []byte) []byte {
+	if !e.HasParent {
+		return msgp.AppendNil(dst)
+	}
+	return write(dst, e.Parent)
+}
+
+func appendOptInt(dst []byte, i OptInt) []byte {
+	if !i.Set {
+		return msgp.AppendNil(dst)
+	}
+	return appendInt(dst, i.Value)
+}
+
+func appendOptString(dst []byte, s string) []byte {
+	if s == "" {
+		return msgp.AppendNil(dst)
+	}
+	return msgp.AppendString(dst, s)
+}

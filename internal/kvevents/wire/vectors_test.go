@@ -1,0 +1,108 @@
+package wire_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+)
+
+// vectorsPath holds batches encoded by the engines' own code. They lie beside the checkout, not in it.
+const vectorsPath = "../../../../shared/vectors/kvevents/events.jsonl.gz"
+
+// vector is one line: the bytes, and what they mean, as JSON with every hash a string.
+type vector struct {
+	ID         string         `json:"id"`
+	Version    string         `json:"version"`
+	PayloadHex string         `json:"payload_hex"`
+	Refused    bool           `json:"error"`
+	Meaning    map[string]any `json:"meaning"`
+}
+
+func (v *vector) payload(t testing.TB) []byte {
+	p, err := hex.DecodeString(v.PayloadHex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// readVectors skips the test where ../../../shared is absent.
+func readVectors(t testing.TB) []vector {
+	f, err := os.Open(vectorsPath)
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skipf("reads %s, skipped when absent", vectorsPath)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vs []vector
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var v vector
+		d := json.NewDecoder(bytes.NewReader(lines.Bytes()))
+		d.UseNumber()
+		if err := d.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+		vs = append(vs, v)
+	}
+	if lines.Err() != nil || len(vs) == 0 {
+		t.Fatalf("%d vectors, %v", len(vs), lines.Err())
+	}
+	return vs
+}
+
+func TestDecodeBatchMeansWhatEnginesMeant(t *testing.T) {
+	var b wire.Batch // one for all: what an earlier batch left must not show
+	for _, v := range readVectors(t) {
+		t.Run(v.ID, func(t *testing.T) {
+			err := wire.DecodeBatch(&b, v.payload(t))
+			if refused := errors.Is(err, wire.ErrNotBatch); refused != v.Refused || refused != (err != nil) {
+				t.Fatalf("error %v, want refused=%v", err, v.Refused)
+			}
+			want := foldHashes(v.Meaning)
+			if got := meaningOf(t, &b, v.Refused); !reflect.DeepEqual(got, want) {
+				t.Errorf("\n got %v\nwant %v", got, want)
+			}
+		})
+	}
+}
+
+// TestAppendBatchWritesWhatVLLMWrites encodes again what was decoded from the releases that send maps, and whose
+// map header is as short as it can be (0.33.0's is not).
+func TestAppendBatchWritesWhatVLLMWrites(t *testing.T) {
+	lines := 0
+	for _, v := range readVectors(t) {
+		inMaps := map[string]bool{"0.24.0": true, "0.26.0": true, "0.29.0": true, "0.31.0": true}[v.Version]
+		if !inMaps || strings.Contains(v.ID, "bytes") { // hashes sent as bytes come back as integers
+			continue
+		}
+		lines++
+		var b wire.Batch
+		payload := v.payload(t)
+		if err := wire.DecodeBatch(&b, payload); err != nil {
+			t.Fatalf("%s: %v", v.ID, err)
+		}
+		if got := wire.AppendBatch(nil, &b); !bytes.Equal(got, payload) {
+			t.Errorf("%s:\n got %x\nwant %x", v.ID, got, payload)
+		}
+	}
+	if lines < 40 {
+		t.Errorf("only %d vectors of vLLM's maps", lines)
+	}
+}

@@ -1,0 +1,201 @@
+package zmq
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+)
+
+// PublisherConfig is how a [Publisher] works. The zero value of each field but Endpoint means its default.
+type PublisherConfig struct {
+	// Endpoint is tcp://HOST:PORT of rank 0: bound for a host of *, 0.0.0.0 or ::, else connected to, as vLLM does.
+	Endpoint       string
+	ReplayEndpoint string       // where rank 0 is asked for what it sent before; it is bound. Empty for none
+	Topic          string       // goes before each message
+	Rank           int          // the data-parallel rank: it is in each batch, and added to both ports
+	Dialect        wire.Dialect // the form of the batches, by default [wire.VLLM]
+	BufferSteps    int          // batches kept for replays, by default 10,000
+	HighWater      int          // messages that wait at most for one subscriber, by default 100,000
+	Options        zmtp.Options // of the connections
+}
+
+// validate names the first field that is out of range.
+func (c *PublisherConfig) validate() error {
+	for _, e := range []struct{ field, endpoint string }{{"endpoint", c.Endpoint}, {"replay endpoint", c.ReplayEndpoint}} {
+		if e.endpoint == "" && e.field != "endpoint" {
+			continue
+		}
+		at, err := zmtp.ParseEndpoint(e.endpoint)
+		if err == nil && at.Offset(c.Rank).Port > math.MaxUint16 {
+			err = fmt.Errorf("must have a port for rank %d, begins at %d", c.Rank, at.Port)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %w", e.field, err)
+		}
+	}
+	if c.Rank < 0 || c.BufferSteps < 0 || c.HighWater < 0 || !c.Dialect.Valid() {
+		return errors.New("rank, buffer steps, high water and dialect must be in range")
+	}
+	return nil
+}
+
+// Publisher publishes an engine's events as vLLM and SGLang do by themselves: a batch a message, numbered from 0, with
+// a buffer of the last ones to ask for and nothing else. It is the simulated engine's.
+type Publisher struct {
+	cfg    PublisherConfig
+	at     zmtp.Endpoint
+	pub    *zmtp.Pub
+	events net.Listener // nil where it connects
+	replay net.Listener // nil without a replay endpoint
+
+	mu   sync.Mutex // guards all below; messages are handed on under it, so that they keep their order
+	next uint64
+	ring []Message // the last BufferSteps, oldest at next modulo its length once it is full
+}
+
+// NewPublisher opens the sockets, so that their ports are known. It is to be run, or closed.
+func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("KV events over ZMQ: %w", err)
+	}
+	cfg.BufferSteps = cmp.Or(cfg.BufferSteps, 10_000)
+	p := &Publisher{cfg: cfg, pub: zmtp.NewPub(zmtp.PubConfig{Options: cfg.Options, HighWater: cfg.HighWater})}
+	base, _ := zmtp.ParseEndpoint(cfg.Endpoint) // validate has seen that it can be read
+	p.at = base.Offset(cfg.Rank)
+	listen := cfg.Options.Listen
+	if listen == nil {
+		listen = new(net.ListenConfig).Listen
+	}
+	var err error
+	if p.at.Binds() {
+		if p.events, err = listen(context.Background(), "tcp", p.at.Address()); err != nil {
+			return nil, fmt.Errorf("KV events endpoint: %w", err)
+		}
+	}
+	if cfg.ReplayEndpoint != "" {
+		at, _ := zmtp.ParseEndpoint(cfg.ReplayEndpoint)
+		if p.replay, err = listen(context.Background(), "tcp", at.Offset(cfg.Rank).Address()); err != nil {
+			return nil, errors.Join(fmt.Errorf("KV events replay endpoint: %w", err), p.Close())
+		}
+	}
+	return p, nil
+}
+
+// Ports are those of this rank's sockets as they were opened, 0 for one that is not there.
+func (p *Publisher) Ports() (events, replay int) { return openPort(p.events), openPort(p.replay) }
+
+// Close gives back what NewPublisher opened, where Run is not to be called.
+func (p *Publisher) Close() error {
+	var errs []error
+	for _, ln := range []net.Listener{p.events, p.replay} {
+		if ln != nil {
+			errs = append(errs, ln.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run serves subscribers and replays until ctx ends, and gives the sockets back.
+func (p *Publisher) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		if p.events != nil {
+			p.pub.Serve(ctx, p.events)
+		} else {
+			p.pub.Connect(ctx, p.at.Address())
+		}
+	})
+	if p.replay != nil {
+		all.Go(func() { zmtp.ServeRouter(ctx, p.replay, p.cfg.Options, p.answer) })
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Publish tells events in one batch and does not wait. Its error is always nil: a subscriber that cannot follow sees a
+// gap in the numbers.
+func (p *Publisher) Publish(events []wire.Event) error {
+	b := wire.Batch{TS: float64(time.Now().UnixMicro()) / 1e6, Rank: p.cfg.Rank, Events: events}
+	p.Send(p.cfg.Dialect.Append(nil, &b))
+	return nil
+}
+
+// Send publishes a payload as it is, under the next number.
+func (p *Publisher) Send(payload []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := Message{p.next, payload}
+	if len(p.ring) < p.cfg.BufferSteps {
+		p.ring = append(p.ring, m)
+	} else {
+		p.ring[p.next%uint64(len(p.ring))] = m
+	}
+	p.next++
+	p.pub.Send([]byte(p.cfg.Topic), appendSeq(nil, m.Seq), payload)
+}
+
+// Next is the number that the next batch will have.
+func (p *Publisher) Next() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
+}
+
+// Subscribers is how many subscribe now.
+func (p *Publisher) Subscribers() int { return p.pub.Subscribers() }
+
+// Dropped is how many messages a subscriber was too slow for.
+func (p *Publisher) Dropped() uint64 { return p.pub.Dropped() }
+
+// answer gives what is kept from the number asked for on. What is no question as engines take it gets no answer.
+func (p *Publisher) answer(question [][]byte, to *zmtp.Conn) error {
+	if len(question) != 2 || len(question[0]) != 0 || len(question[1]) > 8 {
+		return nil
+	}
+	var number [8]byte
+	copy(number[8-len(question[1]):], question[1])
+	for _, m := range p.since(binary.BigEndian.Uint64(number[:])) {
+		if err := to.Write(p.framed([]byte(p.cfg.Topic), m.Seq, m.Payload)...); err != nil {
+			return err
+		}
+	}
+	return to.Write(p.framed(nil, endMarker, nil)...)
+}
+
+// framed is one message of a replay.
+func (p *Publisher) framed(topic []byte, seq uint64, payload []byte) [][]byte {
+	if p.cfg.Dialect.Arrays() {
+		return [][]byte{nil, appendSeq(nil, seq), payload}
+	}
+	return [][]byte{nil, bytes.Clone(topic), appendSeq(nil, seq), payload}
+}
+
+// since is what is kept from a number on, in order.
+func (p *Publisher) since(from uint64) []Message {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := p.next - uint64(len(p.ring))
+	var out []Message
+	for seq := max(from, first); seq < p.next; seq++ {
+		out = append(out, p.ring[seq%uint64(p.cfg.BufferSteps)])
+	}
+	return out
+}
+
+func openPort(ln net.Listener) int {
+	if ln == nil {
+		return 0
+	}
+	return ln.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,560 @@
+package kvevents
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+)
+
+// zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's are.
+type zmqEngine struct {
+	*eventstest.Engine
+	t    *testing.T
+	cfg  zmq.PublisherConfig
+	pub  *zmq.Publisher
+	stop func()
+
+	losing atomic.Bool
+	lost   atomic.Int64 // messages
+
+	mu    sync.Mutex // guards conns
+	conns map[net.Conn]struct{}
+}
+
+// loopback listens on the loopback address in place of all, again and again while the port is still taken.
+func (e *zmqEngine) loopback(ctx context.Context, network, address string) (net.Listener, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, network, net.JoinHostPort("127.0.0.1", port))
+	if err != nil {
+		return nil, err
+	}
+	return &noted{ln, e}, nil
+}
+
+// noted is a listener whose connections an engine can cut.
+type noted struct {
+	net.Listener
+	e *zmqEngine
+}
+
+func (n *noted) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	n.e.mu.Lock()
+	n.e.conns[c] = struct{}{}
+	n.e.mu.Unlock()
+	return &lossy{c, n.e}, nil
+}
+
+// lossy is a connection on which an engine's messages can be lost: each is one Write.
+type lossy struct {
+	net.Conn
+	e *zmqEngine
+}
+
+func (c *lossy) Write(p []byte) (int, error) {
+	if c.e.losing.Load() {
+		c.e.lost.Add(1)
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// skip has an engine say n things that nobody hears.
+func (e *zmqEngine) skip(n int) {
+	e.t.Helper()
+	e.losing.Store(true)
+	defer e.losing.Store(false)
+	want := e.lost.Load() + int64(n*e.pub.Subscribers())
+	for range n {
+		e.Store(2)
+		e.pub.Send(nil)
+	}
+	within(e.t, 10*time.Second, time.Millisecond, "they are lost", func() bool { return e.lost.Load() >= want })
+}
+
+// inject writes a message to every connection as it is, unnumbered.
+func (e *zmqEngine) inject(frames ...[]byte) {
+	var b []byte
+	for i, f := range frames {
+		flags := byte(2) // a length of 8 bytes
+		if i < len(frames)-1 {
+			flags |= 1 // more to come
+		}
+		b = append(binary.BigEndian.AppendUint64(append(b, flags), uint64(len(f))), f...)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.conns {
+		_, _ = c.Write(b)
+	}
+}
+
+// cut closes every connection there is.
+func (e *zmqEngine) cut() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.conns {
+		_ = c.Close()
+	}
+	clear(e.conns)
+}
+
+func newZMQEngine(t *testing.T, seed uint64, cfg zmq.PublisherConfig) *zmqEngine {
+	t.Helper()
+	e := &zmqEngine{Engine: eventstest.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
+	if e.cfg.Endpoint == "" {
+		e.cfg.Endpoint = "tcp://*:0"
+	}
+	e.cfg.Options.Listen = e.loopback
+	e.start()
+	t.Cleanup(func() { e.stop() })
+	return e
+}
+
+// start runs a publisher, after the first time on the same ports.
+func (e *zmqEngine) start() {
+	e.t.Helper()
+	var err error
+	within(e.t, 10*time.Second, time.Millisecond, "the ports are free", func() bool {
+		e.pub, err = zmq.NewPublisher(e.cfg)
+		return err == nil
+	})
+	events, replay := e.pub.Ports()
+	e.cfg.Endpoint = fmt.Sprintf("tcp://*:%d", events-e.cfg.Rank)
+	if replay > 0 {
+		e.cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", replay-e.cfg.Rank)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	pub := e.pub
+	go func() {
+		defer close(done)
+		_ = pub.Run(ctx)
+	}()
+	e.stop = func() { cancel(); <-done }
+}
+
+// restart is a new process: an empty cache, and numbers from the beginning.
+func (e *zmqEngine) restart() {
+	e.stop()
+	e.Blocks = nil
+	e.start()
+}
+
+// at is where a subscriber finds it.
+func (e *zmqEngine) at() zmq.Address {
+	events, replay := e.pub.Ports()
+	z := zmq.Address{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(events-e.cfg.Rank), Topic: e.cfg.Topic}
+	if replay > 0 {
+		z.Replay = "tcp://127.0.0.1:" + strconv.Itoa(replay-e.cfg.Rank)
+	}
+	return z
+}
+
+func (e *zmqEngine) publish(n int) {
+	e.t.Helper()
+	for range n {
+		if err := e.pub.Publish(e.Step()); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// zmqConfig has a subscriber wait for little.
+func zmqConfig() follow.Config {
+	return follow.Config{
+		RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, PageTimeout: time.Second, QuietCheck: 20 * time.Millisecond,
+	}
+}
+
+func (r *rig) trackZMQ(worker string, e *zmqEngine, capacity int) {
+	r.t.Helper()
+	if err := r.sub.TrackZMQ(eventstest.Pool, worker, []int{0}, 16, capacity, e.at()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// exact says whether the worker is live and the index is what the engine holds.
+func (r *rig) exact(e *zmqEngine, worker string) bool {
+	s := r.status(worker)
+	return s.State == follow.Live && s.Seq == e.pub.Next() && e.Mismatch(r.idx.Of(worker, 0), 16) == ""
+}
+
+func (r *rig) until(what string, condition func() bool) {
+	r.t.Helper()
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("%+v", r.sub.Sources())
+		}
+	}()
+	within(r.t, 20*time.Second, 2*time.Millisecond, what, condition)
+}
+
+func TestEventsFlowOverZMQ(t *testing.T) {
+	for d := range wire.SGLangArrays + 1 {
+		for _, replay := range []string{"", "tcp://*:0"} {
+			t.Run(fmt.Sprintf("%v/replay=%t", d, replay != ""), func(t *testing.T) {
+				e := newZMQEngine(t, uint64(d), zmq.PublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: replay})
+				r := newRig(t, zmqConfig(), nil, nil)
+				r.trackZMQ("w", e, 0)
+				within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
+				e.publish(300)
+				r.until("live and exact", func() bool { return r.exact(e, "w") })
+				if s := r.status("w"); s.Transport != "zmq" || s.Losses != 0 {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
+	}
+}
+
+// A subscriber that comes late learns what was said before by a replay.
+func TestReplayTellsTheBeginning(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e.publish(500)
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	r.until("live and exact", func() bool { return r.exact(e, "w") })
+	// Quiet engines are asked on, which mends nothing.
+	r.until("asked on", func() bool { return r.counted("kv_events_snapshots_total", "replayed") >= 5 })
+	if s := r.status("w"); s.Repaired != [len(follow.Methods)]uint64{follow.ByReplay: 1} {
+		t.Errorf("one replay brought what was missing: %+v", s)
+	}
+}
+
+// An engine that has said nothing yet is live, empty; one without a replay socket is not known to be.
+func TestSilentEngines(t *testing.T) {
+	asked, dumb := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"}), newZMQEngine(t, 2, zmq.PublisherConfig{})
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("asked", asked, 0)
+	r.trackZMQ("dumb", dumb, 0)
+	r.until("live", func() bool { return r.status("asked").State == follow.Live && dumb.pub.Subscribers() == 1 })
+	if s := r.status("dumb"); s.State != follow.Waiting {
+		t.Errorf("state %v", s.State)
+	}
+}
+
+// Without a replay socket a beginning that was missed is lost: predicted, until the cache is cleared or the engine
+// begins anew.
+func TestLossWithoutReplay(t *testing.T) {
+	for _, cure := range []string{"cleared", "restart", "turnover"} {
+		t.Run(cure, func(t *testing.T) {
+			e := newZMQEngine(t, 1, zmq.PublisherConfig{})
+			e.publish(50)
+			r := newRig(t, zmqConfig(), nil, nil)
+			r.trackZMQ("w", e, 64)
+			within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
+			if err := e.pub.Publish([]wire.Event{e.Store(2)}); err != nil {
+				t.Fatal(err)
+			}
+			r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
+			switch cure {
+			case "cleared":
+				e.Blocks = nil
+				if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(2)}); err != nil {
+					t.Fatal(err)
+				}
+			case "restart":
+				e.restart()
+				within(t, 10*time.Second, time.Millisecond, "subscribed again", func() bool { return e.pub.Subscribers() == 1 })
+			case "turnover":
+				// A cache of 64 blocks, and 64 blocks of new prompts that name nothing unknown.
+				e.Blocks = nil
+				for range 32 {
+					if err := e.pub.Publish([]wire.Event{e.Store(2)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.until("live", func() bool { return r.status("w").State == follow.Live })
+				return
+			}
+			e.publish(100)
+			r.until("live and exact", func() bool { return r.exact(e, "w") })
+		})
+	}
+}
+
+// A ring that is too short leaves the worker predicted, and what is indexed is never more than is true.
+func TestReplayTooShort(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+	e.publish(100)
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	r.until("predicted at the last message", func() bool {
+		s := r.status("w")
+		return s.State == follow.Predicted && s.Seq == e.pub.Next()
+	})
+	if s := r.status("w"); s.Repaired != [len(follow.Methods)]uint64{} {
+		t.Errorf("nothing was healed: %+v", s)
+	}
+	e.Blocks = nil
+	if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("healed by clearing", func() bool { return r.exact(e, "w") })
+}
+
+// An engine that dies and comes back at the same numbers is told from its predecessor, though no number fell back.
+func TestRestartAtHigherNumbers(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	e.publish(20)
+	r.until("exact", func() bool { return r.exact(e, "w") })
+	e.stop()
+	e.Blocks = nil
+	e.start()
+	e.publish(60) // before anybody has come back, most likely
+	r.until("exact again", func() bool { return r.exact(e, "w") })
+	e.restart()
+	r.until("empty, and nothing was heard", func() bool { return r.exact(e, "w") })
+}
+
+// The last message that is lost shows though nothing follows it.
+func TestConnectionsCut(t *testing.T) {
+	const seed = 7
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	e := newZMQEngine(t, seed, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", Topic: "kv@w@m"})
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	for range 40 {
+		e.publish(1 + rng.IntN(20))
+		if rng.IntN(2) == 0 {
+			e.cut()
+		}
+		if rng.IntN(10) == 0 {
+			e.restart()
+		}
+	}
+	r.until("exact", func() bool { return r.exact(e, "w") })
+	if s := r.status("w"); s.Losses != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Two ranks are two ports, and one worker's in the index.
+func TestRanksOverZMQ(t *testing.T) {
+	var zero, one *zmqEngine
+	for zero == nil { // two neighbouring ports that are free
+		zero = newZMQEngine(t, 1, zmq.PublisherConfig{})
+		port, _ := zero.pub.Ports()
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
+		if err != nil {
+			zero = nil
+			continue
+		}
+		ln.Close()
+		one = newZMQEngine(t, 2, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+	}
+	r := newRig(t, zmqConfig(), nil, nil)
+	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0, 1}, 16, 0, zero.at()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool {
+		return zero.pub.Subscribers() == 1 && one.pub.Subscribers() == 1
+	})
+	zero.publish(100)
+	one.publish(130)
+	r.until("both exact", func() bool {
+		return zero.Mismatch(r.idx.Of("w", 0), 16) == "" && one.Mismatch(r.idx.Of("w", 1), 16) == "" &&
+			len(zero.Blocks) == r.idx.Of("w", 0).Blocks() && len(one.Blocks) == r.idx.Of("w", 1).Blocks()
+	})
+	r.sub.Untrack(eventstest.Pool, "w")
+	r.until("the connections end", func() bool { return zero.pub.Subscribers() == 0 && one.pub.Subscribers() == 0 })
+}
+
+// Garbage in the stream costs what it says, and never the connection.
+func TestGarbageOverZMQ(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	r := newRig(t, zmqConfig(), nil, nil)
+	r.trackZMQ("w", e, 0)
+	e.publish(50)
+	r.until("exact", func() bool { return r.exact(e, "w") })
+	turn := r.status("w").Epoch
+
+	// No publisher's messages at all: skipped, and nothing is lost.
+	e.inject([]byte("x"))
+	e.inject(nil, []byte{1, 2, 3}, []byte("short number"))
+	e.inject(nil, bytes.Repeat([]byte{255}, 8), nil)
+	e.inject(nil, binary.BigEndian.AppendUint64(nil, 50), make([]byte, 60<<20)) // above the limit: read past
+	e.publish(10)
+	r.until("exact after foreign messages", func() bool { return r.exact(e, "w") })
+
+	// A message of 640,000 tokens of one prompt is taken in.
+	big := wire.Event{Kind: wire.Stored, BlockSize: 16, Medium: "GPU"}
+	for i := range 40_000 {
+		big.Hashes = append(big.Hashes, wire.Hash(1<<60+i))
+		for j := range 16 {
+			big.Tokens = append(big.Tokens, uint32(1<<17+i+j))
+		}
+	}
+	if err := e.pub.Publish([]wire.Event{big}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the long prompt", func() bool {
+		s := r.status("w")
+		return s.State == follow.Live && s.Seq == e.pub.Next() && s.Blocks == len(e.Blocks)+len(big.Hashes)
+	})
+
+	// A numbered message that cannot be read is a loss that no replay makes good.
+	e.pub.Send([]byte("\xc1 not a batch"))
+	e.pub.Send(nil)
+	r.until("predicted", func() bool { return r.status("w").State == follow.Predicted })
+	e.Blocks = nil
+	if err := e.pub.Publish([]wire.Event{{Kind: wire.Cleared}, e.Store(3)}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("healed", func() bool { return r.exact(e, "w") })
+	if got := r.status("w").Epoch; got != turn {
+		t.Errorf("the view began anew: %d, was %d", got, turn)
+	}
+}
+
+// An engine may dial the gateway instead.
+func TestEngineDials(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := portOf(ln)
+	ln.Close()
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0"})
+	_, replay := e.pub.Ports()
+	cfg := zmqConfig()
+	cfg.ZMQ.Listen = (&zmqEngine{conns: map[net.Conn]struct{}{}}).loopback
+	r := newRig(t, cfg, nil, nil)
+	at := zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay)}
+	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at); err != nil {
+		t.Fatal(err)
+	}
+	e.publish(30)
+	r.until("exact", func() bool { return r.exact(e, "w") })
+}
+
+// A replay endpoint where nobody answers: what comes live counts, and a gap leaves the worker predicted until there is
+// someone to ask.
+func TestReplayUnreachable(t *testing.T) {
+	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := e.at()
+	working := at.Replay
+	at.Replay = fmt.Sprintf("tcp://127.0.0.1:%d", portOf(dead))
+	dead.Close()
+	e.publish(20)
+	r := newRig(t, zmqConfig(), nil, nil)
+	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0}, 16, 0, at); err != nil {
+		t.Fatal(err)
+	}
+	r.until("subscribed", func() bool { return e.pub.Subscribers() == 1 })
+	e.publish(5)
+	r.until("predicted", func() bool { s := r.status("w"); return s.State == follow.Predicted && s.Seq == e.pub.Next() })
+	// Somebody answers there now.
+	_, port, _ := net.SplitHostPort(at.Replay[len("tcp://"):])
+	ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); relay(ctx, ln, strings.TrimPrefix(working, "tcp://")) }()
+	defer func() { cancel(); <-done }()
+	r.until("exact", func() bool { return r.exact(e, "w") })
+	if working == at.Replay {
+		t.Error("nothing was tried")
+	}
+}
+
+func TestZMQValidate(t *testing.T) {
+	for _, z := range []zmq.Address{
+		{}, {Endpoint: "ipc:///tmp/x"}, {Endpoint: "tcp://h"}, {Endpoint: "tcp://h:0"}, {Endpoint: "tcp://*:0"}, {Endpoint: "tcp://h:65535"},
+		{Endpoint: "tcp://h:1", Replay: "tcp://*:1"}, {Endpoint: "tcp://h:1", Replay: "tcp://h:65535"}, {Endpoint: "tcp://h:1", Replay: "udp://h:5"},
+	} {
+		if z.Validate(2) == nil {
+			t.Errorf("%+v is taken", z)
+		}
+	}
+	if err := (zmq.Address{Endpoint: "tcp://[::1]:5557", Replay: "tcp://h:5558"}).Validate(2); err != nil {
+		t.Error(err)
+	}
+}
+
+// Several engines whose connections are cut and who restart end in an index that is what they hold, each exactly.
+func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
+	const seed, engines = 11, 8
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	r := newRig(t, zmqConfig(), nil, nil)
+	all := map[string]*zmqEngine{}
+	for i := range engines {
+		name := fmt.Sprintf("w%d", i)
+		all[name] = newZMQEngine(t, uint64(i), zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i % 4)})
+		r.trackZMQ(name, all[name], 0)
+	}
+	for range 60 {
+		e := all[fmt.Sprintf("w%d", rng.IntN(engines))]
+		e.publish(1 + rng.IntN(30))
+		switch rng.IntN(8) {
+		case 0, 1, 2:
+			e.cut()
+		case 3:
+			e.restart()
+			e.publish(rng.IntN(3))
+		}
+	}
+	for name, e := range all {
+		r.until(name+" is exact", func() bool { return r.exact(e, name) })
+		if s := r.status(name); s.Losses != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// relay passes connections to ln on to an address, until ctx ends.
+func relay(ctx context.Context, ln net.Listener, to string) {
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	var copies sync.WaitGroup
+	defer copies.Wait()
+	for {
+		from, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		target, err := net.Dial("tcp", to)
+		if err != nil {
+			_ = from.Close()
+			continue
+		}
+		end := func() { _ = from.Close(); _ = target.Close() }
+		stop := context.AfterFunc(ctx, end)
+		copies.Go(func() { defer end(); _, _ = io.Copy(from, target) })
+		copies.Go(func() { defer stop(); defer end(); _, _ = io.Copy(target, from) })
+	}
+}
+
+func portOf(ln net.Listener) int { return ln.Addr().(*net.TCPAddr).Port }

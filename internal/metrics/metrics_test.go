@@ -1,0 +1,92 @@
+package metrics
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+)
+
+// exposed is what a scrape shows, without help and types.
+func exposed(t *testing.T, reg prometheus.Gatherer) string {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text, series strings.Builder
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.Lines(text.String()) {
+		if !strings.HasPrefix(line, "#") {
+			series.WriteString(line)
+		}
+	}
+	return series.String()
+}
+
+func TestSetRegisters(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	set := In(prometheus.WrapRegistererWithPrefix("p_", reg))
+	set.Counter("c_total", "A.", "of").WithLabelValues("x").Add(2)
+	set.Gauge("g", "B.").WithLabelValues().Set(3)
+	set.Histogram("h", "C.", []float64{1}).WithLabelValues().Observe(4)
+	want := "p_c_total{of=\"x\"} 2\np_g 3\np_h_bucket{le=\"1\"} 0\np_h_bucket{le=\"+Inf\"} 1\np_h_sum 4\np_h_count 1\n"
+	if got := exposed(t, reg); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	In(nil).Counter("c_total", "Counts, and is registered nowhere.").WithLabelValues().Inc()
+}
+
+// A scrape shows the values of its moment, and no series that was not given.
+func TestSnapshotIsReadAtTheScrape(t *testing.T) {
+	reg, state, seen := prometheus.NewPedanticRegistry(), "open", 0.
+	group := In(reg).Snapshot()
+	circuit := group.Gauge("circuit", "A.", "worker", "state")
+	opened := group.Counter("opened_total", "B.", "worker")
+	group.Read(func() {
+		if state != "" {
+			seen++
+			circuit.OneOf([]string{"closed", "open"}, state, "w")
+			opened.Set(seen, "w")
+		}
+	})
+	for _, step := range []struct{ state, want string }{
+		{"open", "circuit{state=\"closed\",worker=\"w\"} 0\ncircuit{state=\"open\",worker=\"w\"} 1\nopened_total{worker=\"w\"} 1\n"},
+		{"closed", "circuit{state=\"closed\",worker=\"w\"} 1\ncircuit{state=\"open\",worker=\"w\"} 0\nopened_total{worker=\"w\"} 2\n"},
+		{"", ""},
+	} {
+		state = step.state
+		if got := exposed(t, reg); got != step.want {
+			t.Errorf("%q: got\n%swant\n%s", step.state, got, step.want)
+		}
+	}
+}
+
+// Scrapes at the same time read one after the other.
+func TestSnapshotOfManyScrapes(t *testing.T) {
+	reg, reads := prometheus.NewPedanticRegistry(), 0
+	group := In(reg).Snapshot()
+	count := group.Counter("reads_total", "Reads.")
+	group.Read(func() {
+		reads++ // without a lock of its own
+		count.Set(float64(reads))
+	})
+	var scrapes sync.WaitGroup
+	for range 16 {
+		scrapes.Go(func() {
+			if _, err := reg.Gather(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	scrapes.Wait()
+	if reads != 16 {
+		t.Errorf("%d reads of 16 scrapes", reads)
+	}
+}

@@ -1,0 +1,45 @@
+package openai
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	firstCell = regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
+	ticked    = regexp.MustCompile("`([^`]+)`")
+)
+
+// docs/reference/api.md names every field of a request that is read, and no other.
+func TestDocumentsFields(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/reference/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented, read []string
+	for _, part := range [][2]string{{"## A request", "## Headers"}, {"## nvext", "## Answers"}} {
+		_, text, _ := strings.Cut(string(raw), "\n"+part[0]+"\n")
+		text, _, _ = strings.Cut(text, "\n"+part[1]+"\n")
+		for _, row := range firstCell.FindAllStringSubmatch(text, -1) {
+			for _, m := range ticked.FindAllStringSubmatch(row[1], -1) {
+				documented = append(documented, m[1])
+			}
+		}
+	}
+	for _, set := range []*fieldSet{chatFields, completionFields, streamOptionFields, nvextFields, hintFields, constraintFields, targetFields, overrideFields} {
+		for _, f := range set.fields {
+			read = append(read, f.param)
+			if !slices.Contains(documented, f.param) {
+				t.Errorf("docs/reference/api.md lacks %s", f.param)
+			}
+		}
+	}
+	for _, name := range documented {
+		if !slices.Contains(read, name) {
+			t.Errorf("docs/reference/api.md has %s, which is not read", name)
+		}
+	}
+}

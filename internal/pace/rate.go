@@ -1,0 +1,57 @@
+// Package pace knows how fast workers compute prompts, and how long one may take before it counts as lost.
+package pace
+
+import "time"
+
+// Rate is the speed observed at one worker, in tokens a second. It is a pure value; its owner guards it.
+//
+// Sums decay by a fixed factor with each answer, so that the quotient weighs answers by their length: a long prompt
+// says much about the speed, a short one measures little more than one step's overhead.
+type Rate struct{ tokens, seconds float64 }
+
+// decay keeps about the last ten answers.
+const decay = 0.9
+
+// Observe takes in that tokens were computed within took.
+func (r *Rate) Observe(tokens int, took time.Duration) {
+	if tokens <= 0 || took <= 0 {
+		return
+	}
+	r.tokens = r.tokens*decay + float64(tokens)
+	r.seconds = r.seconds*decay + took.Seconds()
+}
+
+// PerSecond is the observed speed, 0 until something was observed.
+func (r *Rate) PerSecond() float64 {
+	if r.seconds == 0 {
+		return 0
+	}
+	return r.tokens / r.seconds
+}
+
+// Limits of the time that a worker may take.
+const (
+	// Least is the least that a prompt may take before its worker counts as lost, and what it may take at first while
+	// no speed is known.
+	Least = 30 * time.Second
+	// maxPatience is the most that it may take while no speed is known.
+	maxPatience = 16 * Least
+	// Longest is the most that it may take, whatever speed was observed.
+	Longest = 24 * time.Hour
+	// predictions is how many times the predicted time it may take.
+	predictions = 5
+)
+
+// Limit is how long the worker may take to that many tokens: the greater of Least and five times the prediction,
+// tokens over the observed speed, up to Longest. It is Least while nothing was observed.
+func (r *Rate) Limit(tokens int) time.Duration {
+	if r.tokens == 0 {
+		return Least
+	}
+	return max(Least, Bounded(predictions*float64(tokens)*r.seconds/r.tokens))
+}
+
+// Bounded is a time of so many seconds, at most Longest.
+func Bounded(seconds float64) time.Duration {
+	return time.Duration(min(seconds, Longest.Seconds()) * float64(time.Second))
+}

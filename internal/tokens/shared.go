@@ -1,0 +1,22 @@
+package tokens
+
+import "sync"
+
+// What calls share: tables that are made at their first use, and memory that the next call uses again. Neither
+// changes a result.
+var (
+	fillPlane0 = sync.OnceFunc(makePlane0)
+
+	// These two take a few milliseconds.
+	simTokenizer = sync.OnceValue(func() *Tokenizer {
+		t, err := Load(simJSON)
+		if err != nil {
+			panic("tokens: the embedded sim_tokenizer.json: " + err.Error())
+		}
+		return t
+	})
+	simWords = sync.OnceValue(func() []uint32 { return Sim().words() })
+
+	bodies     = sync.Pool{New: func() any { return new([]byte) }} // where a role and content are put together
+	workspaces = sync.Pool{New: func() any { return new(workspace) }}
+)

@@ -1,0 +1,149 @@
+package devfleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+)
+
+// Settings are the fleet's, and the gateway's own.
+type Settings struct {
+	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
+	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
+	Speedup    float64 `flag:"speedup" group:"Fleet"`
+	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
+	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
+	Smoke      bool    `flag:"smoke" default:"false" group:"Fleet" help:"On: send one request of each kind, print how each went, and exit with 0 or 1."`
+	ModelInput string  `flag:"model-input" group:"Fleet"`
+	stack.GatewayConfig
+}
+
+// devDrain bounds how long Ctrl-C may wait for streams: dev ends within 5 s.
+const devDrain = 2 * time.Second
+
+// Manual is what --help says before the settings, First the settings that it shows.
+const Manual = "gateway dev [FLAGS]: run a whole fleet on this machine.\n" +
+	"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.\n\n" +
+	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10"
+
+var First = []string{
+	"prefill", "decode", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode", "router-queue-policy", "log-level",
+}
+
+// unset are settings of a gateway that a fleet has no use for, with the reason.
+var unset = []struct {
+	reason string
+	smoke  bool // with --smoke only
+	names  []string
+}{
+	{"dev brings its own etcd and NATS", false, []string{"etcd-endpoints", "nats-url"}},
+	{"the smoke test sends no key and uses one address", true, []string{"api-key-file", "admin-key-file", "admin-address", "client-hints"}},
+	{"dev brings its own workers", false, []string{"prefill-url", "decode-url", "worker-url", "workers-file"}},
+	{"dev's gateway follows its workers by itself", false, []string{"remote-index-url"}},
+}
+
+// Prepare checks the settings and completes them. isSet reports whether the user
+// set one.
+func (s *Settings) Prepare(isSet func(name string) bool) error {
+	for _, u := range unset {
+		for _, name := range u.names {
+			if isSet(name) && (s.Smoke || !u.smoke) {
+				return setting.Errorf(name, "%s; leave it out", u.reason)
+			}
+		}
+	}
+	if s.Smoke && !isSet("http-port") {
+		s.Edge.Port = 0 // a smoke test runs whatever else listens here
+	}
+	if s.Smoke && !isSet("log-level") {
+		s.Logging.Level = "warn"
+	}
+	s.Pools.BlockSize = cmp.Or(s.Pools.BlockSize, 16)
+	if err := s.Complete(); err != nil {
+		return err
+	}
+	s.Grace, s.GatewayConfig.Drain = 0, min(s.GatewayConfig.Drain, devDrain)
+	return nil
+}
+
+// Run runs the whole fleet until ctx ends, or, with --smoke, for one request of
+// each kind. program is how to start the program again, for lines that people paste.
+func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, log *slog.Logger) error {
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child := childSettings(s)
+	fleet, err := Start(Config{
+		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: child.config(), InProcess: s.InProcess,
+		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
+		Restart: s.Restart, Out: stdout,
+	}, log, telemetry.NewRegistry())
+	if err != nil {
+		return err
+	}
+	defer fleet.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return fleet.Run(ctx, func(ctx context.Context) error {
+		if s.Smoke {
+			defer cancel()
+			return smoke(ctx, fleet.URL(), stdout)
+		}
+		fleet.table()
+		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
+			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
+				w.Engine.Speedup, w.ModelInput = s.Speedup, s.ModelInput
+			}))
+		if admin := fleet.adminURL(); admin != "" {
+			fmt.Fprintf(stdout, "admin %s\n", admin)
+		}
+		fmt.Fprintf(stdout, "ready %s\n", fleet.URL())
+		return nil
+	})
+}
+
+// childSettings are those of the fleet's workers.
+func childSettings(s *Settings) WorkerSettings {
+	w := setting.Default[WorkerSettings]()
+	w.Discovery, w.Logging, w.ModelInput = s.Discovery, s.Logging, s.ModelInput
+	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
+	w.Engine.BlockSize, w.Engine.Speedup = s.Pools.BlockSize, s.Speedup
+	if w.Logging.Level == "info" {
+		w.Logging.Level = "warn" // the terminal is the gateway's; everything is shown only when everything was asked for
+	}
+	return w
+}
+
+// curl is a command line that works, for people to paste.
+func curl(url string) string {
+	return "curl -N " + url + `/v1/chat/completions -H 'content-type: application/json' ` +
+		`-d '{"model":"` + stack.SimModel + `","stream":true,"max_tokens":16,"messages":[{"role":"user","content":"Hello"}]}'`
+}
+
+// JoinLine is the command by which a simulated worker joins a fleet whose etcd
+// and NATS are inside the gateway. change, nil for none, sets more of the worker.
+func JoinLine(program, role, id string, inside *stack.Embedded, cfg *stack.GatewayConfig, change func(*WorkerSettings)) string {
+	w := setting.Default[WorkerSettings]()
+	w.Engine.Role, w.Engine.ID, w.EtcdEndpoints, w.Prefix = role, id, []string{inside.EtcdURL()}, cfg.Prefix
+	if cfg.Router.KVEvents {
+		w.NATSURL, w.Stream.Durable = inside.NATSURL(), cfg.Stream.Durable
+	}
+	if n := cfg.Pools.BlockSize; n > 0 {
+		w.Engine.BlockSize = n
+	}
+	if change != nil {
+		change(&w)
+	}
+	return strings.Join(append([]string{program, "worker"}, settings.Flags(&w)...), " ")
+}

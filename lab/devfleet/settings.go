@@ -1,0 +1,135 @@
+package devfleet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/lab/engine"
+)
+
+// WorkerSettings are those of a simulated worker.
+type WorkerSettings struct {
+	Engine          engine.Config `group:"Worker"`
+	Host            string        `flag:"worker-host" default:"127.0.0.1" group:"Worker" help:"Address to listen on, for requests and for the KV side channel."`
+	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always takes a free one."`
+	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host by which the gateway and other workers reach this one, where that is not worker-host: a container's name, for example."`
+	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the prompt's place; chats become completions" group:"Worker" help:"What the gateway sends as a prompt."`
+	DeviceClass     string        `flag:"device-class" default:"sim" group:"Worker" help:"What the worker computes on, as registered."`
+	Taints          []string      `flag:"taints" group:"Worker" help:"Names that requests may require of a worker or prefer."`
+	Bandwidth       float64       `flag:"bandwidth-gbs" default:"50" range:"0.001.." group:"Worker" help:"Speed of KV transfers in GB/s: 50 is NDR400, 12.5 is 100 Gb Ethernet."`
+	Grace           time.Duration `flag:"worker-grace" default:"1s" range:"0s.." group:"Worker" help:"On SIGTERM, how long requests are still accepted after the worker has deregistered, for gateways that chose it a moment before."`
+	Drain           time.Duration `flag:"worker-drain" default:"30s" range:"0s.." group:"Worker" help:"After the grace, how long running requests may take."`
+	Events          workerEvents  `group:"Worker"`
+	ExitWithStdin   bool          `flag:"exit-with-stdin" default:"false" group:"Worker" help:"On: end at once when standard input closes, so that a worker never outlives the process that started it."`
+	stack.Discovery `group:"Discovery"`
+	Stream          stack.KVStream    `group:"KV stream"`
+	Logging         telemetry.Logging `group:"Logging"`
+}
+
+// WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
+const WorkerManual = "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP endpoints.\n" +
+	"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\n" +
+	"do with --worker-kv-events zmq-vllm or zmq-sglang; with neither it just serves.\n\n" +
+	"  gateway worker --role decode --id decode-1 --etcd-endpoints http://127.0.0.1:2379 --nats-url nats://127.0.0.1:4222"
+
+var WorkerFirst = []string{
+	"role", "id", "worker-host", "worker-port", "advertise-host", "block-size", "total-kv-blocks", "max-num-seqs", "speedup", "worker-kv-events",
+	"etcd-endpoints", "nats-url", "log-level",
+}
+
+// Run runs one simulated worker until ctx ends, or until stdin closes where that is set.
+func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Logger) error {
+	links, unlink, err := stack.Connect(s.EtcdEndpoints, s.NATSURL, s.Stream.Config(), log, nats.Name("tandem worker "+s.Engine.ID))
+	if err != nil {
+		return err
+	}
+	defer unlink()
+	w, err := NewWorker(s.config(), links, log)
+	if err != nil {
+		return setting.Errorf("worker", "%w", err)
+	}
+	record := w.Record()
+	log.Info("worker up", "worker", record.ID, "role", record.Role, "address", record.Address, "transfer", record.Transfer)
+	if !s.ExitWithStdin {
+		return w.Run(ctx)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	orphaned := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, stdin)
+		orphaned <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-orphaned:
+		w.Cut()
+		return errors.Join(<-ended)
+	}
+}
+
+// config is what the worker is made of.
+func (s *WorkerSettings) config() WorkerConfig {
+	c := WorkerConfig{
+		Engine: s.Engine, Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
+		Prefix: s.Prefix, LeaseTTL: s.LeaseTTL, Grace: s.Grace, Drain: s.Drain, KVEvents: s.Events.config(),
+	}
+	c.Engine.Model, c.Engine.BandwidthBytesPerSecond, c.Engine.DrainGrace = stack.SimModel, s.Bandwidth*1e9, s.Grace
+	if len(s.Taints) > 0 {
+		c.Taints = s.Taints
+	}
+	return c
+}
+
+// workerEvents is how a simulated worker publishes its KV events.
+type workerEvents struct {
+	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|none=not at all" help:"How the KV events are published."`
+	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. A host of *, 0.0.0.0 or :: is listened on, any other is connected to. Port 0 picks a free one."`
+	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
+	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
+	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"With a zmq form of worker-kv-events: how many messages are kept for such requests."`
+	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded."`
+}
+
+// Validate checks the endpoints.
+func (s *WorkerSettings) Validate() error {
+	for _, e := range []struct{ flag, value string }{{"kv-events-endpoint", s.Events.Endpoint}, {"kv-events-replay-endpoint", s.Events.Replay}} {
+		if e.value == "" {
+			continue
+		}
+		if _, err := zmtp.ParseEndpoint(e.value); err != nil {
+			return setting.Errorf(e.flag, "%w", err)
+		}
+	}
+	return nil
+}
+
+func (e workerEvents) config() WorkerEvents {
+	dialect, ok := strings.CutPrefix(e.How, "zmq-")
+	if !ok {
+		return WorkerEvents{Off: e.How == "none"}
+	}
+	if e.Encoding == "arrays" {
+		dialect += "-arrays"
+	}
+	d, err := wire.ParseDialect(dialect)
+	if err != nil {
+		panic(err) // the table has no other choice
+	}
+	return WorkerEvents{ZMQ: &zmq.PublisherConfig{
+		Endpoint: e.Endpoint, ReplayEndpoint: e.Replay, Topic: e.Topic, BufferSteps: e.Steps, Dialect: d,
+	}}
+}

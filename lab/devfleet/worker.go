@@ -1,0 +1,306 @@
+package devfleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// WorkerConfig configures a simulated worker.
+type WorkerConfig struct {
+	Engine engine.Config
+	// Host and Port are where it serves; port 0 picks a free one. The KV side
+	// channel takes a free port of the same host.
+	Host string
+	Port int
+	// Advertise is the host that others reach it by; empty means Host.
+	Advertise string
+	// ModelInput is the form of prompts that it takes: "text" or "tokens".
+	ModelInput  string
+	DeviceClass string
+	Topology    map[string]string
+	// Taints are names that requests may require of it or prefer.
+	Taints []string
+	// Prefix and LeaseTTL are discovery's.
+	Prefix   string
+	LeaseTTL time.Duration
+	// Grace is how long it still takes requests after it has deregistered, for
+	// gateways that chose it a moment ago.
+	Grace time.Duration
+	// Drain is how long requests in flight may take when it stops.
+	Drain time.Duration
+	// KVEvents is how it publishes its KV events.
+	KVEvents WorkerEvents
+	// Listen replaces net.Listen, for tests in memory. Its addresses are TCP's.
+	Listen func(network, address string) (net.Listener, error)
+}
+
+// WorkerEvents is how a worker publishes its KV events: over NATS if there is a
+// bus, unless a field sets another way.
+type WorkerEvents struct {
+	// Off is not at all.
+	Off bool
+	// ZMQ is as engines do by themselves; nil for not so.
+	ZMQ *zmq.PublisherConfig
+	// Alter stands between the engine and its publisher, for tests of what wrong
+	// events do; nil passes them on. It is called in the events' order.
+	Alter func([]wire.Event) []wire.Event
+}
+
+// publisher is what an engine's events are handed to. Publish does not wait.
+type publisher interface {
+	Publish(es []wire.Event) error
+	Run(ctx context.Context) error
+}
+
+// Worker is a simulated engine that serves, publishes and registers itself.
+type Worker struct {
+	cfg       WorkerConfig
+	links     stack.Links
+	log       *slog.Logger
+	Engine    *engine.Server
+	publisher publisher // nil without KV events
+	serve     net.Listener
+	transfer  net.Listener
+	registrar *discovery.Registrar
+	record    pools.Worker
+	cut       sync.Once
+	dead      chan struct{} // closed by Cut
+
+	closeEvents func() error // gives back what KV events are published on, where it does not run
+}
+
+// NewWorker opens the worker's addresses and makes its engine. Nothing runs
+// before Run.
+func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, error) {
+	listen := cfg.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
+	var err error
+	w := &Worker{cfg: cfg, links: links, log: log, dead: make(chan struct{}), closeEvents: func() error { return nil }}
+	if w.serve, err = listen("tcp", net.JoinHostPort(cfg.Host, fmt.Sprint(cfg.Port))); err != nil {
+		return nil, fmt.Errorf("port: %w", err)
+	}
+	if w.transfer, err = listen("tcp", net.JoinHostPort(cfg.Host, "0")); err != nil {
+		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
+	}
+	if err := w.build(); err != nil {
+		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close(), w.closeEvents())
+	}
+	return w, nil
+}
+
+func (w *Worker) build() error {
+	host := w.cfg.Advertise
+	if host == "" {
+		host = w.cfg.Host
+	}
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // never fails
+	incarnation := hex.EncodeToString(raw[:])
+	cfg := w.cfg.Engine
+	cfg.Incarnation = incarnation
+	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
+		cfg.Reannounces = zmq.Dialect == wire.VLLM
+	}
+	how, err := w.openEvents(host)
+	if err != nil {
+		return err
+	}
+	if how.KVEvents != "none" || w.publisher != nil {
+		cfg.OnEvents = w.publish
+	}
+	cfg.EventSources = w.eventSources(how)
+	if w.Engine, err = engine.NewServer(cfg, w.log); err != nil {
+		return err
+	}
+	cfg = w.Engine.Config()
+	w.record = pools.Worker{
+		ID: cfg.ID, Incarnation: incarnation, Model: cfg.Model, Role: pools.Role(cfg.Role), Engine: "sim",
+		Address:   "http://" + net.JoinHostPort(host, fmt.Sprint(w.serve.Addr().(*net.TCPAddr).Port)),
+		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
+		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
+		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology, Taints: w.cfg.Taints,
+		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		ModelInput: w.cfg.ModelInput,
+		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
+	}
+	if err := w.record.Validate(); err != nil {
+		return err
+	}
+	if w.links.Etcd != nil {
+		if w.registrar, err = discovery.NewRegistrar(w.links.Etcd, w.record, w.cfg.Prefix, w.cfg.LeaseTTL, w.log); err != nil {
+			return err
+		}
+	}
+	if how.KVEvents != "nats" {
+		return nil
+	}
+	pool := &pools.Pool{Model: w.record.Model, Role: w.record.Role}
+	w.publisher, err = publish.New(publish.Config{
+		Source: wire.Source{Pool: pool.Name(), Worker: w.record.ID, Rank: 0},
+	}, w.links.Bus, w.log)
+	return err
+}
+
+// openEvents opens what KV events are published on, and returns what the record
+// says of it.
+func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
+	how.KVEvents = "none"
+	switch over := w.cfg.KVEvents.ZMQ; {
+	case w.cfg.KVEvents.Off:
+	case over == nil && w.links.Bus != nil:
+		how.KVEvents = "nats"
+	case over != nil:
+		p, err := zmq.NewPublisher(*over)
+		if err != nil {
+			return how, err
+		}
+		w.publisher, w.closeEvents = p, p.Close
+		at, replay := p.Ports()
+		if at == 0 {
+			break // it connects: the gateway's address is configured by hand
+		}
+		how.KVEvents, how.KVTopic = "zmq", over.Topic
+		how.KVEndpoint = "tcp://" + net.JoinHostPort(host, fmt.Sprint(at-over.Rank))
+		if replay > 0 {
+			how.KVReplay = "tcp://" + net.JoinHostPort(host, fmt.Sprint(replay-over.Rank))
+		}
+	}
+	return how, nil
+}
+
+// eventSources is what the engine reports of its publisher, as vLLM does.
+func (w *Worker) eventSources(how pools.Worker) map[string]engine.EventSource {
+	zmq := w.cfg.KVEvents.ZMQ
+	if how.KVEvents != "zmq" {
+		return nil
+	}
+	any := func(endpoint string) string { // each is bound: the caller knows the host
+		return "tcp://*" + endpoint[strings.LastIndexByte(endpoint, ':'):]
+	}
+	s := engine.EventSource{Enabled: true, Publisher: "zmq", Endpoint: any(how.KVEndpoint), Topic: zmq.Topic, BufferSteps: zmq.BufferSteps, HighWater: zmq.HighWater}
+	if how.KVReplay != "" {
+		s.Replay = any(how.KVReplay)
+	}
+	return map[string]engine.EventSource{"0": s}
+}
+
+// Record is what the worker registers.
+func (w *Worker) Record() pools.Worker { return w.record }
+
+// Run serves until ctx ends, then stops well: it deregisters, goes on taking
+// requests for the grace time, finishes what it has, and ends.
+func (w *Worker) Run(ctx context.Context) error {
+	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, inner := errgroup.WithContext(inner)
+	group.Go(func() error { return w.Engine.Run(inner) })
+	front := &http.Server{Handler: w.Engine.Handler(), ReadHeaderTimeout: 30 * time.Second}
+	side := &http.Server{Handler: w.Engine.TransferHandler(), ReadHeaderTimeout: 30 * time.Second}
+	group.Go(func() error { return serveHTTP(front, w.serve, w.log) })
+	group.Go(func() error { return serveHTTP(side, w.transfer, w.log) })
+	if w.publisher != nil {
+		group.Go(func() error { return w.publisher.Run(inner) })
+	}
+	if w.registrar != nil {
+		group.Go(func() error { return w.registrar.Run(inner) })
+	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-inner.Done(): // another part failed
+		case <-w.dead:
+			_, _ = front.Close(), side.Close()
+			stop()
+			return nil
+		}
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Grace+w.cfg.Drain)
+		defer cancel()
+		if w.registrar != nil {
+			if err := w.registrar.Deregister(limit); err != nil {
+				w.log.Warn("not deregistered: the registration ends with its lease", "worker", w.record.ID, "error", err)
+			}
+		}
+		if err := w.Engine.Drain(limit); err != nil {
+			w.log.Warn("not every request could finish within the drain time", "worker", w.record.ID, "error", err)
+		}
+		// Drained engines may still have bytes in the server's buffers.
+		flush, cancelFlush := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancelFlush()
+		_ = front.Shutdown(flush)
+		_, _ = front.Close(), side.Close()
+		stop()
+		return nil
+	})
+	return group.Wait()
+}
+
+// Cut closes the worker's addresses and every connection at once, as a death
+// of the process would. Run then returns.
+func (w *Worker) Cut() {
+	w.cut.Do(func() { close(w.dead) })
+}
+
+// publish hands the engine's events to the publisher. The engine waits for it,
+// so that it must not; Publish only hands messages to the bus.
+func (w *Worker) publish(es []engine.Event) {
+	out := make([]wire.Event, 0, len(es))
+	for _, e := range es {
+		out = append(out, eventOf(e))
+	}
+	if alter := w.cfg.KVEvents.Alter; alter != nil {
+		out = alter(out)
+	}
+	if err := w.publisher.Publish(out); err != nil {
+		w.log.Warn("KV events not published: subscribers will see a gap", "worker", w.record.ID, "error", err)
+	}
+}
+
+// eventOf gives an engine's event its published form.
+func eventOf(e engine.Event) wire.Event {
+	out := wire.Event{Hashes: make([]wire.Hash, len(e.Hashes))}
+	for i, h := range e.Hashes {
+		out.Hashes[i] = wire.Hash(h)
+	}
+	switch e.Kind {
+	case engine.Stored:
+		out.Kind = wire.Stored
+		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
+		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+	case engine.Removed:
+		out.Kind, out.Medium = wire.Removed, "GPU"
+	case engine.Cleared:
+		out.Kind, out.Hashes = wire.Cleared, nil
+	}
+	return out
+}
+
+// serveHTTP serves until the server is closed, which is no error.
+func serveHTTP(s *http.Server, ln net.Listener, log *slog.Logger) error {
+	if err := listen.HTTP(s, ln, log); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

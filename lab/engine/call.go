@@ -1,0 +1,345 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// maxBodyBytes bounds a request's body.
+const maxBodyBytes = 64 << 20
+
+// completionTokens is vLLM's max_tokens of a completion that does not say any; a
+// null, and a chat without, asks for the rest of the context.
+const completionTokens = 16
+
+// form is what tells the two completion faces apart.
+type form struct {
+	endpoint openai.Endpoint
+	prefix   string // of answer ids
+	object   string // of whole answers
+	chunk    string // of a stream's chunks
+}
+
+var (
+	completionForm = form{openai.Completions, "cmpl-", "text_completion", "text_completion"}
+	chatForm       = form{openai.Chat, "chatcmpl-", "chat.completion", "chat.completion.chunk"}
+)
+
+// call is one HTTP request for answers.
+type call struct {
+	form
+	id      string // of the answer
+	created int64  // seconds since 1970
+	choices []choice
+	box     *mailbox
+
+	promptTokens int // of all prompts together
+	stream       bool
+	usage        bool // a stream ends with its usage
+	tokenIDs     bool // answers show token ids
+	remote       *Remote
+}
+
+// choice is one of a call's answers.
+type choice struct {
+	request Request
+	first   bool // of its prompt: it counts for the prompt's usage
+	stopper stopper
+	minimum int // tokens in which no stop string counts
+
+	text      []byte   // shown so far, of a whole answer
+	ids       []uint32 // the same, as ids
+	generated int
+	cached    int
+	begun     bool   // its first chunk is out
+	finish    string // why it ended; empty while it goes on
+	reason    any    // the stop string or stop token id that ended it
+	params    json.RawMessage
+	failure   *apiError
+}
+
+// answer serves a request of either form.
+func (s *Server) answer(f form) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		defer s.enter()()
+		c, failure := s.understand(f, w, r)
+		if failure == nil {
+			failure = s.begin(c)
+		}
+		if failure != nil {
+			// As vLLM does when it rejects a request that carries a hand-off:
+			// the prefill's blocks would stay pinned without a reader.
+			if c != nil && c.remote != nil {
+				s.release(c.remote)
+			}
+			writeError(w, failure)
+			return
+		}
+		defer s.leave(c)
+		if c.stream {
+			s.writeStream(w, r, c)
+		} else {
+			s.writeWhole(w, r, c)
+		}
+	}
+}
+
+// readFields reads a request's body, which is not compressed.
+func readFields(w http.ResponseWriter, r *http.Request) (*fields, *apiError) {
+	if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
+		return nil, newError(http.StatusUnsupportedMediaType, "", "the body must come without Content-Encoding")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	if err != nil {
+		return nil, newError(http.StatusRequestEntityTooLarge, "", "the body is incomplete or larger than %d bytes", maxBodyBytes)
+	}
+	return parseFields(body)
+}
+
+// understand reads and checks a request. The call that it returns with an
+// error holds the hand-off to release, if there was one.
+func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*call, *apiError) {
+	f, failure := readFields(w, r)
+	if failure != nil {
+		return nil, failure
+	}
+	c := &call{form: fm, id: fm.prefix + requestID(r), created: time.Now().Unix(), box: newMailbox()}
+	var params kvParams
+	if raw := f.get("kv_transfer_params"); raw != nil {
+		if err := json.Unmarshal(raw, &params); err != nil {
+			return c, newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
+		}
+		var err error
+		if c.remote, err = params.remote(); err != nil {
+			return c, newError(http.StatusInternalServerError, "", "%v", err)
+		}
+	}
+	if model := f.text("model"); model != "" && model != s.cfg.Model && f.err == nil {
+		return c, newError(http.StatusNotFound, "model", "the model %.100q does not exist", model)
+	}
+
+	var template Request
+	template.Pin = params.DoRemoteDecode
+	template.Remote = c.remote
+	n := s.settings(f, c, &template)
+	var prompts [][]uint32
+	if f.err == nil {
+		if fm.endpoint == openai.Chat {
+			prompts = [][]uint32{s.chatPrompt(f)}
+		} else {
+			prompts = s.prompts(f)
+		}
+	}
+	if f.err != nil {
+		return c, f.err
+	}
+	if len(prompts)*n > 1 && (template.Pin || c.remote != nil) {
+		// vLLM's siblings would share, and free, the same blocks.
+		return c, newError(http.StatusBadRequest, "n", "kv_transfer_params need one prompt and n=1")
+	}
+	for i, p := range prompts {
+		prompts[i] = s.truncate(f, p, template.MaxTokens)
+	}
+	stop := stopper{stops: f.strings("stop"), include: f.flag("include_stop_str_in_output")}
+	for _, p := range prompts {
+		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
+			return c, failure
+		}
+		c.promptTokens += len(p)
+		for k := range n {
+			request := template
+			request.Prompt, request.Choice = p, k
+			request.Prepare(&s.cfg) // here, and not under everybody's lock
+			c.choices = append(c.choices, choice{request: request, first: k == 0, stopper: stop, minimum: template.MinTokens})
+		}
+	}
+	return c, f.err
+}
+
+// settings reads everything but the prompt and returns the answers wanted of
+// each prompt. Sampling parameters are checked and change nothing: the model's
+// answer to a prompt is always the same.
+func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
+	n = f.integer("n", 1, 1, 128)
+	r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
+	if c.endpoint == openai.Chat {
+		r.MaxTokens = f.integer("max_completion_tokens", r.MaxTokens, 1, math.MaxInt32)
+	} else if _, said := f.raw["max_tokens"]; !said {
+		r.MaxTokens = completionTokens
+	}
+	r.MinTokens = f.integer("min_tokens", 0, 0, math.MaxInt32)
+	if r.MaxTokens > 0 && r.MinTokens > r.MaxTokens {
+		f.fail("min_tokens", "min_tokens must not be above max_tokens")
+	}
+	if string(f.get("tool_choice")) == `"required"` && r.MaxTokens == 1 {
+		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
+	}
+	r.IgnoreEOS = f.flag("ignore_eos")
+	f.decode("stop_token_ids", &r.StopTokens, "a list of token ids")
+	for _, stop := range f.strings("stop") {
+		if stop == "" {
+			f.fail("stop", "stop must not hold an empty string")
+		}
+	}
+	f.flag("include_stop_str_in_output")
+
+	if f.get("vllm_xargs") != nil {
+		x := &fields{}
+		f.decode("vllm_xargs", &x.raw, "an object")
+		var mode string // a value of another type asks for nothing that is known here
+		_ = json.Unmarshal(x.get("kv_cache_report_mode"), &mode)
+		r.Reannounce = mode == "full"
+	}
+
+	c.stream = f.flag("stream")
+	c.tokenIDs = f.flag("return_token_ids")
+	if f.get("stream_options") != nil {
+		if !c.stream {
+			f.fail("stream_options", "stream_options needs stream to be true")
+		}
+		options := &fields{}
+		f.decode("stream_options", &options.raw, "an object")
+		c.usage = options.flag("include_usage")
+		if options.err != nil {
+			f.fail("stream_options", "stream_options.%s", options.err.Message)
+		}
+	}
+
+	f.number("temperature", 1, 0, math.MaxFloat64)
+	f.number("top_p", 1, math.SmallestNonzeroFloat64, 1)
+	f.number("min_p", 0, 0, 1)
+	f.integer("top_k", 0, -1, math.MaxInt32)
+	f.number("presence_penalty", 0, -2, 2)
+	f.number("frequency_penalty", 0, -2, 2)
+	f.number("repetition_penalty", 1, math.SmallestNonzeroFloat64, math.MaxFloat64)
+	f.number("seed", 0, math.MinInt64, math.MaxInt64)
+	f.number("priority", 0, math.MinInt32, math.MaxInt32)
+	if f.flag("echo") {
+		f.fail("echo", "echo is not supported")
+	}
+	if f.text("suffix") != "" {
+		f.fail("suffix", "suffix is not supported")
+	}
+	return n
+}
+
+// begin gives the call to the core.
+func (s *Server) begin(c *call) *apiError {
+	switch err := s.submit(c); err {
+	case nil:
+		return nil
+	case errDraining:
+		return newError(http.StatusServiceUnavailable, "", "the engine is draining")
+	default:
+		return newError(http.StatusBadRequest, "", "%v", err)
+	}
+}
+
+// leave ends the call's remaining sequences at once: its client has gone.
+func (s *Server) leave(c *call) {
+	var ids []string
+	for i := range c.choices {
+		if ch := &c.choices[i]; ch.finish == "" {
+			ids = append(ids, ch.request.ID)
+		}
+	}
+	if ids != nil {
+		s.abort(ids...)
+	}
+}
+
+// done reports whether every answer has ended.
+func (c *call) done() bool {
+	for i := range c.choices {
+		if c.choices[i].finish == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// failure is the first failure among the answers.
+func (c *call) failure() *apiError {
+	for i := range c.choices {
+		if c.choices[i].failure != nil {
+			return c.choices[i].failure
+		}
+	}
+	return nil
+}
+
+// total is the call's usage so far.
+func (c *call) total() *openai.Usage {
+	u := &openai.Usage{PromptTokens: c.promptTokens, PromptTokensDetails: &openai.PromptTokensDetails{}}
+	for i := range c.choices {
+		u.CompletionTokens += c.choices[i].generated
+		if c.choices[i].first {
+			u.PromptTokensDetails.CachedTokens += c.choices[i].cached
+		}
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	return u
+}
+
+// read takes one output of a choice in and returns the text and the ids that it
+// adds to what is shown.
+func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
+	if ch.finish != "" {
+		return "", nil // cut by a stop string; the core had not heard yet
+	}
+	ch.generated, ch.cached = o.Generated, o.Cached
+	switch o.Reason {
+	case Aborted:
+		ch.finish = o.Reason.String()
+		ch.failure = newError(http.StatusServiceUnavailable, "", "the engine stopped")
+		return "", nil
+	case LoadFailed:
+		ch.finish = o.Reason.String()
+		ch.failure = newError(http.StatusInternalServerError, "", "KV cache load failed: %v", o.Err)
+		return "", nil
+	case Stopped:
+		// Neither the end token nor a stop token is text.
+		if o.Token != s.core.vocab.EOS {
+			ch.reason = o.Token
+		}
+		text = ch.stopper.rest()
+	default:
+		word := string(s.tokenizer.Tokenizer().Decode(nil, []uint32{o.Token}))
+		if o.Generated <= ch.minimum {
+			text = ch.stopper.pass(word)
+			break
+		}
+		var stop string
+		if text, stop = ch.stopper.push(word); stop != "" {
+			ch.finish, ch.reason = Stopped.String(), stop
+			s.abort(ch.request.ID)
+		} else if o.Reason == Length {
+			text += ch.stopper.rest()
+		}
+	}
+	if ch.finish == "" {
+		ch.finish = o.Reason.String()
+	}
+	if o.Pinned != nil {
+		ch.params = s.handOff(o.Pinned)
+	}
+	return text, []uint32{o.Token}
+}
+
+// requestID is the request's X-Request-Id, or a random one.
+func requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); id != "" {
+		return id
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// apiError is a failure as vLLM writes it: {"error":{message,type,param,code}}.
+type apiError struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"` // the HTTP status
+}
+
+// newError is an error of this status, about a parameter if param is not empty.
+func newError(status int, param, format string, args ...any) *apiError {
+	e := &apiError{Message: fmt.Sprintf(format, args...), Code: status}
+	if param != "" {
+		e.Param = &param
+	}
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		e.Type = "BadRequestError"
+	case http.StatusNotFound:
+		e.Type = "NotFoundError"
+	case http.StatusServiceUnavailable:
+		e.Type = "ServiceUnavailableError"
+	default:
+		e.Type = "InternalServerError"
+	}
+	return e
+}
+
+// fields reads a JSON object's members as loosely as vLLM's request models do:
+// null is absent, a number may come as a string or a float without a fraction.
+// The first thing wrong stays in err; unknown members are ignored.
+type fields struct {
+	raw map[string]json.RawMessage
+	err *apiError
+}
+
+func parseFields(body []byte) (*fields, *apiError) {
+	f := &fields{}
+	if err := json.Unmarshal(body, &f.raw); err != nil || f.raw == nil {
+		return nil, newError(http.StatusBadRequest, "", "the body is not a JSON object")
+	}
+	return f, nil
+}
+
+// get is a member's value, nil when absent or null.
+func (f *fields) get(name string) json.RawMessage {
+	v := f.raw[name]
+	if bytes.Equal(v, []byte("null")) {
+		return nil
+	}
+	return v
+}
+
+// number reads a number from least to most; absent it is def.
+func (f *fields) number(name string, def, least, most float64) float64 {
+	v := f.get(name)
+	if v == nil {
+		return def
+	}
+	x, ok := looseNumber(v)
+	if !ok || math.IsNaN(x) {
+		f.fail(name, "%s must be a number", name)
+	} else if x < least || x > most {
+		f.fail(name, "%s must be from %g to %g", name, least, most)
+	}
+	return x
+}
+
+// integer reads a whole number from least to most; absent it is def.
+func (f *fields) integer(name string, def, least, most int) int {
+	v := f.get(name)
+	if v == nil {
+		return def
+	}
+	x, ok := looseNumber(v)
+	if !ok || x != math.Trunc(x) {
+		f.fail(name, "%s must be a whole number", name)
+		return def
+	}
+	if x < float64(least) || x > float64(most) {
+		f.fail(name, "%s must be from %d to %d", name, least, most)
+		return def
+	}
+	return int(x)
+}
+
+// flag reads a truth value; absent it is false.
+func (f *fields) flag(name string) bool {
+	switch strings.ToLower(strings.Trim(string(f.get(name)), `"`)) {
+	case "true", "1":
+		return true
+	case "", "false", "0":
+	default:
+		f.fail(name, "%s must be true or false", name)
+	}
+	return false
+}
+
+// text reads a string; absent it is empty.
+func (f *fields) text(name string) (s string) {
+	f.decode(name, &s, "a string")
+	return s
+}
+
+// strings reads a string or a list of strings.
+func (f *fields) strings(name string) (list []string) {
+	if v := f.get(name); len(v) > 0 && v[0] == '"' {
+		return []string{f.text(name)}
+	}
+	f.decode(name, &list, "a string or a list of strings")
+	return list
+}
+
+// decode reads a member into v, which is left alone when it is absent.
+func (f *fields) decode(name string, v any, want string) {
+	if raw := f.get(name); raw != nil && json.Unmarshal(raw, v) != nil {
+		f.fail(name, "%s must be %s", name, want)
+	}
+}
+
+func (f *fields) fail(param, format string, args ...any) {
+	if f.err == nil {
+		f.err = newError(http.StatusBadRequest, param, format, args...)
+	}
+}
+
+// looseNumber reads a JSON number, or a string that holds one.
+func looseNumber(v json.RawMessage) (float64, bool) {
+	s := string(v)
+	if s[0] == '"' {
+		s = strings.TrimSpace(strings.Trim(s, `"`))
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	return x, err == nil
+}

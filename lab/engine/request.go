@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Request is one sequence to continue: a prompt and how its answer may end.
+type Request struct {
+	// ID names the sequence; no two live ones share it.
+	ID string
+	// Prompt is the prompt's tokens. The engine reads it until the sequence and
+	// every event that shows it are gone: it must not be written to again.
+	Prompt []uint32
+	// PromptTokens is the prompt's length where Prompt is nil: a simulator that
+	// only has Hashes spares itself the tokens. Events then carry no tokens.
+	PromptTokens int
+	// Hashes are the chained hashes of the prompt's full blocks (BlockHashes).
+	// Optional with Prompt.
+	Hashes []uint64
+	// Choice tells the answers to one prompt apart (State). Usually 0.
+	Choice int
+
+	// MaxTokens ends the answer after so many tokens; 0 means at the context's end.
+	MaxTokens int
+	// MinTokens is how many tokens come before the end token or a stop token may
+	// end the answer.
+	MinTokens int
+	// IgnoreEOS never draws the end token.
+	IgnoreEOS bool
+	// StopTokens end the answer too, and are part of it.
+	StopTokens []uint32
+
+	// Pin keeps the blocks under a lease once the answer ends by length, for a
+	// decode engine to pull (kv_transfer_params.do_remote_decode).
+	Pin bool
+	// Remote is where the prompt's blocks are to be pulled from
+	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
+	Remote *Remote
+
+	// Reannounce announces the cached prefix of the prompt when it is used again, if
+	// the engine does that at all (Config.Reannounces).
+	Reannounce bool
+
+	prepared bool
+	state    State
+}
+
+// Remote names the blocks that a prefill engine keeps for one request.
+type Remote struct {
+	EngineID  string    // of the engine that holds them
+	RequestID string    // that engine's name for the finished prefill
+	Host      string    // of that engine's side channel
+	Port      int       // of that engine's side channel
+	BlockIDs  [][]int32 // that engine's numbers of the blocks, by KV-cache group
+}
+
+// Errors of Core.Add. They never carry a prompt.
+var (
+	// ErrEmptyPrompt: there is nothing to continue.
+	ErrEmptyPrompt = errors.New("engine: the prompt is empty")
+	// ErrDuplicate: a live sequence has the same ID.
+	ErrDuplicate = errors.New("engine: a sequence of this id is live")
+	// ErrHashes: Request.Hashes does not cover the prompt's full blocks.
+	ErrHashes = errors.New("engine: hashes do not match the prompt's full blocks")
+)
+
+// ContextError says that prompt and answer exceed the context.
+type ContextError struct {
+	PromptTokens, MaxTokens, ContextLength int
+}
+
+func (e *ContextError) Error() string {
+	return fmt.Sprintf("engine: %d prompt tokens and %d of the answer exceed the context of %d", e.PromptTokens, e.MaxTokens, e.ContextLength)
+}
+
+// Prepare computes whatever of a request costs time in proportion to its
+// prompt, so that Add need not. It may run on any goroutine; cfg is the core's.
+func (r *Request) Prepare(cfg *Config) {
+	if r.prepared {
+		return
+	}
+	r.prepared = true
+	r.state = Begin(r.Choice).FoldAll(r.Prompt)
+	if r.Prompt == nil {
+		// Unknown tokens behind the last full block differ between requests, as
+		// far as anybody knows; so do their answers.
+		for _, h := range r.Hashes {
+			r.state = r.state.Fold(uint32(h)).Fold(uint32(h >> 32))
+		}
+		r.state = r.state.Fold(uint32(xxh3.HashString(r.ID)))
+	} else if r.Hashes == nil {
+		c := cfg.withDefaults()
+		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, c.HashSeed)
+	}
+}
+
+// length is the tokens of the prompt.
+func (r *Request) length() int {
+	if r.Prompt == nil {
+		return r.PromptTokens
+	}
+	return len(r.Prompt)
+}
+
+// check refuses what the core cannot serve, and settles MaxTokens.
+func (r *Request) check(cfg *Config) error {
+	n := r.length()
+	switch {
+	case n < 1:
+		return ErrEmptyPrompt
+	case n >= cfg.ContextLength, r.MaxTokens > cfg.ContextLength-n:
+		return &ContextError{PromptTokens: n, MaxTokens: max(r.MaxTokens, 1), ContextLength: cfg.ContextLength}
+	}
+	r.Prepare(cfg)
+	if len(r.Hashes) != n/cfg.BlockSize {
+		return ErrHashes
+	}
+	if r.MaxTokens < 1 {
+		r.MaxTokens = cfg.ContextLength - n
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// The side channel is how engines speak to each other about blocks. vLLM's NIXL
+// connector has a ZMQ ROUTER there and moves the bytes by RDMA; here three
+// small HTTP calls carry the same intents, and the bytes are only their time.
+const (
+	pathFetch     = "/kv/fetch"
+	pathHeartbeat = "/kv/heartbeat"
+	pathRelease   = "/kv/release"
+)
+
+// maxSideBytes bounds a message: the block ids of a whole cache fit.
+const maxSideBytes = 8 << 20
+
+// sideMessage is what a consumer sends. Engine is the whole engine id, with
+// the producer's incarnation.
+type sideMessage struct {
+	Engine   string   `json:"engine_id"`
+	Requests []string `json:"request_ids"`
+	// A fetch has one request and these.
+	BlockIDs     [][]int32 `json:"block_ids,omitempty"`
+	PromptTokens int       `json:"prompt_tokens,omitempty"`
+	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
+}
+
+// sideAnswer is what a producer says to a fetch that it will serve.
+type sideAnswer struct {
+	// WaitNs is how long its NIC is busy with others, in nanoseconds.
+	WaitNs int64 `json:"wait_ns"`
+}
+
+// newSideChannel is the producer's side.
+func (s *Server) newSideChannel() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+pathFetch, s.side(func(m *sideMessage, now time.Time) (any, error) {
+		if len(m.Requests) != 1 {
+			return nil, ErrMismatch
+		}
+		wait, err := s.core.Fetch(Remote{RequestID: m.Requests[0], BlockIDs: m.BlockIDs}, m.PromptTokens, m.Tokens, now)
+		return sideAnswer{WaitNs: int64(wait)}, err
+	}))
+	mux.HandleFunc("POST "+pathHeartbeat, s.side(func(m *sideMessage, now time.Time) (any, error) {
+		for _, id := range m.Requests {
+			s.core.Heartbeat(id, now)
+		}
+		return struct{}{}, nil
+	}))
+	mux.HandleFunc("POST "+pathRelease, s.side(func(m *sideMessage, _ time.Time) (any, error) {
+		for _, id := range m.Requests {
+			s.core.Release(id)
+		}
+		return struct{}{}, nil
+	}))
+	return mux
+}
+
+// side wraps one call: it reads the message, refuses one that is meant for
+// another engine or incarnation, and does it under the lock.
+func (s *Server) side(do func(*sideMessage, time.Time) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var m sideMessage
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideBytes)).Decode(&m); err != nil {
+			http.Error(w, "malformed message", http.StatusBadRequest)
+			return
+		}
+		if m.Engine != s.cfg.EngineID() {
+			http.Error(w, "another engine, or another run of this one", http.StatusConflict)
+			return
+		}
+		if m.Tokens < 0 || m.PromptTokens < 0 {
+			http.Error(w, "negative token counts", http.StatusBadRequest)
+			return
+		}
+		s.mu.Lock()
+		answer, err := do(&m, time.Now())
+		s.mu.Unlock()
+		s.awake()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, http.StatusOK, answer)
+	}
+}
+
+// fetch is the consumer's side of a pull: it asks the producer and tells the
+// core what came of it.
+func (s *Server) fetch(ctx context.Context, f Fetch) {
+	var answer sideAnswer
+	err := s.tell(ctx, f.Remote, pathFetch, sideMessage{
+		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
+	}, &answer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
+		s.core.FetchFailed(f.ID, err)
+	} else {
+		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
+	}
+	s.awake()
+}
+
+// tellRelease has a producer free blocks. If it cannot be reached its lease
+// frees them.
+func (s *Server) tellRelease(ctx context.Context, r Remote) {
+	if err := s.tell(ctx, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
+		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request", r.RequestID, "error", err)
+	}
+}
+
+// tellHeartbeat renews the leases of remote requests of one producer.
+func (s *Server) tellHeartbeat(ctx context.Context, group []Remote) {
+	m := sideMessage{}
+	for _, r := range group {
+		m.Requests = append(m.Requests, r.RequestID)
+	}
+	if err := s.tell(ctx, group[0], pathHeartbeat, m, nil); err != nil {
+		s.log.Debug("a heartbeat did not reach its producer", "producer", group[0].EngineID, "error", err)
+	}
+}
+
+// tell sends a message to the producer of r and reads its answer, if any.
+func (s *Server) tell(ctx context.Context, r Remote, path string, m sideMessage, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
+	defer cancel()
+	m.Engine = r.EngineID
+	body, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	url := "http://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port)) + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return errors.New("engine: remote_host is not a host name")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("engine: the producer cannot be reached: %w", err)
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(resp.Body, maxSideBytes))
+	switch {
+	case err != nil:
+		return fmt.Errorf("engine: the producer broke off: %w", err)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("engine: the producer answered %d: %.200s", resp.StatusCode, bytes.TrimSpace(said))
+	case answer == nil:
+		return nil
+	}
+	return json.Unmarshal(said, answer)
+}
+
+// byProducer groups remote requests by the engine that holds them, in order of
+// first appearance.
+func byProducer(rs []Remote) [][]Remote {
+	var groups [][]Remote
+	for _, r := range rs {
+		i := slices.IndexFunc(groups, func(g []Remote) bool {
+			return g[0].EngineID == r.EngineID && g[0].Host == r.Host && g[0].Port == r.Port
+		})
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}

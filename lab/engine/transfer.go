@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"time"
+)
+
+// pin is the blocks of a finished prefill, held for a decode engine.
+type pin struct {
+	id      string
+	tokens  int // whose KV is in the blocks
+	blocks  []int32
+	expires time.Time
+	asked   bool // a decode engine has begun to pull
+}
+
+// Pinned is what a prefill engine holds for a decode engine.
+type Pinned struct {
+	RequestID string
+	BlockIDs  []int32
+	Tokens    int
+}
+
+// Fetch is a pull to begin: the shell asks the producer, then calls Fetched or
+// FetchFailed.
+type Fetch struct {
+	ID     string // the sequence
+	Remote Remote
+	// PromptTokens is the prompt's length; Tokens of them are not cached here
+	// and have to be moved.
+	PromptTokens, Tokens int
+}
+
+// Errors of Core.Fetch.
+var (
+	// ErrNotHeld: no blocks are pinned under this request id.
+	ErrNotHeld = errors.New("engine: the request's blocks are not held here")
+	// ErrMismatch: the blocks that are pinned are not the ones asked for.
+	ErrMismatch = errors.New("engine: the held blocks are not the ones asked for")
+)
+
+// Fetch is the producer's half of a pull: it checks that the blocks named are
+// pinned for the request and hold the whole prompt, gives the transfer of
+// moved tokens its turn on the NIC and returns how long the NIC is busy with
+// others before. The blocks stay pinned until Release.
+func (c *Core) Fetch(r Remote, promptTokens, moved int, now time.Time) (wait time.Duration, err error) {
+	p, ok := c.pins[r.RequestID]
+	switch {
+	case !ok:
+		return 0, ErrNotHeld
+	case p.tokens < promptTokens || len(r.BlockIDs) != 1 || !slices.Equal(r.BlockIDs[0], p.blocks):
+		return 0, ErrMismatch
+	}
+	p.asked = true
+	return c.carry(now, moved).Sub(now), nil
+}
+
+// Heartbeat renews the lease of a pinned request and reports whether there is
+// one. However often it comes, the lease never reaches further than
+// LeaseExtension from now, or its first end.
+func (c *Core) Heartbeat(requestID string, now time.Time) bool {
+	p, ok := c.pins[requestID]
+	if ok && p.expires.Before(now.Add(c.cfg.LeaseExtension)) {
+		p.expires = now.Add(c.cfg.LeaseExtension)
+	}
+	return ok
+}
+
+// Release frees a pinned request's blocks, which stay reusable, and reports
+// whether there were any.
+func (c *Core) Release(requestID string) bool {
+	p, ok := c.pins[requestID]
+	if ok {
+		c.unpin(p)
+	}
+	return ok
+}
+
+// Fetched tells that the producer of a fetching sequence holds its blocks and
+// can begin to send after wait. The sequence runs when its transfer is over.
+func (c *Core) Fetched(id string, wait time.Duration, now time.Time) {
+	s, ok := c.seqs[id]
+	if !ok || s.phase != fetching || !s.ready.IsZero() {
+		return
+	}
+	moved := s.length() - s.computed
+	s.ready = c.carry(now.Add(wait), moved).Add(c.transferTime(moved))
+}
+
+// FetchFailed ends a fetching sequence: its blocks cannot be pulled. (This is
+// vLLM's kv_load_failure_policy "fail", its default.)
+func (c *Core) FetchFailed(id string, err error) {
+	s, ok := c.seqs[id]
+	if !ok || s.phase != fetching {
+		return
+	}
+	c.drop(s)
+	c.stats.FailedLoads++
+	c.finish(s, Output{ID: id, Reason: LoadFailed, Err: err})
+}
+
+// Awaited are the remote requests whose leases sequences here depend on, in no
+// order: those that wait for their turn and those whose blocks are on the way.
+func (c *Core) Awaited() []Remote {
+	rs := make([]Remote, 0, c.awaited)
+	for s := c.waiting.first; s != nil; s = s.next {
+		if s.Remote != nil {
+			rs = append(rs, *s.Remote)
+		}
+	}
+	for _, s := range c.fetching {
+		rs = append(rs, *s.Remote)
+	}
+	return rs
+}
+
+// land lets the sequences run whose transfers are over. As in vLLM the last
+// prompt token is computed here, for its logits; all others count as cached.
+func (c *Core) land(now time.Time) {
+	landed := 0
+	for _, s := range c.fetching {
+		if s.ready.IsZero() || s.ready.After(now) {
+			continue
+		}
+		landed++
+		s.phase = running
+		s.computed = s.tokens() - 1
+		s.cached = s.computed
+		c.index(s)
+		c.letGo(s)
+		c.running = append(c.running, s)
+	}
+	if landed > 0 {
+		c.fetching = slices.DeleteFunc(c.fetching, func(s *sequence) bool { return s.phase != fetching })
+	}
+}
+
+// letGo queues the call that frees the producer's blocks. From
+// here on the sequence is one as any other: if it is preempted, it is computed
+// again here, as in vLLM.
+func (c *Core) letGo(s *sequence) {
+	if s.Remote != nil {
+		c.result.Releases = append(c.result.Releases, *s.Remote)
+		s.Remote = nil
+		c.awaited--
+	}
+}
+
+// pin moves a sequence's blocks into a pin.
+func (c *Core) pin(s *sequence, now time.Time) *Pinned {
+	p := &pin{id: s.ID, tokens: s.computed, blocks: s.blocks, expires: now.Add(c.cfg.Lease)}
+	s.blocks = nil
+	c.pins[p.id] = p
+	c.lapse = earlier(c.lapse, p.expires)
+	return &Pinned{RequestID: p.id, BlockIDs: slices.Clone(p.blocks), Tokens: p.tokens}
+}
+
+func (c *Core) unpin(p *pin) {
+	c.cache.release(p.blocks)
+	delete(c.pins, p.id)
+	if len(c.pins) == 0 {
+		c.lapse = time.Time{}
+	}
+}
+
+// lapsePins frees what was not pulled in time. It looks only when the
+// earliest lease may be over, so that pins cost a step nothing.
+func (c *Core) lapsePins(now time.Time) {
+	if c.lapse.IsZero() || c.lapse.After(now) {
+		return
+	}
+	var over []*pin
+	for _, p := range c.pins {
+		if !p.expires.After(now) {
+			over = append(over, p)
+		}
+	}
+	// A map has no order, but the cache remembers the order of releases.
+	slices.SortFunc(over, func(a, b *pin) int {
+		return cmp.Or(a.expires.Compare(b.expires), cmp.Compare(a.id, b.id))
+	})
+	for _, p := range over {
+		c.unpin(p)
+		c.stats.LapsedLeases++
+	}
+	c.lapse = time.Time{}
+	for _, p := range c.pins {
+		c.lapse = earlier(c.lapse, p.expires)
+	}
+}
+
+// carry puts a transfer behind all others on the NIC and returns its beginning.
+// A transfer without a waiting sequence still takes its time, as an RDMA
+// read under way does.
+func (c *Core) carry(earliest time.Time, tokens int) time.Time {
+	if c.nic.Before(earliest) {
+		c.nic = earliest
+	}
+	begin := c.nic
+	c.nic = begin.Add(c.transferTime(tokens))
+	return begin
+}
+
+// transferTime is how long so many tokens occupy a NIC.
+func (c *Core) transferTime(tokens int) time.Duration {
+	bytes := float64(tokens) * float64(c.cfg.BytesPerToken)
+	wire := time.Duration(math.Round(float64(bytes / c.cfg.BandwidthBytesPerSecond * float64(time.Second))))
+	return c.scaled(c.cfg.TransferSetup + wire)
+}

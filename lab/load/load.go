@@ -1,0 +1,249 @@
+// Package load is `gateway load`: it replays a workload against an OpenAI endpoint
+// and reports how it was served, or makes a trace of a gateway's log.
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
+)
+
+// Settings are those of a load.
+type Settings struct {
+	Workload struct {
+		Trace        string        `flag:"trace" help:"Trace to replay: JSON lines in Mooncake's form, gzipped or not; lines with session_id and delay run one after another. Without it and without a rate, the built-in trace; gateway traces lists others."`
+		BlockTokens  int           `flag:"trace-block-size" default:"512" range:"1..1000000" help:"Tokens of each hash id of the trace. Not the engines' block size."`
+		FromLog      string        `flag:"from-log" help:"Send nothing: make a trace of this log of a gateway, gzipped or not. It has when requests came, how long they and their answers were, and, of a gateway with --log-blocks, which prompts began alike; no text of them."`
+		TraceOut     string        `flag:"trace-out" help:"With --from-log: the file to write, JSON lines in Mooncake's form. Without it, standard output."`
+		Lenient      bool          `flag:"lenient" default:"false" help:"With --from-log: skip lines that are wrong, and count them."`
+		Rate         float64       `flag:"rate" default:"0" range:"0.." help:"Without a trace: requests a second, arriving at random (Poisson)."`
+		InputTokens  int           `flag:"isl" default:"1000" range:"1..10000000" help:"Without a trace: tokens of each prompt."`
+		OutputTokens int           `flag:"osl" default:"100" range:"1..10000000" help:"Without a trace: tokens of each answer."`
+		SharedPrefix float64       `flag:"shared-prefix" default:"0" range:"0..1" help:"Without a trace: the share of each prompt, from its beginning, that all prompts have in common. 0.5 is a long system prompt."`
+		Requests     int           `flag:"requests" default:"0" range:"0..10000000" help:"Without a trace: stop after this many requests. Where only this is set, the duration does not count."`
+		Duration     time.Duration `flag:"duration" default:"60s" range:"0s.." help:"Without a trace: stop after this time, answers not counted."`
+		Limit        int           `flag:"limit" default:"0" range:"0.." help:"Send only this many first requests of the workload; 0 sends all."`
+		Speed        float64       `flag:"speed" default:"1" range:"0.000001..1000000" help:"Divides all times between requests. 2 is twice the load."`
+		Seed         int           `flag:"seed" default:"0" range:"0.." help:"Seed of the prompts' tokens, and of the arrivals where there is no trace. 0 draws one and prints it, so that a second run does not find the first one's prompts cached; another number repeats a run."`
+	} `group:"Workload"`
+	Target struct {
+		URL         string        `flag:"url" default:"http://127.0.0.1:8000" form:"url http https" help:"Root of the OpenAI API to put under load."`
+		Model       string        `flag:"model" help:"Model to ask for. Empty takes the first that the endpoint lists."`
+		APIKeyFile  string        `flag:"api-key-file" help:"File whose first key is sent; the gateway's own file serves."`
+		Prompt      string        `flag:"prompt" default:"ids" oneof:"ids=token ids: exactly as long and as shared as the workload asks|text=words, each a token; for endpoints that accept no ids. As long as the tokenizer is the model's" help:"Form of the prompts, to /v1/completions."`
+		Tokenizer   string        `flag:"tokenizer" help:"The model's tokenizer.json. Empty takes the simulated model's 4,096 tokens; their ids are ordinary tokens in most vocabularies."`
+		Nvext       bool          `flag:"nvext" default:"true" help:"On: ask which workers served; left out where the endpoint answers 400 to it."`
+		IgnoreEOS   bool          `flag:"ignore-eos" default:"true" help:"On: ask for answers of full length. Engines know the field; OpenAI's own API refuses it."`
+		Timeout     time.Duration `flag:"request-timeout" default:"10m" range:"1ms.." help:"Longest time that a request may take, from its sending."`
+		MaxInFlight int           `flag:"max-in-flight" default:"4096" range:"1..1000000" help:"Most requests in flight. A request that is due beyond is not sent and counts as failed; the report shows it. Each is a connection."`
+	} `group:"Target"`
+	Report struct {
+		Title   string `flag:"title" default:"Load" help:"Heading of the report."`
+		Samples string `flag:"out" help:"File for a JSON line a request."`
+		JSON    string `flag:"json" help:"File for the summary as JSON."`
+		HTML    string `flag:"html" help:"File for the report with plots, which needs no other file."`
+
+		TTFT time.Duration `flag:"slo-ttft" default:"2s" range:"0s.." help:"A request is good when its first token comes within this. 0 does not count it."`
+		ITL  time.Duration `flag:"slo-itl" default:"25ms" range:"0s.." help:"A request is good when its mean time between tokens is at most this. 0 does not count it."`
+	} `group:"Report"`
+}
+
+// Manual is what --help says before the settings, First the settings that it shows.
+const Manual = "gateway load [FLAGS]: put load on an OpenAI endpoint and measure how it serves.\n" +
+	"Requests go out at their times whatever is in flight (open loop), and latencies count from those times. " +
+	"Ctrl-C ends the run with a report of what ran. Status 0 means that every request was answered.\n\n" +
+	"  gateway load --rate 4 --duration 30s\n  gateway load --url http://gateway:8000 --html report.html"
+
+var First = []string{
+	"trace", "rate", "isl", "osl", "requests", "duration", "speed", "seed", "url", "model", "api-key-file", "json", "html", "slo-ttft", "slo-itl",
+}
+
+// Run replays the workload against the endpoint and reports, or makes a trace of
+// a log. isSet reports whether the user set a setting.
+func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout, stderr io.Writer) error {
+	if s.Workload.FromLog != "" {
+		return s.fromLog(isSet, stdout, stderr)
+	}
+	if s.Workload.Trace != "" && s.Workload.Rate != 0 {
+		return setting.Errorf("rate", "--trace FILE and --rate R: only one of them")
+	}
+	if s.Workload.Seed == 0 {
+		s.Workload.Seed = 1 + rand.IntN(999_999)
+	}
+	workload, err := s.workload(isSet)
+	if err != nil {
+		return err
+	}
+	endpoint, err := s.endpoint()
+	if err != nil {
+		return err
+	}
+	if endpoint.Model == "" {
+		if endpoint.Model, err = endpoint.FirstModel(ctx); err != nil {
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				return fmt.Errorf("nothing listens at %s: start a fleet to try with `gateway dev`, or name another --url: %w", endpoint.URL, err)
+			}
+			return fmt.Errorf("no --model, and none found: %w", err)
+		}
+	}
+	files, err := replay.OpenFiles(s.Report.Samples, s.Report.JSON, s.Report.HTML)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	run, err := replay.New(replay.Config{Speed: s.Workload.Speed, MaxInFlight: s.Target.MaxInFlight, Timeout: s.Target.Timeout}, workload, endpoint)
+	if err != nil {
+		return err
+	}
+	report := &replay.Report{
+		Title: s.Report.Title, Target: endpoint.URL + " " + endpoint.Model, Workload: workload.Name,
+		Speed: s.Workload.Speed, Seed: uint64(s.Workload.Seed), Started: time.Now(),
+	}
+	if s.Workload.Trace == "" && s.Workload.Rate == 0 {
+		fmt.Fprintf(stderr, "No --trace and no --rate: this is %s.\n", replay.BuiltInName)
+	}
+	fmt.Fprintf(stderr, "%d requests over %v to %s, model %s, seed %d (--seed %[5]d repeats them)\n", len(workload.Requests),
+		time.Duration(float64(workload.Span())/s.Workload.Speed).Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
+	stop := watch(stderr, run.Progress)
+	report.Samples = run.Run(ctx)
+	stop()
+	if ctx.Err() != nil {
+		report.Notes = append(report.Notes, fmt.Sprintf("ended before its time: %d of %d requests were due", len(report.Samples), len(workload.Requests)))
+	}
+	if endpoint.NvextRefused() {
+		report.Notes = append(report.Notes, "the endpoint refuses nvext: who served is not known")
+	}
+	report.Finish()
+	if report.Summary.CachedTokens > 0 {
+		s.noteWarmth(report, workload)
+	}
+	report.Lines = append(report.Lines, simulate.KeptOf(report.Samples, s.limits()).Sentence(s.limits()))
+	if err := errors.Join(report.WriteText(stdout), files.Write(report.WriteSamples, func(w io.Writer) error { return s.writeJSON(report, w) }, report.WriteHTML)); err != nil {
+		return err
+	}
+	if n := report.Summary.Failed(); n > 0 && ctx.Err() == nil {
+		most := report.Failures()[0]
+		return fmt.Errorf("%d of %d requests were not answered, %d of them: %s", n, report.Summary.Requests, most.Requests, most)
+	}
+	return nil
+}
+
+// noteWarmth notes that caches held what this run did not put there.
+func (s *Settings) noteWarmth(r *replay.Report, w *replay.Workload) {
+	if cached, own, prompts, warm := replay.Warm(r.Samples, w.Shared()); warm {
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d prompt tokens were cached, and this workload repeats only %d of them: "+
+			"the caches held prompts of an earlier run with seed %d, so that this one measures them; run it without --seed", cached, prompts, own, s.Workload.Seed))
+	}
+}
+
+// limits are those that make a request good.
+func (s *Settings) limits() simulate.SLO {
+	return simulate.SLO{TTFT: s.Report.TTFT, ITL: s.Report.ITL}
+}
+
+// workload reads or makes the workload.
+func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
+	w := &s.Workload
+	if w.Rate != 0 {
+		g := replay.Generator{
+			Rate: w.Rate, InputTokens: w.InputTokens, OutputTokens: w.OutputTokens, SharedPrefix: w.SharedPrefix,
+			Requests: w.Requests, Duration: w.Duration, Seed: uint64(w.Seed),
+		}
+		if w.Requests > 0 && !isSet("duration") {
+			g.Duration = 0
+		}
+		made, err := g.Workload()
+		if err != nil {
+			return nil, setting.Errorf("rate", "%w", err)
+		}
+		return made.Limit(w.Limit), nil
+	}
+	fixed := []string{"isl", "osl", "shared-prefix", "requests", "duration"}
+	if w.Trace == "" {
+		fixed = append(fixed, "trace-block-size")
+	}
+	for _, name := range fixed {
+		if isSet(name) {
+			return nil, setting.Errorf(name, "a trace has its own, and without --trace and --rate the built-in one is replayed")
+		}
+	}
+	if w.Trace == "" {
+		return replay.BuiltIn(w.Limit), nil
+	}
+	data, err := os.ReadFile(w.Trace)
+	if err != nil {
+		return nil, setting.Errorf("trace", "%w", replay.Absent(w.Trace, err))
+	}
+	read, err := replay.ReadTrace(bytes.NewReader(data), w.Trace, w.BlockTokens, w.Limit)
+	if err != nil {
+		return nil, setting.Errorf("trace", "%w", err)
+	}
+	read.Name = filepath.Base(w.Trace)
+	return read, nil
+}
+
+// endpoint is the target, with a transport that has a connection for each
+// request in flight and goes to it directly.
+func (s *Settings) endpoint() (*replay.Endpoint, error) {
+	t := &s.Target
+	tokenizer := tokens.Sim()
+	if t.Tokenizer != "" {
+		data, err := os.ReadFile(t.Tokenizer)
+		if err == nil {
+			tokenizer, err = tokens.Load(data)
+		}
+		if err != nil {
+			return nil, setting.Errorf("tokenizer", "%s: %w", t.Tokenizer, err)
+		}
+	}
+	prompter, err := replay.NewPrompter(tokenizer, uint64(s.Workload.Seed))
+	if err != nil {
+		return nil, setting.Errorf("tokenizer", "%w", err)
+	}
+	key := ""
+	if t.APIKeyFile != "" {
+		var err error
+		if key, err = auth.ReadFirst(t.APIKeyFile); err != nil {
+			return nil, setting.Errorf("api-key-file", "%w", err)
+		}
+	}
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &replay.Endpoint{
+		URL: t.URL, Model: t.Model, APIKey: key, Prompter: prompter, Text: t.Prompt == "text", Nvext: t.Nvext, IgnoreEOS: t.IgnoreEOS,
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, MaxIdleConns: t.MaxInFlight, MaxIdleConnsPerHost: t.MaxInFlight,
+			IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, DisableCompression: true,
+		},
+	}, nil
+}
+
+// writeJSON writes the summary, with "arms" as `gateway simulate --json` has them.
+func (s *Settings) writeJSON(r *replay.Report, w io.Writer) error {
+	all := map[string]json.RawMessage{}
+	observed := simulate.Observed(r.Title, r.Samples, s.limits())
+	for _, write := range []func(io.Writer) error{observed.WriteJSON, r.WriteJSON} {
+		var one bytes.Buffer
+		if err := errors.Join(write(&one), json.Unmarshal(one.Bytes(), &all)); err != nil {
+			return err
+		}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(all)
+}

@@ -1,0 +1,245 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPercentiles(t *testing.T) {
+	tests := []struct {
+		times []Millis
+		p     float64
+		want  Millis
+	}{
+		{[]Millis{7}, 50, 7},
+		{[]Millis{7}, 99, 7},
+		{[]Millis{10, 20}, 50, 15},
+		{[]Millis{10, 20}, 99, 20}, // 19.9
+		{[]Millis{10, 20, 30, 40, 50}, 50, 30},
+		{[]Millis{10, 20, 30, 40, 50}, 90, 46},
+		{[]Millis{10, 20, 30, 40, 50}, 0, 10},
+		{[]Millis{10, 20, 30, 40, 50}, 100, 50},
+		{[]Millis{1000, 2000, 3000, 4000}, 90, 3700},
+		{[]Millis{1000, 2000, 3000, 4000}, 99, 3970},
+	}
+	for _, tt := range tests {
+		if got := Quantile(tt.times, tt.p/100); got != tt.want {
+			t.Errorf("percentile %v of %d is %d, want %d", tt.p, tt.times, got, tt.want)
+		}
+	}
+}
+
+func TestDistribution(t *testing.T) {
+	var times []Millis
+	for i := range 101 {
+		times = append(times, Millis(i)*Millis(time.Second))
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(times), func(i, j int) { times[i], times[j] = times[j], times[i] })
+	s := Millis(time.Second)
+	if got, want := distribution(times), (Distribution{101, 50 * s, 50 * s, 90 * s, 99 * s, 100 * s}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := distribution(nil); got != (Distribution{}) {
+		t.Errorf("nothing is described as %+v", got)
+	}
+}
+
+// samples is a run with something of everything.
+func samples() []Sample {
+	second := Millis(time.Second)
+	answered := func(index int, at, ttft, e2e Millis, prompt, cached, out int, p, d string) Sample {
+		s := Sample{
+			Index: index, Outcome: Answered, Status: 200, Scheduled: at, TTFT: ttft, Gaps: []Millis{(e2e - ttft) / 2, (e2e - ttft) / 2},
+			InputTokens: prompt, PromptTokens: prompt, CachedTokens: cached, AskedTokens: 10, OutputTokens: out, PrefillWorker: p, DecodeWorker: d,
+		}
+		s.End(time.Duration(e2e))
+		return s
+	}
+	return []Sample{
+		answered(0, 0, second, 10*second, 100, 0, 10, "prefill-1", "decode-10"),
+		answered(1, second, 2*second, 11*second, 300, 200, 10, "prefill-2", "decode-9"),
+		answered(2, 2*second, second, 10*second, 600, -1, 9, "", "decode-9"),
+		{Index: 3, Outcome: "http_529", Detail: "full", Scheduled: 4 * second, E2E: second / 100, Late: second / 50, CachedTokens: -1, AskedTokens: 10},
+		{Index: 4, Outcome: ErrorEvent, Detail: "decode </script> worker lost", Status: 200, Scheduled: 5 * second, TTFT: second, E2E: 15 * second, OutputTokens: 4, CachedTokens: -1},
+		{Index: 5, Outcome: NotSent, Scheduled: 500 * second, CachedTokens: -1},
+	}
+}
+
+func TestSummarize(t *testing.T) {
+	got := Summarize(samples())
+	second := Millis(time.Second)
+	rate := 0.5
+	want := Summary{
+		Requests: 6, Answered: 3, Failures: map[string]int{"http_529": 1, ErrorEvent: 1, NotSent: 1}, Short: 1, Wall: 20 * second,
+		RequestsPerSecond: 0.15, OutputTokensPerSecond: 1.65, OutputTokens: 33, PromptTokens: 400, CachedTokens: 200, HitRate: &rate, InFlight: 4,
+		Workers: []WorkerCount{
+			{"prefill", "prefill-1", 1, 100}, {"prefill", "prefill-2", 1, 100}, {"decode", "decode-9", 2, 19}, {"decode", "decode-10", 1, 10},
+		},
+	}
+	if got.TTFT.Count != 3 || got.TTFT.P50 != second || got.TTFT.Max != 2*second || got.ITL.Count != 3 || got.ITL.P50 != second ||
+		got.Gap.Count != 6 || got.E2E.Max != 11*second || got.Late.Count != 5 || got.Late.Max != second/50 {
+		t.Errorf("%+v", got)
+	}
+	got.TTFT, got.ITL, got.Gap, got.E2E, got.Late = want.TTFT, want.ITL, want.Gap, want.E2E, want.Late
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got.HitRate = nil; Summarize(nil).HitRate != nil {
+		t.Error("a run of nothing has a hit rate")
+	}
+}
+
+func finished() *Report {
+	all := samples()
+	slices.Reverse(all)
+	r := &Report{
+		Title: "A <b>title</b>", Target: "http://127.0.0.1:8000 m", Workload: "trace.jsonl", Speed: 2, Seed: 7,
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Samples: all,
+	}
+	r.Finish()
+	return r
+}
+
+func TestReportAsText(t *testing.T) {
+	var b bytes.Buffer
+	if err := finished().WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, b.String(), "6 requests in 20.0 s: 3 answered, 3 failed", "1 http_529", "TTFT", "hit rate 50.0 % of 400 prompt tokens",
+		"decode-10", "note: the generator itself sent late, by up to 20.0 ms", "reached; not sent: 1", "than were asked for: 1")
+}
+
+func TestReportAsJSON(t *testing.T) {
+	r := finished()
+	var b bytes.Buffer
+	if err := r.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil {
+		t.Fatal(err)
+	}
+	want := *r
+	want.Samples = nil
+	if !reflect.DeepEqual(back.Summary.Failures, want.Summary.Failures) || back.Summary.TTFT.P99 != want.Summary.TTFT.P99 || back.Seed != 7 {
+		t.Errorf("%+v", back)
+	}
+	contains(t, b.String(), `"p99_ms": 1980`, `"hit_rate": 0.5`, `"max_in_flight": 4`)
+}
+
+func TestSamplesAsLines(t *testing.T) {
+	var b bytes.Buffer
+	if err := finished().WriteSamples(&b); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	if len(lines) != 6 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	for i, text := range lines {
+		var s Sample
+		if err := json.Unmarshal([]byte(text), &s); err != nil || s.Index != i {
+			t.Errorf("line %d: index %d, error %v", i+1, s.Index, err)
+		}
+		if want := samples()[i]; s.E2E != want.E2E || s.Outcome != want.Outcome || s.TTFT != want.TTFT {
+			t.Errorf("line %d: %+v", i+1, s)
+		}
+	}
+	contains(t, lines[0], `"ttft_ms":1000,"itl_ms":1000,"e2e_ms":10000`)
+}
+
+// The page stands alone: nothing in it is fetched from anywhere.
+func TestReportAsHTMLIsSelfContained(t *testing.T) {
+	var b bytes.Buffer
+	if err := finished().WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	page := b.String()
+	for _, fetches := range []string{`<link`, `\bsrc\s*=`, `\bhref\s*=`, `@import`, `url\(`, `\bfetch\(`, `XMLHttpRequest`, `import\(`, `<iframe`, `<img`, `WebSocket`} {
+		if at := regexp.MustCompile(fetches).FindStringIndex(page); at != nil {
+			t.Errorf("it fetches something: …%.80s…", page[max(0, at[0]-20):])
+		}
+	}
+	if n := strings.Count(page, "</script>"); n != 2 {
+		t.Errorf("%d scripts end in it, want 2: text of a failure must not end one", n)
+	}
+	contains(t, page, "A &lt;b&gt;title&lt;/b&gt;", "prefers-color-scheme: dark", "uPlot", "Permission is hereby granted", "decode-10", "http_529",
+		`"names":["%"],"data":[[`, "3 answered, 3 failed")
+}
+
+func TestReportOfNothing(t *testing.T) {
+	r := &Report{Title: "Nothing"}
+	r.Finish()
+	var b bytes.Buffer
+	for name, write := range map[string]error{"text": r.WriteText(&b), "HTML": r.WriteHTML(&b), "JSON": r.WriteJSON(&b), "lines": r.WriteSamples(&b)} {
+		if write != nil {
+			t.Errorf("%s: %v", name, write)
+		}
+	}
+	contains(t, b.String(), "hit rate unknown")
+}
+
+func TestCurves(t *testing.T) {
+	var times []Millis
+	for i := range 1000 {
+		times = append(times, Millis(i+1)*Millis(time.Millisecond))
+	}
+	c := cdf(times)
+	if !slices.IsSorted(c.X) || !slices.IsSorted(c.Y[0]) || c.Y[0][len(c.Y[0])-1] != 100 || c.X[len(c.X)-1] != 1000 || len(c.X) > curvePoints {
+		t.Errorf("%d points up to %v at %v", len(c.X), c.X[len(c.X)-1], c.Y[0][len(c.Y[0])-1])
+	}
+	if same := cdf([]Millis{5e6, 5e6, 5e6}); !reflect.DeepEqual(same, curve{[]float64{5}, [][]float64{{100}}}) {
+		t.Errorf("three equal times give %v", same)
+	}
+	all := samples()
+	wall := Summarize(all).Wall
+	flight := inFlightOverTime(all, wall)
+	if most := slices.Max(flight.Y[0]); most != 4 || flight.X[0] != 0 || flight.Y[0][0] != 1 {
+		t.Errorf("%v in flight at most: %v", most, flight.Y)
+	}
+	// What the bins hold together is every token that came.
+	tokens := tokensOverTime(all, wall)
+	sum := 0.0
+	for _, perSecond := range tokens.Y[0] {
+		sum += perSecond * (tokens.X[1] - tokens.X[0])
+	}
+	if sum < 32.5 || sum > 33.5 {
+		t.Errorf("%v tokens in the plot, want 33", sum)
+	}
+	if dots := ttftOverTime(all); !slices.Equal(dots.X, []float64{0, 1, 2}) || !slices.Equal(dots.Y[0], []float64{1000, 2000, 1000}) {
+		t.Errorf("%v", dots)
+	}
+}
+
+// Sentences that differ in numbers are one failure, others are not, and a long
+// list ends in classes.
+func TestFailuresAreGrouped(t *testing.T) {
+	r := &Report{}
+	add := func(n int, outcome, detail string) {
+		for range n {
+			r.Samples = append(r.Samples, Sample{Outcome: outcome, Detail: detail})
+		}
+	}
+	add(3, "http_529", "full; try again in 7 s")
+	add(2, "http_529", "full; try again in 12 s")
+	add(4, Unreachable, "dial 127.0.0.1:1: refused")
+	add(5, Answered, "")
+	want := []Failure{{"http_529", "", "full; try again in 7 s (numbers differ)", 5}, {Unreachable, "", "dial 127.0.0.1:1: refused", 4}}
+	if got := r.Failures(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for i := range 26 {
+		add(1, "http_400", "no "+string(rune('a'+i)))
+	}
+	got := r.Failures()
+	if last := got[len(got)-1]; len(got) != mostFailures || last != (Failure{"http_400", "", "other reasons", 19}) {
+		t.Errorf("%d: %+v", len(got), got)
+	}
+}

@@ -1,0 +1,266 @@
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// enough is the goodput that a fleet is usually held to.
+const enough = 0.9
+
+// Advice says in a few sentences which arm comes first, with the figures behind
+// it, and as much as they show. Only arms with the same workload and limits are
+// ranked: a sweep of loads has a paragraph a load.
+func (r *Report) Advice() string {
+	var b strings.Builder
+	groups := map[string][]*ArmReport{}
+	var order []string
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if groups[a.asked] == nil {
+			order = append(order, a.asked)
+		}
+		groups[a.asked] = append(groups[a.asked], a)
+	}
+	for _, asked := range order {
+		arms := groups[asked]
+		if len(order) > 1 {
+			fmt.Fprintf(&b, "%s: ", arms[0].load())
+		}
+		r.advise(&b, arms)
+	}
+	return b.String()
+}
+
+// load names what sets an arm's workload and limits apart from others'.
+func (a *ArmReport) load() string {
+	var parts []string
+	for _, p := range a.Point {
+		if strings.HasPrefix(p.Path, "workload.") || strings.HasPrefix(p.Path, "slo.") {
+			parts = append(parts, p.Path+"="+p.Text)
+		}
+	}
+	if len(parts) == 0 {
+		return "With the workload and limits of " + a.Name
+	}
+	return "At " + strings.Join(parts, ", ")
+}
+
+// ranking is the metric that arms are ranked by.
+func (r *Report) ranking() string {
+	if r.Capacity != nil {
+		return "capacity"
+	}
+	return "goodput"
+}
+
+// best is the arms by their rank, the first first; of equals, the one of the
+// lower mean TTFT, where capacities have not given each a load of its own.
+func (r *Report) best(arms []*ArmReport) []*ArmReport {
+	name := r.ranking()
+	ttft := func(a *ArmReport) float64 {
+		if s, ok := a.Stats["ttft_s.mean"]; ok && r.Capacity == nil {
+			return s.Mean
+		}
+		return math.Inf(1)
+	}
+	arms = slices.Clone(arms)
+	slices.SortStableFunc(arms, func(a, b *ArmReport) int {
+		if d := b.Stats[name].Mean - a.Stats[name].Mean; math.Abs(d) > 1e-9 {
+			return cmp.Compare(d, 0)
+		}
+		return cmp.Compare(ttft(a), ttft(b))
+	})
+	return arms
+}
+
+// advise writes of arms that can be ranked.
+func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
+	best := r.best(arms)
+	top := best[0]
+	rank, ok := top.Stats[r.ranking()]
+	switch {
+	case !ok:
+		fmt.Fprintf(b, "No arm had a request to answer.\n")
+		return
+	case rank.Mean == 0 && r.Capacity != nil:
+		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", percent(r.Capacity.Share), r.Capacity.From)
+		return
+	case rank.Mean == 0:
+		fmt.Fprintf(b, "No arm answers a request within the limits, so that goodput ranks none.\n")
+		if len(arms) == 1 {
+			adviseMissed(b, top)
+		}
+		return
+	}
+	take := "%s (%s)"
+	if len(best) > 1 {
+		take = "First is %s (%s)"
+		if differ(top, best[1], r.ranking()) {
+			take = "Take %s (%s)"
+		}
+	}
+	fmt.Fprintf(b, take+": ", top.Name, top.Fleet)
+	if r.Capacity != nil {
+		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
+			percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
+		r.adviseNext(b, best)
+		r.adviseBase(b, top, []string{"capacity"})
+		return
+	}
+	good := "good"
+	if len(top.slo.limits()) == 0 {
+		good = "answered, since the plan sets no slo"
+	}
+	fmt.Fprintf(b, "%s of its requests are %s (%s)%s.\n", percent(rank.Mean), good, top.over(percent(rank.Min), percent(rank.Max)), top.latencies())
+	r.adviseNext(b, best)
+	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
+	adviseSize(b, best)
+	adviseMissed(b, top)
+}
+
+// over is a range and how many seeds it is over.
+func (a *ArmReport) over(least, most string) string {
+	if a.distinct() == 1 {
+		return a.seeds()
+	}
+	return least + " to " + most + " over " + a.seeds()
+}
+
+// latencies lists an arm's latencies in words; absent ones are left out.
+func (a *ArmReport) latencies() (text string) {
+	for _, l := range []struct {
+		name, metric, unit string
+		decimals           int
+	}{{"mean TTFT", "ttft_s.mean", "s", 2}, {"p99", "ttft_s.p99", "s", 1}, {"mean ITL", "itl_ms.mean", "ms", 1}} {
+		if value := a.Stats.text(l.metric, l.decimals); value != none {
+			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit)
+		}
+	}
+	return text
+}
+
+// seeds is how many an arm has, in words.
+func (a *ArmReport) seeds() string {
+	switch n := len(a.Seeds); {
+	case n == 1:
+		return "1 seed"
+	case a.distinct() == 1:
+		return fmt.Sprintf("%d seeds, which change nothing", n)
+	default:
+		return fmt.Sprintf("%d seeds", n)
+	}
+}
+
+// adviseNext says how sure the first place is.
+func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
+	if len(best) < 2 {
+		return
+	}
+	name := r.ranking()
+	rank := best[1].Stats.share(name)
+	if r.Capacity != nil {
+		rank = best[1].Stats.text(name, 2)
+	}
+	fmt.Fprintf(b, "Next is %s with %s: ", best[1].Name, rank)
+	first, second := best[0].Stats[name], best[1].Stats[name]
+	switch few := min(best[0].distinct(), best[1].distinct()); {
+	case first.Min <= second.Max:
+		fmt.Fprintf(b, "the ranges overlap, so call it a tie and choose by what else matters to you.\n")
+	case few < leastRuns && len(best[0].Seeds) >= leastRuns:
+		fmt.Fprintf(b, "the seeds change nothing in one of the two, so this may be luck; a trace has a spread with workload.shuffle.\n")
+	case few < leastRuns:
+		fmt.Fprintf(b, "with fewer than %d seeds that may be luck; --seeds 5 tells.\n", leastRuns)
+	default:
+		fmt.Fprintf(b, "every seed of the first beats every seed of it.\n")
+	}
+}
+
+// adviseBase says how an arm differs from its base.
+func (r *Report) adviseBase(b *strings.Builder, a *ArmReport, metrics []string) {
+	base := r.base(a)
+	if base == nil || base == a {
+		return
+	}
+	var parts []string
+	for _, m := range metrics {
+		own, ok := a.Stats[m]
+		other, has := base.Stats[m]
+		if !ok || !has {
+			continue
+		}
+		switch m {
+		case "goodput":
+			parts = append(parts, fmt.Sprintf("%+.1f points of goodput", 100*(own.Mean-other.Mean)))
+		case "hit_rate":
+			parts = append(parts, fmt.Sprintf("a hit rate of %s in place of %s", percent(own.Mean), percent(other.Mean)))
+		default:
+			if by := r.Delta(a, m, 0); by != none {
+				parts = append(parts, by+" "+map[string]string{"ttft_s.mean": "mean TTFT", "itl_ms.mean": "mean ITL", "capacity": "capacity"}[m])
+			}
+		}
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(b, "Against %s that is %s.\n", base.Name, strings.Join(parts, ", "))
+	}
+}
+
+// adviseSize names the smallest fleet that is enough, where fleets differ.
+func adviseSize(b *strings.Builder, best []*ArmReport) {
+	least, most := math.MaxInt, 0
+	var smallest *ArmReport
+	for _, a := range best { // the best first, so that of equal sizes the best is taken
+		least, most = min(least, a.workers), max(most, a.workers)
+		if a.Stats["goodput"].Min >= enough && (smallest == nil || a.workers < smallest.workers) {
+			smallest = a
+		}
+	}
+	switch {
+	case least == most:
+	case smallest == nil:
+		fmt.Fprintf(b, "No fleet here reaches %s in every run; the largest has %d workers.\n", percent(enough), most)
+	default:
+		fmt.Fprintf(b, "The smallest fleet here that reaches %s in every run has %d workers: %s, over %s.\n", percent(enough), smallest.workers, smallest.Name, smallest.seeds())
+	}
+}
+
+// adviseMissed says which limits an arm's answers miss, where they miss many.
+func adviseMissed(b *strings.Builder, a *ArmReport) {
+	s := a.Stats
+	answered := 0.0
+	if all := s["requests"].Mean; all > 0 {
+		answered = 1 - a.unanswered()/all
+	}
+	missed := func(metric string) string { return percent(max(0, 1-s[metric].Mean/answered)) }
+	var parts []string
+	if a.slo.TTFT > 0 {
+		parts = append(parts, missed("within_ttft")+" miss the limit of TTFT")
+	}
+	if a.slo.ITL > 0 || a.slo.TBT > 0 {
+		parts = append(parts, missed("within_itl")+" miss that of the time between tokens")
+	}
+	if s["goodput"].Mean < enough && answered > 0 && len(parts) > 0 {
+		fmt.Fprintf(b, "Of its answers %s.\n", strings.Join(parts, " and "))
+	}
+	if use := s["kv_use"].Mean; use > 0.85 {
+		fmt.Fprintf(b, "Where it decodes, %s of the KV is in use on average.\n", percent(use))
+	}
+	if n := a.unanswered(); n > 0 {
+		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", count(n))
+	}
+}
+
+// percent is a share to a tenth of a percent. What is not all or nothing is not
+// written as such.
+func percent(share float64) string {
+	switch {
+	case share > 0 && share < .0005:
+		return "under 0.1 %"
+	case share > .9995 && share < 1:
+		return "over 99.9 %"
+	}
+	return fmt.Sprintf("%.1f %%", 100*share)
+}

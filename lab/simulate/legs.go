@@ -1,0 +1,258 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+func (r *run) chain(i int32) []uint64 { return r.cfg.Stages[r.stage].Chains.of[i] }
+
+// ask is what a request asks of the choice of its workers.
+func (r *run) ask(i int32) placement.Ask {
+	q := &r.requests[i]
+	return placement.Ask{Model: Model, Request: router.Request{ID: q.id, Attempt: 1, ISL: q.isl, Hashes: r.chain(i)}}
+}
+
+// cached is the longest prefix in tokens that a worker which computes prompts holds.
+func (r *run) cached(i int32, now time.Time) int {
+	ask := r.ask(i)
+	route := r.placer.Route(r.fleet, &ask, now)
+	return route.Cached(now)
+}
+
+// reserve is the drain step of one request.
+func (r *run) reserve(i int32, now time.Time) error {
+	ask := r.ask(i)
+	placed, err := r.placer.Book(r.fleet, &ask, nil, now)
+	if placement.Waits(err) {
+		return queue.ErrWait
+	}
+	r.requests[i].p, r.requests[i].d = placed.Prefill.Lease, placed.Decode.Lease
+	return err
+}
+
+// granted starts a request that has its workers.
+func (r *run) granted(i int32) {
+	q := &r.requests[i]
+	q.granted = r.now
+	q.decodeWorker = q.d.Worker.ID
+	q.decode = r.byWorker[q.decodeWorker]
+	if q.p == nil {
+		r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens})
+		return
+	}
+	q.prefillWorker = q.p.Worker.ID
+	r.add(i, r.byWorker[q.prefillWorker], engine.Request{MaxTokens: 1, Pin: true})
+}
+
+// errand is what is still to be done at this instant: a machine is to step,
+// after it was given a leg where there is one.
+type errand struct {
+	machine int32
+	request int32 // whose leg; −1 for none
+	leg     engine.Request
+}
+
+// add sends a leg to an engine. Those of one instant come one after another: an
+// engine that is idle begins with the first.
+func (r *run) add(i, machine int32, leg engine.Request) {
+	q := &r.requests[i]
+	leg.ID, leg.PromptTokens, leg.Hashes, leg.IgnoreEOS = q.id, q.isl, r.chain(i), true
+	r.errands = append(r.errands, errand{machine, i, leg})
+}
+
+// soil notes that a machine has to step.
+func (r *run) soil(machine int32) {
+	if m := r.machines[machine]; !m.dirty {
+		m.dirty = true
+		r.errands = append(r.errands, errand{machine: machine, request: never})
+	}
+}
+
+// settle does what is to be done at this instant, and what comes of that.
+func (r *run) settle() {
+	for n := 0; n < len(r.errands); n++ {
+		e := r.errands[n]
+		m := r.machines[e.machine]
+		if e.request == never {
+			m.dirty = false
+		} else if err := m.core.Add(e.leg); err != nil {
+			r.release(&r.requests[e.request])
+			r.end(e.request, refused)
+			continue
+		}
+		r.step(e.machine)
+	}
+	clear(r.errands)
+	r.errands = r.errands[:0]
+}
+
+// step takes one turn of a machine's engine and deals with what came of it.
+func (r *run) step(i int32) {
+	m := r.machines[i]
+	now := r.at(r.now)
+	res := m.core.Step(now)
+	if len(res.Events) > 0 && m.index != nil {
+		r.post(i, res.Events)
+	}
+	for k := range res.Outputs {
+		r.output(i, &res.Outputs[k])
+	}
+	for _, f := range res.Fetches {
+		p := r.byWorker[f.Remote.EngineID]
+		wait, err := r.machines[p].core.Fetch(f.Remote, f.PromptTokens, f.Tokens, now)
+		if err != nil {
+			m.core.FetchFailed(f.ID, err)
+		} else {
+			m.core.Fetched(f.ID, wait, now)
+		}
+		r.soil(i)
+	}
+	for _, remote := range res.Releases {
+		p := r.byWorker[remote.EngineID]
+		r.machines[p].core.Release(remote.RequestID)
+		r.soil(p)
+	}
+	r.schedule(i, res.Next)
+}
+
+// schedule puts a machine's next step on the agenda.
+func (r *run) schedule(i int32, next time.Time) {
+	m := r.machines[i]
+	wake := int64(never)
+	if !next.IsZero() {
+		wake = max(int64(next.Sub(r.epoch)), r.now)
+	}
+	if wake == m.wake {
+		return
+	}
+	m.wake = wake
+	m.turn++
+	if wake != never {
+		r.agenda.add(event{at: wake, what: step, who: i, turn: m.turn})
+	}
+}
+
+// post sends KV events to the index.
+func (r *run) post(machine int32, events []engine.Event) {
+	if r.cfg.EventDelay == 0 {
+		r.apply(r.machines[machine], events)
+		return
+	}
+	var n int32
+	if last := len(r.free) - 1; last >= 0 {
+		n, r.free = r.free[last], r.free[:last]
+	} else {
+		n = int32(len(r.parcels))
+		r.parcels = append(r.parcels, parcel{})
+	}
+	r.parcels[n] = parcel{machine, append([]engine.Event(nil), events...)}
+	r.agenda.add(event{at: r.now + int64(r.cfg.EventDelay), what: tell, who: n})
+}
+
+// output deals with a token, or the end, of one leg.
+func (r *run) output(machine int32, o *engine.Output) {
+	i, ok := r.byID[o.ID]
+	if !ok {
+		return
+	}
+	q := &r.requests[i]
+	if q.p != nil {
+		r.prefilled(i, machine, o)
+		return
+	}
+	if o.Reason == engine.LoadFailed || o.Reason == engine.Aborted {
+		r.release(q)
+		r.end(i, loadLost)
+		return
+	}
+	now := r.at(r.now)
+	if q.tokens == 0 {
+		q.first = r.now
+		if !q.remote {
+			q.cached = o.Cached
+		}
+		q.d.PrefillDone(now)
+		r.drain()
+	} else if r.cfg.Gaps {
+		if q.gaps == nil {
+			q.gaps = r.spareGaps()
+		}
+		q.gaps = append(q.gaps, uint32((r.now-q.last)/1000))
+	}
+	q.last = r.now
+	q.tokens = o.Generated
+	if grown := q.tokens / q.d.Worker.BlockSize; grown > q.grown {
+		q.d.Grow(grown-q.grown, now)
+		q.grown = grown
+	}
+	if o.Reason != engine.Unfinished {
+		r.release(q)
+		r.end(i, replay.Answered)
+	}
+}
+
+// prefilled hands a prompt's KV over to decode.
+func (r *run) prefilled(i, machine int32, o *engine.Output) {
+	q := &r.requests[i]
+	q.p.Release(r.at(r.now))
+	q.p = nil
+	r.drain()
+	if o.Pinned == nil {
+		r.release(q)
+		r.end(i, loadLost)
+		return
+	}
+	q.cached, q.remote = o.Cached, true
+	r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens, Remote: &engine.Remote{
+		EngineID: r.machines[machine].worker.ID, RequestID: o.Pinned.RequestID, BlockIDs: [][]int32{o.Pinned.BlockIDs},
+	}})
+	if d := r.machines[q.decode]; !d.beats {
+		d.beats = true
+		r.agenda.add(event{at: r.now + int64(d.core.Config().HeartbeatInterval), what: renew, who: q.decode})
+	}
+}
+
+// renew has a decode engine renew the leases that its sequences depend on.
+func (r *run) renew(machine int32) {
+	m := r.machines[machine]
+	awaited := m.core.Awaited()
+	m.beats = len(awaited) > 0
+	if !m.beats {
+		return
+	}
+	for _, remote := range awaited {
+		p := r.byWorker[remote.EngineID]
+		r.machines[p].core.Heartbeat(remote.RequestID, r.at(r.now))
+		r.soil(p)
+	}
+	r.agenda.add(event{at: r.now + int64(m.core.Config().HeartbeatInterval), what: renew, who: machine})
+}
+
+// release gives back what is booked.
+func (r *run) release(q *request) {
+	now := r.at(r.now)
+	if q.p != nil {
+		q.p.Release(now)
+		q.p = nil
+	}
+	if q.d != nil {
+		q.d.Release(now)
+		q.d = nil
+	}
+	r.drain()
+}
+
+func (r *run) spareGaps() []uint32 {
+	if last := len(r.gaps) - 1; last >= 0 {
+		g := r.gaps[last]
+		r.gaps = r.gaps[:last]
+		return g
+	}
+	return make([]uint32, 0, 512)
+}

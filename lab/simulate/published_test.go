@@ -1,0 +1,216 @@
+package simulate
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+)
+
+// staged is a plan of two stages whose figures others have published.
+const staged = `name: t
+workload:
+  input_tokens: 100
+  output_tokens: 10
+  stages: [{rate: 50, requests: 5, warm: true}, {rate: 3, requests: 20}, {rate: 12.5, requests: 20}]
+fleet: {workers: 2, kv_tokens: 4096, context_length: 2048}
+seeds: [1, 2]
+arms:
+  - {name: one, set: {router.mode: round-robin}}
+  - {name: two, set: {router.mode: kv}}
+published:
+  - {arm: two, against: one, metric: ttft_s.mean, value: 2, source: a ratio}
+  - {arm: two, metric: requests, stage: 3/s, value: 40, source: a stage}
+published_csv:
+  file: theirs.csv
+  source: measured
+  stage_column: qps
+  arm_column: who
+  arms: {them: [one, two]}
+  metrics: {n: requests, tok: output_tokens_per_s}
+`
+
+const theirs = "qps,who,n,tok\n3.0,them,10,100\n12.5,them,80,200\n12.5,others,1,1\n99,them,1,1\n"
+
+func study(t *testing.T, plan, csv string) (*Report, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if csv != "" {
+		if err := os.WriteFile(filepath.Join(dir, "theirs.csv"), []byte(csv), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte(plan))
+	if err != nil {
+		return nil, err
+	}
+	return s.Run(t.Context(), nil)
+}
+
+func TestPublishedBesideOurs(t *testing.T) {
+	r, err := study(t, staged, theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Published) != 2+2*2*2 {
+		t.Fatalf("%d published figures: %+v", len(r.Published), r.Published)
+	}
+	// A ratio is that of the means, within the range that the seeds allow.
+	got, ok := r.ours(&r.Published[0])
+	one, two := r.Arms[0].Stats["ttft_s.mean"], r.Arms[1].Stats["ttft_s.mean"]
+	if !ok || got.Mean != two.Mean/one.Mean || got.Min > got.Mean || got.Max < got.Mean || got.Min != two.Min/one.Max {
+		t.Errorf("the ratio is %+v, of %+v and %+v", got, two, one)
+	}
+	// A stage's figure is its own, not the run's: 20 requests of 40.
+	if got, _ := r.ours(&r.Published[1]); got.Mean != 20 {
+		t.Errorf("the stage has %v requests", got.Mean)
+	}
+	var text strings.Builder
+	if err := errors.Join(r.WriteText(&text), r.WriteHTML(&text)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"ttft_s.mean over one", "two next to measured: them; ours, theirs, difference:", "20.00     80.00   -75 %"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
+	}
+	var out strings.Builder
+	if err := r.WriteJSON(&out); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Published []struct {
+			Arm, Figure, Source string
+			Ours                Stat
+			Theirs              float64
+		}
+	}
+	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || len(back.Published) != 10 || back.Published[1].Figure != "requests at 3/s" {
+		t.Errorf("%v: %+v", err, back)
+	}
+}
+
+func TestPublishedFileIsAbsent(t *testing.T) {
+	r, err := study(t, staged, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Published) != 2 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "theirs.csv is absent") {
+		t.Errorf("published %+v, notes %q", r.Published, r.Notes)
+	}
+}
+
+func TestPublishedErrors(t *testing.T) {
+	for _, c := range []struct{ name, old, new, csv, says string }{
+		{"no arm to be against", "against: one", "against: three", theirs, `published: there is no arm "three"`},
+		{"no stage", "stage: 3/s", "stage: 4/s", theirs, `published: there is no stage "4/s"`},
+		{"no arm to compare", "them: [one, two]", "them: [one, three]", theirs, `published_csv.arms: them is compared with "three"`},
+		{"no metric", "n: requests", "n: fun", theirs, `"fun" is not a metric`},
+		{"no column", "n: requests", "m: requests", theirs, `theirs.csv:1: there is no column "m"`},
+		{"a word for a rate", "", "", "qps,who,n,tok\nfast,them,1,1\n", "theirs.csv:2: qps: "},
+		{"a word for a figure", "", "", "qps,who,n,tok\n3,them,1,1\n3,them,many,1\n", "theirs.csv:3: n: "},
+		{"a short row", "", "", "qps,who,n,tok\n3,them,1\n", "theirs.csv:2: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := study(t, strings.Replace(staged, c.old, c.new, 1), c.csv)
+			var at *conf.Error
+			if !errors.As(err, &at) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want a conf.Error with %q", err, c.says)
+			}
+		})
+	}
+}
+
+// TestCapacity: what the search finds is what runs at fixed speeds show, and arms
+// that differ in the SLO alone are searched apart.
+func TestCapacity(t *testing.T) {
+	plan := `name: t
+workload:
+  input_tokens: 2000
+  output_tokens: 20
+  stages: [{rate: 4, requests: 300}]
+fleet: {workers: 2, kv_tokens: 40000}
+router: {queue_threshold: -1}
+slo: {itl: 1s}
+seeds: [1, 2, 3]
+arms: [{name: one, set: {router.mode: round-robin}}]
+`
+	searched, err := study(t, plan+"capacity: {from: .25, to: 16, step: 1.05}\nsweep: {slo.ttft: [200ms, 500ms, 1h]}\n", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	capacity := func(i int) Stat { return searched.Arms[i].Stats["capacity"] }
+	if !(capacity(0).Min > .25 && capacity(0).Max < capacity(1).Min && capacity(1).Max < 16) {
+		t.Fatalf("capacities %+v, %+v: want the tighter limit's to be the smaller one", capacity(0), capacity(1))
+	}
+	if top := (CapacityPlan{From: .25, To: 16, Step: 1.05}).filled(); math.Abs(capacity(2).Mean-top.speed(top.steps()-1)) > 1e-9 {
+		t.Errorf("a limit that none misses gives %v, and the search goes to %v", capacity(2).Mean, top.speed(top.steps()-1))
+	}
+	fixed, err := study(t, strings.Replace(plan, "itl: 1s", "ttft: 500ms, itl: 1s", 1)+
+		"sweep: {workload.speed: ["+format(capacity(1).Min*.9)+", "+format(capacity(1).Max*1.1)+"]}\n", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if below, above := fixed.Arms[0].Stats["goodput"], fixed.Arms[1].Stats["goodput"]; below.Mean < .9 || above.Mean >= .9 {
+		t.Errorf("goodput %v at 0.9 of the capacity, %v at 1.1 of it", below, above)
+	}
+	var text strings.Builder
+	if err := searched.WriteText(&text); err != nil || !strings.Contains(text.String(), "or more: that is as far as the search went") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	for _, bad := range []string{"{share: 2}", "{from: 2, to: 1}", "{step: 1}"} {
+		if _, err := ParsePlan("t.yaml", []byte(plan+"capacity: "+bad+"\n")); err == nil || !strings.Contains(err.Error(), "capacity") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func format(x any) string {
+	b, _ := json.Marshal(x)
+	return string(b)
+}
+
+// TestShuffle: only requests of the same time change places, and a seed always
+// gives the same order.
+func TestShuffle(t *testing.T) {
+	dir := t.TempDir()
+	var rows strings.Builder
+	for i := range 60 {
+		row, _ := json.Marshal(map[string]any{"timestamp": i / 20 * 1000, "input_length": 64 + i, "output_length": 5, "hash_ids": []int{i}})
+		rows.Write(append(row, '\n'))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "t.jsonl"), []byte(rows.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	order := func(shuffle string, seed uint64) []int {
+		s, err := ParsePlan(filepath.Join(dir, "t.yaml"), []byte("workload: {trace: t.jsonl, shuffle: "+shuffle+"}\nfleet: {workers: 2, kv_tokens: 4096}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		traces, err := s.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stage := s.Variants[0].stages(traces, seed)[0]
+		var all []int
+		for i, r := range stage.Requests {
+			all = append(all, r.Index)
+			if r.Index/20 != i/20 {
+				t.Errorf("request %d came to place %d", r.Index, i)
+			}
+			if fresh := NewChains(stage.Requests[i:i+1], 64).of[0]; fresh[0] != stage.Chains.of[i][0] {
+				t.Errorf("request %d has another's hashes", r.Index)
+			}
+		}
+		return all
+	}
+	one, again, two, file := format(order("true", 1)), format(order("true", 1)), format(order("true", 2)), format(order("false", 1))
+	if one != again || one == two || one == file {
+		t.Errorf("%s\n%s\n%s\n%s", one, again, two, file)
+	}
+}

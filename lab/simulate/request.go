@@ -1,0 +1,60 @@
+package simulate
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// request is one request on its way.
+type request struct {
+	*replay.Request
+	id     string
+	isl    int
+	ticket queue.Ticket[int32]
+	p, d   *router.Lease
+	decode int32 // machine
+	remote bool  // its decode pulls what prefill computed
+
+	arrived, granted int64
+	first, last      int64 // its first and latest token
+	tokens           int
+	grown            int // blocks
+	cached           int
+	gaps             []uint32 // µs, where they are wanted
+
+	prefillWorker, decodeWorker string
+}
+
+// sample is what came of it.
+func (r *request) sample(outcome string, now int64) replay.Sample {
+	s := replay.Sample{
+		Index: r.Index, Session: r.Session, Outcome: outcome,
+		Scheduled: replay.Millis(r.arrived), InputTokens: r.isl, PromptTokens: r.isl, AskedTokens: r.OutputTokens,
+		OutputTokens: r.tokens, CachedTokens: r.cached, PrefillWorker: r.prefillWorker, DecodeWorker: r.decodeWorker,
+	}
+	if r.tokens > 0 {
+		s.TTFT = replay.Millis(r.first - r.arrived)
+	}
+	s.End(time.Duration(now - r.arrived))
+	return s
+}
+
+// longest is the mean of the longest tenth of the gaps between tokens:
+// Mooncake's TBT (FAST'25, Fig. 1). It sorts the gaps.
+func longest(gaps []uint32) time.Duration {
+	if len(gaps) == 0 {
+		return 0
+	}
+	slices.Sort(gaps)
+	n := (len(gaps) + 9) / 10
+	sum := 0.0
+	for _, g := range gaps[len(gaps)-n:] {
+		sum += float64(g)
+	}
+	return time.Duration(math.Round(sum/float64(n))) * time.Microsecond
+}

@@ -1,0 +1,385 @@
+// Package simulate runs the production cores under virtual time: the queue, the
+// router with its policies, bookings and index, and the simulated engine's
+// scheduler and cache, all driven from one heap of events. There is no goroutine
+// and no clock in a run; the same configuration and seed give the same figures
+// on every machine.
+//
+// It leaves out HTTP, tokenizers and the bus, which have no core. A run's
+// gateway therefore takes no time of its own, and its KV events arrive when
+// Config.EventDelay says.
+package simulate
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// Config is one run: a fleet, a gateway in front of it, and the requests.
+type Config struct {
+	// Stages are sent one after another, each when the one before has ended to
+	// its last answer. Most runs have one.
+	Stages []Stage
+	// Fleet are the workers: of role both, or of prefill and decode.
+	Fleet []Group
+	// Routers has a Config for each role that the fleet has. Its Seed is the
+	// run's.
+	Routers map[pools.Role]router.Config
+	// Queue is the waiting room.
+	Queue queue.Config
+	// EventDelay is how long a KV event takes from the engine to the index.
+	EventDelay time.Duration
+	// Speed divides the times between arrivals; 0 means 1.
+	Speed float64
+	// Gaps has every answer's gaps between tokens kept until it ends, for
+	// Outcome.TBT. It costs time.
+	Gaps bool
+	// Readings is how many readings of the fleet's state a run takes over its
+	// arrivals; 0 for none.
+	Readings int
+	// Name gives the id of a stage's request, which random choices hang on, by
+	// the index of each; nil calls them 0-0, 0-1 and so on.
+	Name func(stage, index int) string
+}
+
+// Stage is a part of a run: requests whose times count from its beginning.
+type Stage struct {
+	Name     string
+	Requests []replay.Request
+	Chains   *Chains // of the requests, for the fleet's block size
+	// Warm stages are run and not reported.
+	Warm bool
+}
+
+// run is a run on its way.
+type run struct {
+	cfg      Config
+	epoch    time.Time
+	now      int64
+	agenda   agenda
+	machines []*machine
+	byWorker map[string]int32
+	fleet    pools.Fleet
+	routers  *router.Set
+	placer   placement.Placer
+	queue    *queue.Core[int32]
+	wakeAt   int64 // when the queue's expiry is on the agenda
+	wakeTurn uint32
+	draining bool
+	again    bool
+
+	requests []request
+	next     []int32 // of a request: that which follows it in its session, or −1
+	byID     map[string]int32
+	open     int // of the stage
+	stage    int32
+	began    int64
+	errands  []errand
+	parcels  []parcel // KV events on their way
+	free     []int32  // parcels to use again
+	gaps     [][]uint32
+	out      *Outcome
+}
+
+// parcel is KV events that one step of a machine gave.
+type parcel struct {
+	machine int32
+	events  []engine.Event
+}
+
+// Run runs the whole of it. The context is looked at every few thousand events;
+// its error, and that of a configuration that cannot work, are the only ones.
+func Run(ctx context.Context, cfg Config) (*Outcome, error) {
+	r, err := start(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r.out, r.all(ctx)
+}
+
+// start makes the fleet and the gateway.
+func start(cfg Config) (*run, error) {
+	r := &run{cfg: cfg, epoch: time.Unix(1_700_000_000, 0).UTC(), byWorker: map[string]int32{}, wakeAt: never, out: &Outcome{}}
+	if r.cfg.Speed == 0 {
+		r.cfg.Speed = 1
+	}
+	if r.cfg.Name == nil {
+		r.cfg.Name = func(stage, index int) string { return strconv.Itoa(stage) + "-" + strconv.Itoa(index) }
+	}
+	var err error
+	if r.machines, err = machines(cfg.Fleet); err != nil {
+		return nil, err
+	}
+	view, err := roster(r.machines, r.epoch)
+	if err != nil {
+		return nil, err
+	}
+	if r.routers, err = router.NewSet(r.forecasting(cfg.Routers), slog.New(slog.DiscardHandler)); err != nil {
+		return nil, err
+	}
+	r.fleet = view.Fleet(Model)
+	r.placer = placement.Placer{Routers: r.routers, Fallback: true}
+	for i, m := range r.machines {
+		r.byWorker[m.worker.ID] = int32(i)
+		if m.worker.Role != pools.Decode {
+			m.index = r.routers.Index(Model, m.worker.Role)
+			m.owner = m.index.Owner(m.worker.ID, 0)
+		}
+	}
+	if r.queue, err = queue.NewCore(cfg.Queue, r.epoch, r.ended); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// all runs every stage.
+func (r *run) all(ctx context.Context) error {
+	for i := range r.cfg.Stages {
+		if err := r.runStage(ctx, int32(i)); err != nil {
+			return err
+		}
+	}
+	for _, m := range r.machines {
+		s := m.core.Stats()
+		r.out.Preemptions += s.Preemptions
+		r.out.FailedLoads += s.FailedLoads
+	}
+	return nil
+}
+
+// forecasting gives every router the engines' own model to predict by.
+func (r *run) forecasting(configs map[pools.Role]router.Config) map[pools.Role]router.Config {
+	out := maps.Clone(configs)
+	for role, c := range out {
+		c.Forecast = r.forecast
+		out[role] = c
+	}
+	return out
+}
+
+// forecast is what a first token takes by the fit: what is booked at the linear
+// rate (its prefixes are not known), the prompt's own part with attention's
+// share, and the transfer of the whole prompt where another worker decodes. The
+// router's word for a time to come, without what decode adds.
+func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
+	if w.Role == pools.Prefill {
+		bytes := float64(uncached+cached) * float64(cfg.BytesPerToken)
+		ms += float64(bytes/cfg.BandwidthBytesPerSecond*1000) + float64(cfg.TransferSetup)/1e6
+	}
+	return time.Duration(math.Round(float64(ms * 1e6))), true
+}
+
+// at is a time of the run as the cores know it.
+func (r *run) at(t int64) time.Time { return r.epoch.Add(time.Duration(t)) }
+
+// runStage sends a stage's requests and works until all have ended. Caches and
+// clocks go on from stage to stage.
+func (r *run) runStage(ctx context.Context, stage int32) error {
+	s := &r.cfg.Stages[stage]
+	r.stage, r.began, r.open = stage, r.now, len(s.Requests)
+	r.requests = make([]request, len(s.Requests))
+	r.byID = make(map[string]int32, len(s.Requests))
+	r.next = make([]int32, len(s.Requests))
+	latest := map[string]int32{}
+	var last int64
+	for i := range s.Requests {
+		q := &r.requests[i]
+		q.Request = &s.Requests[i]
+		q.isl = q.InputTokens()
+		q.id = r.cfg.Name(int(stage), i)
+		r.byID[q.id] = int32(i)
+		r.next[i] = never
+		if q.Session != "" {
+			before, follows := latest[q.Session]
+			latest[q.Session] = int32(i)
+			if follows {
+				r.next[before] = int32(i)
+				continue
+			}
+		}
+		at := r.now + r.scaled(q.At)
+		last = max(last, at)
+		r.agenda.add(event{at: at, what: arrive, who: int32(i)})
+	}
+	if n := r.cfg.Readings; n > 0 && !s.Warm {
+		every := max(1, (last-r.now)/int64(n))
+		r.agenda.add(event{at: r.now, what: observe, who: int32(min(every/1e6+1, 1<<30)), turn: uint32(stage)})
+	}
+	for r.open > 0 {
+		if r.agenda.empty() {
+			return errors.New("simulate: requests are open and nothing is due: an engine lost one")
+		}
+		if r.out.Steps++; r.out.Steps%4096 == 1 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e := r.agenda.take()
+		r.now = e.at
+		r.handle(&e)
+		r.settle()
+	}
+	r.out.Stages = append(r.out.Stages, Span{time.Duration(r.began), time.Duration(r.now)})
+	return nil
+}
+
+// scaled is a trace's time at the run's speed.
+func (r *run) scaled(d time.Duration) int64 { return int64(float64(d) / r.cfg.Speed) }
+
+// handle does what an event is about.
+func (r *run) handle(e *event) {
+	switch e.what {
+	case arrive:
+		r.arrive(e.who)
+	case step:
+		m := r.machines[e.who]
+		if e.turn == m.turn {
+			m.wake = never
+			r.soil(e.who)
+		}
+	case tell:
+		p := &r.parcels[e.who]
+		r.apply(r.machines[p.machine], p.events)
+		p.events = nil
+		r.free = append(r.free, e.who)
+	case renew:
+		r.renew(e.who)
+	case expire:
+		if e.turn == r.wakeTurn {
+			r.wakeAt = never
+			r.queue.Expire(r.at(r.now))
+			r.drain()
+		}
+	case observe:
+		if e.turn == uint32(r.stage) {
+			r.observe(e.who)
+		}
+	}
+}
+
+// arrive puts a request in the queue.
+func (r *run) arrive(i int32) {
+	q := &r.requests[i]
+	q.arrived = r.now
+	now := r.at(r.now)
+	q.ticket = queue.Ticket[int32]{Item: queue.Item{ID: q.id, ISL: q.isl, Uncached: q.isl - r.cached(i, now), Arrival: now}, Value: i}
+	if err := r.queue.Push(&q.ticket, now); err != nil {
+		r.end(i, shed)
+		return
+	}
+	r.drain()
+}
+
+// Outcomes of a request other than replay.Answered.
+const (
+	shed     = "queue_full"
+	expired  = "queue_timeout"
+	refused  = "refused" // no worker could ever hold it
+	loadLost = "load_failed"
+)
+
+// ended is the queue's word that a ticket has left it.
+func (r *run) ended(t *queue.Ticket[int32], err error) {
+	i := t.Value
+	var full *queue.FullError
+	switch {
+	case err == nil:
+		r.granted(i)
+	case errors.As(err, &full):
+		r.end(i, shed)
+	case errors.Is(err, queue.ErrExpired):
+		r.end(i, expired)
+	default:
+		r.end(i, refused)
+	}
+}
+
+// drain grants whom there is room for. What it brings about may call it again.
+func (r *run) drain() {
+	if r.draining {
+		r.again = true
+		return
+	}
+	r.draining = true
+	for r.again = true; r.again; {
+		r.again = false
+		now := r.at(r.now)
+		r.queue.Drain(now, func(t *queue.Ticket[int32]) error { return r.reserve(t.Value, now) })
+	}
+	r.draining = false
+	wake := int64(never)
+	if at := r.queue.NextWake(); !at.IsZero() {
+		wake = int64(at.Sub(r.epoch))
+	}
+	if wake != r.wakeAt {
+		r.wakeAt = wake
+		r.wakeTurn++
+		if wake != never {
+			r.agenda.add(event{at: max(wake, r.now), what: expire, turn: r.wakeTurn})
+		}
+	}
+}
+
+// end is the last of a request.
+func (r *run) end(i int32, outcome string) {
+	q := &r.requests[i]
+	r.open--
+	if n := r.next[i]; n != never {
+		r.agenda.add(event{at: r.now + r.scaled(r.requests[n].Delay), what: arrive, who: n})
+	}
+	if !r.cfg.Stages[r.stage].Warm {
+		s := q.sample(outcome, r.now)
+		s.Scheduled -= replay.Millis(r.began)
+		r.out.Samples = append(r.out.Samples, s)
+		r.out.StageOf = append(r.out.StageOf, r.stage)
+		if r.cfg.Gaps {
+			r.out.TBT = append(r.out.TBT, longest(q.gaps))
+		}
+	}
+	if q.gaps != nil {
+		r.gaps = append(r.gaps, q.gaps[:0])
+		q.gaps = nil
+	}
+}
+
+// observe takes a reading and sets the next, until the stage is over.
+func (r *run) observe(everyMillis int32) {
+	reading := Reading{At: time.Duration(r.now), Queued: r.queue.Len(), Engines: make([]engine.Gauges, len(r.machines))}
+	for i, m := range r.machines {
+		reading.Engines[i] = m.core.Gauges()
+	}
+	r.out.Readings = append(r.out.Readings, reading)
+	if r.open > 0 {
+		r.agenda.add(event{at: r.now + int64(everyMillis)*1e6, what: observe, who: everyMillis, turn: uint32(r.stage)})
+	}
+}
+
+// index of a pool, for its workers' events.
+func (r *run) apply(m *machine, events []engine.Event) {
+	for i := range events {
+		switch e := &events[i]; e.Kind {
+		case engine.Stored:
+			if e.HasParent {
+				m.index.Extend(m.owner, index.Device, e.Parent, e.Hashes)
+			} else {
+				m.index.Store(m.owner, index.Device, e.Hashes)
+			}
+		case engine.Removed:
+			m.index.Remove(m.owner, index.Device, e.Hashes)
+		case engine.Cleared:
+			m.index.Clear(m.owner)
+		}
+	}
+}

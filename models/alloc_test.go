@@ -1,0 +1,29 @@
+//go:build !race
+
+package models
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+// TestTokenizingAllocatesTheTokens: a long prompt costs its decoded text and its
+// token ids, and no buffers that were too short for them.
+func TestTokenizingAllocatesTheTokens(t *testing.T) {
+	tokenizer, text := tokens.NewCache(tokens.Sim(), 1<<20), strings.Repeat("hello world ", 1<<16)
+	req, card, ids := scanned(t, openai.Completions, `{"model":"m","prompt":"`+text+`"}`), Card{}, []uint32(nil)
+	cost := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if ids, _ = card.Tokens(req, tokenizer); ids == nil {
+				b.Fatal("no tokens")
+			}
+		}
+	}).AllocedBytesPerOp()
+	if needed := int64(len(text) + 4*len(ids)); len(ids) == 0 || cost > needed*5/4 {
+		t.Errorf("%d bytes allocated for a text of %d bytes and %d tokens", cost, len(text), len(ids))
+	}
+}

@@ -1,0 +1,120 @@
+package models
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+// textDomain is added to the seed of blocks of text, so that they are never taken for blocks of tokens.
+const textDomain = 0x7465787420626c6f
+
+// maxTextBytes is how much of a prompt's text is hashed: a million tokens' worth. What two prompts share beyond it
+// does not matter to where they go.
+const maxTextBytes = 4 << 20
+
+// What a prompt's pieces are estimated to take where its tokens are not known. Text: about four bytes a token, for
+// English and code. Other modalities take what the model's encoder makes of them, whatever they take as base64 or as
+// a URL: an image is 256 to 4,096 tokens by model and size, audio 25 a second, video 256 for each of the 32 frames
+// that vLLM samples. Of other parts, files say, it is not known whether they are text.
+const (
+	bytesPerToken  = 4
+	imageTokens    = 1024
+	audioTokens    = 750 // half a minute
+	videoTokens    = 8192
+	maxOtherTokens = 1024
+)
+
+// pieceTokens estimates the tokens of a piece of a prompt; of text only whole ones count.
+func pieceTokens(m openai.Modality, piece []byte) int {
+	switch m {
+	case openai.Image:
+		return imageTokens
+	case openai.Audio:
+		return audioTokens
+	case openai.Video:
+		return videoTokens
+	case openai.Other:
+		return min(len(piece)/bytesPerToken, maxOtherTokens)
+	}
+	return len(piece) / bytesPerToken
+}
+
+// estimate is about how many tokens the prompt takes, at least 1.
+func estimate(req *openai.Request) int {
+	tokens, text := 0, 0
+	for m, piece := range req.Pieces() {
+		if m == openai.Text {
+			text += len(piece) // pieces are short where there are many
+		} else {
+			tokens += pieceTokens(m, piece)
+		}
+	}
+	return max(1, tokens+text/bytesPerToken)
+}
+
+// textHashes stands for the block hashes of a prompt whose tokens are not known. It chains hashes of the request's
+// own bytes, four to a token, which say the same of two prompts that begin alike, and nothing of what an engine
+// holds: they are good for predictions only. A conversation that goes on keeps the hashes it had. A part that is no
+// text takes as many blocks as its tokens do.
+func textHashes(req *openai.Request, blockSize int) []uint64 {
+	c := textChain{blockBytes: blockSize * bytesPerToken, seed: tokens.Seed("", req.CacheSalt) + textDomain, left: maxTextBytes}
+	for m, piece := range req.Pieces() {
+		if m == openai.Text {
+			c.write(piece)
+		} else {
+			var digest [8]byte
+			binary.LittleEndian.PutUint64(digest[:], xxh3.Hash(piece))
+			c.write(digest[:])
+			c.write(blank[:pieceTokens(m, piece)*bytesPerToken-len(digest)])
+		}
+		if c.left == 0 {
+			break
+		}
+	}
+	return c.hashes
+}
+
+// blank fills the blocks of a part that is no text, behind its digest.
+var blank [videoTokens * bytesPerToken]byte
+
+// textChain makes blocks of what is written to it. What fills no block has no hash.
+type textChain struct {
+	blockBytes int
+	seed       uint64
+	left       int    // bytes still taken
+	begun      []byte // of a block that spans two writes
+	hashes     []uint64
+}
+
+func (c *textChain) write(text []byte) {
+	text = text[:min(len(text), c.left)]
+	c.left -= len(text)
+	if len(c.begun) > 0 {
+		n := min(len(text), c.blockBytes-len(c.begun))
+		c.begun, text = append(c.begun, text[:n]...), text[n:]
+		if len(c.begun) < c.blockBytes {
+			return
+		}
+		c.add(c.begun)
+		c.begun = c.begun[:0]
+	}
+	c.hashes = slices.Grow(c.hashes, len(text)/c.blockBytes)
+	for ; len(text) >= c.blockBytes; text = text[c.blockBytes:] {
+		c.add(text[:c.blockBytes])
+	}
+	c.begun = append(c.begun, text...)
+}
+
+// add chains a block as [tokens.SequenceHashes] does.
+func (c *textChain) add(block []byte) {
+	h := xxh3.HashSeed(block, c.seed)
+	if n := len(c.hashes); n > 0 {
+		h = tokens.Chain(c.hashes[n-1], h)
+	}
+	c.hashes = append(c.hashes, h)
+}

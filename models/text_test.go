@@ -1,0 +1,168 @@
+package models
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+)
+
+func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+	t.Helper()
+	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatalf("%v in %.200s", err, body)
+	}
+	return req
+}
+
+// shared is how many leading hashes are the same.
+func shared(a, b []uint64) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// A conversation keeps all its full blocks from turn to turn, whatever the
+// blocks' size and wherever the turn ended in them; with tools as without.
+func TestTextHashesOfAGrowingConversation(t *testing.T) {
+	for _, tools := range []string{"", `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("d", 333) + `"}}],`} {
+		for _, blockSize := range []int{1, 16, 64} {
+			var before []uint64
+			messages := `{"role":"system","content":"` + strings.Repeat("You are terse. ", 40) + `"}`
+			for turn := range 70 {
+				space := strings.Repeat(" ", turn%3) // before the bracket, which closes elsewhere next time
+				body := fmt.Sprintf(`{"model":"m",%s"messages":[%s%s]}`, tools, messages, space)
+				hashes := textHashes(scanned(t, openai.Chat, body), blockSize)
+				bytes := len(messages) + 1
+				if tools != "" {
+					bytes += len(tools) - len(`"tools":,`)
+				}
+				if want := bytes / (4 * blockSize); len(hashes) != want {
+					t.Fatalf("block size %d, turn %d: %d blocks of %d bytes, want %d", blockSize, turn, len(hashes), bytes, want)
+				}
+				if got := shared(before, hashes); got != len(before) {
+					t.Fatalf("block size %d, turn %d: %d of the last turn's %d blocks are left", blockSize, turn, got, len(before))
+				}
+				before = hashes
+				messages += fmt.Sprintf(`,{"role":"user","content":"turn %d, %s"}`, turn, strings.Repeat("x", turn))
+			}
+		}
+	}
+}
+
+func TestTextHashesTellApart(t *testing.T) {
+	text := strings.Repeat("All work and no play makes Jack a dull boy. ", 20)
+	chat := func(extra string) string {
+		return `{"model":"m",` + extra + `"messages":[{"role":"user","content":"` + text + `"}]}`
+	}
+	plain := textHashes(scanned(t, openai.Chat, chat("")), 16)
+	if again := textHashes(scanned(t, openai.Chat, chat(`"temperature":0.5,`)), 16); !slices.Equal(again, plain) {
+		t.Error("what does not reach the prompt changes its hashes")
+	}
+	for name, extra := range map[string]string{
+		"salt": `"cache_salt":"a",`, "nvext's salt": `"nvext":{"cache_salt":"b"},`, "tools": `"tools":[{"type":"function","function":{"name":"f"}}],`,
+	} {
+		if got := shared(plain, textHashes(scanned(t, openai.Chat, chat(extra)), 16)); got != 0 {
+			t.Errorf("%s: %d blocks are still shared", name, got)
+		}
+	}
+	prompt := `{"model":"m","prompt":"` + text
+	one, longer := textHashes(scanned(t, openai.Completions, prompt+`"}`), 16), textHashes(scanned(t, openai.Completions, prompt+` And more."}`), 16)
+	if len(one) == 0 || shared(one, longer) != len(one) {
+		t.Errorf("a longer prompt shares %d of %d blocks", shared(one, longer), len(one))
+	}
+	// The same four bytes a token, as tokens: another domain.
+	ids := make([]uint32, 16)
+	raw, _ := scanned(t, openai.Completions, prompt+`"}`).Field("prompt")
+	for i := range ids {
+		ids[i] = uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24
+	}
+	if got := tokens.SequenceHashes(nil, ids, 16, tokens.Seed("", "")); got[0] == one[0] {
+		t.Error("a block of text has the hash of a block of tokens")
+	}
+}
+
+func TestTextHashesAreBounded(t *testing.T) {
+	body := `{"model":"m","prompt":"` + strings.Repeat("z", 5<<20) + `"}`
+	if got, want := len(textHashes(scanned(t, openai.Completions, body), 16)), maxTextBytes/64; got != want {
+		t.Errorf("%d blocks, want %d", got, want)
+	}
+}
+
+func BenchmarkTextHashes(b *testing.B) {
+	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 6_500) + `"}]}`
+	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(openai.Chat, []byte(body))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		textHashes(req, 16)
+	}
+}
+
+// An image is booked by what its model makes of it, not by its base64's bytes:
+// one of 3 MiB would need 49,000 blocks.
+func TestEstimateByModality(t *testing.T) {
+	const ask = `{"type":"text","text":"What is this?"}`
+	chat := func(parts string) string {
+		return `{"model":"m","messages":[{"role":"user","content":[` + ask + parts + `]}]}`
+	}
+	text := estimate(scanned(t, openai.Chat, chat("")))
+	if most := len(chat("")) / bytesPerToken; text < 10 || text > most {
+		t.Errorf("text: %d tokens, want 10 to %d", text, most)
+	}
+	big := strings.Repeat("A", 3<<20)
+	image := `,{"type":"image_url","image_url":{"url":"data:image/png;base64,` + big + `"}}`
+	for name, tt := range map[string]struct {
+		parts string
+		more  int
+	}{
+		"image":         {image, imageTokens},
+		"image by URL":  {`,{"type":"image_url","image_url":{"url":"https://h/i.png"}}`, imageTokens},
+		"two images":    {image + image, 2 * imageTokens},
+		"SDK's image":   {`,{"type":"input_image","image_url":"data:image/png;base64,` + big + `"}`, imageTokens},
+		"audio":         {`,{"type":"input_audio","input_audio":{"format":"wav","data":"` + big + `"}}`, audioTokens},
+		"video":         {`,{"type":"video_url","video_url":{"url":"data:video/mp4;base64,` + big + `"}}`, videoTokens},
+		"file":          {`,{"type":"file","file":{"file_data":"` + big + `"}}`, maxOtherTokens},
+		"short refusal": {`,{"type":"refusal","refusal":"No, I would rather not do this."}`, 15},
+	} {
+		req := scanned(t, openai.Chat, chat(tt.parts))
+		if got := estimate(req) - text; got < tt.more || got > tt.more+1 { // and the commas
+			t.Errorf("%s: %d tokens, want %d", name, got, tt.more)
+		}
+		if blocks, most := len(textHashes(req, 16)), estimate(req)/16; blocks > most || blocks < most-1 {
+			t.Errorf("%s: %d blocks are named of %d", name, blocks, most)
+		}
+	}
+	if got, want := estimate(scanned(t, openai.Chat, `{"model":"m","max_tokens":7,"user":"`+big+`","messages":[{"role":"user","content":"x"}]}`)), 7; got != want {
+		t.Errorf("a field that is not in the prompt: %d tokens, want %d", got, want)
+	}
+}
+
+// A conversation that begins with an image keeps its blocks; another image has
+// others.
+func TestTextHashesOfMedia(t *testing.T) {
+	body := func(data, more string) string {
+		return `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` +
+			data + `"}}]}` + more + `]}`
+	}
+	one := textHashes(scanned(t, openai.Chat, body("AAAA", "")), 16)
+	if want := imageTokens / 16; len(one) < want || len(one) > want+2 {
+		t.Fatalf("%d blocks, want about %d", len(one), want)
+	}
+	grown := textHashes(scanned(t, openai.Chat, body("AAAA", `,{"role":"assistant","content":"`+strings.Repeat("A cat. ", 30)+`"}`)), 16)
+	if got := shared(one, grown); got != len(one) {
+		t.Errorf("the next turn keeps %d of %d blocks", got, len(one))
+	}
+	if got := shared(one, textHashes(scanned(t, openai.Chat, body("BBBB", "")), 16)); got != 0 {
+		t.Errorf("another image shares %d blocks", got)
+	}
+}

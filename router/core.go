@@ -1,0 +1,193 @@
+package router
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tandem-pd/tandem/router/load"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// core makes the choices for one pool and keeps its bookings, for one caller at a time.
+type core struct {
+	cfg      Config
+	policy   policy
+	sources  *overlap.Sources
+	book     *load.Book
+	turn     uint64   // bookings made
+	views    uint64   // made of its pool
+	overlaps Overlaps // what the bookings' overlaps rested on
+}
+
+// Overlaps count the blocks that bookings took to be cached on their worker, by source.
+type Overlaps struct {
+	Events    uint64 // the worker reported them, here or to a remote index
+	Predicted uint64 // they were sent there, and the worker reports nothing or its events are stale
+	Recent    uint64 // they were sent there a moment ago, and the worker has not reported them yet
+}
+
+// add counts a booking on w.
+func (b *Overlaps) add(w *candidate, predicted bool) {
+	assumed := uint64(w.Predicted)
+	b.Events += uint64(w.Overlap) - assumed
+	if predicted {
+		b.Predicted += assumed
+	} else {
+		b.Recent += assumed
+	}
+}
+
+// begin readies c for a choice for req: all that reads no booking.
+func (k *core) begin(c *scratch, v *view, req Request, limits *Thresholds, now time.Time) {
+	c.start(v, req)
+	c.limits, c.tiers = limits, k.cfg.Cost == Credited
+	c.why = Why{Policy: k.cfg.Mode, Explain: req.Explain || k.cfg.OnChoice != nil, Terms: c.why.Terms[:0]}
+	v.narrow(c, now)
+	k.sources.Find(v.overlaps, overlap.Prompt{Hashes: req.Hashes, Text: req.Text, Remote: req.RemoteOverlap}, now, &c.found)
+}
+
+// pick has the policy choose among the candidates.
+func (k *core) pick(c *scratch, now time.Time) (int, error) {
+	var err error
+	if c.ws, err = k.candidates(c, now); err != nil {
+		return 0, err
+	}
+	c.query.Turn = k.turn
+	c.shuffle()
+	i, cost, ok := k.policy(&c.query, c.ws)
+	if !ok {
+		return 0, ErrDeclined
+	}
+	c.settle(i, cost)
+	return i, nil
+}
+
+// candidates are the slots that may be chosen.
+func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
+	k.book.Look(c.query.shares(&k.cfg))
+	return c.view.choices(c, k.book, now)
+}
+
+// pickPair is pick in two pools.
+func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, err error) {
+	var perr, derr error
+	cp.ws, perr = prefill.candidates(cp, now)
+	cd.ws, derr = decode.candidates(cd, now)
+	if perr != nil && errors.Is(perr, ErrNoWorkers) {
+		if perr == ErrTaints {
+			perr = errNoPrefillTaints
+		} else {
+			perr = ErrNoPrefill
+		}
+	}
+	if perr != nil && finality(perr) >= finality(derr) {
+		return 0, 0, cp.refuse(perr)
+	}
+	if derr != nil {
+		return 0, 0, cd.refuse(derr)
+	}
+
+	cp.query.Turn, cd.query.Turn = prefill.turn, decode.turn
+	cp.shuffle()
+	i, cost, ok := prefill.policy(&cp.query, cp.ws)
+	if !ok {
+		return 0, 0, cp.refuse(ErrDeclined)
+	}
+	cp.settle(i, cost)
+	cd.query.rng = cp.rng // the pair's draws follow on each other
+	j, cost, ok = decode.policy(&cd.query, cd.ws)
+	if !ok {
+		return 0, 0, cd.refuse(ErrDeclined)
+	}
+	cd.settle(j, cost)
+	return i, j, nil
+}
+
+// grant books candidate i.
+func (k *core) grant(c *scratch, i int, now time.Time) (*Lease, error) {
+	w, q := &c.ws[i], &c.query
+	l := &Lease{Choice: c.choice(i), request: q.ID, attempt: q.Attempt}
+	e := l.event(load.Add)
+	e.Worker, e.Rank = w.Worker.ID, w.Rank
+	if k.cfg.TrackPrefillTokens {
+		cached := w.Overlap * q.BlockSize
+		if c.tiers { // what a slower tier holds is loaded instead of computed, in part of the time
+			cached += int(k.cfg.Credit.lower(w) * float64(q.BlockSize))
+		}
+		l.PrefillTokens = max(0, q.ISL-cached)
+		l.BacklogTokens = w.Load.PrefillTokens + l.PrefillTokens
+		e.PrefillTokens = l.PrefillTokens
+		if k.cfg.PrefillLoad == online && k.cfg.Forecast != nil && l.PrefillTokens > 0 {
+			if d, ok := k.cfg.Forecast(w.Worker, 0, l.PrefillTokens, q.ISL-l.PrefillTokens); ok {
+				e.PrefillTime = d
+			}
+		}
+	}
+	if k.cfg.TrackActiveBlocks {
+		e.Chain = q.held(&k.cfg)
+		e.Blocks = q.blocks() - len(e.Chain)
+		switch {
+		case !k.cfg.TrackOutputBlocks:
+			e.Expected = load.Unweighed
+		case q.OSL > 0:
+			e.Expected = (q.OSL + q.BlockSize - 1) / max(1, q.BlockSize)
+		}
+	}
+	if !k.book.Apply(e, now) {
+		return nil, ErrBooked
+	}
+	k.turn++
+	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, w.Rank))
+	l.believed = k.sources.Believe(&c.found, w.Worker, w.Rank, q.ISL, q.BlockSize)
+	return l, nil
+}
+
+// grantPair books candidate i of one choice and j of the other, or neither.
+func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) (p, d *Lease, err error) {
+	before := prefill.overlaps
+	if p, err = prefill.grant(cp, i, now); err != nil {
+		return nil, nil, cp.refuse(err)
+	}
+	if d, err = decode.grant(cd, j, now); err != nil {
+		prefill.turn--
+		prefill.overlaps = before
+		p.enter(prefill, p.event(load.Free), now)
+		return nil, nil, cd.refuse(err)
+	}
+	return p, d, nil
+}
+
+// explain hands each candidate's terms to the hook.
+func (k *core) explain(c *scratch) {
+	if k.cfg.OnChoice != nil && len(c.why.Terms) > 0 {
+		k.cfg.OnChoice(c.view.pool, &c.req, c.why.Terms)
+	}
+}
+
+// WorkerLoad is what a router knows of one worker, over all its ranks.
+type WorkerLoad struct {
+	Worker        string `json:"id"`
+	ActiveBlocks  int    `json:"active_blocks"`
+	PrefillTokens int    `json:"prefill_tokens"`
+	Requests      int    `json:"requests"`
+	CachedBlocks  int    `json:"cached_blocks"`
+	// RecentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
+	// are assumed to be cached in addition to CachedBlocks; the two may overlap.
+	RecentBlocks int `json:"sent_blocks,omitempty"`
+}
+
+// loads returns the load of each worker of v.
+func (k *core) loads(v *view) []WorkerLoad {
+	loads := make([]WorkerLoad, len(v.pool.Members))
+	for i := range v.slots {
+		s := &v.slots[i]
+		l := &loads[s.member]
+		l.Worker = s.worker.ID
+		l.ActiveBlocks += s.page.ActiveBlocks
+		l.PrefillTokens += s.page.PrefillTokens
+		l.Requests += s.page.Requests
+		l.RecentBlocks += k.sources.Recent(v.overlaps, i)
+		l.CachedBlocks += k.sources.Cached(v.overlaps, i)
+	}
+	return loads
+}

@@ -1,0 +1,200 @@
+package feed
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// Config is how a [Feed] works.
+type Config struct {
+	Events follow.Config // its OnState is the Feed's
+	// Reannounce has requests ask engines whose events were lost to announce the cached prefixes that the requests use.
+	Reannounce bool
+}
+
+// Feed has a subscriber follow the KV events of a roster's workers, and reports to their routers which ranks' events cannot
+// be relied on. Methods that ask a nil Feed answer that nothing is followed.
+type Feed struct {
+	roster     *pools.Roster
+	routers    *router.Set
+	subscriber *follow.Subscriber
+	reannounce *reannounce // nil: no engine is asked
+	nats       bool        // there is a bus
+	log        *slog.Logger
+
+	mu       sync.Mutex          // guards what follows
+	followed map[string]followed // by worker id
+	stale    map[string]ranks    // as last reported to routers, by pool
+	epochs   map[wire.Source]uint64
+}
+
+type ranks = map[overlap.Rank]struct{}
+
+// followed is what makes a worker another one to the subscriber.
+type followed struct {
+	pool, incarnation string
+	ranks, blockSize  int
+	kvBlocks          int
+	zmq               zmq.Address // without an endpoint where it is NATS
+}
+
+// New returns a Feed that has not begun. bus may be nil: workers are then followed over ZeroMQ alone. The error is
+// the config's.
+func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) (*Feed, error) {
+	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, stale: map[string]ranks{}}
+	cfg.Events.OnState = f.changed
+	var err error
+	f.subscriber, err = follow.New(cfg.Events, bus, Into(func(pool string) *index.Index { return routers.Index(split(pool)) }), log, reg)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Reannounce {
+		f.reannounce = &reannounce{status: f.subscriber.Source}
+	}
+	return f, nil
+}
+
+// split is the model and the role in a pool's name.
+func split(pool string) (model string, role pools.Role) {
+	i := strings.LastIndexByte(pool, '/')
+	return pool[:i], pools.Role(pool[i+1:])
+}
+
+// Run follows until ctx ends. It may be called once. Its error is that the bus cannot be subscribed to.
+func (f *Feed) Run(ctx context.Context) error {
+	f.roster.OnChange(f.update)
+	f.update()
+	return f.subscriber.Run(ctx)
+}
+
+// Sources is the state of every rank that is followed.
+func (f *Feed) Sources() []follow.SourceStatus {
+	if f == nil {
+		return nil
+	}
+	return f.subscriber.Sources()
+}
+
+// EngineBlock is how many tokens a block of a rank's engine has, as its events report; 0 unknown.
+func (f *Feed) EngineBlock(w *pools.Worker, rank int) int {
+	if f == nil {
+		return 0
+	}
+	pool := pools.Pool{Model: w.Model, Role: w.Role}
+	s, _ := f.subscriber.Source(wire.Source{Pool: pool.Name(), Worker: w.ID, Rank: rank})
+	return s.BlockSize
+}
+
+// Reannounce reports whether the next request to a rank asks its engine to announce the cached prefix that the request
+// uses. It is on every request's way, and costs one look where nothing is lost.
+func (f *Feed) Reannounce(w *pools.Worker, rank int) bool {
+	return f != nil && f.reannounce != nil && f.reannounce.wanted(w, rank)
+}
+
+// update is called after each change of the roster, by several at once.
+func (f *Feed) update() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := map[string]followed{}
+	for _, p := range f.roster.Pools() {
+		for _, m := range p.Members {
+			w := m.Worker
+			if w.KVEvents != "zmq" && (w.KVEvents != "nats" || !f.nats) {
+				continue
+			}
+			now[w.ID] = followed{
+				p.Name(), w.Incarnation, w.Ranks(), w.BlockSize, w.TotalKVBlocks,
+				zmq.Address{Endpoint: w.KVEndpoint, Replay: w.KVReplay, Topic: w.KVTopic},
+			}
+		}
+	}
+	for id, old := range f.followed { // first, for a port of theirs may be another's now
+		if old != now[id] {
+			f.subscriber.Untrack(old.pool, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(now)) {
+		if f.followed[id] != now[id] {
+			f.track(now[id], id)
+		}
+	}
+	f.followed = now
+	f.report()
+}
+
+// track has the subscriber follow one worker. The caller holds f.mu.
+func (f *Feed) track(w followed, id string) {
+	all := make([]int, w.ranks)
+	for i := range all {
+		all[i] = i
+	}
+	if w.zmq.Endpoint == "" {
+		f.subscriber.Track(w.pool, id, all, w.blockSize, w.kvBlocks)
+	} else if err := f.subscriber.TrackZMQ(w.pool, id, all, w.blockSize, w.kvBlocks, w.zmq); err != nil {
+		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
+	}
+}
+
+// changed is called when the state or the epoch of a source has changed.
+func (f *Feed) changed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report()
+}
+
+// report has each pool's router predict the ranks whose events cannot be relied on: those that are not followed, those that
+// lost events for good, and engines that publish by themselves and were not heard yet. A rank whose publisher is another
+// process than before is resynchronised: what the router held against the old one's events is forgotten. The caller
+// holds f.mu.
+func (f *Feed) report() {
+	states, was := map[wire.Source]follow.SourceStatus{}, f.epochs
+	f.epochs = map[wire.Source]uint64{}
+	for _, s := range f.subscriber.Sources() {
+		states[s.Source], f.epochs[s.Source] = s, s.Epoch
+	}
+	lost := map[overlap.Rank]wire.Source{}
+	for _, p := range f.roster.Pools() {
+		stale := ranks{}
+		for _, m := range p.Members {
+			w := m.Worker
+			if w.KVEvents == "" || w.KVEvents == "none" {
+				continue
+			}
+			for i := range w.Ranks() {
+				rank, source := overlap.Rank{Worker: w.ID, Rank: i}, wire.Source{Pool: p.Name(), Worker: w.ID, Rank: i}
+				s, known := states[source]
+				if was[source] != s.Epoch {
+					f.routers.For(p.Model, p.Role).Sources().Resync(rank)
+				}
+				if s.State == follow.Predicted && reannounces(w) {
+					lost[rank] = source
+				}
+				unheard := !known || s.State == follow.Waiting
+				if s.State == follow.Predicted || unheard && (w.KVEvents == "zmq" || !f.nats) {
+					stale[rank] = struct{}{}
+				}
+			}
+		}
+		if !maps.Equal(f.stale[p.Name()], stale) {
+			f.stale[p.Name()] = stale
+			f.routers.For(p.Model, p.Role).Sources().SetStale(stale)
+		}
+	}
+	if f.reannounce != nil {
+		f.reannounce.lose(lost)
+	}
+}

@@ -1,0 +1,42 @@
+package router
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// logTo returns c with hooks that write to log: each candidate's formula at debug
+// level, and the ranks whose KV events stop or start to agree with their answers.
+func (c Config) logTo(log *slog.Logger) Config {
+	if log.Enabled(context.Background(), slog.LevelDebug) {
+		c.OnChoice = func(p *pools.Pool, req *Request, terms []Term) {
+			for _, t := range terms {
+				log.Debug(t.String(), "model", p.Model, "role", string(p.Role),
+					"request", req.ID, "attempt", req.Attempt, "pool", p.Name(), "rank", t.Rank)
+			}
+		}
+	}
+	c.OnMarking = func(m overlap.Marking) {
+		log := log.With("model", m.Worker.Model, "role", string(m.Worker.Role), "worker", m.Worker.ID, "rank", m.Rank,
+			"wrong", m.Wrong, "samples", m.Samples)
+		if m.Marked {
+			log.Warn("KV events are not what answers say: predicting the worker's cache until they agree again", "last", m.Last.String())
+			return
+		}
+		log.Info("KV events agree with answers again")
+	}
+	return c
+}
+
+// LogValue shows the choice in a log line, without the terms.
+func (w Why) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("policy", w.Policy),
+		slog.Float64("cost", w.Cost),
+		slog.Int("overlap", w.Overlap),
+		slog.Int("candidates", w.Candidates),
+	)
+}

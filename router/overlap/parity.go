@@ -1,0 +1,176 @@
+package overlap
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// ParityConfig is when a rank's KV events count as wrong: see [Sources.Compare].
+type ParityConfig struct {
+	On bool `flag:"kv-parity" default:"true" group:"KV events" help:"On: compare how many prompt tokens a worker reports as cached with what its KV events let the router believe. A rank of which more than a quarter of the last 32 answers disagree is predicted as though it had no events, until they agree again. Off believes every event." when:"an offloading connector caches what no event reports"`
+	// Window is how many of a rank's latest comparisons count, at most 64.
+	Window int `default:"32"`
+	// Least is how many there must be before a rank is marked, 1 to Window.
+	Least int `default:"8"`
+	// Wrong is the share of wrong ones above which it is marked, above 0 and below
+	// 1. It is trusted again below half of that in a whole new window.
+	Wrong float64 `default:"0.25"`
+}
+
+// Validate names what is out of range.
+func (c ParityConfig) Validate() error {
+	if !c.On {
+		return nil
+	}
+	if c.Window < 1 || c.Window > 64 || c.Least < 1 || c.Least > c.Window || !(c.Wrong > 0 && c.Wrong < 1) {
+		return fmt.Errorf("kv-parity: window %d, least %d, share %v are out of range", c.Window, c.Least, c.Wrong)
+	}
+	return nil
+}
+
+// RankParity is how a rank's events compare with its answers.
+type RankParity struct {
+	Samples int  `json:"samples"` // the latest comparisons; counted from 0 again when Marked changes to true
+	Wrong   int  `json:"wrong"`   // of these
+	Marked  bool `json:"marked"`  // it is predicted because of it
+}
+
+// PoolParity is how a pool's events compare with its answers, ever.
+type PoolParity struct {
+	Right, Over, Under, Moved uint64 // see [Verdict]
+	Marked                    int    // ranks that are predicted because of it
+}
+
+// Marking is a change of a rank's mark: its events and its answers have come to disagree, or agree again.
+type Marking struct {
+	Worker         *pools.Worker
+	Rank           int
+	Marked         bool
+	Wrong, Samples int // what decided it
+	Last           Verdict
+}
+
+// window is the latest comparisons of one rank.
+type window struct {
+	latest uint64 // the newest is the lowest bit; 1 is wrong
+	n      int    // how many there are
+	marked bool
+}
+
+// wrong is how many of them were.
+func (w *window) wrong() int { return bits.OnesCount64(w.latest) }
+
+// add takes one more in and reports whether that changed the mark, and what it was decided by: so many wrong of so
+// many. A mark empties the window: the rank needs a whole new window to be trusted again.
+func (w *window) add(wrong bool, cfg *ParityConfig) (changed bool, bad, of int) {
+	w.latest <<= 1
+	if wrong {
+		w.latest |= 1
+	}
+	w.latest &= 1<<cfg.Window - 1 // a shift by 64 leaves all ones
+	w.n = min(w.n+1, cfg.Window)
+	bad, of = w.wrong(), w.n
+	share := float64(bad) / float64(of)
+	switch {
+	case !w.marked && w.n >= cfg.Least && share > cfg.Wrong:
+		*w = window{marked: true}
+		changed = true
+	case w.marked && w.n == cfg.Window && share < cfg.Wrong/2:
+		w.marked = false
+		changed = true
+	}
+	return changed, bad, of
+}
+
+// parity compares what a pool's workers publish about their caches with their
+// answers. It is for one caller at a time.
+type parity struct {
+	cfg     ParityConfig
+	version uint64 // of the newest pool met
+	ranks   map[Rank]*record
+	counts  [verdicts]uint64
+	marked  int
+	changed bool // the marked ranks are others than untrusted returned last
+}
+
+// record is one rank's.
+type record struct {
+	incarnation string
+	window
+}
+
+// note enters a comparison; changed says that a rank's mark has changed, and is what that change was.
+func (y *parity) note(w *pools.Worker, rank int, v Verdict) (is Marking, changed bool) {
+	y.counts[v]++
+	if v == Moved {
+		return is, false
+	}
+	key := Rank{w.ID, rank}
+	rec := y.ranks[key]
+	if rec == nil || rec.incarnation != w.Incarnation {
+		y.forget(key)
+		rec = &record{incarnation: w.Incarnation}
+		y.ranks[key] = rec
+	}
+	is = Marking{Worker: w, Rank: rank, Last: v}
+	changed, is.Wrong, is.Samples = rec.add(v != Right, &y.cfg)
+	is.Marked = rec.marked
+	if changed && is.Marked {
+		y.marked++
+	} else if changed {
+		y.marked--
+	}
+	y.changed = y.changed || changed
+	return is, changed
+}
+
+// forget drops a rank's comparisons.
+func (y *parity) forget(key Rank) {
+	if rec := y.ranks[key]; rec != nil && rec.marked {
+		y.marked--
+		y.changed = true
+	}
+	delete(y.ranks, key)
+}
+
+// untrusted is the ranks of lost and the marked ones. lost must not be written to any more.
+func (y *parity) untrusted(lost map[Rank]struct{}) map[Rank]struct{} {
+	y.changed = false
+	if y.marked == 0 {
+		return lost
+	}
+	all := maps.Clone(lost)
+	for key, rec := range y.ranks {
+		if rec.marked {
+			all[key] = struct{}{}
+		}
+	}
+	return all
+}
+
+// lose takes in that other ranks' events are lost than before. What was compared of
+// a rank whose events were lost, or are complete again, was about an earlier view.
+func (y *parity) lose(before, now map[Rank]struct{}) {
+	for key := range y.ranks {
+		_, was := before[key]
+		if _, is := now[key]; is != was {
+			y.forget(key)
+		}
+	}
+}
+
+// meet forgets the ranks that have left the pool or restarted, unless it has seen a newer one.
+func (y *parity) meet(p *pools.Pool) {
+	if p.Version < y.version {
+		return
+	}
+	y.version = p.Version
+	for key, rec := range y.ranks {
+		if m, here := p.Member(key.Worker); !here || m.Worker.Incarnation != rec.incarnation {
+			y.forget(key)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Permits say which workers may be called in a role, prefill or decode. Circuit breakers are such.
+type Permits interface {
+	// Blocked lists the workers that Acquire refuses now, OnTrial those of them that have one call on trial.
+	Blocked(role pools.Role) []string
+	OnTrial(role pools.Role) []string
+	// Acquire permits one call to a process of a worker; done takes how it ended (see [Booking]). failOpen permits
+	// the call although the worker is blocked, unless it is on trial.
+	Acquire(worker, incarnation string, role pools.Role, failOpen bool) (done func(error), err error)
+}
+
+// leg is the role in which a pool's workers are called: one of role both is called to decode.
+func leg(p *pools.Pool) pools.Role {
+	if p.Role == pools.Prefill {
+		return pools.Prefill
+	}
+	return pools.Decode
+}
+
+// blocked lists the workers of a pool that may not be called.
+func (p *Placer) blocked(pool *pools.Pool) []string {
+	if p.Permits == nil {
+		return nil
+	}
+	return p.Permits.Blocked(leg(pool))
+}
+
+// survey is the workers of a pool that could serve an ask: they are up, have what the ask requires and room for its
+// prompt.
+type survey struct {
+	blocked, trials []string // of the whole pool
+	free            bool     // one of them is neither blocked nor tried by the ask
+	onTrial         bool     // there are such workers, and all are on trial
+}
+
+func (p *Placer) survey(pool *pools.Pool, ask *Ask, now time.Time) (s survey) {
+	if s.blocked = p.blocked(pool); len(s.blocked) > 0 {
+		s.trials = p.Permits.OnTrial(leg(pool))
+	}
+	in, req := p.Routers.For(ask.Model, pool.Role), ask.Request
+	req.Pin = ask.pin(pool.Role)
+	able, testing := 0, 0
+	for i := range pool.Members {
+		m := &pool.Members[i]
+		if !m.Eligible(now) || !in.Suits(m.Worker, &req) {
+			continue
+		}
+		able++
+		if slices.Contains(s.trials, m.Worker.ID) {
+			testing++
+		} else if !slices.Contains(s.blocked, m.Worker.ID) && !slices.Contains(ask.Exclude, m.Worker.ID) {
+			s.free = true
+		}
+	}
+	s.onTrial = able > 0 && testing == able
+	return s
+}
+
+// look is what the permits leave of a route's workers.
+type look struct {
+	exclude  []string     // those that the ask has tried, and those that may not be called
+	failOpen []pools.Role // in which the ask could only be served by blocked workers: they are called all the same
+	onTrial  []pools.Role // in which every worker that could serve is on trial, whose end is worth waiting for
+}
+
+// look asks the permits. A worker on trial is always left out, one that is blocked only while the ask has another.
+func (r *Route) look(now time.Time) look {
+	l := look{exclude: r.ask.Exclude}
+	for _, pool := range [...]*pools.Pool{r.Prefill, r.Decode} {
+		if len(r.placer.blocked(pool)) == 0 {
+			continue
+		}
+		s := r.placer.survey(pool, r.ask, now)
+		if s.free {
+			l.exclude = slices.Concat(l.exclude, s.blocked)
+			continue
+		}
+		l.exclude, l.failOpen = slices.Concat(l.exclude, s.trials), append(l.failOpen, leg(pool))
+		if s.onTrial {
+			l.onTrial = append(l.onTrial, leg(pool))
+		}
+	}
+	return l
+}
+
+// wait turns the lack of a worker into a wait where the end of a trial shows whether there is one.
+func (l *look) wait(err error) error {
+	lacks := pools.Prefill
+	if errors.Is(err, ErrNoDecode) {
+		lacks = pools.Decode
+	} else if !errors.Is(err, ErrNoPrefill) {
+		return err
+	}
+	if slices.Contains(l.onTrial, lacks) {
+		return fmt.Errorf("%w: %w", ErrOnTrial, err)
+	}
+	return err
+}
+
+// acquire gets the permit for a booking. It fails where the permit was given away since the look.
+func (p *Placer) acquire(b *Booking, role pools.Role, l *look) (err error) {
+	switch {
+	case b.Lease == nil:
+	case p.Permits == nil:
+		b.Done = func(error) {}
+	default:
+		b.Done, err = p.Permits.Acquire(b.Worker.ID, b.Worker.Incarnation, role, slices.Contains(l.failOpen, role))
+	}
+	return err
+}

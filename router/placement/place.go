@@ -1,0 +1,126 @@
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// maxChoices is how often Book chooses again because a permit was refused that looked free at the choice.
+const maxChoices = 4
+
+// Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves to the asks
+// ahead what they wait for. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
+// [*router.OverloadedError] and those of which [Waits] says that waiting may help.
+//
+// The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.
+func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) (Placement, error) {
+	err, claims, generates := ErrOnTrial, claimed(ahead), pools.Decode
+	for range maxChoices {
+		r := p.Route(fleet, ask, now)
+		look := r.look(now)
+		generates = r.Decode.Role
+		out, failed := r.place(look.exclude, claims, true, now)
+		if failed != nil {
+			err = look.wait(failed)
+			break
+		}
+		if p.acquire(&out.Prefill, pools.Prefill, &look) == nil && p.acquire(&out.Decode, pools.Decode, &look) == nil {
+			return out, nil
+		}
+		out.Release(now)
+	}
+	if ask.bound() && Waits(err) {
+		ask.claim(generates, err)
+	}
+	return Placement{}, err
+}
+
+// Pick is the placement that [Placer.Book] would make now. Nothing is booked: the leases only hold the choices.
+func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, error) {
+	r := p.Route(fleet, ask, now)
+	look := r.look(now)
+	out, err := r.place(look.exclude, nil, false, now)
+	if err != nil {
+		return Placement{}, look.wait(err)
+	}
+	return out, nil
+}
+
+// place is the one switch over the ways in which an ask can be served. It books the workers, or only picks them.
+func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now time.Time) (Placement, error) {
+	if err := r.checkPins(now); err != nil {
+		return Placement{}, err
+	}
+	req, reason := r.ask.Request, r.Reason
+	req.Exclude, req.Ahead = exclude, ahead
+	switch want := r.ask.Want; {
+	case want == Prefill:
+		p, err := r.one(r.Prefill, req, book, now)
+		if errors.Is(err, router.ErrNoWorkers) {
+			return Placement{Reason: r.ask.withoutPrefill()}, r.fallback(err)
+		}
+		return Placement{Prefill: Booking{Lease: p}}, err
+	case want != Decode && reason == "":
+		p, d, err := r.pair(req, book, now)
+		if pool, ok := errors.AsType[*router.PoolError](err); !ok || pool.Role != pools.Prefill || !errors.Is(err, router.ErrNoWorkers) {
+			return Placement{Prefill: Booking{Lease: p}, Decode: Booking{Lease: d}}, refused(err)
+		}
+		if err := r.fallback(err); err != nil {
+			return Placement{}, err
+		}
+		reason = r.ask.withoutPrefill()
+	case reason == ReasonNoPrefill, reason == ReasonPrefillFailed:
+		if err := r.fallback(nil); err != nil {
+			return Placement{}, err
+		}
+	}
+	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), book, now)
+	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
+}
+
+// one books or picks a worker of one pool.
+func (r *Route) one(pool *pools.Pool, req router.Request, book bool, now time.Time) (*router.Lease, error) {
+	in := r.placer.Routers.For(r.ask.Model, pool.Role)
+	if book {
+		return in.Reserve(pool, req, now)
+	}
+	c, err := in.Pick(pool, req, now)
+	return &router.Lease{Choice: c}, err
+}
+
+// pair books or picks a worker of each pool.
+func (r *Route) pair(req router.Request, book bool, now time.Time) (p, d *router.Lease, err error) {
+	prefill, decode := r.placer.Routers.For(r.ask.Model, pools.Prefill), r.placer.Routers.For(r.ask.Model, r.Decode.Role)
+	if book {
+		return router.ReservePair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
+	}
+	pc, dc, err := router.PickPair(prefill, decode, r.Prefill, r.Decode, req, r.ask.generating(r.Decode, req), now)
+	return &router.Lease{Choice: pc}, &router.Lease{Choice: dc}, err
+}
+
+// fallback is nil where decode may compute the prompt, because no prefill worker can for the reason err.
+func (r *Route) fallback(err error) error {
+	switch pinned := r.ask.pinned(pools.Prefill); {
+	case pinned != "":
+		return &PinError{pools.Prefill, pinned} // it went while it was asked
+	case r.placer.Fallback:
+		return nil
+	case len(r.ask.Required) > 0:
+		return fmt.Errorf("%w: %w", ErrNoPrefill, router.ErrTaints)
+	case err == nil:
+		return ErrNoPrefill
+	}
+	return fmt.Errorf("%w: %w", ErrNoPrefill, err)
+}
+
+// refused names the lack of a worker that generates.
+func refused(err error) error {
+	if errors.Is(err, router.ErrNoWorkers) {
+		return fmt.Errorf("%w: %w", ErrNoDecode, err)
+	}
+	return err
+}

@@ -1,0 +1,131 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// Routers gives the router of a model's pool. [*router.Set] is one.
+type Routers interface {
+	For(model string, role pools.Role) *router.Router
+}
+
+// Placer places the requests of every model. It is as safe for concurrent use as its parts.
+type Placer struct {
+	Routers Routers
+	// Permits say which workers may be called; nil permits every call.
+	Permits Permits
+	// Fallback lets decode compute a prompt where no prefill worker can.
+	Fallback bool
+}
+
+// Route is where a request may go, as of one snapshot of its model's pools. It holds for one step.
+type Route struct {
+	pools.Fleet
+	// Decode is the pool whose workers generate, of role decode or both. It hides the fleet's.
+	Decode *pools.Pool
+	// Reason says why there is only one leg, empty for a pair.
+	Reason string
+
+	placer *Placer
+	ask    *Ask
+}
+
+// Route finds the pools for an ask. Workers of role both generate where the model has no decode worker, where the ask
+// wants one, and where one of them could serve the ask now and no pair could.
+func (p *Placer) Route(fleet pools.Fleet, ask *Ask, now time.Time) Route {
+	r := Route{Fleet: fleet, Decode: fleet.Decode, placer: p, ask: ask}
+	switch {
+	case ask.Want == Alone, ask.Want == Any && p.Alone(fleet, ask, now):
+		r.Decode, r.Reason = fleet.Both, ReasonAggregated
+	case ask.Want == Any && ask.OneLeg != "":
+		r.Reason = ask.OneLeg
+	case ask.Want == Any && len(fleet.Prefill.Members) == 0 && ask.pinned(pools.Prefill) == "":
+		r.Reason = ask.withoutPrefill()
+	}
+	return r
+}
+
+// Alone reports whether a worker of role both has to serve the ask: there is no decode worker, or the ask could be
+// served by such a worker now and by no pair. What the ask holds of a pair is of no use then.
+func (p *Placer) Alone(fleet pools.Fleet, ask *Ask, now time.Time) bool {
+	switch {
+	case ask.Want == Alone:
+		return true
+	case len(fleet.Both.Members) == 0:
+		return false
+	case len(fleet.Decode.Members) == 0:
+		return true
+	case ask.pinned(pools.Decode) != "" || p.pairs(fleet, ask, now):
+		return false
+	}
+	return p.survey(fleet.Both, ask, now).free
+}
+
+// pairs reports whether a pair of workers could serve the ask now, or a decode worker where one leg is all that it
+// needs or lacks.
+func (p *Placer) pairs(fleet pools.Fleet, ask *Ask, now time.Time) bool {
+	oneLeg := p.Fallback || ask.Want == Decode || ask.OneLeg != "" || ask.pinned(pools.Prefill) != ""
+	return (ask.Want == Prefill || p.survey(fleet.Decode, ask, now).free) && (oneLeg || p.survey(fleet.Prefill, ask, now).free)
+}
+
+// withoutPrefill is the reason of an ask for which no prefill worker is left.
+func (a *Ask) withoutPrefill() string {
+	if a.Attempt > 1 || a.Want == Prefill {
+		return ReasonPrefillFailed
+	}
+	return ReasonNoPrefill
+}
+
+// Computes is the pool whose workers compute the prompt, and its router. The pool may be empty.
+func (r *Route) Computes() (*pools.Pool, *router.Router) {
+	pool := r.Both
+	if len(r.Prefill.Members) > 0 && r.Decode.Role != pools.Both {
+		pool = r.Prefill
+	}
+	return pool, r.placer.Routers.For(r.ask.Model, pool.Role)
+}
+
+// Cached is the longest prefix of the prompt, in tokens, that a worker which may compute the prompt now has cached.
+func (r *Route) Cached(now time.Time) int {
+	pool, in := r.Computes()
+	if len(pool.Members) == 0 {
+		return 0
+	}
+	q := &r.ask.Request
+	blocks := in.BestOverlap(pool, router.Request{Hashes: q.Hashes, Text: q.Text, RemoteOverlap: q.RemoteOverlap}, now)
+	return min(q.ISL, blocks*pool.Members[0].Worker.BlockSize)
+}
+
+// Fits returns a [*router.TooBigError] when no worker that generates could ever hold the prompt.
+func (r *Route) Fits() error {
+	return r.placer.Routers.For(r.ask.Model, r.Decode.Role).Fits(r.Decode, r.ask.ISL)
+}
+
+// PinError refuses an ask whose pinned worker takes no requests now. Another worker is not what was asked for.
+type PinError struct {
+	Role   pools.Role // prefill or decode: the pin's
+	Worker string
+}
+
+func (e *PinError) Error() string {
+	return fmt.Sprintf("the pinned %s worker %q takes no requests now", e.Role, e.Worker)
+}
+
+// checkPins refuses an ask that lacks a pinned worker which has left, is down or draining, or may not be called.
+func (r *Route) checkPins(now time.Time) error {
+	for _, pool := range [...]*pools.Pool{r.Decode, r.Prefill} {
+		id := r.ask.pinned(pool.Role)
+		if id == "" || r.ask.Want == Prefill && pool == r.Decode || r.ask.Want == Decode && pool == r.Prefill {
+			continue
+		}
+		if m, ok := pool.Member(id); !ok || !m.Eligible(now) || slices.Contains(r.placer.blocked(pool), id) {
+			return &PinError{leg(pool), id}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// siblings is a burst of 20 requests of one prompt of 40 blocks that nobody has
+// seen, at four workers that publish. It returns how many went to each, and how
+// many prompt tokens were booked in all.
+func siblings(t *testing.T, cfg Config, afterFirst func(r *Router, first *Lease)) (r *Router, each map[string]int, tokens int) {
+	t.Helper()
+	idx := index.New(index.Config{})
+	r = newRouter(t, cfg.For(pools.Prefill), idx)
+	ws := fleet("w", 4)
+	for _, w := range ws {
+		idx.Owner(w.ID, 0) // its events are followed, and none has come
+	}
+	p := poolOf(pools.Prefill, ws...)
+	hashes := chain(1, 40)
+	each = map[string]int{}
+	for i := range 20 {
+		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 645, Hashes: hashes}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		each[l.Worker.ID]++
+		tokens += l.PrefillTokens
+		if i == 0 && afterFirst != nil {
+			afterFirst(r, l)
+		}
+	}
+	return r, each, tokens
+}
+
+// TestSiblingsLandTogether: before the first event arrives, what was sent is what
+// there is to go by.
+func TestSiblingsLandTogether(t *testing.T) {
+	classic, credit := DefaultConfig(), DefaultConfig()
+	credit.Cost, credit.Credit.Overlap = Credited, 2 // a hit makes up for a backlog as long as itself
+	computed := func(_ *Router, first *Lease) { first.PrefillDone(noon) }
+	for _, c := range []struct {
+		name                 string
+		cfg                  Config
+		first                func(*Router, *Lease)
+		without, with        int // most on one worker
+		tokens, tokensBeside int
+	}{
+		// The first is being computed: a place behind it costs what computing the
+		// prompt anew costs, so each worker gets it once, and none twice.
+		{"at once, classic", classic, nil, 5, 5, 20 * 645, 4*645 + 16*5},
+		// It is computed, and its event is under way.
+		{"behind the first, classic", classic, computed, 6, 20, 20 * 645, 645 + 19*5},
+		{"at once, credit 2", credit, nil, 5, 20, 20 * 645, 645 + 19*5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, each, tokens := siblings(t, c.cfg, c.first)
+			if len(each) != 4 || tokens != c.tokens {
+				t.Errorf("without: %v, %d tokens to compute, want %d over four workers", each, tokens, c.tokens)
+			}
+			for id, n := range each {
+				if n > c.without {
+					t.Errorf("without: %d on %s, want at most %d", n, id, c.without)
+				}
+			}
+			c.cfg.PredictedTTL = 2 * time.Second
+			r, each, tokens := siblings(t, c.cfg, c.first)
+			most := 0
+			for _, n := range each {
+				most = max(most, n)
+			}
+			if most < c.with || tokens != c.tokensBeside {
+				t.Errorf("with: %v, %d tokens to compute, want %d and %d on one", each, tokens, c.tokensBeside, c.with)
+			}
+			if got, want := r.Overlaps(), (Overlaps{Recent: uint64(20*645-tokens) / 16}); got != want {
+				t.Errorf("overlaps %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// aside is a router with predictions beside events of one worker with two ranks,
+// and a silent one.
+func aside(t *testing.T) (*Router, *index.Index, *pools.Pool) {
+	idx := index.New(index.Config{})
+	cfg := DefaultConfig()
+	cfg.PredictedTTL, cfg.Cost = 2*time.Second, Credited
+	r := newRouter(t, cfg, idx)
+	loud := worker("loud", 0, 0, 0)
+	loud.DataParallelRanks, loud.Taints = 2, []string{"gold"}
+	return r, idx, poolOf(pools.Both, loud, silent("quiet"))
+}
+
+// at is the candidate that is one rank of loud.
+func at(t *testing.T, r *Router, p *pools.Pool, rank int, hashes []uint64, now time.Time) candidate {
+	t.Helper()
+	c := r.begin(p, Request{
+		ID: "x", ISL: 16 * len(hashes), Hashes: hashes, Pin: &Pin{Worker: "loud", Ranked: true, Rank: rank}, Required: []string{"gold"},
+	}, now)
+	defer r.end(c)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, err := r.core.pick(c, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ws[i]
+}
+
+// send books hashes there, and releases them.
+func send(t *testing.T, r *Router, p *pools.Pool, worker string, rank int, hashes []uint64) *Lease {
+	t.Helper()
+	l, err := r.Reserve(p, Request{ID: fmt.Sprint(worker, rank, len(hashes)), ISL: 16 * len(hashes), Hashes: hashes, Pin: &Pin{Worker: worker, Ranked: true, Rank: rank}}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release(noon)
+	return l
+}
+
+// TestSentIsBesideEvents: of each rank what is believed is the more of what it
+// said and what it was sent, for as long as the TTL.
+func TestSentIsBesideEvents(t *testing.T) {
+	r, idx, p := aside(t)
+	hashes := chain(1, 40)
+	send(t, r, p, "loud", 1, hashes[:30])
+	send(t, r, p, "quiet", 0, hashes)
+	if r.Sources().Size().Recent != 30 || r.Sources().Size().Predicted != 40 {
+		t.Errorf("%d blocks sent, %d predicted", r.Sources().Size().Recent, r.Sources().Size().Predicted)
+	}
+	loads := r.Loads(p)
+	if loads[0].RecentBlocks != 30 || loads[0].CachedBlocks != 0 || loads[1].RecentBlocks != 0 || loads[1].CachedBlocks != 40 {
+		t.Errorf("loads %+v", loads)
+	}
+	check := func(when string, rank int, now time.Time, overlap, foreseen int) {
+		t.Helper()
+		if w := at(t, r, p, rank, hashes, now); w.Overlap != overlap || int(w.Predicted) != foreseen {
+			t.Errorf("%s: %d blocks on rank %d, %d foreseen; want %d, %d", when, w.Overlap, rank, w.Predicted, overlap, foreseen)
+		}
+	}
+	check("sent", 1, noon, 30, 30)
+	check("not sent", 0, noon, 0, 0)
+	owner := idx.Owner("loud", 1)
+	idx.Store(owner, index.Device, hashes[:10])
+	check("it said 10", 1, noon, 30, 20)
+	idx.Extend(owner, index.Device, hashes[9], hashes[10:35])
+	check("it said 35", 1, noon, 35, 0)
+	idx.Remove(owner, index.Device, hashes[5:35])
+	check("it evicted", 1, noon, 30, 25)
+	check("it evicted, and the time is over", 1, noon.Add(2*time.Second), 5, 0)
+	if got := r.BestOverlap(p, Request{Hashes: hashes}, noon.Add(2*time.Second)); got != 40 {
+		t.Errorf("best overlap %d, want the silent worker's 40", got)
+	}
+}
+
+// Slower tiers go on where the device's run has ended by what was said: what is
+// foreseen on the device covers them first.
+func TestForeseenCoversSlowerTiers(t *testing.T) {
+	r, idx, p := aside(t)
+	hashes := chain(1, 40)
+	owner := idx.Owner("loud", 1)
+	idx.Store(owner, index.Device, hashes[:5])
+	idx.Place(owner, index.Host, hashes[5:25])
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 5 || w.Host != 20 {
+		t.Fatalf("%d on the device, %d on the host", w.Overlap, w.Host)
+	}
+	send(t, r, p, "loud", 1, hashes[:15])
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 15 || w.Host != 10 {
+		t.Errorf("%d on the device, %d on the host, want 15 and 10", w.Overlap, w.Host)
+	}
+	send(t, r, p, "loud", 1, hashes[:30])
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 30 || w.Host != 0 {
+		t.Errorf("%d on the device, %d on the host, want 30 and 0", w.Overlap, w.Host)
+	}
+}
+
+// An index elsewhere is believed no less than one's own.
+func TestSentIsBesideWhatIsTold(t *testing.T) {
+	r, _, p := aside(t)
+	hashes := chain(1, 40)
+	send(t, r, p, "loud", 1, hashes[:30])
+	told := &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "loud", Rank: 0}, {Worker: "loud", Rank: 1}, {Worker: "quiet", Rank: 0}}), Tiers: []overlap.Tiers{{Known: true, Device: 7}, {Known: true, Device: 9}, {Known: true, Device: 3}}}
+	for rank, want := range []int{7, 30} {
+		w, err := r.Pick(p, Request{ID: "x", ISL: 640, Hashes: hashes, RemoteOverlap: told, Pin: &Pin{Worker: "loud", Ranked: true, Rank: rank}}, noon)
+		if err != nil || w.Overlap != want {
+			t.Errorf("rank %d: %d blocks, want %d (%v)", rank, w.Overlap, want, err)
+		}
+	}
+}
+
+// A request that never reached the worker is taken back; and a rank in doubt is
+// predicted in place of followed, and the other way round.
+func TestSentIsWithdrawnAndDoubted(t *testing.T) {
+	r, _, p := aside(t)
+	hashes := chain(1, 40)
+	l := send(t, r, p, "loud", 1, hashes)
+	send(t, r, p, "loud", 1, hashes[:5])
+	l.Invalidate()
+	l.Invalidate()
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 5 || r.Sources().Size().Recent != 5 {
+		t.Errorf("%d blocks are left of it, %d in all, want the sibling's 5", w.Overlap, r.Sources().Size().Recent)
+	}
+	r.Sources().SetStale(map[overlap.Rank]struct{}{{Worker: "loud", Rank: 1}: {}})
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 {
+		t.Errorf("in doubt it begins with %d blocks", w.Overlap)
+	}
+	send(t, r, p, "loud", 1, hashes[:20])
+	send(t, r, p, "loud", 0, hashes[:25])
+	if r.Sources().Size().Predicted != 20 || r.Sources().Size().Recent != 5+25 {
+		t.Errorf("%d predicted, %d sent", r.Sources().Size().Predicted, r.Sources().Size().Recent)
+	}
+	if got := r.Overlaps(); got != (Overlaps{Recent: 5}) {
+		t.Errorf("overlaps %+v: the sibling found five blocks that were sent", got)
+	}
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 20 {
+		t.Errorf("in doubt: %d blocks, want the 20 predicted", w.Overlap)
+	}
+	both := map[overlap.Rank]struct{}{{Worker: "loud", Rank: 0}: {}, {Worker: "loud", Rank: 1}: {}}
+	r.Sources().SetStale(both)
+	if at(t, r, p, 1, hashes, noon); r.Sources().Size().Recent != 0 {
+		t.Errorf("%d blocks beside events that nobody believes", r.Sources().Size().Recent)
+	}
+	r.Sources().SetStale(map[overlap.Rank]struct{}{})
+	if w := at(t, r, p, 1, hashes, noon); w.Overlap != 0 || r.Sources().Size().Predicted != 0 {
+		t.Errorf("trusted again: %d blocks, %d predicted", w.Overlap, r.Sources().Size().Predicted)
+	}
+}
+
+// Text is predicted in place of events, for workers that publish too; it is
+// neither beside them nor counted as if it were.
+func TestTextIsNotSentBesideEvents(t *testing.T) {
+	r, _, p := aside(t)
+	for i, want := range []int{0, 20} {
+		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 320, Hashes: chain(1, 20), Text: true, Pin: &Pin{Worker: "loud", Ranked: true}}, noon)
+		if err != nil || l.Overlap != want || l.Predicted != want {
+			t.Fatalf("%d blocks, %d foreseen, want %d (%v)", l.Overlap, l.Predicted, want, err)
+		}
+	}
+	if r.Sources().Size().Recent != 0 || r.Sources().Size().Predicted != 20 || r.Overlaps() != (Overlaps{Predicted: 20}) {
+		t.Errorf("%d sent, %d predicted, %+v", r.Sources().Size().Recent, r.Sources().Size().Predicted, r.Overlaps())
+	}
+}
+
+// With lru each rank is predicted to hold no more than it can, and for as long as
+// nothing else is sent there.
+func TestPredictionsBoundByTheWorker(t *testing.T) {
+	cfg := DefaultConfig().For(pools.Prefill)
+	cfg.Predictions.LRU, cfg.Predictions.MaxBlocks = true, 50
+	r := newRouter(t, cfg, nil)
+	small, open := silent("small"), silent("open")
+	small.TotalKVBlocks, small.DataParallelRanks = 100, 2
+	p := poolOf(pools.Prefill, open, small)
+	for i := range 5 {
+		for rank := range 2 {
+			send(t, r, p, "small", rank, chain(uint64(i), 41+rank))
+		}
+		send(t, r, p, "open", 0, chain(uint64(i), 43))
+	}
+	loads := r.Loads(p)
+	if loads[1].CachedBlocks != 200 || loads[0].CachedBlocks != 40 { // the open one is pruned
+		t.Errorf("loads %+v", loads)
+	}
+	if got := r.BestOverlap(p, Request{Hashes: chain(4, 43)}, noon.Add(1000*time.Hour)); got != 42 {
+		t.Errorf("after weeks %d blocks of the latest prompt, want all 42 that rank 1 was sent", got)
+	}
+	larger := silent("small")
+	larger.TotalKVBlocks, larger.DataParallelRanks = 1000, 2
+	p = poolOf(pools.Prefill, open, larger)
+	p.Version = 2
+	for i := range 5 {
+		send(t, r, p, "small", 0, chain(uint64(i+10), 44))
+	}
+	if got := r.Loads(p)[1].CachedBlocks; got != 200+220 {
+		t.Errorf("%d blocks when it has become larger, want 420", got)
+	}
+}

@@ -1,0 +1,242 @@
+package router
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/load"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// Router makes the choices for one pool and keeps its bookings. It is safe for concurrent use.
+type Router struct {
+	sources   *overlap.Sources
+	serial    uint64 // the order in which routers are locked together
+	limits    atomic.Pointer[Thresholds]
+	view      atomic.Pointer[view] // of the snapshot seen last, nil at first
+	scratches sync.Pool            // of *scratch
+
+	mu   sync.Mutex // guards what changes of core
+	core core
+}
+
+// serials numbers the routers of the process.
+var serials atomic.Uint64
+
+// New returns a router without bookings. The index may be nil, and may be shared with other routers. Where the
+// settings weigh no overlap and track no prefill tokens, as in a decode pool, prompts are not looked up and every
+// overlap is 0. The error is [Config.Validate]'s.
+func New(cfg Config, idx *index.Index) (*Router, error) {
+	policy, err := newPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Mode = Canonical(cfg.Mode)
+	r := &Router{sources: overlap.New(cfg.sources(), idx), serial: serials.Add(1)}
+	r.core = core{cfg: cfg, policy: policy, sources: r.sources, book: load.NewBook()}
+	r.limits.Store(&cfg.Thresholds)
+	r.scratches.New = func() any { return newScratch() }
+	return r, nil
+}
+
+// Reserve picks a worker of p for req and books it there, for a request that runs on one worker, or one part of it.
+// The error is a [*PoolError] around [ErrNoWorkers], [ErrTaints], [ErrBusy], [ErrNoRoom], [ErrBooked], [ErrDeclined]
+// or a [*TooBigError]; nothing is booked then. At steady state it allocates the Lease and nothing else.
+func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, error) {
+	c := r.begin(p, req, now)
+	defer r.end(c)
+	r.mu.Lock()
+	i, err := r.core.pick(c, now)
+	var l *Lease
+	if err == nil {
+		l, err = r.core.grant(c, i, now)
+	}
+	r.mu.Unlock()
+	r.core.explain(c)
+	if err != nil {
+		return nil, c.refuse(err)
+	}
+	l.sentTo(r, c, now)
+	return l, nil
+}
+
+// ReservePair picks a worker of pp for preq and one of dp for dreq, which are the prefill and the decode part of one
+// request, and books both or neither. Each is picked by its own pool's policy, prefill first. The error is as of
+// [Router.Reserve]; where both pools refuse, it is that of the refusal which waiting changes least; [ErrNoPrefill] is
+// the prefill pool's ErrNoWorkers. The two routers must be different.
+func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d *Lease, err error) {
+	if prefill == decode {
+		return nil, nil, errOneRouter
+	}
+	cp := prefill.begin(pp, preq, now)
+	defer prefill.end(cp)
+	cd := decode.begin(dp, dreq, now)
+	defer decode.end(cd)
+
+	lockBoth(prefill, decode)
+	i, j, err := pickPair(&prefill.core, &decode.core, cp, cd, now)
+	if err == nil {
+		p, d, err = grantPair(&prefill.core, &decode.core, cp, cd, i, j, now)
+	}
+	decode.mu.Unlock()
+	prefill.mu.Unlock()
+
+	prefill.core.explain(cp)
+	decode.core.explain(cd)
+	if err == nil {
+		p.sentTo(prefill, cp, now)
+		d.sentTo(decode, cd, now)
+	}
+	return p, d, err
+}
+
+// Pick makes the choice that Reserve would make now, and books nothing.
+func (r *Router) Pick(p *pools.Pool, req Request, now time.Time) (Choice, error) {
+	c := r.begin(p, req, now)
+	defer r.end(c)
+	r.mu.Lock()
+	i, err := r.core.pick(c, now)
+	r.mu.Unlock()
+	if err != nil {
+		return Choice{}, c.refuse(err)
+	}
+	return c.choice(i), nil
+}
+
+// PickPair makes the choice that [ReservePair] would make now, and books nothing.
+func PickPair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request, now time.Time) (p, d Choice, err error) {
+	if prefill == decode {
+		return p, d, errOneRouter
+	}
+	cp := prefill.begin(pp, preq, now)
+	defer prefill.end(cp)
+	cd := decode.begin(dp, dreq, now)
+	defer decode.end(cd)
+
+	lockBoth(prefill, decode)
+	i, j, err := pickPair(&prefill.core, &decode.core, cp, cd, now)
+	decode.mu.Unlock()
+	prefill.mu.Unlock()
+	if err != nil {
+		return p, d, err
+	}
+	return cp.choice(i), cd.choice(j), nil
+}
+
+// errOneRouter refuses a pair of one router.
+var errOneRouter = errors.New("router: a pair needs two routers")
+
+// BestOverlap returns the most leading blocks of req's prompt that any worker of p which may be chosen now has
+// cached. A queue needs it to know how much of a request is left to compute.
+func (r *Router) BestOverlap(p *pools.Pool, req Request, now time.Time) int {
+	c := r.begin(p, req, now)
+	defer r.end(c)
+	return c.best(now)
+}
+
+// Fits returns a [*TooBigError] when a prompt of isl tokens would not fit any worker of p, empty as it may be: a
+// request that can never be served need not wait in the queue.
+func (r *Router) Fits(p *pools.Pool, isl int) error { return r.see(p).fits(isl) }
+
+// Sources are where the pool's overlaps come from.
+func (r *Router) Sources() *overlap.Sources { return r.sources }
+
+// Loads returns the load of each worker of p, in the pool's order.
+func (r *Router) Loads(p *pools.Pool) []WorkerLoad {
+	v := r.see(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.loads(v)
+}
+
+// Overlaps are those of all bookings so far.
+func (r *Router) Overlaps() Overlaps {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.overlaps
+}
+
+// Open returns how many bookings are open.
+func (r *Router) Open() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.book.Open()
+}
+
+// Thresholds are those in force.
+func (r *Router) Thresholds() Thresholds { return *r.limits.Load() }
+
+// SetThresholds puts t in force for all choices from now on, which must be valid.
+func (r *Router) SetThresholds(t Thresholds) { r.limits.Store(&t) }
+
+// IgnoresOverlap reports whether what is cached changes no choice and no booking of
+// this router: nothing need be looked up for it.
+func (r *Router) IgnoresOverlap() bool { return r.core.cfg.ignoresOverlap() }
+
+// Predicts reports whether any worker of p is predicted rather than known by its KV events.
+func (r *Router) Predicts(p *pools.Pool) bool { return r.see(p).overlaps.Predicted() }
+
+// NeedsPin reports whether the policy is for requests alone that name a worker: the caller has to see to it.
+func (r *Router) NeedsPin() bool { return r.core.cfg.Mode == "direct" }
+
+// Suits reports whether w could serve req if it took requests and were empty: a rank
+// of it that the pin names, the taints that are required, and room for the prompt.
+func (r *Router) Suits(w *pools.Worker, req *Request) bool { return r.core.cfg.suits(w, req) }
+
+// Cost is the name of the cost that mode kv compares workers by: [Classic] or [Credited].
+func (r *Router) Cost() string { return r.core.cfg.Cost }
+
+// begin does what needs no lock: it sees the pool, looks the prompt up and filters.
+func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
+	c := r.scratches.Get().(*scratch)
+	r.core.begin(c, r.see(p), req, r.limits.Load(), now)
+	return c
+}
+
+// end gives a scratch back.
+func (r *Router) end(c *scratch) {
+	c.end()
+	r.scratches.Put(c)
+}
+
+// see returns the view of p, the same one until the pool has changed or its sources know other slots.
+func (r *Router) see(p *pools.Pool) *view {
+	if v := r.view.Load(); v != nil && v.pool == p && r.sources.Current(v.overlaps) {
+		return v
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.core.view(p)
+	r.view.Store(v)
+	return v
+}
+
+// has reports whether w is the process that the pool has under its name.
+func (r *Router) has(w *pools.Worker) bool {
+	v := r.view.Load()
+	if v == nil {
+		return false
+	}
+	m, here := v.pool.Member(w.ID)
+	return here && m.Worker.Incarnation == w.Incarnation
+}
+
+// enter books an event of a lease that has not ended.
+func (r *Router) enter(l *Lease, e load.Event, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.enter(&r.core, e, now)
+}
+
+// lockBoth locks two routers, always the older first, so that pairs never wait for each other in a ring.
+func lockBoth(a, b *Router) {
+	if b.serial < a.serial {
+		a, b = b, a
+	}
+	a.mu.Lock()
+	b.mu.Lock()
+}

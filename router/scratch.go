@@ -1,0 +1,99 @@
+package router
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// scratch is the working memory of one choice. It is used again for others.
+type scratch struct {
+	req     Request // the caller's, with an ISL of at least 0
+	query   query   // the same for the policy
+	view    *view
+	found   overlap.Lookup // the prompt's overlaps
+	kept    []int32        // the slots that the request leaves, unless it leaves all
+	all     bool
+	met     passed
+	largest int         // total_kv_blocks of the largest worker that it names
+	ws      []candidate // behind the last one, what earlier choices left
+	of      uint64      // the number of the view whose workers ws knows
+	tiers   bool        // slower tiers count
+	limits  *Thresholds
+	why     Why
+	pcg     rand.PCG
+	rng     *rand.Rand // over pcg
+}
+
+func newScratch() *scratch {
+	c := new(scratch)
+	c.rng = rand.New(&c.pcg)
+	return c
+}
+
+// start begins a choice for req in v.
+func (c *scratch) start(v *view, req Request) {
+	c.view, c.req = v, req
+	c.req.ISL = max(0, req.ISL)
+	c.query = query{Request: &c.req, BlockSize: v.blockSize, rng: c.rng, why: &c.why}
+	c.ws = c.ws[:0]
+	if c.of != v.number { // drops the candidates of another view, whose workers may have left
+		c.of = v.number
+		clear(c.ws[:cap(c.ws)])
+	}
+}
+
+// end lets go of the request and its pool.
+func (c *scratch) end() {
+	c.req, c.query, c.view, c.limits = Request{}, query{}, nil, nil
+	c.found.End()
+}
+
+// best is the most leading blocks that any slot which may be chosen has cached.
+func (c *scratch) best(now time.Time) int {
+	best := 0
+	for i := range c.view.slots {
+		if c.view.eligible(&c.view.slots[i], now) {
+			best = max(best, int(c.found.Blocks[i]))
+		}
+	}
+	return best
+}
+
+// shuffle makes the choice's randomness that of the pool, request and attempt.
+func (c *scratch) shuffle() {
+	c.pcg.Seed(xxh3.HashStringSeed(c.req.ID, c.view.seed), uint64(c.req.Attempt))
+}
+
+// settle records that candidate i was chosen.
+func (c *scratch) settle(i int, cost float64) {
+	c.why.Cost = cost
+	c.why.Overlap, c.why.Predicted = c.ws[i].Overlap, int(c.ws[i].Predicted)
+	c.why.Candidates = len(c.ws)
+}
+
+// choice returns that candidate i was chosen, and why, with the terms only if the
+// request asks for them: the memory of c is used again.
+func (c *scratch) choice(i int) Choice {
+	w := c.why
+	w.Terms = nil
+	if c.req.Explain {
+		w.Terms = slices.Clone(c.why.Terms)
+		if len(w.Terms) > MaxTerms {
+			w.Terms[0], w.Terms[i] = w.Terms[i], w.Terms[0]
+			slices.SortStableFunc(w.Terms[1:], func(a, b Term) int { return cmp.Compare(a.Cost, b.Cost) })
+			w.Terms = slices.Clone(w.Terms[:MaxTerms]) // lets go of the others
+		}
+	}
+	return Choice{c.ws[i].Worker, c.ws[i].Rank, w}
+}
+
+// refuse names the choice's pool in an error.
+func (c *scratch) refuse(err error) error {
+	return &PoolError{c.view.pool.Model, c.view.pool.Role, err}
+}
