@@ -34,13 +34,17 @@ type answerChoice struct {
 	TokenIDs       []uint32            `json:"token_ids,omitempty"`
 }
 
-// writeWhole waits for all answers and writes them at once.
+// writeWhole waits for all answers and writes them at once. A client that leaves ends what still runs; an answer that is
+// complete by then is written all the same, as vLLM does when it notices both in one turn of its event loop: a client
+// that closed its sending side only can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
+	left := r.Context().Done()
 	for !c.done() {
 		select {
-		case <-r.Context().Done():
-			return
+		case <-left:
+			s.leave(c) // no output comes after it
+			left = nil
 		case <-c.box.ready:
 		}
 		unread = c.box.take(unread)
@@ -49,6 +53,9 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 			text, ids := s.read(ch, &unread[i].Output)
 			ch.text = append(ch.text, text...)
 			ch.ids = append(ch.ids, ids...)
+		}
+		if left == nil && !c.done() {
+			return
 		}
 	}
 	if failure := c.failure(); failure != nil {

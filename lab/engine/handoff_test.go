@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -313,6 +315,42 @@ func TestSideChannelRefusesNonsense(t *testing.T) {
 		} {
 			if status, said := b.post("p-kv:5600", tc.path, tc.body); status != tc.status {
 				t.Errorf("%s %s: %d %s", tc.path, tc.body, status, said)
+			}
+		}
+	})
+}
+
+// A client that leaves in the moment in which its prefill ends is still sent the hand-off: without it the blocks would
+// stay pinned for the whole lease. Twenty rounds, since a select between the two picks at random.
+func TestPrefillThatEndsAsItsClientLeavesIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, _ := b.engine(Config{ID: "p", Role: "prefill"})
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for round := range 20 {
+			ask, err := json.Marshal(body(ids(round, 48), 1, "kv_transfer_params", map[string]any{"do_remote_decode": true, "do_remote_prefill": false}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequestWithContext(gone, http.MethodPost, completions, bytes.NewReader(ask))
+			w := httptest.NewRecorder()
+			c, failure := p.understand(completionForm, w, r)
+			if failure == nil {
+				failure = p.begin(c)
+			}
+			if failure != nil {
+				t.Fatal(failure)
+			}
+			time.Sleep(time.Second) // virtual: the prefill ends, its lease does not
+			synctest.Wait()
+			if len(p.Books().Pinned) == 0 {
+				t.Fatal("the prefill did not end")
+			}
+			p.writeWhole(w, r, c)
+			if !strings.Contains(w.Body.String(), "remote_block_ids") {
+				t.Fatalf("round %d: the hand-off is lost: %q", round, w.Body)
 			}
 		}
 	})

@@ -195,7 +195,7 @@ func (f *fleet) eventually(what string, ok func() bool) {
 	deadline := time.Now().Add(10 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			f.t.Fatalf("never came true: %s", what)
+			f.t.Fatalf("never came true: %s; held: %q", what, f.books())
 		}
 		<-time.After(time.Millisecond)
 	}
