@@ -211,8 +211,7 @@ func (x *exchange) run(ctx context.Context, call handoff.Call) {
 	case !x.started && x.err == nil:
 		x.err = cmp.Or(err, errNoAnswer)
 		x.ring.abort(x.err)
-	case x.left:
-		x.ring.abort(err)
+	case x.left: // leave aborts the ring with its own cause, which may be a moment from now
 	case !x.begun && isEventStream(x.contentType):
 		x.ring.end(x.errorEvent(x.explain(cmp.Or(err, errNoAnswer))))
 	case err == nil:

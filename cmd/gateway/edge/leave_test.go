@@ -81,17 +81,34 @@ func TestLeavingClientsAreSeen(t *testing.T) {
 				t.Errorf("p99 is %v, want at most %v", p99, bound)
 			}
 			eventually(t, "the end of connections and flows", func() bool { return sv.conns.len()+sv.live.len() == 0 })
-			gone := sv.metric("tandem_frontend_disconnected_clients")
-			if n := sv.metric("tandem_frontend_http_responses_total", "completions", "499"); n != gone || int(n)%clients != 0 || n == 0 {
-				t.Errorf("%v counted under 499, %v as gone", n, gone)
-			}
-			if n := sv.metric("tandem_frontend_open_streams"); n != 0 {
-				t.Errorf("%v streams open", n)
-			}
+			// A response is counted after its connection and its flow have ended.
+			eventually(t, "every client counted as gone and under 499", func() bool {
+				gone := sv.metric("tandem_frontend_disconnected_clients")
+				n := sv.metric("tandem_frontend_http_responses_total", "completions", "499")
+				return n == gone && int(n)%clients == 0 && n > 0 && sv.metric("tandem_frontend_open_streams") == 0
+			})
 			if s := sv.logs.String(); s != "" {
 				t.Errorf("the flow logs its own requests; the edge wrote %s", s)
 			}
 		})
+	}
+}
+
+// A flow that returns because its client has left does not decide what the answer counts as, not even before leave, which
+// cancels the flow's context first, has aborted the ring.
+func TestLeavingCountsAsLeft(t *testing.T) {
+	sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, _ handoff.Sink) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	x := newExchange(sv.Server, &conn{Conn: &recorder{}, stall: time.Minute, forget: func(*conn) {}})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	x.started, x.begun, x.left, x.contentType, x.cancel = true, true, true, eventStream, cancel
+	cancel(fault.ErrClientGone)
+	x.run(ctx, handoff.Call{})
+	x.ring.abort(fault.ErrClientGone)
+	if _, _, err := x.ring.Read(make([]byte, 16)); !errors.Is(err, fault.ErrClientGone) {
+		t.Errorf("the stream ends with %v, which counts as the gateway's own failure", err)
 	}
 }
 
