@@ -37,7 +37,14 @@ type lossyBus struct {
 	mu     sync.Mutex // guards all below
 	Rng    *rand.Rand
 	late   *nats.Msg
-	Losses int
+	losses int
+}
+
+// Losses is how many messages were lost so far.
+func (b *lossyBus) Losses() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.losses
 }
 
 func (b *lossyBus) roll() bool { return b.Rng.IntN(100) < b.Chance }
@@ -49,7 +56,7 @@ func (b *lossyBus) Publish(m *nats.Msg) error {
 	b.mu.Lock()
 	var out []*nats.Msg
 	if b.roll() {
-		b.Losses++
+		b.losses++
 	} else {
 		out = append(out, m)
 	}

@@ -49,8 +49,8 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 				s := r.status(w)
 				gaps, runs = gaps+s.Gaps, runs+s.Repaired[follow.ByRing]
 			}
-			if bus.Losses == 0 || gaps == 0 || runs == 0 {
-				t.Errorf("seed %d: %d losses, %d gaps, %d healed by the ring: nothing was tried", seed, bus.Losses, gaps, runs)
+			if bus.Losses() == 0 || gaps == 0 || runs == 0 {
+				t.Errorf("seed %d: %d losses, %d gaps, %d healed by the ring: nothing was tried", seed, bus.Losses(), gaps, runs)
 			}
 		})
 	}

@@ -150,11 +150,27 @@ func TestEndReachesEveryStage(t *testing.T) {
 	} {
 		for _, parting := range []time.Duration{0, time.Millisecond} {
 			t.Run(fmt.Sprintf("%s, parting %v", c.name, parting), func(t *testing.T) {
-				h := NewHTTP(Config{Dial: c.dial, DialTimeout: time.Minute})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				leave := func() { time.AfterFunc(20*time.Millisecond, func() { cancel(errLeft) }) }
+				dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+					if c.dial != nil {
+						return c.dial(ctx, network, address)
+					}
+					return new(net.Dialer).DialContext(ctx, network, address)
+				}
+				if c.op == OpDial {
+					leave()
+				} else { // once the connection is there, however long that took
+					connect := dial
+					dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+						defer leave()
+						return connect(ctx, network, address)
+					}
+				}
+				h := NewHTTP(Config{Dial: dial, DialTimeout: time.Minute})
 				l := leg(c.base)
 				l.Body, l.Parting = Body{make([]byte, c.body)}, parting
-				ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errLeft)
-				defer cancel()
 				began := time.Now()
 				_, err := h.Call(ctx, l)
 				e, ok := err.(*Error)
