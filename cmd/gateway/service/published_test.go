@@ -52,16 +52,22 @@ func over(t *testing.T, cfg Config, bus wire.Bus) *Server {
 // until waits for a query to be answered with what says.
 func until(t *testing.T, s *Server, query, says string) {
 	t.Helper()
+	comesTo(t, s, "POST", "/query", query, says)
+}
+
+// comesTo waits until a request is answered 200 with a body that says so.
+func comesTo(t *testing.T, s *Server, method, path, query, says string) {
+	t.Helper()
 	deadline, tick := time.After(20*time.Second), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for {
-		body := must(t, s, 200, "POST", "/query", query)
+		body := must(t, s, 200, method, path, query)
 		if strings.Contains(body, says) {
 			return
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s is answered %s, without %s", query, body, says)
+			t.Fatalf("%s %s %s is answered %s, without %s", method, path, query, body, says)
 		case <-tick.C:
 		}
 	}
