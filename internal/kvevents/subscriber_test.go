@@ -341,7 +341,7 @@ func TestHostileMessages(t *testing.T) {
 
 func TestConfigsAreChecked(t *testing.T) {
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	log := slog.New(slog.DiscardHandler)
 	source := wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}
 	for _, cfg := range []publish.Config{

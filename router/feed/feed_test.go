@@ -22,7 +22,7 @@ import (
 func TestAnotherEpochIsResynchronised(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	roster := pools.NewRoster(pools.Config{}, log)
 	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
 	if err != nil {
@@ -91,7 +91,7 @@ func run(t *testing.T, f func(context.Context) error) (stop func()) {
 func TestEngineBlockIsKnown(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	roster := pools.NewRoster(pools.Config{}, log)
 	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
 	if err != nil {

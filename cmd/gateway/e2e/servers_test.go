@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,6 +233,17 @@ func (l *linked) heals(what string, ids []string) {
 	}
 }
 
+// agrees waits until no worker is predicted because its answers differ from its view.
+func (l *linked) agrees(what string, ids []string) {
+	l.t.Helper()
+	differs := func(id string) bool { return l.sources()[id].Reason == "parity" }
+	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(ids, differs); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.t.Fatalf("never came true: %s", what)
+		}
+	}
+}
+
 // load asks without end, new prompts and old ones, until the returned func is called, which tells how many were asked
 // and which went wrong.
 func (l *linked) load() (stop func() (asked int64, err error)) {
@@ -316,6 +328,7 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			}
 			return t.Failed() || time.Now().After(back)
 		})
+		l.agrees("answers and views agree after "+outage.name, ids) // which takes answers: views were stale meanwhile
 		asked, err := stop()
 		if err != nil || asked == 0 {
 			t.Fatalf("%s: of %d requests went wrong: %v", outage.name, asked, err)

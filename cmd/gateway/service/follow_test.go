@@ -75,7 +75,7 @@ const (
 // there is no NATS, are predicted.
 func TestSelectPredictsWhomItDoesNotHear(t *testing.T) {
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	for _, tt := range []struct {
 		name, record string
 		bus          wire.Bus

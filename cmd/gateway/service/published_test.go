@@ -77,7 +77,7 @@ func comesTo(t *testing.T, s *Server, method, path, query, says string) {
 // hears it from them, and takes a sibling's word for those who are gone.
 func TestPublishedIsIndexedAndRestored(t *testing.T) {
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	first := over(t, Config{}, bus)
 	url := start(t, first)
 	stored := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}}
@@ -102,7 +102,7 @@ func TestPublishedIsIndexedAndRestored(t *testing.T) {
 // says of a publisher that is gone.
 func TestSelectFollowsPublishers(t *testing.T) {
 	bus := eventstest.NewBus()
-	defer bus.Close()
+	t.Cleanup(bus.Close)
 	overBus := func(cfg Config) *Server {
 		base := router.DefaultConfig()
 		s, err := NewSelect(cfg, SelectConfig{
