@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // link is how one engine's events reach the subscriber.
@@ -132,7 +133,7 @@ type overZMQ struct {
 	stall        gate          // of what goes to subscribers
 	asked        atomic.Uint64 // messages of replays
 	runs         atomic.Uint64
-	pub          *zmq.Publisher
+	pub          *zmqpub.Publisher
 	now          process
 	sent         uint64 // messages, by processes that have ended
 	dropped      uint64 // by them at the high-water mark
@@ -189,14 +190,14 @@ func (l *overZMQ) restart() error {
 		}
 		return ln, err
 	}
-	cfg := zmq.PublisherConfig{
+	cfg := zmqpub.Config{
 		Endpoint: "tcp://*:0", Topic: "kv@" + l.source.Worker, Dialect: l.dialect, BufferSteps: l.ring, HighWater: l.highWater,
 		Options: zmtp.Options{Listen: listen},
 	}
 	if l.replays {
 		cfg.ReplayEndpoint = "tcp://*:0"
 	}
-	pub, err := zmq.NewPublisher(cfg)
+	pub, err := zmqpub.New(cfg)
 	if err != nil {
 		return err
 	}

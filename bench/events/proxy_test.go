@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // The proxy loses the messages that it is told to, whole, and no others; it refuses connections and cuts them.
@@ -22,7 +23,7 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pub := zmtp.NewPub(zmtp.PubConfig{})
+	pub := zmqpub.NewSocket(zmqpub.SocketConfig{})
 	runs.Go(func() { pub.Serve(ctx, ln) })
 	p, err := newProxy(func(frames [][]byte) verdict {
 		if len(frames) == 3 && binary.BigEndian.Uint64(frames[1])%3 == 0 {

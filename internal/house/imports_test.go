@@ -47,7 +47,6 @@ var ground = storey{
 	"internal/kvevents/publish":    append(kv, "internal/kvevents/view", "internal/kvevents/eventstest"),
 	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff"),
 	"internal/kvevents/bridge":     append(kv, "internal/kvevents/view", "internal/kvevents/publish", "internal/kvevents/follow", "internal/kvevents/zmq", "internal/metrics"),
-	"internal/kvevents":            {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens"}, // tests of all of them
 	"internal/listen":              {"internal/backoff", "internal/loglimit"},
 	"internal/relay":               {"internal/openai"},
 }
@@ -87,9 +86,10 @@ var lab = storey{
 	"lab/replay":                 {"internal/openai", "internal/setting", "internal/tokens"},
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/setting", "internal/tokens"},
 	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/index", "router/load", "lab/engine", "lab/replay", "internal/conf", "internal/tokens"},
-	"lab/devfleet":               {below, telemetry, "lab/engine"}, // the product's own composition, with simulated workers
+	"lab/zmqpub":                 {"internal/backoff", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp"},
+	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay"},
-	"bench/events":               {below, "lab/engine", "lab/replay"},
+	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
 	"deploy/compose/run":         {"lab/engine", "internal/openai", "internal/tokens"}, // computes the expected answers
 	"deploy/compose/images/nats": {},
 	"deploy/compose/images/etcd": {},
@@ -98,7 +98,8 @@ var lab = storey{
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
 	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load"},
-	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet"},
+	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub"},
+	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
 }
 
@@ -224,8 +225,8 @@ func TestEveryRowExists(t *testing.T) {
 	}
 }
 
-// The product runs without the lab: of its code only the subcommands that
-// simulate import it.
+// The product runs without the lab, and without what is there for tests: of its
+// code only the subcommands that simulate import the lab.
 func TestTheProductNeedsNoLab(t *testing.T) {
 	used := map[string]bool{}
 	for _, s := range load(t).sources {
@@ -234,6 +235,9 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
+			if ok && to == "internal/kvevents/eventstest" && s.room != to {
+				t.Errorf("%s imports %s, which is there for tests", s.path, to)
+			}
 			if !ok || !inLab(to) {
 				continue
 			}

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // chainOf is a chain of n blocks that begins with base.
@@ -51,7 +51,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 		publishes(r, func() follow.SourceStatus { return r.status("w") }, func(es ...wire.Event) error { return p.Publish(es) })
 	})
 	t.Run("bridge", func(t *testing.T) {
-		e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+		e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 		r := natsRig(t, memoryBus(t))
 		b := r.bridge(e.at(), 1, 1000)
 		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })
@@ -62,7 +62,7 @@ func TestOvergrownIsPredicted(t *testing.T) {
 	})
 	// Blocks that others follow on are mirrored after their removal: leaves alone would keep all chains.
 	t.Run("leaves", func(t *testing.T) {
-		e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+		e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 		r := natsRig(t, memoryBus(t))
 		b := r.bridge(e.at(), 1, 1000)
 		r.until("connected", func() bool { return e.pub.Subscribers() > 0 })

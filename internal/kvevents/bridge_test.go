@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // bridged is an engine's bridge to the bus of a rig, whose subscriber follows it over NATS.
@@ -94,7 +95,7 @@ func memoryBus(t *testing.T) *eventstest.Bus {
 func TestBridgeCarriesEveryDialect(t *testing.T) {
 	for d := range wire.SGLangArrays + 1 {
 		t.Run(d.String(), func(t *testing.T) {
-			e := newZMQEngine(t, uint64(d), zmq.PublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
+			e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
 			r := natsRig(t, memoryBus(t))
 			e.publish(100) // before anybody was there
 			b := r.bridge(e.at(), 1, 0)
@@ -123,7 +124,7 @@ func TestBridgeOfNobody(t *testing.T) {
 
 // An engine that begins anew is told under a new epoch, with nothing left of the one before.
 func TestBridgeOfARestartedEngine(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	r := natsRig(t, memoryBus(t))
 	b := r.bridge(e.at(), 1, 0)
 	e.publish(50)
@@ -146,7 +147,7 @@ func TestBridgeTellsLosses(t *testing.T) {
 		{"too short", "cleared"}, {"too short", "restart"}, {"too short", "turnover"}, {"unreadable", "cleared"}, {"unreadable", "chains"},
 	} {
 		t.Run(test.loss+" "+test.cure, func(t *testing.T) {
-			e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+			e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
 			r := natsRig(t, memoryBus(t))
 			if test.loss == "too short" {
 				e.publish(100)
@@ -230,7 +231,7 @@ func TestBridgeTellsLosses(t *testing.T) {
 func TestBridgeCarriesRanks(t *testing.T) {
 	var zero, one *zmqEngine
 	for zero == nil { // two neighbouring ports that are free
-		zero = newZMQEngine(t, 1, zmq.PublisherConfig{})
+		zero = newZMQEngine(t, 1, zmqpub.Config{})
 		port, _ := zero.pub.Ports()
 		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
 		if err != nil {
@@ -238,7 +239,7 @@ func TestBridgeCarriesRanks(t *testing.T) {
 			continue
 		}
 		ln.Close()
-		one = newZMQEngine(t, 2, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+		one = newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
 	}
 	r := natsRig(t, memoryBus(t), 1)
 	b := r.bridge(zero.at(), 2, 0)
@@ -258,7 +259,7 @@ func TestBridgeUnderLossOnBothSides(t *testing.T) {
 	const seed = 5
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	e := newZMQEngine(t, seed, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, seed, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	lossy := &lossyBus{Bus: memoryBus(t), Chance: 20, Rng: rand.New(rand.NewPCG(seed, 3))}
 	r := natsRig(t, lossy)
 	b := r.bridge(e.at(), 1, 0)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 func (e *zmqEngine) subscribed() {
@@ -18,7 +18,7 @@ func (e *zmqEngine) subscribed() {
 // engine was heard to begin at 0, nor where what follows names blocks that nobody knows.
 func TestFirstMessageLostWithoutReplay(t *testing.T) {
 	t.Run("it begins at 0", func(t *testing.T) {
-		e := newZMQEngine(t, 1, zmq.PublisherConfig{})
+		e := newZMQEngine(t, 1, zmqpub.Config{})
 		r := newRig(t, zmqConfig(), nil, nil)
 		r.trackZMQ("w", e, 0)
 		e.subscribed()
@@ -31,7 +31,7 @@ func TestFirstMessageLostWithoutReplay(t *testing.T) {
 		r.until("predicted", func() bool { s := r.status("w"); return s.Seq == 2 && s.State == follow.Predicted })
 	})
 	t.Run("an unknown block is named", func(t *testing.T) {
-		e := newZMQEngine(t, 1, zmq.PublisherConfig{})
+		e := newZMQEngine(t, 1, zmqpub.Config{})
 		r := newRig(t, zmqConfig(), nil, nil)
 		r.trackZMQ("w", e, 0)
 		e.subscribed()
@@ -51,7 +51,7 @@ func TestFirstMessageLostWithoutReplay(t *testing.T) {
 // An engine without a replay socket that is restarted while nobody listens may be heard again at just the number that
 // the old one would have had.
 func TestRestartAtTheNextNumberWithoutReplay(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{})
+	e := newZMQEngine(t, 1, zmqpub.Config{})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	e.subscribed()
@@ -68,7 +68,7 @@ func TestRestartAtTheNextNumberWithoutReplay(t *testing.T) {
 
 // An engine that comes back at the very number it had is told by what it says there.
 func TestRestartAtTheSameNumber(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	e.publish(20)

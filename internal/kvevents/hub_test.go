@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // awaitedRig is a subscriber that listens on a port of the loopback, counts connections, and logs.
@@ -69,7 +70,7 @@ func (l *locked) String() string {
 
 // dialler is an engine that connects to a port.
 func dialler(t *testing.T, seed uint64, port int, topic string) (e *zmqEngine, at zmq.Address) {
-	e = newZMQEngine(t, seed, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
+	e = newZMQEngine(t, seed, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0", Topic: topic})
 	_, replay := e.pub.Ports()
 	return e, zmq.Address{Endpoint: fmt.Sprintf("tcp://*:%d", port), Replay: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: topic}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // endOfReplay is the number that ends a replay.
@@ -157,7 +158,7 @@ func TestReplaysAsEnginesGiveThem(t *testing.T) {
 				ln, at := loopbackListener(t)
 				asked := make(chan [][]byte, 1)
 				serving(t, func(ctx context.Context) {
-					zmtp.ServeRouter(ctx, ln, zmtp.Options{}, func(question [][]byte, to *zmtp.Conn) error {
+					zmqpub.ServeRouter(ctx, ln, zmtp.Options{}, func(question [][]byte, to *zmtp.Conn) error {
 						asked <- question
 						for _, a := range q.answers {
 							if err := to.Write(a...); err != nil {
@@ -199,13 +200,13 @@ func TestFollowsRecordedPublishers(t *testing.T) {
 func (r *recorded) followed(t *testing.T, losing bool) {
 	events, at := loopbackListener(t)
 	replay, replayAt := loopbackListener(t)
-	pub := zmtp.NewPub(zmtp.PubConfig{})
+	pub := zmqpub.NewSocket(zmqpub.SocketConfig{})
 	serving(t, func(ctx context.Context) { pub.Serve(ctx, events) })
 	before, end := r.form()
 	var mu sync.Mutex // guards said
 	said := 0         // live messages so far
 	serving(t, func(ctx context.Context) {
-		zmtp.ServeRouter(ctx, replay, zmtp.Options{}, func(question [][]byte, to *zmtp.Conn) error {
+		zmqpub.ServeRouter(ctx, replay, zmtp.Options{}, func(question [][]byte, to *zmtp.Conn) error {
 			mu.Lock()
 			now := r.live[:said]
 			mu.Unlock()
@@ -291,7 +292,7 @@ func TestZMQPublisherAnswersAsEnginesDo(t *testing.T) {
 		}
 		t.Run(r.id(), func(t *testing.T) {
 			before, _ := r.form()
-			cfg := zmq.PublisherConfig{Rank: r.Rank, Topic: r.Topic, BufferSteps: r.BufferSteps, ReplayEndpoint: "tcp://*:0"}
+			cfg := zmqpub.Config{Rank: r.Rank, Topic: r.Topic, BufferSteps: r.BufferSteps, ReplayEndpoint: "tcp://*:0"}
 			if cfg.Dialect = wire.VLLM; len(before) == 1 {
 				cfg.Dialect = wire.VLLMArrays // its replays carry no topic
 			}

@@ -19,14 +19,15 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // zmqEngine is a simulated engine's cache with its publisher, on loopback. Its sockets are bound as *, as an engine's are.
 type zmqEngine struct {
 	*eventstest.Engine
 	t    *testing.T
-	cfg  zmq.PublisherConfig
-	pub  *zmq.Publisher
+	cfg  zmqpub.Config
+	pub  *zmqpub.Publisher
 	stop func()
 
 	losing atomic.Bool
@@ -120,7 +121,7 @@ func (e *zmqEngine) cut() {
 	clear(e.conns)
 }
 
-func newZMQEngine(t *testing.T, seed uint64, cfg zmq.PublisherConfig) *zmqEngine {
+func newZMQEngine(t *testing.T, seed uint64, cfg zmqpub.Config) *zmqEngine {
 	t.Helper()
 	e := &zmqEngine{Engine: eventstest.NewEngine(seed, 16), t: t, cfg: cfg, conns: map[net.Conn]struct{}{}}
 	if e.cfg.Endpoint == "" {
@@ -137,7 +138,7 @@ func (e *zmqEngine) start() {
 	e.t.Helper()
 	var err error
 	within(e.t, 10*time.Second, time.Millisecond, "the ports are free", func() bool {
-		e.pub, err = zmq.NewPublisher(e.cfg)
+		e.pub, err = zmqpub.New(e.cfg)
 		return err == nil
 	})
 	events, replay := e.pub.Ports()
@@ -215,7 +216,7 @@ func TestEventsFlowOverZMQ(t *testing.T) {
 	for d := range wire.SGLangArrays + 1 {
 		for _, replay := range []string{"", "tcp://*:0"} {
 			t.Run(fmt.Sprintf("%v/replay=%t", d, replay != ""), func(t *testing.T) {
-				e := newZMQEngine(t, uint64(d), zmq.PublisherConfig{Topic: "kv-events", Dialect: d, ReplayEndpoint: replay})
+				e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: replay})
 				r := newRig(t, zmqConfig(), nil, nil)
 				r.trackZMQ("w", e, 0)
 				within(t, 10*time.Second, time.Millisecond, "subscribed", func() bool { return e.pub.Subscribers() == 1 })
@@ -231,7 +232,7 @@ func TestEventsFlowOverZMQ(t *testing.T) {
 
 // A subscriber that comes late learns what was said before by a replay.
 func TestReplayTellsTheBeginning(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	e.publish(500)
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
@@ -245,7 +246,7 @@ func TestReplayTellsTheBeginning(t *testing.T) {
 
 // An engine that has said nothing yet is live, empty; one without a replay socket is not known to be.
 func TestSilentEngines(t *testing.T) {
-	asked, dumb := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"}), newZMQEngine(t, 2, zmq.PublisherConfig{})
+	asked, dumb := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"}), newZMQEngine(t, 2, zmqpub.Config{})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("asked", asked, 0)
 	r.trackZMQ("dumb", dumb, 0)
@@ -260,7 +261,7 @@ func TestSilentEngines(t *testing.T) {
 func TestLossWithoutReplay(t *testing.T) {
 	for _, cure := range []string{"cleared", "restart", "turnover"} {
 		t.Run(cure, func(t *testing.T) {
-			e := newZMQEngine(t, 1, zmq.PublisherConfig{})
+			e := newZMQEngine(t, 1, zmqpub.Config{})
 			e.publish(50)
 			r := newRig(t, zmqConfig(), nil, nil)
 			r.trackZMQ("w", e, 64)
@@ -297,7 +298,7 @@ func TestLossWithoutReplay(t *testing.T) {
 
 // A ring that is too short leaves the worker predicted, and what is indexed is never more than is true.
 func TestReplayTooShort(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0", BufferSteps: 5})
 	e.publish(100)
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
@@ -317,7 +318,7 @@ func TestReplayTooShort(t *testing.T) {
 
 // An engine that dies and comes back at the same numbers is told from its predecessor, though no number fell back.
 func TestRestartAtHigherNumbers(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	e.publish(20)
@@ -336,7 +337,7 @@ func TestConnectionsCut(t *testing.T) {
 	const seed = 7
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	e := newZMQEngine(t, seed, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", Topic: "kv@w@m"})
+	e := newZMQEngine(t, seed, zmqpub.Config{ReplayEndpoint: "tcp://*:0", Topic: "kv@w@m"})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	for range 40 {
@@ -358,7 +359,7 @@ func TestConnectionsCut(t *testing.T) {
 func TestRanksOverZMQ(t *testing.T) {
 	var zero, one *zmqEngine
 	for zero == nil { // two neighbouring ports that are free
-		zero = newZMQEngine(t, 1, zmq.PublisherConfig{})
+		zero = newZMQEngine(t, 1, zmqpub.Config{})
 		port, _ := zero.pub.Ports()
 		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1)))
 		if err != nil {
@@ -366,7 +367,7 @@ func TestRanksOverZMQ(t *testing.T) {
 			continue
 		}
 		ln.Close()
-		one = newZMQEngine(t, 2, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
+		one = newZMQEngine(t, 2, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", port), Rank: 1})
 	}
 	r := newRig(t, zmqConfig(), nil, nil)
 	if err := r.sub.TrackZMQ(eventstest.Pool, "w", []int{0, 1}, 16, 0, zero.at()); err != nil {
@@ -387,7 +388,7 @@ func TestRanksOverZMQ(t *testing.T) {
 
 // Garbage in the stream costs what it says, and never the connection.
 func TestGarbageOverZMQ(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	r := newRig(t, zmqConfig(), nil, nil)
 	r.trackZMQ("w", e, 0)
 	e.publish(50)
@@ -440,7 +441,7 @@ func TestEngineDials(t *testing.T) {
 	}
 	port := portOf(ln)
 	ln.Close()
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), ReplayEndpoint: "tcp://*:0"})
 	_, replay := e.pub.Ports()
 	cfg := zmqConfig()
 	cfg.ZMQ.Listen = (&zmqEngine{conns: map[net.Conn]struct{}{}}).loopback
@@ -456,7 +457,7 @@ func TestEngineDials(t *testing.T) {
 // A replay endpoint where nobody answers: what comes live counts, and a gap leaves the worker predicted until there is
 // someone to ask.
 func TestReplayUnreachable(t *testing.T) {
-	e := newZMQEngine(t, 1, zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0"})
+	e := newZMQEngine(t, 1, zmqpub.Config{ReplayEndpoint: "tcp://*:0"})
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -512,7 +513,7 @@ func TestIndexEqualsEnginesUnderLossOverZMQ(t *testing.T) {
 	all := map[string]*zmqEngine{}
 	for i := range engines {
 		name := fmt.Sprintf("w%d", i)
-		all[name] = newZMQEngine(t, uint64(i), zmq.PublisherConfig{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i % 4)})
+		all[name] = newZMQEngine(t, uint64(i), zmqpub.Config{ReplayEndpoint: "tcp://*:0", Dialect: wire.Dialect(i % 4)})
 		r.trackZMQ(name, all[name], 0)
 	}
 	for range 60 {

@@ -12,11 +12,11 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // WorkerSettings are those of a simulated worker.
@@ -129,7 +129,7 @@ func (e workerEvents) config() WorkerEvents {
 	if err != nil {
 		panic(err) // the table has no other choice
 	}
-	return WorkerEvents{ZMQ: &zmq.PublisherConfig{
+	return WorkerEvents{ZMQ: &zmqpub.Config{
 		Endpoint: e.Endpoint, ReplayEndpoint: e.Replay, Topic: e.Topic, BufferSteps: e.Steps, Dialect: d,
 	}}
 }

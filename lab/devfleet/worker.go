@@ -18,9 +18,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/listen"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -60,7 +60,7 @@ type WorkerEvents struct {
 	// Off is not at all.
 	Off bool
 	// ZMQ is as engines do by themselves; nil for not so.
-	ZMQ *zmq.PublisherConfig
+	ZMQ *zmqpub.Config
 	// Alter stands between the engine and its publisher, for tests of what wrong
 	// events do; nil passes them on. It is called in the events' order.
 	Alter func([]wire.Event) []wire.Event
@@ -173,7 +173,7 @@ func (w *Worker) openEvents(host string) (how pools.Worker, err error) {
 	case over == nil && w.links.Bus != nil:
 		how.KVEvents = "nats"
 	case over != nil:
-		p, err := zmq.NewPublisher(*over)
+		p, err := zmqpub.New(*over)
 		if err != nil {
 			return how, err
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -84,8 +84,8 @@ type stock struct {
 	id    string
 	addr  string
 	serve http.Handler
-	cfg   zmq.PublisherConfig
-	pub   *zmq.Publisher
+	cfg   zmqpub.Config
+	pub   *zmqpub.Publisher
 	end   []func()
 
 	mu    sync.Mutex // guards all below
@@ -120,7 +120,7 @@ func newStock(f *fleet, id string, faces map[string]string, d wire.Dialect, buff
 	for path, body := range faces {
 		s.faces[path] = strings.ReplaceAll(body, "BORN", "1")
 	}
-	s.cfg = zmq.PublisherConfig{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events", Dialect: d, BufferSteps: buffer}
+	s.cfg = zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events", Dialect: d, BufferSteps: buffer}
 	s.publish()
 	s.listen()
 	f.t.Cleanup(s.die)
@@ -132,7 +132,7 @@ func (s *stock) publish() {
 	s.f.t.Helper()
 	s.f.eventually("the ports are free", func() bool {
 		var err error
-		s.pub, err = zmq.NewPublisher(s.cfg)
+		s.pub, err = zmqpub.New(s.cfg)
 		return err == nil
 	})
 	at, replay := s.pub.Ports()

@@ -14,9 +14,9 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
 // pass carries connections on one port of the loopback address to another one,
@@ -90,7 +90,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 			w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 				Engine: engine.Config{Role: "both", ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-				KVEvents: devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
+				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
 					Dialect: c.dialect, BufferSteps: 2,
 				}},

@@ -23,9 +23,9 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -188,7 +188,7 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 
 // overZMQ publishes as stock vLLM does, on free ports.
 func overZMQ(t *testing.T) devfleet.WorkerEvents {
-	return devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
+	return devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 		Endpoint: fmt.Sprintf("tcp://*:%d", freePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t)), Topic: "kv-events",
 	}}
 }

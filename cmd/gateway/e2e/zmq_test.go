@@ -10,9 +10,9 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -33,7 +33,7 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d wire.Dialect) {
 		w, err = devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-			KVEvents: devfleet.WorkerEvents{ZMQ: &zmq.PublisherConfig{
+			KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 				Endpoint: fmt.Sprintf("tcp://*:%d", port2), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: "kv@" + id, Dialect: d,
 			}},
 		}, stack.Links{}, slog.New(slog.DiscardHandler))

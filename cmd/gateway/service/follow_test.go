@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
-	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -35,35 +35,35 @@ func following(t *testing.T, bus wire.Bus) *Server {
 	return s
 }
 
-func freePort(t *testing.T) int {
+// zmqEngine publishes one batch over ZMQ, under the number 0, to each subscriber, until the test ends.
+func zmqEngine(t *testing.T, events ...wire.Event) (endpoint string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
-// zmqEngine publishes over ZMQ as vLLM does, until the test ends.
-func zmqEngine(t *testing.T) *zmq.Publisher {
-	t.Helper()
-	p, err := zmq.NewPublisher(zmq.PublisherConfig{
-		Endpoint: fmt.Sprintf("tcp://*:%d", freePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t)), Dialect: wire.VLLM,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	batch := wire.VLLM.Append(nil, &wire.Batch{TS: 1, Events: events})
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		zmtp.Serve(ctx, ln, zmtp.PUB, zmtp.Options{}, func(_ context.Context, c *zmtp.Conn) {
+			for {
+				m, err := c.Read()
+				if err != nil {
+					return
+				}
+				if m.Command == "SUBSCRIBE" && c.Write(nil, make([]byte, 8), batch) != nil {
+					return
+				}
+			}
+		}, func(error) {})
+	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("publisher: %v", err)
-		}
+		<-ended
 	})
-	return p
+	return "tcp://" + ln.Addr().String()
 }
 
 const (
@@ -97,12 +97,8 @@ func TestSelectPredictsWhomItDoesNotHear(t *testing.T) {
 
 // Both services follow an engine over ZMQ, without NATS.
 func TestServicesFollowEnginesOverZMQ(t *testing.T) {
-	p := zmqEngine(t)
-	if err := p.Publish([]wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2}}); err != nil {
-		t.Fatal(err)
-	}
-	told, again := p.Ports()
-	at := fmt.Sprintf(`"zmq", "kv_events_endpoint": "tcp://127.0.0.1:%d", "kv_events_replay_endpoint": "tcp://127.0.0.1:%d"`, told, again)
+	endpoint := zmqEngine(t, wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: []uint32{1, 2, 3, 4}, BlockSize: 2})
+	at := fmt.Sprintf(`"zmq", "kv_events_endpoint": %q`, endpoint)
 	sel, index := following(t, nil), over(t, Config{}, nil)
 	start(t, index)
 	must(t, sel, 201, "POST", "/workers", engineSays+at+`}`)

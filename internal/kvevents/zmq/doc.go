@@ -1,3 +1,3 @@
 // Package zmq is how engines publish KV events by themselves: over ZeroMQ, numbered, with a socket that replays the last
-// messages. It has the engine's side ([Publisher]) and what a follower needs ([Address], [Replay]).
+// messages. It has what a follower needs: [Address], [ReadFrames], [Replay].
 package zmq

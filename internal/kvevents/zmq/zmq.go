@@ -78,7 +78,7 @@ func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUi
 type ReplayLimits struct {
 	Silence time.Duration // between two of its messages
 	Whole   time.Duration
-	Bytes   int // of its batches, with [messageOverhead] for each
+	Bytes   int // of its batches, with [wire.MessageOverhead] for each
 }
 
 // errOrder is a replay that jumps back: its engine was replaced in the middle of it.

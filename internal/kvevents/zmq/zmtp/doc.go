@@ -5,6 +5,6 @@
 // allocated before its bytes have come, a message that is too big is skipped and costs neither memory nor the connection,
 // every queue is bounded, and every goroutine ends with the context it was started under.
 //
-// [Sub] follows one publisher and connects again for as long as it runs. [Pub] sends to its subscribers, and drops messages for
-// a subscriber that is too slow. [Dial] and [ServeRouter] are the two ends of a conversation of questions and answers.
+// [Sub] follows one publisher and connects again for as long as it runs; a [Hub] awaits publishers that connect. [Dial] and
+// [Serve] are the two ends of any other conversation.
 package zmtp

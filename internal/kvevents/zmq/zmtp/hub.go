@@ -40,7 +40,7 @@ type hubSub struct {
 	from *hubConn   // nil for none
 }
 
-// reconnect is how long a Hub waits to listen again, and a Pub to connect again.
+// reconnect is how long a Hub waits to listen again.
 var reconnect = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 
 // NewHub returns a Hub at an endpoint that binds, with no subscriptions. failed is called for what goes wrong with listening
@@ -54,7 +54,7 @@ func (h *Hub) Run(ctx context.Context) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		ln, err := h.opts.Listen(ctx, "tcp", h.address)
 		if err == nil {
-			serve(ctx, ln, SUB, h.opts, h.follow, h.failed)
+			Serve(ctx, ln, SUB, h.opts, h.follow, h.failed)
 			failures = 0
 		} else if ctx.Err() == nil {
 			h.failed(err)

@@ -102,9 +102,10 @@ func (s *Sub) follow(ctx context.Context, c *Conn) (began bool) {
 // maxConns is how many connections a bound socket serves at once.
 const maxConns = 256
 
-// serve accepts connections on ln, which it closes, until ctx ends, and has each handled in a goroutine of its own. All
-// have ended when it returns.
-func serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle func(context.Context, *Conn), failed func(error)) {
+// Serve accepts connections on ln, which it closes, until ctx ends, agrees with each peer as a socket of that kind, and
+// has it handled in a goroutine of its own. All have ended when it returns. failed is called for what goes wrong before
+// that, maybe concurrently.
+func Serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle func(context.Context, *Conn), failed func(error)) {
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -112,6 +113,7 @@ func serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	defer ln.Close()
+	opts = opts.withDefaults()
 	slots := make(chan struct{}, maxConns)
 	for {
 		nc, err := ln.Accept()
@@ -147,21 +149,4 @@ func serve(ctx context.Context, ln net.Listener, kind Kind, opts Options, handle
 			handle(ctx, c)
 		})
 	}
-}
-
-// ServeRouter answers questions that come to ln until ctx ends, and closes ln. answer is called for each message, with
-// the connection to write what is said to it; those of one peer come one after another, those of several at once. When
-// it fails, that peer's connection ends.
-func ServeRouter(ctx context.Context, ln net.Listener, opts Options, answer func(question [][]byte, to *Conn) error) {
-	serve(ctx, ln, ROUTER, opts.withDefaults(), func(_ context.Context, c *Conn) {
-		for {
-			m, err := c.Read()
-			if err != nil {
-				return
-			}
-			if m.Command == "" && !m.TooBig && answer(m.Frames, c) != nil {
-				return
-			}
-		}
-	}, func(error) {})
 }

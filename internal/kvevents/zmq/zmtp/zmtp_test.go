@@ -139,7 +139,7 @@ func TestNoPeers(t *testing.T) {
 	defer all.Wait()
 	defer cancel()
 	pub, web, mute := listen(t), listen(t), listen(t)
-	all.Go(func() { NewPub(PubConfig{}).Serve(ctx, pub) })
+	all.Go(func() { Serve(ctx, pub, PUB, Options{}, func(context.Context, *Conn) {}, func(error) {}) })
 	all.Go(func() {
 		c, err := web.Accept()
 		if err == nil {
@@ -160,41 +160,6 @@ func TestNoPeers(t *testing.T) {
 		if conn != nil {
 			conn.Close()
 		}
-	}
-}
-
-// A subscriber that reads nothing costs its own messages above the high-water mark and nobody else's.
-func TestSlowSubscriberLosesItsOwn(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	ln := listen(t)
-	p := NewPub(PubConfig{HighWater: 10})
-	all.Go(func() { p.Serve(ctx, ln) })
-	c, err := Dial(ctx, ln.Addr().String(), SUB, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.Subscribe("a"); err != nil {
-		t.Fatal(err)
-	}
-	for p.Subscribers() == 0 {
-		select {
-		case <-ctx.Done():
-			t.Fatal(ctx.Err())
-		case <-time.After(time.Millisecond):
-		}
-	}
-	big := make([]byte, 1<<20)
-	for p.Dropped() == 0 {
-		p.Send([]byte("a"), big)
-	}
-	p.Send([]byte("b"), []byte("of no topic"))
-	m, err := c.Read()
-	if err != nil || len(m.Frames) != 2 || string(m.Frames[0]) != "a" {
-		t.Errorf("%+v, %v", m.Command, err)
 	}
 }
 

@@ -1,4 +1,5 @@
-package zmq
+// Package zmqpub publishes a simulated engine's KV events over ZeroMQ, as engines do by themselves.
+package zmqpub
 
 import (
 	"bytes"
@@ -13,11 +14,12 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
 
-// PublisherConfig is how a [Publisher] works. The zero value of each field but Endpoint means its default.
-type PublisherConfig struct {
+// Config is how a [Publisher] works. The zero value of each field but Endpoint means its default.
+type Config struct {
 	// Endpoint is tcp://HOST:PORT of rank 0: bound for a host of *, 0.0.0.0 or ::, else connected to, as vLLM does.
 	Endpoint       string
 	ReplayEndpoint string       // where rank 0 is asked for what it sent before; it is bound. Empty for none
@@ -30,7 +32,7 @@ type PublisherConfig struct {
 }
 
 // validate names the first field that is out of range.
-func (c *PublisherConfig) validate() error {
+func (c *Config) validate() error {
 	for _, e := range []struct{ field, endpoint string }{{"endpoint", c.Endpoint}, {"replay endpoint", c.ReplayEndpoint}} {
 		if e.endpoint == "" && e.field != "endpoint" {
 			continue
@@ -50,26 +52,26 @@ func (c *PublisherConfig) validate() error {
 }
 
 // Publisher publishes an engine's events as vLLM and SGLang do by themselves: a batch a message, numbered from 0, with
-// a buffer of the last ones to ask for and nothing else. It is the simulated engine's.
+// a buffer of the last ones to ask for and nothing else.
 type Publisher struct {
-	cfg    PublisherConfig
+	cfg    Config
 	at     zmtp.Endpoint
-	pub    *zmtp.Pub
+	pub    *Socket
 	events net.Listener // nil where it connects
 	replay net.Listener // nil without a replay endpoint
 
 	mu   sync.Mutex // guards all below; messages are handed on under it, so that they keep their order
 	next uint64
-	ring []Message // the last BufferSteps, oldest at next modulo its length once it is full
+	ring []zmq.Message // the last BufferSteps, oldest at next modulo its length once it is full
 }
 
-// NewPublisher opens the sockets, so that their ports are known. It is to be run, or closed.
-func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
+// New opens the sockets, so that their ports are known. It is to be run, or closed.
+func New(cfg Config) (*Publisher, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("KV events over ZMQ: %w", err)
 	}
 	cfg.BufferSteps = cmp.Or(cfg.BufferSteps, 10_000)
-	p := &Publisher{cfg: cfg, pub: zmtp.NewPub(zmtp.PubConfig{Options: cfg.Options, HighWater: cfg.HighWater})}
+	p := &Publisher{cfg: cfg, pub: NewSocket(SocketConfig{Options: cfg.Options, HighWater: cfg.HighWater})}
 	base, _ := zmtp.ParseEndpoint(cfg.Endpoint) // validate has seen that it can be read
 	p.at = base.Offset(cfg.Rank)
 	listen := cfg.Options.Listen
@@ -94,7 +96,7 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 // Ports are those of this rank's sockets as they were opened, 0 for one that is not there.
 func (p *Publisher) Ports() (events, replay int) { return openPort(p.events), openPort(p.replay) }
 
-// Close gives back what NewPublisher opened, where Run is not to be called.
+// Close gives back what New opened, where Run is not to be called.
 func (p *Publisher) Close() error {
 	var errs []error
 	for _, ln := range []net.Listener{p.events, p.replay} {
@@ -117,7 +119,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 	})
 	if p.replay != nil {
-		all.Go(func() { zmtp.ServeRouter(ctx, p.replay, p.cfg.Options, p.answer) })
+		all.Go(func() { ServeRouter(ctx, p.replay, p.cfg.Options, p.answer) })
 	}
 	<-ctx.Done()
 	return nil
@@ -135,7 +137,7 @@ func (p *Publisher) Publish(events []wire.Event) error {
 func (p *Publisher) Send(payload []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := Message{p.next, payload}
+	m := zmq.Message{Seq: p.next, Payload: payload}
 	if len(p.ring) < p.cfg.BufferSteps {
 		p.ring = append(p.ring, m)
 	} else {
@@ -173,6 +175,12 @@ func (p *Publisher) answer(question [][]byte, to *zmtp.Conn) error {
 	return to.Write(p.framed(nil, endMarker, nil)...)
 }
 
+// endMarker is the number that ends a replay; no message carries it.
+const endMarker = math.MaxUint64
+
+// appendSeq is a message's number as publishers write it.
+func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUint64(dst, seq) }
+
 // framed is one message of a replay.
 func (p *Publisher) framed(topic []byte, seq uint64, payload []byte) [][]byte {
 	if p.cfg.Dialect.Arrays() {
@@ -182,11 +190,11 @@ func (p *Publisher) framed(topic []byte, seq uint64, payload []byte) [][]byte {
 }
 
 // since is what is kept from a number on, in order.
-func (p *Publisher) since(from uint64) []Message {
+func (p *Publisher) since(from uint64) []zmq.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first := p.next - uint64(len(p.ring))
-	var out []Message
+	var out []zmq.Message
 	for seq := max(from, first); seq < p.next; seq++ {
 		out = append(out, p.ring[seq%uint64(p.cfg.BufferSteps)])
 	}

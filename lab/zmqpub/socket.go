@@ -1,4 +1,4 @@
-package zmtp
+package zmqpub
 
 import (
 	"bytes"
@@ -8,20 +8,23 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
 
-// PubConfig is how a [Pub] works. The zero value of each field means its default.
-type PubConfig struct {
-	Options
+// SocketConfig is how a [Socket] works. The zero value of each field means its default.
+type SocketConfig struct {
+	zmtp.Options
 	// HighWater is how many messages wait at most for one subscriber, by default 100,000, and HighWaterBytes how many
 	// bytes, by default 64 MiB. What does not fit is dropped for that subscriber.
 	HighWater      int
 	HighWaterBytes int
 }
 
-// Pub sends messages to the subscribers of their first frame.
-type Pub struct {
-	cfg     PubConfig
+// Socket is a PUB socket: it sends messages to the subscribers of their first frame.
+type Socket struct {
+	cfg     SocketConfig
 	dropped atomic.Uint64
 
 	mu    sync.Mutex // guards peers
@@ -30,7 +33,7 @@ type Pub struct {
 
 // peer is one subscriber.
 type peer struct {
-	conn *Conn
+	conn *zmtp.Conn
 
 	mu     sync.Mutex // guards all below
 	topics map[string]int
@@ -39,19 +42,18 @@ type peer struct {
 	more   chan struct{} // holds at most one: the queue is not empty
 }
 
-// NewPub returns a Pub without subscribers.
-func NewPub(cfg PubConfig) *Pub {
-	cfg.Options = cfg.Options.withDefaults()
+// NewSocket returns a Socket without subscribers.
+func NewSocket(cfg SocketConfig) *Socket {
 	cfg.HighWater = cmp.Or(cfg.HighWater, 100_000)
 	cfg.HighWaterBytes = cmp.Or(cfg.HighWaterBytes, 64<<20)
-	return &Pub{cfg: cfg, peers: map[*peer]struct{}{}}
+	return &Socket{cfg: cfg, peers: map[*peer]struct{}{}}
 }
 
 // Dropped is how many messages were not sent to a subscriber that was too slow.
-func (p *Pub) Dropped() uint64 { return p.dropped.Load() }
+func (p *Socket) Dropped() uint64 { return p.dropped.Load() }
 
 // Subscribers is how many peers have subscribed to anything.
-func (p *Pub) Subscribers() int {
+func (p *Socket) Subscribers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -67,7 +69,7 @@ func (p *Pub) Subscribers() int {
 
 // Send queues a message for each subscriber of its first frame and does not wait. The frames must not be changed
 // afterwards.
-func (p *Pub) Send(frames ...[]byte) {
+func (p *Socket) Send(frames ...[]byte) {
 	size := 0
 	for _, f := range frames {
 		size += len(f)
@@ -81,15 +83,18 @@ func (p *Pub) Send(frames ...[]byte) {
 	}
 }
 
+// reconnect is how long a Socket waits to connect again.
+var reconnect = backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+
 // Serve has subscribers connect to ln, until ctx ends; it closes ln.
-func (p *Pub) Serve(ctx context.Context, ln net.Listener) {
-	serve(ctx, ln, PUB, p.cfg.Options, p.talk, func(error) {})
+func (p *Socket) Serve(ctx context.Context, ln net.Listener) {
+	zmtp.Serve(ctx, ln, zmtp.PUB, p.cfg.Options, p.talk, func(error) {})
 }
 
 // Connect sends to a subscriber that awaits publishers at address, connecting again until ctx ends.
-func (p *Pub) Connect(ctx context.Context, address string) {
+func (p *Socket) Connect(ctx context.Context, address string) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		if c, err := Dial(ctx, address, PUB, p.cfg.Options); err == nil {
+		if c, err := zmtp.Dial(ctx, address, zmtp.PUB, p.cfg.Options); err == nil {
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			p.talk(ctx, c)
 			stop()
@@ -104,7 +109,7 @@ func (p *Pub) Connect(ctx context.Context, address string) {
 }
 
 // talk serves one subscriber until its connection ends.
-func (p *Pub) talk(ctx context.Context, c *Conn) {
+func (p *Socket) talk(ctx context.Context, c *zmtp.Conn) {
 	q := &peer{conn: c, topics: map[string]int{}, more: make(chan struct{}, 1)}
 	p.mu.Lock()
 	p.peers[q] = struct{}{}
@@ -152,7 +157,7 @@ func (q *peer) subscribe(topic string, by int) {
 }
 
 // offer queues a message if it is wanted, and says whether it could.
-func (q *peer) offer(frames [][]byte, size int, cfg *PubConfig) bool {
+func (q *peer) offer(frames [][]byte, size int, cfg *SocketConfig) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wanted := false
@@ -193,4 +198,21 @@ func (q *peer) send(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// ServeRouter answers questions that come to ln until ctx ends, and closes ln. answer is called for each message, with
+// the connection to write what is said to it; those of one peer come one after another, those of several at once. When
+// it fails, that peer's connection ends.
+func ServeRouter(ctx context.Context, ln net.Listener, opts zmtp.Options, answer func(question [][]byte, to *zmtp.Conn) error) {
+	zmtp.Serve(ctx, ln, zmtp.ROUTER, opts, func(_ context.Context, c *zmtp.Conn) {
+		for {
+			m, err := c.Read()
+			if err != nil {
+				return
+			}
+			if m.Command == "" && !m.TooBig && answer(m.Frames, c) != nil {
+				return
+			}
+		}
+	}, func(error) {})
 }
