@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // child is the gateway's binary in a process of its own.
@@ -90,17 +90,6 @@ func startChild(t *testing.T, prints string, args ...string) *child {
 	return c
 }
 
-// freePort is a port that nobody listened at a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
 // soon waits for a condition.
 func soon(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -136,7 +125,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	port, events, replay := freePort(t), freePort(t), freePort(t)
+	port, events, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t)
 	work := func() *child {
 		return startChild(t, "", "worker", "--id", "engine", "--worker-port", fmt.Sprint(port), "--speedup", "50", "--kv-events", "zmq-vllm",
 			"--kv-events-endpoint", fmt.Sprintf("tcp://*:%d", events), "--kv-events-replay-endpoint", fmt.Sprintf("tcp://*:%d", replay))

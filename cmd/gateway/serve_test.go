@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // loneWorker runs a simulated worker that registers nowhere, and returns its
@@ -183,7 +184,7 @@ func TestServeEmbeds(t *testing.T) {
 // A gateway alone that is killed and started again finds the workers that it
 // had: its etcd and NATS are where they were.
 func TestServeAloneComesBack(t *testing.T) {
-	ports := []string{"--http-port", fmt.Sprint(freePort(t)), "--embed-etcd-port", fmt.Sprint(freePort(t)), "--embed-nats-port", fmt.Sprint(freePort(t))}
+	ports := []string{"--http-port", fmt.Sprint(porttest.Free(t)), "--embed-etcd-port", fmt.Sprint(porttest.Free(t)), "--embed-nats-port", fmt.Sprint(porttest.Free(t))}
 	s := serveProcess(t, ports...)
 	joins := s.joins()
 	for _, role := range []string{"prefill", "decode"} {

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // sharedIndex is a `gateway index` on an address of its own, that can be stopped and
@@ -293,7 +294,7 @@ func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
 	x := reserveIndex(t)
 	cfg := gatewayConfig()
 	asking(x)(&cfg)
-	ports := map[string][3]int{"z1": {freePort(t), freePort(t), freePort(t)}, "z2": {freePort(t), freePort(t), freePort(t)}}
+	ports := map[string][3]int{"z1": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}, "z2": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}}
 	for _, id := range []string{"z1", "z2"} {
 		p := ports[id]
 		cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(

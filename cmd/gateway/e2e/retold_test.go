@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
@@ -80,7 +81,7 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 		{"an older release", true, wire.VLLMArrays, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			port, published, heard, replay := freePort(t), freePort(t), freePort(t), freePort(t)
+			port, published, heard, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t), porttest.Free(t)
 			cfg := gatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond

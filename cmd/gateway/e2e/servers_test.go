@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -123,7 +124,7 @@ type linked struct {
 // newLinked starts both servers and a gateway without workers.
 func newLinked(t *testing.T, ttl time.Duration) *linked {
 	t.Helper()
-	natsPort, etcdPort := freePort(t), freePort(t)
+	natsPort, etcdPort := porttest.Free(t), porttest.Free(t)
 	l := &linked{
 		nats: newServer(t, fmt.Sprintf("nats %d", natsPort)), etcd: newServer(t, fmt.Sprintf("etcd %d %s", etcdPort, t.TempDir())),
 		endpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", etcdPort)}, url: fmt.Sprintf("nats://127.0.0.1:%d", natsPort), ttl: ttl,
@@ -189,7 +190,7 @@ func (l *linked) join(role pools.Role, id string, how devfleet.WorkerEvents) {
 // overZMQ publishes as stock vLLM does, on free ports.
 func overZMQ(t *testing.T) devfleet.WorkerEvents {
 	return devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
-		Endpoint: fmt.Sprintf("tcp://*:%d", freePort(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t)), Topic: "kv-events",
+		Endpoint: fmt.Sprintf("tcp://*:%d", porttest.Free(t)), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", porttest.Free(t)), Topic: "kv-events",
 	}}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -85,22 +85,11 @@ func endpoint(t *testing.T, role pools.Role, text string) discovery.Endpoint {
 	return e
 }
 
-// freePort is a port that nobody listened at a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
 // Two workers given by URL, without etcd and NATS, serve disaggregated. One
 // dies, is taken out, comes back at its address and serves again.
 func TestWorkersByURL(t *testing.T) {
 	cfg := gatewayConfig()
-	p, d := freePort(t), freePort(t)
+	p, d := porttest.Free(t), porttest.Free(t)
 	cfg.Workers.Static = []discovery.Endpoint{
 		endpoint(t, pools.Prefill, fmt.Sprintf("http://127.0.0.1:%d,id=p1", p)),
 		endpoint(t, pools.Decode, fmt.Sprintf("http://127.0.0.1:%d,id=d1", d)),

@@ -1,0 +1,41 @@
+// Package porttest chooses ports for tests whose servers must know theirs before they listen.
+package porttest
+
+import (
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// The ports are chosen from below what systems give to outgoing connections (Linux: 32768 on) and to listeners on port 0:
+// one that is free now is then taken by nothing that only passes by.
+const lowest, beyond = 12_000, 32_000
+
+var (
+	mu    sync.Mutex
+	taken = map[int]bool{} // by this process, for as long as it runs
+)
+
+// Free returns a TCP port that is free on all addresses, and never the same one twice.
+func Free(t testing.TB) int {
+	t.Helper()
+	mu.Lock()
+	defer mu.Unlock()
+	for range 1000 {
+		port := lowest + rand.IntN(beyond-lowest) // by chance, so that tests of several packages seldom meet
+		if taken[port] {
+			continue
+		}
+		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		_ = ln.Close()
+		taken[port] = true
+		return port
+	}
+	t.Fatal("no port is free")
+	return 0
+}
