@@ -147,7 +147,7 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 		}
 		trials[1](ClientGone)
 		if b.State("d1", pools.Decode) != HalfOpen || try(t, b, None) {
-			t.Errorf("a trial that left beside others: %s", b.State("d1", pools.Decode))
+			t.Errorf("a trial that left while others ran: %s", b.State("d1", pools.Decode))
 		}
 		trials[2](None)
 		if got := b.State("d1", pools.Decode); got != Closed || b.OnTrial(pools.Decode) != nil {

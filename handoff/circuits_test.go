@@ -38,25 +38,38 @@ type house struct {
 
 const openFor = time.Second
 
-func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house {
+// rosterOf has workers of an engine by id and role.
+func rosterOf(t *testing.T, engine string, workers map[string]pools.Role) *pools.Roster {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	roster := pools.NewRoster(pools.Config{}, log)
+	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
 	for id, role := range workers {
-		w := pools.Worker{ID: id, Incarnation: "i", Model: "m", Role: role, Engine: "vllm", Address: "http://h:1", BlockSize: 16}
+		w := pools.Worker{ID: id, Incarnation: "i", Model: "m", Role: role, Engine: engine, Address: "http://h:1", BlockSize: 16}
 		if err := roster.Put(w); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return roster
+}
+
+// routers has the default router of each role.
+func routers(t *testing.T) *router.Set {
+	t.Helper()
 	base, cfg := router.DefaultConfig(), map[pools.Role]router.Config{}
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
 		cfg[role] = base.For(role)
 	}
-	set, err := router.NewSet(cfg, log)
+	set, err := router.NewSet(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return set
+}
+
+func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house {
+	t.Helper()
+	roster, set := rosterOf(t, "vllm", workers), routers(t)
 	h := &house{breakers: fault.NewBreakers(fault.BreakerConfig{Consecutive: 1, OpenFor: openFor})}
+	var err error
 	h.Flow, err = New(Config{DecodeFallback: fallback, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster:   roster,
 		Prefill:  prefill.New(prefill.Config{}, roster, nowhere{}),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -93,22 +92,8 @@ func (t *theatre) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 // playhouse is a flow over two workers of each role whose engine is the connector's.
 func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, *pools.Roster) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	roster := pools.NewRoster(pools.Config{}, log)
-	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode} {
-		w := pools.Worker{ID: id, Incarnation: "i", Model: "m", Role: role, Engine: engine, Address: "http://h:1", BlockSize: 16}
-		if err := roster.Put(w); err != nil {
-			t.Fatal(err)
-		}
-	}
-	base, cfg := router.DefaultConfig(), map[pools.Role]router.Config{}
-	for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
-		cfg[role] = base.For(role)
-	}
-	set, err := router.NewSet(cfg, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	roster := rosterOf(t, engine, map[string]pools.Role{"p1": pools.Prefill, "p2": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode})
+	set := routers(t)
 	play.calls = map[string]int{}
 	f, err := New(Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, play), Decode: decode.New(decode.Config{}, roster, play),

@@ -40,8 +40,8 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	decode := newRouter(t, DefaultConfig().For(pools.Decode), idx)
 	bp, pp, dp := poolOf(pools.Both, fleet("b", 9)...), poolOf(pools.Prefill, fleet("p", 9)...), poolOf(pools.Decode, fleet("d", 9)...)
 	req := Request{ID: "r", ISL: 500, Hashes: chain(1, 31)}
-	told := req
-	told.RemoteOverlap = toldOf(map[overlap.Rank]int32{{Worker: "b0003", Rank: 0}: 4})
+	remote := req
+	remote.RemoteOverlap = remoteReport(map[overlap.Rank]int32{{Worker: "b0003", Rank: 0}: 4})
 	for _, c := range []struct {
 		name string
 		run  func() error
@@ -49,7 +49,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 	}{
 		{"Pick", func() error { _, err := both.Pick(bp, req, noon); return err }, 0},
 		{"BestOverlap", func() error { both.BestOverlap(bp, Request{Hashes: req.Hashes}, noon); return nil }, 0},
-		{"Pick, told", func() error { _, err := both.Pick(bp, told, noon); return err }, 0},
+		{"Pick, remote overlap", func() error { _, err := both.Pick(bp, remote, noon); return err }, 0},
 		{"Reserve", func() error {
 			l, err := both.Reserve(bp, req, noon)
 			if err == nil {

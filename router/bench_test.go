@@ -108,7 +108,7 @@ func BenchmarkTold(b *testing.B) {
 				device[overlap.Rank{Worker: m.Worker.ID, Rank: 0}] = 512
 			}
 			r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
-			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), RemoteOverlap: toldOf(device)}
+			req := Request{ID: "request", ISL: 512 * 16, Hashes: chain(1, 512), RemoteOverlap: remoteReport(device)}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				req.Attempt = i

@@ -70,19 +70,19 @@ func TestEventsBesidePredictions(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
 	loud, quiet := worker("loud", 0, 0, 0), silent("quiet")
 	p := poolOf(pools.Prefill, loud, quiet)
-	sent, told := chain(1, 20), chain(2, 20)
+	sent, reported := chain(1, 20), chain(2, 20)
 	for _, id := range []string{"loud", "quiet"} {
 		if _, err := r.Reserve(p, Request{ID: id, ISL: 320, Hashes: sent, Pin: &Pin{Worker: id}}, noon); err != nil {
 			t.Fatal(err)
 		}
 	}
-	idx.Store(idx.Owner("loud", 0), index.Device, told)
-	idx.Store(idx.Owner("quiet", 0), index.Device, told) // not its own word
+	idx.Store(idx.Owner("loud", 0), index.Device, reported)
+	idx.Store(idx.Owner("quiet", 0), index.Device, reported) // not its own word
 	for _, c := range []struct {
 		hashes []uint64
 		worker string
 		want   int
-	}{{sent, "loud", 0}, {sent, "quiet", 20}, {told, "loud", 20}, {told, "quiet", 0}} {
+	}{{sent, "loud", 0}, {sent, "quiet", 20}, {reported, "loud", 20}, {reported, "quiet", 0}} {
 		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: c.hashes, Pin: &Pin{Worker: c.worker}}, noon)
 		if err != nil || w.Overlap != c.want {
 			t.Errorf("%s: overlap %d, want %d (%v)", c.worker, w.Overlap, c.want, err)
@@ -96,7 +96,7 @@ func TestTextIsPredictedBesideEvents(t *testing.T) {
 	idx := index.New(index.Config{})
 	r := newRouter(t, DefaultConfig().For(pools.Prefill), idx)
 	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0), worker("c", 0, 0, 0))
-	text, told := chain(1, 20), chain(2, 20)
+	text, reported := chain(1, 20), chain(2, 20)
 	pick := func(hashes []uint64, text bool) (string, int) {
 		t.Helper()
 		w, err := r.Pick(p, Request{ID: "r", ISL: 320, Hashes: hashes, Text: text}, noon)
@@ -110,17 +110,17 @@ func TestTextIsPredictedBesideEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Release(noon)
-	idx.Store(idx.Owner("c", 0), index.Device, told)
+	idx.Store(idx.Owner("c", 0), index.Device, reported)
 	if who, overlap := pick(text, true); who != "b" || overlap != 20 {
 		t.Errorf("the text again: %s, overlap %d", who, overlap)
 	}
-	if who, overlap := pick(told, false); who != "c" || overlap != 20 {
+	if who, overlap := pick(reported, false); who != "c" || overlap != 20 {
 		t.Errorf("tokens: %s, overlap %d", who, overlap)
 	}
 	if _, overlap := pick(text, false); overlap != 0 {
 		t.Errorf("a prediction of text counts for tokens: overlap %d", overlap)
 	}
-	if _, overlap := pick(told, true); overlap != 0 {
+	if _, overlap := pick(reported, true); overlap != 0 {
 		t.Errorf("an event counts for text: overlap %d", overlap)
 	}
 	// Tokens that are sent to a worker that publishes are not predicted.

@@ -184,9 +184,9 @@ func TestSentIsBesideWhatIsTold(t *testing.T) {
 	r, _, p := aside(t)
 	hashes := chain(1, 40)
 	send(t, r, p, "loud", 1, hashes[:30])
-	told := &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "loud", Rank: 0}, {Worker: "loud", Rank: 1}, {Worker: "quiet", Rank: 0}}), Tiers: []overlap.Tiers{{Known: true, Device: 7}, {Known: true, Device: 9}, {Known: true, Device: 3}}}
+	answered := &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "loud", Rank: 0}, {Worker: "loud", Rank: 1}, {Worker: "quiet", Rank: 0}}), Tiers: []overlap.Tiers{{Known: true, Device: 7}, {Known: true, Device: 9}, {Known: true, Device: 3}}}
 	for rank, want := range []int{7, 30} {
-		w, err := r.Pick(p, Request{ID: "x", ISL: 640, Hashes: hashes, RemoteOverlap: told, Pin: &Pin{Worker: "loud", Ranked: true, Rank: rank}}, noon)
+		w, err := r.Pick(p, Request{ID: "x", ISL: 640, Hashes: hashes, RemoteOverlap: answered, Pin: &Pin{Worker: "loud", Ranked: true, Rank: rank}}, noon)
 		if err != nil || w.Overlap != want {
 			t.Errorf("rank %d: %d blocks, want %d (%v)", rank, w.Overlap, want, err)
 		}

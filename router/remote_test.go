@@ -9,23 +9,23 @@ import (
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
-// toldOf is what is told of ranks: device blocks, -1 for a rank that nothing is
+// remoteReport is what a remote index answers of ranks: device blocks, -1 for a rank that nothing is
 // said of.
-func toldOf(device map[overlap.Rank]int32) *overlap.Report {
+func remoteReport(device map[overlap.Rank]int32) *overlap.Report {
 	var ranks []overlap.Rank
 	for r := range device {
 		ranks = append(ranks, r)
 	}
-	told := &overlap.Report{Layout: overlap.NewLayout(ranks), Tiers: make([]overlap.Tiers, len(ranks))}
-	for i := range told.Tiers {
-		if n := device[told.Layout.Rank(i)]; n >= 0 {
-			told.Tiers[i] = overlap.Tiers{Known: true, Device: n}
+	answered := &overlap.Report{Layout: overlap.NewLayout(ranks), Tiers: make([]overlap.Tiers, len(ranks))}
+	for i := range answered.Tiers {
+		if n := device[answered.Layout.Rank(i)]; n >= 0 {
+			answered.Tiers[i] = overlap.Tiers{Known: true, Device: n}
 		}
 	}
-	return told
+	return answered
 }
 
-// What is told of a rank counts, more or less than is known here; of ranks that it
+// What is answered of a rank counts, more or less than is known here; of ranks that it
 // is silent about, what is known or predicted here does.
 func TestToldIsPreferred(t *testing.T) {
 	idx := index.New(index.Config{})
@@ -33,24 +33,24 @@ func TestToldIsPreferred(t *testing.T) {
 	a, b, c := worker("a", 0, 0, 0), worker("b", 0, 0, 0), silent("c")
 	b.DataParallelRanks = 2
 	idx.Store(idx.Owner("a", 0), index.Device, prompt)     // all of it, if one asks here
-	idx.Store(idx.Owner("b", 0), index.Device, prompt[:2]) // told of no more
+	idx.Store(idx.Owner("b", 0), index.Device, prompt[:2]) // answered of no more
 	r := newRouter(t, DefaultConfig(), idx)
 	p := poolOf(pools.Both, a, b, c)
 	req := Request{ID: "r", ISL: 8 * 16, Hashes: prompt, Explain: true}
 	book(t, r, poolOf(pools.Both, c), prompt[:3], noon).Release(noon) // predicted
 	for _, tt := range []struct {
-		name string
-		told *overlap.Report
-		want [4]int // a/0, b/0, b/1, c/0
+		name     string
+		answered *overlap.Report
+		want     [4]int // a/0, b/0, b/1, c/0
 	}{
 		{"nothing", nil, [4]int{8, 2, 0, 3}},
-		{"less", toldOf(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0}), [4]int{0, 2, 0, 3}},
-		{"more, and of strangers", toldOf(map[overlap.Rank]int32{{Worker: "b", Rank: 1}: 5, {Worker: "zz", Rank: 0}: 8, {Worker: "", Rank: 7}: 1}), [4]int{8, 2, 5, 3}},
-		{"silent about some", toldOf(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: -1, {Worker: "b", Rank: 0}: 4, {Worker: "b", Rank: 1}: -1, {Worker: "c", Rank: 0}: 6}), [4]int{8, 4, 0, 6}},
-		{"of everybody", toldOf(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 1, {Worker: "b", Rank: 0}: 0, {Worker: "b", Rank: 1}: 99, {Worker: "c", Rank: 0}: 0}), [4]int{1, 0, 8, 0}},
+		{"less", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0}), [4]int{0, 2, 0, 3}},
+		{"more, and of strangers", remoteReport(map[overlap.Rank]int32{{Worker: "b", Rank: 1}: 5, {Worker: "zz", Rank: 0}: 8, {Worker: "", Rank: 7}: 1}), [4]int{8, 2, 5, 3}},
+		{"silent about some", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: -1, {Worker: "b", Rank: 0}: 4, {Worker: "b", Rank: 1}: -1, {Worker: "c", Rank: 0}: 6}), [4]int{8, 4, 0, 6}},
+		{"of everybody", remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 1, {Worker: "b", Rank: 0}: 0, {Worker: "b", Rank: 1}: 99, {Worker: "c", Rank: 0}: 0}), [4]int{1, 0, 8, 0}},
 		{"of the wrong length", &overlap.Report{Layout: overlap.NewLayout([]overlap.Rank{{Worker: "a", Rank: 0}})}, [4]int{8, 2, 0, 3}},
 	} {
-		req.RemoteOverlap = tt.told
+		req.RemoteOverlap = tt.answered
 		why, err := r.Pick(p, req, noon)
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +101,7 @@ func TestToldOfAPair(t *testing.T) {
 		t.Fatalf("blind: prefill %v, decode %v", prefill.IgnoresOverlap(), decode.IgnoresOverlap())
 	}
 	pp, dp := poolOf(pools.Prefill, silent("p1"), silent("p2")), poolOf(pools.Decode, silent("d1"))
-	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: toldOf(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
+	req := Request{ID: "r", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: remoteReport(map[overlap.Rank]int32{{Worker: "p2", Rank: 0}: 6, {Worker: "d1", Rank: 0}: 8})}
 	p, d, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
 	if err != nil {
 		t.Fatal(err)
@@ -111,14 +111,14 @@ func TestToldOfAPair(t *testing.T) {
 	}
 }
 
-// What was sent a moment ago counts beside what is told, where the events are an
+// What was sent a moment ago counts beside what is answered, where the events are an
 // index's elsewhere alone, and as long as where they are followed here.
 func TestSentCountsBesideTold(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.KVEvents, cfg.RemoteIndex, cfg.PredictedTTL = false, true, 2*time.Second
 	r := newRouter(t, cfg, nil)
 	p := poolOf(pools.Both, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
-	nothing := toldOf(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0, {Worker: "b", Rank: 0}: 0})
+	nothing := remoteReport(map[overlap.Rank]int32{{Worker: "a", Rank: 0}: 0, {Worker: "b", Rank: 0}: 0})
 	req := Request{ID: "first", ISL: 8 * 16, Hashes: chain(1, 8), RemoteOverlap: nothing}
 	first, err := r.Reserve(p, req, noon)
 	if err != nil {
@@ -131,6 +131,6 @@ func TestSentCountsBesideTold(t *testing.T) {
 		t.Errorf("the sibling goes to %s for an overlap of %d, the first went to %s: %v", again.Worker.ID, again.Overlap, first.Worker.ID, err)
 	}
 	if again, err = r.Pick(p, req, noon.Add(3*time.Second)); err != nil || again.Overlap != 0 {
-		t.Errorf("after its time the overlap is %d, as nothing is told: %v", again.Overlap, err)
+		t.Errorf("after its time the overlap is %d, as nothing is answered: %v", again.Overlap, err)
 	}
 }

@@ -68,7 +68,7 @@ var lies = map[string]struct {
 		}
 		return out
 	}},
-	"other tokens are told": {"under", func(es []wire.Event) (out []wire.Event) {
+	"other tokens are reported": {"under", func(es []wire.Event) (out []wire.Event) {
 		for _, e := range es {
 			e.Tokens = append([]uint32(nil), e.Tokens...)
 			for i := range e.Tokens {

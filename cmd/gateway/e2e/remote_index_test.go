@@ -218,7 +218,7 @@ func TestIndexesComeAndGo(t *testing.T) {
 	x.start(f, service.Config{})
 	y.start(f, service.Config{})
 	g := f.another(asking(x, y))
-	told := func(by *fleet, doc int, worker string) {
+	report := func(by *fleet, doc int, worker string) {
 		t.Helper()
 		f.eventually("both gateways are told", func() bool {
 			c := by.choose(article(doc))
@@ -226,17 +226,17 @@ func TestIndexesComeAndGo(t *testing.T) {
 		})
 	}
 	worker, _ := f.prefilled(article(0))
-	told(g, 0, worker)
+	report(g, 0, worker)
 
 	x.stop()
-	told(g, 0, worker) // by y
+	report(g, 0, worker) // by y
 	worker1, _ := g.prefilled(article(1))
-	told(f, 1, worker1)
+	report(f, 1, worker1)
 
 	x.start(f, service.Config{RestoreFrom: []string{y.url()}})
 	y.stop()
-	told(f, 0, worker) // by x, which was not there for the second prompt
-	told(f, 1, worker1)
+	report(f, 0, worker) // by x, which was not there for the second prompt
+	report(f, 1, worker1)
 
 	x.stop() // nobody answers
 	for i := 2; i < 8; i++ {
@@ -254,8 +254,8 @@ func TestIndexesComeAndGo(t *testing.T) {
 	})
 
 	x.start(f, service.Config{}) // empty: the gateways register, the workers tell it all
-	told(f, 1, worker1)
-	told(g, 0, worker)
+	report(f, 1, worker1)
+	report(g, 0, worker)
 	f.eventually("the gateways see to it again", func() bool { return f.value("tandem_kv_remote_index_registered", x.addr) == 1 })
 	f.idle()
 }

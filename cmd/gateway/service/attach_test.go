@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// standingSidecar is what stands beside an engine, as a test says.
-type standingSidecar struct{ awaits string }
+// fakeSidecar is registered as soon as it awaits nothing.
+type fakeSidecar struct{ awaits string }
 
-func (s *standingSidecar) Registered() (bool, string) { return s.awaits == "", s.awaits }
+func (s *fakeSidecar) Registered() (bool, string) { return s.awaits == "", s.awaits }
 
 func TestBeside(t *testing.T) {
-	of := &standingSidecar{awaits: "the engine at http://h:1"}
+	of := &fakeSidecar{awaits: "the engine at http://h:1"}
 	h := NewSidecar(of, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metrics")) }))
 	ask := func(method, path string, status int, says string) {
 		t.Helper()
@@ -43,7 +43,7 @@ func TestServeSidecarEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- ServeSidecar(ctx, ln, NewSidecar(&standingSidecar{}, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- ServeSidecar(ctx, ln, NewSidecar(&fakeSidecar{}, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	res, err := http.Get("http://" + ln.Addr().String() + "/live")
 	if err != nil || res.StatusCode != http.StatusOK {

@@ -19,13 +19,13 @@ import (
 )
 
 // publish runs a worker's publisher until stop is called.
-func published(t *testing.T, bus wire.Bus, worker string, told []wire.Event) (stop func()) {
+func published(t *testing.T, bus wire.Bus, worker string, events []wire.Event) (stop func()) {
 	t.Helper()
 	p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: worker}}, bus, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Publish(told); err != nil {
+	if err := p.Publish(events); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -7,7 +7,7 @@ func TestResolvedKnowsWhoSetWhat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.IsSet("http-port") || r.IsSet("http-host") || r.IsSet("nobody") {
+	if !r.IsSet("http-port") || r.IsSet("http-host") || r.IsSet("no-such-setting") {
 		t.Error("IsSet is not whether somebody set it")
 	}
 	if got := r.Refuse("http-port", errTaken).Error(); got != "http-port (flag): taken" {

@@ -51,7 +51,7 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 	}
 
 	bus, stop := start()
-	told := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
+	published := []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{7}, Tokens: make([]uint32, 16), BlockSize: 16}}
 	publisher := func(source wire.Source) *publish.Publisher {
 		p, err := publish.New(publish.Config{Source: source}, bus, log)
 		if err != nil {
@@ -67,11 +67,11 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 		case now.Acked > 0:
 			return true
 		}
-		_ = probe.Publish(told) // the stream takes nothing before it is made
+		_ = probe.Publish(published) // the stream takes nothing before it is made
 		return false
 	})
 	p, before := publisher(source), bus.Stats().Acked
-	if err := p.Publish(told); err != nil {
+	if err := p.Publish(published); err != nil {
 		t.Fatal(err)
 	}
 	until("the stream has it", func() bool { return bus.Stats().Acked > before })

@@ -45,8 +45,8 @@ func TestWorkersAreRegistered(t *testing.T) {
 	ranks(t, c, 3)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if told := strings.Join(f.writes, " "); strings.Count(told, "+engine") != 1 || strings.Count(told, "+b") != 3 {
-		t.Errorf("it got %s", told)
+	if writes := strings.Join(f.writes, " "); strings.Count(writes, "+engine") != 1 || strings.Count(writes, "+b") != 3 {
+		t.Errorf("it got %s", writes)
 	}
 }
 
@@ -72,8 +72,8 @@ func TestLaggingGatewaysDoNotFight(t *testing.T) {
 	})
 	eventually(t, "both have looked some times", func() bool { return reads.Load() > 8 })
 	f.mu.Lock()
-	if told := strings.Join(f.writes, " "); told != "+w +w" {
-		t.Errorf("it got %s", told)
+	if writes := strings.Join(f.writes, " "); writes != "+w +w" {
+		t.Errorf("it got %s", writes)
 	}
 	f.lists = nil
 	f.mu.Unlock()
