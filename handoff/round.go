@@ -26,7 +26,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if failed != nil {
 		return failed
 	}
-	a.TransferID = f.ids.transferID(a.ID)
+	a.TransferID = transferID()
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
@@ -96,7 +96,7 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 	case pin.Worker != "":
 		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, a.D.ID, why)
 		return nil, failed
-	case !f.cfg.DecodeFallback:
+	case !f.cfg.DecodeFallback, !a.D.ServesAlone():
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
@@ -235,10 +235,10 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	failed := f.decode(both, r, a.D, plan.Decode, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
-	if r.Sent.First.IsZero() {
-		r.dropKV()
-	} else {
+	if failed == nil {
 		r.KV.taken = true
+	} else { // decode's engine may take a while to notice that its caller has left
+		r.dropKV()
 	}
 	if failed != nil && came.first {
 		return came.failed

@@ -41,8 +41,9 @@ type Connector interface {
 	// legs need to find each other.
 	Bind(d *upstream.Leg, kv prefill.KV)
 
-	// Abandon makes the calls that free what engines may still hold of a round whose decode never began. kv is empty
-	// unless the plan is PrefillFirst.
+	// Abandon makes the calls that free what engines may still hold of a round whose decode never began, or, of a plan
+	// that calls both legs at once, of one that did not end well. They are made at once. kv is empty unless the plan is
+	// PrefillFirst.
 	Abandon(r Round, kv prefill.KV) []upstream.Leg
 }
 
@@ -95,13 +96,15 @@ const (
 
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
+	"sglang":    SGLang{},
 	"vllm-nixl": NIXL{},
 }
 
 // engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
 var engines = map[string]string{
-	"vllm": "vllm-nixl",
-	"sim":  "vllm-nixl",
+	"vllm":   "vllm-nixl",
+	"sglang": "sglang",
+	"sim":    "vllm-nixl",
 }
 
 // Names are the connectors there are, in alphabetical order.
