@@ -15,12 +15,13 @@ const (
 	VLLMArrays                  // 0.22.0 to 0.23.0: arrays of one length, nulls included. Replays carry no topic
 	SGLang                      // since 0.5.20: maps, hashes signed. Replays carry the topic, as since 0.5.22
 	SGLangArrays                // 0.5.9 to 0.5.17: arrays, an event for each page. Replays carry no topic
+	TensorRT                    // TensorRT-LLM's kv_events_config: maps, hashes signed. Replays carry the topic
 )
 
 // dialects are their names.
-var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays"}
+var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "trtllm"}
 
-// ParseDialect is the dialect of a name: "vllm", "vllm-arrays", "sglang" or "sglang-arrays".
+// ParseDialect is the dialect of a name: "vllm", "vllm-arrays", "sglang", "sglang-arrays" or "trtllm".
 func ParseDialect(name string) (Dialect, error) {
 	if d := slices.Index(dialects[:], name); d >= 0 {
 		return Dialect(d), nil
@@ -45,6 +46,8 @@ func (d Dialect) Append(dst []byte, b *Batch) []byte {
 		return appendBatch(dst, b, b.Events, appendSGLangMap)
 	case SGLangArrays:
 		return appendBatch(dst, b, blockwise(b.Events), appendSGLangArray)
+	case TensorRT:
+		return appendBatch(dst, b, b.Events, appendTensorRTMap)
 	}
 	return AppendBatch(dst, b)
 }
@@ -129,6 +132,50 @@ func appendSGLangMap(dst []byte, e *Event) []byte {
 		w.dst = msgp.AppendString(w.key("type"), "AllBlocksCleared")
 	}
 	return w.close()
+}
+
+// appendTensorRTMap writes an event as tensorrt_llm/_torch/pyexecutor/kv_cache_events.py does: vLLM's names, no name of
+// a LoRA, multimodal keys only where there are any, and nothing of groups.
+func appendTensorRTMap(dst []byte, e *Event) []byte {
+	w := mapWriter{dst: dst, at: len(dst)}
+	w.dst = append(w.dst, 0)
+	w.dst = msgp.AppendString(w.key("type"), typeNames[e.Kind])
+	if e.Kind == Cleared {
+		return w.close()
+	}
+	w.dst = appendHashes(w.key("block_hashes"), e.Hashes, appendSigned)
+	if e.Kind == Stored {
+		w.dst = appendParent(w.key("parent_block_hash"), e, appendSigned)
+		w.dst = appendTokens(w.key("token_ids"), e)
+		w.dst = appendInt(w.key("block_size"), int64(e.BlockSize))
+		w.nullableInt("lora_id", e.LoraID)
+	}
+	w.nullableString("medium", e.Medium)
+	if e.Kind == Stored {
+		w.nullableString("lora_name", "")
+		if e.MMKeys != nil {
+			w.dst = appendList(w.key("mm_keys"), e.MMKeys, appendTaggedMMKeys)
+		}
+	}
+	return w.close()
+}
+
+// typeNames are the events' types.
+var typeNames = [...]string{Stored: "BlockStored", Removed: "BlockRemoved", Cleared: "AllBlocksCleared"}
+
+// appendTaggedMMKeys writes multimodal keys with their type.
+func appendTaggedMMKeys(dst []byte, keys []MMKey) []byte {
+	dst = msgp.AppendArrayHeader(dst, uint32(len(keys)))
+	for _, k := range keys {
+		w := mapWriter{dst: dst, at: len(dst)}
+		w.dst = append(w.dst, 0)
+		w.dst = msgp.AppendString(w.key("type"), "mm_key")
+		w.dst = msgp.AppendString(w.key("hash"), k.Hash)
+		w.dst = appendInt(w.key("start_offset"), k.StartOffset)
+		w.optionalString("uuid", k.UUID)
+		dst = w.close()
+	}
+	return dst
 }
 
 func appendUnsigned(dst []byte, h Hash) []byte { return msgp.AppendUint64(dst, uint64(h)) }

@@ -12,7 +12,8 @@ import (
 // What a dialect writes is byte for byte what the engine of that release wrote, for every batch of the vectors that has
 // only fields the dialect knows.
 func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
-	made := map[wire.Dialect]string{wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/"}
+	made := map[wire.Dialect]string{wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/",
+		wire.TensorRT: "tensorrt-llm-main/"}
 	for d, prefix := range made {
 		t.Run(d.String(), func(t *testing.T) {
 			same, other := 0, []string{}
