@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -62,7 +63,7 @@ func contextEndpoint(w *pools.Worker) (rank int, endpoint string, ok bool) {
 // All else reaches it without the gateway.
 func (TensorRTGenerationFirst) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
 	a, whole, err := readContext(answer)
-	if err == nil && !whole && a.Choices[0].Params == nil {
+	if err == nil && !whole && !bytes.HasPrefix(a.Choices[0].Params, []byte{'{'}) {
 		err = errors.New("prefill's answer has no disaggregated_params: the KV was not handed over")
 	}
 	return kv, whole, err

@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 )
@@ -17,7 +18,8 @@ type EngineError struct {
 	// Died says that the engine's core has died and its server is about to follow, whatever the status: releases of
 	// vLLM call that a 400.
 	Died bool
-	// Failed says that the engine itself failed, whatever the status: TensorRT-LLM calls any exception a 400.
+	// Failed says that the engine itself failed, whatever the answer's status: TensorRT-LLM calls any exception a 400.
+	// Status is 500 then.
 	Failed bool
 }
 
@@ -56,10 +58,14 @@ func ReadEngineError(data []byte) EngineError {
 	if len(said.Error) == 0 && inner.Message == "" {
 		inner.Message, inner.Param = readDetail(said.Detail)
 	}
-	return EngineError{
+	e := EngineError{
 		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
 		Died: strings.HasPrefix(inner.Message, vllmDied), Failed: strings.HasPrefix(inner.Message, tensorRTFailed),
 	}
+	if e.Failed {
+		e.Status = http.StatusInternalServerError
+	}
+	return e
 }
 
 // readDetail reads what FastAPI says of a request that it refuses.

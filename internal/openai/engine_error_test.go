@@ -25,7 +25,7 @@ func TestReadEngineError(t *testing.T) {
 		{"TensorRT-LLM's checks deep in a list", `{"error":"{'loc': ('body', 'messages', 0, 'role')}"}`, EngineError{Message: "{'loc': ('body', 'messages', 0, 'role')}", Param: "messages[0].role"}},
 		{"TensorRT-LLM's checks cut off", `{"error":"{'loc': ('body', 'mess"}`, EngineError{Message: "{'loc': ('body', 'mess"}},
 		{"TensorRT-LLM's failed transfer", `{"object":"error","message":"Error in kv cache transfer for generation requests","type":"BadRequestError","param":null,"code":400}`,
-			EngineError{Status: 400, Message: "Error in kv cache transfer for generation requests", Failed: true}},
+			EngineError{Status: 500, Message: "Error in kv cache transfer for generation requests", Failed: true}},
 		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400, Message: "", Param: ""}},
 		{"a core that died", `{"error":{"message":"EngineCore encountered an issue. See","code":400}}`, EngineError{Status: 400, Message: "EngineCore encountered an issue. See", Died: true}},
 		{"a client that says so", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`, EngineError{Status: 400, Message: "no 'EngineCore encountered an issue'"}},
