@@ -59,7 +59,7 @@ func contextEndpoint(w *pools.Worker) (rank int, endpoint string, ok bool) {
 	return 0, "", false
 }
 
-// OnPrefill reads whether generation ended with the first token, for which the generation worker would wait in vain.
+// OnPrefill reads whether generation ended with the first token, which the generation worker cannot know.
 // All else reaches it without the gateway.
 func (TensorRTGenerationFirst) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
 	a, whole, err := readContext(answer)
