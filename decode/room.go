@@ -137,10 +137,14 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
-		if openai.ReadEngineError(detail).Died {
+		status := stream.Status()
+		switch said := openai.ReadEngineError(detail); {
+		case said.Died:
 			err = fault.ErrEngineDied
+		case said.Failed:
+			err, status = fault.ErrEngine, said.Status
 		}
-		e := fault.New(pools.Decode, worker.ID, err, stream.Status())
+		e := fault.New(pools.Decode, worker.ID, err, status)
 		e.Detail = detail
 		return newTranscript(), e
 	}
