@@ -196,7 +196,7 @@ func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
 	const whole = `{"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
 	const event = `data: {"object":"text_completion","choices":`
 	for more, want := range map[string]string{
-		``: whole,
+		``:               whole,
 		`,"stream":true`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n",
 		`,"stream":true,"stream_options":{"include_usage":true}`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\n" +
 			event + `[],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}` + "\n\ndata: [DONE]\n\n",
