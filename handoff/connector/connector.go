@@ -62,6 +62,9 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
+	// prioritize may be sent one.
+	Priority *int32
 	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
 	Kept int
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
@@ -98,13 +101,17 @@ const (
 var connectors = map[string]Connector{
 	"sglang":    SGLang{},
 	"vllm-nixl": NIXL{},
+
+	"trtllm":           TensorRT{},
+	"trtllm-gen-first": TensorRTGenerationFirst{},
 }
 
 // engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
 var engines = map[string]string{
-	"vllm":   "vllm-nixl",
 	"sglang": "sglang",
 	"sim":    "vllm-nixl",
+	"trtllm": "trtllm",
+	"vllm":   "vllm-nixl",
 }
 
 // Names are the connectors there are, in alphabetical order.

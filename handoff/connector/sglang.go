@@ -43,7 +43,7 @@ func (SGLang) Pairs(p, d *pools.Worker) error {
 }
 
 // Plan edits the client's body into both legs. They differ in the request's id, the rank, and in that prefill's answer
-// comes whole: nobody reads more of it than its end and its usage.
+// comes whole: only its end and its usage are read.
 func (s SGLang) Plan(r Round) (Plan, error) {
 	if r.P == nil {
 		return Plan{}, openai.BadRequest("", "decode workers of SGLang take no prompt without a prefill worker's")
@@ -55,6 +55,9 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 			e.SetInt("bootstrap_port", int64(port))
 			e.SetInt("bootstrap_room", s.room(r))
 			e.SetString("rid", s.rid(r, role))
+			if r.Priority != nil && w.Prioritizes { // the higher first, as in the gateway
+				e.SetInt("priority", int64(*r.Priority))
+			}
 			if r.P.Ranks() > 1 {
 				e.SetInt("disagg_prefill_dp_rank", int64(r.PRank))
 			}

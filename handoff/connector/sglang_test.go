@@ -89,6 +89,26 @@ func TestSGLangPlan(t *testing.T) {
 	}
 }
 
+// A request's priority goes to the workers that schedule by it, and to no others.
+func TestSGLangPriority(t *testing.T) {
+	seven := int32(7)
+	for _, c := range []struct {
+		given *int32
+		p, d  bool
+	}{{&seven, true, true}, {&seven, true, false}, {&seven, false, false}, {nil, true, true}} {
+		r := rooms(func(r *Round) { r.Priority, r.P.Prioritizes, r.D.Prioritizes = c.given, c.p, c.d })
+		plan, err := SGLang{}.Plan(carrying(r, scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for leg, want := range map[*upstream.Leg]bool{&plan.Prefill: c.given != nil && c.p, &plan.Decode: c.given != nil && c.d} {
+			if got := strings.Contains(string(leg.Body.AppendTo(nil)), `"priority":7`); got != want {
+				t.Errorf("%+v: %s", c, leg.Body.AppendTo(nil))
+			}
+		}
+	}
+}
+
 // Decode is given an address at which it can reach prefill.
 func TestSGLangBootstrapAddress(t *testing.T) {
 	for _, c := range []struct{ address, transfer, host, port string }{
