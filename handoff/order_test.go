@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -25,21 +26,23 @@ import (
 
 // meeting is a connector whose legs find each other by the round's id, called in an
 // order of its own. What a failed round leaves is freed at both workers.
-type meeting struct{ order Order }
+type meeting struct{ order connector.Order }
 
-func (m meeting) Plan(r Round) (Plan, error) {
-	p, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) { e.SetString("room", r.ID) })
-	if err != nil {
-		return Plan{}, err
+func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
+	leg := func(w *pools.Worker, role pools.Role) upstream.Leg {
+		e := r.Request.Edit()
+		e.SetString("room", r.ID)
+		return upstream.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: e.Segments()}
 	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.SetString("room", r.ID) })
-	p.Stream = false
-	return Plan{Order: m.order, Prefill: p, Decode: d}, err
+	return connector.Plan{Order: m.order, Prefill: leg(r.P, pools.Prefill), Decode: leg(r.D, pools.Decode)}, nil
 }
 
-func (meeting) OnPrefill(Round, []byte, time.Time) (prefill.KV, error) { return prefill.KV{}, nil }
-func (meeting) Bind(*upstream.Leg, prefill.KV)                         { panic("nothing to bind") }
-func (meeting) Abandon(r Round, _ prefill.KV) []upstream.Leg {
+func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
+func (m meeting) OnPrefill(connector.Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, m.order == connector.PrefillFirst, nil // one that ends in prefill
+}
+func (meeting) Bind(*upstream.Leg, prefill.KV) { panic("nothing to bind") }
+func (meeting) Abandon(r connector.Round, _ prefill.KV) []upstream.Leg {
 	return []upstream.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
 }
 
@@ -97,6 +100,9 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 	play.calls = map[string]int{}
 	f, err := New(Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, play), Decode: decode.New(decode.Config{}, roster, play),
+		Between: func(p, _ *pools.Worker) (connector.Connector, error) {
+			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst, "vllm": connector.PrefillFirst}[p.Engine]}, nil
+		},
 		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Tokenizer: func(string) *tokens.Cache { return nil },
 	}, unobserved{})
 	if err != nil {
@@ -109,10 +115,6 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 // the other leg, what engines may still hold is freed once, and the next round begins
 // with nothing of this one but decode's booking.
 func TestLegsOfOneRound(t *testing.T) {
-	for engine, order := range map[string]Order{"sglang": Together, "trtllm": DecodeFirst} {
-		connectors[engine] = meeting{order}
-		t.Cleanup(func() { delete(connectors, engine) })
-	}
 	const whole = `{"choices":[{"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}}`
 	const cached = `{"choices":[{"text":"x"}],"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
 	good, prompt := act{after: 2 * time.Second, body: whole}, act{after: time.Second, body: cached}
@@ -154,7 +156,7 @@ func TestLegsOfOneRound(t *testing.T) {
 					time.AfterFunc(c.leaves, func() { leave(fault.ErrClientGone) })
 				}
 				out, began := &written{}, time.Now()
-				err := f.Serve(ctx, Call{ID: "x", Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
+				err := f.Serve(ctx, Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
 				if took := time.Since(began); took != c.took {
 					t.Errorf("it took %v, want %v", took, c.took)
 				}
@@ -188,6 +190,42 @@ func TestLegsOfOneRound(t *testing.T) {
 	}
 }
 
+// An answer that is complete in prefill reaches the client as it asked for it; decode is not called, its booking and
+// permit are given back, and its circuit learns nothing.
+func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
+	const whole = `{"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
+	const event = `data: {"object":"text_completion","choices":`
+	for more, want := range map[string]string{
+		``:               whole,
+		`,"stream":true`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n",
+		`,"stream":true,"stream_options":{"include_usage":true}`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\n" +
+			event + `[],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}` + "\n\ndata: [DONE]\n\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			play := &theatre{prefill: []act{{after: time.Second, body: whole}}, decode: []act{{after: time.Hour}}}
+			f, set, roster := playhouse(t, "vllm", play)
+			out := &written{}
+			err := f.Serve(t.Context(), Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, out)
+			if err != nil || out.String() != want {
+				t.Errorf("%s: %v\n got %s\nwant %s", more, err, out, want)
+			}
+			if err := f.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !slices.Equal(play.events, []string{"prefill called"}) {
+				t.Errorf("%s: happened %q", more, play.events)
+			}
+			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				for _, l := range set.For("m", role).Loads(roster.Snapshot("m", role)) {
+					if l.Requests != 0 || l.ActiveBlocks != 0 || l.PrefillTokens != 0 {
+						t.Errorf("booked at the end: %+v", l)
+					}
+				}
+			}
+		})
+	}
+}
+
 // inPairs sorts neighbours that happen at the same moment: two calls or two cuts.
 // Releases, which happen at any later time, are left out.
 func inPairs(events []string) []string {
@@ -208,4 +246,13 @@ func (w *written) Bytes() []byte { return []byte(w.String()) }
 func (w *written) Write(p []byte) error {
 	w.Builder.Write(p)
 	return nil
+}
+
+func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+	t.Helper()
+	r, err := openai.Limits{}.Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

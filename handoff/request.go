@@ -16,10 +16,9 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides placement's; metric labels.
 const (
-	reasonChoices    = "n"                  // siblings would share the handed-off blocks
-	reasonPromptOnly = "max_tokens"         // nothing is decoded
-	reasonEngine     = "no_common_protocol" // the pair speaks different protocols
-	reasonPrompt     = "prompt_logprobs"    // the prompt's own probabilities cross no hand-off
+	reasonChoices    = "n"               // siblings would share the handed-off blocks
+	reasonPromptOnly = "max_tokens"      // nothing is decoded
+	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities cross no hand-off
 )
 
 // request is one request on its way. It belongs to Serve's goroutine; the drain step reads its Ask while that
@@ -123,7 +122,7 @@ func (r *request) cachedTokens() int {
 // prompt's own probabilities computes all of it; and a prompt without tokens was looked up by its text. None of these
 // measures the worker's events.
 func (r *request) compare(l *router.Lease, cached int) {
-	if r.Attempts > 1 || r.ids == nil || r.Call.Request.N > 1 || hasField(r.Call.Request, "prompt_logprobs") || hasField(r.Call.Request, "echo") {
+	if r.Attempts > 1 || r.ids == nil || r.Call.Request.N > 1 || r.Call.Request.Has("prompt_logprobs") || r.Call.Request.Has("echo") {
 		return
 	}
 	l.Compare(cached)

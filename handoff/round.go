@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -20,35 +22,39 @@ import (
 // round makes one attempt: the legs in the order of the connector's plan, the hand-off and the stream.
 func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	a := r.nextRound()
-	connector, failed := f.connect(r, &a)
+	speaks, failed := f.connect(r, &a)
 	if failed != nil {
 		return failed
 	}
+	a.TransferID = f.ids.transferID(a.ID)
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
 	}
-	plan, err := connector.Plan(a)
+	plan, err := speaks.Plan(a)
 	if err != nil {
 		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
 	}
-	if plan.Order == Together || plan.Order == DecodeFirst {
-		return f.pair(ctx, r, connector, a, plan, out)
+	if plan.Order == connector.Together || plan.Order == connector.DecodeFirst {
+		return f.pair(ctx, r, speaks, a, plan, out)
 	}
-	if plan.Order == PrefillFirst && r.KV == nil {
-		came := f.prefill(ctx, r, connector, a, plan.Prefill, nil)
+	if plan.Order == connector.PrefillFirst && r.KV == nil {
+		came := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
 		r.prefilled(came)
 		if came.failed != nil {
 			return came.failed
 		}
-		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: connector}, func() {
-			f.cleanup.abandon(connector, a, came.kv)
+		if came.whole != nil {
+			return f.answered(ctx, r, a, came, plan.Decode, out)
+		}
+		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P}, func() {
+			f.cleanup.abandon(speaks, a, came.kv)
 		})
 	}
 	if r.KV != nil {
-		connector.Bind(&plan.Decode, r.KV.KV)
+		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, out)
+	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
 	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
@@ -58,10 +64,12 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 }
 
 // nextRound opens a round.
-func (r *request) nextRound() Round {
+func (r *request) nextRound() connector.Round {
 	r.Attempts++
-	a := Round{
-		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Call: &r.Call, IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+	a := connector.Round{
+		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
+		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
+		IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
@@ -71,36 +79,40 @@ func (r *request) nextRound() Round {
 
 // connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
 // itself, where that is allowed.
-func (f *Flow) connect(r *request, a *Round) (Connector, *fault.Error) {
-	connector, ok := Connector(Local{}), true
+func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connector, _ *fault.Error) {
+	var why error
 	switch {
 	case r.KV != nil:
-		connector = r.KV.connector
-		ok = connectors[a.D.Engine] == connector
+		if speaks, why = f.rooms.Between(a.D, a.D); speaks != r.KV.connector {
+			why = errors.New("its connector is another")
+		}
 	case a.P != nil:
-		connector, ok = connectorFor(a.P, a.D)
+		speaks, why = f.rooms.Between(a.P, a.D)
+	default:
+		speaks = connector.Local{}
 	}
-	if ok {
-		return connector, nil
+	if why == nil {
+		return speaks, nil
 	}
 	failed := &fault.Error{Class: fault.Rejected, Leg: pools.Prefill, Worker: r.Prefill.Worker}
 	switch pin := &r.pins.prefill; {
 	case pin.Worker != "":
-		failed.Err = openai.BadRequest(pin.field, "%s: the worker has no way to hand its KV cache over to decode worker %q", pin.field, a.D.ID)
+		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, a.D.ID, why)
 		return nil, failed
 	case !f.cfg.DecodeFallback:
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
-	r.dropPrefill(reasonEngine)
+	r.dropPrefill(placement.ReasonNoPartner)
 	a.P = nil
-	return Local{}, nil
+	return connector.Local{}, nil
 }
 
 // prefilled is what came of a prefill leg.
 type prefilled struct {
 	kv     prefill.KV
-	cached int // prompt tokens that the worker had cached, −1 if it did not report it
+	whole  []byte // prefill's answer, where it is the whole one
+	cached int    // prompt tokens that the worker had cached, −1 if it did not report it
 	ended  time.Time
 	took   time.Duration
 	failed *fault.Error
@@ -112,15 +124,18 @@ type prefilled struct {
 // prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
 // run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
 // nil if decode is not running.
-func (f *Flow) prefill(ctx context.Context, r *request, connector Connector, a Round, call upstream.Leg, begun *atomic.Bool) prefilled {
+func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, call upstream.Leg, begun *atomic.Bool) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	f.observer.LegStarted(&r.Record, leg)
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
 	out := prefilled{cached: cached}
 	if failed == nil {
-		out.kv, failed = handedOver(ctx, connector, a, answer)
+		var whole bool
+		if out.kv, whole, failed = handedOver(ctx, speaks, a, answer); whole {
+			out.whole = answer
+		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
-			f.cleanup.abandon(connector, a, out.kv)
+			f.cleanup.abandon(speaks, a, out.kv)
 		}
 	}
 	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
@@ -143,27 +158,44 @@ func (f *Flow) prefill(ctx context.Context, r *request, connector Connector, a R
 }
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
-// nil, name what is to be released.
-func handedOver(ctx context.Context, connector Connector, a Round, answer []byte) (prefill.KV, *fault.Error) {
-	kv, err := connector.OnPrefill(a, answer, time.Now())
+// nil, name what is to be released. whole says that it is the client's whole answer.
+func handedOver(ctx context.Context, speaks connector.Connector, a connector.Round, answer []byte) (kv prefill.KV, whole bool, _ *fault.Error) {
+	kv, whole, err := speaks.OnPrefill(a, answer, time.Now())
 	switch {
 	case err == nil:
-		return kv, nil
+		return kv, whole, nil
 	case ctx.Err() != nil: // an engine that was left in mid-prefill owes no hand-off
-		return kv, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
+		return kv, false, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
 	default:
-		return kv, fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+		return kv, false, garbled(a, err)
 	}
 }
 
-// decode calls the decode leg and relays its answer. s is the prefill leg that runs at the same time, nil if none
-// does.
-func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, s *sibling, out Sink) *fault.Error {
+func garbled(a connector.Round, err error) *fault.Error {
+	return fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+}
+
+// answered relays prefill's answer, which is the whole one. Decode's worker was booked for nothing.
+func (f *Flow) answered(ctx context.Context, r *request, a connector.Round, came prefilled, decodes upstream.Leg, out Sink) *fault.Error {
+	req, answer := r.Call.Request, came.whole
+	if req.Stream {
+		var err error
+		if answer, err = openai.AppendEvents(nil, answer, req.Endpoint, req.IncludeUsage); err != nil {
+			return garbled(a, err)
+		}
+	}
+	r.stage(&StagedKV{Cached: came.cached, taken: true}, nil) // nothing is held; what was cached is the client's to know
+	return f.decode(ctx, r, a.D, decodes, answer, nil, out)
+}
+
+// decode calls the decode leg and relays its answer, or relays the answer that prefill gave, unless that is nil. s is the
+// prefill leg that runs at the same time, nil if none does.
+func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
 	r.leg = Leg{Worker: w, Began: time.Now()}
 	r.HandedOver = r.leg.Began
 	req := r.Call.Request
 	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
-		Lease: r.d.Lease, Leg: call,
+		Lease: r.d.Lease, Leg: call, Answer: answer,
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
 		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
@@ -173,14 +205,16 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		// failure after it counts.
 		First: func() {
 			s.begin(r)
-			r.d.Done(nil)
+			if answer == nil {
+				r.d.Done(nil)
+			}
 			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
 			r.leg.First = time.Now()
 			f.observer.FirstToken(&r.Record, r.leg)
 			f.Wake(req.Model)
 		},
 	}, out)
-	if context.Cause(ctx) != errSibling { // else nothing is known of the worker
+	if answer == nil && context.Cause(ctx) != errSibling { // else nothing is known of the worker
 		r.d.Done(failed)
 	}
 	if failed != nil && sent.First.IsZero() {
@@ -197,14 +231,14 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 // pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
 // They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
 // has the KV. pair returns when both have ended.
-func (f *Flow) pair(ctx context.Context, r *request, connector Connector, a Round, plan Plan, out Sink) *fault.Error {
-	r.stage(&StagedKV{Cached: -1, connector: connector}, func() {
-		f.cleanup.abandon(connector, a, prefill.KV{})
+func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, plan connector.Plan, out Sink) *fault.Error {
+	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P}, func() {
+		f.cleanup.abandon(speaks, a, prefill.KV{})
 	})
 	both, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	sent := make(chan struct{})
-	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == Together {
+	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == connector.Together {
 		plan.Decode.Sent()
 	}
 	s := &sibling{came: make(chan prefilled, 1)}
@@ -218,13 +252,13 @@ func (f *Flow) pair(ctx context.Context, r *request, connector Connector, a Roun
 		}()
 		select {
 		case <-sent:
-			came = f.prefill(both, r, connector, a, plan.Prefill, &s.begun)
+			came = f.prefill(both, r, speaks, a, plan.Prefill, &s.begun)
 		case <-both.Done(): // decode ended before it was sent
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
 		came.first = came.first && !s.begun.Load()
 	}()
-	failed := f.decode(both, r, a.D, plan.Decode, s, out)
+	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
 	if r.Sent.First.IsZero() {
