@@ -110,9 +110,9 @@ func (f *Flow) ask(r *request) placement.Ask {
 	}
 	switch {
 	case r.d.Lease != nil:
-		ask.Want = placement.Prefill
+		ask.Want, ask.Partner = placement.Prefill, r.d.Worker
 	case r.KV != nil:
-		ask.Want = placement.Decode
+		ask.Want, ask.Partner = placement.Decode, r.KV.producer
 	case r.pins.alone:
 		ask.Want = placement.Alone
 	}

@@ -48,7 +48,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		if came.whole != nil {
 			return f.answered(ctx, r, a, came, plan.Decode, out)
 		}
-		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks}, func() {
+		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P}, func() {
 			f.cleanup.abandon(speaks, a, came.kv)
 		})
 	}
@@ -104,7 +104,7 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
-	r.dropPrefill(reasonEngine)
+	r.dropPrefill(placement.ReasonNoPartner)
 	a.P = nil
 	return connector.Local{}, nil
 }
@@ -233,7 +233,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 // They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
 // has the KV. pair returns when both have ended.
 func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, plan connector.Plan, out Sink) *fault.Error {
-	r.stage(&StagedKV{Cached: -1, connector: speaks}, func() {
+	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P}, func() {
 		f.cleanup.abandon(speaks, a, prefill.KV{})
 	})
 	both, end := context.WithCancelCause(ctx)

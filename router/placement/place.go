@@ -58,6 +58,7 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 	}
 	req, reason := r.ask.Request, r.Reason
 	req.Exclude, req.Ahead = exclude, ahead
+	r.match(&req)
 	switch want := r.ask.Want; {
 	case want == Prefill:
 		p, err := r.one(r.Prefill, req, book, now)
@@ -73,7 +74,9 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 		if err := r.fallback(err); err != nil {
 			return Placement{}, err
 		}
-		reason = r.ask.withoutPrefill()
+		if reason = r.ask.withoutPrefill(); errors.Is(err, router.ErrNoPartner) {
+			reason = ReasonNoPartner
+		}
 	case reason == ReasonNoPrefill, reason == ReasonPrefillFailed:
 		if err := r.fallback(nil); err != nil {
 			return Placement{}, err
@@ -83,6 +86,21 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 	}
 	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), book, now)
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
+}
+
+// match keeps workers apart that cannot hand over to each other.
+func (r *Route) match(req *router.Request) {
+	pairs, partner := r.placer.Pairs, r.ask.Partner
+	switch {
+	case pairs == nil || !r.Mixed:
+	case r.ask.Want == Any, r.ask.Want == Pair:
+		req.Pairs = func(p, d *pools.Worker) bool { return pairs(p, d) == nil }
+	case partner == nil:
+	case r.ask.Want == Prefill:
+		req.Only = func(p *pools.Worker) bool { return pairs(p, partner) == nil }
+	case r.ask.Want == Decode:
+		req.Only = func(d *pools.Worker) bool { return pairs(partner, d) == nil }
+	}
 }
 
 // one books or picks a worker of one pool.

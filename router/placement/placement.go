@@ -19,9 +19,10 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides those of [Ask.OneLeg]; metric labels.
 const (
-	ReasonAggregated    = "aggregated"        // the worker does both
-	ReasonNoPrefill     = "no_prefill_worker" // none was left to choose
-	ReasonPrefillFailed = "prefill_failed"    // every other worker had failed
+	ReasonAggregated    = "aggregated"         // the worker does both
+	ReasonNoPrefill     = "no_prefill_worker"  // none was left to choose
+	ReasonNoPartner     = "no_common_protocol" // no prefill worker can hand over to a decode worker
+	ReasonPrefillFailed = "prefill_failed"     // every other worker had failed
 )
 
 // Why nothing was placed. The routers' own errors come through as well: see [Waits].

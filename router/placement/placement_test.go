@@ -313,3 +313,57 @@ func TestClaimsAddUp(t *testing.T) {
 	}
 	placed.Release(start)
 }
+
+// Workers of a mixed fleet that cannot hand over to each other are not put together; the reason says so where decode
+// then serves alone.
+func TestWorkersThatCannotHandOver(t *testing.T) {
+	byLetter := func(m *pools.Member) { m.Worker.Connector = m.Worker.ID[1:] } // pa, da, db: a and b
+	for _, c := range []struct {
+		name     string
+		fleet    []string
+		want     Want
+		partner  string
+		fallback bool
+		placed   string
+		err      error
+	}{
+		{name: "the pair there is", fleet: []string{"pa", "pb", "db"}, placed: "pb db "},
+		{name: "no pair", fleet: []string{"pa", "db"}, fallback: true, placed: "- db no_common_protocol"},
+		{name: "no pair and no fallback", fleet: []string{"pa", "db"}, err: router.ErrNoPartner},
+		{name: "another prefill for decode's booking", fleet: []string{"pa", "pb", "db"}, want: Prefill, partner: "db", placed: "pb - "},
+		{name: "another decode for staged KV", fleet: []string{"pa", "da", "db"}, want: Decode, partner: "pa", placed: "- da "},
+		{name: "no other decode for staged KV", fleet: []string{"pa", "db"}, want: Decode, partner: "pa", err: ErrNoDecode},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fleet := fleetOf(byLetter, c.fleet...)
+			fleet.Mixed = true
+			p := newPlacer(t, c.fallback, nil)
+			p.Pairs = func(p, d *pools.Worker) error {
+				if p.Connector != d.Connector {
+					return errors.New("other protocols")
+				}
+				return nil
+			}
+			ask := newAsk(c.want, func(a *Ask) {
+				for _, pool := range []*pools.Pool{fleet.Prefill, fleet.Decode} {
+					if m, ok := pool.Member(c.partner); ok {
+						a.Partner = m.Worker
+					}
+				}
+			})
+			for i := range 3 {
+				placed, err := p.Book(fleet, ask, nil, start)
+				if c.err != nil {
+					if !errors.Is(err, c.err) {
+						t.Fatalf("%v, want %v", err, c.err)
+					}
+					return
+				}
+				if err != nil || ids(&placed) != c.placed {
+					t.Fatalf("%d: %q, %v; want %q", i, ids(&placed), err, c.placed)
+				}
+				placed.Release(start)
+			}
+		})
+	}
+}

@@ -19,6 +19,8 @@ type Placer struct {
 	Routers Routers
 	// Permits say which workers may be called; nil permits every call.
 	Permits Permits
+	// Pairs reports why two workers cannot hand over; nil: any two can.
+	Pairs func(p, d *pools.Worker) error
 	// Fallback lets decode compute a prompt where no prefill worker can.
 	Fallback bool
 }
