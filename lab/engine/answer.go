@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -12,7 +14,9 @@ import (
 // that closed its sending side only can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
-	left := r.Context().Done()
+	noticed, stop := s.noticed(r.Context())
+	defer stop()
+	left := noticed.Done()
 	for !c.done() {
 		select {
 		case <-left:
@@ -43,15 +47,19 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
-	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
-	_ = flush.Flush() // a client that has gone ends the context
+	if s.cfg.Engine != "sglang" { // whose head leaves with the first event
+		w.WriteHeader(http.StatusOK)
+		_ = flush.Flush() // a client that has gone ends the context
+	}
+	noticed, stop := s.noticed(r.Context())
+	defer stop()
 
 	var unread []mail
 	var out []byte
 	for !c.done() {
 		select {
-		case <-r.Context().Done():
+		case <-noticed.Done():
 			return
 		case <-c.box.ready:
 		}
@@ -61,7 +69,7 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 			out = s.appendChunks(out, c, &unread[i])
 		}
 		if failure := c.failure(); failure != nil {
-			if failure.Code == http.StatusServiceUnavailable {
+			if failure.dies {
 				panic(http.ErrAbortHandler) // the engine dies: so does the connection
 			}
 			out = appendJSON(out, s.dialect.failure(failure))
@@ -73,10 +81,29 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 			out = openai.AppendEvent(out, []byte(openai.Done))
 		}
 		if _, err := w.Write(out); err != nil {
+			if s.cfg.NoticeAfter > 0 {
+				<-noticed.Done()
+			}
 			return
 		}
 		_ = flush.Flush()
 	}
+}
+
+// noticed ends when the engine notices that the context has, and with stop.
+func (s *Server) noticed(ctx context.Context) (late context.Context, stop func()) {
+	if s.cfg.NoticeAfter == 0 {
+		return ctx, func() {}
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(s.cfg.NoticeAfter):
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, cancel
 }
 
 // appendChunks takes an output in and appends the events that it makes.

@@ -56,8 +56,9 @@ var dialects = map[string]struct {
 	version string
 	of      func(*Server) dialect
 }{
-	"sim":  {vllmRelease, func(s *Server) dialect { return &vllm{s: s} }},
-	"vllm": {vllmRelease, func(s *Server) dialect { return &vllm{s: s, strict: true} }},
+	"sim":    {vllmRelease, func(s *Server) dialect { return &vllm{s: s} }},
+	"sglang": {sglangRelease, func(s *Server) dialect { return &sglang{s: s} }},
+	"vllm":   {vllmRelease, func(s *Server) dialect { return &vllm{s: s, strict: true} }},
 }
 
 // engines are the names of the dialects, for messages.

@@ -34,6 +34,7 @@ type sequence struct {
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
 
 	meeting  *meeting  // prefill's half of which it is, nil for none
+	asked    bool      // the producer of its blocks was asked for them
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 
 	prev, next *sequence // neighbours in the waiting line
@@ -52,7 +53,7 @@ func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 	if i < len(s.hashes) {
 		return s.hashes[i]
 	}
-	parent := cfg.HashSeed
+	parent := s.seed(cfg)
 	if i > 0 {
 		parent = s.hashes[i-1]
 	}

@@ -37,7 +37,9 @@ type sideMessage struct {
 	PromptTokens int       `json:"prompt_tokens,omitempty"`
 	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
 	// A meet has these but block ids; a release of blocks by a shared id says so.
-	Shared     bool  `json:"shared,omitempty"`
+	Shared bool `json:"shared,omitempty"`
+	// PageTokens is the block size of an engine that cannot convert to another.
+	PageTokens int   `json:"page_tokens,omitempty"`
 	PatienceNs int64 `json:"patience_ns,omitempty"` // how long it waits for prefill, or is remembered
 }
 
@@ -57,6 +59,8 @@ const maxPatience = 10 * time.Minute
 type sideAnswer struct {
 	// WaitNs is how long its NIC is busy with others, in nanoseconds.
 	WaitNs int64 `json:"wait_ns"`
+	// First is the answer's first token, where prefill hands it over.
+	First []uint32 `json:"first,omitempty"`
 }
 
 // newSideChannel is the producer's side.
@@ -97,7 +101,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if len(m.Requests) != 1 {
+	if len(m.Requests) != 1 || m.PageTokens != 0 && m.PageTokens != s.cfg.BlockSize {
 		http.Error(w, ErrMismatch.Error(), http.StatusNotFound)
 		return
 	}
@@ -121,7 +125,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, met.Err.Error(), http.StatusNotFound)
 			return
 		}
-		writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
+		writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First})
 	case <-r.Context().Done(): // the decode engine is gone: its request wants nothing any more
 		s.mu.Lock()
 		delete(s.guests, number)
@@ -179,7 +183,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		path, limit = pathMeet, maxPatience // the core gives up before
 	}
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
-		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
+		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,6 +191,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
 		s.core.FetchFailed(f.ID, err)
 	} else {
+		s.core.FirstTokens(f.ID, answer.First)
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()
