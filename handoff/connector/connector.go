@@ -61,6 +61,9 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// PinnedIDs are a chat's IDs as a JSON array, where they are exact: engines that take them render no template. nil
+	// leaves that to the engines. The legs of all rounds share it.
+	PinnedIDs []byte
 	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
 	Kept int
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
