@@ -60,12 +60,12 @@ var (
 		"bad_words", "allowed_token_ids", "logits_processors", "custom_logit_processor", "custom_params", "logit_processors", "stop_regex",
 		"min_completion_tokens", "no_stop_trim", "thinking", "thinking_token_budget", "vllm_xargs",
 		"functions", "function_call", "audio", "modalities", "web_search_options",
-		"continue_final_message", "mm_processor_kwargs", "media_io_kwargs", "truncation_side",
+		"cache_salt", "continue_final_message", "mm_processor_kwargs", "media_io_kwargs", "truncation_side",
 		"prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "return_prompt_token_ids", "include_reasoning",
 		"separate_reasoning", "stream_reasoning",
 	})
 
-	// neutral are the values with which such a field changes nothing, in addition to null, false and empty containers.
+	// neutral are the values with which such a field changes nothing, where that is not false or an empty container.
 	neutral = map[string]string{
 		"include_reasoning": "true", "separate_reasoning": "true", "stream_reasoning": "true", "modalities": `["text"]`, "truncation_side": `"left"`,
 		"function_call": `"auto"`,
@@ -90,6 +90,9 @@ func (r *Request) fitTensorRT(e *Edit) error {
 	if newer, ok := r.Field("max_completion_tokens"); ok && r.Endpoint == Chat && string(newer) != "null" {
 		limit = "max_completion_tokens"
 	}
+	if r.Nvext.CacheSalt != "" && !fields["cache_salt"] {
+		return notInTensorRT("nvext.cache_salt")
+	}
 	for i := range r.members {
 		m := &r.members[i]
 		name := string(m.name)
@@ -102,7 +105,7 @@ func (r *Request) fitTensorRT(e *Edit) error {
 			}
 		case fields[name]:
 		case changing[name] && !saysNothing(name, v):
-			return BadRequest(name, "%s is not supported by this model's engine, TensorRT-LLM", name)
+			return notInTensorRT(name)
 		default:
 			e.Delete(name)
 		}
@@ -110,11 +113,18 @@ func (r *Request) fitTensorRT(e *Edit) error {
 	return nil
 }
 
+func notInTensorRT(field string) *Error {
+	return BadRequest(field, "%s is not supported by this model's engine, TensorRT-LLM", field)
+}
+
 // saysNothing reports whether a field of changing has a value with which it changes nothing.
 func saysNothing(name string, v []byte) bool {
+	if silent, ok := neutral[name]; ok {
+		return string(v) == silent || string(v) == "null"
+	}
 	switch string(v) {
-	case "null", "false", "{}", "[]", neutral[name]:
+	case "null", "false":
 		return true
 	}
-	return len(v) > 1 && (v[0] == '[' || v[0] == '{') && len(bytes.TrimSpace(v[1:len(v)-1])) == 0
+	return (v[0] == '[' || v[0] == '{') && len(bytes.TrimSpace(v[1:len(v)-1])) == 0
 }
