@@ -3,6 +3,7 @@ package handoff
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router/placement"
 )
@@ -26,8 +27,8 @@ type StagedKV struct {
 	// Cached is the prompt's tokens that the prefill worker had cached, −1 if it did not report it.
 	Cached int
 
-	connector Connector // which binds it
-	taken     bool      // decode has it: there is nothing to abandon
+	connector connector.Connector // which binds it
+	taken     bool                // decode has it: there is nothing to abandon
 }
 
 // complete reports whether nothing is lacking for a round.

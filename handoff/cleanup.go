@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -40,8 +41,8 @@ func newCleanup(t upstream.Transport, roster *pools.Roster, o Observer) *cleanup
 
 // abandon frees what engines hold of a round, through the round's decode worker or, where that cannot be reached,
 // through another of its model.
-func (c *cleanup) abandon(connector Connector, r Round, kv prefill.KV) {
-	calls := connector.Abandon(r, kv)
+func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv prefill.KV) {
+	calls := speaks.Abandon(r, kv)
 	if len(calls) == 0 {
 		return
 	}
@@ -55,9 +56,9 @@ func (c *cleanup) abandon(connector Connector, r Round, kv prefill.KV) {
 		}
 		err := c.call(ctx, calls)
 		if err != nil {
-			if other := c.standIn(r.Call.Request.Model); other != nil && other.ID != r.D.ID {
+			if other := c.standIn(r.Request.Model); other != nil && other.ID != r.D.ID {
 				r.D, r.DRank = other, 0
-				err = c.call(ctx, connector.Abandon(r, kv))
+				err = c.call(ctx, speaks.Abandon(r, kv))
 			}
 		}
 		c.observer.Released(kv, r.ID, err)

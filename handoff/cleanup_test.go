@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -81,8 +82,8 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn}}
 		seen := &releases{}
 		clean := newCleanup(calls, roster, seen)
-		a := Round{ID: "x-1", Call: &Call{Request: &openai.Request{Model: "m"}}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
-		clean.abandon(NIXL{}, a, prefill.KV{Params: []byte("{}")})
+		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
+		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
 		if err := clean.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
 // Package handoff takes a request through the gateway: tokens, admission with both bookings, prefill, hand-off,
 // decode, stream, release. Flow.Serve is that way, top to bottom; a retry is the next round of its loop. How an
-// engine's transfer protocol looks is a connector's business, one file each; what to do after a failure is a pure
+// engine's transfer protocol looks is the business of handoff/connector; what to do after a failure is a pure
 // table in decide.go.
 package handoff
 
@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -58,6 +59,9 @@ type Rooms struct {
 	// Reannounce reports whether requests to a worker's rank ask its engine to announce the cached blocks they use:
 	// events were lost that only the engine can repeat. nil asks no engine.
 	Reannounce func(w *pools.Worker, rank int) bool
+	// Between finds the connector of a prefill and a decode worker, or says why there is none; nil is
+	// [connector.Between].
+	Between func(p, d *pools.Worker) (connector.Connector, error)
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
 	Starting func() *openai.Error
@@ -85,6 +89,9 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	}
 	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms.Transport, rooms.Roster, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
 	f.ids.seed = cfg.Seed
+	if f.rooms.Between == nil {
+		f.rooms.Between = connector.Between
+	}
 	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback}
 	rooms.Roster.OnChange(f.wakeAll)
 	rooms.Breakers.OnAvailable(f.wakeAll)

@@ -2,9 +2,13 @@ package handoff
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"sync/atomic"
+
+	"github.com/zeebo/xxh3"
 )
 
 // ids names requests to engines. With a seed the names follow from it and from the requests' order, so that what
@@ -23,6 +27,21 @@ func (s *ids) next() string {
 		return hex.EncodeToString(raw[:])
 	}
 	return SeededID(s.seed, s.made.Add(1))
+}
+
+// transferID is a number that names one attempt to engines, from 2^42 to 2^63−1: they ask for no less (TensorRT-LLM's
+// snowflakes) and no more (SGLang's rooms are signed). It follows from the attempt's name where names follow from a
+// seed, and is drawn otherwise.
+func (s *ids) transferID(attempt string) int64 {
+	var n uint64
+	if s.seed != 0 {
+		n = xxh3.HashStringSeed(attempt, s.seed)
+	} else {
+		var raw [8]byte
+		_, _ = rand.Read(raw[:])
+		n = binary.LittleEndian.Uint64(raw[:])
+	}
+	return int64(n&math.MaxInt64 | 1<<42)
 }
 
 // SeededID is the name that a flow with this Config.Seed, not 0, gives to the n-th request that it serves, counted

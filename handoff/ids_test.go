@@ -1,6 +1,9 @@
 package handoff
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // Names follow from the seed and the order, never repeat, and without a seed
 // are drawn.
@@ -15,6 +18,15 @@ func TestIDs(t *testing.T) {
 		if seen[id] = true; other.next() == id {
 			t.Fatal("another seed names alike")
 		}
+	}
+	transfers := map[int64]bool{}
+	for i := range 10_000 {
+		name := fmt.Sprint("x-", i)
+		id, drawn := a.transferID(name), new(ids).transferID(name)
+		if id != b.transferID(name) || id < 1<<42 || drawn < 1<<42 || transfers[id] || transfers[drawn] {
+			t.Fatalf("transfer ids %d and %d", id, drawn)
+		}
+		transfers[id], transfers[drawn] = true, true
 	}
 	var drawn, drawnToo ids
 	if drawn.next() == drawnToo.next() {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -38,7 +39,7 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 				}
 				r, abandoned := h.ask(), 0
 				r.Attempts = 1
-				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
+				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
 				admitted := make(chan error)
 				began := time.Now()
 				go func() { admitted <- h.admit(t.Context(), r) }()
@@ -67,14 +68,14 @@ func TestStagedKVIsNotWaitedFor(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode, "b": pools.Both})
 		r, abandoned := h.ask("d"), 0
 		r.Attempts = 1
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
 		if err := h.admit(t.Context(), r); err != nil || r.KV != nil || abandoned != 1 || r.d.Worker.ID != "b" {
 			t.Errorf("%v: KV %v given up %d times, on %v", err, r.KV, abandoned, r.d)
 		}
 		r.stack.release()
 		h.drain(t, "b")
 		r = h.ask("d")
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(LeaseDuration)}}, func() { abandoned++ })
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
 		if err := h.admit(t.Context(), r); !errors.Is(err, placement.ErrNoDecode) || errors.Is(err, queue.ErrExpired) {
 			t.Errorf("%v, want that there is no decode worker", err)
 		}

@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -21,39 +20,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
-func legsOf(t testing.TB, n int) func() Plan {
-	t.Helper()
-	r, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, kv := pair("text"), prefill.KV{Params: json.RawMessage(goodParams)}
-	return func() Plan {
-		plan, err := NIXL{}.Plan(carrying(a, r, nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		NIXL{}.Bind(&plan.Decode, kv)
-		return plan
-	}
-}
-
-// TestLegsShareTheClientsBody: what a round's legs cost does not grow with the
-// client's body, or many running requests hold several copies of each.
-func TestLegsShareTheClientsBody(t *testing.T) {
-	make := legsOf(t, 1<<20)
-	cost := testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			make()
-		}
-	}).AllocedBytesPerOp()
-	if cost > 16<<10 {
-		t.Errorf("the legs of a body of 1 MiB took %d bytes", cost)
-	}
-}
-
 // answered is an answer of 200 with a body.
 type answered struct{ *strings.Reader }
 
@@ -67,7 +33,7 @@ type holding struct{ held chan struct{} }
 func (h holding) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
 	switch pools.Role(leg.Purpose) {
 	case pools.Prefill:
-		return answered{strings.NewReader(`{"choices":[],"kv_transfer_params":` + goodParams + `}`)}, nil
+		return answered{strings.NewReader(`{"choices":[],"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":5600}}`)}, nil
 	case pools.Decode:
 		h.held <- struct{}{}
 		<-ctx.Done()
@@ -154,19 +120,4 @@ func liveBytes() int64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-func BenchmarkLegs(b *testing.B) {
-	for _, size := range []struct {
-		name  string
-		bytes int
-	}{{"600B", 600}, {"1MiB", 1 << 20}} {
-		b.Run(size.name, func(b *testing.B) {
-			make := legsOf(b, size.bytes)
-			b.ReportAllocs()
-			for b.Loop() {
-				make()
-			}
-		})
-	}
 }

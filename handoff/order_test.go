@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -25,21 +26,23 @@ import (
 
 // meeting is a connector whose legs find each other by the round's id, called in an
 // order of its own. What a failed round leaves is freed at both workers.
-type meeting struct{ order Order }
+type meeting struct{ order connector.Order }
 
-func (m meeting) Plan(r Round) (Plan, error) {
-	p, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) { e.SetString("room", r.ID) })
-	if err != nil {
-		return Plan{}, err
+func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
+	leg := func(w *pools.Worker, role pools.Role) upstream.Leg {
+		e := r.Request.Edit()
+		e.SetString("room", r.ID)
+		return upstream.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: e.Segments()}
 	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.SetString("room", r.ID) })
-	p.Stream = false
-	return Plan{Order: m.order, Prefill: p, Decode: d}, err
+	return connector.Plan{Order: m.order, Prefill: leg(r.P, pools.Prefill), Decode: leg(r.D, pools.Decode)}, nil
 }
 
-func (meeting) OnPrefill(Round, []byte, time.Time) (prefill.KV, error) { return prefill.KV{}, nil }
-func (meeting) Bind(*upstream.Leg, prefill.KV)                         { panic("nothing to bind") }
-func (meeting) Abandon(r Round, _ prefill.KV) []upstream.Leg {
+func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
+func (meeting) OnPrefill(connector.Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, false, nil
+}
+func (meeting) Bind(*upstream.Leg, prefill.KV) { panic("nothing to bind") }
+func (meeting) Abandon(r connector.Round, _ prefill.KV) []upstream.Leg {
 	return []upstream.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
 }
 
@@ -97,6 +100,9 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 	play.calls = map[string]int{}
 	f, err := New(Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, play), Decode: decode.New(decode.Config{}, roster, play),
+		Between: func(p, _ *pools.Worker) (connector.Connector, error) {
+			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst}[p.Engine]}, nil
+		},
 		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Tokenizer: func(string) *tokens.Cache { return nil },
 	}, unobserved{})
 	if err != nil {
@@ -109,10 +115,6 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 // the other leg, what engines may still hold is freed once, and the next round begins
 // with nothing of this one but decode's booking.
 func TestLegsOfOneRound(t *testing.T) {
-	for engine, order := range map[string]Order{"sglang": Together, "trtllm": DecodeFirst} {
-		connectors[engine] = meeting{order}
-		t.Cleanup(func() { delete(connectors, engine) })
-	}
 	const whole = `{"choices":[{"text":"hi","finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":9}}}`
 	const cached = `{"choices":[{"text":"x"}],"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
 	good, prompt := act{after: 2 * time.Second, body: whole}, act{after: time.Second, body: cached}
@@ -154,7 +156,7 @@ func TestLegsOfOneRound(t *testing.T) {
 					time.AfterFunc(c.leaves, func() { leave(fault.ErrClientGone) })
 				}
 				out, began := &written{}, time.Now()
-				err := f.Serve(ctx, Call{ID: "x", Request: scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
+				err := f.Serve(ctx, Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
 				if took := time.Since(began); took != c.took {
 					t.Errorf("it took %v, want %v", took, c.took)
 				}
@@ -208,4 +210,13 @@ func (w *written) Bytes() []byte { return []byte(w.String()) }
 func (w *written) Write(p []byte) error {
 	w.Builder.Write(p)
 	return nil
+}
+
+func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+	t.Helper()
+	r, err := openai.Limits{}.Scan(ep, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

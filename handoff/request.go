@@ -123,7 +123,7 @@ func (r *request) cachedTokens() int {
 // prompt's own probabilities computes all of it; and a prompt without tokens was looked up by its text. None of these
 // measures the worker's events.
 func (r *request) compare(l *router.Lease, cached int) {
-	if r.Attempts > 1 || r.ids == nil || r.Call.Request.N > 1 || hasField(r.Call.Request, "prompt_logprobs") || hasField(r.Call.Request, "echo") {
+	if r.Attempts > 1 || r.ids == nil || r.Call.Request.N > 1 || r.Call.Request.Has("prompt_logprobs") || r.Call.Request.Has("echo") {
 		return
 	}
 	l.Compare(cached)

@@ -55,7 +55,7 @@ func TestPromptOnlyTakesOneLeg(t *testing.T) {
 		`{"model":"m","prompt":"x","max_tokens":null}`:                       "",
 		`{"model":"m","prompt":"x"}`:                                         "",
 	} {
-		r := newRequest(Call{Request: scan(t, openai.Completions, body)}, "x")
+		r := newRequest(Call{Request: scanned(t, openai.Completions, body)}, "x")
 		r.card = models.Card{ContextTokens: 100}
 		if got := r.oneLeg(); got != want {
 			t.Errorf("%s: %q, want %q", body, got, want)

@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
@@ -20,33 +22,34 @@ import (
 // round makes one attempt: the legs in the order of the connector's plan, the hand-off and the stream.
 func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	a := r.nextRound()
-	connector, failed := f.connect(r, &a)
+	speaks, failed := f.connect(r, &a)
 	if failed != nil {
 		return failed
 	}
+	a.TransferID = f.ids.transferID(a.ID)
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
 	}
-	plan, err := connector.Plan(a)
+	plan, err := speaks.Plan(a)
 	if err != nil {
 		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
 	}
-	if plan.Order == Together || plan.Order == DecodeFirst {
-		return f.pair(ctx, r, connector, a, plan, out)
+	if plan.Order == connector.Together || plan.Order == connector.DecodeFirst {
+		return f.pair(ctx, r, speaks, a, plan, out)
 	}
-	if plan.Order == PrefillFirst && r.KV == nil {
-		came := f.prefill(ctx, r, connector, a, plan.Prefill, nil)
+	if plan.Order == connector.PrefillFirst && r.KV == nil {
+		came := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
 		r.prefilled(came)
 		if came.failed != nil {
 			return came.failed
 		}
-		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: connector}, func() {
-			f.cleanup.abandon(connector, a, came.kv)
+		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks}, func() {
+			f.cleanup.abandon(speaks, a, came.kv)
 		})
 	}
 	if r.KV != nil {
-		connector.Bind(&plan.Decode, r.KV.KV)
+		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
 	failed = f.decode(ctx, r, a.D, plan.Decode, nil, out)
 	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
@@ -58,10 +61,12 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 }
 
 // nextRound opens a round.
-func (r *request) nextRound() Round {
+func (r *request) nextRound() connector.Round {
 	r.Attempts++
-	a := Round{
-		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Call: &r.Call, IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+	a := connector.Round{
+		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
+		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
+		IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
@@ -71,22 +76,25 @@ func (r *request) nextRound() Round {
 
 // connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
 // itself, where that is allowed.
-func (f *Flow) connect(r *request, a *Round) (Connector, *fault.Error) {
-	connector, ok := Connector(Local{}), true
+func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connector, _ *fault.Error) {
+	var why error
 	switch {
 	case r.KV != nil:
-		connector = r.KV.connector
-		ok = connectors[a.D.Engine] == connector
+		if speaks, why = f.rooms.Between(a.D, a.D); speaks != r.KV.connector {
+			why = errors.New("its connector is another")
+		}
 	case a.P != nil:
-		connector, ok = connectorFor(a.P, a.D)
+		speaks, why = f.rooms.Between(a.P, a.D)
+	default:
+		speaks = connector.Local{}
 	}
-	if ok {
-		return connector, nil
+	if why == nil {
+		return speaks, nil
 	}
 	failed := &fault.Error{Class: fault.Rejected, Leg: pools.Prefill, Worker: r.Prefill.Worker}
 	switch pin := &r.pins.prefill; {
 	case pin.Worker != "":
-		failed.Err = openai.BadRequest(pin.field, "%s: the worker has no way to hand its KV cache over to decode worker %q", pin.field, a.D.ID)
+		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, a.D.ID, why)
 		return nil, failed
 	case !f.cfg.DecodeFallback:
 		failed.Err = r.refusal(placement.ErrNoPrefill)
@@ -94,7 +102,7 @@ func (f *Flow) connect(r *request, a *Round) (Connector, *fault.Error) {
 	}
 	r.dropPrefill(reasonEngine)
 	a.P = nil
-	return Local{}, nil
+	return connector.Local{}, nil
 }
 
 // prefilled is what came of a prefill leg.
@@ -112,15 +120,15 @@ type prefilled struct {
 // prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
 // run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
 // nil if decode is not running.
-func (f *Flow) prefill(ctx context.Context, r *request, connector Connector, a Round, call upstream.Leg, begun *atomic.Bool) prefilled {
+func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, call upstream.Leg, begun *atomic.Bool) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	f.observer.LegStarted(&r.Record, leg)
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
 	out := prefilled{cached: cached}
 	if failed == nil {
-		out.kv, failed = handedOver(ctx, connector, a, answer)
+		out.kv, failed = handedOver(ctx, speaks, a, answer)
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
-			f.cleanup.abandon(connector, a, out.kv)
+			f.cleanup.abandon(speaks, a, out.kv)
 		}
 	}
 	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
@@ -144,8 +152,8 @@ func (f *Flow) prefill(ctx context.Context, r *request, connector Connector, a R
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
 // nil, name what is to be released.
-func handedOver(ctx context.Context, connector Connector, a Round, answer []byte) (prefill.KV, *fault.Error) {
-	kv, err := connector.OnPrefill(a, answer, time.Now())
+func handedOver(ctx context.Context, speaks connector.Connector, a connector.Round, answer []byte) (prefill.KV, *fault.Error) {
+	kv, _, err := speaks.OnPrefill(a, answer, time.Now())
 	switch {
 	case err == nil:
 		return kv, nil
@@ -197,14 +205,14 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 // pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
 // They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
 // has the KV. pair returns when both have ended.
-func (f *Flow) pair(ctx context.Context, r *request, connector Connector, a Round, plan Plan, out Sink) *fault.Error {
-	r.stage(&StagedKV{Cached: -1, connector: connector}, func() {
-		f.cleanup.abandon(connector, a, prefill.KV{})
+func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, plan connector.Plan, out Sink) *fault.Error {
+	r.stage(&StagedKV{Cached: -1, connector: speaks}, func() {
+		f.cleanup.abandon(speaks, a, prefill.KV{})
 	})
 	both, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	sent := make(chan struct{})
-	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == Together {
+	if plan.Decode.Sent = sync.OnceFunc(func() { close(sent) }); plan.Order == connector.Together {
 		plan.Decode.Sent()
 	}
 	s := &sibling{came: make(chan prefilled, 1)}
@@ -218,7 +226,7 @@ func (f *Flow) pair(ctx context.Context, r *request, connector Connector, a Roun
 		}()
 		select {
 		case <-sent:
-			came = f.prefill(both, r, connector, a, plan.Prefill, &s.begun)
+			came = f.prefill(both, r, speaks, a, plan.Prefill, &s.begun)
 		case <-both.Done(): // decode ended before it was sent
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}

@@ -178,3 +178,16 @@ func namesProblem(names []string, most, mostBytes int, taken ...string) string {
 	}
 	return ""
 }
+
+// listProblem is what is wrong with texts that may be there twice and may be empty.
+func listProblem(list []string, most, mostBytes int) string {
+	if len(list) > most {
+		return fmt.Sprintf("has %d entries, the limit is %d", len(list), most)
+	}
+	for _, s := range list {
+		if problem := textProblem(s, 0, mostBytes); problem != "" {
+			return fmt.Sprintf("has %q, which %s", s[:min(len(s), mostBytes)], problem)
+		}
+	}
+	return ""
+}

@@ -19,11 +19,11 @@ type Config struct {
 	BlockSize int `flag:"kv-cache-block-size" default:"0" range:"0..4096" group:"Router" help:"Tokens in a KV cache block. 0 takes what the first worker of a model registers; of vLLM's prefill and decode workers, the first of each role. Any other number refuses workers that registered another. Larger blocks make events fewer and the prefixes that can be shared coarser." when:"a worker with the wrong block size came first"`
 	// DownFor is how long a worker stays down after a failure; 0 means [defaultDownFor].
 	DownFor time.Duration
-	// HandsOver reports whether KV caches can be handed over between workers of an engine. A worker of role prefill or
-	// decode of another engine is refused; nil takes all.
-	HandsOver func(engine string) bool
-	// MixesBlocks reports whether prefill and decode workers of an engine may have different block sizes; nil: none may.
-	MixesBlocks func(engine string) bool
+	// HandsOver reports why a worker's KV cache cannot be handed over at all. Such a worker of role prefill or decode is
+	// refused; nil takes all.
+	HandsOver func(w *Worker) error
+	// MixesBlocks reports whether prefill and decode workers like this one may have different block sizes; nil: none may.
+	MixesBlocks func(w *Worker) bool
 }
 
 // Validate returns what is out of range.

@@ -9,7 +9,12 @@ import (
 // A worker of half a pair whose engine hands nothing over does not join; alone
 // it serves.
 func TestPairsWithoutAHandOffAreRefused(t *testing.T) {
-	r := NewRoster(Config{HandsOver: func(engine string) bool { return engine == "vllm" }}, slog.New(slog.DiscardHandler))
+	r := NewRoster(Config{HandsOver: func(w *Worker) error {
+		if w.Engine != "vllm" {
+			return errors.New("no connector")
+		}
+		return nil
+	}}, slog.New(slog.DiscardHandler))
 	for _, c := range []struct {
 		engine string
 		role   Role
@@ -55,7 +60,7 @@ func TestPoolsOfDifferentBlockSizes(t *testing.T) {
 		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false},
 		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false},
 	} {
-		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(engine string) bool { return engine == "vllm" }}, slog.New(slog.DiscardHandler))
+		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(w *Worker) bool { return w.Engine == "vllm" }}, slog.New(slog.DiscardHandler))
 		first := Worker{ID: "a", Model: "m", Role: c.role, Engine: c.engine, Address: "http://h:1", BlockSize: c.size}
 		second := Worker{ID: "b", Model: "m", Role: c.otherRole, Engine: c.engine, Address: "http://h:2", BlockSize: c.otherSize}
 		if err := r.Put(first); err != nil {

@@ -27,17 +27,20 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("worker %q refused: it registered block_size %d, worker %q of model %q has %d", e.Worker, e.Registered, e.By, e.Model, e.Required)
 }
 
-// NoHandOffError is a worker of role prefill or decode whose engine's way to hand a KV cache over is not spoken here: it
-// would join a pair that cannot serve.
+// NoHandOffError is a worker of role prefill or decode whose way to hand a KV cache over is not spoken here: it would
+// join a pair that cannot serve.
 type NoHandOffError struct {
 	Worker string // the id
-	Engine string
 	Role   Role
+	Err    error // why
 }
 
+// Unwrap is why.
+func (e *NoHandOffError) Unwrap() error { return e.Err }
+
 func (e *NoHandOffError) Error() string {
-	return fmt.Sprintf("worker %q refused: it registered role %s of engine %q, and KV caches cannot be handed over between %s workers yet; let it serve alone, with role both",
-		e.Worker, e.Role, e.Engine, e.Engine)
+	return fmt.Sprintf("worker %q refused: it registered role %s, and %v; let it serve alone, with role both",
+		e.Worker, e.Role, e.Err)
 }
 
 // ClaimedError is a worker whose id is taken by a worker of another source: the first keeps it, and the other comes in
@@ -80,8 +83,10 @@ func (c *Core) check(source string, w *Worker) error {
 	if e, there := c.entries[w.ID]; there && e.source != source {
 		return &ClaimedError{Worker: w.ID, Source: source, By: e.source}
 	}
-	if w.Role != Both && c.cfg.HandsOver != nil && !c.cfg.HandsOver(w.Engine) {
-		return &NoHandOffError{Worker: w.ID, Engine: w.Engine, Role: w.Role}
+	if w.Role != Both && c.cfg.HandsOver != nil {
+		if err := c.cfg.HandsOver(w); err != nil {
+			return &NoHandOffError{Worker: w.ID, Role: w.Role, Err: err}
+		}
 	}
 	refusal := &RefusedError{Worker: w.ID, Model: w.Model, Registered: w.BlockSize, Required: c.cfg.BlockSize}
 	if c.cfg.BlockSize != 0 {
@@ -108,7 +113,7 @@ func (c *Core) check(source string, w *Worker) error {
 // hand-off converts between them.
 func (c *Core) mixes(a, b *Worker) bool {
 	return a.Role != b.Role && a.Role != Both && b.Role != Both &&
-		c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a.Engine) && c.cfg.MixesBlocks(b.Engine)
+		c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a) && c.cfg.MixesBlocks(b)
 }
 
 // refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.

@@ -50,6 +50,12 @@ type Worker struct {
 	Role        Role     `json:"role"`
 	// Engine is "vllm", "sglang", "trtllm" or "sim".
 	Engine string `json:"engine"`
+	// EngineVersion is the engine's release as it reports it: "0.27.1". At most [MaxIDBytes] printable bytes; empty
+	// where it is not known.
+	EngineVersion string `json:"engine_version,omitempty"`
+	// Connector names the protocol by which KV caches are handed over, one of handoff/connector. Of the same form as
+	// ID; empty means the engine's own.
+	Connector string `json:"connector,omitempty"`
 	// Address is the base URL, http or https, of host and port alone: http://10.0.0.7:8000.
 	Address string `json:"address"`
 
@@ -76,6 +82,11 @@ type Worker struct {
 
 	// Transfer is the host:port of the KV side channel; empty when there is none.
 	Transfer string `json:"transfer_endpoint"`
+	// TransferIDs is what the process calls itself in hand-offs, by data-parallel rank, where its protocol needs that
+	// before a request: vLLM's engine ids, say. At most [MaxRanks] of at most [MaxModelBytes] printable bytes.
+	TransferIDs []string `json:"transfer_ids,omitempty"`
+	// Prioritizes says that the engine schedules by priority, so that requests may carry one.
+	Prioritizes bool `json:"prioritizes,omitempty"`
 	// ModelInput is what the worker takes as a prompt: "tokens" (ids) or "text". Empty means "text".
 	ModelInput string `json:"model_input"`
 	// KVEvents is how the worker publishes its KV events: "nats", "zmq" or "none". Empty means "none".
@@ -125,6 +136,8 @@ func (w *Worker) Validate() error {
 		{"served_names", namesProblem(w.ServedNames, MaxServedNames, MaxModelBytes, w.Model)},
 		{"role", oneOf(string(w.Role), string(Prefill), string(Decode), string(Both))},
 		{"engine", oneOf(w.Engine, "vllm", "sglang", "trtllm", "sim")},
+		{"engine_version", textProblem(w.EngineVersion, 0, MaxIDBytes)},
+		{"connector", unlessEmpty(w.Connector, idProblem)},
 		{"address", addressProblem(w.Address)},
 		{"block_size", countProblem(w.BlockSize, 1, MaxBlockSize)},
 		{"total_kv_blocks", countProblem(w.TotalKVBlocks, 0, MaxCount)},
@@ -136,6 +149,7 @@ func (w *Worker) Validate() error {
 		{"topology", topologyProblem(w.Topology)},
 		{"taints", namesProblem(w.Taints, maxTaints, maxLabelBytes)},
 		{"transfer_endpoint", unlessEmpty(w.Transfer, hostPortProblem)},
+		{"transfer_ids", listProblem(w.TransferIDs, MaxRanks, MaxModelBytes)},
 		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
 		{"kv_events_endpoint", unlessEmpty(w.KVEndpoint, func(s string) string { return tcpProblem(s, w.Ranks(), true) })},
 		{"kv_events_replay_endpoint", unlessEmpty(w.KVReplay, func(s string) string { return tcpProblem(s, w.Ranks(), false) })},

@@ -48,6 +48,7 @@ type attachSettings struct {
 type attachedWorker struct {
 	ID          string   `flag:"id" help:"The worker's name in its fleet, of letters, digits, dots, dashes and underscores. Unique. Empty takes host and port of advertise-url, or of url."`
 	Model       string   `flag:"model" help:"Model to register, where the engine serves several or reports none. Empty asks the engine."`
+	Connector   string   `flag:"connector" help:"The protocol by which this engine hands KV caches over, where it is not its engine's usual one: vllm-mooncake, say. docs/engines.md lists them."`
 	BlockSize   int      `flag:"block-size" default:"0" range:"0..4096" help:"Tokens in a KV block. All workers of a model must agree. 0 asks the engine."`
 	KVBlocks    int      `flag:"total-kv-blocks" default:"0" range:"0..2147483647" help:"Size of one rank's KV cache in blocks. TensorRT-LLM does not report it: without it the worker is never full, and lost KV events are repaired by a restart only. 0 asks the engine."`
 	MaxSeqs     int      `flag:"max-num-seqs" default:"0" range:"0..2147483647" help:"Most sequences that one rank runs at once. 0 asks the engine."`
@@ -205,7 +206,7 @@ func refuseEngine(r *settings.Resolved, address string, err error) error {
 // given is the engine as the flags describe it.
 func (s *attachSettings) given(r *settings.Resolved) (pools.Worker, error) {
 	w := pools.Worker{
-		ID: s.Worker.ID, Model: s.Worker.Model, Role: pools.Role(s.Role), Address: s.URL,
+		ID: s.Worker.ID, Model: s.Worker.Model, Role: pools.Role(s.Role), Address: s.URL, Connector: s.Worker.Connector,
 		BlockSize: s.Worker.BlockSize, TotalKVBlocks: s.Worker.KVBlocks, MaxNumSeqs: s.Worker.MaxSeqs,
 		MaxNumBatchedTokens: s.Worker.BatchTokens, ContextLength: s.Worker.Context, DataParallelRanks: s.Worker.Ranks,
 		DeviceClass: s.Worker.DeviceClass, Transfer: s.Transfer, ModelInput: s.Worker.ModelInput,

@@ -21,7 +21,7 @@ var cores = []struct {
 	{files: "decode/gaps.go"},
 	{files: "fault/class*.go"},
 	{files: "fault/run.go"},
-	{files: "handoff/connector*.go"},
+	{files: "handoff/connector/*.go"},
 	{files: "handoff/decide.go"},
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},

@@ -53,20 +53,21 @@ var ground = storey{
 
 // rooms are the parts of a request's way.
 var rooms = storey{
-	"pools":            {"internal/setting"},
-	"queue":            {"internal/setting"},
-	"router/index":     {"internal/setting", "internal/tier"},
-	"router/load":      {},
-	"router/overlap":   {"internal/setting", "pools", "router/index"},
-	"fault":            {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
-	"pools/discovery":  {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"router":           {"internal/setting", "pools", "router/index", "router/load", "router/overlap"},
-	"router/placement": {"pools", "router"},                                          // permits and orders come in as interfaces
-	"router/feed":      {below, "pools", "router", "router/index", "router/overlap"}, // what KV events report, into indexes and routers
-	"models":           {"internal/openai", "internal/tokens", "pools"},
-	"prefill":          legs,
-	"decode":           legs,
-	"handoff":          {below, "decode", "fault", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
+	"pools":             {"internal/setting"},
+	"queue":             {"internal/setting"},
+	"router/index":      {"internal/setting", "internal/tier"},
+	"router/load":       {},
+	"router/overlap":    {"internal/setting", "pools", "router/index"},
+	"fault":             {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
+	"pools/discovery":   {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
+	"router":            {"internal/setting", "pools", "router/index", "router/load", "router/overlap"},
+	"router/placement":  {"pools", "router"},                                          // permits and orders come in as interfaces
+	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"}, // what KV events report, into indexes and routers
+	"models":            {"internal/openai", "internal/tokens", "pools"},
+	"prefill":           legs,
+	"decode":            legs,
+	"handoff/connector": {below, "fault", "pools", "prefill"},
+	"handoff":           {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
 }
 
 // roof is what clients and operators see, and the composition of the product.

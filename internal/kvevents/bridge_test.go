@@ -93,7 +93,7 @@ func memoryBus(t *testing.T) *eventstest.Bus {
 }
 
 func TestBridgeCarriesEveryDialect(t *testing.T) {
-	for d := range wire.SGLangArrays + 1 {
+	for d := range wire.SGLangFirst + 1 {
 		t.Run(d.String(), func(t *testing.T) {
 			e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: "tcp://*:0"})
 			r := natsRig(t, memoryBus(t))

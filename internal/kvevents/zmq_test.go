@@ -213,7 +213,7 @@ func (r *rig) until(what string, condition func() bool) {
 }
 
 func TestEventsFlowOverZMQ(t *testing.T) {
-	for d := range wire.SGLangArrays + 1 {
+	for d := range wire.SGLangFirst + 1 {
 		for _, replay := range []string{"", "tcp://*:0"} {
 			t.Run(fmt.Sprintf("%v/replay=%t", d, replay != ""), func(t *testing.T) {
 				e := newZMQEngine(t, uint64(d), zmqpub.Config{Topic: "kv-events", Dialect: d, ReplayEndpoint: replay})

@@ -69,6 +69,12 @@ func (r *Request) Field(name string) (value []byte, ok bool) {
 	return nil, false
 }
 
+// Has reports whether the body has a field of that name.
+func (r *Request) Has(name string) bool {
+	_, ok := r.Field(name)
+	return ok
+}
+
 // Edit begins an edit of the request's body. The request itself stays as it is.
 func (r *Request) Edit() *Edit {
 	return &Edit{raw: r.Raw, members: r.members}

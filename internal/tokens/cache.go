@@ -48,7 +48,17 @@ func NewCache(t *Tokenizer, maxBytes int64) *Cache {
 // Tokenizer returns the tokenizer behind the cache.
 func (c *Cache) Tokenizer() *Tokenizer { return c.tokenizer }
 
-// Encode is Tokenizer.Encode.
+// EncodePrompt appends the ids that an engine gives the `prompt` text of /v1/completions with add_special_tokens=true,
+// its default: the text's between the tokenizer's Prefix and Suffix.
+func (c *Cache) EncodePrompt(dst []uint32, text string) []uint32 {
+	dst = append(dst, c.tokenizer.prefix...)
+	dst = c.Encode(dst, text)
+	return append(dst, c.tokenizer.suffix...)
+}
+
+// Encode is Tokenizer.Encode: of a rendered chat, or of a prompt with add_special_tokens=false. Give it the whole text
+// each time. What it costs is a hash of the text, and encoding what is new: a conversation of 400 kB whose end grew takes
+// about 0.1 ms and the time for its last message.
 func (c *Cache) Encode(dst []uint32, text string) []uint32 {
 	return c.tokenizer.encode(dst, text, true, c)
 }

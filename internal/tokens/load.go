@@ -4,88 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // ErrUnsupported is what Load's error wraps when a tokenizer.json asks for something outside the byte-level BPE
 // family as this package knows it.
 var ErrUnsupported = errors.New("tokens: not a supported byte-level BPE tokenizer.json")
-
-// file is Hugging Face's tokenizer.json, as far as it bears on encoding without special tokens added. Truncation,
-// padding and the post-processor do not.
-type file struct {
-	AddedTokens  []fileAdded `json:"added_tokens"`
-	Normalizer   *fileStep   `json:"normalizer"`
-	PreTokenizer *fileStep   `json:"pre_tokenizer"`
-	Decoder      *fileStep   `json:"decoder"`
-	Model        fileModel   `json:"model"`
-}
-
-type fileAdded struct {
-	ID         uint32 `json:"id"`
-	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"`
-	LStrip     bool   `json:"lstrip"`
-	RStrip     bool   `json:"rstrip"`
-	Normalized bool   `json:"normalized"`
-	Special    bool   `json:"special"`
-}
-
-type fileStep struct {
-	Type           string     `json:"type"`
-	PreTokenizers  []fileStep `json:"pretokenizers"`
-	Normalizers    []fileStep `json:"normalizers"`
-	AddPrefixSpace bool       `json:"add_prefix_space"`
-	UseRegex       *bool      `json:"use_regex"`
-	Behavior       string     `json:"behavior"`
-	Invert         bool       `json:"invert"`
-	Pattern        struct {
-		Regex  string
-		String *string
-	} `json:"pattern"`
-}
-
-type fileModel struct {
-	Type         string            `json:"type"`
-	Dropout      *float64          `json:"dropout"`
-	Prefix       string            `json:"continuing_subword_prefix"`
-	Suffix       string            `json:"end_of_word_suffix"`
-	ByteFallback bool              `json:"byte_fallback"`
-	IgnoreMerges bool              `json:"ignore_merges"`
-	Vocab        map[string]uint32 `json:"vocab"`
-	Merges       fileMerges        `json:"merges"`
-}
-
-// fileMerges reads merges in both of their forms: "a b" and ["a","b"].
-type fileMerges [][2]string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (ms *fileMerges) UnmarshalJSON(data []byte) error {
-	var joined []string
-	if json.Unmarshal(data, &joined) == nil {
-		*ms = make(fileMerges, len(joined))
-		for i, j := range joined {
-			left, right, ok := strings.Cut(j, " ")
-			if !ok || strings.Contains(right, " ") {
-				return fmt.Errorf("model.merges[%d] is not two tokens", i)
-			}
-			(*ms)[i] = [2]string{left, right}
-		}
-		return nil
-	}
-	var pairs [][]string
-	if err := json.Unmarshal(data, &pairs); err != nil {
-		return err
-	}
-	*ms = make(fileMerges, len(pairs))
-	for i, p := range pairs {
-		if len(p) != 2 {
-			return fmt.Errorf("model.merges[%d] is not two tokens", i)
-		}
-		(*ms)[i] = [2]string{p[0], p[1]}
-	}
-	return nil
-}
 
 // maxTokenID bounds ids, and so what a false id in a file can make Load allocate. The largest vocabularies in use
 // have about 260,000.
@@ -94,14 +17,22 @@ const maxTokenID = 1 << 22
 // Load reads a tokenizer.json. The error wraps ErrUnsupported where the file is well-formed JSON but asks for
 // something unknown here: another model than BPE, an unknown split pattern, a normaliser other than NFC, and so on.
 // It names the field.
-func Load(data []byte) (*Tokenizer, error) {
+func Load(data []byte) (*Tokenizer, error) { return LoadWith(data, nil) }
+
+// LoadWith is Load with the tokenizer_config.json that stands next to the tokenizer.json, nil for none. The config has
+// a say in added tokens (added_tokens_decoder) and in what stands around a prompt (add_bos_token and add_eos_token of
+// the classes that Llama, DeepSeek and Gemma name); see Prefix.
+func LoadWith(data, config []byte) (*Tokenizer, error) {
 	fillPlane0()
 	var f file
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, fmt.Errorf("tokens: read tokenizer.json: %w", err)
 	}
+	if err := f.loadConfig(config); err != nil {
+		return nil, err
+	}
 	t := &Tokenizer{pieces: new(pieceCache)}
-	for _, step := range []func(*file) error{t.loadText, t.loadModel, t.loadAdded} {
+	for _, step := range []func(*file) error{t.loadText, t.loadModel, t.loadAdded, t.loadAffixes} {
 		if err := step(&f); err != nil {
 			return nil, err
 		}
@@ -113,62 +44,6 @@ func Load(data []byte) (*Tokenizer, error) {
 
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnsupported, fmt.Sprintf(format, args...))
-}
-
-// loadText reads the steps before and after the model.
-func (t *Tokenizer) loadText(f *file) error {
-	if n := f.Normalizer; n != nil {
-		if n.Type == "Sequence" && len(n.Normalizers) == 1 {
-			n = &n.Normalizers[0]
-		}
-		switch {
-		case n.Type == "NFC":
-			t.nfc = true
-		case n.Type == "Sequence" && len(n.Normalizers) == 0:
-		default:
-			return unsupported("normalizer.type %q", n.Type)
-		}
-	}
-	if d := f.Decoder; d != nil && d.Type != "ByteLevel" {
-		return unsupported("decoder.type %q", d.Type)
-	}
-	if f.PreTokenizer == nil {
-		return unsupported("pre_tokenizer is absent")
-	}
-	steps := []fileStep{*f.PreTokenizer}
-	if f.PreTokenizer.Type == "Sequence" {
-		steps = f.PreTokenizer.PreTokenizers
-	}
-	last := len(steps) - 1
-	if last < 0 || last > 1 || steps[last].Type != "ByteLevel" {
-		return unsupported("pre_tokenizer is not ByteLevel, alone or after one Split")
-	}
-	if steps[last].AddPrefixSpace {
-		return unsupported("pre_tokenizer.add_prefix_space")
-	}
-	if own := steps[last].UseRegex == nil || *steps[last].UseRegex; own != (last == 0) {
-		return unsupported("pre_tokenizer.use_regex %t with %d patterns before it", own, last)
-	}
-	if last == 0 {
-		t.pattern = gpt2
-		return nil
-	}
-	return t.loadSplit(&steps[0])
-}
-
-func (t *Tokenizer) loadSplit(s *fileStep) error {
-	if s.Type != "Split" || s.Pattern.String != nil {
-		return unsupported("pre_tokenizer of type %q is not a Split by a regular expression", s.Type)
-	}
-	// The known patterns match every character, so to keep the pieces between matches or to drop them is the same.
-	if kept := s.Behavior == "Isolated" && !s.Invert || s.Behavior == "Removed" && s.Invert; !kept {
-		return unsupported("pre_tokenizer Split with behavior %q, invert %t", s.Behavior, s.Invert)
-	}
-	var known bool
-	if t.pattern, known = patternOf(s.Pattern.Regex); !known {
-		return unsupported("pre_tokenizer Split pattern %q is not a known one", s.Pattern.Regex)
-	}
-	return nil
 }
 
 // loadModel reads vocabulary and merges.
@@ -307,50 +182,4 @@ func (t *Tokenizer) boundLength(f *file) {
 			t.longest = 0
 		}
 	}
-}
-
-// byteChars is the alphabet of byte-level BPE: the character that stands for each byte in a vocabulary. Printable
-// bytes stand for themselves, the others for U+0100 and up.
-var byteChars = func() (chars [256]rune) {
-	next := rune(0x100)
-	for b := range chars {
-		switch {
-		case b >= '!' && b <= '~', b >= 0xa1 && b <= 0xac, b >= 0xae:
-			chars[b] = rune(b)
-		default:
-			chars[b] = next
-			next++
-		}
-	}
-	return chars
-}()
-
-// charBytes is the inverse of byteChars: byte plus one, 0 for none.
-var charBytes = func() (bytes [0x144]uint16) {
-	for b, c := range byteChars {
-		bytes[c] = uint16(b) + 1
-	}
-	return bytes
-}()
-
-// appendTokenBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token
-// itself if it has others.
-func appendTokenBytes(dst []byte, token string) []byte {
-	if !isByteLevel(token) {
-		return append(dst, token...)
-	}
-	for _, c := range token {
-		dst = append(dst, byte(charBytes[c]-1))
-	}
-	return dst
-}
-
-// isByteLevel reports whether every character of the token stands for a byte.
-func isByteLevel(token string) bool {
-	for _, c := range token {
-		if int(c) >= len(charBytes) || charBytes[c] == 0 {
-			return false
-		}
-	}
-	return token != ""
 }

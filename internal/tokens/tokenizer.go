@@ -24,10 +24,13 @@ type Tokenizer struct {
 	bytes   [][]byte // what each id decodes to, nil where there is no such token
 	pieces  *pieceCache
 	longest int
+
+	prefix, suffix []uint32 // around a prompt with add_special_tokens
 }
 
-// Encode appends the ids of text to dst. Special tokens and other added tokens written out in the text become their
-// ids; use EncodeText for text that a client wrote. Bytes that are not UTF-8 are encoded as they are.
+// Encode appends the ids of text to dst, as engines do with a rendered chat template (add_special_tokens=false).
+// Special tokens and other added tokens written out in the text become their ids; EncodeText takes
+// special ones for plain text. Bytes that are not UTF-8 are encoded as they are.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, true, t)
 }
@@ -38,6 +41,19 @@ func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
 func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
 	return t.encode(dst, text, false, t)
 }
+
+// Prefix returns the ids that an engine puts before the text of a prompt when it encodes it with
+// add_special_tokens=true: the begin of the sequence (BOS) for Llama, DeepSeek, Mistral and Gemma, nothing for Qwen and
+// gpt-oss. That is the default for `prompt` on /v1/completions. Chat has false: the template writes the BOS itself, and
+// Encode finds it in the rendered text. The slice is shared and must not be changed.
+//
+// The ids are those of tokenizer.json's post-processor (TemplateProcessing), or of tokenizer_config.json's
+// add_bos_token where its tokenizer_class goes by that.
+func (t *Tokenizer) Prefix() []uint32 { return t.prefix }
+
+// Suffix returns the ids that follow the text in the same case: none in most models, EOS where add_eos_token asks for
+// it. The slice is shared and must not be changed.
+func (t *Tokenizer) Suffix() []uint32 { return t.suffix }
 
 // Decode appends the bytes of the tokens to dst, special tokens included. A character may be spread over several
 // tokens, so a part of a text need not be UTF-8. Ids outside the vocabulary add nothing.

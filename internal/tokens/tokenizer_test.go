@@ -274,7 +274,7 @@ func TestLoadAccepts(t *testing.T) {
 	for _, parts := range [][]string{
 		{`"behavior":"Isolated","invert":false`, `"behavior":"Removed","invert":true`},
 		{quoted(qwen2Source), quoted(strings.Replace(qwen2Source, contractions, `'(?i:[sdmt]|ll|ve|re)`, 1))},
-		{`"post_processor":null`, `"post_processor":{"type":"TemplateProcessing","single":[]}`},
+		{`"post_processor":null`, `"post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}]}`},
 		{`"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[]}`},
 		{`"dropout":null`, `"dropout":0.0`},
 	} {

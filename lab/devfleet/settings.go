@@ -39,13 +39,13 @@ type WorkerSettings struct {
 }
 
 // WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
-const WorkerManual = "gateway worker [FLAGS]: run one simulated engine with vLLM's HTTP endpoints.\n" +
+const WorkerManual = "gateway worker [FLAGS]: run one simulated engine, with vLLM's HTTP endpoints unless --engine names another.\n" +
 	"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\n" +
 	"do with --worker-kv-events zmq-vllm or zmq-sglang; with neither it just serves.\n\n" +
 	"  gateway worker --role decode --id decode-1 --etcd-endpoints http://127.0.0.1:2379 --nats-url nats://127.0.0.1:4222"
 
 var WorkerFirst = []string{
-	"role", "id", "worker-host", "worker-port", "advertise-host", "block-size", "total-kv-blocks", "max-num-seqs", "speedup", "worker-kv-events",
+	"role", "id", "engine", "engine-version", "worker-host", "worker-port", "advertise-host", "block-size", "total-kv-blocks", "max-num-seqs", "speedup", "worker-kv-events",
 	"etcd-endpoints", "nats-url", "log-level",
 }
 

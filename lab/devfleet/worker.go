@@ -137,7 +137,7 @@ func (w *Worker) build() error {
 	}
 	cfg = w.Engine.Config()
 	w.record = pools.Worker{
-		ID: cfg.ID, Incarnation: incarnation, Model: cfg.Model, Role: pools.Role(cfg.Role), Engine: "sim",
+		ID: cfg.ID, Incarnation: incarnation, Model: cfg.Model, Role: pools.Role(cfg.Role), Engine: cfg.Engine,
 		Address:   "http://" + net.JoinHostPort(host, fmt.Sprint(w.serve.Addr().(*net.TCPAddr).Port)),
 		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,

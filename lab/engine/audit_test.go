@@ -23,10 +23,26 @@ func audit(c *Core) error {
 			return fmt.Errorf("%s has computed %d of %d tokens in %d blocks", s.ID, s.computed, s.tokens(), len(s.blocks))
 		}
 	}
+	staged := 0
 	for _, p := range c.pins {
 		hold(p.blocks)
+		if p.seq != nil {
+			staged++
+		}
 	}
-	if n := c.waiting.n + len(c.fetching) + len(c.running); n != len(c.seqs) {
+	for id, m := range c.meetings {
+		switch {
+		case m.id != id || m.seq != nil && m.pin != nil:
+			return fmt.Errorf("meeting %s has id %q, two halves of prefill: %t", id, m.id, m.seq != nil && m.pin != nil)
+		case m.pin != nil && c.pins[id] != m.pin, m.seq != nil && c.seqs[m.seq.ID] != m.seq:
+			return fmt.Errorf("meeting %s outlived its prefill", id)
+		case m.pin == nil && m.seq == nil && m.until.IsZero():
+			return fmt.Errorf("meeting %s is empty", id)
+		case m.guest != nil && m.pin != nil:
+			return fmt.Errorf("the guest of meeting %s waits for blocks that are there", id)
+		}
+	}
+	if n := c.waiting.n + len(c.fetching) + len(c.running) + len(c.expecting) + staged; n != len(c.seqs) {
 		return fmt.Errorf("%d sequences in lists, %d live", n, len(c.seqs))
 	}
 	if n := len(c.running) + len(c.fetching); n > c.cfg.MaxNumSeqs {

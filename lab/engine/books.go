@@ -52,7 +52,7 @@ func (b *Books) Idle() bool { return len(b.Requests) == 0 && b.Blocks.Active == 
 // Books are the core's.
 func (c *Core) Books(now time.Time) Books {
 	b := Books{
-		Running: len(c.running), Waiting: c.waiting.n, Transferring: len(c.fetching),
+		Running: len(c.running), Waiting: c.waiting.n + len(c.expecting), Transferring: len(c.fetching),
 		Requests: slices.AppendSeq(make([]string, 0, len(c.seqs)), maps.Keys(c.seqs)),
 		Blocks: BlockBooks{
 			Total: len(c.cache.blocks), Free: len(c.cache.free), Cached: c.cache.inactive, Active: c.cache.active(),

@@ -3,7 +3,6 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"io"
 	"math"
 	"net/http"
@@ -43,9 +42,10 @@ type call struct {
 
 	promptTokens int // of all prompts together
 	stream       bool
-	usage        bool // a stream ends with its usage
-	tokenIDs     bool // answers show token ids
-	remote       *Remote
+	usage        bool    // a stream ends with its usage
+	tokenIDs     bool    // answers show token ids
+	request      Request // what all of its sequences have in common
+	remote       *Remote // to be released if the request is refused
 }
 
 // choice is one of a call's answers.
@@ -59,10 +59,10 @@ type choice struct {
 	ids       []uint32 // the same, as ids
 	generated int
 	cached    int
-	begun     bool   // its first chunk is out
-	finish    string // why it ended; empty while it goes on
-	reason    any    // the stop string or stop token id that ended it
-	params    json.RawMessage
+	begun     bool    // its first chunk is out
+	finish    string  // why it ended; empty while it goes on
+	reason    any     // the stop string or stop token id that ended it
+	pinned    *Pinned // what waits for decode
 	failure   *apiError
 }
 
@@ -75,12 +75,10 @@ func (s *Server) answer(f form) http.HandlerFunc {
 			failure = s.begin(c)
 		}
 		if failure != nil {
-			// As vLLM does when it rejects a request that carries a hand-off:
-			// the prefill's blocks would stay pinned without a reader.
-			if c != nil && c.remote != nil {
-				s.release(c.remote)
+			if c != nil {
+				s.dialect.refused(c)
 			}
-			writeError(w, failure)
+			s.writeError(w, failure)
 			return
 		}
 		defer s.leave(c)
@@ -111,39 +109,23 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	if failure != nil {
 		return nil, failure
 	}
-	c := &call{form: fm, id: fm.prefix + requestID(r), created: time.Now().Unix(), box: newMailbox()}
-	var params kvParams
-	if raw := f.get("kv_transfer_params"); raw != nil {
-		if err := json.Unmarshal(raw, &params); err != nil {
-			return c, newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
-		}
-		var err error
-		if c.remote, err = params.remote(); err != nil {
-			return c, newError(http.StatusInternalServerError, "", "%v", err)
-		}
+	c := &call{form: fm, created: time.Now().Unix(), box: newMailbox()}
+	c.id = s.dialect.callID(c, r, f)
+	if failure := s.dialect.handOff(c, r, f); failure != nil {
+		return c, failure
 	}
-	if model := f.text("model"); model != "" && model != s.cfg.Model && f.err == nil {
-		return c, newError(http.StatusNotFound, "model", "the model %.100q does not exist", model)
-	}
-
-	var template Request
-	template.Pin = params.DoRemoteDecode
-	template.Remote = c.remote
-	n := s.settings(f, c, &template)
+	n := s.dialect.settings(c, f)
 	var prompts [][]uint32
 	if f.err == nil {
-		if fm.endpoint == openai.Chat {
-			prompts = [][]uint32{s.chatPrompt(f)}
-		} else {
-			prompts = s.prompts(f)
-		}
+		prompts = s.dialect.prompts(c, f)
 	}
 	if f.err != nil {
 		return c, f.err
 	}
-	if len(prompts)*n > 1 && (template.Pin || c.remote != nil) {
+	template := &c.request
+	if len(prompts)*n > 1 && (template.Pin || template.Remote != nil) {
 		// vLLM's siblings would share, and free, the same blocks.
-		return c, newError(http.StatusBadRequest, "n", "kv_transfer_params need one prompt and n=1")
+		return c, newError(http.StatusBadRequest, "n", "a hand-off needs one prompt and n=1")
 	}
 	for i, p := range prompts {
 		prompts[i] = s.truncate(f, p, template.MaxTokens)
@@ -155,7 +137,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 		}
 		c.promptTokens += len(p)
 		for k := range n {
-			request := template
+			request := *template
 			request.Prompt, request.Choice = p, k
 			request.Prepare(&s.cfg) // here, and not under everybody's lock
 			c.choices = append(c.choices, choice{request: request, first: k == 0, stopper: stop, minimum: template.MinTokens})
@@ -164,10 +146,11 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	return c, f.err
 }
 
-// settings reads everything but the prompt and returns the answers wanted of
+// settings reads OpenAI's fields but for the prompt, and those that all engines add under the same names, and returns the answers wanted of
 // each prompt. Sampling parameters are checked and change nothing: the model's
 // answer to a prompt is always the same.
-func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
+func (s *Server) settings(c *call, f *fields) (n int) {
+	r := &c.request
 	n = f.integer("n", 1, 1, 128)
 	r.MaxTokens = f.integer("max_tokens", 0, 1, math.MaxInt32)
 	if c.endpoint == openai.Chat {
@@ -179,9 +162,6 @@ func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
 	if r.MaxTokens > 0 && r.MinTokens > r.MaxTokens {
 		f.fail("min_tokens", "min_tokens must not be above max_tokens")
 	}
-	if string(f.get("tool_choice")) == `"required"` && r.MaxTokens == 1 {
-		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
-	}
 	r.IgnoreEOS = f.flag("ignore_eos")
 	f.decode("stop_token_ids", &r.StopTokens, "a list of token ids")
 	for _, stop := range f.strings("stop") {
@@ -190,14 +170,6 @@ func (s *Server) settings(f *fields, c *call, r *Request) (n int) {
 		}
 	}
 	f.flag("include_stop_str_in_output")
-
-	if f.get("vllm_xargs") != nil {
-		x := &fields{}
-		f.decode("vllm_xargs", &x.raw, "an object")
-		var mode string // a value of another type asks for nothing that is known here
-		_ = json.Unmarshal(x.get("kv_cache_report_mode"), &mode)
-		r.Reannounce = mode == "full"
-	}
 
 	c.stream = f.flag("stream")
 	c.tokenIDs = f.flag("return_token_ids")
@@ -303,7 +275,7 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 		return "", nil
 	case LoadFailed:
 		ch.finish = o.Reason.String()
-		ch.failure = newError(http.StatusInternalServerError, "", "KV cache load failed: %v", o.Err)
+		ch.failure = s.dialect.handOffFailed(o.Err)
 		return "", nil
 	case Stopped:
 		// Neither the end token nor a stop token is text.
@@ -328,9 +300,7 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 	if ch.finish == "" {
 		ch.finish = o.Reason.String()
 	}
-	if o.Pinned != nil {
-		ch.params = s.handOff(o.Pinned)
-	}
+	ch.pinned = o.Pinned
 	return text, []uint32{o.Token}
 }
 

@@ -10,6 +10,13 @@ import (
 // Config says what one simulated engine is. A field left zero takes the default
 // named in its comment; Validate refuses what cannot work.
 type Config struct {
+	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
+	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
+	// a malformed hand-off with an error.
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM" help:"The inference engine to imitate, and to register as."`
+	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
+	// KV events follow it. Default: a recent one.
+	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
@@ -113,6 +120,12 @@ func (c Config) EngineID() string {
 // seen as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
+	if _, ok := dialects[c.Engine]; !ok {
+		return fmt.Errorf("engine: Engine %q is none of %s", c.Engine, engines())
+	}
+	if len(numbers(c.EngineVersion)) < 2 {
+		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))
+	}
 	switch c.Role {
 	case "prefill", "decode", "both":
 	default:
@@ -158,6 +171,8 @@ func (c Config) Validate() error {
 
 // withDefaults replaces zero fields by their defaults.
 func (c Config) withDefaults() Config {
+	orString(&c.Engine, "sim")
+	orString(&c.EngineVersion, version(c.Engine))
 	orString(&c.Model, "tandem-sim")
 	orString(&c.Role, "both")
 	orString(&c.ID, "engine")

@@ -26,7 +26,12 @@ type Core struct {
 	running  []*sequence // in order of admission: the last one is preempted first
 	pins     map[string]*pin
 	lapse    time.Time // no lease ends before it
-	nic      time.Time // when the NIC has carried all that it was given
+
+	meetings  map[string]*meeting // by shared id
+	expecting []*sequence         // prefills that wait for a decode engine to ask for them
+	apart     time.Time           // nothing that waits for its other half gives up before it
+
+	nic time.Time // when the NIC has carried all that it was given
 
 	batch []slot        // of the step in progress
 	end   time.Time     // of the step in progress
@@ -53,6 +58,8 @@ type Result struct {
 	Fetches []Fetch
 	// Releases are the remote blocks that their producers may free.
 	Releases []Remote
+	// Met are the answers to Meet.
+	Met []Met
 	// Next is when Step has something to do again, if nothing else is called
 	// before: zero when never.
 	Next time.Time
@@ -122,12 +129,13 @@ func NewCore(cfg Config, vocab Vocabulary) (*Core, error) {
 		cfg: cfg, vocab: vocab,
 		cache: newCache(cfg.TotalKVBlocks, cfg.BlockSize),
 		seqs:  make(map[string]*sequence),
-		pins:  make(map[string]*pin),
+		pins:  make(map[string]*pin), meetings: make(map[string]*meeting),
 	}, nil
 }
 
 // Add lets a request wait for its turn. It fails with ErrEmptyPrompt,
-// ErrDuplicate, ErrHashes or a *ContextError; the request is then not there.
+// ErrDuplicate, ErrHashes, ErrTaken or a *ContextError; the request is then not
+// there.
 func (c *Core) Add(r Request) error {
 	if _, ok := c.seqs[r.ID]; ok {
 		return ErrDuplicate
@@ -136,8 +144,15 @@ func (c *Core) Add(r Request) error {
 		return err
 	}
 	s := newSequence(r)
+	if s.Pin && s.Hold.Shared != "" {
+		if err := c.join(s); err != nil {
+			return err
+		}
+	}
 	c.seqs[r.ID] = s
-	c.waiting.pushBack(s)
+	if s.phase == waiting {
+		c.waiting.pushBack(s)
+	}
 	if s.Remote != nil {
 		c.awaited++
 	}
@@ -147,7 +162,9 @@ func (c *Core) Add(r Request) error {
 // Step ends the step in progress if it is over by now, and forms the next batch
 // if none is in progress. It must not be called with a time before the last.
 func (c *Core) Step(now time.Time) Result {
+	c.expect(now)
 	c.lapsePins(now)
+	c.giveUp(now)
 	c.land(now)
 	begin := now
 	if c.busy && !c.end.After(now) {
@@ -201,12 +218,13 @@ func (r Result) emptied() Result {
 	clear(r.Events)
 	clear(r.Fetches)
 	clear(r.Releases)
-	return Result{Outputs: r.Outputs[:0], Events: r.Events[:0], Fetches: r.Fetches[:0], Releases: r.Releases[:0]}
+	clear(r.Met)
+	return Result{Outputs: r.Outputs[:0], Events: r.Events[:0], Fetches: r.Fetches[:0], Releases: r.Releases[:0], Met: r.Met[:0]}
 }
 
 // next is the time of the earliest event that needs no input.
 func (c *Core) next() time.Time {
-	next := c.lapse
+	next := earlier(c.lapse, c.apart)
 	if c.busy {
 		next = earlier(next, c.end)
 	}
@@ -219,7 +237,7 @@ func (c *Core) next() time.Time {
 // finishStep counts the batch's tokens as computed and draws the next token of
 // each sequence that is computed to its end.
 func (c *Core) finishStep(now time.Time) {
-	ends := 0
+	ends := 0 // or are staged
 	for _, p := range c.batch {
 		s := p.seq
 		if s.phase != running {
@@ -237,7 +255,7 @@ func (c *Core) finishStep(now time.Time) {
 	clear(c.batch)
 	c.batch = c.batch[:0]
 	if ends > 0 {
-		c.running = slices.DeleteFunc(c.running, func(s *sequence) bool { return s.phase == ended })
+		c.running = slices.DeleteFunc(c.running, func(s *sequence) bool { return s.phase != running })
 	}
 }
 
@@ -259,8 +277,12 @@ func (c *Core) draw(s *sequence, now time.Time) bool {
 		o.Reason = Stopped
 	case len(s.out) >= s.MaxTokens:
 		o.Reason = Length
-		if s.Pin {
+		if s.Pin && (s.meeting == nil || !s.meeting.unwanted) {
 			o.Pinned = c.pin(s, now)
+			if s.Hold.AnswerLast {
+				c.stage(s, o)
+				return true
+			}
 		}
 	default:
 		c.result.Outputs = append(c.result.Outputs, o)
@@ -312,6 +334,12 @@ func (c *Core) drop(s *sequence) {
 		c.fetching = slices.DeleteFunc(c.fetching, same)
 	case running:
 		c.running = slices.DeleteFunc(c.running, same)
+	case expecting:
+		c.expecting = slices.DeleteFunc(c.expecting, same)
+	case staged:
+		if p := c.pins[s.key()]; p != nil && p.seq == s {
+			c.forget(p)
+		}
 	}
 }
 
@@ -323,6 +351,9 @@ func (c *Core) finish(s *sequence, o Output) {
 	s.phase = ended
 	delete(c.seqs, s.ID)
 	c.letGo(s)
+	if m := s.meeting; m != nil && m.pin == nil {
+		c.part(m)
+	}
 	c.result.Outputs = append(c.result.Outputs, o)
 }
 

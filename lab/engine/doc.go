@@ -10,9 +10,13 @@
 // token budget, with chunked prefill, prefix reuse, leaf-first LRU eviction and
 // preemption by recomputation.
 //
-// Server is its shell: vLLM's HTTP faces, the side channel over which a decode
-// engine pulls the blocks of a prefill engine (NIXL's pull protocol), metrics
-// under vLLM's names and the books that tests look into.
+// A finished prefill's blocks reach a decode engine in two ways. Pulled by name: decode
+// comes after prefill and names the blocks as prefill answered (NIXL). By rendezvous:
+// both were given an id, whichever comes first waits (Hold, Core.Meet).
+//
+// Server is its shell: an engine's HTTP, the side channel over which a decode
+// engine reaches a prefill engine, metrics, and the books that tests look into.
+// What differs between the engines it imitates is a dialect, one file each.
 //
 // Where the simulation is kinder than vLLM, a comment in the code says so.
 package engine

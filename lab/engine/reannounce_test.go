@@ -79,8 +79,9 @@ func TestRetellIsAskedForAsOfVLLM(t *testing.T) {
 			if failure != nil {
 				b.t.Fatal(failure)
 			}
-			var r Request
-			s.settings(f, &call{}, &r)
+			c := &call{}
+			s.dialect.settings(c, f)
+			r := c.request
 			if r.Reannounce != want || f.err != nil {
 				b.t.Errorf("%s: %v, %+v", xargs, r.Reannounce, f.err)
 			}

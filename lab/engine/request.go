@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/zeebo/xxh3"
 )
@@ -36,6 +37,8 @@ type Request struct {
 	// Pin keeps the blocks under a lease once the answer ends by length, for a
 	// decode engine to pull (kv_transfer_params.do_remote_decode).
 	Pin bool
+	// Hold is how the pinned blocks wait; without meaning unless Pin is set.
+	Hold Hold
 	// Remote is where the prompt's blocks are to be pulled from
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
@@ -55,6 +58,13 @@ type Remote struct {
 	Host      string    // of that engine's side channel
 	Port      int       // of that engine's side channel
 	BlockIDs  [][]int32 // that engine's numbers of the blocks, by KV-cache group
+
+	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
+	// blocks may not be there yet. No lease is renewed.
+	Shared bool
+	// Patience is how long a sequence with its blocks allocated waits for the
+	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
+	Patience time.Duration
 }
 
 // Errors of Core.Add. They never carry a prompt.

@@ -7,7 +7,7 @@ func (c *Core) schedule(begin time.Time) {
 	budget := c.cfg.MaxNumBatchedTokens
 	budget, preempted := c.continueRunning(budget)
 	if !preempted {
-		c.admit(budget)
+		c.admit(budget, begin)
 	}
 	if len(c.batch) == 0 {
 		return
@@ -45,7 +45,7 @@ func (c *Core) continueRunning(budget int) (left int, preempted bool) {
 // A sequence whose prompt is pulled from a remote engine takes its slot and its
 // blocks here too, but no tokens. (vLLM gives it no slot until its blocks have
 // come, and so can let more of them in than it can then run.)
-func (c *Core) admit(budget int) {
+func (c *Core) admit(budget int, now time.Time) {
 	for budget > 0 && len(c.running)+len(c.fetching) < c.cfg.MaxNumSeqs {
 		s := c.waiting.first
 		if s == nil || !c.place(s) {
@@ -54,6 +54,10 @@ func (c *Core) admit(budget int) {
 		c.waiting.remove(s)
 		if s.Remote != nil {
 			s.phase = fetching
+			if s.Remote.Patience > 0 {
+				s.deadline = now.Add(s.Remote.Patience)
+				c.apart = earlier(c.apart, s.deadline)
+			}
 			s.blocks = c.cache.alloc(s.blocks, blocksFor(s.tokens(), c.cfg.BlockSize)-len(s.blocks))
 			c.fetching = append(c.fetching, s)
 			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})

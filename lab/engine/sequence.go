@@ -9,9 +9,11 @@ import (
 type phase uint8
 
 const (
-	waiting  phase = iota // for its first or next turn
-	fetching              // holds blocks, its prompt's KV is on the way
+	waiting   phase = iota // for its first or next turn
+	expecting              // for a decode engine to ask for it (Hold.GuestFirst)
+	fetching               // holds blocks, its prompt's KV is on the way
 	running
+	staged // finished; its last output waits for its blocks' release (Hold.AnswerLast)
 	ended
 )
 
@@ -30,6 +32,9 @@ type sequence struct {
 
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
+
+	meeting  *meeting  // prefill's half of which it is, nil for none
+	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 
 	prev, next *sequence // neighbours in the waiting line
 }

@@ -14,13 +14,14 @@ import (
 // promptCacheBytes bounds what the server remembers of tokenized prompts.
 const promptCacheBytes = 16 << 20
 
-// Server is the shell around a Core: vLLM's HTTP faces and NIXL's side channel.
+// Server is the shell around a Core: an engine's HTTP in its dialect, and the side channel of hand-offs.
 // Run steps the core; requests reach it under a mutex. It starts no goroutine
 // that outlives Run.
 type Server struct {
 	cfg       Config
 	log       *slog.Logger
 	tokenizer *tokens.Cache
+	dialect   dialect
 	metrics   *counters
 	faces     *http.ServeMux
 	transfer  *http.ServeMux
@@ -30,17 +31,21 @@ type Server struct {
 	wake  chan struct{}  // something changed: take a turn
 	calls sync.WaitGroup // calls of the side channel in flight
 
-	mu       sync.Mutex
-	core     *Core
-	tickets  map[string]*ticket // waiting callers, by sequence
-	open     int                // completion requests whose handlers have not returned
-	serial   uint64             // of sequences
-	releases []Remote           // to send to their producers in the next turn
-	beat     time.Time          // when the next heartbeat is due; zero: nothing is awaited
-	running  bool               // Run runs
-	closed   bool               // nothing more is accepted
-	drainAt  time.Time          // from when on an idle server is drained; zero: not draining
-	drained  chan struct{}      // closed when drained
+	mu      sync.Mutex
+	core    *Core
+	tickets map[string]*ticket // waiting callers, by sequence
+	open    int                // completion requests whose handlers have not returned
+	serial  uint64             // of sequences
+
+	guests      map[uint64]chan<- Met // decode engines that wait for a meeting here
+	guestNumber uint64
+
+	releases []Remote      // to send to their producers in the next turn
+	beat     time.Time     // when the next heartbeat is due; zero: nothing is awaited
+	running  bool          // Run runs
+	closed   bool          // nothing more is accepted
+	drainAt  time.Time     // from when on an idle server is drained; zero: not draining
+	drained  chan struct{} // closed when drained
 }
 
 // errDraining is the answer to requests that come too late.
@@ -62,14 +67,15 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		client:    cfg.Client,
 		wake:      make(chan struct{}, 1),
 		core:      core,
-		tickets:   make(map[string]*ticket),
-		drained:   make(chan struct{}),
+		tickets:   make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
+		drained: make(chan struct{}),
 	}
 	if s.client == nil {
 		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 		s.ownClient = true
 	}
-	s.metrics = newMetrics(s, time.Now())
+	s.dialect = dialects[cfg.Engine].of(s)
+	s.metrics = s.dialect.measure(time.Now())
 	s.faces = s.newFaces()
 	s.transfer = s.newSideChannel()
 	return s, nil
@@ -160,6 +166,12 @@ func (s *Server) turn(ctx context.Context) time.Time {
 	r := s.core.Step(now)
 	for i := range r.Outputs {
 		s.deliver(&r.Outputs[i], now)
+	}
+	for _, met := range r.Met {
+		if answered := s.guests[met.Guest]; answered != nil {
+			delete(s.guests, met.Guest)
+			answered <- met
+		}
 	}
 	releases := s.releases
 	s.releases = nil
@@ -290,6 +302,10 @@ func (s *Server) close() {
 	s.running = false
 	for id := range s.core.seqs {
 		s.core.Abort(id)
+	}
+	for number, answered := range s.guests {
+		delete(s.guests, number)
+		answered <- Met{Guest: number, Err: ErrNoPrefill}
 	}
 }
 

@@ -15,12 +15,13 @@ import (
 )
 
 // The side channel is how engines speak to each other about blocks. vLLM's NIXL
-// connector has a ZMQ ROUTER there and moves the bytes by RDMA; here three
+// connector has a ZMQ ROUTER there and moves the bytes by RDMA; here four
 // small HTTP calls carry the same intents, and the bytes are only their time.
 const (
 	pathFetch     = "/kv/fetch"
 	pathHeartbeat = "/kv/heartbeat"
 	pathRelease   = "/kv/release"
+	pathMeet      = "/kv/meet"
 )
 
 // maxSideBytes bounds a message: the block ids of a whole cache fit.
@@ -35,7 +36,22 @@ type sideMessage struct {
 	BlockIDs     [][]int32 `json:"block_ids,omitempty"`
 	PromptTokens int       `json:"prompt_tokens,omitempty"`
 	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
+	// A meet has these but block ids; a release of blocks by a shared id says so.
+	Shared     bool  `json:"shared,omitempty"`
+	PatienceNs int64 `json:"patience_ns,omitempty"` // how long it waits for prefill, or is remembered
 }
+
+// patience is a message's, with a bound: what is remembered here is not for ever.
+func (m *sideMessage) patience() time.Duration {
+	if d := time.Duration(m.PatienceNs); d > 0 && d < maxPatience {
+		return d
+	}
+	return maxPatience
+}
+
+// maxPatience bounds how long one half of a rendezvous is remembered without the
+// other.
+const maxPatience = 10 * time.Minute
 
 // sideAnswer is what a producer says to a fetch that it will serve.
 type sideAnswer struct {
@@ -59,34 +75,73 @@ func (s *Server) newSideChannel() *http.ServeMux {
 		}
 		return struct{}{}, nil
 	}))
-	mux.HandleFunc("POST "+pathRelease, s.side(func(m *sideMessage, _ time.Time) (any, error) {
+	mux.HandleFunc("POST "+pathRelease, s.side(func(m *sideMessage, now time.Time) (any, error) {
 		for _, id := range m.Requests {
-			s.core.Release(id)
+			if m.Shared {
+				s.core.Dismiss(id, now.Add(m.patience()), now)
+			} else {
+				s.core.Release(id)
+			}
 		}
 		return struct{}{}, nil
 	}))
+	mux.HandleFunc("POST "+pathMeet, s.meet)
+	s.dialect.sideRoutes(mux)
 	return mux
+}
+
+// meet answers a decode engine that asks for the blocks of a shared id, when
+// prefill has them.
+func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
+	m, ok := s.readSide(w, r)
+	if !ok {
+		return
+	}
+	if len(m.Requests) != 1 {
+		http.Error(w, ErrMismatch.Error(), http.StatusNotFound)
+		return
+	}
+	answered := make(chan Met, 1)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		http.Error(w, errDraining.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	now := time.Now()
+	s.guestNumber++
+	number := s.guestNumber
+	s.guests[number] = answered
+	s.core.Meet(m.Requests[0], m.PromptTokens, m.Tokens, number, now.Add(m.patience()), now)
+	s.mu.Unlock()
+	s.awake()
+	select {
+	case met := <-answered:
+		if met.Err != nil {
+			http.Error(w, met.Err.Error(), http.StatusNotFound)
+			return
+		}
+		writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
+	case <-r.Context().Done(): // the decode engine is gone: its request wants nothing any more
+		s.mu.Lock()
+		delete(s.guests, number)
+		now := time.Now()
+		s.core.Dismiss(m.Requests[0], now.Add(m.patience()), now)
+		s.mu.Unlock()
+		s.awake()
+	}
 }
 
 // side wraps one call: it reads the message, refuses one that is meant for
 // another engine or incarnation, and does it under the lock.
 func (s *Server) side(do func(*sideMessage, time.Time) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var m sideMessage
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideBytes)).Decode(&m); err != nil {
-			http.Error(w, "malformed message", http.StatusBadRequest)
-			return
-		}
-		if m.Engine != s.cfg.EngineID() {
-			http.Error(w, "another engine, or another run of this one", http.StatusConflict)
-			return
-		}
-		if m.Tokens < 0 || m.PromptTokens < 0 {
-			http.Error(w, "negative token counts", http.StatusBadRequest)
+		m, ok := s.readSide(w, r)
+		if !ok {
 			return
 		}
 		s.mu.Lock()
-		answer, err := do(&m, time.Now())
+		answer, err := do(m, time.Now())
 		s.mu.Unlock()
 		s.awake()
 		if err != nil {
@@ -97,11 +152,33 @@ func (s *Server) side(do func(*sideMessage, time.Time) (any, error)) http.Handle
 	}
 }
 
+// readSide reads a message, or refuses it.
+func (s *Server) readSide(w http.ResponseWriter, r *http.Request) (*sideMessage, bool) {
+	var m sideMessage
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideBytes)).Decode(&m); err != nil {
+		http.Error(w, "malformed message", http.StatusBadRequest)
+		return nil, false
+	}
+	if m.Engine != s.cfg.EngineID() && !(m.Shared && m.Engine == "") { // rooms name no engine
+		http.Error(w, "another engine, or another run of this one", http.StatusConflict)
+		return nil, false
+	}
+	if m.Tokens < 0 || m.PromptTokens < 0 {
+		http.Error(w, "negative token counts", http.StatusBadRequest)
+		return nil, false
+	}
+	return &m, true
+}
+
 // fetch is the consumer's side of a pull: it asks the producer and tells the
 // core what came of it.
 func (s *Server) fetch(ctx context.Context, f Fetch) {
 	var answer sideAnswer
-	err := s.tell(ctx, f.Remote, pathFetch, sideMessage{
+	path, limit := pathFetch, s.cfg.CallTimeout
+	if f.Remote.Shared {
+		path, limit = pathMeet, maxPatience // the core gives up before
+	}
+	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
 		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
 	s.mu.Lock()
@@ -118,7 +195,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 // tellRelease has a producer free blocks. If it cannot be reached its lease
 // frees them.
 func (s *Server) tellRelease(ctx context.Context, r Remote) {
-	if err := s.tell(ctx, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
+	if err := s.tell(ctx, s.cfg.CallTimeout, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
 		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request", r.RequestID, "error", err)
 	}
 }
@@ -129,16 +206,16 @@ func (s *Server) tellHeartbeat(ctx context.Context, group []Remote) {
 	for _, r := range group {
 		m.Requests = append(m.Requests, r.RequestID)
 	}
-	if err := s.tell(ctx, group[0], pathHeartbeat, m, nil); err != nil {
+	if err := s.tell(ctx, s.cfg.CallTimeout, group[0], pathHeartbeat, m, nil); err != nil {
 		s.log.Debug("a heartbeat did not reach its producer", "producer", group[0].EngineID, "error", err)
 	}
 }
 
 // tell sends a message to the producer of r and reads its answer, if any.
-func (s *Server) tell(ctx context.Context, r Remote, path string, m sideMessage, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.CallTimeout)
+func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path string, m sideMessage, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	m.Engine = r.EngineID
+	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(r.Patience)
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err

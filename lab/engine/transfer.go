@@ -15,6 +15,10 @@ type pin struct {
 	blocks  []int32
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
+
+	meeting *meeting // of the shared id, nil without one
+	seq     *sequence
+	last    Output // of seq, while that waits for the release; seq is nil otherwise
 }
 
 // Pinned is what a prefill engine holds for a decode engine.
@@ -74,7 +78,7 @@ func (c *Core) Heartbeat(requestID string, now time.Time) bool {
 func (c *Core) Release(requestID string) bool {
 	p, ok := c.pins[requestID]
 	if ok {
-		c.unpin(p)
+		c.unpin(p, nil)
 	}
 	return ok
 }
@@ -97,9 +101,7 @@ func (c *Core) FetchFailed(id string, err error) {
 	if !ok || s.phase != fetching {
 		return
 	}
-	c.drop(s)
-	c.stats.FailedLoads++
-	c.finish(s, Output{ID: id, Reason: LoadFailed, Err: err})
+	c.fail(s, err)
 }
 
 // Awaited are the remote requests whose leases sequences here depend on, in no
@@ -107,12 +109,14 @@ func (c *Core) FetchFailed(id string, err error) {
 func (c *Core) Awaited() []Remote {
 	rs := make([]Remote, 0, c.awaited)
 	for s := c.waiting.first; s != nil; s = s.next {
-		if s.Remote != nil {
+		if s.Remote != nil && !s.Remote.Shared {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	for _, s := range c.fetching {
-		rs = append(rs, *s.Remote)
+		if !s.Remote.Shared {
+			rs = append(rs, *s.Remote)
+		}
 	}
 	return rs
 }
@@ -151,18 +155,54 @@ func (c *Core) letGo(s *sequence) {
 
 // pin moves a sequence's blocks into a pin.
 func (c *Core) pin(s *sequence, now time.Time) *Pinned {
-	p := &pin{id: s.ID, tokens: s.computed, blocks: s.blocks, expires: now.Add(c.cfg.Lease)}
+	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
+	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
 	s.blocks = nil
 	c.pins[p.id] = p
 	c.lapse = earlier(c.lapse, p.expires)
+	if m := p.meeting; m != nil {
+		m.seq, m.pin = nil, p
+		if m.guest != nil {
+			c.serve(m, now)
+		}
+	}
 	return &Pinned{RequestID: p.id, BlockIDs: slices.Clone(p.blocks), Tokens: p.tokens}
 }
 
-func (c *Core) unpin(p *pin) {
+// key is what a sequence's blocks are pinned under.
+func (s *sequence) key() string { return cmp.Or(s.Hold.Shared, s.ID) }
+
+// stage withholds a finished sequence's last output until its blocks are released.
+func (c *Core) stage(s *sequence, o Output) {
+	p := c.pins[s.key()]
+	p.seq, p.last = s, o
+	s.phase = staged
+}
+
+// unpin frees a pin's blocks and ends the sequence that waited for that: well if
+// err is nil.
+func (c *Core) unpin(p *pin, err error) {
+	c.forget(p)
+	s := p.seq
+	switch {
+	case s == nil:
+	case err != nil:
+		c.fail(s, err)
+	default:
+		c.finish(s, p.last)
+	}
+}
+
+// forget frees a pin's blocks.
+func (c *Core) forget(p *pin) {
 	c.cache.release(p.blocks)
+	p.blocks = nil
 	delete(c.pins, p.id)
 	if len(c.pins) == 0 {
 		c.lapse = time.Time{}
+	}
+	if p.meeting != nil {
+		c.part(p.meeting)
 	}
 }
 
@@ -183,7 +223,7 @@ func (c *Core) lapsePins(now time.Time) {
 		return cmp.Or(a.expires.Compare(b.expires), cmp.Compare(a.id, b.id))
 	})
 	for _, p := range over {
-		c.unpin(p)
+		c.unpin(p, ErrNoDecode)
 		c.stats.LapsedLeases++
 	}
 	c.lapse = time.Time{}

@@ -183,7 +183,7 @@ func appendSeq(dst []byte, seq uint64) []byte { return binary.BigEndian.AppendUi
 
 // framed is one message of a replay.
 func (p *Publisher) framed(topic []byte, seq uint64, payload []byte) [][]byte {
-	if p.cfg.Dialect.Arrays() {
+	if !p.cfg.Dialect.TopicInReplays() {
 		return [][]byte{nil, appendSeq(nil, seq), payload}
 	}
 	return [][]byte{nil, bytes.Clone(topic), appendSeq(nil, seq), payload}

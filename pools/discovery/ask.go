@@ -161,8 +161,12 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 			f.kv = readEventSources(sources.body)
 		}
 	}
-	if mode := f.disaggregatesAs; (mode == "prefill" || mode == "decode") && mode != string(given.Role) {
+	switch mode := f.disaggregatesAs; {
+	case mode == string(given.Role), mode == "":
+	case mode == "prefill", mode == "decode":
 		return refuse("runs with --disaggregation-mode %s and is listed as %s", mode, given.Role)
+	case given.Role != pools.Both: // it takes no notice of a hand-off, and would answer the whole request on either leg
+		return refuse("runs without --disaggregation-mode and is listed as %s: start it with --disaggregation-mode %s, or list it as both", given.Role, given.Role)
 	}
 	return f, nil
 }

@@ -45,6 +45,7 @@ var options = []option{
 	{"model", "model", text(func(w *pools.Worker, s string) { w.Model = s })},
 	{"id", "id", text(func(w *pools.Worker, s string) { w.ID = s })},
 	{"engine", "engine", text(func(w *pools.Worker, s string) { w.Engine = s })},
+	{"connector", "connector", text(func(w *pools.Worker, s string) { w.Connector = s })},
 	{"block-size", "block_size", count(func(w *pools.Worker) *int { return &w.BlockSize })},
 	{"kv-blocks", "total_kv_blocks", count(func(w *pools.Worker) *int { return &w.TotalKVBlocks })},
 	{"max-num-seqs", "max_num_seqs", count(func(w *pools.Worker) *int { return &w.MaxNumSeqs })},

@@ -5,6 +5,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
+	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +33,7 @@ type facts struct {
 	contextTokens   int
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
+	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
 	born            string // differs between two runs of a process
 	kv              kvReported
 }
@@ -60,6 +64,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
+	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
+		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
+	}
 	if given.KVEvents == "" {
 		noEvents = f.kv.into(&w)
 	}
@@ -169,6 +176,9 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 		return bounded(n)
 	}
 	_ = json.Unmarshal(fields["disaggregation_mode"], &f.disaggregatesAs) // stays empty when it is another type
+	if port := number("disaggregation_bootstrap_port"); f.disaggregatesAs == "prefill" && port <= math.MaxUint16 {
+		f.bootstrapPort = port
+	}
 	f.blockTokens = number("page_size")
 	f.kvTokens = number("max_total_num_tokens")
 	f.maxSeqs = number("max_running_requests")

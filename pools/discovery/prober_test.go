@@ -95,6 +95,13 @@ func sglang(model string) map[string]string {
 	}
 }
 
+// sglangAs is sglang in another mode, with more to report.
+func sglangAs(mode, more string) map[string]string {
+	faces := sglang("m")
+	faces["/server_info"] = "{" + more + strings.Replace(faces["/server_info"][1:], "decode", mode, 1)
+	return faces
+}
+
 // prober runs a Prober over texts, each a role and an endpoint, and gives the roster it tells.
 func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Prober, *locked) {
 	t.Helper()
@@ -202,6 +209,20 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			},
 			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
+		{name: "sglang's prefill mode", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Transfer: "127.0.0.1:9001",
+		}},
+		{name: "sglang's prefill mode, its bootstrap server given", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", options: ",transfer=10.0.0.9:9002", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Transfer: "10.0.0.9:9002",
+		}},
+		{name: "a bootstrap port of no prefill worker", faces: sglangAs("decode", `"disaggregation_bootstrap_port":9001,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
+		{name: "a bootstrap port that is none", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), role: "prefill", want: pools.Worker{
+			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
 		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
 			Model: "m", Engine: "trtllm", BlockSize: 16,
 		}},
@@ -262,11 +283,18 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 }
 
 func TestDisaggregationModeMustFit(t *testing.T) {
-	s := newStock(t, sglang("m"))
-	r, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1")
-	within(t, 10*time.Second, "refused", func() bool {
-		return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), "--disaggregation-mode decode and is listed as prefill")
-	})
+	for _, c := range []struct{ mode, role, want string }{
+		{"decode", "prefill", "runs with --disaggregation-mode decode and is listed as prefill"},
+		{"prefill", "both", "runs with --disaggregation-mode prefill and is listed as both"},
+		{"null", "prefill", "runs without --disaggregation-mode and is listed as prefill: start it with --disaggregation-mode prefill, or list it as both"},
+		{"null", "decode", "runs without --disaggregation-mode and is listed as decode"},
+	} {
+		s := newStock(t, sglangAs(c.mode, ""))
+		r, _, _ := prober(t, ProberConfig{}, c.role+" "+s.URL+",id=w1")
+		within(t, 10*time.Second, "refused", func() bool {
+			return len(r.Refused()) == 1 && strings.Contains(r.Refused()[0].Err.Error(), c.want)
+		})
+	}
 }
 
 func TestWorkersAreTakenOutAndComeBack(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -74,7 +75,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	if err != nil {
 		return nil, err
 	}
-	cfg.Pools.HandsOver, cfg.Pools.MixesBlocks = handoff.HandsOver, handoff.MixesBlocks
+	cfg.Pools.HandsOver, cfg.Pools.MixesBlocks = connector.Check, connector.MixesBlocks
 	g.routers, g.Roster, g.transport = routers, pools.NewRoster(cfg.Pools, log), upstream.NewHTTP(cfg.Upstream)
 	var transport upstream.Transport = g.transport
 	if cfg.WrapTransport != nil {

@@ -276,7 +276,7 @@ func TestParentZeroOfArraysIsNone(t *testing.T) {
 	}
 	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{11, 12}, Parent: 0, HasParent: true, Tokens: tokens, BlockSize: 16, Medium: "GPU"}
 	follows := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{13}, Parent: 12, HasParent: true, Tokens: tokens[:16], BlockSize: 16, Medium: "GPU"}
-	for d := range wire.SGLangArrays + 1 {
+	for d := range wire.SGLangFirst + 1 {
 		payload := d.Append(nil, &wire.Batch{Rank: wire.NoRank, Events: []wire.Event{stored, follows}})
 		var b wire.Batch
 		if err := wire.DecodeBatch(&b, payload); err != nil || len(b.Events) < 2 {

@@ -13,14 +13,30 @@ type Dialect uint8
 const (
 	VLLM         Dialect = iota // since 0.24.0: maps, hashes unsigned. Replays carry the topic, as since 0.26.0
 	VLLMArrays                  // 0.22.0 to 0.23.0: arrays of one length, nulls included. Replays carry no topic
-	SGLang                      // since 0.5.20: maps, hashes signed. Replays carry the topic, as since 0.5.22
+	SGLang                      // since 0.5.22: maps, hashes signed. Replays carry the topic
 	SGLangArrays                // 0.5.9 to 0.5.17: arrays, an event for each page. Replays carry no topic
+	SGLangMaps                  // 0.5.20 and 0.5.21: SGLang's maps. Replays carry no topic
+	SGLangJoined                // 0.5.18 and 0.5.19: arrays, neighbouring pages in one event, a salt in a map behind them
+	SGLangFirst                 // 0.4.7 to 0.5.8: arrays without a medium, an event for each page
 )
 
 // dialects are their names.
-var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays"}
+var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first"}
 
-// ParseDialect is the dialect of a name: "vllm", "vllm-arrays", "sglang" or "sglang-arrays".
+// SGLangOf is the dialect of an SGLang release; before reports whether the release is earlier than the one named.
+func SGLangOf(before func(release string) bool) Dialect {
+	for _, d := range []struct {
+		until string
+		Dialect
+	}{{"0.5.9", SGLangFirst}, {"0.5.18", SGLangArrays}, {"0.5.20", SGLangJoined}, {"0.5.22", SGLangMaps}} {
+		if before(d.until) {
+			return d.Dialect
+		}
+	}
+	return SGLang
+}
+
+// ParseDialect is the dialect of a name, such as "vllm", "vllm-arrays", "sglang" or "sglang-arrays".
 func ParseDialect(name string) (Dialect, error) {
 	if d := slices.Index(dialects[:], name); d >= 0 {
 		return Dialect(d), nil
@@ -34,17 +50,26 @@ func (d Dialect) String() string { return dialects[d] }
 func (d Dialect) Valid() bool { return int(d) < len(dialects) }
 
 // Arrays reports whether events are arrays, as older releases send them.
-func (d Dialect) Arrays() bool { return d == VLLMArrays || d == SGLangArrays }
+func (d Dialect) Arrays() bool {
+	return d == VLLMArrays || d == SGLangArrays || d == SGLangJoined || d == SGLangFirst
+}
+
+// TopicInReplays reports whether the messages of a replay carry the topic, as in later releases.
+func (d Dialect) TopicInReplays() bool { return d == VLLM || d == SGLang }
 
 // Append appends b in this dialect. What the dialect has no field for is left out.
 func (d Dialect) Append(dst []byte, b *Batch) []byte {
 	switch d {
 	case VLLMArrays:
 		return appendBatch(dst, b, b.Events, appendVLLMArray)
-	case SGLang:
+	case SGLang, SGLangMaps:
 		return appendBatch(dst, b, b.Events, appendSGLangMap)
 	case SGLangArrays:
 		return appendBatch(dst, b, blockwise(b.Events), appendSGLangArray)
+	case SGLangJoined:
+		return appendBatch(dst, b, b.Events, appendSGLangJoined)
+	case SGLangFirst:
+		return appendBatch(dst, b, blockwise(b.Events), appendSGLangFirst)
 	}
 	return AppendBatch(dst, b)
 }
@@ -85,7 +110,17 @@ func appendVLLMArray(dst []byte, e *Event) []byte {
 
 func appendSGLangArray(dst []byte, e *Event) []byte { return appendArray(dst, e, 7, 3, appendSigned) }
 
-// appendArray writes the elements that both engines' arrays begin with, of so many in all.
+func appendSGLangFirst(dst []byte, e *Event) []byte { return appendArray(dst, e, 6, 2, appendSigned) }
+
+func appendSGLangJoined(dst []byte, e *Event) []byte {
+	if e.CacheSalt == "" || e.Kind != Stored {
+		return appendSGLangArray(dst, e)
+	}
+	dst = msgp.AppendMapHeader(appendArray(dst, e, 8, 3, appendSigned), 1)
+	return msgp.AppendString(msgp.AppendString(dst, "cache_salt"), e.CacheSalt)
+}
+
+// appendArray writes the elements that both engines' arrays begin with, of so many in all. The shortest have no medium.
 func appendArray(dst []byte, e *Event, stored, removed uint32, hash func([]byte, Hash) []byte) []byte {
 	switch e.Kind {
 	case Stored:
@@ -95,11 +130,15 @@ func appendArray(dst []byte, e *Event, stored, removed uint32, hash func([]byte,
 		dst = appendTokens(dst, e)
 		dst = appendInt(dst, int64(e.BlockSize))
 		dst = appendOptInt(dst, e.LoraID)
-		dst = appendOptString(dst, e.Medium)
+		if stored > 6 {
+			dst = appendOptString(dst, e.Medium)
+		}
 	case Removed:
 		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, removed), "BlockRemoved")
 		dst = appendHashes(dst, e.Hashes, hash)
-		dst = appendOptString(dst, e.Medium)
+		if removed > 2 {
+			dst = appendOptString(dst, e.Medium)
+		}
 	case Cleared:
 		dst = msgp.AppendString(msgp.AppendArrayHeader(dst, 1), "AllBlocksCleared")
 	}

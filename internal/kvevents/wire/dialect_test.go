@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,10 @@ import (
 // What a dialect writes is byte for byte what the engine of that release wrote, for every batch of the vectors that has
 // only fields the dialect knows.
 func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
-	made := map[wire.Dialect]string{wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/"}
+	made := map[wire.Dialect]string{
+		wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/",
+		wire.SGLangMaps: "sglang-0.5.20/", wire.SGLangJoined: "sglang-0.5.18/", wire.SGLangFirst: "sglang-0.4.10/",
+	}
 	for d, prefix := range made {
 		t.Run(d.String(), func(t *testing.T) {
 			same, other := 0, []string{}
@@ -40,6 +44,21 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 				t.Errorf("only %d batches are written as the engine wrote them, these are not:\n%s", same, strings.Join(other, "\n"))
 			}
 		})
+	}
+}
+
+// Each release of SGLang has the dialect that it was recorded with.
+func TestSGLangReleases(t *testing.T) {
+	releases := []string{"0.4.7", "0.5.8", "0.5.9", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.6.0"} // in order
+	want := []wire.Dialect{
+		wire.SGLangFirst, wire.SGLangFirst, wire.SGLangArrays, wire.SGLangArrays, wire.SGLangJoined, wire.SGLangJoined,
+		wire.SGLangMaps, wire.SGLangMaps, wire.SGLang, wire.SGLang,
+	}
+	for i, release := range releases {
+		got := wire.SGLangOf(func(other string) bool { return slices.Index(releases, release) < slices.Index(releases, other) })
+		if got != want[i] {
+			t.Errorf("%s speaks %v, want %v", release, got, want[i])
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package handoff
+package connector
 
 import (
 	"encoding/json"
@@ -26,12 +26,12 @@ func pair(input string) Round {
 		return &pools.Worker{ID: id, Incarnation: "i", Role: role, Model: "m", Engine: "vllm", ModelInput: input,
 			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600"}
 	}
-	return Round{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), Call: &Call{TraceParent: "00-a-b-01"}}
+	return Round{ID: "0123456789abcdef-1", P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode), TraceParent: "00-a-b-01"}
 }
 
 // carrying is the round of a request.
 func carrying(r Round, request *openai.Request, ids []uint32) Round {
-	r.Call, r.IDs = &Call{Request: request, TraceParent: r.Call.TraceParent}, ids
+	r.Request, r.IDs = request, ids
 	return r
 }
 
@@ -106,7 +106,7 @@ func TestNIXLPlan(t *testing.T) {
 			if got, want := canonical(t, plan.Prefill.Body.AppendTo(nil)), canonical(t, []byte(c.prefill)); got != want {
 				t.Errorf("prefill\n got %s\nwant %s", got, want)
 			}
-			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.Call.TraceParent {
+			if plan.Prefill.Stream || plan.Prefill.RequestID != a.ID || plan.Decode.RequestID != a.ID || plan.Decode.TraceParent != a.TraceParent {
 				t.Errorf("prefill %+v, decode %+v", plan.Prefill, plan.Decode)
 			}
 		})
@@ -207,7 +207,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 	answer := func(params string) []byte {
 		return []byte(`{"id":"x","choices":[],"kv_transfer_params":` + params + `}`)
 	}
-	kv, err := NIXL{}.OnPrefill(pair("text"), answer(goodParams), now)
+	kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(goodParams), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,14 +215,14 @@ func TestNIXLOnPrefill(t *testing.T) {
 		t.Errorf("%+v %s", kv, kv.Params)
 	}
 	for _, host := range []string{"localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0"} {
-		kv, err := NIXL{}.OnPrefill(pair("text"), answer(strings.Replace(goodParams, "10.0.0.1", host, 1)), now)
+		kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(strings.Replace(goodParams, "10.0.0.1", host, 1)), now)
 		if err != nil || string(kv.Params) != goodParams {
 			t.Errorf("host %s: %v %s", host, err, kv.Params)
 		}
 	}
 	// vLLM before March 2026 has one list.
 	flat := strings.Replace(goodParams, `[[12,13,14]]`, `[12,13,14]`, 1)
-	if kv, err := (NIXL{}).OnPrefill(pair("text"), answer(flat), now); err != nil || string(kv.Params) != flat {
+	if kv, _, err := (NIXL{}).OnPrefill(pair("text"), answer(flat), now); err != nil || string(kv.Params) != flat {
 		t.Errorf("one list of blocks: %v %s", err, kv.Params)
 	}
 	for name, c := range map[string]struct {
@@ -247,7 +247,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", prefill.MaxKVBytes)+`","tp_size"`, 1), false},
 		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", prefill.MaxKVBytes/3)+`]]`, 1), true},
 	} {
-		kv, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
+		kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
 		if err == nil || (kv.Params != nil) != c.releases {
 			t.Errorf("%s: %v, %.200s; to be released: %t", name, err, kv.Params, c.releases)
 		}
@@ -263,7 +263,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 			t.Errorf("%s: released with %s", name, legs[0].Body.AppendTo(nil))
 		}
 	}
-	if _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {
+	if _, _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {
 		t.Error("an answer without hand-off was taken")
 	}
 }
@@ -294,17 +294,22 @@ func TestNIXLBindAndAbandon(t *testing.T) {
 	}
 }
 
-func TestConnectorFor(t *testing.T) {
+func TestBetween(t *testing.T) {
 	for _, c := range []struct {
 		p, d string
 		ok   bool
 	}{{"vllm", "vllm", true}, {"sim", "vllm", true}, {"vllm", "sglang", false}, {"trtllm", "trtllm", false}} {
-		if _, ok := connectorFor(&pools.Worker{Engine: c.p}, &pools.Worker{Engine: c.d}); ok != c.ok {
-			t.Errorf("%s → %s: %v", c.p, c.d, ok)
+		if _, err := Between(&pools.Worker{Engine: c.p}, &pools.Worker{Engine: c.d}); (err == nil) != c.ok {
+			t.Errorf("%s → %s: %v", c.p, c.d, err)
 		}
 	}
-	h := newHouse(t, true, nil)
-	if c, failed := h.connect(h.ask(), &Round{D: &pools.Worker{Engine: "sglang"}}); failed != nil || c != (Local{}) {
-		t.Errorf("one leg needs no protocol: %v, %v", c, failed)
+	if _, err := Between(&pools.Worker{Engine: "vllm", EngineVersion: "0.26.0"}, &pools.Worker{Engine: "vllm", EngineVersion: "0.27.1"}); err == nil {
+		t.Error("two releases hand over")
+	}
+	if _, err := Between(&pools.Worker{Engine: "sglang", Connector: "vllm-nixl"}, &pools.Worker{Engine: "vllm"}); err != nil {
+		t.Errorf("the record's connector does not count: %v", err)
+	}
+	if err := Check(&pools.Worker{Engine: "vllm", Connector: "vllm-telepathy"}); err == nil || !strings.Contains(err.Error(), "vllm-nixl") {
+		t.Errorf("an unknown connector: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package handoff
+package connector
 
 import (
 	"bytes"
@@ -42,6 +42,10 @@ const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
 // answerFields ask for more of an answer than its text. They change nothing of the prompt.
 var answerFields = []string{"logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo"}
 
+// Pairs is true of any two workers: NixlConnector converts between block sizes and tensor-parallel ranks. Releases must
+// be the same, as its compatibility hash demands (nixl/metadata.py).
+func (NIXL) Pairs(p, d *pools.Worker) error { return sameRelease(p, d) }
+
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (NIXL) Plan(r Round) (Plan, error) {
 	decode, err := leg(r, pools.Decode, nil)
@@ -52,7 +56,7 @@ func (NIXL) Plan(r Round) (Plan, error) {
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 		e.Set("max_tokens", []byte("1"))
-		if hasField(r.Call.Request, "max_completion_tokens") && !tokens {
+		if r.Request.Has("max_completion_tokens") && !tokens {
 			e.Set("max_completion_tokens", []byte("1"))
 		}
 		e.Delete("min_tokens")
@@ -62,7 +66,7 @@ func (NIXL) Plan(r Round) (Plan, error) {
 		e.Delete("stop")
 		e.Delete("stop_token_ids")
 		e.Set("ignore_eos", []byte("true"))
-		if r.Call.Request.ToolRequired {
+		if r.Request.ToolRequired {
 			// One token is no tool call, and releases answer 400 or 500 to that.
 			e.Delete("tool_choice")
 		}
@@ -108,13 +112,13 @@ func (n *blockCount) UnmarshalJSON(raw []byte) error {
 
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
 // logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
-func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (prefill.KV, error) {
+func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
 	raw, ok := openai.KVParams(answer)
 	if !ok {
-		return prefill.KV{}, errors.New("prefill's answer has no kv_transfer_params")
+		return kv, false, errors.New("prefill's answer has no kv_transfer_params")
 	}
 	var p nixlParams
-	err := json.Unmarshal(raw, &p) // what it can read, it has read
+	err = json.Unmarshal(raw, &p) // what it can read, it has read
 	if err == nil {
 		err = p.check()
 	}
@@ -123,11 +127,11 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (prefill.KV, error)
 		// vLLM's side channel is "localhost" by default, which decode would look for on its own machine.
 		e.SetString("remote_host", transferHost(r.P))
 	}
-	kv := prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
+	kv = prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
 	if err == nil {
 		kv.Params = e.Bytes()
 		if err = kv.Validate(); err == nil {
-			return kv, nil
+			return kv, false, nil
 		}
 		kv.Params = nil
 	}
@@ -142,7 +146,7 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (prefill.KV, error)
 			kv.Params = nil
 		}
 	}
-	return kv, fmt.Errorf("kv_transfer_params: %w", err)
+	return kv, false, fmt.Errorf("kv_transfer_params: %w", err)
 }
 
 func (p *nixlParams) check() error {

@@ -1,48 +1,26 @@
-package handoff
+package connector
 
 import (
+	"fmt"
 	"math"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/prefill"
 )
-
-// Local is one leg: decode computes the prompt itself, and nothing is handed over. Every engine of OpenAI's API can
-// serve it.
-type Local struct{}
-
-var _ Connector = Local{}
-
-// Plan edits the body into the decode leg.
-func (Local) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, nil)
-	return Plan{Order: Alone, Decode: decode}, err
-}
-
-// OnPrefill hands nothing over.
-func (Local) OnPrefill(Round, []byte, time.Time) (prefill.KV, error) { return prefill.KV{}, nil }
-
-// Bind changes nothing.
-func (Local) Bind(*upstream.Leg, prefill.KV) {}
-
-// Abandon has nothing to free.
-func (Local) Abandon(Round, prefill.KV) []upstream.Leg { return nil }
 
 // leg edits the body for the round's worker of a role: as the client sent it less nvext, or with token ids in the
 // prompt's place for a worker that takes tokens. more makes the protocol's own edits; tokens says that the leg
 // carries token ids.
 func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
-	call, w, rank, again := round.Call, round.D, round.DRank, round.DReannounce
+	w, rank, again := round.D, round.DRank, round.DReannounce
 	if role == pools.Prefill {
 		w, rank, again = round.P, round.PRank, round.PReannounce
 	}
-	r := call.Request
+	r := round.Request
 	l := upstream.Leg{
 		Purpose: string(role), Worker: w.ID, Base: w.Address, Path: r.Endpoint.Path(), RequestID: round.ID,
-		Rank: -1, TraceParent: call.TraceParent, TraceState: call.TraceState, Forward: call.Forward, Stream: r.Stream,
+		Rank: -1, TraceParent: round.TraceParent, TraceState: round.TraceState, Forward: round.Forward, Stream: r.Stream,
 	}
 	if w.Ranks() > 1 {
 		l.Rank = rank
@@ -65,7 +43,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 		e.SetString("model", w.Model)
 	}
 	e.Delete("nvext")
-	if salt := r.Nvext.CacheSalt; salt != "" && !hasField(r, "cache_salt") {
+	if salt := r.Nvext.CacheSalt; salt != "" && !r.Has("cache_salt") {
 		e.SetString("cache_salt", salt) // engines read only the body's
 	}
 	if r.Truncate < 0 && round.Kept < math.MaxInt {
@@ -97,7 +75,10 @@ func reannounce(e *openai.Edit, r *openai.Request) {
 	}
 }
 
-func hasField(r *openai.Request, name string) bool {
-	_, ok := r.Field(name)
-	return ok
+// sameRelease reports two engines of different releases. What is not known is not compared.
+func sameRelease(p, d *pools.Worker) error {
+	if a, b := p.EngineVersion, d.EngineVersion; a != "" && b != "" && a != b {
+		return fmt.Errorf("%s is %s %s and %s is %s %s: a hand-off takes the same release", p.ID, p.Engine, a, d.ID, d.Engine, b)
+	}
+	return nil
 }

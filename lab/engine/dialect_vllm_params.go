@@ -22,8 +22,12 @@ type kvParams struct {
 	TransferMode    string    `json:"transfer_mode"`
 }
 
-// handOff is the params that a prefill answers with.
-func (s *Server) handOff(p *Pinned) json.RawMessage {
+// handedOver is the params that a prefill answers with, nil for nothing pinned.
+func (d *vllm) handedOver(p *Pinned) json.RawMessage {
+	if p == nil {
+		return nil
+	}
+	s := d.s
 	raw, _ := json.Marshal(kvParams{ // cannot fail: plain fields
 		DoRemotePrefill: true,
 		BlockIDs:        [][]int32{p.BlockIDs},

@@ -1,0 +1,58 @@
+package connector
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/prefill"
+)
+
+// legsOf makes both legs of a request with a prompt of n bytes, metadata bound.
+func legsOf(t testing.TB, n int) func() Plan {
+	t.Helper()
+	r, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("x", n)+`","max_tokens":9}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, kv := pair("text"), prefill.KV{Params: json.RawMessage(goodParams)}
+	return func() Plan {
+		plan, err := NIXL{}.Plan(carrying(a, r, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		NIXL{}.Bind(&plan.Decode, kv)
+		return plan
+	}
+}
+
+// TestLegsShareTheClientsBody: what a round's legs cost does not grow with the
+// client's body, or many running requests hold several copies of each.
+func TestLegsShareTheClientsBody(t *testing.T) {
+	make := legsOf(t, 1<<20)
+	cost := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			make()
+		}
+	}).AllocedBytesPerOp()
+	if cost > 16<<10 {
+		t.Errorf("the legs of a body of 1 MiB took %d bytes", cost)
+	}
+}
+
+func BenchmarkLegs(b *testing.B) {
+	for _, size := range []struct {
+		name  string
+		bytes int
+	}{{"600B", 600}, {"1MiB", 1 << 20}} {
+		b.Run(size.name, func(b *testing.B) {
+			make := legsOf(b, size.bytes)
+			b.ReportAllocs()
+			for b.Loop() {
+				make()
+			}
+		})
+	}
+}

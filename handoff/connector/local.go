@@ -1,0 +1,35 @@
+package connector
+
+import (
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+)
+
+// Local is one leg: decode computes the prompt itself, and nothing is handed over. Every engine of OpenAI's API can
+// serve it.
+type Local struct{}
+
+var _ Connector = Local{}
+
+// Plan edits the body into the decode leg.
+func (Local) Plan(r Round) (Plan, error) {
+	decode, err := leg(r, pools.Decode, nil)
+	return Plan{Order: Alone, Decode: decode}, err
+}
+
+// Pairs is true of any two workers.
+func (Local) Pairs(_, _ *pools.Worker) error { return nil }
+
+// OnPrefill hands nothing over.
+func (Local) OnPrefill(Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, false, nil
+}
+
+// Bind changes nothing.
+func (Local) Bind(*upstream.Leg, prefill.KV) {}
+
+// Abandon has nothing to free.
+func (Local) Abandon(Round, prefill.KV) []upstream.Leg { return nil }

@@ -1,0 +1,87 @@
+package tokens
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	imStartID, imEndID = 4094, 4095
+
+	templateOne = `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|im_start|>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],` +
+		`"pair":[],"special_tokens":{"<|im_start|>":{"id":"<|im_start|>","ids":[4094],"tokens":["<|im_start|>"]}}}`
+)
+
+// TestAffixes: what stands around a prompt, by post-processor and by config.
+func TestAffixes(t *testing.T) {
+	both := strings.Replace(templateOne, `}}],"pair"`, `}},{"SpecialToken":{"id":"<|im_start|>"}}],"pair"`, 1)
+	for _, c := range []struct {
+		name, processor, config string
+		prefix, suffix          []uint32
+	}{
+		{"none", `null`, ``, nil, nil},
+		{"byte level", `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`, ``, nil, nil},
+		{"template", templateOne, ``, []uint32{imStartID}, nil},
+		{"template on both sides", both, ``, []uint32{imStartID}, []uint32{imStartID}},
+		{"sequence", `{"type":"Sequence","processors":[{"type":"ByteLevel"},` + templateOne + `]}`, `{}`, []uint32{imStartID}, nil},
+		{"a class that goes by the post-processor", templateOne, `{"tokenizer_class":"PreTrainedTokenizerFast","add_bos_token":false}`, []uint32{imStartID}, nil},
+		{"Llama by default", `null`, `{"tokenizer_class":"LlamaTokenizerFast","bos_token":"<|im_end|>"}`, []uint32{imEndID}, nil},
+		{"Llama with a token object", `{"type":"ByteLevel"}`, `{"tokenizer_class":"LlamaTokenizer","add_bos_token":true,"bos_token":{"content":"<|im_end|>","lstrip":false}}`, []uint32{imEndID}, nil},
+		{"Llama without", templateOne, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"bos_token":null}`, nil, nil},
+		{"Llama with an end", `null`, `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false,"add_eos_token":true,"eos_token":"<|im_end|>"}`, nil, []uint32{imEndID}},
+	} {
+		config := []byte(c.config)
+		if c.config == "" {
+			config = nil
+		}
+		tok, err := LoadWith(edited(t, `"post_processor":null`, `"post_processor":`+c.processor), config)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if !slices.Equal(tok.Prefix(), c.prefix) || !slices.Equal(tok.Suffix(), c.suffix) {
+			t.Errorf("%s: %v and %v, want %v and %v", c.name, tok.Prefix(), tok.Suffix(), c.prefix, c.suffix)
+		}
+		text := "It is <|im_end|> so."
+		want := slices.Concat(c.prefix, Sim().Encode(nil, text), c.suffix)
+		if got := NewCache(tok, 0).EncodePrompt(nil, text); !slices.Equal(got, want) {
+			t.Errorf("%s: EncodePrompt = %v, want %v", c.name, got, want)
+		}
+	}
+}
+
+// TestConfigAddsTokens: added_tokens_decoder adds tokens, and changes those of tokenizer.json.
+func TestConfigAddsTokens(t *testing.T) {
+	tok, err := LoadWith(simJSON, []byte(`{"added_tokens_decoder":{`+
+		`"4096":{"content":"<new>","special":true},"4095":{"content":"<|im_end|>","rstrip":true,"special":true}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := tok.Encode(nil, "<new><|im_end|> \n"), []uint32{4096, imEndID}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestAffixesRefused(t *testing.T) {
+	for _, c := range []struct{ name, processor, config string }{
+		{`post_processor.type "RobertaProcessing"`, `{"type":"RobertaProcessing"}`, `{}`},
+		{`post_processor.type "BertProcessing"`, `{"type":"Sequence","processors":[{"type":"BertProcessing"}]}`, `{}`},
+		{"post_processor.single[0] names", strings.Replace(templateOne, `"special_tokens":{"<`, `"special_tokens":{"x`, 1), `{}`},
+		{"post_processor.single[1] is neither", strings.Replace(templateOne, `"Sequence"`, `"Other"`, 1), `{}`},
+		{"post_processor.single has no text", `{"type":"TemplateProcessing","single":[]}`, `{}`},
+		{"post_processor.single[1] is neither", `{"type":"TemplateProcessing","single":[{"Sequence":{}},{"Sequence":{}}]}`, `{}`},
+		{`bos_token "<s>"`, `null`, `{"tokenizer_class":"LlamaTokenizerFast"}`},
+		{`key "x"`, `null`, `{"added_tokens_decoder":{"x":{"content":"y"}}}`},
+	} {
+		_, err := LoadWith(edited(t, `"post_processor":null`, `"post_processor":`+c.processor), []byte(c.config))
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.name) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	for _, config := range []string{``, `[]`, `{"bos_token":7}`} {
+		if _, err := LoadWith(simJSON, []byte(config)); err == nil {
+			t.Errorf("config %q: no error", config)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package tokens
+
+// byteChars is the alphabet of byte-level BPE: the character that stands for each byte in a vocabulary. Printable
+// bytes stand for themselves, the others for U+0100 and up.
+var byteChars = func() (chars [256]rune) {
+	next := rune(0x100)
+	for b := range chars {
+		switch {
+		case b >= '!' && b <= '~', b >= 0xa1 && b <= 0xac, b >= 0xae:
+			chars[b] = rune(b)
+		default:
+			chars[b] = next
+			next++
+		}
+	}
+	return chars
+}()
+
+// charBytes is the inverse of byteChars: byte plus one, 0 for none.
+var charBytes = func() (bytes [0x144]uint16) {
+	for b, c := range byteChars {
+		bytes[c] = uint16(b) + 1
+	}
+	return bytes
+}()
+
+// appendTokenBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token
+// itself if it has others.
+func appendTokenBytes(dst []byte, token string) []byte {
+	if !isByteLevel(token) {
+		return append(dst, token...)
+	}
+	for _, c := range token {
+		dst = append(dst, byte(charBytes[c]-1))
+	}
+	return dst
+}
+
+// isByteLevel reports whether every character of the token stands for a byte.
+func isByteLevel(token string) bool {
+	for _, c := range token {
+		if int(c) >= len(charBytes) || charBytes[c] == 0 {
+			return false
+		}
+	}
+	return token != ""
+}

@@ -1,0 +1,263 @@
+package engine
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// vllmRelease is the release that is imitated unless another is named.
+const vllmRelease = "0.33.0"
+
+// vllm speaks as vLLM does, with its NixlConnector. If it is not strict it
+// answers with an error where vLLM hangs or dies.
+type vllm struct {
+	s      *Server
+	strict bool
+}
+
+var _ dialect = (*vllm)(nil)
+
+func (d *vllm) routes(mux *http.ServeMux) {
+	s := d.s
+	mux.HandleFunc("POST /v1/completions", s.answer(completionForm))
+	mux.HandleFunc("POST /v1/chat/completions", s.answer(chatForm))
+	mux.HandleFunc("POST /tokenize", s.tokenize)
+	mux.HandleFunc("POST /reset_prefix_cache", s.resetPrefixCache)
+	mux.HandleFunc("GET /v1/models", d.models)
+	mux.HandleFunc("GET /health", s.health)
+	mux.HandleFunc("GET /version", d.version)
+	if s.cfg.EventSources != nil && !s.cfg.Before("0.31.0") {
+		mux.HandleFunc("GET /kv_event_sources", func(w http.ResponseWriter, _ *http.Request) {
+			writeJSON(w, http.StatusOK, s.cfg.EventSources)
+		})
+	}
+	mux.Handle("GET /metrics", s.metricsHandler())
+}
+
+func (d *vllm) sideRoutes(*http.ServeMux) {}
+
+func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
+	owner := "tandem"
+	if d.strict {
+		owner = "vllm"
+	}
+	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{
+		{ID: d.s.cfg.Model, Object: "model", OwnedBy: owner, MaxModelLen: d.s.cfg.ContextLength},
+	}})
+}
+
+// version is vLLM's release, or which engine this is instead.
+func (d *vllm) version(w http.ResponseWriter, _ *http.Request) {
+	v := "tandem-sim"
+	if d.strict {
+		v = d.s.cfg.EngineVersion
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Version string `json:"version"`
+	}{v})
+}
+
+func (d *vllm) callID(c *call, r *http.Request, _ *fields) string { return c.prefix + requestID(r) }
+
+func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
+	var params kvParams
+	if raw := f.get("kv_transfer_params"); raw != nil {
+		if err := json.Unmarshal(raw, &params); err != nil {
+			return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
+		}
+		var err error
+		if c.remote, err = params.remote(); err != nil {
+			return newError(http.StatusInternalServerError, "", "%v", err)
+		}
+	}
+	c.request.Pin = params.DoRemoteDecode
+	c.request.Remote = c.remote
+	return nil
+}
+
+func (d *vllm) settings(c *call, f *fields) int {
+	if model := f.text("model"); model != "" && model != d.s.cfg.Model && f.err == nil {
+		f.err = newError(http.StatusNotFound, "model", "the model %.100q does not exist", model)
+		return 0
+	}
+	n := d.s.settings(c, f)
+	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
+		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
+	}
+	if f.get("vllm_xargs") != nil {
+		x := &fields{}
+		f.decode("vllm_xargs", &x.raw, "an object")
+		var mode string // a value of another type asks for nothing that is known here
+		_ = json.Unmarshal(x.get("kv_cache_report_mode"), &mode)
+		c.request.Reannounce = mode == "full"
+	}
+	return n
+}
+
+func (d *vllm) prompts(c *call, f *fields) [][]uint32 {
+	if c.endpoint == openai.Chat {
+		return [][]uint32{d.s.chatPrompt(f)}
+	}
+	return d.s.prompts(f)
+}
+
+// refused has the prefill's blocks freed, as vLLM does when it rejects a request
+// that carries a hand-off: they would stay pinned without a reader.
+func (d *vllm) refused(c *call) {
+	if c.remote != nil {
+		d.s.release(c.remote)
+	}
+}
+
+func (d *vllm) handOffFailed(err error) *apiError {
+	return newError(http.StatusInternalServerError, "", "KV cache load failed: %v", err)
+}
+
+func (d *vllm) failure(e *apiError) any { return map[string]*apiError{"error": e} }
+
+// answerObject is an answer, or a chunk of one, in either form, with the fields
+// that vLLM adds to OpenAI's.
+type answerObject struct {
+	ID               string          `json:"id"`
+	Object           string          `json:"object"`
+	Created          int64           `json:"created"`
+	Model            string          `json:"model"`
+	Choices          []answerChoice  `json:"choices"`
+	Usage            *openai.Usage   `json:"usage,omitempty"`
+	PromptTokenIDs   []uint32        `json:"prompt_token_ids,omitempty"` // of chats
+	KVTransferParams json.RawMessage `json:"kv_transfer_params,omitempty"`
+}
+
+// answerChoice has Text in completions, Message in whole chats and Delta in
+// chunks of chats.
+type answerChoice struct {
+	Index          int                 `json:"index"`
+	Text           *string             `json:"text,omitempty"`
+	Message        *openai.ChatMessage `json:"message,omitempty"`
+	Delta          *openai.ChatDelta   `json:"delta,omitempty"`
+	Logprobs       *struct{}           `json:"logprobs"`
+	FinishReason   *string             `json:"finish_reason"`
+	StopReason     any                 `json:"stop_reason"`
+	PromptTokenIDs []uint32            `json:"prompt_token_ids,omitempty"` // of completions
+	TokenIDs       []uint32            `json:"token_ids,omitempty"`
+}
+
+// whole is every choice with its text.
+func (d *vllm) whole(c *call) any {
+	a := d.object(c, c.object)
+	a.Usage = c.total()
+	for i := range c.choices {
+		ch := &c.choices[i]
+		if ch.pinned != nil {
+			a.KVTransferParams = d.handedOver(ch.pinned) // there is but one choice when it is set
+		}
+		text := string(ch.text)
+		one := answerChoice{Index: i, FinishReason: &ch.finish, StopReason: ch.reason}
+		if c.endpoint == openai.Chat {
+			one.Message = &openai.ChatMessage{Role: "assistant", Content: text}
+		} else {
+			one.Text = &text
+		}
+		c.showIDs(&a, &one, ch, ch.ids, true)
+		a.Choices = append(a.Choices, one)
+	}
+	return a
+}
+
+// appendChunk appends the event of one output: for a chat, its role first.
+func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
+	ch := &c.choices[i]
+	first := !ch.begun
+	ch.begun = true
+	a := d.object(c, c.chunk)
+	one := answerChoice{Index: i}
+	if c.endpoint == openai.Chat {
+		if first {
+			role := a
+			one.Delta = &openai.ChatDelta{Role: "assistant", Content: new(string)}
+			c.showIDs(&role, &one, ch, nil, true)
+			role.Choices = []answerChoice{one}
+			out = appendJSON(out, role)
+			first = false
+		}
+		one.Delta = &openai.ChatDelta{Content: &text}
+	} else {
+		one.Text = &text
+	}
+	if ch.finish != "" {
+		one.FinishReason, one.StopReason = &ch.finish, ch.reason
+	}
+	c.showIDs(&a, &one, ch, ids, first)
+	a.Choices = []answerChoice{one}
+	return appendJSON(out, a)
+}
+
+// appendEnd appends the usage, if it was asked for.
+func (d *vllm) appendEnd(out []byte, c *call) []byte {
+	if !c.usage {
+		return out
+	}
+	a := d.object(c, c.chunk)
+	a.Usage = c.total()
+	return appendJSON(out, a)
+}
+
+// object is an answer without choices.
+func (d *vllm) object(c *call, kind string) answerObject {
+	return answerObject{ID: c.id, Object: kind, Created: c.created, Model: d.s.cfg.Model, Choices: []answerChoice{}}
+}
+
+// showIDs adds token ids where they were asked for: the answer's, and the
+// prompt's once.
+func (c *call) showIDs(a *answerObject, one *answerChoice, ch *choice, ids []uint32, prompt bool) {
+	if !c.tokenIDs {
+		return
+	}
+	one.TokenIDs = ids
+	switch {
+	case !prompt:
+	case c.endpoint == openai.Chat:
+		a.PromptTokenIDs = ch.request.Prompt
+	default:
+		one.PromptTokenIDs = ch.request.Prompt
+	}
+}
+
+// measure makes the metrics under vLLM's names.
+func (d *vllm) measure(began time.Time) *counters {
+	m := newCounters(d.s, prometheus.Labels{"engine": "0", "model_name": d.s.cfg.Model})
+	m.gauge("vllm:num_requests_running", "Sequences in the running batch.",
+		func(c *Core) float64 { return float64(len(c.running)) })
+	m.gauge("vllm:num_requests_waiting", "Sequences that wait for their turn or for remote blocks.",
+		func(c *Core) float64 { return float64(c.waiting.n + len(c.fetching)) })
+	m.gauge("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, from 0 to 1.",
+		func(c *Core) float64 { return float64(c.cache.active()) / float64(c.cfg.TotalKVBlocks) })
+	m.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+		func(s Stats) uint64 { return s.PrefixQueries })
+	m.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+		func(s Stats) uint64 { return s.PrefixHits })
+	m.counter("vllm:num_preemptions_total", "Sequences preempted for lack of blocks.",
+		func(s Stats) uint64 { return s.Preemptions })
+	m.counter("vllm:prompt_tokens_total", "Prompt tokens of sequences that got their first token.",
+		func(s Stats) uint64 { return s.PromptTokens })
+	m.counter("vllm:generation_tokens_total", "Generated tokens.",
+		func(s Stats) uint64 { return s.GenerationTokens })
+	m.counter("vllm:nixl_num_kv_expired_reqs_total", "Finished prefills whose lease ended before they were pulled.",
+		func(s Stats) uint64 { return s.LapsedLeases })
+	m.counter("vllm:nixl_num_failed_transfers_total", "Remote blocks that could not be pulled.",
+		func(s Stats) uint64 { return s.FailedLoads })
+	m.ttft = m.own.Histogram("vllm:time_to_first_token_seconds", "From a request's arrival to its first token.",
+		[]float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160}).WithLabelValues()
+	m.itl = m.own.Histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",
+		[]float64{.001, .0025, .005, .01, .015, .02, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10}).WithLabelValues()
+	m.plain.Gauge("vllm:cache_config_info", "The KV cache's geometry, as labels.", "engine", "block_size", "num_gpu_blocks").
+		WithLabelValues("0", strconv.Itoa(d.s.cfg.BlockSize), strconv.Itoa(d.s.cfg.TotalKVBlocks)).Set(1)
+	m.plain.Gauge("process_start_time_seconds", "When the engine began, in Unix time.").WithLabelValues().Set(float64(began.UnixMilli()) / 1e3)
+	return m
+}
