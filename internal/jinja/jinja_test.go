@@ -80,7 +80,7 @@ func zipped(t testing.TB, name string) []byte {
 	t.Helper()
 	file, err := os.Open(filepath.Join("../../../shared/vectors", name))
 	if err != nil {
-		t.Skipf("the shared vectors are not here: %v", err)
+		t.Skipf("reads ../shared, which is absent: %v", err)
 	}
 	defer file.Close()
 	r, err := gzip.NewReader(file)
