@@ -92,7 +92,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	if f.rooms.Between == nil {
 		f.rooms.Between = connector.Between
 	}
-	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Fallback: cfg.DecodeFallback}
+	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback}
 	rooms.Roster.OnChange(f.wakeAll)
 	rooms.Breakers.OnAvailable(f.wakeAll)
 	return f, nil
@@ -133,7 +133,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			r.Dead = append(r.Dead, failed.Worker)
 		}
 		action := Decide(failed.Leg, failed.Class, r.Attempts, len(r.Dead), r.Sent.Events)
-		if action == LocalPrefill && !f.cfg.DecodeFallback {
+		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
 		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {

@@ -102,6 +102,14 @@ func sglangAs(mode, more string) map[string]string {
 	return faces
 }
 
+// trtllm is TensorRT-LLM with that version and hand-off in its reports.
+func trtllm(version, params string) map[string]string {
+	return map[string]string{
+		"/health": "", "/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/metrics": "[]", "/kv_cache_events": "[]",
+		"/version": `{"version":` + version + `}`, "/server_info": `{"disaggregated_params":` + params + `}`,
+	}
+}
+
 // prober runs a Prober over texts, each a role and an endpoint, and gives the roster it tells.
 func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Prober, *locked) {
 	t.Helper()
@@ -196,10 +204,10 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			Model: "m", Engine: "vllm", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
 		}},
 		{name: "sglang", faces: sglang("m"), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "sglang by its server_info", faces: unnamed(sglang("m")), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
 		}},
 		{
 			name: "old sglang with pages of a token", role: "both", cfg: ProberConfig{BlockSize: 128},
@@ -210,22 +218,38 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
 		{name: "sglang's prefill mode", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "127.0.0.1:9001",
 		}},
+		{name: "sglang by priority", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":false,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Prioritizes: true,
+		}},
+		{name: "sglang by priority, the other way", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":true,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
 		{name: "sglang's prefill mode, its bootstrap server given", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", options: ",transfer=10.0.0.9:9002", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "10.0.0.9:9002",
 		}},
 		{name: "a bootstrap port of no prefill worker", faces: sglangAs("decode", `"disaggregation_bootstrap_port":9001,`), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "a bootstrap port that is none", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
-			Model: "m", Engine: "trtllm", BlockSize: 16,
+			Model: "m", Engine: "trtllm", BlockSize: 32,
 		}},
+		{name: "trtllm's release and context endpoint", role: "both", faces: trtllm(`"1.2.0"`, `{"ctx_info_endpoint":["tcp://10.0.0.1:4711","tcp://10.0.0.1:4712"],"ctx_dp_rank":0}`), options: ",block-size=64", want: pools.Worker{
+			Model: "m", Engine: "trtllm", BlockSize: 64, EngineVersion: "1.2.0", TransferIDs: []string{"tcp://10.0.0.1:4711"},
+		}},
+		{name: "trtllm's context endpoint in text, of another rank", role: "both", faces: trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`), want: pools.Worker{
+			Model: "m", Engine: "trtllm", BlockSize: 32, TransferIDs: []string{"", "", "tcp://[::1]:4711"},
+		}},
+		{name: "trtllm without a transceiver", role: "both", faces: trtllm(`7`, `null`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
+		{name: "trtllm with an endpoint that is none", role: "both", faces: trtllm(`"a\nb"`, `{"ctx_info_endpoint":["ipc:///tmp/x"],"ctx_dp_rank":0}`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
+		{name: "trtllm with a rank that is none", role: "both", faces: trtllm(`""`, `{"ctx_info_endpoint":["tcp://h:1"],"ctx_dp_rank":-1}`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
 		{name: "nothing but health", role: "both", faces: map[string]string{"/health": ""}, options: ",model=m,engine=vllm", want: pools.Worker{
 			Model: "m", Engine: "vllm", BlockSize: 16,
 		}},
@@ -242,7 +266,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			if got.Incarnation == "" {
 				t.Error("no incarnation")
 			}
-			if test.name == "trtllm" && s.count("/metrics") > 0 {
+			if want.Engine == "trtllm" && s.count("/metrics")+s.count("/kv_cache_events") > 0 {
 				t.Error("TensorRT-LLM's metrics were taken from whoever reads them")
 			}
 		})
