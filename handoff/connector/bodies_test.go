@@ -206,7 +206,7 @@ func TestBodiesOfRealClients(t *testing.T) {
 		var out strings.Builder
 		all := legs(r, []byte(`[7,8,9]`))
 		for _, leg := range slices.Sorted(maps.Keys(all)) {
-			if name, role, _ := strings.Cut(leg, " "); role != "alone" && name != "vllm-nixl" && name != "trtllm" {
+			if name, role, _ := strings.Cut(leg, " "); role != "alone" && name != "vllm-nixl" && name != "sglang" && name != "trtllm" {
 				continue // the other connectors' own tests have their legs
 			}
 			fmt.Fprintf(&out, "== %s\n%s\n", leg, bytes.TrimSpace(all[leg]))
