@@ -3,11 +3,13 @@
 package decode
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"io"
 	"maps"
+	"net/http"
 	"sync"
 	"time"
 
@@ -50,6 +52,9 @@ type Call struct {
 	Lease *router.Lease
 	// Leg is the call.
 	Leg upstream.Leg
+	// Answer is relayed instead of making the call, unless it is nil: prefill gave the whole answer. It has the form
+	// that the client wants. The worker is not judged by it.
+	Answer []byte
 	// Stream says that the client wants events.
 	Stream bool
 	// IncludeUsage says that the client asked for a usage event, which then is the last one.
@@ -103,6 +108,9 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	known, waits := r.known(worker.ID), prompt{call.PromptTokens, call.HandedOff}
+	if call.Answer != nil {
+		known, waits.handedOff = &seen{}, true // nothing is learnt of the worker
+	}
 	if !call.HandedOff { // those booked before it come first
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
@@ -118,7 +126,7 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	}()
 	w := newWatch(r.cfg, known, limit, cancel)
 	defer w.stop()
-	stream, err := r.transport.Call(ctx, call.Leg)
+	stream, err := r.open(ctx, &call)
 	if err != nil {
 		e := fault.New(pools.Decode, worker.ID, err, 0)
 		if e.Class == fault.Refused {
@@ -129,10 +137,14 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
-		if openai.ReadEngineError(detail).Died {
+		status := stream.Status()
+		switch said := openai.ReadEngineError(detail); {
+		case said.Died:
 			err = fault.ErrEngineDied
+		case said.Failed:
+			err, status = fault.ErrEngine, said.Status
 		}
-		e := fault.New(pools.Decode, worker.ID, err, stream.Status())
+		e := fault.New(pools.Decode, worker.ID, err, status)
 		e.Detail = detail
 		return newTranscript(), e
 	}
@@ -157,6 +169,21 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	e.Detail = t.detail
 	return t.transcript, e
 }
+
+// open makes the call, or opens the answer that is there.
+func (r *Room) open(ctx context.Context, call *Call) (upstream.Stream, error) {
+	if call.Answer == nil {
+		return r.transport.Call(ctx, call.Leg)
+	}
+	return given{bytes.NewReader(call.Answer)}, nil
+}
+
+// given is an answer that needs no call.
+type given struct{ *bytes.Reader }
+
+func (given) Status() int         { return http.StatusOK }
+func (given) ContentType() string { return "" }
+func (given) Close() error        { return nil }
 
 // Rate is the speed in tokens a second at which the worker was seen to compute prompts for itself, as one of role
 // both does; 0 while unknown.

@@ -116,6 +116,7 @@ func TestStream(t *testing.T) {
 		{"refused", engine{err: refused}, false, fault.Refused, "", 0},
 		{"engine's 500", engine{status: 500, body: strings.NewReader("boom")}, false, fault.EngineError, "", 0},
 		{"engine's 400", engine{status: 400, body: strings.NewReader("{}")}, false, fault.Rejected, "", 0},
+		{"an engine that failed and calls that a 400", engine{status: 400, body: strings.NewReader(`{"object":"error","message":"Error in kv cache transfer for generation requests","code":400}`)}, false, fault.EngineError, "", 0},
 		{"no room", engine{status: 503, body: strings.NewReader("")}, false, fault.Overloaded, "", 0},
 		{"error before the first token", engine{status: 200, body: strings.NewReader(role + bad + done)}, false, fault.EngineError, "", 0},
 		{"client's mistake before the first token", engine{status: 200, body: strings.NewReader(role + mistake + done)}, false, fault.Rejected, "", 0},

@@ -38,8 +38,8 @@ func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
 }
 
 func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
-func (meeting) OnPrefill(connector.Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, false, nil
+func (m meeting) OnPrefill(connector.Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, m.order == connector.PrefillFirst, nil // one that ends in prefill
 }
 func (meeting) Bind(*upstream.Leg, prefill.KV) { panic("nothing to bind") }
 func (meeting) Abandon(r connector.Round, _ prefill.KV) []upstream.Leg {
@@ -101,7 +101,7 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 	f, err := New(Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, play), Decode: decode.New(decode.Config{}, roster, play),
 		Between: func(p, _ *pools.Worker) (connector.Connector, error) {
-			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst}[p.Engine]}, nil
+			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst, "vllm": connector.PrefillFirst}[p.Engine]}, nil
 		},
 		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Tokenizer: func(string) *tokens.Cache { return nil },
 	}, unobserved{})
@@ -186,6 +186,42 @@ func TestLegsOfOneRound(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// An answer that is complete in prefill reaches the client as it asked for it; decode is not called, its booking and
+// permit are given back, and its circuit learns nothing.
+func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
+	const whole = `{"object":"text_completion","choices":[{"index":0,"text":"hi","finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}`
+	const event = `data: {"object":"text_completion","choices":`
+	for more, want := range map[string]string{
+		``:               whole,
+		`,"stream":true`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n",
+		`,"stream":true,"stream_options":{"include_usage":true}`: event + `[{"index":0,"text":"hi","finish_reason":null}]}` + "\n\n" + event + `[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\n" +
+			event + `[],"usage":{"prompt_tokens":1,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":3}}}` + "\n\ndata: [DONE]\n\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			play := &theatre{prefill: []act{{after: time.Second, body: whole}}, decode: []act{{after: time.Hour}}}
+			f, set, roster := playhouse(t, "vllm", play)
+			out := &written{}
+			err := f.Serve(t.Context(), Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, out)
+			if err != nil || out.String() != want {
+				t.Errorf("%s: %v\n got %s\nwant %s", more, err, out, want)
+			}
+			if err := f.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !slices.Equal(play.events, []string{"prefill called"}) {
+				t.Errorf("%s: happened %q", more, play.events)
+			}
+			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				for _, l := range set.For("m", role).Loads(roster.Snapshot("m", role)) {
+					if l.Requests != 0 || l.ActiveBlocks != 0 || l.PrefillTokens != 0 {
+						t.Errorf("booked at the end: %+v", l)
+					}
+				}
+			}
 		})
 	}
 }

@@ -44,6 +44,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		if came.failed != nil {
 			return came.failed
 		}
+		if came.whole != nil {
+			return f.answered(ctx, r, a, came, plan.Decode, out)
+		}
 		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks}, func() {
 			f.cleanup.abandon(speaks, a, came.kv)
 		})
@@ -51,7 +54,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if r.KV != nil {
 		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, out)
+	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
 	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
@@ -108,7 +111,8 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 // prefilled is what came of a prefill leg.
 type prefilled struct {
 	kv     prefill.KV
-	cached int // prompt tokens that the worker had cached, −1 if it did not report it
+	whole  []byte // prefill's answer, where it is the whole one
+	cached int    // prompt tokens that the worker had cached, −1 if it did not report it
 	ended  time.Time
 	took   time.Duration
 	failed *fault.Error
@@ -126,7 +130,10 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
 	out := prefilled{cached: cached}
 	if failed == nil {
-		out.kv, failed = handedOver(ctx, speaks, a, answer)
+		var whole bool
+		if out.kv, whole, failed = handedOver(ctx, speaks, a, answer); whole {
+			out.whole = answer
+		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
 			f.cleanup.abandon(speaks, a, out.kv)
 		}
@@ -151,27 +158,44 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 }
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
-// nil, name what is to be released.
-func handedOver(ctx context.Context, speaks connector.Connector, a connector.Round, answer []byte) (prefill.KV, *fault.Error) {
-	kv, _, err := speaks.OnPrefill(a, answer, time.Now())
+// nil, name what is to be released. whole says that it is the client's whole answer.
+func handedOver(ctx context.Context, speaks connector.Connector, a connector.Round, answer []byte) (kv prefill.KV, whole bool, _ *fault.Error) {
+	kv, whole, err := speaks.OnPrefill(a, answer, time.Now())
 	switch {
 	case err == nil:
-		return kv, nil
+		return kv, whole, nil
 	case ctx.Err() != nil: // an engine that was left in mid-prefill owes no hand-off
-		return kv, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
+		return kv, false, fault.New(pools.Prefill, a.P.ID, context.Cause(ctx), 0)
 	default:
-		return kv, fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+		return kv, false, garbled(a, err)
 	}
 }
 
-// decode calls the decode leg and relays its answer. s is the prefill leg that runs at the same time, nil if none
-// does.
-func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, s *sibling, out Sink) *fault.Error {
+func garbled(a connector.Round, err error) *fault.Error {
+	return fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
+}
+
+// answered relays prefill's answer, which is the whole one. Decode's worker was booked for nothing.
+func (f *Flow) answered(ctx context.Context, r *request, a connector.Round, came prefilled, decodes upstream.Leg, out Sink) *fault.Error {
+	req, answer := r.Call.Request, came.whole
+	if req.Stream {
+		var err error
+		if answer, err = openai.AppendEvents(nil, answer, req.Endpoint, req.IncludeUsage); err != nil {
+			return garbled(a, err)
+		}
+	}
+	r.stage(&StagedKV{Cached: came.cached, taken: true}, nil) // nothing is held; what was cached is the client's to know
+	return f.decode(ctx, r, a.D, decodes, answer, nil, out)
+}
+
+// decode calls the decode leg and relays its answer, or relays the answer that prefill gave, unless that is nil. s is the
+// prefill leg that runs at the same time, nil if none does.
+func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
 	r.leg = Leg{Worker: w, Began: time.Now()}
 	r.HandedOver = r.leg.Began
 	req := r.Call.Request
 	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
-		Lease: r.d.Lease, Leg: call,
+		Lease: r.d.Lease, Leg: call, Answer: answer,
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
 		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
@@ -181,14 +205,16 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		// failure after it counts.
 		First: func() {
 			s.begin(r)
-			r.d.Done(nil)
+			if answer == nil {
+				r.d.Done(nil)
+			}
 			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
 			r.leg.First = time.Now()
 			f.observer.FirstToken(&r.Record, r.leg)
 			f.Wake(req.Model)
 		},
 	}, out)
-	if context.Cause(ctx) != errSibling { // else nothing is known of the worker
+	if answer == nil && context.Cause(ctx) != errSibling { // else nothing is known of the worker
 		r.d.Done(failed)
 	}
 	if failed != nil && sent.First.IsZero() {
@@ -232,7 +258,7 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 		}
 		came.first = came.first && !s.begun.Load()
 	}()
-	failed := f.decode(both, r, a.D, plan.Decode, s, out)
+	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
 	if r.Sent.First.IsZero() {

@@ -108,8 +108,11 @@ func (r *Room) timeout(worker *pools.Worker, bookedTokens int) time.Duration {
 
 // reported names a failure that the engine reported itself.
 func reported(worker *pools.Worker, err error, status int, body []byte) *fault.Error {
-	if openai.ReadEngineError(body).Died {
+	switch said := openai.ReadEngineError(body); {
+	case said.Died:
 		err = fault.ErrEngineDied
+	case said.Failed:
+		err, status = fault.ErrEngine, said.Status
 	}
 	e := fault.New(pools.Prefill, worker.ID, err, status)
 	e.Detail = body

@@ -79,6 +79,7 @@ func TestRunNamesWhatCame(t *testing.T) {
 		{"refused", engine{err: &upstream.Error{Op: upstream.OpDial, Err: errors.New("refused")}}, fault.Refused},
 		{"rejected", engine{status: 400, body: `{"message":"too long"}`}, fault.Rejected},
 		{"broke", engine{status: 500}, fault.EngineError},
+		{"broke, and calls that a 400", engine{status: 400, body: `{"object":"error","message":"Error in kv cache transfer for context requests","code":400}`}, fault.EngineError},
 		{"rejected in an answer", engine{status: 200, body: `{"error":{"message":"too long","code":400}}`}, fault.Rejected},
 		{"broke in an answer", engine{status: 200, body: `{"error":{"message":"no","code":500}}`}, fault.EngineError},
 		{"too large to be an answer", engine{status: 200, body: strings.Repeat("x", maxAnswerBytes+1)}, fault.Garbled},

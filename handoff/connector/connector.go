@@ -96,12 +96,17 @@ const (
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
 	"vllm-nixl": NIXL{},
+
+	"trtllm":           TensorRT{},
+	"trtllm-gen-first": TensorRTGenerationFirst{},
 }
 
 // engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
 var engines = map[string]string{
 	"vllm": "vllm-nixl",
 	"sim":  "vllm-nixl",
+
+	"trtllm": "trtllm",
 }
 
 // Names are the connectors there are, in alphabetical order.

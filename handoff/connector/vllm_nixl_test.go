@@ -298,7 +298,7 @@ func TestBetween(t *testing.T) {
 	for _, c := range []struct {
 		p, d string
 		ok   bool
-	}{{"vllm", "vllm", true}, {"sim", "vllm", true}, {"vllm", "sglang", false}, {"trtllm", "trtllm", false}} {
+	}{{"vllm", "vllm", true}, {"sim", "vllm", true}, {"vllm", "sglang", false}, {"trtllm", "trtllm", true}, {"trtllm", "vllm", false}} {
 		if _, err := Between(&pools.Worker{Engine: c.p}, &pools.Worker{Engine: c.d}); (err == nil) != c.ok {
 			t.Errorf("%s → %s: %v", c.p, c.d, err)
 		}

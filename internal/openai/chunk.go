@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"strconv"
 	"unicode/utf8"
 )
@@ -81,14 +82,18 @@ func KVParams(data []byte) ([]byte, bool) {
 
 // RewriteTail appends to dst an engine's answer, or the data of a stream's event, as the client shall see it. Where
 // it has a usage object and cachedTokens is not negative, usage.prompt_tokens_details.cached_tokens becomes
-// cachedTokens. Where nvext is not nil, that raw JSON becomes the member nvext. kv_transfer_params is dropped. All
-// other bytes stay; data that is no JSON object stays whole.
+// cachedTokens. Where nvext is not nil, that raw JSON becomes the member nvext. What steers a hand-off is dropped:
+// kv_transfer_params and, of TensorRT-LLM, the choices' disaggregated_params with the prompt's ids. All other bytes
+// stay; data that is no JSON object stays whole.
 func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 	e, ok := NewEdit(data)
 	if !ok {
 		return append(dst, data...)
 	}
 	e.Delete("kv_transfer_params")
+	if bytes.Contains(data, tensorRTKey) {
+		e.dropTensorRT()
+	}
 	if nvext != nil {
 		e.Set("nvext", nvext)
 	}
@@ -104,6 +109,38 @@ func RewriteTail(dst, data []byte, cachedTokens int, nvext []byte) []byte {
 		}
 	}
 	return e.Append(dst)
+}
+
+// tensorRTKey is the member of a choice in which TensorRT-LLM hands over.
+var tensorRTKey = []byte(`"disaggregated_params"`)
+
+// dropTensorRT takes disaggregated_params out of the choices and, where one had it, the ids of the prompt that
+// come with it.
+func (e *Edit) dropTensorRT() {
+	for _, m := range e.members {
+		if string(m.name) != "choices" {
+			continue
+		}
+		raw := m.value.of(e.raw)
+		c, out, copied := newCursor(raw, deepest), []byte(nil), 0
+		if !c.in('[') {
+			return
+		}
+		for first := true; c.element(first); first = false {
+			v, _ := c.value()
+			choice, ok := NewEdit(v.of(raw))
+			if !ok || !choice.Has("disaggregated_params") {
+				continue
+			}
+			choice.Delete("disaggregated_params")
+			out = choice.Append(append(out, raw[copied:v.start]...))
+			copied = v.end
+		}
+		if copied > 0 {
+			e.Set("choices", append(out, raw[copied:]...))
+			e.Delete("prompt_token_ids")
+		}
+	}
 }
 
 // setCached sets prompt_tokens_details.cached_tokens in a usage object.

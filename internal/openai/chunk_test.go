@@ -103,6 +103,10 @@ func TestRewriteTail(t *testing.T) {
 		{"usage null", `{"usage":null,"x":9007199254740993}`, 1, "", `{"usage":null,"x":9007199254740993}`},
 		{"an engine's nvext replaced", `{"nvext":{"b":2},"x":1}`, -1, `{"a":1}`, `{"nvext":{"a":1},"x":1}`},
 		{"kv null", `{"x":1,"kv_transfer_params":null}`, -1, "", `{"x":1}`},
+		{"TensorRT-LLM's hand-off", `{"choices":[{"index":0,"disaggregated_params":{"ctx_request_id":1},"text":"a"}, {"disaggregated_params":null}],"usage":null,"prompt_token_ids":[1]}`, -1, "",
+			`{"choices":[{"index":0,"text":"a"}, {}],"usage":null}`},
+		{"a text that names it", `{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`, -1, "", `{"choices":[{"text":"\"disaggregated_params\""}],"prompt_token_ids":[1]}`},
+		{"a member of another place", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`, -1, "", `{"choices":7,"disaggregated_params":1,"prompt_token_ids":[1]}`},
 		{"no object", Done, 5, `{"a":1}`, Done},
 		{"no JSON", `{"usage":`, 5, `{"a":1}`, `{"usage":`},
 	}

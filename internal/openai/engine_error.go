@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 )
@@ -17,14 +18,22 @@ type EngineError struct {
 	// Died says that the engine's core has died and its server is about to follow, whatever the status: releases of
 	// vLLM call that a 400.
 	Died bool
+	// Failed says that the engine itself failed, whatever the answer's status: TensorRT-LLM calls any exception a 400.
+	// Status is 500 then.
+	Failed bool
 }
+
+// tensorRTFailed is how TensorRT-LLM words a transfer that failed (_torch/pyexecutor/py_executor.py). A client cannot
+// make an error begin like that either.
+const tensorRTFailed = "Error in kv cache transfer"
 
 // vllmDied is how vLLM's EngineDeadError begins (vllm/v1/engine/exceptions.py). A client cannot make an error begin
 // like that, by a field that it quotes.
 const vllmDied = "EngineCore encountered an issue"
 
 // ReadEngineError reads an error in vLLM's and SGLang's form, {"error":{"message","type","param","code"}}, with those
-// members at the top, or in FastAPI's, {"detail": "text"} or {"detail":[{"loc","msg"}]}, of which the first counts.
+// members at the top, in TensorRT-LLM's for a field that it refuses, {"error": "text"}, or in FastAPI's,
+// {"detail": "text"} or {"detail":[{"loc","msg"}]}, of which the first counts.
 // Anything else gives the zero EngineError.
 func ReadEngineError(data []byte) EngineError {
 	type fields struct {
@@ -41,15 +50,22 @@ func ReadEngineError(data []byte) EngineError {
 	_ = json.Unmarshal(data, &said) // a member of another type is as good as absent
 	inner := said.fields
 	if len(said.Error) > 0 {
-		_ = json.Unmarshal(said.Error, &inner) // a string or a number says nothing more
+		_ = json.Unmarshal(said.Error, &inner) // a number says nothing more
+		if json.Unmarshal(said.Error, &inner.Message) == nil {
+			inner.Param = readPlace(inner.Message)
+		}
 	}
 	if len(said.Error) == 0 && inner.Message == "" {
 		inner.Message, inner.Param = readDetail(said.Detail)
 	}
-	return EngineError{
+	e := EngineError{
 		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
-		Died: strings.HasPrefix(inner.Message, vllmDied),
+		Died: strings.HasPrefix(inner.Message, vllmDied), Failed: strings.HasPrefix(inner.Message, tensorRTFailed),
 	}
+	if e.Failed {
+		e.Status = http.StatusInternalServerError
+	}
+	return e
 }
 
 // readDetail reads what FastAPI says of a request that it refuses.
@@ -75,6 +91,27 @@ func readDetail(detail json.RawMessage) (message, param string) {
 		}
 	}
 	return checks[0].Text, strings.TrimPrefix(param, ".")
+}
+
+// readPlace finds the field in pydantic's errors as Python prints them, "… 'loc': ('body', 'messages', 0, 'role') …":
+// empty where there is none.
+func readPlace(text string) (param string) {
+	_, place, _ := strings.Cut(text, "'loc': ('body', ")
+	place, _, ok := strings.Cut(place, ")")
+	if !ok {
+		return ""
+	}
+	for part := range strings.SplitSeq(place, ", ") {
+		switch name := strings.Trim(strings.TrimSuffix(part, ","), "'"); {
+		case part != name && param == "":
+			param = name
+		case strings.HasPrefix(part, "'"):
+			param += "." + name
+		default:
+			param += "[" + name + "]"
+		}
+	}
+	return param
 }
 
 // statusOf is the status that a code stands for, a number or a string of one. Where the code is a word or absent, the

@@ -175,7 +175,7 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 var owners = map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm", "tandem": "sim"}
 
 // limits asks for the limits in each engine's own way, and for the kind of engine where that is not known. TensorRT-LLM
-// is asked nothing: its /metrics and /kv_cache_events give their data to the first reader only.
+// reports none; its /metrics and /kv_cache_events are not asked, since they give their data to the first reader only.
 func (a *asker) limits(ctx context.Context, base string, f *facts) error {
 	if f.engine == "sglang" || f.engine == "" {
 		reported, err := a.optional(ctx, base, "/server_info", "/get_server_info")
@@ -194,6 +194,17 @@ func (a *asker) limits(ctx context.Context, base string, f *facts) error {
 		}
 		if reported != nil && f.readMetrics(reported) && f.engine == "" {
 			f.engine = "vllm"
+		}
+	}
+	if f.engine == "trtllm" {
+		for path, read := range map[string]func(body []byte){"/server_info": f.readContextInfo, "/version": f.readVersion} {
+			reported, err := a.optional(ctx, base, path)
+			if err != nil {
+				return err
+			}
+			if reported != nil {
+				read(reported)
+			}
 		}
 	}
 	return nil

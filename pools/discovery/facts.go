@@ -34,12 +34,18 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
+	version         string // the engine's release
+	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
+	contextRank     int    // the data-parallel rank that it belongs to
 	born            string // differs between two runs of a process
 	kv              kvReported
 }
 
 // defaultBlockSize is the tokens in a block where neither the worker nor an operator says otherwise: vLLM's default.
 const defaultBlockSize = 16
+
+// tensorRTBlockSize is TensorRT-LLM's (kv_cache_config.tokens_per_block), which does not report it.
+const tensorRTBlockSize = 32
 
 // leastPage is the smallest page, in tokens, that is taken for a block. SGLang's default page is one token: hashing
 // each token by itself would cost much and add nothing.
@@ -57,7 +63,10 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
 		w.BlockSize = f.blockTokens
 	}
-	w.BlockSize = cmp.Or(w.BlockSize, blockSize, defaultBlockSize)
+	if w.BlockSize = cmp.Or(w.BlockSize, blockSize); w.BlockSize == 0 && w.Engine == "trtllm" {
+		w.BlockSize = tensorRTBlockSize
+	}
+	w.BlockSize = cmp.Or(w.BlockSize, defaultBlockSize)
 	w.TotalKVBlocks = cmp.Or(given.TotalKVBlocks, f.kvTokens/w.BlockSize)
 	w.MaxNumSeqs = cmp.Or(given.MaxNumSeqs, f.maxSeqs)
 	w.MaxNumBatchedTokens = cmp.Or(given.MaxNumBatchedTokens, f.maxBatchTokens)
@@ -66,6 +75,11 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
+	}
+	w.EngineVersion = cmp.Or(given.EngineVersion, f.version)
+	if f.contextEndpoint != "" && given.TransferIDs == nil {
+		w.TransferIDs = make([]string, f.contextRank+1)
+		w.TransferIDs[f.contextRank] = f.contextEndpoint
 	}
 	if given.KVEvents == "" {
 		noEvents = f.kv.into(&w)
@@ -190,6 +204,43 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	f.kv = readKVEvents(fields["kv_events"])
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// readContextInfo reads TensorRT-LLM's GET /server_info: where its transceiver answers questions about contexts, as a
+// list of which the first counts or as text, and on which data-parallel rank.
+func (f *facts) readContextInfo(body []byte) {
+	var info struct {
+		Params struct {
+			Endpoint json.RawMessage `json:"ctx_info_endpoint"`
+			Rank     int             `json:"ctx_dp_rank"`
+		} `json:"disaggregated_params"`
+	}
+	if json.Unmarshal(body, &info) != nil || info.Params.Rank < 0 || info.Params.Rank >= pools.MaxRanks {
+		return
+	}
+	var endpoints []string
+	if json.Unmarshal(info.Params.Endpoint, &endpoints) != nil {
+		endpoints = make([]string, 1)
+		_ = json.Unmarshal(info.Params.Endpoint, &endpoints[0])
+	}
+	if len(endpoints) == 0 || len(endpoints[0]) > pools.MaxModelBytes {
+		return
+	}
+	if u, err := url.Parse(endpoints[0]); err != nil || u.Scheme != "tcp" || u.Port() == "" {
+		return
+	}
+	f.contextEndpoint, f.contextRank = endpoints[0], info.Params.Rank
+	f.born = f.contextEndpoint // each process draws a port
+}
+
+// readVersion reads an engine's GET /version.
+func (f *facts) readVersion(body []byte) {
+	var v struct {
+		Version string `json:"version"`
+	}
+	if json.Unmarshal(body, &v) == nil && len(v.Version) <= pools.MaxIDBytes && !strings.ContainsFunc(v.Version, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		f.version = v.Version
+	}
 }
 
 // countOf reads a count that is written as text; 0 for "None" and other nonsense.

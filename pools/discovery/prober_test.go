@@ -102,6 +102,14 @@ func sglangAs(mode, more string) map[string]string {
 	return faces
 }
 
+// trtllm is TensorRT-LLM with that version and hand-off in its reports.
+func trtllm(version, params string) map[string]string {
+	return map[string]string{
+		"/health": "", "/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/metrics": "[]", "/kv_cache_events": "[]",
+		"/version": `{"version":` + version + `}`, "/server_info": `{"disaggregated_params":` + params + `}`,
+	}
+}
+
 // prober runs a Prober over texts, each a role and an endpoint, and gives the roster it tells.
 func prober(t *testing.T, cfg ProberConfig, texts ...string) (*pools.Roster, *Prober, *locked) {
 	t.Helper()
@@ -224,8 +232,17 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
-			Model: "m", Engine: "trtllm", BlockSize: 16,
+			Model: "m", Engine: "trtllm", BlockSize: 32,
 		}},
+		{name: "trtllm's release and context endpoint", role: "both", faces: trtllm(`"1.2.0"`, `{"ctx_info_endpoint":["tcp://10.0.0.1:4711","tcp://10.0.0.1:4712"],"ctx_dp_rank":0}`), options: ",block-size=64", want: pools.Worker{
+			Model: "m", Engine: "trtllm", BlockSize: 64, EngineVersion: "1.2.0", TransferIDs: []string{"tcp://10.0.0.1:4711"},
+		}},
+		{name: "trtllm's context endpoint in text, of another rank", role: "both", faces: trtllm(`null`, `{"ctx_info_endpoint":"tcp://[::1]:4711","ctx_dp_rank":2}`), want: pools.Worker{
+			Model: "m", Engine: "trtllm", BlockSize: 32, TransferIDs: []string{"", "", "tcp://[::1]:4711"},
+		}},
+		{name: "trtllm without a transceiver", role: "both", faces: trtllm(`7`, `null`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
+		{name: "trtllm with an endpoint that is none", role: "both", faces: trtllm(`"a\nb"`, `{"ctx_info_endpoint":["ipc:///tmp/x"],"ctx_dp_rank":0}`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
+		{name: "trtllm with a rank that is none", role: "both", faces: trtllm(`""`, `{"ctx_info_endpoint":["tcp://h:1"],"ctx_dp_rank":-1}`), want: pools.Worker{Model: "m", Engine: "trtllm", BlockSize: 32}},
 		{name: "nothing but health", role: "both", faces: map[string]string{"/health": ""}, options: ",model=m,engine=vllm", want: pools.Worker{
 			Model: "m", Engine: "vllm", BlockSize: 16,
 		}},
@@ -242,7 +259,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			if got.Incarnation == "" {
 				t.Error("no incarnation")
 			}
-			if test.name == "trtllm" && s.count("/metrics") > 0 {
+			if want.Engine == "trtllm" && s.count("/metrics")+s.count("/kv_cache_events") > 0 {
 				t.Error("TensorRT-LLM's metrics were taken from whoever reads them")
 			}
 		})

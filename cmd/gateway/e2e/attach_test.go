@@ -308,7 +308,7 @@ func TestAttachEveryEngine(t *testing.T) {
 	v := newStock(f, "v", vllmFaces, wire.VLLM, 0)
 	old := newStock(f, "old", vllmFaces, wire.VLLMArrays, 0)
 	s := newStock(f, "s", sglangFaces, wire.SGLang, 0)
-	r := newStock(f, "r", trtllmFaces, wire.VLLM, 0)
+	r := newStock(f, "r", trtllmFaces, wire.TensorRT, 0)
 	delete(old.faces, "/kv_event_sources") // before 0.31.0
 	byHand := func(e *stock) func(*stack.AttachConfig, *pools.Worker) {
 		return func(_ *stack.AttachConfig, w *pools.Worker) {

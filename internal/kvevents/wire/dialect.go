@@ -18,10 +18,11 @@ const (
 	SGLangMaps                  // 0.5.20 and 0.5.21: SGLang's maps. Replays carry no topic
 	SGLangJoined                // 0.5.18 and 0.5.19: arrays, neighbouring pages in one event, a salt in a map behind them
 	SGLangFirst                 // 0.4.7 to 0.5.8: arrays without a medium, an event for each page
+	TensorRT                    // TensorRT-LLM's kv_events_config: maps, hashes signed. Replays carry the topic
 )
 
 // dialects are their names.
-var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first"}
+var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first", "trtllm"}
 
 // SGLangOf is the dialect of an SGLang release; before reports whether the release is earlier than the one named.
 func SGLangOf(before func(release string) bool) Dialect {
@@ -55,7 +56,7 @@ func (d Dialect) Arrays() bool {
 }
 
 // TopicInReplays reports whether the messages of a replay carry the topic, as in later releases.
-func (d Dialect) TopicInReplays() bool { return d == VLLM || d == SGLang }
+func (d Dialect) TopicInReplays() bool { return d == VLLM || d == SGLang || d == TensorRT }
 
 // Append appends b in this dialect. What the dialect has no field for is left out.
 func (d Dialect) Append(dst []byte, b *Batch) []byte {
@@ -66,6 +67,8 @@ func (d Dialect) Append(dst []byte, b *Batch) []byte {
 		return appendBatch(dst, b, b.Events, appendSGLangMap)
 	case SGLangArrays:
 		return appendBatch(dst, b, blockwise(b.Events), appendSGLangArray)
+	case TensorRT:
+		return appendBatch(dst, b, b.Events, appendTensorRTMap)
 	case SGLangJoined:
 		return appendBatch(dst, b, b.Events, appendSGLangJoined)
 	case SGLangFirst:
@@ -168,6 +171,50 @@ func appendSGLangMap(dst []byte, e *Event) []byte {
 		w.dst = msgp.AppendString(w.key("type"), "AllBlocksCleared")
 	}
 	return w.close()
+}
+
+// appendTensorRTMap writes an event as tensorrt_llm/_torch/pyexecutor/kv_cache_events.py does: vLLM's names, no name of
+// a LoRA, multimodal keys only where there are any, and nothing of groups.
+func appendTensorRTMap(dst []byte, e *Event) []byte {
+	w := mapWriter{dst: dst, at: len(dst)}
+	w.dst = append(w.dst, 0)
+	w.dst = msgp.AppendString(w.key("type"), typeNames[e.Kind])
+	if e.Kind == Cleared {
+		return w.close()
+	}
+	w.dst = appendHashes(w.key("block_hashes"), e.Hashes, appendSigned)
+	if e.Kind == Stored {
+		w.dst = appendParent(w.key("parent_block_hash"), e, appendSigned)
+		w.dst = appendTokens(w.key("token_ids"), e)
+		w.dst = appendInt(w.key("block_size"), int64(e.BlockSize))
+		w.nullableInt("lora_id", e.LoraID)
+	}
+	w.nullableString("medium", e.Medium)
+	if e.Kind == Stored {
+		w.nullableString("lora_name", "")
+		if e.MMKeys != nil {
+			w.dst = appendList(w.key("mm_keys"), e.MMKeys, appendTaggedMMKeys)
+		}
+	}
+	return w.close()
+}
+
+// typeNames are the events' types.
+var typeNames = [...]string{Stored: "BlockStored", Removed: "BlockRemoved", Cleared: "AllBlocksCleared"}
+
+// appendTaggedMMKeys writes multimodal keys with their type.
+func appendTaggedMMKeys(dst []byte, keys []MMKey) []byte {
+	dst = msgp.AppendArrayHeader(dst, uint32(len(keys)))
+	for _, k := range keys {
+		w := mapWriter{dst: dst, at: len(dst)}
+		w.dst = append(w.dst, 0)
+		w.dst = msgp.AppendString(w.key("type"), "mm_key")
+		w.dst = msgp.AppendString(w.key("hash"), k.Hash)
+		w.dst = appendInt(w.key("start_offset"), k.StartOffset)
+		w.optionalString("uuid", k.UUID)
+		dst = w.close()
+	}
+	return dst
 }
 
 func appendUnsigned(dst []byte, h Hash) []byte { return msgp.AppendUint64(dst, uint64(h)) }

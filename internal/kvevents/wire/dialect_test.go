@@ -16,6 +16,7 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 	made := map[wire.Dialect]string{
 		wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/",
 		wire.SGLangMaps: "sglang-0.5.20/", wire.SGLangJoined: "sglang-0.5.18/", wire.SGLangFirst: "sglang-0.4.10/",
+		wire.TensorRT: "tensorrt-llm-main/",
 	}
 	for d, prefix := range made {
 		t.Run(d.String(), func(t *testing.T) {
