@@ -262,6 +262,8 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
 	if r.Sent.First.IsZero() {
+		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
+		a.Held = came.failed == nil && failed != nil && failed.Class != fault.ClientGone
 		r.dropKV()
 	} else {
 		r.KV.taken = true
