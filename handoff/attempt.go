@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router/placement"
 )
@@ -28,6 +29,7 @@ type StagedKV struct {
 	Cached int
 
 	connector connector.Connector // which binds it
+	producer  *pools.Worker       // which holds it
 	taken     bool                // decode has it: there is nothing to abandon
 }
 

@@ -16,10 +16,9 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides placement's; metric labels.
 const (
-	reasonChoices    = "n"                  // siblings would share the handed-off blocks
-	reasonPromptOnly = "max_tokens"         // nothing is decoded
-	reasonEngine     = "no_common_protocol" // the pair speaks different protocols
-	reasonPrompt     = "prompt_logprobs"    // the prompt's own probabilities cross no hand-off
+	reasonChoices    = "n"               // siblings would share the handed-off blocks
+	reasonPromptOnly = "max_tokens"      // nothing is decoded
+	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities cross no hand-off
 )
 
 // request is one request on its way. It belongs to Serve's goroutine; the drain step reads its Ask while that

@@ -19,7 +19,12 @@ type View struct {
 }
 
 // Fleet is the three pools of one model at one moment; none is nil. The pools are immutable and shared.
-type Fleet struct{ Prefill, Decode, Both *Pool }
+type Fleet struct {
+	Prefill, Decode, Both *Pool
+	// Mixed says that the prefill and decode workers differ in engine, release, connector or block size: two of them may be
+	// unable to hand over.
+	Mixed bool
+}
 
 // Empty reports whether the fleet has no worker.
 func (f *Fleet) Empty() bool {
@@ -92,7 +97,22 @@ func (v *View) Fleet(model string) Fleet {
 }
 
 func (v *View) fleet(model string) Fleet {
-	return Fleet{v.Pool(model, Prefill), v.Pool(model, Decode), v.Pool(model, Both)}
+	f := Fleet{Prefill: v.Pool(model, Prefill), Decode: v.Pool(model, Decode), Both: v.Pool(model, Both)}
+	type kind struct {
+		engine, release, connector string
+		blockSize                  int
+	}
+	var first kind
+	for _, p := range [...]*Pool{f.Prefill, f.Decode} {
+		for _, m := range p.Members {
+			k := kind{m.Worker.Engine, m.Worker.EngineVersion, m.Worker.Connector, m.Worker.BlockSize}
+			if first == (kind{}) {
+				first = k
+			}
+			f.Mixed = f.Mixed || k != first
+		}
+	}
+	return f
 }
 
 // Pools is every pool that ever had a worker, those that are empty now among them, sorted by model and role. The

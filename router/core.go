@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -87,6 +88,15 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 		return 0, 0, cd.refuse(derr)
 	}
 
+	pairs := cp.req.Pairs
+	if pairs != nil {
+		if cp.keep(func(p *pools.Worker) bool { return cd.any(func(d *pools.Worker) bool { return pairs(p, d) }) }); len(cp.ws) == 0 {
+			if cp.view.meets(cd.view, pairs, now) {
+				return 0, 0, cd.refuse(ErrNoRoom) // the partners are full
+			}
+			return 0, 0, cp.refuse(ErrNoPartner)
+		}
+	}
 	cp.query.Turn, cd.query.Turn = prefill.turn, decode.turn
 	cp.shuffle()
 	i, cost, ok := prefill.policy(&cp.query, cp.ws)
@@ -95,6 +105,10 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	}
 	cp.settle(i, cost)
 	cd.query.rng = cp.rng // the pair's draws follow on each other
+	if pairs != nil {
+		p := cp.ws[i].Worker
+		cd.keep(func(d *pools.Worker) bool { return pairs(p, d) })
+	}
 	j, cost, ok = decode.policy(&cd.query, cd.ws)
 	if !ok {
 		return 0, 0, cd.refuse(ErrDeclined)

@@ -14,6 +14,9 @@ var (
 	ErrNoWorkers = errors.New("no eligible worker")
 	// ErrNoPrefill is the ErrNoWorkers of a pair's prefill pool: decode alone may still serve the request.
 	ErrNoPrefill = fmt.Errorf("prefill: %w", ErrNoWorkers)
+	// ErrNoPartner is the ErrNoPrefill of a pair where no prefill worker that is up can hand over to a decode worker
+	// that is up.
+	ErrNoPartner = fmt.Errorf("no pair that can hand over: %w", ErrNoPrefill)
 	// ErrTaints: no eligible worker has the taints that the request requires. It is an ErrNoWorkers.
 	ErrTaints = fmt.Errorf("required taints: %w", ErrNoWorkers)
 	// errNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.

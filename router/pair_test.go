@@ -123,3 +123,44 @@ func TestPairTurns(t *testing.T) {
 		t.Errorf("pairs %v, want %s", got, want)
 	}
 }
+
+// Of a mixed fleet only pairs that can hand over are chosen, whatever each pool alone would prefer; full partners are
+// waited for, and none at all is another error.
+func TestPairsThatHandOver(t *testing.T) {
+	kind := func(w *pools.Worker, kind string) *pools.Worker { w.Connector = kind; return w }
+	same := func(p, d *pools.Worker) bool { return p.Connector == d.Connector }
+	prefill := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	pp := &pools.Pool{Model: "m", Role: pools.Prefill, Members: members(kind(worker("pa", 0, 0, 0), "a"), kind(worker("pb", 0, 0, 0), "b"), kind(worker("pc", 0, 0, 0), "c"))}
+	dp := &pools.Pool{Model: "m", Role: pools.Decode, Members: members(kind(worker("da", 30, 0, 0), "a"), kind(worker("db", 30, 0, 0), "b"))}
+	ask := func(n int) Request { return Request{ID: fmt.Sprint("r", n), ISL: 160, Pairs: same} }
+	chosen := map[string]int{}
+	var leases []*Lease
+	for n := range 4 {
+		p, d, err := ReservePair(prefill, decode, pp, dp, ask(n), ask(n), noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen[p.Worker.ID+d.Worker.ID]++
+		leases = append(leases, p, d)
+	}
+	if chosen["pada"] != 2 || chosen["pbdb"] != 2 {
+		t.Errorf("chosen: %v", chosen)
+	}
+	if _, _, err := ReservePair(prefill, decode, pp, dp, ask(9), ask(9), noon); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("with full partners: %v", err)
+	}
+	for _, l := range leases {
+		l.Release(noon)
+	}
+	if _, _, err := PickPair(prefill, decode, &pools.Pool{Model: "m", Role: pools.Prefill, Members: pp.Members[2:]}, dp, ask(10), ask(10), noon); !errors.Is(err, ErrNoPartner) || !errors.Is(err, ErrNoPrefill) {
+		t.Errorf("without a partner: %v", err)
+	}
+	only := Request{ID: "r11", ISL: 160, Only: func(w *pools.Worker) bool { return w.ID == "db" }}
+	if c, err := decode.Pick(dp, only, noon); err != nil || c.Worker.ID != "db" {
+		t.Errorf("only db: %v, %v", c.Worker, err)
+	}
+	if open := prefill.Open() + decode.Open(); open != 0 {
+		t.Errorf("%d bookings", open)
+	}
+}

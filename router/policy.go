@@ -28,7 +28,11 @@ type Request struct {
 	RemoteOverlap *overlap.Report
 	Exclude       []string // workers, by id, that must not be chosen: those already tried
 	Pin           *Pin     // the worker, or rank, that must be chosen, nil for any
-	Required      []string // taints that a worker must have to be chosen, a pinned one too
+	// Only is what a worker must meet to be chosen, nil for any. It must always say the same of one worker.
+	Only func(w *pools.Worker) bool
+	// Pairs reports whether two workers can hand a prompt over, nil where any two can. It counts in a choice of a pair.
+	Pairs    func(p, d *pools.Worker) bool
+	Required []string // taints that a worker must have to be chosen, a pinned one too
 	// Ahead is what earlier requests wait for: the ranks that they claim are full for
 	// this one. It must not be written to.
 	Ahead []Claim

@@ -8,6 +8,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
@@ -63,6 +64,23 @@ func (c *scratch) best(now time.Time) int {
 		}
 	}
 	return best
+}
+
+// keep drops the candidates that do not meet ok. Those behind the last one stay in memory for later choices.
+func (c *scratch) keep(ok func(w *pools.Worker) bool) {
+	n := 0
+	for i := range c.ws {
+		if ok(c.ws[i].Worker) {
+			c.ws[n], c.ws[i] = c.ws[i], c.ws[n]
+			n++
+		}
+	}
+	c.ws = c.ws[:n]
+}
+
+// any reports whether a candidate meets ok.
+func (c *scratch) any(ok func(w *pools.Worker) bool) bool {
+	return slices.ContainsFunc(c.ws, func(w candidate) bool { return ok(w.Worker) })
 }
 
 // shuffle makes the choice's randomness that of the pool, request and attempt.

@@ -24,7 +24,7 @@ func (c *Config) suits(w *pools.Worker, req *Request) bool {
 		return false
 	}
 	blocks := blocksOf(req.ISL, max(1, w.BlockSize))
-	return bears(w, req.Required) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
+	return bears(w, req.Required) && (req.Only == nil || req.Only(w)) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
 }
 
 // favour is the sum of the weights of the preferred taints that w has.

@@ -132,7 +132,7 @@ func (v *view) narrow(c *scratch, now time.Time) {
 	need := req.blocks() + 1
 	c.met, c.kept, c.largest = 0, c.kept[:0], v.largest
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0
-	if c.all = v.steady && !pinned && !tainted && len(req.Exclude) == 0; c.all {
+	if c.all = v.steady && !pinned && !tainted && len(req.Exclude) == 0 && req.Only == nil; c.all {
 		c.met = borne
 		if need <= v.roomiest {
 			c.met |= fits | able
@@ -161,11 +161,18 @@ func (v *view) narrow(c *scratch, now time.Time) {
 			continue
 		}
 		c.met |= fits
-		if !slices.Contains(req.Exclude, s.worker.ID) && v.eligible(s, now) {
+		if !slices.Contains(req.Exclude, s.worker.ID) && (req.Only == nil || req.Only(s.worker)) && v.eligible(s, now) {
 			c.met |= able
 			c.kept = append(c.kept, int32(i))
 		}
 	}
+}
+
+// meets reports whether a worker of v that is up can hand over to one of d that is up, whatever is booked on them.
+func (v *view) meets(d *view, pairs func(p, d *pools.Worker) bool, now time.Time) bool {
+	return slices.ContainsFunc(v.slots, func(s slot) bool {
+		return v.eligible(&s, now) && slices.ContainsFunc(d.slots, func(t slot) bool { return d.eligible(&t, now) && pairs(s.worker, t.worker) })
+	})
 }
 
 // choices returns the candidates in the memory of c.ws, or why there are none. The pool is busy while all slots that

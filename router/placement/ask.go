@@ -20,6 +20,8 @@ type Ask struct {
 	DecodeHashes []uint64
 	Model        string
 	Want         Want
+	// Partner is the worker of the other leg where one leg is lacking, nil if it is not known.
+	Partner *pools.Worker
 	// OneLeg says why the request has no prefill leg wherever it goes, empty where it may have one.
 	OneLeg string
 

@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -57,6 +58,7 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 	}
 	req, reason := r.ask.Request, r.Reason
 	req.Exclude, req.Ahead = exclude, ahead
+	r.match(&req)
 	switch want := r.ask.Want; {
 	case want == Prefill:
 		p, err := r.one(r.Prefill, req, book, now)
@@ -72,14 +74,33 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 		if err := r.fallback(err); err != nil {
 			return Placement{}, err
 		}
-		reason = r.ask.withoutPrefill()
+		if reason = r.ask.withoutPrefill(); errors.Is(err, router.ErrNoPartner) {
+			reason = ReasonNoPartner
+		}
 	case reason == ReasonNoPrefill, reason == ReasonPrefillFailed:
 		if err := r.fallback(nil); err != nil {
 			return Placement{}, err
 		}
+	case want != Decode && !servesAlone(r.Decode):
+		return Placement{}, &AloneError{reason}
 	}
 	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), book, now)
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
+}
+
+// match keeps workers apart that cannot hand over to each other.
+func (r *Route) match(req *router.Request) {
+	pairs, partner := r.placer.Pairs, r.ask.Partner
+	switch {
+	case pairs == nil || !r.Mixed:
+	case r.ask.Want == Any, r.ask.Want == Pair:
+		req.Pairs = func(p, d *pools.Worker) bool { return pairs(p, d) == nil }
+	case partner == nil:
+	case r.ask.Want == Prefill:
+		req.Only = func(p *pools.Worker) bool { return pairs(p, partner) == nil }
+	case r.ask.Want == Decode:
+		req.Only = func(d *pools.Worker) bool { return pairs(partner, d) == nil }
+	}
 }
 
 // one books or picks a worker of one pool.
@@ -107,7 +128,7 @@ func (r *Route) fallback(err error) error {
 	switch pinned := r.ask.pinned(pools.Prefill); {
 	case pinned != "":
 		return &PinError{pools.Prefill, pinned} // it went while it was asked
-	case r.placer.Fallback:
+	case r.placer.Fallback && servesAlone(r.Decode):
 		return nil
 	case len(r.ask.Required) > 0:
 		return fmt.Errorf("%w: %w", ErrNoPrefill, router.ErrTaints)
@@ -115,6 +136,12 @@ func (r *Route) fallback(err error) error {
 		return ErrNoPrefill
 	}
 	return fmt.Errorf("%w: %w", ErrNoPrefill, err)
+}
+
+// servesAlone reports whether the workers of a pool can compute prompts too. Those of a pool are of one engine, but
+// for the moment of a change.
+func servesAlone(pool *pools.Pool) bool {
+	return !slices.ContainsFunc(pool.Members, func(m pools.Member) bool { return !m.Worker.ServesAlone() })
 }
 
 // refused names the lack of a worker that generates.

@@ -19,9 +19,10 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides those of [Ask.OneLeg]; metric labels.
 const (
-	ReasonAggregated    = "aggregated"        // the worker does both
-	ReasonNoPrefill     = "no_prefill_worker" // none was left to choose
-	ReasonPrefillFailed = "prefill_failed"    // every other worker had failed
+	ReasonAggregated    = "aggregated"         // the worker does both
+	ReasonNoPrefill     = "no_prefill_worker"  // none was left to choose
+	ReasonNoPartner     = "no_common_protocol" // no prefill worker can hand over to a decode worker
+	ReasonPrefillFailed = "prefill_failed"     // every other worker had failed
 )
 
 // Why nothing was placed. The routers' own errors come through as well: see [Waits].
@@ -29,10 +30,19 @@ var (
 	// ErrNoDecode: no worker that generates can be chosen.
 	ErrNoDecode = errors.New("no decode worker is available")
 	// ErrNoPrefill: no prefill worker can be chosen, and decode may not stand in.
-	ErrNoPrefill = errors.New("no prefill worker is available and decode-fallback is off")
+	ErrNoPrefill = errors.New("no prefill worker is available and decode may not stand in")
 	// ErrOnTrial: every worker that could serve has one call on trial, whose end decides.
 	ErrOnTrial = errors.New("every worker that could serve is on trial")
 )
+
+// AloneError refuses an ask that has to be served by one worker, where every worker needs another one.
+type AloneError struct {
+	Reason string // why it has to: that of [Ask.OneLeg]
+}
+
+func (e *AloneError) Error() string {
+	return "the request needs one worker that serves it alone, and there is none: " + e.Reason
+}
 
 // Waits reports whether waiting may help against err: a token, a release or the end of a trial makes room.
 func Waits(err error) bool {

@@ -118,6 +118,8 @@ func TestPlacement(t *testing.T) {
 	}
 	var pin *PinError
 	var big *router.TooBigError
+	var alone *AloneError
+	pairsOnly := func(m *pools.Member) { m.Worker.Engine = "sglang" }
 	for _, c := range []struct {
 		name     string
 		fleet    pools.Fleet
@@ -151,6 +153,16 @@ func TestPlacement(t *testing.T) {
 			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
 		{name: "decode again", fleet: fleetOf(nil, "p", "d1", "d2"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d1"} }, placed: "- d2 "},
 		{name: "decode again and none", fleet: fleetOf(nil, "p", "d", "b"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d"} }, err: ErrNoDecode},
+		{name: "decode that takes no prompts: a pair", fleet: fleetOf(pairsOnly, "p", "d"), placed: "p d "},
+		{name: "decode that takes no prompts: one leg", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true, ask: func(a *Ask) { a.OneLeg = "n" }, err: &alone},
+		{name: "decode that takes no prompts: one leg alone", fleet: fleetOf(pairsOnly, "p", "d", "b"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- b aggregated"},
+		{name: "decode that takes no prompts: no prefill", fleet: fleetOf(pairsOnly, "d"), fallback: true, err: ErrNoPrefill},
+		{name: "decode that takes no prompts: alone as no prefill can", fleet: fleetOf(func(m *pools.Member) { pairsOnly(m); drain("p")(m) }, "p", "d", "b"),
+			fallback: true, placed: "- b aggregated"},
+		{name: "decode that takes no prompts: prefill failed", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true,
+			ask: func(a *Ask) { a.Attempt, a.Exclude = 2, []string{"p"} }, err: ErrNoPrefill},
+		{name: "decode that takes no prompts: prefill again and none", fleet: fleetOf(pairsOnly, "p", "d"), want: Prefill, fallback: true,
+			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
 		{name: "nobody", fleet: fleetOf(nil), fallback: true, err: ErrNoDecode},
 		{name: "pinned", fleet: fleetOf(nil, "p1", "p2", "d1", "d2"), ask: func(a *Ask) { bind(a, "p2", "d1") }, placed: "p2 d1 "},
 		{name: "pinned prefill away", fleet: fleetOf(drain("p1"), "p1", "p2", "d"), fallback: true, ask: func(a *Ask) { bind(a, "p1", "") }, err: &pin},
@@ -300,4 +312,58 @@ func TestClaimsAddUp(t *testing.T) {
 		t.Errorf("it is not served: %v", err)
 	}
 	placed.Release(start)
+}
+
+// Workers of a mixed fleet that cannot hand over to each other are not put together; the reason says so where decode
+// then serves alone.
+func TestWorkersThatCannotHandOver(t *testing.T) {
+	byLetter := func(m *pools.Member) { m.Worker.Connector = m.Worker.ID[1:] } // pa, da, db: a and b
+	for _, c := range []struct {
+		name     string
+		fleet    []string
+		want     Want
+		partner  string
+		fallback bool
+		placed   string
+		err      error
+	}{
+		{name: "the pair there is", fleet: []string{"pa", "pb", "db"}, placed: "pb db "},
+		{name: "no pair", fleet: []string{"pa", "db"}, fallback: true, placed: "- db no_common_protocol"},
+		{name: "no pair and no fallback", fleet: []string{"pa", "db"}, err: router.ErrNoPartner},
+		{name: "another prefill for decode's booking", fleet: []string{"pa", "pb", "db"}, want: Prefill, partner: "db", placed: "pb - "},
+		{name: "another decode for staged KV", fleet: []string{"pa", "da", "db"}, want: Decode, partner: "pa", placed: "- da "},
+		{name: "no other decode for staged KV", fleet: []string{"pa", "db"}, want: Decode, partner: "pa", err: ErrNoDecode},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			fleet := fleetOf(byLetter, c.fleet...)
+			fleet.Mixed = true
+			p := newPlacer(t, c.fallback, nil)
+			p.Pairs = func(p, d *pools.Worker) error {
+				if p.Connector != d.Connector {
+					return errors.New("other protocols")
+				}
+				return nil
+			}
+			ask := newAsk(c.want, func(a *Ask) {
+				for _, pool := range []*pools.Pool{fleet.Prefill, fleet.Decode} {
+					if m, ok := pool.Member(c.partner); ok {
+						a.Partner = m.Worker
+					}
+				}
+			})
+			for i := range 3 {
+				placed, err := p.Book(fleet, ask, nil, start)
+				if c.err != nil {
+					if !errors.Is(err, c.err) {
+						t.Fatalf("%v, want %v", err, c.err)
+					}
+					return
+				}
+				if err != nil || ids(&placed) != c.placed {
+					t.Fatalf("%d: %q, %v; want %q", i, ids(&placed), err, c.placed)
+				}
+				placed.Release(start)
+			}
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/metrics"
@@ -58,7 +59,7 @@ func NewSelect(cfg Config, sel SelectConfig, bus wire.Bus, scrape http.Handler, 
 	}
 	roster, set := pools.NewRoster(sel.Pools, log), metrics.In(reg)
 	c := &chooser{
-		log: log, roster: roster, source: roster.From(fromHTTP), routers: routers, placer: placement.Placer{Routers: routers},
+		log: log, roster: roster, source: roster.From(fromHTTP), routers: routers, placer: placement.Placer{Routers: routers, Pairs: pairs},
 		held: newReservations(cmp.Or(sel.ReservationTTL, 5*time.Minute)), wake: make(chan struct{}, 1),
 		selections: set.Counter("service_selections_total", "Selections, by outcome: reserved (booked), selected (answered and not booked) or refused.", "outcome"),
 		expired:    set.Counter("service_reservations_expired_total", "Reservations that ended because no call renewed them within --reservation-ttl.").WithLabelValues(),
@@ -188,4 +189,10 @@ func (c *chooser) noted(known bool) (int, any, error) {
 		return 0, nil, &openai.Error{Status: http.StatusNotFound, Code: "unknown_reservation", Param: "id", Message: "no such reservation is open: it was released, or expired"}
 	}
 	return http.StatusNoContent, nil, nil
+}
+
+// pairs reports why two workers cannot hand over.
+func pairs(p, d *pools.Worker) error {
+	_, err := connector.Between(p, d)
+	return err
 }
