@@ -274,6 +274,8 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
+		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
+		a.Held = came.failed == nil && r.Sent.First.IsZero() && failed.Class != fault.ClientGone
 		r.dropKV()
 	}
 	if failed != nil && came.first {

@@ -182,14 +182,14 @@ var kvMember = []byte(`,"` + paramsField + `":`)
 
 // firstToken edits the body of a prefill leg of vLLM: one token, not streamed, that no stop can end. Blocks are kept
 // only when prefill ends by length (engines.md §1.1). What changes the prompt stays (clients.md §2.4).
-func firstToken(e *openai.Edit, round Round) {
+func firstToken(e *openai.Edit, r *openai.Request) {
 	e.Set("stream", []byte("false"))
 	e.Set("max_tokens", []byte("1"))
-	if round.Request.Has("max_completion_tokens") && round.P.ModelInput != "tokens" {
+	if r.Has("max_completion_tokens") {
 		e.Set("max_completion_tokens", []byte("1")) // it counts before max_tokens
 	}
 	e.Set("ignore_eos", []byte("true"))
-	if round.Request.ToolRequired {
+	if r.ToolRequired {
 		// One token is no tool call, and releases answer 400 or 500 to that. Where the prompt's ids are pinned no
 		// template reads the choice.
 		e.Delete("tool_choice")

@@ -48,12 +48,18 @@ func (NIXL) Plan(r Round) (Plan, error) {
 	if err != nil || r.P == nil {
 		return Plan{Order: PrefillFirst, Decode: decode}, err
 	}
+	prefill, err := vllmPrefill(r, []byte(prefillParams))
+	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+}
+
+// vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks as params say.
+func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
 	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
-		firstToken(e, r)
-		e.Set(paramsField, []byte(prefillParams))
+		firstToken(e, r.Request)
+		e.Set(paramsField, params)
 	})
 	prefill.Stream, prefill.Parting = false, parting
-	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+	return prefill, err
 }
 
 // nixlParams are the fields of vLLM's hand-off object that the gateway reads. The rest passes as it came.
@@ -167,15 +173,26 @@ const releaseModel = "tandem-release"
 // after parsing, here for its model, makes the engine notify prefill at once that no decode will come
 // (_with_kv_transfer_rejection_cleanup, vLLM #41269). Without it the blocks stay pinned for the whole lease.
 func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+	d := vllmRelease(r, openai.Completions)
+	NIXL{}.Bind(&d, kv)
+	return []upstream.Leg{d}
+}
+
+// vllmRelease is a request to the round's decode worker that fails validation after parsing. The hand-off is to be
+// bound to it. What the endpoint requires is there: without it the request ends before its hand-off is read.
+func vllmRelease(r Round, to openai.Endpoint) upstream.Leg {
+	prompt := `"prompt":"-"`
+	if to == openai.Chat {
+		prompt = `"messages":[{"role":"user","content":"-"}]`
+	}
 	d := upstream.Leg{
-		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
-		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
+		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: to.Path(), RequestID: r.ID + "-release", Rank: -1,
+		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `",` + prompt + `,"max_tokens":1}`)},
 	}
 	if r.D.Ranks() > 1 {
 		d.Rank = r.DRank
 	}
-	NIXL{}.Bind(&d, kv)
-	return []upstream.Leg{d}
+	return d
 }
 
 // loopback reports whether host names the machine it is used on.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -17,8 +18,14 @@ const vllmRelease = "0.33.0"
 // vllm speaks as vLLM does, with its NixlConnector. If it is not strict it
 // answers with an error where vLLM hangs or dies.
 type vllm struct {
-	s      *Server
-	strict bool
+	s         *Server
+	connector vllmConnector
+	strict    bool
+}
+
+// newVLLM makes the dialect of a validated configuration.
+func newVLLM(s *Server, strict bool) *vllm {
+	return &vllm{s: s, strict: strict, connector: vllmConnectors[cmp.Or(s.cfg.Connector, "vllm-nixl")]}
 }
 
 var _ dialect = (*vllm)(nil)
@@ -40,7 +47,12 @@ func (d *vllm) routes(mux *http.ServeMux) {
 	mux.Handle("GET /metrics", s.metricsHandler())
 }
 
-func (d *vllm) sideRoutes(*http.ServeMux) {}
+// sideRoutes adds Mooncake's bootstrap server.
+func (d *vllm) sideRoutes(mux *http.ServeMux) {
+	if d.s.cfg.Connector == "vllm-mooncake" {
+		mux.HandleFunc("GET /query", d.query)
+	}
+}
 
 func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
 	owner := "tandem"
@@ -64,22 +76,6 @@ func (d *vllm) version(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (d *vllm) callID(c *call, r *http.Request, _ *fields) string { return c.prefix + requestID(r) }
-
-func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
-	var params kvParams
-	if raw := f.get("kv_transfer_params"); raw != nil {
-		if err := json.Unmarshal(raw, &params); err != nil {
-			return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
-		}
-		var err error
-		if c.remote, err = params.remote(); err != nil {
-			return newError(http.StatusInternalServerError, "", "%v", err)
-		}
-	}
-	c.request.Pin = params.DoRemoteDecode
-	c.request.Remote = c.remote
-	return nil
-}
 
 func (d *vllm) settings(c *call, f *fields) int {
 	if model := f.text("model"); model != "" && model != d.s.cfg.Model && f.err == nil {
