@@ -83,15 +83,15 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	}
 }
 
-// meddler changes the calls of one leg, the first n of them.
-type meddler struct {
+// legEditor changes the calls of one leg, the first n of them.
+type legEditor struct {
 	upstream.Transport
 	leg  pools.Role
 	left *atomic.Int64
 	with func(ctx context.Context, leg *upstream.Leg) error
 }
 
-func (m meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+func (m legEditor) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
 	if leg.Purpose == string(m.leg) && m.left.Add(-1) >= 0 {
 		if err := m.with(ctx, &leg); err != nil {
 			return nil, err
@@ -100,14 +100,14 @@ func (m meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 	return m.Transport.Call(ctx, leg)
 }
 
-// meddling puts a meddler into a fleet's gateway.
-func meddling(leg pools.Role, n int64, with func(f **fleet, ctx context.Context, leg *upstream.Leg) error) (options, **fleet) {
+// editing puts a legEditor into a fleet's gateway.
+func editing(leg pools.Role, n int64, with func(f **fleet, ctx context.Context, leg *upstream.Leg) error) (options, **fleet) {
 	var f *fleet
 	left := new(atomic.Int64)
 	left.Store(n)
 	return options{prefill: 1, decode: 2, gateway: func(c *stack.GatewayConfig) {
 		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
-			return meddler{next, leg, left, func(ctx context.Context, leg *upstream.Leg) error { return with(&f, ctx, leg) }}
+			return legEditor{next, leg, left, func(ctx context.Context, leg *upstream.Leg) error { return with(&f, ctx, leg) }}
 		}
 	}}, &f
 }
@@ -117,7 +117,7 @@ func meddling(leg pools.Role, n int64, with func(f **fleet, ctx context.Context,
 func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {
-			o, at := meddling(pools.Decode, 1, func(f **fleet, ctx context.Context, _ *upstream.Leg) error {
+			o, at := editing(pools.Decode, 1, func(f **fleet, ctx context.Context, _ *upstream.Leg) error {
 				for len((*f).workers["prefill-1"].Engine.Books().Pinned) == 0 && ctx.Err() == nil {
 					<-time.After(time.Millisecond)
 				}
@@ -139,7 +139,7 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {
-			o, at := meddling(pools.Prefill, 1000, func(_ **fleet, _ context.Context, leg *upstream.Leg) error {
+			o, at := editing(pools.Prefill, 1000, func(_ **fleet, _ context.Context, leg *upstream.Leg) error {
 				leg.Body = upstream.Body{[]byte(`{"model":"tandem-sim","prompt":"x","temperature":-1}`)}
 				return nil
 			})
