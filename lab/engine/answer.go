@@ -1,10 +1,8 @@
 package engine
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -88,22 +86,6 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 		}
 		_ = flush.Flush()
 	}
-}
-
-// noticed ends when the engine notices that the context has, and with stop.
-func (s *Server) noticed(ctx context.Context) (late context.Context, stop func()) {
-	if s.cfg.NoticeAfter == 0 {
-		return ctx, func() {}
-	}
-	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() {
-		select {
-		case <-time.After(s.cfg.NoticeAfter):
-			cancel()
-		case <-late.Done():
-		}
-	})
-	return late, cancel
 }
 
 // appendChunks takes an output in and appends the events that it makes.

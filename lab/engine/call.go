@@ -48,6 +48,7 @@ type call struct {
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
 	sglang       sglangCall
+	kills        string // the assertion in the engine's core that it fails, empty for none
 }
 
 // choice is one of a call's answers.
@@ -207,12 +208,17 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 
 // begin gives the call to the core.
 func (s *Server) begin(c *call) *apiError {
+	if c.kills != "" {
+		s.die(c.kills)
+	}
 	switch err := s.submit(c); err {
 	case nil:
 		return nil
 	case errQueueFull: // found by the scheduler, once the request is taken
 		c.box.put(0, Output{Reason: Aborted, Err: err})
 		return nil
+	case errDead:
+		return newError(http.StatusInternalServerError, "", "%v", err)
 	case errDraining:
 		return newError(http.StatusServiceUnavailable, "", "the engine is draining")
 	default:
@@ -282,8 +288,11 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 		ch.finish = o.Reason.String()
 		ch.failure = newError(http.StatusServiceUnavailable, "", "the engine stopped")
 		ch.failure.dies = true
-		if errors.Is(o.Err, errQueueFull) {
+		switch {
+		case errors.Is(o.Err, errQueueFull):
 			ch.failure = newError(http.StatusServiceUnavailable, "", "The request queue is full.")
+		case s.isDead():
+			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
 		}
 		return "", nil
 	case LoadFailed:

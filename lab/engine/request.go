@@ -69,11 +69,12 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
-	// Silent: an engine that gives the request up before it has asked for the blocks
-	// does not have them freed.
-	Silent bool
 	// PageTokens is the block size that the producer must have too; 0 for any.
 	PageTokens int
+	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
+	Lost bool
+	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
+	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
 	Patience time.Duration
