@@ -62,6 +62,9 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// PinnedIDs are a chat's IDs as a JSON array, where they are exact: engines that take them render no template. nil
+	// leaves that to the engines. The legs of all rounds share it.
+	PinnedIDs []byte
 	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
 	// prioritize may be sent one.
 	Priority *int32

@@ -81,8 +81,8 @@ func (Mooncake) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	if !r.Held {
 		return nil
 	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit, tokens bool) {
-		oneToken(r, e, tokens)
+	d, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) {
+		firstToken(e, r.Request)
 		e.Set("kv_transfer_params", mooncakeDecode(r))
 	})
 	if err != nil {

@@ -97,10 +97,36 @@ func (d *vllm) settings(c *call, f *fields) int {
 }
 
 func (d *vllm) prompts(c *call, f *fields) [][]uint32 {
-	if c.endpoint == openai.Chat {
-		return [][]uint32{d.s.chatPrompt(f)}
+	if c.endpoint != openai.Chat {
+		return d.s.prompts(f)
 	}
-	return d.s.prompts(f)
+	rendered := d.s.chatPrompt(f) // which checks the messages, too
+	if pinned := d.pinned(f); pinned != nil {
+		return [][]uint32{pinned}
+	}
+	return [][]uint32{rendered}
+}
+
+// pinned is the ids that a chat brings along (kv_transfer_params.prompt_token_ids), from 0.27.0 on: the messages are
+// then neither rendered nor tokenized. nil where it brings none.
+func (d *vllm) pinned(f *fields) []uint32 {
+	var params struct {
+		IDs json.RawMessage `json:"prompt_token_ids"`
+	}
+	raw := f.get("kv_transfer_params")
+	if raw == nil || json.Unmarshal(raw, &params) != nil || len(params.IDs) == 0 || d.s.cfg.Before("0.27.0") {
+		return nil
+	}
+	if params.IDs[0] != '[' {
+		f.fail("kv_transfer_params", "prompt_token_ids must be a list of token ids")
+		return nil
+	}
+	ids, err := parseIDs(params.IDs, d.s.tokenizer.Tokenizer().VocabSize())
+	if err != nil || len(ids) == 0 {
+		f.fail("kv_transfer_params", "prompt_token_ids: %v", err)
+		return nil
+	}
+	return ids
 }
 
 // refused has the prefill's blocks freed, as vLLM does when it rejects a request
