@@ -200,6 +200,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
 		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
+		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
