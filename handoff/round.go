@@ -81,7 +81,7 @@ func (r *request) nextRound() connector.Round {
 
 // pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
 func (r *request) pinnedIDs() []byte {
-	if req := r.Call.Request; r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+	if req := r.Call.Request; r.Pinnable && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
 		r.pinned = openai.AppendIDs(nil, r.ids)
 	}
 	return r.pinned
