@@ -69,8 +69,8 @@ type Library struct {
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
 	missing map[string]bool // looked for in the folders and not found, or broken there
-	// doubted are the workers that a distrusted language was compared with.
-	doubted map[string]map[incarnation]bool
+	// compared are the workers that a distrusted language was compared with.
+	compared map[string]map[incarnation]bool
 }
 
 // NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
@@ -83,7 +83,7 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 	set := metrics.In(reg)
 	l := &Library{
 		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
-		shelf: map[string]*Language{}, missing: map[string]bool{}, doubted: map[string]map[incarnation]bool{},
+		shelf: map[string]*Language{}, missing: map[string]bool{}, compared: map[string]map[incarnation]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts whose tokens workers were asked for, by model and outcome.", "model", "outcome"),
 		checks: set.Counter("tokenizer_checks_total", "Answers whose count or ids of prompt tokens were compared with the gateway's own, by model and result.", "model", "result"),
 	}
@@ -149,6 +149,12 @@ func (l *Library) Ask(ctx context.Context, req *openai.Request, engine, id strin
 	return nil
 }
 
+// Results of a comparison; a metric's label.
+const (
+	agrees    = "agree"
+	disagrees = "disagree"
+)
+
 // Compare notes whether an engine computed the tokens that the model's own language made, and which it says it did. A
 // language that disagrees distrustAfter times in a row makes no tokens until it is read again, or until a worker of
 // the model is another process than those that it was compared with.
@@ -157,9 +163,9 @@ func (l *Library) Compare(model string, same bool) {
 	if language == nil {
 		return
 	}
-	result := "agree"
+	result := agrees
 	if !same {
-		result = "disagree"
+		result = disagrees
 	}
 	l.checks.WithLabelValues(model, result).Inc()
 	if !language.compare(same) {
@@ -168,7 +174,7 @@ func (l *Library) Compare(model string, same bool) {
 	l.log.Warn("the tokenizer or chat template of a model disagrees with its workers and is no longer used", "model", model, "path", language.Path, "disagreements", distrustAfter)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.doubted[model] = l.lives(model)
+	l.compared[model] = l.lives(model)
 }
 
 // lives are the processes that serve a model now.
@@ -185,15 +191,15 @@ func (l *Library) lives(model string) map[incarnation]bool {
 // retry uses a distrusted language again once the model has a worker that it was not compared with.
 func (l *Library) retry(model string) {
 	l.mu.Lock()
-	compared, doubted := l.doubted[model]
+	before, distrusted := l.compared[model]
 	again := false
-	if doubted {
+	if distrusted {
 		for life := range l.lives(model) {
-			again = again || !compared[life]
+			again = again || !before[life]
 		}
 	}
 	if again {
-		delete(l.doubted, model)
+		delete(l.compared, model)
 	}
 	l.mu.Unlock()
 	if again && l.Of(model).retry() {
@@ -238,6 +244,12 @@ func (l *Library) Run(ctx context.Context) error {
 				l.find(model)
 			}
 			l.retry(model)
+			for _, outcome := range askOutcomes { // so that a scrape shows them before they happen
+				l.calls.WithLabelValues(model, outcome)
+			}
+			for _, result := range []string{agrees, disagrees} {
+				l.checks.WithLabelValues(model, result)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -342,7 +354,7 @@ func (l *Library) Reload() error {
 		}
 		l.mu.Lock()
 		l.shelf[model] = language
-		delete(l.doubted, model)
+		delete(l.compared, model)
 		l.mu.Unlock()
 	}
 	l.Wake()
