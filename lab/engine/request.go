@@ -43,6 +43,10 @@ type Request struct {
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
 
+	// Stored is how many leading tokens of the prompt a store has; what of them is not
+	// cached is loaded from there. Without meaning with Remote.
+	Stored int
+
 	// Reannounce announces the cached prefix of the prompt when it is used again, if
 	// the engine does that at all (Config.Reannounces).
 	Reannounce bool

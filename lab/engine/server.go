@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -33,6 +34,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	core    *Core
+	store   store
 	tickets map[string]*ticket // waiting callers, by sequence
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
@@ -73,6 +75,9 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		core:      core,
 		tickets:   make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
 		drained: make(chan struct{}),
+	}
+	if s.store, err = newStore(cfg.Store, cfg.BlockSize); err != nil {
+		return nil, fmt.Errorf("engine: the KV store: %w", err)
 	}
 	if s.client == nil {
 		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
@@ -235,6 +240,12 @@ func (s *Server) deliver(o *Output, now time.Time) {
 	}
 	s.metrics.observe(t, o, now)
 	t.last = now
+	if o.Generated == 1 && t.prompt != nil {
+		// Before the answer, as LMCache's connector does (wait_for_save): who reads it finds the KV.
+		if err := s.store.put(t.prompt); err != nil {
+			s.log.Warn("KV not stored: others compute it again", "error", err)
+		}
+	}
 	t.box.put(t.choice, *o)
 	if o.Reason != Unfinished {
 		delete(s.tickets, o.ID)
@@ -276,7 +287,7 @@ func (s *Server) submit(c *call) error {
 			}
 			return err
 		}
-		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, arrival: now, last: now}
+		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, arrival: now, last: now, prompt: ch.request.Hashes}
 	}
 	s.awake()
 	return nil

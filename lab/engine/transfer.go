@@ -133,9 +133,14 @@ func (c *Core) land(now time.Time) {
 			continue
 		}
 		landed++
+		held := s.computed
 		s.phase = running
 		s.computed = s.tokens() - 1
+		if s.loading > 0 {
+			s.computed, s.loading = s.loading, 0
+		}
 		s.cached = s.computed
+		c.stats.ExternalHits += uint64(s.computed - held)
 		c.index(s)
 		c.letGo(s)
 		c.running = append(c.running, s)
