@@ -101,7 +101,7 @@ type workerEvents struct {
 	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
 	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
 	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"With a zmq form of worker-kv-events: how many messages are kept for such requests."`
-	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded."`
+	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded. Of an engine other than sim, engine and engine-version say it."`
 }
 
 // Validate checks the endpoints.
