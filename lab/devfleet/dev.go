@@ -86,8 +86,12 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		return err
 	}
 	child := childSettings(s)
+	worker, err := child.config(log)
+	if err != nil {
+		return err
+	}
 	fleet, err := Start(Config{
-		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: child.config(), InProcess: s.InProcess,
+		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
 		Restart: s.Restart, Out: stdout,
 	}, log, telemetry.NewRegistry())
@@ -105,7 +109,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		fleet.table()
 		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
 			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
-				w.Engine.Engine, w.Engine.Speedup, w.ModelInput = s.Engine, s.Speedup, s.ModelInput
+				w.Engine.Engine, w.Engine.Speedup, w.ModelInput, w.Tokenizers = s.Engine, s.Speedup, s.ModelInput, s.Models.Tokenizers
 			}))
 		if admin := fleet.adminURL(); admin != "" {
 			fmt.Fprintf(stdout, "admin %s\n", admin)
@@ -118,7 +122,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 // childSettings are those of the fleet's workers.
 func childSettings(s *Settings) WorkerSettings {
 	w := setting.Default[WorkerSettings]()
-	w.Discovery, w.Logging, w.ModelInput = s.Discovery, s.Logging, s.ModelInput
+	w.Discovery, w.Logging, w.ModelInput, w.Tokenizers = s.Discovery, s.Logging, s.ModelInput, s.Models.Tokenizers
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
 	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {
