@@ -121,6 +121,11 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil && cfg.Engine == "sglang" { // its releases differ in more than the encoding
+		own := *zmq
+		own.Dialect = wire.SGLangOf(cfg.Before)
+		w.cfg.KVEvents.ZMQ = &own
+	}
 	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
 		cfg.Reannounces = zmq.Dialect == wire.VLLM
 	}
@@ -142,9 +147,13 @@ func (w *Worker) build() error {
 		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
 		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology, Taints: w.cfg.Taints,
-		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		Transfer:  net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		Connector: cfg.Connector, TransferIDs: []string{cfg.EngineID()},
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
+	}
+	if cfg.Engine != "sim" {
+		w.record.EngineVersion = cfg.EngineVersion
 	}
 	if err := w.record.Validate(); err != nil {
 		return err
@@ -288,7 +297,7 @@ func eventOf(e engine.Event) wire.Event {
 	case engine.Stored:
 		out.Kind = wire.Stored
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
-		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+		out.Tokens, out.BlockSize, out.Medium, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.Salt
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:

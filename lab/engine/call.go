@@ -3,6 +3,7 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -46,6 +47,8 @@ type call struct {
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
+	sglang       sglangCall
+	kills        string // the assertion in the engine's core that it fails, empty for none
 }
 
 // choice is one of a call's answers.
@@ -205,9 +208,17 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 
 // begin gives the call to the core.
 func (s *Server) begin(c *call) *apiError {
+	if c.kills != "" {
+		s.die(c.kills)
+	}
 	switch err := s.submit(c); err {
 	case nil:
 		return nil
+	case errQueueFull: // found by the scheduler, once the request is taken
+		c.box.put(0, Output{Reason: Aborted, Err: err})
+		return nil
+	case errDead:
+		return newError(http.StatusInternalServerError, "", "%v", err)
 	case errDraining:
 		return newError(http.StatusServiceUnavailable, "", "the engine is draining")
 	default:
@@ -267,11 +278,22 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 	if ch.finish != "" {
 		return "", nil // cut by a stop string; the core had not heard yet
 	}
+	if errors.Is(o.Err, errAborted) { // what was generated so far is the answer
+		ch.finish = o.Reason.String()
+		return ch.stopper.rest(), nil
+	}
 	ch.generated, ch.cached = o.Generated, o.Cached
 	switch o.Reason {
 	case Aborted:
 		ch.finish = o.Reason.String()
 		ch.failure = newError(http.StatusServiceUnavailable, "", "the engine stopped")
+		ch.failure.dies = true
+		switch {
+		case errors.Is(o.Err, errQueueFull):
+			ch.failure = newError(http.StatusServiceUnavailable, "", "The request queue is full.")
+		case s.isDead():
+			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
+		}
 		return "", nil
 	case LoadFailed:
 		ch.finish = o.Reason.String()
@@ -309,6 +331,11 @@ func requestID(r *http.Request) string {
 	if id := r.Header.Get("X-Request-Id"); id != "" {
 		return id
 	}
+	return newID()
+}
+
+// newID is 32 random digits.
+func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,14 +15,18 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" help:"The inference engine to imitate, and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
+	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
+	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push" or "vllm-mooncake".
+	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
 	// connector any engine can do either half; the role is reported, not enforced.
+	// Of SGLang it is the disaggregation mode, which is.
 	Role string `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" help:"The pool that this worker joins."`
 	// ID names the engine among its peers and Incarnation names this run of it.
 	// Together they are the engine id of every hand-off, so that a restarted
@@ -43,6 +49,9 @@ type Config struct {
 	// Reannounces has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
 	// announce the cached prefix that they use again, as vLLM does from 0.26.0.
 	Reannounces bool
+	// NoPrefixCache has no block used again, and none announced: SGLang's decode mode
+	// without --disaggregation-decode-enable-radix-cache.
+	NoPrefixCache bool
 	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
 	// of the engine; two seeds prove that no reader relies on them. Default 0.
 	HashSeed uint64
@@ -72,8 +81,22 @@ type Config struct {
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
 
+	// AbortTimeout is how long one half of a rendezvous waits for the other
+	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
+	// 300 s by default). Default 480 s.
+	AbortTimeout time.Duration
+
 	// The fields below are the shell's; a bare Core ignores them.
 
+	// NoticeAfter is how long an engine takes to notice that a caller has left. Default
+	// 0, and of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT).
+	NoticeAfter time.Duration
+	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
+	// many is refused. Default 0, no limit.
+	MaxQueued int
+	// NoCacheReport is SGLang without --enable-cache-report: usage says nothing of cached
+	// tokens.
+	NoCacheReport bool
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string
@@ -123,8 +146,12 @@ func (c Config) EngineID() string {
 // seen as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	if _, ok := dialects[c.Engine]; !ok {
+	d, ok := dialects[c.Engine]
+	if !ok {
 		return fmt.Errorf("engine: Engine %q is none of %s", c.Engine, engines())
+	}
+	if c.Connector != "" && !slices.Contains(d.connectors, c.Connector) {
+		return fmt.Errorf("engine: Connector %q is none of %s's: %s", c.Connector, c.Engine, strings.Join(d.connectors, ", "))
 	}
 	if len(numbers(c.EngineVersion)) < 2 {
 		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))
@@ -159,7 +186,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"TransferSetup", c.TransferSetup}, {"Lease", c.Lease}, {"LeaseExtension", c.LeaseExtension},
-		{"HeartbeatInterval", c.HeartbeatInterval}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
+		{"HeartbeatInterval", c.HeartbeatInterval}, {"AbortTimeout", c.AbortTimeout}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
 	} {
 		if f.d < 0 {
 			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)
@@ -196,6 +223,12 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "sglang" {
+		orNumber(&c.AbortTimeout, sglangTimeout)
+		orNumber(&c.NoticeAfter, sglangNotice)
+		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
+	}
+	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)
 	orNumber(&c.DrainGrace, 500*time.Millisecond)
 	if c.Latency == (Latency{}) {

@@ -21,9 +21,16 @@ type Hold struct {
 	// decode engine has asked for it, at most for so long: after that it ends with
 	// LoadFailed and ErrNoDecode.
 	GuestFirst time.Duration
+	// HandFirst hands the first token over with the blocks: it ends the prefill,
+	// whatever it is, and decode goes on behind it. It withholds the last output as
+	// AnswerLast does.
+	HandFirst bool
 	// AnswerLast withholds the last output until the blocks were released. Where they
 	// lapse before, the sequence ends with LoadFailed and ErrNoDecode instead.
 	AnswerLast bool
+	// Deaf leaves a decode engine that waits for the blocks without an answer when the
+	// prefill ends otherwise than by length: it waits for as long as it will.
+	Deaf bool
 }
 
 // Met answers a Meet.
@@ -31,6 +38,8 @@ type Met struct {
 	Guest uint64 // as Meet was given
 	// Wait is how long the NIC is busy with others before.
 	Wait time.Duration
+	// First is the answer's first token, where prefill hands it over.
+	First []uint32
 	// Err is nil, ErrNoPrefill, ErrTaken, ErrMismatch, or ErrNotHeld where the
 	// prefill has ended without blocks to fetch.
 	Err error
@@ -147,7 +156,11 @@ func (c *Core) expect(now time.Time) {
 }
 
 // part ends prefill's half of a meeting: nothing can be fetched any more.
-func (c *Core) part(m *meeting) {
+func (c *Core) part(m *meeting, deaf bool) {
+	m.seq, m.pin = nil, nil
+	if m.guest != nil && deaf {
+		return // until its patience ends
+	}
 	if m.guest != nil {
 		c.turnAway(m, ErrNotHeld)
 	}
@@ -164,6 +177,7 @@ func (c *Core) serve(m *meeting, now time.Time) {
 	}
 	m.pin.asked = true
 	c.met(g.number, c.carry(now, g.moved).Sub(now), nil)
+	c.result.Met[len(c.result.Met)-1].First = m.pin.first
 }
 
 func (c *Core) turnAway(m *meeting, err error) {

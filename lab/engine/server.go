@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,12 +45,22 @@ type Server struct {
 	beat     time.Time     // when the next heartbeat is due; zero: nothing is awaited
 	running  bool          // Run runs
 	closed   bool          // nothing more is accepted
+	dead     bool          // the core has died; its process serves errors
 	drainAt  time.Time     // from when on an idle server is drained; zero: not draining
 	drained  chan struct{} // closed when drained
 }
 
+// Ends of calls that the core knows nothing of.
+var (
+	errAborted   = errors.New("engine: aborted by its id")
+	errQueueFull = errors.New("engine: the queue is full")
+)
+
 // errDraining is the answer to requests that come too late.
 var errDraining = errors.New("engine: draining")
+
+// errDead is the answer to requests after the engine's core has died.
+var errDead = errors.New("engine: EngineCore encountered an issue; see its log")
 
 // NewServer makes a server that serves once Run runs. A nil logger discards.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
@@ -263,8 +274,14 @@ func (s *Server) enter() (leave func()) {
 func (s *Server) submit(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dead {
+		return errDead
+	}
 	if s.closed {
 		return errDraining
+	}
+	if most := s.cfg.MaxQueued; most > 0 && s.core.waiting.n+len(s.core.expecting) >= most {
+		return errQueueFull
 	}
 	now := time.Now()
 	for i := range c.choices {
@@ -278,10 +295,31 @@ func (s *Server) submit(c *call) error {
 			}
 			return err
 		}
-		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, arrival: now, last: now}
+		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, call: c.id, arrival: now, last: now}
 	}
 	s.awake()
 	return nil
+}
+
+// die is what becomes of an engine whose core fails an assertion: every live request
+// fails, and every later one.
+func (s *Server) die(assertion string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dead {
+		s.log.Error("the engine's core has died", "assertion", assertion)
+	}
+	s.dead = true
+	for id := range s.core.seqs {
+		s.core.Abort(id)
+	}
+	s.awake()
+}
+
+func (s *Server) isDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
 }
 
 // abort ends sequences without a waiting caller at once.
@@ -291,6 +329,44 @@ func (s *Server) abort(ids ...string) {
 	for _, id := range ids {
 		delete(s.tickets, id)
 		s.core.Abort(id)
+	}
+	s.awake()
+}
+
+// noticed ends when the engine notices that the context has, and with stop.
+func (s *Server) noticed(ctx context.Context) (late context.Context, stop func()) {
+	if s.cfg.NoticeAfter == 0 {
+		return ctx, func() {}
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(s.cfg.NoticeAfter):
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, cancel
+}
+
+// abortCalls ends every call, or those whose ids begin with the one named, if there is
+// one of just that id. Their callers get what was generated so far.
+func (s *Server) abortCalls(id string, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := all
+	for _, t := range s.tickets {
+		known = known || t.call == id
+	}
+	if !known {
+		return
+	}
+	for seq, t := range s.tickets {
+		if all || strings.HasPrefix(t.call, id) {
+			delete(s.tickets, seq)
+			s.core.Abort(seq)
+			t.box.put(t.choice, Output{ID: seq, Reason: Aborted, Err: errAborted})
+		}
 	}
 	s.awake()
 }

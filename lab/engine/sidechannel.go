@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,7 +38,9 @@ type sideMessage struct {
 	PromptTokens int       `json:"prompt_tokens,omitempty"`
 	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
 	// A meet has these but block ids; a release of blocks by a shared id says so.
-	Shared     bool  `json:"shared,omitempty"`
+	Shared bool `json:"shared,omitempty"`
+	// PageTokens is the block size of an engine that cannot convert to another.
+	PageTokens int   `json:"page_tokens,omitempty"`
 	PatienceNs int64 `json:"patience_ns,omitempty"` // how long it waits for prefill, or is remembered
 }
 
@@ -57,6 +60,8 @@ const maxPatience = 10 * time.Minute
 type sideAnswer struct {
 	// WaitNs is how long its NIC is busy with others, in nanoseconds.
 	WaitNs int64 `json:"wait_ns"`
+	// First is the answer's first token, where prefill hands it over.
+	First []uint32 `json:"first,omitempty"`
 }
 
 // newSideChannel is the producer's side.
@@ -97,7 +102,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if len(m.Requests) != 1 {
+	if len(m.Requests) != 1 || m.PageTokens != 0 && m.PageTokens != s.cfg.BlockSize {
 		http.Error(w, ErrMismatch.Error(), http.StatusNotFound)
 		return
 	}
@@ -117,11 +122,14 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	s.awake()
 	select {
 	case met := <-answered:
-		if met.Err != nil {
+		switch met.Err {
+		case nil:
+			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First})
+		case ErrNoPrefill:
+			http.Error(w, met.Err.Error(), http.StatusGone)
+		default:
 			http.Error(w, met.Err.Error(), http.StatusNotFound)
-			return
 		}
-		writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
 	case <-r.Context().Done(): // the decode engine is gone: its request wants nothing any more
 		s.mu.Lock()
 		delete(s.guests, number)
@@ -154,6 +162,10 @@ func (s *Server) side(do func(*sideMessage, time.Time) (any, error)) http.Handle
 
 // readSide reads a message, or refuses it.
 func (s *Server) readSide(w http.ResponseWriter, r *http.Request) (*sideMessage, bool) {
+	if s.isDead() {
+		http.Error(w, errDead.Error(), http.StatusServiceUnavailable)
+		return nil, false
+	}
 	var m sideMessage
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideBytes)).Decode(&m); err != nil {
 		http.Error(w, "malformed message", http.StatusBadRequest)
@@ -179,14 +191,18 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		path, limit = pathMeet, maxPatience // the core gives up before
 	}
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
-		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
+		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
+	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) {
+		return // the registration is forgotten, and the request still waits
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
 		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
 		s.core.FetchFailed(f.ID, err)
 	} else {
+		s.core.FirstTokens(f.ID, answer.First)
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()
@@ -215,7 +231,7 @@ func (s *Server) tellHeartbeat(ctx context.Context, group []Remote) {
 func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path string, m sideMessage, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(r.Patience)
+	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(cmp.Or(r.Registered, r.Patience))
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -235,6 +251,8 @@ func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path s
 	switch {
 	case err != nil:
 		return fmt.Errorf("engine: the producer broke off: %w", err)
+	case resp.StatusCode == http.StatusGone:
+		return ErrNoPrefill
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("engine: the producer answered %d: %.200s", resp.StatusCode, bytes.TrimSpace(said))
 	case answer == nil:

@@ -15,6 +15,7 @@ type pin struct {
 	blocks  []int32
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
+	first   []uint32
 
 	meeting *meeting // of the shared id, nil without one
 	seq     *sequence
@@ -83,6 +84,14 @@ func (c *Core) Release(requestID string) bool {
 	return ok
 }
 
+// FirstTokens tells which tokens of the answer the producer of a fetching sequence
+// hands over with the blocks. Fetched has to follow.
+func (c *Core) FirstTokens(id string, tokens []uint32) {
+	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() {
+		s.First = tokens
+	}
+}
+
 // Fetched tells that the producer of a fetching sequence holds its blocks and
 // can begin to send after wait. The sequence runs when its transfer is over.
 func (c *Core) Fetched(id string, wait time.Duration, now time.Time) {
@@ -109,17 +118,20 @@ func (c *Core) FetchFailed(id string, err error) {
 func (c *Core) Awaited() []Remote {
 	rs := make([]Remote, 0, c.awaited)
 	for s := c.waiting.first; s != nil; s = s.next {
-		if s.Remote != nil && !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	for _, s := range c.fetching {
-		if !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	return rs
 }
+
+// renewed reports whether heartbeats keep the blocks.
+func (r *Remote) renewed() bool { return r != nil && !r.Shared && !r.Lost }
 
 // land lets the sequences run whose transfers are over. As in vLLM the last
 // prompt token is computed here, for its logits; all others count as cached.
@@ -132,14 +144,31 @@ func (c *Core) land(now time.Time) {
 		landed++
 		s.phase = running
 		s.computed = s.tokens() - 1
+		if len(s.First) > 0 {
+			s.computed++
+		}
 		s.cached = s.computed
 		c.index(s)
 		c.letGo(s)
-		c.running = append(c.running, s)
+		if !c.continues(s, now) {
+			c.running = append(c.running, s)
+		}
 	}
 	if landed > 0 {
 		c.fetching = slices.DeleteFunc(c.fetching, func(s *sequence) bool { return s.phase != fetching })
 	}
+}
+
+// continues adds the tokens that came with a sequence's blocks to its answer, and
+// reports whether they end it.
+func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
+	for _, token := range s.First {
+		if ends = c.take(s, token, now); ends {
+			break
+		}
+	}
+	s.First = nil
+	return ends
 }
 
 // letGo queues the call that frees the producer's blocks. From
@@ -147,7 +176,9 @@ func (c *Core) land(now time.Time) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		c.result.Releases = append(c.result.Releases, *s.Remote)
+		if !s.Remote.Lost {
+			c.result.Releases = append(c.result.Releases, *s.Remote)
+		}
 		s.Remote = nil
 		c.awaited--
 	}
@@ -157,6 +188,9 @@ func (c *Core) letGo(s *sequence) {
 func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
 	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
+	if s.Hold.HandFirst {
+		p.first = slices.Clone(s.out)
+	}
 	s.blocks = nil
 	c.pins[p.id] = p
 	c.lapse = earlier(c.lapse, p.expires)
@@ -202,7 +236,7 @@ func (c *Core) forget(p *pin) {
 		c.lapse = time.Time{}
 	}
 	if p.meeting != nil {
-		c.part(p.meeting)
+		c.part(p.meeting, false)
 	}
 }
 
