@@ -159,10 +159,10 @@ func tenTurns(t *testing.T, folder, name string) {
 					}
 					Actual *int `json:"actual_cached_tokens"`
 				}
-			}
+			} `json:"nvext"`
 		}
 		if err := json.Unmarshal(a.body, &said); err != nil || a.status != http.StatusOK || said.Nvext.WorkerID.Prefill != "p1" {
-			t.Fatalf("turn %d: %d %s", turn, a.status, a.body)
+			t.Fatalf("turn %d: %v, %d %s", turn, err, a.status, a.body)
 		}
 		counted := said.Nvext.Routing.Prefill.Overlap * 16
 		if actual := said.Nvext.Routing.Actual; actual == nil || *actual != counted || said.Usage.Details.Cached != counted {
