@@ -20,7 +20,7 @@ import (
 type Settings struct {
 	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
 	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
-	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM, handing over by NIXL" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
+	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
 	Speedup    float64 `flag:"speedup" group:"Fleet"`
 	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
 	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
@@ -86,7 +86,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		return err
 	}
 	child := childSettings(s)
-	worker, err := child.config(log)
+	worker, err := child.config()
 	if err != nil {
 		return err
 	}

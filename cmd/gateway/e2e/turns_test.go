@@ -77,7 +77,7 @@ func ownModel(t *testing.T) string {
 }
 
 // published is how each engine's KV events look on the wire.
-var published = map[string]wire.Dialect{"vllm": wire.VLLM}
+var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang}
 
 // stock starts a strict simulated engine as its maker ships it: it registers nowhere, reports of itself what that
 // engine reports, and publishes its KV events over ZMQ. It returns how the gateway is told of it.
