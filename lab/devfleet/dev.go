@@ -104,7 +104,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	return fleet.Run(ctx, func(ctx context.Context) error {
 		if s.Smoke {
 			defer cancel()
-			return smoke(ctx, fleet.URL(), s.Prefill > 0, stdout)
+			return smoke(ctx, fleet.URL(), s.Engine, s.Prefill > 0, stdout)
 		}
 		fleet.table()
 		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
