@@ -146,6 +146,9 @@ func (w *Worker) build() error {
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
 	}
+	if cfg.Engine == "trtllm" {
+		w.record.TransferIDs = []string{cfg.ContextEndpoint()}
+	}
 	if err := w.record.Validate(); err != nil {
 		return err
 	}

@@ -46,6 +46,7 @@ type call struct {
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
+	tensorRT     *tensorRTCall
 }
 
 // choice is one of a call's answers.

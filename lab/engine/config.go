@@ -13,7 +13,7 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|trtllm=TensorRT-LLM" help:"The inference engine to imitate, and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
@@ -71,6 +71,10 @@ type Config struct {
 	// HeartbeatInterval is how often a decode engine renews the leases of the
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
+
+	// AbortTimeout is how long one half of a rendezvous waits for the other:
+	// TensorRT-LLM's kv_transfer_timeout_ms, 60 s by default. Default 480 s.
+	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
 
@@ -193,6 +197,10 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "trtllm" {
+		orNumber(&c.AbortTimeout, 60*time.Second)
+	}
+	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)
 	orNumber(&c.DrainGrace, 500*time.Millisecond)
 	if c.Latency == (Latency{}) {

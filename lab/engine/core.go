@@ -262,12 +262,16 @@ func (c *Core) finishStep(now time.Time) {
 // draw adds one token to a sequence and reports whether that ended it. The
 // caller takes ended sequences out of c.running.
 func (c *Core) draw(s *sequence, now time.Time) bool {
+	return c.take(s, c.vocab.Next(s.state, len(s.out) >= s.MinTokens && !s.IgnoreEOS), now)
+}
+
+// take adds a token to a sequence and reports whether that ended it, as draw does.
+func (c *Core) take(s *sequence, token uint32, now time.Time) bool {
 	if len(s.out) == 0 {
 		c.stats.PromptTokens += uint64(s.length())
 	}
 	c.stats.GenerationTokens++
 	enough := len(s.out) >= s.MinTokens
-	token := c.vocab.Next(s.state, enough && !s.IgnoreEOS)
 	s.out = append(s.out, token)
 	s.state = s.state.Fold(token)
 

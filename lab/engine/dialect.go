@@ -58,6 +58,8 @@ var dialects = map[string]struct {
 }{
 	"sim":  {vllmRelease, func(s *Server) dialect { return &vllm{s: s} }},
 	"vllm": {vllmRelease, func(s *Server) dialect { return &vllm{s: s, strict: true} }},
+
+	"trtllm": {tensorRTRelease, func(s *Server) dialect { return &tensorRT{s: s} }},
 }
 
 // engines are the names of the dialects, for messages.

@@ -43,6 +43,10 @@ type Request struct {
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
 
+	// First are the answer's first tokens, which the remote engine has drawn; none to
+	// draw them here. They are part of the answer.
+	First []uint32
+
 	// Reannounce announces the cached prefix of the prompt when it is used again, if
 	// the engine does that at all (Config.Reannounces).
 	Reannounce bool
@@ -62,6 +66,9 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
+	// Silent: an engine that gives the request up before it has asked for the blocks
+	// does not have them freed.
+	Silent bool
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
 	Patience time.Duration

@@ -34,6 +34,7 @@ type sequence struct {
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
 
 	meeting  *meeting  // prefill's half of which it is, nil for none
+	asked    bool      // the producer of its blocks was asked for them
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 
 	prev, next *sequence // neighbours in the waiting line

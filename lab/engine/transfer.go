@@ -132,14 +132,31 @@ func (c *Core) land(now time.Time) {
 		landed++
 		s.phase = running
 		s.computed = s.tokens() - 1
+		if len(s.First) > 0 {
+			s.computed++
+		}
 		s.cached = s.computed
 		c.index(s)
 		c.letGo(s)
-		c.running = append(c.running, s)
+		if !c.continues(s, now) {
+			c.running = append(c.running, s)
+		}
 	}
 	if landed > 0 {
 		c.fetching = slices.DeleteFunc(c.fetching, func(s *sequence) bool { return s.phase != fetching })
 	}
+}
+
+// continues adds the tokens that came with a sequence's blocks to its answer, and
+// reports whether they end it.
+func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
+	for _, token := range s.First {
+		if ends = c.take(s, token, now); ends {
+			break
+		}
+	}
+	s.First = nil
+	return ends
 }
 
 // letGo queues the call that frees the producer's blocks. From
@@ -147,7 +164,9 @@ func (c *Core) land(now time.Time) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		c.result.Releases = append(c.result.Releases, *s.Remote)
+		if s.asked || !s.Remote.Silent {
+			c.result.Releases = append(c.result.Releases, *s.Remote)
+		}
 		s.Remote = nil
 		c.awaited--
 	}
