@@ -133,7 +133,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			r.Dead = append(r.Dead, failed.Worker)
 		}
 		action := Decide(failed.Leg, failed.Class, r.Attempts, len(r.Dead), r.Sent.Events)
-		if action == LocalPrefill && !f.cfg.DecodeFallback {
+		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
 		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {

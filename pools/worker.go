@@ -166,6 +166,10 @@ func (w *Worker) Validate() error {
 // Ranks is the number of data-parallel ranks, at least 1. Ranks are numbered from 0.
 func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
 
+// ServesAlone reports whether the worker can compute a prompt and generate without another worker. A decode worker of
+// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too.
+func (w *Worker) ServesAlone() bool { return w.Engine != "sglang" || w.Role == Both }
+
 // Equal reports whether both records say the same.
 func (w *Worker) Equal(o *Worker) bool {
 	return reflect.DeepEqual(w, o)

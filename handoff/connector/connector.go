@@ -41,8 +41,9 @@ type Connector interface {
 	// legs need to find each other.
 	Bind(d *upstream.Leg, kv prefill.KV)
 
-	// Abandon makes the calls that free what engines may still hold of a round whose decode never began. kv is empty
-	// unless the plan is PrefillFirst.
+	// Abandon makes the calls that free what engines may still hold of a round whose decode never began, or, of a plan
+	// that calls both legs at once, of one that did not end well. They are made at once. kv is empty unless the plan is
+	// PrefillFirst.
 	Abandon(r Round, kv prefill.KV) []upstream.Leg
 }
 
@@ -61,6 +62,9 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
+	// prioritize may be sent one.
+	Priority *int32
 	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
 	Kept int
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
@@ -95,6 +99,7 @@ const (
 
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
+	"sglang":    SGLang{},
 	"vllm-nixl": NIXL{},
 
 	"trtllm":           TensorRT{},
@@ -103,10 +108,10 @@ var connectors = map[string]Connector{
 
 // engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
 var engines = map[string]string{
-	"vllm": "vllm-nixl",
-	"sim":  "vllm-nixl",
-
+	"sglang": "sglang",
+	"sim":    "vllm-nixl",
 	"trtllm": "trtllm",
+	"vllm":   "vllm-nixl",
 }
 
 // Names are the connectors there are, in alphabetical order.

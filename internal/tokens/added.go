@@ -12,6 +12,7 @@ type addedToken struct {
 	id             uint32
 	special        bool
 	lstrip, rstrip bool // takes the white space before, after it along
+	alone          bool // is found only where no character of a word is next to it
 }
 
 // addedMatcher finds added tokens: at the leftmost place one begins, the longest. It is a trie whose nodes list their
@@ -29,9 +30,10 @@ type addedNode struct {
 	token          int32 // index of tokens, -1: none
 }
 
-// addedMatch is where the next token stands and what stands before it.
+// addedMatch is the next token in a text.
 type addedMatch struct {
-	start, stop int // byte offsets; start is the text's length when none is left
+	start, stop int // byte offsets, with the white space that it takes along; the text's length when none is left
+	next        int // where to look for the one after it
 	id          uint32
 	ok          bool
 }
@@ -62,21 +64,22 @@ func (m *addedMatcher) add(content string, token addedToken) {
 	}
 }
 
-// find returns the first token at or after byte from; special ones only if specials is set.
-func (m *addedMatcher) find(s string, from int, specials bool) addedMatch {
-	for at := from; ; {
-		at = m.candidate(s, at)
-		if at == len(s) {
-			return addedMatch{start: at, stop: at}
+// find returns the first token at or after byte from; special ones only if specials is set. at is where text begins
+// that no token has taken yet.
+func (m *addedMatcher) find(s string, from, at int, specials bool) addedMatch {
+	for {
+		from = m.candidate(s, from)
+		if from == len(s) {
+			return addedMatch{start: from, stop: from}
 		}
-		token, stop := m.longest(s, at)
+		token, stop := m.longest(s, from)
 		switch {
 		case token < 0:
-			at++
-		case m.tokens[token].special && !specials:
-			at = stop
+			from++
+		case m.tokens[token].special && !specials, m.tokens[token].alone && besideWord(s, from, stop):
+			from = stop
 		default:
-			return m.tokens[token].match(s, from, at, stop)
+			return m.tokens[token].match(s, at, from, stop)
 		}
 	}
 }
@@ -122,19 +125,29 @@ func (m *addedMatcher) child(at int32, c byte) int32 {
 	return at
 }
 
-// match widens the token found at s[start:stop] by the white space it takes along, not reaching back before from.
-func (t addedToken) match(s string, from, start, stop int) addedMatch {
+// match widens the token found at s[start:stop] by the white space it takes along, not reaching back before at.
+func (t addedToken) match(s string, at, start, stop int) addedMatch {
+	m := addedMatch{start, stop, stop, t.id, true}
 	if t.lstrip {
-		start = from + len(strings.TrimRightFunc(s[from:start], unicode.IsSpace))
-	}
-	if t.rstrip {
-		for stop < len(s) {
-			r, w := utf8.DecodeRuneInString(s[stop:])
-			if !unicode.IsSpace(r) {
-				break
-			}
-			stop += w
+		m.start = at
+		if at < start {
+			m.start += len(strings.TrimRightFunc(s[at:start], unicode.IsSpace))
 		}
 	}
-	return addedMatch{start, stop, t.id, true}
+	if t.rstrip {
+		m.stop = len(s) - len(strings.TrimLeftFunc(s[stop:], unicode.IsSpace))
+	}
+	return m
+}
+
+// besideWord reports whether a character of a word ends at start or begins at stop.
+func besideWord(s string, start, stop int) bool {
+	before, _ := utf8.DecodeLastRuneInString(s[:start])
+	after, _ := utf8.DecodeRuneInString(s[stop:])
+	return start > 0 && isWord(before) || stop < len(s) && isWord(after)
+}
+
+// isWord is \w as Rust's regular expressions have it (UTS #18): letters, marks, decimal digits, connectors and joiners.
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Other_Alphabetic, unicode.Pc, unicode.Join_Control)
 }

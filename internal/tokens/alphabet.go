@@ -1,5 +1,11 @@
 package tokens
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // byteChars is the alphabet of byte-level BPE: the character that stands for each byte in a vocabulary. Printable
 // bytes stand for themselves, the others for U+0100 and up.
 var byteChars = func() (chars [256]rune) {
@@ -24,9 +30,26 @@ var charBytes = func() (bytes [0x144]uint16) {
 	return bytes
 }()
 
-// appendTokenBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token
-// itself if it has others.
-func appendTokenBytes(dst []byte, token string) []byte {
+// byteToken returns the token that a vocabulary has for a byte.
+func (t *Tokenizer) byteToken(b byte) string {
+	if t.sentence != nil {
+		return fmt.Sprintf("<0x%02X>", b)
+	}
+	return string(byteChars[b])
+}
+
+// appendBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token itself if
+// it has others. SentencePiece's are themselves with spaces for ▁, but for the tokens of bytes.
+func (t *Tokenizer) appendBytes(dst []byte, token string) []byte {
+	if t.sentence != nil {
+		if len(token) == len("<0x00>") {
+			b, err := strconv.ParseUint(token[3:5], 16, 8)
+			if err == nil && token == t.byteToken(byte(b)) {
+				return append(dst, byte(b))
+			}
+		}
+		return append(dst, strings.ReplaceAll(token, spaceMark, " ")...)
+	}
 	if !isByteLevel(token) {
 		return append(dst, token...)
 	}

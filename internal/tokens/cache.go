@@ -69,31 +69,32 @@ func (c *Cache) EncodeChat(dst []uint32, ms []Message) []uint32 {
 }
 
 // plain implements encoder.
-func (c *Cache) plain(dst []uint32, text string, normal bool) []uint32 {
+func (c *Cache) plain(dst []uint32, text string, form form) []uint32 {
 	for len(text) >= minChunkBytes {
-		n := cut(text, chunkBytes)
+		n := c.tokenizer.cut(text, chunkBytes)
 		part := text[:n]
-		key := partKey{xxh3.HashString128Seed(part, c.seed), n}
+		key := partKey{xxh3.HashString128Seed(part, c.seed), n, form.lead}
 		shard := &c.shards[key.Lo%shardCount]
 		if ids, ok := shard.get(key); ok {
 			dst = append(dst, ids...)
 		} else {
 			from := len(dst)
-			dst = c.tokenizer.plain(dst, part, normal)
+			dst = c.tokenizer.plain(dst, part, form)
 			shard.put(key, dst[from:])
 		}
-		text = text[n:]
+		text, form.lead = text[n:], false
 	}
 	if text == "" {
 		return dst
 	}
-	return c.tokenizer.plain(dst, text, normal)
+	return c.tokenizer.plain(dst, text, form)
 }
 
 // partKey names a part of text.
 type partKey struct {
 	xxh3.Uint128
 	length int
+	lead   bool
 }
 
 // shard is a part of the cache: a map, and a ring through its entries with the most recently used one after root.

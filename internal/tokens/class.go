@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// class says to which bracket expressions of the known split patterns a character belongs. A character without any
-// bit is a symbol: it is matched by [^\s\p{L}\p{N}] and by nothing else.
+// class says to which bracket expressions of the known split patterns a character belongs. A character without a bit of
+// word is a symbol, which [^\s\p{L}\p{N}] matches.
 type class uint8
 
 const (
@@ -16,8 +16,10 @@ const (
 	number                    // \p{N}
 	space                     // \s, which is Unicode's White_Space
 	newline                   // [\r\n], in addition to space
+	point                     // [\p{P}\p{S}]: punctuation and symbols
+	eastern                   // [一-龥぀-ゟ゠-ヿ], in addition to what else it is
 
-	cased = upper | lower // a letter or a mark
+	cased = upper | lower // [\p{L}\p{M}]: a letter or a mark
 	word  = letter | number | space
 )
 
@@ -42,6 +44,13 @@ func makePlane0() {
 	mark(unicode.M, upper|lower)
 	mark(unicode.N, number)
 	mark(unicode.White_Space, space)
+	mark(unicode.P, point)
+	mark(unicode.S, point)
+	for _, r := range [][2]rune{{'一', '龥'}, {'぀', 'ヿ'}} {
+		for c := r[0]; c <= r[1]; c++ {
+			plane0[c] |= eastern
+		}
+	}
 	plane0['\r'] |= newline
 	plane0['\n'] |= newline
 }
@@ -74,6 +83,8 @@ func classOfHigh(r rune) class {
 		return number
 	case unicode.Is(unicode.White_Space, r):
 		return space
+	case unicode.In(r, unicode.P, unicode.S):
+		return point
 	}
 	return 0
 }
@@ -98,11 +109,12 @@ func skip(s string, i int, set class) int {
 	return i
 }
 
-// skipSymbols returns the end of the run of [^\s\p{L}\p{N}] at i.
-func skipSymbols(s string, i int) int {
+// skipSymbols returns the end of the run of characters at i that have no class of set, such as [^\s\p{L}\p{N}] for
+// word.
+func skipSymbols(s string, i int, set class) int {
 	for i < len(s) {
 		k, w := classAt(s, i)
-		if k&word != 0 {
+		if k&set != 0 {
 			return i
 		}
 		i += w

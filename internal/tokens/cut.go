@@ -5,16 +5,20 @@ import "unicode/utf8"
 // cut returns the length of the first part of s, at least size bytes long, that may be encoded apart from the rest:
 // up to the first safe cut from size on, or all of s where there is none. Where it falls depends on nothing but the
 // part and one character after it.
-func cut(s string, size int) int {
+func (t *Tokenizer) cut(s string, size int) int {
+	safe := safeCut
+	if t.sentence != nil {
+		safe = t.sentence.safeCut
+	}
 	for i := size; i < len(s); i++ {
-		if safeCut(s, i) {
+		if safe(s, i) {
 			return i
 		}
 	}
 	return len(s)
 }
 
-// safeCut reports whether s[:i] and s[i:], encoded apart, give the tokens of s. It says yes
+// safeCut reports whether s[:i] and s[i:], encoded apart by a byte-level family, give the tokens of s. It says yes
 //   - after a letter, before what is no letter, mark or apostrophe;
 //   - after a number, before what is no number or mark.
 //

@@ -34,10 +34,16 @@ type fileStep struct {
 	Type           string     `json:"type"`
 	PreTokenizers  []fileStep `json:"pretokenizers"`
 	Normalizers    []fileStep `json:"normalizers"`
-	AddPrefixSpace bool       `json:"add_prefix_space"`
+	Decoders       []fileStep `json:"decoders"`
+	AddPrefixSpace *bool      `json:"add_prefix_space"`
 	UseRegex       *bool      `json:"use_regex"`
 	Behavior       string     `json:"behavior"`
 	Invert         bool       `json:"invert"`
+	Prepend        string     `json:"prepend"`
+	Content        string     `json:"content"`
+	Replacement    string     `json:"replacement"`
+	PrependScheme  string     `json:"prepend_scheme"`
+	Split          *bool      `json:"split"`
 	Pattern        struct {
 		Regex  string
 		String *string

@@ -4,29 +4,10 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
-var fuzzed = sync.OnceValue(func() map[string]*Tokenizer {
-	all := make(map[string]*Tokenizer)
-	for name, source := range sources {
-		for suffix, normalizer := range map[string]string{"": `null`, "+nfc": `{"type":"NFC"}`} {
-			file := strings.Replace(string(simJSON), quoted(qwen2Source), quoted(source), 1)
-			file = strings.Replace(file, `"normalizer":null`, `"normalizer":`+normalizer, 1)
-			t, err := Load([]byte(file))
-			if err != nil {
-				panic(err)
-			}
-			all[name+suffix] = t
-		}
-	}
-	return all
-})
-
-// FuzzEncode: the ids decode to the text, are those of the slow twins of
-// cutting and merging, and come out of a cache the same, from wherever the
-// text was known before.
+// FuzzEncode: every family gives the ids of its slow twin, and a cache the same, from wherever the text was known before.
 func FuzzEncode(f *testing.F) {
 	for _, s := range scraps {
 		f.Add(s, uint16(1))
@@ -34,33 +15,27 @@ func FuzzEncode(f *testing.F) {
 	f.Add("func main() {\n\tfmt.Println(\"don't 12345\")\n}\n", uint16(9))
 	f.Add(strings.Repeat("a", 200)+" \n\n  x", uint16(100))
 	f.Add("c"+strings.Repeat("\u0327\u0301", 40), uint16(3))
-	twins := make(map[string]twin)
-	for name, source := range sources {
-		twins[name] = newTwin(source)
+	f.Add("<s> It's <x>  1234 \u3040ア・ the <|im_end|>[INST] \xff▁", uint16(3))
+	type pair struct {
+		tokenizer *Tokenizer
+		twin      *slow
+	}
+	pairs := make(map[string]pair)
+	for _, family := range families() {
+		pairs[family.name] = pair{family.load(f), newSlow(f, family.data)}
 	}
 	f.Fuzz(func(t *testing.T, text string, known uint16) {
-		for name, tok := range fuzzed() {
-			ids := tok.Encode(nil, text)
-			if !tok.nfc {
-				if got := string(tok.Decode(nil, ids)); got != text {
-					t.Errorf("%s: %q comes back as %q", name, text, got)
-				}
-			}
-			normal := text
-			if tok.nfc {
-				normal = nfc(text)
-			}
-			var slow []uint32
-			for _, p := range piecesOf(normal, twins[strings.TrimSuffix(name, "+nfc")].next) {
-				slow = append(slow, slowMerge(tok.merges, p)...)
-			}
-			if got := tok.plain(nil, text, false); !slices.Equal(got, slow) {
-				t.Errorf("%s: %q is %v, by its definition %v", name, text, got, slow)
+		if len(text) > 2000 {
+			return // the twins are quadratic
+		}
+		for name, p := range pairs {
+			if got, want := p.tokenizer.Encode(nil, text), p.twin.encode(text); !slices.Equal(got, want) {
+				t.Errorf("%s: %+q\n got %v\nwant %v", name, text, got, want)
 			}
 			long := strings.Repeat(text, 1+min(3*chunkBytes/(len(text)+1), 64))
-			cache := NewCache(tok, testCacheBytes)
+			cache := NewCache(p.tokenizer, testCacheBytes)
 			cache.Encode(nil, long[:int(known)%(len(long)+1)])
-			if !slices.Equal(cache.Encode(nil, long), tok.Encode(nil, long)) {
+			if !slices.Equal(cache.Encode(nil, long), p.tokenizer.Encode(nil, long)) {
 				t.Errorf("%s: %q over and over: the cache's ids differ", name, text)
 			}
 		}

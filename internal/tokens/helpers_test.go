@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/build"
 	"io"
 	"io/fs"
@@ -90,19 +91,35 @@ func edited(tb testing.TB, parts ...string) []byte {
 }
 
 // quoted returns s as it stands in Sim's file.
-func quoted(s string) string { return `"` + strings.ReplaceAll(s, `\`, `\\`) + `"` }
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
 
-// sources names every known pattern.
-var sources = map[string]string{"gpt2": gpt2Source, "cl100k": cl100kSource, "qwen2": qwen2Source, "o200k": o200kSource}
+// oneSplit is Sim's Split as it stands in its file.
+var oneSplit = splits("Isolated", false, qwen2Source)
+
+// splits returns Splits by the given patterns as they stand in a file.
+func splits(behavior string, invert bool, sources ...string) string {
+	var all []string
+	for _, source := range sources {
+		all = append(all, fmt.Sprintf(`{"type":"Split","pattern":{"Regex":%s},"behavior":%q,"invert":%t}`, quoted(source), behavior, invert))
+	}
+	return strings.Join(all, ",")
+}
+
+// patternName names a known pattern.
+func patternName(p pattern) string {
+	return []string{"gpt2", "cl100k", "qwen2", "qwen35", "o200k", "tekken", "deepseek"}[p]
+}
 
 // variants returns Sim with each known pattern, with and without NFC.
 func variants(tb testing.TB) map[string]*Tokenizer {
 	tb.Helper()
 	all := make(map[string]*Tokenizer)
-	for name, source := range sources {
-		all[name] = mustLoad(tb, edited(tb, quoted(qwen2Source), quoted(source)))
-		all[name+"+nfc"] = mustLoad(tb, edited(tb, quoted(qwen2Source), quoted(source),
-			`"normalizer":null`, `"normalizer":{"type":"NFC"}`))
+	for _, k := range known {
+		name, cuts := patternName(k.pattern), splits("Isolated", false, k.sources...)
+		all[name] = mustLoad(tb, edited(tb, oneSplit, cuts))
+		all[name+"+nfc"] = mustLoad(tb, edited(tb, oneSplit, cuts, `"normalizer":null`, `"normalizer":{"type":"NFC"}`))
 	}
 	return all
 }
@@ -116,6 +133,7 @@ var scraps = []string{
 	"1", "23", "4567", "²", "½", "Ⅷ", "٣", "𝟘",
 	"'", "'s", "'S", "'ll", "'RE", "'ve", "'d", "'m", "'ſ", "’s",
 	".", ",", "//", "/", "-", "--", "(", ");", "{", "!", "。", "，", "😀", "👩‍👩‍👧", "€", "\u200b", "\x00", "\ufffd",
+	"ア・", "゛", "\u3040", "龥龦", "〇", "\u00ad", "\u0378", ";x", "#Y", "$é", "▁", "▁▁", "[INST]", "<s>", "<x>",
 	"𐐀", "𐐨", "𠀀", "\U0001e900", "\xff", "\xc3", "\xe4\xb8", "\xf0\x9f",
 	"<", "<|", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_", "|>",
 }

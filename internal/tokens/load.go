@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
-// ErrUnsupported is what Load's error wraps when a tokenizer.json asks for something outside the byte-level BPE
-// family as this package knows it.
-var ErrUnsupported = errors.New("tokens: not a supported byte-level BPE tokenizer.json")
+// ErrUnsupported is what Load's error wraps when a tokenizer.json asks for something outside the BPE
+// families as this package knows them.
+var ErrUnsupported = errors.New("tokens: not a supported BPE tokenizer.json")
 
 // maxTokenID bounds ids, and so what a false id in a file can make Load allocate. The largest vocabularies in use
 // have about 260,000.
@@ -56,8 +57,6 @@ func (t *Tokenizer) loadModel(f *file) error {
 		return unsupported("model.dropout %g", *m.Dropout)
 	case m.Prefix != "" || m.Suffix != "":
 		return unsupported("model.continuing_subword_prefix or end_of_word_suffix")
-	case m.ByteFallback:
-		return unsupported("model.byte_fallback")
 	}
 	top := uint32(0)
 	for _, id := range m.Vocab {
@@ -76,16 +75,19 @@ func (t *Tokenizer) loadModel(f *file) error {
 			return unsupported("model.vocab has two tokens with id %d", id)
 		}
 		from := len(arena)
-		arena = appendTokenBytes(arena, token)
+		arena = t.appendBytes(arena, token)
 		t.bytes[id] = arena[from:len(arena):len(arena)]
 	}
 	t.merges = newMerges(len(m.Merges))
-	for b, char := range byteChars {
-		id, ok := m.Vocab[string(char)]
+	for b := range t.merges.single {
+		id, ok := m.Vocab[t.byteToken(byte(b))]
 		if !ok {
 			return unsupported("model.vocab has no token for byte 0x%02x", b)
 		}
 		t.merges.single[b] = id
+	}
+	if t.sentence != nil {
+		return t.loadSentenceMerges(f)
 	}
 	for i, pair := range m.Merges {
 		left, okLeft := m.Vocab[pair[0]]
@@ -107,31 +109,32 @@ func (t *Tokenizer) loadAdded(f *file) error {
 	special := make(map[uint32]string)
 	for i := range f.AddedTokens {
 		a := &f.AddedTokens[i]
-		switch {
-		case a.Content == "":
+		if a.Content == "" {
 			return unsupported("added_tokens[%d].content is empty", i)
-		case a.SingleWord:
-			return unsupported("added_tokens[%d].single_word", i)
 		}
 		if id, ok := f.Model.Vocab[a.Content]; ok && id != a.ID {
 			return unsupported("added_tokens[%d].id is %d, in model.vocab %d", i, a.ID, id)
 		}
-		if b := t.bytes[a.ID]; b != nil && string(b) != a.Content {
+		content := []byte(a.Content)
+		if t.sentence != nil {
+			content = t.appendBytes(nil, a.Content)
+		}
+		if b := t.bytes[a.ID]; b != nil && string(b) != string(content) {
 			return unsupported("added_tokens[%d].id %d is taken by another token", i, a.ID)
 		}
 		t.ids[a.Content] = a.ID
-		t.bytes[a.ID] = []byte(a.Content)
+		t.bytes[a.ID] = content
 		if a.Special {
 			special[a.ID] = a.Content
 		}
-		matcher, content := t.added, a.Content
-		if a.Normalized {
-			matcher = late
-			if t.nfc {
-				content = nfc(content)
-			}
+		if !a.Normalized {
+			t.added.add(a.Content, addedToken{a.ID, a.Special, a.LStrip, a.RStrip, a.SingleWord})
+			continue
 		}
-		matcher.add(content, addedToken{a.ID, a.Special, a.LStrip, a.RStrip})
+		if t.sentence != nil && t.sentence.early && (a.LStrip || a.RStrip) {
+			return unsupported("added_tokens[%d] is normalized, with lstrip or rstrip, where spaces are none", i)
+		}
+		late.add(t.normalized(a.Content), addedToken{a.ID, a.Special, a.LStrip, a.RStrip, a.SingleWord})
 	}
 	if len(late.tokens) > 0 {
 		t.late = late
@@ -156,7 +159,7 @@ func (t *Tokenizer) fillVocab(m *fileModel) {
 	t.vocab = newVocab(len(m.Vocab))
 	var ids []uint32
 	for token, id := range m.Vocab {
-		if !isByteLevel(token) {
+		if t.sentence == nil && !isByteLevel(token) || t.sentence != nil && strings.Contains(token, " ") {
 			continue
 		}
 		b := string(t.bytes[id])
@@ -173,6 +176,9 @@ func (t *Tokenizer) fillVocab(m *fileModel) {
 func (t *Tokenizer) boundLength(f *file) {
 	for _, b := range t.bytes {
 		t.longest = max(t.longest, len(b))
+	}
+	if t.sentence != nil {
+		t.longest = max(t.longest, longestMarked(&f.Model))
 	}
 	if t.nfc {
 		t.longest *= 3

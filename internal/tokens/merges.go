@@ -16,6 +16,7 @@ type merges struct {
 	shift  uint8
 	joined []uint32    // token id by rank
 	single [256]uint32 // token id by byte
+	chars  *chars      // token id by character, for SentencePiece's family; nil: text is merged from bytes
 }
 
 type mergedPair struct{ left, right, rank uint32 }
@@ -55,19 +56,25 @@ func (m *merges) find(left, right uint32) uint64 {
 	}
 }
 
+// begin appends the tokens that a piece is merged from, at most one a byte.
+func (m *merges) begin(dst []uint32, piece string) []uint32 {
+	if m.chars != nil {
+		return m.chars.append(dst, &m.single, piece)
+	}
+	for i := range len(piece) {
+		dst = append(dst, m.single[piece[i]])
+	}
+	return dst
+}
+
 // append appends the tokens of one piece to dst.
 func (m *merges) append(dst []uint32, piece string) []uint32 {
 	if len(piece) > maxShort {
 		return m.appendLong(dst, piece)
 	}
 	var ids, ranks [maxShort + 1]uint32 // ranks[i] is of the pair i, i+1
-	n := len(piece)
-	if n == 0 {
-		return dst
-	}
-	ids[0] = m.single[piece[0]]
+	n := len(m.begin(ids[:0], piece))
 	for i := 1; i < n; i++ {
-		ids[i] = m.single[piece[i]]
 		ranks[i-1] = m.rank(ids[i-1], ids[i])
 	}
 	for n > 1 {
@@ -99,10 +106,11 @@ func (m *merges) append(dst []uint32, piece string) []uint32 {
 func (m *merges) appendLong(dst []uint32, piece string) []uint32 {
 	w := workspaces.Get().(*workspace)
 	defer workspaces.Put(w)
-	w.reset(len(piece))
+	w.ids = m.begin(w.ids[:0], piece)
+	w.reset(len(w.ids))
 	for i := range w.links {
 		l := &w.links[i]
-		l.id, l.rank = m.single[piece[i]], noRank
+		l.id, l.rank = w.ids[i], noRank
 		l.prev, l.next = int32(i-1), int32(i+1)
 		if i > 0 {
 			w.rerank(m, int32(i-1))

@@ -1,21 +1,25 @@
 package tokens
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// pattern is one of the regular expressions that cut a text into pieces before byte pairs are merged. Each is known
-// by its exact source and matched by a scanner written for it, because the expressions need a look-ahead that Go's
-// regexp does not have, and because the scanner is some thirty times as fast. Every scanner walks a text in linear
-// time.
+// pattern is one of the regular expressions, or the several in turn, that cut a text into pieces before byte pairs are
+// merged. Each is known by its exact source and matched by a scanner written for it, because the expressions need a
+// look-ahead that Go's regexp does not have, and because the scanner is some thirty times as fast. Every scanner walks a
+// text in linear time.
 type pattern uint8
 
 const (
-	gpt2   pattern = iota // GPT-2, and ByteLevel with use_regex
-	cl100k                // GPT-4, Llama 3
-	qwen2                 // Qwen 2, 2.5 and 3: cl100k with one digit a piece
-	o200k                 // GPT-4o, gpt-oss, Llama 4
+	gpt2     pattern = iota // GPT-2, and ByteLevel with use_regex
+	cl100k                  // GPT-4, Llama 3
+	qwen2                   // Qwen 2, 2.5 and 3: cl100k with one digit a piece
+	qwen35                  // Qwen 3.5: qwen2 with marks as letters
+	o200k                   // GPT-4o, gpt-oss, Llama 4
+	tekken                  // Mistral: o200k with one digit a piece, contractions as any other word
+	deepSeek                // DeepSeek V3 and R1: three Splits, one after the other
 )
 
 const (
@@ -25,24 +29,39 @@ const (
 	gpt2Source   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	cl100kSource = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*` + tail
 	qwen2Source  = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*` + tail
+	qwen35Source = contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*` + tail
 	o200kSource  = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` + contractions + `?` +
 		`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` + contractions + `?` +
 		`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*` + tail
+	tekkenSource = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` +
+		`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` +
+		`|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*` + tail
 )
 
-// patternOf finds the pattern with the given source. A second spelling of the contractions, which matches the same,
+// known lists the patterns by the sources of their Splits.
+var known = []struct {
+	pattern pattern
+	sources []string
+}{
+	{gpt2, []string{gpt2Source}},
+	{cl100k, []string{cl100kSource}},
+	{qwen2, []string{qwen2Source}},
+	{qwen35, []string{qwen35Source}},
+	{o200k, []string{o200kSource}},
+	{tekken, []string{tekkenSource}},
+	{deepSeek, []string{deepSeekNumbers, deepSeekEastern, deepSeekWords}},
+}
+
+// patternOf finds the pattern with the given sources. A second spelling of the contractions, which matches the same,
 // is taken too.
-func patternOf(source string) (pattern, bool) {
-	source = strings.ReplaceAll(source, `'(?i:[sdmt]|ll|ve|re)`, contractions)
-	switch source {
-	case gpt2Source:
-		return gpt2, true
-	case cl100kSource:
-		return cl100k, true
-	case qwen2Source:
-		return qwen2, true
-	case o200kSource:
-		return o200k, true
+func patternOf(sources []string) (pattern, bool) {
+	for _, k := range known {
+		same := func(known, source string) bool {
+			return known == strings.ReplaceAll(source, `'(?i:[sdmt]|ll|ve|re)`, contractions)
+		}
+		if slices.EqualFunc(k.sources, sources, same) {
+			return k.pattern, true
+		}
 	}
 	return 0, false
 }
@@ -54,11 +73,17 @@ func (p pattern) next(s string, i int) int {
 	case gpt2:
 		return nextGPT2(s, i)
 	case cl100k:
-		return nextCl100k(s, i, 3)
+		return nextCl100k(s, i, 3, letter)
 	case qwen2:
-		return nextCl100k(s, i, 1)
-	default:
+		return nextCl100k(s, i, 1, letter)
+	case qwen35:
+		return nextCl100k(s, i, 1, cased)
+	case o200k:
 		return nextO200k(s, i)
+	case tekken:
+		return nextTekken(s, i)
+	default:
+		return nextDeepSeek(s, i)
 	}
 }
 
@@ -82,19 +107,19 @@ func nextGPT2(s string, i int) int {
 	case k&space != 0:
 		return blank(s, i, false)
 	default:
-		return skipSymbols(s, i+w)
+		return skipSymbols(s, i+w, word)
 	}
 }
 
-// nextCl100k cuts numbers after the given count of digits.
-func nextCl100k(s string, i, digits int) int {
+// nextCl100k cuts numbers after the given count of digits; words are of characters of the given class.
+func nextCl100k(s string, i, digits int, words class) int {
 	if s[i] == ' ' && i+1 < len(s) && s[i+1] < utf8.RuneSelf && plane0[s[i+1]]&letter != 0 {
-		return skip(s, i+2, letter) // what most of any prose is
+		return skip(s, i+2, words) // what most of any prose is
 	}
 	k, w := classAt(s, i)
 	switch {
-	case k&letter != 0:
-		return skip(s, i+w, letter)
+	case k&words != 0:
+		return skip(s, i+w, words)
 	case k&number != 0:
 		return digitGroup(s, i, digits)
 	case k&newline != 0:
@@ -107,17 +132,17 @@ func nextCl100k(s string, i, digits int) int {
 	}
 	if i+w < len(s) { // one character of any other kind goes with the letters after it
 		after, aw := classAt(s, i+w)
-		if after&letter != 0 {
-			return skip(s, i+w+aw, letter)
+		if after&words != 0 {
+			return skip(s, i+w+aw, words)
 		}
-		if s[i] == ' ' && after&word == 0 {
-			return skip(s, skipSymbols(s, i+1+aw), newline)
+		if s[i] == ' ' && after&(word|words) == 0 {
+			return skip(s, skipSymbols(s, i+1+aw, word|words), newline)
 		}
 	}
 	if k&space != 0 {
 		return blank(s, i, true)
 	}
-	return skip(s, skipSymbols(s, i+w), newline)
+	return skip(s, skipSymbols(s, i+w, word|words), newline)
 }
 
 func nextO200k(s string, i int) int {
@@ -128,9 +153,22 @@ func nextO200k(s string, i int) int {
 		}
 		return end
 	}
+	return afterCasedWord(s, i, k, 3)
+}
+
+func nextTekken(s string, i int) int {
+	k, w := classAt(s, i)
+	if end := casedWord(s, i, k, w); end > 0 {
+		return end
+	}
+	return afterCasedWord(s, i, k, 1)
+}
+
+// afterCasedWord matches what o200k has after its first two alternatives at i, where a character of class k stands.
+func afterCasedWord(s string, i int, k class, digits int) int {
 	switch {
 	case k&number != 0:
-		return digitGroup(s, i, 3)
+		return digitGroup(s, i, digits)
 	case s[i] == ' ' && i+1 < len(s):
 		if after, _ := classAt(s, i+1); after&word == 0 {
 			return symbolsAndSlashes(s, i+1)
@@ -193,7 +231,7 @@ func lowerEnding(s string, i int) int {
 
 // symbolsAndSlashes matches [^\s\p{L}\p{N}]+[\r\n/]* at i.
 func symbolsAndSlashes(s string, i int) int {
-	i = skipSymbols(s, i)
+	i = skipSymbols(s, i, word)
 	for i < len(s) && (s[i] == '\r' || s[i] == '\n' || s[i] == '/') {
 		i++
 	}
@@ -241,7 +279,21 @@ func digitGroup(s string, i, n int) int {
 // one (\s*[\r\n]+); otherwise the run without its last character when something follows (\s+(?!\S)), or the whole run
 // (\s+).
 func blank(s string, i int, newlines bool) int {
-	end, last, broken := i, i, 0
+	end, last, broken := blanks(s, i)
+	switch {
+	case newlines && broken > 0:
+		return broken
+	case end == len(s) || last == i:
+		return end
+	default:
+		return last
+	}
+}
+
+// blanks measures the run of white space at i: where it ends, where its last character begins, and where its last line
+// break ends, 0 without one.
+func blanks(s string, i int) (end, last, broken int) {
+	end, last = i, i
 	for end < len(s) {
 		k, w := classAt(s, end)
 		if k&space == 0 {
@@ -252,12 +304,5 @@ func blank(s string, i int, newlines bool) int {
 			broken = end
 		}
 	}
-	switch {
-	case newlines && broken > 0:
-		return broken
-	case end == len(s) || last == i:
-		return end
-	default:
-		return last
-	}
+	return end, last, broken
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // Load does it for the rest of the program; tests of patterns load nothing.
@@ -53,7 +54,6 @@ func splitAlternatives(source string) []string {
 
 // next is pattern.next.
 func (w twin) next(s string, i int) int {
-	blanks := w[len(w)-1] // \s+
 	for _, re := range w {
 		if re != nil {
 			if m := re.FindStringIndex(s[i:]); m != nil {
@@ -61,7 +61,7 @@ func (w twin) next(s string, i int) int {
 			}
 			continue
 		}
-		m := blanks.FindStringIndex(s[i:])
+		m := w[len(w)-1].FindStringIndex(s[i:]) // \s+
 		if m == nil {
 			continue
 		}
@@ -87,17 +87,49 @@ func piecesOf(s string, next func(string, int) int) []string {
 	return pieces
 }
 
-func TestPatternsEqualTheirSource(t *testing.T) {
-	for name, source := range sources {
-		p, ok := patternOf(source)
-		if !ok {
-			t.Fatalf("%s is not known by its own source", name)
+// isolated is a Split as it is defined, on each of the pieces that the Splits before have left: a match is a piece, and
+// so is what lies between two.
+func (w twin) isolated(pieces []string) (cut []string) {
+	for _, p := range pieces {
+		from := 0
+		for i := 0; i < len(p); {
+			end := w.next(p, i)
+			if end <= i {
+				_, width := utf8.DecodeRuneInString(p[i:])
+				i += width
+				continue
+			}
+			if from < i {
+				cut = append(cut, p[from:i])
+			}
+			cut = append(cut, p[i:end])
+			i, from = end, end
 		}
-		w, rng := newTwin(source), seeded(t, 3)
+		if from < len(p) {
+			cut = append(cut, p[from:])
+		}
+	}
+	return cut
+}
+
+func TestPatternsEqualTheirSource(t *testing.T) {
+	for _, k := range known {
+		if p, ok := patternOf(k.sources); !ok || p != k.pattern {
+			t.Fatalf("%s is not known by its own source", patternName(k.pattern))
+		}
+		var twins []twin
+		for _, source := range k.sources {
+			twins = append(twins, newTwin(source))
+		}
+		rng := seeded(t, 3)
 		for range 6000 {
 			s := randomText(rng, 12)
-			if got, want := piecesOf(s, p.next), piecesOf(s, w.next); !slices.Equal(got, want) {
-				t.Fatalf("%s: pieces of %q\n got %q\nwant %q", name, s, got, want)
+			want := []string{s}
+			for _, w := range twins {
+				want = w.isolated(want)
+			}
+			if got := piecesOf(s, k.pattern.next); !slices.Equal(got, want) {
+				t.Fatalf("%s: pieces of %q\n got %q\nwant %q", patternName(k.pattern), s, got, want)
 			}
 		}
 	}
@@ -121,6 +153,14 @@ func TestPatternExamples(t *testing.T) {
 		{o200k, "A中B", "A中|B"},
 		{o200k, "and/or //x/\n/y", "and|/or| //|x|/\n/|y"},
 		{o200k, "\u0301ABC", "\u0301|ABC"},
+		{qwen35, "हिन्दी 12", "हिन्दी| |1|2"},
+		{qwen2, "हिन्दी", "ह|िन|्द|ी"},
+		{tekken, "camelCase's 1234", "camel|Case|'s| |1|2|3|4"},
+		{deepSeek, "It's 12345  ok", "It|'s| |123|45| | ok"},
+		{deepSeek, "a  1  ア・イ b", "a|  |1|  |ア|・|イ| b"},
+		{deepSeek, "x=漢字かな+1", "x|=|漢字かな|+|1"},
+		{deepSeek, "\x00\x01\x02go\n\n x", "\x00\x01|\x02go|\n\n| x"},
+		{deepSeek, "f(x);\r\n\tif", "f|(x|);\r\n|\tif"},
 	} {
 		if got := strings.Join(piecesOf(c.text, c.pattern.next), "|"); got != c.want {
 			t.Errorf("pattern %d: pieces of %q\n got %q\nwant %q", c.pattern, c.text, got, c.want)
@@ -136,22 +176,51 @@ func TestSafeCuts(t *testing.T) {
 		rng, cuts := seeded(t, 5), 0
 		for range 6000 {
 			s := randomText(rng, 10)
-			want := tok.plain(nil, s, false)
+			want := tok.plain(nil, s, form{})
 			var got []uint32
 			from := 0
 			for i := 1; i < len(s); i++ {
 				if safeCut(s, i) {
-					got = tok.plain(got, s[from:i], false)
+					got = tok.plain(got, s[from:i], form{})
 					from = i
 					cuts++
 				}
 			}
-			if got = tok.plain(got, s[from:], false); !slices.Equal(got, want) {
+			if got = tok.plain(got, s[from:], form{}); !slices.Equal(got, want) {
 				t.Fatalf("%s: %q cut at safe places\n got %v\nwant %v", name, s, got, want)
 			}
 		}
 		if cuts < 6000 {
 			t.Errorf("%s: only %d safe cuts in 6,000 texts", name, cuts)
+		}
+	}
+}
+
+// TestSafeCutsOfSentences does the same for SentencePiece's families, which are cut by their merges.
+func TestSafeCutsOfSentences(t *testing.T) {
+	for _, f := range families() {
+		tok, rng, cuts := f.load(t), seeded(t, 37), 0
+		if tok.sentence == nil {
+			continue
+		}
+		for range 1000 {
+			s := randomText(rng, 10)
+			want := tok.plain(nil, s, form{lead: true})
+			var got []uint32
+			from := 0
+			for i := 1; i < len(s); i++ {
+				if tok.sentence.safeCut(s, i) {
+					got = tok.plain(got, s[from:i], form{lead: from == 0})
+					from = i
+					cuts++
+				}
+			}
+			if got = tok.plain(got, s[from:], form{lead: from == 0}); !slices.Equal(got, want) {
+				t.Fatalf("%s: %q cut at safe places\n got %v\nwant %v", f.name, s, got, want)
+			}
+		}
+		if cuts < 1000 {
+			t.Errorf("%s: only %d safe cuts in 1,000 texts", f.name, cuts)
 		}
 	}
 }

@@ -1,29 +1,33 @@
 // Package tokens turns text into token ids and token ids into the hashes by which a prefix is found again.
 //
-// A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE family (GPT-2, Llama 3, Qwen, GPT-4o) and
-// gives the ids the reference library gives with add_special_tokens=false; what it does not know it refuses to load,
-// rather than route by wrong ids. Sim is the tokenizer of the simulated model, and ships in the binary. A Cache in
+// A Tokenizer reads Hugging Face's tokenizer.json of the byte-level BPE families (GPT-2, Llama 3, Qwen, gpt-oss,
+// DeepSeek, Mistral's tekken) and of SentencePiece's BPE with byte fall-back (Llama 2, Mistral 7B, Gemma), and gives the
+// ids the reference library gives; what it does not know it refuses to load, rather than route by wrong ids. Sim is the tokenizer of the simulated model, and ships in the binary. A Cache in
 // front of a Tokenizer remembers the ids of text seen before. ChatML renders conversations for the simulated model.
 // LocalHashes and SequenceHashes name the blocks of a prompt.
 //
 // Everything here is a plain computation: no goroutine, no clock, no I/O.
 package tokens
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
-// Tokenizer encodes text as byte-level BPE. It is immutable but for an internal cache of pieces of fixed size (1 MB),
+// Tokenizer encodes text by byte-pair encoding. It is immutable but for an internal cache of pieces of fixed size (1 MB),
 // and safe for concurrent use. Load makes one.
 type Tokenizer struct {
-	pattern pattern
-	nfc     bool
-	added   *addedMatcher // matched in the text as it came
-	late    *addedMatcher // matched after normalisation; nil when there are none
-	ids     map[string]uint32
-	vocab   *vocab
-	merges  *merges
-	bytes   [][]byte // what each id decodes to, nil where there is no such token
-	pieces  *pieceCache
-	longest int
+	pattern  pattern // of a byte-level family
+	nfc      bool
+	sentence *sentence     // of SentencePiece's family, nil otherwise
+	added    *addedMatcher // matched in the text as it came
+	late     *addedMatcher // matched after normalisation; nil when there are none
+	ids      map[string]uint32
+	vocab    *vocab
+	merges   *merges
+	bytes    [][]byte // what each id decodes to, nil where there is no such token
+	pieces   *pieceCache
+	longest  int
 
 	prefix, suffix []uint32 // around a prompt with add_special_tokens
 }
@@ -92,54 +96,78 @@ func (t *Tokenizer) MinTokens(textBytes int) int {
 // encoder is who encodes the text between added tokens: a Tokenizer, or a Cache that asks it for what it does not
 // remember.
 type encoder interface {
-	// plain appends the ids of text, in which no added token is looked for. normal says that the text is in its
-	// normal form already.
-	plain(dst []uint32, text string, normal bool) []uint32
+	// plain appends the ids of text, in which no added token is looked for.
+	plain(dst []uint32, text string, form form) []uint32
+}
+
+// form is what is known of a text between added tokens.
+type form struct {
+	normal bool // it is in its normal form already
+	lead   bool // a ▁ goes before it
 }
 
 // encode finds the added tokens and hands what lies between them to the encoder.
 func (t *Tokenizer) encode(dst []uint32, text string, specials bool, between encoder) []uint32 {
-	for at := 0; at < len(text); {
-		m := t.added.find(text, at, specials)
+	for at, from := 0, 0; ; {
+		m := t.added.find(text, from, at, specials)
 		if m.start > at {
-			dst = t.encodeLate(dst, text[at:m.start], specials, between)
+			dst = t.encodeLate(dst, text[at:m.start], at == 0, specials, between)
 		}
-		if m.ok {
-			dst = append(dst, m.id)
+		if !m.ok {
+			return dst
 		}
-		at = m.stop
+		dst = append(dst, m.id)
+		at, from = m.stop, m.next
 	}
-	return dst
 }
 
-// encodeLate does the same for the added tokens that are matched in normal form.
-func (t *Tokenizer) encodeLate(dst []uint32, text string, specials bool, between encoder) []uint32 {
+// encodeLate does the same for the added tokens that are matched in normal form; first says that the text is the
+// input's beginning.
+func (t *Tokenizer) encodeLate(dst []uint32, text string, first, specials bool, between encoder) []uint32 {
 	if t.late == nil {
-		return between.plain(dst, text, false)
+		return between.plain(dst, text, form{lead: t.sentence != nil && t.sentence.leads(text, first)})
 	}
-	if t.nfc {
-		text = nfc(text)
-	}
-	for at := 0; at < len(text); {
-		m := t.late.find(text, at, specials)
+	text = t.normalized(text)
+	for at, from := 0, 0; ; {
+		m := t.late.find(text, from, at, specials)
 		if m.start > at {
-			dst = between.plain(dst, text[at:m.start], true)
+			part := text[at:m.start]
+			lead := t.sentence != nil && t.sentence.lead != leadText && t.sentence.leads(part, first && at == 0)
+			dst = between.plain(dst, part, form{normal: true, lead: lead})
 		}
-		if m.ok {
-			dst = append(dst, m.id)
+		if !m.ok {
+			return dst
 		}
-		at = m.stop
+		dst = append(dst, m.id)
+		at, from = m.stop, m.next
 	}
-	return dst
+}
+
+// normalized returns the form of a text between added tokens in which late ones are looked for.
+func (t *Tokenizer) normalized(text string) string {
+	switch {
+	case t.nfc:
+		return nfc(text)
+	case t.sentence == nil || !t.sentence.early:
+		return text
+	}
+	text = strings.ReplaceAll(text, spaceMark, " ")
+	if t.sentence.lead == leadText {
+		text = " " + text
+	}
+	return text
 }
 
 // plain implements encoder.
-func (t *Tokenizer) plain(dst []uint32, text string, normal bool) []uint32 {
-	if t.nfc && !normal {
+func (t *Tokenizer) plain(dst []uint32, text string, form form) []uint32 {
+	if t.nfc && !form.normal {
 		text = nfc(text)
 	}
 	if cap(dst)-len(dst) < len(text)/8 {
 		dst = slices.Grow(dst, len(text)/3+8)
+	}
+	if t.sentence != nil {
+		return t.plainSentence(dst, text, form.lead)
 	}
 	for i := 0; i < len(text); {
 		end := t.pattern.next(text, i)

@@ -92,7 +92,7 @@ func TestDecodeRestores(t *testing.T) {
 func normalBetweenSpecials(tok *Tokenizer, s string) string {
 	var b strings.Builder
 	for at := 0; at < len(s); {
-		m := tok.added.find(s, at, true)
+		m := tok.added.find(s, at, at, true)
 		b.WriteString(composeAll(s[at:m.start]))
 		b.WriteString(s[m.start:m.stop])
 		at = m.stop
@@ -139,7 +139,7 @@ func TestAddedTokens(t *testing.T) {
 		`{"id":5002,"content":"<tool>"},`+
 		`{"id":5003,"content":"é=","normalized":true},`,
 		`"normalizer":null`, `"normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"}]}`))
-	text := func(s string) []uint32 { return tok.plain(nil, s, false) }
+	text := func(s string) []uint32 { return tok.plain(nil, s, form{}) }
 	for _, c := range []struct {
 		in          string
 		want, plain []uint32
@@ -224,7 +224,6 @@ func TestLoadRefuses(t *testing.T) {
 		{"use_regex", byteLevel, strings.Replace(byteLevel, `regex":false`, `regex":true`, 1)},
 		{"pre_tokenizer", `"pretokenizers":[`, `"pretokenizers":[{"type":"Digits"},`},
 		{"pre_tokenizer is absent", `"pre_tokenizer":`, `"other":`},
-		{"single_word", `"single_word":false`, `"single_word":true`},
 		{"content", `"content":"<|endoftext|>"`, `"content":""`},
 		{"taken by another", `"id":4093`, `"id":0`},
 		{"in model.vocab", `"content":"<|endoftext|>"`, `"content":"#"`},

@@ -6,23 +6,24 @@ import (
 
 // workspace is what merging one long piece needs, kept between calls.
 type workspace struct {
+	ids   []uint32 // what the piece is merged from
 	links []link
 	heap  []uint64 // rank<<32 | place, least first
 }
 
-// link is one token of the piece, standing at the place of its first byte.
+// link is one token of the piece, standing at the place among what the piece is merged from.
 type link struct {
 	id, rank   uint32 // rank is of the pair this link begins
 	prev, next int32  // -1 before the first, the piece's length after the last
 }
 
-// maxKept bounds the piece, in bytes, whose workspace is kept: about 1.5 MB.
+// maxKept bounds the piece, in tokens that it is merged from, whose workspace is kept: about 1.8 MB.
 const maxKept = 64 << 10
 
-// reset makes room for a piece of n bytes.
+// reset makes room for a piece of n tokens.
 func (w *workspace) reset(n int) {
 	if cap(w.links) > maxKept && n <= maxKept {
-		w.links, w.heap = nil, nil
+		*w = workspace{ids: slices.Clone(w.ids)}
 	}
 	w.links = slices.Grow(w.links[:0], n)[:n]
 	w.heap = slices.Grow(w.heap[:0], n)

@@ -34,6 +34,7 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
+	prioritizes     bool   // it schedules by priority, the higher first
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
 	contextRank     int    // the data-parallel rank that it belongs to
@@ -73,6 +74,7 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
+	w.Prioritizes = given.Prioritizes || f.prioritizes
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
@@ -193,6 +195,10 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	if port := number("disaggregation_bootstrap_port"); f.disaggregatesAs == "prefill" && port <= math.MaxUint16 {
 		f.bootstrapPort = port
 	}
+	var priority, lowFirst bool // each is false when it is another type
+	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
+	f.prioritizes = priority && !lowFirst
+	f.readVersion(body)
 	f.blockTokens = number("page_size")
 	f.kvTokens = number("max_total_num_tokens")
 	f.maxSeqs = number("max_running_requests")

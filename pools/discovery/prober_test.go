@@ -204,10 +204,10 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			Model: "m", Engine: "vllm", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
 		}},
 		{name: "sglang", faces: sglang("m"), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "sglang by its server_info", faces: unnamed(sglang("m")), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
 		}},
 		{
 			name: "old sglang with pages of a token", role: "both", cfg: ProberConfig{BlockSize: 128},
@@ -218,18 +218,25 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
 		{name: "sglang's prefill mode", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "127.0.0.1:9001",
 		}},
+		{name: "sglang by priority", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":false,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Prioritizes: true,
+		}},
+		{name: "sglang by priority, the other way", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":true,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
 		{name: "sglang's prefill mode, its bootstrap server given", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", options: ",transfer=10.0.0.9:9002", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "10.0.0.9:9002",
 		}},
 		{name: "a bootstrap port of no prefill worker", faces: sglangAs("decode", `"disaggregation_bootstrap_port":9001,`), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "a bootstrap port that is none", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
 			Model: "m", Engine: "trtllm", BlockSize: 32,

@@ -1,0 +1,331 @@
+package tokens
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+)
+
+// family is a small tokenizer.json with the steps and added tokens of a model family, on Sim's vocabulary.
+type family struct {
+	name   string
+	data   []byte
+	prefix []uint32
+	config string
+}
+
+const (
+	bos = 4200 // what a family begins a sequence with
+	eos = 4201
+)
+
+// families makes one of each.
+var families = sync.OnceValue(func() []family {
+	special := func(contents ...string) []fileAdded {
+		var all []fileAdded
+		for i, c := range contents {
+			all = append(all, fileAdded{ID: bos + uint32(i), Content: c, Special: true})
+		}
+		return all
+	}
+	plain := func(from uint32, contents ...string) []fileAdded {
+		var all []fileAdded
+		for i, c := range contents {
+			all = append(all, fileAdded{ID: from + uint32(i), Content: c})
+		}
+		return all
+	}
+	begins := func(content string) string {
+		return fmt.Sprintf(`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":%[1]q,"type_id":0}},{"Sequence":{"id":"A","type_id":0}}],`+
+			`"pair":[],"special_tokens":{%[1]q:{"id":%[1]q,"ids":[%[2]d],"tokens":[%[1]q]}}}`, content, bos)
+	}
+	byteLevel := func(splits string) string {
+		return `{"type":"Sequence","pretokenizers":[` + splits + `,{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]}`
+	}
+	const (
+		none       = `null`
+		replace    = `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`
+		prepend    = `{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},` + replace + `]}`
+		idle       = `{"type":"Split","pattern":{"String":" "},"behavior":"MergedWithPrevious","invert":false}`
+		metaspace  = `{"type":"Metaspace","replacement":"▁","prepend_scheme":%q,"split":%t}`
+		byteDecode = `{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`
+		pieceDecod = `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"}]}`
+	)
+	late := special("<s>", "</s>")
+	for i := range late {
+		late[i].Normalized = true
+	}
+	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 4230, Content: "<x>", Special: true, RStrip: true},
+		fileAdded{ID: 4231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 4232, Content: "the", SingleWord: true},
+		fileAdded{ID: 4233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 4234, Content: "  "})
+	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain(4300, "\n", "\n\n", "\t", "▁▁", "<x>")...)
+	deepSeekSpecials := special("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<|im_end|>")
+	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source), splits("Isolated", false, qwen35Source),
+		splits("Removed", true, o200kSource), splits("Isolated", false, tekkenSource),
+		splits("Isolated", false, deepSeekNumbers, deepSeekEastern, deepSeekWords)}
+	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(true)
+	var all []family
+	add := func(name string, v vocabulary, added []fileAdded, normalizer, cut, post, decoder string, f family) {
+		f.name, f.data = name, v.file(added, normalizer, cut, post, decoder)
+		all = append(all, f)
+	}
+	llama := v3(bytesOnly)
+	add("llama3", llama, special("<s>", "<|im_end|>", "<|im_start|>"), none, byteLevel(joined[0]),
+		`{"type":"Sequence","processors":[{"type":"ByteLevel"},`+begins("<s>")+`]}`, byteDecode, family{prefix: []uint32{bos}})
+	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain(4300, "<x>", "[INST]")...),
+		`{"type":"NFC"}`, byteLevel(joined[1]), none, byteDecode, family{})
+	add("qwen35", bytesOnly, special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), `{"type":"NFC"}`, byteLevel(joined[2]), none, byteDecode, family{})
+	add("gpt-oss", bytesOnly, special("<|start|>", "<|end|>", "<|message|>", "<|im_end|>"), none, byteLevel(joined[3]), begins("<|start|>"), byteDecode,
+		family{prefix: []uint32{bos}})
+	add("tekken", llama, special("<s>", "</s>", "[INST]", "[/INST]"), none, byteLevel(joined[4]), begins("<s>"), byteDecode, family{prefix: []uint32{bos}})
+	add("deepseek", bytesOnly, deepSeekSpecials, `{"type":"Sequence","normalizers":[]}`, byteLevel(joined[5]),
+		`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true}`, byteDecode, family{prefix: []uint32{bos},
+			config: `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"bos_token":{"content":"<｜begin▁of▁sentence｜>"}}`})
+	add("gemma", pieces, gemma, replace, idle, begins("<bos>"), pieceDecod, family{prefix: []uint32{bos}})
+	add("llama2", pieces, special("<s>", "</s>"), prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+	add("llama2-late", sentenceVocabulary(false), late, prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+	for _, scheme := range []string{"first", "always", "never"} {
+		for _, split := range []bool{false, true} {
+			add(fmt.Sprintf("metaspace-%s-%t", scheme, split), pieces, special("<s>", "</s>", "[INST]"), none, fmt.Sprintf(metaspace, scheme, split),
+				begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+		}
+	}
+	add("phi-bytes", bytesOnly, phi, none, byteLevel(joined[0]), none, byteDecode, family{})
+	add("phi-pieces", pieces, phi, replace, none, none, pieceDecod, family{})
+	add("late-metaspace", pieces, late, none, fmt.Sprintf(metaspace, "first", false), begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+	return all
+})
+
+// vocabulary is a model without its steps.
+type vocabulary struct {
+	tokens       map[string]uint32
+	merges       [][2]string
+	fallback     bool
+	ignoreMerges bool
+}
+
+func (v vocabulary) file(added []fileAdded, normalizer, cut, post, decoder string) []byte {
+	tokens := make(map[string]uint32, len(v.tokens))
+	for token, id := range v.tokens {
+		tokens[token] = id
+	}
+	for i := range added { // as in real files, an added token that the model has too keeps its id
+		if id, ok := tokens[added[i].Content]; ok {
+			added[i].ID = id
+		}
+	}
+	data, err := json.Marshal(map[string]any{
+		"added_tokens": added, "normalizer": json.RawMessage(normalizer), "pre_tokenizer": json.RawMessage(cut),
+		"post_processor": json.RawMessage(post), "decoder": json.RawMessage(decoder),
+		"model": map[string]any{"type": "BPE", "byte_fallback": v.fallback, "ignore_merges": v.ignoreMerges, "fuse_unk": v.fallback,
+			"vocab": tokens, "merges": v.merges},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// byteVocabulary is Sim's, without its special tokens.
+func byteVocabulary() vocabulary {
+	var f struct{ Model fileModel }
+	if err := json.Unmarshal(simJSON, &f); err != nil {
+		panic(err)
+	}
+	return vocabulary{tokens: f.Model.Vocab, merges: f.Model.Merges}
+}
+
+// v3 adds words that no merge makes, and ignores merges for them.
+func v3(v vocabulary) vocabulary {
+	tokens := map[string]uint32{"Return": 4100, "ĠABCABC": 4101, "æĸĩåŃĹ": 4102, "ĠĠĠĠĠĠĠ": 4103}
+	for token, id := range v.tokens {
+		tokens[token] = id
+	}
+	v.tokens, v.ignoreMerges = tokens, true
+	return v
+}
+
+// sentenceVocabulary is Sim's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
+// tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a space, and, if forging
+// is set, a special one that is also made by merges.
+func sentenceVocabulary(forging bool) vocabulary {
+	v := vocabulary{tokens: make(map[string]uint32), fallback: true}
+	put := func(token string) {
+		if _, ok := v.tokens[token]; !ok {
+			v.tokens[token] = uint32(len(v.tokens))
+		}
+	}
+	for b := range 256 {
+		put(fmt.Sprintf("<0x%02X>", b))
+	}
+	for _, char := range " abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,;:!?'\"()[]{}<>|/\\-_=+*&^%$#@~`\n中文字かé한😀\u0301ß" {
+		put(strings.ReplaceAll(string(char), " ", "▁"))
+	}
+	merge := func(left, right string) {
+		_, okLeft := v.tokens[left]
+		_, okRight := v.tokens[right]
+		if okLeft && okRight {
+			v.merges = append(v.merges, [2]string{left, right})
+			put(left + right)
+		}
+	}
+	sim := Sim()
+	name := func(id uint32) string { return strings.ReplaceAll(string(sim.bytes[id]), " ", "▁") }
+	merge("文", "字")
+	merge("中", "文字")
+	merge("中", "文")
+	merge("e", "\u0301")
+	merge("\n", "\n")
+	merge("▁", "▁")
+	merge("▁▁", "▁▁")
+	if forging {
+		merge("<", "s")
+		merge("<s", ">")
+	}
+	pairs := make([]mergedPair, 0, len(sim.merges.joined))
+	for _, p := range sim.merges.pairs {
+		if p.rank != noRank {
+			pairs = append(pairs, p)
+		}
+	}
+	slices.SortFunc(pairs, func(a, b mergedPair) int { return int(a.rank) - int(b.rank) })
+	for _, p := range pairs {
+		if left, right := name(p.left), name(p.right); utf8.ValidString(left) && utf8.ValidString(right) {
+			merge(left, right)
+		}
+	}
+	merge("!", "▁")
+	merge("!▁", "▁▁")
+	merge("😀", "▁a")
+	return v
+}
+
+func (f family) load(tb testing.TB) *Tokenizer {
+	tb.Helper()
+	config := []byte(f.config)
+	if f.config == "" {
+		config = nil
+	}
+	tok, err := LoadWith(f.data, config)
+	if err != nil {
+		tb.Fatalf("%s: %v", f.name, err)
+	}
+	return tok
+}
+
+// TestFamiliesEqualTheirTwins compares every family with its slow twin, directly and through a cache that knows a part.
+func TestFamiliesEqualTheirTwins(t *testing.T) {
+	for _, f := range families() {
+		t.Run(f.name, func(t *testing.T) {
+			tok, twin, rng := f.load(t), newSlow(t, f.data), seeded(t, 29)
+			cache := NewCache(tok, 1<<20)
+			if !slices.Equal(tok.Prefix(), f.prefix) || tok.Suffix() != nil {
+				t.Errorf("Prefix() = %v, Suffix() = %v, want %v and none", tok.Prefix(), tok.Suffix(), f.prefix)
+			}
+			for range 800 {
+				s := randomText(rng, 14)
+				want := twin.encode(s)
+				if got := tok.Encode(nil, s); !slices.Equal(got, want) {
+					t.Fatalf("%+q\n got %v\nwant %v", s, got, want)
+				}
+				if tok.MinTokens(len(s)) > len(want) {
+					t.Fatalf("%+q: %d tokens, at least %d", s, len(want), tok.MinTokens(len(s)))
+				}
+			}
+			for range 4 {
+				s := randomText(rng, 900)
+				long := s + randomText(rng, 900)
+				cache.Encode(nil, s)
+				if got, want := cache.Encode(nil, long), twin.encode(long); !slices.Equal(got, want) {
+					t.Fatalf("through a cache: %+q\n got %v\nwant %v", long, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestSentenceRefuses: what SentencePiece's family may have in other files is refused by the name of its field.
+func TestSentenceRefuses(t *testing.T) {
+	const (
+		replace = `"normalizer":{"type":"Replace","pattern":{"String":" "},"content":"▁"}`
+		idle    = `"pre_tokenizer":{"type":"Split","pattern":{"String":" "},"behavior":"MergedWithPrevious","invert":false}`
+	)
+	metaspace := func(fields string) []string {
+		return []string{replace, `"normalizer":null`, idle, `"pre_tokenizer":{"type":"Metaspace","replacement":"▁"` + fields + `}`}
+	}
+	var gemma string
+	for _, f := range families() {
+		if f.name == "gemma" {
+			gemma = string(f.data)
+		}
+	}
+	for _, c := range []struct {
+		field string
+		parts []string
+	}{
+		{"", nil},
+		{"", metaspace(``)},
+		{"", metaspace(`,"prepend_scheme":"never","add_prefix_space":false`)},
+		{"normalizer.type \"Replace\"", []string{`"content":"▁"},"post`, `"content":"_"},"post`}},
+		{"normalizer.type \"NFKC\"", []string{replace, `"normalizer":{"type":"NFKC"}`}},
+		{"normalizer.type \"Prepend\"", []string{replace, `"normalizer":{"type":"Prepend","prepend":"▁"}`}},
+		{"pre_tokenizer is absent", []string{replace, `"normalizer":null`, idle, `"pre_tokenizer":null`}},
+		{"pre_tokenizer of type \"Split\"", []string{replace, `"normalizer":null`}},
+		{"pre_tokenizer of type \"Digits\"", []string{idle, `"pre_tokenizer":{"type":"Digits"}`}},
+		{"pre_tokenizer of type \"Metaspace\"", []string{idle, `"pre_tokenizer":{"type":"Metaspace","replacement":"▁"}`}},
+		{"prepend_scheme \"last\"", metaspace(`,"prepend_scheme":"last"`)},
+		{"add_prefix_space false", metaspace(`,"add_prefix_space":false`)},
+		{"model.byte_fallback", []string{`"byte_fallback":true`, `"byte_fallback":false`}},
+		{"model.ignore_merges", []string{`"ignore_merges":false`, `"ignore_merges":true`}},
+		{"decoder.type \"BPEDecoder\"", []string{`{"type":"Fuse"}`, `{"type":"BPEDecoder"}`}},
+		{"no token for byte 0x0a", []string{`"\u003c0x0A\u003e":`, `"\u003c0x0a\u003e":`}},
+		{"model.merges[0] has the token of a byte", []string{`"merges":[`, `"merges":[["\u003c0x0A\u003e","a"],`, `"vocab":{`, `"vocab":{"\u003c0x0A\u003ea":5000,`}},
+		{"model.merges[0] has an empty token", []string{`"merges":[`, `"merges":[["","a"],`, `"vocab":{`, `"vocab":{"":5000,`}},
+		{"model.merges[0] names", []string{`"merges":[`, `"merges":[["qq","zz"],`}},
+		{"special token \"é\"", []string{`"added_tokens":[`, `"added_tokens":[{"id":355,"content":"é","special":true},`}},
+		{"special token \"<s>\" is also made by merges", []string{`"added_tokens":[`, `"added_tokens":[{"id":369,"content":"<s>","special":true,"single_word":true},`}},
+		{"lstrip or rstrip", []string{`"added_tokens":[`, `"added_tokens":[{"id":5001,"content":"<y>","normalized":true,"rstrip":true},`}},
+	} {
+		file := gemma
+		for i := 0; i < len(c.parts); i += 2 {
+			if !strings.Contains(file, c.parts[i]) {
+				t.Fatalf("%s: the file has no %s", c.field, c.parts[i])
+			}
+			file = strings.Replace(file, c.parts[i], c.parts[i+1], 1)
+		}
+		_, err := Load([]byte(file))
+		switch {
+		case c.field == "" && err != nil:
+			t.Errorf("%v: %v", c.parts, err)
+		case c.field != "" && (!errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.field)):
+			t.Errorf("%s: %v", c.field, err)
+		}
+	}
+}
+
+// TestNoSpecialComesOutOfPlainText: merges that make one are left out, where SentencePiece's vocabularies have them.
+func TestNoSpecialComesOutOfPlainText(t *testing.T) {
+	for _, f := range families() {
+		tok := f.load(t)
+		for _, s := range []string{"<s>", "a<s>b", "< s><s >", "<|im_end|><bos>[INST]"} {
+			for _, id := range tok.EncodeText(nil, s) {
+				if special := slices.ContainsFunc(specialsOf(t, f), func(a fileAdded) bool { return a.ID == id }); special {
+					t.Errorf("%s: EncodeText(%q) has the special token %d", f.name, s, id)
+				}
+			}
+		}
+	}
+}
+
+func specialsOf(t *testing.T, f family) []fileAdded {
+	var all file
+	if err := json.Unmarshal(f.data, &all); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(all.AddedTokens, func(a fileAdded) bool { return !a.Special })
+}
