@@ -55,13 +55,58 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if r.KV != nil {
 		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
+	call, out, end := letAttach(ctx, plan.Attach, out)
+	defer end()
+	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
+	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && failed.Class == fault.ClientGone && takes(plan, r)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
 	}
 	return failed
+}
+
+// takes reports whether a decode call that was cut before its first token was seen leaves the KV to its engine. An
+// answer that is not streamed shows no first token: an engine that was given the time to ask for the KV counts as one
+// that has.
+func takes(plan connector.Plan, r *request) bool {
+	if plan.Attach > 0 {
+		return !r.Call.Request.Stream
+	}
+	return r.Sent.Accepted
+}
+
+// letAttach is a context for a decode call that goes on for a while after ctx has ended, or until the answer begins,
+// and the sink that tells it; end ends it.
+func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Context, _ Sink, end func()) {
+	if limit == 0 {
+		return ctx, out, func() {}
+	}
+	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	begun := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case <-begun:
+		case <-timer.C:
+		case <-call.Done():
+		}
+		cancel(context.Cause(ctx))
+	})
+	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
+}
+
+// attaching is a client's sink that reports the beginning of the answer.
+type attaching struct {
+	Sink
+	begun chan struct{}
+}
+
+// Start is called once.
+func (a *attaching) Start(contentType string) {
+	close(a.begun)
+	a.Sink.Start(contentType)
 }
 
 // nextRound opens a round.
@@ -258,10 +303,17 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
 		came.first = came.first && !s.begun.Load()
+		if came.whole != nil && !s.begun.Load() { // there is nothing to decode
+			end(errSibling)
+		}
 	}()
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
+	if came.whole != nil && r.Sent.First.IsZero() {
+		r.dropKV()
+		return f.answered(ctx, r, a, *came, plan.Decode, out)
+	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
@@ -273,8 +325,9 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	return failed
 }
 
-// errSibling ends a decode leg whose prefill has failed. To the engine it is a client that left.
-var errSibling = fmt.Errorf("the prefill leg failed: %w", fault.ErrClientGone)
+// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
+// that left.
+var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
 
 // sibling is a prefill leg that runs at the same time as decode.
 type sibling struct {

@@ -30,6 +30,10 @@ const (
 	// cache_transceiver_config.kv_transfer_timeout_ms. Nothing ends the wait sooner but a generation worker that asks.
 	transferTimeout = 60 * time.Second
 
+	// attachLimit is how long a generation worker may take to ask for KV whose client has left. One that is busier
+	// than that leaves the context worker to its time-out.
+	attachLimit = 5 * time.Second
+
 	// contextParting is how long the context worker's answer is awaited after the client has left. The server looks
 	// for departed clients once a second (await_disconnected); an answer that is complete before names the KV, which
 	// only a generation worker can have it let go.
@@ -57,11 +61,11 @@ func sameEngines(p, d *pools.Worker) error {
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (TensorRT) Plan(r Round) (Plan, error) {
 	decode, err := leg(r, pools.Decode, tensorRTFields(r))
-	if err != nil || r.P == nil {
-		return Plan{Order: PrefillFirst, Decode: decode}, err
+	plan := Plan{Order: PrefillFirst, Decode: decode, Attach: attachLimit}
+	if err == nil && r.P != nil {
+		plan.Prefill, err = contextLeg(r, false)
 	}
-	prefill, err := contextLeg(r, false)
-	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+	return plan, err
 }
 
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
