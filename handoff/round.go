@@ -58,7 +58,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
 	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && failed.Class == fault.ClientGone && takes(plan, r)) {
+	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
@@ -66,11 +66,16 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	return failed
 }
 
-// takes reports whether a decode call that was cut before its first token was seen leaves the KV to its engine. An
-// answer that is not streamed shows no first token: an engine that was given the time to ask for the KV counts as one
-// that has.
-func takes(plan connector.Plan, r *request) bool {
-	if plan.Attach > 0 {
+// takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
+// one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
+// only an answer that is not streamed leaves open whether it has.
+func takes(plan connector.Plan, r *request, failed *fault.Error) bool {
+	switch {
+	case openai.ReadEngineError(failed.Detail).Failed:
+		return true
+	case failed.Class != fault.ClientGone:
+		return false
+	case plan.Attach > 0:
 		return !r.Call.Request.Stream
 	}
 	return r.Sent.Accepted

@@ -133,6 +133,9 @@ func (TensorRT) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV,
 	kv = prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(transferTimeout)}
 	params, err := generationParams(r, a)
 	if err != nil {
+		if kv.Params = releaseParams(r, a); kv.Validate() != nil {
+			kv.Params = nil
+		}
 		return kv, false, fmt.Errorf("disaggregated_params: %w", err)
 	}
 	kv.Params = handOff(params, a.PromptTokenIDs)
@@ -184,6 +187,22 @@ func generationParams(r Round, a contextAnswer) ([]byte, error) {
 		e.SetString("ctx_info_endpoint", reachableEndpoint(*p.Endpoint, r.P))
 	}
 	return e.Bytes(), nil
+}
+
+// releaseParams is a hand-off that is good for having the context worker let go, where the one that came cannot be
+// bound: its state, and the id that the worker was given. nil if there is no state.
+func releaseParams(r Round, a contextAnswer) []byte {
+	var p struct {
+		State string `json:"encoded_opaque_state"`
+	}
+	if raw := a.Choices[0].Params; !utf8.Valid(raw) || json.Unmarshal(raw, &p) != nil || p.State == "" {
+		return nil
+	}
+	e, _ := openai.NewEdit([]byte(`{"request_type":"generation_only","first_gen_tokens":[0]}`))
+	e.SetInt("ctx_request_id", r.TransferID)
+	e.SetInt("disagg_request_id", r.TransferID)
+	e.SetString("encoded_opaque_state", p.State)
+	return handOff(e.Bytes(), a.PromptTokenIDs)
 }
 
 // check refuses what the generation worker would take and never finish.

@@ -67,7 +67,7 @@ type Remote struct {
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
 	// Silent: an engine that gives the request up before it has asked for the blocks
-	// does not have them freed.
+	// does not have them freed, and Patience bounds the transfer too.
 	Silent bool
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.

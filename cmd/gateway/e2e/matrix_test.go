@@ -76,6 +76,19 @@ var pairings = []pairing{
 			return bytes.Replace(answer, []byte(`"remote_block_ids":`), []byte(`"remote_blocks":`), 1)
 		},
 	},
+	{
+		connector: "trtllm",
+		worker:    func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 2*leaseShort },
+		waits:     []wait{{"until `kv_transfer_timeout_ms`, 60 s", 2 * leaseShort}},
+		malform: func(answer []byte) []byte {
+			return bytes.Replace(answer, []byte(`"ctx_request_id":`), []byte(`"ctx_request":`), 1)
+		},
+	},
+	{
+		connector: "trtllm-gen-first", together: true,
+		worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 2*leaseShort },
+		waits:  []wait{{"until `kv_transfer_timeout_ms`, 60 s", 2 * leaseShort}},
+	},
 }
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
