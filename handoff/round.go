@@ -120,12 +120,21 @@ func (r *request) nextRound() connector.Round {
 	a := connector.Round{
 		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
 		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
-		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority), IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
+		IDs:      r.ids, PinnedIDs: r.pinnedIDs(), Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
 	}
 	return a
+}
+
+// pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
+func (r *request) pinnedIDs() []byte {
+	if req := r.Call.Request; r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+		r.pinned = openai.AppendIDs(nil, r.ids)
+	}
+	return r.pinned
 }
 
 // connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
@@ -322,6 +331,8 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
+		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
+		a.Held = came.failed == nil && r.Sent.First.IsZero() && failed.Class != fault.ClientGone
 		r.dropKV()
 	}
 	if failed != nil && came.first {

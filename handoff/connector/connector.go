@@ -62,6 +62,9 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// PinnedIDs are a chat's IDs as a JSON array, where they are exact: engines that take them render no template. nil
+	// leaves that to the engines. The legs of all rounds share it.
+	PinnedIDs []byte
 	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
 	// prioritize may be sent one.
 	Priority *int32
@@ -70,6 +73,9 @@ type Round struct {
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
 	P, D         *pools.Worker
 	PRank, DRank int
+	// Held says, to Abandon, that prefill has ended well and that no decode engine has taken notice of the round: prefill's
+	// keeps the KV until one does. Of plans that are PrefillFirst, kv says it.
+	Held bool
 	// PReannounce and DReannounce ask their engines to announce the cached blocks of the prompt that they use again.
 	PReannounce, DReannounce bool
 }
@@ -103,8 +109,10 @@ const (
 
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
-	"sglang":    SGLang{},
-	"vllm-nixl": NIXL{},
+	"sglang":         SGLang{},
+	"vllm-nixl":      NIXL{},
+	"vllm-nixl-push": NIXLPush{},
+	"vllm-mooncake":  Mooncake{},
 
 	"trtllm":           TensorRT{},
 	"trtllm-gen-first": TensorRTGenerationFirst{},

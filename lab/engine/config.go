@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -17,6 +19,9 @@ type Config struct {
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
+	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
+	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push" or "vllm-mooncake".
+	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
@@ -72,8 +77,9 @@ type Config struct {
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
 
-	// AbortTimeout is how long one half of a rendezvous waits for the other:
-	// TensorRT-LLM's kv_transfer_timeout_ms, 60 s by default. Default 480 s.
+	// AbortTimeout is how long one half of a rendezvous waits for the other
+	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, TensorRT-LLM's kv_transfer_timeout_ms).
+	// Default 480 s, for "trtllm" 60 s.
 	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
@@ -124,8 +130,12 @@ func (c Config) EngineID() string {
 // seen as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	if _, ok := dialects[c.Engine]; !ok {
+	d, ok := dialects[c.Engine]
+	if !ok {
 		return fmt.Errorf("engine: Engine %q is none of %s", c.Engine, engines())
+	}
+	if c.Connector != "" && !slices.Contains(d.connectors, c.Connector) {
+		return fmt.Errorf("engine: Connector %q is none of %s's: %s", c.Connector, c.Engine, strings.Join(d.connectors, ", "))
 	}
 	if len(numbers(c.EngineVersion)) < 2 {
 		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))
@@ -160,7 +170,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"TransferSetup", c.TransferSetup}, {"Lease", c.Lease}, {"LeaseExtension", c.LeaseExtension},
-		{"HeartbeatInterval", c.HeartbeatInterval}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
+		{"HeartbeatInterval", c.HeartbeatInterval}, {"AbortTimeout", c.AbortTimeout}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
 	} {
 		if f.d < 0 {
 			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)

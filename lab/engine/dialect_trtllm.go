@@ -183,7 +183,7 @@ func (d *tensorRT) context(c *call, p *tensorRTParams) *apiError {
 		return exception("disagg_request_id must be a global id, from %d on", d.leastID())
 	}
 	c.request.Pin = true
-	c.request.Hold = Hold{Shared: strconv.FormatInt(*p.DisaggRequestID, 10), For: d.s.cfg.AbortTimeout}
+	c.request.Hold = Hold{Shared: strconv.FormatInt(*p.DisaggRequestID, 10), For: d.s.cfg.AbortTimeout, Deaf: true}
 	if p.generatesFirst() {
 		c.request.Hold.GuestFirst = d.s.cfg.AbortTimeout
 	}

@@ -69,6 +69,10 @@ type Remote struct {
 	// Silent: an engine that gives the request up before it has asked for the blocks
 	// does not have them freed, and Patience bounds the transfer too.
 	Silent bool
+	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
+	Lost bool
+	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
+	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
 	Patience time.Duration

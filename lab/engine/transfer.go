@@ -109,17 +109,20 @@ func (c *Core) FetchFailed(id string, err error) {
 func (c *Core) Awaited() []Remote {
 	rs := make([]Remote, 0, c.awaited)
 	for s := c.waiting.first; s != nil; s = s.next {
-		if s.Remote != nil && !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	for _, s := range c.fetching {
-		if !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	return rs
 }
+
+// renewed reports whether heartbeats keep the blocks.
+func (r *Remote) renewed() bool { return r != nil && !r.Shared && !r.Lost }
 
 // land lets the sequences run whose transfers are over. As in vLLM the last
 // prompt token is computed here, for its logits; all others count as cached.
@@ -164,7 +167,7 @@ func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		if s.asked || !s.Remote.Silent {
+		if !s.Remote.Lost && (s.asked || !s.Remote.Silent) {
 			c.result.Releases = append(c.result.Releases, *s.Remote)
 		}
 		s.Remote = nil
@@ -221,7 +224,7 @@ func (c *Core) forget(p *pin) {
 		c.lapse = time.Time{}
 	}
 	if p.meeting != nil {
-		c.part(p.meeting)
+		c.part(p.meeting, false)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -67,13 +68,13 @@ type options struct {
 
 func gatewayConfig() stack.GatewayConfig {
 	c := stack.GatewayConfig{
-		Edge:                setting.Default[edge.Config](),
-		Flow:                handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
-		Router:              router.DefaultConfig(),
-		TokenizerCacheBytes: 16 << 20,
-		MetricsPrefix:       "tandem_",
-		Build:               telemetry.Build{Version: "test"},
-		Drain:               5 * time.Second,
+		Edge:          setting.Default[edge.Config](),
+		Flow:          handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
+		Router:        router.DefaultConfig(),
+		Models:        models.Config{CacheBytes: 16 << 20},
+		MetricsPrefix: "tandem_",
+		Build:         telemetry.Build{Version: "test"},
+		Drain:         5 * time.Second,
 	}
 	c.Router.Seed = 1
 	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
