@@ -121,6 +121,11 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil && cfg.Engine == "sglang" { // its releases differ in more than the encoding
+		own := *zmq
+		own.Dialect = wire.SGLangOf(cfg.Before)
+		w.cfg.KVEvents.ZMQ = &own
+	}
 	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
 		cfg.Reannounces = zmq.Dialect == wire.VLLM
 	}
@@ -295,7 +300,7 @@ func eventOf(e engine.Event) wire.Event {
 	case engine.Stored:
 		out.Kind = wire.Stored
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
-		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+		out.Tokens, out.BlockSize, out.Medium, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.Salt
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:

@@ -56,7 +56,7 @@ func generation(a contextAnswer, maxTokens int, old, new string) map[string]any 
 // idle waits until both engines hold nothing.
 func idle(t testing.TB, engines ...*Server) {
 	t.Helper()
-	time.Sleep(time.Second)
+	time.Sleep(3 * time.Second)
 	synctest.Wait()
 	for _, e := range engines {
 		if b := e.Books(); !b.Idle() {

@@ -47,6 +47,9 @@ type Request struct {
 	// draw them here. They are part of the answer.
 	First []uint32
 
+	// Salt keeps equal prompts apart in the cache (cache_salt).
+	Salt string
+
 	// Reannounce announces the cached prefix of the prompt when it is used again, if
 	// the engine does that at all (Config.Reannounces).
 	Reannounce bool
@@ -69,6 +72,8 @@ type Remote struct {
 	// Silent: an engine that gives the request up before it has asked for the blocks
 	// does not have them freed, and Patience bounds the transfer too.
 	Silent bool
+	// PageTokens is the block size that the producer must have too; 0 for any.
+	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
 	Lost bool
 	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
@@ -114,8 +119,16 @@ func (r *Request) Prepare(cfg *Config) {
 		r.state = r.state.Fold(uint32(xxh3.HashString(r.ID)))
 	} else if r.Hashes == nil {
 		c := cfg.withDefaults()
-		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, c.HashSeed)
+		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, r.seed(&c))
 	}
+}
+
+// seed is what the chain of the request's block hashes begins with.
+func (r *Request) seed(cfg *Config) uint64 {
+	if r.Salt == "" {
+		return cfg.HashSeed
+	}
+	return xxh3.HashStringSeed(r.Salt, cfg.HashSeed)
 }
 
 // length is the tokens of the prompt.

@@ -15,6 +15,7 @@ type pin struct {
 	blocks  []int32
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
+	first   []uint32
 
 	meeting *meeting // of the shared id, nil without one
 	seq     *sequence
@@ -81,6 +82,14 @@ func (c *Core) Release(requestID string) bool {
 		c.unpin(p, nil)
 	}
 	return ok
+}
+
+// FirstTokens tells which tokens of the answer the producer of a fetching sequence
+// hands over with the blocks. Fetched has to follow.
+func (c *Core) FirstTokens(id string, tokens []uint32) {
+	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
+		s.First = tokens
+	}
 }
 
 // Fetched tells that the producer of a fetching sequence holds its blocks and
@@ -179,6 +188,9 @@ func (c *Core) letGo(s *sequence) {
 func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
 	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
+	if s.Hold.HandFirst {
+		p.first = slices.Clone(s.out)
+	}
 	s.blocks = nil
 	c.pins[p.id] = p
 	c.lapse = earlier(c.lapse, p.expires)

@@ -34,6 +34,8 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
+	bootstrapAt     string // HOST:PORT of Mooncake's bootstrap server
+	engineIDs       string // by rank, a line each, as that reports them
 	prioritizes     bool   // it schedules by priority, the higher first
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
@@ -77,6 +79,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.Prioritizes = given.Prioritizes || f.prioritizes
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
+	}
+	if f.engineIDs != "" {
+		w.Transfer, w.TransferIDs = f.bootstrapAt, strings.Split(f.engineIDs, "\n")
 	}
 	w.EngineVersion = cmp.Or(given.EngineVersion, f.version)
 	if f.contextEndpoint != "" && given.TransferIDs == nil {
@@ -210,6 +215,27 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	f.kv = readKVEvents(fields["kv_events"])
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// readBootstrap reads GET /query of Mooncake's bootstrap server: the engine id of each data-parallel rank. It reports
+// false unless every rank from 0 on is there.
+func (f *facts) readBootstrap(body []byte) bool {
+	var ranks map[string]struct {
+		EngineID string `json:"engine_id"`
+	}
+	if json.Unmarshal(body, &ranks) != nil || len(ranks) == 0 || len(ranks) > pools.MaxRanks {
+		return false
+	}
+	ids := make([]string, len(ranks))
+	for i := range ids {
+		id := ranks[strconv.Itoa(i)].EngineID
+		if id == "" || len(id) > pools.MaxModelBytes || strings.ContainsFunc(id, unicode.IsControl) {
+			return false
+		}
+		ids[i] = id
+	}
+	f.engineIDs = strings.Join(ids, "\n")
+	return true
 }
 
 // readContextInfo reads TensorRT-LLM's GET /server_info: where its transceiver answers questions about contexts, as a

@@ -78,16 +78,16 @@ var pairings = []pairing{
 	},
 	{
 		connector: "trtllm",
-		worker:    func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 2*leaseShort },
-		waits:     []wait{{"until `kv_transfer_timeout_ms`, 60 s", 2 * leaseShort}},
+		worker:    func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 4*leaseShort },
+		waits:     []wait{{"until it notices, 1 s", time.Second}, {"until `kv_transfer_timeout_ms`, 60 s", 4 * leaseShort}},
 		malform: func(answer []byte) []byte {
 			return bytes.Replace(answer, []byte(`"ctx_request_id":`), []byte(`"ctx_request":`), 1)
 		},
 	},
 	{
 		connector: "trtllm-gen-first", together: true,
-		worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 2*leaseShort },
-		waits:  []wait{{"until `kv_transfer_timeout_ms`, 60 s", 2 * leaseShort}},
+		worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 4*leaseShort },
+		waits:  []wait{{"until it notices, 1 s", time.Second}, {"until `kv_transfer_timeout_ms`, 60 s", 4 * leaseShort}},
 	},
 }
 
