@@ -67,6 +67,16 @@ func shortLease(c *devfleet.WorkerConfig) {
 	c.Engine.Lease, c.Engine.LeaseExtension = leaseShort, leaseShort
 }
 
+// tensorRT has its time-outs shortened to tensorRTWaits.
+func tensorRT(c *devfleet.WorkerConfig) {
+	c.Engine.Engine, c.Engine.NoticeAfter, c.Engine.AbortTimeout = "trtllm", tensorRTWaits[0].short, tensorRTWaits[1].short
+}
+
+var tensorRTWaits = []wait{
+	{"until it looks for callers that left, 1 s", 150 * time.Millisecond},
+	{"until `kv_transfer_timeout_ms`, 60 s", 2 * time.Second},
+}
+
 var pairings = []pairing{
 	{
 		connector: "vllm-nixl",
@@ -78,16 +88,16 @@ var pairings = []pairing{
 	},
 	{
 		connector: "trtllm",
-		worker:    func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 4*leaseShort },
-		waits:     []wait{{"until it notices, 1 s", time.Second}, {"until `kv_transfer_timeout_ms`, 60 s", 4 * leaseShort}},
+		worker:    tensorRT,
+		waits:     []waittensorRTWaits,
 		malform: func(answer []byte) []byte {
 			return bytes.Replace(answer, []byte(`"ctx_request_id":`), []byte(`"ctx_request":`), 1)
 		},
 	},
 	{
 		connector: "trtllm-gen-first", together: true,
-		worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine, c.Engine.AbortTimeout = "trtllm", 4*leaseShort },
-		waits:  []wait{{"until it notices, 1 s", time.Second}, {"until `kv_transfer_timeout_ms`, 60 s", 4 * leaseShort}},
+		worker: tensorRT,
+		waits:  []waittensorRTWaits,
 	},
 }
 
