@@ -73,7 +73,7 @@ func tensorRT(c *devfleet.WorkerConfig) {
 }
 
 var tensorRTWaits = []wait{
-	{"until it looks for callers that left, 1 s", 150 * time.Millisecond},
+	{"until its engine notices, 1 s", 150 * time.Millisecond},
 	{"until `kv_transfer_timeout_ms`, 60 s", 2 * time.Second},
 }
 
@@ -87,9 +87,18 @@ var pairings = []pairing{
 		},
 	},
 	{
+		connector: "sglang",
+		worker: func(c *devfleet.WorkerConfig) {
+			c.Engine.Engine = "sglang"
+			c.Engine.NoticeAfter, c.Engine.AbortTimeout = noticeShort, bootstrapShort
+		},
+		together: true,
+		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
+	},
+	{
 		connector: "trtllm",
 		worker:    tensorRT,
-		waits:     []waittensorRTWaits,
+		waits:     tensorRTWaits,
 		malform: func(answer []byte) []byte {
 			return bytes.Replace(answer, []byte(`"ctx_request_id":`), []byte(`"ctx_request":`), 1)
 		},
@@ -97,9 +106,13 @@ var pairings = []pairing{
 	{
 		connector: "trtllm-gen-first", together: true,
 		worker: tensorRT,
-		waits:  []waittensorRTWaits,
+		waits:  tensorRTWaits,
 	},
 }
+
+// SGLang's time-outs in the tests: of 4 s until it notices that a caller has left, of 300 s for a leg whose other one
+// does not come.
+const noticeShort, bootstrapShort = 600 * time.Millisecond, 2 * time.Second
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
 type outcome struct{ client, prefill, decode string }
