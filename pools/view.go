@@ -14,6 +14,7 @@ type View struct {
 	sorted   []*Pool
 	models   []string
 	served   map[string]string // the models of other names
+	aliases  map[string]string // the models of the operator's names; never changed
 	refused  []Refusal
 	cordoned []string
 }
@@ -31,8 +32,8 @@ func (f *Fleet) Empty() bool {
 	return len(f.Prefill.Members) == 0 && len(f.Decode.Members) == 0 && len(f.Both.Members) == 0
 }
 
-func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
-	v := &View{pools: pools, fleets: map[string]Fleet{}, refused: refused, cordoned: cordoned}
+func newView(pools map[key]*Pool, aliases map[string]string, refused []Refusal, cordoned []string) *View {
+	v := &View{pools: pools, fleets: map[string]Fleet{}, aliases: aliases, refused: refused, cordoned: cordoned}
 	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
 	})
@@ -57,26 +58,35 @@ func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
 	return v
 }
 
-// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else that of which
-// a worker gives it as another name, else the name itself.
+// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else the one that
+// the operator gave it as an alias, else that of which a worker gives it as another name, else the name itself.
 func (v *View) Resolve(name string) string {
-	for _, role := range [...]Role{Prefill, Decode, Both} {
-		if v.Known(name, role) {
+	if v.known(name) {
+		return name
+	}
+	if model, ok := v.aliases[name]; ok {
+		if name = model; v.known(name) {
 			return name
 		}
 	}
 	return cmp.Or(v.served[name], name)
 }
 
+func (v *View) known(model string) bool {
+	return v.Known(model, Prefill) || v.Known(model, Decode) || v.Known(model, Both)
+}
+
 // ServedNames is the other names of a model, sorted; those that are another model's own are left out.
 func (v *View) ServedNames(model string) (names []string) {
-	for name := range v.served {
-		if v.Resolve(name) == model {
-			names = append(names, name)
+	for _, others := range []map[string]string{v.served, v.aliases} {
+		for name := range others {
+			if v.Resolve(name) == model {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // Pool is the pool of that model and role; one without members, never nil, when there is none. It allocates only
