@@ -20,7 +20,7 @@ func TestServedNames(t *testing.T) {
 	put("a2", "a")
 	put("b1", "b", "y")
 	for name, want := range map[string]string{"a": "a", "x": "a", "b": "b", "y": "b", "z": "z"} {
-		if got := r.Resolve(name); got != want {
+		if got, _ := r.Resolve(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestServedNames(t *testing.T) {
 		t.Errorf("a is also served as %q", got)
 	}
 	put("a1", "a")
-	if got := r.Resolve("x"); got != "x" {
+	if got, _ := r.Resolve("x"); got != "x" {
 		t.Errorf("a name that no worker has any more is still %s", got)
 	}
 	for _, names := range [][]string{{"a"}, {"x", "x"}, {""}, {"\n"}, slices.Repeat([]string{"x"}, MaxServedNames+1)} {

@@ -26,6 +26,7 @@ type facts struct {
 	engine          string // "vllm", "sglang", "trtllm" or "sim"
 	model           string
 	names           string // the model's others, a line each
+	adapters        string // loaded now, a line each, sorted; they come and go in the life of a process
 	blockTokens     int
 	kvTokens        int // of one rank's cache
 	maxSeqs         int
@@ -60,6 +61,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.Model = cmp.Or(given.Model, f.model)
 	if f.names != "" {
 		w.ServedNames = strings.Split(f.names, "\n")
+	}
+	if f.adapters != "" {
+		w.Adapters = strings.Split(f.adapters, "\n")
 	}
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
 		w.BlockSize = f.blockTokens
@@ -128,16 +132,44 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	}
 	m := list.Data[found]
 	f.model = m.ID
+	if m.Parent == "" {
+		f.adapters = list.adapters(names)
+	}
 	if m.MaxModelLen != nil {
 		f.contextTokens = bounded(float64(*m.MaxModelLen))
 	}
 	return m.OwnedBy, ""
 }
 
+// maxAdapterBytes bounds the names of a worker's adapters, which stand in its record.
+const maxAdapterBytes = 32 << 10
+
+// adapters are the names of the adapters of a model, a line each.
+func (l *modelList) adapters(names []string) string {
+	var all []string
+	size := 0
+	for _, m := range l.Data {
+		if m.Parent == "" || !slices.Contains(names, m.Parent) || slices.Contains(names, m.ID) || !fitsRecord(m.ID) {
+			continue
+		}
+		if size += len(m.ID) + len(`"",`); size > maxAdapterBytes || len(all) == pools.MaxAdapters {
+			break
+		}
+		all = append(all, m.ID)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "\n")
+}
+
+// fitsRecord reports whether a record takes a name.
+func fitsRecord(name string) bool {
+	return name != "" && len(name) <= pools.MaxModelBytes && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
 // servedNames are the names after the first that a record takes.
 func servedNames(names []string) []string {
 	others := slices.DeleteFunc(slices.Clone(names[1:]), func(name string) bool {
-		return name == names[0] || name == "" || len(name) > pools.MaxModelBytes || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+		return name == names[0] || !fitsRecord(name)
 	})
 	slices.Sort(others)
 	others = slices.Compact(others)
