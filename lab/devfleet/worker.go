@@ -121,6 +121,11 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil && cfg.Engine == "sglang" { // its releases differ in more than the encoding
+		own := *zmq
+		own.Dialect = wire.SGLangOf(cfg.Before)
+		w.cfg.KVEvents.ZMQ = &own
+	}
 	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
 		cfg.Reannounces = zmq.Dialect == wire.VLLM
 	}
@@ -272,7 +277,7 @@ func (w *Worker) Cut() {
 func (w *Worker) publish(es []engine.Event) {
 	out := make([]wire.Event, 0, len(es))
 	for _, e := range es {
-		out = append(out, eventOf(e))
+		out = append(out, eventOf(e, w.cfg.Engine.Engine))
 	}
 	if alter := w.cfg.KVEvents.Alter; alter != nil {
 		out = alter(out)
@@ -282,8 +287,9 @@ func (w *Worker) publish(es []engine.Event) {
 	}
 }
 
-// eventOf gives an engine's event its published form.
-func eventOf(e engine.Event) wire.Event {
+// eventOf gives an engine's event its published form. SGLang names a salt in a field; vLLM has it among the extra keys
+// of a chain's first block, behind the adapter, which stands in each block's.
+func eventOf(e engine.Event, speaks string) wire.Event {
 	out := wire.Event{Hashes: make([]wire.Hash, len(e.Hashes))}
 	for i, h := range e.Hashes {
 		out.Hashes[i] = wire.Hash(h)
@@ -292,7 +298,18 @@ func eventOf(e engine.Event) wire.Event {
 	case engine.Stored:
 		out.Kind = wire.Stored
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
-		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+		out.Tokens, out.BlockSize, out.Medium, out.LoraName, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.LoRA, e.Salt
+		if speaks != "sglang" && (e.LoRA != "" || e.Salt != "") {
+			out.CacheSalt, out.ExtraKeys = "", make([][]wire.ExtraKey, len(e.Hashes))
+			for i := range out.ExtraKeys {
+				if e.LoRA != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.LoRA})
+				}
+				if i == 0 && !e.HasParent && e.Salt != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.Salt})
+				}
+			}
+		}
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:

@@ -15,7 +15,7 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" help:"The inference engine to imitate, and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
@@ -26,6 +26,7 @@ type Config struct {
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
 	// connector any engine can do either half; the role is reported, not enforced.
+	// Of SGLang it is the disaggregation mode, which is.
 	Role string `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" help:"The pool that this worker joins."`
 	// ID names the engine among its peers and Incarnation names this run of it.
 	// Together they are the engine id of every hand-off, so that a restarted
@@ -48,6 +49,9 @@ type Config struct {
 	// Reannounces has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
 	// announce the cached prefix that they use again, as vLLM does from 0.26.0.
 	Reannounces bool
+	// NoPrefixCache has no block used again, and none announced: SGLang's decode mode
+	// without --disaggregation-decode-enable-radix-cache.
+	NoPrefixCache bool
 	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
 	// of the engine; two seeds prove that no reader relies on them. Default 0.
 	HashSeed uint64
@@ -78,11 +82,21 @@ type Config struct {
 	HeartbeatInterval time.Duration
 
 	// AbortTimeout is how long one half of a rendezvous waits for the other
-	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT). Default 480 s.
+	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
+	// 300 s by default). Default 480 s.
 	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
 
+	// NoticeAfter is how long an engine takes to notice that a caller has left. Default
+	// 0, and of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT).
+	NoticeAfter time.Duration
+	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
+	// many is refused. Default 0, no limit.
+	MaxQueued int
+	// NoCacheReport is SGLang without --enable-cache-report: usage says nothing of cached
+	// tokens.
+	NoCacheReport bool
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string
@@ -206,6 +220,11 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "sglang" {
+		orNumber(&c.AbortTimeout, sglangTimeout)
+		orNumber(&c.NoticeAfter, sglangNotice)
+		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
+	}
 	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)
 	orNumber(&c.DrainGrace, 500*time.Millisecond)

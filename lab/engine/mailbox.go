@@ -27,6 +27,7 @@ type mail struct {
 type ticket struct {
 	box           *mailbox
 	choice        int
+	call          string    // its id
 	arrival, last time.Time // of the request, and of its last token
 }
 

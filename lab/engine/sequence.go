@@ -52,7 +52,7 @@ func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 	if i < len(s.hashes) {
 		return s.hashes[i]
 	}
-	parent := cfg.HashSeed
+	parent := s.seed(cfg)
 	if i > 0 {
 		parent = s.hashes[i-1]
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ type Server struct {
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
 
+	adapters    []string              // LoRA adapters that are loaded
 	guests      map[uint64]chan<- Met // decode engines that wait for a meeting here
 	guestNumber uint64
 
@@ -48,6 +50,12 @@ type Server struct {
 	drainAt  time.Time     // from when on an idle server is drained; zero: not draining
 	drained  chan struct{} // closed when drained
 }
+
+// Ends of calls that the core knows nothing of.
+var (
+	errAborted   = errors.New("engine: aborted by its id")
+	errQueueFull = errors.New("engine: the queue is full")
+)
 
 // errDraining is the answer to requests that come too late.
 var errDraining = errors.New("engine: draining")
@@ -264,6 +272,9 @@ func (s *Server) submit(c *call) error {
 	if s.closed {
 		return errDraining
 	}
+	if most := s.cfg.MaxQueued; most > 0 && s.core.waiting.n+len(s.core.expecting) >= most {
+		return errQueueFull
+	}
 	now := time.Now()
 	for i := range c.choices {
 		ch := &c.choices[i]
@@ -276,7 +287,7 @@ func (s *Server) submit(c *call) error {
 			}
 			return err
 		}
-		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, arrival: now, last: now}
+		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, call: c.id, arrival: now, last: now}
 	}
 	s.awake()
 	return nil
@@ -310,6 +321,44 @@ func (s *Server) abort(ids ...string) {
 	for _, id := range ids {
 		delete(s.tickets, id)
 		s.core.Abort(id)
+	}
+	s.awake()
+}
+
+// noticed ends when the engine notices that the context has, and with stop.
+func (s *Server) noticed(ctx context.Context) (late context.Context, stop func()) {
+	if s.cfg.NoticeAfter == 0 {
+		return ctx, func() {}
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(s.cfg.NoticeAfter):
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, cancel
+}
+
+// abortCalls ends every call, or those whose ids begin with the one named, if there is
+// one of just that id. Their callers get what was generated so far.
+func (s *Server) abortCalls(id string, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := all
+	for _, t := range s.tickets {
+		known = known || t.call == id
+	}
+	if !known {
+		return
+	}
+	for seq, t := range s.tickets {
+		if all || strings.HasPrefix(t.call, id) {
+			delete(s.tickets, seq)
+			s.core.Abort(seq)
+			t.box.put(t.choice, Output{ID: seq, Reason: Aborted, Err: errAborted})
+		}
 	}
 	s.awake()
 }

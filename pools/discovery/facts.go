@@ -35,6 +35,8 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
+	bootstrapAt     string // HOST:PORT of Mooncake's bootstrap server
+	engineIDs       string // by rank, a line each, as that reports them
 	prioritizes     bool   // it schedules by priority, the higher first
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
@@ -82,6 +84,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
 	}
+	if f.engineIDs != "" {
+		w.Transfer, w.TransferIDs = f.bootstrapAt, strings.Split(f.engineIDs, "\n")
+	}
 	w.EngineVersion = cmp.Or(given.EngineVersion, f.version)
 	if f.contextEndpoint != "" && given.TransferIDs == nil {
 		w.TransferIDs = make([]string, f.contextRank+1)
@@ -96,13 +101,15 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 
 // modelList is GET /v1/models. Engines list LoRA adapters with their base model, with it as parent.
 type modelList struct {
-	Data []struct {
-		ID          string `json:"id"`
-		OwnedBy     string `json:"owned_by"`
-		Parent      string `json:"parent"`
-		Root        string `json:"root"` // where the weights are
-		MaxModelLen *int   `json:"max_model_len"`
-	} `json:"data"`
+	Data []listedModel `json:"data"`
+}
+
+type listedModel struct {
+	ID          string `json:"id"`
+	OwnedBy     string `json:"owned_by"`
+	Parent      string `json:"parent"`
+	Root        string `json:"root"` // where the weights are
+	MaxModelLen *int   `json:"max_model_len"`
 }
 
 // readModels finds the model that is to be served among those listed. The string is what is wrong.
@@ -117,7 +124,7 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 		if m.Parent == "" {
 			names = append(names, m.ID)
 		}
-		if m.ID == wanted || wanted == "" && m.Parent == "" && found < 0 {
+		if wanted != "" && m.ID == wanted || wanted == "" && m.Parent == "" && found < 0 {
 			found = i
 		}
 		alike = alike && (m.Parent != "" || found < 0 || m.Root != "" && m.Root == list.Data[found].Root)
@@ -133,7 +140,11 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	m := list.Data[found]
 	f.model = m.ID
 	if m.Parent == "" {
-		f.adapters = list.adapters(names)
+		f.adapters = list.adapters(func(base string) bool {
+			return slices.ContainsFunc(list.Data, func(o listedModel) bool {
+				return o.ID == base && (o.ID == m.ID || o.Root != "" && o.Root == m.Root)
+			})
+		})
 	}
 	if m.MaxModelLen != nil {
 		f.contextTokens = bounded(float64(*m.MaxModelLen))
@@ -144,12 +155,12 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 // maxAdapterBytes bounds the names of a worker's adapters, which stand in its record.
 const maxAdapterBytes = 32 << 10
 
-// adapters are the names of the adapters of a model, a line each.
-func (l *modelList) adapters(names []string) string {
+// adapters are the names of the adapters of a base model, which may have several names, a line each.
+func (l *modelList) adapters(base func(name string) bool) string {
 	var all []string
 	size := 0
 	for _, m := range l.Data {
-		if m.Parent == "" || !slices.Contains(names, m.Parent) || slices.Contains(names, m.ID) || !fitsRecord(m.ID) {
+		if m.Parent == "" || !base(m.Parent) || base(m.ID) || !fitsRecord(m.ID) {
 			continue
 		}
 		if size += len(m.ID) + len(`"",`); size > maxAdapterBytes || len(all) == pools.MaxAdapters {
@@ -242,6 +253,27 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	f.kv = readKVEvents(fields["kv_events"])
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// readBootstrap reads GET /query of Mooncake's bootstrap server: the engine id of each data-parallel rank. It reports
+// false unless every rank from 0 on is there.
+func (f *facts) readBootstrap(body []byte) bool {
+	var ranks map[string]struct {
+		EngineID string `json:"engine_id"`
+	}
+	if json.Unmarshal(body, &ranks) != nil || len(ranks) == 0 || len(ranks) > pools.MaxRanks {
+		return false
+	}
+	ids := make([]string, len(ranks))
+	for i := range ids {
+		id := ranks[strconv.Itoa(i)].EngineID
+		if id == "" || len(id) > pools.MaxModelBytes || strings.ContainsFunc(id, unicode.IsControl) {
+			return false
+		}
+		ids[i] = id
+	}
+	f.engineIDs = strings.Join(ids, "\n")
+	return true
 }
 
 // readContextInfo reads TensorRT-LLM's GET /server_info: where its transceiver answers questions about contexts, as a
