@@ -81,7 +81,7 @@ func (r *request) nextRound() connector.Round {
 
 // pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
 func (r *request) pinnedIDs() []byte {
-	if req := r.Call.Request; r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+	if req := r.Call.Request; r.Pinnable && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
 		r.pinned = openai.AppendIDs(nil, r.ids)
 	}
 	return r.pinned
@@ -209,6 +209,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
 		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
+		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A

@@ -79,3 +79,31 @@ func TestAdaptersResolve(t *testing.T) {
 		}
 	}
 }
+
+// An alias stands for a model or for a name that it is served under, and for nothing where a model has its name.
+func TestAliases(t *testing.T) {
+	cfg := Config{Aliases: []string{"small=a", "other=x", "b=a", "later=c"}}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	r := NewRoster(cfg, slog.New(slog.DiscardHandler))
+	for i, w := range []Worker{{ID: "a1", Model: "a", ServedNames: []string{"x"}}, {ID: "b1", Model: "b"}} {
+		w.Role, w.Engine, w.Address, w.BlockSize = Both, "vllm", "http://h:1", 16
+		if err := r.Put(w); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for name, want := range map[string]string{"small": "a", "other": "a", "b": "b", "later": "c", "x": "a", "none": "none"} {
+		if got, _ := r.Resolve(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	if got := r.View().ServedNames("a"); !slices.Equal(got, []string{"other", "small", "x"}) {
+		t.Errorf("a is also served as %q", got)
+	}
+	for _, bad := range [][]string{{"a"}, {"=a"}, {"a="}, {"a=a"}, {"a=b", "a=c"}, {"a=b", "b=c"}, {"a=\n"}} {
+		if err := (Config{Aliases: bad}).Validate(); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}

@@ -15,6 +15,7 @@ type View struct {
 	models   []string
 	served   map[string]string // the models of other names
 	adapters map[string]string // the base models of adapters
+	aliases  map[string]string // the models of the operator's names; never changed
 	refused  []Refusal
 	cordoned []string
 }
@@ -32,8 +33,8 @@ func (f *Fleet) Empty() bool {
 	return len(f.Prefill.Members) == 0 && len(f.Decode.Members) == 0 && len(f.Both.Members) == 0
 }
 
-func newView(pools map[key]*Pool, refused []Refusal, cordoned []string) *View {
-	v := &View{pools: pools, fleets: map[string]Fleet{}, refused: refused, cordoned: cordoned}
+func newView(pools map[key]*Pool, aliases map[string]string, refused []Refusal, cordoned []string) *View {
+	v := &View{pools: pools, fleets: map[string]Fleet{}, aliases: aliases, refused: refused, cordoned: cordoned}
 	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
 	})
@@ -64,13 +65,15 @@ func note(all *map[string]string, names []string, model string) {
 	}
 }
 
-// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else that of which
-// a worker gives it as another name, else the base model of the adapter that a worker has loaded under that name, else
-// the name itself. BASE:ADAPTER names an adapter, too, as SGLang's clients do. adapter is empty for the model itself.
+// Resolve is the model that clients mean by a name: the model of that name where one was ever known, else the one that
+// the operator gave it as an alias, else that of which a worker gives it as another name, else the base model of the
+// adapter that a worker has loaded under that name, else the name itself. BASE:ADAPTER names an adapter, too, as
+// SGLang's clients do. adapter is empty for the model itself.
 func (v *View) Resolve(name string) (model, adapter string) {
 	if model = v.modelOf(name); model != "" {
 		return model, ""
 	}
+	name = cmp.Or(v.aliases[name], name)
 	if model = v.adapters[name]; model != "" {
 		return model, name
 	}
@@ -85,14 +88,19 @@ func (v *View) Resolve(name string) (model, adapter string) {
 	return name, ""
 }
 
-// modelOf is the model of that name or other name, empty where there is none.
+// modelOf is the model of that name, alias or other name, empty where there is none.
 func (v *View) modelOf(name string) string {
-	for _, role := range [...]Role{Prefill, Decode, Both} {
-		if v.Known(name, role) {
-			return name
-		}
+	if v.known(name) {
+		return name
+	}
+	if name = cmp.Or(v.aliases[name], name); v.known(name) {
+		return name
 	}
 	return v.served[name]
+}
+
+func (v *View) known(model string) bool {
+	return v.Known(model, Prefill) || v.Known(model, Decode) || v.Known(model, Both)
 }
 
 func (v *View) hasAdapter(model, adapter string) bool {
@@ -109,24 +117,28 @@ func (v *View) hasAdapter(model, adapter string) bool {
 // Adapters is the names of the adapters that workers of a model have loaded, sorted; those that name something else
 // are left out.
 func (v *View) Adapters(model string) (names []string) {
-	for name := range v.adapters {
-		if base, adapter := v.Resolve(name); base == model && adapter != "" {
-			names = append(names, name)
+	for _, all := range []map[string]string{v.adapters, v.aliases} {
+		for name := range all {
+			if base, adapter := v.Resolve(name); base == model && adapter != "" {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // ServedNames is the other names of a model, sorted; those that are another model's own are left out.
 func (v *View) ServedNames(model string) (names []string) {
-	for name := range v.served {
-		if v.modelOf(name) == model {
-			names = append(names, name)
+	for _, others := range []map[string]string{v.served, v.aliases} {
+		for name := range others {
+			if base, adapter := v.Resolve(name); base == model && adapter == "" {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // Pool is the pool of that model and role; one without members, never nil, when there is none. It allocates only

@@ -105,7 +105,9 @@ const (
 
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
+	"lmcache":        LMCache{},
 	"sglang":         SGLang{},
+	"vllm-multi":     NIXL{}, // MultiConnector: of its children NIXL hands over, any others keep KV elsewhere; their params pass along
 	"vllm-nixl":      NIXL{},
 	"vllm-nixl-push": NIXLPush{},
 	"vllm-mooncake":  Mooncake{},

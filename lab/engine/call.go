@@ -211,6 +211,10 @@ func (s *Server) begin(c *call) *apiError {
 	if c.kills != "" {
 		s.die(c.kills)
 	}
+	for i := range c.choices {
+		r := &c.choices[i].request
+		r.Stored = s.store.find(r.Hashes) * s.cfg.BlockSize
+	}
 	switch err := s.submit(c); err {
 	case nil:
 		return nil

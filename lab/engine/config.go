@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -81,6 +82,9 @@ type Config struct {
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
 
+	// Store is the directory of the KV store that engines with the connector "lmcache" share.
+	Store string `flag:"kv-store" help:"With the connector lmcache: the directory by which workers share computed KV, the same for all. Chunks of 256 tokens are kept."`
+
 	// AbortTimeout is how long one half of a rendezvous waits for the other
 	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
 	// 300 s by default). Default 480 s.
@@ -149,6 +153,9 @@ func (c Config) Validate() error {
 	}
 	if c.Connector != "" && !slices.Contains(d.connectors, c.Connector) {
 		return fmt.Errorf("engine: Connector %q is none of %s's: %s", c.Connector, c.Engine, strings.Join(d.connectors, ", "))
+	}
+	if (c.Connector == "lmcache") != (c.Store != "") {
+		return errors.New("engine: the connector lmcache and a Store need each other")
 	}
 	if len(numbers(c.EngineVersion)) < 2 {
 		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))

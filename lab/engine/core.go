@@ -114,6 +114,7 @@ type Stats struct {
 	Preemptions      uint64
 	LapsedLeases     uint64 // pins not released in time
 	FailedLoads      uint64
+	ExternalHits     uint64 // prompt tokens whose KV came from another engine or a store
 }
 
 // NewCore makes an idle engine. The vocabulary needs at least one word.

@@ -268,6 +268,8 @@ func (d *vllm) measure(began time.Time) *counters {
 		func(s Stats) uint64 { return s.PrefixQueries })
 	m.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
 		func(s Stats) uint64 { return s.PrefixHits })
+	m.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens whose KV came from another engine or a store.",
+		func(s Stats) uint64 { return s.ExternalHits })
 	m.counter("vllm:num_preemptions_total", "Sequences preempted for lack of blocks.",
 		func(s Stats) uint64 { return s.Preemptions })
 	m.counter("vllm:prompt_tokens_total", "Prompt tokens of sequences that got their first token.",

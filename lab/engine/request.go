@@ -43,6 +43,10 @@ type Request struct {
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
 
+	// Stored is how many leading tokens of the prompt a store has; what of them is not
+	// cached is loaded from there. Without meaning with Remote.
+	Stored int
+
 	// First are the answer's first tokens, which the remote engine has drawn; none to
 	// draw them here. They are part of the answer.
 	First []uint32

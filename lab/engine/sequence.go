@@ -33,6 +33,7 @@ type sequence struct {
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
 
+	loading  int       // while fetching from a store: the tokens that are there then
 	meeting  *meeting  // prefill's half of which it is, nil for none
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -34,6 +35,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	core    *Core
+	store   store
 	tickets map[string]*ticket // waiting callers, by sequence
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
@@ -60,9 +62,6 @@ var (
 // errDraining is the answer to requests that come too late.
 var errDraining = errors.New("engine: draining")
 
-// errDead is the answer to requests after the engine's core has died.
-var errDead = errors.New("engine: EngineCore encountered an issue; see its log")
-
 // NewServer makes a server that serves once Run runs. A nil logger discards.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	core, err := NewCore(cfg, Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()})
@@ -81,6 +80,9 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		core:      core,
 		tickets:   make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
 		drained: make(chan struct{}),
+	}
+	if s.store, err = newStore(cfg.Store, cfg.BlockSize); err != nil {
+		return nil, fmt.Errorf("engine: the KV store: %w", err)
 	}
 	if s.client == nil {
 		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
@@ -243,6 +245,12 @@ func (s *Server) deliver(o *Output, now time.Time) {
 	}
 	s.metrics.observe(t, o, now)
 	t.last = now
+	if o.Generated == 1 && t.prompt != nil {
+		// Before the answer, as LMCache's connector does (wait_for_save): who reads it finds the KV.
+		if err := s.store.put(t.prompt); err != nil {
+			s.log.Warn("KV not stored: others compute it again", "error", err)
+		}
+	}
 	t.box.put(t.choice, *o)
 	if o.Reason != Unfinished {
 		delete(s.tickets, o.ID)
@@ -287,31 +295,10 @@ func (s *Server) submit(c *call) error {
 			}
 			return err
 		}
-		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, call: c.id, arrival: now, last: now}
+		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, call: c.id, arrival: now, last: now, prompt: ch.request.Hashes}
 	}
 	s.awake()
 	return nil
-}
-
-// die is what becomes of an engine whose core fails an assertion: every live request
-// fails, and every later one.
-func (s *Server) die(assertion string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.dead {
-		s.log.Error("the engine's core has died", "assertion", assertion)
-	}
-	s.dead = true
-	for id := range s.core.seqs {
-		s.core.Abort(id)
-	}
-	s.awake()
-}
-
-func (s *Server) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
 }
 
 // abort ends sequences without a waiting caller at once.

@@ -142,12 +142,17 @@ func (c *Core) land(now time.Time) {
 			continue
 		}
 		landed++
+		held := s.computed
 		s.phase = running
 		s.computed = s.tokens() - 1
-		if len(s.First) > 0 {
+		switch {
+		case s.loading > 0:
+			s.computed, s.loading = s.loading, 0
+		case len(s.First) > 0:
 			s.computed++
 		}
 		s.cached = s.computed
+		c.stats.ExternalHits += uint64(s.computed - held)
 		c.index(s)
 		c.letGo(s)
 		if !c.continues(s, now) {

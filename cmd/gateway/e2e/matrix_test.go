@@ -76,7 +76,20 @@ var pairings = []pairing{
 			return bytes.Replace(answer, []byte(`"remote_block_ids":`), []byte(`"remote_blocks":`), 1)
 		},
 	},
+	{
+		connector: "sglang",
+		worker: func(c *devfleet.WorkerConfig) {
+			c.Engine.Engine = "sglang"
+			c.Engine.NoticeAfter, c.Engine.AbortTimeout = noticeShort, bootstrapShort
+		},
+		together: true,
+		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
+	},
 }
+
+// SGLang's time-outs in the tests: of 4 s until it notices that a caller has left, of 300 s for a leg whose other one
+// does not come.
+const noticeShort, bootstrapShort = 600 * time.Millisecond, 2 * time.Second
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
 type outcome struct{ client, prefill, decode string }
