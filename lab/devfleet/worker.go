@@ -110,6 +110,12 @@ func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, 
 	return w, nil
 }
 
+// dialects are the forms of KV events by engine and release. The simulated engine's own is a setting.
+var dialects = map[string]func(before func(release string) bool) wire.Dialect{
+	"vllm":   wire.VLLMOf,
+	"sglang": wire.SGLangOf,
+}
+
 func (w *Worker) build() error {
 	host := w.cfg.Advertise
 	if host == "" {
@@ -121,9 +127,9 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
-	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil && cfg.Engine == "sglang" { // its releases differ in more than the encoding
+	if zmq, of := w.cfg.KVEvents.ZMQ, dialects[cfg.Engine]; zmq != nil && of != nil { // its releases differ in more than the encoding
 		own := *zmq
-		own.Dialect = wire.SGLangOf(cfg.Before)
+		own.Dialect = of(cfg.Before)
 		w.cfg.KVEvents.ZMQ = &own
 	}
 	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
