@@ -258,7 +258,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		Lease: r.d.Lease, Leg: call, Answer: answer,
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
-		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
+		CachedTokens: func() int { s.settle(r); return r.cachedTokens() },
 		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
@@ -351,7 +351,13 @@ type sibling struct {
 	begun atomic.Bool // decode has had its first token
 	came  chan prefilled
 	got   *prefilled // what came, once it was collected
+
+	settled bool // it was awaited
 }
+
+// trailing is how long the usage of an answer waits for prefill's, which knows what was cached: of a short answer the
+// two end at the same moment.
+const trailing = 50 * time.Millisecond
 
 // begin notes decode's first token.
 func (s *sibling) begin(r *request) {
@@ -370,6 +376,21 @@ func (s *sibling) collect(r *request) {
 	case came := <-s.came:
 		s.take(r, came)
 	default:
+	}
+}
+
+// settle is collect within trailing, once.
+func (s *sibling) settle(r *request) {
+	if s == nil || s.got != nil || s.settled {
+		return
+	}
+	s.settled = true
+	late := time.NewTimer(trailing)
+	defer late.Stop()
+	select {
+	case came := <-s.came:
+		s.take(r, came)
+	case <-late.C:
 	}
 }
 

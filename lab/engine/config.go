@@ -106,6 +106,9 @@ type Config struct {
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string
 	TransferPort int
+	// Language is the model's tokenizer and chat template. Default: the simulated
+	// model's.
+	Language Language
 	// Client makes the calls of the side channel. Default: a client of the
 	// server's own, closed with Run.
 	Client *http.Client

@@ -130,7 +130,7 @@ func (c *Core) reannounce(s *sequence, found int) {
 		return
 	}
 	to := n * c.cfg.BlockSize
-	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, Salt: s.Salt})
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

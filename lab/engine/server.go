@@ -40,6 +40,7 @@ type Server struct {
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
 
+	adapters    []string              // LoRA adapters that are loaded
 	guests      map[uint64]chan<- Met // decode engines that wait for a meeting here
 	guestNumber uint64
 
@@ -63,7 +64,17 @@ var errDraining = errors.New("engine: draining")
 
 // NewServer makes a server that serves once Run runs. A nil logger discards.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
-	core, err := NewCore(cfg, Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()})
+	vocabulary, tokenizer := Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}, (*tokens.Cache)(nil)
+	if l := cfg.Language; l != nil {
+		tokenizer = l.Tokenizer()
+		var err error
+		if vocabulary, err = vocabularyOf(tokenizer.Tokenizer()); err != nil {
+			return nil, err
+		}
+	} else {
+		tokenizer = tokens.NewCache(tokens.Sim(), promptCacheBytes)
+	}
+	core, err := NewCore(cfg, vocabulary)
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +84,10 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: log.With("engine", cfg.EngineID()),
-		tokenizer: tokens.NewCache(tokens.Sim(), promptCacheBytes),
-		client:    cfg.Client,
-		wake:      make(chan struct{}, 1),
-		core:      core,
-		tickets:   make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
+		tokenizer: tokenizer, client: cfg.Client,
+		wake:    make(chan struct{}, 1),
+		core:    core,
+		tickets: make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
 		drained: make(chan struct{}),
 	}
 	if s.store, err = newStore(cfg.Store, cfg.BlockSize); err != nil {

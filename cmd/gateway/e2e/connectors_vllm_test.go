@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -237,6 +238,27 @@ func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 			if a := <-came; a.status != http.StatusOK || f.text(a) != expected(textPrompt(strings.Repeat(long, 10)), 2) {
 				t.Errorf("%d %s", a.status, a.body)
 			}
+			f.idle()
+		})
+	}
+}
+
+// The KV events of every release of vLLM end in the index, over ZMQ and in the form of that release.
+func TestVLLMEventsOfEveryRelease(t *testing.T) {
+	for _, release := range []string{"0.9.2", "0.10.2", "0.14.0", "0.17.0", "0.20.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0"} {
+		t.Run(release, func(t *testing.T) {
+			f := newFleet(t, options{both: 1, worker: func(c *devfleet.WorkerConfig) {
+				c.Engine.Engine, c.Engine.EngineVersion = "vllm", release
+				c.KVEvents.ZMQ = &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv"}
+			}})
+			prompt := strings.Repeat(long, 10)
+			if a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`"}`); a.status != http.StatusOK {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			f.eventually("the prompt's blocks are in the index", func() bool {
+				s := f.sources()["both-1"]
+				return s.State == "live" && s.Transport == "zmq" && s.Blocks >= len(textPrompt(prompt))/16
+			})
 			f.idle()
 		})
 	}
