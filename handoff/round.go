@@ -55,13 +55,63 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if r.KV != nil {
 		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
+	call, out, end := letAttach(ctx, plan.Attach, out)
+	defer end()
+	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
+	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
 	}
 	return failed
+}
+
+// takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
+// one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
+// only an answer that is not streamed leaves open whether it has.
+func takes(plan connector.Plan, r *request, failed *fault.Error) bool {
+	switch {
+	case openai.ReadEngineError(failed.Detail).Failed:
+		return true
+	case failed.Class != fault.ClientGone:
+		return false
+	case plan.Attach > 0:
+		return !r.Call.Request.Stream
+	}
+	return r.Sent.Accepted
+}
+
+// letAttach is a context for a decode call that goes on for a while after ctx has ended, or until the answer begins,
+// and the sink that tells it; end ends it.
+func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Context, _ Sink, end func()) {
+	if limit == 0 {
+		return ctx, out, func() {}
+	}
+	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	begun := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case <-begun:
+		case <-timer.C:
+		case <-call.Done():
+		}
+		cancel(context.Cause(ctx))
+	})
+	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
+}
+
+// attaching is a client's sink that reports the beginning of the answer.
+type attaching struct {
+	Sink
+	begun chan struct{}
+}
+
+// Start is called once.
+func (a *attaching) Start(contentType string) {
+	close(a.begun)
+	a.Sink.Start(contentType)
 }
 
 // nextRound opens a round.
@@ -268,10 +318,17 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
 		came.first = came.first && !s.begun.Load()
+		if came.whole != nil && !s.begun.Load() { // there is nothing to decode
+			end(errSibling)
+		}
 	}()
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
+	if came.whole != nil && r.Sent.First.IsZero() {
+		r.dropKV()
+		return f.answered(ctx, r, a, *came, plan.Decode, out)
+	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
@@ -285,8 +342,9 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	return failed
 }
 
-// errSibling ends a decode leg whose prefill has failed. To the engine it is a client that left.
-var errSibling = fmt.Errorf("the prefill leg failed: %w", fault.ErrClientGone)
+// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
+// that left.
+var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
 
 // sibling is a prefill leg that runs at the same time as decode.
 type sibling struct {
