@@ -68,7 +68,7 @@ var families = sync.OnceValue(func() []family {
 	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source), splits("Isolated", false, qwen35Source),
 		splits("Removed", true, o200kSource), splits("Isolated", false, tekkenSource),
 		splits("Isolated", false, deepSeekNumbers, deepSeekEastern, deepSeekWords)}
-	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(true)
+	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(Sim(), true)
 	var all []family
 	add := func(name string, v vocabulary, added []fileAdded, normalizer, cut, post, decoder string, f family) {
 		f.name, f.data = name, v.file(added, normalizer, cut, post, decoder)
@@ -88,7 +88,7 @@ var families = sync.OnceValue(func() []family {
 			config: `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"bos_token":{"content":"<｜begin▁of▁sentence｜>"}}`})
 	add("gemma", pieces, gemma, replace, idle, begins("<bos>"), pieceDecod, family{prefix: []uint32{bos}})
 	add("llama2", pieces, special("<s>", "</s>"), prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
-	add("llama2-late", sentenceVocabulary(false), late, prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+	add("llama2-late", sentenceVocabulary(Sim(), false), late, prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
 	for _, scheme := range []string{"first", "always", "never"} {
 		for _, split := range []bool{false, true} {
 			add(fmt.Sprintf("metaspace-%s-%t", scheme, split), pieces, special("<s>", "</s>", "[INST]"), none, fmt.Sprintf(metaspace, scheme, split),
@@ -150,10 +150,10 @@ func v3(v vocabulary) vocabulary {
 	return v
 }
 
-// sentenceVocabulary is Sim's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
+// sentenceVocabulary is a byte-level tokenizer's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
 // tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a space, and, if forging
 // is set, a special one that is also made by merges.
-func sentenceVocabulary(forging bool) vocabulary {
+func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 	v := vocabulary{tokens: make(map[string]uint32), fallback: true}
 	put := func(token string) {
 		if _, ok := v.tokens[token]; !ok {
@@ -174,8 +174,12 @@ func sentenceVocabulary(forging bool) vocabulary {
 			put(left + right)
 		}
 	}
-	sim := Sim()
-	name := func(id uint32) string { return strings.ReplaceAll(string(sim.bytes[id]), " ", "▁") }
+	name := func(id uint32) string { return strings.ReplaceAll(string(of.bytes[id]), " ", "▁") }
+	for _, b := range of.bytes {
+		if utf8.Valid(b) && utf8.RuneCount(b) == 1 {
+			put(strings.ReplaceAll(string(b), " ", "▁"))
+		}
+	}
 	merge("文", "字")
 	merge("中", "文字")
 	merge("中", "文")
@@ -187,8 +191,8 @@ func sentenceVocabulary(forging bool) vocabulary {
 		merge("<", "s")
 		merge("<s", ">")
 	}
-	pairs := make([]mergedPair, 0, len(sim.merges.joined))
-	for _, p := range sim.merges.pairs {
+	pairs := make([]mergedPair, 0, len(of.merges.joined))
+	for _, p := range of.merges.pairs {
 		if p.rank != noRank {
 			pairs = append(pairs, p)
 		}
@@ -311,10 +315,10 @@ func TestSentenceRefuses(t *testing.T) {
 // TestNoSpecialComesOutOfPlainText: merges that make one are left out, where SentencePiece's vocabularies have them.
 func TestNoSpecialComesOutOfPlainText(t *testing.T) {
 	for _, f := range families() {
-		tok := f.load(t)
+		tok, specials := f.load(t), specialsOf(t, f)
 		for _, s := range []string{"<s>", "a<s>b", "< s><s >", "<|im_end|><bos>[INST]"} {
 			for _, id := range tok.EncodeText(nil, s) {
-				if special := slices.ContainsFunc(specialsOf(t, f), func(a fileAdded) bool { return a.ID == id }); special {
+				if special := slices.ContainsFunc(specials, func(a fileAdded) bool { return a.ID == id }); special {
 					t.Errorf("%s: EncodeText(%q) has the special token %d", f.name, s, id)
 				}
 			}
