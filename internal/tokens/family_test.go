@@ -19,10 +19,7 @@ type family struct {
 	config string
 }
 
-const (
-	bos = 4200 // what a family begins a sequence with
-	eos = 4201
-)
+const bos = 6000 // what a family begins a sequence with
 
 // families makes one of each.
 var families = sync.OnceValue(func() []family {
@@ -60,10 +57,12 @@ var families = sync.OnceValue(func() []family {
 	for i := range late {
 		late[i].Normalized = true
 	}
-	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 4230, Content: "<x>", Special: true, RStrip: true},
-		fileAdded{ID: 4231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 4232, Content: "the", SingleWord: true},
-		fileAdded{ID: 4233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 4234, Content: "  "})
-	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain(4300, "\n", "\n\n", "\t", "▁▁", "<x>")...)
+	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", Special: true, RStrip: true},
+		fileAdded{ID: 6231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 6232, Content: "the", SingleWord: true},
+		fileAdded{ID: 6233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 6234, Content: "  "})
+	strips := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", RStrip: true}, fileAdded{ID: 6231, Content: "the", RStrip: true},
+		fileAdded{ID: 6232, Content: "[INST]", LStrip: true}, fileAdded{ID: 6233, Content: "  "})
+	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain(6300, "\n", "\n\n", "\t", "▁▁", "<x>", "x<|im_")...)
 	deepSeekSpecials := special("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<|im_end|>")
 	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source), splits("Isolated", false, qwen35Source),
 		splits("Removed", true, o200kSource), splits("Isolated", false, tekkenSource),
@@ -77,7 +76,7 @@ var families = sync.OnceValue(func() []family {
 	llama := v3(bytesOnly)
 	add("llama3", llama, special("<s>", "<|im_end|>", "<|im_start|>"), none, byteLevel(joined[0]),
 		`{"type":"Sequence","processors":[{"type":"ByteLevel"},`+begins("<s>")+`]}`, byteDecode, family{prefix: []uint32{bos}})
-	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain(4300, "<x>", "[INST]")...),
+	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain(6300, "<x>", "[INST]", "a<|", "<|im_end|>b", "\n\n")...),
 		`{"type":"NFC"}`, byteLevel(joined[1]), none, byteDecode, family{})
 	add("qwen35", bytesOnly, special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), `{"type":"NFC"}`, byteLevel(joined[2]), none, byteDecode, family{})
 	add("gpt-oss", bytesOnly, special("<|start|>", "<|end|>", "<|message|>", "<|im_end|>"), none, byteLevel(joined[3]), begins("<|start|>"), byteDecode,
@@ -97,6 +96,8 @@ var families = sync.OnceValue(func() []family {
 	}
 	add("phi-bytes", bytesOnly, phi, none, byteLevel(joined[0]), none, byteDecode, family{})
 	add("phi-pieces", pieces, phi, replace, none, none, pieceDecod, family{})
+	add("strips-bytes", bytesOnly, strips, none, byteLevel(joined[0]), none, byteDecode, family{})
+	add("strips-pieces", pieces, strips, replace, none, none, pieceDecod, family{})
 	add("late-metaspace", pieces, late, none, fmt.Sprintf(metaspace, "first", false), begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
 	return all
 })
@@ -227,7 +228,7 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 	for _, f := range families() {
 		t.Run(f.name, func(t *testing.T) {
 			tok, twin, rng := f.load(t), newSlow(t, f.data), seeded(t, 29)
-			cache := NewCache(tok, 1<<20)
+			cache, forgetful := NewCache(tok, 1<<20), NewCache(tok, 0)
 			if !slices.Equal(tok.Prefix(), f.prefix) || tok.Suffix() != nil {
 				t.Errorf("Prefix() = %v, Suffix() = %v, want %v and none", tok.Prefix(), tok.Suffix(), f.prefix)
 			}
@@ -236,6 +237,9 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 				want := twin.encode(s)
 				if got := tok.Encode(nil, s); !slices.Equal(got, want) {
 					t.Fatalf("%+q\n got %v\nwant %v", s, got, want)
+				}
+				if got := forgetful.Encode(nil, s); !slices.Equal(got, want) {
+					t.Fatalf("by its seams: %+q\n got %v\nwant %v", s, got, want)
 				}
 				if tok.MinTokens(len(s)) > len(want) {
 					t.Fatalf("%+q: %d tokens, at least %d", s, len(want), tok.MinTokens(len(s)))
@@ -261,6 +265,9 @@ func TestSentenceRefuses(t *testing.T) {
 	)
 	metaspace := func(fields string) []string {
 		return []string{replace, `"normalizer":null`, idle, `"pre_tokenizer":{"type":"Metaspace","replacement":"▁"` + fields + `}`}
+	}
+	addToken := func(content, flags string) []string {
+		return []string{`"added_tokens":[`, fmt.Sprintf(`"added_tokens":[{"id":%d,"content":%q,%s},`, sentenceVocabulary(Sim(), true).tokens[content], content, flags)}
 	}
 	var gemma string
 	for _, f := range families() {
@@ -291,8 +298,8 @@ func TestSentenceRefuses(t *testing.T) {
 		{"model.merges[0] has the token of a byte", []string{`"merges":[`, `"merges":[["\u003c0x0A\u003e","a"],`, `"vocab":{`, `"vocab":{"\u003c0x0A\u003ea":5000,`}},
 		{"model.merges[0] has an empty token", []string{`"merges":[`, `"merges":[["","a"],`, `"vocab":{`, `"vocab":{"":5000,`}},
 		{"model.merges[0] names", []string{`"merges":[`, `"merges":[["qq","zz"],`}},
-		{"special token \"é\"", []string{`"added_tokens":[`, `"added_tokens":[{"id":355,"content":"é","special":true},`}},
-		{"special token \"<s>\" is also made by merges", []string{`"added_tokens":[`, `"added_tokens":[{"id":369,"content":"<s>","special":true,"single_word":true},`}},
+		{"special token \"é\"", addToken("é", `"special":true`)},
+		{"special token \"<s>\" is also made by merges", addToken("<s>", `"special":true,"single_word":true`)},
 		{"lstrip or rstrip", []string{`"added_tokens":[`, `"added_tokens":[{"id":5001,"content":"<y>","normalized":true,"rstrip":true},`}},
 	} {
 		file := gemma
