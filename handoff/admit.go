@@ -132,6 +132,7 @@ func (r *request) refusal(err error) *openai.Error {
 	var typed *openai.Error
 	var over *router.OverloadedError
 	var pin *placement.PinError
+	var alone *placement.AloneError
 	switch {
 	case errors.As(err, &typed):
 		return typed
@@ -151,6 +152,8 @@ func (r *request) refusal(err error) *openai.Error {
 		return overloaded("every worker is busy now: the request would wait")
 	case errors.Is(err, placement.ErrNoDecode):
 		return openai.Unavailable("no_worker", placement.ErrNoDecode.Error())
+	case errors.As(err, &alone):
+		return openai.BadRequest(alone.Reason, "this model's workers serve in pairs only, and a request with %s has no prefill leg", oneLegs[alone.Reason])
 	case errors.Is(err, placement.ErrNoPrefill):
 		return openai.Unavailable("no_worker", placement.ErrNoPrefill.Error())
 	case errors.Is(err, queue.ErrClosed):

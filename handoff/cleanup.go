@@ -76,22 +76,31 @@ func (c *cleanup) standIn(model string) *pools.Worker {
 	return nil
 }
 
-// call makes the calls in order.
+// call makes the calls at once: a worker that is gone must not keep another one from being freed.
 func (c *cleanup) call(ctx context.Context, legs []upstream.Leg) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTry)
 	defer cancel()
-	for _, leg := range legs {
-		stream, err := c.transport.Call(ctx, leg)
-		if err != nil {
-			return err
-		}
-		_, _ = io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
-		if err := stream.Close(); err != nil {
-			return err
-		}
-		if !releasing(stream.Status()) {
-			return fmt.Errorf("%w: status %d", errNotReleased, stream.Status())
-		}
+	errs := make([]error, len(legs))
+	var all sync.WaitGroup
+	for i, leg := range legs {
+		all.Go(func() { errs[i] = c.free(ctx, leg) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// free makes one call.
+func (c *cleanup) free(ctx context.Context, leg upstream.Leg) error {
+	stream, err := c.transport.Call(ctx, leg)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
+	if err := stream.Close(); err != nil {
+		return err
+	}
+	if !releasing(stream.Status()) {
+		return fmt.Errorf("%w: status %d", errNotReleased, stream.Status())
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -51,8 +51,8 @@ type Rooms struct {
 	Breakers *fault.Breakers
 	// Transport carries the clean-up calls that outlive a request.
 	Transport upstream.Transport
-	// Tokenizer gives a model's tokenizer, nil where it is not known; the request is then routed by its length alone.
-	Tokenizer func(model string) *tokens.Cache
+	// Languages make the tokens of prompts. A request whose tokens are not known is routed by its text.
+	Languages *models.Library
 	// Remote asks a remote index which blocks of a prompt the workers of a model hold. The outcome is one word:
 	// "answered", or why the report is nil. It must not take long. Remote is nil without a remote index.
 	Remote func(ctx context.Context, model string, blockSize int, hashes []uint64) (report *overlap.Report, outcome string)
@@ -133,7 +133,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 			r.Dead = append(r.Dead, failed.Worker)
 		}
 		action := Decide(failed.Leg, failed.Class, r.Attempts, len(r.Dead), r.Sent.Events)
-		if action == LocalPrefill && !f.cfg.DecodeFallback {
+		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
 		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {

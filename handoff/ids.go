@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
-
-	"github.com/zeebo/xxh3"
 )
 
 // ids names requests to engines. With a seed the names follow from it and from the requests' order, so that what
@@ -30,18 +28,12 @@ func (s *ids) next() string {
 }
 
 // transferID is a number that names one attempt to engines, from 2^42 to 2^63−1: they ask for no less (TensorRT-LLM's
-// snowflakes) and no more (SGLang's rooms are signed). It follows from the attempt's name where names follow from a
-// seed, and is drawn otherwise.
-func (s *ids) transferID(attempt string) int64 {
-	var n uint64
-	if s.seed != 0 {
-		n = xxh3.HashStringSeed(attempt, s.seed)
-	} else {
-		var raw [8]byte
-		_, _ = rand.Read(raw[:])
-		n = binary.LittleEndian.Uint64(raw[:])
-	}
-	return int64(n&math.MaxInt64 | 1<<42)
+// snowflakes) and no more (SGLang's rooms are signed). It is drawn, with a seed too: two requests of one number would
+// be given each other's KV, and two gateways may have one seed.
+func transferID() int64 {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:]) // crypto/rand never fails on the supported systems
+	return int64(binary.LittleEndian.Uint64(raw[:])&math.MaxInt64 | 1<<42)
 }
 
 // SeededID is the name that a flow with this Config.Seed, not 0, gives to the n-th request that it serves, counted

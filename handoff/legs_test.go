@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -51,10 +51,23 @@ func (unread) Write([]byte) error { return nil }
 // and its tokens, of four bytes each, where the gateway has the tokenizer.
 func TestRunningRequestsCostTheirBodies(t *testing.T) {
 	t.Run("without a tokenizer", func(t *testing.T) { costOfRunning(t, nil) })
-	t.Run("with one", func(t *testing.T) { costOfRunning(t, tokens.NewCache(tokens.Sim(), 1<<20)) })
+	t.Run("with one", func(t *testing.T) { costOfRunning(t, models.Sim(1<<20)) })
 }
 
-func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
+// languages has the language of the model m, if there is one.
+func languages(t *testing.T, m *models.Language) *models.Library {
+	t.Helper()
+	l, err := models.NewLibrary(models.Config{}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m != nil {
+		l.Put("m", m)
+	}
+	return l
+}
+
+func costOfRunning(t *testing.T, sim *models.Language) {
 	const requests, size = 16, 1 << 20
 	log := slog.New(slog.DiscardHandler)
 	roster := pools.NewRoster(pools.Config{}, log)
@@ -75,7 +88,7 @@ func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
 	net := holding{make(chan struct{})}
 	f, err := New(Config{Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, net), Decode: decode.New(decode.Config{}, roster, net),
-		Transport: net, Routers: set, Tokenizer: func(string) *tokens.Cache { return tokenizer },
+		Transport: net, Routers: set, Languages: languages(t, sim),
 	}, unobserved{})
 	if err != nil {
 		t.Fatal(err)
@@ -100,8 +113,8 @@ func costOfRunning(t *testing.T, tokenizer *tokens.Cache) {
 	}
 	each := (liveBytes() - before) / requests
 	limit := int64(size * 5 / 4)
-	if tokenizer != nil {
-		limit += 4 * int64(len(tokenizer.Encode(nil, body)))
+	if sim != nil {
+		limit += 4 * int64(len(sim.Tokenizer().Encode(nil, body)))
 	}
 	if each > limit {
 		t.Errorf("a running request of %d bytes holds %d, want at most %d", size, each, limit)

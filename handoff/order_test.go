@@ -16,7 +16,6 @@ import (
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
-	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
@@ -103,7 +102,7 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 		Between: func(p, _ *pools.Worker) (connector.Connector, error) {
 			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst, "vllm": connector.PrefillFirst}[p.Engine]}, nil
 		},
-		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Tokenizer: func(string) *tokens.Cache { return nil },
+		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Languages: languages(t, nil),
 	}, unobserved{})
 	if err != nil {
 		t.Fatal(err)

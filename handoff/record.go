@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -25,6 +26,8 @@ type Record struct {
 	// ISL is the length in tokens of the prompt as it is kept, an estimate unless Tokenized.
 	ISL       int
 	Tokenized bool
+	// Source is where the prompt's tokens come from.
+	Source models.Source
 	// Hashes are the sequence hashes of the prompt's full blocks, and BlockSize the tokens of a block. They are
 	// hashes of its text unless Tokenized.
 	Hashes    []uint64

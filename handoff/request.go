@@ -31,6 +31,7 @@ type request struct {
 	pins     pins             // the workers that the client names
 	override *router.Override // the weights that the client wants, nil for the pools'
 	ids      []uint32         // the prompt's tokens, nil if unknown
+	pinned   []byte           // the same as JSON, of a chat that was sent; made once
 	// decodeHashes are Hashes in decode's blocks, nil if they are of one size.
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered

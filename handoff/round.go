@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if failed != nil {
 		return failed
 	}
-	a.TransferID = f.ids.transferID(a.ID)
+	a.TransferID = transferID()
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
@@ -69,12 +70,21 @@ func (r *request) nextRound() connector.Round {
 	a := connector.Round{
 		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
 		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
-		IDs: r.ids, Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
+		IDs:      r.ids, PinnedIDs: r.pinnedIDs(), Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
 	}
 	return a
+}
+
+// pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
+func (r *request) pinnedIDs() []byte {
+	if req := r.Call.Request; r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+		r.pinned = openai.AppendIDs(nil, r.ids)
+	}
+	return r.pinned
 }
 
 // connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
@@ -99,7 +109,7 @@ func (f *Flow) connect(r *request, a *connector.Round) (speaks connector.Connect
 	case pin.Worker != "":
 		failed.Err = openai.BadRequest(pin.field, "%s: the worker cannot hand its KV cache over to decode worker %q: %v", pin.field, a.D.ID, why)
 		return nil, failed
-	case !f.cfg.DecodeFallback:
+	case !f.cfg.DecodeFallback, !a.D.ServesAlone():
 		failed.Err = r.refusal(placement.ErrNoPrefill)
 		return nil, failed
 	}
@@ -261,10 +271,12 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
-	if r.Sent.First.IsZero() {
-		r.dropKV()
-	} else {
+	if failed == nil {
 		r.KV.taken = true
+	} else { // decode's engine may take a while to notice that its caller has left
+		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
+		a.Held = came.failed == nil && r.Sent.First.IsZero() && failed.Class != fault.ClientGone
+		r.dropKV()
 	}
 	if failed != nil && came.first {
 		return came.failed

@@ -37,7 +37,7 @@ func (f *Flow) understand(r *request) error {
 	}
 	began := time.Now()
 	var err error
-	r.ids, err = r.card.Tokens(req, f.rooms.Tokenizer(req.Model))
+	r.ids, r.Source, err = r.card.Tokens(req, f.rooms.Languages.Of(req.Model))
 	if r.ISL = len(r.ids); err != nil {
 		return err
 	}

@@ -7,18 +7,17 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // TestTokenizingAllocatesTheTokens: a long prompt costs its decoded text and its
 // token ids, and no buffers that were too short for them.
 func TestTokenizingAllocatesTheTokens(t *testing.T) {
-	tokenizer, text := tokens.NewCache(tokens.Sim(), 1<<20), strings.Repeat("hello world ", 1<<16)
+	sim, text := Sim(1<<20), strings.Repeat("hello world ", 1<<16)
 	req, card, ids := scanned(t, openai.Completions, `{"model":"m","prompt":"`+text+`"}`), Card{}, []uint32(nil)
 	cost := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if ids, _ = card.Tokens(req, tokenizer); ids == nil {
+			if ids, _, _ = card.Tokens(req, sim); ids == nil {
 				b.Fatal("no tokens")
 			}
 		}

@@ -15,6 +15,8 @@ import (
 type Card struct {
 	// BlockSize is that of the pool that computes prompts, in tokens, and DecodeBlockSize that of the decode pool.
 	BlockSize, DecodeBlockSize int
+	// Engine is that of the pool that computes prompts: "vllm", "sglang", "trtllm" or "sim".
+	Engine string
 	// ContextTokens is the shortest context of any worker, 0 unknown.
 	ContextTokens int
 
@@ -30,6 +32,7 @@ func CardOf(roster *pools.Roster, model string) (c Card, ok bool) {
 		ok = ok || roster.Known(model, role)
 		for _, m := range roster.Snapshot(model, role).Members {
 			c.BlockSize = cmp.Or(c.BlockSize, m.Worker.BlockSize)
+			c.Engine = cmp.Or(c.Engine, m.Worker.Engine)
 			if role == pools.Decode {
 				c.DecodeBlockSize = m.Worker.BlockSize
 			}

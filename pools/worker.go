@@ -85,6 +85,10 @@ type Worker struct {
 	// TransferIDs is what the process calls itself in hand-offs, by data-parallel rank, where its protocol needs that
 	// before a request: vLLM's engine ids, say. At most [MaxRanks] of at most [MaxModelBytes] printable bytes.
 	TransferIDs []string `json:"transfer_ids,omitempty"`
+	// TensorParallel and PipelineParallel are how many devices share a layer's work and a model's layers, in one rank; 0
+	// means 1.
+	TensorParallel   int `json:"tensor_parallel_size,omitempty"`
+	PipelineParallel int `json:"pipeline_parallel_size,omitempty"`
 	// Prioritizes says that the engine schedules by priority, so that requests may carry one.
 	Prioritizes bool `json:"prioritizes,omitempty"`
 	// ModelInput is what the worker takes as a prompt: "tokens" (ids) or "text". Empty means "text".
@@ -150,6 +154,8 @@ func (w *Worker) Validate() error {
 		{"taints", namesProblem(w.Taints, maxTaints, maxLabelBytes)},
 		{"transfer_endpoint", unlessEmpty(w.Transfer, hostPortProblem)},
 		{"transfer_ids", listProblem(w.TransferIDs, MaxRanks, MaxModelBytes)},
+		{"tensor_parallel_size", countProblem(w.TensorParallel, 0, MaxRanks)},
+		{"pipeline_parallel_size", countProblem(w.PipelineParallel, 0, MaxRanks)},
 		{"model_input", oneOf(w.ModelInput, "", "tokens", "text")},
 		{"kv_events_endpoint", unlessEmpty(w.KVEndpoint, func(s string) string { return tcpProblem(s, w.Ranks(), true) })},
 		{"kv_events_replay_endpoint", unlessEmpty(w.KVReplay, func(s string) string { return tcpProblem(s, w.Ranks(), false) })},
@@ -165,6 +171,10 @@ func (w *Worker) Validate() error {
 
 // Ranks is the number of data-parallel ranks, at least 1. Ranks are numbered from 0.
 func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
+
+// ServesAlone reports whether the worker can compute a prompt and generate without another worker. A decode worker of
+// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too.
+func (w *Worker) ServesAlone() bool { return w.Engine != "sglang" || w.Role == Both }
 
 // Equal reports whether both records say the same.
 func (w *Worker) Equal(o *Worker) bool {

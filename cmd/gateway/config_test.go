@@ -96,7 +96,7 @@ func TestDefaults(t *testing.T) {
 		{"discovery", []any{got.EtcdEndpoints, got.Prefix, got.LeaseTTL, got.NATSURL}, []any{[]string{}, "/tandem/workers", 10 * time.Second, ""}},
 		{"events", []any{got.Events.SilentAfter, got.Events.PredictAfter, got.Events.Relearn, got.Events.Seed, got.Reannounce}, []any{5 * time.Second, time.Minute, 2 * time.Minute, uint64(1), true}},
 		{"stream", []any{got.Stream.Durable, got.Stream.MaxAge, got.Stream.MaxBytes}, []any{false, time.Hour, int64(1 << 30)}},
-		{"others", []any{got.Workers.Probe.Every, got.Remote.Timeout, got.Logging.Level, got.Logging.Format, got.MetricsPrefix, got.TokenizerCacheBytes},
+		{"others", []any{got.Workers.Probe.Every, got.Remote.Timeout, got.Logging.Level, got.Logging.Format, got.MetricsPrefix, got.Models.CacheBytes},
 			[]any{5 * time.Second, 20 * time.Millisecond, "info", "text", "tandem_", int64(64 << 20)}},
 	} {
 		if !reflect.DeepEqual(c.got, c.want) {

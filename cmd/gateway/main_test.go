@@ -10,11 +10,16 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
 )
 
 // asGateway makes the test binary behave as the gateway, so that tests can
@@ -89,6 +94,31 @@ func TestSmokeInProcess(t *testing.T) {
 	status, stdout, stderr := inside(t, nil, "dev", "--smoke", "--in-process", "--speedup", "50")
 	if status != exitOK || !strings.Contains(stdout, "all well") {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
+	}
+}
+
+// TestSmokeOfEachEngine: dev starts a fleet of each engine that a worker can be, and prefill hands over to decode in it.
+func TestSmokeOfEachEngine(t *testing.T) {
+	choices := func(of any) []string {
+		field, _ := reflect.TypeOf(of).FieldByName("Engine")
+		var names []string
+		for choice := range strings.SplitSeq(field.Tag.Get("oneof"), "|") {
+			name, _, _ := strings.Cut(choice, "=")
+			names = append(names, name)
+		}
+		return names
+	}
+	engines := choices(devfleet.Settings{})
+	if all := choices(engine.Config{}); !slices.Equal(engines, all) {
+		t.Fatalf("dev has the engines %q and a worker %q", engines, all)
+	}
+	for _, name := range engines[1:] { // the first is the default
+		t.Run(name, func(t *testing.T) {
+			status, stdout, stderr := inside(t, nil, "dev", "--smoke", "--in-process", "--speedup", "50", "--prefill", "1", "--decode", "1", "--engine", name)
+			if status != exitOK || !strings.Contains(stdout, "all well") {
+				t.Errorf("status %d\n%s%s", status, stdout, stderr)
+			}
+		})
 	}
 }
 

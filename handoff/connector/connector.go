@@ -41,8 +41,9 @@ type Connector interface {
 	// legs need to find each other.
 	Bind(d *upstream.Leg, kv prefill.KV)
 
-	// Abandon makes the calls that free what engines may still hold of a round whose decode never began. kv is empty
-	// unless the plan is PrefillFirst.
+	// Abandon makes the calls that free what engines may still hold of a round whose decode never began, or, of a plan
+	// that calls both legs at once, of one that did not end well. They are made at once. kv is empty unless the plan is
+	// PrefillFirst.
 	Abandon(r Round, kv prefill.KV) []upstream.Leg
 }
 
@@ -61,11 +62,20 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
+	// PinnedIDs are a chat's IDs as a JSON array, where they are exact: engines that take them render no template. nil
+	// leaves that to the engines. The legs of all rounds share it.
+	PinnedIDs []byte
+	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
+	// prioritize may be sent one.
+	Priority *int32
 	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
 	Kept int
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
 	P, D         *pools.Worker
 	PRank, DRank int
+	// Held says, to Abandon, that prefill has ended well and that no decode engine has taken notice of the round: prefill's
+	// keeps the KV until one does. Of plans that are PrefillFirst, kv says it.
+	Held bool
 	// PReannounce and DReannounce ask their engines to announce the cached blocks of the prompt that they use again.
 	PReannounce, DReannounce bool
 }
@@ -95,7 +105,10 @@ const (
 
 // connectors by the name that a worker's record has in its field connector. One file each.
 var connectors = map[string]Connector{
-	"vllm-nixl": NIXL{},
+	"sglang":         SGLang{},
+	"vllm-nixl":      NIXL{},
+	"vllm-nixl-push": NIXLPush{},
+	"vllm-mooncake":  Mooncake{},
 
 	"trtllm":           TensorRT{},
 	"trtllm-gen-first": TensorRTGenerationFirst{},
@@ -103,10 +116,10 @@ var connectors = map[string]Connector{
 
 // engines are the connectors of workers whose record names none. The simulated engine speaks vLLM's protocol.
 var engines = map[string]string{
-	"vllm": "vllm-nixl",
-	"sim":  "vllm-nixl",
-
+	"sglang": "sglang",
+	"sim":    "vllm-nixl",
 	"trtllm": "trtllm",
+	"vllm":   "vllm-nixl",
 }
 
 // Names are the connectors there are, in alphabetical order.

@@ -1,17 +1,22 @@
 package connector
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// leg edits the body for the round's worker of a role: as the client sent it less nvext, or with token ids in the
-// prompt's place for a worker that takes tokens. more makes the protocol's own edits; tokens says that the leg
-// carries token ids.
+// leg edits the body for the round's worker of a role: as the client sent it less nvext and what the engine refuses
+// though it means nothing, or with token ids in the prompt's place for a worker that takes tokens. A chat stays a chat,
+// with the ids of its prompt added where the engine takes them. more makes the protocol's own edits; tokens says that
+// the leg carries token ids in the prompt's place.
 func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
 	w, rank, again := round.D, round.DRank, round.DReannounce
 	if role == pools.Prefill {
@@ -39,6 +44,11 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 	case tokens && r.Prompt.Kind != openai.PromptIDs:
 		e.SetIDs("prompt", round.IDs)
 	}
+	if l.Path == r.Endpoint.Path() {
+		if err := r.Fit(e, w.Engine); err != nil {
+			return l, err
+		}
+	}
 	if name, _ := r.Field("model"); string(name) != `"`+w.Model+`"` { // another name that it serves under
 		e.SetString("model", w.Model)
 	}
@@ -53,11 +63,147 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 	if again {
 		reannounce(e, r)
 	}
+	how := speech(w)
+	if how == ofVLLM {
+		r.NameMedia(e)
+	}
+	pinned := round.PinnedIDs
+	if l.Path != openai.Chat.Path() || r.HasMedia() || !takesIDs(w) {
+		pinned = nil // every engine loses images where it is given the ids
+	}
+	switch {
+	case pinned == nil:
+	case how == ofSGLang:
+		e.Set("input_ids", pinned)
+	case how == ofTensorRT:
+		e.Set("prompt_token_ids", pinned)
+	}
 	if more != nil {
 		more(e, tokens)
 	}
-	l.Body = e.Segments()
+	if pinned == nil || how != ofVLLM {
+		l.Body = e.Segments()
+		return l, nil
+	}
+	params := e.Take(paramsField)
+	l.Body = withMember(e.Segments(), openIDs, pinned, closeIDs)
+	if params != nil {
+		l.Body = withParams(l.Body, params)
+	}
 	return l, nil
+}
+
+// dialect is whose fields an engine reads.
+type dialect uint8
+
+const (
+	ofVLLM dialect = iota + 1
+	ofSGLang
+	ofTensorRT
+)
+
+// speech is the dialect of a worker's engine, 0 for an unknown one. The simulated engine speaks vLLM's.
+func speech(w *pools.Worker) dialect {
+	switch w.Engine {
+	case "vllm", "sim":
+		return ofVLLM
+	case "sglang":
+		return ofSGLang
+	case "trtllm":
+		return ofTensorRT
+	}
+	return 0
+}
+
+// pinsSince is the first release of an engine that takes a chat together with its prompt's token ids: vLLM #48145;
+// SGLang #23751, of which 0.5.20 is the first release that is known to have it; TensorRT-LLM's ChatCompletionRequest,
+// which has the field in 1.2. A release that does not know it refuses it (TensorRT-LLM) or makes the ids again.
+var pinsSince = map[string]string{"vllm": "0.27.0", "sglang": "0.5.20", "trtllm": "1.2.0"}
+
+// takesIDs reports whether a worker takes a chat's token ids. Of a release that is not known it is not assumed.
+func takesIDs(w *pools.Worker) bool {
+	since, ok := pinsSince[w.Engine]
+	if !ok {
+		return w.Engine == "sim"
+	}
+	return w.EngineVersion != "" && slices.Compare(release(w.EngineVersion), release(since)) >= 0
+}
+
+// release is the leading dotted numbers of a version: 0, 27, 1 of "v0.27.1rc2".
+func release(version string) (numbers []int) {
+	for part := range strings.SplitSeq(strings.TrimPrefix(version, "v"), ".") {
+		digits := len(part) - len(strings.TrimLeft(part, "0123456789"))
+		n, err := strconv.Atoi(part[:digits])
+		if err != nil {
+			break
+		}
+		if numbers = append(numbers, n); digits < len(part) {
+			break
+		}
+	}
+	return numbers
+}
+
+// paramsField is vLLM's object of what concerns the hand-off, and of the ids that pin a chat's prompt.
+const paramsField = "kv_transfer_params"
+
+// The segments before and behind the ids of a leg that pins them. They stand right before the body's last segment, so
+// that withParams finds them.
+var (
+	openIDs  = []byte(`,"` + paramsField + `":{"prompt_token_ids":`)
+	closeIDs = []byte(`}`)
+)
+
+// withMember puts segments that begin with a comma before the brace that closes a body. The segments before it are
+// shared with other legs and stay as they are.
+func withMember(body upstream.Body, member ...[]byte) upstream.Body {
+	last := len(body) - 1
+	end := bytes.LastIndexByte(body[last], '}')
+	out := make(upstream.Body, 0, len(body)+len(member)+1)
+	out = append(out, body[:last]...)
+	out = append(out, body[last][:end])
+	out = append(out, member...)
+	return append(out, body[last][end:])
+}
+
+// withParams gives a leg params as its kv_transfer_params, in addition to the ids where it pins them. The body has that
+// member in no other way: the scan refuses it of clients. params is an object that is not empty.
+func withParams(body upstream.Body, params []byte) upstream.Body {
+	if at := len(body) - 2; at >= 2 && bytes.Equal(body[at], closeIDs) && bytes.Equal(body[at-2], openIDs) {
+		out := slices.Clone(body)
+		inner := params[bytes.IndexByte(params, '{')+1:]
+		return slices.Replace(out, at, at+1, []byte(","), inner)
+	}
+	return withMember(body, kvMember, params)
+}
+
+// kvMember precedes the metadata in a leg's body.
+var kvMember = []byte(`,"` + paramsField + `":`)
+
+// firstToken edits the body of a prefill leg of vLLM: one token, not streamed, that no stop can end. Blocks are kept
+// only when prefill ends by length (engines.md §1.1). What changes the prompt stays (clients.md §2.4).
+func firstToken(e *openai.Edit, r *openai.Request) {
+	e.Set("stream", []byte("false"))
+	e.Set("max_tokens", []byte("1"))
+	if r.Has("max_completion_tokens") {
+		e.Set("max_completion_tokens", []byte("1")) // it counts before max_tokens
+	}
+	e.Set("ignore_eos", []byte("true"))
+	if r.ToolRequired {
+		// One token is no tool call, and releases answer 400 or 500 to that. Where the prompt's ids are pinned no
+		// template reads the choice.
+		e.Delete("tool_choice")
+	}
+	for _, name := range endFields {
+		e.Delete(name)
+	}
+}
+
+// endFields say when an answer ends, or ask for more of it than its text: both concern a token that decode computes
+// again.
+var endFields = []string{
+	"stream_options", "min_tokens", "min_completion_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "best_of",
+	"logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo",
 }
 
 // reannounce asks the engine to announce the cached blocks of the prompt that it uses again

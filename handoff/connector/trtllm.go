@@ -56,7 +56,7 @@ func sameEngines(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (TensorRT) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, tensorRTFields(r))
+	decode, err := leg(r, pools.Decode, nil)
 	if err != nil || r.P == nil {
 		return Plan{Order: PrefillFirst, Decode: decode}, err
 	}
@@ -67,9 +67,7 @@ func (TensorRT) Plan(r Round) (Plan, error) {
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
 // whatever max_tokens says, and by max_tokens it knows whether there is more to come.
 func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
-	fields := tensorRTFields(r)
-	l, err := leg(r, pools.Prefill, func(e *openai.Edit, tokens bool) {
-		fields(e, tokens)
+	l, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 		params, _ := openai.NewEdit([]byte(`{"request_type":"context_only"}`))
@@ -81,21 +79,6 @@ func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
 	})
 	l.Stream, l.Parting = false, contextParting
 	return l, err
-}
-
-// tensorRTFields leaves one of the two names of the token limit in the body: the server takes them for one field and
-// refuses the other as unknown. On completions it knows max_tokens only.
-func tensorRTFields(r Round) func(e *openai.Edit, tokens bool) {
-	return func(e *openai.Edit, tokens bool) {
-		newer, ok := r.Request.Field("max_completion_tokens")
-		switch {
-		case !ok:
-		case r.Request.Endpoint == openai.Completions, tokens, string(newer) == "null":
-			e.Delete("max_completion_tokens")
-		default:
-			e.Delete("max_tokens")
-		}
-	}
 }
 
 // contextAnswer is what the gateway reads of a context worker's answer.

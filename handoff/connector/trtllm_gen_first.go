@@ -34,9 +34,7 @@ func (TensorRTGenerationFirst) Plan(r Round) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	fields := tensorRTFields(r)
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, tokens bool) {
-		fields(e, tokens)
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) {
 		rank, endpoint, _ := contextEndpoint(r.P) // Pairs has seen that there is one
 		params, _ := openai.NewEdit([]byte(`{"request_type":"generation_only"}`))
 		params.SetInt("ctx_request_id", r.TransferID)

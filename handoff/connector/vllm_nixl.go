@@ -1,7 +1,6 @@
 package connector
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,9 +38,6 @@ const parting = 250 * time.Millisecond
 const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
 	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// answerFields ask for more of an answer than its text. They change nothing of the prompt.
-var answerFields = []string{"logprobs", "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo"}
-
 // Pairs is true of any two workers: NixlConnector converts between block sizes and tensor-parallel ranks. Releases must
 // be the same, as its compatibility hash demands (nixl/metadata.py).
 func (NIXL) Pairs(p, d *pools.Worker) error { return sameRelease(p, d) }
@@ -52,31 +48,18 @@ func (NIXL) Plan(r Round) (Plan, error) {
 	if err != nil || r.P == nil {
 		return Plan{Order: PrefillFirst, Decode: decode}, err
 	}
-	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, tokens bool) {
-		e.Set("stream", []byte("false"))
-		e.Delete("stream_options")
-		e.Set("max_tokens", []byte("1"))
-		if r.Request.Has("max_completion_tokens") && !tokens {
-			e.Set("max_completion_tokens", []byte("1"))
-		}
-		e.Delete("min_tokens")
-		e.Delete("min_completion_tokens")
-		// Blocks are kept only when prefill ends by length: its one token, which decode computes again, must not end
-		// it as an end-of-text or a stop string.
-		e.Delete("stop")
-		e.Delete("stop_token_ids")
-		e.Set("ignore_eos", []byte("true"))
-		if r.Request.ToolRequired {
-			// One token is no tool call, and releases answer 400 or 500 to that.
-			e.Delete("tool_choice")
-		}
-		for _, name := range answerFields { // of a token that is thrown away
-			e.Delete(name)
-		}
-		e.Set("kv_transfer_params", []byte(prefillParams))
+	prefill, err := vllmPrefill(r, []byte(prefillParams))
+	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+}
+
+// vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks as params say.
+func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
+	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
+		firstToken(e, r.Request)
+		e.Set(paramsField, params)
 	})
 	prefill.Stream, prefill.Parting = false, parting
-	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+	return prefill, err
 }
 
 // nixlParams are the fields of vLLM's hand-off object that the gateway reads. The rest passes as it came.
@@ -180,18 +163,8 @@ func (p *nixlParams) reachable() error {
 	return nil
 }
 
-// Bind adds the metadata as the body's last member. The client's body cannot hold that key: the scan refuses it. The
-// segments before it are shared with other legs and stay as they are.
-func (NIXL) Bind(d *upstream.Leg, kv prefill.KV) {
-	last := len(d.Body) - 1
-	end := bytes.LastIndexByte(d.Body[last], '}')
-	body := make(upstream.Body, 0, len(d.Body)+3)
-	body = append(body, d.Body[:last]...)
-	d.Body = append(body, d.Body[last][:end], kvMember, kv.Params, d.Body[last][end:])
-}
-
-// kvMember precedes the metadata in a decode leg's body.
-var kvMember = []byte(`,"kv_transfer_params":`)
+// Bind adds the metadata to the body.
+func (NIXL) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
 // releaseModel is a model name that no engine serves.
 const releaseModel = "tandem-release"
@@ -200,15 +173,26 @@ const releaseModel = "tandem-release"
 // after parsing, here for its model, makes the engine notify prefill at once that no decode will come
 // (_with_kv_transfer_rejection_cleanup, vLLM #41269). Without it the blocks stay pinned for the whole lease.
 func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+	d := vllmRelease(r, openai.Completions)
+	NIXL{}.Bind(&d, kv)
+	return []upstream.Leg{d}
+}
+
+// vllmRelease is a request to the round's decode worker that fails validation after parsing. The hand-off is to be
+// bound to it. What the endpoint requires is there: without it the request ends before its hand-off is read.
+func vllmRelease(r Round, to openai.Endpoint) upstream.Leg {
+	prompt := `"prompt":"-"`
+	if to == openai.Chat {
+		prompt = `"messages":[{"role":"user","content":"-"}]`
+	}
 	d := upstream.Leg{
-		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
-		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
+		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: to.Path(), RequestID: r.ID + "-release", Rank: -1,
+		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `",` + prompt + `,"max_tokens":1}`)},
 	}
 	if r.D.Ranks() > 1 {
 		d.Rank = r.DRank
 	}
-	NIXL{}.Bind(&d, kv)
-	return []upstream.Leg{d}
+	return d
 }
 
 // loopback reports whether host names the machine it is used on.

@@ -11,6 +11,13 @@ type Edit struct {
 	raw     []byte
 	members []member
 	changes []change
+	inserts []insertion // by offset
+}
+
+// insertion is text that goes into a value at an offset of raw.
+type insertion struct {
+	at   int
+	text []byte
 }
 
 // change is what becomes of one key.
@@ -79,6 +86,35 @@ func (e *Edit) Delete(key string) {
 	e.change(change{key: key})
 }
 
+// Take undoes a Set of key and returns its value, nil where the edit has none.
+func (e *Edit) Take(key string) (rawJSON []byte) {
+	for i := range e.changes {
+		if c := &e.changes[i]; c.key == key && c.kind == setRaw {
+			rawJSON = c.raw
+			e.changes = slices.Delete(e.changes, i, i+1)
+			break
+		}
+	}
+	return rawJSON
+}
+
+// keep deletes the members whose names are not known, and reports whether there were any.
+func (e *Edit) keep(known map[string]bool) (deleted bool) {
+	for i := range e.members {
+		if name := string(e.members[i].name); !known[name] {
+			e.Delete(name)
+			deleted = true
+		}
+	}
+	return deleted
+}
+
+// insert puts text between the bytes of a member's value, at an offset of the object. Offsets must grow from call to
+// call, and lie in values that are neither set nor deleted.
+func (e *Edit) insert(at int, text []byte) {
+	e.inserts = append(e.inserts, insertion{at, text})
+}
+
 // Bytes returns the edited object, in memory of its own. The edit can go on afterwards.
 func (e *Edit) Bytes() []byte {
 	return e.Append(make([]byte, 0, len(e.raw)+e.added()))
@@ -116,6 +152,9 @@ func (e *Edit) added() int {
 	size := 0
 	for i := range e.changes {
 		size += e.changes[i].size()
+	}
+	for i := range e.inserts {
+		size += len(e.inserts[i].text)
 	}
 	return size
 }
@@ -160,27 +199,27 @@ func (e *Edit) write(out *splice) {
 		switch {
 		case c == nil:
 		case c.kind == remove:
-			out.keep(e.raw[copied:m.start])
+			e.copy(out, copied, m.start)
 			copied = e.members[i+1].start
 		default:
-			out.keep(e.raw[copied:m.value.start])
+			e.copy(out, copied, m.value.start)
 			c.write(out)
 			copied = m.value.end
 		}
 	}
 	switch all := len(e.members); {
 	case last >= 0:
-		out.keep(e.raw[copied:e.members[last].value.end])
+		e.copy(out, copied, e.members[last].value.end)
 		copied = e.members[all-1].value.end
 	case all > 0:
-		out.keep(e.raw[:e.members[0].start])
+		e.copy(out, 0, e.members[0].start)
 		copied = e.members[all-1].value.end
 	default:
 		for e.raw[copied] != '{' {
 			copied++
 		}
 		copied++
-		out.keep(e.raw[:copied])
+		e.copy(out, 0, copied)
 	}
 	comma := last >= 0
 	for i := range e.changes {
@@ -196,7 +235,19 @@ func (e *Edit) write(out *splice) {
 		out.own = append(out.own, ':')
 		c.write(out)
 	}
-	out.keep(e.raw[copied:])
+	e.copy(out, copied, len(e.raw))
+}
+
+// copy writes the object's bytes from start to end as they are, with what was inserted between them.
+func (e *Edit) copy(out *splice, start, end int) {
+	for i := range e.inserts {
+		if in := &e.inserts[i]; start <= in.at && in.at < end {
+			out.keep(e.raw[start:in.at])
+			out.keep(in.text)
+			start = in.at
+		}
+	}
+	out.keep(e.raw[start:end])
 }
 
 func (e *Edit) change(c change) {

@@ -80,6 +80,7 @@ var (
 		{"truncate_prompt_tokens", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Truncate = int(v) })},
 		{"truncation_side", (*scan).truncationSide},
 		{"vllm_xargs", (*scan).xargs},
+		{"sampling_params", (*scan).samplingParams},
 		{"nvext", (*scan).nvext},
 	}
 	chatOnly = []field{
@@ -248,6 +249,21 @@ func (s *scan) xargs() bool {
 	m := s.members()
 	for m.next() {
 		if !s.allowed(m.key.of(s.data)) {
+			return false
+		}
+		s.value()
+	}
+	return s.ok()
+}
+
+// samplingParams refuses extra_args in what vLLM's token endpoint takes as sampling_params: hand-offs are steered
+// there (vllm/v1/request.py). The endpoints here ignore the object.
+func (s *scan) samplingParams() bool {
+	m := s.members()
+	for m.next() {
+		if name := m.key.of(s.data); string(name) == "extra_args" && !s.handOff {
+			return s.gatewayOnly(name, "")
+		} else if !s.allowed(name) {
 			return false
 		}
 		s.value()

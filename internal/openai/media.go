@@ -2,6 +2,9 @@ package openai
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"iter"
 )
 
@@ -40,6 +43,75 @@ func modalityOf(kind []byte) Modality {
 
 // HasMedia reports whether a message holds a part that is no text.
 func (r *Request) HasMedia() bool { return len(r.media) > 0 }
+
+// NameMedia has e, an edit of r's body, give each image, audio or video that the body holds itself (as a data: URL, or
+// input_audio's base64) a uuid: a digest of its bytes and of the cache salt. vLLM takes a part's uuid for the hash of
+// what the part holds (vllm/multimodal/processing/inputs.py), so that equal media have one name in every engine's
+// cache, and those of another salt another. What the engine is to fetch from elsewhere gets none: it may be another
+// image by the next request.
+func (r *Request) NameMedia(e *Edit) {
+	if r.mediaNames == nil && len(r.media) > 0 {
+		r.mediaNames = make([][]byte, len(r.media))
+		for i, m := range r.media {
+			if held := heldIn(m.where.of(r.Raw)); held != nil {
+				r.mediaNames[i] = nameOf(held, r.CacheSalt)
+			}
+		}
+	}
+	for i, name := range r.mediaNames {
+		if name != nil {
+			e.insert(r.media[i].where.end-1, name)
+		}
+	}
+}
+
+// nameOf is the member that names a part.
+func nameOf(held []byte, salt string) []byte {
+	h := sha256.New()
+	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(salt))))
+	h.Write([]byte(salt))
+	h.Write(held)
+	return append(hex.AppendEncode([]byte(`,"uuid":"`), h.Sum(nil)), '"')
+}
+
+// heldIn is the media that a part holds, as it stands in the JSON; nil for one that says where it is to be fetched, and
+// for one of another form.
+func heldIn(part []byte) (held []byte) {
+	c := newCursor(part, deepest)
+	parts := c.members()
+	for parts.next() {
+		switch string(parts.name()) {
+		case "image_url", "audio_url", "video_url":
+			if c.peek() == '"' {
+				held = dataURL(&c)
+				continue
+			}
+			inner := c.members()
+			for inner.next() {
+				if string(inner.name()) == "url" && c.peek() == '"' {
+					held = dataURL(&c)
+				} else {
+					c.value()
+				}
+			}
+		case "input_audio":
+			v, _ := c.value()
+			held = v.of(part)
+		default:
+			c.value()
+		}
+	}
+	return held
+}
+
+// dataURL takes a string and returns what it holds where it is a data: URL, nil of any other.
+func dataURL(c *cursor) []byte {
+	t, _ := c.str()
+	if url := c.data[t.start:t.end]; bytes.HasPrefix(url, []byte("data:")) {
+		return url
+	}
+	return nil
+}
 
 // Pieces yields the raw JSON of what becomes the prompt, in the order that templates have it: the tools, then the
 // prompt or the messages, cut into text and parts of other modalities. What closes the prompt's string or arrays is

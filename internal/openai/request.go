@@ -49,6 +49,9 @@ type Request struct {
 
 	members []member
 	media   []media // in the order of the body
+
+	// mediaNames are the members that name the media, nil of those that have no name; made by NameMedia.
+	mediaNames [][]byte
 }
 
 // member is where one member of an object lies: its name with escapes resolved, the quote its key begins with, its

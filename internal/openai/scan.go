@@ -225,13 +225,18 @@ func (s *scan) allowed(name []byte) bool {
 	if s.handOff || !gatewayField(name) {
 		return true
 	}
-	path := shown(name)
-	if s.param != "" {
-		path = s.param + "." + path
-	}
 	instead := ""
 	if string(name) == "priority" {
 		instead = "; nvext.agent_hints.priority orders the gateway's queue"
+	}
+	return s.gatewayOnly(name, instead)
+}
+
+// gatewayOnly refuses a member that only the gateway may send, in the object whose path is s.param.
+func (s *scan) gatewayOnly(name []byte, instead string) bool {
+	path := shown(name)
+	if s.param != "" {
+		path = s.param + "." + path
 	}
 	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client%s", path, instead))
 }

@@ -266,6 +266,8 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"lora_path":"/"`), "lora_path", "set by the gateway"},
 		{Completions, completion(`"lora_request":{}`), "lora_request", "set by the gateway"},
 		{Completions, completion(`"return_hidden_states":true`), "return_hidden_states", "set by the gateway"},
+		{Completions, completion(`"sampling_params":{"extra\u005fargs":{}}`), "sampling_params.extra_args", "set by the gateway"},
+		{Completions, completion(`"sampling_params":{"kv_transfer_params":{}}`), "sampling_params.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"ec_transfer_params":{}}`), "vllm_xargs.ec_transfer_params", "set by the gateway"},
 		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"},"uuid":"x"}]}]`), "messages[0].content[1].uuid", "set by the gateway"},
 		{Completions, completion(`"truncate_prompt_tokens":-2`), "truncate_prompt_tokens", "whole number from -1"},

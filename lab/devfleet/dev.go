@@ -20,6 +20,7 @@ import (
 type Settings struct {
 	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
 	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
+	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM, handing over by NIXL" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
 	Speedup    float64 `flag:"speedup" group:"Fleet"`
 	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
 	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
@@ -33,11 +34,12 @@ const devDrain = 2 * time.Second
 
 // Manual is what --help says before the settings, First the settings that it shows.
 const Manual = "gateway dev [FLAGS]: run a whole fleet on this machine.\n" +
-	"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.\n\n" +
-	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10"
+	"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.\n" +
+	"With --engine they speak as an engine of that name does, and hand over by its connector.\n\n" +
+	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10\n  gateway dev --engine vllm"
 
 var First = []string{
-	"prefill", "decode", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode", "router-queue-policy", "log-level",
+	"prefill", "decode", "engine", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode", "router-queue-policy", "log-level",
 }
 
 // unset are settings of a gateway that a fleet has no use for, with the reason.
@@ -98,12 +100,12 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	return fleet.Run(ctx, func(ctx context.Context) error {
 		if s.Smoke {
 			defer cancel()
-			return smoke(ctx, fleet.URL(), stdout)
+			return smoke(ctx, fleet.URL(), s.Prefill > 0, stdout)
 		}
 		fleet.table()
 		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
 			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
-				w.Engine.Speedup, w.ModelInput = s.Speedup, s.ModelInput
+				w.Engine.Engine, w.Engine.Speedup, w.ModelInput = s.Engine, s.Speedup, s.ModelInput
 			}))
 		if admin := fleet.adminURL(); admin != "" {
 			fmt.Fprintf(stdout, "admin %s\n", admin)
@@ -118,7 +120,7 @@ func childSettings(s *Settings) WorkerSettings {
 	w := setting.Default[WorkerSettings]()
 	w.Discovery, w.Logging, w.ModelInput = s.Discovery, s.Logging, s.ModelInput
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
-	w.Engine.BlockSize, w.Engine.Speedup = s.Pools.BlockSize, s.Speedup
+	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {
 		w.Logging.Level = "warn" // the terminal is the gateway's; everything is shown only when everything was asked for
 	}

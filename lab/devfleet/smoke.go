@@ -27,11 +27,12 @@ type check struct {
 // smokeLimit bounds one request of the smoke test.
 const smokeLimit = 30 * time.Second
 
-// smoke sends one request of each kind and writes how each went. Its error has
-// the number that failed.
-func smoke(ctx context.Context, url string, out io.Writer) error {
-	failed := 0
-	for _, c := range smokeChecks() {
+// smoke sends one request of each kind and writes how each went. Where the fleet
+// has prefill workers, one of them must have handed over. The error has the
+// number that failed.
+func smoke(ctx context.Context, url string, handsOver bool, out io.Writer) error {
+	failed, checks := 0, smokeChecks(handsOver)
+	for _, c := range checks {
 		start := time.Now()
 		err := c.run(ctx, url)
 		verdict := "ok"
@@ -42,13 +43,17 @@ func smoke(ctx context.Context, url string, out io.Writer) error {
 		fmt.Fprintf(out, "  %-36s %7.1f ms  %s\n", c.name, float64(time.Since(start).Microseconds())/1e3, verdict)
 	}
 	if failed > 0 {
-		return fmt.Errorf("smoke: %d of %d requests failed", failed, len(smokeChecks()))
+		return fmt.Errorf("smoke: %d of %d requests failed", failed, len(checks))
 	}
-	fmt.Fprintf(out, "smoke: %d requests, all well\n", len(smokeChecks()))
+	fmt.Fprintf(out, "smoke: %d requests, all well\n", len(checks))
 	return nil
 }
 
-func smokeChecks() []check {
+func smokeChecks(handsOver bool) []check {
+	explained := []string{`"decode_worker_id":"decode-`, `"ttft_ms"`}
+	if handsOver {
+		explained = append(explained, `"prefill_worker_id":"prefill-`)
+	}
 	const chat, completions = "/v1/chat/completions", "/v1/completions"
 	head := `{"model":"` + stack.SimModel + `","max_tokens":8,`
 	prompt := `"prompt":"` + strings.Repeat("Once upon a midnight dreary. ", 40) + `"`
@@ -60,7 +65,7 @@ func smokeChecks() []check {
 		{"completion, streamed", http.MethodPost, completions, head + `"stream":true,` + prompt + `}`, answered(true, 0)},
 		{"completion of token ids", http.MethodPost, completions, head + `"prompt":[11,12,13,14,15]}`, answered(false, 8)},
 		{"two choices", http.MethodPost, completions, head + `"n":2,` + prompt + `}`, answered(false, 0)},
-		{"explained", http.MethodPost, completions, head + `"nvext":{"extra_fields":["worker_id","timing"]},` + prompt + `}`, contains(200, `"decode_worker_id":"decode-`, `"ttft_ms"`)},
+		{"explained", http.MethodPost, completions, head + `"nvext":{"extra_fields":["worker_id","timing"]},` + prompt + `}`, contains(200, explained...)},
 		{"unknown model", http.MethodPost, completions, `{"model":"unknown","prompt":"x"}`, contains(404, `"model_not_found"`, `"request_id"`)},
 		{"broken JSON", http.MethodPost, chat, `{"model":`, contains(400, `"invalid_request_error"`)},
 		{"forged hand-off", http.MethodPost, completions, head + `"kv_transfer_params":{},` + prompt + `}`, contains(400, `kv_transfer_params`)},

@@ -142,9 +142,13 @@ func (w *Worker) build() error {
 		BlockSize: cfg.BlockSize, TotalKVBlocks: cfg.TotalKVBlocks, MaxNumSeqs: cfg.MaxNumSeqs,
 		MaxNumBatchedTokens: cfg.MaxNumBatchedTokens, ContextLength: cfg.ContextLength, DataParallelRanks: 1,
 		DeviceClass: w.cfg.DeviceClass, Topology: w.cfg.Topology, Taints: w.cfg.Taints,
-		Transfer:   net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		Transfer:  net.JoinHostPort(host, fmt.Sprint(cfg.TransferPort)),
+		Connector: cfg.Connector, TransferIDs: []string{cfg.EngineID()},
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
+	}
+	if cfg.Engine != "sim" {
+		w.record.EngineVersion = cfg.EngineVersion
 	}
 	if err := w.record.Validate(); err != nil {
 		return err

@@ -46,6 +46,7 @@ type call struct {
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
+	kills        string  // the assertion in the engine's core that it fails, empty for none
 }
 
 // choice is one of a call's answers.
@@ -205,9 +206,14 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 
 // begin gives the call to the core.
 func (s *Server) begin(c *call) *apiError {
+	if c.kills != "" {
+		s.die(c.kills)
+	}
 	switch err := s.submit(c); err {
 	case nil:
 		return nil
+	case errDead:
+		return newError(http.StatusInternalServerError, "", "%v", err)
 	case errDraining:
 		return newError(http.StatusServiceUnavailable, "", "the engine is draining")
 	default:
@@ -272,6 +278,9 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 	case Aborted:
 		ch.finish = o.Reason.String()
 		ch.failure = newError(http.StatusServiceUnavailable, "", "the engine stopped")
+		if s.isDead() {
+			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
+		}
 		return "", nil
 	case LoadFailed:
 		ch.finish = o.Reason.String()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -17,6 +19,9 @@ type Config struct {
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
+	// Connector is the hand-off protocol, by the gateway's name of it, where the engine
+	// has several: for vLLM "vllm-nixl" (the default), "vllm-nixl-push" or "vllm-mooncake".
+	Connector string `flag:"connector" help:"The protocol of KV hand-offs, by the name that it has among the gateway's connectors, as registered. Empty for the engine's own."`
 	// Model is the one model name that the engine serves. Default "tandem-sim".
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
@@ -72,6 +77,10 @@ type Config struct {
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
 
+	// AbortTimeout is how long one half of a rendezvous waits for the other
+	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT). Default 480 s.
+	AbortTimeout time.Duration
+
 	// The fields below are the shell's; a bare Core ignores them.
 
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
@@ -120,8 +129,12 @@ func (c Config) EngineID() string {
 // seen as their defaults.
 func (c Config) Validate() error {
 	c = c.withDefaults()
-	if _, ok := dialects[c.Engine]; !ok {
+	d, ok := dialects[c.Engine]
+	if !ok {
 		return fmt.Errorf("engine: Engine %q is none of %s", c.Engine, engines())
+	}
+	if c.Connector != "" && !slices.Contains(d.connectors, c.Connector) {
+		return fmt.Errorf("engine: Connector %q is none of %s's: %s", c.Connector, c.Engine, strings.Join(d.connectors, ", "))
 	}
 	if len(numbers(c.EngineVersion)) < 2 {
 		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))
@@ -156,7 +169,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"TransferSetup", c.TransferSetup}, {"Lease", c.Lease}, {"LeaseExtension", c.LeaseExtension},
-		{"HeartbeatInterval", c.HeartbeatInterval}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
+		{"HeartbeatInterval", c.HeartbeatInterval}, {"AbortTimeout", c.AbortTimeout}, {"CallTimeout", c.CallTimeout}, {"DrainGrace", c.DrainGrace},
 	} {
 		if f.d < 0 {
 			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)
@@ -193,6 +206,7 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)
 	orNumber(&c.DrainGrace, 500*time.Millisecond)
 	if c.Latency == (Latency{}) {

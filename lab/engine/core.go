@@ -351,8 +351,8 @@ func (c *Core) finish(s *sequence, o Output) {
 	s.phase = ended
 	delete(c.seqs, s.ID)
 	c.letGo(s)
-	if m := s.meeting; m != nil && m.pin == nil {
-		c.part(m)
+	if m := s.meeting; m != nil && m.seq == s {
+		c.part(m, s.Hold.Deaf)
 	}
 	c.result.Outputs = append(c.result.Outputs, o)
 }

@@ -51,13 +51,14 @@ type dialect interface {
 }
 
 // dialects are the engines that can be simulated, with the release that each is
-// unless Config.EngineVersion says otherwise.
+// unless Config.EngineVersion says otherwise, and its connectors by name.
 var dialects = map[string]struct {
-	version string
-	of      func(*Server) dialect
+	version    string
+	connectors []string
+	of         func(*Server) dialect
 }{
-	"sim":  {vllmRelease, func(s *Server) dialect { return &vllm{s: s} }},
-	"vllm": {vllmRelease, func(s *Server) dialect { return &vllm{s: s, strict: true} }},
+	"sim":  {vllmRelease, slices.Sorted(maps.Keys(vllmConnectors)), func(s *Server) dialect { return newVLLM(s, false) }},
+	"vllm": {vllmRelease, slices.Sorted(maps.Keys(vllmConnectors)), func(s *Server) dialect { return newVLLM(s, true) }},
 }
 
 // engines are the names of the dialects, for messages.

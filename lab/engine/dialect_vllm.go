@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -17,8 +18,14 @@ const vllmRelease = "0.33.0"
 // vllm speaks as vLLM does, with its NixlConnector. If it is not strict it
 // answers with an error where vLLM hangs or dies.
 type vllm struct {
-	s      *Server
-	strict bool
+	s         *Server
+	connector vllmConnector
+	strict    bool
+}
+
+// newVLLM makes the dialect of a validated configuration.
+func newVLLM(s *Server, strict bool) *vllm {
+	return &vllm{s: s, strict: strict, connector: vllmConnectors[cmp.Or(s.cfg.Connector, "vllm-nixl")]}
 }
 
 var _ dialect = (*vllm)(nil)
@@ -40,7 +47,12 @@ func (d *vllm) routes(mux *http.ServeMux) {
 	mux.Handle("GET /metrics", s.metricsHandler())
 }
 
-func (d *vllm) sideRoutes(*http.ServeMux) {}
+// sideRoutes adds Mooncake's bootstrap server.
+func (d *vllm) sideRoutes(mux *http.ServeMux) {
+	if d.s.cfg.Connector == "vllm-mooncake" {
+		mux.HandleFunc("GET /query", d.query)
+	}
+}
 
 func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
 	owner := "tandem"
@@ -65,22 +77,6 @@ func (d *vllm) version(w http.ResponseWriter, _ *http.Request) {
 
 func (d *vllm) callID(c *call, r *http.Request, _ *fields) string { return c.prefix + requestID(r) }
 
-func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
-	var params kvParams
-	if raw := f.get("kv_transfer_params"); raw != nil {
-		if err := json.Unmarshal(raw, &params); err != nil {
-			return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
-		}
-		var err error
-		if c.remote, err = params.remote(); err != nil {
-			return newError(http.StatusInternalServerError, "", "%v", err)
-		}
-	}
-	c.request.Pin = params.DoRemoteDecode
-	c.request.Remote = c.remote
-	return nil
-}
-
 func (d *vllm) settings(c *call, f *fields) int {
 	if model := f.text("model"); model != "" && model != d.s.cfg.Model && f.err == nil {
 		f.err = newError(http.StatusNotFound, "model", "the model %.100q does not exist", model)
@@ -101,10 +97,36 @@ func (d *vllm) settings(c *call, f *fields) int {
 }
 
 func (d *vllm) prompts(c *call, f *fields) [][]uint32 {
-	if c.endpoint == openai.Chat {
-		return [][]uint32{d.s.chatPrompt(f)}
+	if c.endpoint != openai.Chat {
+		return d.s.prompts(f)
 	}
-	return d.s.prompts(f)
+	rendered := d.s.chatPrompt(f) // which checks the messages, too
+	if pinned := d.pinned(f); pinned != nil {
+		return [][]uint32{pinned}
+	}
+	return [][]uint32{rendered}
+}
+
+// pinned is the ids that a chat brings along (kv_transfer_params.prompt_token_ids), from 0.27.0 on: the messages are
+// then neither rendered nor tokenized. nil where it brings none.
+func (d *vllm) pinned(f *fields) []uint32 {
+	var params struct {
+		IDs json.RawMessage `json:"prompt_token_ids"`
+	}
+	raw := f.get("kv_transfer_params")
+	if raw == nil || json.Unmarshal(raw, &params) != nil || len(params.IDs) == 0 || d.s.cfg.Before("0.27.0") {
+		return nil
+	}
+	if params.IDs[0] != '[' {
+		f.fail("kv_transfer_params", "prompt_token_ids must be a list of token ids")
+		return nil
+	}
+	ids, err := parseIDs(params.IDs, d.s.tokenizer.Tokenizer().VocabSize())
+	if err != nil || len(ids) == 0 {
+		f.fail("kv_transfer_params", "prompt_token_ids: %v", err)
+		return nil
+	}
+	return ids
 }
 
 // refused has the prefill's blocks freed, as vLLM does when it rejects a request

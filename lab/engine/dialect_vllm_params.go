@@ -3,11 +3,18 @@ package engine
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// kvParams is kv_transfer_params as the NIXL connector of vLLM reads and writes
-// it (nixl/pull_scheduler.py).
+// kvParams is kv_transfer_params as vLLM's connectors read and write it: the
+// NixlConnector (nixl/pull_scheduler.py), the NixlPushConnector and the
+// MooncakeConnector (mooncake/mooncake_connector.py).
 type kvParams struct {
 	DoRemotePrefill bool      `json:"do_remote_prefill"`
 	DoRemoteDecode  bool      `json:"do_remote_decode"`
@@ -20,54 +27,229 @@ type kvParams struct {
 	NumTokens       int       `json:"remote_num_tokens"`
 	ExpiryTime      *float64  `json:"remote_blocks_expiry_time"`
 	TransferMode    string    `json:"transfer_mode"`
+
+	TransferID string `json:"transfer_id,omitempty"`           // Mooncake's
+	Bootstrap  string `json:"remote_bootstrap_addr,omitempty"` // Mooncake's: http://HOST:PORT
 }
 
-// handedOver is the params that a prefill answers with, nil for nothing pinned.
-func (d *vllm) handedOver(p *Pinned) json.RawMessage {
-	if p == nil {
-		return nil
+// vllmConnector is one of vLLM's connectors, as --kv-transfer-config chooses it.
+type vllmConnector interface {
+	// prefill is how the blocks of a request with do_remote_decode are kept: not at
+	// all if keep is false.
+	prefill(d *vllm, c *call, p *kvParams) (h Hold, keep bool)
+	// decode is where the blocks of a request with do_remote_prefill are. missing names
+	// what its params lack.
+	decode(d *vllm, c *call, p *kvParams) (r Remote, missing []string)
+	// params is what a prefill answers with, nil for nothing.
+	params(d *vllm, p *Pinned) *kvParams
+	// enforcesRoles says that a prefill engine dies of do_remote_prefill, and a decode engine of
+	// do_remote_decode.
+	enforcesRoles() bool
+	// frees says that a refused request has its prefill's blocks freed.
+	frees() bool
+}
+
+var vllmConnectors = map[string]vllmConnector{
+	"vllm-nixl":      nixlPull{},
+	"vllm-nixl-push": nixlPush{},
+	"vllm-mooncake":  mooncake{},
+}
+
+// nixlPull is NixlConnector: decode pulls named blocks under a lease.
+type nixlPull struct{}
+
+func (nixlPull) prefill(*vllm, *call, *kvParams) (Hold, bool) { return Hold{}, true }
+
+func (nixlPull) decode(_ *vllm, _ *call, p *kvParams) (Remote, []string) {
+	missing := p.unreachable()
+	if p.blocks() == 0 {
+		missing = append(missing, "remote_block_ids")
 	}
-	s := d.s
-	raw, _ := json.Marshal(kvParams{ // cannot fail: plain fields
+	return Remote{EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs}, missing
+}
+
+func (nixlPull) params(d *vllm, p *Pinned) *kvParams {
+	return &kvParams{
 		DoRemotePrefill: true,
 		BlockIDs:        [][]int32{p.BlockIDs},
-		EngineID:        s.cfg.EngineID(), RequestID: p.RequestID,
-		Host: s.cfg.TransferHost, Port: s.cfg.TransferPort,
+		EngineID:        d.s.cfg.EngineID(), RequestID: p.RequestID,
+		Host: d.s.cfg.TransferHost, Port: d.s.cfg.TransferPort,
 		TPSize: 1, NumTokens: p.Tokens, TransferMode: "pull",
-	})
-	return raw
+	}
 }
 
-// remote is where the params say that the blocks are, nil when they do not ask
-// to pull any. It names what is missing: vLLM only logs "invalid
-// KVTransferParams" there and lets the request wait for ever, or, without block
-// ids, fails an assertion that takes the whole engine down. No engine needs those
-// two simulated.
-func (p *kvParams) remote() (*Remote, error) {
-	if !p.DoRemotePrefill {
-		return nil, nil
+func (nixlPull) enforcesRoles() bool { return false }
+func (nixlPull) frees() bool         { return true }
+
+// nixlPush is NixlPushConnector: decode registers with prefill, which writes the
+// blocks when it has them. Both know the request by its id without the engine's own
+// random end, so that both legs must have the same X-Request-Id and path.
+type nixlPush struct{}
+
+func (nixlPush) prefill(d *vllm, c *call, _ *kvParams) (Hold, bool) {
+	return Hold{Shared: c.id + "-0", Deaf: true}, true
+}
+
+func (nixlPush) decode(d *vllm, c *call, p *kvParams) (Remote, []string) {
+	return Remote{
+		EngineID: p.EngineID, RequestID: c.id + "-0", Host: p.Host, Port: p.Port,
+		// The watchdog (push_registration_timeout) drops decode's registration; what the
+		// request still waits for then will never come.
+		Shared: true, Registered: d.s.cfg.AbortTimeout,
+	}, p.unreachable()
+}
+
+func (nixlPush) params(d *vllm, p *Pinned) *kvParams {
+	params := nixlPull{}.params(d, p)
+	params.TransferMode = "push"
+	return params
+}
+
+func (nixlPush) enforcesRoles() bool { return false }
+func (nixlPush) frees() bool         { return true }
+
+// mooncake is MooncakeConnector: both legs have a transfer id, and decode asks
+// prefill's bootstrap server for the engine.
+type mooncake struct{}
+
+func (mooncake) prefill(d *vllm, _ *call, p *kvParams) (Hold, bool) {
+	// Without a transfer id it logs a line and keeps nothing.
+	return Hold{Shared: p.TransferID, For: d.s.cfg.AbortTimeout, Deaf: true}, p.TransferID != ""
+}
+
+func (mooncake) decode(d *vllm, _ *call, p *kvParams) (r Remote, missing []string) {
+	r = Remote{EngineID: p.EngineID, RequestID: p.TransferID, Shared: true, Patience: d.s.cfg.AbortTimeout}
+	u, err := url.Parse(p.Bootstrap)
+	if err == nil {
+		r.Host = u.Hostname()
+		r.Port, err = strconv.Atoi(u.Port())
 	}
-	if p.DoRemoteDecode {
-		return nil, errors.New("invalid kv_transfer_params: do_remote_prefill and do_remote_decode exclude each other")
+	for _, f := range []struct {
+		name string
+		ok   bool
+	}{{"transfer_id", p.TransferID != ""}, {"remote_engine_id", p.EngineID != ""}, {"remote_bootstrap_addr", err == nil && r.Host != ""}} {
+		if !f.ok {
+			missing = append(missing, f.name)
+		}
 	}
-	blocks := 0
+	return r, missing
+}
+
+func (mooncake) params(*vllm, *Pinned) *kvParams { return nil }
+
+func (mooncake) enforcesRoles() bool { return true }
+
+// frees: a request that is refused before the engine's core has seen it leaves
+// prefill's blocks where they are (vLLM #50425).
+func (mooncake) frees() bool { return false }
+
+// query is Mooncake's bootstrap server: which engine has which rank.
+func (d *vllm) query(w http.ResponseWriter, _ *http.Request) {
+	type entry struct {
+		EngineID   string                       `json:"engine_id"`
+		WorkerAddr map[string]map[string]string `json:"worker_addr"`
+	}
+	at := "tcp://" + net.JoinHostPort(d.s.cfg.TransferHost, strconv.Itoa(d.s.cfg.TransferPort))
+	writeJSON(w, http.StatusOK, map[string]entry{"0": {d.s.cfg.EngineID(), map[string]map[string]string{"0": {"0": at}}}})
+}
+
+// blocks counts the blocks that the params name.
+func (p *kvParams) blocks() (n int) {
 	for _, group := range p.BlockIDs {
-		blocks += len(group)
+		n += len(group)
 	}
-	var missing []string
+	return n
+}
+
+// unreachable names what is missing to reach a NIXL producer about a request.
+func (p *kvParams) unreachable() (missing []string) {
 	for _, f := range []struct {
 		name string
 		ok   bool
 	}{
 		{"remote_engine_id", p.EngineID != ""}, {"remote_request_id", p.RequestID != ""},
-		{"remote_host", p.Host != ""}, {"remote_port", p.Port > 0 && p.Port < 1<<16}, {"remote_block_ids", blocks > 0},
+		{"remote_host", p.Host != ""}, {"remote_port", p.Port > 0 && p.Port < 1<<16},
 	} {
 		if !f.ok {
 			missing = append(missing, f.name)
 		}
 	}
-	if missing != nil {
-		return nil, errors.New("invalid kv_transfer_params: no " + strings.Join(missing, ", "))
+	return missing
+}
+
+// handOff reads kv_transfer_params. Where vLLM would wait for ever or die, an engine that is
+// not strict names what is wrong instead.
+func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
+	raw := f.get("kv_transfer_params")
+	if raw == nil {
+		return nil
 	}
-	return &Remote{EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs}, nil
+	var p kvParams
+	if err := json.Unmarshal(raw, &p); err != nil {
+		if raw[0] != '{' {
+			return newError(http.StatusBadRequest, "kv_transfer_params", "kv_transfer_params must be an object")
+		}
+		c.kills = "kv_transfer_params: " + err.Error()
+		if d.strict {
+			return nil
+		}
+		return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params")
+	}
+	var wrong error
+	switch {
+	case p.DoRemotePrefill && p.DoRemoteDecode:
+		wrong = errors.New("do_remote_prefill and do_remote_decode exclude each other")
+	case p.DoRemotePrefill:
+		wrong = d.takeOver(c, &p)
+	case p.DoRemoteDecode:
+		if d.connector.enforcesRoles() && d.s.cfg.Role == "decode" {
+			c.kills = "assert not self.is_kv_consumer"
+		}
+		c.request.Hold, c.request.Pin = d.connector.prefill(d, c, &p)
+	}
+	if wrong != nil && !d.strict {
+		return newError(http.StatusInternalServerError, "", "invalid kv_transfer_params: %v", wrong)
+	}
+	if c.kills != "" && !d.strict {
+		return newError(http.StatusInternalServerError, "", "%s", c.kills)
+	}
+	return nil
+}
+
+// takeOver reads the hand-off of a decode leg.
+func (d *vllm) takeOver(c *call, p *kvParams) error {
+	if d.connector.enforcesRoles() && d.s.cfg.Role == "prefill" {
+		c.kills = "assert not self.is_kv_producer"
+		return nil
+	}
+	r, missing := d.connector.decode(d, c, p)
+	switch {
+	case missing == nil:
+		if d.connector.frees() {
+			c.remote = &r
+		}
+	case slices.Equal(missing, []string{"remote_block_ids"}):
+		c.kills = "assert num_external_tokens == 0" // inside EngineCore
+	default:
+		// It logs "invalid KVTransferParams", queues no transfer, and still waits for one.
+		r = Remote{Lost: true}
+	}
+	c.request.Remote = &r
+	if missing != nil {
+		return fmt.Errorf("no %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// handedOver is the params that a prefill answers with, nil for none.
+func (d *vllm) handedOver(p *Pinned) json.RawMessage {
+	if p == nil {
+		return nil
+	}
+	params := d.connector.params(d, p)
+	if params == nil {
+		return nil
+	}
+	raw, _ := json.Marshal(params) // cannot fail: plain fields
+	return raw
 }

@@ -64,6 +64,8 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	var failure *apiError
 	switch {
+	case s.dead:
+		failure = newError(http.StatusServiceUnavailable, "", "%v", errDead)
 	case !s.drainAt.IsZero() || s.closed:
 		failure = newError(http.StatusServiceUnavailable, "", "the engine is draining")
 	case !s.running:

@@ -148,7 +148,12 @@ func TestMalformedHandOffsFailAndNameTheField(t *testing.T) {
 				b.t.Errorf("without %s: %d %+v", field, status, w.Error)
 			}
 		}
-		for _, params := range []any{7, "x", []int{1}, map[string]any{"do_remote_prefill": true, "do_remote_decode": true}, map[string]any{"remote_port": "x"}} {
+		for _, params := range []any{7, "x", []int{1}} {
+			if status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params)); status != http.StatusBadRequest {
+				b.t.Errorf("%v: %d %+v", params, status, w.Error)
+			}
+		}
+		for _, params := range []any{map[string]any{"do_remote_prefill": true, "do_remote_decode": true}, map[string]any{"remote_port": "x"}} {
 			if status, w := b.ask("d", completions, body(ids(1, 100), 1, "kv_transfer_params", params)); status != http.StatusInternalServerError {
 				b.t.Errorf("%v: %d %+v", params, status, w.Error)
 			}

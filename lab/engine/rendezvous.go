@@ -24,6 +24,9 @@ type Hold struct {
 	// AnswerLast withholds the last output until the blocks were released. Where they
 	// lapse before, the sequence ends with LoadFailed and ErrNoDecode instead.
 	AnswerLast bool
+	// Deaf leaves a decode engine that waits for the blocks without an answer when the
+	// prefill ends otherwise than by length: it waits for as long as it will.
+	Deaf bool
 }
 
 // Met answers a Meet.
@@ -147,7 +150,11 @@ func (c *Core) expect(now time.Time) {
 }
 
 // part ends prefill's half of a meeting: nothing can be fetched any more.
-func (c *Core) part(m *meeting) {
+func (c *Core) part(m *meeting, deaf bool) {
+	m.seq, m.pin = nil, nil
+	if m.guest != nil && deaf {
+		return // until its patience ends
+	}
 	if m.guest != nil {
 		c.turnAway(m, ErrNotHeld)
 	}

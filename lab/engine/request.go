@@ -62,6 +62,10 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
+	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
+	Lost bool
+	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
+	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
 	Patience time.Duration

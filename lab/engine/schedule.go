@@ -60,6 +60,9 @@ func (c *Core) admit(budget int, now time.Time) {
 			}
 			s.blocks = c.cache.alloc(s.blocks, blocksFor(s.tokens(), c.cfg.BlockSize)-len(s.blocks))
 			c.fetching = append(c.fetching, s)
+			if s.Remote.Lost {
+				continue
+			}
 			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
 			continue
 		}

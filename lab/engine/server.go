@@ -44,12 +44,16 @@ type Server struct {
 	beat     time.Time     // when the next heartbeat is due; zero: nothing is awaited
 	running  bool          // Run runs
 	closed   bool          // nothing more is accepted
+	dead     bool          // the core has died; its process serves errors
 	drainAt  time.Time     // from when on an idle server is drained; zero: not draining
 	drained  chan struct{} // closed when drained
 }
 
 // errDraining is the answer to requests that come too late.
 var errDraining = errors.New("engine: draining")
+
+// errDead is the answer to requests after the engine's core has died.
+var errDead = errors.New("engine: EngineCore encountered an issue; see its log")
 
 // NewServer makes a server that serves once Run runs. A nil logger discards.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
@@ -254,6 +258,9 @@ func (s *Server) enter() (leave func()) {
 func (s *Server) submit(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.dead {
+		return errDead
+	}
 	if s.closed {
 		return errDraining
 	}
@@ -273,6 +280,27 @@ func (s *Server) submit(c *call) error {
 	}
 	s.awake()
 	return nil
+}
+
+// die is what becomes of an engine whose core fails an assertion: every live request
+// fails, and every later one.
+func (s *Server) die(assertion string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dead {
+		s.log.Error("the engine's core has died", "assertion", assertion)
+	}
+	s.dead = true
+	for id := range s.core.seqs {
+		s.core.Abort(id)
+	}
+	s.awake()
+}
+
+func (s *Server) isDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
 }
 
 // abort ends sequences without a waiting caller at once.

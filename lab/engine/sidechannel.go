@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -117,11 +118,14 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	s.awake()
 	select {
 	case met := <-answered:
-		if met.Err != nil {
+		switch met.Err {
+		case nil:
+			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
+		case ErrNoPrefill:
+			http.Error(w, met.Err.Error(), http.StatusGone)
+		default:
 			http.Error(w, met.Err.Error(), http.StatusNotFound)
-			return
 		}
-		writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
 	case <-r.Context().Done(): // the decode engine is gone: its request wants nothing any more
 		s.mu.Lock()
 		delete(s.guests, number)
@@ -154,6 +158,10 @@ func (s *Server) side(do func(*sideMessage, time.Time) (any, error)) http.Handle
 
 // readSide reads a message, or refuses it.
 func (s *Server) readSide(w http.ResponseWriter, r *http.Request) (*sideMessage, bool) {
+	if s.isDead() {
+		http.Error(w, errDead.Error(), http.StatusServiceUnavailable)
+		return nil, false
+	}
 	var m sideMessage
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSideBytes)).Decode(&m); err != nil {
 		http.Error(w, "malformed message", http.StatusBadRequest)
@@ -181,6 +189,9 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
 		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
+	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) {
+		return // the registration is forgotten, and the request still waits
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -215,7 +226,7 @@ func (s *Server) tellHeartbeat(ctx context.Context, group []Remote) {
 func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path string, m sideMessage, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(r.Patience)
+	m.Engine, m.Shared, m.PatienceNs = r.EngineID, r.Shared, int64(cmp.Or(r.Registered, r.Patience))
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -235,6 +246,8 @@ func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path s
 	switch {
 	case err != nil:
 		return fmt.Errorf("engine: the producer broke off: %w", err)
+	case resp.StatusCode == http.StatusGone:
+		return ErrNoPrefill
 	case resp.StatusCode != http.StatusOK:
 		return fmt.Errorf("engine: the producer answered %d: %.200s", resp.StatusCode, bytes.TrimSpace(said))
 	case answer == nil:

@@ -109,17 +109,20 @@ func (c *Core) FetchFailed(id string, err error) {
 func (c *Core) Awaited() []Remote {
 	rs := make([]Remote, 0, c.awaited)
 	for s := c.waiting.first; s != nil; s = s.next {
-		if s.Remote != nil && !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	for _, s := range c.fetching {
-		if !s.Remote.Shared {
+		if s.Remote.renewed() {
 			rs = append(rs, *s.Remote)
 		}
 	}
 	return rs
 }
+
+// renewed reports whether heartbeats keep the blocks.
+func (r *Remote) renewed() bool { return r != nil && !r.Shared && !r.Lost }
 
 // land lets the sequences run whose transfers are over. As in vLLM the last
 // prompt token is computed here, for its logits; all others count as cached.
@@ -147,7 +150,9 @@ func (c *Core) land(now time.Time) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		c.result.Releases = append(c.result.Releases, *s.Remote)
+		if !s.Remote.Lost {
+			c.result.Releases = append(c.result.Releases, *s.Remote)
+		}
 		s.Remote = nil
 		c.awaited--
 	}
@@ -202,7 +207,7 @@ func (c *Core) forget(p *pin) {
 		c.lapse = time.Time{}
 	}
 	if p.meeting != nil {
-		c.part(p.meeting)
+		c.part(p.meeting, false)
 	}
 }
 

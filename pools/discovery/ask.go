@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -161,6 +163,11 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 			f.kv = readEventSources(sources.body)
 		}
 	}
+	if given.Connector == "vllm-mooncake" && given.Role != pools.Decode && given.TransferIDs == nil {
+		if err := a.bootstrap(ctx, given, &f); err != nil {
+			return facts{}, err
+		}
+	}
 	switch mode := f.disaggregatesAs; {
 	case mode == string(given.Role), mode == "":
 	case mode == "prefill", mode == "decode":
@@ -169,6 +176,28 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 		return refuse("runs without --disaggregation-mode and is listed as %s: start it with --disaggregation-mode %s, or list it as both", given.Role, given.Role)
 	}
 	return f, nil
+}
+
+// mooncakePort is where Mooncake's bootstrap server listens by default (VLLM_MOONCAKE_BOOTSTRAP_PORT).
+const mooncakePort = "8998"
+
+// bootstrap asks Mooncake's bootstrap server, which runs in a vLLM prefill worker, for the engine of each rank.
+func (a *asker) bootstrap(ctx context.Context, given *pools.Worker, f *facts) error {
+	at := given.Transfer
+	if u, err := url.Parse(given.Address); at == "" && err == nil {
+		at = net.JoinHostPort(u.Hostname(), mooncakePort)
+	}
+	reported, err := a.get(ctx, "http://"+at, "/query")
+	switch {
+	case err != nil:
+		return fmt.Errorf("mooncake's bootstrap server: %w", err)
+	case reported.status != http.StatusOK:
+		return fmt.Errorf("mooncake's bootstrap server: GET /query: status %d", reported.status)
+	case !f.readBootstrap(reported.body):
+		return errors.New("mooncake's bootstrap server: GET /query: no engine ids of the ranks from 0 on")
+	}
+	f.bootstrapAt = at
+	return nil
 }
 
 // owners are the engines by what they call themselves in /v1/models.
@@ -194,6 +223,15 @@ func (a *asker) limits(ctx context.Context, base string, f *facts) error {
 		}
 		if reported != nil && f.readMetrics(reported) && f.engine == "" {
 			f.engine = "vllm"
+		}
+		if f.engine == "vllm" {
+			release, err := a.optional(ctx, base, "/version")
+			if err != nil {
+				return err
+			}
+			if release != nil {
+				f.readVersion(release)
+			}
 		}
 	}
 	if f.engine == "trtllm" {

@@ -58,6 +58,11 @@ var options = []option{
 	})},
 	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
 	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
+	{"transfer-ids", "transfer_ids", text(func(w *pools.Worker, s string) {
+		w.TransferIDs = strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ' ' })
+	})},
+	{"tensor-parallel", "tensor_parallel_size", count(func(w *pools.Worker) *int { return &w.TensorParallel })},
+	{"pipeline-parallel", "pipeline_parallel_size", count(func(w *pools.Worker) *int { return &w.PipelineParallel })},
 	{"kv-events", "kv_events_endpoint", text(func(w *pools.Worker, s string) {
 		if w.KVEvents, w.KVEndpoint = "zmq", s; s == "none" {
 			w.KVEvents, w.KVEndpoint = "none", ""

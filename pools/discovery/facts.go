@@ -34,6 +34,9 @@ type facts struct {
 	ranks           int
 	disaggregatesAs string // SGLang's mode: "prefill", "decode" or "null"
 	bootstrapPort   int    // of SGLang's prefill mode, where decode workers find it
+	bootstrapAt     string // HOST:PORT of Mooncake's bootstrap server
+	engineIDs       string // by rank, a line each, as that reports them
+	prioritizes     bool   // it schedules by priority, the higher first
 	version         string // the engine's release
 	contextEndpoint string // of TensorRT-LLM, tcp://HOST:PORT, where generation workers ask about contexts
 	contextRank     int    // the data-parallel rank that it belongs to
@@ -73,8 +76,12 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	w.ContextLength = cmp.Or(given.ContextLength, f.contextTokens)
 	w.DataParallelRanks = cmp.Or(given.DataParallelRanks, f.ranks)
 	w.ModelInput = cmp.Or(given.ModelInput, "text")
+	w.Prioritizes = given.Prioritizes || f.prioritizes
 	if u, err := url.Parse(w.Address); err == nil && f.bootstrapPort > 0 {
 		w.Transfer = cmp.Or(given.Transfer, net.JoinHostPort(u.Hostname(), strconv.Itoa(f.bootstrapPort)))
+	}
+	if f.engineIDs != "" {
+		w.Transfer, w.TransferIDs = f.bootstrapAt, strings.Split(f.engineIDs, "\n")
 	}
 	w.EngineVersion = cmp.Or(given.EngineVersion, f.version)
 	if f.contextEndpoint != "" && given.TransferIDs == nil {
@@ -193,6 +200,10 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	if port := number("disaggregation_bootstrap_port"); f.disaggregatesAs == "prefill" && port <= math.MaxUint16 {
 		f.bootstrapPort = port
 	}
+	var priority, lowFirst bool // each is false when it is another type
+	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
+	f.prioritizes = priority && !lowFirst
+	f.readVersion(body)
 	f.blockTokens = number("page_size")
 	f.kvTokens = number("max_total_num_tokens")
 	f.maxSeqs = number("max_running_requests")
@@ -204,6 +215,27 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	f.kv = readKVEvents(fields["kv_events"])
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// readBootstrap reads GET /query of Mooncake's bootstrap server: the engine id of each data-parallel rank. It reports
+// false unless every rank from 0 on is there.
+func (f *facts) readBootstrap(body []byte) bool {
+	var ranks map[string]struct {
+		EngineID string `json:"engine_id"`
+	}
+	if json.Unmarshal(body, &ranks) != nil || len(ranks) == 0 || len(ranks) > pools.MaxRanks {
+		return false
+	}
+	ids := make([]string, len(ranks))
+	for i := range ids {
+		id := ranks[strconv.Itoa(i)].EngineID
+		if id == "" || len(id) > pools.MaxModelBytes || strings.ContainsFunc(id, unicode.IsControl) {
+			return false
+		}
+		ids[i] = id
+	}
+	f.engineIDs = strings.Join(ids, "\n")
+	return true
 }
 
 // readContextInfo reads TensorRT-LLM's GET /server_info: where its transceiver answers questions about contexts, as a

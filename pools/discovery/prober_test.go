@@ -87,6 +87,13 @@ func vllm(model string) map[string]string {
 	}
 }
 
+// mooncake is vLLM's prefill worker with Mooncake's bootstrap server, which has that to answer.
+func mooncake(query string) map[string]string {
+	faces := vllm("m")
+	faces["/query"] = query
+	return faces
+}
+
 func sglang(model string) map[string]string {
 	return map[string]string{
 		"/health":      "",
@@ -182,13 +189,13 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		want    pools.Worker
 	}{
 		{name: "vllm", faces: vllm("m"), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
 		}},
 		{name: "vllm by its metrics", faces: unnamed(vllm("m")), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
 		}},
 		{name: "vllm's adapter", faces: vllm("m"), role: "prefill", options: ",model=lora", want: pools.Worker{
-			Model: "lora", Engine: "vllm", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
+			Model: "lora", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
 		}},
 		{
 			name: "several names of one model", role: "both",
@@ -201,13 +208,20 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			want:  pools.Worker{Model: "b", Engine: "vllm", BlockSize: 16},
 		},
 		{name: "what was given wins", faces: vllm("m"), role: "prefill", options: ",block-size=16,context-length=99,ranks=1,device=h100", want: pools.Worker{
-			Model: "m", Engine: "vllm", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
+		}},
+		{name: "vllm's Mooncake prefill", faces: mooncake(`{"1":{"engine_id":"e_dp1","worker_addr":{"0":{"0":"tcp://h:1"}}},"0":{"engine_id":"e_dp0"}}`), role: "prefill", options: ",connector=vllm-mooncake,transfer=SELF", want: pools.Worker{
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+			Connector: "vllm-mooncake", Transfer: "SELF", TransferIDs: []string{"e_dp0", "e_dp1"},
+		}},
+		{name: "vllm's Mooncake decode", faces: vllm("m"), role: "decode", options: ",connector=vllm-mooncake", want: pools.Worker{
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2, Connector: "vllm-mooncake",
 		}},
 		{name: "sglang", faces: sglang("m"), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "sglang by its server_info", faces: unnamed(sglang("m")), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192,
 		}},
 		{
 			name: "old sglang with pages of a token", role: "both", cfg: ProberConfig{BlockSize: 128},
@@ -218,18 +232,25 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
 		{name: "sglang's prefill mode", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "127.0.0.1:9001",
 		}},
+		{name: "sglang by priority", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":false,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Prioritizes: true,
+		}},
+		{name: "sglang by priority, the other way", faces: sglangAs("decode", `"enable_priority_scheduling":true,"schedule_low_priority_values_first":true,`), role: "decode", want: pools.Worker{
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+		}},
 		{name: "sglang's prefill mode, its bootstrap server given", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", options: ",transfer=10.0.0.9:9002", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 			Transfer: "10.0.0.9:9002",
 		}},
 		{name: "a bootstrap port of no prefill worker", faces: sglangAs("decode", `"disaggregation_bootstrap_port":9001,`), role: "decode", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "a bootstrap port that is none", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":90010,`), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "sglang", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
+			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
 		}},
 		{name: "trtllm", role: "both", faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`}, want: pools.Worker{
 			Model: "m", Engine: "trtllm", BlockSize: 32,
@@ -249,8 +270,12 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStock(t, test.faces)
-			r, _, _ := prober(t, test.cfg, test.role+" "+s.URL+",id=w1"+test.options)
+			self := func(text string) string {
+				return strings.ReplaceAll(text, "SELF", strings.TrimPrefix(s.URL, "http://"))
+			}
+			r, _, _ := prober(t, test.cfg, test.role+" "+s.URL+",id=w1"+self(test.options))
 			want := test.want
+			want.Transfer = self(want.Transfer)
 			want.ID, want.Role, want.Address, want.ModelInput, want.KVEvents = "w1", pools.Role(test.role), s.URL, "text", "none"
 			got := member(t, r, "the worker's own record", func(w *pools.Worker) bool {
 				want.Incarnation = w.Incarnation
@@ -263,6 +288,20 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 				t.Error("TensorRT-LLM's metrics were taken from whoever reads them")
 			}
 		})
+	}
+}
+
+// A prefill worker of which decode could not know the engine has not joined: it is asked again.
+func TestMooncakeJoinsWithItsEngineIDs(t *testing.T) {
+	for _, query := range []string{``, `{}`, `[]`, `{"1":{"engine_id":"e"}}`, `{"0":{"engine_id":""}}`, `{"0":{"engine_id":"a\nb"}}`, `{"0":{"engine_id":7}}`} {
+		s := newStock(t, mooncake(query))
+		r, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1,connector=vllm-mooncake,transfer="+strings.TrimPrefix(s.URL, "http://"))
+		within(t, 10*time.Second, "it is asked again", func() bool { return s.count("/query") > 2 })
+		if _, ok := r.Lookup("w1"); ok {
+			t.Errorf("%s: joined", query)
+		}
+		s.set(func(s *stock) { s.faces["/query"] = `{"0":{"engine_id":"e"}}` })
+		member(t, r, "it joins once it answers", func(w *pools.Worker) bool { return len(w.TransferIDs) == 1 && w.TransferIDs[0] == "e" })
 	}
 }
 

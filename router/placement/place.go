@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -80,6 +81,8 @@ func (r *Route) place(exclude []string, ahead []router.Claim, book bool, now tim
 		if err := r.fallback(nil); err != nil {
 			return Placement{}, err
 		}
+	case want != Decode && !servesAlone(r.Decode):
+		return Placement{}, &AloneError{reason}
 	}
 	d, err := r.one(r.Decode, r.ask.generating(r.Decode, req), book, now)
 	return Placement{Decode: Booking{Lease: d}, Reason: reason}, refused(err)
@@ -125,7 +128,7 @@ func (r *Route) fallback(err error) error {
 	switch pinned := r.ask.pinned(pools.Prefill); {
 	case pinned != "":
 		return &PinError{pools.Prefill, pinned} // it went while it was asked
-	case r.placer.Fallback:
+	case r.placer.Fallback && servesAlone(r.Decode):
 		return nil
 	case len(r.ask.Required) > 0:
 		return fmt.Errorf("%w: %w", ErrNoPrefill, router.ErrTaints)
@@ -133,6 +136,12 @@ func (r *Route) fallback(err error) error {
 		return ErrNoPrefill
 	}
 	return fmt.Errorf("%w: %w", ErrNoPrefill, err)
+}
+
+// servesAlone reports whether the workers of a pool can compute prompts too. Those of a pool are of one engine, but
+// for the moment of a change.
+func servesAlone(pool *pools.Pool) bool {
+	return !slices.ContainsFunc(pool.Members, func(m pools.Member) bool { return !m.Worker.ServesAlone() })
 }
 
 // refused names the lack of a worker that generates.

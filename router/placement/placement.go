@@ -30,10 +30,19 @@ var (
 	// ErrNoDecode: no worker that generates can be chosen.
 	ErrNoDecode = errors.New("no decode worker is available")
 	// ErrNoPrefill: no prefill worker can be chosen, and decode may not stand in.
-	ErrNoPrefill = errors.New("no prefill worker is available and decode-fallback is off")
+	ErrNoPrefill = errors.New("no prefill worker is available and decode may not stand in")
 	// ErrOnTrial: every worker that could serve has one call on trial, whose end decides.
 	ErrOnTrial = errors.New("every worker that could serve is on trial")
 )
+
+// AloneError refuses an ask that has to be served by one worker, where every worker needs another one.
+type AloneError struct {
+	Reason string // why it has to: that of [Ask.OneLeg]
+}
+
+func (e *AloneError) Error() string {
+	return "the request needs one worker that serves it alone, and there is none: " + e.Reason
+}
 
 // Waits reports whether waiting may help against err: a token, a release or the end of a trial makes room.
 func Waits(err error) bool {

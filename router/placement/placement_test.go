@@ -118,6 +118,8 @@ func TestPlacement(t *testing.T) {
 	}
 	var pin *PinError
 	var big *router.TooBigError
+	var alone *AloneError
+	pairsOnly := func(m *pools.Member) { m.Worker.Engine = "sglang" }
 	for _, c := range []struct {
 		name     string
 		fleet    pools.Fleet
@@ -151,6 +153,16 @@ func TestPlacement(t *testing.T) {
 			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
 		{name: "decode again", fleet: fleetOf(nil, "p", "d1", "d2"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d1"} }, placed: "- d2 "},
 		{name: "decode again and none", fleet: fleetOf(nil, "p", "d", "b"), want: Decode, ask: func(a *Ask) { a.Exclude = []string{"d"} }, err: ErrNoDecode},
+		{name: "decode that takes no prompts: a pair", fleet: fleetOf(pairsOnly, "p", "d"), placed: "p d "},
+		{name: "decode that takes no prompts: one leg", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true, ask: func(a *Ask) { a.OneLeg = "n" }, err: &alone},
+		{name: "decode that takes no prompts: one leg alone", fleet: fleetOf(pairsOnly, "p", "d", "b"), ask: func(a *Ask) { a.OneLeg = "n" }, placed: "- b aggregated"},
+		{name: "decode that takes no prompts: no prefill", fleet: fleetOf(pairsOnly, "d"), fallback: true, err: ErrNoPrefill},
+		{name: "decode that takes no prompts: alone as no prefill can", fleet: fleetOf(func(m *pools.Member) { pairsOnly(m); drain("p")(m) }, "p", "d", "b"),
+			fallback: true, placed: "- b aggregated"},
+		{name: "decode that takes no prompts: prefill failed", fleet: fleetOf(pairsOnly, "p", "d"), fallback: true,
+			ask: func(a *Ask) { a.Attempt, a.Exclude = 2, []string{"p"} }, err: ErrNoPrefill},
+		{name: "decode that takes no prompts: prefill again and none", fleet: fleetOf(pairsOnly, "p", "d"), want: Prefill, fallback: true,
+			ask: func(a *Ask) { a.Exclude = []string{"p"} }, err: ErrNoPrefill},
 		{name: "nobody", fleet: fleetOf(nil), fallback: true, err: ErrNoDecode},
 		{name: "pinned", fleet: fleetOf(nil, "p1", "p2", "d1", "d2"), ask: func(a *Ask) { bind(a, "p2", "d1") }, placed: "p2 d1 "},
 		{name: "pinned prefill away", fleet: fleetOf(drain("p1"), "p1", "p2", "d"), fallback: true, ask: func(a *Ask) { bind(a, "p1", "") }, err: &pin},

@@ -60,7 +60,7 @@ func (p *Placer) Alone(fleet pools.Fleet, ask *Ask, now time.Time) bool {
 		return true
 	case len(fleet.Both.Members) == 0:
 		return false
-	case len(fleet.Decode.Members) == 0:
+	case len(fleet.Decode.Members) == 0, ask.OneLeg != "" && !servesAlone(fleet.Decode):
 		return true
 	case ask.pinned(pools.Decode) != "" || p.pairs(fleet, ask, now):
 		return false
@@ -71,7 +71,7 @@ func (p *Placer) Alone(fleet pools.Fleet, ask *Ask, now time.Time) bool {
 // pairs reports whether a pair of workers could serve the ask now, or a decode worker where one leg is all that it
 // needs or lacks.
 func (p *Placer) pairs(fleet pools.Fleet, ask *Ask, now time.Time) bool {
-	oneLeg := p.Fallback || ask.Want == Decode || ask.OneLeg != "" || ask.pinned(pools.Prefill) != ""
+	oneLeg := p.Fallback && servesAlone(fleet.Decode) || ask.Want == Decode || ask.OneLeg != "" || ask.pinned(pools.Prefill) != ""
 	return (ask.Want == Prefill || p.survey(fleet.Decode, ask, now).free) && (oneLeg || p.survey(fleet.Prefill, ask, now).free)
 }
 

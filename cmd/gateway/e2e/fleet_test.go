@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -60,19 +61,20 @@ type options struct {
 	speedup               float64
 	modelInput            string
 	worker                func(c *devfleet.WorkerConfig)
+	record                func(w *pools.Worker) // changes what the roster is given
 	gateway               func(c *stack.GatewayConfig)
 	logLevel              slog.Level
 }
 
 func gatewayConfig() stack.GatewayConfig {
 	c := stack.GatewayConfig{
-		Edge:                setting.Default[edge.Config](),
-		Flow:                handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
-		Router:              router.DefaultConfig(),
-		TokenizerCacheBytes: 16 << 20,
-		MetricsPrefix:       "tandem_",
-		Build:               telemetry.Build{Version: "test"},
-		Drain:               5 * time.Second,
+		Edge:          setting.Default[edge.Config](),
+		Flow:          handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
+		Router:        router.DefaultConfig(),
+		Models:        models.Config{CacheBytes: 16 << 20},
+		MetricsPrefix: "tandem_",
+		Build:         telemetry.Build{Version: "test"},
+		Drain:         5 * time.Second,
 	}
 	c.Router.Seed = 1
 	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
@@ -168,7 +170,11 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 		f.t.Fatal(err)
 	}
 	f.run(id, w)
-	if err := f.gateway.Roster.Put(w.Record()); err != nil {
+	record := w.Record()
+	if o.record != nil {
+		o.record(&record)
+	}
+	if err := f.gateway.Roster.Put(record); err != nil {
 		f.t.Fatal(err)
 	}
 }

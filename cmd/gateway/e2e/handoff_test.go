@@ -20,7 +20,7 @@ import (
 func TestPairsWithoutAHandOffShowInHealth(t *testing.T) {
 	f := newFleet(t, options{alone: true})
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-		w := pools.Worker{ID: "s-" + string(role), Model: "m", Role: role, Engine: "sglang", Address: "http://127.0.0.1:1", BlockSize: 16}
+		w := pools.Worker{ID: "s-" + string(role), Model: "m", Role: role, Engine: "vllm", Connector: "pigeon", Address: "http://127.0.0.1:1", BlockSize: 16}
 		if err := f.gateway.Roster.Put(w); err == nil {
 			t.Errorf("%s joined", w.ID)
 		}

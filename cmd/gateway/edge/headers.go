@@ -38,6 +38,8 @@ var ownFields = map[string]string{
 	// The name under which engines take a rank; see upstream.Leg.
 	"X-Data-Parallel-Rank": "the router sets it",
 	"X-Vllm-Priority":      "a client would jump the engine's queue",
+	"X-Session-Id":         "a client would name another's session to the engine",
+	"X-Api-Key":            "it is the client's key to the gateway",
 	headerGateway:          "the gateway sets it",
 	headerTraceParent:      "it is passed on anyway",
 	headerTraceState:       "it is passed on anyway",
@@ -64,6 +66,8 @@ func checkForward(name string) error {
 	case strings.HasPrefix(canonical, "Content-"):
 		why, own = "the gateway writes the body", true
 	case strings.HasPrefix(canonical, "X-Override-"): // SGLang's, for what bodies say of hand-offs and ranks
+		why, own = "a client would steer a hand-off", true
+	case strings.HasPrefix(canonical, "X-Smg-"): // of SGLang's router, to its workers
 		why, own = "a client would steer a hand-off", true
 	}
 	if own {

@@ -41,7 +41,7 @@ func TestTraceParentGrammar(t *testing.T) {
 func TestForwardHeadersRefuses(t *testing.T) {
 	for _, name := range []string{
 		"authorization", "Proxy-Authorization", "COOKIE", "host", "connection", "keep-alive", "te", "trailer", "transfer-encoding",
-		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank", "x-vllm-priority", "X-Override-bootstrap-room",
+		"upgrade", "proxy-connection", "content-length", "Content-Type", "content-anything", "x-request-id", "X-data-parallel-rank", "x-vllm-priority", "X-Override-bootstrap-room", "x-override-rid", "X-Session-ID", "x-smg-routing-key", "X-API-Key",
 		"accept-encoding", "traceparent", "tracestate", "expect", "tandem-gateway", "", "two words", "a:b", "x\r\ny", "x-ü",
 	} {
 		cfg := DefaultConfig()

@@ -199,6 +199,7 @@ func refusal(err error) error {
 	var pool *router.PoolError
 	var over *router.OverloadedError
 	var pin *placement.PinError
+	var alone *placement.AloneError
 	e := &openai.Error{Message: err.Error()}
 	if errors.As(err, &pool) {
 		e.Message = string(pool.Role) + ": " + pool.Err.Error() // the model is the client's own
@@ -208,6 +209,8 @@ func refusal(err error) error {
 		e.Status, e.Code, e.Param = http.StatusBadRequest, "prompt_too_long", "prompt_tokens"
 	case errors.Is(err, router.ErrBooked):
 		e.Status, e.Code, e.Param = http.StatusConflict, "duplicate_id", "id"
+	case errors.As(err, &alone):
+		e.Status, e.Code, e.Param = http.StatusBadRequest, "pairs_only", alone.Reason
 	case placement.Waits(err), errors.As(err, &over):
 		e.Status, e.Code, e.RetryAfter = 529, "overloaded", time.Second
 	case errors.Is(err, placement.ErrNoDecode), errors.Is(err, placement.ErrNoPrefill), errors.As(err, &pin), errors.Is(err, router.ErrDeclined):

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/prefill"
@@ -33,11 +34,11 @@ type GatewayConfig struct {
 	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503, so that a load balancer stops sending here first. Keep it above the balancer's probe interval; longer makes every restart slower. 0 stops accepting requests at once." when:"requests are lost at restarts"`
 	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take before they are cut off. Longer loses fewer long answers. Keep grace and drain together, and 5s more, below the time after which the supervisor kills." when:"answers are longer than that"`
 	// Router is made into what each role's router needs by [router.Config.For].
-	Router              router.Config `group:"Router"`
-	Pools               pools.Config
-	TokenizerCacheBytes int64 `flag:"tokenizer-cache-bytes" default:"64MiB" unit:"bytes" range:"0.." group:"Router" help:"Memory for prompts already tokenized, so that a conversation's next turn costs only its new text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
-	Prefill             prefill.Config
-	Decode              decode.Config
+	Router  router.Config `group:"Router"`
+	Pools   pools.Config
+	Models  models.Config `group:"Models"`
+	Prefill prefill.Config
+	Decode  decode.Config
 	Faults
 	Discovery `group:"Discovery"`
 	// Events is how KV events are followed.
@@ -170,7 +171,7 @@ var metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
 // Validate asks each room, and checks what crosses rooms.
 func (c *GatewayConfig) Validate() error {
 	problems := []error{
-		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Flow.Queue.Validate(), c.Prefill.Validate(), c.Decode.Validate(),
+		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(), c.Prefill.Validate(), c.Decode.Validate(),
 		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(),
 	}
 	switch {

@@ -23,8 +23,8 @@ import (
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
-	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/prefill"
@@ -58,6 +58,7 @@ type Gateway struct {
 	feed      *feed.Feed // nil where no router follows KV events
 	watcher   *discovery.Watcher
 	remote    *remote.Client // nil without one
+	languages *models.Library
 	given     given
 	listener  net.Listener
 	admin     net.Listener // nil without an address of its own
@@ -96,20 +97,20 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 		g.OnReload(g.remote.Reload)
 	}
-	sim := tokens.NewCache(tokens.Sim(), cfg.TokenizerCacheBytes)
+	if g.languages, err = models.NewLibrary(cfg.Models, g.Roster.Models, log); err != nil {
+		return nil, err
+	}
+	g.languages.Put(SimModel, models.Sim(cfg.Models.CacheBytes))
+	g.Roster.OnChange(g.languages.Wake)
+	g.OnReload(g.languages.Reload)
 	rooms := handoff.Rooms{
-		Roster:    g.Roster,
-		Prefill:   prefillRoom,
-		Decode:    decodeRoom,
-		Breakers:  breakers,
-		Transport: transport,
-		Routers:   routers,
-		Tokenizer: func(model string) *tokens.Cache {
-			if model == SimModel {
-				return sim
-			}
-			return nil
-		},
+		Roster:     g.Roster,
+		Prefill:    prefillRoom,
+		Decode:     decodeRoom,
+		Breakers:   breakers,
+		Transport:  transport,
+		Routers:    routers,
+		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
 	}
@@ -223,6 +224,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer stop()
 	group, inner := errgroup.WithContext(inner)
 	group.Go(func() error { return g.Roster.Run(inner) })
+	group.Go(func() error { return g.languages.Run(inner) })
 	if g.feed != nil {
 		group.Go(func() error { return g.feed.Run(inner) })
 	}

@@ -1,0 +1,188 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// vllmConnectors are the connectors of which prefill's KV has to be released if decode never fetches it.
+var vllmConnectors = []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake"}
+
+// speaking makes a fleet's workers vLLM's, strict, with a connector.
+func speaking(connector string, o options) options {
+	more := o.worker
+	o.worker = func(c *devfleet.WorkerConfig) {
+		c.Engine.Engine, c.Engine.Connector = "vllm", connector
+		if more != nil {
+			more(c)
+		}
+	}
+	return o
+}
+
+// Through every connector answers are the undisturbed ones, prefill computes the prompt and decode takes it over.
+func TestVLLMConnectorsAnswer(t *testing.T) {
+	for _, name := range vllmConnectors {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, speaking(name, options{prefill: 1, decode: 1}))
+			for i, c := range []struct {
+				path, body string
+				prompt     []uint32
+			}{
+				{chatPath, `"messages":[{"role":"user","content":"Hello"}]`, chatPrompt("Hello")},
+				{completionPath, `"prompt":"` + long + `"`, textPrompt(long)},
+			} {
+				for _, stream := range []bool{false, true} {
+					a := f.post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":12,"stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
+					if got, want := f.text(a), expected(c.prompt, 12); a.status != http.StatusOK || got != want {
+						t.Fatalf("%d: status %d, text %q, want %q", i, a.status, got, want)
+					}
+					f.checkShape(a, c.path, stream)
+					if all := string(a.body) + strings.Join(a.events, ""); !strings.Contains(all, `"prefill_worker_id":"prefill-1"`) {
+						t.Errorf("%d: prefill did not run: %s", i, all)
+					}
+				}
+			}
+			f.idle() // had decode computed the prompt itself, prefill would hold its blocks still
+		})
+	}
+}
+
+// A client that leaves frees both engines, in every phase and with every connector.
+func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
+	for _, name := range vllmConnectors {
+		for _, c := range []struct {
+			phase   string
+			options options
+			prompt  string
+			there   func(f *fleet) bool
+		}{
+			{"prefill", options{speedup: .05}, strings.Repeat(long, 10), func(f *fleet) bool { return f.engines("prefill") == clients }},
+			{
+				"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = time.Minute }}, long,
+				func(f *fleet) bool { return f.transferring() == clients && f.engines("prefill") == 0 },
+			},
+			{"streaming", options{speedup: 1}, long, func(f *fleet) bool { return f.started() >= clients }},
+		} {
+			t.Run(name+"/"+c.phase, func(t *testing.T) {
+				took := leaveAtOnce(t, newFleet(t, speaking(name, c.options)), c.phase, c.prompt, c.there)
+				t.Logf("%d clients left in %s: books zero after %v", clients, c.phase, took)
+			})
+		}
+	}
+}
+
+// legEditor changes the calls of one leg, the first n of them.
+type legEditor struct {
+	upstream.Transport
+	leg  pools.Role
+	left *atomic.Int64
+	with func(ctx context.Context, leg *upstream.Leg) error
+}
+
+func (m legEditor) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if leg.Purpose == string(m.leg) && m.left.Add(-1) >= 0 {
+		if err := m.with(ctx, &leg); err != nil {
+			return nil, err
+		}
+	}
+	return m.Transport.Call(ctx, leg)
+}
+
+// editing puts a legEditor into a fleet's gateway.
+func editing(leg pools.Role, n int64, with func(f **fleet, ctx context.Context, leg *upstream.Leg) error) (options, **fleet) {
+	var f *fleet
+	left := new(atomic.Int64)
+	left.Store(n)
+	return options{prefill: 1, decode: 2, gateway: func(c *stack.GatewayConfig) {
+		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
+			return legEditor{next, leg, left, func(ctx context.Context, leg *upstream.Leg) error { return with(&f, ctx, leg) }}
+		}
+	}}, &f
+}
+
+// A decode worker that is gone when prefill has finished costs no answer, and prefill's KV is released at once: the engines'
+// own time limits are 30 s and 480 s.
+func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
+	for _, name := range vllmConnectors {
+		t.Run(name, func(t *testing.T) {
+			o, at := editing(pools.Decode, 1, func(f **fleet, ctx context.Context, _ *upstream.Leg) error {
+				for len((*f).workers["prefill-1"].Engine.Books().Pinned) == 0 && ctx.Err() == nil {
+					<-time.After(time.Millisecond)
+				}
+				return errors.New("connection refused")
+			})
+			f := newFleet(t, speaking(name, o))
+			*at = f
+			a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+long+`"}`)
+			if a.status != http.StatusOK || f.text(a) != expected(textPrompt(long), 8) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+			f.idle()
+		})
+	}
+}
+
+// A request that prefill's engine refuses is the client's to hear of, with no byte of decode before it, and decode is let
+// go at once: left alone it would wait for 480 s.
+func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
+	for _, name := range vllmConnectors {
+		t.Run(name, func(t *testing.T) {
+			o, at := editing(pools.Prefill, 1000, func(_ **fleet, _ context.Context, leg *upstream.Leg) error {
+				leg.Body = upstream.Body{[]byte(`{"model":"tandem-sim","prompt":"x","temperature":-1}`)}
+				return nil
+			})
+			f := newFleet(t, speaking(name, o))
+			*at = f
+			begin := time.Now()
+			a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"stream":true,"prompt":"`+long+`"}`)
+			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "temperature") {
+				t.Errorf("%d %s %v", a.status, a.body, a.events)
+			}
+			f.idle()
+			t.Logf("refused and let go after %v", time.Since(begin))
+		})
+	}
+}
+
+// A prefill worker that dies while it computes costs no answer.
+func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
+	for _, name := range vllmConnectors {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, speaking(name, options{prefill: 2, decode: 1, speedup: .05}))
+			came := make(chan answer, 1)
+			go func() {
+				a, err := f.try(context.Background(), completionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(long, 10)+`"}`, nil)
+				if err != nil {
+					t.Error(err)
+				}
+				came <- a
+			}()
+			var busy *worker
+			f.eventually("prefill runs", func() bool {
+				for id, w := range f.workers {
+					if strings.HasPrefix(id, "prefill") && len(w.Engine.Books().Requests) > 0 {
+						busy = w
+					}
+				}
+				return busy != nil
+			})
+			busy.kill()
+			if a := <-came; a.status != http.StatusOK || f.text(a) != expected(textPrompt(strings.Repeat(long, 10)), 2) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+			f.idle()
+		})
+	}
+}

@@ -1,0 +1,616 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+var update = flag.Bool("update", false, "write the matrix of docs/engines.md again")
+
+// matrixFile has the matrix between two markers.
+const (
+	matrixFile  = "../../../docs/engines.md"
+	matrixBegin = "<!-- matrix: written by go test ./cmd/gateway/e2e -run TestMatrix -update -->\n"
+	matrixEnd   = "<!-- end of the matrix -->\n"
+)
+
+// promptly is the bound that the document gives: on a client's error after a leg was refused, and on what workers
+// still hold after the client's answer has ended. A neighbour that takes the cores for a moment is not what is being
+// measured, so that the best of some rounds counts.
+const (
+	promptly     = 50 * time.Millisecond
+	matrixRounds = 8
+)
+
+// A pairing is a connector between two simulated engines that are strict.
+type pairing struct {
+	connector string
+	worker    func(c *devfleet.WorkerConfig)
+	// together: both legs run at once.
+	together bool
+	// waits are the time-outs of the engine after which it frees what no call has freed, shortened for the test.
+	waits []wait
+	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
+	malform func(answer []byte) []byte
+}
+
+// A wait is an engine's own time-out, with its word in the document.
+type wait struct {
+	word  string
+	short time.Duration // in the test
+}
+
+// leaseShort is vLLM's lease in the tests, of 30 s.
+const leaseShort = time.Second
+
+func shortLease(c *devfleet.WorkerConfig) {
+	c.Engine.Lease, c.Engine.LeaseExtension = leaseShort, leaseShort
+}
+
+var pairings = []pairing{
+	{
+		connector: "vllm-nixl",
+		worker:    func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm"; shortLease(c) },
+		waits:     []wait{{"until its lease ends, 30 s", leaseShort}},
+		malform: func(answer []byte) []byte {
+			return bytes.Replace(answer, []byte(`"remote_block_ids":`), []byte(`"remote_blocks":`), 1)
+		},
+	},
+}
+
+// An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
+type outcome struct{ client, prefill, decode string }
+
+// A happening is a column of the matrix: what goes wrong, and how a fleet of the pairing is brought there.
+type happening struct {
+	name    string
+	options func(o *options)
+	meddle  func(m *meddler, p pairing)
+	prompt  string // of the chat; long where empty
+	run     func(s *scene)
+}
+
+// A scene is one happening to one pairing.
+type scene struct {
+	*fleet
+	pairing
+	meddler *meddler
+	mortals map[string]*mortal
+	prompt  string
+	got     answer
+	err     error
+	ended   time.Time // when the client's answer had ended, or it left
+	left    bool
+	unfit   string // why the happening cannot happen to the pairing
+}
+
+// meddler stands between the gateway and its workers.
+type meddler struct {
+	upstream.Transport
+	spoil  pools.Role                 // whose leg carries what no engine takes
+	fails  pools.Role                 // whose first leg is answered with 500
+	answer func(answer []byte) []byte // changes what prefill answers
+	late   time.Duration              // how long the first decode leg is on its way
+
+	mu      sync.Mutex // guards the following
+	calls   map[pools.Role]int
+	altered bool
+	refused time.Time // when the spoilt leg was refused
+}
+
+// unfit is a field that every engine refuses for its type.
+const unfitField = `,"temperature":"hot"}`
+
+func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	role := pools.Role(leg.Purpose)
+	if role == m.spoil {
+		body := bytes.TrimSpace(leg.Body.AppendTo(nil))
+		leg.Body = upstream.Body{body[:len(body)-1], []byte(unfitField)}
+	}
+	first := m.count(role) == 1
+	if role == m.fails && first {
+		return fault.Inject(m.Transport, &fault.Scenario{Rules: []fault.Rule{{Fault: "wrong_status", Probability: 1}}}).Call(ctx, leg)
+	}
+	if role == pools.Decode && m.late > 0 && first {
+		select {
+		case <-time.After(m.late):
+		case <-ctx.Done(): // the call says so
+		}
+	}
+	s, err := m.Transport.Call(ctx, leg)
+	if err != nil {
+		return s, err
+	}
+	if role == m.spoil && s.Status() >= 400 {
+		m.mu.Lock()
+		m.refused = time.Now()
+		m.mu.Unlock()
+	}
+	if role == pools.Prefill && m.answer != nil {
+		was, err := io.ReadAll(s)
+		is := m.answer(was)
+		m.mu.Lock()
+		m.altered = m.altered || !bytes.Equal(was, is)
+		m.mu.Unlock()
+		return &replaced{s, bytes.NewReader(is)}, err
+	}
+	return s, nil
+}
+
+// count counts the legs of a role.
+func (m *meddler) count(role pools.Role) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.calls[role]++
+	return m.calls[role]
+}
+
+// mortal is a worker's own client: what a process has not sent when it is killed is never sent.
+type mortal struct{ dead atomic.Bool }
+
+func (m *mortal) RoundTrip(r *http.Request) (*http.Response, error) {
+	if m.dead.Load() {
+		return nil, errors.New("the process was killed")
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// The speeds of engines that are caught in the act, and of those that are to be over soon.
+const (
+	slowly  = .05
+	quickly = 20
+)
+
+func slow(roles ...string) func(o *options) {
+	return func(o *options) {
+		o.worker = func(c *devfleet.WorkerConfig) {
+			if slices.Contains(roles, c.Engine.Role) {
+				c.Engine.Speedup = slowly
+			}
+		}
+	}
+}
+
+// slowTransfers has each hand-off take d.
+func slowTransfers(d time.Duration) func(o *options) {
+	return func(o *options) {
+		o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, d }
+	}
+}
+
+var happenings = []happening{
+	{
+		name: "nothing goes wrong", run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "prefill refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Prefill },
+		run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "prefill answers 500", meddle: func(m *meddler, _ pairing) { m.fails = pools.Prefill },
+		run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "prefill dies while it computes", options: slow("prefill"), prompt: strings.Repeat(long, 10),
+		run: func(s *scene) { s.during(s.prefills, func() { s.kill("prefill-1") }) },
+	},
+	{
+		name: "prefill takes longer than `--prefill-timeout`", prompt: strings.Repeat(long, 10),
+		options: func(o *options) {
+			slow("prefill")(o)
+			o.gateway = func(c *stack.GatewayConfig) { c.Prefill.Timeout = 150 * time.Millisecond }
+		},
+		run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "the first token ends the answer", prompt: endsAtOnce(), run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "the client leaves the queue", prompt: strings.Repeat(long, 10),
+		options: func(o *options) {
+			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly, 1 }
+		},
+		run: func(s *scene) {
+			ctx, leave := context.WithCancel(context.Background())
+			var others sync.WaitGroup
+			for range 8 {
+				others.Go(func() { _, _ = s.try(ctx, chatPath, s.body(), nil) })
+			}
+			s.leaveWhen(func() bool { return s.gateway.Flow.Waiting()[stack.SimModel].Waiting > 0 }, leave)
+			others.Wait()
+		},
+	},
+	{
+		name: "the client leaves during prefill", options: slow("prefill"), prompt: strings.Repeat(long, 10),
+		run: func(s *scene) { s.leaveWhen(s.prefills, nil) },
+	},
+	{
+		name: "the client leaves during the hand-off", options: slowTransfers(time.Minute),
+		run: func(s *scene) { s.leaveWhen(s.handsOver, nil) },
+	},
+	{
+		name: "the client leaves during decode", options: slow("decode"),
+		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }, nil) },
+	},
+	{
+		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
+		run: func(s *scene) { s.ask() },
+	},
+	{
+		name: "decode answers 500, another is there", meddle: func(m *meddler, _ pairing) { m.fails = pools.Decode },
+		options: func(o *options) { o.decode = 2 },
+		run:     func(s *scene) { s.ask() },
+	},
+	{
+		name: "decode dies during the hand-off, another is there",
+		options: func(o *options) {
+			slowTransfers(300 * time.Millisecond)(o)
+			o.decode = 2
+		},
+		run: func(s *scene) { s.during(s.handsOver, s.killDecode) },
+	},
+	{
+		name: "decode dies during the hand-off, no other is there", options: slowTransfers(time.Minute),
+		run: func(s *scene) { s.during(s.handsOver, s.killDecode) },
+	},
+	{
+		name: "decode dies in mid-stream", options: slow("decode"),
+		run: func(s *scene) { s.during(func() bool { return s.started() > 0 }, s.killDecode) },
+	},
+	{
+		name: "the hand-off is malformed",
+		meddle: func(m *meddler, p pairing) {
+			if m.answer = p.malform; p.malform == nil {
+				m.answer = bytes.Clone
+			}
+		},
+		run: func(s *scene) {
+			s.ask()
+			if !s.meddler.altered {
+				s.unfit = "prefill's answer hands nothing over"
+			}
+		},
+	},
+	{
+		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = 2 * leaseShort },
+		options: func(o *options) { o.decode = 2 },
+		run:     func(s *scene) { s.ask() },
+	},
+}
+
+// endsAtOnce is a prompt that the simulated model has nothing to say to.
+func endsAtOnce() string {
+	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
+	for i := 0; ; i++ {
+		if text := fmt.Sprint(long, i); vocab.Next(engine.Begin(0).FoldAll(chatPrompt(text)), true) == tokens.EOS() {
+			return text
+		}
+	}
+}
+
+const matrixTokens = 12
+
+func (s *scene) body() string {
+	return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":%q}]}`, stack.SimModel, matrixTokens, s.prompt)
+}
+
+// ask sends the request and reads its answer to the end.
+func (s *scene) ask() {
+	s.got, s.err = s.try(context.Background(), chatPath, s.body(), func(string) { s.first(0) })
+	s.ended = time.Now()
+}
+
+// during does something when the request has come so far.
+func (s *scene) during(there func() bool, do func()) {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		s.ask()
+	}()
+	s.eventually("the request has come so far", there)
+	do()
+	<-answered
+}
+
+// leaveWhen has the client leave when its request has come so far, and the others with it.
+func (s *scene) leaveWhen(there func() bool, others func()) {
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = s.try(ctx, chatPath, s.body(), func(string) { s.first(0) })
+	}()
+	s.eventually("the request has come so far", there)
+	s.left, s.ended = true, time.Now()
+	leave()
+	if others != nil {
+		others()
+	}
+	<-gone
+}
+
+// prefills: prefill's engine has the request, and so has decode's where both run at once.
+func (s *scene) prefills() bool {
+	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1)
+}
+
+// handsOver: decode pulls what prefill keeps.
+func (s *scene) handsOver() bool {
+	for id, w := range s.workers {
+		if strings.HasPrefix(id, "prefill") {
+			for _, p := range w.Engine.Books().Pinned {
+				if p.Reason == "being pulled" {
+					return s.transferring() == 1
+				}
+			}
+		}
+	}
+	return false
+}
+
+// kill ends a worker as the death of its process does.
+func (s *scene) kill(id string) {
+	s.mortals[id].dead.Store(true)
+	s.workers[id].kill()
+}
+
+// killDecode kills the decode worker that has the request.
+func (s *scene) killDecode() {
+	for id, w := range s.workers {
+		if strings.HasPrefix(id, "decode") && len(w.Engine.Books().Requests) > 0 {
+			s.kill(id)
+			return
+		}
+	}
+	s.t.Error("no decode worker has the request")
+}
+
+// client says what the client saw.
+func (s *scene) client() string {
+	if s.left {
+		return "–"
+	}
+	if s.err != nil {
+		return s.err.Error()
+	}
+	late := ""
+	if at := s.meddler.refused; !at.IsZero() {
+		took := s.ended.Sub(at)
+		s.t.Logf("%s: the client has its error %v after the refusal", s.connector, took)
+		if took > promptly {
+			late = fmt.Sprintf(", %v late", took)
+		}
+	}
+	code := func(raw []byte) string {
+		if e := s.parse(raw).Error; e != nil && e.Code != nil {
+			return *e.Code
+		}
+		return string(raw)
+	}
+	if s.got.status != http.StatusOK {
+		return fmt.Sprintf("%d `%s`%s", s.got.status, code(s.got.body), late)
+	}
+	whole := expected(chatPrompt(s.prompt), matrixTokens)
+	last, before := s.got.events[len(s.got.events)-1], s.got.events[:len(s.got.events)-1]
+	switch said := s.text(answer{events: before}); {
+	case last == "[DONE]" && said == whole:
+		return "200, the whole answer" + late
+	case last != "[DONE]" && strings.HasPrefix(whole, said):
+		return "200, the answer's beginning, then the error event `" + code([]byte(last)) + "`" + late
+	default:
+		return fmt.Sprintf("a wrong answer: %q", s.got.events)
+	}
+}
+
+// held says what a role's workers hold, by how long they do after the client's end.
+func (s *scene) held() (prefill, decode string) {
+	over := map[string]time.Duration{}
+	var longest time.Duration
+	for _, w := range s.waits {
+		longest = max(longest, w.short)
+	}
+	for deadline := s.ended.Add(longest + 2*time.Second); len(over) < 2 && time.Now().Before(deadline); <-time.After(500 * time.Microsecond) {
+		for _, role := range []string{"prefill", "decode"} {
+			if _, ok := over[role]; !ok && s.free(role) {
+				over[role] = time.Since(s.ended)
+			}
+		}
+	}
+	word := func(role string) string {
+		took, ok := over[role]
+		switch {
+		case !ok:
+			return "for ever: " + s.books()
+		case took <= promptly:
+			return "nothing"
+		}
+		for _, w := range s.waits {
+			if took >= w.short/2 && took <= w.short+w.short/2 {
+				return w.word
+			}
+		}
+		return fmt.Sprintf("for %v", took)
+	}
+	return word("prefill"), word("decode")
+}
+
+// free: the role's living engines hold neither a request nor blocks.
+func (s *scene) free(role string) bool {
+	for id, w := range s.workers {
+		select {
+		case <-w.done:
+			continue
+		default:
+		}
+		if b := w.Engine.Books(); strings.HasPrefix(id, role) && !b.Idle() {
+			return false
+		}
+	}
+	return true
+}
+
+// play brings a pairing there once.
+func (h happening) play(t *testing.T, p pairing) outcome {
+	o := options{prefill: 1, decode: 1, speedup: quickly}
+	m, mortals := &meddler{calls: map[pools.Role]int{}}, map[string]*mortal{}
+	if h.meddle != nil {
+		h.meddle(m, p)
+	}
+	if h.options != nil {
+		h.options(&o)
+	}
+	config, gateway := o.worker, o.gateway
+	o.worker = func(c *devfleet.WorkerConfig) {
+		mortals[c.Engine.ID] = new(mortal)
+		c.Engine.Client = &http.Client{Transport: mortals[c.Engine.ID]}
+		p.worker(c)
+		if config != nil {
+			config(c)
+		}
+	}
+	o.gateway = func(c *stack.GatewayConfig) {
+		if gateway != nil {
+			gateway(c)
+		}
+		c.WrapTransport = func(next upstream.Transport) upstream.Transport {
+			m.Transport = next
+			return m
+		}
+	}
+	o.record = func(w *pools.Worker) { w.Connector = p.connector }
+	s := &scene{fleet: newFleet(t, o), pairing: p, meddler: m, mortals: mortals, prompt: h.prompt}
+	if s.prompt == "" {
+		s.prompt = long
+	}
+	h.run(s)
+	out := outcome{client: s.client()}
+	out.prefill, out.decode = s.held()
+	s.eventually("the bookings are zero", func() bool { return !strings.Contains(s.books(), "booked") })
+	if s.unfit != "" {
+		return outcome{s.unfit, "–", "–"}
+	}
+	return out
+}
+
+// TestMatrix brings each connector into each happening, and compares what came of it with the matrix of the document:
+// what the client saw, and what the engines' own books say.
+func TestMatrix(t *testing.T) {
+	doc, err := os.ReadFile(matrixFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(doc), matrixBegin)
+	table, after, ends := strings.Cut(rest, matrixEnd)
+	if !ok || !ends {
+		t.Fatalf("%s has no place for the matrix", matrixFile)
+	}
+	written := readMatrix(table)
+	found := map[string]map[string]outcome{}
+	cells := 0
+	for _, h := range happenings {
+		found[h.name] = map[string]outcome{}
+		for _, p := range pairings {
+			t.Run(strings.ReplaceAll(h.name, "`", "")+"/"+p.connector, func(t *testing.T) {
+				cells++
+				want := written[h.name][p.connector]
+				var got outcome
+				for range matrixRounds {
+					got = h.play(t, p)
+					if got == want || *update && got.prefill == "nothing" && got.decode == "nothing" && !strings.HasSuffix(got.client, "late") {
+						break
+					}
+				}
+				if found[h.name][p.connector] = got; got != want && !*update {
+					t.Errorf("got  %q\nwant %q", got, want)
+				}
+			})
+		}
+	}
+	if cells < len(happenings)*len(pairings) {
+		return // -run has chosen some
+	}
+	now := writeMatrix(found)
+	if *update {
+		if err := os.WriteFile(matrixFile, []byte(before+matrixBegin+now+matrixEnd+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if now != table {
+		t.Errorf("the matrix in %s is not what happens: write it again with -update\n%s", matrixFile, now)
+	}
+}
+
+// writeMatrix is the table: a row for each outcome of a happening, with the connectors that share it.
+func writeMatrix(found map[string]map[string]outcome) string {
+	var b strings.Builder
+	b.WriteString("| what happens | connector | the client sees | prefill's worker holds | decode's worker holds |\n|---|---|---|---|---|\n")
+	for _, h := range happenings {
+		var order []outcome
+		by := map[outcome][]string{}
+		for _, p := range pairings {
+			o := found[h.name][p.connector]
+			if by[o] == nil {
+				order = append(order, o)
+			}
+			by[o] = append(by[o], p.connector)
+		}
+		for _, o := range order {
+			names := strings.Join(by[o], ", ")
+			if len(order) == 1 {
+				names = "all"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", h.name, names, o.client, o.prefill, o.decode)
+		}
+	}
+	return b.String()
+}
+
+// readMatrix is writeMatrix backwards.
+func readMatrix(table string) map[string]map[string]outcome {
+	found := map[string]map[string]outcome{}
+	for line := range strings.Lines(table) {
+		f := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if len(f) != 5 {
+			continue
+		}
+		for i := range f {
+			f[i] = strings.TrimSpace(f[i])
+		}
+		if found[f[0]] == nil {
+			found[f[0]] = map[string]outcome{}
+		}
+		names := strings.Split(f[1], ", ")
+		if f[1] == "all" {
+			names = nil
+			for _, p := range pairings {
+				names = append(names, p.connector)
+			}
+		}
+		for _, name := range names {
+			found[f[0]][name] = outcome{f[2], f[3], f[4]}
+		}
+	}
+	return found
+}

@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+)
+
+// TestClientsSteerNoEngine sends each field by which a client could steer a hand-off, a rank, the engine's queue or
+// another tenant's cache: it is refused by name, and no engine hears of the request.
+func TestClientsSteerNoEngine(t *testing.T) {
+	f := newFleet(t, options{prefill: 1, decode: 1})
+	prefill, decode := f.record("prefill-1"), f.record("decode-1")
+	const chatPath = "/v1/chat/completions"
+	chat := func(field string) string {
+		return `{"model":"tandem-sim","max_tokens":2,"messages":[{"role":"user","content":"hello"}],` + field + `}`
+	}
+	type sent struct{ param, body string }
+	var all []sent
+	for name, value := range map[string]string{
+		"kv_transfer_params": `{"do_remote_prefill":true}`, "ec_transfer_params": `{}`, "disaggregated_params": `{"request_type":"context_only"}`,
+		"bootstrap_host": `"10.0.0.1"`, "bootstrap_port": `8998`, "bootstrap_room": `1`, "bootstrap_pair_key": `"x"`,
+		"routed_dp_rank": `0`, "disagg_prefill_dp_rank": `0`, "data_parallel_rank": `0`, "rid": `"x"`, "request_id": `"x"`, "priority": `1`,
+		"input_ids": `[1]`, "prompt_token_ids": `[1]`, "prompt_token_ids_b64": `"AQAAAA=="`, "extra_key": `"x"`, "session_params": `{"id":"x"}`,
+		"lora_path": `"/etc"`, "lora_request": `{"lora_name":"x","lora_int_id":1,"lora_path":"/etc"}`, "return_hidden_states": `true`,
+	} {
+		all = append(all, sent{name, chat(`"` + name + `":` + value)}, sent{name, chat(`"` + name + `":null`)},
+			sent{"vllm_xargs." + name, chat(`"vllm_xargs":{"a":1,"` + name + `":` + value + `}`)})
+	}
+	all = append(all,
+		sent{"sampling_params.extra_args", chat(`"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`)},
+		sent{"messages[0].content[0].uuid", `{"model":"tandem-sim","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://h/i.png"},"uuid":"another's"}]}]}`},
+	)
+	for _, s := range all {
+		a := f.post(chatPath, s.body)
+		var answer struct{ Error struct{ Param string } }
+		if err := json.Unmarshal(a.body, &answer); err != nil || a.status != http.StatusBadRequest || answer.Error.Param != s.param {
+			t.Errorf("%s: %d, parameter %q, %v", s.param, a.status, answer.Error.Param, err)
+		}
+	}
+	if p, d := prefill.take(), decode.take(); len(p)+len(d) > 0 {
+		t.Errorf("engines got %d and %d requests of such clients", len(p), len(d))
+	}
+	if a := f.post(chatPath, chat(`"seed":1`)); a.status != http.StatusOK || len(prefill.take()) != 1 || len(decode.take()) != 1 {
+		t.Errorf("%d: an honest request did not reach both engines", a.status)
+	}
+}

@@ -1,0 +1,354 @@
+package connector
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// newest is a release of each engine that takes pinned ids.
+var newest = map[string]string{"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0"}
+
+// engineOf is the engine of a connector's workers.
+func engineOf(name string) string {
+	switch {
+	case strings.HasPrefix(name, "sglang"):
+		return "sglang"
+	case strings.HasPrefix(name, "trtllm"):
+		return "trtllm"
+	}
+	return "vllm"
+}
+
+// roundOf is a round of a request between two workers of a connector.
+func roundOf(name string, r *openai.Request, pinned []byte) Round {
+	worker := func(id string, role pools.Role) *pools.Worker {
+		engine := engineOf(name)
+		return &pools.Worker{
+			ID: id, Incarnation: "i", Role: role, Model: "m", Engine: engine, EngineVersion: newest[engine], Connector: name, BlockSize: 16,
+			Address: "http://10.0.0." + id[1:] + ":8000", Transfer: "10.0.0." + id[1:] + ":5600", TransferIDs: []string{"10.0.0." + id[1:] + ":5601"},
+		}
+	}
+	return Round{
+		ID: "0123456789abcdef-1", TransferID: 1<<42 + 7, P: worker("p1", pools.Prefill), D: worker("d2", pools.Decode),
+		Request: r, PinnedIDs: pinned, Kept: 4000,
+	}
+}
+
+// legs are the calls of each connector for a request, and of one leg to each engine, by name. Refusals are left out.
+func legs(r *openai.Request, pinned []byte) map[string][]byte {
+	all := map[string][]byte{}
+	add := func(name string, l *upstream.Leg) {
+		if l.Path != "" {
+			all[name] = l.Body.AppendTo(nil)
+		}
+	}
+	for name, c := range connectors {
+		if plan, err := c.Plan(roundOf(name, r, pinned)); err == nil {
+			add(name+" prefill", &plan.Prefill)
+			add(name+" decode", &plan.Decode)
+		}
+	}
+	for engine := range newest {
+		round := roundOf(engine, r, pinned)
+		round.P = nil
+		if plan, err := (Local{}).Plan(round); err == nil {
+			add(engine+" alone", &plan.Decode)
+		}
+	}
+	return all
+}
+
+// raw is an object's members as they stand, from a key's quote to its value's end, by key; and the keys in order.
+func raw(t *testing.T, object []byte) (text map[string]string, order []string) {
+	t.Helper()
+	text = map[string]string{}
+	d := json.NewDecoder(bytes.NewReader(object))
+	if _, err := d.Token(); err != nil {
+		t.Fatalf("%v in %s", err, object)
+	}
+	for d.More() {
+		from := d.InputOffset()
+		key, err := d.Token()
+		if err != nil {
+			t.Fatalf("%v in %s", err, object)
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			t.Fatalf("%v in %s", err, object)
+		}
+		name := key.(string)
+		if _, twice := text[name]; twice {
+			t.Fatalf("%s stands twice in %s", name, object)
+		}
+		text[name] = strings.TrimLeft(string(object[from:d.InputOffset()]), ", \t\r\n")
+		order = append(order, name)
+	}
+	return text, order
+}
+
+// prompting are the fields that change the prompt's tokens or its blocks' names (clients.md §2.4).
+var prompting = []string{
+	"messages", "prompt", "tools", "functions", "tool_choice", "function_call", "response_format", "reasoning_effort", "thinking", "chat_template",
+	"chat_template_kwargs", "documents", "add_generation_prompt", "continue_final_message", "add_special_tokens", "truncate_prompt_tokens",
+	"truncation_side", "mm_processor_kwargs", "media_io_kwargs", "model", "cache_salt", "input_ids", "prompt_token_ids",
+}
+
+// ending are the fields that a prefill leg may lose or change: they concern the answer alone.
+var ending = slices.Concat(endFields, []string{"stream", "max_tokens", "max_completion_tokens", "ignore_eos", "n"})
+
+// checkLegs holds every leg of a body against the body: each member that is there stands as the client wrote it and in its
+// order, none is lost that matters, and both legs of a pair have the same prompt.
+func checkLegs(t *testing.T, r *openai.Request, pinned []byte) {
+	t.Helper()
+	said, order := raw(t, r.Raw)
+	all := legs(r, pinned)
+	for name, body := range all {
+		if !json.Valid(body) {
+			t.Fatalf("%s: no JSON: %s", name, body)
+		}
+		got, gotOrder := raw(t, body)
+		engine, role, _ := strings.Cut(name, " ")
+		may := func(field string) bool {
+			switch field {
+			case "nvext", "vllm_xargs", "max_tokens", "max_completion_tokens", "stream_options":
+				return field != "max_tokens" && field != "max_completion_tokens" && field != "stream_options" || role == "prefill" || engineOf(engine) == "trtllm"
+			case "model":
+				return r.Model != "m"
+			case "messages":
+				return r.HasMedia() && engineOf(engine) == "vllm"
+			case "truncate_prompt_tokens":
+				return r.Truncate < 0
+			case "tools", "functions", "tool_choice", "function_call":
+				return true // an empty list goes, and a required choice of the prefill leg; see the tests of these
+			}
+			if role == "prefill" && slices.Contains(ending, field) {
+				return true
+			}
+			return engineOf(engine) == "trtllm" && got[field] == "" && !tensorRTKeeps(r.Endpoint, field)
+		}
+		for _, field := range order {
+			if got[field] != said[field] && !may(field) {
+				t.Fatalf("%s: %s became %q, the client wrote %q\nin %s", name, field, got[field], said[field], body)
+			}
+		}
+		kept := slices.DeleteFunc(slices.Clone(order), func(field string) bool { return got[field] == "" })
+		if !slices.Equal(kept, gotOrder[:len(kept)]) {
+			t.Fatalf("%s: members are in the order %v, the client's is %v", name, gotOrder, kept)
+		}
+		if decode, both := all[engine+" decode"]; both && role == "prefill" {
+			other, _ := raw(t, decode)
+			for _, field := range prompting {
+				if got[field] != other[field] && (field != "tool_choice" || !r.ToolRequired) {
+					t.Fatalf("%s: %s is %q for prefill and %q for decode", engine, field, got[field], other[field])
+				}
+			}
+		}
+	}
+}
+
+// tensorRTKeeps reports whether TensorRT-LLM gets a field: of those that clients send here, all that it knows.
+func tensorRTKeeps(endpoint openai.Endpoint, field string) bool {
+	if endpoint == openai.Completions && slices.Contains([]string{"prompt", "model", "add_special_tokens", "truncate_prompt_tokens", "response_format"}, field) {
+		return true
+	}
+	return endpoint == openai.Chat && field != "prompt" && field != "thinking" && field != "continue_final_message" && slices.Contains(prompting, field) ||
+		slices.Contains([]string{"temperature", "top_p", "top_k", "min_p", "seed", "stop", "user", "logit_bias", "frequency_penalty", "repetition_penalty"}, field)
+}
+
+// corpus is small bodies of the forms that clients send: the field shapes of OpenAI's Agents SDK, Codex, LangChain,
+// Claude Code through a converter, Cursor, Open WebUI, vLLM's benchmark, and templates' options.
+func corpus(t testing.TB) map[string]*openai.Request {
+	t.Helper()
+	files, err := filepath.Glob("../../internal/openai/testdata/bodies/*.json")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d bodies, %v", len(files), err)
+	}
+	all := map[string]*openai.Request{}
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		endpoint := openai.Chat
+		if !bytes.Contains(body, []byte(`"messages"`)) {
+			endpoint = openai.Completions
+		}
+		r, err := openai.Limits{}.Scan(endpoint, body)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all[strings.TrimSuffix(filepath.Base(file), ".json")] = r
+	}
+	return all
+}
+
+// TestBodiesOfRealClients runs the corpus through every connector's legs. What comes out for one of each engine is in
+// testdata/legs; -update rewrites it.
+func TestBodiesOfRealClients(t *testing.T) {
+	for name, r := range corpus(t) {
+		checkLegs(t, r, nil)
+		checkLegs(t, r, []byte(`[7,8,9]`))
+		var out strings.Builder
+		all := legs(r, []byte(`[7,8,9]`))
+		for _, leg := range slices.Sorted(maps.Keys(all)) {
+			if name, role, _ := strings.Cut(leg, " "); role != "alone" && name != "vllm-nixl" && name != "sglang" && name != "trtllm" {
+				continue // the other connectors' own tests have their legs
+			}
+			fmt.Fprintf(&out, "== %s\n%s\n", leg, bytes.TrimSpace(all[leg]))
+		}
+		file := filepath.Join("testdata", "legs", name+".txt")
+		if *update {
+			if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil || string(want) != out.String() {
+			t.Errorf("%s: %v; the legs are\n%s", name, err, out.String())
+		}
+	}
+}
+
+// FuzzLegs: whatever a client writes that the scan accepts, its untouched bytes survive in every engine's legs, and
+// prefill and decode have the same prompt.
+func FuzzLegs(f *testing.F) {
+	for _, r := range corpus(f) {
+		f.Add(r.Raw, r.Endpoint == openai.Chat, true)
+		f.Add(r.Raw, r.Endpoint == openai.Chat, false)
+	}
+	f.Add([]byte(`{"model":"n","messages":[{"role":"user","content":[{"type":"image_url","image_url":"data:,x"}]}],"tools":[ ],"a":{"kv_transfer_params":{"prompt_token_ids":1}}}`), true, true)
+	f.Fuzz(func(t *testing.T, body []byte, chat, pin bool) {
+		endpoint, pinned := openai.Completions, []byte(nil)
+		if chat {
+			endpoint = openai.Chat
+		}
+		if pin {
+			pinned = []byte(`[1,2,3]`)
+		}
+		r, err := openai.Limits{}.Scan(endpoint, body)
+		if err != nil {
+			return
+		}
+		checkLegs(t, r, pinned)
+	})
+}
+
+// TestPromptFieldsAreTheSameOnBothLegs goes through every field that changes a prompt, one by one.
+func TestPromptFieldsAreTheSameOnBothLegs(t *testing.T) {
+	for field, value := range map[string]string{
+		"tools": `[{"type":"function","function":{"name":"b"}}, {"type":"function","function":{"name":"a"}}]`, "tool_choice": `{"type":"function","function":{"name":"a"}}`,
+		"response_format": `{"type":"json_object"}`, "reasoning_effort": `"high"`, "thinking": `{"type":"enabled"}`, "chat_template": `"{{ messages }}"`,
+		"chat_template_kwargs": `{"b":1, "a":2}`, "documents": `[{"text":"x"}]`, "add_generation_prompt": `false`, "continue_final_message": `true`,
+		"add_special_tokens": `true`, "truncate_prompt_tokens": `-1`, "truncation_side": `"right"`, "mm_processor_kwargs": `{"fps":1}`, "media_io_kwargs": `{"image":{}}`,
+		"cache_salt": `"s"`, "nvext": `{"cache_salt":"s"}`,
+	} {
+		for name, c := range connectors {
+			body := `{"model":"other","messages":[{"role":"user","content":"hi"}],"` + field + `":` + value + `}`
+			plan, err := c.Plan(roundOf(name, scan(t, openai.Chat, body), nil))
+			if err != nil {
+				if engineOf(name) != "trtllm" {
+					t.Errorf("%s with %s: %v", name, field, err)
+				}
+				continue
+			}
+			p, _ := raw(t, plan.Prefill.Body.AppendTo(nil))
+			d, _ := raw(t, plan.Decode.Body.AppendTo(nil))
+			for _, field := range prompting {
+				if p[field] != d[field] {
+					t.Errorf("%s: %s is %q for prefill and %q for decode", name, field, p[field], d[field])
+				}
+			}
+			if field != "nvext" && p[field] == "" {
+				t.Errorf("%s: prefill gets no %s", name, field)
+			}
+			if p["cache_salt"] == "" && strings.Contains(value, `"s"`) || p["model"] != `"model":"m"` {
+				t.Errorf("%s: salt %q, model %q", name, p["cache_salt"], p["model"])
+			}
+		}
+	}
+}
+
+// TestPinnedIDs: the ids of a text-only chat reach engines whose release takes them, on every leg, next to the messages.
+func TestPinnedIDs(t *testing.T) {
+	const text = `{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}]}`
+	const image = `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://h/i.png"}}]}]}`
+	ids := []byte(`[` + strings.Repeat("1,", 3000) + `2]`)
+	for _, c := range []struct {
+		engine, version, body, field string
+	}{
+		{"vllm", "0.33.0", text, "kv_transfer_params"}, {"vllm", "v0.27.0", text, "kv_transfer_params"}, {"vllm", "0.27.0rc1", text, "kv_transfer_params"},
+		{"vllm", "0.26.9", text, ""}, {"vllm", "", text, ""}, {"vllm", "nightly", text, ""}, {"vllm", "0.33.0", image, ""},
+		{"sim", "", text, "kv_transfer_params"},
+		{"sglang", "0.5.20", text, "input_ids"}, {"sglang", "0.5.19", text, ""}, {"sglang", "0.6", image, ""},
+		{"trtllm", "1.2.0rc4", text, "prompt_token_ids"}, {"trtllm", "1.1.0", text, ""},
+		{"vllm", "0.33.0", `{"model":"m","prompt":"hi"}`, ""},
+	} {
+		endpoint := openai.Chat
+		if strings.Contains(c.body, "prompt") {
+			endpoint = openai.Completions
+		}
+		r := roundOf(c.engine, scan(t, endpoint, c.body), ids)
+		r.P, r.D.EngineVersion = nil, c.version
+		r.D.Engine = c.engine
+		plan, err := Local{}.Plan(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := raw(t, plan.Decode.Body.AppendTo(nil))
+		for _, field := range []string{"kv_transfer_params", "input_ids", "prompt_token_ids"} {
+			want := ""
+			if field == c.field {
+				if want = `"` + field + `":` + string(ids); field == "kv_transfer_params" {
+					want = `"` + field + `":{"prompt_token_ids":` + string(ids) + `}`
+				}
+			}
+			if got[field] != want {
+				t.Errorf("%s %s: %s is %.80q, want %.80q", c.engine, c.version, field, got[field], want)
+			}
+		}
+		if endpoint == openai.Chat && got["messages"] == "" {
+			t.Errorf("%s %s: the messages are gone", c.engine, c.version)
+		}
+	}
+}
+
+// TestPinnedIDsMergeWithTheHandOff: on vLLM the ids stand in the object that hands over, on both legs.
+func TestPinnedIDsMergeWithTheHandOff(t *testing.T) {
+	const body = ` {"model":"m","messages":[{"role":"user","content":"hi"}] } `
+	r := roundOf("vllm-nixl", scan(t, openai.Chat, body), []byte(`[7,8]`))
+	plan, err := NIXL{}.Plan(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := raw(t, plan.Prefill.Body.AppendTo(nil)); got["kv_transfer_params"] != `"kv_transfer_params":{"prompt_token_ids":[7,8],`+prefillParams[1:] {
+		t.Errorf("prefill gets %s", got["kv_transfer_params"])
+	}
+	kv, _, err := NIXL{}.OnPrefill(r, []byte(`{"kv_transfer_params":`+goodParams+`}`), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := string(plan.Decode.Body.AppendTo(nil))
+	bound := plan.Decode
+	NIXL{}.Bind(&bound, kv)
+	if want := ` {"model":"m","messages":[{"role":"user","content":"hi"}] ,"kv_transfer_params":{"prompt_token_ids":[7,8],` + goodParams[1:] + `} `; string(bound.Body.AppendTo(nil)) != want {
+		t.Errorf("decode gets %s\nwant %s", bound.Body.AppendTo(nil), want)
+	}
+	if string(plan.Decode.Body.AppendTo(nil)) != before {
+		t.Error("binding changed the leg that it was given a copy of")
+	}
+}

@@ -1,0 +1,143 @@
+package connector
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+)
+
+// concurrentPair is a round of two vLLM workers that are called at once. Prefill has two ranks; the second computes.
+func concurrentPair() Round {
+	r := pair("text")
+	r.TransferID, r.PRank = 4611686018427387905, 1
+	r.P.DataParallelRanks, r.P.TransferIDs = 2, []string{"e_dp0", "e_dp1"}
+	r.P.Transfer, r.P.TensorParallel, r.P.PipelineParallel = "10.0.0.1:8998", 4, 2
+	return r
+}
+
+// What prefill and decode carry so that they find each other, byte for byte.
+func TestVLLMConcurrentPlans(t *testing.T) {
+	const head = `{"model":"m","prompt":"hi","stream":`
+	const one = head + `false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":`
+	for name, c := range map[string]struct {
+		connector       Connector
+		prefill, decode string
+	}{
+		"mooncake": {
+			Mooncake{},
+			`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-4611686018427387905"}`,
+			`{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-4611686018427387905",` +
+				`"remote_engine_id":"e_dp1","remote_bootstrap_addr":"http://10.0.0.1:8998"}`,
+		},
+		"push": {
+			NIXLPush{}, prefillParams,
+			`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e_dp1","remote_host":"10.0.0.1","remote_port":8999,` +
+				`"tp_size":4,"pp_size":2,"remote_request_id":"0123456789abcdef-1"}`,
+		},
+	} {
+		r := carrying(concurrentPair(), scan(t, openai.Completions, `{"model":"m","prompt":"hi","stream":true,"max_tokens":9}`), nil)
+		plan, err := c.connector.Plan(r)
+		if err != nil || plan.Order != Together {
+			t.Fatalf("%s: %v %v", name, plan.Order, err)
+		}
+		if got, want := string(plan.Prefill.Body.AppendTo(nil)), one+c.prefill+`}`; got != want {
+			t.Errorf("%s, prefill:\n got %s\nwant %s", name, got, want)
+		}
+		if got, want := string(plan.Decode.Body.AppendTo(nil)), head+`true,"max_tokens":9,"kv_transfer_params":`+c.decode+`}`; got != want {
+			t.Errorf("%s, decode:\n got %s\nwant %s", name, got, want)
+		}
+		if plan.Prefill.RequestID != r.ID || plan.Decode.RequestID != r.ID || plan.Prefill.Rank != 1 || plan.Decode.Rank != -1 || plan.Prefill.Stream || !plan.Decode.Stream {
+			t.Errorf("%s: %+v %+v", name, plan.Prefill, plan.Decode)
+		}
+		kv, whole, err := c.connector.OnPrefill(r, []byte(`{"choices":[],"kv_transfer_params":{"x":1}}`), time.Now())
+		if kv.Params != nil || whole || err != nil {
+			t.Errorf("%s: %+v %v %v", name, kv, whole, err)
+		}
+		before := plan.Decode.Body.Len()
+		if c.connector.Bind(&plan.Decode, kv); plan.Decode.Body.Len() != before {
+			t.Errorf("%s binds something", name)
+		}
+	}
+}
+
+// Only KV that prefill holds is released, and each engine in the way that it acts on.
+func TestVLLMConcurrentAbandon(t *testing.T) {
+	for _, ep := range []struct {
+		endpoint openai.Endpoint
+		body     string
+	}{
+		{openai.Completions, `{"model":"m","prompt":"hi","stream":true,"max_tokens":9,"logprobs":2}`},
+		{openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true,"max_tokens":9}`},
+	} {
+		r := carrying(concurrentPair(), scan(t, ep.endpoint, ep.body), nil)
+		for name, c := range map[string]Connector{"mooncake": Mooncake{}, "push": NIXLPush{}} {
+			r.Held = false
+			if legs := c.Abandon(r, prefill.KV{}); len(legs) != 0 {
+				t.Errorf("%s: %d calls for KV that is not held", name, len(legs))
+			}
+			r.Held = true
+			legs := c.Abandon(r, prefill.KV{})
+			if len(legs) != 1 || legs[0].Purpose != fault.Release || legs[0].Worker != "d2" || legs[0].Path != ep.endpoint.Path() || legs[0].Stream {
+				t.Fatalf("%s: %+v", name, legs)
+			}
+			var sent struct {
+				Model     string          `json:"model"`
+				Prompt    string          `json:"prompt"`
+				Messages  json.RawMessage `json:"messages"`
+				MaxTokens int             `json:"max_tokens"`
+				Stream    bool            `json:"stream"`
+				KV        json.RawMessage `json:"kv_transfer_params"`
+			}
+			if err := json.Unmarshal(legs[0].Body.AppendTo(nil), &sent); err != nil {
+				t.Fatal(err)
+			}
+			plan, err := c.Plan(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if whole := string(plan.Decode.Body.AppendTo(nil)); sent.MaxTokens != 1 || sent.Stream || !strings.Contains(whole, string(sent.KV)) || (sent.Prompt == "") != (ep.endpoint == openai.Chat) || (sent.Messages == nil) == (ep.endpoint == openai.Chat) {
+				t.Errorf("%s: %s", name, legs[0].Body.AppendTo(nil))
+			}
+			// Mooncake takes the KV over; push has the engine refuse, and knows the request by its id.
+			if refused := sent.Model == releaseModel; refused != (name == "push") || (legs[0].RequestID == r.ID) != (name == "push") {
+				t.Errorf("%s: model %q, id %q", name, sent.Model, legs[0].RequestID)
+			}
+		}
+	}
+}
+
+// A pair of which one could not find the other is refused where it is chosen, with the reason.
+func TestVLLMConcurrentPairs(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(p, d *pools.Worker)
+		why    string
+	}{
+		"nothing":          {func(p, d *pools.Worker) {}, ""},
+		"no endpoint":      {func(p, d *pools.Worker) { p.Transfer = "" }, "transfer"},
+		"a rank unknown":   {func(p, d *pools.Worker) { p.TransferIDs = p.TransferIDs[:1] }, "1 of its 2 ranks"},
+		"block sizes":      {func(p, d *pools.Worker) { p.BlockSize = 32 }, "blocks of 32"},
+		"another release":  {func(p, d *pools.Worker) { p.EngineVersion, d.EngineVersion = "0.30.0", "0.31.0" }, "same release"},
+		"decode's are not": {func(p, d *pools.Worker) { d.Transfer, d.TransferIDs = "", nil }, ""},
+	} {
+		for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
+			r := concurrentPair()
+			r.P.Connector, r.D.Connector, r.P.BlockSize, r.D.BlockSize = connector, connector, 16, 16
+			c.change(r.P, r.D)
+			_, err := Between(r.P, r.D)
+			if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
+				t.Errorf("%s, %s: %v", connector, name, err)
+			}
+		}
+	}
+	p, d := concurrentPair().P, concurrentPair().D
+	p.Connector, d.Connector = "vllm-mooncake", "vllm-nixl-push"
+	if _, err := Between(p, d); err == nil || !strings.Contains(err.Error(), "vllm-mooncake") {
+		t.Errorf("two connectors: %v", err)
+	}
+}

@@ -1,0 +1,136 @@
+// Package jinja renders the chat templates of language models: Jinja as Hugging Face's transformers sets it up
+// (trim_blocks, lstrip_blocks, a sandbox without mutation, loop controls, raise_exception, tojson that keeps the order
+// and escapes nothing but what JSON demands), with Python's values and their text. What it does not know it refuses
+// when the template is parsed, as far as that can be seen there, rather than rendering something else.
+//
+// A template is the operator's, the values in it are clients'. A render therefore has a budget of work, counted in
+// evaluated expressions and copied bytes, and ends with [ErrBudget] when that is spent. It reads no clock.
+package jinja
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrBudget ends a render that evaluates or copies more than its budget allows.
+var ErrBudget = errors.New("jinja: the render takes too much work")
+
+// Error is a template that cannot be parsed or rendered, with the line of its source.
+type Error struct {
+	Line    int
+	Problem string
+	// Raised: the template itself refused by raise_exception.
+	Raised bool
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("jinja: line %d: %s", e.Line, e.Problem) }
+
+// Template is a parsed template. It is immutable and safe for concurrent use.
+type Template struct {
+	body  []node
+	root  *scope
+	names []*nameExpr
+	loops []*forNode
+	sets  []*setNode
+	text  string
+}
+
+// Parse reads a template.
+func Parse(source string) (t *Template, err error) {
+	defer func() {
+		if failed := recovered(recover()); failed != nil {
+			t, err = nil, failed
+		}
+	}()
+	t = &Template{text: source}
+	p := &parser{tokens: lex(source), template: t}
+	p.scope = newScope(nil, nil)
+	t.root = p.scope
+	t.body = p.statements()
+	if p.at.kind != tokenEOF {
+		p.fail("unexpected %s", p.at)
+	}
+	for _, n := range t.names {
+		n.resolve()
+	}
+	return t, nil
+}
+
+// Bounds of a render: about 0.2 s of evaluation, and of copying.
+const (
+	maxSteps = 4 << 20
+	maxBytes = 256 << 20
+)
+
+// Render appends the text that the template makes of the variables to dst. The error is an [*Error], or [ErrBudget].
+// The variables are not changed; they may hold strings that share memory with a body, which the result does not.
+func (t *Template) Render(dst []byte, vars map[string]Value) (out []byte, err error) {
+	s := &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes}
+	s.frame = &frame{slots: make([]Value, t.root.slots)}
+	defer func() {
+		if failed := recovered(recover()); failed != nil {
+			out, err = dst, failed
+		}
+	}()
+	s.run(t.body)
+	return s.out, nil
+}
+
+// state is one render.
+type state struct {
+	vars  map[string]Value
+	out   []byte
+	frame *frame
+	steps int // left
+	bytes int // left
+	depth int // of macro calls
+	line  int
+}
+
+// frame holds the variables of the template or of one call of a macro.
+type frame struct {
+	slots  []Value
+	parent *frame
+}
+
+// maxDepth bounds macros that call themselves, and the nesting of a source.
+const maxDepth = 128
+
+// step pays for the evaluation of one node.
+func (s *state) step() {
+	if s.steps--; s.steps < 0 {
+		panic(ErrBudget)
+	}
+}
+
+// pay pays for n bytes that are copied or looked at.
+func (s *state) pay(n int) {
+	if s.bytes -= n; s.bytes < 0 {
+		panic(ErrBudget)
+	}
+}
+
+func (s *state) write(text string) {
+	s.pay(len(text))
+	s.out = append(s.out, text...)
+}
+
+// fail ends the render.
+func (s *state) fail(format string, args ...any) {
+	panic(&Error{Line: s.line, Problem: fmt.Sprintf(format, args...)})
+}
+
+// recovered is the error that a panic of this package stands for. Others go on.
+func recovered(p any) error {
+	switch p := p.(type) {
+	case nil:
+		return nil
+	case *Error:
+		return p
+	case error:
+		if errors.Is(p, ErrBudget) {
+			return p
+		}
+	}
+	panic(p)
+}

@@ -1,0 +1,229 @@
+package jinja
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// ErrJSON is what FromJSON returns for what is no JSON.
+var ErrJSON = errors.New("jinja: not JSON")
+
+// maxNesting bounds the nesting of values.
+const maxNesting = 512
+
+// FromJSON reads a value as Python's json.loads does: whole numbers stay whole however long, an object keeps the
+// order of its keys and the last value of each. Texts without escapes share memory with data, which must not change
+// while the value is in use.
+func FromJSON(data []byte) (Value, error) {
+	r := &reader{data: data}
+	v := r.value(0)
+	r.space()
+	if r.bad || r.pos != len(data) {
+		return Value{}, ErrJSON
+	}
+	return v, nil
+}
+
+type reader struct {
+	data []byte
+	pos  int
+	bad  bool
+}
+
+func (r *reader) space() {
+	for r.pos < len(r.data) {
+		switch r.data[r.pos] {
+		case ' ', '\n', '\t', '\r':
+			r.pos++
+		default:
+			return
+		}
+	}
+}
+
+func (r *reader) fail() Value {
+	r.bad = true
+	r.pos = len(r.data)
+	return Value{}
+}
+
+// take skips white space and takes the byte if it comes next.
+func (r *reader) take(c byte) bool {
+	r.space()
+	if r.pos < len(r.data) && r.data[r.pos] == c {
+		r.pos++
+		return true
+	}
+	return false
+}
+
+func (r *reader) value(depth int) Value {
+	r.space()
+	if r.pos == len(r.data) || depth > maxNesting {
+		return r.fail()
+	}
+	switch c := r.data[r.pos]; {
+	case c == '"':
+		return String(r.str())
+	case c == '{':
+		r.pos++
+		return r.object(depth)
+	case c == '[':
+		r.pos++
+		items := []Value{}
+		for first := true; !r.take(']'); first = false {
+			if !first && !r.take(',') {
+				return r.fail()
+			}
+			items = append(items, r.value(depth+1))
+			if r.bad {
+				return Value{}
+			}
+		}
+		return List(items)
+	case c == 't':
+		return r.word("true", Bool(true))
+	case c == 'f':
+		return r.word("false", Bool(false))
+	case c == 'n':
+		return r.word("null", None)
+	}
+	return r.number()
+}
+
+func (r *reader) object(depth int) Value {
+	d := NewDict(4)
+	for first := true; !r.take('}'); first = false {
+		if !first && !r.take(',') {
+			return r.fail()
+		}
+		if r.space(); r.pos == len(r.data) || r.data[r.pos] != '"' {
+			return r.fail()
+		}
+		key := r.str()
+		if !r.take(':') {
+			return r.fail()
+		}
+		v := r.value(depth + 1)
+		if r.bad {
+			return Value{}
+		}
+		d.Set(key, v)
+	}
+	return Map(d)
+}
+
+func (r *reader) word(word string, v Value) Value {
+	if !strings.HasPrefix(unsafe.String(unsafe.SliceData(r.data[r.pos:]), len(r.data)-r.pos), word) {
+		return r.fail()
+	}
+	r.pos += len(word)
+	return v
+}
+
+func (r *reader) number() Value {
+	from, isFloat := r.pos, false
+	for r.pos < len(r.data) {
+		c := r.data[r.pos]
+		if c == '.' || c == 'e' || c == 'E' {
+			isFloat = true
+		} else if c != '-' && c != '+' && (c < '0' || c > '9') {
+			break
+		}
+		r.pos++
+	}
+	digits := string(r.data[from:r.pos])
+	rest := strings.TrimPrefix(digits, "-")
+	if rest == "" || rest[0] < '0' || rest[0] > '9' || len(rest) > 1 && rest[0] == '0' && rest[1] >= '0' && rest[1] <= '9' {
+		return r.fail()
+	}
+	if isFloat {
+		f, err := strconv.ParseFloat(digits, 64)
+		if err != nil && !math.IsInf(f, 0) {
+			return r.fail()
+		}
+		return Float(f)
+	}
+	if strings.ContainsAny(rest, "+-") {
+		return r.fail()
+	}
+	if rest == "0" {
+		return Int(0)
+	}
+	return integer(digits)
+}
+
+// str reads the string at pos.
+func (r *reader) str() string {
+	from := r.pos + 1
+	end := indexByte2(r.data[from:], '"', '\\')
+	if end < 0 {
+		r.fail()
+		return ""
+	}
+	if r.data[from+end] == '"' {
+		r.pos = from + end + 1
+		return unsafe.String(unsafe.SliceData(r.data[from:]), end)
+	}
+	b := make([]byte, 0, end+end/2+32)
+	for at := from; ; {
+		end := indexByte2(r.data[at:], '"', '\\')
+		if end < 0 || at+end+1 >= len(r.data) && r.data[at+end] == '\\' {
+			r.fail()
+			return ""
+		}
+		b = append(b, r.data[at:at+end]...)
+		at += end
+		if r.data[at] == '"' {
+			r.pos = at + 1
+			return own(b)
+		}
+		var n int
+		if b, n = unescape(b, r.data[at:]); n == 0 {
+			r.fail()
+			return ""
+		}
+		at += n
+	}
+}
+
+// unescape appends what the escape at the beginning of s stands for, and returns its length, 0 where it is none.
+func unescape(b, s []byte) ([]byte, int) {
+	const plain, means = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
+	if i := strings.IndexByte(plain, s[1]); i >= 0 {
+		return append(b, means[i]), 2
+	}
+	hex := func(s []byte) rune {
+		if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+			return -1
+		}
+		v, err := strconv.ParseUint(string(s[2:6]), 16, 32)
+		if err != nil {
+			return -1
+		}
+		return rune(v)
+	}
+	c := hex(s)
+	switch {
+	case c < 0:
+		return b, 0
+	case !utf16.IsSurrogate(c):
+		return utf8.AppendRune(b, c), 6
+	}
+	return utf8.AppendRune(b, utf16.DecodeRune(c, hex(s[6:]))), 12
+}
+
+// indexByte2 is the place of the first a or b.
+func indexByte2(s []byte, a, b byte) int {
+	for i, c := range s {
+		if c == a || c == b {
+			return i
+		}
+	}
+	return -1
+}

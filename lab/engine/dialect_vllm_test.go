@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// vllmPair runs a test in a bubble with a prefill engine p and a decode engine d of vLLM, as strict as it is.
+func vllmPair(t *testing.T, connector string, do func(b *bench, p, d *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "vllm", Connector: connector})
+		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "vllm", Connector: connector})
+		do(b, p, d)
+	})
+}
+
+// reply is what came of a call that may hang.
+type reply struct {
+	status int // 0: nothing, until its client left
+	took   time.Duration
+	answer whole
+}
+
+// call sends a body in the background; its client leaves after so long.
+func (b *bench) call(engine string, patience time.Duration, id string, v any) <-chan reply {
+	out := make(chan reply, 1)
+	raw, err := json.Marshal(v)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	begin := time.Now()
+	go func() {
+		ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+engine+completions, strings.NewReader(string(raw)))
+		if err != nil {
+			b.t.Error(err)
+		}
+		req.Header.Set("X-Request-Id", id)
+		var r reply
+		if resp, err := b.client.Do(req); err == nil {
+			if json.NewDecoder(resp.Body).Decode(&r.answer) == nil {
+				r.status = resp.StatusCode
+			}
+			_ = resp.Body.Close()
+		}
+		r.took = time.Since(begin)
+		out <- r
+	}()
+	return out
+}
+
+// rests checks that an engine holds nothing.
+func (b *bench) rests(name string, s *Server) {
+	b.t.Helper()
+	synctest.Wait()
+	if books := s.Books(); !books.Idle() || len(books.Pinned) != 0 {
+		b.t.Errorf("%s holds %+v", name, books)
+	}
+}
+
+// The legs of a hand-off that is right, by connector.
+func legsOf(connector string) (p, d map[string]any) {
+	switch connector {
+	case "vllm-mooncake":
+		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": "xfer-1"},
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": "xfer-1", "remote_engine_id": "p/1", "remote_bootstrap_addr": "http://p-kv:5600"}
+	default:
+		return map[string]any{"do_remote_decode": true, "do_remote_prefill": false},
+			map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "remote_engine_id": "p/1", "remote_request_id": "a", "remote_host": "p-kv", "remote_port": 5600, "tp_size": 1, "pp_size": 1}
+	}
+}
+
+// Connectors whose legs run at the same time meet in either order, and the answer is one engine's.
+func TestVLLMHalvesMeet(t *testing.T) {
+	for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
+		for name, delays := range map[string][2]time.Duration{"prefill first": {0, time.Second}, "decode first": {time.Second, 0}, "at once": {0, 0}} {
+			t.Run(connector+", "+name, func(t *testing.T) {
+				vllmPair(t, connector, func(b *bench, p, d *Server) {
+					pp, dp := legsOf(connector)
+					prompt := ids(1, 100)
+					var prefill, decode <-chan reply
+					begin := time.Now()
+					for at := time.Duration(0); at <= time.Second; at += time.Second {
+						if delays[0] == at {
+							prefill = b.call("p", time.Hour, "a", body(prompt, 1, "ignore_eos", true, "kv_transfer_params", pp))
+						}
+						if delays[1] == at {
+							decode = b.call("d", time.Hour, "a", body(prompt, 20, "kv_transfer_params", dp))
+						}
+						time.Sleep(time.Until(begin.Add(at + time.Second)))
+					}
+					if r := <-prefill; r.status != http.StatusOK || (r.answer.Params == nil) != (connector == "vllm-mooncake") {
+						t.Errorf("prefill: %+v", r)
+					}
+					r := <-decode
+					if want := textOf(expected(prompt, 0, 20)); r.status != http.StatusOK || r.answer.Choices[0].Text != want {
+						t.Errorf("decode: %+v, want %q", r, want)
+					}
+					if hits := r.answer.Usage.Details.Cached; hits != 99 {
+						t.Errorf("%d tokens were taken over", hits)
+					}
+					b.rests("prefill", p)
+					b.rests("decode", d)
+				})
+			})
+		}
+	}
+}
+
+// What is missing, wrong, late or used twice makes the real engine hang, fail or die: so it does here. hangs is how long decode's
+// answer fails to come, of an hour; status is its answer.
+func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
+	type legs = map[string]any
+	without := func(field string) func(p, d legs) { return func(_, d legs) { delete(d, field) } }
+	const hangs = time.Hour
+	for _, tc := range []struct {
+		connector, name string
+		spoil           func(p, d legs)
+		status          int // 0 for none within the hour
+		after           time.Duration
+		dead            string // the engine that has died of it
+		pins            time.Duration
+	}{
+		{"vllm-nixl", "no engine id", without("remote_engine_id"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl", "no request id", without("remote_request_id"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl", "no host", without("remote_host"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl", "no port", without("remote_port"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl", "no blocks", func(_, d legs) { d["remote_block_ids"] = []any{} }, 500, 0, "d", 30 * time.Second},
+		{"vllm-nixl", "port of another type", func(_, d legs) { d["remote_port"] = "x" }, 500, 0, "d", 30 * time.Second},
+		{"vllm-nixl", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 30 * time.Second},
+
+		{"vllm-nixl-push", "no engine id", without("remote_engine_id"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "no request id", without("remote_request_id"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "no host", without("remote_host"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "no port", without("remote_port"), 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 30 * time.Second},
+		{"vllm-nixl-push", "prefill has another id", func(p, _ legs) { p["id"] = "b" }, 0, hangs, "", 30 * time.Second},
+		{"vllm-nixl-push", "prefill keeps nothing", func(p, _ legs) { delete(p, "do_remote_decode") }, 0, hangs, "", 0},
+
+		{"vllm-mooncake", "no transfer id in decode", without("transfer_id"), 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "no engine id", without("remote_engine_id"), 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "no bootstrap address", without("remote_bootstrap_addr"), 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "address without port", func(_, d legs) { d["remote_bootstrap_addr"] = "http://p-kv" }, 0, hangs, "", 480 * time.Second},
+		{"vllm-mooncake", "another process", func(_, d legs) { d["remote_engine_id"] = "p/0" }, 500, 0, "", 480 * time.Second},
+		{"vllm-mooncake", "no transfer id in prefill", func(p, _ legs) { delete(p, "transfer_id") }, 500, 480 * time.Second, "", 0},
+		{"vllm-mooncake", "prefill ends by a stop token", func(p, _ legs) { p["stops"] = true }, 500, 480 * time.Second, "", 0},
+		{"vllm-mooncake", "prefill runs as decode", func(p, _ legs) { p["do_remote_decode"], p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
+		{"vllm-mooncake", "decode runs as prefill", func(_, d legs) { d["do_remote_decode"], d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
+		{"vllm-mooncake", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 480 * time.Second},
+		{"vllm-nixl", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
+		{"vllm-nixl-push", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
+	} {
+		t.Run(tc.connector+", "+tc.name, func(t *testing.T) {
+			vllmPair(t, tc.connector, func(b *bench, p, d *Server) {
+				pp, dp := legsOf(tc.connector)
+				prompt := ids(1, 100)
+				if tc.connector == "vllm-nixl" { // decode's leg is what prefill answers
+					_ = json.Unmarshal(b.prefill("p", prompt), &dp)
+				}
+				tc.spoil(pp, dp)
+				id, stops, model := "a", []uint32(nil), "tandem-sim"
+				if pp["id"] != nil {
+					id = "b"
+				}
+				if pp["stops"] != nil {
+					stops = expected(prompt, 0, 1)
+				}
+				if dp["model"] != nil {
+					model = "unknown"
+				}
+				pp, dp = maps.Clone(pp), maps.Clone(dp)
+				for _, own := range []string{"id", "stops", "model"} {
+					delete(pp, own)
+					delete(dp, own)
+				}
+				if tc.connector != "vllm-nixl" {
+					<-b.call("p", time.Minute, id, body(prompt, 1, "stop_token_ids", stops, "kv_transfer_params", pp))
+				}
+				prefilled := time.Now()
+				r := <-b.call("d", hangs, "a", body(prompt, 5, "model", model, "kv_transfer_params", dp))
+				if r.status != tc.status || r.took < tc.after || tc.after < hangs && r.took > tc.after+time.Second {
+					t.Errorf("decode answered %d after %v, want %d after %v: %+v", r.status, r.took, tc.status, tc.after, r.answer.Error)
+				}
+				for name, s := range map[string]*Server{"p": p, "d": d} {
+					if status, _ := b.get(name, "/health"); (status != http.StatusOK) != (tc.dead == name) {
+						t.Errorf("%s is healthy: %d", name, status)
+					}
+					if tc.dead != name {
+						continue
+					}
+					if r := <-b.call(name, time.Minute, "later", body(ids(2, 10), 1)); r.status != http.StatusInternalServerError {
+						t.Errorf("a dead engine answered %d", r.status)
+					}
+					if books := s.Books(); len(books.Requests) != 0 {
+						t.Errorf("a dead engine runs %v", books.Requests)
+					}
+				}
+				if tc.after < tc.pins { // the hour of a hanging request is longer than any pin
+					synctest.Wait()
+					if len(p.Books().Pinned) != 1 {
+						t.Errorf("prefill does not hold the blocks: %+v", p.Books())
+					}
+				}
+				time.Sleep(time.Until(prefilled.Add(tc.pins + time.Second)))
+				b.rests("prefill", p)
+				if tc.dead != "d" {
+					b.rests("decode", d)
+				}
+			})
+		})
+	}
+}
+
+// A transfer id names one request: a second one of the same id fails, and takes nothing from the first.
+func TestVLLMTransferIDIsUsedOnce(t *testing.T) {
+	vllmPair(t, "vllm-mooncake", func(b *bench, p, d *Server) {
+		pp, dp := legsOf("vllm-mooncake")
+		prompt := ids(1, 100)
+		if r := <-b.call("p", time.Minute, "a", body(prompt, 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
+			t.Fatalf("%+v", r)
+		}
+		if r := <-b.call("p", time.Minute, "b", body(ids(2, 50), 1, "kv_transfer_params", pp)); r.status < 400 {
+			t.Errorf("a second prefill of the id: %+v", r)
+		}
+		if r := <-b.call("d", time.Minute, "a", body(prompt, 5, "kv_transfer_params", dp)); r.status != http.StatusOK {
+			t.Errorf("the first: %+v", r)
+		}
+		b.rests("prefill", p)
+		b.rests("decode", d)
+	})
+}
+
+// A decode engine whose client leaves while it waits tells prefill's, which keeps nothing for it.
+func TestVLLMDecodeThatLeavesFreesPrefill(t *testing.T) {
+	for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
+		t.Run(connector, func(t *testing.T) {
+			vllmPair(t, connector, func(b *bench, p, d *Server) {
+				pp, dp := legsOf(connector)
+				decode := b.call("d", time.Second, "a", body(ids(1, 100), 5, "kv_transfer_params", dp))
+				if r := <-decode; r.status != 0 {
+					t.Fatalf("%+v", r)
+				}
+				b.rests("decode", d)
+				if r := <-b.call("p", time.Minute, "a", body(ids(1, 100), 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
+					t.Fatalf("%+v", r)
+				}
+				b.rests("prefill", p)
+			})
+		})
+	}
+}

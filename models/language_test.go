@@ -1,0 +1,286 @@
+package models
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+const simTokenizer = "../internal/tokens/sim_tokenizer.json"
+
+// folder makes a model's folder of these files, with the simulated model's tokenizer.
+func folder(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(simTokenizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "tokenizer.json"), string(data))
+	for name, content := range files {
+		write(t, filepath.Join(dir, name), content)
+	}
+	return dir
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// quoted is a text in JSON.
+func quoted(text string) string {
+	raw, _ := json.Marshal(text)
+	return string(raw)
+}
+
+// language has one chat template, whose date is 7 March 2026.
+func language(t testing.TB, template string) *Language {
+	t.Helper()
+	l, err := Load(folder(t, map[string]string{
+		"tokenizer_config.json": `{"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"chat_template":` + quoted(template) + `}`,
+	}), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.now = func() time.Time { return time.Date(2026, 3, 7, 9, 5, 2, 0, time.UTC) }
+	return l
+}
+
+// What each engine hands its templates of a request: the fields that it knows, in the order of its types, tool
+// arguments read, parts joined.
+func TestEnginesHandOver(t *testing.T) {
+	const all = `{{ messages | tojson }}|{{ tools | tojson }}|{{ documents is defined }}|{{ add_generation_prompt }}|{{ reasoning_effort }}|{{ enable_thinking }}|{{ bos_token }}{{ eos_token }}{{ pad_token }}|{{ strftime_now('%d %b %Y') }}`
+	const turns = `[{"content":null,"role":"system","x":1},{"role":"user","name":"Ann","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},` +
+		`{"role":"assistant","reasoning_content":"hm","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"b\": 1, \"a\": [2.0]}"}}]},` +
+		`{"role":"tool","tool_call_id":"1","content":"r"}]`
+	const tools = `[{"function":{"strict":true,"name":"f","parameters":{"z":1,"a":2}},"type":"function"}]`
+	body := func(more string) string { return `{"model":"m","messages":` + turns + `,"tools":` + tools + more + `}` }
+	const vllmTools = `[{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}, "strict": true}}]`
+	const vllmTurns = `[{"role": "system", "content": ""}, {"role": "user", "content": "a\nb", "name": "Ann"}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": [2.0]}}}], "reasoning": "hm", "reasoning_content": "hm"}, {"role": "tool", "content": "r", "tool_call_id": "1"}]`
+	const sglangTools = `[{"type": "function", "function": {"description": null, "name": "f", "parameters": {"z": 1, "a": 2}, "strict": true}}]`
+	const sglangTurns = `[{"role": "system", "content": ""}, {"role": "user", "content": "a b", "name": "Ann"}, {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": [2.0]}}}]}, {"role": "tool", "content": "r", "tool_call_id": "1"}]`
+	const end = `|<s></s>|07 Mar 2026`
+	l := language(t, all)
+	for _, tt := range []struct{ engine, body, want string }{
+		{"vllm", body(``), vllmTurns + `|` + vllmTools + `|True|True||` + end},
+		{"trtllm", body(`,"add_generation_prompt":false`), vllmTurns + `|` + vllmTools + `|True|False||` + end},
+		{"vllm", body(`,"tool_choice":"none","reasoning_effort":"low"`), vllmTurns + `|` + vllmTools + `|True|True|low|True` + end},
+		{"vllm", body(`,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high","enable_thinking":false}`), vllmTurns + `|` + vllmTools + `|True|True|low|False` + end},
+		{"sglang", body(``), sglangTurns + `|` + sglangTools + `|False|True||` + end},
+		{"sglang", body(`,"tool_choice":"none","reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"}`), sglangTurns + `|null|False|True|high|` + end},
+		{"sglang", `{"model":"m","messages":[{"role":"assistant","content":"x"}]}`, `[{"role": "user", "content": "x"}]|null|False|True||` + end},
+		{"vllm", `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[]}],"tools":[]}`, `[{"role": "assistant", "content": "x"}]|null|True|True||` + end},
+		{"vllm", `{"model":"m","messages":[{"role":"assistant","content":"x","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{broken"}}]}]}`,
+			`[{"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]}]|null|True|True||` + end},
+	} {
+		got, err := l.Render(nil, scanned(t, openai.Chat, tt.body), tt.engine)
+		if err != nil || string(got) != tt.want {
+			t.Errorf("%s of %s: %v\ngot  %s\nwant %s", tt.engine, tt.body, err, got, tt.want)
+		}
+	}
+}
+
+// A template that loops over contents gets lists of parts.
+func TestContentsInParts(t *testing.T) {
+	l := language(t, `{% for message in messages %}{{ message.content | tojson }}{% for part in message['content'] %}{% endfor %}{% endfor %}`)
+	const body = `{"model":"m","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null}]}`
+	for engine, want := range map[string]string{
+		"vllm":   `[{"type": "text", "text": "s"}][{"type": "text", "text": "a"}][]`,
+		"sglang": `"s"[{"type": "text", "text": "a"}]""`,
+	} {
+		if got, err := l.Render(nil, scanned(t, openai.Chat, body), engine); err != nil || string(got) != want {
+			t.Errorf("%s: %s, %v; want %s", engine, got, err, want)
+		}
+	}
+}
+
+// What an engine may render in another way is left to it.
+func TestNotRendered(t *testing.T) {
+	l := language(t, `{% for message in messages %}{% if message.role == 'bad' %}{{ raise_exception('no') }}{% endif %}{{ message.content }}{% endfor %}`)
+	for name, body := range map[string]string{
+		"media":               `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://h/i"}}]}]}`,
+		"template":            `{"model":"m","chat_template":"x","messages":[{"role":"user","content":"a"}]}`,
+		"refused":             `{"model":"m","messages":[{"role":"bad","content":"a"}]}`,
+		"both ends":           `{"model":"m","add_generation_prompt":true,"continue_final_message":true,"messages":[{"role":"user","content":"a"}]}`,
+		"arguments, messages": `{"model":"m","chat_template_kwargs":{"messages":[]},"messages":[{"role":"user","content":"a"}]}`,
+		"a tool's shape":      `{"model":"m","tools":[{"type":"custom"}],"messages":[{"role":"user","content":"a"}]}`,
+	} {
+		ids, err := l.Encode(nil, scanned(t, openai.Chat, body), "vllm")
+		if !errors.Is(err, ErrUnrendered) || ids != nil {
+			t.Errorf("%s: %v, %v", name, ids, err)
+		}
+		card := Card{BlockSize: 16, Engine: "vllm"}
+		if ids, source, err := card.Tokens(scanned(t, openai.Chat, body), l); ids != nil || source != FromText || err != nil {
+			t.Errorf("%s: %v from %s, %v", name, ids, source, err)
+		}
+	}
+}
+
+// The last message is continued where its text ends, whether the template trims it or not.
+func TestContinuedMessage(t *testing.T) {
+	const body = `{"model":"m","add_generation_prompt":false,"continue_final_message":true,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b c "}]}`
+	for template, want := range map[string]string{
+		`{% for m in messages %}<{{ m.content }}>{% endfor %}`:                                               `<a><b c `,
+		`{% for m in messages %}<{{ m.content | trim }}>{% endfor %}`:                                        `<a><b c`,
+		`{% for m in messages %}<{{ m.content }}>{% endfor %}{% if add_generation_prompt %}never{% endif %}`: `<a><b c `,
+	} {
+		if got, err := language(t, template).Render(nil, scanned(t, openai.Chat, body), "vllm"); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want %q", template, got, err, want)
+		}
+	}
+}
+
+// A completion's text is encoded with what stands around prompts, unless the client asks for it bare; a chat's is what
+// the template wrote.
+func TestSpecialTokensAround(t *testing.T) {
+	l := language(t, `{{ bos_token }}x`)
+	t5 := l.Tokenizer()
+	for body, want := range map[string][]uint32{
+		`{"model":"m","prompt":"some words"}`:                                 t5.EncodePrompt(nil, "some words"),
+		`{"model":"m","prompt":"some words","add_special_tokens":false}`:      t5.Encode(nil, "some words"),
+		`{"model":"m","prompt":"<|im_end|> words","add_special_tokens":null}`: t5.EncodePrompt(nil, "<|im_end|> words"),
+	} {
+		if got, err := l.Encode(nil, scanned(t, openai.Completions, body), "vllm"); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v; want %v", body, got, err, want)
+		}
+	}
+	got, err := l.Encode(nil, scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"a"}]}`), "vllm")
+	if want := t5.Encode(nil, "<s>x"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+// Templates are found where transformers finds them, and one for tools is used for requests with tools.
+func TestTemplatesOfAFolder(t *testing.T) {
+	const plain, withTools = `{"model":"m","messages":[{"role":"user","content":"a"}]}`,
+		`{"model":"m","tools":[{"type":"function","function":{"name":"f"}}],"messages":[{"role":"user","content":"a"}]}`
+	for name, tt := range map[string]struct {
+		files       map[string]string
+		plain, tool string
+	}{
+		"config":    {map[string]string{"tokenizer_config.json": `{"chat_template":"one"}`}, "one", "one"},
+		"named":     {map[string]string{"tokenizer_config.json": `{"chat_template":[{"name":"default","template":"one"},{"name":"tool_use","template":"two"},{"name":"rag","template":"three"}]}`}, "one", "two"},
+		"jinja":     {map[string]string{"tokenizer_config.json": `{"chat_template":"one"}`, "chat_template.jinja": "own\n"}, "own", "own"},
+		"processor": {map[string]string{"chat_template.json": `{"chat_template":"p"}`}, "p", "p"},
+		"more":      {map[string]string{"chat_template.jinja": "own", "additional_chat_templates/tool_use.jinja": "tools"}, "own", "tools"},
+	} {
+		l, err := Load(folder(t, tt.files), 1<<20)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for body, want := range map[string]string{plain: tt.plain, withTools: tt.tool} {
+			if got, err := l.Render(nil, scanned(t, openai.Chat, body), "vllm"); err != nil || string(got) != want {
+				t.Errorf("%s: %q, %v; want %q", name, got, err, want)
+			}
+		}
+	}
+	l, err := Load(filepath.Join(folder(t, nil), "tokenizer.json"), 1<<20)
+	if err != nil || len(l.Templates()) != 0 {
+		t.Errorf("a tokenizer.json alone: %v", err)
+	}
+}
+
+// What cannot be read is refused with the file's name.
+func TestBrokenFolders(t *testing.T) {
+	for file, content := range map[string]string{
+		"tokenizer.json": "{", "tokenizer_config.json": "[]", "chat_template.jinja": "{% if %}", "chat_template.json": "nothing", "special_tokens_map.json": "7",
+	} {
+		_, err := Load(folder(t, map[string]string{file: content}), 1<<20)
+		if file == "special_tokens_map.json" {
+			file = "" // the folder's
+		}
+		if err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if _, err := Load(t.TempDir(), 1<<20); err == nil {
+		t.Error("an empty folder is a model")
+	}
+}
+
+// unzipped reads a file of the shared vectors, or skips the test.
+func unzipped(t testing.TB, name string) []byte {
+	t.Helper()
+	file, err := os.Open(filepath.Join("../../shared/vectors", name))
+	if err != nil {
+		t.Skipf("reads ../shared, which is absent: %v", err)
+	}
+	defer file.Close()
+	r, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// qwen is the language of Qwen 2.5.
+func qwen(t testing.TB) *Language {
+	t.Helper()
+	l, err := Load(folder(t, map[string]string{
+		"tokenizer.json":        string(unzipped(t, "tokenizer/qwen2.5/tokenizer.json.gz")),
+		"tokenizer_config.json": string(unzipped(t, "tokenizer/qwen2.5/tokenizer_config.json.gz")),
+	}), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The shared conversations as requests: the text is that of Python's jinja2, and the tokens are the text's.
+func TestQwenConversations(t *testing.T) {
+	l, n := qwen(t), 0
+	for line := range bytes.Lines(unzipped(t, "chat/qwen2.5.jsonl.gz")) {
+		var c struct {
+			Request  json.RawMessage
+			Rendered string
+		}
+		if err := json.Unmarshal(line, &c); err != nil {
+			t.Fatal(err)
+		}
+		n++
+		req := scanned(t, openai.Chat, `{"model":"m",`+string(c.Request[1:]))
+		got, err := l.Render(nil, req, "vllm")
+		if err != nil || string(got) != c.Rendered {
+			t.Errorf("%s\n%v\ngot  %q\nwant %q", c.Request, err, got, c.Rendered)
+		}
+		ids, source, err := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
+		if want := l.Tokenizer().Tokenizer().Encode(nil, c.Rendered); err != nil || source != FromOwn || !slices.Equal(ids, want) {
+			t.Errorf("%s: %d tokens from %s, %v; want %d", c.Request, len(ids), source, err, len(want))
+		}
+	}
+	if n != 12 {
+		t.Errorf("%d conversations, want 12", n)
+	}
+}
+
+func TestStrftime(t *testing.T) {
+	at := time.Date(2026, 3, 7, 9, 5, 2, 123456000, time.UTC)
+	for format, want := range map[string]string{
+		"%Y-%m-%d": "2026-03-07", "%d %b %Y": "07 Mar 2026", "%A, %B %-d": "Saturday, March 7", "%H:%M:%S.%f": "09:05:02.123456",
+		"%y%%%j %w %I%p %e": "26%066 6 09AM  7", "%Q": "%Q", "%Z%z|": "|", "%-H %F %T": "9 2026-03-07 09:05:02", "%": "%",
+	} {
+		if got := strftime(at, format); got != want {
+			t.Errorf("%s: %q, want %q", format, got, want)
+		}
+	}
+}

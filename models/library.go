@@ -1,0 +1,230 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// Config is the languages' settings.
+type Config struct {
+	Tokenizers []string `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
+	ModelPaths []string `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
+	CacheBytes int64    `flag:"tokenizer-cache-bytes" default:"64MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
+}
+
+// Validate returns what is out of range, or no pair of model and path.
+func (c *Config) Validate() error {
+	_, err := c.given()
+	return errors.Join(setting.Check(c), err)
+}
+
+// given are the paths by model.
+func (c *Config) given() (map[string]string, error) {
+	paths := map[string]string{}
+	for _, pair := range c.Tokenizers {
+		model, path, ok := strings.Cut(pair, "=")
+		if !ok || model == "" || path == "" {
+			return nil, setting.Errorf("tokenizer", "%q is not MODEL=PATH", pair)
+		}
+		if _, twice := paths[model]; twice {
+			return nil, setting.Errorf("tokenizer", "the model %q has two", model)
+		}
+		paths[model] = path
+	}
+	return paths, nil
+}
+
+// Library has the languages of the models. It is safe for concurrent use.
+type Library struct {
+	cfg    Config
+	log    *slog.Logger
+	given  map[string]string
+	served func() []string // the models that have workers
+	kick   chan struct{}
+
+	mu      sync.RWMutex // guards all below
+	shelf   map[string]*Language
+	missing map[string]bool // looked for in the folders and not found, or broken there
+}
+
+// NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker serves the
+// model. served lists the models with workers. The error names the setting and the file.
+func NewLibrary(cfg Config, served func() []string, log *slog.Logger) (*Library, error) {
+	given, err := cfg.given()
+	if err != nil {
+		return nil, err
+	}
+	l := &Library{cfg: cfg, log: log, given: given, served: served, kick: make(chan struct{}, 1), shelf: map[string]*Language{}, missing: map[string]bool{}}
+	for _, path := range cfg.ModelPaths {
+		if info, err := os.Stat(path); err != nil {
+			return nil, setting.Errorf("model-path", "%w", err)
+		} else if !info.IsDir() {
+			return nil, setting.Errorf("model-path", "%s is no folder", path)
+		}
+	}
+	for model, path := range given {
+		if l.shelf[model], err = Load(path, cfg.CacheBytes); err != nil {
+			return nil, setting.Errorf("tokenizer", "the model %q: %w", model, err)
+		}
+	}
+	return l, nil
+}
+
+// Put gives a model a language, unless it has one.
+func (l *Library) Put(model string, language *Language) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shelf[model] == nil {
+		l.shelf[model] = language
+	}
+}
+
+// Of is a model's language, nil where it has none.
+func (l *Library) Of(model string) *Language {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.shelf[model]
+}
+
+// Models are the models that have a language, sorted.
+func (l *Library) Models() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Sorted(maps.Keys(l.shelf))
+}
+
+// Wake has Run look for the languages of models that were not served before. It does not wait.
+func (l *Library) Wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default: // Run is notified already and has not looked yet
+	}
+}
+
+// Run looks for the languages of served models in the folders, until ctx ends.
+func (l *Library) Run(ctx context.Context) error {
+	for {
+		if len(l.cfg.ModelPaths) > 0 {
+			for _, model := range l.served() {
+				l.find(model)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.kick:
+		}
+	}
+}
+
+// find looks for a model's language in the folders, once.
+func (l *Library) find(model string) {
+	l.mu.RLock()
+	known := l.shelf[model] != nil || l.missing[model]
+	l.mu.RUnlock()
+	if known {
+		return
+	}
+	var language *Language
+	path := l.search(model)
+	if path != "" {
+		var err error
+		if language, err = Load(path, l.cfg.CacheBytes); err != nil {
+			l.log.Warn("a model's tokenizer cannot be read; its prompts are routed without", "model", model, "path", path, "error", err)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if language == nil {
+		l.missing[model] = true
+		return
+	}
+	l.shelf[model] = language
+	l.log.Info("tokenizer found", "model", model, "path", path)
+}
+
+// search finds the folder of a model: FOLDER/MODEL, FOLDER/LAST-PART, or the newest snapshot in the layout of the
+// Hugging Face cache. A model's name is a worker's text: it never leads out of the folder.
+func (l *Library) search(model string) string {
+	names := []string{model, model[strings.LastIndexByte(model, '/')+1:]}
+	cached := "models--" + strings.ReplaceAll(model, "/", "--")
+	for _, folder := range l.cfg.ModelPaths {
+		for _, name := range names {
+			if filepath.IsLocal(name) && isModel(filepath.Join(folder, name)) {
+				return filepath.Join(folder, name)
+			}
+		}
+		if filepath.IsLocal(cached) {
+			if path := snapshot(filepath.Join(folder, cached)); path != "" {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+func isModel(folder string) bool {
+	info, err := os.Stat(filepath.Join(folder, "tokenizer.json"))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// snapshot is the snapshot of a cached model that its branch main names, or the newest one with a tokenizer.
+func snapshot(folder string) string {
+	if ref, err := os.ReadFile(filepath.Join(folder, "refs", "main")); err == nil {
+		name := strings.TrimSpace(string(ref))
+		if path := filepath.Join(folder, "snapshots", name); filepath.IsLocal(name) && isModel(path) {
+			return path
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(folder, "snapshots"))
+	if err != nil {
+		return ""
+	}
+	newest, at := "", int64(0)
+	for _, e := range entries {
+		path := filepath.Join(folder, "snapshots", e.Name())
+		var info fs.FileInfo
+		if info, err = e.Info(); err == nil && isModel(path) && (newest == "" || info.ModTime().UnixNano() > at) {
+			newest, at = path, info.ModTime().UnixNano()
+		}
+	}
+	return newest
+}
+
+// Reload reads all files again, and looks again for what was not found. A language that cannot be read stays as it
+// was; the error says which and why.
+func (l *Library) Reload() error {
+	l.mu.Lock()
+	clear(l.missing)
+	paths := maps.Clone(l.given)
+	for model, language := range l.shelf {
+		if _, given := paths[model]; !given && !language.simulated() {
+			paths[model] = language.Path
+		}
+	}
+	l.mu.Unlock()
+	var errs []error
+	for _, model := range slices.Sorted(maps.Keys(paths)) {
+		language, err := Load(paths[model], l.cfg.CacheBytes)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the tokenizer of %q: %w", model, err))
+			continue
+		}
+		l.mu.Lock()
+		l.shelf[model] = language
+		l.mu.Unlock()
+	}
+	l.Wake()
+	return errors.Join(errs...)
+}
