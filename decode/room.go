@@ -67,6 +67,9 @@ type Call struct {
 	// Longest is how many tokens each answer can have at the very most: what the client asked for, or the model's
 	// context; 0 where neither is known. A stream that goes on well past it is ended.
 	Longest int
+	// Prompt is called with the prompt's token ids, a JSON array, where the answer shows them; nil where they are not wanted. It keeps
+	// no part of them.
+	Prompt func(ids []byte)
 	// Tools says that tools are offered, so that the engine may show nothing of what it generates for a while.
 	Tools bool
 	// HandedOff says that the prompt's KV is taken over and not computed here.

@@ -105,9 +105,7 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	}
 	t.finished += info.Finished
 	last := t.last(info)
-	if info.Usage {
-		t.usage(info)
-	}
+	t.usage(info)
 	raw := ev.Raw
 	if t.call.Chat || last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil {
 		raw = t.rewrite(ev.Data, info, last)
@@ -231,8 +229,14 @@ func (t *tap) first(now time.Time) {
 	}
 }
 
-// usage takes the engine's own figures over.
+// usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
 func (t *tap) usage(info openai.ChunkInfo) {
+	if info.PromptIDs != nil && t.call.Prompt != nil {
+		t.call.Prompt(info.PromptIDs)
+	}
+	if !info.Usage {
+		return
+	}
 	t.transcript.PromptTokens = info.PromptTokens
 	t.transcript.CachedTokens = info.CachedTokens
 	if info.CompletionTokens > t.transcript.Tokens {
@@ -263,9 +267,7 @@ func (t *tap) whole() error {
 	t.first(now)
 	t.transcript.Last = now
 	t.transcript.Tokens = 1
-	if info.Usage {
-		t.usage(info)
-	}
+	t.usage(info)
 	if t.call.Chat {
 		body = openai.ChatResponse(nil, body)
 	}

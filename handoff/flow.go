@@ -113,7 +113,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
 	}()
-	if err := f.understand(r); err != nil {
+	if err := f.understand(ctx, r); err != nil {
 		return err
 	}
 	f.askRemote(ctx, r)
@@ -127,6 +127,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		}
 		failed := f.round(ctx, r, out)
 		if failed == nil {
+			f.compareTokens(r)
 			return nil
 		}
 		if failed.Class == fault.Reset || failed.Class == fault.Truncated {

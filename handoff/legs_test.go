@@ -57,7 +57,7 @@ func TestRunningRequestsCostTheirBodies(t *testing.T) {
 // languages has the language of the model m, if there is one.
 func languages(t *testing.T, m *models.Language) *models.Library {
 	t.Helper()
-	l, err := models.NewLibrary(models.Config{}, nil, slog.New(slog.DiscardHandler))
+	l, err := models.NewLibrary(models.Config{}, nil, nil, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

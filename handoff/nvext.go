@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -83,6 +84,8 @@ type Routing struct {
 	// the number which that worker reported; absent if it reported none.
 	Predicted int  `json:"predicted_cached_tokens"`
 	Actual    *int `json:"actual_cached_tokens,omitempty"`
+	// Tokens is where the prompt's tokens come from: request, own, engine, or text where they are not known.
+	Tokens models.Source `json:"prompt_tokens_source"`
 	// Remote is the outcome of asking a remote index, absent if none was asked.
 	Remote string `json:"remote_index,omitempty"`
 }
@@ -117,7 +120,7 @@ func (c *Choice) routing() *legRouting {
 
 // Routing shows how the request's workers were chosen, nil if that was not explained. t is nil if nothing ran.
 func (r *Record) Routing(t *decode.Transcript) *Routing {
-	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Remote: r.Remote}
+	out := &Routing{Prefill: r.Prefill.routing(), Decode: r.Decode.routing(), Tokens: r.Source, Remote: r.Remote}
 	if out.Prefill == nil && out.Decode == nil {
 		return nil
 	}

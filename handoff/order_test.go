@@ -134,7 +134,7 @@ func TestLegsOfOneRound(t *testing.T) {
 		{"decode first", "trtllm", &theatre{prefill: []act{prompt}, decode: []act{good}}, 0,
 			[]string{"decode called", "prefill called"}, 0, 2 * time.Second, fault.None, 3},
 		{"prefill's answer trails", "sglang", &theatre{prefill: []act{forever}, decode: []act{good}}, 0,
-			[]string{"decode called", "prefill called", "prefill cut"}, 0, 2 * time.Second, fault.None, 0},
+			[]string{"decode called", "prefill called", "prefill cut"}, 0, 2*time.Second + trailing, fault.None, 0},
 		{"prefill fails, then another serves", "sglang", &theatre{prefill: []act{{after: time.Second, err: io.EOF}, prompt}, decode: []act{forever, good}}, 0,
 			[]string{"decode called", "prefill called", "decode cut", "decode called", "prefill called"}, 1, 3 * time.Second, fault.None, 3},
 		{"decode fails, then both again", "sglang", &theatre{prefill: []act{forever, prompt}, decode: []act{{after: time.Second, err: io.EOF}, good}}, 0,

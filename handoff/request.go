@@ -36,6 +36,7 @@ type request struct {
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered
 
+	differs  bool         // the engine showed other ids for the prompt than ids
 	tried    []string     // workers that failed this request
 	last     *fault.Error // why the latest round ended
 	leg      Leg          // the latest decode call

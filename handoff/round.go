@@ -55,13 +55,63 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if r.KV != nil {
 		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
+	call, out, end := letAttach(ctx, plan.Attach, out)
+	defer end()
+	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
+	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
 	}
 	return failed
+}
+
+// takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
+// one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
+// only an answer that is not streamed leaves open whether it has.
+func takes(plan connector.Plan, r *request, failed *fault.Error) bool {
+	switch {
+	case openai.ReadEngineError(failed.Detail).Failed:
+		return true
+	case failed.Class != fault.ClientGone:
+		return false
+	case plan.Attach > 0:
+		return !r.Call.Request.Stream
+	}
+	return r.Sent.Accepted
+}
+
+// letAttach is a context for a decode call that goes on for a while after ctx has ended, or until the answer begins,
+// and the sink that tells it; end ends it.
+func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Context, _ Sink, end func()) {
+	if limit == 0 {
+		return ctx, out, func() {}
+	}
+	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	begun := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		select {
+		case <-begun:
+		case <-timer.C:
+		case <-call.Done():
+		}
+		cancel(context.Cause(ctx))
+	})
+	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
+}
+
+// attaching is a client's sink that reports the beginning of the answer.
+type attaching struct {
+	Sink
+	begun chan struct{}
+}
+
+// Start is called once.
+func (a *attaching) Start(contentType string) {
+	close(a.begun)
+	a.Sink.Start(contentType)
 }
 
 // nextRound opens a round.
@@ -81,7 +131,7 @@ func (r *request) nextRound() connector.Round {
 
 // pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
 func (r *request) pinnedIDs() []byte {
-	if req := r.Call.Request; r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+	if req := r.Call.Request; r.Pinnable && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
 		r.pinned = openai.AppendIDs(nil, r.ids)
 	}
 	return r.pinned
@@ -208,7 +258,8 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		Lease: r.d.Lease, Leg: call, Answer: answer,
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
-		CachedTokens: func() int { s.collect(r); return r.cachedTokens() },
+		CachedTokens: func() int { s.settle(r); return r.cachedTokens() },
+		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
@@ -267,10 +318,17 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
 		came.first = came.first && !s.begun.Load()
+		if came.whole != nil && !s.begun.Load() { // there is nothing to decode
+			end(errSibling)
+		}
 	}()
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
+	if came.whole != nil && r.Sent.First.IsZero() {
+		r.dropKV()
+		return f.answered(ctx, r, a, *came, plan.Decode, out)
+	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
@@ -284,15 +342,22 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	return failed
 }
 
-// errSibling ends a decode leg whose prefill has failed. To the engine it is a client that left.
-var errSibling = fmt.Errorf("the prefill leg failed: %w", fault.ErrClientGone)
+// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
+// that left.
+var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
 
 // sibling is a prefill leg that runs at the same time as decode.
 type sibling struct {
 	begun atomic.Bool // decode has had its first token
 	came  chan prefilled
 	got   *prefilled // what came, once it was collected
+
+	settled bool // it was awaited
 }
+
+// trailing is how long the usage of an answer waits for prefill's, which knows what was cached: of a short answer the
+// two end at the same moment.
+const trailing = 50 * time.Millisecond
 
 // begin notes decode's first token.
 func (s *sibling) begin(r *request) {
@@ -311,6 +376,21 @@ func (s *sibling) collect(r *request) {
 	case came := <-s.came:
 		s.take(r, came)
 	default:
+	}
+}
+
+// settle is collect within trailing, once.
+func (s *sibling) settle(r *request) {
+	if s == nil || s.got != nil || s.settled {
+		return
+	}
+	s.settled = true
+	late := time.NewTimer(trailing)
+	defer late.Stop()
+	select {
+	case came := <-s.came:
+		s.take(r, came)
+	case <-late.C:
 	}
 }
 

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -11,14 +12,14 @@ import (
 
 // understand finds the model, its limits, the workers and weights that the client names, and the prompt's tokens and
 // block hashes. Its error is an *openai.Error.
-func (f *Flow) understand(r *request) error {
+func (f *Flow) understand(ctx context.Context, r *request) error {
 	req := r.Call.Request
 	if f.rooms.Starting != nil {
 		if refused := f.rooms.Starting(); refused != nil {
 			return refused
 		}
 	}
-	req.Model = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
+	req.Model, req.Adapter = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
 	var ok bool
 	if r.card, ok = models.CardOf(f.rooms.Roster, req.Model); !ok {
 		if len(f.rooms.Roster.Models()) == 0 { // a client gives up on a 404, and this one's model may come
@@ -37,8 +38,7 @@ func (f *Flow) understand(r *request) error {
 	}
 	began := time.Now()
 	var err error
-	r.ids, r.Source, err = r.card.Tokens(req, f.rooms.Languages.Of(req.Model))
-	if r.ISL = len(r.ids); err != nil {
+	if r.ISL, err = f.tokenize(ctx, r); err != nil {
 		return err
 	}
 	if r.ids == nil {
@@ -54,6 +54,40 @@ func (f *Flow) understand(r *request) error {
 	r.Hashes, r.decodeHashes = r.card.Hashes(req, r.ids)
 	r.Tokenized, r.Spent.Tokenizing, r.Spent.Hashing = true, tokenized.Sub(began), time.Since(tokenized)
 	return nil
+}
+
+// tokenize finds the prompt's tokens at the best source that has them, and returns their number. Its error is an
+// *openai.Error.
+func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
+	req, language := r.Call.Request, f.rooms.Languages.Of(r.Call.Request.Model)
+	if r.ids, r.Source, err = r.card.Tokens(req, language); err != nil || r.ids != nil {
+		r.Pinnable = r.Source == models.FromRequest || r.Source == models.FromOwn && language.Pin()
+		return len(r.ids), err
+	}
+	asked := f.rooms.Languages.Ask(ctx, req, r.card.Engine, r.ID)
+	if asked == nil {
+		return 0, nil
+	}
+	r.Source, r.Pinnable = models.FromEngine, true
+	r.ids, err = r.card.Fit(req, asked)
+	return len(r.ids), err
+}
+
+// seePrompt is called with the prompt's ids as the engine shows them.
+func (r *request) seePrompt(ids []byte) {
+	if r.Source == models.FromOwn && !r.Pinnable {
+		r.differs = !bytes.Equal(bytes.ReplaceAll(ids, []byte(" "), nil), openai.AppendIDs(nil, r.ids))
+	}
+}
+
+// compareTokens reports to the model's language whether the engine computed the same prompt, by the number of its
+// tokens, and by the tokens where the client asked for them. Where the gateway's tokens may have taken the place of
+// the engine's own, there is nothing to compare.
+func (f *Flow) compareTokens(r *request) {
+	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" {
+		return
+	}
+	f.rooms.Languages.Compare(r.Call.Request.Model, r.Sent.PromptTokens == len(r.ids) && !r.differs)
 }
 
 // constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of a cost that this

@@ -22,6 +22,7 @@ type Language struct {
 	templates map[string]*template // by name; the one used is "default", or "tool_use" with tools
 	specials  []special            // the special tokens that templates may write
 	now       func() time.Time
+	trust     trust
 }
 
 // template is a chat template, and how each engine hands it the contents of messages.

@@ -7,20 +7,29 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // Config is the languages' settings.
 type Config struct {
-	Tokenizers []string `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
-	ModelPaths []string `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
-	CacheBytes int64    `flag:"tokenizer-cache-bytes" default:"64MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
+	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
+	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
+	AskTimeout time.Duration `flag:"tokenize-timeout" default:"500ms" range:"0s..10s" group:"Models" help:"How long a worker is asked for a prompt's tokens (POST /tokenize of vLLM and SGLang) where the gateway has no tokenizer for its model. Longer waits for long prompts, which take a worker about 1s per MB; shorter routes them by their text sooner. 0 asks no worker." when:"tandem_tokenize_calls_total{outcome=\"timeout\"} grows"`
+	CacheBytes int64         `flag:"tokenizer-cache-bytes" default:"64MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
 }
 
 // Validate returns what is out of range, or no pair of model and path.
@@ -50,22 +59,41 @@ type Library struct {
 	cfg    Config
 	log    *slog.Logger
 	given  map[string]string
-	served func() []string // the models that have workers
+	roster *pools.Roster
+	asker  *asker
+	seed   uint64
 	kick   chan struct{}
+
+	calls, checks *prometheus.CounterVec
 
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
 	missing map[string]bool // looked for in the folders and not found, or broken there
+	// compared are the workers that a distrusted language was compared with.
+	compared map[string]map[incarnation]bool
 }
 
-// NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker serves the
-// model. served lists the models with workers. The error names the setting and the file.
-func NewLibrary(cfg Config, served func() []string, log *slog.Logger) (*Library, error) {
+// NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
+// serves the model. Engines are asked through t. The error names the setting and the file.
+func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slog.Logger, reg prometheus.Registerer) (*Library, error) {
 	given, err := cfg.given()
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{cfg: cfg, log: log, given: given, served: served, kick: make(chan struct{}, 1), shelf: map[string]*Language{}, missing: map[string]bool{}}
+	set := metrics.In(reg)
+	l := &Library{
+		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
+		shelf: map[string]*Language{}, missing: map[string]bool{}, compared: map[string]map[incarnation]bool{},
+		calls:  set.Counter("tokenize_calls_total", "Prompts whose tokens workers were asked for, by model and outcome.", "model", "outcome"),
+		checks: set.Counter("tokenizer_checks_total", "Answers whose count or ids of prompt tokens were compared with the gateway's own, by model and result.", "model", "result"),
+	}
+	group := set.Snapshot()
+	distrusted := group.Gauge("tokenizer_distrusted", "1 for a model whose tokenizer or chat template disagreed with its workers and is not used, else 0.", "model")
+	group.Read(func() {
+		for _, model := range l.Models() {
+			distrusted.Set(metrics.Bool(l.Of(model).Trust().Distrusted), model)
+		}
+	})
 	for _, path := range cfg.ModelPaths {
 		if info, err := os.Stat(path); err != nil {
 			return nil, setting.Errorf("model-path", "%w", err)
@@ -104,6 +132,102 @@ func (l *Library) Models() []string {
 	return slices.Sorted(maps.Keys(l.shelf))
 }
 
+// Ask asks a worker of the model for the tokens that its engine makes of the request; nil where none answers in time.
+// id names the call to the engine.
+func (l *Library) Ask(ctx context.Context, req *openai.Request, engine, id string) []uint32 {
+	if l.cfg.AskTimeout <= 0 || !asks(engine, req) {
+		return nil
+	}
+	fleet := l.roster.Fleet(req.Model)
+	for _, p := range []*pools.Pool{fleet.Prefill, fleet.Both, fleet.Decode} {
+		if len(p.Members) > 0 {
+			ids, outcome := l.asker.ask(ctx, question{req, id, l.seed}, p.Members)
+			l.calls.WithLabelValues(req.Model, outcome).Inc()
+			return ids
+		}
+	}
+	return nil
+}
+
+// Results of a comparison; a metric's label.
+const (
+	agrees    = "agree"
+	disagrees = "disagree"
+)
+
+// Compare notes whether an engine computed the tokens that the model's own language made, and which it says it did. A
+// language that disagrees distrustAfter times in a row makes no tokens until it is read again, or until a worker of
+// the model is another process than those that it was compared with.
+func (l *Library) Compare(model string, same bool) {
+	language := l.Of(model)
+	if language == nil {
+		return
+	}
+	result := agrees
+	if !same {
+		result = disagrees
+	}
+	l.checks.WithLabelValues(model, result).Inc()
+	if !language.compare(same) {
+		return
+	}
+	l.log.Warn("the tokenizer or chat template of a model disagrees with its workers and is no longer used", "model", model, "path", language.Path, "disagreements", distrustAfter)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.compared[model] = l.lives(model)
+}
+
+// lives are the processes that serve a model now.
+func (l *Library) lives(model string) map[incarnation]bool {
+	fleet, lives := l.roster.Fleet(model), map[incarnation]bool{}
+	for _, p := range []*pools.Pool{fleet.Prefill, fleet.Both, fleet.Decode} {
+		for _, m := range p.Members {
+			lives[lifeOf(m.Worker)] = true
+		}
+	}
+	return lives
+}
+
+// retry uses a distrusted language again once the model has a worker that it was not compared with.
+func (l *Library) retry(model string) {
+	l.mu.Lock()
+	before, distrusted := l.compared[model]
+	again := false
+	if distrusted {
+		for life := range l.lives(model) {
+			again = again || !before[life]
+		}
+	}
+	if again {
+		delete(l.compared, model)
+	}
+	l.mu.Unlock()
+	if again && l.Of(model).retry() {
+		l.log.Info("a model's tokenizer is tried again: a worker has started since", "model", model)
+	}
+}
+
+// Report shows the models' languages.
+func (l *Library) Report() map[string]LanguageReport {
+	out := map[string]LanguageReport{}
+	for _, model := range l.Models() {
+		language := l.Of(model)
+		out[model] = LanguageReport{language.Path, language.Templates(), language.tokenizer.Tokenizer().VocabSize(), language.Trust()}
+	}
+	return out
+}
+
+// LanguageReport is a model's language as an operator sees it.
+type LanguageReport struct {
+	// Path is the folder that it was read from, empty for the simulated model's.
+	Path string `json:"path,omitempty"`
+	// Templates are the names of its chat templates.
+	Templates []string `json:"chat_templates"`
+	// VocabSize is its highest token id plus one.
+	VocabSize int `json:"vocab_size"`
+	TrustState
+}
+
 // Wake has Run look for the languages of models that were not served before. It does not wait.
 func (l *Library) Wake() {
 	select {
@@ -115,9 +239,16 @@ func (l *Library) Wake() {
 // Run looks for the languages of served models in the folders, until ctx ends.
 func (l *Library) Run(ctx context.Context) error {
 	for {
-		if len(l.cfg.ModelPaths) > 0 {
-			for _, model := range l.served() {
+		for _, model := range l.roster.Models() {
+			if len(l.cfg.ModelPaths) > 0 {
 				l.find(model)
+			}
+			l.retry(model)
+			for _, outcome := range askOutcomes { // so that a scrape shows them before they happen
+				l.calls.WithLabelValues(model, outcome)
+			}
+			for _, result := range []string{agrees, disagrees} {
+				l.checks.WithLabelValues(model, result)
 			}
 		}
 		select {
@@ -223,6 +354,7 @@ func (l *Library) Reload() error {
 		}
 		l.mu.Lock()
 		l.shelf[model] = language
+		delete(l.compared, model)
 		l.mu.Unlock()
 	}
 	l.Wake()

@@ -8,11 +8,12 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 func library(t *testing.T, cfg Config) *Library {
 	t.Helper()
-	l, err := NewLibrary(cfg, func() []string { return nil }, slog.New(slog.DiscardHandler))
+	l, err := NewLibrary(cfg, pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler)), nil, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"model-path":     {ModelPaths: []string{here + "/nothing"}},
 		"tokenizer.json": {Tokenizers: []string{"a=" + t.TempDir()}},
 	} {
-		_, err := NewLibrary(cfg, nil, slog.New(slog.DiscardHandler))
+		_, err := NewLibrary(cfg, nil, nil, slog.New(slog.DiscardHandler), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", cfg, err, want)
 		}

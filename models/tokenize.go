@@ -31,7 +31,7 @@ func (c *Card) Tokens(req *openai.Request, l *Language) ([]uint32, Source, error
 		ids, err := c.Fit(req, req.Prompt.IDs)
 		return ids, FromRequest, err
 	}
-	if l == nil {
+	if l == nil || l.Trust().Distrusted {
 		return nil, FromText, nil
 	}
 	if limit := c.ContextTokens; limit > 0 {
@@ -54,6 +54,9 @@ func (c *Card) Tokens(req *openai.Request, l *Language) ([]uint32, Source, error
 		return nil, FromText, err
 	}
 	ids, err := c.Fit(req, *buffer)
+	if err != nil && !l.proven() { // the engine may count others
+		return nil, FromText, nil
+	}
 	return slices.Clone(ids), FromOwn, err
 }
 

@@ -1,7 +1,9 @@
 package pools
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -17,6 +19,8 @@ type Config struct {
 	// BlockSize in tokens that every worker must have registered, at most [MaxBlockSize]; 0 takes what a model's first
 	// worker registered, of each pool where MixesBlocks allows it.
 	BlockSize int `flag:"kv-cache-block-size" default:"0" range:"0..4096" group:"Router" help:"Tokens in a KV cache block. 0 takes what the first worker of a model registers; of vLLM's prefill and decode workers, the first of each role. Any other number refuses workers that registered another. Larger blocks make events fewer and the prefixes that can be shared coarser." when:"a worker with the wrong block size came first"`
+	// Aliases are other names for models, each as ALIAS=MODEL.
+	Aliases []string `flag:"model-alias" sep:"space" group:"Models" help:"Another name that clients may give a model, as ALIAS=MODEL; workers are asked for MODEL. Repeat the flag for each; in a variable blanks separate them, in a file a list does. MODEL may be a name that a worker serves its model under. A model of the alias's own name wins over the alias." when:"clients use a name of their own"`
 	// DownFor is how long a worker stays down after a failure; 0 means [defaultDownFor].
 	DownFor time.Duration
 	// HandsOver reports why a worker's KV cache cannot be handed over at all. Such a worker of role prefill or decode is
@@ -31,5 +35,29 @@ func (c Config) Validate() error {
 	if c.DownFor < 0 {
 		return fmt.Errorf("DownFor must not be negative, is %v", c.DownFor)
 	}
-	return setting.Check(&c)
+	_, err := c.aliases()
+	return errors.Join(setting.Check(&c), err)
+}
+
+// aliases are the models by alias.
+func (c Config) aliases() (map[string]string, error) {
+	models := map[string]string{}
+	for _, pair := range c.Aliases {
+		alias, model, ok := strings.Cut(pair, "=")
+		for _, name := range []string{alias, model} {
+			if problem := textProblem(name, 1, MaxModelBytes); !ok || problem != "" || alias == model {
+				return nil, setting.Errorf("model-alias", "%q is not ALIAS=MODEL, of 1 to %d printable bytes each", pair, MaxModelBytes)
+			}
+		}
+		if _, twice := models[alias]; twice {
+			return nil, setting.Errorf("model-alias", "the alias %q is given twice", alias)
+		}
+		models[alias] = model
+	}
+	for alias, model := range models {
+		if _, chained := models[model]; chained {
+			return nil, setting.Errorf("model-alias", "%q stands for the alias %q; name its model", alias, model)
+		}
+	}
+	return models, nil
 }

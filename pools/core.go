@@ -33,6 +33,7 @@ type Core struct {
 	cordoned map[string]bool // by worker id, absent workers among them
 	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
 	stale    map[key]bool    // of those, the ones to build again
+	aliases  map[string]string
 	version  uint64
 }
 
@@ -56,8 +57,10 @@ func (e *entry) key() key { return key{e.worker.Model, e.worker.Role} }
 // NewCore returns a Core with no workers. cfg must be valid.
 func NewCore(cfg Config) *Core {
 	cfg.DownFor = cmp.Or(cfg.DownFor, defaultDownFor)
+	aliases, _ := cfg.aliases() // cfg is valid
 	return &Core{
 		cfg:      cfg,
+		aliases:  aliases,
 		entries:  make(map[string]*entry),
 		refused:  make(map[claim]Refusal),
 		cordoned: make(map[string]bool),
@@ -244,7 +247,7 @@ func (c *Core) View() *View {
 	refused := slices.SortedFunc(maps.Values(c.refused), func(a, b Refusal) int {
 		return cmp.Or(strings.Compare(a.Worker.ID, b.Worker.ID), strings.Compare(a.Source, b.Source))
 	})
-	return newView(maps.Clone(c.known), refused, slices.Sorted(maps.Keys(c.cordoned)))
+	return newView(maps.Clone(c.known), c.aliases, refused, slices.Sorted(maps.Keys(c.cordoned)))
 }
 
 func (c *Core) member(e *entry) Member {

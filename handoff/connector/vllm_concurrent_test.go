@@ -141,3 +141,29 @@ func TestVLLMConcurrentPairs(t *testing.T) {
 		t.Errorf("two connectors: %v", err)
 	}
 }
+
+// Through a store nothing is handed over: prefill's leg is one token, decode's is the client's, and nothing is to be freed.
+func TestLMCachePlan(t *testing.T) {
+	r := carrying(pair("text"), scan(t, openai.Completions, `{"model":"m","prompt":"hi","stream":true,"max_tokens":9,"stop":["x"]}`), nil)
+	plan, err := LMCache{}.Plan(r)
+	if err != nil || plan.Order != PrefillFirst {
+		t.Fatal(plan.Order, err)
+	}
+	for name, got := range map[string][2]string{
+		"prefill": {string(plan.Prefill.Body.AppendTo(nil)), `{"model":"m","prompt":"hi","stream":false,"max_tokens":1,"ignore_eos":true}`},
+		"decode":  {string(plan.Decode.Body.AppendTo(nil)), `{"model":"m","prompt":"hi","stream":true,"max_tokens":9,"stop":["x"]}`},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s:\n got %s\nwant %s", name, got[0], got[1])
+		}
+	}
+	now := time.Unix(1000, 0)
+	kv, whole, err := LMCache{}.OnPrefill(r, []byte(`{}`), now)
+	if err != nil || whole || kv.Producer != "p1" || !kv.Bindable(now.Add(time.Minute)) || len(LMCache{}.Abandon(r, kv)) != 0 {
+		t.Errorf("%+v %v %v", kv, whole, err)
+	}
+	r.P = nil
+	if plan, err := (LMCache{}).Plan(r); err != nil || plan.Prefill.Body != nil {
+		t.Errorf("of stored KV: %+v, %v", plan, err)
+	}
+}

@@ -62,9 +62,9 @@ var rooms = storey{
 	"fault":             {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
 	"pools/discovery":   {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
 	"router":            {"internal/setting", "pools", "router/index", "router/load", "router/overlap"},
-	"router/placement":  {"pools", "router"},                                                                                        // permits and orders come in as interfaces
-	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"},                                               // what KV events report, into indexes and routers
-	"models":            {"internal/openai", "internal/jinja", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
+	"router/placement":  {"pools", "router"},                                                                                                            // permits and orders come in as interfaces
+	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"},                                                                   // what KV events report, into indexes and routers
+	"models":            {"internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
 	"prefill":           legs,
 	"decode":            legs,
 	"handoff/connector": {below, "fault", "pools", "prefill"},

@@ -26,6 +26,8 @@ type ChunkInfo struct {
 	// Error: the engine reports an error where an answer should be, in vLLM's form, {"error":…}, or the older
 	// {"object":"error",…}.
 	Error bool
+	// PromptIDs is the array prompt_token_ids, nil where there is none: the prompt as the engine tokenized it.
+	PromptIDs []byte
 	// KVParams is the object kv_transfer_params, nil where there is none.
 	KVParams []byte
 }
@@ -57,6 +59,11 @@ func Inspect(data []byte) ChunkInfo {
 		case "object":
 			if v, ok := c.value(); ok && string(v.of(data)) == `"error"` {
 				info.Error = true
+			}
+		case "prompt_token_ids":
+			list := c.peek() == '['
+			if v, ok := c.value(); ok && list {
+				info.PromptIDs = v.of(data)
 			}
 		case "kv_transfer_params":
 			object := c.peek() == '{'

@@ -15,7 +15,7 @@ var (
 		}
 		return t
 	})
-	simWords = sync.OnceValue(func() []uint32 { return Sim().words() })
+	simWords = sync.OnceValue(func() []uint32 { return Sim().Words() })
 
 	bodies     = sync.Pool{New: func() any { return new([]byte) }} // where a role and content are put together
 	workspaces = sync.Pool{New: func() any { return new(workspace) }}

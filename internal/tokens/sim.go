@@ -25,9 +25,10 @@ func EOS() uint32 {
 	return id
 }
 
-// words finds the tokens that Words describes. A space before a letter begins a piece wherever it stands, so what is
+// Words finds the tokens that the function Words describes in any tokenizer of bytes. It looks at the whole vocabulary.
+// A space before a letter begins a piece wherever it stands, so what is
 // stable alone is stable after anything.
-func (t *Tokenizer) words() []uint32 {
+func (t *Tokenizer) Words() []uint32 {
 	var words, again []uint32
 	for id, b := range t.bytes {
 		if len(b) < 3 || b[0] != ' ' || skip(string(b), 1, lower) != len(b) || !isASCII(string(b)) {

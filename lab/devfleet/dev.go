@@ -20,7 +20,7 @@ import (
 type Settings struct {
 	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
 	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
-	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM, handing over by NIXL" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
+	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
 	Speedup    float64 `flag:"speedup" group:"Fleet"`
 	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
 	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
@@ -86,8 +86,12 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 		return err
 	}
 	child := childSettings(s)
+	worker, err := child.config()
+	if err != nil {
+		return err
+	}
 	fleet, err := Start(Config{
-		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: child.config(), InProcess: s.InProcess,
+		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
 		Restart: s.Restart, Out: stdout,
 	}, log, telemetry.NewRegistry())
@@ -100,12 +104,12 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	return fleet.Run(ctx, func(ctx context.Context) error {
 		if s.Smoke {
 			defer cancel()
-			return smoke(ctx, fleet.URL(), s.Prefill > 0, stdout)
+			return smoke(ctx, fleet.URL(), s.Engine, s.Prefill > 0, stdout)
 		}
 		fleet.table()
 		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
 			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
-				w.Engine.Engine, w.Engine.Speedup, w.ModelInput = s.Engine, s.Speedup, s.ModelInput
+				w.Engine.Engine, w.Engine.Speedup, w.ModelInput, w.Tokenizers = s.Engine, s.Speedup, s.ModelInput, s.Models.Tokenizers
 			}))
 		if admin := fleet.adminURL(); admin != "" {
 			fmt.Fprintf(stdout, "admin %s\n", admin)
@@ -118,7 +122,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 // childSettings are those of the fleet's workers.
 func childSettings(s *Settings) WorkerSettings {
 	w := setting.Default[WorkerSettings]()
-	w.Discovery, w.Logging, w.ModelInput = s.Discovery, s.Logging, s.ModelInput
+	w.Discovery, w.Logging, w.ModelInput, w.Tokenizers = s.Discovery, s.Logging, s.ModelInput, s.Models.Tokenizers
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
 	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/models"
 )
 
 // WorkerSettings are those of a simulated worker.
@@ -26,6 +27,7 @@ type WorkerSettings struct {
 	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always takes a free one."`
 	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host by which the gateway and other workers reach this one, where that is not worker-host: a container's name, for example."`
 	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the prompt's place; chats become completions" group:"Worker" help:"What the gateway sends as a prompt."`
+	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"A tokenizer and chat template for the simulated model, as tandem-sim=PATH: a Hugging Face folder; those of other models are left out. Prompts are then made by them, and answers of their words, as an engine of that model does."`
 	DeviceClass     string        `flag:"device-class" default:"sim" group:"Worker" help:"What the worker computes on, as registered."`
 	Taints          []string      `flag:"taints" group:"Worker" help:"Names that requests may require of a worker or prefer."`
 	Bandwidth       float64       `flag:"bandwidth-gbs" default:"50" range:"0.001.." group:"Worker" help:"Speed of KV transfers in GB/s: 50 is NDR400, 12.5 is 100 Gb Ethernet."`
@@ -41,7 +43,7 @@ type WorkerSettings struct {
 // WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
 const WorkerManual = "gateway worker [FLAGS]: run one simulated engine, with vLLM's HTTP endpoints unless --engine names another.\n" +
 	"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\n" +
-	"do with --worker-kv-events zmq-vllm or zmq-sglang; with neither it just serves.\n\n" +
+	"do with --worker-kv-events zmq-vllm, zmq-sglang or zmq-trtllm; with neither it just serves.\n\n" +
 	"  gateway worker --role decode --id decode-1 --etcd-endpoints http://127.0.0.1:2379 --nats-url nats://127.0.0.1:4222"
 
 var WorkerFirst = []string{
@@ -56,7 +58,11 @@ func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Log
 		return err
 	}
 	defer unlink()
-	w, err := NewWorker(s.config(), links, log)
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	w, err := NewWorker(cfg, links, log)
 	if err != nil {
 		return setting.Errorf("worker", "%w", err)
 	}
@@ -81,9 +87,9 @@ func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Log
 	}
 }
 
-// config is what the worker is made of.
-func (s *WorkerSettings) config() WorkerConfig {
-	c := WorkerConfig{
+// config is what the worker is made of. The error names the setting.
+func (s *WorkerSettings) config() (c WorkerConfig, err error) {
+	c = WorkerConfig{
 		Engine: s.Engine, Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
 		Prefix: s.Prefix, LeaseTTL: s.LeaseTTL, Grace: s.Grace, Drain: s.Drain, KVEvents: s.Events.config(),
 	}
@@ -91,17 +97,29 @@ func (s *WorkerSettings) config() WorkerConfig {
 	if len(s.Taints) > 0 {
 		c.Taints = s.Taints
 	}
-	return c
+	for _, pair := range s.Tokenizers {
+		if path, ok := strings.CutPrefix(pair, stack.SimModel+"="); ok {
+			l, err := models.Load(path, tokenizerCacheBytes)
+			if err != nil {
+				return c, setting.Errorf("tokenizer", "%w", err)
+			}
+			c.Engine.Language = l
+		}
+	}
+	return c, nil
 }
+
+// tokenizerCacheBytes bounds what a worker remembers of tokenized prompts.
+const tokenizerCacheBytes = 16 << 20
 
 // workerEvents is how a simulated worker publishes its KV events.
 type workerEvents struct {
-	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|none=not at all" help:"How the KV events are published."`
+	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|zmq-trtllm=over ZeroMQ, as TensorRT-LLM does|none=not at all" help:"How the KV events are published."`
 	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. A host of *, 0.0.0.0 or :: is listened on, any other is connected to. Port 0 picks a free one."`
 	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
 	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
 	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"With a zmq form of worker-kv-events: how many messages are kept for such requests."`
-	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded."`
+	Encoding string `flag:"kv-events-encoding" default:"maps" oneof:"maps=as vLLM since 0.24.0 and SGLang since 0.5.20|arrays=as their releases before" help:"With a zmq form of worker-kv-events: how events are encoded. Of an engine other than sim, engine and engine-version say it."`
 }
 
 // Validate checks the endpoints.
@@ -122,7 +140,7 @@ func (e workerEvents) config() WorkerEvents {
 	if !ok {
 		return WorkerEvents{Off: e.How == "none"}
 	}
-	if e.Encoding == "arrays" {
+	if e.Encoding == "arrays" && dialect != wire.TensorRT.String() { // which has always sent maps
 		dialect += "-arrays"
 	}
 	d, err := wire.ParseDialect(dialect)

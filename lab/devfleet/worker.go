@@ -110,6 +110,12 @@ func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, 
 	return w, nil
 }
 
+// dialects are the forms of KV events by engine and release. The simulated engine's own is a setting.
+var dialects = map[string]func(before func(release string) bool) wire.Dialect{
+	"vllm":   wire.VLLMOf,
+	"sglang": wire.SGLangOf,
+}
+
 func (w *Worker) build() error {
 	host := w.cfg.Advertise
 	if host == "" {
@@ -121,6 +127,11 @@ func (w *Worker) build() error {
 	cfg := w.cfg.Engine
 	cfg.Incarnation = incarnation
 	cfg.TransferHost, cfg.TransferPort = host, w.transfer.Addr().(*net.TCPAddr).Port
+	if zmq, of := w.cfg.KVEvents.ZMQ, dialects[cfg.Engine]; zmq != nil && of != nil { // its releases differ in more than the encoding
+		own := *zmq
+		own.Dialect = of(cfg.Before)
+		w.cfg.KVEvents.ZMQ = &own
+	}
 	if zmq := w.cfg.KVEvents.ZMQ; zmq != nil {
 		cfg.Reannounces = zmq.Dialect == wire.VLLM
 	}
@@ -146,6 +157,9 @@ func (w *Worker) build() error {
 		Connector: cfg.Connector, TransferIDs: []string{cfg.EngineID()},
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
+	}
+	if cfg.Engine == "trtllm" {
+		w.record.TransferIDs = []string{cfg.ContextEndpoint()}
 	}
 	if cfg.Engine != "sim" {
 		w.record.EngineVersion = cfg.EngineVersion
@@ -272,7 +286,7 @@ func (w *Worker) Cut() {
 func (w *Worker) publish(es []engine.Event) {
 	out := make([]wire.Event, 0, len(es))
 	for _, e := range es {
-		out = append(out, eventOf(e))
+		out = append(out, eventOf(e, w.cfg.Engine.Engine))
 	}
 	if alter := w.cfg.KVEvents.Alter; alter != nil {
 		out = alter(out)
@@ -282,8 +296,9 @@ func (w *Worker) publish(es []engine.Event) {
 	}
 }
 
-// eventOf gives an engine's event its published form.
-func eventOf(e engine.Event) wire.Event {
+// eventOf gives an engine's event its published form. SGLang names a salt in a field; vLLM has it among the extra keys
+// of a chain's first block, behind the adapter, which stands in each block's.
+func eventOf(e engine.Event, speaks string) wire.Event {
 	out := wire.Event{Hashes: make([]wire.Hash, len(e.Hashes))}
 	for i, h := range e.Hashes {
 		out.Hashes[i] = wire.Hash(h)
@@ -292,7 +307,18 @@ func eventOf(e engine.Event) wire.Event {
 	case engine.Stored:
 		out.Kind = wire.Stored
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
-		out.Tokens, out.BlockSize, out.Medium = e.TokenIDs, e.BlockSize, "GPU"
+		out.Tokens, out.BlockSize, out.Medium, out.LoraName, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.LoRA, e.Salt
+		if speaks != "sglang" && (e.LoRA != "" || e.Salt != "") {
+			out.CacheSalt, out.ExtraKeys = "", make([][]wire.ExtraKey, len(e.Hashes))
+			for i := range out.ExtraKeys {
+				if e.LoRA != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.LoRA})
+				}
+				if i == 0 && !e.HasParent && e.Salt != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.Salt})
+				}
+			}
+		}
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:

@@ -12,7 +12,9 @@ import (
 // that closed its sending side only can still read which blocks are pinned for it.
 func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 	var unread []mail
-	left := r.Context().Done()
+	noticed, stop := s.noticed(r.Context())
+	defer stop()
+	left := noticed.Done()
 	for !c.done() {
 		select {
 		case <-left:
@@ -43,15 +45,19 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-cache")
-	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
-	_ = flush.Flush() // a client that has gone ends the context
+	if s.cfg.Engine != "sglang" { // whose head leaves with the first event
+		w.WriteHeader(http.StatusOK)
+		_ = flush.Flush() // a client that has gone ends the context
+	}
+	noticed, stop := s.noticed(r.Context())
+	defer stop()
 
 	var unread []mail
 	var out []byte
 	for !c.done() {
 		select {
-		case <-r.Context().Done():
+		case <-noticed.Done():
 			return
 		case <-c.box.ready:
 		}
@@ -61,7 +67,7 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 			out = s.appendChunks(out, c, &unread[i])
 		}
 		if failure := c.failure(); failure != nil {
-			if failure.Code == http.StatusServiceUnavailable {
+			if failure.dies {
 				panic(http.ErrAbortHandler) // the engine dies: so does the connection
 			}
 			out = appendJSON(out, s.dialect.failure(failure))
@@ -73,6 +79,9 @@ func (s *Server) writeStream(w http.ResponseWriter, r *http.Request, c *call) {
 			out = openai.AppendEvent(out, []byte(openai.Done))
 		}
 		if _, err := w.Write(out); err != nil {
+			if s.cfg.NoticeAfter > 0 {
+				<-noticed.Done()
+			}
 			return
 		}
 		_ = flush.Flush()

@@ -3,6 +3,7 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -46,7 +47,9 @@ type call struct {
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
-	kills        string  // the assertion in the engine's core that it fails, empty for none
+	tensorRT     *tensorRTCall
+	sglang       sglangCall
+	kills        string // the assertion in the engine's core that it fails, empty for none
 }
 
 // choice is one of a call's answers.
@@ -209,8 +212,15 @@ func (s *Server) begin(c *call) *apiError {
 	if c.kills != "" {
 		s.die(c.kills)
 	}
+	for i := range c.choices {
+		r := &c.choices[i].request
+		r.Stored = s.store.find(r.Hashes) * s.cfg.BlockSize
+	}
 	switch err := s.submit(c); err {
 	case nil:
+		return nil
+	case errQueueFull: // found by the scheduler, once the request is taken
+		c.box.put(0, Output{Reason: Aborted, Err: err})
 		return nil
 	case errDead:
 		return newError(http.StatusInternalServerError, "", "%v", err)
@@ -273,12 +283,20 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 	if ch.finish != "" {
 		return "", nil // cut by a stop string; the core had not heard yet
 	}
+	if errors.Is(o.Err, errAborted) { // what was generated so far is the answer
+		ch.finish = o.Reason.String()
+		return ch.stopper.rest(), nil
+	}
 	ch.generated, ch.cached = o.Generated, o.Cached
 	switch o.Reason {
 	case Aborted:
 		ch.finish = o.Reason.String()
 		ch.failure = newError(http.StatusServiceUnavailable, "", "the engine stopped")
-		if s.isDead() {
+		ch.failure.dies = true
+		switch {
+		case errors.Is(o.Err, errQueueFull):
+			ch.failure = newError(http.StatusServiceUnavailable, "", "The request queue is full.")
+		case s.isDead():
 			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
 		}
 		return "", nil
@@ -318,6 +336,11 @@ func requestID(r *http.Request) string {
 	if id := r.Header.Get("X-Request-Id"); id != "" {
 		return id
 	}
+	return newID()
+}
+
+// newID is 32 random digits.
+func newID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -15,7 +16,7 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" help:"The inference engine to imitate, and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
@@ -26,6 +27,7 @@ type Config struct {
 	Model string
 	// Role is "prefill", "decode" or "both" (the default). As in vLLM's NIXL
 	// connector any engine can do either half; the role is reported, not enforced.
+	// Of SGLang it is the disaggregation mode, which is.
 	Role string `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" help:"The pool that this worker joins."`
 	// ID names the engine among its peers and Incarnation names this run of it.
 	// Together they are the engine id of every hand-off, so that a restarted
@@ -48,6 +50,9 @@ type Config struct {
 	// Reannounces has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
 	// announce the cached prefix that they use again, as vLLM does from 0.26.0.
 	Reannounces bool
+	// NoPrefixCache has no block used again, and none announced: SGLang's decode mode
+	// without --disaggregation-decode-enable-radix-cache.
+	NoPrefixCache bool
 	// HashSeed starts every chain of block hashes. Hashes mean nothing outside
 	// of the engine; two seeds prove that no reader relies on them. Default 0.
 	HashSeed uint64
@@ -77,16 +82,33 @@ type Config struct {
 	// requests that it has not pulled yet. Default 5 s.
 	HeartbeatInterval time.Duration
 
+	// Store is the directory of the KV store that engines with the connector "lmcache" share.
+	Store string `flag:"kv-store" help:"With the connector lmcache: the directory by which workers share computed KV, the same for all. Chunks of 256 tokens are kept."`
+
 	// AbortTimeout is how long one half of a rendezvous waits for the other
-	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT). Default 480 s.
+	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
+	// 300 s by default; TensorRT-LLM's kv_transfer_timeout_ms, 60 s). Default 480 s.
 	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
 
+	// NoticeAfter is how long an engine takes to notice that a caller has left. Default
+	// 0, of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), of TensorRT-LLM 1 s
+	// (await_disconnected).
+	NoticeAfter time.Duration
+	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
+	// many is refused. Default 0, no limit.
+	MaxQueued int
+	// NoCacheReport is SGLang without --enable-cache-report: usage says nothing of cached
+	// tokens.
+	NoCacheReport bool
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
 	TransferHost string
 	TransferPort int
+	// Language is the model's tokenizer and chat template. Default: the simulated
+	// model's.
+	Language Language
 	// Client makes the calls of the side channel. Default: a client of the
 	// server's own, closed with Run.
 	Client *http.Client
@@ -135,6 +157,9 @@ func (c Config) Validate() error {
 	}
 	if c.Connector != "" && !slices.Contains(d.connectors, c.Connector) {
 		return fmt.Errorf("engine: Connector %q is none of %s's: %s", c.Connector, c.Engine, strings.Join(d.connectors, ", "))
+	}
+	if (c.Connector == "lmcache") != (c.Store != "") {
+		return errors.New("engine: the connector lmcache and a Store need each other")
 	}
 	if len(numbers(c.EngineVersion)) < 2 {
 		return fmt.Errorf("engine: EngineVersion %q is no release, want one such as %s", c.EngineVersion, version(c.Engine))
@@ -206,6 +231,15 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "trtllm" {
+		orNumber(&c.AbortTimeout, 60*time.Second)
+		orNumber(&c.NoticeAfter, time.Second)
+	}
+	if c.Engine == "sglang" {
+		orNumber(&c.AbortTimeout, sglangTimeout)
+		orNumber(&c.NoticeAfter, sglangNotice)
+		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
+	}
 	orNumber(&c.AbortTimeout, 480*time.Second)
 	orNumber(&c.CallTimeout, 5*time.Second)
 	orNumber(&c.DrainGrace, 500*time.Millisecond)

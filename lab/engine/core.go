@@ -114,6 +114,7 @@ type Stats struct {
 	Preemptions      uint64
 	LapsedLeases     uint64 // pins not released in time
 	FailedLoads      uint64
+	ExternalHits     uint64 // prompt tokens whose KV came from another engine or a store
 }
 
 // NewCore makes an idle engine. The vocabulary needs at least one word.
@@ -262,17 +263,28 @@ func (c *Core) finishStep(now time.Time) {
 // draw adds one token to a sequence and reports whether that ended it. The
 // caller takes ended sequences out of c.running.
 func (c *Core) draw(s *sequence, now time.Time) bool {
+	return c.take(s, c.vocab.Next(s.state, len(s.out) >= s.MinTokens && !s.IgnoreEOS), now)
+}
+
+// take adds a token to a sequence and reports whether that ended it, as draw does.
+func (c *Core) take(s *sequence, token uint32, now time.Time) bool {
 	if len(s.out) == 0 {
 		c.stats.PromptTokens += uint64(s.length())
 	}
 	c.stats.GenerationTokens++
 	enough := len(s.out) >= s.MinTokens
-	token := c.vocab.Next(s.state, enough && !s.IgnoreEOS)
 	s.out = append(s.out, token)
 	s.state = s.state.Fold(token)
 
 	o := Output{ID: s.ID, Token: token, Generated: len(s.out), Cached: s.cached}
 	switch {
+	case s.Pin && s.Hold.HandFirst:
+		o.Reason = Length
+		if s.meeting == nil || !s.meeting.unwanted {
+			o.Pinned = c.pin(s, now)
+			c.stage(s, o)
+			return true
+		}
 	case enough && (!s.IgnoreEOS && token == c.vocab.EOS || slices.Contains(s.StopTokens, token)):
 		o.Reason = Stopped
 	case len(s.out) >= s.MaxTokens:
@@ -294,6 +306,9 @@ func (c *Core) draw(s *sequence, now time.Time) bool {
 
 // index makes the newly computed full blocks of a sequence reusable.
 func (c *Core) index(s *sequence) {
+	if c.cfg.NoPrefixCache {
+		return
+	}
 	full := s.computed / c.cfg.BlockSize
 	open := -1 // the event in the log that the next block extends
 	for ; s.indexed < full; s.indexed++ {
@@ -313,7 +328,7 @@ func (c *Core) index(s *sequence) {
 			continue
 		}
 		if open < 0 {
-			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize}
+			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt}
 			if i > 0 {
 				e.Parent, e.HasParent = s.hashes[i-1], true
 			}

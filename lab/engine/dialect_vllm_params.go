@@ -49,7 +49,10 @@ type vllmConnector interface {
 	frees() bool
 }
 
+// vllmConnectors are the connectors by the gateway's names. That of a store takes no notice of params.
 var vllmConnectors = map[string]vllmConnector{
+	"lmcache":        nil,
+	"vllm-multi":     nixlPull{},
 	"vllm-nixl":      nixlPull{},
 	"vllm-nixl-push": nixlPush{},
 	"vllm-mooncake":  mooncake{},
@@ -181,7 +184,7 @@ func (p *kvParams) unreachable() (missing []string) {
 // not strict names what is wrong instead.
 func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 	raw := f.get("kv_transfer_params")
-	if raw == nil {
+	if raw == nil || d.connector == nil {
 		return nil
 	}
 	var p kvParams

@@ -30,7 +30,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 	if f.get("messages") != nil {
 		ids = s.chatPrompt(f)
 	} else {
-		ids = s.tokenizer.Encode([]uint32{}, f.text("prompt"))
+		ids = s.encodeText(f.text("prompt"))
 		if f.get("prompt") == nil {
 			f.fail("prompt", "prompt or messages is required")
 		}

@@ -16,6 +16,8 @@ type apiError struct {
 	Type    string  `json:"type"`
 	Param   *string `json:"param"`
 	Code    int     `json:"code"` // the HTTP status
+
+	dies bool // the engine's process ends, and its connections with it
 }
 
 // newError is an error of this status, about a parameter if param is not empty.

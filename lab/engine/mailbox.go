@@ -27,7 +27,9 @@ type mail struct {
 type ticket struct {
 	box           *mailbox
 	choice        int
+	call          string    // its id
 	arrival, last time.Time // of the request, and of its last token
+	prompt        []uint64  // the hashes of its prompt's full blocks
 }
 
 func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }

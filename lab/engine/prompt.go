@@ -36,7 +36,7 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 			f.fail("prompt", "this model's maximum context length is %d tokens; the prompt has at least %d", s.cfg.ContextLength, least)
 			return nil
 		}
-		return s.tokenizer.Encode(nil, t)
+		return s.encodeText(t)
 	}
 	if raw[0] == '"' {
 		return [][]uint32{text(raw)}
@@ -108,6 +108,9 @@ func (s *Server) chatPrompt(f *fields) []uint32 {
 	f.decode("messages", &messages, "a list of messages")
 	if f.err == nil && len(messages) == 0 {
 		f.fail("messages", "messages is empty")
+	}
+	if s.cfg.Language != nil && f.err == nil {
+		return s.rendered(f)
 	}
 	chat := make([]tokens.Message, 0, len(messages))
 	for i, m := range messages {

@@ -21,6 +21,10 @@ type Hold struct {
 	// decode engine has asked for it, at most for so long: after that it ends with
 	// LoadFailed and ErrNoDecode.
 	GuestFirst time.Duration
+	// HandFirst hands the first token over with the blocks: it ends the prefill,
+	// whatever it is, and decode goes on behind it. It withholds the last output as
+	// AnswerLast does.
+	HandFirst bool
 	// AnswerLast withholds the last output until the blocks were released. Where they
 	// lapse before, the sequence ends with LoadFailed and ErrNoDecode instead.
 	AnswerLast bool
@@ -34,6 +38,8 @@ type Met struct {
 	Guest uint64 // as Meet was given
 	// Wait is how long the NIC is busy with others before.
 	Wait time.Duration
+	// First is the answer's first token, where prefill hands it over.
+	First []uint32
 	// Err is nil, ErrNoPrefill, ErrTaken, ErrMismatch, or ErrNotHeld where the
 	// prefill has ended without blocks to fetch.
 	Err error
@@ -171,6 +177,7 @@ func (c *Core) serve(m *meeting, now time.Time) {
 	}
 	m.pin.asked = true
 	c.met(g.number, c.carry(now, g.moved).Sub(now), nil)
+	c.result.Met[len(c.result.Met)-1].First = m.pin.first
 }
 
 func (c *Core) turnAway(m *meeting, err error) {
@@ -226,16 +233,20 @@ func (c *Core) giveUp(now time.Time) {
 		c.apart = earlier(c.apart, s.deadline)
 	}
 	for _, s := range c.fetching {
-		if s.ready.IsZero() {
+		if s.waits() {
 			c.apart = earlier(c.apart, s.deadline)
 		}
 	}
 }
 
-// lost reports whether a fetching sequence has waited too long for its producer.
+// lost reports whether a fetching sequence has waited too long for its producer, or
+// for a transfer that its deadline bounds too.
 func (s *sequence) lost(now time.Time) bool {
-	return s.ready.IsZero() && !s.deadline.IsZero() && !s.deadline.After(now)
+	return s.waits() && !s.deadline.IsZero() && !s.deadline.After(now)
 }
+
+// waits reports whether a fetching sequence's deadline still counts.
+func (s *sequence) waits() bool { return s.ready.IsZero() || s.Remote.Silent }
 
 // fail ends a live sequence whose hand-off came to nothing.
 func (c *Core) fail(s *sequence, err error) {

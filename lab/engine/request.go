@@ -43,6 +43,18 @@ type Request struct {
 	// (kv_transfer_params.do_remote_prefill), nil for a local prefill.
 	Remote *Remote
 
+	// Stored is how many leading tokens of the prompt a store has; what of them is not
+	// cached is loaded from there. Without meaning with Remote.
+	Stored int
+
+	// First are the answer's first tokens, which the remote engine has drawn; none to
+	// draw them here. They are part of the answer.
+	First []uint32
+
+	// LoRA is the adapter's name and Salt what the client sent (cache_salt): both keep
+	// equal prompts apart in the cache.
+	LoRA, Salt string
+
 	// Reannounce announces the cached prefix of the prompt when it is used again, if
 	// the engine does that at all (Config.Reannounces).
 	Reannounce bool
@@ -62,6 +74,11 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
+	// Silent: an engine that gives the request up before it has asked for the blocks
+	// does not have them freed, and Patience bounds the transfer too.
+	Silent bool
+	// PageTokens is the block size that the producer must have too; 0 for any.
+	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
 	Lost bool
 	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
@@ -107,8 +124,20 @@ func (r *Request) Prepare(cfg *Config) {
 		r.state = r.state.Fold(uint32(xxh3.HashString(r.ID)))
 	} else if r.Hashes == nil {
 		c := cfg.withDefaults()
-		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, c.HashSeed)
+		r.Hashes = BlockHashes(make([]uint64, 0, len(r.Prompt)/c.BlockSize), r.Prompt, c.BlockSize, r.seed(&c))
 	}
+}
+
+// seed is what the chain of the request's block hashes begins with.
+func (r *Request) seed(cfg *Config) uint64 {
+	seed := cfg.HashSeed
+	if r.LoRA != "" {
+		seed = xxh3.HashStringSeed(r.LoRA, seed) + 1
+	}
+	if r.Salt != "" {
+		seed = xxh3.HashStringSeed(r.Salt, seed)
+	}
+	return seed
 }
 
 // length is the tokens of the prompt.

@@ -63,7 +63,11 @@ func (c *Core) admit(budget int, now time.Time) {
 			if s.Remote.Lost {
 				continue
 			}
+			s.asked = true
 			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
+			continue
+		}
+		if c.load(s, now) {
 			continue
 		}
 		s.phase = running
@@ -73,6 +77,22 @@ func (c *Core) admit(budget int, now time.Time) {
 		c.batch = append(c.batch, slot{s, n})
 		budget -= n
 	}
+}
+
+// load begins to load from a store what that has of a sequence's prompt and the cache has not. It reports
+// false if there is nothing to load.
+func (c *Core) load(s *sequence, now time.Time) bool {
+	missing := min(s.Stored, s.length()-1) - s.computed
+	s.Stored = 0 // once only: after a preemption it is computed again
+	if missing <= 0 {
+		return false
+	}
+	s.phase = fetching
+	s.blocks = c.cache.alloc(s.blocks, blocksFor(s.tokens(), c.cfg.BlockSize)-len(s.blocks))
+	s.loading = s.computed + missing
+	s.ready = c.carry(now, missing).Add(c.transferTime(missing))
+	c.fetching = append(c.fetching, s)
+	return true
 }
 
 // place refers a waiting sequence to the cached blocks of its prefix and
@@ -110,7 +130,7 @@ func (c *Core) reannounce(s *sequence, found int) {
 		return
 	}
 	to := n * c.cfg.BlockSize
-	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize})
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

@@ -33,7 +33,9 @@ type sequence struct {
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard
 
+	loading  int       // while fetching from a store: the tokens that are there then
 	meeting  *meeting  // prefill's half of which it is, nil for none
+	asked    bool      // the producer of its blocks was asked for them
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 
 	prev, next *sequence // neighbours in the waiting line
@@ -52,7 +54,7 @@ func (s *sequence) hash(i int, ids []uint32, cfg *Config) uint64 {
 	if i < len(s.hashes) {
 		return s.hashes[i]
 	}
-	parent := cfg.HashSeed
+	parent := s.seed(cfg)
 	if i > 0 {
 		parent = s.hashes[i-1]
 	}

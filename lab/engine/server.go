@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,10 +35,12 @@ type Server struct {
 
 	mu      sync.Mutex
 	core    *Core
+	store   store
 	tickets map[string]*ticket // waiting callers, by sequence
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
 
+	adapters    []string              // LoRA adapters that are loaded
 	guests      map[uint64]chan<- Met // decode engines that wait for a meeting here
 	guestNumber uint64
 
@@ -49,15 +53,28 @@ type Server struct {
 	drained  chan struct{} // closed when drained
 }
 
+// Ends of calls that the core knows nothing of.
+var (
+	errAborted   = errors.New("engine: aborted by its id")
+	errQueueFull = errors.New("engine: the queue is full")
+)
+
 // errDraining is the answer to requests that come too late.
 var errDraining = errors.New("engine: draining")
 
-// errDead is the answer to requests after the engine's core has died.
-var errDead = errors.New("engine: EngineCore encountered an issue; see its log")
-
 // NewServer makes a server that serves once Run runs. A nil logger discards.
 func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
-	core, err := NewCore(cfg, Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()})
+	vocabulary, tokenizer := Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}, (*tokens.Cache)(nil)
+	if l := cfg.Language; l != nil {
+		tokenizer = l.Tokenizer()
+		var err error
+		if vocabulary, err = vocabularyOf(tokenizer.Tokenizer()); err != nil {
+			return nil, err
+		}
+	} else {
+		tokenizer = tokens.NewCache(tokens.Sim(), promptCacheBytes)
+	}
+	core, err := NewCore(cfg, vocabulary)
 	if err != nil {
 		return nil, err
 	}
@@ -67,12 +84,14 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: log.With("engine", cfg.EngineID()),
-		tokenizer: tokens.NewCache(tokens.Sim(), promptCacheBytes),
-		client:    cfg.Client,
-		wake:      make(chan struct{}, 1),
-		core:      core,
-		tickets:   make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
+		tokenizer: tokenizer, client: cfg.Client,
+		wake:    make(chan struct{}, 1),
+		core:    core,
+		tickets: make(map[string]*ticket), guests: make(map[uint64]chan<- Met),
 		drained: make(chan struct{}),
+	}
+	if s.store, err = newStore(cfg.Store, cfg.BlockSize); err != nil {
+		return nil, fmt.Errorf("engine: the KV store: %w", err)
 	}
 	if s.client == nil {
 		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
@@ -235,6 +254,12 @@ func (s *Server) deliver(o *Output, now time.Time) {
 	}
 	s.metrics.observe(t, o, now)
 	t.last = now
+	if o.Generated == 1 && t.prompt != nil {
+		// Before the answer, as LMCache's connector does (wait_for_save): who reads it finds the KV.
+		if err := s.store.put(t.prompt); err != nil {
+			s.log.Warn("KV not stored: others compute it again", "error", err)
+		}
+	}
 	t.box.put(t.choice, *o)
 	if o.Reason != Unfinished {
 		delete(s.tickets, o.ID)
@@ -264,6 +289,9 @@ func (s *Server) submit(c *call) error {
 	if s.closed {
 		return errDraining
 	}
+	if most := s.cfg.MaxQueued; most > 0 && s.core.waiting.n+len(s.core.expecting) >= most {
+		return errQueueFull
+	}
 	now := time.Now()
 	for i := range c.choices {
 		ch := &c.choices[i]
@@ -276,31 +304,10 @@ func (s *Server) submit(c *call) error {
 			}
 			return err
 		}
-		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, arrival: now, last: now}
+		s.tickets[ch.request.ID] = &ticket{box: c.box, choice: i, call: c.id, arrival: now, last: now, prompt: ch.request.Hashes}
 	}
 	s.awake()
 	return nil
-}
-
-// die is what becomes of an engine whose core fails an assertion: every live request
-// fails, and every later one.
-func (s *Server) die(assertion string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.dead {
-		s.log.Error("the engine's core has died", "assertion", assertion)
-	}
-	s.dead = true
-	for id := range s.core.seqs {
-		s.core.Abort(id)
-	}
-	s.awake()
-}
-
-func (s *Server) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
 }
 
 // abort ends sequences without a waiting caller at once.
@@ -310,6 +317,44 @@ func (s *Server) abort(ids ...string) {
 	for _, id := range ids {
 		delete(s.tickets, id)
 		s.core.Abort(id)
+	}
+	s.awake()
+}
+
+// noticed ends when the engine notices that the context has, and with stop.
+func (s *Server) noticed(ctx context.Context) (late context.Context, stop func()) {
+	if s.cfg.NoticeAfter == 0 {
+		return ctx, func() {}
+	}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(s.cfg.NoticeAfter):
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, cancel
+}
+
+// abortCalls ends every call, or those whose ids begin with the one named, if there is
+// one of just that id. Their callers get what was generated so far.
+func (s *Server) abortCalls(id string, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := all
+	for _, t := range s.tickets {
+		known = known || t.call == id
+	}
+	if !known {
+		return
+	}
+	for seq, t := range s.tickets {
+		if all || strings.HasPrefix(t.call, id) {
+			delete(s.tickets, seq)
+			s.core.Abort(seq)
+			t.box.put(t.choice, Output{ID: seq, Reason: Aborted, Err: errAborted})
+		}
 	}
 	s.awake()
 }

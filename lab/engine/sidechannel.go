@@ -38,7 +38,9 @@ type sideMessage struct {
 	PromptTokens int       `json:"prompt_tokens,omitempty"`
 	Tokens       int       `json:"tokens,omitempty"` // that are to be moved
 	// A meet has these but block ids; a release of blocks by a shared id says so.
-	Shared     bool  `json:"shared,omitempty"`
+	Shared bool `json:"shared,omitempty"`
+	// PageTokens is the block size of an engine that cannot convert to another.
+	PageTokens int   `json:"page_tokens,omitempty"`
 	PatienceNs int64 `json:"patience_ns,omitempty"` // how long it waits for prefill, or is remembered
 }
 
@@ -58,6 +60,8 @@ const maxPatience = 10 * time.Minute
 type sideAnswer struct {
 	// WaitNs is how long its NIC is busy with others, in nanoseconds.
 	WaitNs int64 `json:"wait_ns"`
+	// First is the answer's first token, where prefill hands it over.
+	First []uint32 `json:"first,omitempty"`
 }
 
 // newSideChannel is the producer's side.
@@ -98,7 +102,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if len(m.Requests) != 1 {
+	if len(m.Requests) != 1 || m.PageTokens != 0 && m.PageTokens != s.cfg.BlockSize {
 		http.Error(w, ErrMismatch.Error(), http.StatusNotFound)
 		return
 	}
@@ -120,7 +124,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	case met := <-answered:
 		switch met.Err {
 		case nil:
-			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait)})
+			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First})
 		case ErrNoPrefill:
 			http.Error(w, met.Err.Error(), http.StatusGone)
 		default:
@@ -187,7 +191,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		path, limit = pathMeet, maxPatience // the core gives up before
 	}
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
-		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
+		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
 	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) {
 		return // the registration is forgotten, and the request still waits
@@ -198,6 +202,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
 		s.core.FetchFailed(f.ID, err)
 	} else {
+		s.core.FirstTokens(f.ID, answer.First)
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()

@@ -15,6 +15,7 @@ type pin struct {
 	blocks  []int32
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
+	first   []uint32
 
 	meeting *meeting // of the shared id, nil without one
 	seq     *sequence
@@ -83,6 +84,14 @@ func (c *Core) Release(requestID string) bool {
 	return ok
 }
 
+// FirstTokens tells which tokens of the answer the producer of a fetching sequence
+// hands over with the blocks. Fetched has to follow.
+func (c *Core) FirstTokens(id string, tokens []uint32) {
+	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
+		s.First = tokens
+	}
+}
+
 // Fetched tells that the producer of a fetching sequence holds its blocks and
 // can begin to send after wait. The sequence runs when its transfer is over.
 func (c *Core) Fetched(id string, wait time.Duration, now time.Time) {
@@ -133,16 +142,38 @@ func (c *Core) land(now time.Time) {
 			continue
 		}
 		landed++
+		held := s.computed
 		s.phase = running
 		s.computed = s.tokens() - 1
+		switch {
+		case s.loading > 0:
+			s.computed, s.loading = s.loading, 0
+		case len(s.First) > 0:
+			s.computed++
+		}
 		s.cached = s.computed
+		c.stats.ExternalHits += uint64(s.computed - held)
 		c.index(s)
 		c.letGo(s)
-		c.running = append(c.running, s)
+		if !c.continues(s, now) {
+			c.running = append(c.running, s)
+		}
 	}
 	if landed > 0 {
 		c.fetching = slices.DeleteFunc(c.fetching, func(s *sequence) bool { return s.phase != fetching })
 	}
+}
+
+// continues adds the tokens that came with a sequence's blocks to its answer, and
+// reports whether they end it.
+func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
+	for _, token := range s.First {
+		if ends = c.take(s, token, now); ends {
+			break
+		}
+	}
+	s.First = nil
+	return ends
 }
 
 // letGo queues the call that frees the producer's blocks. From
@@ -150,7 +181,7 @@ func (c *Core) land(now time.Time) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		if !s.Remote.Lost {
+		if !s.Remote.Lost && (s.asked || !s.Remote.Silent) {
 			c.result.Releases = append(c.result.Releases, *s.Remote)
 		}
 		s.Remote = nil
@@ -162,6 +193,9 @@ func (c *Core) letGo(s *sequence) {
 func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
 	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
+	if s.Hold.HandFirst {
+		p.first = slices.Clone(s.out)
+	}
 	s.blocks = nil
 	c.pins[p.id] = p
 	c.lapse = earlier(c.lapse, p.expires)

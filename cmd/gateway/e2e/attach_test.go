@@ -310,6 +310,7 @@ func TestAttachEveryEngine(t *testing.T) {
 	s := newStock(f, "s", sglangFaces, wire.SGLang, 0)
 	r := newStock(f, "r", trtllmFaces, wire.TensorRT, 0)
 	delete(old.faces, "/kv_event_sources") // before 0.31.0
+	old.faces["/version"] = `{"version":"0.22.0"}`
 	byHand := func(e *stock) func(*stack.AttachConfig, *pools.Worker) {
 		return func(_ *stack.AttachConfig, w *pools.Worker) {
 			w.KVEvents, w.KVTopic = "zmq", "kv"
@@ -323,8 +324,8 @@ func TestAttachEveryEngine(t *testing.T) {
 		v: v.attach(links, nil), s: s.attach(links, nil), old: old.attach(links, byHand(old)), r: r.attach(links, byHand(r)),
 	}
 	for e, want := range map[*stock]pools.Worker{
-		v:   {Engine: "vllm", ContextLength: 4096, TotalKVBlocks: 64},
-		old: {Engine: "vllm", ContextLength: 4096, TotalKVBlocks: 64},
+		v:   {Engine: "vllm", EngineVersion: "0.31.0", ContextLength: 4096, TotalKVBlocks: 64},
+		old: {Engine: "vllm", EngineVersion: "0.22.0", ContextLength: 4096, TotalKVBlocks: 64},
 		s:   {Engine: "sglang", ContextLength: 8192, TotalKVBlocks: 64, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192},
 		r:   {Engine: "trtllm", TotalKVBlocks: 64},
 	} {

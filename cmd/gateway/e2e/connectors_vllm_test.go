@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,17 +15,21 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
 
 // vllmConnectors are the connectors of which prefill's KV has to be released if decode never fetches it.
-var vllmConnectors = []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake"}
+var vllmConnectors = []string{"vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "vllm-multi"}
 
 // speaking makes a fleet's workers vLLM's, strict, with a connector.
-func speaking(connector string, o options) options {
-	more := o.worker
+func speaking(t *testing.T, connector string, o options) options {
+	more, dir := o.worker, ""
+	if connector == "lmcache" {
+		dir = t.TempDir()
+	}
 	o.worker = func(c *devfleet.WorkerConfig) {
-		c.Engine.Engine, c.Engine.Connector = "vllm", connector
+		c.Engine.Engine, c.Engine.Connector, c.Engine.Store = "vllm", connector, dir
 		if more != nil {
 			more(c)
 		}
@@ -31,11 +37,58 @@ func speaking(connector string, o options) options {
 	return o
 }
 
+// Decode finds in the store what prefill has computed, whichever worker that is, and computes what the store has lost.
+func TestLMCacheStore(t *testing.T) {
+	f := newFleet(t, speaking(t, "lmcache", options{prefill: 1, decode: 2}))
+	prompt := strings.Repeat(long, 40)
+	ids := textPrompt(prompt)
+	for range 3 {
+		for _, stream := range []bool{false, true} {
+			a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":8,"stream":%v,"nvext":{"extra_fields":["worker_id"]},"prompt":"%s"}`, stream, prompt))
+			if a.status != http.StatusOK || f.text(a) != expected(ids, 8) || !strings.Contains(string(a.body)+strings.Join(a.events, ""), `"prefill-1"`) {
+				t.Fatalf("%d %s %v", a.status, a.body, a.events)
+			}
+		}
+	}
+	f.idle()
+	// The first request of a decode worker loads all full chunks. Its own cache has the rest of what is asked for again.
+	if got, want := f.takenOver(), len(ids)/256*256; got < want || got%want != 0 {
+		t.Errorf("decode took over %d tokens, want %d or as many again", got, want)
+	}
+}
+
+// takenOver counts the prompt tokens of which decode engines got the KV from elsewhere.
+func (f *fleet) takenOver() (n int) {
+	f.t.Helper()
+	for id, w := range f.workers {
+		if !strings.HasPrefix(id, "decode") {
+			continue
+		}
+		res, err := http.Get(w.Record().Address + "/metrics")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		lines := bufio.NewScanner(res.Body)
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), "vllm:external_prefix_cache_hits_total{"); ok {
+				_, value, _ := strings.Cut(text, "} ")
+				tokens, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					f.t.Fatal(err)
+				}
+				n += int(tokens)
+			}
+		}
+		_ = res.Body.Close()
+	}
+	return n
+}
+
 // Through every connector answers are the undisturbed ones, prefill computes the prompt and decode takes it over.
 func TestVLLMConnectorsAnswer(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, speaking(name, options{prefill: 1, decode: 1}))
+			f := newFleet(t, speaking(t, name, options{prefill: 1, decode: 1}))
 			for i, c := range []struct {
 				path, body string
 				prompt     []uint32
@@ -54,7 +107,10 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 					}
 				}
 			}
-			f.idle() // had decode computed the prompt itself, prefill would hold its blocks still
+			f.idle() // had decode not fetched the blocks, prefill would hold them still
+			if got, least := f.takenOver(), len(textPrompt(long))-1+len(chatPrompt("Hello"))-1; got < least {
+				t.Errorf("decode took over %d tokens, want %d at least", got, least)
+			}
 		})
 	}
 }
@@ -76,7 +132,7 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 			{"streaming", options{speedup: 1}, long, func(f *fleet) bool { return f.started() >= clients }},
 		} {
 			t.Run(name+"/"+c.phase, func(t *testing.T) {
-				took := leaveAtOnce(t, newFleet(t, speaking(name, c.options)), c.phase, c.prompt, c.there)
+				took := leaveAtOnce(t, newFleet(t, speaking(t, name, c.options)), c.phase, c.prompt, c.there)
 				t.Logf("%d clients left in %s: books zero after %v", clients, c.phase, took)
 			})
 		}
@@ -123,7 +179,7 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 				}
 				return errors.New("connection refused")
 			})
-			f := newFleet(t, speaking(name, o))
+			f := newFleet(t, speaking(t, name, o))
 			*at = f
 			a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+long+`"}`)
 			if a.status != http.StatusOK || f.text(a) != expected(textPrompt(long), 8) {
@@ -143,7 +199,7 @@ func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 				leg.Body = upstream.Body{[]byte(`{"model":"tandem-sim","prompt":"x","temperature":-1}`)}
 				return nil
 			})
-			f := newFleet(t, speaking(name, o))
+			f := newFleet(t, speaking(t, name, o))
 			*at = f
 			begin := time.Now()
 			a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"stream":true,"prompt":"`+long+`"}`)
@@ -160,7 +216,7 @@ func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {
-			f := newFleet(t, speaking(name, options{prefill: 2, decode: 1, speedup: .05}))
+			f := newFleet(t, speaking(t, name, options{prefill: 2, decode: 1, speedup: .05}))
 			came := make(chan answer, 1)
 			go func() {
 				a, err := f.try(context.Background(), completionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(long, 10)+`"}`, nil)
@@ -182,6 +238,27 @@ func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 			if a := <-came; a.status != http.StatusOK || f.text(a) != expected(textPrompt(strings.Repeat(long, 10)), 2) {
 				t.Errorf("%d %s", a.status, a.body)
 			}
+			f.idle()
+		})
+	}
+}
+
+// The KV events of every release of vLLM end in the index, over ZMQ and in the form of that release.
+func TestVLLMEventsOfEveryRelease(t *testing.T) {
+	for _, release := range []string{"0.9.2", "0.10.2", "0.14.0", "0.17.0", "0.20.0", "0.23.0", "0.24.0", "0.26.0", "0.33.0"} {
+		t.Run(release, func(t *testing.T) {
+			f := newFleet(t, options{both: 1, worker: func(c *devfleet.WorkerConfig) {
+				c.Engine.Engine, c.Engine.EngineVersion = "vllm", release
+				c.KVEvents.ZMQ = &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv"}
+			}})
+			prompt := strings.Repeat(long, 10)
+			if a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+prompt+`"}`); a.status != http.StatusOK {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			f.eventually("the prompt's blocks are in the index", func() bool {
+				s := f.sources()["both-1"]
+				return s.State == "live" && s.Transport == "zmq" && s.Blocks >= len(textPrompt(prompt))/16
+			})
 			f.idle()
 		})
 	}

@@ -20,7 +20,7 @@ import (
 // requestMetrics counts requests. Names are Dynamo's without their prefix, which is the registerer's, wherever they mean
 // the same.
 type requestMetrics struct {
-	requests, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
+	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
 
 	poison prometheus.Counter
 	// In milliseconds.
@@ -52,6 +52,9 @@ func (m *requestMetrics) Arrived(r *handoff.Record) {
 // Understood counts the time to make the prompt's tokens.
 func (m *requestMetrics) Understood(r *handoff.Record) {
 	m.model(r).preprocess.Dec()
+	if r.Source != "" {
+		m.sources.WithLabelValues(r.Call.Request.Model, string(r.Source)).Inc()
+	}
 	if r.Tokenized {
 		m.tokenizing.Observe(milliseconds(r.Spent.Tokenizing))
 	}

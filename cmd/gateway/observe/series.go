@@ -42,6 +42,7 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	}
 	m.requests = set.Counter("frontend_requests_total", "Requests ended, by status (success or error) and outcome: ok, a fault class, or an error code.",
 		"model", "endpoint", "request_type", "status", "outcome")
+	m.sources = set.Counter("frontend_prompt_tokens_source_total", "Requests by where their prompt's tokens come from: request (ids in the body), own (tokenizer and chat template), engine (its /tokenize) or text (not known, predicted).", "model", "source")
 	m.oneLeg = set.Counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
 	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls to workers, by leg, class and what was done about it.", "leg", "class", "action")
 	m.poison = set.Counter("frontend_suspected_poison_total", "Requests ended because two workers died while they had them.").WithLabelValues()

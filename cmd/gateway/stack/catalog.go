@@ -9,13 +9,14 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 var _ edge.Catalog = (*Gateway)(nil)
 
-// Models lists the models that have workers now, each under all its names.
+// Models lists the models that have workers now, each under all its names, and their adapters.
 func (g *Gateway) Models() []openai.Model {
 	models := []openai.Model{}
 	view := g.Roster.View()
@@ -32,6 +33,10 @@ func (g *Gateway) Models() []openai.Model {
 		for _, m.ID = range view.ServedNames(name) {
 			models = append(models, m)
 		}
+		m.Parent = name
+		for _, m.ID = range view.Adapters(name) {
+			models = append(models, m)
+		}
 	}
 	return models
 }
@@ -44,6 +49,8 @@ type workersReport struct {
 	Events  map[string][]sourceReport `json:"kv_events,omitempty"`
 	// Remote is how the remote indexes are doing, in the order in which they are asked.
 	Remote []remote.State `json:"remote_index,omitempty"`
+	// Models is the tokenizers and chat templates of the models that have one.
+	Models map[string]models.LanguageReport `json:"models"`
 	// Cordoned is the ids that an operator keeps out, of workers here or away.
 	Cordoned []string `json:"cordoned,omitempty"`
 }
@@ -83,7 +90,7 @@ type sourceReport struct {
 
 // Workers is the answer of GET /workers.
 func (g *Gateway) Workers() any {
-	out := workersReport{Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Cordoned: g.Roster.Cordoned()}
+	out := workersReport{Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Models: g.languages.Report(), Cordoned: g.Roster.Cordoned()}
 	for model, s := range g.Flow.Waiting() {
 		out.Queues[model] = queueReport{Waiting: s.Waiting, WaitingTokens: s.WaitingTokens, WaitingBytes: s.WaitingBytes}
 	}

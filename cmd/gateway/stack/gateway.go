@@ -97,7 +97,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		}
 		g.OnReload(g.remote.Reload)
 	}
-	if g.languages, err = models.NewLibrary(cfg.Models, g.Roster.Models, log); err != nil {
+	if g.languages, err = models.NewLibrary(cfg.Models, g.Roster, transport, log, own); err != nil {
 		return nil, err
 	}
 	g.languages.Put(SimModel, models.Sim(cfg.Models.CacheBytes))

@@ -11,30 +11,55 @@ import (
 type Dialect uint8
 
 const (
-	VLLM         Dialect = iota // since 0.24.0: maps, hashes unsigned. Replays carry the topic, as since 0.26.0
-	VLLMArrays                  // 0.22.0 to 0.23.0: arrays of one length, nulls included. Replays carry no topic
-	SGLang                      // since 0.5.22: maps, hashes signed. Replays carry the topic
-	SGLangArrays                // 0.5.9 to 0.5.17: arrays, an event for each page. Replays carry no topic
-	SGLangMaps                  // 0.5.20 and 0.5.21: SGLang's maps. Replays carry no topic
-	SGLangJoined                // 0.5.18 and 0.5.19: arrays, neighbouring pages in one event, a salt in a map behind them
-	SGLangFirst                 // 0.4.7 to 0.5.8: arrays without a medium, an event for each page
-	TensorRT                    // TensorRT-LLM's kv_events_config: maps, hashes signed. Replays carry the topic
+	VLLM          Dialect = iota // since 0.24.0: maps, hashes unsigned. Replays carry the topic, as since 0.26.0
+	VLLMArrays                   // 0.22.0 to 0.23.0: arrays of one length, nulls included. Replays carry no topic
+	SGLang                       // since 0.5.22: maps, hashes signed. Replays carry the topic
+	SGLangArrays                 // 0.5.9 to 0.5.17: arrays, an event for each page. Replays carry no topic
+	SGLangMaps                   // 0.5.20 and 0.5.21: SGLang's maps. Replays carry no topic
+	SGLangJoined                 // 0.5.18 and 0.5.19: arrays, neighbouring pages in one event, a salt in a map behind them
+	SGLangFirst                  // 0.4.7 to 0.5.8: arrays without a medium, an event for each page
+	TensorRT                     // TensorRT-LLM's kv_events_config: maps, hashes signed. Replays carry the topic
+	VLLMMaps                     // 0.24.0 and 0.25: vLLM's maps. Replays carry no topic
+	VLLMGroups                   // 0.20.0 and 0.21: arrays that end with the group
+	VLLMExtraKeys                // 0.17.0 to 0.19: arrays that end with the extra keys
+	VLLMLora                     // 0.14.0 to 0.16: arrays that end with the LoRA adapter's name
+	VLLMMedium                   // 0.10.2 to 0.13: arrays that end with the medium
+	VLLMFirst                    // 0.9.1 to 0.10.1: arrays without a medium, hashes signed
 )
 
 // dialects are their names.
-var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first", "trtllm"}
+var dialects = [...]string{"vllm", "vllm-arrays", "sglang", "sglang-arrays", "sglang-maps", "sglang-joined", "sglang-first", "trtllm",
+	"vllm-maps", "vllm-groups", "vllm-extra-keys", "vllm-lora", "vllm-medium", "vllm-first"}
+
+// VLLMOf is the dialect of a vLLM release from 0.9.1 on; before reports whether the release is earlier than the one
+// named.
+func VLLMOf(before func(release string) bool) Dialect {
+	return firstOf(before, VLLM, []generation{
+		{"0.10.2", VLLMFirst}, {"0.14.0", VLLMMedium}, {"0.17.0", VLLMLora}, {"0.20.0", VLLMExtraKeys}, {"0.22.0", VLLMGroups},
+		{"0.24.0", VLLMArrays}, {"0.26.0", VLLMMaps},
+	})
+}
+
+// generation is the dialect of the releases before one.
+type generation struct {
+	until string
+	Dialect
+}
+
+func firstOf(before func(release string) bool, latest Dialect, generations []generation) Dialect {
+	for _, g := range generations {
+		if before(g.until) {
+			return g.Dialect
+		}
+	}
+	return latest
+}
 
 // SGLangOf is the dialect of an SGLang release; before reports whether the release is earlier than the one named.
 func SGLangOf(before func(release string) bool) Dialect {
-	for _, d := range []struct {
-		until string
-		Dialect
-	}{{"0.5.9", SGLangFirst}, {"0.5.18", SGLangArrays}, {"0.5.20", SGLangJoined}, {"0.5.22", SGLangMaps}} {
-		if before(d.until) {
-			return d.Dialect
-		}
-	}
-	return SGLang
+	return firstOf(before, SGLang, []generation{
+		{"0.5.9", SGLangFirst}, {"0.5.18", SGLangArrays}, {"0.5.20", SGLangJoined}, {"0.5.22", SGLangMaps},
+	})
 }
 
 // ParseDialect is the dialect of a name, such as "vllm", "vllm-arrays", "sglang" or "sglang-arrays".
@@ -52,7 +77,11 @@ func (d Dialect) Valid() bool { return int(d) < len(dialects) }
 
 // Arrays reports whether events are arrays, as older releases send them.
 func (d Dialect) Arrays() bool {
-	return d == VLLMArrays || d == SGLangArrays || d == SGLangJoined || d == SGLangFirst
+	switch d {
+	case VLLM, VLLMMaps, SGLang, SGLangMaps, TensorRT:
+		return false
+	}
+	return true
 }
 
 // TopicInReplays reports whether the messages of a replay carry the topic, as in later releases.
@@ -61,8 +90,9 @@ func (d Dialect) TopicInReplays() bool { return d == VLLM || d == SGLang || d ==
 // Append appends b in this dialect. What the dialect has no field for is left out.
 func (d Dialect) Append(dst []byte, b *Batch) []byte {
 	switch d {
-	case VLLMArrays:
-		return appendBatch(dst, b, b.Events, appendVLLMArray)
+	case VLLMArrays, VLLMGroups, VLLMExtraKeys, VLLMLora, VLLMMedium, VLLMFirst:
+		length := vllmLengths[d]
+		return appendBatch(dst, b, b.Events, func(dst []byte, e *Event) []byte { return appendVLLMArray(dst, e, length) })
 	case SGLang, SGLangMaps:
 		return appendBatch(dst, b, b.Events, appendSGLangMap)
 	case SGLangArrays:
@@ -92,21 +122,39 @@ func blockwise(events []Event) []Event {
 	return out
 }
 
-func appendVLLMArray(dst []byte, e *Event) []byte {
-	dst = appendArray(dst, e, 12, 4, appendUnsigned)
-	switch e.Kind {
-	case Stored:
+// vllmLengths are how many elements the arrays of stored and of removed events have.
+var vllmLengths = map[Dialect][2]uint32{
+	VLLMFirst: {6, 2}, VLLMMedium: {7, 3}, VLLMLora: {8, 3}, VLLMExtraKeys: {9, 3}, VLLMGroups: {10, 4}, VLLMArrays: {12, 4},
+}
+
+// appendVLLMArray writes an array of that length: each release appended to those of the release before.
+func appendVLLMArray(dst []byte, e *Event, length [2]uint32) []byte {
+	hash := appendUnsigned
+	if length == vllmLengths[VLLMFirst] {
+		hash = appendSigned
+	}
+	dst = appendArray(dst, e, length[0], length[1], hash)
+	switch {
+	case e.Kind == Removed && length[1] > 3:
+		return appendOptInt(dst, e.GroupIdx)
+	case e.Kind != Stored:
+		return dst
+	}
+	if length[0] > 7 {
 		dst = appendOptString(dst, e.LoraName)
-		if e.ExtraKeys != nil {
-			dst = appendList(dst, e.ExtraKeys, appendExtraKeys)
-		} else {
-			dst = msgp.AppendNil(dst)
-		}
+	}
+	switch {
+	case length[0] <= 8:
+	case e.ExtraKeys != nil:
+		dst = appendList(dst, e.ExtraKeys, appendExtraKeys)
+	default:
+		dst = msgp.AppendNil(dst)
+	}
+	if length[0] > 9 {
 		dst = appendOptInt(dst, e.GroupIdx)
-		dst = appendOptString(dst, e.SpecKind)
-		dst = appendOptInt(dst, e.SlidingWindow)
-	case Removed:
-		dst = appendOptInt(dst, e.GroupIdx)
+	}
+	if length[0] > 10 {
+		dst = appendOptInt(appendOptString(dst, e.SpecKind), e.SlidingWindow)
 	}
 	return dst
 }

@@ -17,6 +17,8 @@ func TestDialectsWriteWhatEnginesWrite(t *testing.T) {
 		wire.VLLM: "vllm-0.33.0/", wire.VLLMArrays: "vllm-0.23.0/", wire.SGLang: "sglang-0.5.23/", wire.SGLangArrays: "sglang-0.5.17/",
 		wire.SGLangMaps: "sglang-0.5.20/", wire.SGLangJoined: "sglang-0.5.18/", wire.SGLangFirst: "sglang-0.4.10/",
 		wire.TensorRT: "tensorrt-llm-main/",
+		wire.VLLMMaps: "vllm-0.24.0/", wire.VLLMGroups: "vllm-0.20.2/", wire.VLLMExtraKeys: "vllm-0.17.1/", wire.VLLMLora: "vllm-0.14.1/",
+		wire.VLLMMedium: "vllm-0.11.2/", wire.VLLMFirst: "vllm-0.9.2/",
 	}
 	for d, prefix := range made {
 		t.Run(d.String(), func(t *testing.T) {
@@ -69,4 +71,19 @@ func shortHeaders(b []byte) []byte {
 		b = bytes.ReplaceAll(b, append([]byte{0xde, 0, n}, "\xa4type"...), append([]byte{0x80 | n}, "\xa4type"...))
 	}
 	return b
+}
+
+// Each release of vLLM has the dialect that it was recorded with.
+func TestVLLMReleases(t *testing.T) {
+	releases := []string{"0.9.1", "0.10.1", "0.10.2", "0.13.0", "0.14.0", "0.17.0", "0.19.0", "0.20.0", "0.22.0", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.33.0"} // in order
+	want := []wire.Dialect{
+		wire.VLLMFirst, wire.VLLMFirst, wire.VLLMMedium, wire.VLLMMedium, wire.VLLMLora, wire.VLLMExtraKeys, wire.VLLMExtraKeys, wire.VLLMGroups,
+		wire.VLLMArrays, wire.VLLMArrays, wire.VLLMMaps, wire.VLLMMaps, wire.VLLM, wire.VLLM,
+	}
+	for i, release := range releases {
+		got := wire.VLLMOf(func(other string) bool { return slices.Index(releases, release) < slices.Index(releases, other) })
+		if got != want[i] {
+			t.Errorf("%s speaks %v, want %v", release, got, want[i])
+		}
+	}
 }

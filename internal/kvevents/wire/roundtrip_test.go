@@ -8,7 +8,7 @@ import (
 )
 
 func TestDialectsReadBackEqual(t *testing.T) {
-	for d := range wire.SGLangFirst + 1 {
+	for d := range wire.VLLMFirst + 1 {
 		name, err := wire.ParseDialect(d.String())
 		if err != nil || name != d {
 			t.Fatalf("%v is read as %v, %v", d, name, err)
@@ -19,7 +19,7 @@ func TestDialectsReadBackEqual(t *testing.T) {
 		}
 		medium, salt := "GPU", ""
 		switch d {
-		case wire.SGLangFirst:
+		case wire.SGLangFirst, wire.VLLMFirst:
 			medium = ""
 		case wire.SGLang, wire.SGLangMaps, wire.SGLangJoined:
 			salt = "tenant"

@@ -1,0 +1,409 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their server_info.
+func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig), gateway func(c *stack.GatewayConfig)) *fleet {
+	t.Helper()
+	cfg := gatewayConfig()
+	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+	if gateway != nil {
+		gateway(&cfg)
+	}
+	workers := map[string]devfleet.WorkerConfig{}
+	for role, n := range map[pools.Role]int{pools.Prefill: prefill, pools.Decode: decode} {
+		for i := range n {
+			id := fmt.Sprintf("%s-%d", role, i+1)
+			c := devfleet.WorkerConfig{
+				Engine: engine.Config{Engine: "sglang", Role: string(role), ID: id, Speedup: 50, TotalKVBlocks: 40_000},
+				Host:   "127.0.0.1", Port: porttest.Free(t), ModelInput: "text", Drain: time.Second,
+				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events"}},
+			}
+			if change != nil {
+				change(&c)
+			}
+			workers[id] = c
+			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", c.Port, id)))
+		}
+	}
+	f := newStatic(t, cfg)
+	for id, c := range workers {
+		f.eventually("the port is free", func() bool {
+			w, err := devfleet.NewWorker(c, stack.Links{}, slog.New(slog.DiscardHandler))
+			if err == nil {
+				f.run(id, w)
+			}
+			return err == nil
+		})
+	}
+	f.eventually("the fleet is healthy, and its caches are followed", func() bool {
+		live := 0
+		for _, s := range f.sources() {
+			if s.State == "live" && s.Transport == "zmq" {
+				live++
+			}
+		}
+		return live == prefill+decode && f.status("/health") == http.StatusOK
+	})
+	return f
+}
+
+// freed waits until the engines hold nothing, and no longer than an abort takes: SGLang notices only after 4 s that a
+// caller has left.
+func (f *fleet) freed(t *testing.T, what string) {
+	t.Helper()
+	began := time.Now()
+	f.eventually(what+": the engines hold nothing", func() bool {
+		for _, w := range f.workers {
+			if books := w.Engine.Books(); !books.Idle() {
+				return false
+			}
+		}
+		return true
+	})
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("%s: the engines held something for %v", what, took)
+	}
+	f.idle()
+}
+
+// sglangAnswer is what an answer of the tests says, of either form.
+type sglangAnswer struct {
+	text, reasoning, arguments, tool, finish string
+	cached                                   int
+}
+
+// readSGLang puts an answer together.
+func readSGLang(t *testing.T, a answer) (out sglangAnswer) {
+	t.Helper()
+	if a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	type message struct {
+		Content   string
+		Reasoning string `json:"reasoning_content"`
+		ToolCalls []struct {
+			Function struct{ Name, Arguments string }
+		} `json:"tool_calls"`
+	}
+	out.cached = -1
+	events := a.events
+	if events == nil {
+		events = []string{string(a.body), "[DONE]"}
+	}
+	for i, e := range events {
+		if e == "[DONE]" {
+			if i != len(events)-1 {
+				t.Error("[DONE] before the end")
+			}
+			continue
+		}
+		var c struct {
+			Choices []struct {
+				Text           string
+				Delta, Message message
+				Finish         string `json:"finish_reason"`
+			}
+			Usage *struct {
+				Details *struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(e), &c); err != nil {
+			t.Fatalf("%v in %s", err, e)
+		}
+		for _, ch := range c.Choices {
+			out.text += ch.Text + ch.Delta.Content + ch.Message.Content
+			out.reasoning += ch.Delta.Reasoning + ch.Message.Reasoning
+			for _, call := range append(ch.Delta.ToolCalls, ch.Message.ToolCalls...) {
+				out.tool, out.arguments = out.tool+call.Function.Name, out.arguments+call.Function.Arguments
+			}
+			out.finish += ch.Finish
+		}
+		if c.Usage != nil && c.Usage.Details != nil {
+			out.cached = c.Usage.Details.Cached
+		}
+	}
+	if events[len(events)-1] != "[DONE]" {
+		t.Errorf("a stream without its end: %q", events)
+	}
+	return out
+}
+
+// A pair answers every form of a request as one undisturbed engine does, with what prefill's cache held as cached.
+func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
+	f := sglangFleet(t, 1, 1, nil, nil)
+	alone := sglangAlone(t)
+	const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
+	for name, c := range map[string]struct{ path, body string }{
+		"completion":   {completionPath, `"prompt":%q,"max_tokens":20`},
+		"token ids":    {completionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
+		"no limit":     {completionPath, `"prompt":%q`},
+		"one token":    {completionPath, `"prompt":%q,"max_tokens":1`},
+		"two tokens":   {completionPath, `"prompt":%q,"max_tokens":2`},
+		"stop string":  {completionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
+		"chat":         {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
+		"thought":      {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
+		"tool call":    {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
+		"ends at once": {chatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
+				body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+long, 2)) + stream + `}`
+				want, got := readSGLang(t, alone(c.path, body)), readSGLang(t, f.post(c.path, body))
+				if cached := want.cached; got.cached < 0 || stream != `,"stream":false` && got.cached != cached {
+					t.Errorf("%d cached tokens, one engine had %d", got.cached, cached)
+				}
+				if want.cached = got.cached; got != want {
+					t.Errorf("got  %+v\nwant %+v", got, want)
+				}
+			}
+		})
+	}
+	f.freed(t, "at the end")
+}
+
+// sglangAlone runs one SGLang engine without a gateway.
+func sglangAlone(t *testing.T) (post func(path, body string) answer) {
+	t.Helper()
+	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second, KVEvents: devfleet.WorkerEvents{Off: true},
+	}, stack.Links{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{t: t, workers: map[string]*worker{}, url: w.Record().Address}
+	f.run("alone", w)
+	t.Cleanup(func() {
+		f.workers["alone"].kill()
+		f.group.Wait()
+	})
+	f.eventually("it serves", func() bool { return f.status("/health") == http.StatusOK })
+	return f.post
+}
+
+// What a pair cannot serve is refused before any engine has it.
+func TestSGLangPairsRefuse(t *testing.T) {
+	f := sglangFleet(t, 1, 1, nil, nil)
+	for _, c := range []struct {
+		path, body, param string
+		status            int
+	}{
+		{completionPath, `{"model":"tandem-sim","prompt":"hi","n":2}`, "n", 400},
+		{completionPath, `{"model":"tandem-sim","prompt":"hi","prompt_logprobs":1}`, "prompt_logprobs", 400},
+		{completionPath, `{"model":"tandem-sim","prompt":"hi","bootstrap_room":5}`, "bootstrap_room", 400},
+		{completionPath, `{"model":"tandem-sim","prompt":"hi","rid":"x"}`, "rid", 400},
+		{"/v1/responses", `{"model":"tandem-sim","input":"hi"}`, "", 404},
+	} {
+		a := f.post(c.path, c.body)
+		e := f.parse(a.body).Error
+		if a.status != c.status || e == nil || c.param != "" && (e.Param == nil || *e.Param != c.param) {
+			t.Errorf("%s: %d %s", c.body, a.status, a.body)
+		}
+	}
+	f.workers["prefill-1"].kill()
+	f.eventually("prefill is gone", func() bool { return len(f.gateway.Roster.Snapshot(stack.SimModel, pools.Prefill).Members) == 0 })
+	if a := f.post(completionPath, `{"model":"tandem-sim","prompt":"hi"}`); a.status != http.StatusServiceUnavailable {
+		t.Errorf("decode was given a prompt of its own: %d %s", a.status, a.body)
+	}
+	f.freed(t, "at the end")
+}
+
+// A client that leaves frees both workers at once, in every phase: aborts do not wait for the engines to notice.
+func TestSGLangClientsLeave(t *testing.T) {
+	const words = `{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":%t,"prompt":%q}`
+	for _, stream := range []bool{true, false} {
+		for phase, c := range map[string]struct {
+			change func(c *devfleet.WorkerConfig)
+			prompt string
+			there  func(p, d engine.Books) bool
+		}{
+			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(long, 40), func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
+			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
+			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, long, func(_, d engine.Books) bool { return d.Running == 1 }},
+		} {
+			t.Run(fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
+				f := sglangFleet(t, 1, 1, c.change, nil)
+				ctx, leave := context.WithCancel(t.Context())
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					_, _ = f.try(ctx, completionPath, fmt.Sprintf(words, stream, c.prompt), nil)
+				}()
+				f.eventually("it has come so far", func() bool {
+					return c.there(f.workers["prefill-1"].Engine.Books(), f.workers["decode-1"].Engine.Books())
+				})
+				leave()
+				<-gone
+				f.freed(t, phase)
+			})
+		}
+	}
+}
+
+// Two gateways with one seed, and one that starts again, never send two requests to one room.
+func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
+	f := sglangFleet(t, 2, 2, nil, nil)
+	gateways := []*fleet{f}
+	for range 2 {
+		other := newFleet(t, options{alone: true}) // with the same seed
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			for _, m := range f.gateway.Roster.Snapshot(stack.SimModel, role).Members {
+				w := *m.Worker
+				w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic = "none", "", "", ""
+				if err := other.gateway.Roster.Put(w); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		other.eventually("it is healthy", func() bool { return other.status("/health") == http.StatusOK })
+		gateways = append(gateways, other)
+	}
+	var all sync.WaitGroup
+	for g, gateway := range gateways {
+		for n := range 40 {
+			all.Go(func() {
+				prompt := fmt.Sprintf("%d of %d: %s", n, g, long)
+				a, err := gateway.try(context.Background(), completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
+				if err != nil || a.status != http.StatusOK {
+					t.Errorf("%v, %d %s", err, a.status, a.body)
+				} else if got := gateway.text(a); got != expected(textPrompt(prompt), 10) {
+					t.Errorf("%q got another request's answer: %q", prompt, got)
+				}
+			})
+		}
+	}
+	all.Wait()
+	f.freed(t, "at the end")
+}
+
+// A gateway that stops leaves nothing at the engines, and the next one serves.
+func TestSGLangOutlivesAGateway(t *testing.T) {
+	cfg := gatewayConfig()
+	cfg.Drain = 50 * time.Millisecond
+	speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
+	f := sglangFleet(t, 1, 1, speedup, nil)
+	for round := range 2 {
+		cfg.Workers.Static = nil
+		for id, w := range f.workers {
+			role, _, _ := strings.Cut(id, "-")
+			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
+		}
+		g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr, err := g.Listen()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		url := "http://" + addr.String()
+		f.eventually("it is healthy", func() bool {
+			res, err := http.Get(url + "/health")
+			if err != nil {
+				return false
+			}
+			_ = res.Body.Close()
+			return res.StatusCode == http.StatusOK
+		})
+		begun := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() {
+			res, err := http.Post(url+completionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, long)))
+			if err != nil {
+				t.Error(err)
+				close(begun)
+				return
+			}
+			defer res.Body.Close()
+			var first [1]byte
+			_, _ = io.ReadFull(res.Body, first[:])
+			close(begun)
+			_, _ = io.Copy(io.Discard, res.Body) // it is cut
+		})
+		<-begun
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		all.Wait()
+		f.freed(t, fmt.Sprint("gateway ", round+1))
+	}
+}
+
+// KV events of every release end in overlaps: in a conversation of ten turns, with a system prompt and a salt, what the
+// router knows of prefill's cache is what prefill then reports as cached.
+func TestSGLangConversations(t *testing.T) {
+	for _, c := range []struct{ release, salt string }{
+		{"0.5.8", ""}, {"0.5.17", ""}, {"0.5.19", ""}, {"0.5.19", "tenant"}, {"0.5.20", "tenant"}, {"0.5.23", ""}, {"0.5.23", "tenant"},
+	} {
+		t.Run(c.release+c.salt, func(t *testing.T) {
+			f := sglangFleet(t, 2, 1, func(w *devfleet.WorkerConfig) { w.Engine.EngineVersion = c.release }, nil)
+			if w, _ := f.gateway.Roster.Lookup("prefill-1"); w.Worker.EngineVersion != c.release {
+				t.Errorf("the release is %q", w.Worker.EngineVersion)
+			}
+			messages := []map[string]string{{"role": "system", "content": strings.Repeat("You are terse. ", 20)}}
+			for turn := range 10 {
+				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, long)})
+				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0, "stream_options": map[string]bool{"include_usage": true}}
+				if turn%2 == 1 {
+					delete(body, "stream_options")
+				}
+				if c.salt != "" {
+					body["cache_salt"] = c.salt
+				}
+				raw, err := json.Marshal(body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := fmt.Sprint("turn-", turn, "-", c.release)
+				a, err := f.try(context.Background(), chatPath, string(raw), nil, "x-request-id", id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := readSGLang(t, a)
+				f.eventually("the request is logged", func() bool { return f.overlapOf(id) != "" })
+				if overlap := f.overlapOf(id); overlap != fmt.Sprint(got.cached/16) || turn > 0 && got.cached == 0 {
+					t.Errorf("turn %d: the router knew of %s blocks, prefill had %d tokens cached", turn, overlap, got.cached)
+				}
+				messages = append(messages, map[string]string{"role": "assistant", "content": got.text})
+				f.eventually("the prompt's events have come", func() bool {
+					blocks := 0
+					for _, s := range f.sources() {
+						blocks = max(blocks, s.Blocks)
+					}
+					for id, w := range f.workers {
+						if strings.HasPrefix(id, "prefill") && w.Engine.Books().Blocks.Cached > blocks {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			f.freed(t, "at the end")
+		})
+	}
+}

@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"encoding/json"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// sglangError is an error as SGLang writes it: flat.
+type sglangError struct {
+	Object  string  `json:"object"`
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"`
+}
+
+func (d *sglang) failure(e *apiError) any {
+	return sglangError{Object: "error", Message: e.Message, Type: e.Type, Param: e.Param, Code: e.Code}
+}
+
+// sglangAnswer is an answer, or a chunk of one, in either form.
+type sglangAnswer struct {
+	ID      string         `json:"id"`
+	Object  string         `json:"object"`
+	Created int64          `json:"created"`
+	Model   string         `json:"model"`
+	Choices []sglangChoice `json:"choices"`
+	Usage   *sglangUsage   `json:"usage"`
+}
+
+// sglangUsage reports cached tokens only with --enable-cache-report.
+type sglangUsage struct {
+	PromptTokens        int                         `json:"prompt_tokens"`
+	TotalTokens         int                         `json:"total_tokens"`
+	CompletionTokens    int                         `json:"completion_tokens"`
+	PromptTokensDetails *openai.PromptTokensDetails `json:"prompt_tokens_details"`
+	ReasoningTokens     int                         `json:"reasoning_tokens"`
+}
+
+type sglangChoice struct {
+	Index        int            `json:"index"`
+	Text         *string        `json:"text,omitempty"`
+	Message      *sglangMessage `json:"message,omitempty"`
+	Delta        *sglangMessage `json:"delta,omitempty"`
+	Logprobs     *struct{}      `json:"logprobs"`
+	FinishReason *string        `json:"finish_reason"`
+	MatchedStop  any            `json:"matched_stop"`
+	TokenIDs     []uint32       `json:"token_ids,omitempty"`
+}
+
+// sglangMessage is a message, or what a chunk adds to one.
+type sglangMessage struct {
+	Role      *string          `json:"role"`
+	Content   *string          `json:"content"`
+	Reasoning *string          `json:"reasoning_content"`
+	ToolCalls []map[string]any `json:"tool_calls"`
+}
+
+// sglangCall is what a chat's answer is parsed into.
+type sglangCall struct {
+	tool   string // the function that is called, empty for none
+	thinks bool   // the answer begins with a thought
+}
+
+// thoughtTokens are the tokens of the simulated model's thought.
+const thoughtTokens = 3
+
+// read finds what the answer is to be: the call of a function that the request demands, a
+// thought before it that the template asks for.
+func (sc *sglangCall) read(f *fields) {
+	var tools []struct {
+		Function struct {
+			Name string `json:"name"`
+		} `json:"function"`
+	}
+	f.decode("tools", &tools, "a list of tools")
+	demanded := &tools
+	if raw := f.get("tool_choice"); raw != nil && raw[0] == '{' {
+		one := tools[:0:0]
+		var chosen struct {
+			Function struct {
+				Name string `json:"name"`
+			} `json:"function"`
+		}
+		f.decode("tool_choice", &chosen, "a mode or a tool")
+		for _, t := range tools {
+			if t.Function.Name == chosen.Function.Name {
+				one = append(one, t)
+			}
+		}
+		demanded = &one
+	} else if string(raw) != `"required"` {
+		demanded = new(tools[:0:0])
+	}
+	if len(*demanded) > 0 {
+		sc.tool = (*demanded)[0].Function.Name
+	}
+	var kwargs map[string]json.RawMessage
+	f.decode("chat_template_kwargs", &kwargs, "an object")
+	apart := string(f.get("separate_reasoning")) != "false"
+	sc.thinks = apart && (string(kwargs["enable_thinking"]) == "true" || string(kwargs["thinking"]) == "true")
+}
+
+func (d *sglang) object(c *call, kind string) sglangAnswer {
+	return sglangAnswer{ID: c.id, Object: kind, Created: c.created, Model: d.s.cfg.Model, Choices: []sglangChoice{}}
+}
+
+func (d *sglang) usage(c *call) *sglangUsage {
+	u := c.total()
+	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
+	if d.mode() == "decode" { // without a prefix cache it has none; that prefill had some, it does not know
+		u.PromptTokensDetails.CachedTokens = 0
+	}
+	if !d.s.cfg.NoCacheReport {
+		out.PromptTokensDetails = u.PromptTokensDetails
+	}
+	return out
+}
+
+// ended sets the finish_reason and matched_stop of a choice.
+func (one *sglangChoice) ended(c *call, ch *choice) {
+	reason := ch.finish
+	if c.sglang.tool != "" && reason == Stopped.String() {
+		reason = "tool_calls"
+	}
+	one.FinishReason, one.MatchedStop = &reason, ch.reason
+}
+
+// whole is every choice with its text, its thought and its call apart.
+func (d *sglang) whole(c *call) any {
+	a := d.object(c, c.object)
+	a.Usage = d.usage(c)
+	for i := range c.choices {
+		ch := &c.choices[i]
+		text := string(ch.text)
+		one := sglangChoice{Index: i}
+		one.ended(c, ch)
+		if c.tokenIDs {
+			one.TokenIDs = ch.ids
+		}
+		if c.endpoint != openai.Chat {
+			one.Text = &text
+			a.Choices = append(a.Choices, one)
+			continue
+		}
+		one.Message = &sglangMessage{Role: new("assistant")}
+		if c.sglang.thinks {
+			thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:min(thoughtTokens, len(ch.ids))]))
+			thought = thought[:min(len(thought), len(text))]
+			text, one.Message.Reasoning = text[len(thought):], &thought
+		}
+		if c.sglang.tool != "" {
+			one.Message.ToolCalls = []map[string]any{toolDelta(c.sglang.tool, argumentsOf(text))}
+		} else {
+			one.Message.Content = &text
+		}
+		a.Choices = append(a.Choices, one)
+	}
+	return a
+}
+
+// toolDelta is a tool call; of one that has begun the name is empty.
+func toolDelta(name, arguments string) map[string]any {
+	function := map[string]any{"arguments": arguments}
+	delta := map[string]any{"index": 0, "type": "function", "function": function}
+	if name != "" {
+		function["name"], delta["id"] = name, "call_"+newID()[:8]
+	}
+	return delta
+}
+
+// argumentsOf are the simulated model's arguments of every function.
+func argumentsOf(text string) string {
+	quoted, _ := json.Marshal(text) // cannot fail: a string
+	return `{"text":` + string(quoted) + `}`
+}
+
+// appendChunk appends the events of one output: of a chat its role first, and its
+// end in an event of its own.
+func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
+	ch := &c.choices[i]
+	event := func(fill func(one *sglangChoice)) {
+		a, one := d.object(c, c.chunk), sglangChoice{Index: i}
+		fill(&one)
+		a.Choices = append(a.Choices, one)
+		out = appendJSON(out, a)
+	}
+	if c.endpoint != openai.Chat {
+		event(func(one *sglangChoice) {
+			one.Text = &text
+			if c.tokenIDs {
+				one.TokenIDs = ids
+			}
+			if ch.finish != "" {
+				one.ended(c, ch)
+			}
+		})
+		return out
+	}
+	delta := func(m sglangMessage) { event(func(one *sglangChoice) { one.Delta = &m }) }
+	tool := c.sglang.tool
+	if !ch.begun {
+		ch.begun = true
+		delta(sglangMessage{Role: new("assistant"), Content: new(string)})
+		if tool != "" {
+			delta(sglangMessage{ToolCalls: []map[string]any{toolDelta(tool, `{"text":"`)}})
+		}
+	}
+	switch {
+	case text == "":
+	case c.sglang.thinks && ch.generated <= thoughtTokens:
+		delta(sglangMessage{Reasoning: &text})
+	case tool != "":
+		quoted, _ := json.Marshal(text) // cannot fail: a string
+		delta(sglangMessage{ToolCalls: []map[string]any{toolDelta("", string(quoted[1:len(quoted)-1]))}})
+	default:
+		delta(sglangMessage{Content: &text})
+	}
+	if ch.finish == "" {
+		return out
+	}
+	if tool != "" {
+		delta(sglangMessage{ToolCalls: []map[string]any{toolDelta("", `"}`)}})
+	}
+	event(func(one *sglangChoice) {
+		one.Delta = &sglangMessage{}
+		one.ended(c, ch)
+	})
+	return out
+}
+
+// appendEnd appends the usage, if it was asked for.
+func (d *sglang) appendEnd(out []byte, c *call) []byte {
+	if !c.usage {
+		return out
+	}
+	a := d.object(c, c.chunk)
+	a.Usage = d.usage(c)
+	return appendJSON(out, a)
+}

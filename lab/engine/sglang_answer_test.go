@@ -1,0 +1,143 @@
+package engine
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// A stream's chunks: the role, words, a thought and a call apart, the end by itself, then the usage.
+func TestSGLangStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		sglangPair(b, nil)
+		chat := func(more ...any) map[string]any {
+			m := map[string]any{
+				"model": "anything", "messages": []map[string]string{{"role": "user", "content": "hi"}}, "max_tokens": 12, "ignore_eos": true, "stream": true,
+				"stream_options": map[string]any{"include_usage": true}, "unknown": 1,
+			}
+			for i := 0; i < len(more); i += 2 {
+				m[more[i].(string)] = more[i+1]
+			}
+			return m
+		}
+		stream := func(v map[string]any) (lines []string, words string) {
+			for _, e := range b.events(b.send(t.Context(), "alone", chats, v)) {
+				lines = append(lines, string(e.data))
+				for _, ch := range e.Choices {
+					words += ch.Delta.Content
+				}
+			}
+			return lines, words
+		}
+		has := func(line string, parts ...string) {
+			t.Helper()
+			for _, part := range parts {
+				if !strings.Contains(line, part) {
+					t.Errorf("no %s in %s", part, line)
+				}
+			}
+		}
+		plain, words := stream(chat())
+		n := len(plain)
+		has(plain[0], `"delta":{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}`, `"finish_reason":null,"matched_stop":null`)
+		has(plain[n-3], `"delta":{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}`, `"finish_reason":"length"`)
+		has(plain[n-2], `"choices":[]`, `"completion_tokens":12`, `"reasoning_tokens":0`)
+		if plain[n-1] != "[DONE]" || n != 1+12+3 {
+			t.Errorf("%d events: %v", n, plain)
+		}
+
+		thought, rest := stream(chat("chat_template_kwargs", map[string]any{"enable_thinking": true}))
+		has(thought[1], `"content":null,"reasoning_content":"`)
+		if !strings.HasSuffix(words, rest) || len(rest) >= len(words) {
+			t.Errorf("%q behind the thought of %q", rest, words)
+		}
+		if together, all := stream(chat("chat_template_kwargs", map[string]any{"enable_thinking": true}, "separate_reasoning", false)); all != words {
+			t.Errorf("%q in %v", all, together)
+		}
+
+		tools := []map[string]any{{"type": "function", "function": map[string]any{"name": "look"}}, {"type": "function", "function": map[string]any{"name": "go"}}}
+		call, none := stream(chat("tools", tools, "tool_choice", map[string]any{"type": "function", "function": map[string]any{"name": "go"}}))
+		has(call[1], `"tool_calls":[{`, `"name":"go"`, `"id":"call_`)
+		if none != "" {
+			t.Errorf("a call has the content %q", none)
+		}
+		arguments := ""
+		for _, line := range call[1 : len(call)-3] {
+			var e struct {
+				Choices []struct {
+					Delta struct {
+						ToolCalls []struct{ Function struct{ Arguments string } } `json:"tool_calls"`
+					}
+				}
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range e.Choices[0].Delta.ToolCalls {
+				arguments += c.Function.Arguments
+			}
+		}
+		if want := argumentsOf(words); arguments != want {
+			t.Errorf("arguments %s, want %s", arguments, want)
+		}
+		status, raw := b.post("alone", chats, chat("tools", tools, "tool_choice", "required", "stream", false))
+		has(string(raw), `"name":"look"`, `"content":null`)
+		if auto, all := stream(chat("tools", tools)); status != 200 || all != words {
+			t.Errorf("a tool that is only offered: %v", auto)
+		}
+
+		for name, more := range map[string][]any{
+			"return_token_ids":        {"return_token_ids", true},
+			"return_prompt_token_ids": {"return_prompt_token_ids", true},
+			"LoRA":                    {"model", "base:adapter"},
+		} {
+			status, raw := b.post("alone", chats, chat(more...))
+			has(string(raw), name)
+			if status != http.StatusBadRequest {
+				t.Errorf("%s: %d %s", name, status, raw)
+			}
+		}
+	})
+}
+
+// input_ids stand in a chat's prompt's place; a last message of the assistant's is the user's unless it is to be
+// continued.
+func TestSGLangChatPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		sglangPair(b, nil)
+		chat := func(role string, more ...any) map[string]any {
+			m := map[string]any{"messages": []map[string]string{{"role": "user", "content": "hi"}, {"role": role, "content": "well"}}, "max_tokens": 5, "ignore_eos": true}
+			for i := 0; i < len(more); i += 2 {
+				m[more[i].(string)] = more[i+1]
+			}
+			return m
+		}
+		text := func(path string, v any) string {
+			t.Helper()
+			status, w := b.ask("alone", path, v)
+			if status != 200 {
+				t.Fatalf("%d %+v", status, w)
+			}
+			return w.Choices[0].Text + w.Choices[0].Message.Content
+		}
+		prompt := ids(4, 50)
+		if got, want := text(chats, chat("user", "input_ids", prompt)), text(completions, body(prompt, 5)); got != want {
+			t.Errorf("input_ids: %q, want %q", got, want)
+		}
+		asUser := text(chats, chat("user"))
+		if text(chats, chat("assistant")) != asUser || text(chats, chat("assistant", "continue_final_message", true)) == asUser {
+			t.Error("a last message of the assistant's")
+		}
+		for _, wrong := range []any{"x", []string{"x"}, []int{-1}} {
+			if status, raw := b.post("alone", chats, chat("user", "input_ids", wrong)); status != 400 {
+				t.Errorf("input_ids %v: %d %s", wrong, status, raw)
+			}
+		}
+	})
+}

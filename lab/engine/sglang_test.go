@@ -1,0 +1,360 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// rendezvous is the members that send a request's legs to one room.
+func rendezvous(room any, more ...any) []any {
+	return append([]any{"bootstrap_host", "p-kv", "bootstrap_port", 5600, "bootstrap_room", room}, more...)
+}
+
+// sglangPair starts a prefill and a decode engine, and one that serves alone.
+func sglangPair(b *bench, change func(c *Config)) (p, d *Server) {
+	start := func(id, role string) *Server {
+		c := Config{Engine: "sglang", ID: id, Role: role, ContextLength: 4096}
+		if change != nil {
+			change(&c)
+		}
+		s, _ := b.engine(c)
+		return s
+	}
+	start("alone", "both")
+	return start("p", "prefill"), start("d", "decode")
+}
+
+// both sends one body to both engines at once and returns their answers, prefill's first.
+func (b *bench) both(path string, p, d map[string]any) (heads [2]int, bodies [2]string) {
+	done := make(chan struct{})
+	go func() {
+		status, raw := b.post("p", path, p)
+		heads[0], bodies[0] = status, string(raw)
+		close(done)
+	}()
+	status, raw := b.post("d", path, d)
+	heads[1], bodies[1] = status, string(raw)
+	<-done
+	return heads, bodies
+}
+
+func (b *bench) idle(engines ...*Server) {
+	b.t.Helper()
+	for _, s := range engines {
+		if books := s.Books(); !books.Idle() {
+			b.t.Errorf("%s still holds %+v", s.cfg.ID, books)
+		}
+	}
+}
+
+// A pair answers as one engine does: decode goes on behind prefill's token, which it does not draw itself.
+func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, d := sglangPair(b, nil)
+		for n, limit := range []int{1, 2, 40} {
+			prompt := ids(n, 100)
+			_, alone := b.ask("alone", completions, body(prompt, limit))
+			heads, bodies := b.both(completions, body(prompt, limit, rendezvous(1000+n)...), body(prompt, limit, rendezvous(1000+n)...))
+			var first, rest whole
+			if heads != [2]int{200, 200} || json.Unmarshal([]byte(bodies[0]), &first) != nil || json.Unmarshal([]byte(bodies[1]), &rest) != nil {
+				t.Fatalf("%v: %s", heads, bodies)
+			}
+			if rest.Choices[0].Text != alone.Choices[0].Text || rest.Usage.Completion != limit || rest.Choices[0].FinishReason != "length" {
+				t.Errorf("decode answered %+v\nalone %+v", rest, alone)
+			}
+			if !strings.HasPrefix(rest.Choices[0].Text, first.Choices[0].Text) || first.Usage.Completion != 1 {
+				t.Errorf("prefill answered %+v", first)
+			}
+		}
+		synctest.Wait()
+		b.idle(p, d)
+	})
+}
+
+// What prefill had cached, prefill says; decode has no prefix cache.
+func TestSGLangCachedTokens(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBench(t)
+			defer b.close()
+			_, d := sglangPair(b, func(c *Config) { c.NoCacheReport = silent })
+			prompt := ids(3, 100)
+			for n, want := range []int{0, 96} {
+				_, bodies := b.both(completions, body(prompt, 5, rendezvous(7+n)...), body(prompt, 5, rendezvous(7+n)...))
+				for i, want := range []int{want, 0} {
+					said := strings.Contains(bodies[i], fmt.Sprintf(`"prompt_tokens_details":{"cached_tokens":%d}`, want))
+					if none := strings.Contains(bodies[i], `"prompt_tokens_details":null`); said == silent || none != silent {
+						t.Errorf("turn %d, leg %d, want %d: %s", n, i, want, bodies[i])
+					}
+				}
+			}
+			if books := d.Books(); books.Blocks.Cached != 0 {
+				t.Errorf("decode keeps %d blocks", books.Blocks.Cached)
+			}
+		})
+	}
+}
+
+// What a request lacks or has wrong is refused, or waits out SGLang's own time-outs, as with the real engine; the other
+// requests are served all the while.
+func TestSGLangWrongHandOffs(t *testing.T) {
+	const patience = 300 * time.Second
+	prompt := ids(1, 64)
+	for _, c := range []struct {
+		name, engine string
+		members      []any
+		status       int
+		after        time.Duration
+		says         string
+	}{
+		{"no room at decode", "d", nil, 400, 0, "without bootstrap room id"},
+		{"no room at prefill", "p", nil, 400, 0, "without bootstrap room id"},
+		{"no room where none is needed", "alone", nil, 200, 0, ""},
+		{"a room where none is needed", "alone", rendezvous(5), 200, 0, ""},
+		{"a room that is no whole number", "d", rendezvous(5.5), 400, 0, "bootstrap_room"},
+		{"a room above 2^63−1", "d", rendezvous(json.RawMessage("9223372036854775808")), 400, 0, "bootstrap_room"},
+		{"a room below 0", "d", rendezvous(-1), 400, 0, "bootstrap_room"},
+		{"decode alone", "d", rendezvous(5), 500, patience, "Decode transfer failed"},
+		{"prefill alone", "p", rendezvous(5), 500, patience, "Prefill bootstrap failed"},
+		{"decode in the probes' room", "d", rendezvous(0), 500, patience, "Decode transfer failed"},
+		{"another bootstrap server", "d", []any{"bootstrap_host", "elsewhere", "bootstrap_port", 5600, "bootstrap_room", 5}, 500, 0, "Decode transfer failed"},
+		{"no bootstrap server", "d", []any{"bootstrap_room", 5}, 500, 0, "Decode transfer failed"},
+		{"a rank that is not there", "d", rendezvous(5, "routed_dp_rank", 1), 400, 0, "routed_dp_rank"},
+		{"the fake room of a health probe", "p", []any{"bootstrap_host", "2.2.2.2", "bootstrap_room", 0}, 200, 0, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t)
+				defer b.close()
+				p, d := sglangPair(b, nil)
+				began := time.Now()
+				status, raw := b.post(c.engine, completions, body(prompt, 4, c.members...))
+				took := time.Since(began)
+				if status != c.status || took < c.after || took > c.after+time.Second || !strings.Contains(string(raw), c.says) {
+					t.Errorf("%d after %v, want %d after %v: %s", status, took, c.status, c.after, raw)
+				}
+				if status != 200 && !strings.HasPrefix(string(raw), `{"object":"error","message":`) {
+					t.Errorf("not SGLang's form of an error: %s", raw)
+				}
+				heads, bodies := b.both(completions, body(prompt, 4, rendezvous(6)...), body(prompt, 4, rendezvous(6)...))
+				if heads != [2]int{200, 200} {
+					t.Errorf("others after it: %v %v", heads, bodies)
+				}
+				synctest.Wait()
+				b.idle(p, d)
+			})
+		})
+	}
+}
+
+// Two requests in one room, and legs in two rooms, do not get each other's blocks.
+func TestSGLangRoomsAreOneRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, d := sglangPair(b, func(c *Config) { c.AbortTimeout = 10 * time.Second })
+		one, other := ids(1, 64), ids(2, 80)
+		began := time.Now()
+		heads, bodies := b.both(completions, body(one, 4, rendezvous(5)...), body(one, 4, rendezvous(6)...))
+		if heads != [2]int{500, 500} || time.Since(began) < 10*time.Second {
+			t.Errorf("two rooms, after %v: %v %v", time.Since(began), heads, bodies)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		go func() {
+			if resp := b.send(ctx, "p", completions, body(one, 4, rendezvous(8)...)); resp != nil {
+				_ = resp.Body.Close()
+			}
+		}()
+		synctest.Wait()
+		if status, raw := b.post("p", completions, body(other, 4, rendezvous(8)...)); status == 200 {
+			t.Errorf("a second prefill in the room: %d %s", status, raw)
+		}
+		if status, raw := b.post("d", completions, body(other, 4, rendezvous(8)...)); status == 200 {
+			t.Errorf("decode got another prompt's blocks: %d %s", status, raw)
+		}
+		leave()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		b.idle(p, d)
+	})
+}
+
+// Pages of two sizes cannot be moved.
+func TestSGLangPagesMustMatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		sglangPair(b, func(c *Config) {
+			c.AbortTimeout = 10 * time.Second
+			if c.BlockSize = 16; c.Role == "decode" {
+				c.BlockSize = 32
+			}
+		})
+		if heads, bodies := b.both(completions, body(ids(1, 64), 4, rendezvous(5)...), body(ids(1, 64), 4, rendezvous(5)...)); heads[1] != 500 {
+			t.Errorf("%v %v", heads, bodies)
+		}
+	})
+}
+
+// A request is aborted by the beginning of its id, at once; that its caller has left, the engine notices late.
+func TestSGLangAborts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		_, d := sglangPair(b, nil)
+		room := 0
+		wait := func(rid string) (leave func()) {
+			room++
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				if resp := b.send(ctx, "d", completions, body(ids(1, 64), 4, rendezvous(room, "rid", rid)...)); resp != nil {
+					_ = resp.Body.Close()
+				}
+			}()
+			synctest.Wait()
+			return cancel
+		}
+		live := func() int { synctest.Wait(); b := d.Books(); return len(b.Requests) }
+		abort := func(rid string) {
+			if status, raw := b.post("d", "/abort_request", map[string]any{"rid": rid}); status != 200 {
+				t.Errorf("abort of %q: %d %s", rid, status, raw)
+			}
+		}
+		wait("ab")
+		wait("abc")
+		wait("b")
+		for _, c := range []struct {
+			rid  string
+			left int
+		}{{"a", 3}, {"", 3}, {"x", 3}, {"abc", 2}, {"ab", 1}, {"b", 0}} {
+			if abort(c.rid); live() != c.left {
+				t.Errorf("after the abort of %q there are %d requests, want %d", c.rid, live(), c.left)
+			}
+		}
+		wait("ab")
+		wait("abc")
+		if abort("ab"); live() != 0 {
+			t.Error("an id that begins with the aborted one was spared")
+		}
+		leave := wait("c")
+		leave()
+		if time.Sleep(3 * time.Second); live() != 1 {
+			t.Error("the engine noticed at once that its caller has left")
+		}
+		if time.Sleep(2 * time.Second); live() != 0 {
+			t.Error("the engine never noticed that its caller has left")
+		}
+		b.idle(d)
+	})
+}
+
+// A full queue refuses: with a status, or in a stream whose status says nothing of it.
+func TestSGLangQueueLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		sglangPair(b, func(c *Config) { c.MaxQueued, c.MaxNumSeqs = 1, 1 })
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		for n := range 2 { // one prefill waits for decode
+			go func() {
+				if resp := b.send(ctx, "p", completions, body(ids(n, 64), 4, rendezvous(50+n)...)); resp != nil {
+					_ = resp.Body.Close()
+				}
+			}()
+			synctest.Wait()
+		}
+		status, raw := b.post("p", completions, body(ids(1, 64), 4, rendezvous(60)...))
+		if status != 503 || !strings.Contains(string(raw), "queue is full") {
+			t.Errorf("%d %s", status, raw)
+		}
+		resp := b.send(t.Context(), "p", completions, body(ids(1, 64), 4, rendezvous(61, "stream", true)...))
+		if events := b.events(resp); resp.StatusCode != 200 || len(events) != 2 || !strings.Contains(string(events[0].data), `"code":503`) {
+			t.Errorf("%d %+v", resp.StatusCode, events)
+		}
+	})
+}
+
+// What discovery asks for.
+func TestSGLangInfo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		sources := map[string]EventSource{"0": {Publisher: "zmq", Endpoint: "tcp://*:5557", Replay: "tcp://*:5558", Topic: "kv"}}
+		sglangPair(b, func(c *Config) { c.EventSources, c.EngineVersion, c.TotalKVBlocks = sources, "0.5.19", 1000 })
+		for engine, mode := range map[string]string{"p": "prefill", "d": "decode", "alone": "null"} {
+			for _, path := range []string{"/server_info", "/get_server_info"} {
+				status, raw := b.get(engine, path)
+				for _, part := range []string{
+					`"disaggregation_mode":"` + mode + `"`, `"page_size":16`, `"max_total_num_tokens":16000`, `"version":"0.5.19"`, `"disaggregation_bootstrap_port":5600`,
+					`"kv_events":{"block_size":16,"dp_size":1,"endpoint_host":"*","endpoint_port_base":5557,"publisher":"zmq","replay_endpoint_port_base":5558,"topic":"kv"}`,
+				} {
+					if status != 200 || !strings.Contains(raw, part) {
+						t.Errorf("%s%s: no %s in %s", engine, path, part, raw)
+					}
+				}
+			}
+			for _, path := range []string{"/health", "/health_generate", "/model_info", "/v1/models", "/v1/loads", "/metrics"} {
+				if status, raw := b.get(engine, path); status != 200 || path == "/metrics" && !strings.Contains(raw, "sglang:token_usage{") {
+					t.Errorf("%s%s: %d %s", engine, path, status, raw)
+				}
+			}
+		}
+		if status, raw := b.get("p-kv:5600", "/route?prefill_dp_rank=-1"); status != 200 || !strings.Contains(raw, `"page_size":16`) {
+			t.Errorf("%d %s", status, raw)
+		}
+		if status, _ := b.get("d-kv:5600", "/route?prefill_dp_rank=-1"); status != 404 {
+			t.Errorf("decode has a bootstrap server: %d", status)
+		}
+		late, err := NewServer(Config{Engine: "sglang", Role: "prefill"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := httptest.NewRecorder()
+		if late.TransferHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/route", nil)); answer.Code != 503 {
+			t.Errorf("before it runs: %d %s", answer.Code, answer.Body)
+		}
+	})
+}
+
+// A salt keeps prompts apart, and events name it.
+func TestSGLangSalts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		var told []Event
+		s, _ := b.engine(Config{Engine: "sglang", ID: "salted", ContextLength: 4096, OnEvents: func(es []Event) { told = append(told, es...) }})
+		prompt := ids(1, 64)
+		for _, c := range []struct {
+			salt   string
+			cached int
+		}{{"a", 0}, {"b", 0}, {"a", 48}, {"", 0}, {"b", 48}} {
+			if _, w := b.ask("salted", completions, body(prompt, 1, "cache_salt", c.salt)); w.Usage.Details.Cached != c.cached {
+				t.Errorf("salt %q: %d cached, want %d", c.salt, w.Usage.Details.Cached, c.cached)
+			}
+		}
+		synctest.Wait()
+		seen := map[uint64]string{}
+		for _, e := range told {
+			for _, h := range e.Hashes {
+				if salt, ok := seen[h]; ok && salt != e.Salt {
+					t.Errorf("one hash under the salts %q and %q", salt, e.Salt)
+				}
+				seen[h] = e.Salt
+			}
+		}
+		if len(seen) != 3*4 {
+			t.Errorf("%d hashes: %v", len(seen), seen)
+		}
+		b.idle(s)
+	})
+}
