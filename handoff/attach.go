@@ -56,4 +56,3 @@ func (a *attaching) Start(contentType string) {
 	close(a.begun)
 	a.Sink.Start(contentType)
 }
-
