@@ -48,6 +48,7 @@ type call struct {
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
 	parsed       parsing
+	tensorRT     *tensorRTCall
 	kills        string // the assertion in the engine's core that it fails, empty for none
 }
 
