@@ -158,6 +158,9 @@ func (w *Worker) build() error {
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
 	}
+	if cfg.Engine == "trtllm" {
+		w.record.TransferIDs = []string{cfg.ContextEndpoint()}
+	}
 	if cfg.Engine != "sim" {
 		w.record.EngineVersion = cfg.EngineVersion
 	}

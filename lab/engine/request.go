@@ -74,6 +74,9 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
+	// Silent: an engine that gives the request up before it has asked for the blocks
+	// does not have them freed, and Patience bounds the transfer too.
+	Silent bool
 	// PageTokens is the block size that the producer must have too; 0 for any.
 	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.

@@ -67,6 +67,16 @@ func shortLease(c *devfleet.WorkerConfig) {
 	c.Engine.Lease, c.Engine.LeaseExtension = leaseShort, leaseShort
 }
 
+// tensorRT has its time-outs shortened to tensorRTWaits.
+func tensorRT(c *devfleet.WorkerConfig) {
+	c.Engine.Engine, c.Engine.NoticeAfter, c.Engine.AbortTimeout = "trtllm", tensorRTWaits[0].short, tensorRTWaits[1].short
+}
+
+var tensorRTWaits = []wait{
+	{"until its engine notices, 1 s", 150 * time.Millisecond},
+	{"until `kv_transfer_timeout_ms`, 60 s", 2 * time.Second},
+}
+
 var pairings = []pairing{
 	{
 		connector: "vllm-nixl",
@@ -84,6 +94,19 @@ var pairings = []pairing{
 		},
 		together: true,
 		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
+	},
+	{
+		connector: "trtllm",
+		worker:    tensorRT,
+		waits:     tensorRTWaits,
+		malform: func(answer []byte) []byte {
+			return bytes.Replace(answer, []byte(`"ctx_request_id":`), []byte(`"ctx_request":`), 1)
+		},
+	},
+	{
+		connector: "trtllm-gen-first", together: true,
+		worker: tensorRT,
+		waits:  tensorRTWaits,
 	},
 }
 
