@@ -32,7 +32,7 @@ func (NIXLPush) Plan(r Round) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.Set("kv_transfer_params", params) })
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", params) })
 	if err != nil {
 		return Plan{}, err
 	}
