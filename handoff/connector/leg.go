@@ -54,8 +54,8 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 		e.SetString("model", own)
 	}
 	e.Delete("nvext")
-	if salt := r.Nvext.CacheSalt; salt != "" && !r.Has("cache_salt") {
-		e.SetString("cache_salt", salt) // engines read only the body's
+	if given, ok := r.Field("cache_salt"); r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
+		e.SetString("cache_salt", r.CacheSalt) // engines read only the body's
 	}
 	if r.Truncate < 0 && round.Kept < math.MaxInt {
 		// The engine would reckon by max_tokens, which the legs have not in common.

@@ -139,3 +139,15 @@ func BenchmarkChatChunk(b *testing.B) {
 		dst = ChatChunk(dst[:0], data, opens)
 	}
 }
+
+// ChatMessage is an answer's message.
+type ChatMessage struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+}
+
+// ChatDelta is what a chunk adds to a message. Only a choice's first chunk has a role.
+type ChatDelta struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
