@@ -57,6 +57,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	how := speech(w)
 	if how == ofVLLM {
 		r.NameMedia(e)
+		if round.Priority != nil && w.Prioritizes {
+			e.SetInt("priority", -int64(*round.Priority)) // the lower first, other than in the gateway
+		}
 	}
 	pinned := round.PinnedIDs
 	if l.Path != openai.Chat.Path() || r.HasMedia() || !takesIDs(w) {

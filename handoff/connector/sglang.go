@@ -125,7 +125,7 @@ func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	return []upstream.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
 }
 
-// bootstrap is where decode reaches prefill's bootstrap server. A loopback address is prefill's own view of itself.
+// bootstrap is where decode reaches prefill's bootstrap server, or its side channel. A loopback address is prefill's own view of itself.
 func bootstrap(p *pools.Worker) (host string, port int) {
 	host, port = transferHost(p), bootstrapPort
 	if _, text, err := net.SplitHostPort(p.Transfer); err == nil {

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"net"
 	"strconv"
 	"time"
 
@@ -59,7 +60,8 @@ func mooncakeDecode(r Round) []byte {
 	params, _ := openai.NewEdit([]byte(`{"do_remote_decode":false,"do_remote_prefill":true}`))
 	params.SetString("transfer_id", transferID(r))
 	params.SetString("remote_engine_id", r.P.TransferIDs[r.PRank])
-	params.SetString("remote_bootstrap_addr", "http://"+r.P.Transfer)
+	host, port := bootstrap(r.P)
+	params.SetString("remote_bootstrap_addr", "http://"+net.JoinHostPort(host, strconv.Itoa(port)))
 	return params.Bytes()
 }
 
