@@ -64,6 +64,10 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 		r.Pinnable = r.Source == models.FromRequest || r.Source == models.FromOwn && language.Pin()
 		return len(r.ids), err
 	}
+	route := f.route(r)
+	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {
+		return 0, nil // what is cached where does not matter, and an engine's time is not free
+	}
 	asked := f.rooms.Languages.Ask(ctx, req, r.card.Engine, r.ID)
 	if asked == nil {
 		return 0, nil
