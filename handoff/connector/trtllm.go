@@ -61,7 +61,7 @@ func sameEngines(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (TensorRT) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { tensorRTPriority(e, r, r.D) })
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { tensorRTPriority(e, r, r.D) })
 	plan := Plan{Order: PrefillFirst, Decode: decode, Attach: attachLimit}
 	if err == nil && r.P != nil {
 		plan.Prefill, err = contextLeg(r, false)
@@ -82,7 +82,7 @@ func tensorRTPriority(e *openai.Edit, r Round, w *pools.Worker) {
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
 // whatever max_tokens says, and by max_tokens it knows whether there is more to come.
 func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
-	l, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
+	l, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		tensorRTPriority(e, r, r.P)
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
