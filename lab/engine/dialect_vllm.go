@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -91,6 +92,9 @@ func (d *vllm) settings(c *call, f *fields) int {
 			f.fail("tools", "tools must not be an empty list")
 		}
 		c.parsed.read(f)
+	}
+	if d.strict && f.number("priority", 0, math.MinInt32, math.MaxInt32) != 0 {
+		f.fail("priority", "priority needs --scheduling-policy priority")
 	}
 	n := d.s.settings(c, f)
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
