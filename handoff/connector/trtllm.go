@@ -71,7 +71,7 @@ func (TensorRT) Plan(r Round) (Plan, error) {
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
 // whatever max_tokens says, and by max_tokens it knows whether there is more to come.
 func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
-	l, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
+	l, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 		params, _ := openai.NewEdit([]byte(`{"request_type":"context_only"}`))
