@@ -88,7 +88,7 @@ func (r *request) seePrompt(ids []byte) {
 // tokens, and by the tokens where the client asked for them. Where the gateway's tokens may have taken the place of
 // the engine's own, there is nothing to compare.
 func (f *Flow) compareTokens(r *request) {
-	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" {
+	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" && r.Call.Request.Endpoint == openai.Completions {
 		return
 	}
 	f.rooms.Languages.Compare(r.Call.Request.Model, r.Sent.PromptTokens == len(r.ids) && !r.differs)

@@ -28,7 +28,10 @@ import (
 // logprobs, and prefill itself stops after it.
 type SGLang struct{}
 
-var _ Connector = SGLang{}
+var (
+	_ Connector = SGLang{}
+	_ Repeater  = SGLang{}
+)
 
 // bootstrapPort is SGLang's default of --disaggregation-bootstrap-port.
 const bootstrapPort = 8998
@@ -49,8 +52,8 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 		return Plan{}, openai.BadRequest("", "decode workers of SGLang take no prompt without a prefill worker's")
 	}
 	host, port := bootstrap(r.P)
-	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit, bool) {
-		return func(e *openai.Edit, _ bool) {
+	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit) {
+		return func(e *openai.Edit) {
 			e.SetString("bootstrap_host", host)
 			e.SetInt("bootstrap_port", int64(port))
 			e.SetInt("bootstrap_room", s.room(r))
@@ -71,8 +74,8 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 		return Plan{}, err
 	}
 	prefillEdit := edit(pools.Prefill, r.P, r.PRank)
-	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, tokens bool) {
-		prefillEdit(e, tokens)
+	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) {
+		prefillEdit(e)
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 	})
@@ -124,6 +127,9 @@ func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	}
 	return []upstream.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
 }
+
+// RepeatAfter is when aborts are sent again: one that overtakes its request finds nothing to abort.
+func (SGLang) RepeatAfter() time.Duration { return 250 * time.Millisecond }
 
 // bootstrap is where decode reaches prefill's bootstrap server, or its side channel. A loopback address is prefill's own view of itself.
 func bootstrap(p *pools.Worker) (host string, port int) {

@@ -45,7 +45,7 @@ func vllmConcurrent(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs.
 func (Mooncake) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.Set("kv_transfer_params", mooncakeDecode(r)) })
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", mooncakeDecode(r)) })
 	if err != nil {
 		return Plan{}, err
 	}
@@ -83,7 +83,7 @@ func (Mooncake) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	if !r.Held {
 		return nil
 	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) {
+	d, err := leg(r, pools.Decode, func(e *openai.Edit) {
 		firstToken(e, r.Request)
 		e.Set("kv_transfer_params", mooncakeDecode(r))
 	})

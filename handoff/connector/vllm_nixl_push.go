@@ -27,7 +27,7 @@ func (NIXLPush) Pairs(p, d *pools.Worker) error {
 // Plan edits the body into the two legs.
 func (NIXLPush) Plan(r Round) (Plan, error) {
 	params := pushParams(r)
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.Set("kv_transfer_params", params) })
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", params) })
 	if err != nil {
 		return Plan{}, err
 	}
