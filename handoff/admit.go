@@ -104,7 +104,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.asked(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.ISL, Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
-			Exclude: r.tried, Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Preferred: x.PreferredTaints,
+			Exclude: r.tried, Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
 			OSL: int(given(x.OSL)), Override: r.override, Explain: f.cfg.Explain || x.Wants("routing"),
 		},
 	}
@@ -140,6 +140,8 @@ func (r *request) refusal(err error) *openai.Error {
 		return r.pins.of(pin.Role).away()
 	case errors.As(err, &over):
 		return overloaded(over.Error())
+	case errors.Is(err, router.ErrTaints) && r.Call.Request.Adapter != "":
+		return openai.Unavailable("no_adapter_worker", "no worker that can be chosen has the adapter "+Shown(r.Call.Request.Adapter)+" loaded, and the taints that the request requires")
 	case errors.Is(err, router.ErrTaints):
 		return openai.Unavailable("no_tainted_worker", "no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
 	case errors.As(err, &full):

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -27,7 +28,7 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 		t.Error("no class is one to come back after")
 	}
 	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
-		if e := new(request).refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
+		if e := newRequest(Call{Request: new(openai.Request)}, "").refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
 			t.Errorf("%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
 		}
 	}

@@ -55,8 +55,10 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	if r.KV != nil {
 		speaks.Bind(&plan.Decode, r.KV.KV)
 	}
-	failed = f.decode(ctx, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || r.Sent.Accepted && failed != nil && failed.Class == fault.ClientGone) {
+	call, out, end := letAttach(ctx, plan.Attach, out)
+	defer end()
+	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
+	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
@@ -268,10 +270,17 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
 		came.first = came.first && !s.begun.Load()
+		if came.whole != nil && !s.begun.Load() { // there is nothing to decode
+			end(errSibling)
+		}
 	}()
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
+	if came.whole != nil && r.Sent.First.IsZero() {
+		r.dropKV()
+		return f.answered(ctx, r, a, *came, plan.Decode, out)
+	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
@@ -285,8 +294,9 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	return failed
 }
 
-// errSibling ends a decode leg whose prefill has failed. To the engine it is a client that left.
-var errSibling = fmt.Errorf("the prefill leg failed: %w", fault.ErrClientGone)
+// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
+// that left.
+var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
 
 // sibling is a prefill leg that runs at the same time as decode.
 type sibling struct {

@@ -19,7 +19,7 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 			return refused
 		}
 	}
-	req.Model = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
+	req.Model, req.Adapter = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
 	var ok bool
 	if r.card, ok = models.CardOf(f.rooms.Roster, req.Model); !ok {
 		if len(f.rooms.Roster.Models()) == 0 { // a client gives up on a 404, and this one's model may come

@@ -87,7 +87,7 @@ func (c *Card) Hashes(req *openai.Request, ids []uint32) (computing, decoding []
 		if ids == nil {
 			return textHashes(req, blockSize)
 		}
-		return tokens.SequenceHashes(nil, ids, blockSize, tokens.Seed("", req.CacheSalt))
+		return tokens.SequenceHashes(nil, ids, blockSize, tokens.Seed(req.Adapter, req.CacheSalt))
 	}
 	if c.DecodeBlockSize != c.BlockSize {
 		decoding = in(c.DecodeBlockSize)

@@ -2,6 +2,7 @@ package models
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"unicode"
 
@@ -62,12 +63,12 @@ func (c *chat) message(m *jinja.Dict, t *template) (*jinja.Dict, error) {
 	switch role {
 	case "assistant":
 		if calls, ok := m.Get("tool_calls"); ok && !calls.IsNone() {
-			parsed, err := vllmCalls(calls)
+			read, err := vllmCalls(calls)
 			if err != nil {
 				return nil, err
 			}
-			if items, _ := parsed.Items(); len(items) > 0 {
-				out.Set("tool_calls", parsed)
+			if items, _ := read.Items(); len(items) > 0 {
+				out.Set("tool_calls", read)
 			}
 		}
 		reasoning, ok := m.Get("reasoning")
@@ -193,11 +194,10 @@ func vllmCalls(calls jinja.Value) (jinja.Value, error) {
 	return eachCall(calls, func(function *jinja.Dict) error {
 		arguments, _ := function.Get("arguments")
 		if text, ok := arguments.Str(); ok && text != "" {
-			parsed, err := jinja.FromJSON([]byte(text))
-			if err != nil {
-				parsed = jinja.None
+			var err error
+			if arguments, err = parsed(text); err != nil {
+				return err
 			}
-			arguments = parsed
 		}
 		if _, ok := arguments.Dict(); !ok {
 			arguments = jinja.Map(jinja.NewDict(0))
@@ -207,16 +207,33 @@ func vllmCalls(calls jinja.Value) (jinja.Value, error) {
 	})
 }
 
+// parsed reads a tool call's arguments as Python's json.loads does; None for what is no JSON. What Python alone takes
+// for JSON (NaN, half a character) is an error.
+func parsed(text string) (jinja.Value, error) {
+	raw := []byte(text)
+	if !json.Valid(raw) {
+		if strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") {
+			return jinja.None, unrendered("a tool call's arguments have a number that is none")
+		}
+		return jinja.None, nil
+	}
+	v, err := jinja.FromJSON(raw)
+	if err != nil {
+		return jinja.None, unrendered("a tool call's arguments: %v", err)
+	}
+	return v, nil
+}
+
 // sglangCalls are tool calls as SGLang's types print them, with an assistant's arguments read as JSON.
 func sglangCalls(calls jinja.Value, parse bool) (jinja.Value, error) {
 	return eachCall(calls, func(function *jinja.Dict) error {
 		arguments, _ := function.Get("arguments")
 		if text, ok := arguments.Str(); ok && parse {
-			parsed, err := jinja.FromJSON([]byte(text))
-			if err != nil {
+			read, err := parsed(text)
+			if err != nil || read.IsNone() {
 				return unrendered("a tool call's arguments are no JSON")
 			}
-			function.Set("arguments", parsed)
+			function.Set("arguments", read)
 		}
 		return nil
 	})

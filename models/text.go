@@ -62,7 +62,7 @@ func estimate(req *openai.Request) int {
 // holds: they are good for predictions only. A conversation that goes on keeps the hashes it had. A part that is no
 // text takes as many blocks as its tokens do.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
-	c := textChain{blockBytes: blockSize * bytesPerToken, seed: tokens.Seed("", req.CacheSalt) + textDomain, left: maxTextBytes}
+	c := textChain{blockBytes: blockSize * bytesPerToken, seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
 	for m, piece := range req.Pieces() {
 		if m == openai.Text {
 			c.write(piece)

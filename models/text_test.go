@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
-func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
+func scanned(t testing.TB, ep openai.Endpoint, body string) *openai.Request {
 	t.Helper()
 	req, err := openai.Limits{MaxBytes: 64 << 20}.Scan(ep, []byte(body))
 	if err != nil {

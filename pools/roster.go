@@ -108,10 +108,12 @@ func (r *Roster) Fleet(model string) Fleet               { return r.View().Fleet
 func (r *Roster) Pools() []*Pool                         { return r.View().Pools() }
 func (r *Roster) Models() []string                       { return r.View().Models() }
 func (r *Roster) Known(model string, role Role) bool     { return r.View().Known(model, role) }
-func (r *Roster) Resolve(name string) string             { return r.View().Resolve(name) }
-func (r *Roster) Lookup(id string) (Member, bool)        { return r.View().Lookup(id) }
-func (r *Roster) Refused() []Refusal                     { return r.View().Refused() }
-func (r *Roster) Cordoned() []string                     { return r.View().Cordoned() }
+func (r *Roster) Resolve(name string) (model, adapter string) {
+	return r.View().Resolve(name)
+}
+func (r *Roster) Lookup(id string) (Member, bool) { return r.View().Lookup(id) }
+func (r *Roster) Refused() []Refusal              { return r.View().Refused() }
+func (r *Roster) Cordoned() []string              { return r.View().Cordoned() }
 
 // change lets f change the core, publishes what came of it and calls the callbacks.
 func (r *Roster) change(f func(c *Core, now time.Time) bool) bool {

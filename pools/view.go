@@ -14,6 +14,7 @@ type View struct {
 	sorted   []*Pool
 	models   []string
 	served   map[string]string // the models of other names
+	adapters map[string]string // the base models of adapters
 	aliases  map[string]string // the models of the operator's names; never changed
 	refused  []Refusal
 	cordoned []string
@@ -45,42 +46,93 @@ func newView(pools map[key]*Pool, aliases map[string]string, refused []Refusal, 
 			v.models = append(v.models, p.Model)
 		}
 		for _, m := range p.Members {
-			for _, name := range m.Worker.ServedNames {
-				if _, taken := v.served[name]; !taken {
-					if v.served == nil {
-						v.served = map[string]string{}
-					}
-					v.served[name] = p.Model
-				}
-			}
+			note(&v.served, m.Worker.ServedNames, p.Model)
+			note(&v.adapters, m.Worker.Adapters, p.Model)
 		}
 	}
 	return v
 }
 
+// note adds the names that are not taken yet to those of a model.
+func note(all *map[string]string, names []string, model string) {
+	for _, name := range names {
+		if _, taken := (*all)[name]; !taken {
+			if *all == nil {
+				*all = map[string]string{}
+			}
+			(*all)[name] = model
+		}
+	}
+}
+
 // Resolve is the model that clients mean by a name: the model of that name where one was ever known, else the one that
-// the operator gave it as an alias, else that of which a worker gives it as another name, else the name itself.
-func (v *View) Resolve(name string) string {
+// the operator gave it as an alias, else that of which a worker gives it as another name, else the base model of the
+// adapter that a worker has loaded under that name, else the name itself. BASE:ADAPTER names an adapter, too, as
+// SGLang's clients do. adapter is empty for the model itself.
+func (v *View) Resolve(name string) (model, adapter string) {
+	if model = v.modelOf(name); model != "" {
+		return model, ""
+	}
+	name = cmp.Or(v.aliases[name], name)
+	if model = v.adapters[name]; model != "" {
+		return model, name
+	}
+	for i := range name {
+		if name[i] != ':' {
+			continue
+		}
+		if model = v.modelOf(name[:i]); model != "" && v.hasAdapter(model, name[i+1:]) {
+			return model, name[i+1:]
+		}
+	}
+	return name, ""
+}
+
+// modelOf is the model of that name, alias or other name, empty where there is none.
+func (v *View) modelOf(name string) string {
 	if v.known(name) {
 		return name
 	}
-	if model, ok := v.aliases[name]; ok {
-		if name = model; v.known(name) {
-			return name
-		}
+	if name = cmp.Or(v.aliases[name], name); v.known(name) {
+		return name
 	}
-	return cmp.Or(v.served[name], name)
+	return v.served[name]
 }
 
 func (v *View) known(model string) bool {
 	return v.Known(model, Prefill) || v.Known(model, Decode) || v.Known(model, Both)
 }
 
+func (v *View) hasAdapter(model, adapter string) bool {
+	for _, role := range [...]Role{Prefill, Decode, Both} {
+		for _, m := range v.Pool(model, role).Members {
+			if slices.Contains(m.Worker.Adapters, adapter) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Adapters is the names of the adapters that workers of a model have loaded, sorted; those that name something else
+// are left out.
+func (v *View) Adapters(model string) (names []string) {
+	for _, all := range []map[string]string{v.adapters, v.aliases} {
+		for name := range all {
+			if base, adapter := v.Resolve(name); base == model && adapter != "" {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // ServedNames is the other names of a model, sorted; those that are another model's own are left out.
 func (v *View) ServedNames(model string) (names []string) {
 	for _, others := range []map[string]string{v.served, v.aliases} {
 		for name := range others {
-			if v.Resolve(name) == model {
+			if base, adapter := v.Resolve(name); base == model && adapter == "" {
 				names = append(names, name)
 			}
 		}

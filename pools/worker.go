@@ -19,6 +19,7 @@ const (
 	maxLabelBytes  = 256       // of a label's key, and of its value
 	maxTaints      = 64        // taints of a worker
 	MaxServedNames = 16        // other names of a worker's model
+	MaxAdapters    = 1024      // adapters of a worker
 	maxRecordBytes = 64 << 10  // of the whole record in JSON
 )
 
@@ -47,7 +48,10 @@ type Worker struct {
 	// ServedNames are other names for the same model: clients may ask for them, and the worker is sent Model. At most
 	// [MaxServedNames] of Model's form.
 	ServedNames []string `json:"served_names,omitempty"`
-	Role        Role     `json:"role"`
+	// Adapters are the LoRA adapters that the engine has loaded: clients ask for them as for models, and only workers
+	// that have one get its requests. At most [MaxAdapters] of Model's form.
+	Adapters []string `json:"adapters,omitempty"`
+	Role     Role     `json:"role"`
 	// Engine is "vllm", "sglang", "trtllm" or "sim".
 	Engine string `json:"engine"`
 	// EngineVersion is the engine's release as it reports it: "0.27.1". At most [MaxIDBytes] printable bytes; empty
@@ -138,6 +142,7 @@ func (w *Worker) Validate() error {
 		{"incarnation", unlessEmpty(w.Incarnation, idProblem)},
 		{"model", textProblem(w.Model, 1, MaxModelBytes)},
 		{"served_names", namesProblem(w.ServedNames, MaxServedNames, MaxModelBytes, w.Model)},
+		{"adapters", namesProblem(w.Adapters, MaxAdapters, MaxModelBytes, w.Model)},
 		{"role", oneOf(string(w.Role), string(Prefill), string(Decode), string(Both))},
 		{"engine", oneOf(w.Engine, "vllm", "sglang", "trtllm", "sim")},
 		{"engine_version", textProblem(w.EngineVersion, 0, MaxIDBytes)},

@@ -11,7 +11,7 @@ import (
 // its pool's workers.
 func TestClaimedRanksAreLeft(t *testing.T) {
 	gold := worker("gold", 100, 2, 0)
-	gold.Taints = []string{"gold"}
+	gold.Taints, gold.Adapters = []string{"gold"}, []string{"sql"}
 	pool := poolOf(pools.Decode, gold, worker("plain", 100, 2, 0))
 	for _, c := range []struct {
 		name  string
@@ -20,6 +20,7 @@ func TestClaimedRanksAreLeft(t *testing.T) {
 	}{
 		{"pinned", Claim{Role: pools.Decode, Pin: &Pin{Worker: "gold"}}, []string{"plain", "plain", "", ""}},
 		{"tainted", Claim{Role: pools.Decode, Required: []string{"gold"}}, []string{"plain", "plain", "", ""}},
+		{"with an adapter", Claim{Role: pools.Decode, Adapter: "sql"}, []string{"plain", "plain", "", ""}},
 		{"but one tried", Claim{Role: pools.Decode, Exclude: []string{"plain"}}, []string{"plain", "plain", "", ""}},
 		{"any", Claim{Role: pools.Decode}, []string{"", "", "", ""}},
 		{"of another pool", Claim{Role: pools.Both, Pin: &Pin{Worker: "gold"}}, []string{"gold", "plain", "gold", "plain"}},

@@ -17,7 +17,7 @@ var (
 	// ErrNoPartner is the ErrNoPrefill of a pair where no prefill worker that is up can hand over to a decode worker
 	// that is up.
 	ErrNoPartner = fmt.Errorf("no pair that can hand over: %w", ErrNoPrefill)
-	// ErrTaints: no eligible worker has the taints that the request requires. It is an ErrNoWorkers.
+	// ErrTaints: no eligible worker has the taints, or the adapter, that the request requires. It is an ErrNoWorkers.
 	ErrTaints = fmt.Errorf("required taints: %w", ErrNoWorkers)
 	// errNoPrefillTaints is ErrTaints of a pair's prefill pool, and an ErrNoPrefill.
 	errNoPrefillTaints = fmt.Errorf("%w: %w", ErrTaints, ErrNoPrefill)

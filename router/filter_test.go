@@ -22,6 +22,7 @@ func tainted(id string, taints ...string) *pools.Worker {
 func TestTaints(t *testing.T) {
 	r := newRouter(t, DefaultConfig().For(pools.Decode), nil)
 	p := poolOf(pools.Decode, tainted("plain"), tainted("gold", "tier=gold"), tainted("both", "tier=gold", "eu"))
+	p.Members[1].Worker.Adapters, p.Members[2].Worker.Adapters = []string{"sql"}, []string{"math", "sql"}
 	for _, c := range []struct {
 		name string
 		req  Request
@@ -32,6 +33,11 @@ func TestTaints(t *testing.T) {
 		{"nobody has it", Request{Required: []string{"moon"}}, "", ErrTaints},
 		{"the only one was tried", Request{Required: []string{"eu"}, Exclude: []string{"both"}}, "", ErrTaints},
 		{"pinned without it", Request{Required: []string{"eu"}, Pin: &Pin{Worker: "gold"}}, "", ErrTaints},
+		{"an adapter", Request{Adapter: "math"}, "both", nil},
+		{"an adapter and a taint", Request{Adapter: "sql", Required: []string{"eu"}}, "both", nil},
+		{"an adapter that is loaded nowhere", Request{Adapter: "cook"}, "", ErrTaints},
+		{"pinned without the adapter", Request{Adapter: "sql", Pin: &Pin{Worker: "plain"}}, "", ErrTaints},
+		{"the only one with the adapter was tried", Request{Adapter: "math", Exclude: []string{"both"}}, "", ErrTaints},
 		{"preferred", Request{Preferred: map[string]float64{"eu": 2}}, "both", nil},
 		{"preferred against", Request{Preferred: map[string]float64{"tier=gold": -1}}, "plain", nil},
 		{"pinned whatever is preferred", Request{Preferred: map[string]float64{"eu": 2}, Pin: &Pin{Worker: "plain"}}, "plain", nil},

@@ -33,6 +33,7 @@ type Request struct {
 	// Pairs reports whether two workers can hand a prompt over, nil where any two can. It counts in a choice of a pair.
 	Pairs    func(p, d *pools.Worker) bool
 	Required []string // taints that a worker must have to be chosen, a pinned one too
+	Adapter  string   // the LoRA adapter that a worker must have loaded, likewise; empty for none
 	// Ahead is what earlier requests wait for: the ranks that they claim are full for
 	// this one. It must not be written to.
 	Ahead []Claim
@@ -74,17 +75,18 @@ type Pin struct {
 }
 
 // Claim is the ranks of a pool's workers that a waiting request could be booked on:
-// those that its pin and its required taints leave, and that it has not tried.
+// those that its pin, its required taints and its adapter leave, and that it has not tried.
 type Claim struct {
 	Role     pools.Role // the pool's
 	Pin      *Pin       // nil for any
 	Required []string
+	Adapter  string
 	Exclude  []string
 }
 
 // covers reports whether s, of the pool of a role, is claimed.
 func (c *Claim) covers(role pools.Role, s *slot) bool {
-	return c.Role == role && (c.Pin == nil || c.Pin.admits(s)) && bears(s.worker, c.Required) && !slices.Contains(c.Exclude, s.worker.ID)
+	return c.Role == role && (c.Pin == nil || c.Pin.admits(s)) && bears(s.worker, c.Required, c.Adapter) && !slices.Contains(c.Exclude, s.worker.ID)
 }
 
 // claimed reports whether one of the claims covers s.

@@ -7,8 +7,11 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// bears reports whether a worker has all the taints that are required.
-func bears(w *pools.Worker, required []string) bool {
+// bears reports whether a worker has all the taints that are required, and the adapter unless that is empty.
+func bears(w *pools.Worker, required []string, adapter string) bool {
+	if adapter != "" && !slices.Contains(w.Adapters, adapter) {
+		return false
+	}
 	for _, taint := range required {
 		if !slices.Contains(w.Taints, taint) {
 			return false
@@ -18,13 +21,13 @@ func bears(w *pools.Worker, required []string) bool {
 }
 
 // suits reports whether w could serve req if it took requests and were empty: a rank
-// of it that the pin names, the taints that are required, and room for the prompt.
+// of it that the pin names, the taints and the adapter that are required, and room for the prompt.
 func (c *Config) suits(w *pools.Worker, req *Request) bool {
 	if p := req.Pin; p != nil && (p.Worker != "" && p.Worker != w.ID || p.Ranked && p.Rank >= w.Ranks()) {
 		return false
 	}
 	blocks := blocksOf(req.ISL, max(1, w.BlockSize))
-	return bears(w, req.Required) && (req.Only == nil || req.Only(w)) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
+	return bears(w, req.Required, req.Adapter) && (req.Only == nil || req.Only(w)) && (!c.Room || w.TotalKVBlocks <= 0 || blocks < w.TotalKVBlocks)
 }
 
 // favour is the sum of the weights of the preferred taints that w has.

@@ -125,13 +125,13 @@ func (k *core) slot(m *pools.Member, rank int) slot {
 }
 
 // narrow finds the slots that the request leaves in the choice, by all that needs no booking. Filters go in the order
-// of router-semantics §2.2: the worker that the request names, the taints that it requires, the workers that are up;
+// of router-semantics §2.2: the worker that the request names, the taints and the adapter that it requires, the workers that are up;
 // choices goes on with the thresholds.
 func (v *view) narrow(c *scratch, now time.Time) {
 	req := &c.query
 	need := req.blocks() + 1
 	c.met, c.kept, c.largest = 0, c.kept[:0], v.largest
-	pinned, tainted := req.Pin != nil, len(req.Required) > 0
+	pinned, tainted := req.Pin != nil, len(req.Required) > 0 || req.Adapter != ""
 	if c.all = v.steady && !pinned && !tainted && len(req.Exclude) == 0 && req.Only == nil; c.all {
 		c.met = borne
 		if need <= v.roomiest {
@@ -150,7 +150,7 @@ func (v *view) narrow(c *scratch, now time.Time) {
 			}
 			c.met |= named
 		}
-		if tainted && !bears(s.worker, req.Required) {
+		if tainted && !bears(s.worker, req.Required, req.Adapter) {
 			continue
 		}
 		c.met |= borne
@@ -190,7 +190,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 	n := 0
 	var out over
 	met := c.met
-	pinned, tainted := req.Pin != nil, len(req.Required) > 0
+	pinned, tainted := req.Pin != nil, len(req.Required) > 0 || req.Adapter != ""
 	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
 	limited := *c.limits != Thresholds{}
 	blocks, reported := c.found.Blocks[:len(v.slots)], c.found.Reported[:len(v.slots)]
@@ -265,7 +265,7 @@ type passed uint8
 
 const (
 	named passed = 1 << iota // by the request's pin
-	borne                    // has the taints
+	borne                    // has the taints and the adapter
 	fits                     // could hold the prompt if it were empty
 	able                     // and may be chosen: eligible and not excluded
 	below                    // no threshold takes it out

@@ -85,6 +85,10 @@ type Plan struct {
 	Order Order
 	// Prefill is empty if the order is Alone.
 	Prefill, Decode upstream.Leg
+	// Attach is how long decode's call goes on after the client has left, until its answer begins: prefill's engine
+	// lets its KV go only to a decode engine that has asked for it, and a call that is cut before has not. 0 cuts it at
+	// once.
+	Attach time.Duration
 }
 
 // Order is the order of a plan's steps.

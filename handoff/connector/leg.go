@@ -49,8 +49,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 			return l, err
 		}
 	}
-	if name, _ := r.Field("model"); string(name) != `"`+w.Model+`"` { // another name that it serves under
-		e.SetString("model", w.Model)
+	own := ownName(w, r.Adapter)
+	if name, _ := r.Field("model"); string(name) != `"`+own+`"` { // another name that it serves under
+		e.SetString("model", own)
 	}
 	e.Delete("nvext")
 	if salt := r.Nvext.CacheSalt; salt != "" && !r.Has("cache_salt") {
@@ -91,6 +92,17 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 		l.Body = withParams(l.Body, params)
 	}
 	return l, nil
+}
+
+// ownName is how a worker's engine calls the model, or the adapter of it that is asked for (clients.md §5.1).
+func ownName(w *pools.Worker, adapter string) string {
+	switch {
+	case adapter == "":
+		return w.Model
+	case speech(w) == ofSGLang:
+		return w.Model + ":" + adapter
+	}
+	return adapter
 }
 
 // dialect is whose fields an engine reads.

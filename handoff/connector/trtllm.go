@@ -30,6 +30,10 @@ const (
 	// cache_transceiver_config.kv_transfer_timeout_ms. Nothing ends the wait sooner but a generation worker that asks.
 	transferTimeout = 60 * time.Second
 
+	// attachLimit is how long a generation worker may take to ask for KV whose client has left. One that is busier
+	// than that leaves the context worker to its time-out.
+	attachLimit = 5 * time.Second
+
 	// contextParting is how long the context worker's answer is awaited after the client has left. The server looks
 	// for departed clients once a second (await_disconnected); an answer that is complete before names the KV, which
 	// only a generation worker can have it let go.
@@ -57,11 +61,11 @@ func sameEngines(p, d *pools.Worker) error {
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (TensorRT) Plan(r Round) (Plan, error) {
 	decode, err := leg(r, pools.Decode, nil)
-	if err != nil || r.P == nil {
-		return Plan{Order: PrefillFirst, Decode: decode}, err
+	plan := Plan{Order: PrefillFirst, Decode: decode, Attach: attachLimit}
+	if err == nil && r.P != nil {
+		plan.Prefill, err = contextLeg(r, false)
 	}
-	prefill, err := contextLeg(r, false)
-	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+	return plan, err
 }
 
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
@@ -112,6 +116,9 @@ func (TensorRT) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV,
 	kv = prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(transferTimeout)}
 	params, err := generationParams(r, a)
 	if err != nil {
+		if kv.Params = releaseParams(r, a); kv.Validate() != nil {
+			kv.Params = nil
+		}
 		return kv, false, fmt.Errorf("disaggregated_params: %w", err)
 	}
 	kv.Params = handOff(params, a.PromptTokenIDs)
@@ -163,6 +170,22 @@ func generationParams(r Round, a contextAnswer) ([]byte, error) {
 		e.SetString("ctx_info_endpoint", reachableEndpoint(*p.Endpoint, r.P))
 	}
 	return e.Bytes(), nil
+}
+
+// releaseParams is a hand-off that is good for having the context worker let go, where the one that came cannot be
+// bound: its state, and the id that the worker was given. nil if there is no state.
+func releaseParams(r Round, a contextAnswer) []byte {
+	var p struct {
+		State string `json:"encoded_opaque_state"`
+	}
+	if raw := a.Choices[0].Params; !utf8.Valid(raw) || json.Unmarshal(raw, &p) != nil || p.State == "" {
+		return nil
+	}
+	e, _ := openai.NewEdit([]byte(`{"request_type":"generation_only","first_gen_tokens":[0]}`))
+	e.SetInt("ctx_request_id", r.TransferID)
+	e.SetInt("disagg_request_id", r.TransferID)
+	e.SetString("encoded_opaque_state", p.State)
+	return handOff(e.Bytes(), a.PromptTokenIDs)
 }
 
 // check refuses what the generation worker would take and never finish.

@@ -1,8 +1,10 @@
 package jinja
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
+	"math/bits"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -161,7 +163,7 @@ func (r *reader) number() Value {
 // str reads the string at pos.
 func (r *reader) str() string {
 	from := r.pos + 1
-	end := indexByte2(r.data[from:], '"', '\\')
+	end := stringEnd(r.data[from:])
 	if end < 0 {
 		r.fail()
 		return ""
@@ -172,7 +174,7 @@ func (r *reader) str() string {
 	}
 	b := make([]byte, 0, end+end/2+32)
 	for at := from; ; {
-		end := indexByte2(r.data[at:], '"', '\\')
+		end := stringEnd(r.data[at:])
 		if end < 0 || at+end+1 >= len(r.data) && r.data[at+end] == '\\' {
 			r.fail()
 			return ""
@@ -215,13 +217,27 @@ func unescape(b, s []byte) ([]byte, int) {
 	case !utf16.IsSurrogate(c):
 		return utf8.AppendRune(b, c), 6
 	}
-	return utf8.AppendRune(b, utf16.DecodeRune(c, hex(s[6:]))), 12
+	r := utf16.DecodeRune(c, hex(s[6:]))
+	if r == utf8.RuneError { // half a character, which UTF-8 has none of
+		return b, 0
+	}
+	return utf8.AppendRune(b, r), 12
 }
 
-// indexByte2 is the place of the first a or b.
-func indexByte2(s []byte, a, b byte) int {
-	for i, c := range s {
-		if c == a || c == b {
+// stringEnd is the place of the first quote or backslash, −1 where there is none. It looks at eight bytes at a time: a
+// zero byte in w^pattern is found by the borrow of a subtraction.
+func stringEnd(s []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		w := binary.LittleEndian.Uint64(s[i:])
+		q, b := w^ones*'"', w^ones*'\\'
+		if hits := ((q-ones)&^q | (b-ones)&^b) & highs; hits != 0 {
+			return i + bits.TrailingZeros64(hits)>>3
+		}
+	}
+	for ; i < len(s); i++ {
+		if s[i] == '"' || s[i] == '\\' {
 			return i
 		}
 	}

@@ -8,6 +8,9 @@ type Request struct {
 	Raw []byte
 	// Model is the model's name, never empty.
 	Model string
+	// Adapter is the LoRA adapter of Model that the answer is to be made with, empty for none. Scan leaves it empty:
+	// which names are adapters' is not known from the body.
+	Adapter string
 	// Prompt is the text, the token ids or the messages to go on from.
 	Prompt Prompt
 	// Stream asks for server-sent events.

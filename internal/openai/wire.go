@@ -31,6 +31,8 @@ type Model struct {
 	Object  string `json:"object"`  // model
 	Created int64  `json:"created"` // seconds since 1970
 	OwnedBy string `json:"owned_by"`
+	// Parent is the base model of an adapter, left out of other models.
+	Parent string `json:"parent,omitempty"`
 	// MaxModelLen is vLLM's: the context in tokens, left out where unknown.
 	MaxModelLen int `json:"max_model_len,omitempty"`
 }

@@ -2,43 +2,124 @@ package tokens
 
 import (
 	"fmt"
+	"go/build"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// BenchmarkTokenize encodes 400 kB of English prose. ns/op is for the whole
-// text into a slice that has room. cold knows no piece that takes merging
-// beforehand; warm knows pieces, as a process that has served similar text;
-// seen is a Cache that has had this very text, grown one that has had the
-// first nine tenths of it.
-func BenchmarkTokenize(b *testing.B) {
-	const size = 400_000
-	text := prose(b, size)
-	run := func(b *testing.B, t *Tokenizer) {
-		ids := t.Encode(nil, text)
-		bench := func(name string, before func(), encode func([]uint32, string) []uint32) {
-			b.Run(name, func(b *testing.B) {
-				b.SetBytes(size)
+// source returns n bytes of Go's own source.
+func source(tb testing.TB, n int) string {
+	tb.Helper()
+	var text strings.Builder
+	for _, name := range []string{"net/http/server.go", "net/http/transport.go", "runtime/proc.go", "go/types/expr.go", "runtime/mgc.go"} {
+		code, err := os.ReadFile(filepath.Join(build.Default.GOROOT, "src", name))
+		if err != nil {
+			tb.Fatalf("the Go distribution's own source is needed: %v", err)
+		}
+		text.Write(code)
+	}
+	return text.String()[:n]
+}
+
+// chinese returns a long text of Chinese, or skips the test.
+func chinese(tb testing.TB) string {
+	tb.Helper()
+	for _, v := range decodeLines[struct{ Text string }](tb, openShared(tb, "tokenizer/qwen2.5/encode_long.jsonl.gz")) {
+		if strings.Count(v.Text, "的") > 100 {
+			return v.Text
+		}
+	}
+	tb.Fatal("no Chinese among the long texts")
+	return ""
+}
+
+// benchmarked are tokenizers by name: Sim's vocabulary of 4,096, and Qwen's of 151,643, byte-level and as SentencePiece's
+// families would have it.
+var benchmarked = map[string]func(testing.TB) *Tokenizer{
+	"sim":     func(tb testing.TB) *Tokenizer { return mustLoad(tb, simJSON) },
+	"qwen2.5": qwen,
+	"deepseek": func(tb testing.TB) *Tokenizer {
+		t := qwen(tb)
+		t.nfc, t.pattern = false, deepSeek
+		return t
+	},
+	"gpt-oss": func(tb testing.TB) *Tokenizer {
+		t := qwen(tb)
+		t.nfc, t.pattern = false, o200k
+		return t
+	},
+	"gemma": func(tb testing.TB) *Tokenizer {
+		return mustLoad(tb, sentenceVocabulary(qwen(tb), false).file([]fileAdded{
+			{ID: 200_000, Content: "<|im_start|>", Special: true}, {ID: 200_001, Content: "<|im_end|>", Special: true},
+			{ID: 200_002, Content: "\n"}, {ID: 200_003, Content: "\n\n"}, {ID: 200_004, Content: "\t"}, {ID: 200_005, Content: "▁▁"},
+		}, `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`, `null`, `null`, `null`))
+	},
+}
+
+// BenchmarkEncode encodes a text that the tokenizer has not seen as a whole, but whose pieces it has, as a process that
+// has served similar text.
+func BenchmarkEncode(b *testing.B) {
+	for kind, text := range map[string]func(testing.TB) string{
+		"code":    func(tb testing.TB) string { return source(tb, 400_000) },
+		"prose":   func(tb testing.TB) string { return prose(tb, 400_000) },
+		"chinese": chinese,
+	} {
+		for name, load := range benchmarked {
+			b.Run(kind+"/"+name, func(b *testing.B) {
+				t, text := load(b), text(b)
+				ids := t.Encode(nil, text)
+				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()
 				for b.Loop() {
-					b.StopTimer()
-					before()
-					b.StartTimer()
-					ids = encode(ids[:0], text)
+					ids = t.Encode(ids[:0], text)
 				}
 				b.ReportMetric(float64(len(ids)), "tokens/op")
 			})
 		}
-		var cache *Cache
-		bench("cold", func() { t.pieces = new(pieceCache) }, t.Encode)
-		bench("warm", func() {}, t.Encode)
-		encode := func(dst []uint32, text string) []uint32 { return cache.Encode(dst, text) }
-		bench("cold-cache", func() { t.pieces = new(pieceCache); cache = NewCache(t, testCacheBytes) }, encode)
-		bench("grown", func() { cache = NewCache(t, testCacheBytes); cache.Encode(ids[:0], text[:size*9/10]) }, encode)
-		bench("seen", func() {}, encode)
 	}
-	b.Run("bytes=400k", func(b *testing.B) { run(b, mustLoad(b, simJSON)) })
-	b.Run("bytes=400k/model=qwen2.5", func(b *testing.B) { run(b, qwen(b)) })
+}
+
+// conversation renders messages of some 2 kB, prose and code in turn, until they are size bytes.
+func conversation(tb testing.TB, size int) string {
+	var text strings.Builder
+	words, code := prose(tb, size), source(tb, size)
+	for from := 0; text.Len() < size; from += 2000 {
+		fmt.Fprintf(&text, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n", words[from:from+2000], code[from:from+2000])
+	}
+	return text.String()
+}
+
+// BenchmarkConversation encodes a rendered conversation of about 100,000 tokens through a Cache. cold: it is new, its
+// pieces are not. grown: all but its last two messages, 4 kB, was encoded before. seen: all of it was.
+func BenchmarkConversation(b *testing.B) {
+	const size = 400_000
+	text := conversation(b, size)
+	before := text[:strings.LastIndex(text[:len(text)-3000], "<|im_start|>user")]
+	for name, load := range benchmarked {
+		b.Run("tokenizer="+name, func(b *testing.B) {
+			t := load(b)
+			ids := t.Encode(nil, text)
+			var cache *Cache
+			bench := func(name string, prepare func()) {
+				b.Run(name, func(b *testing.B) {
+					b.SetBytes(int64(len(text)))
+					b.ReportAllocs()
+					for b.Loop() {
+						b.StopTimer()
+						prepare()
+						b.StartTimer()
+						ids = cache.Encode(ids[:0], text)
+					}
+					b.ReportMetric(float64(len(ids)), "tokens/op")
+				})
+			}
+			bench("cold", func() { cache = NewCache(t, testCacheBytes) })
+			bench("grown", func() { cache = NewCache(t, testCacheBytes); ids = cache.Encode(ids[:0], before) })
+			bench("seen", func() {})
+		})
+	}
 }
 
 // BenchmarkHostile encodes text made to be slow, 100 kB of it.

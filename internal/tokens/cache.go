@@ -21,8 +21,8 @@ const (
 )
 
 // Cache remembers the ids of text. It cuts what it is given at special tokens (messages of a chat), and longer text
-// at safe places every few kB from its start, so that a conversation or a prompt that grows is encoded from about
-// where it grew. It always gives the ids that its Tokenizer gives.
+// at safe places every few kB from there, so that a conversation or a prompt that grows is encoded from about where it
+// grew. It always gives the ids that its Tokenizer gives.
 //
 // The text itself is not kept. A part is known by its length and a 128-bit hash, seeded at random for each Cache.
 // Cache is safe for concurrent use.
@@ -60,41 +60,63 @@ func (c *Cache) EncodePrompt(dst []uint32, text string) []uint32 {
 // each time. What it costs is a hash of the text, and encoding what is new: a conversation of 400 kB whose end grew takes
 // about 0.1 ms and the time for its last message.
 func (c *Cache) Encode(dst []uint32, text string) []uint32 {
-	return c.tokenizer.encode(dst, text, true, c)
+	return c.encode(dst, text, true)
 }
 
 // EncodeChat is Tokenizer.EncodeChat.
 func (c *Cache) EncodeChat(dst []uint32, ms []Message) []uint32 {
-	return c.tokenizer.encodeChat(dst, ms, c)
+	return c.tokenizer.encodeChat(dst, ms, func(dst []uint32, text string) []uint32 { return c.encode(dst, text, false) })
 }
 
-// plain implements encoder.
-func (c *Cache) plain(dst []uint32, text string, form form) []uint32 {
+// encode is Tokenizer.encode for a whole input.
+func (c *Cache) encode(dst []uint32, text string, specials bool) []uint32 {
+	at := first
+	for from := 0; ; {
+		start, stop, id := len(text), len(text), uint32(0)
+		if specials {
+			start, stop, id = c.tokenizer.seam(text, from)
+		}
+		dst = c.stretch(dst, text[from:start], at, specials)
+		if start == len(text) {
+			return dst
+		}
+		dst = append(dst, id)
+		from, at = stop, after
+	}
+}
+
+// stretch encodes a text between seams, part by part.
+func (c *Cache) stretch(dst []uint32, text string, at place, specials bool) []uint32 {
+	t := c.tokenizer
 	for len(text) >= minChunkBytes {
-		n := c.tokenizer.cut(text, chunkBytes)
+		n := t.cut(text, chunkBytes)
 		part := text[:n]
-		key := partKey{xxh3.HashString128Seed(part, c.seed), n, form.lead}
+		key := partKey{xxh3.HashString128Seed(part, c.seed), n, within, specials}
+		if t.sentence != nil && t.sentence.lead != leadNone {
+			key.at = at
+		}
 		shard := &c.shards[key.Lo%shardCount]
 		if ids, ok := shard.get(key); ok {
 			dst = append(dst, ids...)
 		} else {
 			from := len(dst)
-			dst = c.tokenizer.plain(dst, part, form)
+			dst = t.encode(dst, part, at, specials)
 			shard.put(key, dst[from:])
 		}
-		text, form.lead = text[n:], false
+		text, at = text[n:], within
 	}
 	if text == "" {
 		return dst
 	}
-	return c.tokenizer.plain(dst, text, form)
+	return t.encode(dst, text, at, specials)
 }
 
-// partKey names a part of text.
+// partKey names a part of text, and what else its ids follow from.
 type partKey struct {
 	xxh3.Uint128
-	length int
-	lead   bool
+	length   int
+	at       place
+	specials bool
 }
 
 // shard is a part of the cache: a map, and a ring through its entries with the most recently used one after root.

@@ -34,7 +34,7 @@ func TestCacheEqualsTokenizer(t *testing.T) {
 					if !slices.Equal(cache.Encode(nil, text), tok.Encode(nil, text)) {
 						t.Fatalf("%s, %d bytes, seed %d: the cache's ids differ", name, maxBytes, seed)
 					}
-					if !slices.Equal(tok.encode(nil, text, false, cache), tok.EncodeText(nil, text)) {
+					if !slices.Equal(cache.encode(nil, text, false), tok.EncodeText(nil, text)) {
 						t.Fatalf("%s, %d bytes, seed %d: the cache's ids of plain text differ", name, maxBytes, seed)
 					}
 				}
@@ -60,6 +60,23 @@ func TestCacheWithLateTokens(t *testing.T) {
 	}
 	if n := len(slices.DeleteFunc(tok.Encode(nil, text), func(id uint32) bool { return id != 5000 })); n != 3000 {
 		t.Errorf("%d added tokens found, want 3000", n)
+	}
+}
+
+// TestCacheKnowsPlaces has one text at an input's beginning, behind a token, and for plain text.
+func TestCacheKnowsPlaces(t *testing.T) {
+	for _, f := range families() {
+		tok := f.load(t)
+		cache := NewCache(tok, testCacheBytes)
+		text := strings.Repeat("It is so. ", minChunkBytes) + "<s>"
+		for _, s := range []string{text, "</s>" + text, "x" + text, text} {
+			if got, want := cache.Encode(nil, s), tok.Encode(nil, s); !slices.Equal(got, want) {
+				t.Errorf("%s: %.20q: the cache's ids differ", f.name, s)
+			}
+			if got, want := cache.encode(nil, s, false), tok.EncodeText(nil, s); !slices.Equal(got, want) {
+				t.Errorf("%s: %.20q as plain text: the cache's ids differ", f.name, s)
+			}
+		}
 	}
 }
 

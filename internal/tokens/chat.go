@@ -24,19 +24,19 @@ type Message struct{ Role, Content string }
 // it. Only the template's own markers become special tokens: one that a role or content spells out is encoded as
 // plain text. A vocabulary without ChatML's markers gets them as plain text.
 func (t *Tokenizer) EncodeChat(dst []uint32, ms []Message) []uint32 {
-	return t.encodeChat(dst, ms, t)
+	return t.encodeChat(dst, ms, t.EncodeText)
 }
 
 // maxKeptBody bounds, in bytes, the buffers that are kept.
 const maxKeptBody = 1 << 20
 
-func (t *Tokenizer) encodeChat(dst []uint32, ms []Message, between encoder) []uint32 {
+func (t *Tokenizer) encodeChat(dst []uint32, ms []Message, plain func(dst []uint32, text string) []uint32) []uint32 {
 	body := bodies.Get().(*[]byte)
 	for _, m := range ms {
 		dst = t.appendMarker(dst, imStart)
 		*body = m.appendBody((*body)[:0])
-		// The string is read before the buffer is written again, and no encoder keeps it.
-		dst = t.encode(dst, unsafe.String(unsafe.SliceData(*body), len(*body)), false, between)
+		// The string is read before the buffer is written again, and nothing keeps it.
+		dst = plain(dst, unsafe.String(unsafe.SliceData(*body), len(*body)))
 		dst = t.appendMarker(dst, imEnd)
 		dst = t.EncodeText(dst, "\n")
 	}

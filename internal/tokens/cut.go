@@ -1,21 +1,109 @@
 package tokens
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// seams say where an input may be taken apart without a look at the rest: what a Cache cuts by.
+type seams struct {
+	marks          *addedMatcher  // tokens at which a text is cut: found wherever they stand, and taking nothing along
+	inside         [256][4]uint64 // pairs of bytes that are neighbours in some added token, a bit for the second
+	last           [256]bool      // bytes with which one ends
+	lstrip, rstrip bool           // one takes along white space before, after it
+	alone          bool           // one looks at its neighbours
+}
+
+// load reads them off the added tokens. One that is matched in normal form counts with both.
+func (s *seams) load(f *file) {
+	s.marks = newAddedMatcher()
+	for i := range f.AddedTokens {
+		a := &f.AddedTokens[i]
+		s.lstrip, s.rstrip, s.alone = s.lstrip || a.LStrip, s.rstrip || a.RStrip, s.alone || a.SingleWord
+		if a.Special && !a.Normalized && !a.LStrip && !a.RStrip && !a.SingleWord && plane0[a.Content[0]]&space == 0 {
+			s.marks.add(a.Content, addedToken{id: a.ID, special: true})
+		}
+		s.enter(a.Content)
+		if a.Normalized {
+			s.enter(nfc(a.Content))
+			s.enter(" " + strings.ReplaceAll(a.Content, spaceMark, " "))
+			s.enter(spaceMark + strings.ReplaceAll(a.Content, " ", spaceMark))
+		}
+	}
+}
+
+func (s *seams) enter(content string) {
+	for i := 1; i < len(content); i++ {
+		b := content[i]
+		s.inside[content[i-1]][b>>6] |= 1 << (b & 63)
+	}
+	s.last[content[len(content)-1]] = true
+}
+
+// through reports whether an added token may reach from text[:i] into text[i:].
+func (s *seams) through(text string, i int) bool {
+	b := text[i]
+	return s.inside[text[i-1]][b>>6]>>(b&63)&1 != 0
+}
+
+// seam finds the next special token at or after from that is found whatever stands around it. start is the text's length
+// when there is none.
+func (t *Tokenizer) seam(text string, from int) (start, stop int, id uint32) {
+	for at := from; ; {
+		m := t.seams.marks.find(text, at, at, true)
+		if !m.ok {
+			return len(text), len(text), 0
+		}
+		token, end := t.added.longest(text, m.start)
+		if end == m.stop && t.added.tokens[token].id == m.id && (m.start == from || !t.seams.through(text, m.start)) {
+			return m.start, m.stop, m.id
+		}
+		at = m.start + 1
+	}
+}
 
 // cut returns the length of the first part of s, at least size bytes long, that may be encoded apart from the rest:
 // up to the first safe cut from size on, or all of s where there is none. Where it falls depends on nothing but the
 // part and one character after it.
 func (t *Tokenizer) cut(s string, size int) int {
-	safe := safeCut
-	if t.sentence != nil {
-		safe = t.sentence.safeCut
+	if t.seams.alone {
+		return len(s)
 	}
 	for i := size; i < len(s); i++ {
-		if safe(s, i) {
+		if t.cuttable(s, i) {
 			return i
 		}
 	}
 	return len(s)
+}
+
+// cuttable reports whether s[:i] and s[i:] may be encoded apart, with all that is in them.
+func (t *Tokenizer) cuttable(s string, i int) bool {
+	if t.seams.through(s, i) {
+		return false
+	}
+	if t.sentence == nil {
+		// A safe cut has no white space before it.
+		return (!t.seams.rstrip || !beginsBlank(s[i:])) && safeCut(s, i)
+	}
+	if t.sentence.lead != leadNone && t.seams.last[s[i-1]] {
+		return false // an added token may end here, which puts a ▁ before the rest
+	}
+	if (t.seams.lstrip || t.seams.rstrip) && (beginsBlank(s[i:]) || endsBlank(s[:i])) {
+		return false
+	}
+	return t.sentence.safeCut(s, i)
+}
+
+func beginsBlank(s string) bool {
+	r, _ := utf8.DecodeRuneInString(s)
+	return unicode.IsSpace(r)
+}
+
+func endsBlank(s string) bool {
+	r, _ := utf8.DecodeLastRuneInString(s)
+	return unicode.IsSpace(r)
 }
 
 // safeCut reports whether s[:i] and s[i:], encoded apart by a byte-level family, give the tokens of s. It says yes

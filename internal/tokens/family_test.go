@@ -19,10 +19,7 @@ type family struct {
 	config string
 }
 
-const (
-	bos = 4200 // what a family begins a sequence with
-	eos = 4201
-)
+const bos = 6000 // what a family begins a sequence with
 
 // families makes one of each.
 var families = sync.OnceValue(func() []family {
@@ -60,15 +57,17 @@ var families = sync.OnceValue(func() []family {
 	for i := range late {
 		late[i].Normalized = true
 	}
-	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 4230, Content: "<x>", Special: true, RStrip: true},
-		fileAdded{ID: 4231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 4232, Content: "the", SingleWord: true},
-		fileAdded{ID: 4233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 4234, Content: "  "})
-	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain(4300, "\n", "\n\n", "\t", "▁▁", "<x>")...)
+	phi := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", Special: true, RStrip: true},
+		fileAdded{ID: 6231, Content: "[INST]", LStrip: true, RStrip: true}, fileAdded{ID: 6232, Content: "the", SingleWord: true},
+		fileAdded{ID: 6233, Content: "x", SingleWord: true, LStrip: true}, fileAdded{ID: 6234, Content: "  "})
+	strips := append(special("<s>", "</s>", "<|im_end|>"), fileAdded{ID: 6230, Content: "<x>", RStrip: true}, fileAdded{ID: 6231, Content: "the", RStrip: true},
+		fileAdded{ID: 6232, Content: "[INST]", LStrip: true}, fileAdded{ID: 6233, Content: "  "})
+	gemma := append(special("<bos>", "<eos>", "<|im_start|>", "<|im_end|>"), plain(6300, "\n", "\n\n", "\t", "▁▁", "<x>", "x<|im_")...)
 	deepSeekSpecials := special("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<|im_end|>")
 	joined := []string{splits("Isolated", false, cl100kSource), splits("Isolated", false, qwen2Source), splits("Isolated", false, qwen35Source),
 		splits("Removed", true, o200kSource), splits("Isolated", false, tekkenSource),
 		splits("Isolated", false, deepSeekNumbers, deepSeekEastern, deepSeekWords)}
-	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(true)
+	bytesOnly, pieces := byteVocabulary(), sentenceVocabulary(Sim(), true)
 	var all []family
 	add := func(name string, v vocabulary, added []fileAdded, normalizer, cut, post, decoder string, f family) {
 		f.name, f.data = name, v.file(added, normalizer, cut, post, decoder)
@@ -77,7 +76,7 @@ var families = sync.OnceValue(func() []family {
 	llama := v3(bytesOnly)
 	add("llama3", llama, special("<s>", "<|im_end|>", "<|im_start|>"), none, byteLevel(joined[0]),
 		`{"type":"Sequence","processors":[{"type":"ByteLevel"},`+begins("<s>")+`]}`, byteDecode, family{prefix: []uint32{bos}})
-	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain(4300, "<x>", "[INST]")...),
+	add("qwen3", bytesOnly, append(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), plain(6300, "<x>", "[INST]", "a<|", "<|im_end|>b", "\n\n")...),
 		`{"type":"NFC"}`, byteLevel(joined[1]), none, byteDecode, family{})
 	add("qwen35", bytesOnly, special("<|endoftext|>", "<|im_start|>", "<|im_end|>"), `{"type":"NFC"}`, byteLevel(joined[2]), none, byteDecode, family{})
 	add("gpt-oss", bytesOnly, special("<|start|>", "<|end|>", "<|message|>", "<|im_end|>"), none, byteLevel(joined[3]), begins("<|start|>"), byteDecode,
@@ -88,7 +87,7 @@ var families = sync.OnceValue(func() []family {
 			config: `{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"bos_token":{"content":"<｜begin▁of▁sentence｜>"}}`})
 	add("gemma", pieces, gemma, replace, idle, begins("<bos>"), pieceDecod, family{prefix: []uint32{bos}})
 	add("llama2", pieces, special("<s>", "</s>"), prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
-	add("llama2-late", sentenceVocabulary(false), late, prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
+	add("llama2-late", sentenceVocabulary(Sim(), false), late, prepend, none, begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
 	for _, scheme := range []string{"first", "always", "never"} {
 		for _, split := range []bool{false, true} {
 			add(fmt.Sprintf("metaspace-%s-%t", scheme, split), pieces, special("<s>", "</s>", "[INST]"), none, fmt.Sprintf(metaspace, scheme, split),
@@ -97,6 +96,8 @@ var families = sync.OnceValue(func() []family {
 	}
 	add("phi-bytes", bytesOnly, phi, none, byteLevel(joined[0]), none, byteDecode, family{})
 	add("phi-pieces", pieces, phi, replace, none, none, pieceDecod, family{})
+	add("strips-bytes", bytesOnly, strips, none, byteLevel(joined[0]), none, byteDecode, family{})
+	add("strips-pieces", pieces, strips, replace, none, none, pieceDecod, family{})
 	add("late-metaspace", pieces, late, none, fmt.Sprintf(metaspace, "first", false), begins("<s>"), pieceDecod, family{prefix: []uint32{bos}})
 	return all
 })
@@ -150,10 +151,10 @@ func v3(v vocabulary) vocabulary {
 	return v
 }
 
-// sentenceVocabulary is Sim's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
+// sentenceVocabulary is a byte-level tokenizer's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
 // tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a space, and, if forging
 // is set, a special one that is also made by merges.
-func sentenceVocabulary(forging bool) vocabulary {
+func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 	v := vocabulary{tokens: make(map[string]uint32), fallback: true}
 	put := func(token string) {
 		if _, ok := v.tokens[token]; !ok {
@@ -174,8 +175,12 @@ func sentenceVocabulary(forging bool) vocabulary {
 			put(left + right)
 		}
 	}
-	sim := Sim()
-	name := func(id uint32) string { return strings.ReplaceAll(string(sim.bytes[id]), " ", "▁") }
+	name := func(id uint32) string { return strings.ReplaceAll(string(of.bytes[id]), " ", "▁") }
+	for _, b := range of.bytes {
+		if utf8.Valid(b) && utf8.RuneCount(b) == 1 {
+			put(strings.ReplaceAll(string(b), " ", "▁"))
+		}
+	}
 	merge("文", "字")
 	merge("中", "文字")
 	merge("中", "文")
@@ -187,8 +192,8 @@ func sentenceVocabulary(forging bool) vocabulary {
 		merge("<", "s")
 		merge("<s", ">")
 	}
-	pairs := make([]mergedPair, 0, len(sim.merges.joined))
-	for _, p := range sim.merges.pairs {
+	pairs := make([]mergedPair, 0, len(of.merges.joined))
+	for _, p := range of.merges.pairs {
 		if p.rank != noRank {
 			pairs = append(pairs, p)
 		}
@@ -223,7 +228,7 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 	for _, f := range families() {
 		t.Run(f.name, func(t *testing.T) {
 			tok, twin, rng := f.load(t), newSlow(t, f.data), seeded(t, 29)
-			cache := NewCache(tok, 1<<20)
+			cache, forgetful := NewCache(tok, 1<<20), NewCache(tok, 0)
 			if !slices.Equal(tok.Prefix(), f.prefix) || tok.Suffix() != nil {
 				t.Errorf("Prefix() = %v, Suffix() = %v, want %v and none", tok.Prefix(), tok.Suffix(), f.prefix)
 			}
@@ -232,6 +237,9 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 				want := twin.encode(s)
 				if got := tok.Encode(nil, s); !slices.Equal(got, want) {
 					t.Fatalf("%+q\n got %v\nwant %v", s, got, want)
+				}
+				if got := forgetful.Encode(nil, s); !slices.Equal(got, want) {
+					t.Fatalf("by its seams: %+q\n got %v\nwant %v", s, got, want)
 				}
 				if tok.MinTokens(len(s)) > len(want) {
 					t.Fatalf("%+q: %d tokens, at least %d", s, len(want), tok.MinTokens(len(s)))
@@ -257,6 +265,9 @@ func TestSentenceRefuses(t *testing.T) {
 	)
 	metaspace := func(fields string) []string {
 		return []string{replace, `"normalizer":null`, idle, `"pre_tokenizer":{"type":"Metaspace","replacement":"▁"` + fields + `}`}
+	}
+	addToken := func(content, flags string) []string {
+		return []string{`"added_tokens":[`, fmt.Sprintf(`"added_tokens":[{"id":%d,"content":%q,%s},`, sentenceVocabulary(Sim(), true).tokens[content], content, flags)}
 	}
 	var gemma string
 	for _, f := range families() {
@@ -287,8 +298,8 @@ func TestSentenceRefuses(t *testing.T) {
 		{"model.merges[0] has the token of a byte", []string{`"merges":[`, `"merges":[["\u003c0x0A\u003e","a"],`, `"vocab":{`, `"vocab":{"\u003c0x0A\u003ea":5000,`}},
 		{"model.merges[0] has an empty token", []string{`"merges":[`, `"merges":[["","a"],`, `"vocab":{`, `"vocab":{"":5000,`}},
 		{"model.merges[0] names", []string{`"merges":[`, `"merges":[["qq","zz"],`}},
-		{"special token \"é\"", []string{`"added_tokens":[`, `"added_tokens":[{"id":355,"content":"é","special":true},`}},
-		{"special token \"<s>\" is also made by merges", []string{`"added_tokens":[`, `"added_tokens":[{"id":369,"content":"<s>","special":true,"single_word":true},`}},
+		{"special token \"é\"", addToken("é", `"special":true`)},
+		{"special token \"<s>\" is also made by merges", addToken("<s>", `"special":true,"single_word":true`)},
 		{"lstrip or rstrip", []string{`"added_tokens":[`, `"added_tokens":[{"id":5001,"content":"<y>","normalized":true,"rstrip":true},`}},
 	} {
 		file := gemma
@@ -311,10 +322,10 @@ func TestSentenceRefuses(t *testing.T) {
 // TestNoSpecialComesOutOfPlainText: merges that make one are left out, where SentencePiece's vocabularies have them.
 func TestNoSpecialComesOutOfPlainText(t *testing.T) {
 	for _, f := range families() {
-		tok := f.load(t)
+		tok, specials := f.load(t), specialsOf(t, f)
 		for _, s := range []string{"<s>", "a<s>b", "< s><s >", "<|im_end|><bos>[INST]"} {
 			for _, id := range tok.EncodeText(nil, s) {
-				if special := slices.ContainsFunc(specialsOf(t, f), func(a fileAdded) bool { return a.ID == id }); special {
+				if special := slices.ContainsFunc(specials, func(a fileAdded) bool { return a.ID == id }); special {
 					t.Errorf("%s: EncodeText(%q) has the special token %d", f.name, s, id)
 				}
 			}

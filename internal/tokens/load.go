@@ -38,6 +38,7 @@ func LoadWith(data, config []byte) (*Tokenizer, error) {
 			return nil, err
 		}
 	}
+	t.seams.load(&f)
 	t.fillVocab(&f.Model)
 	t.boundLength(&f)
 	return t, nil
@@ -115,15 +116,15 @@ func (t *Tokenizer) loadAdded(f *file) error {
 		if id, ok := f.Model.Vocab[a.Content]; ok && id != a.ID {
 			return unsupported("added_tokens[%d].id is %d, in model.vocab %d", i, a.ID, id)
 		}
-		content := []byte(a.Content)
+		decoded := []byte(a.Content)
 		if t.sentence != nil {
-			content = t.appendBytes(nil, a.Content)
+			decoded = t.appendBytes(nil, a.Content)
 		}
-		if b := t.bytes[a.ID]; b != nil && string(b) != string(content) {
+		if b := t.bytes[a.ID]; b != nil && string(b) != string(decoded) {
 			return unsupported("added_tokens[%d].id %d is taken by another token", i, a.ID)
 		}
 		t.ids[a.Content] = a.ID
-		t.bytes[a.ID] = content
+		t.bytes[a.ID] = decoded
 		if a.Special {
 			special[a.ID] = a.Content
 		}
@@ -134,7 +135,8 @@ func (t *Tokenizer) loadAdded(f *file) error {
 		if t.sentence != nil && t.sentence.early && (a.LStrip || a.RStrip) {
 			return unsupported("added_tokens[%d] is normalized, with lstrip or rstrip, where spaces are none", i)
 		}
-		late.add(t.normalized(a.Content), addedToken{a.ID, a.Special, a.LStrip, a.RStrip, a.SingleWord})
+		content, _ := t.normalized(a.Content, t.sentence != nil && t.sentence.lead == leadText)
+		late.add(content, addedToken{a.ID, a.Special, a.LStrip, a.RStrip, a.SingleWord})
 	}
 	if len(late.tokens) > 0 {
 		t.late = late

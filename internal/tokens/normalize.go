@@ -11,7 +11,7 @@ import (
 // nfc returns s in Unicode's composed normal form, itself where it is already. Bytes that are not UTF-8 stay as they
 // are.
 func nfc(s string) string {
-	if isASCII(s) || norm.NFC.IsNormalString(s) {
+	if isASCII(s) || allInert(s) || norm.NFC.IsNormalString(s) {
 		return s
 	}
 	const joiner = "\u034f"
@@ -106,9 +106,41 @@ func compose(a, b rune) (rune, bool) {
 	return r, w == len(c)
 }
 
+// inertPlane0 has a bit for each inert character below U+10000. It is filled once, by the first Load, and only read
+// afterwards.
+var inertPlane0 [1 << 16 / 64]uint64
+
+// makeInert fills it.
+func makeInert() {
+	for r := range rune(1 << 16) {
+		if (r < 0xd800 || r > 0xdfff) && inertBy(r) {
+			inertPlane0[r/64] |= 1 << (r % 64)
+		}
+	}
+}
+
 // inert reports whether normalisation leaves the character r alone, whatever stands before it.
 func inert(r rune) bool {
+	if r < 1<<16 {
+		return inertPlane0[r/64]>>(r%64)&1 != 0
+	}
+	return inertBy(r)
+}
+
+// inertBy asks Unicode's tables.
+func inertBy(r rune) bool {
 	var b [utf8.UTFMax]byte
 	c := utf8.AppendRune(b[:0], r)
 	return norm.NFC.IsNormal(c) && norm.NFC.Properties(c).BoundaryBefore()
+}
+
+// allInert reports whether the text's characters are all inert: then it is in normal form. That is soon said of most
+// text, Chinese say.
+func allInert(s string) bool {
+	for _, r := range s {
+		if !inert(r) {
+			return false
+		}
+	}
+	return true
 }

@@ -80,22 +80,18 @@ func (s *sentence) safeCut(text string, i int) bool {
 	return !s.joined(space(a), space(b))
 }
 
-// leads reports whether a ▁ goes before the text between two added tokens; first says that it is the input's beginning.
-func (s *sentence) leads(text string, first bool) bool {
-	switch s.lead {
-	case leadText:
-		return true
-	case leadFirst:
-		if !first {
-			return false
-		}
-	case leadNone:
+// leads reports whether a ▁ goes before a text between added tokens.
+func (s *sentence) leads(text string, at place) bool {
+	switch {
+	case s.lead == leadNone || at == within || s.lead == leadFirst && at != first:
 		return false
+	case s.lead == leadText:
+		return true
 	}
 	return text[0] != ' ' && !strings.HasPrefix(text, spaceMark)
 }
 
-// plain appends the ids of text, with another ▁ before it if leading is set.
+// plainSentence is plain for SentencePiece's families, with a ▁ before the text if leading is set.
 func (t *Tokenizer) plainSentence(dst []uint32, text string, leading bool) []uint32 {
 	if strings.Contains(text, spaceMark) {
 		text = strings.ReplaceAll(text, spaceMark, " ")

@@ -5,7 +5,7 @@ import "sync"
 // What calls share: tables that are made at their first use, and memory that the next call uses again. Neither
 // changes a result.
 var (
-	fillPlane0 = sync.OnceFunc(makePlane0)
+	fillPlane0 = sync.OnceFunc(func() { makePlane0(); makeInert() })
 
 	// These two take a few milliseconds.
 	simTokenizer = sync.OnceValue(func() *Tokenizer {

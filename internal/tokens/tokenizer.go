@@ -22,6 +22,7 @@ type Tokenizer struct {
 	sentence *sentence     // of SentencePiece's family, nil otherwise
 	added    *addedMatcher // matched in the text as it came
 	late     *addedMatcher // matched after normalisation; nil when there are none
+	seams    seams
 	ids      map[string]uint32
 	vocab    *vocab
 	merges   *merges
@@ -36,14 +37,14 @@ type Tokenizer struct {
 // Special tokens and other added tokens written out in the text become their ids; EncodeText takes
 // special ones for plain text. Bytes that are not UTF-8 are encoded as they are.
 func (t *Tokenizer) Encode(dst []uint32, text string) []uint32 {
-	return t.encode(dst, text, true, t)
+	return t.encode(dst, text, first, true)
 }
 
 // EncodeText appends the ids of text to dst and takes special tokens for plain text, so that none can come out. Added
 // tokens that are not special, such as Qwen's <tool_call>, are recognised still, as the reference library does with
 // encode_special_tokens set.
 func (t *Tokenizer) EncodeText(dst []uint32, text string) []uint32 {
-	return t.encode(dst, text, false, t)
+	return t.encode(dst, text, first, false)
 }
 
 // Prefix returns the ids that an engine puts before the text of a prompt when it encodes it with
@@ -93,11 +94,76 @@ func (t *Tokenizer) MinTokens(textBytes int) int {
 	return (textBytes + t.longest - 1) / t.longest
 }
 
-// encoder is who encodes the text between added tokens: a Tokenizer, or a Cache that asks it for what it does not
-// remember.
-type encoder interface {
-	// plain appends the ids of text, in which no added token is looked for.
-	plain(dst []uint32, text string, form form) []uint32
+// place is where a text stands in the input, as far as it decides on a ▁ before it.
+type place uint8
+
+const (
+	within place = iota // it goes on a text
+	after               // an added token is before it
+	first               // it begins the input
+)
+
+// encode appends the ids of a text: of the added tokens in it, special ones only if specials is set, and of what lies
+// between.
+func (t *Tokenizer) encode(dst []uint32, text string, at place, specials bool) []uint32 {
+	for taken, from := 0, 0; ; {
+		m := t.added.find(text, from, taken, specials)
+		if m.start > taken {
+			dst = t.encodeLate(dst, text[taken:m.start], at.behind(taken), specials)
+		}
+		if !m.ok {
+			return dst
+		}
+		dst = append(dst, m.id)
+		taken, from = m.stop, m.next
+	}
+}
+
+// behind returns the place of a part of a text that begins after so many bytes of it, behind an added token if there
+// are any.
+func (p place) behind(bytes int) place {
+	if bytes > 0 {
+		return after
+	}
+	return p
+}
+
+// encodeLate does the same for the added tokens that are matched in normal form.
+func (t *Tokenizer) encodeLate(dst []uint32, text string, at place, specials bool) []uint32 {
+	lead := t.sentence != nil && t.sentence.leads(text, at)
+	if t.late == nil {
+		return t.plain(dst, text, form{lead: lead})
+	}
+	text, prepended := t.normalized(text, lead)
+	for taken, from := 0, 0; ; {
+		m := t.late.find(text, from, taken, specials)
+		if m.start > taken {
+			part := text[taken:m.start]
+			lead := !prepended && t.sentence != nil && t.sentence.leads(part, at.behind(taken))
+			dst = t.plain(dst, part, form{normal: true, lead: lead})
+		}
+		if !m.ok {
+			return dst
+		}
+		dst = append(dst, m.id)
+		taken, from = m.stop, m.next
+	}
+}
+
+// normalized returns the form of a text between added tokens in which late ones are looked for. prepended says that no
+// more ▁ is to go before any part of it.
+func (t *Tokenizer) normalized(text string, lead bool) (normal string, prepended bool) {
+	switch {
+	case t.nfc:
+		return nfc(text), false
+	case t.sentence == nil || !t.sentence.early:
+		return text, false
+	}
+	text = strings.ReplaceAll(text, spaceMark, " ")
+	if lead {
+		text = " " + text
+	}
+	return text, true
 }
 
 // form is what is known of a text between added tokens.
@@ -106,59 +172,7 @@ type form struct {
 	lead   bool // a ▁ goes before it
 }
 
-// encode finds the added tokens and hands what lies between them to the encoder.
-func (t *Tokenizer) encode(dst []uint32, text string, specials bool, between encoder) []uint32 {
-	for at, from := 0, 0; ; {
-		m := t.added.find(text, from, at, specials)
-		if m.start > at {
-			dst = t.encodeLate(dst, text[at:m.start], at == 0, specials, between)
-		}
-		if !m.ok {
-			return dst
-		}
-		dst = append(dst, m.id)
-		at, from = m.stop, m.next
-	}
-}
-
-// encodeLate does the same for the added tokens that are matched in normal form; first says that the text is the
-// input's beginning.
-func (t *Tokenizer) encodeLate(dst []uint32, text string, first, specials bool, between encoder) []uint32 {
-	if t.late == nil {
-		return between.plain(dst, text, form{lead: t.sentence != nil && t.sentence.leads(text, first)})
-	}
-	text = t.normalized(text)
-	for at, from := 0, 0; ; {
-		m := t.late.find(text, from, at, specials)
-		if m.start > at {
-			part := text[at:m.start]
-			lead := t.sentence != nil && t.sentence.lead != leadText && t.sentence.leads(part, first && at == 0)
-			dst = between.plain(dst, part, form{normal: true, lead: lead})
-		}
-		if !m.ok {
-			return dst
-		}
-		dst = append(dst, m.id)
-		at, from = m.stop, m.next
-	}
-}
-
-// normalized returns the form of a text between added tokens in which late ones are looked for.
-func (t *Tokenizer) normalized(text string) string {
-	switch {
-	case t.nfc:
-		return nfc(text)
-	case t.sentence == nil || !t.sentence.early:
-		return text
-	}
-	text = strings.ReplaceAll(text, spaceMark, " ")
-	if t.sentence.lead == leadText {
-		text = " " + text
-	}
-	return text
-}
-
-// plain implements encoder.
+// plain appends the ids of text, in which no added token is looked for.
 func (t *Tokenizer) plain(dst []uint32, text string, form form) []uint32 {
 	if t.nfc && !form.normal {
 		text = nfc(text)

@@ -43,7 +43,7 @@ type WorkerSettings struct {
 // WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
 const WorkerManual = "gateway worker [FLAGS]: run one simulated engine, with vLLM's HTTP endpoints unless --engine names another.\n" +
 	"With --etcd-endpoints it registers there, with --nats-url it publishes its KV events there, or over ZeroMQ as vLLM and SGLang\n" +
-	"do with --worker-kv-events zmq-vllm or zmq-sglang; with neither it just serves.\n\n" +
+	"do with --worker-kv-events zmq-vllm, zmq-sglang or zmq-trtllm; with neither it just serves.\n\n" +
 	"  gateway worker --role decode --id decode-1 --etcd-endpoints http://127.0.0.1:2379 --nats-url nats://127.0.0.1:4222"
 
 var WorkerFirst = []string{
@@ -114,7 +114,7 @@ const tokenizerCacheBytes = 16 << 20
 
 // workerEvents is how a simulated worker publishes its KV events.
 type workerEvents struct {
-	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|none=not at all" help:"How the KV events are published."`
+	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|zmq-trtllm=over ZeroMQ, as TensorRT-LLM does|none=not at all" help:"How the KV events are published."`
 	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. A host of *, 0.0.0.0 or :: is listened on, any other is connected to. Port 0 picks a free one."`
 	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
 	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
@@ -140,7 +140,7 @@ func (e workerEvents) config() WorkerEvents {
 	if !ok {
 		return WorkerEvents{Off: e.How == "none"}
 	}
-	if e.Encoding == "arrays" {
+	if e.Encoding == "arrays" && dialect != wire.TensorRT.String() { // which has always sent maps
 		dialect += "-arrays"
 	}
 	d, err := wire.ParseDialect(dialect)

@@ -158,6 +158,9 @@ func (w *Worker) build() error {
 		ModelInput: w.cfg.ModelInput,
 		KVEvents:   how.KVEvents, KVEndpoint: how.KVEndpoint, KVReplay: how.KVReplay, KVTopic: how.KVTopic,
 	}
+	if cfg.Engine == "trtllm" {
+		w.record.TransferIDs = []string{cfg.ContextEndpoint()}
+	}
 	if cfg.Engine != "sim" {
 		w.record.EngineVersion = cfg.EngineVersion
 	}
@@ -283,7 +286,7 @@ func (w *Worker) Cut() {
 func (w *Worker) publish(es []engine.Event) {
 	out := make([]wire.Event, 0, len(es))
 	for _, e := range es {
-		out = append(out, eventOf(e))
+		out = append(out, eventOf(e, w.cfg.Engine.Engine))
 	}
 	if alter := w.cfg.KVEvents.Alter; alter != nil {
 		out = alter(out)
@@ -293,8 +296,9 @@ func (w *Worker) publish(es []engine.Event) {
 	}
 }
 
-// eventOf gives an engine's event its published form.
-func eventOf(e engine.Event) wire.Event {
+// eventOf gives an engine's event its published form. SGLang names a salt in a field; vLLM has it among the extra keys
+// of a chain's first block, behind the adapter, which stands in each block's.
+func eventOf(e engine.Event, speaks string) wire.Event {
 	out := wire.Event{Hashes: make([]wire.Hash, len(e.Hashes))}
 	for i, h := range e.Hashes {
 		out.Hashes[i] = wire.Hash(h)
@@ -303,7 +307,18 @@ func eventOf(e engine.Event) wire.Event {
 	case engine.Stored:
 		out.Kind = wire.Stored
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
-		out.Tokens, out.BlockSize, out.Medium, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.Salt
+		out.Tokens, out.BlockSize, out.Medium, out.LoraName, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.LoRA, e.Salt
+		if speaks != "sglang" && (e.LoRA != "" || e.Salt != "") {
+			out.CacheSalt, out.ExtraKeys = "", make([][]wire.ExtraKey, len(e.Hashes))
+			for i := range out.ExtraKeys {
+				if e.LoRA != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.LoRA})
+				}
+				if i == 0 && !e.HasParent && e.Salt != "" {
+					out.ExtraKeys[i] = append(out.ExtraKeys[i], wire.ExtraKey{Text: e.Salt})
+				}
+			}
+		}
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:

@@ -16,7 +16,7 @@ type Config struct {
 	// Engine is whose HTTP it speaks: "vllm", "sglang" and "trtllm" as strictly as the
 	// real ones, hanging where they hang; "sim" (the default) is vLLM's, but answers
 	// a malformed hand-off with an error.
-	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" help:"The inference engine to imitate, and to register as."`
+	Engine string `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" help:"The inference engine to imitate, and to register as."`
 	// EngineVersion is its release, such as "0.24.0": fields, refusals and the form of
 	// KV events follow it. Default: a recent one.
 	EngineVersion string `flag:"engine-version" help:"The release of the engine to imitate: fields, refusals and the form of KV events follow it. Empty for a recent one."`
@@ -87,13 +87,14 @@ type Config struct {
 
 	// AbortTimeout is how long one half of a rendezvous waits for the other
 	// (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT; SGLang's bootstrap and waiting timeouts,
-	// 300 s by default). Default 480 s.
+	// 300 s by default; TensorRT-LLM's kv_transfer_timeout_ms, 60 s). Default 480 s.
 	AbortTimeout time.Duration
 
 	// The fields below are the shell's; a bare Core ignores them.
 
 	// NoticeAfter is how long an engine takes to notice that a caller has left. Default
-	// 0, and of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT).
+	// 0, of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), of TensorRT-LLM 1 s
+	// (await_disconnected).
 	NoticeAfter time.Duration
 	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
 	// many is refused. Default 0, no limit.
@@ -230,6 +231,10 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "trtllm" {
+		orNumber(&c.AbortTimeout, 60*time.Second)
+		orNumber(&c.NoticeAfter, time.Second)
+	}
 	if c.Engine == "sglang" {
 		orNumber(&c.AbortTimeout, sglangTimeout)
 		orNumber(&c.NoticeAfter, sglangNotice)

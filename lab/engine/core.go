@@ -328,7 +328,7 @@ func (c *Core) index(s *sequence) {
 			continue
 		}
 		if open < 0 {
-			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize, Salt: s.Salt}
+			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt}
 			if i > 0 {
 				e.Parent, e.HasParent = s.hashes[i-1], true
 			}

@@ -60,6 +60,7 @@ var dialects = map[string]struct {
 	"sglang": {sglangRelease, []string{"sglang"}, func(s *Server) dialect { return &sglang{s: s} }},
 	"sim":    {vllmRelease, slices.Sorted(maps.Keys(vllmConnectors)), func(s *Server) dialect { return newVLLM(s, false) }},
 	"vllm":   {vllmRelease, slices.Sorted(maps.Keys(vllmConnectors)), func(s *Server) dialect { return newVLLM(s, true) }},
+	"trtllm": {tensorRTRelease, []string{"trtllm", "trtllm-gen-first"}, func(s *Server) dialect { return &tensorRT{s: s} }},
 }
 
 // engines are the names of the dialects, for messages.

@@ -63,6 +63,7 @@ func (d *sglang) routes(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+path, d.modelInfo)
 	}
 	mux.HandleFunc("GET /v1/models", d.models)
+	s.adapterRoutes(mux, "")
 	mux.HandleFunc("GET /v1/loads", d.loads)
 	mux.Handle("GET /metrics", s.metricsHandler())
 }
@@ -153,7 +154,11 @@ func bootstrapRoom(raw json.RawMessage) (room int64, named bool, err error) {
 }
 
 func (d *sglang) settings(c *call, f *fields) int {
-	if _, adapter, ok := strings.Cut(f.text("model"), ":"); ok { // the name itself is not compared with anything
+	switch _, adapter, ok := strings.Cut(f.text("model"), ":"); { // the name itself is not compared with anything
+	case !ok:
+	case d.s.loaded(adapter):
+		c.request.LoRA = adapter
+	default:
 		f.fail("model", "LoRA adapter %.100q was requested, but LoRA is not enabled", adapter)
 	}
 	c.request.Salt = f.text("cache_salt")

@@ -8,8 +8,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/zeebo/xxh3"
-
-	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // sideRoutes is prefill's bootstrap server, where decode engines learn what
@@ -76,9 +74,7 @@ func (d *sglang) modelInfo(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (d *sglang) models(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{
-		{ID: d.s.cfg.Model, Object: "model", OwnedBy: "sglang", MaxModelLen: d.s.cfg.ContextLength},
-	}})
+	writeJSON(w, http.StatusOK, d.s.modelList("sglang"))
 }
 
 // loads is GET /v1/loads, one entry a rank.

@@ -37,6 +37,7 @@ func (d *vllm) routes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /tokenize", s.tokenize)
 	mux.HandleFunc("POST /reset_prefix_cache", s.resetPrefixCache)
 	mux.HandleFunc("GET /v1/models", d.models)
+	s.adapterRoutes(mux, "/v1")
 	mux.HandleFunc("GET /health", s.health)
 	mux.HandleFunc("GET /version", d.version)
 	if s.cfg.EventSources != nil && !s.cfg.Before("0.31.0") {
@@ -59,9 +60,7 @@ func (d *vllm) models(w http.ResponseWriter, _ *http.Request) {
 	if d.strict {
 		owner = "vllm"
 	}
-	writeJSON(w, http.StatusOK, openai.ModelList{Object: "list", Data: []openai.Model{
-		{ID: d.s.cfg.Model, Object: "model", OwnedBy: owner, MaxModelLen: d.s.cfg.ContextLength},
-	}})
+	writeJSON(w, http.StatusOK, d.s.modelList(owner))
 }
 
 // version is vLLM's release, or which engine this is instead.
@@ -78,10 +77,15 @@ func (d *vllm) version(w http.ResponseWriter, _ *http.Request) {
 func (d *vllm) callID(c *call, r *http.Request, _ *fields) string { return c.prefix + requestID(r) }
 
 func (d *vllm) settings(c *call, f *fields) int {
-	if model := f.text("model"); model != "" && model != d.s.cfg.Model && f.err == nil {
+	switch model := f.text("model"); {
+	case model == "", model == d.s.cfg.Model, f.err != nil:
+	case d.s.loaded(model):
+		c.request.LoRA = model
+	default:
 		f.err = newError(http.StatusNotFound, "model", "the model %.100q does not exist", model)
 		return 0
 	}
+	c.request.Salt = f.text("cache_salt")
 	n := d.s.settings(c, f)
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
 		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token

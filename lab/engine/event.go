@@ -40,8 +40,8 @@ type Event struct {
 	// prompts that came without tokens (Request.PromptTokens).
 	TokenIDs  []uint32
 	BlockSize int
-	// Salt is the stored blocks' (Request.Salt).
-	Salt string
+	// LoRA and Salt are the stored blocks' (Request).
+	LoRA, Salt string
 }
 
 // eventLog gathers the events of a step in order.

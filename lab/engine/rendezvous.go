@@ -233,16 +233,20 @@ func (c *Core) giveUp(now time.Time) {
 		c.apart = earlier(c.apart, s.deadline)
 	}
 	for _, s := range c.fetching {
-		if s.ready.IsZero() {
+		if s.waits() {
 			c.apart = earlier(c.apart, s.deadline)
 		}
 	}
 }
 
-// lost reports whether a fetching sequence has waited too long for its producer.
+// lost reports whether a fetching sequence has waited too long for its producer, or
+// for a transfer that its deadline bounds too.
 func (s *sequence) lost(now time.Time) bool {
-	return s.ready.IsZero() && !s.deadline.IsZero() && !s.deadline.After(now)
+	return s.waits() && !s.deadline.IsZero() && !s.deadline.After(now)
 }
+
+// waits reports whether a fetching sequence's deadline still counts.
+func (s *sequence) waits() bool { return s.ready.IsZero() || s.Remote.Silent }
 
 // fail ends a live sequence whose hand-off came to nothing.
 func (c *Core) fail(s *sequence, err error) {

@@ -51,8 +51,9 @@ type Request struct {
 	// draw them here. They are part of the answer.
 	First []uint32
 
-	// Salt keeps equal prompts apart in the cache (cache_salt).
-	Salt string
+	// LoRA is the adapter's name and Salt what the client sent (cache_salt): both keep
+	// equal prompts apart in the cache.
+	LoRA, Salt string
 
 	// Reannounce announces the cached prefix of the prompt when it is used again, if
 	// the engine does that at all (Config.Reannounces).
@@ -73,6 +74,9 @@ type Remote struct {
 	// Shared: RequestID is an id that prefill was given too (Hold.Shared), and the
 	// blocks may not be there yet. No lease is renewed.
 	Shared bool
+	// Silent: an engine that gives the request up before it has asked for the blocks
+	// does not have them freed, and Patience bounds the transfer too.
+	Silent bool
 	// PageTokens is the block size that the producer must have too; 0 for any.
 	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
@@ -126,10 +130,14 @@ func (r *Request) Prepare(cfg *Config) {
 
 // seed is what the chain of the request's block hashes begins with.
 func (r *Request) seed(cfg *Config) uint64 {
-	if r.Salt == "" {
-		return cfg.HashSeed
+	seed := cfg.HashSeed
+	if r.LoRA != "" {
+		seed = xxh3.HashStringSeed(r.LoRA, seed) + 1
 	}
-	return xxh3.HashStringSeed(r.Salt, cfg.HashSeed)
+	if r.Salt != "" {
+		seed = xxh3.HashStringSeed(r.Salt, seed)
+	}
+	return seed
 }
 
 // length is the tokens of the prompt.

@@ -63,6 +63,7 @@ func (c *Core) admit(budget int, now time.Time) {
 			if s.Remote.Lost {
 				continue
 			}
+			s.asked = true
 			c.result.Fetches = append(c.result.Fetches, Fetch{ID: s.ID, Remote: *s.Remote, PromptTokens: s.length(), Tokens: s.tokens() - s.computed})
 			continue
 		}
@@ -129,7 +130,7 @@ func (c *Core) reannounce(s *sequence, found int) {
 		return
 	}
 	to := n * c.cfg.BlockSize
-	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, Salt: s.Salt})
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

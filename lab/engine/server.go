@@ -40,6 +40,7 @@ type Server struct {
 	open    int                // completion requests whose handlers have not returned
 	serial  uint64             // of sequences
 
+	adapters    []string              // LoRA adapters that are loaded
 	guests      map[uint64]chan<- Met // decode engines that wait for a meeting here
 	guestNumber uint64
 

@@ -87,7 +87,7 @@ func (c *Core) Release(requestID string) bool {
 // FirstTokens tells which tokens of the answer the producer of a fetching sequence
 // hands over with the blocks. Fetched has to follow.
 func (c *Core) FirstTokens(id string, tokens []uint32) {
-	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() {
+	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
 		s.First = tokens
 	}
 }
@@ -181,7 +181,7 @@ func (c *Core) continues(s *sequence, now time.Time) (ends bool) {
 // again here, as in vLLM.
 func (c *Core) letGo(s *sequence) {
 	if s.Remote != nil {
-		if !s.Remote.Lost {
+		if !s.Remote.Lost && (s.asked || !s.Remote.Silent) {
 			c.result.Releases = append(c.result.Releases, *s.Remote)
 		}
 		s.Remote = nil

@@ -178,6 +178,22 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	return f, nil
 }
 
+// adapters are the adapters that a worker has loaded now, those of known where it does not report them.
+func (a *asker) adapters(ctx context.Context, given *pools.Worker, known facts) string {
+	if known.engine == "trtllm" { // it lists none
+		return known.adapters
+	}
+	r, err := a.get(ctx, given.Address, "/v1/models")
+	if err != nil || r.status != http.StatusOK {
+		return known.adapters // whether it is well, its health says
+	}
+	now := facts{}
+	if _, problem := now.readModels(r.body, given.Model); problem != "" || now.model != known.model {
+		return known.adapters
+	}
+	return now.adapters
+}
+
 // mooncakePort is where Mooncake's bootstrap server listens by default (VLLM_MOONCAKE_BOOTSTRAP_PORT).
 const mooncakePort = "8998"
 

@@ -26,6 +26,7 @@ type facts struct {
 	engine          string // "vllm", "sglang", "trtllm" or "sim"
 	model           string
 	names           string // the model's others, a line each
+	adapters        string // loaded now, a line each, sorted; they come and go in the life of a process
 	blockTokens     int
 	kvTokens        int // of one rank's cache
 	maxSeqs         int
@@ -63,6 +64,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 	if f.names != "" {
 		w.ServedNames = strings.Split(f.names, "\n")
 	}
+	if f.adapters != "" {
+		w.Adapters = strings.Split(f.adapters, "\n")
+	}
 	if w.BlockSize == 0 && f.blockTokens >= leastPage {
 		w.BlockSize = f.blockTokens
 	}
@@ -97,13 +101,15 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 
 // modelList is GET /v1/models. Engines list LoRA adapters with their base model, with it as parent.
 type modelList struct {
-	Data []struct {
-		ID          string `json:"id"`
-		OwnedBy     string `json:"owned_by"`
-		Parent      string `json:"parent"`
-		Root        string `json:"root"` // where the weights are
-		MaxModelLen *int   `json:"max_model_len"`
-	} `json:"data"`
+	Data []listedModel `json:"data"`
+}
+
+type listedModel struct {
+	ID          string `json:"id"`
+	OwnedBy     string `json:"owned_by"`
+	Parent      string `json:"parent"`
+	Root        string `json:"root"` // where the weights are
+	MaxModelLen *int   `json:"max_model_len"`
 }
 
 // readModels finds the model that is to be served among those listed. The string is what is wrong.
@@ -118,7 +124,7 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 		if m.Parent == "" {
 			names = append(names, m.ID)
 		}
-		if m.ID == wanted || wanted == "" && m.Parent == "" && found < 0 {
+		if wanted != "" && m.ID == wanted || wanted == "" && m.Parent == "" && found < 0 {
 			found = i
 		}
 		alike = alike && (m.Parent != "" || found < 0 || m.Root != "" && m.Root == list.Data[found].Root)
@@ -133,16 +139,48 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 	}
 	m := list.Data[found]
 	f.model = m.ID
+	if m.Parent == "" {
+		f.adapters = list.adapters(func(base string) bool {
+			return slices.ContainsFunc(list.Data, func(o listedModel) bool {
+				return o.ID == base && (o.ID == m.ID || o.Root != "" && o.Root == m.Root)
+			})
+		})
+	}
 	if m.MaxModelLen != nil {
 		f.contextTokens = bounded(float64(*m.MaxModelLen))
 	}
 	return m.OwnedBy, ""
 }
 
+// maxAdapterBytes bounds the names of a worker's adapters, which stand in its record.
+const maxAdapterBytes = 32 << 10
+
+// adapters are the names of the adapters of a base model, which may have several names, a line each.
+func (l *modelList) adapters(base func(name string) bool) string {
+	var all []string
+	size := 0
+	for _, m := range l.Data {
+		if m.Parent == "" || !base(m.Parent) || base(m.ID) || !fitsRecord(m.ID) {
+			continue
+		}
+		if size += len(m.ID) + len(`"",`); size > maxAdapterBytes || len(all) == pools.MaxAdapters {
+			break
+		}
+		all = append(all, m.ID)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), "\n")
+}
+
+// fitsRecord reports whether a record takes a name.
+func fitsRecord(name string) bool {
+	return name != "" && len(name) <= pools.MaxModelBytes && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
 // servedNames are the names after the first that a record takes.
 func servedNames(names []string) []string {
 	others := slices.DeleteFunc(slices.Clone(names[1:]), func(name string) bool {
-		return name == names[0] || name == "" || len(name) > pools.MaxModelBytes || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+		return name == names[0] || !fitsRecord(name)
 	})
 	slices.Sort(others)
 	others = slices.Compact(others)

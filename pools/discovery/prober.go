@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -177,6 +178,7 @@ type probe struct {
 	beats       int
 	incarnation string
 	began       time.Time    // when it was drawn
+	facts       facts        // the latest
 	reported    pools.Worker // to the sink
 	complained  bool         // the log says that the worker does not answer
 }
@@ -225,8 +227,16 @@ func (f *probe) beat(ctx context.Context) {
 	if !full {
 		full, err = f.asker.health(ctx, f.given.Address)
 	}
-	if err == nil && full {
+	switch {
+	case err != nil:
+	case full:
 		reported, err = f.asker.all(ctx, &f.given)
+	default: // adapters come and go without any other sign
+		now := f.facts
+		if now.adapters = f.asker.adapters(ctx, &f.given, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
+			f.log.Info("worker has other adapters", "worker", f.given.ID, "adapters", strings.Split(now.adapters, "\n"))
+			f.publish(now, false)
+		}
 	}
 	if errors.Is(err, errGateway) {
 		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
@@ -265,6 +275,7 @@ func (f *probe) publish(reported facts, fresh bool) {
 	if fresh {
 		f.incarnation, f.began = fmt.Sprintf("%016x", f.rng.Uint64()), time.Now()
 	}
+	f.facts = reported
 	w, noEvents := reported.record(f.given, f.cfg.BlockSize)
 	w.Incarnation = f.incarnation
 	if !fresh && w.Equal(&f.reported) {

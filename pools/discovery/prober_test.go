@@ -189,7 +189,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		want    pools.Worker
 	}{
 		{name: "vllm", faces: vllm("m"), role: "prefill", want: pools.Worker{
-			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
 		}},
 		{name: "vllm by its metrics", faces: unnamed(vllm("m")), role: "prefill", want: pools.Worker{
 			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
@@ -200,7 +200,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 		{
 			name: "several names of one model", role: "both",
 			faces: map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm","root":"/w"},{"id":"z","owned_by":"vllm","root":"/w"},{"id":"lora","parent":"m","root":"/l"},{"id":"b","owned_by":"vllm","root":"/w"}]}`},
-			want:  pools.Worker{Model: "m", ServedNames: []string{"b", "z"}, Engine: "vllm", BlockSize: 16},
+			want:  pools.Worker{Model: "m", ServedNames: []string{"b", "z"}, Adapters: []string{"lora"}, Engine: "vllm", BlockSize: 16},
 		},
 		{
 			name: "one of several names", role: "both", options: ",model=b",
@@ -208,14 +208,14 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			want:  pools.Worker{Model: "b", Engine: "vllm", BlockSize: 16},
 		},
 		{name: "what was given wins", faces: vllm("m"), role: "prefill", options: ",block-size=16,context-length=99,ranks=1,device=h100", want: pools.Worker{
-			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 16, TotalKVBlocks: 2000, ContextLength: 99, DataParallelRanks: 1, DeviceClass: "h100",
 		}},
 		{name: "vllm's Mooncake prefill", faces: mooncake(`{"1":{"engine_id":"e_dp1","worker_addr":{"0":{"0":"tcp://h:1"}}},"0":{"engine_id":"e_dp0"}}`), role: "prefill", options: ",connector=vllm-mooncake,transfer=SELF", want: pools.Worker{
-			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
 			Connector: "vllm-mooncake", Transfer: "SELF", TransferIDs: []string{"e_dp0", "e_dp1"},
 		}},
 		{name: "vllm's Mooncake decode", faces: vllm("m"), role: "decode", options: ",connector=vllm-mooncake", want: pools.Worker{
-			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2, Connector: "vllm-mooncake",
+			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", Adapters: []string{"lora"}, BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2, Connector: "vllm-mooncake",
 		}},
 		{name: "sglang", faces: sglang("m"), role: "decode", want: pools.Worker{
 			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,

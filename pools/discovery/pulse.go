@@ -15,6 +15,7 @@ func (p *pulse) join() { p.in = true }
 
 // answered takes what the worker reported. fresh says that it is a process that was not in the roster.
 func (p *pulse) answered(f facts) (fresh bool) {
+	f.adapters = "" // others are the same process
 	fresh = !p.in || p.gone || p.reported != (facts{}) && p.reported != f
 	p.failures, p.in, p.gone, p.reported = 0, true, false, f
 	return fresh

@@ -46,17 +46,17 @@ const (
 
 // bound reports whether the ask takes some workers only.
 func (a *Ask) bound() bool {
-	return a.Pin != nil || a.DecodePin != nil || len(a.Required) > 0 || len(a.Exclude) > 0
+	return a.Pin != nil || a.DecodePin != nil || len(a.Required) > 0 || a.Adapter != "" || len(a.Exclude) > 0
 }
 
-// Lane names the workers that the ask is bound to, for a queue: asks of the same pins, taints and tried workers that
+// Lane names the workers that the ask is bound to, for a queue: asks of the same pins, taints, adapters and tried workers that
 // lack the same legs hold up each other and no others. It is empty for an ask that takes any worker.
 func (a *Ask) Lane() string {
 	if !a.bound() {
 		return ""
 	}
 	required, tried := slices.Sorted(slices.Values(a.Required)), slices.Sorted(slices.Values(a.Exclude))
-	return fmt.Sprintf("%d %#v %#v %q %q", a.Want, a.Pin, a.DecodePin, required, tried)
+	return fmt.Sprintf("%d %#v %#v %q %q %q", a.Want, a.Pin, a.DecodePin, required, a.Adapter, tried)
 }
 
 // pinned is the worker that the ask names for a role, empty for any.
@@ -92,7 +92,7 @@ func (a *Ask) claim(generates pools.Role, err error) {
 	}
 	for _, role := range roles {
 		if !slices.ContainsFunc(a.claims, func(c router.Claim) bool { return c.Role == role }) {
-			a.claims = append(a.claims, router.Claim{Role: role, Pin: a.pin(role), Required: a.Required, Exclude: a.Exclude})
+			a.claims = append(a.claims, router.Claim{Role: role, Pin: a.pin(role), Required: a.Required, Adapter: a.Adapter, Exclude: a.Exclude})
 		}
 	}
 }

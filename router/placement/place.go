@@ -130,7 +130,7 @@ func (r *Route) fallback(err error) error {
 		return &PinError{pools.Prefill, pinned} // it went while it was asked
 	case r.placer.Fallback && servesAlone(r.Decode):
 		return nil
-	case len(r.ask.Required) > 0:
+	case len(r.ask.Required) > 0 || r.ask.Adapter != "":
 		return fmt.Errorf("%w: %w", ErrNoPrefill, router.ErrTaints)
 	case err == nil:
 		return ErrNoPrefill

@@ -77,6 +77,14 @@ var (
 	awaiting = []wait{{"until its engine's time-out, 480 s", bootstrapShort}}
 )
 
+// tensorRT are TensorRT-LLM's time-outs in the tests.
+var tensorRT = []wait{
+	{"until its engine notices, 1 s", 150 * time.Millisecond},
+	{"until `kv_transfer_timeout_ms`, 60 s", bootstrapShort},
+}
+
+func noticesLate(c *devfleet.WorkerConfig) { c.Engine.NoticeAfter = tensorRT[0].short }
+
 var pairings = []pairing{
 	{connector: "vllm-nixl", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
 	{connector: "vllm-multi", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
@@ -89,6 +97,8 @@ var pairings = []pairing{
 		together: true,
 		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
 	},
+	{connector: "trtllm", engine: "trtllm", worker: noticesLate, waits: tensorRT, malform: without("ctx_request_id")},
+	{connector: "trtllm-gen-first", engine: "trtllm", together: true, worker: noticesLate, waits: tensorRT},
 }
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.

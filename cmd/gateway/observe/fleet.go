@@ -34,6 +34,7 @@ type WorkerReport struct {
 	Ranks         int               `json:"data_parallel_ranks"`
 	MaxNumSeqs    int               `json:"max_num_seqs"`
 	ModelInput    string            `json:"model_input"`
+	Adapters      []string          `json:"adapters,omitempty"`
 	DeviceClass   string            `json:"device_class,omitempty"`
 	Topology      map[string]string `json:"topology,omitempty"`
 	Taints        []string          `json:"taints,omitempty"`
@@ -63,7 +64,7 @@ func (f *Fleet) Report() []PoolReport {
 				ID: w.ID, Address: w.Address, Engine: w.Engine, State: stateOf(&p.Members[i], now), TotalBlocks: w.TotalKVBlocks,
 				ActiveBlocks: l.ActiveBlocks, PrefillTokens: l.PrefillTokens, Requests: l.Requests,
 				CachedBlocks: l.CachedBlocks, SentBlocks: l.RecentBlocks,
-				BlockSize: w.BlockSize, Ranks: w.Ranks(), MaxNumSeqs: w.MaxNumSeqs, ModelInput: w.ModelInput,
+				BlockSize: w.BlockSize, Ranks: w.Ranks(), MaxNumSeqs: w.MaxNumSeqs, ModelInput: w.ModelInput, Adapters: w.Adapters,
 				DeviceClass: w.DeviceClass, Topology: w.Topology, Taints: w.Taints, Transfer: w.Transfer,
 			}
 			leg := pools.Decode

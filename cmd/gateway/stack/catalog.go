@@ -16,7 +16,7 @@ import (
 
 var _ edge.Catalog = (*Gateway)(nil)
 
-// Models lists the models that have workers now, each under all its names.
+// Models lists the models that have workers now, each under all its names, and their adapters.
 func (g *Gateway) Models() []openai.Model {
 	models := []openai.Model{}
 	view := g.Roster.View()
@@ -31,6 +31,10 @@ func (g *Gateway) Models() []openai.Model {
 		}
 		models = append(models, m)
 		for _, m.ID = range view.ServedNames(name) {
+			models = append(models, m)
+		}
+		m.Parent = name
+		for _, m.ID = range view.Adapters(name) {
 			models = append(models, m)
 		}
 	}

@@ -1,0 +1,149 @@
+package jinja
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// seeds adds the golden templates.
+func seeds(f *testing.F) {
+	file, err := os.Open("testdata/golden.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var c struct {
+			Template string
+			Vars     json.RawMessage
+		}
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(c.Template, []byte(c.Vars))
+	}
+}
+
+// Whatever is parsed renders, or fails, in bounded time; the same twice.
+func FuzzTemplate(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, source string, raw []byte) {
+		tmpl, err := Parse(source)
+		if err != nil {
+			return
+		}
+		v, err := FromJSON(raw)
+		if err != nil {
+			return
+		}
+		d, _ := v.Dict()
+		all := map[string]Value{}
+		for i := 0; d != nil && i < d.Len(); i++ {
+			key, value := d.At(i)
+			all[key] = value
+		}
+		tmpl.LoopsOverContent()
+		began := time.Now()
+		first, err1 := tmpl.Render(nil, all)
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		second, err2 := tmpl.Render(nil, all)
+		if string(first) != string(second) || (err1 == nil) != (err2 == nil) {
+			t.Errorf("%q, %v and then %q, %v", first, err1, second, err2)
+		}
+	})
+}
+
+// What encoding/json reads is read alike, and what is written is read back.
+func FuzzJSON(f *testing.F) {
+	for _, text := range []string{
+		`{"a":[1,-0,1.5e3,"x\u00e9\ud83d\ude00\n\"",null,true,false],"b":{},"a":[]}`, `[]`, `"\ud800"`, `01`, `1.`, `{"a"}`, "\"\x01\"", `123456789012345678901`,
+		strings.Repeat("[", 600), `nul`, `"\u12"`, `-`, `1e999`,
+	} {
+		f.Add([]byte(text))
+	}
+	print, err := Parse(`{{ v | tojson }}`)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var want any
+		wantErr := json.Unmarshal(raw, &want)
+		v, err := FromJSON(raw)
+		if strings.Contains(strings.ToLower(string(raw)), `\ud`) || !utf8.Valid(raw) {
+			return // encoding/json replaces half a character, which here is an error
+		}
+		if wantErr == nil && err != nil && strings.Count(string(raw), "[")+strings.Count(string(raw), "{") < maxNesting {
+			t.Fatalf("%q is not read: %v", raw, err)
+		}
+		if wantErr != nil || err != nil {
+			return // the scan of a body has refused what is no JSON
+		}
+		out, err := print.Render(nil, map[string]Value{"v": v})
+		if err != nil {
+			t.Fatalf("%q: %v", raw, err)
+		}
+		var again any
+		if err := json.Unmarshal(out, &again); err != nil || !reflect.DeepEqual(again, want) {
+			t.Errorf("%q is written as %q: %v", raw, out, err)
+		}
+	})
+}
+
+// A message cannot make a template work without end, or take memory without end.
+func TestBudget(t *testing.T) {
+	long := String(strings.Repeat("x ", 1<<19))
+	many := make([]Value, 20_000)
+	for i := range many {
+		many[i] = Int(int64(i))
+	}
+	for source, want := range map[string]error{
+		`{% for a in many %}{% for b in many %}{{ b }}{% endfor %}{% endfor %}`:                     ErrBudget,
+		`{% set ns = namespace(t='') %}{% for a in many %}{% set ns.t = ns.t + long %}{% endfor %}`: ErrBudget,
+		`{% for a in many %}{{ long }}{% endfor %}`:                                                 ErrBudget,
+		`{% for a in many %}{{ long.split(' ') | length }}{% endfor %}`:                             ErrBudget,
+		`{% for a in many %}{{ long | replace('x', long) | length }}{% endfor %}`:                   ErrBudget,
+		`{{ long * 100000 }}`:                                                         ErrBudget,
+		`{{ many * 100000 }}`:                                                         ErrBudget,
+		`{% for a in many %}{{ many | tojson }}{% endfor %}`:                          ErrBudget,
+		`{% for a in many %}{% if a in many %}{% endif %}{% endfor %}`:                ErrBudget,
+		`{{ many | unique | list | length }}`:                                         ErrBudget,
+		`{{ long | length }}{{ long.split(' ') | length }}{{ many | sort | length }}`: nil,
+	} {
+		tmpl, err := Parse(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		out, err := tmpl.Render(nil, map[string]Value{"long": long, "many": List(many)})
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %d bytes, %v; want %v", source, len(out), err, want)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s took %v", source, took)
+		}
+	}
+	if tmpl, err := Parse(`{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}`); err != nil {
+		t.Fatal(err)
+	} else if _, err := tmpl.Render(nil, nil); err == nil {
+		t.Error("a macro calls itself without end")
+	}
+	for _, source := range []string{
+		strings.Repeat("{% if a %}", 500), "{{ " + strings.Repeat("(", 500), "{{ " + strings.Repeat("not ", 5000) + "a }}", "{{ " + strings.Repeat("-", 5000) + "1 }}",
+		"{% for x in y recursive %}{% endfor %}", "{% include 'x' %}", "{{ x | nothing }}", "{{ x is nothing }}", "{{ f(*x) }}", "{% break %}", "{{ x", "{{ 'x }}", "{# x", "{% raw %}",
+	} {
+		if _, err := Parse(source); err == nil {
+			t.Errorf("%.40s is parsed", source)
+		}
+	}
+}

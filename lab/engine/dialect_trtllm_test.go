@@ -1,0 +1,325 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const tensorRTID = 1 << 62
+
+// tensorRTPair runs a test in a bubble with a context engine p and a generation engine d.
+func tensorRTPair(t *testing.T, do func(b *bench, p, d *Server)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, _ := b.engine(Config{ID: "p", Incarnation: "1", Role: "prefill", Engine: "trtllm"})
+		d, _ := b.engine(Config{ID: "d", Incarnation: "1", Role: "decode", Engine: "trtllm"})
+		do(b, p, d)
+	})
+}
+
+// contextAnswer is what a context worker's answer has for the gateway.
+type contextAnswer struct {
+	Choices []struct {
+		Text         string
+		FinishReason string          `json:"finish_reason"`
+		Params       json.RawMessage `json:"disaggregated_params"`
+	}
+	PromptTokenIDs []uint32 `json:"prompt_token_ids"`
+}
+
+// context runs the context leg and returns its answer.
+func (b *bench) context(id int64, body map[string]any) contextAnswer {
+	b.t.Helper()
+	body["disaggregated_params"] = map[string]any{"request_type": "context_only", "disagg_request_id": id}
+	status, raw := b.post("p", completions, body)
+	var a contextAnswer
+	if err := json.Unmarshal(raw, &a); err != nil || status != http.StatusOK || len(a.Choices) != 1 {
+		b.t.Fatalf("context: %d %s", status, raw)
+	}
+	return a
+}
+
+// generation is the generation leg of a context's answer, with its params changed.
+func generation(a contextAnswer, maxTokens int, old, new string) map[string]any {
+	params := strings.Replace(string(a.Choices[0].Params), `"context_only"`, `"generation_only"`, 1)
+	return body(a.PromptTokenIDs, maxTokens, "disaggregated_params", json.RawMessage(strings.Replace(params, old, new, 1)))
+}
+
+// idle waits until both engines hold nothing.
+func idle(t testing.TB, engines ...*Server) {
+	t.Helper()
+	time.Sleep(3 * time.Second)
+	synctest.Wait()
+	for _, e := range engines {
+		if b := e.Books(); !b.Idle() {
+			t.Errorf("%s holds %+v", e.Config().ID, b)
+		}
+	}
+}
+
+// An answer of both halves is an undisturbed one, and its first token is the context's.
+func TestTensorRTHandOff(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		prompt := ids(1, 100)
+		a := b.context(tensorRTID, body(prompt, 8))
+		if a.Choices[0].FinishReason != "not_finished" || len(a.PromptTokenIDs) != 100 || a.Choices[0].Text != textOf(expected(prompt, 0, 1)) {
+			b.t.Errorf("%+v", a)
+		}
+		if pinned := p.Books().Pinned; len(pinned) != 1 || pinned[0].ExpiresInMs != 60_000 {
+			b.t.Errorf("pinned: %+v", pinned)
+		}
+		if status, w := b.ask("d", completions, generation(a, 8, "", "")); status != http.StatusOK || w.Choices[0].Text != textOf(expected(prompt, 0, 8)) ||
+			w.Usage.Completion != 8 || w.Choices[0].FinishReason != "length" {
+			b.t.Errorf("%d %+v", status, w)
+		}
+		idle(b.t, p, d)
+		if a := b.context(tensorRTID+1, body(prompt, 1)); a.Choices[0].FinishReason != "length" {
+			b.t.Errorf("one token: %+v", a)
+		} else if _, w := b.ask("d", completions, generation(a, 1, "", "")); w.Choices[0].Text != textOf(expected(prompt, 0, 1)) || w.Usage.Completion != 1 {
+			b.t.Errorf("one token: %+v", w)
+		}
+		idle(b.t, p, d)
+		// What the context says was drawn first is what the answer begins with.
+		a = b.context(tensorRTID+2, body(prompt, 4))
+		first := expected(prompt, 0, 1)[0]
+		if _, w := b.ask("d", completions, generation(a, 4, fmt.Sprintf(`"first_gen_tokens":[%d]`, first), fmt.Sprintf(`"first_gen_tokens":[%d]`, prompt[0]))); !strings.HasPrefix(w.Choices[0].Text, textOf(prompt[:1])) {
+			b.t.Errorf("forged first token: %+v", w)
+		}
+		idle(b.t, p, d)
+	})
+}
+
+// An answer that ends with its first token is complete, and nothing is kept for it.
+func TestTensorRTEarlyFinish(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		prompt := ids(2, 40)
+		first := expected(prompt, 0, 1)
+		for i, c := range []map[string]any{
+			body(prompt, 8, "stop_token_ids", first), body(prompt, 8, "stop", []string{strings.TrimSpace(textOf(first))}),
+		} {
+			if a := b.context(tensorRTID+int64(i), c); a.Choices[0].FinishReason != "stop" {
+				b.t.Errorf("%+v", a)
+			}
+			idle(b.t, p, d)
+		}
+	})
+}
+
+// What a hand-off lacks, or has of another process, fails or hangs: it is never served.
+func TestTensorRTWrongHandOffs(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		prompt := ids(3, 64)
+		for _, c := range []struct {
+			name, old, new string
+			message        string
+			after          time.Duration
+		}{
+			{"no context id", fmt.Sprintf(`"ctx_request_id":%d`, tensorRTID), `"ctx_request_id":null`, "ctx_request_id", 0},
+			{"an id of the worker's own", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), `"disagg_request_id":7`, "global id", 0},
+			{"no first token", `"first_gen_tokens":[`, `"first_gen_tokens":null,"draft_tokens":[`, "first_gen_tokens", 0},
+			{"no state", `"encoded_opaque_state":"`, `"encoded_opaque_state":"!`, "encoded_opaque_state", 0},
+			{"a state of an earlier run", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzAiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
+			{"a state of nobody", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzEiLCJob3N0Ijoibm93aGVyZSIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
+			{"an unknown field", `{`, `{"x":1,`, "Extra inputs are not permitted", 0},
+			{"another's id", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID+9), "kv cache transfer", time.Minute},
+		} {
+			a := b.context(tensorRTID, body(prompt, 4))
+			start := time.Now()
+			status, raw := b.post("d", completions, generation(a, 4, c.old, c.new))
+			if status != http.StatusBadRequest || !strings.Contains(string(raw), c.message) || time.Since(start) < c.after || time.Since(start) > c.after+time.Second {
+				b.t.Errorf("%s: %d %s after %v", c.name, status, raw, time.Since(start))
+			}
+			// The context's half is still there, for its time-out and not longer.
+			if c.after == 0 && len(p.Books().Pinned) != 1 {
+				b.t.Errorf("%s: %+v", c.name, p.Books())
+			}
+			time.Sleep(time.Minute)
+			idle(b.t, p, d)
+		}
+	})
+}
+
+// Once context has computed, an abort of either half frees nothing; a generation worker that has asked does.
+func TestTensorRTAborts(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		prompt := ids(4, 64)
+		a := b.context(tensorRTID, body(prompt, 1000))
+		// One slot, taken by another: generation waits, and gives up before it has asked.
+		gone, leave := context.WithCancel(b.t.Context())
+		blocked, _ := b.engine(Config{ID: "busy", Engine: "trtllm", MaxNumSeqs: 1})
+		other, stop := context.WithCancel(b.t.Context())
+		running := b.send(other, "busy", completions, body(ids(5, 20), 100_000, "stream", true))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.send(gone, "busy", completions, generation(a, 1000, "", ""))
+		}()
+		time.Sleep(time.Second)
+		leave()
+		<-done
+		stop()
+		_ = running.Body.Close()
+		idle(b.t, blocked, d)
+		if len(p.Books().Pinned) != 1 {
+			b.t.Errorf("freed by one that had not asked: %+v", p.Books())
+		}
+		// Another takes it over and leaves: that frees it.
+		attached, leave := context.WithCancel(b.t.Context())
+		resp := b.send(attached, "d", completions, func() map[string]any {
+			g := generation(a, 1000, "", "")
+			g["stream"] = true
+			return g
+		}())
+		if _, err := io.ReadFull(resp.Body, make([]byte, 10)); err != nil {
+			b.t.Fatal(err)
+		}
+		leave()
+		_ = resp.Body.Close()
+		idle(b.t, p, d)
+	})
+}
+
+// Generation-first: context computes when generation has asked, whichever leg comes first.
+func TestTensorRTGenerationFirst(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		var info struct {
+			Params struct {
+				Endpoint []string `json:"ctx_info_endpoint"`
+			} `json:"disaggregated_params"`
+		}
+		if status, raw := b.get("p", "/server_info"); status != http.StatusOK || json.Unmarshal([]byte(raw), &info) != nil || len(info.Params.Endpoint) != 1 {
+			b.t.Fatalf("%d %s", status, raw)
+		}
+		prompt := ids(6, 70)
+		for i, order := range [][2]string{{"p", "d"}, {"d", "p"}} {
+			id := tensorRTID + int64(i)
+			legs := map[string]map[string]any{
+				"p": body(prompt, 6, "disaggregated_params", map[string]any{"request_type": "context_only", "disagg_request_id": id, "schedule_style": 1}),
+				"d": body(prompt, 6, "disaggregated_params", map[string]any{"request_type": "generation_only", "ctx_request_id": id, "disagg_request_id": id,
+					"schedule_style": 1, "ctx_dp_rank": 0, "ctx_info_endpoint": info.Params.Endpoint[0]}),
+			}
+			came := make(chan []byte, 1)
+			go func() {
+				_, raw := b.post(order[0], completions, legs[order[0]])
+				came <- raw
+			}()
+			time.Sleep(10 * time.Second)
+			if len(came) > 0 || len(p.Books().Pinned) > 0 {
+				b.t.Errorf("%s did not wait: %s", order[0], <-came)
+			}
+			_, second := b.post(order[1], completions, legs[order[1]])
+			answers := map[string][]byte{order[0]: <-came, order[1]: second}
+			var w whole
+			if err := json.Unmarshal(answers["d"], &w); err != nil || w.Choices == nil || w.Choices[0].Text != textOf(expected(prompt, 0, 6)) {
+				b.t.Errorf("%s", answers["d"])
+			}
+			idle(b.t, p, d)
+		}
+		// A context worker whose generation worker never comes gives up, and so does the other.
+		for engine, style := range map[string]string{"p": "context_only", "d": "generation_only"} {
+			start := time.Now()
+			status, _ := b.post(engine, completions, body(prompt, 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": tensorRTID + 9, "disagg_request_id": tensorRTID + 9,
+				"schedule_style": 1, "ctx_info_endpoint": info.Params.Endpoint[0]}))
+			if took := time.Since(start); status != http.StatusBadRequest || took < time.Minute || took > time.Minute+time.Second {
+				b.t.Errorf("%s alone: %d after %v", engine, status, took)
+			}
+			idle(b.t, p, d)
+		}
+	})
+}
+
+// Every model forbids what it does not know, and names it.
+func TestTensorRTRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		b.engine(Config{ID: "e", Engine: "trtllm"})
+		b.engine(Config{ID: "old", Engine: "trtllm", EngineVersion: "1.2.1"})
+		const say = `"messages":[{"role":"user","content":"hi"}]`
+		for _, c := range []struct{ engine, path, body, want string }{
+			{"e", completions, `{"model":"m","prompt":"hi","x":1}`, `'loc': ('body', 'x'), 'msg': 'Extra inputs are not permitted'`},
+			{"e", completions, `{"model":"m","prompt":"hi","max_completion_tokens":1}`, `'max_completion_tokens'`},
+			{"e", completions, `{"model":"m","prompt":"hi","cache_salt":"a"}`, `'cache_salt'`},
+			{"e", completions, `{"model":"m","prompt":"hi","return_token_ids":true}`, `'return_token_ids'`},
+			{"e", completions, `{"prompt":"hi"}`, `Field required`},
+			{"e", completions, `{"model":"m","prompt":"hi","stream_options":{}}`, `'stream_options'`},
+			{"e", completions, `{"model":"m","prompt":"hi","priority":5}`, `'priority'`},
+			{"e", completions, `{"model":"m","prompt":"hi","truncate_prompt_tokens":-1}`, `'truncate_prompt_tokens'`},
+			{"e", chats, `{"model":"m",` + say + `,"max_tokens":1,"max_completion_tokens":1}`, `'max_completion_tokens'`},
+			{"e", chats, `{"model":"m",` + say + `,"tool_choice":"required"}`, "`tools` must be set"},
+			{"e", chats, `{"model":"m",` + say + `,"tools":[{"type":"function","function":{"name":"f","x":1}}]}`, `('body', 'tools', 0, 'function', 'x')`},
+			{"e", chats, `{"model":"m",` + say + `,"top_logprobs":1}`, `'top_logprobs'`},
+			{"e", chats, `{"model":"m",` + say + `,"cache_salt":" "}`, `'cache_salt'`},
+			{"e", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":1099511627775}}`, `global id`},
+			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","disagg_request_id":1099511627776}}`, `global id`},
+			{"old", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"context_only","schedule_style":1}}`, `'schedule_style'`},
+			{"e", chats, `{"model":"m",` + say + `,"disaggregated_params":{"request_type":"x"}}`, `Unknown request type`},
+		} {
+			if status, raw := b.post(c.engine, c.path, c.body); status != http.StatusBadRequest || !strings.Contains(string(raw), c.want) {
+				t.Errorf("%s: %d %s", c.body, status, raw)
+			}
+		}
+	})
+}
+
+// What it reports: the model by id alone, its health whatever happens, iteration stats once, Prometheus elsewhere.
+func TestTensorRTReports(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, _ *Server) {
+		for path, want := range map[string]string{
+			"/v1/models": `"owned_by":"tensorrt_llm"`, "/version": `"1.3.0"`, "/health": "", "/prometheus/metrics": "trtllm_kv_cache_utilization", "/metrics": "[]",
+		} {
+			if status, raw := b.get("p", path); status != http.StatusOK || !strings.Contains(raw, want) || strings.Contains(raw, "max_model_len") {
+				b.t.Errorf("%s: %d %s", path, status, raw)
+			}
+		}
+		b.context(tensorRTID, body(ids(1, 40), 4))
+		if _, first := b.get("p", "/metrics"); !strings.Contains(first, "kvCacheStats") {
+			b.t.Errorf("%s", first)
+		}
+		if _, again := b.get("p", "/metrics"); again != "[]" {
+			b.t.Errorf("not drained: %s", again)
+		}
+		ctx, cancel := context.WithCancel(b.t.Context())
+		cancel()
+		_ = p.Drain(ctx)
+		if status, _ := b.get("p", "/health"); status != http.StatusOK {
+			b.t.Errorf("health: %d", status)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Reasoning comes under both names, in whole answers and in streams, on either half.
+func TestTensorRTReasoning(t *testing.T) {
+	tensorRTPair(t, func(b *bench, p, d *Server) {
+		ask := map[string]any{"model": "m", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 4, "ignore_eos": true,
+			"chat_template_kwargs": map[string]any{"enable_thinking": true}}
+		_, raw := b.post("p", chats, ask)
+		if !strings.Contains(string(raw), `"reasoning":"`) || !strings.Contains(string(raw), `"reasoning_content":"`) {
+			b.t.Errorf("%s", raw)
+		}
+		ask["disaggregated_params"] = map[string]any{"request_type": "context_only", "disagg_request_id": int64(tensorRTID)}
+		_, raw = b.post("p", chats, ask)
+		var a contextAnswer
+		if err := json.Unmarshal(raw, &a); err != nil || !strings.Contains(string(a.Choices[0].Params), `"resolved_thinking":true`) {
+			b.t.Fatalf("%s", raw)
+		}
+		g := generation(a, 4, "", "")
+		delete(g, "prompt")
+		delete(ask, "chat_template_kwargs") // generation cannot tell by itself
+		g["messages"], g["prompt_token_ids"], g["stream"] = ask["messages"], a.PromptTokenIDs, true
+		events := b.events(b.send(b.t.Context(), "d", chats, g))
+		if len(events) < 3 || !strings.Contains(string(events[1].data), `"reasoning":"`) || strings.Contains(string(events[2].data), `"reasoning":"`) {
+			b.t.Errorf("%+v", events)
+		}
+		idle(b.t, p, d)
+	})
+}

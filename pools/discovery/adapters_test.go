@@ -1,0 +1,59 @@
+package discovery
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Adapters that an engine loads and unloads come and go in the roster, at the next look at its health; the worker stays
+// the process that it is.
+func TestAdaptersComeAndGo(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	list := func(adapters ...string) {
+		body := `{"data":[{"id":"m","owned_by":"vllm","root":"/w","max_model_len":4096},{"id":"z","owned_by":"vllm","root":"/other"},{"id":"foreign","parent":"z"}`
+		for _, a := range adapters {
+			body += fmt.Sprintf(`,{"id":%q,"owned_by":"vllm","parent":"m","root":"/l"}`, a)
+		}
+		s.set(func(s *stock) { s.faces["/v1/models"] = body + "]}" })
+	}
+	list("sql", "math")
+	r, _, _ := prober(t, ProberConfig{}, "both "+s.URL+",id=w1,model=m")
+	first := member(t, r, "the worker with its adapters", func(w *pools.Worker) bool { return slices.Equal(w.Adapters, []string{"math", "sql"}) })
+	for _, adapters := range [][]string{{"math"}, nil, {"a", "b", "c"}} {
+		list(adapters...)
+		now := member(t, r, fmt.Sprint("the adapters ", adapters), func(w *pools.Worker) bool { return slices.Equal(w.Adapters, adapters) })
+		if now.Incarnation != first.Incarnation {
+			t.Errorf("with %v it is another process", adapters)
+		}
+	}
+	s.set(func(s *stock) { s.faces["/v1/models"] = `<html>` })
+	before := s.count("/v1/models")
+	within(t, 10*time.Second, "asked on", func() bool { return s.count("/v1/models") > before+2 })
+	if w := member(t, r, "the worker", anyWorker); len(w.Adapters) != 3 {
+		t.Errorf("an answer that is no list took adapters away: %v", w.Adapters)
+	}
+}
+
+// What an engine lists has bounds, and what no record takes is left out.
+func TestAdaptersHaveBounds(t *testing.T) {
+	var f facts
+	body := `{"data":[{"id":"m","root":"/w"},{"id":"m2","root":"/w"},{"id":"m2","parent":"m"},{"id":"","parent":"m"},{"id":"a\nb","parent":"m"},{"id":"ok","parent":"m2"},{"id":"ok","parent":"m"}`
+	for i := range 5000 {
+		body += fmt.Sprintf(`,{"id":"%05d-%s","parent":"m"}`, i, strings.Repeat("x", 40))
+	}
+	if _, problem := f.readModels([]byte(body+"]}"), ""); problem != "" {
+		t.Fatal(problem)
+	}
+	w, _ := f.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1"}, 0)
+	if err := w.Validate(); err != nil {
+		t.Error(err)
+	}
+	if n := len(w.Adapters); n < 500 || n > pools.MaxAdapters || !slices.Contains(w.Adapters, "ok") || slices.Contains(w.Adapters, "m2") {
+		t.Errorf("%d adapters", n)
+	}
+}
