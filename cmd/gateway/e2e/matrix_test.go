@@ -65,7 +65,10 @@ type wait struct {
 
 // The engines' time-outs in the tests: of 30 s for vLLM's lease, of 4 s until SGLang notices that a caller has left,
 // and of 300 s and 480 s for a leg whose other one does not come.
-const leaseShort, noticeShort, bootstrapShort = time.Second, 600 * time.Millisecond, 2 * time.Second
+const leaseShort, noticeShort, bootstrapShort = 2500 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second
+
+// firstTokenShort is --decode-first-token-timeout in the tests: more than the engines' own time-outs.
+const firstTokenShort = 10 * time.Second
 
 // without spoils prefill's answer: it has no such field.
 func without(field string) func(answer []byte) []byte {
@@ -127,7 +130,9 @@ type scene struct {
 	prompt  string
 	got     answer
 	err     error
+	began   time.Time // when it was sent
 	ended   time.Time // when the client's answer had ended, or it left
+	broke   time.Time // when a worker was killed
 	left    bool
 	unfit   string // why the happening cannot happen to the pairing
 }
@@ -259,18 +264,31 @@ var happenings = []happening{
 			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly, 1 }
 		},
 		run: func(s *scene) {
+			const n = 8
+			waiting := func() int { return s.gateway.Flow.Waiting()[stack.SimModel].Waiting }
 			ctx, leave := context.WithCancel(context.Background())
 			var others sync.WaitGroup
-			for range 8 {
+			defer others.Wait()
+			defer leave()
+			for range n {
 				others.Go(func() { _, _ = s.try(ctx, chatPath, s.body(), nil) })
 			}
-			s.leaveWhen(func() bool { return s.gateway.Flow.Waiting()[stack.SimModel].Waiting > 0 }, leave)
-			others.Wait()
+			queued := 0
+			s.eventually("the others compute or wait", func() bool {
+				queued = waiting()
+				return queued > 0 && queued+s.engines("prefill") == n
+			})
+			s.leaveWhen(func() bool { return waiting() == queued+1 })
+			s.eventually("the others wait alone", func() bool { return waiting() == queued })
+			took := time.Since(s.ended)
+			leave()
+			s.idle()
+			s.ended = time.Now().Add(-took) // what the others held is not the question
 		},
 	},
 	{
 		name: "the client leaves during prefill", options: slow("prefill"), prompt: strings.Repeat(long, 10),
-		run: func(s *scene) { s.leaveWhen(s.prefills, nil) },
+		run: func(s *scene) { s.leaveWhen(s.prefills) },
 	},
 	{
 		name: "the client leaves during the hand-off", options: slowTransfers(time.Minute),
@@ -278,7 +296,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the client leaves during decode", options: slow("decode"),
-		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }, nil) },
+		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }) },
 	},
 	{
 		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
@@ -292,7 +310,7 @@ var happenings = []happening{
 	{
 		name: "decode dies during the hand-off, another is there",
 		options: func(o *options) {
-			slowTransfers(300 * time.Millisecond)(o)
+			slowTransfers(100 * time.Millisecond)(o)
 			o.decode = 2
 		},
 		run: func(s *scene) { s.handOff(s.killDecode) },
@@ -320,7 +338,7 @@ var happenings = []happening{
 		},
 	},
 	{
-		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = 2 * leaseShort },
+		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = bootstrapShort + leaseShort/2 },
 		options: func(o *options) { o.decode = 2 },
 		run:     func(s *scene) { s.ask() },
 	},
@@ -344,6 +362,7 @@ func (s *scene) body() string {
 
 // ask sends the request and reads its answer to the end.
 func (s *scene) ask() {
+	s.began = time.Now()
 	s.got, s.err = s.try(context.Background(), chatPath, s.body(), func(string) { s.first(0) })
 	s.ended = time.Now()
 }
@@ -359,7 +378,7 @@ func (s *scene) handOff(do func()) {
 			s.unfit = "a hand-off was seen"
 		}
 	case do == nil:
-		s.leaveWhen(s.handsOver, nil)
+		s.leaveWhen(s.handsOver)
 	default:
 		s.during(s.handsOver, do)
 	}
@@ -377,8 +396,8 @@ func (s *scene) during(there func() bool, do func()) {
 	<-answered
 }
 
-// leaveWhen has the client leave when its request has come so far, and the others with it.
-func (s *scene) leaveWhen(there func() bool, others func()) {
+// leaveWhen has the client leave when its request has come so far.
+func (s *scene) leaveWhen(there func() bool) {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
 	gone := make(chan struct{})
@@ -389,9 +408,6 @@ func (s *scene) leaveWhen(there func() bool, others func()) {
 	s.eventually("the request has come so far", there)
 	s.left, s.ended = true, time.Now()
 	leave()
-	if others != nil {
-		others()
-	}
 	<-gone
 }
 
@@ -416,6 +432,7 @@ func (s *scene) handsOver() bool {
 
 // kill ends a worker as the death of its process does.
 func (s *scene) kill(id string) {
+	s.broke = time.Now()
 	s.mortals[id].dead.Store(true)
 	s.workers[id].kill()
 }
@@ -446,6 +463,9 @@ func (s *scene) client() string {
 		if took > promptly {
 			late = fmt.Sprintf(", %v late", took)
 		}
+	}
+	if s.ended.Sub(s.began) > firstTokenShort {
+		late = ", after `--decode-first-token-timeout`" + late
 	}
 	code := func(raw []byte) string {
 		if e := s.parse(raw).Error; e != nil && e.Code != nil {
@@ -491,7 +511,11 @@ func (s *scene) held() (prefill, decode string) {
 			return "nothing"
 		}
 		for _, w := range s.waits {
-			if took >= w.short/2 && took <= w.short+w.short/2 {
+			from := took
+			if !s.broke.IsZero() { // before the answer ended
+				from = s.ended.Add(took).Sub(s.broke)
+			}
+			if from >= w.short*3/4 && from <= w.short*5/4 {
 				return w.word
 			}
 		}
@@ -542,6 +566,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		}
 	}
 	o.gateway = func(c *stack.GatewayConfig) {
+		c.Decode.FirstTokenTimeout = firstTokenShort
 		if gateway != nil {
 			gateway(c)
 		}
@@ -588,6 +613,7 @@ func TestMatrix(t *testing.T) {
 				var got outcome
 				for range matrixRounds {
 					got = h.play(t, p)
+					t.Logf("%q", got)
 					if got == want || !got.noise() {
 						break
 					}
