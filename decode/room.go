@@ -74,9 +74,6 @@ type Call struct {
 	Tools bool
 	// HandedOff says that the prompt's KV is taken over and not computed here.
 	HandedOff bool
-	// Chat says that the engine answers in completions for a client that asked for chat, so that the answer must be
-	// reshaped.
-	Chat bool
 	// CachedTokens is prefill's count of cached tokens, which the client gets in place of decode's: a decode worker
 	// calls transferred tokens cached. Negative or nil leaves the engine's figure.
 	CachedTokens func() int

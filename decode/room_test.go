@@ -200,25 +200,20 @@ func TestLastEvent(t *testing.T) {
 }
 
 // A chunk may end several choices: the last event is the one that ends the last
-// of them. And every choice of a reshaped chat begins with its role.
+// of them.
 func TestSeveralChoices(t *testing.T) {
 	text := func(data string) string { return "data: " + data + "\n\n" }
 	for _, c := range []struct {
 		name         string
-		chat         bool
 		engine, want string
 	}{
-		{"two end at once", false,
+		{"two end at once",
 			text(`{"choices":[{"index":0,"text":"a"},{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"","finish_reason":"stop"},{"index":1,"text":"","finish_reason":"stop"}]}`) + done,
 			text(`{"choices":[{"index":0,"text":"a"},{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"","finish_reason":"stop"},{"index":1,"text":"","finish_reason":"stop"}],"nvext":{"x":1}}`) + done},
-		{"reshaped", true,
-			text(`{"choices":[{"index":1,"text":"b"}]}`) + text(`{"choices":[{"index":0,"text":"a","finish_reason":"stop"}]}`) + text(`{"choices":[{"index":1,"text":"c","finish_reason":"stop"}]}`) + done,
-			text(`{"choices":[{"index":1,"delta":{"role":"assistant","content":"b"}}]}`) + text(`{"choices":[{"index":0,"delta":{"role":"assistant","content":"a"},"finish_reason":"stop"}]}`) +
-				text(`{"choices":[{"index":1,"delta":{"content":"c"},"finish_reason":"stop"}],"nvext":{"x":1}}`) + done},
 	} {
 		r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
 		out := &client{}
-		_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 2, Chat: c.chat,
+		_, failed := r.Run(t.Context(), Call{Lease: lease, Stream: true, Choices: 2,
 			Tail: func(*Transcript) []byte { return []byte(`{"x":1}`) }}, out)
 		if got := strings.Join(out.writes, ""); failed != nil || got != c.want {
 			t.Errorf("%s: %v\n got %q\nwant %q", c.name, failed, got, c.want)

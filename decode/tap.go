@@ -20,14 +20,13 @@ type tap struct {
 	watch      *watch
 	waits      prompt
 	transcript Transcript
-	held       []byte    // events kept back until there is something to say
-	finished   int       // choices that have a finish reason
-	roles      [2]uint64 // bits of the choices, by index, whose role the client has
-	blocks     int       // grown blocks booked on the lease
-	began      bool      // the first token came, or the end of an answer without any
-	done       bool      // the end marker was seen
-	detail     []byte    // the error inside the answer
-	status     int       // and the HTTP status that it stands for
+	held       []byte // events kept back until there is something to say
+	finished   int    // choices that have a finish reason
+	blocks     int    // grown blocks booked on the lease
+	began      bool   // the first token came, or the end of an answer without any
+	done       bool   // the end marker was seen
+	detail     []byte // the error inside the answer
+	status     int    // and the HTTP status that it stands for
 }
 
 // maxHeldBytes bounds what is kept of an answer before its first token: an announced role, keep-alives, a prompt's
@@ -107,7 +106,7 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	last := t.last(info)
 	t.usage(info)
 	raw := ev.Raw
-	if t.call.Chat || last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil {
+	if last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil {
 		raw = t.rewrite(ev.Data, info, last)
 	}
 	t.transcript.Events++
@@ -173,9 +172,6 @@ func (t *tap) last(info openai.ChunkInfo) bool {
 
 // rewrite gives the event its changed form.
 func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
-	if t.call.Chat {
-		data = openai.ChatChunk(nil, data, t.opens)
-	}
 	var nvext []byte
 	if last && t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)
@@ -185,17 +181,6 @@ func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 		cached = t.call.cachedTokens()
 	}
 	return openai.AppendEvent(nil, openai.RewriteTail(nil, data, cached, nvext))
-}
-
-// opens reports whether the client has had nothing of a choice yet. Choices are at most 128.
-func (t *tap) opens(choice int) bool {
-	if choice < 0 || choice >= 64*len(t.roles) {
-		return false
-	}
-	word, bit := &t.roles[choice/64], uint64(1)<<(choice%64)
-	opens := *word&bit == 0
-	*word |= bit
-	return opens
 }
 
 // token books n new tokens.
@@ -268,9 +253,6 @@ func (t *tap) whole() error {
 	t.transcript.Last = now
 	t.transcript.Tokens = 1
 	t.usage(info)
-	if t.call.Chat {
-		body = openai.ChatResponse(nil, body)
-	}
 	var nvext []byte
 	if t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)

@@ -209,7 +209,6 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
 		Lease: r.d.Lease, Leg: call, Answer: answer,
 		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
-		Chat:         req.Endpoint == openai.Chat && call.Path == openai.Completions.Path(),
 		CachedTokens: func() int { s.settle(r); return r.cachedTokens() },
 		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),

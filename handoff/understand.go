@@ -64,6 +64,10 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 		r.Pinnable = r.Source == models.FromRequest || r.Source == models.FromOwn && language.Pin()
 		return len(r.ids), err
 	}
+	route := f.route(r)
+	if pool, computes := route.Computes(); len(pool.Members) == 0 || computes.IgnoresOverlap() {
+		return 0, nil // what is cached where does not matter, and an engine's time is not free
+	}
 	asked := f.rooms.Languages.Ask(ctx, req, r.card.Engine, r.ID)
 	if asked == nil {
 		return 0, nil
@@ -84,7 +88,7 @@ func (r *request) seePrompt(ids []byte) {
 // tokens, and by the tokens where the client asked for them. Where the gateway's tokens may have taken the place of
 // the engine's own, there is nothing to compare.
 func (f *Flow) compareTokens(r *request) {
-	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" {
+	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" && r.Call.Request.Endpoint == openai.Completions {
 		return
 	}
 	f.rooms.Languages.Compare(r.Call.Request.Model, r.Sent.PromptTokens == len(r.ids) && !r.differs)

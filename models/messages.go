@@ -57,7 +57,7 @@ func (c *chat) message(m *jinja.Dict, t *template) (*jinja.Dict, error) {
 	if c.sglang {
 		return c.sglangMessage(m, role, content)
 	}
-	out := jinja.NewDict(6)
+	out := jinja.NewDict(2)
 	out.Set("role", jinja.String(role))
 	out.Set("content", content)
 	switch role {
@@ -99,7 +99,7 @@ func (c *chat) message(m *jinja.Dict, t *template) (*jinja.Dict, error) {
 
 // sglangMessage keeps a message's fields, without those that are null.
 func (c *chat) sglangMessage(m *jinja.Dict, role string, content jinja.Value) (*jinja.Dict, error) {
-	out := jinja.NewDict(m.Len() + 1)
+	out := jinja.NewDict(2)
 	out.Set("role", jinja.String(role))
 	out.Set("content", content)
 	for _, name := range []string{"tool_call_id", "name", "reasoning_content", "tool_calls"} {

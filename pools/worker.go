@@ -95,7 +95,8 @@ type Worker struct {
 	PipelineParallel int `json:"pipeline_parallel_size,omitempty"`
 	// Prioritizes says that the engine schedules by priority, so that requests may carry one.
 	Prioritizes bool `json:"prioritizes,omitempty"`
-	// ModelInput is what the worker takes as a prompt: "tokens" (ids) or "text". Empty means "text".
+	// ModelInput is what the worker takes as a completion's prompt: "tokens" (ids) or "text". Empty means "text". Chats
+	// go as messages to both.
 	ModelInput string `json:"model_input"`
 	// KVEvents is how the worker publishes its KV events: "nats", "zmq" or "none". Empty means "none".
 	KVEvents string `json:"kv_events"`

@@ -352,3 +352,44 @@ func TestPinnedIDsMergeWithTheHandOff(t *testing.T) {
 		t.Error("binding changed the leg that it was given a copy of")
 	}
 }
+
+// TestSaltsReachBothLegs: engines get the salt that the gateway hashes with, wherever it came from.
+func TestSaltsReachBothLegs(t *testing.T) {
+	for _, c := range []struct {
+		name, more string
+		isolated   bool
+		want       func(r *openai.Request) string
+	}{
+		{"the body's, as it was written", `,"cache_salt":"\u0061"`, false, func(*openai.Request) string { return `"cache_salt":"\u0061"` }},
+		{"nvext's", `,"nvext":{"cache_salt":"a"}`, false, func(*openai.Request) string { return `"cache_salt":"a"` }},
+		{"nvext's next to null", `,"cache_salt":null,"nvext":{"cache_salt":"a"}`, false, func(*openai.Request) string { return `"cache_salt":"a"` }},
+		{"a tenant's", `,"cache_salt":"a"`, true, func(r *openai.Request) string { return `"cache_salt":"` + r.CacheSalt + `"` }},
+		{"none", ``, false, func(*openai.Request) string { return "" }},
+	} {
+		r := scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}]`+c.more+`}`)
+		if c.isolated {
+			r.Isolate([32]byte{1})
+		}
+		for name, body := range legs(r, nil) {
+			if got, _ := raw(t, body); got["cache_salt"] != c.want(r) {
+				t.Errorf("%s: %s gets %q, want %q", c.name, name, got["cache_salt"], c.want(r))
+			}
+		}
+	}
+}
+
+// TestAdaptersHaveTheirEnginesNames: vLLM lists an adapter as a model, SGLang has it behind its base model.
+func TestAdaptersHaveTheirEnginesNames(t *testing.T) {
+	r := scan(t, openai.Chat, `{"model":"sql","messages":[{"role":"user","content":"hi"}]}`)
+	r.Model, r.Adapter = "m", "sql"
+	for name, body := range legs(r, nil) {
+		engine, _, _ := strings.Cut(name, " ")
+		want := `"model":"sql"`
+		if engineOf(engine) == "sglang" {
+			want = `"model":"m:sql"`
+		}
+		if got, _ := raw(t, body); got["model"] != want {
+			t.Errorf("%s is asked for %s, want %s", name, got["model"], want)
+		}
+	}
+}

@@ -15,10 +15,9 @@ import (
 )
 
 // leg edits the body for the round's worker of a role: as the client sent it less nvext and what the engine refuses
-// though it means nothing, or with token ids in the prompt's place for a worker that takes tokens. A chat stays a chat,
-// with the ids of its prompt added where the engine takes them. more makes the protocol's own edits; tokens says that
-// the leg carries token ids in the prompt's place.
-func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (upstream.Leg, error) {
+// though it means nothing, and with token ids in the place of a completion's text for a worker that takes tokens. A chat
+// stays a chat, with the ids of its prompt added where the engine takes them. more makes the protocol's own edits.
+func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg, error) {
 	w, rank, again := round.D, round.DRank, round.DReannounce
 	if role == pools.Prefill {
 		w, rank, again = round.P, round.PRank, round.PReannounce
@@ -31,32 +30,23 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 	if w.Ranks() > 1 {
 		l.Rank = rank
 	}
-	tokens := w.ModelInput == "tokens"
 	e := r.Edit()
-	switch {
-	case tokens && r.Endpoint == openai.Chat:
-		var err error
-		if e, err = openai.CompletionFromChat(r, round.IDs, w.ContextLength); err != nil {
-			return l, err
+	if w.ModelInput == "tokens" && r.Prompt.Kind == openai.PromptText {
+		if round.IDs == nil {
+			return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
 		}
-		l.Path = openai.Completions.Path()
-	case tokens && round.IDs == nil:
-		return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
-	case tokens && r.Prompt.Kind != openai.PromptIDs:
 		e.SetIDs("prompt", round.IDs)
 	}
-	if l.Path == r.Endpoint.Path() {
-		if err := r.Fit(e, w.Engine); err != nil {
-			return l, err
-		}
+	if err := r.Fit(e, w.Engine); err != nil {
+		return l, err
 	}
 	own := ownName(w, r.Adapter)
 	if name, _ := r.Field("model"); string(name) != `"`+own+`"` { // another name that it serves under
 		e.SetString("model", own)
 	}
 	e.Delete("nvext")
-	if salt := r.Nvext.CacheSalt; salt != "" && !r.Has("cache_salt") {
-		e.SetString("cache_salt", salt) // engines read only the body's
+	if given, ok := r.Field("cache_salt"); r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
+		e.SetString("cache_salt", r.CacheSalt) // engines read only the body's
 	}
 	if r.Truncate < 0 && round.Kept < math.MaxInt {
 		// The engine would reckon by max_tokens, which the legs have not in common.
@@ -68,6 +58,9 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 	how := speech(w)
 	if how == ofVLLM {
 		r.NameMedia(e)
+		if round.Priority != nil && w.Prioritizes {
+			e.SetInt("priority", -int64(*round.Priority)) // the lower first, other than in the gateway
+		}
 	}
 	pinned := round.PinnedIDs
 	if l.Path != openai.Chat.Path() || r.HasMedia() || !takesIDs(w) {
@@ -81,7 +74,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit, tokens bool)) (
 		e.Set("prompt_token_ids", pinned)
 	}
 	if more != nil {
-		more(e, tokens)
+		more(e)
 	}
 	if pinned == nil || how != ofVLLM {
 		l.Body = e.Segments()

@@ -32,7 +32,7 @@ func (LMCache) Plan(r Round) (Plan, error) {
 	if err != nil || r.P == nil {
 		return Plan{Order: PrefillFirst, Decode: decode}, err
 	}
-	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) { firstToken(e, r.Request) })
+	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) { firstToken(e, r.Request) })
 	prefill.Stream = false
 	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
 }

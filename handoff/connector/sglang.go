@@ -48,8 +48,8 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 		return Plan{}, openai.BadRequest("", "decode workers of SGLang take no prompt without a prefill worker's")
 	}
 	host, port := bootstrap(r.P)
-	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit, bool) {
-		return func(e *openai.Edit, _ bool) {
+	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit) {
+		return func(e *openai.Edit) {
 			e.SetString("bootstrap_host", host)
 			e.SetInt("bootstrap_port", int64(port))
 			e.SetInt("bootstrap_room", s.room(r))
@@ -70,8 +70,8 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 		return Plan{}, err
 	}
 	prefillEdit := edit(pools.Prefill, r.P, r.PRank)
-	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, tokens bool) {
-		prefillEdit(e, tokens)
+	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) {
+		prefillEdit(e)
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 	})
@@ -118,7 +118,7 @@ func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	return []upstream.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
 }
 
-// bootstrap is where decode reaches prefill's bootstrap server. A loopback address is prefill's own view of itself.
+// bootstrap is where decode reaches prefill's bootstrap server, or its side channel. A loopback address is prefill's own view of itself.
 func bootstrap(p *pools.Worker) (host string, port int) {
 	host, port = transferHost(p), bootstrapPort
 	if _, text, err := net.SplitHostPort(p.Transfer); err == nil {

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,21 @@ func concurrentPair() Round {
 	r.P.DataParallelRanks, r.P.TransferIDs = 2, []string{"e_dp0", "e_dp1"}
 	r.P.Transfer, r.P.TensorParallel, r.P.PipelineParallel = "10.0.0.1:8998", 4, 2
 	return r
+}
+
+// A loopback address is prefill's own view of itself: decode gets the host at which the gateway reaches it.
+func TestVLLMConcurrentLoopback(t *testing.T) {
+	r := carrying(concurrentPair(), scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), nil)
+	r.P.Address, r.P.Transfer = "http://10.0.0.5:8000", "localhost:9000"
+	for _, c := range []struct {
+		connector Connector
+		want      string
+	}{{Mooncake{}, `"http://10.0.0.5:9000"`}, {NIXLPush{}, `"remote_host":"10.0.0.5","remote_port":9001`}} {
+		plan, err := c.connector.Plan(r)
+		if err != nil || !strings.Contains(string(plan.Decode.Body.AppendTo(nil)), c.want) {
+			t.Errorf("%v: %s, want %s", err, plan.Decode.Body.AppendTo(nil), c.want)
+		}
+	}
 }
 
 // What prefill and decode carry so that they find each other, byte for byte.
@@ -165,5 +181,34 @@ func TestLMCachePlan(t *testing.T) {
 	r.P = nil
 	if plan, err := (LMCache{}).Plan(r); err != nil || plan.Prefill.Body != nil {
 		t.Errorf("of stored KV: %+v, %v", plan, err)
+	}
+}
+
+// A vLLM worker that schedules by priority gets the request's, with the sign turned: there the lower is first.
+func TestVLLMPriority(t *testing.T) {
+	for _, c := range []struct {
+		given     *int32
+		p, d      bool
+		prefilled string
+		decoded   string
+	}{
+		{nil, true, true, "", ""},
+		{new(int32(7)), false, false, "", ""},
+		{new(int32(7)), true, true, `,"priority":-7`, `,"priority":-7`},
+		{new(int32(math.MinInt32)), false, true, "", `,"priority":2147483648`},
+	} {
+		r := carrying(pair("text"), scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), nil)
+		r.Priority, r.P.Prioritizes, r.D.Prioritizes = c.given, c.p, c.d
+		for name, connector := range map[string]Connector{"nixl": NIXL{}, "lmcache": LMCache{}} {
+			plan, err := connector.Plan(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for leg, got := range map[string][2]string{"prefill": {string(plan.Prefill.Body.AppendTo(nil)), c.prefilled}, "decode": {string(plan.Decode.Body.AppendTo(nil)), c.decoded}} {
+				if strings.Contains(got[0], "priority") != (got[1] != "") || !strings.Contains(got[0], got[1]) {
+					t.Errorf("%s, %s: %s, want %q", name, leg, got[0], got[1])
+				}
+			}
+		}
 	}
 }

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"fmt"
+	"net"
 	"strconv"
 	"time"
 
@@ -44,7 +45,7 @@ func vllmConcurrent(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs.
 func (Mooncake) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.Set("kv_transfer_params", mooncakeDecode(r)) })
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", mooncakeDecode(r)) })
 	if err != nil {
 		return Plan{}, err
 	}
@@ -59,7 +60,8 @@ func mooncakeDecode(r Round) []byte {
 	params, _ := openai.NewEdit([]byte(`{"do_remote_decode":false,"do_remote_prefill":true}`))
 	params.SetString("transfer_id", transferID(r))
 	params.SetString("remote_engine_id", r.P.TransferIDs[r.PRank])
-	params.SetString("remote_bootstrap_addr", "http://"+r.P.Transfer)
+	host, port := bootstrap(r.P)
+	params.SetString("remote_bootstrap_addr", "http://"+net.JoinHostPort(host, strconv.Itoa(port)))
 	return params.Bytes()
 }
 
@@ -81,7 +83,7 @@ func (Mooncake) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	if !r.Held {
 		return nil
 	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) {
+	d, err := leg(r, pools.Decode, func(e *openai.Edit) {
 		firstToken(e, r.Request)
 		e.Set("kv_transfer_params", mooncakeDecode(r))
 	})

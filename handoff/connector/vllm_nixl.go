@@ -54,7 +54,7 @@ func (NIXL) Plan(r Round) (Plan, error) {
 
 // vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks as params say.
 func vllmPrefill(r Round, params []byte) (upstream.Leg, error) {
-	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit, _ bool) {
+	prefill, err := leg(r, pools.Prefill, func(e *openai.Edit) {
 		firstToken(e, r.Request)
 		e.Set(paramsField, params)
 	})

@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"net"
-	"strconv"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -28,11 +26,8 @@ func (NIXLPush) Pairs(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs.
 func (NIXLPush) Plan(r Round) (Plan, error) {
-	params, err := pushParams(r)
-	if err != nil {
-		return Plan{}, err
-	}
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit, _ bool) { e.Set("kv_transfer_params", params) })
+	params := pushParams(r)
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", params) })
 	if err != nil {
 		return Plan{}, err
 	}
@@ -41,12 +36,8 @@ func (NIXLPush) Plan(r Round) (Plan, error) {
 }
 
 // pushParams is the hand-off of a decode leg: where prefill's rank is. Each rank has the port after the one before it.
-func pushParams(r Round) ([]byte, error) {
-	host, port, err := net.SplitHostPort(r.P.Transfer)
-	base, portErr := strconv.Atoi(port)
-	if err != nil || portErr != nil {
-		return nil, openai.BadRequest("", "worker %q has a malformed transfer endpoint", r.P.ID)
-	}
+func pushParams(r Round) []byte {
+	host, base := bootstrap(r.P)
 	e, _ := openai.NewEdit([]byte(`{"do_remote_prefill":true,"do_remote_decode":false}`))
 	e.SetString("remote_engine_id", r.P.TransferIDs[r.PRank])
 	e.SetString("remote_host", host)
@@ -54,7 +45,7 @@ func pushParams(r Round) ([]byte, error) {
 	e.SetInt("tp_size", int64(max(1, r.P.TensorParallel)))
 	e.SetInt("pp_size", int64(max(1, r.P.PipelineParallel)))
 	e.SetString("remote_request_id", r.ID)
-	return e.Bytes(), nil
+	return e.Bytes()
 }
 
 // OnPrefill hands nothing over: decode has registered already. What prefill answers is the pull protocol's.
@@ -68,12 +59,11 @@ func (NIXLPush) Bind(*upstream.Leg, prefill.KV) {}
 // Abandon has a decode worker refuse a request under the round's own id, which frees prefill's blocks as with [NIXL].
 // While prefill runs there is nothing to release: the end of its call ends it.
 func (NIXLPush) Abandon(r Round, _ prefill.KV) []upstream.Leg {
-	params, err := pushParams(r)
-	if err != nil || !r.Held {
+	if !r.Held {
 		return nil
 	}
 	d := vllmRelease(r, r.Request.Endpoint)
 	d.RequestID = r.ID
-	NIXL{}.Bind(&d, prefill.KV{Params: params})
+	NIXL{}.Bind(&d, prefill.KV{Params: pushParams(r)})
 	return []upstream.Leg{d}
 }

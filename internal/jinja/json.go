@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -99,7 +100,7 @@ func (r *reader) value(depth int) Value {
 }
 
 func (r *reader) object(depth int) Value {
-	d := NewDict(4)
+	d := NewDict(2)
 	for first := true; !r.take('}'); first = false {
 		if !first && !r.take(',') {
 			return r.fail()
@@ -163,12 +164,13 @@ func (r *reader) number() Value {
 // str reads the string at pos.
 func (r *reader) str() string {
 	from := r.pos + 1
-	end := stringEnd(r.data[from:])
+	end := bytes.IndexByte(r.data[from:], '"')
 	if end < 0 {
 		r.fail()
 		return ""
 	}
-	if r.data[from+end] == '"' {
+	escape := bytes.IndexByte(r.data[from:from+end], '\\')
+	if escape < 0 {
 		r.pos = from + end + 1
 		return unsafe.String(unsafe.SliceData(r.data[from:]), end)
 	}

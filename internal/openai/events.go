@@ -14,6 +14,7 @@ var errNoChoices = errors.New("openai: the answer has no choices")
 // reason, then, if usage is wanted, one with the usage and no choices, then the end marker. What the answer holds in
 // addition to the choices and the usage is in every event, byte for byte.
 func AppendEvents(dst, answer []byte, endpoint Endpoint, usage bool) ([]byte, error) {
+	answer = RewriteTail(nil, answer, -1, nil) // without what steers a hand-off
 	var whole struct {
 		Choices []json.RawMessage `json:"choices"`
 		Usage   json.RawMessage   `json:"usage"`

@@ -31,6 +31,14 @@ func TestAppendEvents(t *testing.T) {
 			},
 		},
 		{
+			"TensorRT-LLM's hand-off", `{"choices":[{"index":0,"text":"a","disaggregated_params":{"ctx_request_id":1},"finish_reason":"stop"}],"prompt_token_ids":[1]}`, Completions, false,
+			[]string{
+				`{"choices":[{"index":0,"text":"a","finish_reason":null}]}`,
+				`{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}`,
+				Done,
+			},
+		},
+		{
 			"completions of two choices", `{"object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":"stop"},{"index":1,"text":"b","finish_reason":"length"}],"usage":{}}`, Completions, false,
 			[]string{
 				`{"object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":null}]}`,

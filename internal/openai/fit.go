@@ -60,7 +60,7 @@ var (
 		"bad_words", "allowed_token_ids", "logits_processors", "custom_logit_processor", "custom_params", "logit_processors", "stop_regex",
 		"min_completion_tokens", "no_stop_trim", "thinking", "thinking_token_budget", "vllm_xargs",
 		"functions", "function_call", "audio", "modalities", "web_search_options",
-		"cache_salt", "continue_final_message", "mm_processor_kwargs", "media_io_kwargs", "truncation_side",
+		"continue_final_message", "mm_processor_kwargs", "media_io_kwargs", "truncation_side",
 		"prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "return_prompt_token_ids", "include_reasoning",
 		"separate_reasoning", "stream_reasoning",
 	})
@@ -90,8 +90,11 @@ func (r *Request) fitTensorRT(e *Edit) error {
 	if newer, ok := r.Field("max_completion_tokens"); ok && r.Endpoint == Chat && string(newer) != "null" {
 		limit = "max_completion_tokens"
 	}
-	if r.Nvext.CacheSalt != "" && !fields["cache_salt"] {
-		return notInTensorRT("nvext.cache_salt")
+	if r.CacheSalt != "" && !fields["cache_salt"] {
+		if r.Nvext.CacheSalt != "" {
+			return notInTensorRT("nvext.cache_salt")
+		}
+		return notInTensorRT("cache_salt")
 	}
 	for i := range r.members {
 		m := &r.members[i]

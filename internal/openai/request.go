@@ -1,5 +1,10 @@
 package openai
 
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
 // Request is what a request body says, as far as routing needs it. Scan makes it; the rest of the body stays in Raw
 // and is reached by Field and Edit.
 type Request struct {
@@ -41,6 +46,8 @@ type Request struct {
 	// CacheSalt separates this request's cached prefixes from others'. It is the body's cache_salt or, where that is
 	// absent, nvext's. Engines read only the former: one that came in nvext must be set in their body.
 	CacheSalt string
+	// Isolated: CacheSalt is not the client's own; see Isolate.
+	Isolated bool
 	// HasTools: tools or functions are offered.
 	HasTools bool
 	// ToolRequired: the answer must call a tool (tool_choice "required").
@@ -79,6 +86,13 @@ func (r *Request) Field(name string) (value []byte, ok bool) {
 func (r *Request) Has(name string) bool {
 	_, ok := r.Field(name)
 	return ok
+}
+
+// Isolate keeps the request's cached prefixes apart from those of other tenants: CacheSalt becomes a digest of the
+// tenant and of the salt that the client sent. Equal ones of one tenant stay equal.
+func (r *Request) Isolate(tenant [32]byte) {
+	h := sha256.Sum256(append(tenant[:], r.CacheSalt...))
+	r.CacheSalt, r.Isolated = hex.EncodeToString(h[:16]), true
 }
 
 // Edit begins an edit of the request's body. The request itself stays as it is.

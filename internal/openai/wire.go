@@ -13,18 +13,6 @@ type PromptTokensDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// ChatMessage is an answer's message.
-type ChatMessage struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
-
-// ChatDelta is what a chunk adds to a message. Only a choice's first chunk has a role.
-type ChatDelta struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
-}
-
 // Model is one entry of GET /v1/models.
 type Model struct {
 	ID      string `json:"id"`

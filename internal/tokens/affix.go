@@ -15,6 +15,7 @@ type config struct {
 	BOS    configToken          `json:"bos_token"`
 	EOS    configToken          `json:"eos_token"`
 	Added  map[string]fileAdded `json:"added_tokens_decoder"` // by id
+	Tekken bool                 `json:"fix_mistral_regex"`    // the file's first Split has a wrong pattern
 }
 
 // configToken is a token's content: null, a string, or an object with the string as its content.
@@ -49,6 +50,9 @@ func (f *file) loadConfig(data []byte) error {
 	}
 	if err := json.Unmarshal(data, &f.config); err != nil {
 		return fmt.Errorf("tokens: read tokenizer_config.json: %w", err)
+	}
+	if p := f.PreTokenizer; f.config.Tekken && p != nil && len(p.PreTokenizers) > 0 && p.PreTokenizers[0].Type == "Split" {
+		p.PreTokenizers[0].Pattern.Regex = tekkenSource
 	}
 	for key, token := range f.config.Added {
 		id, err := strconv.ParseUint(key, 10, 32)

@@ -63,6 +63,14 @@ func TestConfigAddsTokens(t *testing.T) {
 	}
 }
 
+// TestConfigMendsPattern: Mistral's files of a time have another model's pattern, and their config says so.
+func TestConfigMendsPattern(t *testing.T) {
+	tok, err := LoadWith(simJSON, []byte(`{"fix_mistral_regex":true}`))
+	if err != nil || tok.pattern != tekken {
+		t.Errorf("pattern %d, %v", tok.pattern, err)
+	}
+}
+
 func TestAffixesRefused(t *testing.T) {
 	for _, c := range []struct{ name, processor, config string }{
 		{`post_processor.type "RobertaProcessing"`, `{"type":"RobertaProcessing"}`, `{}`},

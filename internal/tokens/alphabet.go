@@ -38,15 +38,21 @@ func (t *Tokenizer) byteToken(b byte) string {
 	return string(byteChars[b])
 }
 
+// byteOf returns the byte that a token of SentencePiece's family stands for, if it is one of those.
+func (t *Tokenizer) byteOf(token string) (byte, bool) {
+	if len(token) != len("<0x00>") {
+		return 0, false
+	}
+	b, err := strconv.ParseUint(token[3:5], 16, 8)
+	return byte(b), err == nil && token == t.byteToken(byte(b))
+}
+
 // appendBytes appends what a vocabulary's token decodes to: the bytes its characters stand for, or the token itself if
 // it has others. SentencePiece's are themselves with spaces for ▁, but for the tokens of bytes.
 func (t *Tokenizer) appendBytes(dst []byte, token string) []byte {
 	if t.sentence != nil {
-		if len(token) == len("<0x00>") {
-			b, err := strconv.ParseUint(token[3:5], 16, 8)
-			if err == nil && token == t.byteToken(byte(b)) {
-				return append(dst, byte(b))
-			}
+		if b, ok := t.byteOf(token); ok {
+			return append(dst, b)
 		}
 		return append(dst, strings.ReplaceAll(token, spaceMark, " ")...)
 	}

@@ -15,7 +15,7 @@ const (
 	// minChunkBytes is the least text worth remembering: encoding less takes about a microsecond.
 	minChunkBytes = 128
 	// entryBytes is the memory of an entry without its ids.
-	entryBytes = 160
+	entryBytes = 176
 
 	shardCount = 16
 )

@@ -153,7 +153,7 @@ func v3(v vocabulary) vocabulary {
 
 // sentenceVocabulary is a byte-level tokenizer's as SentencePiece would write it, from characters, with bytes to fall back on; and a few
 // tokens that have what Sim lacks: Chinese, accents, runs of spaces and line breaks, one across a space, and, if forging
-// is set, a special one that is also made by merges.
+// is set, a special one and one of a byte that are also made by merges.
 func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 	v := vocabulary{tokens: make(map[string]uint32), fallback: true}
 	put := func(token string) {
@@ -191,6 +191,9 @@ func sentenceVocabulary(of *Tokenizer, forging bool) vocabulary {
 	if forging {
 		merge("<", "s")
 		merge("<s", ">")
+		for i := 1; i < len("<0x0A>"); i++ {
+			merge("<0x0A>"[:i], "<0x0A>"[i:i+1])
+		}
 	}
 	pairs := make([]mergedPair, 0, len(of.merges.joined))
 	for _, p := range of.merges.pairs {
@@ -237,6 +240,10 @@ func TestFamiliesEqualTheirTwins(t *testing.T) {
 				want := twin.encode(s)
 				if got := tok.Encode(nil, s); !slices.Equal(got, want) {
 					t.Fatalf("%+q\n got %v\nwant %v", s, got, want)
+				}
+				spaced := strings.ReplaceAll(s, spaceMark, " ")
+				if got := string(tok.Decode(nil, want)); f.name == "gemma" && got != spaced && !strings.Contains(s, "<0x0A>") {
+					t.Fatalf("%+q comes back as %+q", spaced, got)
 				}
 				if got := forgetful.Encode(nil, s); !slices.Equal(got, want) {
 					t.Fatalf("by its seams: %+q\n got %v\nwant %v", s, got, want)

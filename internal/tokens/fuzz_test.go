@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -63,8 +64,18 @@ func FuzzLoad(f *testing.F) {
 	f.Add(small)
 	f.Add([]byte(`{}`))
 	f.Add([]byte(`{"pre_tokenizer":{"type":"Sequence","pretokenizers":[]},"model":{"merges":["a b"]}}`))
+	pieces := vocabulary{tokens: map[string]uint32{"▁": 256, "a": 257, "▁a": 258}, merges: [][2]string{{"▁", "a"}}, fallback: true}
+	for b := range uint32(256) {
+		pieces.tokens[fmt.Sprintf("<0x%02X>", b)] = b
+	}
+	sentence := pieces.file([]fileAdded{{ID: 259, Content: "<s>", Special: true, Normalized: true}}, `null`,
+		`{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false}`, `null`, `null`)
+	if _, err := Load(sentence); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(sentence)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		tok, err := Load(data)
+		tok, err := LoadWith(data, data)
 		if err != nil {
 			return
 		}

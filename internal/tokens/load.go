@@ -161,7 +161,7 @@ func (t *Tokenizer) fillVocab(m *fileModel) {
 	t.vocab = newVocab(len(m.Vocab))
 	var ids []uint32
 	for token, id := range m.Vocab {
-		if t.sentence == nil && !isByteLevel(token) || t.sentence != nil && strings.Contains(token, " ") {
+		if !t.inText(token) {
 			continue
 		}
 		b := string(t.bytes[id])
@@ -172,6 +172,15 @@ func (t *Tokenizer) fillVocab(m *fileModel) {
 		}
 		t.vocab.add(b, id, made || m.IgnoreMerges)
 	}
+}
+
+// inText reports whether a vocabulary's token can stand for text as it is looked up.
+func (t *Tokenizer) inText(token string) bool {
+	if t.sentence == nil {
+		return isByteLevel(token)
+	}
+	_, isByte := t.byteOf(token)
+	return !isByte && !strings.Contains(token, " ")
 }
 
 // boundLength sets longest, for MinTokens.

@@ -42,7 +42,7 @@ func (t *Tokenizer) loadSentenceMerges(f *file) error {
 			return unsupported("model.merges[%d] names a token that model.vocab lacks", i)
 		case pair[0] == "" || pair[1] == "":
 			return unsupported("model.merges[%d] has an empty token", i)
-		case bytes[left] || bytes[right] || bytes[both]:
+		case bytes[left] || bytes[right]:
 			return unsupported("model.merges[%d] has the token of a byte", i)
 		case strings.Contains(pair[0]+pair[1], " "):
 			continue // no space is left in a text

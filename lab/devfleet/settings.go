@@ -26,7 +26,7 @@ type WorkerSettings struct {
 	Host            string        `flag:"worker-host" default:"127.0.0.1" group:"Worker" help:"Address to listen on, for requests and for the KV side channel."`
 	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always takes a free one."`
 	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host by which the gateway and other workers reach this one, where that is not worker-host: a container's name, for example."`
-	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the prompt's place; chats become completions" group:"Worker" help:"What the gateway sends as a prompt."`
+	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the place of a completion's text" group:"Worker" help:"What the gateway sends as a prompt."`
 	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"A tokenizer and chat template for the simulated model, as tandem-sim=PATH: a Hugging Face folder; those of other models are left out. Prompts are then made by them, and answers of their words, as an engine of that model does."`
 	DeviceClass     string        `flag:"device-class" default:"sim" group:"Worker" help:"What the worker computes on, as registered."`
 	Taints          []string      `flag:"taints" group:"Worker" help:"Names that requests may require of a worker or prefer."`

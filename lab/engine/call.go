@@ -47,8 +47,8 @@ type call struct {
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
+	parsed       parsing
 	tensorRT     *tensorRTCall
-	sglang       sglangCall
 	kills        string // the assertion in the engine's core that it fails, empty for none
 }
 

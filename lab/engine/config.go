@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/zeebo/xxh3"
 )
 
 // Config says what one simulated engine is. A field left zero takes the default
@@ -99,8 +101,8 @@ type Config struct {
 	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
 	// many is refused. Default 0, no limit.
 	MaxQueued int
-	// NoCacheReport is SGLang without --enable-cache-report: usage says nothing of cached
-	// tokens.
+	// NoCacheReport is SGLang without --enable-cache-report and vLLM without
+	// --enable-prompt-tokens-details: usage says nothing of cached tokens.
 	NoCacheReport bool
 	// TransferHost and TransferPort are where TransferHandler is reachable, as
 	// put into the answers of prefills. Defaults "127.0.0.1" and 5600.
@@ -231,6 +233,9 @@ func (c Config) withDefaults() Config {
 	orNumber(&c.Lease, 30*time.Second)
 	orNumber(&c.LeaseExtension, 20*time.Second)
 	orNumber(&c.HeartbeatInterval, 5*time.Second)
+	if c.Engine == "vllm" && c.HashSeed == 0 && c.Store == "" && len(numbers(c.EngineVersion)) > 1 && slices.Compare(numbers(c.EngineVersion), []int{0, 29, 0}) < 0 {
+		c.HashSeed = xxh3.HashString(c.Incarnation) // each process draws its own, until 0.29.0
+	}
 	if c.Engine == "trtllm" {
 		orNumber(&c.AbortTimeout, 60*time.Second)
 		orNumber(&c.NoticeAfter, time.Second)

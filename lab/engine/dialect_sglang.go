@@ -163,7 +163,7 @@ func (d *sglang) settings(c *call, f *fields) int {
 	}
 	c.request.Salt = f.text("cache_salt")
 	if c.endpoint == openai.Chat {
-		c.sglang.read(f)
+		c.parsed.read(f)
 	}
 	n := d.s.settings(c, f)
 	for _, name := range []string{"return_token_ids", "return_prompt_token_ids"} {

@@ -57,9 +57,10 @@ type sglangMessage struct {
 	ToolCalls []map[string]any `json:"tool_calls"`
 }
 
-// sglangCall is what a chat's answer is parsed into.
-type sglangCall struct {
+// parsing is what a chat's answer is parsed into.
+type parsing struct {
 	tool   string // the function that is called, empty for none
+	named  bool   // the request named it
 	thinks bool   // the answer begins with a thought
 }
 
@@ -68,7 +69,7 @@ const thoughtTokens = 3
 
 // read finds what the answer is to be: the call of a function that the request demands, a
 // thought before it that the template asks for.
-func (sc *sglangCall) read(f *fields) {
+func (sc *parsing) read(f *fields) {
 	var tools []struct {
 		Function struct {
 			Name string `json:"name"`
@@ -89,7 +90,7 @@ func (sc *sglangCall) read(f *fields) {
 				one = append(one, t)
 			}
 		}
-		demanded = &one
+		demanded, sc.named = &one, true
 	} else if string(raw) != `"required"` {
 		demanded = new(tools[:0:0])
 	}
@@ -121,7 +122,7 @@ func (d *sglang) usage(c *call) *sglangUsage {
 // ended sets the finish_reason and matched_stop of a choice.
 func (one *sglangChoice) ended(c *call, ch *choice) {
 	reason := ch.finish
-	if c.sglang.tool != "" && reason == Stopped.String() {
+	if c.parsed.tool != "" && reason == Stopped.String() {
 		reason = "tool_calls"
 	}
 	one.FinishReason, one.MatchedStop = &reason, ch.reason
@@ -145,13 +146,13 @@ func (d *sglang) whole(c *call) any {
 			continue
 		}
 		one.Message = &sglangMessage{Role: new("assistant")}
-		if c.sglang.thinks {
+		if c.parsed.thinks {
 			thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:min(thoughtTokens, len(ch.ids))]))
 			thought = thought[:min(len(thought), len(text))]
 			text, one.Message.Reasoning = text[len(thought):], &thought
 		}
-		if c.sglang.tool != "" {
-			one.Message.ToolCalls = []map[string]any{toolDelta(c.sglang.tool, argumentsOf(text))}
+		if c.parsed.tool != "" {
+			one.Message.ToolCalls = []map[string]any{toolDelta(c.parsed.tool, argumentsOf(text))}
 		} else {
 			one.Message.Content = &text
 		}
@@ -199,7 +200,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 		return out
 	}
 	delta := func(m sglangMessage) { event(func(one *sglangChoice) { one.Delta = &m }) }
-	tool := c.sglang.tool
+	tool := c.parsed.tool
 	if !ch.begun {
 		ch.begun = true
 		delta(sglangMessage{Role: new("assistant"), Content: new(string)})
@@ -209,7 +210,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	}
 	switch {
 	case text == "":
-	case c.sglang.thinks && ch.generated <= thoughtTokens:
+	case c.parsed.thinks && ch.generated <= thoughtTokens:
 		delta(sglangMessage{Reasoning: &text})
 	case tool != "":
 		quoted, _ := json.Marshal(text) // cannot fail: a string

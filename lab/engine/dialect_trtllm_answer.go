@@ -14,7 +14,7 @@ type tensorRTAnswer struct {
 	Model          string           `json:"model"`
 	Choices        []tensorRTChoice `json:"choices"`
 	Usage          *openai.Usage    `json:"usage"`
-	PromptTokenIDs []uint32         `json:"prompt_token_ids"`
+	PromptTokenIDs []uint32         `json:"prompt_token_ids,omitempty"`
 }
 
 type tensorRTChoice struct {

@@ -225,8 +225,8 @@ func TestTensorRTGenerationFirst(t *testing.T) {
 		}
 		// A context worker whose generation worker never comes gives up, and so does the other.
 		for engine, style := range map[string]string{"p": "context_only", "d": "generation_only"} {
-			start := time.Now()
-			status, _ := b.post(engine, completions, body(prompt, 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": tensorRTID + 9, "disagg_request_id": tensorRTID + 9,
+			start, id := time.Now(), tensorRTID+int64(len(style)) // an id of its own: that of a request which has ended is remembered
+			status, _ := b.post(engine, completions, body(prompt, 6, "disaggregated_params", map[string]any{"request_type": style, "ctx_request_id": id, "disagg_request_id": id,
 				"schedule_style": 1, "ctx_info_endpoint": info.Params.Endpoint[0]}))
 			if took := time.Since(start); status != http.StatusBadRequest || took < time.Minute || took > time.Minute+time.Second {
 				b.t.Errorf("%s alone: %d after %v", engine, status, took)

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -86,6 +87,15 @@ func (d *vllm) settings(c *call, f *fields) int {
 		return 0
 	}
 	c.request.Salt = f.text("cache_salt")
+	if c.endpoint == openai.Chat && d.strict {
+		if raw := f.get("tools"); raw != nil && firstOf(raw) == ']' {
+			f.fail("tools", "tools must not be an empty list")
+		}
+		c.parsed.read(f)
+	}
+	if d.strict && f.number("priority", 0, math.MinInt32, math.MaxInt32) != 0 {
+		f.fail("priority", "priority needs --scheduling-policy priority")
+	}
 	n := d.s.settings(c, f)
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
 		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
@@ -146,114 +156,6 @@ func (d *vllm) handOffFailed(err error) *apiError {
 }
 
 func (d *vllm) failure(e *apiError) any { return map[string]*apiError{"error": e} }
-
-// answerObject is an answer, or a chunk of one, in either form, with the fields
-// that vLLM adds to OpenAI's.
-type answerObject struct {
-	ID               string          `json:"id"`
-	Object           string          `json:"object"`
-	Created          int64           `json:"created"`
-	Model            string          `json:"model"`
-	Choices          []answerChoice  `json:"choices"`
-	Usage            *openai.Usage   `json:"usage,omitempty"`
-	PromptTokenIDs   []uint32        `json:"prompt_token_ids,omitempty"` // of chats
-	KVTransferParams json.RawMessage `json:"kv_transfer_params,omitempty"`
-}
-
-// answerChoice has Text in completions, Message in whole chats and Delta in
-// chunks of chats.
-type answerChoice struct {
-	Index          int                 `json:"index"`
-	Text           *string             `json:"text,omitempty"`
-	Message        *openai.ChatMessage `json:"message,omitempty"`
-	Delta          *openai.ChatDelta   `json:"delta,omitempty"`
-	Logprobs       *struct{}           `json:"logprobs"`
-	FinishReason   *string             `json:"finish_reason"`
-	StopReason     any                 `json:"stop_reason"`
-	PromptTokenIDs []uint32            `json:"prompt_token_ids,omitempty"` // of completions
-	TokenIDs       []uint32            `json:"token_ids,omitempty"`
-}
-
-// whole is every choice with its text.
-func (d *vllm) whole(c *call) any {
-	a := d.object(c, c.object)
-	a.Usage = c.total()
-	for i := range c.choices {
-		ch := &c.choices[i]
-		if ch.pinned != nil {
-			a.KVTransferParams = d.handedOver(ch.pinned) // there is but one choice when it is set
-		}
-		text := string(ch.text)
-		one := answerChoice{Index: i, FinishReason: &ch.finish, StopReason: ch.reason}
-		if c.endpoint == openai.Chat {
-			one.Message = &openai.ChatMessage{Role: "assistant", Content: text}
-		} else {
-			one.Text = &text
-		}
-		c.showIDs(&a, &one, ch, ch.ids, true)
-		a.Choices = append(a.Choices, one)
-	}
-	return a
-}
-
-// appendChunk appends the event of one output: for a chat, its role first.
-func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32) []byte {
-	ch := &c.choices[i]
-	first := !ch.begun
-	ch.begun = true
-	a := d.object(c, c.chunk)
-	one := answerChoice{Index: i}
-	if c.endpoint == openai.Chat {
-		if first {
-			role := a
-			one.Delta = &openai.ChatDelta{Role: "assistant", Content: new(string)}
-			c.showIDs(&role, &one, ch, nil, true)
-			role.Choices = []answerChoice{one}
-			out = appendJSON(out, role)
-			first = false
-		}
-		one.Delta = &openai.ChatDelta{Content: &text}
-	} else {
-		one.Text = &text
-	}
-	if ch.finish != "" {
-		one.FinishReason, one.StopReason = &ch.finish, ch.reason
-	}
-	c.showIDs(&a, &one, ch, ids, first)
-	a.Choices = []answerChoice{one}
-	return appendJSON(out, a)
-}
-
-// appendEnd appends the usage, if it was asked for.
-func (d *vllm) appendEnd(out []byte, c *call) []byte {
-	if !c.usage {
-		return out
-	}
-	a := d.object(c, c.chunk)
-	a.Usage = c.total()
-	return appendJSON(out, a)
-}
-
-// object is an answer without choices.
-func (d *vllm) object(c *call, kind string) answerObject {
-	return answerObject{ID: c.id, Object: kind, Created: c.created, Model: d.s.cfg.Model, Choices: []answerChoice{}}
-}
-
-// showIDs adds token ids where they were asked for: the answer's, and the
-// prompt's once.
-func (c *call) showIDs(a *answerObject, one *answerChoice, ch *choice, ids []uint32, prompt bool) {
-	if !c.tokenIDs {
-		return
-	}
-	one.TokenIDs = ids
-	switch {
-	case !prompt:
-	case c.endpoint == openai.Chat:
-		a.PromptTokenIDs = ch.request.Prompt
-	default:
-		one.PromptTokenIDs = ch.request.Prompt
-	}
-}
 
 // measure makes the metrics under vLLM's names.
 func (d *vllm) measure(began time.Time) *counters {

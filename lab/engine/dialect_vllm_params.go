@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // kvParams is kv_transfer_params as vLLM's connectors read and write it: the
@@ -186,6 +188,14 @@ func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 	raw := f.get("kv_transfer_params")
 	if raw == nil || d.connector == nil {
 		return nil
+	}
+	required := "prompt"
+	if c.endpoint == openai.Chat {
+		required = "messages"
+	}
+	if d.strict && f.get(required) == nil {
+		// The request's model refuses it before its hand-off is looked at: nothing is released.
+		return newError(http.StatusBadRequest, required, "%s is required", required)
 	}
 	var p kvParams
 	if err := json.Unmarshal(raw, &p); err != nil {

@@ -258,3 +258,138 @@ func TestVLLMDecodeThatLeavesFreesPrefill(t *testing.T) {
 		})
 	}
 }
+
+// parsedAnswer is a chat's answer with its parts apart.
+type parsedAnswer struct {
+	Content, Reasoning, Tool, Arguments, Finish string
+}
+
+type parsedMessage struct {
+	Content, Reasoning *string
+	ToolCalls          []struct {
+		Function struct{ Name, Arguments string }
+	} `json:"tool_calls"`
+}
+
+func (p *parsedAnswer) add(m parsedMessage) {
+	if m.Content != nil {
+		p.Content += *m.Content
+	}
+	if m.Reasoning != nil {
+		p.Reasoning += *m.Reasoning
+	}
+	for _, t := range m.ToolCalls {
+		p.Tool += t.Function.Name
+		p.Arguments += t.Function.Arguments
+	}
+}
+
+// A thought is called reasoning, a call's arguments are JSON, and a stream adds up to the whole answer. An empty list of
+// tools is refused, and usage says nothing of cached tokens where that is not switched on.
+func TestVLLMChats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		b.engine(Config{ID: "e", Engine: "vllm"})
+		b.engine(Config{ID: "quiet", Engine: "vllm", NoCacheReport: true})
+		tools := []any{map[string]any{"type": "function", "function": map[string]any{"name": "look"}}}
+		named := map[string]any{"type": "function", "function": map[string]any{"name": "look"}}
+		thinks := map[string]any{"enable_thinking": true}
+		for name, c := range map[string]struct {
+			more                   map[string]any
+			tool, thought, content bool
+			finish                 string
+		}{
+			"plain":              {nil, false, false, true, "stop"},
+			"a thought":          {map[string]any{"chat_template_kwargs": thinks}, false, true, true, "stop"},
+			"a required call":    {map[string]any{"tools": tools, "tool_choice": "required"}, true, false, false, "tool_calls"},
+			"a named call":       {map[string]any{"tools": tools, "tool_choice": named}, true, false, false, "stop"},
+			"a thought and call": {map[string]any{"tools": tools, "tool_choice": "required", "chat_template_kwargs": thinks}, true, true, false, "tool_calls"},
+			"tools not called":   {map[string]any{"tools": tools, "tool_choice": "auto"}, false, false, true, "stop"},
+		} {
+			ask := map[string]any{"model": "tandem-sim", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 1000}
+			maps.Copy(ask, c.more)
+			var whole struct {
+				Choices []struct {
+					Message parsedMessage
+					Finish  string `json:"finish_reason"`
+				}
+			}
+			status, raw := b.post("e", chats, ask)
+			if status != http.StatusOK || json.Unmarshal(raw, &whole) != nil {
+				t.Fatalf("%s: %d %s", name, status, raw)
+			}
+			got := parsedAnswer{Finish: whole.Choices[0].Finish}
+			got.add(whole.Choices[0].Message)
+			if (got.Tool == "look") != c.tool || (got.Reasoning != "") != c.thought || (got.Content != "") != c.content || got.Finish != c.finish {
+				t.Errorf("%s: %+v", name, got)
+			}
+			if c.tool && !json.Valid([]byte(got.Arguments)) {
+				t.Errorf("%s: arguments %s", name, got.Arguments)
+			}
+			ask["stream"] = true
+			var streamed parsedAnswer
+			for _, e := range b.events(b.send(t.Context(), "e", chats, ask)) {
+				var chunk struct {
+					Choices []struct {
+						Delta  parsedMessage
+						Finish *string `json:"finish_reason"`
+					}
+				}
+				if string(e.data) == "[DONE]" {
+					continue
+				}
+				if err := json.Unmarshal(e.data, &chunk); err != nil {
+					t.Fatal(err)
+				}
+				for _, ch := range chunk.Choices {
+					streamed.add(ch.Delta)
+					if ch.Finish != nil {
+						streamed.Finish = *ch.Finish
+					}
+				}
+			}
+			if streamed != got {
+				t.Errorf("%s, streamed:\n%+v\n%+v", name, streamed, got)
+			}
+		}
+		chat := map[string]any{"model": "tandem-sim", "messages": []any{map[string]any{"role": "user", "content": "hi"}}, "max_tokens": 3}
+		if status, raw := b.post("quiet", chats, chat); status != http.StatusOK || strings.Contains(string(raw), "prompt_tokens_details") {
+			t.Errorf("%d %s", status, raw)
+		}
+		chat["tools"] = []any{}
+		if status, raw := b.post("e", chats, chat); status != http.StatusBadRequest || !strings.Contains(string(raw), `"tools"`) {
+			t.Errorf("an empty list of tools: %d %s", status, raw)
+		}
+	})
+}
+
+// The seed of block hashes is each process's own until 0.29.0, and one for all from then on.
+func TestVLLMHashSeeds(t *testing.T) {
+	seed := func(release, incarnation string) uint64 {
+		return Config{Engine: "vllm", EngineVersion: release, Incarnation: incarnation}.withDefaults().HashSeed
+	}
+	if seed("0.28.0", "a") == seed("0.28.0", "b") || seed("0.28.0", "a") != seed("0.28.0", "a") || seed("0.29.0", "a") != 0 || seed("0.33.0", "b") != 0 {
+		t.Errorf("seeds %x %x %x", seed("0.28.0", "a"), seed("0.28.0", "b"), seed("0.29.0", "a"))
+	}
+}
+
+// A request that its model refuses releases nothing: its hand-off is looked at afterwards.
+func TestVLLMReleasesOnlyWhatItHasParsed(t *testing.T) {
+	vllmPair(t, "vllm-nixl", func(b *bench, p, d *Server) {
+		params := b.prefill("p", ids(1, 100))
+		for path, status := range map[string]int{completions: http.StatusBadRequest, chats: http.StatusBadRequest} {
+			if got, raw := b.post("d", path, map[string]any{"model": "unknown", "max_tokens": 1, "kv_transfer_params": params}); got != status {
+				t.Errorf("%s: %d %s", path, got, raw)
+			}
+		}
+		synctest.Wait()
+		if len(p.Books().Pinned) != 1 {
+			t.Errorf("prefill's blocks were released: %+v", p.Books())
+		}
+		if got, raw := b.post("d", chats, map[string]any{"model": "unknown", "messages": []any{}, "kv_transfer_params": params}); got != http.StatusNotFound {
+			t.Errorf("%d %s", got, raw)
+		}
+		b.rests("prefill", p)
+	})
+}

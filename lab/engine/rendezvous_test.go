@@ -19,7 +19,6 @@ type script struct {
 	*Core
 	t    *testing.T
 	now  time.Time
-	next time.Time
 	met  []Met
 	outs []Output
 }

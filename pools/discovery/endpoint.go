@@ -56,6 +56,12 @@ var options = []option{
 	{"taints", "taints", text(func(w *pools.Worker, s string) {
 		w.Taints = strings.FieldsFunc(s, func(r rune) bool { return r == ';' || r == ' ' })
 	})},
+	{"prioritizes", "prioritizes", func(w *pools.Worker, s string) (err error) {
+		if w.Prioritizes, err = strconv.ParseBool(s); err != nil {
+			return errors.New("must be true or false")
+		}
+		return nil
+	}},
 	{"model-input", "model_input", text(func(w *pools.Worker, s string) { w.ModelInput = s })},
 	{"transfer", "transfer_endpoint", text(func(w *pools.Worker, s string) { w.Transfer = s })},
 	{"transfer-ids", "transfer_ids", text(func(w *pools.Worker, s string) {

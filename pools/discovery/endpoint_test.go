@@ -29,6 +29,13 @@ func TestParseEndpoint(t *testing.T) {
 				Transfer: "h:5600", Taints: []string{"gold", "eu"},
 			},
 		},
+		{
+			pools.Prefill, "http://h:1,connector=vllm-nixl-push,transfer=h:5600,transfer-ids=e_dp0;e_dp1,tensor-parallel=4,pipeline-parallel=2,prioritizes=true",
+			pools.Worker{
+				ID: "h-1", Role: pools.Prefill, Address: "http://h:1", Connector: "vllm-nixl-push", Transfer: "h:5600",
+				TransferIDs: []string{"e_dp0", "e_dp1"}, TensorParallel: 4, PipelineParallel: 2, Prioritizes: true,
+			},
+		},
 	} {
 		got, err := ParseEndpoint(test.role, test.text)
 		if err != nil || !got.Given.Equal(&test.want) {
@@ -57,6 +64,7 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 		{"http://h:1,role=decode", "role", "set by the flag"},
 		{"http://h:1,block-size=0", "block-size", "from 1"},
 		{"http://h:1,block-size=4097", "block-size", "1 to 4096"},
+		{"http://h:1,prioritizes=perhaps", "prioritizes", "true or false"},
 		{"http://h:1,kv-blocks=many", "kv-blocks", "whole number"},
 		{"http://h:1,transfer=5600", "transfer", "host:port"},
 		{"http://" + strings.Repeat("h", 200) + ":1", "id", "is missing"},

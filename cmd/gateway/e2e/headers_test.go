@@ -17,10 +17,20 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
 
-// recorder stands before an engine and keeps the heads of what comes.
+// recorder stands before an engine and keeps the heads and bodies of what comes.
 type recorder struct {
-	mu    sync.Mutex
-	heads []http.Header
+	mu     sync.Mutex
+	heads  []http.Header
+	bodies []string // each behind its path and a blank
+}
+
+// takeBodies is what came since the last time.
+func (r *recorder) takeBodies() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	bodies := r.bodies
+	r.bodies = nil
+	return bodies
 }
 
 func (r *recorder) take() []http.Header {
@@ -34,9 +44,10 @@ func (r *recorder) take() []http.Header {
 // readWhole takes a request's body in before a proxy passes it on. The proxy's transport would else read on while the
 // answer begins, when the server takes the body away: a connection that breaks now and then. What breaks off is
 // passed on as far as it came, and fails there.
-func readWhole(req *http.Request) {
+func readWhole(req *http.Request) []byte {
 	body, _ := io.ReadAll(req.Body)
 	req.Body = io.NopCloser(bytes.NewReader(body))
+	return body
 }
 
 // record puts a recorder before a worker of the fleet.
@@ -50,12 +61,12 @@ func (f *fleet) record(id string) *recorder {
 	r := &recorder{}
 	proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(target) }, FlushInterval: -1, Transport: &http.Transport{DisableKeepAlives: true}}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		body := readWhole(req)
 		if req.Method == http.MethodPost {
 			r.mu.Lock()
-			r.heads = append(r.heads, req.Header.Clone())
+			r.heads, r.bodies = append(r.heads, req.Header.Clone()), append(r.bodies, req.URL.Path+" "+string(body))
 			r.mu.Unlock()
 		}
-		readWhole(req)
 		proxy.ServeHTTP(rw, req)
 	}))
 	f.t.Cleanup(server.Close)

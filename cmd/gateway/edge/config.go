@@ -37,6 +37,7 @@ type HTTP struct {
 // Access is which requests are served, by key and by address.
 type Access struct {
 	APIKeyFile   string `flag:"api-key-file" help:"File of the keys that clients need for /v1, one a line; blank lines and lines that begin with # do not count. A key is 8 to 1024 visible ASCII bytes, sent as Authorization: Bearer KEY. SIGHUP reads the file again. Empty asks for no key." when:"anybody else can reach the port"`
+	SaltByKey    bool   `flag:"cache-salt-by-key" default:"false" help:"On: the cached prefixes of each client key are kept apart; engines get a cache_salt made of the key and of what the client sends as its own. Then no client can learn from a first token's time what another has sent; prompts that clients of several keys share are computed once for each key. Needs an api-key-file." when:"the keys belong to tenants that must not learn of each other"`
 	AdminKeyFile string `flag:"admin-key-file" help:"File of the keys that /metrics, /workers and the POSTs below it need, in the form of api-key-file. They open /v1 too, with every hint; a client's key opens no administration. Empty: all may look, and changes are accepted from this machine or on admin-address only." when:"operators are elsewhere"`
 	// AdminAddress of "" has administration on the clients' address.
 	AdminAddress string `flag:"admin-address" form:"hostport" help:"HOST:PORT for /metrics, /workers and the POSTs below it, which the clients' address then does not have; /health and /live are on both. Without an admin-key-file every client that reaches it may cordon workers. Port 0 picks a free one and prints it. Empty has everything on http-port." when:"clients must not see the fleet"`
@@ -49,6 +50,9 @@ func (c Config) Validate() error {
 	errs := []error{setting.Check(&c)}
 	if _, err := c.hints(); err != nil {
 		errs = append(errs, setting.Errorf("client-hints", "%w", err))
+	}
+	if c.SaltByKey && c.APIKeyFile == "" {
+		errs = append(errs, setting.Errorf("cache-salt-by-key", "needs an api-key-file: without keys all clients are one"))
 	}
 	for _, name := range c.ForwardHeaders {
 		if err := checkForward(name); err != nil {

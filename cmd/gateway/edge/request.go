@@ -99,8 +99,12 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r reques
 	}
 	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
 		s.bodies.give(cap(raw))
+		return call, err
 	}
-	return call, err
+	if s.cfg.SaltByKey && s.keys.Load().client != nil {
+		call.Request.Isolate(bearer(h))
+	}
+	return call, nil
 }
 
 // malformed refuses a head that proxies may read in another way than fasthttp, which is how requests are smuggled

@@ -1,0 +1,224 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// tensorRTConnectors are the two ways in which TensorRT-LLM hands over.
+var tensorRTConnectors = []string{"trtllm", "trtllm-gen-first"}
+
+// newTensorRT is a fleet of strict TensorRT-LLM workers that hand over by a connector.
+func newTensorRT(t *testing.T, connector string, o options) *fleet {
+	t.Helper()
+	worker := o.worker
+	o.worker = func(c *devfleet.WorkerConfig) {
+		c.Engine.Engine, c.Engine.NoticeAfter = "trtllm", 50*time.Millisecond
+		if worker != nil {
+			worker(c)
+		}
+	}
+	o.record = func(w *pools.Worker) { w.Connector = connector }
+	return newFleet(t, o)
+}
+
+// ofTheHandOff are words of the hand-off that no client may see.
+var ofTheHandOff = []string{"disaggregated_params", "encoded_opaque_state", "ctx_request_id", "prompt_token_ids"}
+
+// leaks names what an answer shows of the hand-off.
+func (a answer) leaks() string {
+	all := string(a.body) + strings.Join(a.events, "")
+	for _, word := range ofTheHandOff {
+		if strings.Contains(all, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// Every form of a request is answered by a pair as by one undisturbed engine; nothing of the hand-off reaches the client,
+// and nothing stays on a worker.
+func TestTensorRTAnswers(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			f := newTensorRT(t, connector, options{prefill: 1, decode: 1})
+			tools := `"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required",`
+			for _, c := range []struct {
+				name, path, body string
+				prompt           []uint32
+				tokens           int
+			}{
+				{"chat", chatPath, `"max_tokens":12,"messages":[{"role":"user","content":"Hello"}]`, chatPrompt("Hello"), 12},
+				{"chat with both limits and tools", chatPath, tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`, chatPrompt("Hello"), 9},
+				{"chat with what no model of the engine knows", chatPath, `"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, chatPrompt("Hello"), 12},
+				{"completion", completionPath, `"max_tokens":12,"prompt":"` + long + `"`, textPrompt(long), 12},
+				{"completion with the limit of chats", completionPath, `"max_tokens":12,"max_completion_tokens":5,"prompt":"` + long + `"`, textPrompt(long), 12},
+				{"one token", completionPath, `"max_tokens":1,"prompt":"` + long + `"`, textPrompt(long), 1},
+			} {
+				for _, stream := range []bool{false, true} {
+					a := f.post(c.path, fmt.Sprintf(`{"model":"tandem-sim","stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
+					if a.status != http.StatusOK || f.text(a) != expected(c.prompt, c.tokens) || a.leaks() != "" {
+						t.Errorf("%s, stream %v: %d %s %q", c.name, stream, a.status, a.body, a.events)
+						continue
+					}
+					if all := string(a.body) + strings.Join(a.events, ""); !strings.Contains(all, `"prefill_worker_id":"prefill-1","decode_worker_id":"decode-1"`) {
+						t.Errorf("%s, stream %v: not by the pair: %s", c.name, stream, all)
+					}
+				}
+			}
+			f.idle()
+		})
+	}
+}
+
+// An answer that its first token ends is prefill's: whole, or as a stream, on either endpoint.
+func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			f := newTensorRT(t, connector, options{prefill: 1, decode: 1})
+			first := strings.TrimSpace(expected(textPrompt(long), 1))
+			for _, stream := range []bool{false, true} {
+				for path, body := range map[string]string{
+					chatPath:       `"messages":[{"role":"user","content":"` + endsAtOnce() + `"}]`,
+					completionPath: `"stop":["` + first + `"],"prompt":"` + long + `"`,
+				} {
+					a := f.post(path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":9,"stream":%v,"stream_options":%s,%s}`, stream, map[bool]string{true: `{"include_usage":true}`, false: "null"}[stream], body))
+					all := string(a.body) + strings.Join(a.events, "")
+					if a.status != http.StatusOK || strings.TrimSpace(f.text(a)) != "" || !strings.Contains(all, `"finish_reason":"stop"`) ||
+						!strings.Contains(all, `"completion_tokens":1`) || a.leaks() != "" || stream != (len(a.events) > 0 && a.events[len(a.events)-1] == "[DONE]") {
+						t.Errorf("%s, stream %v: %d %s %q", path, stream, a.status, a.body, a.events)
+					}
+				}
+			}
+			f.idle()
+		})
+	}
+}
+
+// A salt keeps caches apart: an endpoint that has no field for it refuses it, and does not ignore it.
+func TestTensorRTSalts(t *testing.T) {
+	f := newTensorRT(t, "trtllm", options{prefill: 1, decode: 1})
+	if a := f.post(chatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`); a.status != http.StatusOK {
+		t.Errorf("chat: %d %s", a.status, a.body)
+	}
+	for _, salt := range []string{`"cache_salt":"a"`, `"nvext":{"cache_salt":"a"}`} {
+		a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
+		if err := f.parse(a.body).Error; a.status != http.StatusBadRequest || err == nil || err.Param == nil || !strings.HasSuffix(*err.Param, "cache_salt") {
+			t.Errorf("%s: %d %s", salt, a.status, a.body)
+		}
+	}
+	f.idle()
+}
+
+// A client that leaves while decode has not asked for the KV yet: decode asks all the same, and the context worker lets
+// go long before its time-out. Streamed or not.
+func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+			f := newTensorRT(t, "trtllm", options{prefill: 1, decode: 1, worker: func(c *devfleet.WorkerConfig) {
+				if c.Engine.Role == "decode" {
+					c.Engine.MaxNumSeqs, c.Engine.Speedup = 1, 2
+				}
+			}})
+			// The gateway does not know of the one place, so that the second request waits in the engine.
+			record := f.workers["decode-1"].Record()
+			record.MaxNumSeqs, record.Connector = 0, "trtllm"
+			if err := f.gateway.Roster.Put(record); err != nil {
+				t.Fatal(err)
+			}
+			var all sync.WaitGroup
+			defer all.Wait()
+			other, stop := context.WithCancel(t.Context())
+			defer stop()
+			all.Go(func() {
+				_, _ = f.try(other, completionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"x"}`, nil)
+			})
+			decode := func() engine.Books { return f.workers["decode-1"].Engine.Books() }
+			f.eventually("decode is full", func() bool { return decode().Running == 1 })
+			ctx, leave := context.WithCancel(t.Context())
+			all.Go(func() {
+				_, _ = f.try(ctx, completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,"prompt":"%s"}`, stream, long), nil)
+			})
+			f.eventually("it waits at decode", func() bool { return decode().Waiting == 1 })
+			leave()
+			<-time.After(300 * time.Millisecond) // the engine looks for clients that left each 50 ms
+			if decode().Waiting != 1 || len(f.workers["prefill-1"].Engine.Books().Pinned) != 1 {
+				t.Fatalf("it was cut off before it had asked: %s", f.books())
+			}
+			stop() // and decode has room
+			f.idle()
+		})
+	}
+}
+
+// A pair that was given by URL alone is asked what it is, and hands over either way; its KV events arrive in
+// TensorRT-LLM's form and end in overlaps of chats.
+func TestTensorRTByURL(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			cfg := gatewayConfig()
+			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+			ports := map[pools.Role][3]int{}
+			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				p := [3]int{porttest.Free(t), porttest.Free(t), porttest.Free(t)}
+				ports[role] = p
+				cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, role, fmt.Sprintf(
+					"http://127.0.0.1:%d,id=%s,block-size=16,connector=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv", p[0], role, connector, p[1], p[2])))
+			}
+			f := newStatic(t, cfg)
+			for role, p := range ports {
+				var w *devfleet.Worker
+				f.eventually("the ports are free", func() bool {
+					var err error
+					w, err = devfleet.NewWorker(devfleet.WorkerConfig{
+						Engine: engine.Config{Engine: "trtllm", Role: string(role), ID: string(role), Speedup: 50, NoticeAfter: 50 * time.Millisecond},
+						Host:   "127.0.0.1", Port: p[0], ModelInput: "text", Drain: time.Second,
+						KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
+							Endpoint: fmt.Sprintf("tcp://*:%d", p[1]), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", p[2]), Topic: "kv", Dialect: wire.TensorRT,
+						}},
+					}, stack.Links{}, slog.New(slog.DiscardHandler))
+					return err == nil
+				})
+				f.run(string(role), w)
+			}
+			f.eventually("both are followed", func() bool {
+				s := f.sources()
+				return s["prefill"].State == "live" && s["decode"].State == "live" && f.status("/health") == http.StatusOK
+			})
+			w, ok := f.gateway.Roster.Lookup("prefill")
+			if !ok || w.Worker.Engine != "trtllm" || w.Worker.EngineVersion == "" || len(w.Worker.TransferIDs) != 1 {
+				t.Errorf("the worker's own record: %+v", w)
+			}
+			messages := `{"role":"user","content":"` + strings.Repeat(long, 4) + `"}`
+			for turn := range 3 {
+				a := f.post(chatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
+				if a.status != http.StatusOK {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				served := f.parse(a.body)
+				cached := served.Usage.Details.Cached
+				if turn > 0 && (cached < 64 || !strings.Contains(string(a.body), fmt.Sprintf(`"predicted_cached_tokens":%d`, cached))) {
+					t.Errorf("turn %d: the engine had %d tokens: %s", turn, cached, a.body)
+				}
+				messages += `,{"role":"assistant","content":"` + f.text(a) + `"},{"role":"user","content":"and?"}`
+				known := served.Usage.Prompt / 16
+				f.eventually("the turn is known", func() bool { return f.sources()["prefill"].Blocks >= known })
+			}
+			f.idle()
+		})
+	}
+}
