@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"strconv"
@@ -60,7 +61,7 @@ func sameEngines(p, d *pools.Worker) error {
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (TensorRT) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, nil)
+	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { tensorRTPriority(e, r, r.D) })
 	plan := Plan{Order: PrefillFirst, Decode: decode, Attach: attachLimit}
 	if err == nil && r.P != nil {
 		plan.Prefill, err = contextLeg(r, false)
@@ -68,10 +69,21 @@ func (TensorRT) Plan(r Round) (Plan, error) {
 	return plan, err
 }
 
+// tensorRTPriority gives the request's priority to an engine that schedules by it: a number from 0 to 1, the higher the
+// sooner, and 0.5 for requests without one.
+func tensorRTPriority(e *openai.Edit, r Round, w *pools.Worker) {
+	if r.Priority == nil || !w.Prioritizes {
+		return
+	}
+	p := float64(*r.Priority)
+	e.Set("priority", strconv.AppendFloat(nil, 0.5+p/(2*(1+math.Abs(p))), 'f', -1, 64))
+}
+
 // contextLeg edits the body for the context worker: not streamed, all else as it came. The worker generates one token
 // whatever max_tokens says, and by max_tokens it knows whether there is more to come.
 func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
 	l, err := leg(r, pools.Prefill, func(e *openai.Edit) {
+		tensorRTPriority(e, r, r.P)
 		e.Set("stream", []byte("false"))
 		e.Delete("stream_options")
 		params, _ := openai.NewEdit([]byte(`{"request_type":"context_only"}`))

@@ -35,6 +35,7 @@ func (TensorRTGenerationFirst) Plan(r Round) (Plan, error) {
 		return Plan{}, err
 	}
 	decode, err := leg(r, pools.Decode, func(e *openai.Edit) {
+		tensorRTPriority(e, r, r.D)
 		rank, endpoint, _ := contextEndpoint(r.P) // Pairs has seen that there is one
 		params, _ := openai.NewEdit([]byte(`{"request_type":"generation_only"}`))
 		params.SetInt("ctx_request_id", r.TransferID)

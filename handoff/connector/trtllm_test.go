@@ -247,6 +247,29 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 	}
 }
 
+// A priority is a number from 0 to 1, the higher the sooner, for engines that schedule by it.
+func TestTensorRTPriorityOfLegs(t *testing.T) {
+	for _, c := range []struct {
+		priority int32
+		want     string
+	}{{0, `"priority":0.5`}, {1, `"priority":0.75`}, {-1, `"priority":0.25`}, {1 << 30, `"priority":0.99999`}, {-1 << 31, `"priority":0.0000000`}} {
+		r := carrying(tensorRTPair(), scan(t, openai.Completions, `{"model":"m","prompt":"hi"}`), nil)
+		r.Priority, r.P.Prioritizes = &c.priority, true
+		for _, connector := range []Connector{TensorRT{}, TensorRTGenerationFirst{}} {
+			plan, err := connector.Plan(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(plan.Prefill.Body.AppendTo(nil)); !strings.Contains(got, c.want) {
+				t.Errorf("%d: prefill gets %s", c.priority, got)
+			}
+			if got := string(plan.Decode.Body.AppendTo(nil)); strings.Contains(got, "priority") {
+				t.Errorf("%d: decode, which does not schedule by it, gets %s", c.priority, got)
+			}
+		}
+	}
+}
+
 // Pairs that could not exchange a block are refused at the choice, with a reason.
 func TestTensorRTPairs(t *testing.T) {
 	for _, c := range []struct {
