@@ -62,6 +62,13 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 			}
 		}
 		c.observer.Released(kv, r.ID, err)
+		if again, ok := speaks.(connector.Repeater); ok {
+			select {
+			case <-time.After(again.RepeatAfter()):
+				_ = c.call(ctx, calls) // what came of it was observed above
+			case <-ctx.Done():
+			}
+		}
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -274,6 +275,14 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 		}
 	}()
 	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
+	if failed != nil && failed.Class == fault.EngineError && r.Sent.First.IsZero() {
+		// It may be prefill that decode cannot reach: the failure counts for both, and of the two the one that is to blame
+		// goes on failing. The next round leaves prefill's worker out too, where there is another.
+		end(errPartner)
+		if f.hasOtherPrefill(r, a.P) {
+			r.tried = append(r.tried, a.P.ID)
+		}
+	}
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
 	if came.whole != nil && r.Sent.First.IsZero() {
@@ -292,6 +301,17 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	}
 	return failed
 }
+
+// hasOtherPrefill reports whether a prefill worker other than p, that has not failed the request yet, can be chosen.
+func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
+	now := time.Now()
+	return slices.ContainsFunc(f.rooms.Roster.Snapshot(p.Model, pools.Prefill).Members, func(m pools.Member) bool {
+		return m.Worker.ID != p.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
+	})
+}
+
+// errPartner ends a prefill leg whose decode worker reported an error of its own before its first token.
+var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)
 
 // errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
 // that left.

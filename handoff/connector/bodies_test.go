@@ -166,7 +166,7 @@ func tensorRTKeeps(endpoint openai.Endpoint, field string) bool {
 	if endpoint == openai.Completions && slices.Contains([]string{"prompt", "model", "add_special_tokens", "truncate_prompt_tokens", "response_format"}, field) {
 		return true
 	}
-	return endpoint == openai.Chat && field != "prompt" && field != "thinking" && field != "continue_final_message" && slices.Contains(prompting, field) ||
+	return endpoint == openai.Chat && field != "prompt" && field != "continue_final_message" && slices.Contains(prompting, field) ||
 		slices.Contains([]string{"temperature", "top_p", "top_k", "min_p", "seed", "stop", "user", "logit_bias", "frequency_penalty", "repetition_penalty"}, field)
 }
 

@@ -47,6 +47,10 @@ type Connector interface {
 	Abandon(r Round, kv prefill.KV) []upstream.Leg
 }
 
+// Repeater is a connector whose Abandon names requests that an engine may not have read yet, and would run then: a call
+// on a connection of its own may overtake them. The calls are made once more after a while.
+type Repeater interface{ RepeatAfter() time.Duration }
+
 // Round is one attempt at a request, as a connector sees it.
 type Round struct {
 	// ID is what engines see as the request's id, fresh in every round: an engine may keep an earlier round's id alive

@@ -27,7 +27,10 @@ import (
 // logprobs, and prefill itself stops after it.
 type SGLang struct{}
 
-var _ Connector = SGLang{}
+var (
+	_ Connector = SGLang{}
+	_ Repeater  = SGLang{}
+)
 
 // bootstrapPort is SGLang's default of --disaggregation-bootstrap-port.
 const bootstrapPort = 8998
@@ -117,6 +120,9 @@ func (s SGLang) Abandon(r Round, _ prefill.KV) []upstream.Leg {
 	}
 	return []upstream.Leg{abort(r.D, pools.Decode), abort(r.P, pools.Prefill)}
 }
+
+// RepeatAfter is when aborts are sent again: one that overtakes its request finds nothing to abort.
+func (SGLang) RepeatAfter() time.Duration { return 250 * time.Millisecond }
 
 // bootstrap is where decode reaches prefill's bootstrap server, or its side channel. A loopback address is prefill's own view of itself.
 func bootstrap(p *pools.Worker) (host string, port int) {

@@ -89,7 +89,7 @@ func (e *binaryExpr) eval(s *state) Value {
 		if right.kind == text || right.kind == sequence {
 			left, right = right, left
 		}
-		if n := right.int(); (left.kind == text || left.kind == sequence) && right.kind == whole && !right.isBig() {
+		if n := right.int(); (left.kind == text || left.kind == sequence) && (right.kind == whole || right.kind == boolean) && !right.isBig() {
 			return s.repeat(left, n)
 		}
 	}

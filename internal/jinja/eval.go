@@ -191,6 +191,9 @@ func (s *state) contains(in, v Value) bool {
 		}
 		return false
 	case mapping:
+		if v.kind == sequence && v.num == 0 || v.kind == mapping {
+			s.fail("%s is no key", v.kindName())
+		}
 		_, ok := in.dict().lookup(v)
 		return ok
 	case missing, undefined:

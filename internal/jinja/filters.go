@@ -138,6 +138,9 @@ func joined(s *state, v Value, a *args) Value {
 }
 
 func mapped(s *state, v Value, a *args) Value {
+	if !v.truth() {
+		return List(nil)
+	}
 	items := slices.Clone(s.iterate(v))
 	s.pay(48 * len(items))
 	if path, ok := (&args{names: a.names, named: a.named}).get(0, "attribute"); ok {
@@ -167,6 +170,9 @@ func mapped(s *state, v Value, a *args) Value {
 // selected makes select, reject, selectattr or rejectattr.
 func selected(keep, byAttr bool) method {
 	return func(s *state, v Value, a *args) Value {
+		if !v.truth() {
+			return List(nil)
+		}
 		rest := a.pos
 		var path Value
 		if byAttr {
@@ -275,6 +281,9 @@ func unique(s *state, v Value, a *args) Value {
 }
 
 func indented(s *state, v Value, a *args) Value {
+	if v.kind != text {
+		s.fail("indent of %s", v.kindName())
+	}
 	width, _ := a.get(0, "width")
 	pad := strings.Repeat(" ", 4)
 	switch {
@@ -303,6 +312,8 @@ func indented(s *state, v Value, a *args) Value {
 func toInt(s *state, v Value, a *args) Value {
 	otherwise := Int(int64(s.intArg(a, 0, "default", 0)))
 	switch v.kind {
+	case missing, undefined:
+		s.fail("%q is undefined", v.str)
 	case whole:
 		return v
 	case boolean:
@@ -323,8 +334,11 @@ func toInt(s *state, v Value, a *args) Value {
 	return otherwise
 }
 
-func toFloat(_ *state, v Value, a *args) Value {
-	if v.isNumber() && !v.isBig() {
+func toFloat(s *state, v Value, a *args) Value {
+	if v.isUndefined() {
+		s.fail("%q is undefined", v.str)
+	}
+	if v.isNumber() {
 		return Float(v.number())
 	}
 	if v.kind == text {

@@ -23,12 +23,7 @@ func init() {
 			return s.compare(op, v, args[0])
 		}
 	}
-	modulo := func(s *state, v Value, by int64) int64 {
-		if v.kind != whole || v.isBig() || by == 0 {
-			s.fail("a whole number is wanted, not %s", v.kindName())
-		}
-		return v.int() % by
-	}
+	modulo := func(s *state, v, by Value) float64 { return s.arithmetic("%", v, by).number() }
 	eq, ne, lt, gt, le, ge := compared("=="), compared("!="), compared("<"), compared(">"), compared("<="), compared(">=")
 	tests = map[string]test{
 		"defined":   func(_ *state, v Value, _ []Value) bool { return !v.isUndefined() },
@@ -44,7 +39,7 @@ func init() {
 		"mapping":   kindTest(mapping),
 		"sequence":  kindTest(text, sequence, mapping, missing, undefined),
 		"iterable":  kindTest(text, sequence, mapping, missing, undefined),
-		"callable":  kindTest(callable),
+		"callable":  kindTest(callable, missing, undefined),
 		"sameas": func(_ *state, v Value, args []Value) bool {
 			return len(args) == 1 && v.kind == args[0].kind && equal(v, args[0])
 		},
@@ -55,8 +50,8 @@ func init() {
 		"le": le, "<=": le,
 		"ge": ge, ">=": ge,
 		"in":   compared("in"),
-		"odd":  func(s *state, v Value, _ []Value) bool { return modulo(s, v, 2) != 0 },
-		"even": func(s *state, v Value, _ []Value) bool { return modulo(s, v, 2) == 0 },
+		"odd":  func(s *state, v Value, _ []Value) bool { return modulo(s, v, Int(2)) == 1 },
+		"even": func(s *state, v Value, _ []Value) bool { return modulo(s, v, Int(2)) == 0 },
 		"lower": func(s *state, v Value, _ []Value) bool {
 			return textMethods["islower"](s, String(s.str(v)), nil).truth()
 		},
@@ -64,10 +59,10 @@ func init() {
 			return textMethods["isupper"](s, String(s.str(v)), nil).truth()
 		},
 		"divisibleby": func(s *state, v Value, args []Value) bool {
-			if len(args) != 1 || args[0].kind != whole {
-				s.fail("divisibleby wants a whole number")
+			if len(args) != 1 {
+				s.fail("divisibleby wants a number")
 			}
-			return modulo(s, v, args[0].int()) == 0
+			return modulo(s, v, args[0]) == 0
 		},
 	}
 }

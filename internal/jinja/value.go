@@ -128,8 +128,12 @@ func (v Value) Dict() (d *Dict, ok bool) {
 
 // number is the value as a float64.
 func (v Value) number() float64 {
-	if v.kind == float {
+	switch {
+	case v.kind == float:
 		return v.float()
+	case v.isBig():
+		f, _ := strconv.ParseFloat(v.str, 64)
+		return f
 	}
 	return float64(v.int())
 }

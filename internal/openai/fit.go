@@ -33,20 +33,21 @@ func (r *Request) dropNoTools(e *Edit) {
 }
 
 // The fields of TensorRT-LLM's requests (tensorrt_llm/serve/openai_protocol.py, ChatCompletionRequest and
-// CompletionRequest), as far as clients may send them: those that releases from 1.2 on have in common, and priority,
-// conversation_params and prompt_token_ids_b64 not among them.
+// CompletionRequest), as far as clients may send them: those of releases from 1.2 on, with those of later ones that
+// change the answer, which an earlier one refuses by itself.
 var (
 	tensorRTCommon = []string{
 		"model", "best_of", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop",
 		"stream", "stream_options", "temperature", "top_p", "user", "use_beam_search", "top_k", "top_p_min", "min_p",
 		"repetition_penalty", "length_penalty", "early_stopping", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
 		"min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens",
-		"response_format", "echo", "disaggregated_params",
+		"response_format", "echo", "disaggregated_params", "thinking_token_budget",
 	}
 	tensorRTFields = map[Endpoint]map[string]bool{
 		Chat: known(tensorRTCommon, []string{
 			"messages", "top_logprobs", "max_completion_tokens", "tools", "tool_choice", "reasoning_effort", "add_generation_prompt",
-			"documents", "chat_template", "chat_template_kwargs", "cache_salt", "prompt_token_ids",
+			"documents", "chat_template", "chat_template_kwargs", "cache_salt", "prompt_token_ids", "thinking", "mm_processor_kwargs",
+			"media_io_kwargs",
 		}),
 		Completions: known(tensorRTCommon, []string{"prompt", "suffix", "return_context_logits", "detokenize"}),
 	}
@@ -58,9 +59,9 @@ var (
 		"guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object", "structured_outputs", "structural_tag",
 		"json_schema", "regex", "ebnf", "grammar",
 		"bad_words", "allowed_token_ids", "logits_processors", "custom_logit_processor", "custom_params", "logit_processors", "stop_regex",
-		"min_completion_tokens", "no_stop_trim", "thinking", "thinking_token_budget", "vllm_xargs",
+		"min_completion_tokens", "no_stop_trim", "vllm_xargs",
 		"functions", "function_call", "audio", "modalities", "web_search_options",
-		"continue_final_message", "mm_processor_kwargs", "media_io_kwargs", "truncation_side",
+		"continue_final_message", "truncation_side",
 		"prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "return_prompt_token_ids", "include_reasoning",
 		"separate_reasoning", "stream_reasoning",
 	})

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -406,4 +407,67 @@ func TestSGLangConversations(t *testing.T) {
 			f.freed(t, "at the end")
 		})
 	}
+}
+
+// A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
+func TestSGLangWorkersDieUnderLoad(t *testing.T) {
+	for _, victim := range []string{"prefill-1", "decode-1"} {
+		t.Run(victim, func(t *testing.T) {
+			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 5 }, nil)
+			const requests, length = 16, 40
+			var all sync.WaitGroup
+			var whole, cut atomic.Int32
+			for n := range requests {
+				all.Go(func() {
+					prompt := fmt.Sprintf("%d: %s", n, strings.Repeat(long, 4))
+					a, err := f.try(context.Background(), completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"prompt":%q}`, length, prompt), nil)
+					want := generated(textPrompt(prompt), length, false)
+					switch {
+					case err != nil || a.status != http.StatusOK || len(a.events) == 0:
+						t.Errorf("%v, %d %s", err, a.status, a.body)
+					case a.events[len(a.events)-1] == "[DONE]":
+						if whole.Add(1); f.text(a) != want {
+							t.Errorf("a wrong answer: %q, want %q", f.text(a), want)
+						}
+					case victim == "decode-1" && strings.HasPrefix(want, f.text(a)) && len(f.text(a)) > 0:
+						cut.Add(1) // it had begun there
+					default:
+						t.Errorf("cut: %q", a.events)
+					}
+				})
+			}
+			f.eventually("it is busy", func() bool { return len(f.workers[victim].Engine.Books().Requests) >= requests/8 })
+			f.workers[victim].kill()
+			all.Wait()
+			t.Logf("%d whole answers, %d cut in mid-stream", whole.Load(), cut.Load())
+			f.freed(t, "after the death")
+		})
+	}
+}
+
+// A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;
+// every request is answered.
+func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
+	f := sglangFleet(t, 2, 2, nil, nil)
+	m, _ := f.gateway.Roster.Lookup("prefill-1")
+	cut := *m.Worker
+	cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", porttest.Free(t)), "cut"
+	if err := f.gateway.Roster.From("the command line").Put(cut); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 40 {
+		prompt := fmt.Sprintf("%d: %s", n, long)
+		a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
+		if a.status != http.StatusOK || f.text(a) != expected(textPrompt(prompt), 10) {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	logs := f.logs.String()
+	if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
+		t.Errorf("%d attempts failed", n)
+	}
+	if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) || strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
+		t.Error("not the prefill worker that is to blame was left out")
+	}
+	f.freed(t, "at the end")
 }

@@ -97,6 +97,12 @@ EXPRESSIONS = r"""
 {{ msgs[0].role + ': ' + msgs[0]['role'] + '\n' }}|{{ msgs[-1].n }}|{{ (msgs | last).role }}|{{ msgs[1:][0]['role'] }}|{{ msgs | length % 2 == 1 }}
 {%- set image_count = namespace(value=0) %}{%- set image_count.value = image_count.value + 1 -%}   {{ image_count.value }}
 {{ s if s is string else s | tojson }}|{{ d if d is string else d | tojson }}|{{ (loop is defined) }}|{{ l is string or l is mapping }}
+{{ big | float }}|{{ big == 1.5 }}|{{ big == big }}|{{ n | select | list }}|{{ no | map('upper') | list }}|{{ e | rejectattr('x') | list }}|{{ 'ab' * yes }}|{{ 7.5 is divisibleby 2.5 }}|{{ yes is odd }}|{{ no is callable }}
+{{ l | indent }}
+{{ no | int }}
+{{ no | float }}
+{{ i[1:] }}
+{{ l in d }}
 {{ '' is defined and true }}|{{ 'a' 'b' ~ 'c' }}|{{ 1 if true else 2 ~ 'x' }}|{{ [1, 2, 3,] }}|{{ {'a': 1,} }}
 """
 

@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/lab/devfleet"
+)
+
+// TestBodiesOfRealClientsAreServed sends small bodies of the forms that clients send to strict engines of each kind,
+// prefill and decode apart: what the engines would refuse though it means nothing does not reach them.
+func TestBodiesOfRealClientsAreServed(t *testing.T) {
+	files, err := filepath.Glob("../../../internal/openai/testdata/bodies/*.json")
+	if err != nil || len(files) < 8 {
+		t.Fatalf("%d bodies, %v", len(files), err)
+	}
+	limits := regexp.MustCompile(`("(?:max|min)(?:_completion)?_tokens" ?: ?)\d+`)
+	model := regexp.MustCompile(`"model" ?: ?"m"`)
+	for engine, start := range map[string]func(t *testing.T) *fleet{
+		"vllm": func(t *testing.T) *fleet {
+			return newFleet(t, options{prefill: 1, decode: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = "vllm" }})
+		},
+		"sglang": func(t *testing.T) *fleet { return sglangFleet(t, 1, 1, nil, nil) },
+		"trtllm": func(t *testing.T) *fleet { return newTensorRT(t, "trtllm", options{prefill: 1, decode: 1}) },
+	} {
+		t.Run(engine, func(t *testing.T) {
+			f := start(t)
+			for _, file := range files {
+				raw, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body := model.ReplaceAllString(limits.ReplaceAllString(string(raw), "${1}6"), `"model":"tandem-sim"`)
+				path := "/v1/chat/completions"
+				if !strings.Contains(body, `"messages"`) {
+					path = completionPath
+				}
+				if a := f.post(path, body); a.status != http.StatusOK {
+					t.Errorf("%s: %d %.400s", filepath.Base(file), a.status, a.body)
+				}
+			}
+			f.idle()
+		})
+	}
+}
