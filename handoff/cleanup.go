@@ -56,7 +56,7 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		}
 		err := c.call(ctx, calls)
 		if err != nil {
-			if other := c.standIn(r.Request.Model); other != nil && other.ID != r.D.ID {
+			if other := c.standIn(r.D); other != nil {
 				r.D, r.DRank = other, 0
 				err = c.call(ctx, speaks.Abandon(r, kv))
 			}
@@ -72,11 +72,11 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 	})
 }
 
-// standIn finds a decode worker of the model that may be called now, nil if there is none.
-func (c *cleanup) standIn(model string) *pools.Worker {
+// standIn finds another decode worker of the same model that may be called now, nil if there is none.
+func (c *cleanup) standIn(failed *pools.Worker) *pools.Worker {
 	now := time.Now()
-	for _, m := range c.roster.Snapshot(model, pools.Decode).Members {
-		if m.Eligible(now) {
+	for _, m := range c.roster.Snapshot(failed.Model, pools.Decode).Members {
+		if m.Worker.ID != failed.ID && m.Eligible(now) {
 			return m.Worker
 		}
 	}

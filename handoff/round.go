@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
@@ -137,7 +136,7 @@ type prefilled struct {
 // prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
 // run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
 // nil if decode is not running.
-func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, call upstream.Leg, begun *atomic.Bool) prefilled {
+func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, call upstream.Leg, s *sibling) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	f.observer.LegStarted(&r.Record, leg)
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
@@ -159,7 +158,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	}
 	f.observer.LegEnded(&r.Record, leg)
 	booking.Done(failed)
-	if failed != nil && (begun == nil || !begun.Load()) {
+	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
 		booking.Invalidate() // it may not hold the prompt
 	}
 	r.stack.free(r.pPlace)
@@ -217,7 +216,9 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
 		// failure after it counts.
 		First: func() {
-			s.begin(r)
+			if !s.begin(r) {
+				return
+			}
 			if answer == nil {
 				r.d.Done(nil)
 			}
@@ -265,16 +266,19 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 		}()
 		select {
 		case <-sent:
-			came = f.prefill(both, r, speaks, a, plan.Prefill, &s.begun)
+			came = f.prefill(both, r, speaks, a, plan.Prefill, s)
 		case <-both.Done(): // decode ended before it was sent
 			came = prefilled{failed: fault.New(pools.Prefill, a.P.ID, context.Cause(both), 0)}
 		}
-		came.first = came.first && !s.begun.Load()
-		if came.whole != nil && !s.begun.Load() { // there is nothing to decode
+		came.first = came.first && s.decide(prefillEnded)
+		if came.whole != nil && s.decide(prefillEnded) { // there is nothing to decode
 			end(errSibling)
 		}
 	}()
-	failed := f.decode(both, r, a.D, plan.Decode, nil, s, out)
+	failed := f.decode(both, r, a.D, plan.Decode, nil, s, &pairSink{out, s})
+	if s.outcome.Load() == prefillEnded { // a token that came in the same moment went nowhere
+		r.Sent = decode.Transcript{PromptTokens: -1, CachedTokens: -1, Accepted: r.Sent.Accepted}
+	}
 	if failed != nil && failed.Class == fault.EngineError && r.Sent.First.IsZero() {
 		// It may be prefill that decode cannot reach: the failure counts for both, and of the two the one that is to blame
 		// goes on failing. The next round leaves prefill's worker out too, where there is another.
@@ -312,77 +316,6 @@ func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
 
 // errPartner ends a prefill leg whose decode worker reported an error of its own before its first token.
 var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)
-
-// errSibling ends a decode leg whose prefill has failed or has given the whole answer. To the engine it is a client
-// that left.
-var errSibling = fmt.Errorf("the prefill leg ended: %w", fault.ErrClientGone)
-
-// sibling is a prefill leg that runs at the same time as decode.
-type sibling struct {
-	begun atomic.Bool // decode has had its first token
-	came  chan prefilled
-	got   *prefilled // what came, once it was collected
-
-	settled bool // it was awaited
-}
-
-// trailing is how long the usage of an answer waits for prefill's, which knows what was cached: of a short answer the
-// two end at the same moment.
-const trailing = 50 * time.Millisecond
-
-// begin notes decode's first token.
-func (s *sibling) begin(r *request) {
-	if s != nil {
-		s.begun.Store(true)
-		s.collect(r)
-	}
-}
-
-// collect takes what came of prefill into r, if it has ended.
-func (s *sibling) collect(r *request) {
-	if s == nil || s.got != nil {
-		return
-	}
-	select {
-	case came := <-s.came:
-		s.take(r, came)
-	default:
-	}
-}
-
-// settle is collect within trailing, once.
-func (s *sibling) settle(r *request) {
-	if s == nil || s.got != nil || s.settled {
-		return
-	}
-	s.settled = true
-	late := time.NewTimer(trailing)
-	defer late.Stop()
-	select {
-	case came := <-s.came:
-		s.take(r, came)
-	case <-late.C:
-	}
-}
-
-// wait is collect when prefill has ended.
-func (s *sibling) wait(r *request) *prefilled {
-	if s.got == nil {
-		s.take(r, <-s.came)
-	}
-	return s.got
-}
-
-func (s *sibling) take(r *request, came prefilled) {
-	if came.panicked != nil {
-		panic(came.panicked) // on the request's goroutine, which reports it
-	}
-	s.got = &came
-	r.prefilled(came)
-	if came.failed == nil {
-		r.KV.Cached, r.HandedOver = came.cached, came.ended
-	}
-}
 
 // prefilled takes in that the prefill leg has ended.
 func (r *request) prefilled(came prefilled) {

@@ -2,6 +2,7 @@ package connector
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -209,6 +210,18 @@ func firstToken(e *openai.Edit, r *openai.Request) {
 var endFields = []string{
 	"stream_options", "min_tokens", "min_completion_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "best_of",
 	"logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo",
+}
+
+// answered reports a prefill answer that is none, though its status is 200: nothing, which is what an engine's server
+// writes when its caller has closed its half of the connection, or an aborted request.
+func answered(answer []byte) error {
+	switch info := openai.Inspect(answer); {
+	case !info.Valid:
+		return errors.New("prefill's answer is not a JSON object")
+	case info.Aborted:
+		return errors.New("prefill's engine aborted the request")
+	}
+	return nil
 }
 
 // reannounce asks the engine to announce the cached blocks of the prompt that it uses again

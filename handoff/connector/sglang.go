@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -102,13 +101,7 @@ func (SGLang) rid(r Round, role pools.Role) string {
 // OnPrefill checks that prefill's answer is one. There is nothing to bind: that the blocks have arrived, decode knows
 // first. A first token that ends the answer is decode's to report.
 func (SGLang) OnPrefill(_ Round, answer []byte, _ time.Time) (prefill.KV, bool, error) {
-	switch info := openai.Inspect(answer); {
-	case !info.Valid:
-		return prefill.KV{}, false, errors.New("prefill's answer is not a JSON object")
-	case info.Aborted:
-		return prefill.KV{}, false, errors.New("prefill's engine aborted the request")
-	}
-	return prefill.KV{}, false, nil
+	return prefill.KV{}, false, answered(answer)
 }
 
 // Bind changes nothing: both legs carry the room.

@@ -69,8 +69,8 @@ func mooncakeDecode(r Round) []byte {
 func transferID(r Round) string { return "xfer-" + strconv.FormatInt(r.TransferID, 10) }
 
 // OnPrefill hands nothing over: decode has it already.
-func (Mooncake) OnPrefill(Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, false, nil
+func (Mooncake) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, false, answered(answer)
 }
 
 // Bind changes nothing.

@@ -49,8 +49,8 @@ func pushParams(r Round) []byte {
 }
 
 // OnPrefill hands nothing over: decode has registered already. What prefill answers is the pull protocol's.
-func (NIXLPush) OnPrefill(Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, false, nil
+func (NIXLPush) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
+	return kv, false, answered(answer)
 }
 
 // Bind changes nothing.

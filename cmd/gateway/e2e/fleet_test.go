@@ -61,7 +61,6 @@ type options struct {
 	speedup               float64
 	modelInput            string
 	worker                func(c *devfleet.WorkerConfig)
-	record                func(w *pools.Worker) // changes what the roster is given
 	gateway               func(c *stack.GatewayConfig)
 	logLevel              slog.Level
 }
@@ -170,11 +169,7 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 		f.t.Fatal(err)
 	}
 	f.run(id, w)
-	record := w.Record()
-	if o.record != nil {
-		o.record(&record)
-	}
-	if err := f.gateway.Roster.Put(record); err != nil {
+	if err := f.gateway.Roster.Put(w.Record()); err != nil {
 		f.t.Fatal(err)
 	}
 }

@@ -27,12 +27,11 @@ func newTensorRT(t *testing.T, connector string, o options) *fleet {
 	t.Helper()
 	worker := o.worker
 	o.worker = func(c *devfleet.WorkerConfig) {
-		c.Engine.Engine, c.Engine.NoticeAfter = "trtllm", 50*time.Millisecond
+		c.Engine.Engine, c.Engine.Connector, c.Engine.NoticeAfter = "trtllm", connector, 50*time.Millisecond
 		if worker != nil {
 			worker(c)
 		}
 	}
-	o.record = func(w *pools.Worker) { w.Connector = connector }
 	return newFleet(t, o)
 }
 
