@@ -20,7 +20,7 @@ import (
 type Settings struct {
 	Prefill    int     `flag:"prefill" default:"2" range:"0..64" group:"Fleet" help:"Number of prefill workers. With none, decode workers prefill for themselves."`
 	Decode     int     `flag:"decode" default:"2" range:"1..64" group:"Fleet" help:"Number of decode workers."`
-	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
+	Engine     string  `flag:"engine" default:"sim" oneof:"sim=Tandem's own: vLLM's endpoints, errors where vLLM would hang|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM" group:"Fleet" help:"The inference engine that the workers imitate. Each refuses, or hangs, where the real one does."`
 	Speedup    float64 `flag:"speedup" group:"Fleet"`
 	InProcess  bool    `flag:"in-process" default:"false" group:"Fleet" help:"On: run the workers inside this process. Off: as processes of their own, which can be killed one by one."`
 	Restart    bool    `flag:"restart" default:"true" group:"Fleet" help:"On: a worker process that was killed is started again after a second, as an orchestrator would. Off: it stays away. One that ends by SIGTERM stays away either way."`
@@ -36,7 +36,7 @@ const devDrain = 2 * time.Second
 const Manual = "gateway dev [FLAGS]: run a whole fleet on this machine.\n" +
 	"NATS, etcd and the gateway run in this process, the simulated workers as its children; kill one and see what happens.\n" +
 	"With --engine they speak as an engine of that name does, and hand over by its connector.\n\n" +
-	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10\n  gateway dev --engine vllm"
+	"  gateway dev\n  gateway dev --prefill 1 --decode 4 --speedup 10\n  gateway dev --engine sglang"
 
 var First = []string{
 	"prefill", "decode", "engine", "speedup", "in-process", "restart", "smoke", "model-input", "http-host", "http-port", "router-mode", "router-queue-policy", "log-level",
