@@ -49,8 +49,10 @@ type pairing struct {
 	worker    func(c *devfleet.WorkerConfig) // more of both workers; nil for nothing
 	// together: both legs run at once.
 	together bool
-	// apart: no engine ever waits for the other. They share a store.
+	// apart: no engine ever waits for the other. lmcache's share a store.
 	apart bool
+	// keeps is the word for what no time-out of the engine frees, empty where there is no such thing.
+	keeps string
 	// waits are the time-outs of the engine after which it frees what no call has freed, shortened for the test.
 	waits []wait
 	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
@@ -93,6 +95,7 @@ var pairings = []pairing{
 	{connector: "vllm-multi", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
 	{connector: "vllm-nixl-push", engine: "vllm", together: true, waits: slices.Concat(leased, awaiting)},
 	{connector: "vllm-mooncake", engine: "vllm", together: true, waits: awaiting},
+	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: "until it is started again"},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
 		connector: "sglang", engine: "sglang",
@@ -505,6 +508,8 @@ func (s *scene) held() (prefill, decode string) {
 	word := func(role string) string {
 		took, ok := over[role]
 		switch {
+		case !ok && s.keeps != "":
+			return s.keeps
 		case !ok:
 			return "for ever: " + s.books()
 		case took <= promptly:
@@ -555,7 +560,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		c.Engine.Client = &http.Client{Transport: mortals[c.Engine.ID]}
 		c.Engine.Engine, c.Engine.Connector = p.engine, p.connector
 		c.Engine.Lease, c.Engine.LeaseExtension, c.Engine.AbortTimeout = leaseShort, leaseShort, bootstrapShort
-		if p.apart {
+		if p.connector == "lmcache" {
 			c.Engine.Store = store
 		}
 		if p.worker != nil {
