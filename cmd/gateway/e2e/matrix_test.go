@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -595,6 +596,15 @@ func TestMatrix(t *testing.T) {
 	doc, err := os.ReadFile(matrixFile)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range pairings {
+		if names = append(names, p.connector); !strings.Contains(string(doc), "\n### `"+p.connector+"`\n") {
+			t.Errorf("%s does not say how to start a pair of %s", matrixFile, p.connector)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, connector.Names()) {
+		t.Errorf("the matrix has %q, there are %q", names, connector.Names())
 	}
 	before, rest, ok := strings.Cut(string(doc), matrixBegin)
 	table, after, ends := strings.Cut(rest, matrixEnd)
