@@ -22,6 +22,7 @@ import (
 type cleanup struct {
 	transport upstream.Transport
 	roster    *pools.Roster
+	between   func(p, d *pools.Worker) (connector.Connector, error)
 	observer  Observer
 	calls     sync.WaitGroup
 	slots     chan struct{}
@@ -35,8 +36,8 @@ const (
 	cleanupAtOnce  = 256
 )
 
-func newCleanup(t upstream.Transport, roster *pools.Roster, o Observer) *cleanup {
-	return &cleanup{transport: t, roster: roster, observer: o, slots: make(chan struct{}, cleanupAtOnce)}
+func newCleanup(rooms Rooms, o Observer) *cleanup {
+	return &cleanup{transport: rooms.Transport, roster: rooms.Roster, between: rooms.Between, observer: o, slots: make(chan struct{}, cleanupAtOnce)}
 }
 
 // abandon frees what engines hold of a round, through the round's decode worker or, where that cannot be reached,
@@ -56,7 +57,7 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		}
 		err := c.call(ctx, calls)
 		if err != nil {
-			if other := c.standIn(r.D); other != nil {
+			if other := c.standIn(r.D, speaks); other != nil {
 				r.D, r.DRank = other, 0
 				err = c.call(ctx, speaks.Abandon(r, kv))
 			}
@@ -72,11 +73,14 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 	})
 }
 
-// standIn finds another decode worker of the same model that may be called now, nil if there is none.
-func (c *cleanup) standIn(failed *pools.Worker) *pools.Worker {
+// standIn finds another decode worker of the same model and protocol that may be called now, nil if there is none.
+func (c *cleanup) standIn(failed *pools.Worker, speaks connector.Connector) *pools.Worker {
 	now := time.Now()
 	for _, m := range c.roster.Snapshot(failed.Model, pools.Decode).Members {
-		if m.Worker.ID != failed.ID && m.Eligible(now) {
+		if m.Worker.ID == failed.ID || !m.Eligible(now) {
+			continue
+		}
+		if same, err := c.between(m.Worker, m.Worker); err == nil && same == speaks {
 			return m.Worker
 		}
 	}

@@ -57,9 +57,11 @@ func (r *released) Close() error        { return nil }
 // asked, and where that fails too the release has failed.
 func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
-	err := roster.Put(pools.Worker{ID: "d2", Incarnation: "i", Model: "m", Role: pools.Decode, Engine: "vllm", Address: "http://h:1", BlockSize: 16})
-	if err != nil {
-		t.Fatal(err)
+	for _, w := range []pools.Worker{{ID: "d0", Engine: "sglang"}, {ID: "d2", Engine: "vllm"}} { // only one of them speaks the protocol
+		w.Incarnation, w.Model, w.Role, w.Address, w.BlockSize = "i", "m", pools.Decode, "http://h:1", 16
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct {
 		status, standIn int
@@ -81,8 +83,8 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 	} {
 		calls := &releasers{status: map[string]int{"d1": c.status, "d2": c.standIn}}
 		seen := &releases{}
-		clean := newCleanup(calls, roster, seen)
-		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1"}}
+		clean := newCleanup(Rooms{Transport: calls, Roster: roster, Between: connector.Between}, seen)
+		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
 		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
 		if err := clean.wait(t.Context()); err != nil {
 			t.Fatal(err)
@@ -95,7 +97,7 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 
 // Waiting for what is in flight ends with its context.
 func TestWaitForReleasesEnds(t *testing.T) {
-	clean := newCleanup(nowhere{}, nil, unobserved{})
+	clean := newCleanup(Rooms{Transport: nowhere{}}, unobserved{})
 	hold := make(chan struct{})
 	clean.calls.Go(func() { <-hold })
 	ctx, cancel := context.WithCancel(t.Context())

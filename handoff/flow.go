@@ -87,11 +87,11 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	if err := cfg.Queue.Validate(); err != nil {
 		return nil, err
 	}
-	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms.Transport, rooms.Roster, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
-	f.ids.seed = cfg.Seed
-	if f.rooms.Between == nil {
-		f.rooms.Between = connector.Between
+	if rooms.Between == nil {
+		rooms.Between = connector.Between
 	}
+	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
+	f.ids.seed = cfg.Seed
 	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback}
 	rooms.Roster.OnChange(f.wakeAll)
 	rooms.Breakers.OnAvailable(f.wakeAll)
