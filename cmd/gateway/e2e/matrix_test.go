@@ -297,7 +297,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the client leaves during decode", options: slow("decode"),
-		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }) },
+		run: func(s *scene) { s.leaveWhen(s.decodes) },
 	},
 	{
 		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
@@ -322,7 +322,7 @@ var happenings = []happening{
 	},
 	{
 		name: "decode dies in mid-stream", options: slow("decode"),
-		run: func(s *scene) { s.during(func() bool { return s.started() > 0 }, s.killDecode) },
+		run: func(s *scene) { s.during(s.decodes, s.killDecode) },
 	},
 	{
 		name: "the hand-off is malformed",
@@ -416,6 +416,9 @@ func (s *scene) leaveWhen(there func() bool) {
 func (s *scene) prefills() bool {
 	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1)
 }
+
+// decodes: the client reads, and prefill has nothing more to do with it.
+func (s *scene) decodes() bool { return s.started() > 0 && s.free("prefill") }
 
 // handsOver: decode pulls what prefill keeps.
 func (s *scene) handsOver() bool {
