@@ -262,7 +262,7 @@ var happenings = []happening{
 	{
 		name: "the client leaves the queue", prompt: strings.Repeat(long, 10),
 		options: func(o *options) {
-			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly, 1 }
+			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly/10, 1 }
 		},
 		run: func(s *scene) {
 			const n = 8
