@@ -277,10 +277,10 @@ var happenings = []happening{
 			queued := 0
 			s.eventually("the others compute or wait", func() bool {
 				queued = waiting()
-				return queued > 0 && queued+s.engines("prefill") == n
+				return queued > 0 && queued+s.engines("prefill") == n && waiting() == queued // none moved on between
 			})
-			s.leaveWhen(func() bool { return waiting() == queued+1 })
-			s.eventually("the others wait alone", func() bool { return waiting() == queued })
+			s.leaveWhen(func() bool { return waiting() > 0 })
+			s.eventually("the others wait alone", func() bool { return waiting() <= queued })
 			took := time.Since(s.ended)
 			leave()
 			s.idle()
