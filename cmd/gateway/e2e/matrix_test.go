@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -264,7 +265,7 @@ var happenings = []happening{
 	{
 		name: "the client leaves the queue", prompt: strings.Repeat(long, 10),
 		options: func(o *options) {
-			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly, 1 }
+			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly/10, 1 }
 		},
 		run: func(s *scene) {
 			const n = 8
@@ -279,10 +280,10 @@ var happenings = []happening{
 			queued := 0
 			s.eventually("the others compute or wait", func() bool {
 				queued = waiting()
-				return queued > 0 && queued+s.engines("prefill") == n
+				return queued > 0 && queued+s.engines("prefill") == n && waiting() == queued // none moved on between
 			})
-			s.leaveWhen(func() bool { return waiting() == queued+1 })
-			s.eventually("the others wait alone", func() bool { return waiting() == queued })
+			s.leaveWhen(func() bool { return waiting() > 0 })
+			s.eventually("the others wait alone", func() bool { return waiting() <= queued })
 			took := time.Since(s.ended)
 			leave()
 			s.idle()
@@ -299,7 +300,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the client leaves during decode", options: slow("decode"),
-		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }) },
+		run: func(s *scene) { s.leaveWhen(s.decodes) },
 	},
 	{
 		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
@@ -324,7 +325,7 @@ var happenings = []happening{
 	},
 	{
 		name: "decode dies in mid-stream", options: slow("decode"),
-		run: func(s *scene) { s.during(func() bool { return s.started() > 0 }, s.killDecode) },
+		run: func(s *scene) { s.during(s.decodes, s.killDecode) },
 	},
 	{
 		name: "the hand-off is malformed",
@@ -418,6 +419,9 @@ func (s *scene) leaveWhen(there func() bool) {
 func (s *scene) prefills() bool {
 	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1)
 }
+
+// decodes: the client reads, and prefill has nothing more to do with it.
+func (s *scene) decodes() bool { return s.started() > 0 && s.free("prefill") }
 
 // handsOver: decode pulls what prefill keeps.
 func (s *scene) handsOver() bool {
@@ -600,6 +604,15 @@ func TestMatrix(t *testing.T) {
 	doc, err := os.ReadFile(matrixFile)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range pairings {
+		if names = append(names, p.connector); !strings.Contains(string(doc), "\n### `"+p.connector+"`\n") {
+			t.Errorf("%s does not say how to start a pair of %s", matrixFile, p.connector)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, connector.Names()) {
+		t.Errorf("the matrix has %q, there are %q", names, connector.Names())
 	}
 	before, rest, ok := strings.Cut(string(doc), matrixBegin)
 	table, after, ends := strings.Cut(rest, matrixEnd)
