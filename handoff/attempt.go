@@ -31,6 +31,7 @@ type StagedKV struct {
 	connector connector.Connector // which binds it
 	producer  *pools.Worker       // which holds it
 	taken     bool                // decode has it: there is nothing to abandon
+	pushed    bool                // it lies at the round's decode worker, and no other can have it
 }
 
 // complete reports whether nothing is lacking for a round.
@@ -83,7 +84,7 @@ func (a *attempt) prepare(action Action) {
 	switch {
 	case action == LocalPrefill:
 		a.Reason = placement.ReasonPrefillFailed
-	case action == OtherDecode && a.KV != nil:
+	case action == OtherDecode && a.KV != nil && !a.KV.pushed:
 		a.stack.free(a.dPlace)
 		a.d = placement.Booking{}
 	case action == OtherDecode, action == Again:

@@ -59,7 +59,9 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		if err != nil {
 			if other := c.standIn(r.D, speaks); other != nil {
 				r.D, r.DRank = other, 0
-				err = c.call(ctx, speaks.Abandon(r, kv))
+				if calls := speaks.Abandon(r, kv); len(calls) > 0 {
+					err = c.call(ctx, calls)
+				}
 			}
 		}
 		c.observer.Released(kv, r.ID, err)

@@ -48,7 +48,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		if came.whole != nil {
 			return f.answered(ctx, r, a, came, plan.Decode, out)
 		}
-		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P}, func() {
+		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, pushed: plan.Pushed}, func() {
 			f.cleanup.abandon(speaks, a, came.kv)
 		})
 	}

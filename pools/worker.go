@@ -179,8 +179,11 @@ func (w *Worker) Validate() error {
 func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
 
 // ServesAlone reports whether the worker can compute a prompt and generate without another worker. A decode worker of
-// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too.
-func (w *Worker) ServesAlone() bool { return w.Engine != "sglang" || w.Role == Both }
+// SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too; one of vLLM with
+// P2pNcclConnector waits for its KV for ever.
+func (w *Worker) ServesAlone() bool {
+	return w.Role == Both || w.Engine != "sglang" && w.Connector != "vllm-p2p-nccl"
+}
 
 // Equal reports whether both records say the same.
 func (w *Worker) Equal(o *Worker) bool {

@@ -91,10 +91,15 @@ func (SGLang) room(r Round) int64 {
 	return room + int64(r.PRank)
 }
 
-// rid is what the engine of a leg calls the round's request. It follows from the number that no client can guess. All
-// have one length: SGLang aborts every request whose id begins with the one that is to be aborted.
+// rid is what the engine of a leg calls the round's request. All have one length: SGLang aborts every request whose id
+// begins with the one that is to be aborted.
 func (SGLang) rid(r Round, role pools.Role) string {
-	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(role), uint64(r.TransferID)))
+	return secret(r, string(role))
+}
+
+// secret is 32 digits for one use in the round, which follow from the number that no client can guess.
+func secret(r Round, use string) string {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(use), uint64(r.TransferID)))
 	return hex.EncodeToString(sum[:16])
 }
 

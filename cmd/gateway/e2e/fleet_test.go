@@ -371,8 +371,9 @@ func (f *fleet) books() string {
 		default:
 		}
 		b := w.Engine.Books()
-		if b.Running+b.Waiting+b.Transferring+len(b.Pinned) != 0 {
-			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned", id, b.Running, b.Waiting, b.Transferring, len(b.Pinned)))
+		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+len(b.Received) != 0 {
+			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d received",
+				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), len(b.Received)))
 		}
 	}
 	return strings.Join(held, "; ")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -49,8 +50,10 @@ type pairing struct {
 	worker    func(c *devfleet.WorkerConfig) // more of both workers; nil for nothing
 	// together: both legs run at once.
 	together bool
-	// apart: no engine ever waits for the other. They share a store.
+	// apart: no engine ever waits for the other. lmcache's share a store.
 	apart bool
+	// keeps is the word for what no time-out of the engine frees, empty where there is no such thing.
+	keeps string
 	// waits are the time-outs of the engine after which it frees what no call has freed, shortened for the test.
 	waits []wait
 	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
@@ -93,6 +96,7 @@ var pairings = []pairing{
 	{connector: "vllm-multi", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
 	{connector: "vllm-nixl-push", engine: "vllm", together: true, waits: slices.Concat(leased, awaiting)},
 	{connector: "vllm-mooncake", engine: "vllm", together: true, waits: awaiting},
+	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: "until it is started again"},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
 		connector: "sglang", engine: "sglang",
@@ -261,7 +265,7 @@ var happenings = []happening{
 	{
 		name: "the client leaves the queue", prompt: strings.Repeat(long, 10),
 		options: func(o *options) {
-			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly, 1 }
+			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly/10, 1 }
 		},
 		run: func(s *scene) {
 			const n = 8
@@ -276,10 +280,10 @@ var happenings = []happening{
 			queued := 0
 			s.eventually("the others compute or wait", func() bool {
 				queued = waiting()
-				return queued > 0 && queued+s.engines("prefill") == n
+				return queued > 0 && queued+s.engines("prefill") == n && waiting() == queued // none moved on between
 			})
-			s.leaveWhen(func() bool { return waiting() == queued+1 })
-			s.eventually("the others wait alone", func() bool { return waiting() == queued })
+			s.leaveWhen(func() bool { return waiting() > 0 })
+			s.eventually("the others wait alone", func() bool { return waiting() <= queued })
 			took := time.Since(s.ended)
 			leave()
 			s.idle()
@@ -296,7 +300,7 @@ var happenings = []happening{
 	},
 	{
 		name: "the client leaves during decode", options: slow("decode"),
-		run: func(s *scene) { s.leaveWhen(func() bool { return s.started() > 0 }) },
+		run: func(s *scene) { s.leaveWhen(s.decodes) },
 	},
 	{
 		name: "decode refuses the request", meddle: func(m *meddler, _ pairing) { m.spoil = pools.Decode },
@@ -321,7 +325,7 @@ var happenings = []happening{
 	},
 	{
 		name: "decode dies in mid-stream", options: slow("decode"),
-		run: func(s *scene) { s.during(func() bool { return s.started() > 0 }, s.killDecode) },
+		run: func(s *scene) { s.during(s.decodes, s.killDecode) },
 	},
 	{
 		name: "the hand-off is malformed",
@@ -416,6 +420,9 @@ func (s *scene) prefills() bool {
 	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1)
 }
 
+// decodes: the client reads, and prefill has nothing more to do with it.
+func (s *scene) decodes() bool { return s.started() > 0 && s.free("prefill") }
+
 // handsOver: decode pulls what prefill keeps.
 func (s *scene) handsOver() bool {
 	for id, w := range s.workers {
@@ -505,6 +512,8 @@ func (s *scene) held() (prefill, decode string) {
 	word := func(role string) string {
 		took, ok := over[role]
 		switch {
+		case !ok && s.keeps != "":
+			return s.keeps
 		case !ok:
 			return "for ever: " + s.books()
 		case took <= promptly:
@@ -555,7 +564,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		c.Engine.Client = &http.Client{Transport: mortals[c.Engine.ID]}
 		c.Engine.Engine, c.Engine.Connector = p.engine, p.connector
 		c.Engine.Lease, c.Engine.LeaseExtension, c.Engine.AbortTimeout = leaseShort, leaseShort, bootstrapShort
-		if p.apart {
+		if p.connector == "lmcache" {
 			c.Engine.Store = store
 		}
 		if p.worker != nil {
@@ -595,6 +604,15 @@ func TestMatrix(t *testing.T) {
 	doc, err := os.ReadFile(matrixFile)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var names []string
+	for _, p := range pairings {
+		if names = append(names, p.connector); !strings.Contains(string(doc), "\n### `"+p.connector+"`\n") {
+			t.Errorf("%s does not say how to start a pair of %s", matrixFile, p.connector)
+		}
+	}
+	if slices.Sort(names); !slices.Equal(names, connector.Names()) {
+		t.Errorf("the matrix has %q, there are %q", names, connector.Names())
 	}
 	before, rest, ok := strings.Cut(string(doc), matrixBegin)
 	table, after, ends := strings.Cut(rest, matrixEnd)
