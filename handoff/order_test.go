@@ -25,7 +25,10 @@ import (
 
 // meeting is a connector whose legs find each other by the round's id, called in an
 // order of its own. What a failed round leaves is freed at both workers.
-type meeting struct{ order connector.Order }
+type meeting struct {
+	order connector.Order
+	ends  bool // every answer ends in prefill
+}
 
 func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
 	leg := func(w *pools.Worker, role pools.Role) upstream.Leg {
@@ -37,10 +40,10 @@ func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
 }
 
 func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
-func (m meeting) OnPrefill(connector.Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, m.order == connector.PrefillFirst, nil // one that ends in prefill
+func (m meeting) OnPrefill(r connector.Round, _ []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+	return prefill.KV{Producer: r.P.ID, Expires: now.Add(time.Minute)}, m.ends, nil
 }
-func (meeting) Bind(*upstream.Leg, prefill.KV) { panic("nothing to bind") }
+func (meeting) Bind(*upstream.Leg, prefill.KV) {}
 func (meeting) Abandon(r connector.Round, _ prefill.KV) []upstream.Leg {
 	return []upstream.Leg{{Purpose: fault.Release, Worker: r.D.ID, RequestID: r.ID}}
 }
@@ -100,7 +103,12 @@ func playhouse(t *testing.T, engine string, play *theatre) (*Flow, *router.Set, 
 	f, err := New(Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()}, Rooms{
 		Roster: roster, Prefill: prefill.New(prefill.Config{}, roster, play), Decode: decode.New(decode.Config{}, roster, play),
 		Between: func(p, _ *pools.Worker) (connector.Connector, error) {
-			return meeting{map[string]connector.Order{"sglang": connector.Together, "trtllm": connector.DecodeFirst, "vllm": connector.PrefillFirst}[p.Engine]}, nil
+			return meeting{
+				order: map[string]connector.Order{
+					"sglang": connector.Together, "trtllm": connector.DecodeFirst, "vllm": connector.PrefillFirst, "sim": connector.PrefillFirst,
+				}[p.Engine],
+				ends: p.Engine == "vllm",
+			}, nil
 		},
 		Breakers: fault.NewBreakers(fault.BreakerConfig{}), Transport: play, Routers: set, Languages: languages(t, nil),
 	}, unobserved{})
@@ -220,6 +228,29 @@ func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
 						t.Errorf("booked at the end: %+v", l)
 					}
 				}
+			}
+		})
+	}
+}
+
+// A decode worker that has answered has had the KV, also where the answer has no token: nothing is released after it.
+// An engine that is asked to release what it has used may wait for that KV for ever (vLLM's P2pNcclConnector).
+func TestAnEmptyAnswerTakesTheKV(t *testing.T) {
+	for more, body := range map[string]string{
+		``:               `{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}`,
+		`,"stream":true`: `data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			play := &theatre{prefill: []act{{body: `{"choices":[{"text":"x"}]}`}}, decode: []act{{body: body}}}
+			f, _, _ := playhouse(t, "sim", play)
+			if err := f.Serve(t.Context(), Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, &written{}); err != nil {
+				t.Error(err)
+			}
+			if err := f.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if !slices.Equal(play.events, []string{"prefill called", "decode called"}) {
+				t.Errorf("%s: happened %q", more, play.events)
 			}
 		})
 	}

@@ -58,7 +58,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
 	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (!r.Sent.First.IsZero() || failed != nil && takes(plan, r, failed)) {
+	if r.KV != nil && (failed == nil || !r.Sent.First.IsZero() || takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
