@@ -111,7 +111,7 @@ func TestToldOfAPair(t *testing.T) {
 	}
 }
 
-// What was sent a moment ago counts beside what is answered, where the events are an
+// What was sent a moment ago counts in addition to what is answered, where the events are an
 // index's elsewhere alone, and as long as where they are followed here.
 func TestSentCountsBesideTold(t *testing.T) {
 	cfg := DefaultConfig()

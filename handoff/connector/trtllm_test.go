@@ -210,7 +210,7 @@ func TestTensorRTAbandon(t *testing.T) {
 	}
 }
 
-// Both legs of a generation-first pair carry one id, and generation is told where context is.
+// Both legs of a generation-first pair carry one id, and generation's names where context is.
 func TestTensorRTGenerationFirstPlan(t *testing.T) {
 	r := carrying(tensorRTPair(), scan(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":true}`), nil)
 	for _, c := range []struct {

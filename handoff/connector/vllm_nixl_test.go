@@ -35,7 +35,7 @@ func carrying(r Round, request *openai.Request, ids []uint32) Round {
 	return r
 }
 
-// The legs' bodies, byte for byte: what the client wrote and nobody had to
+// The legs' bodies, byte for byte: what the client wrote and the gateway does not need to
 // touch comes through as it was, 64-bit seeds and unknown fields included.
 func TestNIXLPlan(t *testing.T) {
 	const ask = `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,` +

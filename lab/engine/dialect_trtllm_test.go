@@ -127,7 +127,7 @@ func TestTensorRTWrongHandOffs(t *testing.T) {
 			{"no first token", `"first_gen_tokens":[`, `"first_gen_tokens":null,"draft_tokens":[`, "first_gen_tokens", 0},
 			{"no state", `"encoded_opaque_state":"`, `"encoded_opaque_state":"!`, "encoded_opaque_state", 0},
 			{"a state of an earlier run", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzAiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
-			{"a state of nobody", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzEiLCJob3N0Ijoibm93aGVyZSIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
+			{"a state that no engine made", "eyJlbmdpbmUiOiJwLzEiLCJob3N0IjoicC1rdiIsInBvcnQiOjU2MDB9", "eyJlbmdpbmUiOiJwLzEiLCJob3N0Ijoibm93aGVyZSIsInBvcnQiOjU2MDB9", "Error in kv cache transfer", 0},
 			{"an unknown field", `{`, `{"x":1,`, "Extra inputs are not permitted", 0},
 			{"another's id", fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID), fmt.Sprintf(`"disagg_request_id":%d`, tensorRTID+9), "kv cache transfer", time.Minute},
 		} {

@@ -331,8 +331,8 @@ func TestSGLangSalts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		defer b.close()
-		var told []Event
-		s, _ := b.engine(Config{Engine: "sglang", ID: "salted", ContextLength: 4096, OnEvents: func(es []Event) { told = append(told, es...) }})
+		var events []Event
+		s, _ := b.engine(Config{Engine: "sglang", ID: "salted", ContextLength: 4096, OnEvents: func(es []Event) { events = append(events, es...) }})
 		prompt := ids(1, 64)
 		for _, c := range []struct {
 			salt   string
@@ -344,7 +344,7 @@ func TestSGLangSalts(t *testing.T) {
 		}
 		synctest.Wait()
 		seen := map[uint64]string{}
-		for _, e := range told {
+		for _, e := range events {
 			for _, h := range e.Hashes {
 				if salt, ok := seen[h]; ok && salt != e.Salt {
 					t.Errorf("one hash under the salts %q and %q", salt, e.Salt)

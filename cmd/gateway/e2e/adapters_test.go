@@ -84,7 +84,7 @@ func (f *fleet) refusedAs(model string) string {
 func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 	f := newFleet(t, options{})
 	if got := f.refusedAs("sql"); got != "404 model_not_found" {
-		t.Errorf("an adapter that nobody has: %s", got)
+		t.Errorf("an adapter that no worker has: %s", got)
 	}
 	f.adapters("prefill-2", "load", "sql")
 	if got := f.refusedAs("sql"); got != "503 no_adapter_worker" {
@@ -135,7 +135,7 @@ func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
 	} {
 		first := f.chosen(kind.model, prompt, kind.more)
 		if first.Routing.Predicted != 0 || first.Routing.Actual == nil || *first.Routing.Actual != 0 {
-			t.Errorf("%s%s, first: %+v; nobody has asked that before", kind.model, kind.more, first.Routing)
+			t.Errorf("%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
 		}
 		held := f.value("tandem_component_router_index_held_blocks", "prefill")
 		var again chose

@@ -80,7 +80,7 @@ func ownModel(t *testing.T) string {
 var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang}
 
 // stock starts a strict simulated engine as its maker ships it: it registers nowhere, reports of itself what that
-// engine reports, and publishes its KV events over ZMQ. It returns how the gateway is told of it.
+// engine reports, and publishes its KV events over ZMQ. It returns the worker's URL with its options, for the gateway.
 func (f *fleet) stock(role pools.Role, id, name string, language *models.Language) string {
 	f.t.Helper()
 	at, replay := porttest.Free(f.t), porttest.Free(f.t)
