@@ -7,7 +7,7 @@ BENCH ?= .
 BENCHTIME ?= 1s
 
 .DEFAULT_GOAL := build
-.PHONY: build install image test race lint fuzz bench bench-wire smoke compose recipes ci clean help
+.PHONY: build install image test race lint fuzz bench bench-wire smoke compose faults recipes ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -44,7 +44,7 @@ fuzz: ## every fuzz target for FUZZTIME
 bench: ## the benchmarks that match BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
 
-bench-wire: ## the gateway against a direct client and nginx, into docs/performance.md
+bench-wire: ## the gateway against a direct client, nginx, HAProxy and a bare minimum, into docs/performance.md
 	go run ./bench -write-docs
 
 smoke: ## a fleet of our own and one request of each kind
@@ -52,6 +52,9 @@ smoke: ## a fleet of our own and one request of each kind
 
 compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
+
+faults: ## deaths of real processes, as often as docs/faults.md reports, and that table
+	ALL_FAULTS=1 go test ./cmd/gateway -count 1 -v -run 'InMidStream|OfProcesses|HandOffLost|RealWorkers|TestLinks'
 
 recipes: build ## simulate bench/recipes and write their results; reads bench/traces
 	mkdir -p bench/recipes/results

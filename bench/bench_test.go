@@ -5,20 +5,35 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
+// The bare minimum is this binary itself.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == bareCommand {
+		fmt.Fprintln(os.Stderr, runBare(os.Args[2:], os.Stdout))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 // tiny is a plan that takes seconds.
 func tiny() plan {
 	p := quickPlan()
-	p.Rounds, p.Streams, p.Connections = 1, 20, 4
+	p.Rounds, p.Streams, p.IdleConnections, p.Connections, p.PacedStreams = 1, 20, 50, 4, []int{5}
 	p.Rates = []rate{{40, 250 * time.Millisecond}}
-	p.Slope.For, p.AtOnce.For, p.Saturation, p.Idle = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond, 50*time.Millisecond
+	p.Prompts = []promptStep{{20_000, rate{40, 100 * time.Millisecond}}}
+	p.AtOnce.For, p.ChunksFor, p.Saturation, p.Idle, p.Soak = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 50*time.Millisecond, 400*time.Millisecond
 	return p
 }
 
@@ -27,32 +42,51 @@ func tiny() plan {
 func TestMeasure(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
+	o, err := parse([]string{"-against-flags", "--log-level=warn"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.plan = tiny()
+	// The machine's proxies would make the test another one elsewhere.
+	o.nginx, o.haproxy = "no-nginx-of-this-name", "no-haproxy-of-this-name"
 	var progress bytes.Buffer
-	// The machine's nginx would make the test another one elsewhere.
-	r, err := measure(t.Context(), options{plan: tiny(), nginx: "no-nginx-of-this-name"}, &progress)
+	r, err := measure(t.Context(), o, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, progress.String())
 	}
-	if !strings.Contains(progress.String(), "apt-get install") {
-		t.Errorf("it does not say how to install nginx:\n%s", progress.String())
+	if strings.Count(progress.String(), "apt-get install") != 2 {
+		t.Errorf("it does not say how to install nginx and HAProxy:\n%s", progress.String())
 	}
-	keys := map[string]bool{"direct_two_legs": false, "gateway_two_legs": true, "direct_one_leg": false, "gateway_one_leg": true}
-	if len(r.Arms) != len(keys) {
-		t.Errorf("%d arms, want %d", len(r.Arms), len(keys))
-	}
-	for key, measured := range keys {
+	short := []string{"short_us", "saturated_us", "saturated_per_second"}
+	ttft := []string{"ttft_p50_us@40", "ttft_p99_us@40"}
+	added := []string{"added_ttft_p50_us@40", "added_ttft_p99_us@40"}
+	chunk := []string{"chunk@250_us"}
+	prompt := []string{"prompt_20kB_new_us"}
+	seen := []string{"prompt_20kB_seen_us", "prompt_20kB_new_no_tokenizer_us", "prompt_20kB_seen_no_tokenizer_us"}
+	space := []string{"connection_mib", "connection_kib", "connection_stack_kib", "soak_max_mib", "soak_mib_a_minute"}
+	open := []string{"stream_mib", "stream_kib", "stream_heap_kib"}
+	for key, want := range map[string][]string{
+		direct2Key: ttft, direct1Key: ttft,
+		gateway2Key:  slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
+		againstKey:   slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
+		gateway1Key:  slices.Concat(ttft, added, short, open),
+		bareKey:      slices.Concat(short, chunk, prompt),
+		bareEpollKey: slices.Concat(short, chunk),
+	} {
 		f := r.find(key)
 		if f == nil {
 			t.Errorf("there is no arm %s", key)
 			continue
 		}
-		if f.Measured != measured || len(f.Steps) != 1 || f.Steps[0].Requests == 0 || f.Steps[0].P50.Median <= 0 || f.Saturation.PerSecond.Median <= 0 {
-			t.Errorf("%s: %+v", key, f)
-			continue
+		for _, name := range want {
+			if _, ok := f.Of[name]; !ok {
+				t.Errorf("%s has no %s, only %v", key, name, slices.Sorted(maps.Keys(f.Of)))
+			}
 		}
-		if s := f.Steps[0]; measured && (s.AddedP50 == nil || s.CPUPerRequest.Median <= 0 || f.CPUAtOnce.Median <= 0 ||
-			f.Saturation.CPUPerRequest.Median <= 0 || f.Memory == nil || f.Memory.PerStream <= 0) {
-			t.Errorf("%s: %+v, step %+v, memory %+v", key, f, s, f.Memory)
+		for _, name := range []string{"short_us", "saturated_us", "chunk@250_us", "prompt_20kB_new_us", "ttft_p50_us@40", "soak_max_mib"} {
+			if s, ok := f.Of[name]; ok && s.Median <= 0 {
+				t.Errorf("%s: %s is %v", key, name, s)
+			}
 		}
 	}
 	name := filepath.Join(t.TempDir(), "report.json")
@@ -81,12 +115,12 @@ func TestStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := f.arm("gateway_two_legs")
+	a := f.arm(gateway2Key)
 	p, err := newPrompts(1, 8)
 	if err != nil {
 		t.Fatal(err)
 	}
-	jobs := p.jobs(a, 2, 8)
+	jobs := p.short(a, 2, 8)
 	for i := range jobs {
 		jobs[i].due = time.Duration(i) * time.Minute
 	}
@@ -110,6 +144,38 @@ func TestStopped(t *testing.T) {
 		if c, err := net.Dial("tcp", a.process.address); err == nil {
 			_ = c.Close()
 			t.Errorf("%s still listens", a.name)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	o, err := parse([]string{"-only", "chunks, soak", "-arms", "gateway,nginx", "-soak", "10m", "-rounds", "3"}, io.Discard)
+	if err != nil || scenarioNames(o.only) != "chunks, soak" || o.Soak != 10*time.Minute || o.Rounds != 3 || o.compares() {
+		t.Errorf("got %+v and %v", o, err)
+	}
+	for key, want := range map[string]bool{gateway2Key: true, gateway1Key: false, nginxKey: true, haproxyKey: false, bareKey: false} {
+		if got := o.only[0].wants(key, o.arms); got != want {
+			t.Errorf("chunks of %s: got %v, want %v", key, got, want)
+		}
+	}
+	if o, err = parse([]string{"-quick"}, io.Discard); err != nil || len(o.only) != len(scenarios()) || o.Rounds != 2 || o.Soak != 3*time.Second {
+		t.Errorf("got %+v and %v", o, err)
+	}
+	for _, bad := range [][]string{{"-only", "nothing"}, {"-arms", "nothing"}, {"-rounds", "-1"}, {"-soak", "-1s"}, {"x"}, {"-write-docs", "-only", "short"}} {
+		if _, err := parse(bad, io.Discard); err == nil {
+			t.Errorf("%v is no error", bad)
+		}
+	}
+}
+
+func TestHelpTeaches(t *testing.T) {
+	var text bytes.Buffer
+	if _, err := parse([]string{"--help"}, &text); !errors.Is(err, flag.ErrHelp) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"-quick", "-against OLD", "connections", bareEpollKey, "apt-get install"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("it does not mention %q:\n%s", want, text.String())
 		}
 	}
 }

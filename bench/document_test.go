@@ -41,28 +41,60 @@ func TestTheDocumentHasItsSection(t *testing.T) {
 
 func TestTables(t *testing.T) {
 	p := quickPlan()
-	nginx := &figures{Name: "nginx, one leg", Key: "nginx_one_leg", Baseline: "direct_one_leg", Measured: true, AtOnce: []float64{50}, CPUs: []float64{20}, Chunks: []float64{10}}
-	gateway := &figures{Name: "gateway, one leg", Key: "gateway_one_leg", Baseline: "direct_one_leg", Measured: true, AtOnce: []float64{125}, CPUs: []float64{60}, Chunks: []float64{15}}
-	direct := &figures{Name: "direct, one leg", Key: "direct_one_leg"}
-	for _, rate := range p.Rates {
-		*direct.step(rate.PerSecond) = step{PerSecond: rate.PerSecond, P50s: []float64{100}, P99s: []float64{200}}
-		*nginx.step(rate.PerSecond) = step{PerSecond: rate.PerSecond, P50s: []float64{200}, P99s: []float64{500}, CPUs: []float64{70}}
-		*gateway.step(rate.PerSecond) = step{PerSecond: rate.PerSecond, P50s: []float64{450}, P99s: []float64{900}, CPUs: []float64{140}}
-	}
-	r := &report{Plan: p, Arms: []*figures{direct, gateway, nginx}}
+	r := &report{Plan: p, Arms: []*figures{
+		{Name: "nginx, one leg", Key: nginxKey, Measured: true, Rounds: map[string][]float64{
+			"saturated_us": {20, 30}, "added_ttft_p99_us@200": {300}, "prompt_40kB_new_us": {150}, "ttft_p50_us@500": {200},
+		}},
+		{Name: "gateway, two legs", Key: gateway2Key, Measured: true, Rounds: map[string][]float64{
+			"saturated_us": {60, 75}, "saturated_user_us": {31}, "added_ttft_p99_us@200": {700}, "prompt_40kB_seen_us": {300}, "stream_kib": {12},
+			"prompt_400kB_new_us": {7500}, "ttft_p50_us@500": {450}, "ttft_p99_us@500": {900}, "added_ttft_p50_us@500": {350},
+		}},
+		{Name: "bare minimum, goroutines", Key: bareKey, Measured: true, Rounds: map[string][]float64{"saturated_us": {50, 50}}},
+		{Name: "against, two legs", Key: againstKey, Measured: true, Rounds: map[string][]float64{"saturated_us": {120, 100}}},
+		{Name: "direct, one leg", Key: direct1Key, Rounds: map[string][]float64{"ttft_p50_us@500": {100}, "saturated_per_second": {40_000}}},
+	}}
 	r.finish()
 	text := r.tables()
 	for _, want := range []string{
-		"| 500 | gateway, one leg | 0.450 (0.450–0.450) | 0.900 (0.900–0.900) | 0.350 (0.350–0.350) | 0.700 (0.700–0.700) |",
-		"| 500 | direct, one leg | 0.100 (0.100–0.100) | 0.200 (0.200–0.200) |  |  |",
-		"| gateway, one leg | 2.5× | 3.0× | 1.5× | 3.5× | 3.5× | 3.5× |",
+		"| short request, saturated | ≤ 2.7 × nginx | **no** | 67.5 (60.0–75.0) µs | 2.75 (2.50–3.00) | 25.0 (20.0–30.0) µs |  |",
+		"| of it user time | ≤ 30 µs | **no** | 31.0 µs |  |  |  |",
+		"| added TTFT p99 at 200/s | ≤ nginx + 0.5 ms | yes | 0.700 ms | 2.33 (2.33–2.33) | 0.300 ms |  |",
+		"| prompt of 40 kB, seen, and one more message | ≤ 2.5 × nginx | yes | 300 µs | 2.00 (2.00–2.00) | 150 µs |  |",
+		"| prompt of 400 kB, new | ≤ 6 ms | **no** | 7.50 ms |  |  |  |",
+		"| an open stream, of 300 | ≤ 20 kB | yes | 12.0 kB |  |  |  |",
+		"| short request, saturated | 67.5 (60.0–75.0) µs | 50.0 µs | 17.5 (10.0–25.0) µs |  |  |",
+		"| short request, saturated | 67.5 (60.0–75.0) µs | 110 (100–120) µs | 0.625 (0.500–0.750) |",
+		"| 500 | gateway, two legs | 0.450 (0.450–0.450) | 0.900 (0.900–0.900) | 0.350 (0.350–0.350) | 0 (0–0) |",
+		"| 500 | direct, one leg | 0.100 (0.100–0.100) | 0 (0–0) |  |  |",
+		"direct, one leg 40000/s",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("there is no line %s in\n%s", want, text)
 		}
 	}
-	r.Arms = r.Arms[:2]
-	if text := r.tables(); strings.Contains(text, "Compared with nginx") || !strings.Contains(text, "nginx was absent") {
-		t.Errorf("without nginx:\n%s", text)
+	r.Arms = []*figures{r.find(gateway2Key)}
+	if text := r.tables(); strings.Contains(text, "two gateways") || !strings.Contains(text, "nginx was absent") || !strings.Contains(text, "| ≤ 2.7 × nginx |  |") {
+		t.Errorf("alone:\n%s", text)
+	}
+}
+
+func TestGoals(t *testing.T) {
+	for _, tt := range []struct {
+		goal                  goal
+		gateway, nginx, times float64
+		reached, ok           bool
+	}{
+		{goal{times: 1.2}, 12, 10, 1.2, true, true},
+		{goal{times: 1.2}, 13, 10, 1.3, false, true},
+		{goal{times: 1.2}, 13, 0, 0, true, false},
+		{goal{most: 30}, 30, 0, 0, true, true},
+		{goal{most: 30}, 30.1, 0, 0, false, true},
+		{goal{above: 0.5}, 1.4, 1, 1.4, true, true},
+		{goal{above: 0.5}, 1.6, 1, 1.6, false, true},
+		{goal{above: 0.5}, 0.4, 0, 0, true, false},
+	} {
+		if reached, ok := tt.goal.reached(tt.gateway, tt.nginx, tt.times); ok != tt.ok || ok && reached != tt.reached {
+			t.Errorf("%+v: got %v, %v", tt, reached, ok)
+		}
 	}
 }

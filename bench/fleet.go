@@ -8,10 +8,10 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/wire"
 )
 
 // arm is one way to an answer.
@@ -27,20 +27,24 @@ type arm struct {
 	client      *client
 }
 
-// fleet is everything that runs for a measurement: three engines in this
-// process, and before them two gateways and nginx in processes of their own.
+// fleet is everything that runs for a measurement: engines in this process, and
+// before them gateways and proxies in processes of their own.
 type fleet struct {
-	prefill, decode, both *engine
-	arms                  []*arm
-	closers               []func()
+	prefill, decode, both   *wire.Engine
+	textPrefill, textDecode *wire.Engine // of a model that no tokenizer is known of
+	arms                    []*arm
+	closers                 []func()
 }
 
 // fleetConfig is what a fleet is made of.
 type fleetConfig struct {
-	dir, gateway string
-	nginx        string // empty leaves it out
-	cores        cores
-	pace         time.Duration
+	dir, gateway, against      string   // binaries
+	gatewayFlags, againstFlags []string // more of them
+	compares                   bool     // there is a second gateway
+	nginx, haproxy, itself     string   // binaries; empty leaves them out
+	cores                      cores
+	pace                       time.Duration
+	wants                      func(key string) bool // nil wants all
 }
 
 // newFleet starts one. It is ready when every arm has answered a request.
@@ -53,51 +57,88 @@ func newFleet(ctx context.Context, cfg fleetConfig) (*fleet, error) {
 	return f, nil
 }
 
+// engines are all of them.
+func (f *fleet) engines() []*wire.Engine {
+	return []*wire.Engine{f.prefill, f.decode, f.both, f.textPrefill, f.textDecode}
+}
+
 func (f *fleet) open(ctx context.Context, cfg fleetConfig) error {
-	for _, e := range []**engine{&f.prefill, &f.decode, &f.both} {
-		made, err := newEngine(cfg.pace)
+	for _, e := range []**wire.Engine{&f.prefill, &f.decode, &f.both, &f.textPrefill, &f.textDecode} {
+		made, err := wire.NewEngine(cfg.pace)
 		if err != nil {
 			return err
 		}
 		*e = made
-		f.closers = append(f.closers, made.close)
+		f.closers = append(f.closers, made.Close)
 	}
 	dir, err := os.MkdirTemp(cfg.dir, "fleet-")
 	if err != nil {
 		return err
 	}
-	two, err := f.gateway(ctx, cfg, dir, "gateway-two-legs", worker("--prefill-url", "p", f.prefill), worker("--decode-url", "d", f.decode))
-	if err != nil {
-		return err
+	direct2 := &arm{name: "direct, two legs", key: direct2Key, legs: 2, front: f.prefill.Address(), back: f.decode.Address()}
+	direct1 := &arm{name: "direct, one leg", key: direct1Key, legs: 1, front: f.both.Address()}
+	two := []string{
+		"--prefill-url", f.prefill.Worker("p", wire.Model), "--decode-url", f.decode.Worker("d", wire.Model),
+		"--prefill-url", f.textPrefill.Worker("tp", wire.TextModel), "--decode-url", f.textDecode.Worker("td", wire.TextModel),
 	}
-	one, err := f.gateway(ctx, cfg, dir, "gateway-one-leg", worker("--worker-url", "b", f.both))
-	if err != nil {
-		return err
-	}
-	direct2 := &arm{name: "direct, two legs", key: "direct_two_legs", legs: 2, front: f.prefill.address(), back: f.decode.address()}
-	direct1 := &arm{name: "direct, one leg", key: "direct_one_leg", legs: 1, front: f.both.address()}
-	f.arms = []*arm{
-		direct2,
-		{name: "gateway, two legs", key: "gateway_two_legs", legs: 2, front: two.address, process: two, baseline: direct2},
-		direct1,
-		{name: "gateway, one leg", key: "gateway_one_leg", legs: 1, front: one.address, process: one, baseline: direct1},
-	}
-	if cfg.nginx != "" {
-		proxy, err := startNginx(ctx, cfg.cores, dir, cfg.nginx, f.both.address())
-		if err != nil {
-			return err
+	gateway := func(name, binary string, flags ...[]string) func() (*process, error) {
+		return func() (*process, error) {
+			p, err := startGateway(ctx, cfg.cores, name, dir, binary, slices.Concat(flags...)...)
+			if err == nil {
+				if err = serves(ctx, p); err != nil {
+					p.stop()
+				}
+			}
+			return p, err
 		}
-		f.closers = append(f.closers, proxy.stop)
-		f.arms = append(f.arms, &arm{name: "nginx, one leg", key: "nginx_one_leg", legs: 1, front: proxy.address, process: proxy, baseline: direct1})
 	}
-	for _, a := range f.arms {
-		a.client = &client{front: a.front, back: a.back}
-		f.closers = append(f.closers, a.client.close)
-		if err := f.await(ctx, a); err != nil {
+	bare := func(name, way string) func() (*process, error) {
+		return func() (*process, error) {
+			return startReady(ctx, cfg.cores, name, dir, cfg.itself, bareCommand, way, f.prefill.Address(), f.decode.Address())
+		}
+	}
+	proxy := func(start func(context.Context, cores, string, string, string) (*process, error), binary string) func() (*process, error) {
+		return func() (*process, error) { return start(ctx, cfg.cores, dir, binary, f.both.Address()) }
+	}
+	for _, w := range []struct {
+		arm   *arm
+		there bool
+		start func() (*process, error)
+	}{
+		{direct2, true, nil},
+		{&arm{name: "gateway, two legs", key: gateway2Key, legs: 2, baseline: direct2}, true, gateway("gateway-two-legs", cfg.gateway, two, cfg.gatewayFlags)},
+		{&arm{name: "against, two legs", key: againstKey, legs: 2, baseline: direct2}, cfg.compares, gateway("against", cfg.against, two, cfg.againstFlags)},
+		{&arm{name: "bare minimum, goroutines", key: bareKey, legs: 2, baseline: direct2}, cfg.itself != "", bare("bare", "goroutines")},
+		{&arm{name: "bare minimum, epoll", key: bareEpollKey, legs: 2, baseline: direct2}, cfg.itself != "", bare("bare-epoll", "epoll")},
+		{direct1, true, nil},
+		{&arm{name: "gateway, one leg", key: gateway1Key, legs: 1, baseline: direct1}, true, gateway("gateway-one-leg", cfg.gateway, []string{"--worker-url", f.both.Worker("b", wire.Model)}, cfg.gatewayFlags)},
+		{&arm{name: "nginx, one leg", key: nginxKey, legs: 1, baseline: direct1}, cfg.nginx != "", proxy(startNginx, cfg.nginx)},
+		{&arm{name: "HAProxy, one leg", key: haproxyKey, legs: 1, baseline: direct1}, cfg.haproxy != "", proxy(startHAProxy, cfg.haproxy)},
+	} {
+		if !w.there || cfg.wants != nil && !cfg.wants(w.arm.key) {
+			continue
+		}
+		if err := f.add(ctx, w.arm, w.start); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// add starts an arm's process, if it has one, and waits until it answers.
+func (f *fleet) add(ctx context.Context, a *arm, start func() (*process, error)) error {
+	if start != nil {
+		p, err := start()
+		if err != nil {
+			return err
+		}
+		f.closers = append(f.closers, p.stop)
+		a.process, a.front = p, p.address
+	}
+	f.arms = append(f.arms, a)
+	a.client = &client{front: a.front, back: a.back}
+	f.closers = append(f.closers, func() { a.client.close() })
+	return f.await(ctx, a)
 }
 
 // await sends an arm requests one by one until one takes the way that it should.
@@ -107,7 +148,7 @@ func (f *fleet) await(ctx context.Context, a *arm) error {
 		return err
 	}
 	for deadline := time.Now().Add(readiness); ; {
-		jobs := p.jobs(a, 1, 1)
+		jobs := p.short(a, 1, 1)
 		before := f.seen()
 		if err = a.client.open(ctx, jobs); err == nil {
 			err = f.check(a, jobs, before)
@@ -130,20 +171,17 @@ func (f *fleet) await(ctx context.Context, a *arm) error {
 }
 
 // seen is what the engines have answered.
-type seen struct{ prefills, pulls, alone int64 }
-
-func (f *fleet) seen() seen {
-	var s seen
-	for _, e := range []*engine{f.prefill, f.decode, f.both} {
-		s.prefills += e.prefills.Load()
-		s.pulls += e.pulls.Load()
-		s.alone += e.alone.Load()
+func (f *fleet) seen() wire.Seen {
+	var s wire.Seen
+	for _, e := range f.engines() {
+		n := e.Seen()
+		s = wire.Seen{Prefills: s.Prefills + n.Prefills, Pulls: s.Pulls + n.Pulls, Alone: s.Alone + n.Alone}
 	}
 	return s
 }
 
 // check says whether every job was answered, and by as many legs as it should.
-func (f *fleet) check(a *arm, jobs []job, before seen) error {
+func (f *fleet) check(a *arm, jobs []job, before wire.Seen) error {
 	failed := 0
 	var first error
 	for i := range jobs {
@@ -153,17 +191,16 @@ func (f *fleet) check(a *arm, jobs []job, before seen) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s: %d of %d requests failed; the first: %w", a.name, failed, len(jobs), first)
+		return fmt.Errorf("%d of %d requests failed; the first: %w", failed, len(jobs), first)
 	}
-	n, after := int64(len(jobs)), f.seen()
-	got := seen{after.prefills - before.prefills, after.pulls - before.pulls, after.alone - before.alone}
-	want := seen{alone: n}
+	n, got := int64(len(jobs)), f.seen().Less(before)
+	want := wire.Seen{Alone: n}
 	if a.legs == 2 {
-		want = seen{prefills: n, pulls: n}
+		want = wire.Seen{Prefills: n, Pulls: n}
 	}
 	if got != want {
-		return fmt.Errorf("%s: the engines saw %d prefills, %d decodes of a hand-off and %d without one, for %d requests of %d legs",
-			a.name, got.prefills, got.pulls, got.alone, n, a.legs)
+		return fmt.Errorf("the engines saw %d prefills, %d decodes of a hand-off and %d without one, for %d requests of %d legs",
+			got.Prefills, got.Pulls, got.Alone, n, a.legs)
 	}
 	return nil
 }
@@ -188,27 +225,9 @@ func (f *fleet) arm(key string) *arm {
 
 // setPace sets how fast every engine streams.
 func (f *fleet) setPace(d time.Duration) {
-	for _, e := range []*engine{f.prefill, f.decode, f.both} {
-		e.setPace(d)
+	for _, e := range f.engines() {
+		e.SetPace(d)
 	}
-}
-
-// worker is the flag that gives an engine to a gateway: with all that would be
-// asked of it, and room for whatever comes.
-func worker(flag, id string, e *engine) []string {
-	return []string{flag, "http://" + e.address() + ",model=" + model + ",id=" + id + ",engine=vllm,block-size=16,kv-blocks=10000000," +
-		"max-num-seqs=100000,max-num-batched-tokens=1000000,context-length=262144,ranks=1,model-input=text"}
-}
-
-// gateway starts one in front of workers that it is given by flags: it needs
-// neither etcd nor NATS, and predicts what the engines hold.
-func (f *fleet) gateway(ctx context.Context, cfg fleetConfig, dir, name string, workers ...[]string) (*process, error) {
-	p, err := startGateway(ctx, cfg.cores, name, dir, cfg.gateway, slices.Concat(workers...)...)
-	if err != nil {
-		return nil, err
-	}
-	f.closers = append(f.closers, p.stop)
-	return p, serves(ctx, p)
 }
 
 // serves waits until a gateway calls itself healthy.
@@ -236,15 +255,4 @@ func serves(ctx context.Context, p *process) error {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// findNginx is the path of nginx, empty when there is none: Debian has it where
-// only root looks.
-func findNginx(name string) string {
-	for _, n := range []string{name, filepath.Join("/usr/sbin", name)} {
-		if path, err := exec.LookPath(n); err == nil {
-			return path
-		}
-	}
-	return ""
 }

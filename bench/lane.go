@@ -1,13 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/wire"
 )
+
+// readBuffer is how much a lane reads at once, in bytes.
+const readBuffer = 4 << 10
 
 // lane is a client's keep-alive connection: one request at a time, any number
 // one after another. To an arm that makes the two calls itself it is two
@@ -17,8 +21,9 @@ type lane struct {
 	front, back net.Conn // back, to the decode engine, is nil but in the direct arm of two legs
 	job         atomic.Pointer[job]
 	dead        atomic.Bool
-	buf         []byte
 	request     []byte // the decode leg's, built in place
+
+	fromFront, fromBack *wire.Reader
 }
 
 // job is one request and what came of it.
@@ -38,15 +43,17 @@ type job struct {
 // newLane connects to an arm's addresses; back is empty but in the direct arm of
 // two legs.
 func newLane(front, back string) (*lane, error) {
-	l := &lane{buf: make([]byte, 0, 32<<10)}
+	l := &lane{}
 	var err error
 	if l.front, err = net.Dial("tcp", front); err != nil {
 		return nil, err
 	}
+	l.fromFront = wire.NewReader(l.front, readBuffer)
 	if back != "" {
 		if l.back, err = net.Dial("tcp", back); err != nil {
 			return nil, errors.Join(err, l.front.Close())
 		}
+		l.fromBack = wire.NewReader(l.back, readBuffer)
 	}
 	return l, nil
 }
@@ -74,7 +81,6 @@ func (l *lane) close() {
 // closed from either side.
 func (l *lane) read() {
 	for {
-		l.buf = l.buf[:0]
 		err := l.answer()
 		if err != nil {
 			l.close()
@@ -104,77 +110,45 @@ func (l *lane) end(err error) bool {
 // the second call between the two.
 func (l *lane) answer() error {
 	if l.back == nil {
-		return l.stream(l.front)
+		return l.stream(l.fromFront)
 	}
-	size := 0
-	var head, body []byte
-	for size == 0 {
-		if err := l.more(l.front); err != nil {
-			return err
-		}
-		var err error
-		if head, body, size, err = message(l.buf); err != nil {
-			return err
-		}
+	_, body, err := l.fromFront.Whole()
+	if err != nil {
+		return err
 	}
-	if !bytes.HasPrefix(head, okStatus) {
-		return fmt.Errorf("prefill: %.40q", head)
-	}
-	params, ok := kvParams(body)
+	params, ok := wire.KVParams(body)
 	if !ok {
 		return errors.New("prefill's answer has no kv_transfer_params")
 	}
 	j := l.job.Load()
 	if j == nil {
-		return errMessage
+		return wire.ErrMessage
 	}
-	l.request = appendRequest(l.request[:0], chatPath, "decode", j.decode, []byte(","), kvKey, params, []byte("}"))
+	l.request = wire.AppendDecode(l.request[:0], j.decode, params)
 	if _, err := l.back.Write(l.request); err != nil {
 		return err
 	}
-	l.buf = l.buf[:0]
-	return l.stream(l.back)
+	return l.stream(l.fromBack)
 }
 
-// stream reads a streamed answer to its end and notes when it began. Our
-// engines' events have no line "0" in them, so that the end of the encoding is
-// the end of the buffer.
-func (l *lane) stream(c net.Conn) error {
-	first := false
-	for seen := 0; ; seen = len(l.buf) {
-		if err := l.more(c); err != nil {
-			return err
-		}
-		j := l.job.Load()
-		if j == nil {
-			return errMessage
-		}
-		if seen < len(okStatus) && len(l.buf) >= len(okStatus) && !bytes.HasPrefix(l.buf, okStatus) {
-			return fmt.Errorf("answered with %.200q", l.buf)
-		}
-		if !first && bytes.Contains(l.buf[max(0, seen-len(eventMark)):], eventMark) {
-			first = true
-			j.ttft = time.Since(j.run.start) - j.due
-		}
-		if !bytes.HasSuffix(l.buf, streamEnd) {
-			continue
-		}
-		if n := bytes.Count(l.buf, eventMark); n != j.chunks+1 || !bytes.Contains(l.buf, doneEvent) {
-			return fmt.Errorf("the answer has %d events, not %d and [DONE]", n, j.chunks)
-		}
-		return nil
+// stream reads a streamed answer to its end.
+func (l *lane) stream(from *wire.Reader) error {
+	n, err := from.Stream(l.began)
+	j := l.job.Load()
+	switch {
+	case err != nil:
+		return err
+	case j == nil:
+		return wire.ErrMessage
+	case n != j.chunks:
+		return fmt.Errorf("the answer has %d events, not %d", n, j.chunks)
 	}
+	return nil
 }
 
-// more reads what there is.
-func (l *lane) more(c net.Conn) error {
-	if len(l.buf) == cap(l.buf) {
-		l.buf = append(l.buf, 0)[:len(l.buf)]
+// began notes the first event.
+func (l *lane) began() {
+	if j := l.job.Load(); j != nil {
+		j.ttft = time.Since(j.run.start) - j.due
 	}
-	n, err := c.Read(l.buf[len(l.buf):cap(l.buf)])
-	l.buf = l.buf[:len(l.buf)+n]
-	if n > 0 {
-		return nil
-	}
-	return err
 }

@@ -24,14 +24,22 @@ type client struct {
 // take gives an idle lane, or a new one.
 func (c *client) take() (*lane, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	for len(c.idle) > 0 {
 		l := c.idle[len(c.idle)-1]
 		c.idle = c.idle[:len(c.idle)-1]
 		if !l.dead.Load() {
+			c.mu.Unlock()
 			return l, nil
 		}
 	}
+	c.mu.Unlock()
+	return c.dial()
+}
+
+// dial opens another lane.
+func (c *client) dial() (*lane, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errors.New("the client is closed")
 	}
@@ -42,6 +50,24 @@ func (c *client) take() (*lane, error) {
 	c.all = append(c.all, l)
 	c.reading.Go(l.read)
 	return l, nil
+}
+
+// once sends one job and waits for its end, over a lane of its own or an idle
+// one.
+func (c *client) once(ctx context.Context, j *job, own bool) error {
+	r := &load{client: c, ended: make(chan struct{}), start: time.Now()}
+	r.left.Store(1)
+	j.run = r
+	take := c.take
+	if own {
+		take = c.dial
+	}
+	l, err := take()
+	if err != nil {
+		return err
+	}
+	l.begin(j)
+	return errors.Join(r.await(ctx, 0), j.err)
 }
 
 func (c *client) give(l *lane) {
@@ -102,9 +128,9 @@ const longestSleep = 50 * time.Millisecond
 
 var errLost = errors.New("answers are missing")
 
-// await waits for the end of every job.
-func (r *load) await(ctx context.Context) error {
-	late := time.NewTimer(patience)
+// await waits for the end of every job, of which the last may be sent after d.
+func (r *load) await(ctx context.Context, d time.Duration) error {
+	late := time.NewTimer(d + patience)
 	defer late.Stop()
 	select {
 	case <-r.ended:
@@ -149,7 +175,7 @@ func (c *client) open(ctx context.Context, jobs []job) error {
 	if failed != nil {
 		return failed
 	}
-	return r.await(ctx)
+	return r.await(ctx, 0)
 }
 
 // loop keeps so many lanes busy for so long with the jobs, in their order and
@@ -189,7 +215,7 @@ func (c *client) loop(ctx context.Context, lanes int, d time.Duration, jobs []jo
 		}
 		l.begin(j)
 	}
-	if err := r.await(ctx); err != nil {
+	if err := r.await(ctx, d); err != nil {
 		return 0, err
 	}
 	mu.Lock()

@@ -8,13 +8,18 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 )
 
 // meter is a measurement under way.
 type meter struct {
 	options
+	dir     string
+	cores   cores
 	fleet   *fleet
+	now     scenario // under way
 	prompts *prompts
 	report  *report
 	bar     *progress
@@ -24,14 +29,17 @@ type meter struct {
 	others time.Duration // the other processes' time on the cores until then
 }
 
-// measure runs the whole plan.
+// measure runs what was chosen of the plan.
 func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) {
 	if runtime.GOOS != "linux" {
 		return nil, errors.New("the bench reads /proc and needs Linux")
 	}
-	binary := findNginx(o.nginx)
-	if binary == "" {
-		fmt.Fprintf(stderr, "bench: there is no %s; its arm is left out. On Debian: apt-get install --no-install-recommends nginx-light\n", o.nginx)
+	for name, at := range map[string]*string{"nginx-light": &o.nginx, "haproxy": &o.haproxy} {
+		binary := findProxy(*at)
+		if binary == "" {
+			fmt.Fprintf(stderr, "bench: there is no %s; its arm is left out. On Debian: apt-get install --no-install-recommends %s\n", *at, name)
+		}
+		*at = binary
 	}
 	dir, err := os.MkdirTemp("", "tandem-bench-")
 	if err != nil {
@@ -44,56 +52,112 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 			return nil, err
 		}
 	}
-	cores, err := pinCores(o.pin)
-	if err != nil {
+	if o.against == "" && o.againstFlags != "" {
+		o.against = o.gateway
+	}
+	m := &meter{options: o, dir: dir}
+	if m.cores, err = pinCores(o.pin); err != nil {
 		return nil, err
 	}
 	// A thread that waits for a turn of the runtime's would be late: let the
 	// kernel share the core out.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(4, runtime.NumCPU())))
-	m := &meter{options: o, report: newReport(ctx, o.plan, cores.pinned, binary)}
+	m.report = newReport(ctx, o, m.cores.pinned)
 	if m.prompts, err = newPrompts(o.Seed, o.PromptTokens); err != nil {
 		return nil, err
 	}
-	arms, measured := 4, 2
-	if binary != "" {
-		arms, measured = 5, 3
-	}
-	m.bar = newProgress(stderr, o.took(arms, measured))
+	m.bar = newProgress(stderr, m.estimate())
 	defer m.bar.close()
-	cfg := fleetConfig{dir: dir, gateway: o.gateway, nginx: binary, cores: cores, pace: o.Pace}
 	// Memory first and of processes that have done nothing else: what a heap
-	// once grew to it keeps.
-	for _, phases := range [][]func(context.Context) error{{m.memory}, {m.idle, m.latency, m.atOnce, m.slope, m.saturation, m.record}} {
-		m.bar.say("starting gateways, engines and proxy")
-		if m.fleet, err = newFleet(ctx, cfg); err != nil {
+	// once grew to it keeps. The others share their processes.
+	var shared []scenario
+	for _, s := range o.only {
+		if !s.fresh {
+			shared = append(shared, s)
+		} else if err := m.runAll(ctx, s); err != nil {
 			return nil, err
 		}
-		for _, a := range m.fleet.arms {
-			m.report.arm(a) // in their order
+	}
+	if len(shared) > 0 {
+		if err := m.runAll(ctx, shared...); err != nil {
+			return nil, err
 		}
-		for _, phase := range append([]func(context.Context) error{m.begin}, append(phases, m.end)...) {
-			if err := phase(ctx); err != nil {
-				m.fleet.close()
-				return nil, errors.Join(ctx.Err(), err)
-			}
-		}
-		m.fleet.close()
 	}
 	m.report.finish()
 	return m.report, nil
 }
 
+// estimate is how long the run should take.
+func (m *meter) estimate() time.Duration {
+	sum := m.Idle
+	for _, s := range m.only {
+		arms := 0
+		for _, key := range everyArm {
+			missing := key == nginxKey && m.nginx == "" || key == haproxyKey && m.haproxy == "" || key == againstKey && !m.compares()
+			if s.wants(key, m.arms) && !missing {
+				arms++
+			}
+		}
+		sum += s.took(m.plan, arms)
+	}
+	return sum
+}
+
+// runAll runs scenarios on a fleet of their own.
+func (m *meter) runAll(ctx context.Context, of ...scenario) error {
+	m.bar.say("starting gateways, engines and proxies")
+	itself, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	m.fleet, err = newFleet(ctx, fleetConfig{
+		dir: m.dir, gateway: m.gateway, against: m.against, compares: m.compares(),
+		gatewayFlags: strings.Fields(m.gatewayFlags), againstFlags: strings.Fields(m.againstFlags),
+		nginx: m.nginx, haproxy: m.haproxy, itself: itself, cores: m.cores, pace: m.Pace,
+		wants: func(key string) bool {
+			return slices.ContainsFunc(of, func(s scenario) bool { return s.wants(key, m.arms) })
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer m.fleet.close()
+	for _, a := range m.fleet.arms {
+		m.report.arm(a) // in their order
+	}
+	if err := m.begin(); err != nil {
+		return err
+	}
+	if !of[0].fresh {
+		if err := m.idle(ctx); err != nil {
+			return err
+		}
+	}
+	for _, s := range of {
+		m.now = s
+		if err := s.run(m, ctx); err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+	if !of[0].fresh {
+		if err := m.record(ctx); err != nil {
+			return err
+		}
+	}
+	return m.end()
+}
+
 // begin notes the other processes' time on the cores, and end the difference since.
-func (m *meter) begin(context.Context) (err error) {
+func (m *meter) begin() (err error) {
 	m.begun = time.Now()
 	m.others, err = m.elsewhere()
 	return err
 }
 
-func (m *meter) end(context.Context) error {
+func (m *meter) end() error {
 	others, err := m.elsewhere()
-	m.report.Others = (others - m.others).Seconds() / time.Since(m.begun).Seconds() / float64(runtime.NumCPU())
+	share := (others - m.others).Seconds() / time.Since(m.begun).Seconds() / float64(runtime.NumCPU())
+	m.report.Others = max(m.report.Others, share)
 	return err
 }
 
@@ -104,8 +168,10 @@ func (m *meter) elsewhere() (time.Duration, error) {
 		return 0, err
 	}
 	pids := []int{os.Getpid()}
-	for _, a := range m.measured() {
-		pids = append(pids, a.process.pid)
+	for _, a := range m.fleet.arms {
+		if a.process != nil {
+			pids = append(pids, a.process.pid)
+		}
 	}
 	for _, pid := range pids {
 		d, err := cpuTime(pid)
@@ -117,79 +183,31 @@ func (m *meter) elsewhere() (time.Duration, error) {
 	return all, nil
 }
 
-// measured are the arms with a process to measure.
+// armsNow are the arms of the scenario under way.
+func (m *meter) armsNow() []*arm {
+	return slices.DeleteFunc(slices.Clone(m.fleet.arms), func(a *arm) bool { return !m.now.wants(a.key, m.arms) })
+}
+
+// measured are those with a process to measure.
 func (m *meter) measured() []*arm {
-	var arms []*arm
-	for _, a := range m.fleet.arms {
-		if a.process != nil {
-			arms = append(arms, a)
-		}
-	}
-	return arms
+	return slices.DeleteFunc(m.armsNow(), func(a *arm) bool { return a.process == nil })
 }
 
 // turns are the arms in another order each round, so that none always follows
 // the same one.
 func turns(arms []*arm, round int) []*arm {
-	n := round % len(arms)
+	n := round % max(1, len(arms))
 	return append(append([]*arm(nil), arms[n:]...), arms[:n]...)
-}
-
-// memory opens streams and measures their memory.
-func (m *meter) memory(ctx context.Context) error {
-	const settled = 1500 * time.Millisecond // in which collections come to pass
-	for _, a := range m.measured() {
-		m.bar.say("%s: memory of %d streams", a.name, m.Streams)
-		if _, _, err := m.send(ctx, a, rate{200, 500 * time.Millisecond}, m.Chunks); err != nil {
-			return err
-		}
-		before, _, err := memory(a.process.pid)
-		if err != nil {
-			return err
-		}
-		// Streams that say something each second, for longer than this takes.
-		m.fleet.setPace(time.Second)
-		jobs := m.prompts.jobs(a, m.Streams, 60)
-		for i := range jobs {
-			jobs[i].due = time.Duration(i) * opening
-		}
-		watching, stop := context.WithCancel(ctx)
-		over := make(chan error, 1)
-		go func() { over <- a.client.open(watching, jobs) }()
-		err = m.bar.pass(ctx, jobs[len(jobs)-1].due+settled)
-		var most int64
-		for range 10 {
-			now, _, failed := memory(a.process.pid)
-			most = max(most, now)
-			err = errors.Join(err, failed, m.bar.pass(ctx, 100*time.Millisecond))
-		}
-		stop()
-		<-over
-		open := 0
-		for _, l := range a.client.lanes() {
-			if j := l.job.Load(); j != nil && j.chunks == 60 {
-				open++
-			}
-		}
-		a.client.close()
-		m.fleet.setPace(m.Pace)
-		if err != nil {
-			return err
-		}
-		if open != m.Streams {
-			return fmt.Errorf("%s: %d of %d streams were open: %s", a.name, open, m.Streams, a.process.last())
-		}
-		s := m.report.arm(a)
-		s.Memory = &memoryFigures{Idle: before, Open: most, PerStream: (most - before) / int64(m.Streams)}
-	}
-	return nil
 }
 
 // idle watches each process do nothing.
 func (m *meter) idle(ctx context.Context) error {
 	m.bar.say("idle")
 	before := map[*arm]time.Duration{}
-	for _, a := range m.measured() {
+	for _, a := range m.fleet.arms {
+		if a.process == nil {
+			continue
+		}
 		d, err := cpuTime(a.process.pid)
 		if err != nil {
 			return err
@@ -210,47 +228,62 @@ func (m *meter) idle(ctx context.Context) error {
 	return nil
 }
 
-// send runs one open-loop round of an arm, and returns its jobs and the CPU time
-// of the measured process a request, less what it takes idle.
-func (m *meter) send(ctx context.Context, a *arm, r rate, chunks int) ([]job, float64, error) {
-	warm := m.prompts.jobs(a, max(1, int(r.PerSecond*m.WarmUp.Seconds())), chunks)
-	for i := range warm {
-		warm[i].due = time.Duration(float64(i) / r.PerSecond * float64(time.Second))
-	}
-	times := schedule(r, m.Seed, m.round)
-	jobs := m.prompts.jobs(a, len(times), chunks)
-	for i := range jobs {
-		jobs[i].due = times[i]
-	}
-	runtime.GC() // ours, before and not while
-	before := m.fleet.seen()
-	err := a.client.open(ctx, warm)
-	if err == nil {
-		err = m.fleet.check(a, warm, before)
-	}
-	if err != nil {
-		return nil, 0, m.explain(a, err)
-	}
-	var was, is time.Duration
+// watch measures what an arm's process uses while f runs, less what it takes
+// idle.
+func (m *meter) watch(a *arm, f func() error) (usage, time.Duration, error) {
+	var was, is usage
+	var err error
 	if a.process != nil {
-		if was, err = cpuTime(a.process.pid); err != nil {
-			return nil, 0, m.explain(a, err)
+		if was, err = used(a.process.pid); err != nil {
+			return usage{}, 0, m.explain(a, err)
 		}
 	}
-	before = m.fleet.seen()
 	begun := time.Now()
-	if err := a.client.open(ctx, jobs); err != nil {
-		return nil, 0, m.explain(a, err)
+	if err := f(); err != nil {
+		return usage{}, 0, m.explain(a, err)
 	}
 	took := time.Since(begun)
 	if a.process != nil {
-		if is, err = cpuTime(a.process.pid); err != nil {
-			return nil, 0, m.explain(a, err)
+		if is, err = used(a.process.pid); err != nil {
+			return usage{}, 0, m.explain(a, err)
 		}
 	}
-	m.bar.passed(took + m.WarmUp)
-	idle := m.report.arm(a).IdleCPU * float64(took)
-	return jobs, micros(is-was-time.Duration(idle)) / float64(max(1, len(jobs))), m.explain(a, m.fleet.check(a, jobs, before))
+	m.bar.passed(took)
+	d := is.less(was)
+	d.cpu -= time.Duration(m.report.arm(a).IdleCPU * float64(took))
+	return d, took, nil
+}
+
+// play sends an arm the first jobs and then, measured, the others.
+func (m *meter) play(ctx context.Context, a *arm, warm, jobs []job) (usage, error) {
+	runtime.GC() // ours, before and not while
+	before := m.fleet.seen()
+	begun := time.Now()
+	if err := a.client.open(ctx, warm); err != nil {
+		return usage{}, m.explain(a, err)
+	}
+	if err := m.fleet.check(a, warm, before); err != nil {
+		return usage{}, m.explain(a, err)
+	}
+	m.bar.passed(time.Since(begun))
+	before = m.fleet.seen()
+	u, _, err := m.watch(a, func() error { return a.client.open(ctx, jobs) })
+	if err != nil {
+		return usage{}, err
+	}
+	return u, m.explain(a, m.fleet.check(a, jobs, before))
+}
+
+// send runs one open-loop round of an arm with short requests.
+func (m *meter) send(ctx context.Context, a *arm, r rate) ([]job, usage, error) {
+	warm := evenly(m.prompts.short(a, max(1, int(r.PerSecond*m.WarmUp.Seconds())), m.Chunks), r.PerSecond)
+	times := schedule(r, m.Seed, m.round)
+	jobs := m.prompts.short(a, len(times), m.Chunks)
+	for i := range jobs {
+		jobs[i].due = times[i]
+	}
+	u, err := m.play(ctx, a, warm, jobs)
+	return jobs, u, err
 }
 
 // explain adds the process's last words to an error.
@@ -258,132 +291,23 @@ func (m *meter) explain(a *arm, err error) error {
 	if err == nil || a.process == nil {
 		return err
 	}
-	return fmt.Errorf("%s: %w: %s", a.name, err, a.process.last())
-}
-
-// latency is the open loop: each rate, each round, each arm in turn.
-func (m *meter) latency(ctx context.Context) error {
-	for round := range m.Rounds {
-		for i, r := range m.Rates {
-			m.round++
-			for _, a := range turns(m.fleet.arms, round+i) {
-				m.bar.say("round %d of %d: %s at %g/s", round+1, m.Rounds, a.name, r.PerSecond)
-				jobs, cpu, err := m.send(ctx, a, r, m.Chunks)
-				if err != nil {
-					return err
-				}
-				step := m.report.arm(a).step(r.PerSecond)
-				step.add(jobs)
-				if a.process != nil {
-					step.CPUs = append(step.CPUs, cpu)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// atOnce is the CPU time of a request whose answer comes in one piece.
-func (m *meter) atOnce(ctx context.Context) error {
-	m.fleet.setPace(0)
-	defer m.fleet.setPace(m.Pace)
-	for round := range m.Rounds {
-		m.round++
-		for _, a := range turns(m.measured(), round) {
-			m.bar.say("round %d of %d: %s at %g/s, answers in one piece", round+1, m.Rounds, a.name, m.AtOnce.PerSecond)
-			_, cpu, err := m.send(ctx, a, m.AtOnce, m.Chunks)
-			if err != nil {
-				return err
-			}
-			s := m.report.arm(a)
-			s.AtOnce = append(s.AtOnce, cpu)
-		}
-	}
-	return nil
-}
-
-// slope is the CPU time of a chunk: the difference of long and short answers at
-// the same rate.
-func (m *meter) slope(ctx context.Context) error {
-	for round := range m.Rounds {
-		m.round++
-		for _, a := range turns(m.measured(), round) {
-			m.bar.say("round %d of %d: %s, answers of %d chunks", round+1, m.Rounds, a.name, m.LongChunks)
-			_, short, err := m.send(ctx, a, m.Slope, m.Chunks)
-			if err != nil {
-				return err
-			}
-			_, long, err := m.send(ctx, a, m.Slope, m.LongChunks)
-			if err != nil {
-				return err
-			}
-			s := m.report.arm(a)
-			s.Chunks = append(s.Chunks, (long-short)/float64(m.LongChunks-m.Chunks))
-		}
-	}
-	return nil
-}
-
-// saturation is the closed loop: as much as goes through, of answers in one
-// piece.
-func (m *meter) saturation(ctx context.Context) error {
-	m.fleet.setPace(0)
-	defer m.fleet.setPace(m.Pace)
-	const distinct = 20_000 // prompts; a faster arm than that asks again
-	for round := range m.Rounds {
-		for _, a := range turns(m.fleet.arms, round) {
-			m.bar.say("round %d of %d: %s with %d connections", round+1, m.Rounds, a.name, m.Connections)
-			jobs := m.prompts.jobs(a, distinct, m.Chunks)
-			runtime.GC()
-			if _, err := a.client.loop(ctx, m.Connections, m.WarmUp, jobs[:distinct/4]); err != nil {
-				return m.explain(a, err)
-			}
-			own, err := cpuTime(os.Getpid())
-			if err != nil {
-				return err
-			}
-			var was, is time.Duration
-			if a.process != nil {
-				if was, err = cpuTime(a.process.pid); err != nil {
-					return m.explain(a, err)
-				}
-			}
-			begun := time.Now()
-			n, err := a.client.loop(ctx, m.Connections, m.Saturation, jobs[distinct/4:])
-			took := time.Since(begun)
-			if err != nil {
-				return m.explain(a, err)
-			}
-			if a.process != nil {
-				if is, err = cpuTime(a.process.pid); err != nil {
-					return m.explain(a, err)
-				}
-			}
-			ours, err := cpuTime(os.Getpid())
-			if err != nil {
-				return err
-			}
-			m.report.arm(a).saturated(n, took, is-was, ours-own, a.process != nil)
-			m.bar.passed(took + m.WarmUp)
-		}
-	}
-	return nil
+	return fmt.Errorf("%s: %w\nIts last words: %s", a.name, err, a.process.last())
 }
 
 // record lets perf watch the gateway at the highest rate, where that was asked
 // for.
 func (m *meter) record(ctx context.Context) error {
-	if m.profile == "" {
+	a := m.fleet.arm(gateway2Key)
+	if m.profile == "" || a == nil {
 		return nil
 	}
-	a := m.fleet.arm("gateway_two_legs")
 	m.bar.say("perf record into %s", m.profile)
 	cmd := exec.CommandContext(ctx, "perf", "record", "-q", "-F", "1999", "-g", "-p", fmt.Sprint(a.process.pid), "-o", m.profile)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
-	_, _, err := m.send(ctx, a, rate{m.fastest().PerSecond, 10 * time.Second}, m.Chunks)
+	_, _, err := m.send(ctx, a, rate{m.fastest().PerSecond, 10 * time.Second})
 	_ = cmd.Process.Signal(os.Interrupt) // perf ends well on it and says so by its status
 	_ = cmd.Wait()
 	return err

@@ -12,30 +12,41 @@ type plan struct {
 	Seed uint64 `json:"seed"`
 	// Rounds is how often each arm takes its turn.
 	Rounds int `json:"rounds"`
-	// Rates are the open-loop steps.
-	Rates []rate `json:"rates"`
-	// Chunks is the length of an answer, LongChunks the one that it is
-	// compared with for the cost of a chunk, Slope the rate of both.
-	Chunks     int  `json:"chunks"`
-	LongChunks int  `json:"long_chunks"`
-	Slope      rate `json:"slope"`
-	// Pace is the time between two chunks of an answer: long enough that each
-	// travels alone.
-	Pace time.Duration `json:"pace_ns"`
-	// AtOnce is the rate at which answers come in one piece, for the CPU time
-	// of a request without its chunks'.
-	AtOnce rate `json:"at_once"`
-	// PromptTokens is the length of a prompt without the chat's template.
-	PromptTokens int `json:"prompt_tokens"`
-	// Connections is how many clients the closed loop has, for Saturation.
+	// WarmUp precedes each turn. Idle is how long a process is watched doing
+	// nothing.
+	WarmUp time.Duration `json:"warm_up_ns"`
+	Idle   time.Duration `json:"idle_ns"`
+
+	// Rates are the open-loop steps of the TTFT. Chunks is the length of an
+	// answer, Pace the time between two chunks of it: long enough that each
+	// travels alone. PromptTokens is the length of a prompt without the chat's
+	// template.
+	Rates        []rate        `json:"rates"`
+	Chunks       int           `json:"chunks"`
+	Pace         time.Duration `json:"pace_ns"`
+	PromptTokens int           `json:"prompt_tokens"`
+
+	// AtOnce is the rate of short requests with answers in one piece, and
+	// Connections how many clients ask again at once, for Saturation.
+	AtOnce      rate          `json:"at_once"`
 	Connections int           `json:"connections"`
 	Saturation  time.Duration `json:"saturation_ns"`
-	// Streams is how many are open at once for the memory they take.
-	Streams int `json:"streams"`
-	// Idle is how long a process is watched doing nothing, WarmUp how long it
-	// is warmed up before each round.
-	Idle   time.Duration `json:"idle_ns"`
-	WarmUp time.Duration `json:"warm_up_ns"`
+
+	// PacedStreams are how many streams are open while their chunks are
+	// counted, each with a chunk every ChunkPace.
+	PacedStreams []int         `json:"paced_streams"`
+	ChunkPace    time.Duration `json:"chunk_pace_ns"`
+	ChunksFor    time.Duration `json:"chunks_for_ns"`
+
+	// Prompts are the long ones.
+	Prompts []promptStep `json:"prompts"`
+
+	// Streams is how many are open at once for the memory they take,
+	// IdleConnections how many connections, and Soak how long a process is
+	// saturated while its memory is watched.
+	Streams         int           `json:"streams"`
+	IdleConnections int           `json:"idle_connections"`
+	Soak            time.Duration `json:"soak_ns"`
 }
 
 // opening is the time between two streams that are opened for their memory.
@@ -47,42 +58,42 @@ type rate struct {
 	For       time.Duration `json:"for_ns"`
 }
 
-// fullPlan takes about four minutes.
+// promptStep is a length of prompts, and the rate at which they are sent.
+type promptStep struct {
+	Bytes int  `json:"bytes"`
+	Rate  rate `json:"rate"`
+}
+
+// chunksPerSecond is how many chunks so many paced streams have in all.
+func (p plan) chunksPerSecond(streams int) float64 { return float64(streams) / p.ChunkPace.Seconds() }
+
+// fullPlan takes about ten minutes.
 func fullPlan() plan {
 	return plan{
-		Rounds: 5,
-		Rates:  []rate{{50, 2 * time.Second}, {200, 1500 * time.Millisecond}, {500, 1500 * time.Millisecond}},
-		Chunks: 8, LongChunks: 64, Slope: rate{100, time.Second},
-		Pace: time.Millisecond, PromptTokens: 64,
-		AtOnce: rate{500, 1500 * time.Millisecond}, Connections: 128, Saturation: time.Second,
-		Streams: 1000, Idle: 3 * time.Second, WarmUp: 200 * time.Millisecond,
+		Rounds: 5, Idle: 2 * time.Second, WarmUp: 200 * time.Millisecond,
+		Rates:  []rate{{50, 2 * time.Second}, {200, 1500 * time.Millisecond}, {500, 1200 * time.Millisecond}},
+		Chunks: 8, Pace: time.Millisecond, PromptTokens: 64,
+		AtOnce: rate{500, 1200 * time.Millisecond}, Connections: 128, Saturation: time.Second,
+		PacedStreams: []int{100, 320}, ChunkPace: 20 * time.Millisecond, ChunksFor: 1200 * time.Millisecond,
+		Prompts: []promptStep{{40_000, rate{100, time.Second}}, {400_000, rate{25, 1200 * time.Millisecond}}},
+		Streams: 1000, IdleConnections: 10_000, Soak: 20 * time.Second,
 	}
 }
 
-// quickPlan takes about half a minute.
+// quickPlan takes a minute and a half.
 func quickPlan() plan {
 	p := fullPlan()
 	p.Rounds = 2
 	for i := range p.Rates {
-		p.Rates[i].For = 500 * time.Millisecond
+		p.Rates[i].For = 300 * time.Millisecond
 	}
-	p.Slope.For, p.AtOnce.For, p.Saturation = 400*time.Millisecond, 400*time.Millisecond, 300*time.Millisecond
-	p.Streams, p.Idle, p.WarmUp = 300, time.Second, 50*time.Millisecond
+	for i := range p.Prompts {
+		p.Prompts[i].Rate.For = 250 * time.Millisecond
+	}
+	p.AtOnce.For, p.Saturation, p.ChunksFor = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+	p.Streams, p.IdleConnections, p.Soak = 300, 1000, 3*time.Second
+	p.Idle, p.WarmUp = 500*time.Millisecond, 50*time.Millisecond
 	return p
-}
-
-// took estimates how long the plan takes with so many arms, of which some have
-// a process that is measured.
-func (p plan) took(arms, measured int) time.Duration {
-	var round time.Duration
-	for _, r := range p.Rates {
-		round += time.Duration(arms) * (r.For + p.WarmUp)
-	}
-	round += 2 * time.Duration(measured) * (p.Slope.For + p.WarmUp)
-	round += time.Duration(measured) * (p.AtOnce.For + p.WarmUp)
-	round += time.Duration(arms) * (p.Saturation + p.WarmUp)
-	memory := 3*time.Second + time.Duration(p.Streams)*opening
-	return time.Duration(p.Rounds)*round + time.Duration(measured)*memory + p.Idle
 }
 
 // fastest is the step with the most requests a second.

@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,11 +69,10 @@ func (p *process) last() string {
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// startGateway runs a gateway before the workers that its flags name.
-func startGateway(ctx context.Context, cores cores, name, dir, binary string, workers ...string) (*process, error) {
+// startReady runs one of our programs and waits for its line "ready http://ADDRESS".
+func startReady(ctx context.Context, cores cores, name, dir, binary string, args ...string) (*process, error) {
 	out, in := io.Pipe()
 	defer out.Close()
-	args := append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s", "--drain-timeout", "1s"}, workers...)
 	p, err := start(cores, name, dir, in, binary, args...)
 	if err != nil {
 		return nil, err
@@ -104,90 +101,10 @@ func startGateway(ctx context.Context, cores cores, name, dir, binary string, wo
 	return nil, err
 }
 
-// nginxConfig is Debian's nginx as a plain proxy of one worker: one process,
-// connections kept on both sides, nothing buffered, its default log. Limits on
-// how long a connection may be kept are lifted, so that none is renewed within
-// a round.
-const nginxConfig = `daemon off;
-%[1]sworker_processes 1;
-worker_rlimit_nofile 8192;
-pid %[2]s/nginx.pid;
-error_log %[2]s/nginx-error.log;
-events { worker_connections 8000; }
-http {
-	access_log %[2]s/nginx-access.log;
-	client_body_temp_path %[2]s/nginx-body;
-	proxy_temp_path %[2]s/nginx-proxy;
-	fastcgi_temp_path %[2]s/nginx-fastcgi;
-	uwsgi_temp_path %[2]s/nginx-uwsgi;
-	scgi_temp_path %[2]s/nginx-scgi;
-	keepalive_timeout 1h;
-	keepalive_requests 1000000000;
-	upstream worker {
-		server %[3]s;
-		keepalive 2048;
-		keepalive_timeout 1h;
-		keepalive_requests 1000000000;
-	}
-	server {
-		listen %[4]s;
-		location / {
-			proxy_pass http://worker;
-			proxy_http_version 1.1;
-			proxy_set_header Connection "";
-			proxy_buffering off;
-			proxy_read_timeout 1h;
-		}
-	}
-}
-`
-
-// startNginx runs nginx in front of one worker.
-func startNginx(ctx context.Context, cores cores, dir, binary, worker string) (*process, error) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	address := free.Addr().String()
-	if err := free.Close(); err != nil {
-		return nil, err
-	}
-	user := "" // only root may change it, and root's worker could not enter our folder as another
-	if os.Geteuid() == 0 {
-		user = "user root;\n"
-	}
-	config := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, user, dir, worker, address), 0o600); err != nil {
-		return nil, err
-	}
-	p, err := start(cores, "nginx", dir, nil, binary, "-p", dir, "-c", config, "-e", filepath.Join(dir, "nginx-error.log"))
-	if err != nil {
-		return nil, err
-	}
-	p.address = address
-	deadline := time.Now().Add(readiness)
-	for {
-		workers, err := children(p.cmd.Process.Pid)
-		if err == nil && len(workers) == 1 {
-			var c net.Conn
-			if c, err = net.Dial("tcp", address); err == nil {
-				p.pid = workers[0]
-				return p, c.Close()
-			}
-		}
-		select {
-		case <-p.ended:
-			return nil, fmt.Errorf("nginx ended at once: %s", p.last())
-		case <-ctx.Done():
-			p.stop()
-			return nil, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			p.stop()
-			return nil, errors.Join(fmt.Errorf("nginx does not serve after %v: %s", readiness, p.last()), err)
-		}
-	}
+// startGateway runs a gateway with more flags.
+func startGateway(ctx context.Context, cores cores, name, dir, binary string, flags ...string) (*process, error) {
+	args := append([]string{"serve", "--http-port", "0", "--shutdown-grace", "0s", "--drain-timeout", "1s"}, flags...)
+	return startReady(ctx, cores, name, dir, binary, args...)
 }
 
 // build builds the gateway into the folder, as a release is but for the symbols,

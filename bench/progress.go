@@ -47,10 +47,15 @@ func (p *progress) passed(d time.Duration) { p.done += d }
 // pass waits, and counts the time as done.
 func (p *progress) pass(ctx context.Context, d time.Duration) error {
 	defer p.passed(d)
-	wait := time.NewTimer(d)
-	defer wait.Stop()
+	return wait(ctx, d)
+}
+
+// wait waits for so long or until the run is stopped.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
 	select {
-	case <-wait.C:
+	case <-t.C:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

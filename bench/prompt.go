@@ -2,23 +2,20 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/wire"
 )
 
-// chatPath is where every request goes.
-const chatPath = "/v1/chat/completions"
-
-// prefillFields turn a body into the prefill leg's, as handoff.NIXL does.
-const prefillFields = `,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":{"do_remote_decode":true,` +
-	`"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`
-
 // prompts makes requests whose prompts are all different, so that no cache of
-// the gateway's knows one.
+// the gateway's knows one that it should not.
 type prompts struct {
 	words  *replay.Prompter
-	tokens int
+	tokens int     // of a short prompt
+	each   float64 // bytes a token
 	next   uint64
 }
 
@@ -27,26 +24,88 @@ func newPrompts(seed uint64, tokensEach int) (*prompts, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &prompts{words: words, tokens: tokensEach}, nil
+	const sample = 4096
+	p := &prompts{words: words, tokens: tokensEach}
+	p.each = float64(len(p.text(sample))) / sample
+	return p, nil
 }
 
-// jobs makes n requests for an arm with answers of so many chunks.
-func (p *prompts) jobs(a *arm, n, chunks int) []job {
+// text is a new one of so many tokens.
+func (p *prompts) text(n int) []byte {
+	p.next++
+	return p.words.AppendText(nil, []replay.Span{{ID: p.next, Tokens: n}})
+}
+
+// body is a chat's but for its end: the messages in turn from user and assistant.
+func body(model string, messages ...[]byte) []byte {
+	b := []byte(`{"model":"` + model + `","messages":[`)
+	roles := [2]string{"user", "assistant"}
+	for i, m := range messages {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `{"role":"%s","content":"%s"}`, roles[i%2], m)
+	}
+	return append(b, ']')
+}
+
+// job makes a request for an arm.
+func newJob(a *arm, body []byte, chunks int) job {
+	asked := fmt.Appendf(nil, `,"stream":true,"max_tokens":%d}`, chunks)
+	if a.back == "" {
+		return job{chunks: chunks, request: wire.AppendRequest(nil, wire.ChatPath, a.front, body, asked)}
+	}
+	return job{
+		chunks:  chunks,
+		request: wire.AppendRequest(nil, wire.ChatPath, a.front, body, []byte(wire.PrefillFields)),
+		decode:  append(body, asked[:len(asked)-1]...),
+	}
+}
+
+// short makes n requests with short prompts and answers of so many chunks.
+func (p *prompts) short(a *arm, n, chunks int) []job {
 	jobs := make([]job, n)
 	for i := range jobs {
-		p.next++
-		body := []byte(`{"model":"` + model + `","messages":[{"role":"user","content":"`)
-		body = p.words.AppendText(body, []replay.Span{{ID: p.next, Tokens: p.tokens}})
-		body = append(body, `"}]`...)
-		asked := fmt.Appendf(nil, `,"stream":true,"max_tokens":%d}`, chunks)
-		j := &jobs[i]
-		j.chunks = chunks
-		if a.back == "" {
-			j.request = appendRequest(nil, chatPath, a.front, body, asked)
-			continue
-		}
-		j.request = appendRequest(nil, chatPath, a.front, body, []byte(prefillFields))
-		j.decode = append(body, asked[:len(asked)-1]...)
+		jobs[i] = newJob(a, body(wire.Model, p.text(p.tokens)), chunks)
+	}
+	return jobs
+}
+
+// long makes n requests with prompts of so many bytes, each a new text.
+func (p *prompts) long(a *arm, model string, bytes, n, chunks int) []job {
+	jobs := make([]job, n)
+	for i := range jobs {
+		jobs[i] = newJob(a, body(model, p.text(p.tokensOf(bytes))), chunks)
+	}
+	return jobs
+}
+
+// conversations is how many grow at once.
+const conversations = 4
+
+// grown makes conversations of so many bytes: first their beginnings, then n
+// requests, each of which is an earlier one with an answer and one more short
+// message.
+func (p *prompts) grown(a *arm, model string, bytes, n, chunks int) (first, then []job) {
+	var said [conversations][][]byte
+	for i := range said {
+		said[i] = [][]byte{p.text(p.tokensOf(bytes))}
+		first = append(first, newJob(a, body(model, said[i]...), chunks))
+	}
+	for i := range n {
+		c := &said[i%conversations]
+		*c = append(*c, p.text(p.tokens/4), p.text(p.tokens/4))
+		then = append(then, newJob(a, body(model, *c...), chunks))
+	}
+	return first, then
+}
+
+func (p *prompts) tokensOf(bytes int) int { return int(math.Ceil(float64(bytes) / p.each)) }
+
+// evenly makes jobs due at a steady rate.
+func evenly(jobs []job, perSecond float64) []job {
+	for i := range jobs {
+		jobs[i].due = time.Duration(float64(i) / perSecond * float64(time.Second))
 	}
 	return jobs
 }

@@ -2,15 +2,17 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/tandem-pd/tandem/lab/replay"
 )
 
 // report is a run: where, how, and what came of it.
@@ -22,8 +24,12 @@ type report struct {
 	Cores   int       `json:"cores"`
 	Kernel  string    `json:"kernel"`
 	Pinned  bool      `json:"pinned"`
-	Nginx   string    `json:"nginx,omitempty"` // its version; empty when there is none
+	Nginx   string    `json:"nginx,omitempty"`   // its version; empty when there is none
+	HAProxy string    `json:"haproxy,omitempty"` // the same
+	Flags   string    `json:"gateway_flags,omitempty"`
+	Against string    `json:"against,omitempty"` // the other gateway and its flags
 	Plan    plan      `json:"plan"`
+	Missing []string  `json:"missing,omitempty"` // what was not measured, and why
 	// Others is the share of all cores that went to processes which have
 	// nothing to do with the bench, while it measured.
 	Others float64    `json:"others_core_share"`
@@ -37,56 +43,56 @@ type figures struct {
 	Baseline string  `json:"baseline,omitempty"` // the key of the arm whose latency is subtracted
 	Measured bool    `json:"measured"`           // there is a process whose CPU and memory are
 	IdleCPU  float64 `json:"idle_cpu"`           // share of a core
-	Steps    []*step `json:"steps"`
+	// Rounds are each figure's values by round, Of their medians and ranges.
+	// A figure's name ends with its unit.
+	Rounds map[string][]float64 `json:"rounds"`
+	Of     map[string]spread    `json:"figures"`
 
-	AtOnce      []float64      `json:"-"`
-	CPUAtOnce   spread         `json:"cpu_per_request_in_one_piece_us"`
-	Chunks      []float64      `json:"-"`
-	CPUPerChunk spread         `json:"cpu_per_chunk_us"`
-	Rates       []float64      `json:"-"`
-	CPUs        []float64      `json:"-"`
-	Busy        []float64      `json:"-"`
-	OwnBusy     []float64      `json:"-"`
-	Saturation  saturation     `json:"saturation"`
-	Memory      *memoryFigures `json:"memory,omitempty"`
+	used map[string][]usage // by round, of each cost
 }
 
-// step is one rate of the open loop; times in microseconds.
-type step struct {
-	PerSecond float64   `json:"per_second"`
-	Requests  int       `json:"requests"`
-	P50s      []float64 `json:"-"`
-	P99s      []float64 `json:"-"`
-	CPUs      []float64 `json:"-"`
-	Lates     []float64 `json:"-"`
+// at is the name of a figure at a rate.
+func at(name string, perSecond float64) string { return fmt.Sprintf("%s@%.0f", name, perSecond) }
 
-	P50           spread  `json:"ttft_p50_us"`
-	P99           spread  `json:"ttft_p99_us"`
-	AddedP50      *spread `json:"added_ttft_p50_us,omitempty"`
-	AddedP99      *spread `json:"added_ttft_p99_us,omitempty"`
-	CPUPerRequest *spread `json:"cpu_per_request_us,omitempty"`
-	LateP99       spread  `json:"late_p99_us"` // of the client itself
+// add takes a round's figure in.
+func (f *figures) add(name string, x float64) { f.Rounds[name] = append(f.Rounds[name], x) }
+
+// cost takes in the CPU time of n things in a round.
+func (f *figures) cost(name string, u usage, n int) {
+	f.add(name+"_us", micros(u.cpu)/float64(max(1, n)))
+	f.used[name] = append(f.used[name], u)
 }
 
-// saturation is the closed loop.
-type saturation struct {
-	PerSecond     spread `json:"requests_per_second"`
-	CPUPerRequest spread `json:"cpu_per_request_us"`
-	Busy          spread `json:"core_share"` // of the measured process
-	ClientBusy    spread `json:"client_and_engines_core_share"`
+// split adds what part of each cost was user time: by rounds, or, where a round
+// has too few ticks to tell, one figure from those of all rounds.
+func (f *figures) split() {
+	for name, rounds := range f.used {
+		costs := f.Rounds[name+"_us"]
+		var all usage
+		var each []float64
+		for i, u := range rounds {
+			all.user, all.system = all.user+u.user, all.system+u.system
+			if share, ok := u.userShare(); ok {
+				each = append(each, share*costs[i])
+			}
+		}
+		share, ok := all.userShare()
+		switch {
+		case len(each) == len(rounds):
+			f.Rounds[name+"_user_us"] = each
+		case ok:
+			f.Rounds[name+"_user_us"] = []float64{share * spreadOf(costs).Median}
+		}
+	}
 }
 
-// memoryFigures are bytes of resident set.
-type memoryFigures struct {
-	Idle      int64 `json:"idle_bytes"`
-	Open      int64 `json:"open_bytes"`
-	PerStream int64 `json:"per_stream_bytes"`
-}
-
-func newReport(ctx context.Context, p plan, pinned bool, nginx string) *report {
+func newReport(ctx context.Context, o options, pinned bool) *report {
 	r := &report{
-		Began: time.Now().UTC().Truncate(time.Second), Plan: p, Pinned: pinned,
+		Began: time.Now().UTC().Truncate(time.Second), Plan: o.plan, Pinned: pinned, Flags: o.gatewayFlags,
 		Go: runtime.Version(), Cores: runtime.NumCPU(), Version: output(ctx, "git", "describe", "--tags", "--always", "--dirty"),
+	}
+	if o.compares() {
+		r.Against = strings.TrimSpace(o.against + " " + o.againstFlags)
 	}
 	if text, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		r.Kernel = strings.TrimSpace(string(text))
@@ -99,8 +105,12 @@ func newReport(ctx context.Context, p plan, pinned bool, nginx string) *report {
 			}
 		}
 	}
-	if nginx != "" {
-		_, r.Nginx, _ = strings.Cut(output(ctx, nginx, "-v"), "nginx/")
+	if o.nginx != "" {
+		_, r.Nginx, _ = strings.Cut(output(ctx, o.nginx, "-v"), "nginx/")
+	}
+	if o.haproxy != "" {
+		_, version, _ := strings.Cut(output(ctx, o.haproxy, "-v"), "version ")
+		r.HAProxy, _, _ = strings.Cut(version, " ")
 	}
 	return r
 }
@@ -119,7 +129,7 @@ func (r *report) arm(a *arm) *figures {
 	if f := r.find(a.key); f != nil {
 		return f
 	}
-	f := &figures{Name: a.name, Key: a.key, Measured: a.process != nil}
+	f := &figures{Name: a.name, Key: a.key, Measured: a.process != nil, Rounds: map[string][]float64{}, used: map[string][]usage{}}
 	if a.baseline != nil {
 		f.Baseline = a.baseline.key
 	}
@@ -136,61 +146,24 @@ func (r *report) find(key string) *figures {
 	return nil
 }
 
-// step finds or makes a rate's figures.
-func (f *figures) step(perSecond float64) *step {
-	for _, s := range f.Steps {
-		if s.PerSecond == perSecond {
-			return s
-		}
-	}
-	s := &step{PerSecond: perSecond}
-	f.Steps = append(f.Steps, s)
-	return s
-}
-
-// add takes a round's answers in.
-func (s *step) add(jobs []job) {
-	ttft, late := make([]time.Duration, len(jobs)), make([]time.Duration, len(jobs))
-	for i := range jobs {
-		ttft[i], late[i] = jobs[i].ttft, jobs[i].late
-	}
-	s.Requests += len(jobs)
-	s.P50s = append(s.P50s, micros(replay.NearestRank(ttft, 0.50)))
-	s.P99s = append(s.P99s, micros(replay.NearestRank(ttft, 0.99)))
-	s.Lates = append(s.Lates, micros(replay.NearestRank(late, 0.99)))
-}
-
-// saturated takes a round of the closed loop in: its answers, how long it took,
-// and the CPU times of the measured process and of the bench's own.
-func (f *figures) saturated(answers int, took, cpu, own time.Duration, measured bool) {
-	f.Rates = append(f.Rates, float64(answers)/took.Seconds())
-	f.OwnBusy = append(f.OwnBusy, own.Seconds()/took.Seconds())
-	if measured {
-		cpu -= time.Duration(f.IdleCPU * float64(took))
-		f.CPUs = append(f.CPUs, micros(cpu)/float64(max(1, answers)))
-		f.Busy = append(f.Busy, cpu.Seconds()/took.Seconds())
-	}
-}
-
-// finish turns rounds into medians and spreads, and subtracts baselines round by
+// finish turns rounds into medians and ranges, and subtracts baselines round by
 // round.
 func (r *report) finish() {
+	slices.SortFunc(r.Arms, func(a, b *figures) int { // as everyArm has them
+		return cmp.Compare(slices.Index(everyArm, a.Key), slices.Index(everyArm, b.Key))
+	})
 	for _, f := range r.Arms {
-		f.CPUAtOnce, f.CPUPerChunk = spreadOf(f.AtOnce), spreadOf(f.Chunks)
-		f.Saturation = saturation{
-			PerSecond: spreadOf(f.Rates), CPUPerRequest: spreadOf(f.CPUs), Busy: spreadOf(f.Busy), ClientBusy: spreadOf(f.OwnBusy),
+		f.split()
+		if base := r.find(f.Baseline); base != nil {
+			for name, values := range maps.Clone(f.Rounds) {
+				if strings.HasPrefix(name, "ttft_") {
+					f.Rounds["added_"+name] = differences(values, base.Rounds[name])
+				}
+			}
 		}
-		for _, s := range f.Steps {
-			s.P50, s.P99, s.LateP99 = spreadOf(s.P50s), spreadOf(s.P99s), spreadOf(s.Lates)
-			if len(s.CPUs) > 0 {
-				s.CPUPerRequest = new(spread)
-				*s.CPUPerRequest = spreadOf(s.CPUs)
-			}
-			if base := r.find(f.Baseline); base != nil {
-				b := base.step(s.PerSecond)
-				p50, p99 := spreadOf(differences(s.P50s, b.P50s)), spreadOf(differences(s.P99s, b.P99s))
-				s.AddedP50, s.AddedP99 = &p50, &p99
-			}
+		f.Of = map[string]spread{}
+		for name, values := range f.Rounds {
+			f.Of[name] = spreadOf(values)
 		}
 	}
 }

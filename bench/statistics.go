@@ -31,9 +31,38 @@ func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsec
 
 // differences are a's values less b's of the same round.
 func differences(a, b []float64) []float64 {
-	out := make([]float64, min(len(a), len(b)))
+	return byRound(a, b, func(a, b float64) float64 { return a - b })
+}
+
+// ratios are a's values divided by b's of the same round.
+func ratios(a, b []float64) []float64 {
+	return byRound(a, b, func(a, b float64) float64 { return a / b })
+}
+
+// byRound combines the values of the same round. Where one has no value for each
+// round of the other, it combines the medians.
+func byRound(a, b []float64, combine func(a, b float64) float64) []float64 {
+	if len(a) != len(b) {
+		return []float64{combine(spreadOf(a).Median, spreadOf(b).Median)}
+	}
+	out := make([]float64, len(a))
 	for i := range out {
-		out[i] = a[i] - b[i]
+		out[i] = combine(a[i], b[i])
 	}
 	return out
+}
+
+// slope is how fast the values rise from one to the next, by least squares.
+func slope(values []float64) float64 {
+	n := float64(len(values))
+	if n < 2 {
+		return 0
+	}
+	var sum, squares float64
+	for i, v := range values {
+		at := float64(i) - (n-1)/2
+		sum += at * v
+		squares += at * at
+	}
+	return sum / squares
 }

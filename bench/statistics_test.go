@@ -3,6 +3,7 @@ package main
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
 )
@@ -59,18 +60,54 @@ func TestSpread(t *testing.T) {
 // is gone, where the difference of the medians would keep it.
 func TestFinishSubtractsRoundByRound(t *testing.T) {
 	r := &report{Arms: []*figures{
-		{Key: "direct", Steps: []*step{{PerSecond: 5, P50s: []float64{1, 100, 3}, P99s: []float64{2, 2, 2}}}},
-		{Key: "gateway", Baseline: "direct", Steps: []*step{{PerSecond: 5, P50s: []float64{11, 112, 11}, P99s: []float64{2, 3, 4}, CPUs: []float64{7}}}},
+		{Key: "gateway", Baseline: "direct", Rounds: map[string][]float64{"ttft_p50_us@5": {11, 112, 11}, "short_us": {7}}},
+		{Key: "direct", Rounds: map[string][]float64{"ttft_p50_us@5": {1, 100, 3}}},
 	}}
 	r.finish()
-	s := r.Arms[1].Steps[0]
-	if want := (spread{10, 8, 12}); *s.AddedP50 != want {
-		t.Errorf("added p50: got %v, want %v", *s.AddedP50, want)
+	f := r.find("gateway")
+	if got, want := f.Of["added_ttft_p50_us@5"], (spread{10, 8, 12}); got != want {
+		t.Errorf("added p50: got %v, want %v", got, want)
 	}
-	if want := (spread{1, 0, 2}); *s.AddedP99 != want {
-		t.Errorf("added p99: got %v, want %v", *s.AddedP99, want)
+	if got, want := f.Of["short_us"], (spread{7, 7, 7}); got != want {
+		t.Errorf("short: got %v, want %v", got, want)
 	}
-	if direct := r.Arms[0].Steps[0]; direct.AddedP50 != nil || direct.CPUPerRequest != nil {
-		t.Error("the baseline itself has something added, or a CPU time that nobody measured")
+	if _, ok := r.find("direct").Of["added_ttft_p50_us@5"]; ok {
+		t.Error("the baseline itself has something added")
+	}
+}
+
+func TestRatiosAndSlope(t *testing.T) {
+	if got := ratios([]float64{4, 9}, []float64{2, 3}); !slices.Equal(got, []float64{2, 3}) {
+		t.Errorf("ratios: got %v", got)
+	}
+	if got := ratios([]float64{4, 9, 8}, []float64{2}); !slices.Equal(got, []float64{4}) {
+		t.Errorf("ratios of medians: got %v", got)
+	}
+	for _, tt := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{7}, 0}, {[]float64{1, 3, 5, 7}, 2}, {[]float64{5, 5, 5}, 0}, {[]float64{0, 2, 1}, 0.5}} {
+		if got := slope(tt.values); got != tt.want {
+			t.Errorf("slope of %v: got %v, want %v", tt.values, got, tt.want)
+		}
+	}
+}
+
+// User time is split off by rounds where each has ticks enough, and otherwise
+// once for all of them.
+func TestSplit(t *testing.T) {
+	f := &figures{Rounds: map[string][]float64{}, used: map[string][]usage{}}
+	for _, user := range []int64{80, 40} {
+		f.cost("busy", usage{time.Second, user, 100 - user}, 10_000)
+	}
+	for _, user := range []int64{9, 3} {
+		f.cost("calm", usage{100 * time.Millisecond, user, 12 - user}, 1000)
+	}
+	f.cost("still", usage{time.Millisecond, 1, 0}, 10)
+	f.split()
+	for name, want := range map[string][]float64{"busy_user_us": {80, 40}, "calm_user_us": {50}, "still_user_us": nil, "busy_us": {100, 100}} {
+		if got := f.Rounds[name]; !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
 	}
 }

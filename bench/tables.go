@@ -19,146 +19,167 @@ type table struct {
 	notes []string
 }
 
-// lists are the run's tables.
+// lists are the run's tables: those that it has figures for.
 func (r *report) lists() []table {
-	all := []table{r.latencies(), r.costs(), r.memories()}
-	if r.Others > quiet {
+	var all []table
+	for _, make := range []func() (table, bool){r.goals, r.versus, r.bound, r.latencies, r.costs, r.memories} {
+		if t, ok := make(); ok {
+			all = append(all, t)
+		}
+	}
+	if r.Others > quiet && len(all) > 0 {
 		all[0].notes = append(all[0].notes, fmt.Sprintf("**Other processes took %s of the machine meanwhile: the latencies, p99 above all, are as much theirs. Run it again when it is quiet.**", percent(r.Others)))
 	}
-	return append(all, r.ratios()...)
+	return all
 }
 
 // latencies are TTFT by rate and arm.
-func (r *report) latencies() table {
+func (r *report) latencies() (table, bool) {
 	t := table{
 		title: "Time to first token",
 		rows:  [][]string{{"requests/s", "arm", "p50 ms", "p99 ms", "added p50 ms", "added p99 ms"}},
-		notes: []string{"From the moment at which the request was due. Added: less the direct arm of the same round and the same legs. Medians of the rounds, the least and the most in brackets."},
+		notes: []string{"From the moment at which the request was due. Added: less the direct arm of the same round and the same legs."},
 	}
 	late := 0.0
 	for _, rate := range r.Plan.Rates {
 		for _, f := range r.Arms {
-			s := f.step(rate.PerSecond)
-			row := []string{number3(rate.PerSecond), f.Name, millis(s.P50), millis(s.P99), "", ""}
-			if s.AddedP50 != nil {
-				row[4], row[5] = millis(*s.AddedP50), millis(*s.AddedP99)
+			p50, p99 := at("ttft_p50_us", rate.PerSecond), at("ttft_p99_us", rate.PerSecond)
+			if _, ok := f.Of[p50]; !ok {
+				continue
+			}
+			row := []string{number3(rate.PerSecond), f.Name, millis(f.Of[p50]), millis(f.Of[p99]), "", ""}
+			if f.Measured {
+				row[4], row[5] = millis(f.Of["added_"+p50]), millis(f.Of["added_"+p99])
 			}
 			t.rows = append(t.rows, row)
-			late = max(late, s.LateP99.Median)
+			late = max(late, f.Of[at("late_p99_us", rate.PerSecond)].Median)
 		}
 	}
 	t.notes = append(t.notes, fmt.Sprintf("The client itself sent late by at most %s ms (p99 of its worst arm); that is in all arms alike.", number3(late/1000)))
-	return t
+	return t, len(t.rows) > 1
 }
 
 // costs are CPU times by arm.
-func (r *report) costs() table {
-	p := r.Plan
+func (r *report) costs() (table, bool) {
 	t := table{
-		title: "CPU",
-		rows:  [][]string{{"process", fmt.Sprintf("µs a request at %g/s", p.AtOnce.PerSecond), "saturated", "requests/s then", "of a core", "µs a lone chunk"}},
-		notes: []string{
-			fmt.Sprintf("Time on a core of the measured process alone, by the kernel's schedstat, less what it takes idle. Requests are those of answers whose %d chunks come in one piece; saturated: %d connections that ask again at once.",
-				p.Chunks, p.Connections),
-			fmt.Sprintf("A lone chunk: the difference between answers of %d and of %d chunks, %v apart, at %g requests/s.", p.LongChunks, p.Chunks, p.Pace, p.Slope.PerSecond),
-		},
+		title: "CPU of every arm, µs",
+		rows:  [][]string{{"process", fmt.Sprintf("short at %g/s", r.Plan.AtOnce.PerSecond), "saturated", "user time of it", "requests/s then", "of a core"}},
 	}
-	for _, rate := range p.Rates {
-		t.rows[0] = append(t.rows[0], fmt.Sprintf("with %d of them at %g/s", p.Chunks, rate.PerSecond))
+	var chunks []string
+	for _, streams := range r.Plan.PacedStreams {
+		name := at("chunk", r.Plan.chunksPerSecond(streams)) + "_us"
+		chunks = append(chunks, name)
+		t.rows[0] = append(t.rows[0], fmt.Sprintf("chunk at %.0f/s", r.Plan.chunksPerSecond(streams)))
 	}
 	t.rows[0] = append(t.rows[0], "idle, of a core")
 	var limits []string
 	for _, f := range r.Arms {
+		perSecond := f.Of["saturated_per_second"].Median
 		if !f.Measured {
-			limits = append(limits, fmt.Sprintf("%s %.0f/s", f.Name, f.Saturation.PerSecond.Median))
+			if perSecond > 0 {
+				limits = append(limits, fmt.Sprintf("%s %.0f/s", f.Name, perSecond))
+			}
 			continue
 		}
-		row := []string{
-			f.Name, wide(f.CPUAtOnce), wide(f.Saturation.CPUPerRequest), fmt.Sprintf("%.0f", f.Saturation.PerSecond.Median),
-			percent(f.Saturation.Busy.Median), wide(f.CPUPerChunk),
+		row := []string{f.Name, f.cell("short_us"), f.cell("saturated_us"), f.cell("saturated_user_us"), "", ""}
+		if perSecond > 0 {
+			row[4], row[5] = fmt.Sprintf("%.0f", perSecond), percent(f.Of["saturated_core_share"].Median)
 		}
-		for _, rate := range p.Rates {
-			row = append(row, wide(*f.step(rate.PerSecond).CPUPerRequest))
+		for _, name := range chunks {
+			row = append(row, f.cell(name))
 		}
-		t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f %%", 100*f.IdleCPU)))
+		if strings.Join(row[1:], "") != "" {
+			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f %%", 100*f.IdleCPU)))
+		}
 	}
-	t.notes = append(t.notes, "What client and engines do with nothing between: "+strings.Join(limits, ", ")+". A process that had less than a core's worth to do was not the limit.")
-	return t
+	if came := r.chunkRates(); came != "" {
+		t.notes = append(t.notes, "Chunks that came: "+came+".")
+	}
+	if len(limits) > 0 {
+		t.notes = append(t.notes, "What client and engines do with nothing between: "+strings.Join(limits, ", ")+". A process that had less than a core's worth to do was not the limit.")
+	}
+	return t, len(t.rows) > 1
+}
+
+// chunkRates are how many chunks a second there really were: the slowest arm's
+// and the fastest's.
+func (r *report) chunkRates() string {
+	var out []string
+	for _, streams := range r.Plan.PacedStreams {
+		name := at("chunk", r.Plan.chunksPerSecond(streams)) + "_per_second"
+		var medians []float64
+		for _, f := range r.Arms {
+			if s, ok := f.Of[name]; ok {
+				medians = append(medians, s.Median)
+			}
+		}
+		if s := spreadOf(medians); len(medians) > 0 {
+			out = append(out, fmt.Sprintf("%.0f–%.0f/s with %d streams", s.Min, s.Max, streams))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// cell writes a figure as it is, and nothing where there is none.
+func (f *figures) cell(name string) string {
+	s, ok := f.Of[name]
+	if !ok {
+		return ""
+	}
+	return wide(s)
 }
 
 // memories are resident sets by arm.
-func (r *report) memories() table {
+func (r *report) memories() (table, bool) {
 	t := table{
 		title: "Memory",
-		rows:  [][]string{{"process", "idle MB", fmt.Sprintf("with %d streams MB", r.Plan.Streams), "kB a stream"}},
-		notes: []string{"Resident set of a process that has done nothing else; idle is after a hundred requests. Each stream has its connection, and says something once a second."},
+		rows: [][]string{{
+			"process", "idle MiB", fmt.Sprintf("with %d streams MiB", r.Plan.Streams), "kB a stream", "heap", "stacks",
+			fmt.Sprintf("with %d idle connections MiB", r.Plan.IdleConnections), "kB a connection", "heap", "stacks", fmt.Sprintf("saturated for %v, most MiB", r.Plan.Soak), "MiB a minute",
+		}},
+		notes: []string{"Resident set of processes that have done nothing else, measured once. Idle is after a hundred requests; each stream has its connection, and a chunk once a second. " +
+			"Each idle connection has had one request; as many went through before on a few. Heap and stacks are go_memstats_heap_inuse_bytes and go_memstats_stack_inuse_bytes of /metrics. " +
+			"Growth a minute is the slope of the second half."},
 	}
 	for _, f := range r.Arms {
-		if f.Memory != nil {
-			t.rows = append(t.rows, []string{
-				f.Name, number3(float64(f.Memory.Idle) / (1 << 20)), number3(float64(f.Memory.Open) / (1 << 20)),
-				number3(float64(f.Memory.PerStream) / (1 << 10)),
-			})
-		}
-	}
-	return t
-}
-
-// ratios compare the gateway with nginx; none where there is no nginx.
-func (r *report) ratios() []table {
-	nginx := r.find("nginx_one_leg")
-	if nginx == nil {
-		return nil
-	}
-	p := r.Plan
-	columns := []struct {
-		name   string
-		figure func(*figures) float64
-	}{
-		{fmt.Sprintf("CPU a request at %g/s", p.AtOnce.PerSecond), func(f *figures) float64 { return f.CPUAtOnce.Median }},
-		{"saturated", func(f *figures) float64 { return f.Saturation.CPUPerRequest.Median }},
-		{"CPU a lone chunk", func(f *figures) float64 { return f.CPUPerChunk.Median }},
-	}
-	for _, rate := range p.Rates {
-		columns = append(columns, struct {
-			name   string
-			figure func(*figures) float64
-		}{fmt.Sprintf("added TTFT p50 at %g/s", rate.PerSecond), func(f *figures) float64 { return f.step(rate.PerSecond).AddedP50.Median }})
-	}
-	t := table{
-		title: "Compared with nginx",
-		rows:  [][]string{{"process"}},
-		notes: []string{"How many times what nginx takes in the same run. A request of two legs is two exchanges with workers where nginx has one."},
-	}
-	for _, c := range columns {
-		t.rows[0] = append(t.rows[0], c.name)
-	}
-	for _, f := range r.Arms {
-		if !f.Measured || f == nginx {
-			continue
-		}
 		row := []string{f.Name}
-		for _, c := range columns {
-			row = append(row, fmt.Sprintf("%.1f×", c.figure(f)/c.figure(nginx)))
+		for _, name := range []string{
+			"stream_before_mib", "stream_mib", "stream_kib", "stream_heap_kib", "stream_stack_kib",
+			"connection_mib", "connection_kib", "connection_heap_kib", "connection_stack_kib", "soak_max_mib", "soak_mib_a_minute",
+		} {
+			cell := ""
+			if s, ok := f.Of[name]; ok {
+				cell = number3(s.Median)
+			}
+			row = append(row, cell)
 		}
-		t.rows = append(t.rows, row)
+		if strings.Join(row[1:], "") != "" {
+			t.rows = append(t.rows, row)
+		}
 	}
-	return []table{t}
+	return t, len(t.rows) > 1
 }
 
 // where is the run in a sentence.
 func (r *report) where() string {
-	nginx := "nginx was absent and is left out (on Debian: `apt-get install --no-install-recommends nginx-light`)"
-	if r.Nginx != "" {
-		nginx = "nginx " + r.Nginx + " with one worker process"
+	version := func(name, v string) string {
+		if v == "" {
+			return name + " was absent and is left out"
+		}
+		return name + " " + v
 	}
 	pinned := "all processes share the cores"
 	if r.Pinned {
 		pinned = "the measured process alone on one core, engines and client on the rest"
 	}
-	return fmt.Sprintf("%s, %s at %s, %s, Linux %s, %d cores (%s); %s; %s. Prompts of %d tokens and a chat template, each another; answers of %d chunks, %v apart; %d rounds, seed %d.",
-		r.Began.Format(time.DateOnly), "tree", r.Version, r.Go, r.Kernel, r.Cores, r.CPU, pinned, nginx,
-		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed)
+	flags := ""
+	if r.Flags != "" {
+		flags = " Flags of the gateway: " + r.Flags + "."
+	}
+	return fmt.Sprintf("%s, tree at %s, %s, Linux %s, %d cores (%s); %s; %s with one worker process, %s with one thread and option http-no-delay. "+
+		"Prompts of %d tokens and a chat template, each another; answers of %d chunks, %v apart; %d rounds, seed %d.%s",
+		r.Began.Format(time.DateOnly), r.Version, r.Go, r.Kernel, r.Cores, r.CPU, pinned, version("nginx", r.Nginx), version("HAProxy", r.HAProxy),
+		r.Plan.PromptTokens, r.Plan.Chunks, r.Plan.Pace, r.Plan.Rounds, r.Plan.Seed, flags)
 }
 
 // tables is the run in Markdown.

@@ -11,7 +11,58 @@ import (
 	"time"
 )
 
-// usage is what the operating system reports of a process.
+// usage is what a process has used of the cores since it began.
+type usage struct {
+	cpu time.Duration // to the nanosecond
+	// user and system are its two parts in ticks, as the kernel's clock tick
+	// has sampled them: of a process that is busy for a second it sees 250
+	// moments or so, so that a round's user time is right to 3 % of the whole
+	// and the median of five to 1.5 %.
+	user, system int64
+}
+
+// leastTicks is how many ticks tell user from system time.
+const leastTicks = 20
+
+// used reads a process's.
+func used(pid int) (usage, error) {
+	d, err := cpuTime(pid)
+	if err != nil {
+		return usage{}, err
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return usage{}, err
+	}
+	user, system, err := ticks(text)
+	return usage{d, user, system}, err
+}
+
+// less is what was used since before.
+func (u usage) less(before usage) usage {
+	return usage{u.cpu - before.cpu, u.user - before.user, u.system - before.system}
+}
+
+// userShare is user time's share of the whole; false where too few ticks passed.
+func (u usage) userShare() (float64, bool) {
+	if u.user+u.system < leastTicks {
+		return 0, false
+	}
+	return float64(u.user) / float64(u.user+u.system), true
+}
+
+// ticks reads utime and stime of /proc/PID/stat (proc_pid_stat(5)), which are
+// its 14th and 15th field; the second is a name that may have blanks in it.
+func ticks(stat []byte) (user, system int64, err error) {
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0, 0, fmt.Errorf("%.40q is not a process's stat", stat)
+	}
+	if user, err = strconv.ParseInt(string(fields[11]), 10, 64); err == nil {
+		system, err = strconv.ParseInt(string(fields[12]), 10, 64)
+	}
+	return user, system, err
+}
 
 // cpuTime is the time that all threads of a process have been on a core.
 // schedstat counts it in nanoseconds, where stat has ticks of 10 ms. Threads

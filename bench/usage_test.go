@@ -77,3 +77,33 @@ func TestCPUTimeGrowsWithWork(t *testing.T) {
 		t.Error("a process that does not exist has a CPU time")
 	}
 }
+
+func TestTicks(t *testing.T) {
+	const stat = "42 (a (b) c) S 1 42 42 0 -1 4194304 100 0 0 0 70 30 5 6 20 0 9 0 1 2 3\n"
+	user, system, err := ticks([]byte(stat))
+	if user != 70 || system != 30 || err != nil {
+		t.Errorf("got %d, %d and %v", user, system, err)
+	}
+	for _, bad := range []string{"", "42 (a) S 1", "42 (a) S 1 2 3 4 5 6 7 8 9 10 x 3 4"} {
+		if _, _, err := ticks([]byte(bad)); err == nil {
+			t.Errorf("%q is no error", bad)
+		}
+	}
+	before := usage{cpu: time.Second, user: 10, system: 5}
+	if share, ok := (usage{2 * time.Second, 85, 30}).less(before).userShare(); share != 0.75 || !ok {
+		t.Errorf("user's share: got %v and %v", share, ok)
+	}
+	if _, ok := (usage{2 * time.Second, 15, 10}).less(before).userShare(); ok {
+		t.Error("ten ticks are not enough to split by")
+	}
+}
+
+func TestMetric(t *testing.T) {
+	text := []byte("# TYPE a_bytes gauge\na_bytes_total 3\na_bytes 1.5e+06\n")
+	if n, err := metric(text, "a_bytes"); n != 1_500_000 || err != nil {
+		t.Errorf("got %d and %v", n, err)
+	}
+	if _, err := metric(text, "b_bytes"); err == nil {
+		t.Error("b_bytes are not there, and that is no error")
+	}
+}

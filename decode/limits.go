@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/pace"
@@ -54,6 +55,8 @@ type seen struct {
 	mu    sync.Mutex
 	gaps  gaps
 	taken pace.Rate // prompts handed over: the transfer and one step
+
+	moves atomic.Bool // an operator has the streams go on elsewhere
 }
 
 // prompt is what a call's first token waits for.

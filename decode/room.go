@@ -21,14 +21,6 @@ import (
 	"github.com/tandem-pd/tandem/router"
 )
 
-// Sink takes the answer for the client.
-type Sink interface {
-	// Start commits status 200 and the content type, at most once and before any Write.
-	Start(contentType string)
-	// Write copies p, waits while the client is slow, and fails once it has gone or the call's context has ended.
-	Write(p []byte) error
-}
-
 // Room is the decode leg of every model. It is safe for concurrent use.
 type Room struct {
 	cfg       Config
@@ -57,6 +49,8 @@ type Call struct {
 	Answer []byte
 	// Stream says that the client wants events.
 	Stream bool
+	// Draft keeps what another worker needs to go on with a stream, nil where none could.
+	Draft *Draft
 	// IncludeUsage says that the client asked for a usage event, which then is the last one.
 	IncludeUsage bool
 	// Choices is how many answers were asked for (n), at least 1.
@@ -67,6 +61,9 @@ type Call struct {
 	// Longest is how many tokens each answer can have at the very most: what the client asked for, or the model's
 	// context; 0 where neither is known. A stream that goes on well past it is ended.
 	Longest int
+	// MayMove is asked, of a stream whose worker an operator clears, whether another worker can take it over now. It is asked
+	// again at the next event while it says no. nil never lets it go.
+	MayMove func() bool
 	// Prompt is called with the prompt's token ids, a JSON array, where the answer shows them; nil where they are not wanted. It keeps
 	// no part of them.
 	Prompt func(ids []byte)
@@ -99,11 +96,12 @@ const maxDetailBytes = 64 << 10
 
 // Run makes the call and relays the answer to out. The transcript says what left for the client, whatever the end;
 // the error names the failure, nil at the answer's proper end. When the transcript was started, the failure comes
-// after the first byte and the caller must not try again as if nothing had been sent.
+// after the first byte: the caller must not try again as if nothing had been sent, and may have another worker go on with
+// the call's Draft.
 //
 // A worker that is silent for longer than Config allows is left: the call is cut, which frees the engine, and has
 // failed with fault.Timeout before the first token and fault.Stalled after it.
-func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault.Error) {
+func (r *Room) Run(ctx context.Context, call *Call, out Sink) (Transcript, *fault.Error) {
 	worker := call.Lease.Worker
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -126,14 +124,15 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 	}()
 	w := newWatch(r.cfg, known, limit, cancel)
 	defer w.stop()
-	stream, err := r.open(ctx, &call)
+	stream, err := r.open(ctx, call)
 	if err != nil {
 		e := fault.New(pools.Decode, worker.ID, err, 0)
 		if e.Class == fault.Refused {
 			r.roster.ReportDown(worker.ID, worker.Incarnation)
 		}
-		return newTranscript(), e
+		return call.Draft.transcript(), e
 	}
+	call.Leg.Body = nil // it has left
 	defer stream.Close()
 	if fault.Classify(nil, stream.Status()) != fault.None {
 		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
@@ -146,15 +145,21 @@ func (r *Room) Run(ctx context.Context, call Call, out Sink) (Transcript, *fault
 		}
 		e := fault.New(pools.Decode, worker.ID, err, status)
 		e.Detail = detail
-		return newTranscript(), e
+		return call.Draft.transcript(), e
 	}
 	w.src = stream
-	t := &tap{room: r, call: &call, out: out, watch: w, waits: waits, transcript: newTranscript()}
-	t.transcript.Accepted = true
+	t := &tap{room: r, call: call, out: out, watch: w, waits: waits, transcript: call.Draft.transcript()}
+	t.transcript.Accepted, t.had = true, t.transcript.Tokens
 	if call.Stream {
 		err = t.stream()
 	} else {
 		err = t.whole()
+	}
+	if call.Draft != nil {
+		call.Draft.sent = t.transcript
+		if !t.transcript.Began {
+			call.Draft.Undo()
+		}
 	}
 	if err == nil {
 		return t.transcript, nil
@@ -184,6 +189,10 @@ type given struct{ *bytes.Reader }
 func (given) Status() int         { return http.StatusOK }
 func (given) ContentType() string { return "" }
 func (given) Close() error        { return nil }
+
+// Move has the worker's streams go on on other workers, those that can, as soon as their calls' MayMove lets them; or, with
+// on false, no longer.
+func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
 
 // Rate is the speed in tokens a second at which the worker was seen to compute prompts for itself, as one of role
 // both does; 0 while unknown.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -17,11 +18,13 @@ type tap struct {
 	room       *Room
 	call       *Call
 	out        Sink
+	polled     relay.Sink // the same, where it can be written to without waiting
 	watch      *watch
 	waits      prompt
 	transcript Transcript
 	held       []byte // events kept back until there is something to say
 	finished   int    // choices that have a finish reason
+	had        int    // tokens that the client had before this round
 	blocks     int    // grown blocks booked on the lease
 	began      bool   // the first token came, or the end of an answer without any
 	done       bool   // the end marker was seen
@@ -36,6 +39,13 @@ const maxHeldBytes = 4 << 20
 // stream relays events until the end marker.
 func (t *tap) stream() error {
 	err := relay.Stream(t.watch, t, t)
+	if err == nil && t.done {
+		return nil
+	}
+	if !t.done && t.call.Draft.ends(t.call, err) { // only its end is missing
+		t.done = true
+		err = t.finish()
+	}
 	var gone *relay.WriteError
 	switch {
 	case errors.As(err, &gone):
@@ -61,12 +71,34 @@ func (t *tap) Write(p []byte) error {
 	return t.out.Write(p)
 }
 
+// Last is Write of the last bytes.
+func (t *tap) Last(p []byte) error {
+	if !t.transcript.Started {
+		t.transcript.Started = true
+		t.out.Start("text/event-stream")
+	}
+	return t.out.Last(p)
+}
+
+// Polls reports whether the client's end can be written to without waiting; see relay.Sink. TryWrite, TryFlush and
+// OnWritable are the client's.
+func (t *tap) Polls() bool {
+	t.polled, _ = t.out.(relay.Sink)
+	return t.polled != nil && t.polled.Polls()
+}
+
+// TryWrite is called only once the answer has started: what starts it may wait.
+func (t *tap) TryWrite(p []byte) error  { return t.polled.TryWrite(p) }
+func (t *tap) TryFlush() error          { return t.polled.TryFlush() }
+func (t *tap) OnWritable(f func()) bool { return t.polled.OnWritable(f) }
+
 // Event decides what becomes of one event. Nothing leaves before the first token: an engine announces the assistant's
 // role, or fails, before it has computed anything, and until the client has seen a byte another worker can still take
 // over.
 //
-// What follows the end marker is no part of the answer and goes nowhere.
-func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
+// What follows the end marker is no part of the answer and goes nowhere. An event that begins or ends something may
+// wait: for the lock of a queue, for the other leg, for what is written of the answer.
+func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if t.done {
 		return dst, nil
 	}
@@ -76,20 +108,34 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if len(ev.Data) == 0 {
 		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive, and no sign of life
 	}
+	if !mayWait && (!t.began || ev.Done()) {
+		return dst, relay.ErrWaits
+	}
+	info := openai.ChunkInfo{}
+	if !ev.Done() {
+		info = openai.Inspect(ev.Data)
+	}
+	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil || info.PromptIDs != nil || t.call.Draft.mayStop()) {
+		return dst, relay.ErrWaits
+	}
 	t.watch.event()
 	if ev.Done() {
 		t.done = true
 		t.watch.end()
 		return t.pass(dst, ev.Raw, true), nil
 	}
-	info := openai.Inspect(ev.Data)
 	if !info.Valid { // passing it on would lose its token silently
 		return dst, fmt.Errorf("%w: an event is no JSON object", fault.ErrGarbled)
 	}
 	if info.Error {
 		return dst, t.failed(ev.Data)
 	}
-	if info.Aborted && !info.Content && !t.began { // given up before it was begun
+	draft := t.call.Draft
+	moves := t.watch.seen.moves.Load()
+	if moves && !mayWait {
+		return dst, relay.ErrWaits
+	}
+	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // given up: another may do better
 		return dst, fault.ErrEngine
 	}
 	if most := t.call.mostEvents(); most > 0 && t.transcript.Events >= most {
@@ -102,15 +148,69 @@ func (t *tap) Event(dst []byte, ev openai.Event) ([]byte, error) {
 	if info.Content {
 		t.token(max(1, info.Tokens))
 	}
+	data, stopped := ev.Data, false
+	if draft != nil {
+		var err error
+		if data, stopped, err = draft.take(ev.Data, &info); err != nil {
+			if errors.Is(err, ErrParser) {
+				t.status = http.StatusUnprocessableEntity // about the request, as Classify has it
+			}
+			return dst, err
+		}
+		if data == nil { // nothing in it is for the client
+			return dst, nil
+		}
+	}
+	if stopped {
+		info.Finished = 1
+	}
 	t.finished += info.Finished
 	last := t.last(info)
 	t.usage(info)
 	raw := ev.Raw
-	if last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil {
-		raw = t.rewrite(ev.Data, info, last)
+	switch {
+	case last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil:
+		raw = t.rewrite(data, info, last)
+	case &data[0] != &ev.Data[0]:
+		raw = draft.event
 	}
 	t.transcript.Events++
-	return t.pass(dst, raw, info.Content || info.Finished > 0), nil
+	if stopped {
+		t.done = true
+		return t.appendEnd(append(dst, raw...)), errStopped
+	}
+	dst = t.pass(dst, raw, info.Content || info.Finished > 0)
+	if moves && t.began && t.finished == 0 && t.call.MayMove != nil && draft.Unresumable() == "" && t.call.MayMove() {
+		return dst, fault.ErrMoved
+	}
+	return dst, nil
+}
+
+// errStopped ends a stream whose answer the gateway itself has found to be whole.
+var errStopped = errors.New("a stop string ends the answer")
+
+// finish writes the end of an answer whose engine did not come to it.
+func (t *tap) finish() error {
+	var out []byte
+	if t.finished == 0 {
+		t.finished = 1
+		out = openai.AppendEvent(nil, t.call.Draft.envelope.AppendEnd(nil, t.call.Draft.Request.Endpoint, "length"))
+	}
+	if err := t.Last(t.appendEnd(out)); err != nil {
+		return &relay.WriteError{Err: err}
+	}
+	return nil
+}
+
+// appendEnd appends the events behind the one that finishes an answer: its usage, where it was asked for and has not come,
+// and the end marker.
+func (t *tap) appendEnd(dst []byte) []byte {
+	if d := t.call.Draft; t.call.IncludeUsage && t.transcript.PromptTokens < 0 {
+		t.transcript.PromptTokens, t.transcript.Tokens = len(d.Prompt), len(d.ids)
+		data := d.envelope.AppendUsage(nil, len(d.Prompt), len(d.ids))
+		dst = append(dst, t.rewrite(data, openai.ChunkInfo{Usage: true}, true)...)
+	}
+	return openai.AppendEvent(dst, []byte(openai.Done))
 }
 
 // cachedTokens is CachedTokens, −1 for the engine's figure.
@@ -187,10 +287,12 @@ func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
 func (t *tap) token(n int) {
 	now := t.watch.at()
 	tr := &t.transcript
-	if tr.Tokens == 0 {
+	before := tr.Tokens
+	if !tr.Began {
 		t.room.began(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
 		t.first(now)
-	} else if t.call.Gap != nil {
+	}
+	if before > 0 && t.call.Gap != nil {
 		gap := now.Sub(tr.Last) / time.Duration(n)
 		for range n {
 			t.call.Gap(gap)
@@ -199,7 +301,7 @@ func (t *tap) token(n int) {
 	}
 	tr.Last = now
 	tr.Tokens += n
-	if grown := tr.Tokens / max(1, t.call.Lease.Worker.BlockSize); grown > t.blocks {
+	if grown := (tr.Tokens - t.had) / max(1, t.call.Lease.Worker.BlockSize); grown > t.blocks {
 		t.call.Lease.Grow(grown-t.blocks, now)
 		t.blocks = grown
 	}
@@ -207,7 +309,10 @@ func (t *tap) token(n int) {
 
 // first books the end of the prompt's computation.
 func (t *tap) first(now time.Time) {
-	t.transcript.First, t.transcript.Streamed = now, 1
+	t.transcript.Began = true
+	if t.transcript.First.IsZero() {
+		t.transcript.First, t.transcript.Streamed = now, 1
+	}
 	t.call.Lease.PrefillDone(now)
 	if t.call.First != nil {
 		t.call.First()
@@ -216,16 +321,17 @@ func (t *tap) first(now time.Time) {
 
 // usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
 func (t *tap) usage(info openai.ChunkInfo) {
-	if info.PromptIDs != nil && t.call.Prompt != nil {
+	given := t.call.Draft.had()
+	if info.PromptIDs != nil && t.call.Prompt != nil && given == 0 {
 		t.call.Prompt(info.PromptIDs)
 	}
 	if !info.Usage {
 		return
 	}
-	t.transcript.PromptTokens = info.PromptTokens
+	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine takes what was generated before for the prompt's
 	t.transcript.CachedTokens = info.CachedTokens
-	if info.CompletionTokens > t.transcript.Tokens {
-		t.transcript.Tokens = info.CompletionTokens
+	if n := info.CompletionTokens + given; n > t.transcript.Tokens {
+		t.transcript.Tokens = n
 	}
 }
 

@@ -2,13 +2,16 @@ package decode
 
 import "time"
 
-// Transcript is what a client was sent of one answer, and when.
+// Transcript is what a client was sent of one answer, and when. Of an answer that several workers generated it is the whole;
+// only Accepted and Began are the latest one's.
 type Transcript struct {
 	// Accepted says that the engine answered with status 200: it has taken the request over, and with it the duty to
 	// notify a producer of KV that no decode needs it when the call is cut.
 	Accepted bool
-	// Started says that bytes have left for the client.
+	// Started says that bytes have left for the client, in this round or one before.
 	Started bool
+	// Began says that this round had its first token.
+	Began bool
 	// Events is the number of stream events sent.
 	Events int
 	// Tokens is the number of generated tokens seen: the engine's own count where it reported one, else one per event
@@ -21,6 +24,3 @@ type Transcript struct {
 	// PromptTokens and CachedTokens are the engine's usage figures, −1 while it has reported none.
 	PromptTokens, CachedTokens int
 }
-
-// newTranscript is the transcript of nothing.
-func newTranscript() Transcript { return Transcript{PromptTokens: -1, CachedTokens: -1} }

@@ -2,6 +2,7 @@ package decode
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/relay"
 )
 
 // watch ends a call whose worker stops responding. It stands between the worker's stream and its reader and counts
@@ -19,10 +22,11 @@ import (
 //
 // Read, event and flush belong to the goroutine that relays the stream.
 type watch struct {
-	src   io.Reader
-	cfg   Config
-	seen  *seen
-	start time.Time
+	src    io.Reader
+	polled relay.Source // the same, where it can be read without waiting
+	cfg    Config
+	seen   *seen
+	start  time.Time
 	limits
 
 	// since is when the silence that lasts began, in nanoseconds after start and moved by what the client took
@@ -76,6 +80,33 @@ func (w *watch) Read(p []byte) (int, error) {
 	w.fresh = true
 	return n, err
 }
+
+// Polls reports whether the worker's stream can be read without waiting; see relay.Source.
+func (w *watch) Polls() bool {
+	w.polled, _ = w.src.(relay.Source)
+	return w.polled != nil && w.polled.Polls()
+}
+
+// TryRead is Read without waiting. The silence counts from the call that found nothing.
+func (w *watch) TryRead(p []byte) (int, error) {
+	n, err := w.polled.TryRead(p)
+	now, since := time.Since(w.start), w.since.Load()
+	if n == 0 && errors.Is(err, loop.ErrWouldBlock) {
+		if since == 0 {
+			w.since.Store(int64(max(1, now-w.quiet)))
+		}
+		return n, err
+	}
+	if since > 0 {
+		w.quiet = now - time.Duration(since)
+		w.since.Store(0)
+	}
+	w.now, w.fresh = now, true
+	return n, err
+}
+
+// OnReadable is the worker's stream's.
+func (w *watch) OnReadable(f func()) bool { return w.polled.OnReadable(f) }
 
 // event says that the engine has made a step: the silence is over. The first event of a read takes it in; those that
 // came along do not.

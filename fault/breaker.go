@@ -133,9 +133,9 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen 
 	now := time.Now()
 	c.mu.Lock()
 	k, ok := c.acquire(now)
-	trial, grace := ok && k.trial, c.alone.Sub(now)
+	trial, grace, changes := ok && k.trial, c.alone.Sub(now), c.news()
 	c.mu.Unlock()
-	b.settle(c)
+	b.settle(c, changes)
 	switch {
 	case !ok && failOpen && b.view(c).State == Open:
 		return uncounted, nil
@@ -148,8 +148,9 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen 
 	return func(err error) {
 		c.mu.Lock()
 		c.report(k, classOf(err))
+		changes := c.news()
 		c.mu.Unlock()
-		b.settle(c)
+		b.settle(c, changes)
 	}, nil
 }
 
@@ -189,12 +190,12 @@ func (b *Breakers) which(leg pools.Role, is func(c *circuit, now time.Time) bool
 			continue
 		}
 		c.mu.Lock()
-		yes := is(&c.circuit, time.Now())
+		yes, changes := is(&c.circuit, time.Now()), c.news()
 		c.mu.Unlock()
 		if yes {
 			list = append(list, c.key.worker)
 		}
-		b.settle(c)
+		b.settle(c, changes)
 	}
 	slices.Sort(list)
 	return list
@@ -239,8 +240,9 @@ func (b *Breaker) State() State { return b.of.State(b.name, "") }
 func (b *Breakers) view(c *guarded) Circuit {
 	c.mu.Lock()
 	is := c.circuit.view(c.look())
+	changes := c.news()
 	c.mu.Unlock()
-	b.settle(c)
+	b.settle(c, changes)
 	return is
 }
 
@@ -288,12 +290,8 @@ func (b *Breakers) inTrouble() []*guarded {
 	return slices.Collect(maps.Values(b.tripped))
 }
 
-// settle reports the changes of a circuit and updates the list of tripped ones.
-func (b *Breakers) settle(c *guarded) {
-	c.mu.Lock()
-	changes := c.changes
-	c.changes = nil
-	c.mu.Unlock()
+// settle reports changes of a circuit and updates the list of tripped ones.
+func (b *Breakers) settle(c *guarded, changes []change) {
 	if len(changes) == 0 {
 		return
 	}

@@ -1,6 +1,10 @@
 package fault
 
-import "sync"
+import (
+	"context"
+	"slices"
+	"sync"
+)
 
 // The retry budget: the greater of retryShare of the live requests, and retryLeast, so
 // that a quiet gateway can retry at all.
@@ -13,8 +17,9 @@ const (
 // live requests, and at least 10, may be on a retry. It counts requests in flight and
 // so needs no clock. The zero Budget is ready; it is safe for concurrent use.
 type Budget struct {
-	mu    sync.Mutex
-	stats BudgetStats
+	mu      sync.Mutex
+	stats   BudgetStats
+	waiting []chan struct{} // for a retry, the first first; closed when it is granted
 }
 
 // BudgetStats is a budget's state.
@@ -22,6 +27,7 @@ type BudgetStats struct {
 	Live int // requests that have begun and not ended
 	// Retrying is how many of them are on a retry, Limit how many may be.
 	Retrying, Limit int
+	Waiting         int    // how many wait until they may
 	Refused         uint64 // retries that were not granted since the start
 }
 
@@ -52,11 +58,43 @@ func (b *Budget) Take() bool {
 	return true
 }
 
-// Return gives a granted retry back.
+// Wait is Take of a request that can wait until ctx ends: those before it come first.
+func (b *Budget) Wait(ctx context.Context) bool {
+	b.mu.Lock()
+	if len(b.waiting) == 0 && b.stats.Retrying < b.limit() {
+		b.stats.Retrying++
+		b.mu.Unlock()
+		return true
+	}
+	granted := make(chan struct{})
+	b.waiting = append(b.waiting, granted)
+	b.mu.Unlock()
+	select {
+	case <-granted:
+		return true
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := slices.Index(b.waiting, granted)
+	if at < 0 {
+		return true // in the same moment
+	}
+	b.waiting = slices.Delete(b.waiting, at, at+1)
+	b.stats.Refused++
+	return false
+}
+
+// Return gives a granted retry back, to the first that waits for one.
 func (b *Budget) Return() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.stats.Retrying--
+	for len(b.waiting) > 0 && b.stats.Retrying < b.limit() {
+		close(b.waiting[0])
+		b.waiting = b.waiting[1:]
+		b.stats.Retrying++
+	}
 }
 
 // Stats is the state now.
@@ -64,7 +102,7 @@ func (b *Budget) Stats() BudgetStats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.stats
-	s.Limit = b.limit()
+	s.Limit, s.Waiting = b.limit(), len(b.waiting)
 	return s
 }
 

@@ -1,8 +1,53 @@
 package fault
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 )
+
+// Those that wait for a retry get it in their order, each once, and one that waits no longer keeps none.
+func TestBudgetWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := new(Budget)
+		for range 10 {
+			if !b.Wait(t.Context()) {
+				t.Fatal("there is a place")
+			}
+		}
+		came := make(chan int, 3)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for i, ctx := range []context.Context{t.Context(), short, t.Context()} {
+			go func() {
+				if b.Wait(ctx) {
+					came <- i
+				} else {
+					came <- -i
+				}
+			}()
+			synctest.Wait()
+		}
+		if b.Take() {
+			t.Error("a place was taken past the limit")
+		}
+		if got := <-came; got != -1 {
+			t.Errorf("%d came first", got)
+		}
+		b.Return()
+		b.Return()
+		if first, second := <-came, <-came; first+second != 2 || b.Stats().Retrying != 10 || b.Stats().Refused != 2 {
+			t.Errorf("%d, %d came; %+v", first, second, b.Stats())
+		}
+		for range 10 {
+			b.Return()
+		}
+		if got := b.Stats(); got.Retrying != 0 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
 
 func TestBudget(t *testing.T) {
 	for _, c := range []struct {

@@ -40,7 +40,8 @@ type call struct {
 	trial   bool        // by a half-open circuit
 	verdict func(error) // gobreaker's, of a call that is no trial; nil once it was given
 	alive   bool        // it gave a sign of life
-	sign    *sign       // that sign, where it counts
+	counts  bool        // the sign is in the row
+	sign    sign
 	ended   bool
 }
 
@@ -75,9 +76,7 @@ func (c *circuit) start() {
 }
 
 // stateOf names gobreaker's states.
-var stateOf = map[gobreaker.State]State{
-	gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open,
-}
+var stateOf = [...]State{gobreaker.StateClosed: Closed, gobreaker.StateHalfOpen: HalfOpen, gobreaker.StateOpen: Open}
 
 // changed records a change of state.
 func (c *circuit) changed(_ string, from, to gobreaker.State) {
@@ -98,10 +97,11 @@ func (c *circuit) look() State { return stateOf[c.breaker.State()] }
 
 // acquire lets a call through, or refuses it.
 func (c *circuit) acquire(now time.Time) (*call, bool) {
-	if c.blocked(now) {
+	state := c.look() // one look for all: it may half-open the circuit, which is a new term
+	if state == Open || c.tried(state, now) {
 		return nil, false
 	}
-	k := &call{term: c.term, trial: c.look() == HalfOpen}
+	k := &call{term: c.term, trial: state == HalfOpen}
 	if k.trial && c.verdict != nil { // in addition to one that is silent
 		return c.try(k, now), true
 	}
@@ -156,12 +156,16 @@ func (c *circuit) report(k *call, class Class) {
 func (c *circuit) succeed(k *call, state State) {
 	c.judge(k, state, nil)
 	k.term, k.trial = c.term, false
-	k.sign = c.row.sign()
+	c.row.add(&k.sign)
+	k.counts = true
 }
 
 // fail takes in a failure. A trial's failure opens the circuit, as does one too many in a row or within the window.
 func (c *circuit) fail(k *call, class Class, state State) {
-	c.row.fail(k.sign)
+	if k.counts {
+		c.row.takeBack(&k.sign)
+	}
+	c.row.fail()
 	c.judge(k, state, class)
 }
 
@@ -183,8 +187,8 @@ func (c *circuit) judge(k *call, state State, err error) {
 // neither takes in the end of a call that did not fail. A silent trial makes room for another trial.
 func (c *circuit) neither(k *call) {
 	switch {
-	case k.sign != nil:
-		c.row.stand(k.sign)
+	case k.counts:
+		c.row.stand(&k.sign)
 	case k.trial:
 		if c.trials--; c.trials == 0 {
 			c.verdict(ClientGone)
@@ -197,12 +201,23 @@ func (c *circuit) neither(k *call) {
 
 // blocked reports whether a call would be refused now.
 func (c *circuit) blocked(now time.Time) bool {
-	return c.look() == Open || c.onTrial(now)
+	state := c.look()
+	return state == Open || c.tried(state, now)
 }
 
 // onTrial reports whether the circuit is half-open and a trial has the worker alone.
-func (c *circuit) onTrial(now time.Time) bool {
-	return c.look() == HalfOpen && c.trials > 0 && now.Before(c.alone)
+func (c *circuit) onTrial(now time.Time) bool { return c.tried(c.look(), now) }
+
+// tried is onTrial in that state.
+func (c *circuit) tried(state State, now time.Time) bool {
+	return state == HalfOpen && c.trials > 0 && now.Before(c.alone)
+}
+
+// news are the changes that were not reported yet, for the caller to report.
+func (c *circuit) news() []change {
+	changes := c.changes
+	c.changes = nil
+	return changes
 }
 
 // view is the circuit as others see it, in that state.

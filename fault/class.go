@@ -21,6 +21,7 @@ const (
 	// GatewayError: the gateway's own machine could not make the connection: it ran out of descriptors, ports or
 	// memory, or its resolver failed. Another worker may have a connection to spare; this one is not to blame.
 	GatewayError
+	Moved       // an operator has the worker's streams go on on others
 	Refused     // there was no connection. The worker has seen nothing.
 	Reset       // the connection broke, or the engine died, before the answer was whole
 	Timeout     // the worker did not answer within its limit: no prefill, no first token, no whole answer
@@ -35,7 +36,7 @@ const (
 
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
-	GatewayError: "gateway_error", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
+	GatewayError: "gateway_error", Moved: "moved", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
 	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
 

@@ -30,6 +30,8 @@ var (
 	ErrEngine = errors.New("engine reported an error inside its answer")
 	// ErrRunaway: a stream that goes on well past the longest answer asked for.
 	ErrRunaway = errors.New("stream goes on past the longest answer")
+	// ErrMoved ends a call whose stream is to go on on another worker.
+	ErrMoved = errors.New("an operator moves the worker's streams")
 	// ErrEngineDied: the engine's core died, and its server said so before it ended.
 	ErrEngineDied = errors.New("engine's core died")
 )
@@ -46,6 +48,7 @@ var (
 //	ErrShutdown                 any                  Shutdown
 //	ErrTimeout, deadline        any                  Timeout
 //	ErrStalled                  any                  Stalled
+//	ErrMoved                    any                  Moved
 //	ErrGarbled                  any                  Garbled
 //	ErrTruncated                any                  Truncated
 //	ErrEngine                   429, 503             Overloaded
@@ -57,7 +60,6 @@ var (
 //	*upstream.Error at dial     any                  GatewayError for upstream.LocalFailure, else Refused
 //	anything else               any                  Reset
 func Classify(err error, status int) Class {
-	var up *upstream.Error
 	switch {
 	case err == nil:
 		return classifyStatus(status)
@@ -69,6 +71,8 @@ func Classify(err error, status int) Class {
 		return Stalled
 	case errors.Is(err, ErrClientGone), errors.Is(err, context.Canceled):
 		return ClientGone
+	case errors.Is(err, ErrMoved):
+		return Moved
 	case errors.Is(err, ErrGarbled), errors.Is(err, upstream.ErrProtocol):
 		return Garbled
 	case errors.Is(err, ErrTruncated):
@@ -79,14 +83,14 @@ func Classify(err error, status int) Class {
 		return EngineError
 	case errors.Is(err, ErrCircuitOpen):
 		return Refused
-	case errors.As(err, &up) && up.Op == upstream.OpDial:
-		if upstream.LocalFailure(err) {
-			return GatewayError
-		}
-		return Refused
-	default:
-		return Reset
 	}
+	switch up, ok := errors.AsType[*upstream.Error](err); {
+	case !ok || up.Op != upstream.OpDial:
+		return Reset
+	case upstream.LocalFailure(err):
+		return GatewayError
+	}
+	return Refused
 }
 
 func classifyStatus(status int) Class {

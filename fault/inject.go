@@ -12,7 +12,7 @@ import (
 
 // Inject wraps a transport so that calls fail by the scenario; no code above the transport knows. Whether a call is
 // hit depends on the scenario's seed, the call's kind and its RequestID, which holds the attempt, and never on the
-// clock or the order of calls. At most one rule hits a call, the first in the scenario's order. For a nil scenario,
+// order of calls, nor on the clock but where a rule has a time. At most one rule hits a call, the first in the scenario's order. For a nil scenario,
 // or one without rules, Inject returns t itself.
 //
 // The scenario must not change afterwards. Inject panics on an invalid rule, which ParseScenario never returns.
@@ -20,7 +20,7 @@ func Inject(t upstream.Transport, s *Scenario) upstream.Transport {
 	if s == nil || len(s.Rules) == 0 {
 		return t
 	}
-	in := &injector{next: t, Scenario: s}
+	in := &injector{next: t, Scenario: s, start: time.Now()}
 	for i := range s.Rules {
 		as, err := s.Rules[i].check()
 		if err != nil {
@@ -36,13 +36,15 @@ type injector struct {
 	*Scenario
 	next   upstream.Transport
 	faults []Registered // by rule
+	start  time.Time    // what At counts from
 }
 
 // Call makes the call through the first rule that hits it.
 func (in *injector) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	after := time.Since(in.start)
 	for i := range in.Rules {
 		r, as := &in.Rules[i], &in.faults[i]
-		if !r.matches(leg) || !as.befalls(leg.Purpose) {
+		if !r.matches(leg, after) || !as.befalls(leg.Purpose) {
 			continue
 		}
 		rng := in.rng(uint64(i), leg)

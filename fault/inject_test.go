@@ -87,6 +87,8 @@ func sample(t *testing.T, f Registered) Rule {
 			r.Delay = 3 * time.Second
 		case "status":
 			r.Status = 502
+		case "rate":
+			r.Rate = 10
 		default:
 			t.Fatalf("%s uses %q, which no rule has", f.Name, field)
 		}
@@ -189,6 +191,8 @@ func TestRulesChooseTheirCalls(t *testing.T) {
 		{"another kind", Rule{Fault: "refuse", Leg: Release}, decodeLeg(1), false},
 		{"its worker", Rule{Fault: "refuse", Worker: "decode-*"}, decodeLeg(1), true},
 		{"another worker", Rule{Fault: "refuse", Worker: "prefill-?"}, decodeLeg(1), false},
+		{"its place", Rule{Fault: "refuse", Where: "*/decode-1"}, decodeLeg(1), true},
+		{"another place", Rule{Fault: "refuse", Where: "prefill/*"}, decodeLeg(1), false},
 		{"a kind that the fault cannot befall", Rule{Fault: "lost_handoff"}, decodeLeg(1), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -22,12 +22,11 @@ func (r *run) length() int {
 	return r.last.failures
 }
 
-// sign adds a call's sign of life, and returns it for the call's end.
-func (r *run) sign() *sign {
-	s := &sign{before: r.latest()}
+// add adds a call's first sign of life, s, which is in no run yet.
+func (r *run) add(s *sign) {
+	s.before = r.latest()
 	s.before.after = s
 	r.last = s
-	return s
 }
 
 // stand makes s final: its call has ended and not failed.
@@ -37,20 +36,20 @@ func (r *run) stand(s *sign) {
 	}
 }
 
-// fail adds a failure and takes the call's sign back, if it gave one (s is not nil).
-func (r *run) fail(s *sign) {
-	if s != nil {
-		s.before.failures += s.failures
-		s.before.after = s.after
-		if s.after != nil {
-			s.after.before = s.before
-		}
-		if r.last == s {
-			r.last = s.before
-		}
+// takeBack takes back the sign of a call that failed: the row goes on as if there had been none.
+func (r *run) takeBack(s *sign) {
+	s.before.failures += s.failures
+	s.before.after = s.after
+	if s.after != nil {
+		s.after.before = s.before
 	}
-	r.latest().failures++
+	if r.last == s {
+		r.last = s.before
+	}
 }
+
+// fail adds a failure.
+func (r *run) fail() { r.latest().failures++ }
 
 // latest is the sign that the row counts from.
 func (r *run) latest() *sign {

@@ -76,10 +76,11 @@ func TestRowTwin(t *testing.T) {
 			slices.Sort(calls)
 			switch what := rng.IntN(4); {
 			case what == 0 || len(calls) == 0:
-				live[i] = row.sign()
+				live[i] = new(sign)
+				row.add(live[i])
 				history = append(history, event{i})
 			case what == 1:
-				row.fail(nil)
+				row.fail()
 				history = append(history, event{-1})
 			default:
 				c := calls[rng.IntN(len(calls))]
@@ -89,7 +90,8 @@ func TestRowTwin(t *testing.T) {
 					row.stand(s)
 					break
 				}
-				row.fail(s)
+				row.takeBack(s)
+				row.fail()
 				history = append(slices.DeleteFunc(history, func(e event) bool { return e.call == c }), event{-1})
 			}
 			want := 0

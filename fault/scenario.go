@@ -22,11 +22,15 @@ import (
 //	seed: 7
 //	rules:
 //	  - fault: stall          # a registered fault's name
+//	    at: 10s               # from this long after the start on; from the start where absent
+//	    for: 5s               # for this long; for good where absent
 //	    probability: 0.1      # of each call that the rule matches; 1 where absent
 //	    leg: decode           # prefill, decode or release; every call where absent
 //	    worker: "decode-*"    # a glob over worker ids; every worker where absent
+//	    where: "*/decode-*"   # both at once, in their place: a glob over leg/worker
 //	    after_events: 3
 //	    delay: 2s
+//	    rate: 100             # bytes a second, for faults that slow an answer
 type Scenario struct {
 	// Seed decides, with a call's id, which calls are hit.
 	Seed uint64 `yaml:"seed"`
@@ -43,6 +47,10 @@ type Rule struct {
 	Probability float64       `yaml:"probability"`  // share of matching calls that are hit, in (0, 1]
 	Leg         string        `yaml:"leg"`          // the kind of call; empty: every kind that the fault can hit
 	Worker      string        `yaml:"worker"`       // a glob over worker ids, as path.Match has it; empty: every worker
+	Where       string        `yaml:"where"`        // in place of Leg and Worker: a glob over leg/worker, as decode/decode-*
+	At          time.Duration `yaml:"at"`           // how long after Inject the rule begins, at most maxDelay
+	For         time.Duration `yaml:"for"`          // how long it lasts then, at most maxDelay; 0 is for good
+	Rate        int           `yaml:"rate"`         // bytes of an answer that pass in a second; 0 is the fault's own default
 	AfterEvents int           `yaml:"after_events"` // events of a stream that pass first
 	AfterBytes  int           `yaml:"after_bytes"`  // bytes of an answer that pass first
 	Delay       time.Duration `yaml:"delay"`        // how long a delay or stall lasts, at most maxDelay
@@ -53,7 +61,7 @@ type Rule struct {
 const (
 	maxRules = 1000      // each matching rule costs a hash on every call
 	maxDelay = time.Hour // of one fault that ends
-	maxCount = 1 << 30   // of after_events and after_bytes
+	maxCount = 1 << 30   // of after_events, after_bytes and rate
 )
 
 // ParseScenario reads a scenario file's bytes; file names it in errors. It is strict: it refuses what
@@ -94,6 +102,12 @@ func (r *Rule) read(node *yaml.Node) error {
 		return setting.Errorf("leg", "is empty: leave the key out for all")
 	case given("worker") && r.Worker == "":
 		return setting.Errorf("worker", "is empty: leave the key out for all")
+	case given("where") && r.Where == "":
+		return setting.Errorf("where", "is empty: leave the key out for all")
+	case given("for") && r.For == 0:
+		return setting.Errorf("for", "is 0: leave the key out for a rule without end")
+	case given("rate") && r.Rate == 0:
+		return setting.Errorf("rate", "is 0, not from 1 to %d", maxCount)
 	case given("status") && r.Status == 0:
 		return setting.Errorf("status", "is 0, not from 300 to 599")
 	}
@@ -108,6 +122,7 @@ func (r *Rule) read(node *yaml.Node) error {
 func (r *Rule) check() (of Registered, err error) {
 	of, ok := faults[r.Fault]
 	_, glob := path.Match(r.Worker, "")
+	_, globWhere := path.Match(r.Where, "")
 	switch {
 	case r.Fault == "":
 		return of, setting.Errorf("fault", "is missing: one of %s", strings.Join(faultNames(), ", "))
@@ -127,14 +142,27 @@ func (r *Rule) check() (of Registered, err error) {
 		return of, setting.Errorf("delay", "is %v, not from 0 to %v", r.Delay, maxDelay)
 	case r.Status != 0 && (r.Status < 300 || r.Status > 599):
 		return of, setting.Errorf("status", "is %d, not from 300 to 599", r.Status)
+	case r.Rate < 0 || r.Rate > maxCount:
+		return of, setting.Errorf("rate", "is %d, not from 1 to %d", r.Rate, maxCount)
+	case r.At < 0 || r.At > maxDelay:
+		return of, setting.Errorf("at", "is %v, not from 0 to %v", r.At, maxDelay)
+	case r.For < 0 || r.For > maxDelay:
+		return of, setting.Errorf("for", "is %v, not from 0 to %v", r.For, maxDelay)
 	case glob != nil:
 		return of, setting.Errorf("worker", "%s is no glob: %w", conf.Quote(r.Worker), glob)
+	case globWhere != nil:
+		return of, setting.Errorf("where", "%s is no glob: %w", conf.Quote(r.Where), globWhere)
+	case r.Where != "" && r.Leg+r.Worker != "":
+		return of, setting.Errorf("where", "takes the place of leg and worker: give it or them")
+	case r.Where != "" && strings.Count(r.Where, "/") != 1:
+		return of, setting.Errorf("where", "is %s, not LEG/WORKER, as decode/decode-*", conf.Quote(r.Where))
 	}
 	for _, shape := range []struct {
 		field string
 		set   bool
 	}{
 		{"after_events", r.AfterEvents != 0}, {"after_bytes", r.AfterBytes != 0}, {"delay", r.Delay != 0}, {"status", r.Status != 0},
+		{"rate", r.Rate != 0},
 	} {
 		if shape.set && !slices.Contains(of.uses, shape.field) {
 			return of, setting.Errorf(shape.field, "means nothing to %s", r.Fault)
@@ -146,8 +174,15 @@ func (r *Rule) check() (of Registered, err error) {
 	return of, nil
 }
 
-// matches reports whether the rule is about that call.
-func (r *Rule) matches(leg upstream.Leg) bool {
+// matches reports whether the rule is about that call, made so long after Inject.
+func (r *Rule) matches(leg upstream.Leg, after time.Duration) bool {
+	if after < r.At || r.For > 0 && after >= r.At+r.For {
+		return false
+	}
+	if r.Where != "" {
+		ok, _ := path.Match(r.Where, leg.Purpose+"/"+leg.Worker) // the pattern was checked
+		return ok
+	}
 	if r.Leg != "" && r.Leg != leg.Purpose {
 		return false
 	}

@@ -26,12 +26,14 @@ rules:
     delay: 1m30s
   - {fault: reset, after_bytes: 100}
   - {fault: wrong_status, status: 429}
+  - {fault: slow_drip, where: "*/decode-1", at: 10s, for: 5s, rate: 100}
 `))
 	want := &Scenario{Seed: math.MaxUint64, Rules: []Rule{
 		{Fault: "refuse", Probability: 1},
 		{Fault: "stall", Probability: .25, Leg: string(pools.Decode), Worker: "decode-*", AfterEvents: 3, Delay: 90 * time.Second},
 		{Fault: "reset", Probability: 1, AfterBytes: 100},
 		{Fault: "wrong_status", Probability: 1, Status: 429},
+		{Fault: "slow_drip", Probability: 1, Where: "*/decode-1", At: 10 * time.Second, For: 5 * time.Second, Rate: 100},
 	}}
 	if err != nil || !reflect.DeepEqual(s, want) {
 		t.Errorf("%+v, %v", s, err)
@@ -74,6 +76,16 @@ func TestParseScenarioRefuses(t *testing.T) {
 		{"a good status", "rules:\n- fault: wrong_status\n  status: 200\n", "f.yaml:3 rules[0].status: is 200, not from 300 to 599"},
 		{"status 0", "rules:\n- fault: wrong_status\n  status: 0\n", "f.yaml:3 rules[0].status: is 0, not from 300 to 599"},
 		{"a field of another fault", "rules:\n- fault: refuse\n  status: 500\n", "f.yaml:3 rules[0].status: means nothing to refuse"},
+		{"a time before the start", "rules:\n- fault: refuse\n  at: -1s\n", "f.yaml:3 rules[0].at: is -1s, not from 0 to 1h0m0s"},
+		{"too long", "rules:\n- fault: refuse\n  for: 2h\n", "f.yaml:3 rules[0].for: is 2h0m0s, not from 0 to 1h0m0s"},
+		{"for no time", "rules:\n- fault: refuse\n  for: 0s\n", "f.yaml:3 rules[0].for: is 0: leave the key out for a rule without end"},
+		{"nowhere", "rules:\n- fault: refuse\n  where: \"\"\n", "f.yaml:3 rules[0].where: is empty: leave the key out for all"},
+		{"half a place", "rules:\n- fault: refuse\n  where: decode-1\n", `f.yaml:3 rules[0].where: is "decode-1", not LEG/WORKER, as decode/decode-*`},
+		{"no glob of a place", "rules:\n- fault: refuse\n  where: \"decode/[a\"\n", `f.yaml:3 rules[0].where: "decode/[a" is no glob: syntax error in pattern`},
+		{"two places", "rules:\n- fault: refuse\n  leg: decode\n  where: \"*/decode-1\"\n", "f.yaml:4 rules[0].where: takes the place of leg and worker: give it or them"},
+		{"rate 0", "rules:\n- fault: slow_drip\n  rate: 0\n", "f.yaml:3 rules[0].rate: is 0, not from 1 to 1073741824"},
+		{"a rate below 0", "rules:\n- fault: slow_drip\n  rate: -5\n", "f.yaml:3 rules[0].rate: is -5, not from 1 to 1073741824"},
+		{"a rate of another fault", "rules:\n- fault: refuse\n  rate: 5\n", "f.yaml:3 rules[0].rate: means nothing to refuse"},
 		{
 			"several at once", "rules:\n- fault: refus\n- fault: delay\n  delay: 2h\n",
 			"f.yaml:2 rules[0].fault: there is no such fault; the nearest is refuse\n" + "f.yaml:4 rules[1].delay: is 2h0m0s, not from 0 to 1h0m0s",
@@ -105,6 +117,7 @@ func FuzzScenario(f *testing.F) {
 	for _, seed := range []string{
 		"", "seed: 1\nrules: [{fault: refuse}]\n", "rules:\n- fault: stall\n  delay: 2s\n  after_events: 3\n",
 		"rules: &a [*a]", "rules:\n- <<: {fault: refuse}\n", "? [a]\n: b\n", "rules:\n- fault: wrong_status\n  status: 0x1F4\n", "rules: [{}]\n---\n",
+		"rules:\n- {fault: slow_drip, where: \"*/decode-1\", at: 10s, for: 5s, rate: 100}\n",
 	} {
 		f.Add([]byte(seed))
 	}

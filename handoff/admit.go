@@ -56,24 +56,28 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 		defer cancel()
 		ctx = within
 	}
-	ask := f.ask(r)
+	ask := &r.asks
+	if r.Attempts > 0 || r.KV != nil { // the queue may look at an earlier one still, whose wait was cut short
+		ask = new(placement.Ask)
+	}
+	*ask = f.ask(r)
 	q, err := f.queue(ask.Model)
 	if err != nil {
 		return err
 	}
 	now, x := time.Now(), &r.Call.Request.Nvext
-	route := f.placer.Route(f.rooms.Roster.Fleet(ask.Model), &ask, now)
+	route := f.placer.Route(f.rooms.Roster.Fleet(ask.Model), ask, now)
 	if err := route.Fits(); err != nil { // no worker could ever hold it
 		return err
 	}
-	uncached := r.ISL - route.Cached(now)
+	uncached := r.length() - route.Cached(now)
 	r.Spent.Matching = time.Since(now)
 	f.observer.Queued(&r.Record, uncached)
 	granted, err := q.Admit(ctx, queue.Item{
 		ID: r.ID, Priority: float64(given(r.Call.Priority, x.Priority)), Strict: given(r.Call.StrictPriority, x.StrictPriority),
-		ISL: r.ISL, Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)),
+		ISL: r.length(), Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)),
 		Arrival: r.Call.Arrival, Retry: r.Attempts > 0, Lane: ask.Lane(),
-	}, &ask)
+	}, ask)
 	r.Spent.Queued += time.Since(now)
 	if err == nil {
 		r.Spent.Scheduling = granted.Took
@@ -82,7 +86,7 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	if err != nil {
 		return err
 	}
-	r.take(&granted, func() { f.Wake(ask.Model) })
+	r.take(&granted, q)
 	return nil
 }
 
@@ -103,7 +107,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 	ask := placement.Ask{
 		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.asked(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
-			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.ISL, Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
+			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
 			Exclude: r.tried, Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
 			OSL: int(given(x.OSL)), Override: r.override, Explain: f.cfg.Explain || x.Wants("routing"),
 		},

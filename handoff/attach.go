@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -12,7 +13,7 @@ import (
 // takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
 // one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
 // only an answer that is not streamed leaves open whether it has.
-func takes(plan connector.Plan, r *request, failed *fault.Error) bool {
+func takes(plan *connector.Plan, r *request, failed *fault.Error) bool {
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
 		return true
@@ -44,12 +45,12 @@ func letAttach(ctx context.Context, limit time.Duration, out Sink) (_ context.Co
 		}
 		cancel(context.Cause(ctx))
 	})
-	return call, &attaching{Sink: out, begun: begun}, func() { stop(); cancel(nil) }
+	return call, &attaching{Front: decode.Front{Sink: out}, begun: begun}, func() { stop(); cancel(nil) }
 }
 
 // attaching is a client's sink that reports the beginning of the answer.
 type attaching struct {
-	Sink
+	decode.Front
 	begun chan struct{}
 }
 

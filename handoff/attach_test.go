@@ -15,6 +15,7 @@ type quiet struct{}
 
 func (quiet) Start(string)       {}
 func (quiet) Write([]byte) error { return nil }
+func (quiet) Last([]byte) error  { return nil }
 
 // A call goes on after its client has left until its answer begins, or the limit; with an answer that has begun it ends
 // with the client.

@@ -30,6 +30,7 @@ type StagedKV struct {
 
 	connector connector.Connector // which binds it
 	producer  *pools.Worker       // which holds it
+	round     *connector.Round    // whose prefill leg made it
 	taken     bool                // decode has it: there is nothing to abandon
 	pushed    bool                // it lies at the round's decode worker, and no other can have it
 }
@@ -39,14 +40,14 @@ func (a *attempt) complete() bool {
 	return a.d.Lease != nil && (a.p.Lease != nil || a.KV != nil || a.Reason != "")
 }
 
-// book adds a placement's bookings. wake is called when one is given back.
-func (a *attempt) book(g *placement.Placement, wake func()) {
-	a.Reason = g.Reason
+// book adds a placement's bookings, which q granted.
+func (a *attempt) book(g *placement.Placement, q *waitingRoom) {
+	a.Reason, a.stack.queue = g.Reason, q
 	if d := g.Decode; d.Lease != nil {
-		a.d, a.dPlace = d, a.stack.push(func() { d.GiveBack(time.Now()); wake() })
+		a.d, a.dPlace = d, a.stack.push(held{booking: d})
 	}
 	if p := g.Prefill; p.Lease != nil {
-		a.p, a.pPlace = p, a.stack.push(func() { p.GiveBack(time.Now()); wake() })
+		a.p, a.pPlace = p, a.stack.push(held{booking: p})
 	}
 }
 
@@ -63,15 +64,8 @@ func (a *attempt) dropPrefill(reason string) {
 	a.Reason = reason
 }
 
-// stage takes responsibility for KV. abandon is called if no decode worker takes it.
-func (a *attempt) stage(kv *StagedKV, abandon func()) {
-	a.KV = kv
-	a.kvPlace = a.stack.push(func() {
-		if !kv.taken {
-			abandon()
-		}
-	})
-}
+// stage takes responsibility for KV, which is abandoned if no decode worker takes it.
+func (a *attempt) stage(kv *StagedKV) { a.KV, a.kvPlace = kv, a.stack.push(held{kv: kv}) }
 
 // dropKV gives staged KV up.
 func (a *attempt) dropKV() {
@@ -89,15 +83,30 @@ func (a *attempt) prepare(action Action) {
 		a.d = placement.Booking{}
 	case action == OtherDecode, action == Again:
 		a.startOver()
+	case action == Resume:
+		a.startOver()
+		a.Reason = ""
 	}
 }
 
 // startOver frees everything.
 func (a *attempt) startOver() {
 	a.stack.release()
-	kept := attempt{stack: a.stack}
-	if a.Reason == placement.ReasonPrefillFailed {
-		kept.Reason = a.Reason
+	a.p, a.d, a.KV = placement.Booking{}, placement.Booking{}, nil
+	if a.Reason != placement.ReasonPrefillFailed {
+		a.Reason = ""
 	}
-	*a = kept
+}
+
+// letGo gives a booking back, or KV up that no decode worker took.
+func (s *cleanupStack) letGo(h *held) {
+	switch {
+	case h.booking.Lease != nil:
+		h.booking.GiveBack(time.Now())
+		if s.queue != nil {
+			s.queue.Wake()
+		}
+	case h.kv != nil && !h.kv.taken:
+		s.abandon(h.kv)
+	}
 }

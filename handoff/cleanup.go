@@ -57,7 +57,7 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 		}
 		err := c.call(ctx, calls)
 		if err != nil {
-			if other := c.standIn(r.D, speaks); other != nil {
+			if other := c.standIn(r, speaks); other != nil {
 				r.D, r.DRank = other, 0
 				if calls := speaks.Abandon(r, kv); len(calls) > 0 {
 					err = c.call(ctx, calls)
@@ -75,15 +75,22 @@ func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv pref
 	})
 }
 
-// standIn finds another decode worker of the same model and protocol that may be called now, nil if there is none.
-func (c *cleanup) standIn(failed *pools.Worker, speaks connector.Connector) *pools.Worker {
+// standIn finds another worker of the round's model and protocol that may be called now, nil if there is none: one that
+// decodes or, where the connector's release may come from any, another one that prefills.
+func (c *cleanup) standIn(r connector.Round, speaks connector.Connector) *pools.Worker {
+	roles := []pools.Role{pools.Decode}
+	if _, any := speaks.(connector.ReleasedByAny); any {
+		roles = append(roles, pools.Both, pools.Prefill)
+	}
 	now := time.Now()
-	for _, m := range c.roster.Snapshot(failed.Model, pools.Decode).Members {
-		if m.Worker.ID == failed.ID || !m.Eligible(now) {
-			continue
-		}
-		if same, err := c.between(m.Worker, m.Worker); err == nil && same == speaks {
-			return m.Worker
+	for _, role := range roles {
+		for _, m := range c.roster.Snapshot(r.D.Model, role).Members {
+			if m.Worker.ID == r.D.ID || r.P != nil && m.Worker.ID == r.P.ID || !m.Eligible(now) {
+				continue
+			}
+			if same, err := c.between(m.Worker, m.Worker); err == nil && same == speaks {
+				return m.Worker
+			}
 		}
 	}
 	return nil

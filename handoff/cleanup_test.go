@@ -95,6 +95,29 @@ func TestReleaseIsDoneWhereTheEngineReadIt(t *testing.T) {
 	}
 }
 
+// Where every decode worker is gone, another prefill worker makes the release, and the one that holds the KV does not.
+func TestReleaseByAPrefillWorker(t *testing.T) {
+	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
+	for _, id := range []string{"p1", "p2"} {
+		if err := roster.Put(pools.Worker{ID: id, Engine: "vllm", Incarnation: "i", Model: "m", Role: pools.Prefill, Address: "http://h:1", BlockSize: 16}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, called := range [][]string{{"d1", "p2"}, {"d1"}} {
+		calls := &releasers{status: map[string]int{"p1": http.StatusNotFound, "p2": http.StatusNotFound}}
+		clean := newCleanup(Rooms{Transport: calls, Roster: roster, Between: connector.Between}, &releases{})
+		a := connector.Round{ID: "x-1", Held: true, Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
+		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
+		if err := clean.wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(calls.called, called) {
+			t.Errorf("asked %q, want %q", calls.called, called)
+		}
+		roster.Remove("p2")
+	}
+}
+
 // Waiting for what is in flight ends with its context.
 func TestWaitForReleasesEnds(t *testing.T) {
 	clean := newCleanup(Rooms{Transport: nowhere{}}, unobserved{})

@@ -1,28 +1,47 @@
 package handoff
 
+import "github.com/tandem-pd/tandem/router/placement"
+
 // cleanupStack frees what a request holds: bookings, and KV that an engine keeps for it. It is released last-in
 // first-out, each thing exactly once. It belongs to one request; one goroutine at a time uses it.
-type cleanupStack struct{ frees []func() }
+type cleanupStack struct {
+	// abandon gives up KV that no decode worker took over.
+	abandon func(kv *StagedKV)
+	// queue is woken when a booking was given back; nil before the first.
+	queue *waitingRoom
+	held  []held
+	room  [3]held // memory of held: a round without failures has a booking for each leg, and KV
+}
+
+// held is one thing that is held: a booking or, without a lease, KV. The zero held is nothing.
+type held struct {
+	booking placement.Booking
+	kv      *StagedKV
+}
 
 // push adds one more thing and returns its place.
-func (s *cleanupStack) push(free func()) (place int) {
-	s.frees = append(s.frees, free)
-	return len(s.frees) - 1
+func (s *cleanupStack) push(h held) (place int) {
+	if s.held == nil {
+		s.held = s.room[:0]
+	}
+	s.held = append(s.held, h)
+	return len(s.held) - 1
 }
 
 // free frees the one thing at a place and keeps what lies above it.
 func (s *cleanupStack) free(place int) {
-	free := s.frees[place]
-	s.frees[place] = nil
-	if free != nil {
-		free()
-	}
+	h := s.held[place]
+	s.held[place] = held{}
+	s.letGo(&h)
 }
+
+// disown leaves the one thing at a place to its caller.
+func (s *cleanupStack) disown(place int) { s.held[place] = held{} }
 
 // release frees everything, the latest first.
 func (s *cleanupStack) release() {
-	for place := len(s.frees) - 1; place >= 0; place-- {
+	for place := len(s.held) - 1; place >= 0; place-- {
 		s.free(place)
 	}
-	s.frees = s.frees[:0]
+	s.held = s.held[:0]
 }

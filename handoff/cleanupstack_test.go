@@ -3,12 +3,22 @@ package handoff
 import (
 	"slices"
 	"testing"
+
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/placement"
 )
 
 func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
-	var s cleanupStack
 	var got []string
-	say := func(what string) func() { return func() { got = append(got, what) } }
+	s := cleanupStack{abandon: func(kv *StagedKV) { got = append(got, kv.Producer) }}
+	say := func(what string) held {
+		if what == "kv" {
+			return held{kv: &StagedKV{KV: prefill.KV{Producer: what}}}
+		}
+		return held{booking: placement.Booking{Lease: new(router.Lease), Done: func(error) { got = append(got, what) }}}
+	}
+	s.push(held{kv: &StagedKV{taken: true}}) // decode has it: nothing is owed
 	d := s.push(say("decode"))
 	p := s.push(say("prefill"))
 	s.free(p) // a failed prefill keeps decode's room

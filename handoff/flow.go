@@ -30,6 +30,8 @@ import (
 type Config struct {
 	// DecodeFallback lets decode do its own prefill when no prefill worker is left.
 	DecodeFallback bool `flag:"decode-fallback" default:"true" group:"Faults" help:"On: when no prefill worker is left, a decode worker with room does the prefill itself; its other streams stutter meanwhile. Off: answer 503." when:"ITL matters more than answering"`
+	// Resume is what becomes of streams whose worker fails.
+	Resume Resuming `group:"Faults"`
 	// Queue is the waiting room of each model.
 	Queue queue.Config `group:"Queue"`
 	// Seed of the names that engines know requests by: the same seed and order of requests give the same names. They
@@ -74,6 +76,7 @@ type Flow struct {
 	placer   placement.Placer
 	observer Observer
 	cleanup  *cleanup
+	abandon  func(kv *StagedKV) // cleanup's, made once
 	budget   *fault.Budget
 	ids      ids
 
@@ -92,6 +95,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	}
 	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
 	f.ids.seed = cfg.Seed
+	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
 	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback}
 	rooms.Roster.OnChange(f.wakeAll)
 	rooms.Breakers.OnAvailable(f.wakeAll)
@@ -106,6 +110,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 // is held (bookings, staged KV) is released in one place, the latest first, whatever the end.
 func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 	r := newRequest(call, f.ids.next())
+	r.stack.abandon = f.abandon
 	f.budget.Begin()
 	defer func() {
 		f.endRetries(r)
@@ -121,9 +126,10 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		return f.query(r, out)
 	}
 	defer r.stack.release()
+	defer r.stopWaiting()
 	for {
 		if err := f.admit(ctx, r); err != nil {
-			return r.refuse(ctx, err)
+			return r.refuse(ctx, err, out)
 		}
 		failed := f.round(ctx, r, out)
 		if failed == nil {
@@ -133,11 +139,11 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if failed.Class == fault.Reset || failed.Class == fault.Truncated {
 			r.Dead = append(r.Dead, failed.Worker)
 		}
-		action := Decide(failed.Leg, failed.Class, r.Attempts, len(r.Dead), r.Sent.Events)
+		action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
 		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
-		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.mayRetry(r)) {
+		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, action) && !f.mayRetry(r)) {
 			action = Fail
 		}
 		f.observer.Failed(&r.Record, failed, action)
@@ -149,7 +155,38 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		}
 		r.failed(failed)
 		r.prepare(action)
+		if action == Resume {
+			ctx = f.resume(ctx, r)
+		}
+		if err := f.awaitRetry(ctx, r); err != nil {
+			if r.Sent.Started {
+				return r.refuse(ctx, err, out)
+			}
+			return r.fail(failed, out)
+		}
 	}
+}
+
+// waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
+// meets, and answers that have begun.
+func (f *Flow) waitsForRetry(r *request, action Action) bool {
+	return action == Resume || len(r.Dead) == 1
+}
+
+// awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.
+func (f *Flow) awaitRetry(ctx context.Context, r *request) error {
+	if r.retrying {
+		return nil
+	}
+	within, cancel := context.WithTimeoutCause(ctx, f.cfg.Resume.Within, errStandsStill)
+	defer cancel()
+	if r.retrying = f.budget.Wait(within); r.retrying {
+		return nil
+	}
+	if r.Sent.Started && errors.Is(context.Cause(within), errStandsStill) {
+		r.NotResumable = "budget"
+	}
+	return context.Cause(within)
 }
 
 // mayRetry takes the request's place in the retry budget, once for all its retries: an outage must not be multiplied

@@ -38,8 +38,9 @@ func TestALeaseBoundsTheWaitForDecode(t *testing.T) {
 					t.Fatal(err)
 				}
 				r, abandoned := h.ask(), 0
+				r.stack.abandon = func(*StagedKV) { abandoned++ }
 				r.Attempts = 1
-				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
+				r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
 				admitted := make(chan error)
 				began := time.Now()
 				go func() { admitted <- h.admit(t.Context(), r) }()
@@ -67,15 +68,17 @@ func TestStagedKVIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, true, map[string]pools.Role{"p": pools.Prefill, "d": pools.Decode, "b": pools.Both})
 		r, abandoned := h.ask("d"), 0
+		r.stack.abandon = func(*StagedKV) { abandoned++ }
 		r.Attempts = 1
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
 		if err := h.admit(t.Context(), r); err != nil || r.KV != nil || abandoned != 1 || r.d.Worker.ID != "b" {
 			t.Errorf("%v: KV %v given up %d times, on %v", err, r.KV, abandoned, r.d)
 		}
 		r.stack.release()
 		h.drain(t, "b")
 		r = h.ask("d")
-		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}}, func() { abandoned++ })
+		r.stack.abandon = func(*StagedKV) { abandoned++ }
+		r.stage(&StagedKV{KV: prefill.KV{Producer: "p", Expires: time.Now().Add(connector.LeaseDuration)}})
 		if err := h.admit(t.Context(), r); !errors.Is(err, placement.ErrNoDecode) || errors.Is(err, queue.ErrExpired) {
 			t.Errorf("%v, want that there is no decode worker", err)
 		}

@@ -46,6 +46,7 @@ type unread struct{}
 
 func (unread) Start(string)       {}
 func (unread) Write([]byte) error { return nil }
+func (unread) Last([]byte) error  { return nil }
 
 // TestRunningRequestsCostTheirBodies: a request that decodes holds its body once,
 // and its tokens, of four bytes each, where the gateway has the tokenizer.

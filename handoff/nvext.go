@@ -3,7 +3,6 @@ package handoff
 import (
 	"cmp"
 	"encoding/json"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -67,7 +66,7 @@ func (r *Record) Timings(t *decode.Transcript, now time.Time) Timings {
 	out := Timings{Queue: ms(r.Spent.Queued), Prefill: ms(r.Spent.Prefill), Total: ms(now.Sub(r.Call.Arrival))}
 	if !t.First.IsZero() {
 		out.TTFT = ms(t.First.Sub(r.Call.Arrival))
-		if r.KV != nil {
+		if r.KV != nil && r.Resumes == 0 {
 			out.Transfer = ms(t.First.Sub(r.HandedOver))
 		}
 	}
@@ -131,5 +130,5 @@ func (r *Record) Routing(t *decode.Transcript) *Routing {
 	return out
 }
 
-// LogValue keeps the log's text form to one line of JSON.
-func (o *Routing) LogValue() slog.Value { return slog.StringValue(marshalled(o)) }
+// String is one line of JSON, for the log.
+func (o *Routing) String() string { return marshalled(o) }

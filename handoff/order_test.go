@@ -278,6 +278,8 @@ func (w *written) Write(p []byte) error {
 	return nil
 }
 
+func (w *written) Last(p []byte) error { return w.Write(p) }
+
 func scanned(t *testing.T, ep openai.Endpoint, body string) *openai.Request {
 	t.Helper()
 	r, err := openai.Limits{}.Scan(ep, []byte(body))

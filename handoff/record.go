@@ -40,6 +40,14 @@ type Record struct {
 
 	// Attempts counts the rounds begun.
 	Attempts int
+	// Resumes counts the moves of an answer that had begun to another worker. Hashes then are those of the prompt and
+	// of what was generated before the latest move.
+	Resumes int
+	// CachedBefore is what the client is to get as its cached tokens since an answer has moved, −1 if it is not known.
+	CachedBefore int
+	// NotResumable says by one word why no other worker can go on with the answer, empty where one can or none was
+	// asked to.
+	NotResumable string
 	// Dead are the workers that died while they had this request.
 	Dead []string
 	// Prefill and Decode are the latest choice of each leg's worker.

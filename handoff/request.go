@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
@@ -30,17 +32,24 @@ type request struct {
 	card     models.Card
 	pins     pins             // the workers that the client names
 	override *router.Override // the weights that the client wants, nil for the pools'
-	ids      []uint32         // the prompt's tokens, nil if unknown
+	prompt   models.Prompt    // the prompt's tokens
+	ids      []uint32         // the same, nil if unknown
 	pinned   []byte           // the same as JSON, of a chat that was sent; made once
 	// decodeHashes are Hashes in decode's blocks, nil if they are of one size.
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered
 
-	differs  bool         // the engine showed other ids for the prompt than ids
-	tried    []string     // workers that failed this request
-	last     *fault.Error // why the latest round ended
-	leg      Leg          // the latest decode call
-	retrying bool         // it has a place in the retry budget
+	asks     placement.Ask // of the first round; those of later ones are their own
+	differs  bool          // the engine showed other ids for the prompt than ids
+	tried    []string      // workers that failed this request
+	last     *fault.Error  // why the latest round ended
+	leg      Leg           // the latest decode call
+	retrying bool          // it has a place in the retry budget
+
+	draft  *decode.Draft // what the client has of a stream, nil where no other worker could go on with it
+	goesOn openai.Resume // what the round goes on with; nothing until the answer has moved
+	before int           // rounds until then
+	still  *time.Timer   // ends a move that takes too long
 }
 
 func newRequest(call Call, id string) *request {
@@ -85,8 +94,8 @@ func showsPrompt(req *openai.Request) bool {
 }
 
 // take makes a placement's bookings the request's own.
-func (r *request) take(g *placement.Placement, wake func()) {
-	r.book(g, wake)
+func (r *request) take(g *placement.Placement, q *waitingRoom) {
+	r.book(g, q)
 	computes := g.Prefill.Lease
 	if p := computes; p != nil {
 		r.Prefill = Choice{p.Worker.ID, p.Why}
@@ -105,6 +114,9 @@ func (r *request) take(g *placement.Placement, wake func()) {
 // failed notes why a round ended, and which worker to leave out.
 func (r *request) failed(failed *fault.Error) {
 	r.last = failed
+	if failed.Class == fault.Moved { // it may come back to the worker, restarted
+		return
+	}
 	if !slices.Contains(r.tried, failed.Worker) {
 		r.tried = append(r.tried, failed.Worker)
 	}
@@ -113,7 +125,10 @@ func (r *request) failed(failed *fault.Error) {
 // cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: a decode worker calls
 // every transferred token cached. Of a prefill worker that did not say nothing is known to have been.
 func (r *request) cachedTokens() int {
-	if r.KV == nil {
+	switch {
+	case r.Resumes > 0:
+		return min(r.CachedBefore, r.ISL)
+	case r.KV == nil:
 		return -1
 	}
 	return max(0, r.KV.Cached)
@@ -135,11 +150,11 @@ func (r *request) compare(l *router.Lease, cached int) {
 func (r *request) longestAnswer() int {
 	switch req := r.Call.Request; {
 	case req.MaxTokens > 0:
-		return req.MaxTokens
+		return req.MaxTokens - r.goesOn.Generated
 	case req.PromptOnly:
 		return 1 // vLLM computes a token and does not show it
 	}
-	return max(0, r.card.ContextTokens-r.ISL)
+	return max(0, r.card.ContextTokens-r.length())
 }
 
 // mostTokens is how many tokens each answer can have at the very most, 0 where that is not known. The prompt's length
@@ -152,18 +167,40 @@ func (r *request) mostTokens() int {
 }
 
 // refuse is the end of a request that was not admitted.
-func (r *request) refuse(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		class := fault.Classify(context.Cause(ctx), 0)
+func (r *request) refuse(ctx context.Context, err error, out Sink) error {
+	cause := context.Cause(ctx)
+	if cause == nil && errors.Is(err, errStandsStill) {
+		cause = err
+	}
+	if cause != nil {
+		class := fault.Classify(cause, 0)
 		r.Outcome = class.String()
-		return context.Cause(ctx)
+		if class == fault.Timeout { // an answer that was to move
+			r.endStream(answerTo(r.last), out)
+		}
+		return cause
 	}
 	answer := r.refusal(err)
 	if r.last != nil && errors.Is(err, placement.ErrNoDecode) {
 		answer = answerTo(r.last) // every worker was tried: the last one's failure says more
 	}
 	r.Outcome = answer.Code
+	r.endStream(answer, out)
 	return answer
+}
+
+// endStream ends a stream that has begun by an error event.
+func (r *request) endStream(answer *openai.Error, out Sink) {
+	if r.Sent.Started && r.Call.Request.Stream {
+		_ = out.Write(openai.AppendEvent(nil, r.endsUnresumed(answer).Append(nil, r.Call.ID))) // the client may be gone as well
+	}
+}
+
+// stopWaiting ends the timer of a move.
+func (r *request) stopWaiting() {
+	if r.still != nil {
+		r.still.Stop()
+	}
 }
 
 // fail is the end of a request whose last round failed: an error to answer with, or, after the first byte, an error
@@ -177,8 +214,6 @@ func (r *request) fail(failed *fault.Error, out Sink) error {
 	if !r.Sent.Started {
 		return answer
 	}
-	if r.Call.Request.Stream {
-		_ = out.Write(openai.AppendEvent(nil, answer.Append(nil, r.Call.ID))) // the client may be gone as well
-	}
+	r.endStream(answer, out)
 	return failed
 }

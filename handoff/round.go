@@ -22,8 +22,9 @@ import (
 
 // round makes one attempt: the legs in the order of the connector's plan, the hand-off and the stream.
 func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
+	f.draft(r)
 	a := r.nextRound()
-	speaks, failed := f.connect(r, &a)
+	speaks, failed := f.connect(r, a)
 	if failed != nil {
 		return failed
 	}
@@ -32,33 +33,32 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
 	}
-	plan, err := speaks.Plan(a)
-	if err != nil {
+	var plan connector.Plan
+	if err := planInto(&plan, speaks, a); err != nil {
+		if errors.Is(err, connector.ErrTakesNoIDs) {
+			r.NotResumable = "engine"
+		}
 		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
 	}
 	if plan.Order == connector.Together || plan.Order == connector.DecodeFirst {
-		return f.pair(ctx, r, speaks, a, plan, out)
+		return f.pair(ctx, r, speaks, a, &plan, out)
 	}
 	if plan.Order == connector.PrefillFirst && r.KV == nil {
-		came := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
-		r.prefilled(came)
-		if came.failed != nil {
-			return came.failed
+		whole, failed := f.prefillFirst(ctx, r, speaks, a, &plan)
+		if failed != nil {
+			return failed
 		}
-		if came.whole != nil {
-			return f.answered(ctx, r, a, came, plan.Decode, out)
+		if whole != nil {
+			return f.answered(ctx, r, a, whole, &plan.Decode, out)
 		}
-		r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, pushed: plan.Pushed}, func() {
-			f.cleanup.abandon(speaks, a, came.kv)
-		})
 	}
 	if r.KV != nil {
-		speaks.Bind(&plan.Decode, r.KV.KV)
+		bindKV(&plan.Decode, speaks, r.KV)
 	}
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
-	failed = f.decode(call, r, a.D, plan.Decode, nil, nil, out)
-	if r.KV != nil && (failed == nil || !r.Sent.First.IsZero() || takes(plan, r, failed)) {
+	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
+	if r.KV != nil && (failed == nil || r.Sent.Began || takes(&plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
@@ -66,14 +66,48 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	return failed
 }
 
+// Serve and what it calls wait while a stream runs, with their frames on the goroutine's stack. Together they are to stay
+// well below 7 kB, so that the stack takes 8. Where large values pass by copy, a function of its own copies them, whose
+// frame is gone by then.
+
+// planInto writes the round's plan into p.
+//
+//go:noinline
+func planInto(p *connector.Plan, speaks connector.Connector, a *connector.Round) (err error) {
+	*p, err = speaks.Plan(*a)
+	return err
+}
+
+// bindKV adds to decode's leg what prefill handed over.
+//
+//go:noinline
+func bindKV(d *upstream.Leg, speaks connector.Connector, kv *StagedKV) { speaks.Bind(d, kv.KV) }
+
+// prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
+func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan) (whole *prefilled, _ *fault.Error) {
+	came := f.hedged(ctx, r, speaks, a, plan)
+	plan.Prefill.Body = nil // it is not needed while decode runs
+	r.prefilled(came)
+	switch {
+	case came.failed != nil:
+		return nil, came.failed
+	case came.whole != nil:
+		return &came, nil
+	}
+	r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, round: a, pushed: plan.Pushed})
+	return nil, nil
+}
+
 // nextRound opens a round.
-func (r *request) nextRound() connector.Round {
+func (r *request) nextRound() *connector.Round {
 	r.Attempts++
-	a := connector.Round{
+	r.Sent.Accepted, r.Sent.Began = false, false
+	a := &connector.Round{
 		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
 		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
 		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
 		IDs:      r.ids, PinnedIDs: r.pinnedIDs(), Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
+		Resume: r.goesOn, ShowIDs: r.showsIDs(r.d.Worker),
 	}
 	if r.p.Lease != nil {
 		a.P, a.PRank = r.p.Worker, r.p.Rank
@@ -83,8 +117,8 @@ func (r *request) nextRound() connector.Round {
 
 // pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
 func (r *request) pinnedIDs() []byte {
-	if req := r.Call.Request; r.Pinnable && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
-		r.pinned = openai.AppendIDs(nil, r.ids)
+	if req := r.Call.Request; (r.Pinnable || r.Resumes > 0) && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
+		r.pinned = r.prompt.JSON()
 	}
 	return r.pinned
 }
@@ -136,7 +170,7 @@ type prefilled struct {
 // prefill calls the prefill leg and gives its booking back. It changes nothing else of r, so that a decode leg may
 // run at the same time: begun is set when that has had its first token, from which on prefill's end does not matter;
 // nil if decode is not running.
-func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, call upstream.Leg, s *sibling) prefilled {
+func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call upstream.Leg, s *sibling) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	f.observer.LegStarted(&r.Record, leg)
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
@@ -147,7 +181,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 			out.whole = answer
 		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
-			f.cleanup.abandon(speaks, a, out.kv)
+			f.cleanup.abandon(speaks, *a, out.kv)
 		}
 	}
 	out.ended, out.failed, out.first = time.Now(), failed, failed != nil && ctx.Err() == nil
@@ -171,8 +205,8 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
 // nil, name what is to be released. whole says that it is the client's whole answer.
-func handedOver(ctx context.Context, speaks connector.Connector, a connector.Round, answer []byte) (kv prefill.KV, whole bool, _ *fault.Error) {
-	kv, whole, err := speaks.OnPrefill(a, answer, time.Now())
+func handedOver(ctx context.Context, speaks connector.Connector, a *connector.Round, answer []byte) (kv prefill.KV, whole bool, _ *fault.Error) {
+	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
 	switch {
 	case err == nil:
 		return kv, whole, nil
@@ -183,12 +217,12 @@ func handedOver(ctx context.Context, speaks connector.Connector, a connector.Rou
 	}
 }
 
-func garbled(a connector.Round, err error) *fault.Error {
+func garbled(a *connector.Round, err error) *fault.Error {
 	return fault.New(pools.Prefill, a.P.ID, fmt.Errorf("%w: %w", fault.ErrGarbled, err), 0)
 }
 
 // answered relays prefill's answer, which is the whole one. Decode's worker was booked for nothing.
-func (f *Flow) answered(ctx context.Context, r *request, a connector.Round, came prefilled, decodes upstream.Leg, out Sink) *fault.Error {
+func (f *Flow) answered(ctx context.Context, r *request, a *connector.Round, came *prefilled, decodes *upstream.Leg, out Sink) *fault.Error {
 	req, answer := r.Call.Request, came.whole
 	if req.Stream {
 		var err error
@@ -196,23 +230,24 @@ func (f *Flow) answered(ctx context.Context, r *request, a connector.Round, came
 			return garbled(a, err)
 		}
 	}
-	r.stage(&StagedKV{Cached: came.cached, taken: true}, nil) // nothing is held; what was cached is the client's to know
+	r.stage(&StagedKV{Cached: came.cached, taken: true}) // nothing is held; what was cached is the client's to know
 	return f.decode(ctx, r, a.D, decodes, answer, nil, out)
 }
 
 // decode calls the decode leg and relays its answer, or relays the answer that prefill gave, unless that is nil. s is the
 // prefill leg that runs at the same time, nil if none does.
-func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
+func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
 	r.leg = Leg{Worker: w, Began: time.Now()}
 	r.HandedOver = r.leg.Began
 	req := r.Call.Request
-	sent, failed := f.rooms.Decode.Run(ctx, decode.Call{
-		Lease: r.d.Lease, Leg: call, Answer: answer,
-		Stream: req.Stream, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+	sent, failed := f.rooms.Decode.Run(ctx, &decode.Call{
+		Lease: r.d.Lease, Leg: *leg, Answer: answer,
+		Stream: req.Stream, Draft: r.draft, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		CachedTokens: func() int { s.settle(r); return r.cachedTokens() },
+		MayMove:      func() bool { return f.mayMove(r) },
 		Prompt:       r.seePrompt,
 		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
-		PromptTokens: r.ISL, MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
+		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
 		// failure after it counts.
 		First: func() {
@@ -222,7 +257,8 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 			if answer == nil {
 				r.d.Done(nil)
 			}
-			f.endRetries(r) // it is not tried again from here on: a long answer must not keep others from a retry
+			f.endRetries(r) // a long answer must not keep others from a retry
+			r.stopWaiting()
 			r.leg.First = time.Now()
 			f.observer.FirstToken(&r.Record, r.leg)
 			f.Wake(req.Model)
@@ -231,7 +267,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 	if answer == nil && context.Cause(ctx) != errSibling { // else nothing is known of the worker
 		r.d.Done(failed)
 	}
-	if failed != nil && sent.First.IsZero() {
+	if failed != nil && !sent.Began {
 		r.d.Invalidate()
 	}
 	r.Sent = sent
@@ -245,10 +281,8 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, call ups
 // pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
 // They are one unit: the first failure ends the other leg, unless decode has had its first token, from which on it
 // has the KV. pair returns when both have ended.
-func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, plan connector.Plan, out Sink) *fault.Error {
-	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P}, func() {
-		f.cleanup.abandon(speaks, a, prefill.KV{})
-	})
+func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan, out Sink) *fault.Error {
+	r.stage(&StagedKV{Cached: -1, connector: speaks, producer: a.P, round: a})
 	both, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	sent := make(chan struct{})
@@ -275,11 +309,14 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 			end(errSibling)
 		}
 	}()
-	failed := f.decode(both, r, a.D, plan.Decode, nil, s, &pairSink{out, s})
+	failed := f.decode(both, r, a.D, &plan.Decode, nil, s, &pairSink{decode.Front{Sink: out}, s})
 	if s.outcome.Load() == prefillEnded { // a token that came in the same moment went nowhere
-		r.Sent = decode.Transcript{PromptTokens: -1, CachedTokens: -1, Accepted: r.Sent.Accepted}
+		accepted := r.Sent.Accepted
+		r.Sent = r.draft.Undo()
+		r.Sent.Accepted = accepted
 	}
-	if failed != nil && failed.Class == fault.EngineError && r.Sent.First.IsZero() {
+	if failed != nil && failed.Class == fault.EngineError && !r.Sent.Began {
+		s.settle(r) // a prefill that died is why decode fails, and may be noticed a moment later
 		// It may be prefill that decode cannot reach: the failure counts for both, and of the two the one that is to blame
 		// goes on failing. The next round leaves prefill's worker out too, where there is another.
 		end(errPartner)
@@ -289,15 +326,15 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	}
 	end(fault.ErrClientGone) // prefill has nothing more to do
 	came := s.wait(r)
-	if came.whole != nil && r.Sent.First.IsZero() {
+	if came.whole != nil && !r.Sent.Began {
 		r.dropKV()
-		return f.answered(ctx, r, a, *came, plan.Decode, out)
+		return f.answered(ctx, r, a, came, &plan.Decode, out)
 	}
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
 		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
-		a.Held = came.failed == nil && r.Sent.First.IsZero() && failed.Class != fault.ClientGone
+		r.KV.round.Held = came.failed == nil && !r.Sent.Began && failed.Class != fault.ClientGone
 		r.dropKV()
 	}
 	if failed != nil && came.first {

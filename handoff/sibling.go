@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/fault"
 )
 
@@ -49,7 +50,7 @@ func (s *sibling) begin(r *request) bool {
 
 // pairSink is a client's sink that takes nothing of a decode leg which is being cut.
 type pairSink struct {
-	Sink
+	decode.Front
 	s *sibling
 }
 
@@ -66,6 +67,14 @@ func (p *pairSink) Write(b []byte) error {
 		return errSibling
 	}
 	return p.Sink.Write(b)
+}
+
+// Last passes b on.
+func (p *pairSink) Last(b []byte) error {
+	if p.s.outcome.Load() == prefillEnded {
+		return errSibling
+	}
+	return p.Sink.Last(b)
 }
 
 // collect takes what came of prefill into r, if it has ended.

@@ -46,12 +46,12 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 		r.ISL, fromStart = r.card.Estimate(req)
 		route := f.route(r)
 		if pool, computes := route.Computes(); fromStart && len(pool.Members) > 0 && computes.Sources().CanPredict() {
-			r.Hashes, r.decodeHashes = r.card.Hashes(req, nil)
+			r.Hashes, r.decodeHashes = r.card.Hashes(req, models.Prompt{})
 		}
 		return nil
 	}
 	tokenized := time.Now()
-	r.Hashes, r.decodeHashes = r.card.Hashes(req, r.ids)
+	r.Hashes, r.decodeHashes = r.card.Hashes(req, r.prompt)
 	r.Tokenized, r.Spent.Tokenizing, r.Spent.Hashing = true, tokenized.Sub(began), time.Since(tokenized)
 	return nil
 }
@@ -60,7 +60,8 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 // *openai.Error.
 func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	req, language := r.Call.Request, f.rooms.Languages.Of(r.Call.Request.Model)
-	if r.ids, r.Source, err = r.card.Tokens(req, language); err != nil || r.ids != nil {
+	r.prompt, r.Source, err = r.card.Tokens(req, language)
+	if r.ids = r.prompt.IDs; err != nil || r.ids != nil {
 		r.Pinnable = r.Source == models.FromRequest || r.Source == models.FromOwn && language.Pin()
 		return len(r.ids), err
 	}
@@ -74,6 +75,7 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	}
 	r.Source, r.Pinnable = models.FromEngine, true
 	r.ids, err = r.card.Fit(req, asked)
+	r.prompt = models.Prompt{IDs: r.ids}
 	return len(r.ids), err
 }
 
@@ -88,7 +90,7 @@ func (r *request) seePrompt(ids []byte) {
 // tokens, and by the tokens where the client asked for them. Where the gateway's tokens may have taken the place of
 // the engine's own, there is nothing to compare.
 func (f *Flow) compareTokens(r *request) {
-	if r.Source != models.FromOwn || r.Pinnable || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" && r.Call.Request.Endpoint == openai.Completions {
+	if r.Source != models.FromOwn || r.Pinnable || r.Resumes > 0 || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" && r.Call.Request.Endpoint == openai.Completions {
 		return
 	}
 	f.rooms.Languages.Compare(r.Call.Request.Model, r.Sent.PromptTokens == len(r.ids) && !r.differs)

@@ -13,16 +13,16 @@ import (
 // token ids, and no buffers that were too short for them.
 func TestTokenizingAllocatesTheTokens(t *testing.T) {
 	sim, text := Sim(1<<20), strings.Repeat("hello world ", 1<<16)
-	req, card, ids := scanned(t, openai.Completions, `{"model":"m","prompt":"`+text+`"}`), Card{}, []uint32(nil)
+	req, card, p := scanned(t, openai.Completions, `{"model":"m","prompt":"`+text+`"}`), Card{}, Prompt{}
 	cost := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if ids, _, _ = card.Tokens(req, sim); ids == nil {
+			if p, _, _ = card.Tokens(req, sim); p.IDs == nil {
 				b.Fatal("no tokens")
 			}
 		}
 	}).AllocedBytesPerOp()
-	if needed := int64(len(text) + 4*len(ids)); len(ids) == 0 || cost > needed*5/4 {
-		t.Errorf("%d bytes allocated for a text of %d bytes and %d tokens", cost, len(text), len(ids))
+	if needed := int64(len(text) + 4*len(p.IDs)); len(p.IDs) == 0 || cost > needed*5/4 {
+		t.Errorf("%d bytes allocated for a text of %d bytes and %d tokens", cost, len(text), len(p.IDs))
 	}
 }

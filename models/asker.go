@@ -78,9 +78,9 @@ func newAsker(t upstream.Transport, timeout time.Duration, cacheBytes int64) *as
 func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (ids []uint32, outcome string) {
 	key := q.key()
 	a.mu.Lock()
-	if ids, ok := a.known.get(key); ok {
+	if known, ok := a.known.get(key); ok {
 		a.mu.Unlock()
-		return ids, askRemember
+		return known.ids, askRemember
 	}
 	call, under := a.calls[key]
 	if !under {
@@ -106,7 +106,7 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 		a.mu.Lock()
 		delete(a.calls, key)
 		if call.ids != nil {
-			a.known.put(key, call.ids)
+			a.known.put(key, call.ids, nil)
 		}
 		a.mu.Unlock()
 		<-a.slots

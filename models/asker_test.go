@@ -375,8 +375,8 @@ func TestUnprovenCountsRefuseNothing(t *testing.T) {
 	l := language(t, `{{ messages[0].content }} and so on and so on and so on`)
 	card := Card{BlockSize: 16, ContextTokens: 8, Engine: "vllm"}
 	req := scanned(t, openai.Chat, chatOf(1))
-	if ids, source, err := card.Tokens(req, l); ids != nil || source != FromText || err != nil {
-		t.Errorf("%v from %s, %v", ids, source, err)
+	if p, source, err := card.Tokens(req, l); p.IDs != nil || source != FromText || err != nil {
+		t.Errorf("%v from %s, %v", p.IDs, source, err)
 	}
 	for range provenBy {
 		l.compare(true)

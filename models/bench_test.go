@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
-	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // prose are words of Qwen's vocabulary in sentences, so that a token has about four bytes.
@@ -27,6 +26,13 @@ func talk(bytes, turns int) string {
 	return b.String()
 }
 
+// with is the language with another amount of memory, and nothing in it.
+func (l *Language) with(cacheBytes int64) *Language {
+	fresh := newLanguage(l.Path, l.tokenizer.Tokenizer(), cacheBytes)
+	fresh.templates, fresh.specials, fresh.now = l.templates, l.specials, l.now
+	return fresh
+}
+
 // BenchmarkChat makes the tokens of a chat for Qwen 2.5: cold, and of a conversation that grew by a turn since it was
 // last seen. The body is scanned already, as it is for every request.
 func BenchmarkChat(b *testing.B) {
@@ -45,19 +51,19 @@ func BenchmarkChat(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				ids, _, err := card.Tokens(reqs[i%len(reqs)], l)
-				if i++; err != nil || ids == nil {
+				p, _, err := card.Tokens(reqs[i%len(reqs)], l)
+				if i++; err != nil || p.IDs == nil {
 					b.Fatal(err)
 				}
-				n = len(ids)
+				n = len(p.IDs)
 			}
 			b.ReportMetric(float64(n), "tokens")
 		}
 		b.Run("cold/"+size.name, func(b *testing.B) {
-			run(b, &Language{Path: l.Path, tokenizer: tokens.NewCache(l.Tokenizer().Tokenizer(), 0), templates: l.templates, specials: l.specials, now: l.now}, cold)
+			run(b, l.with(0), cold)
 		})
 		b.Run("grown/"+size.name, func(b *testing.B) {
-			fresh := &Language{Path: l.Path, tokenizer: tokens.NewCache(l.Tokenizer().Tokenizer(), 1<<30), templates: l.templates, specials: l.specials, now: l.now}
+			fresh := l.with(1 << 30)
 			grown := make([]*openai.Request, 512)
 			for i := range grown { // each is the one before and two messages
 				base := talk(size.bytes, 0)
@@ -71,8 +77,8 @@ func BenchmarkChat(b *testing.B) {
 		})
 	}
 	b.Run("ids/2kB", func(b *testing.B) {
-		ids, _, _ := (&Card{BlockSize: 16}).Tokens(scanned(b, openai.Chat, talk(2<<10, 0)), l)
-		req := scanned(b, openai.Completions, `{"model":"m","prompt":`+jsonIDs(ids)+`}`)
+		p, _, _ := (&Card{BlockSize: 16}).Tokens(scanned(b, openai.Chat, talk(2<<10, 0)), l)
+		req := scanned(b, openai.Completions, `{"model":"m","prompt":`+jsonIDs(p.IDs)+`}`)
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, _, err := (&Card{BlockSize: 16}).Tokens(req, l); err != nil {

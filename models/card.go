@@ -82,12 +82,13 @@ func (c *Card) longestPrompt() int {
 
 // Hashes are the sequence hashes of the prompt's full blocks where it is computed, and in decode's blocks; decoding is nil
 // if they are of one size. Without the prompt's tokens they are hashes of its text, which are good for predictions only.
-func (c *Card) Hashes(req *openai.Request, ids []uint32) (computing, decoding []uint64) {
+// They must not be written to.
+func (c *Card) Hashes(req *openai.Request, p Prompt) (computing, decoding []uint64) {
 	in := func(blockSize int) []uint64 {
-		if ids == nil {
+		if p.IDs == nil {
 			return textHashes(req, blockSize)
 		}
-		return tokens.SequenceHashes(nil, ids, blockSize, tokens.Seed(req.Adapter, req.CacheSalt))
+		return p.hashes(blockSize, tokens.Seed(req.Adapter, req.CacheSalt))
 	}
 	if c.DecodeBlockSize != c.BlockSize {
 		decoding = in(c.DecodeBlockSize)

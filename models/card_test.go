@@ -52,8 +52,8 @@ func TestTruncatedPrompts(t *testing.T) {
 		for _, prompt := range []string{words, jsonIDs(all)} {
 			req := scanned(t, openai.Completions, `{"model":"m","prompt":`+prompt+tt.more+`}`)
 			card := Card{BlockSize: 2, ContextTokens: 100}
-			if ids, _, err := card.Tokens(req, Sim(1<<20)); err != nil || !slices.Equal(ids, tt.want) {
-				t.Errorf("%s of %.10s: %v, %v; want %v", tt.more, prompt, ids, err, tt.want)
+			if p, _, err := card.Tokens(req, Sim(1<<20)); err != nil || !slices.Equal(p.IDs, tt.want) {
+				t.Errorf("%s of %.10s: %v, %v; want %v", tt.more, prompt, p.IDs, err, tt.want)
 			}
 		}
 	}
@@ -71,8 +71,8 @@ func TestTruncatedPromptsUnseen(t *testing.T) {
 	card := Card{BlockSize: 2, ContextTokens: 100}
 	tokenize := func(more string) ([]uint32, error) {
 		req := scanned(t, openai.Completions, `{"model":"m",`+more+`"prompt":"`+string(long)+`"}`)
-		ids, _, err := card.Tokens(req, Sim(1<<20))
-		return ids, err
+		p, _, err := card.Tokens(req, Sim(1<<20))
+		return p.IDs, err
 	}
 	if ids, err := tokenize(`"truncate_prompt_tokens":8,`); err != nil || ids != nil {
 		t.Errorf("%d ids, %v", len(ids), err)

@@ -16,7 +16,9 @@ type chat struct {
 	sglang    bool
 	continues bool // the last message is continued
 	tools     jinja.Value
+	instead   []jinja.Value // in place of the request's messages; nil for those
 	now       func() time.Time
+	dates     []date // what the template made of the clock
 }
 
 // view is b as a string, for as long as b does not change.
@@ -134,7 +136,9 @@ func (c *chat) variables(l *Language, t *template) (map[string]jinja.Value, erro
 	vars["strftime_now"] = jinja.Func(func(args []jinja.Value) (jinja.Value, error) {
 		if len(args) == 1 {
 			if format, ok := args[0].Str(); ok {
-				return jinja.String(strftime(now(), format)), nil
+				text := strftime(now(), format)
+				c.dates = append(c.dates, date{format, text})
+				return jinja.String(text), nil
 			}
 		}
 		return jinja.Value{}, fmt.Errorf("strftime_now wants a format")

@@ -20,7 +20,9 @@ type Language struct {
 
 	tokenizer *tokens.Cache
 	templates map[string]*template // by name; the one used is "default", or "tool_use" with tools
-	specials  []special            // the special tokens that templates may write
+	prompts   *prompts
+	outlines  outlines
+	specials  []special // the special tokens that templates may write
 	now       func() time.Time
 	trust     trust
 }
@@ -41,7 +43,16 @@ type special struct {
 // Sim is the language of the simulated model: its tokenizer, and ChatML without tools. cacheBytes bounds the memory
 // for prompts already tokenized.
 func Sim(cacheBytes int64) *Language {
-	return &Language{tokenizer: tokens.NewCache(tokens.Sim(), cacheBytes)}
+	return newLanguage("", tokens.Sim(), cacheBytes)
+}
+
+// newLanguage returns one without templates.
+func newLanguage(path string, t *tokens.Tokenizer, cacheBytes int64) *Language {
+	whole := cacheBytes / wholeShare
+	return &Language{
+		Path: path, tokenizer: tokens.NewCache(t, cacheBytes-whole), prompts: newPrompts(whole),
+		templates: map[string]*template{}, now: time.Now,
+	}
 }
 
 // Tokenizer is the language's tokenizer, with its cache.
@@ -68,41 +79,68 @@ func unrendered(format string, args ...any) error {
 // Encode appends to dst the tokens that an engine ("vllm", "sglang", "trtllm" or "sim") makes of the request's text
 // or messages, before it truncates them. The error wraps [ErrUnrendered].
 func (l *Language) Encode(dst []uint32, req *openai.Request, engine string) ([]uint32, error) {
+	dst, _, err := l.encode(dst, req, engine)
+	return dst, err
+}
+
+// encode is Encode, and returns what the template made of the clock.
+func (l *Language) encode(dst []uint32, req *openai.Request, engine string) ([]uint32, []date, error) {
 	if req.HasMedia() {
-		return dst, unrendered("media")
+		return dst, nil, unrendered("media")
 	}
 	if req.Prompt.Kind == openai.PromptText {
-		return l.encodeText(dst, req)
+		return l.encodeText(dst, req), nil, nil
 	}
 	if l.simulated() {
 		if req.HasTools || req.HasToolMessages {
-			return dst, unrendered("tools")
+			return dst, nil, unrendered("tools")
 		}
-		messages := req.Prompt.Messages()
-		chat := make([]tokens.Message, len(messages))
-		for i, m := range messages {
-			chat[i] = tokens.Message{Role: m.Role, Content: m.Content}
-		}
-		return l.tokenizer.EncodeChat(dst, chat), nil
+		return l.encodeSimulated(dst, req), nil, nil
 	}
 	text := texts.Get().(*[]byte)
 	defer texts.Put(text)
+	var dates []date
 	var err error
-	if *text, err = l.Render((*text)[:0], req, engine); err != nil {
-		return dst, err
+	if *text, dates, err = l.render((*text)[:0], req, engine); err != nil {
+		return dst, nil, err
 	}
 	if wants, given := boolField(req, "add_special_tokens"); given && wants {
-		return l.tokenizer.EncodePrompt(dst, view(*text)), nil
+		return l.tokenizer.EncodePrompt(dst, view(*text)), dates, nil
 	}
-	return l.tokenizer.Encode(dst, view(*text)), nil
+	return l.tokenizer.Encode(dst, view(*text)), dates, nil
+}
+
+// encodeSimulated encodes a chat as the simulated model's engine does.
+func (l *Language) encodeSimulated(dst []uint32, req *openai.Request) []uint32 {
+	var few [maxOutlined]tokens.Message
+	chat := few[:0]
+	n := req.Prompt.Plain()
+	if n == 0 {
+		for _, m := range req.Prompt.Messages() {
+			chat = append(chat, tokens.Message{Role: m.Role, Content: m.Content})
+		}
+		return l.tokenizer.EncodeChat(dst, chat)
+	}
+	text := texts.Get().(*[]byte)
+	defer texts.Put(text)
+	all := (*text)[:0]
+	for i := range n {
+		role := len(all)
+		all = req.Prompt.AppendRole(all, i)
+		content := len(all)
+		all = req.Prompt.AppendContent(all, i) // what it grows out of stays as it is
+		chat = append(chat, tokens.Message{Role: view(all[role:content]), Content: view(all[content:])})
+	}
+	*text = all
+	return l.tokenizer.EncodeChat(dst, chat)
 }
 
 // encodeText encodes a completion's prompt.
-func (l *Language) encodeText(dst []uint32, req *openai.Request) ([]uint32, error) {
+func (l *Language) encodeText(dst []uint32, req *openai.Request) []uint32 {
 	if wants, given := boolField(req, "add_special_tokens"); given && !wants || l.simulated() {
-		return l.tokenizer.Encode(dst, req.Prompt.Text()), nil
+		return l.tokenizer.Encode(dst, req.Prompt.Text())
 	}
-	return l.tokenizer.EncodePrompt(dst, req.Prompt.Text()), nil
+	return l.tokenizer.EncodePrompt(dst, req.Prompt.Text())
 }
 
 // simulated reports whether this is the simulated model's language.
@@ -117,24 +155,39 @@ var texts = sync.Pool{New: func() any {
 // Render appends the text that the model's chat template makes of a chat request, as the engine prepares it. The error
 // wraps [ErrUnrendered].
 func (l *Language) Render(dst []byte, req *openai.Request, engine string) ([]byte, error) {
+	dst, _, err := l.render(dst, req, engine)
+	return dst, err
+}
+
+// render is Render, and returns what the template made of the clock.
+func (l *Language) render(dst []byte, req *openai.Request, engine string) ([]byte, []date, error) {
 	if given(req, "chat_template") {
-		return dst, unrendered("the request brings its own chat_template")
+		return dst, nil, unrendered("the request brings its own chat_template")
+	}
+	from := len(dst)
+	shape, plain := shapeOf(req, engine)
+	if plain {
+		if out, ok := l.outlines.append(dst, shape, req); ok {
+			return out, nil, nil
+		}
 	}
 	c := chat{req: req, sglang: engine == "sglang", now: l.now}
 	t, err := c.choose(l)
 	if err != nil {
-		return dst, err
+		return dst, nil, err
 	}
-	from := len(dst)
 	vars, err := c.variables(l, t)
 	if err != nil {
-		return dst, err
+		return dst, nil, err
 	}
 	if dst, err = t.Render(dst, vars); err != nil {
-		return dst[:from], unrendered("%v", err)
+		return dst[:from], nil, unrendered("%v", err)
 	}
 	if c.continues {
-		return c.cutFinal(dst, from)
+		dst, err = c.cutFinal(dst, from)
 	}
-	return dst, nil
+	if plain && err == nil {
+		l.outlines.learn(l, t, shape, req, dst[from:])
+	}
+	return dst, c.dates, err
 }

@@ -125,7 +125,7 @@ func TestNotRendered(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, ids, err)
 		}
 		card := Card{BlockSize: 16, Engine: "vllm"}
-		if ids, source, err := card.Tokens(scanned(t, openai.Chat, body), l); ids != nil || source != FromText || err != nil {
+		if p, source, err := card.Tokens(scanned(t, openai.Chat, body), l); p.IDs != nil || source != FromText || err != nil {
 			t.Errorf("%s: %v from %s, %v", name, ids, source, err)
 		}
 	}
@@ -263,9 +263,9 @@ func TestQwenConversations(t *testing.T) {
 		if err != nil || string(got) != c.Rendered {
 			t.Errorf("%s\n%v\ngot  %q\nwant %q", c.Request, err, got, c.Rendered)
 		}
-		ids, source, err := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
-		if want := l.Tokenizer().Tokenizer().Encode(nil, c.Rendered); err != nil || source != FromOwn || !slices.Equal(ids, want) {
-			t.Errorf("%s: %d tokens from %s, %v; want %d", c.Request, len(ids), source, err, len(want))
+		p, source, err := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
+		if want := l.Tokenizer().Tokenizer().Encode(nil, c.Rendered); err != nil || source != FromOwn || !slices.Equal(p.IDs, want) {
+			t.Errorf("%s: %d tokens from %s, %v; want %d", c.Request, len(p.IDs), source, err, len(want))
 		}
 	}
 	if n != 12 {

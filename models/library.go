@@ -29,7 +29,7 @@ type Config struct {
 	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
 	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
 	AskTimeout time.Duration `flag:"tokenize-timeout" default:"500ms" range:"0s..10s" group:"Models" help:"How long a worker is asked for a prompt's tokens (POST /tokenize of vLLM and SGLang) where the gateway has no tokenizer for its model. Longer waits for long prompts, which take a worker about 1s per MB; shorter routes them by their text sooner. 0 asks no worker." when:"tandem_tokenize_calls_total{outcome=\"timeout\"} grows"`
-	CacheBytes int64         `flag:"tokenizer-cache-bytes" default:"64MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
+	CacheBytes int64         `flag:"tokenizer-cache-bytes" default:"32MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text: 32MiB hold about 20 MB of text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
 }
 
 // Validate returns what is out of range, or no pair of model and path.
@@ -141,7 +141,7 @@ func (l *Library) Ask(ctx context.Context, req *openai.Request, engine, id strin
 	fleet := l.roster.Fleet(req.Model)
 	for _, p := range []*pools.Pool{fleet.Prefill, fleet.Both, fleet.Decode} {
 		if len(p.Members) > 0 {
-			ids, outcome := l.asker.ask(ctx, question{req, id, l.seed}, p.Members)
+			ids, outcome := l.asker.ask(ctx, question{req: req, id: id, seed: l.seed}, p.Members)
 			l.calls.WithLabelValues(req.Model, outcome).Inc()
 			return ids
 		}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/jinja"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -42,7 +41,7 @@ func Load(path string, cacheBytes int64) (*Language, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(folder, file), err)
 	}
-	l := &Language{Path: folder, tokenizer: tokens.NewCache(t, cacheBytes), templates: map[string]*template{}, now: time.Now}
+	l := newLanguage(folder, t, cacheBytes)
 	if err := l.loadTemplates(config); err != nil {
 		return nil, err
 	}

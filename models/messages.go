@@ -11,20 +11,23 @@ import (
 
 // messages are the request's, as the engine hands them to the template.
 func (c *chat) messages(t *template) (jinja.Value, error) {
-	v, err := c.field("messages")
-	if err != nil {
-		return v, err
+	items := c.instead
+	if items == nil {
+		v, err := c.field("messages")
+		if err != nil {
+			return v, err
+		}
+		items, _ = v.Items()
 	}
-	items, _ := v.Items()
 	out := make([]jinja.Value, len(items))
 	for i, item := range items {
 		m, ok := item.Dict()
 		if !ok {
-			return v, unrendered("a message is no object")
+			return jinja.None, unrendered("a message is no object")
 		}
 		prepared, err := c.message(m, t)
 		if err != nil {
-			return v, err
+			return jinja.None, err
 		}
 		out[i] = jinja.Map(prepared)
 	}
@@ -35,7 +38,7 @@ func (c *chat) messages(t *template) (jinja.Value, error) {
 			last.Set("role", jinja.String("user")) // SGLang asks on from it as if a user had said it
 		case c.continues:
 			if !mark(last) {
-				return v, unrendered("the last message has no text to continue")
+				return jinja.None, unrendered("the last message has no text to continue")
 			}
 		}
 	}
@@ -124,6 +127,7 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 	v, _ := m.Get("content")
 	parts, isList := v.Items()
 	text, isText := v.Str()
+	isText = isText || v.IsHole()
 	if !isList && !isText { // null or absent
 		v, isText = jinja.String(""), true
 	}
@@ -135,7 +139,7 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 	case isText && wantsParts && !c.sglang:
 		part := jinja.NewDict(2)
 		part.Set("type", jinja.String("text"))
-		part.Set("text", jinja.String(text))
+		part.Set("text", v)
 		if text == "" && !stated(m, "content") {
 			return jinja.List(nil), nil
 		}

@@ -15,6 +15,7 @@ type question struct {
 	req  *openai.Request
 	id   string // of the call
 	seed uint64 // of the keys
+	own  string // the engine whose way the gateway's own language renders it; empty for an engine that is asked
 }
 
 // askKey names a question by what its answer depends on.
@@ -22,13 +23,14 @@ type askKey struct{ hi, lo uint64 }
 
 // promptFields are the fields of a body that make its prompt.
 var promptFields = []string{
-	"prompt", "messages", "tools", "tool_choice", "add_generation_prompt", "continue_final_message", "add_special_tokens",
-	"chat_template_kwargs", "reasoning_effort", "documents", "mm_processor_kwargs",
+	"prompt", "messages", "tools", "functions", "tool_choice", "add_generation_prompt", "continue_final_message",
+	"add_special_tokens", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents", "mm_processor_kwargs",
 }
 
 func (q *question) key() askKey {
 	h := xxh3.NewSeed(q.seed)
 	_, _ = h.WriteString(q.req.Model)
+	_, _ = h.WriteString(q.own)
 	var size [8]byte
 	for i, name := range promptFields {
 		if raw, ok := q.req.Field(name); ok {
@@ -119,35 +121,62 @@ type remembered struct {
 	order        list.List // of *answer, the most recently used first
 }
 
+// answer is a prompt's ids, and what was made of them since.
 type answer struct {
-	key askKey
-	ids []uint32
+	key    askKey
+	ids    []uint32
+	dates  []date
+	json   []byte
+	chains []chain
+	bytes  int64 // of memory, 0 once it is forgotten
 }
 
-func (a *answer) cost() int64 { return 256 + 4*int64(len(a.ids)) }
-
-func (r *remembered) get(key askKey) ([]uint32, bool) {
+func (r *remembered) get(key askKey) (*answer, bool) {
 	e, ok := r.entries[key]
 	if !ok {
 		return nil, false
 	}
 	r.order.MoveToFront(e)
-	return e.Value.(*answer).ids, true
+	return e.Value.(*answer), true
 }
 
-func (r *remembered) put(key askKey, ids []uint32) {
-	a := &answer{key, ids}
-	if a.cost() > r.limit || r.entries[key] != nil {
-		return
+// put remembers ids, and returns nil for more than the limit.
+func (r *remembered) put(key askKey, ids []uint32, dates []date) *answer {
+	a := &answer{key: key, ids: ids, dates: dates}
+	size := 256 + 4*cap(ids)
+	if int64(size) > r.limit || r.entries[key] != nil {
+		return nil
 	}
 	if r.entries == nil {
 		r.entries = map[askKey]*list.Element{}
 	}
-	for r.bytes+a.cost() > r.limit {
-		oldest := r.order.Remove(r.order.Back()).(*answer)
-		delete(r.entries, oldest.key)
-		r.bytes -= oldest.cost()
-	}
 	r.entries[key] = r.order.PushFront(a)
-	r.bytes += a.cost()
+	a.bytes = int64(size)
+	r.bytes += a.bytes
+	r.fit()
+	return a
+}
+
+// grow counts n bytes more of an answer, unless it was forgotten meanwhile.
+func (r *remembered) grow(a *answer, n int) {
+	if a.bytes > 0 {
+		a.bytes += int64(n)
+		r.bytes += int64(n)
+		r.fit()
+	}
+}
+
+// fit forgets the least recently used answers until the limit holds.
+func (r *remembered) fit() {
+	for r.bytes > r.limit {
+		r.drop(r.order.Back().Value.(*answer))
+	}
+}
+
+// drop forgets an answer.
+func (r *remembered) drop(a *answer) {
+	r.order.Remove(r.entries[a.key])
+	delete(r.entries, a.key)
+	r.bytes -= a.bytes
+	a.bytes = 0
 }

@@ -2,10 +2,10 @@ package models
 
 import (
 	"encoding/binary"
-	"slices"
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -59,10 +59,12 @@ func estimate(req *openai.Request) int {
 
 // textHashes stands for the block hashes of a prompt whose tokens are not known. It chains hashes of the request's
 // own bytes, four to a token, which say the same of two prompts that begin alike, and nothing of what an engine
-// holds: they are good for predictions only. A conversation that goes on keeps the hashes it had. A part that is no
-// text takes as many blocks as its tokens do.
+// holds: they are good for predictions only. Each is of a granule of blocks ([granule.Blocks]). A conversation that
+// goes on keeps the hashes it had. A part that is no text takes as many blocks as its tokens do.
 func textHashes(req *openai.Request, blockSize int) []uint64 {
-	c := textChain{blockBytes: blockSize * bytesPerToken, seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
+	longest := granule.Within(min(len(req.Raw), maxTextBytes) / (blockSize * bytesPerToken))
+	c := textChain{hashes: make([]uint64, 0, longest), blockBytes: blockSize * bytesPerToken, seed: tokens.Seed(req.Adapter, req.CacheSalt) + textDomain, left: maxTextBytes}
+	c.next()
 	for m, piece := range req.Pieces() {
 		if m == openai.Text {
 			c.write(piece)
@@ -82,39 +84,48 @@ func textHashes(req *openai.Request, blockSize int) []uint64 {
 // blank fills the blocks of a part that is no text, behind its digest.
 var blank [videoTokens * bytesPerToken]byte
 
-// textChain makes blocks of what is written to it. What fills no block has no hash.
+// textChain makes granules of what is written to it. What fills no granule has no hash.
 type textChain struct {
 	blockBytes int
 	seed       uint64
 	left       int    // bytes still taken
-	begun      []byte // of a block that spans two writes
+	size       int    // of the granule at hand, in bytes
+	begun      []byte // of a granule that spans two writes
 	hashes     []uint64
+}
+
+// next goes on to the next granule.
+func (c *textChain) next() {
+	n := len(c.hashes)
+	c.size = (granule.Blocks(n+1) - granule.Blocks(n)) * c.blockBytes
 }
 
 func (c *textChain) write(text []byte) {
 	text = text[:min(len(text), c.left)]
 	c.left -= len(text)
 	if len(c.begun) > 0 {
-		n := min(len(text), c.blockBytes-len(c.begun))
+		n := min(len(text), c.size-len(c.begun))
 		c.begun, text = append(c.begun, text[:n]...), text[n:]
-		if len(c.begun) < c.blockBytes {
+		if len(c.begun) < c.size {
 			return
 		}
 		c.add(c.begun)
 		c.begun = c.begun[:0]
 	}
-	c.hashes = slices.Grow(c.hashes, len(text)/c.blockBytes)
-	for ; len(text) >= c.blockBytes; text = text[c.blockBytes:] {
-		c.add(text[:c.blockBytes])
+	for len(text) >= c.size {
+		whole := text[:c.size]
+		text = text[c.size:]
+		c.add(whole)
 	}
 	c.begun = append(c.begun, text...)
 }
 
-// add chains a block as [tokens.SequenceHashes] does.
-func (c *textChain) add(block []byte) {
-	h := xxh3.HashSeed(block, c.seed)
+// add chains a granule as [tokens.SequenceHashes] does a block.
+func (c *textChain) add(whole []byte) {
+	h := xxh3.HashSeed(whole, c.seed)
 	if n := len(c.hashes); n > 0 {
 		h = tokens.Chain(c.hashes[n-1], h)
 	}
 	c.hashes = append(c.hashes, h)
+	c.next()
 }

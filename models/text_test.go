@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/tokens"
 )
@@ -28,7 +29,7 @@ func shared(a, b []uint64) int {
 	return n
 }
 
-// A conversation keeps all its full blocks from turn to turn, whatever the
+// A conversation keeps all its full granules from turn to turn, whatever the
 // blocks' size and wherever the turn ended in them; with tools as without.
 func TestTextHashesOfAGrowingConversation(t *testing.T) {
 	for _, tools := range []string{"", `"tools":[{"type":"function","function":{"name":"f","description":"` + strings.Repeat("d", 333) + `"}}],`} {
@@ -43,11 +44,11 @@ func TestTextHashesOfAGrowingConversation(t *testing.T) {
 				if tools != "" {
 					bytes += len(tools) - len(`"tools":,`)
 				}
-				if want := bytes / (4 * blockSize); len(hashes) != want {
-					t.Fatalf("block size %d, turn %d: %d blocks of %d bytes, want %d", blockSize, turn, len(hashes), bytes, want)
+				if want := granule.Within(bytes / (4 * blockSize)); len(hashes) != want {
+					t.Fatalf("block size %d, turn %d: %d granules of %d bytes, want %d", blockSize, turn, len(hashes), bytes, want)
 				}
 				if got := shared(before, hashes); got != len(before) {
-					t.Fatalf("block size %d, turn %d: %d of the last turn's %d blocks are left", blockSize, turn, got, len(before))
+					t.Fatalf("block size %d, turn %d: %d of the last turn's %d granules are left", blockSize, turn, got, len(before))
 				}
 				before = hashes
 				messages += fmt.Sprintf(`,{"role":"user","content":"turn %d, %s"}`, turn, strings.Repeat("x", turn))
@@ -88,10 +89,27 @@ func TestTextHashesTellApart(t *testing.T) {
 	}
 }
 
+// Two prompts of different lengths that part somewhere share what they have in common, less than one granule short of
+// it: less than 1/32 of it and a block.
+func TestTextHashesOfPromptsThatPart(t *testing.T) {
+	text := strings.Repeat("All work and no play makes Jack a dull boy. ", 12_000)
+	for _, blockSize := range []int{1, 16, 64} {
+		block := blockSize * bytesPerToken
+		for _, common := range []int{100, 5_000, 40_000, 400_000} {
+			short := textHashes(scanned(t, openai.Completions, `{"model":"m","prompt":"`+text[:common]+`~"}`), blockSize)
+			long := textHashes(scanned(t, openai.Completions, `{"model":"m","prompt":"`+text[:common]+text[:90_000]+`"}`), blockSize)
+			got := granule.Blocks(shared(short, long)) * block
+			if lost := common - got; lost < -2 || lost >= common/32+block+2 { // the quote, and the tilde
+				t.Errorf("block size %d: %d bytes are shared of %d", blockSize, got, common)
+			}
+		}
+	}
+}
+
 func TestTextHashesAreBounded(t *testing.T) {
 	body := `{"model":"m","prompt":"` + strings.Repeat("z", 5<<20) + `"}`
-	if got, want := len(textHashes(scanned(t, openai.Completions, body), 16)), maxTextBytes/64; got != want {
-		t.Errorf("%d blocks, want %d", got, want)
+	if got, want := len(textHashes(scanned(t, openai.Completions, body), 16)), granule.Within(maxTextBytes/64); got != want {
+		t.Errorf("%d granules, want %d", got, want)
 	}
 }
 
@@ -138,8 +156,8 @@ func TestEstimateByModality(t *testing.T) {
 		if got := estimate(req) - text; got < tt.more || got > tt.more+1 { // and the commas
 			t.Errorf("%s: %d tokens, want %d", name, got, tt.more)
 		}
-		if blocks, most := len(textHashes(req, 16)), estimate(req)/16; blocks > most || blocks < most-1 {
-			t.Errorf("%s: %d blocks are named of %d", name, blocks, most)
+		if n, most := len(textHashes(req, 16)), estimate(req)/16; n != granule.Within(most) && n != granule.Within(most-1) {
+			t.Errorf("%s: %d granules are named of %d blocks", name, n, most)
 		}
 	}
 	if got, want := estimate(scanned(t, openai.Chat, `{"model":"m","max_tokens":7,"user":"`+big+`","messages":[{"role":"user","content":"x"}]}`)), 7; got != want {
@@ -155,12 +173,12 @@ func TestTextHashesOfMedia(t *testing.T) {
 			data + `"}}]}` + more + `]}`
 	}
 	one := textHashes(scanned(t, openai.Chat, body("AAAA", "")), 16)
-	if want := imageTokens / 16; len(one) < want || len(one) > want+2 {
-		t.Fatalf("%d blocks, want about %d", len(one), want)
+	if want := imageTokens / 16; granule.Blocks(len(one)) < want || len(one) > granule.Within(want)+1 {
+		t.Fatalf("%d granules, want those of about %d blocks", len(one), want)
 	}
 	grown := textHashes(scanned(t, openai.Chat, body("AAAA", `,{"role":"assistant","content":"`+strings.Repeat("A cat. ", 30)+`"}`)), 16)
 	if got := shared(one, grown); got != len(one) {
-		t.Errorf("the next turn keeps %d of %d blocks", got, len(one))
+		t.Errorf("the next turn keeps %d of %d granules", got, len(one))
 	}
 	if got := shared(one, textHashes(scanned(t, openai.Chat, body("BBBB", "")), 16)); got != 0 {
 		t.Errorf("another image shares %d blocks", got)

@@ -26,38 +26,67 @@ var Sources = []Source{FromRequest, FromOwn, FromEngine, FromText}
 // of its text. They are nil where they are not known here: without a language (nil), or for what it does not render.
 // A prompt whose bytes alone prove it too long is refused without being tokenized, or left unknown where the engine
 // will cut it. The error is an *openai.Error.
-func (c *Card) Tokens(req *openai.Request, l *Language) ([]uint32, Source, error) {
+func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) {
 	if req.Prompt.Kind == openai.PromptIDs {
 		ids, err := c.Fit(req, req.Prompt.IDs)
-		return ids, FromRequest, err
+		return Prompt{IDs: ids}, FromRequest, err
 	}
 	if l == nil || l.Trust().Distrusted {
-		return nil, FromText, nil
+		return Prompt{}, FromText, nil
 	}
 	if limit := c.ContextTokens; limit > 0 {
 		switch n := l.tokenizer.Tokenizer().MinTokens(req.Prompt.TokensAtLeast(1)); {
 		case n < limit:
 		case c.Kept(req) < limit || !l.simulated():
-			return nil, FromText, nil
+			return Prompt{}, FromText, nil
 		default:
-			return nil, FromText, openai.ContextLength(promptField(req), n, limit, true)
+			return Prompt{}, FromText, openai.ContextLength(promptField(req), n, limit, true)
+		}
+	}
+	whole, err := l.prompt(req, c.Engine)
+	if err != nil {
+		if errors.Is(err, ErrUnrendered) {
+			err = nil
+		}
+		return Prompt{}, FromText, err
+	}
+	ids, err := c.Fit(req, whole.IDs)
+	if err != nil && !l.proven() { // the engine may count others
+		return Prompt{}, FromText, nil
+	}
+	if len(ids) < len(whole.IDs) {
+		whole = Prompt{IDs: slices.Clone(ids)}
+	}
+	return whole, FromOwn, err
+}
+
+// prompt returns the tokens of a request's text or messages before they are cut. The error wraps [ErrUnrendered].
+func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
+	var key askKey
+	remembers := l.prompts.takes(req)
+	if remembers {
+		q := question{req: req, seed: l.prompts.seed, own: engine}
+		key = q.key()
+		if a, ok := l.prompts.find(key, l.now); ok {
+			return Prompt{a.ids, a, l.prompts}, nil
 		}
 	}
 	// How many tokens a prompt has is known only afterwards: the request keeps a copy of the right size.
 	buffer := encodings.Get().(*[]uint32)
 	defer encodings.Put(buffer)
+	var dates []date
 	var err error
-	if *buffer, err = l.Encode((*buffer)[:0], req, c.Engine); err != nil {
-		if errors.Is(err, ErrUnrendered) {
-			err = nil
-		}
-		return nil, FromText, err
+	if *buffer, dates, err = l.encode((*buffer)[:0], req, engine); err != nil {
+		return Prompt{}, err
 	}
-	ids, err := c.Fit(req, *buffer)
-	if err != nil && !l.proven() { // the engine may count others
-		return nil, FromText, nil
+	p := Prompt{IDs: slices.Clone(*buffer), in: l.prompts}
+	if p.IDs == nil {
+		p.IDs = []uint32{}
 	}
-	return slices.Clone(ids), FromOwn, err
+	if remembers {
+		p.kept = l.prompts.keep(key, p.IDs, dates)
+	}
+	return p, nil
 }
 
 // Fit cuts a prompt as the client asks, and refuses one that is empty or that no worker takes. The error is an

@@ -66,7 +66,7 @@ func TestReserveAllocatesTheLeaseAlone(t *testing.T) {
 				d.Release(noon)
 			}
 			return err
-		}, 2},
+		}, 1},
 	} {
 		var failed error
 		got := testing.AllocsPerRun(200, func() {
@@ -115,7 +115,7 @@ func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
 }
 
 // Steady traffic over what is predicted allocates the lease alone, for workers
-// that publish nothing and beside what others publish, by time and by room.
+// that publish nothing and next to what others publish, by time and by room.
 func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -130,7 +130,7 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 		cfg.Predictions.LRU, cfg.PredictedTTL = c.lru, time.Second
 		r := newRouter(t, cfg, index.New(index.Config{}))
 		a, b := c.w("a"), c.w("b")
-		a.TotalKVBlocks, b.TotalKVBlocks = 200, 200
+		a.TotalKVBlocks, b.TotalKVBlocks = 300, 300
 		p := poolOf(pools.Prefill, a, b)
 		prompts := [4][]uint64{chain(1, 50), chain(2, 50), chain(3, 150), chain(4, 150)}
 		now, i := noon, 0

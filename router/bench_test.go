@@ -11,6 +11,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -190,5 +191,32 @@ func BenchmarkSent(b *testing.B) {
 				l.Release(now)
 			}
 		})
+	}
+}
+
+// BenchmarkPredicted is a decision and a booking of a prompt of 6,250 blocks, 400 kB of text, in a pool whose workers
+// publish nothing: new ones, and one seen before; known by its tokens, and by its text.
+func BenchmarkPredicted(b *testing.B) {
+	for _, text := range []bool{false, true} {
+		for _, prompts := range []int{1000, 1} {
+			b.Run(fmt.Sprintf("text=%v/prompts=%d", text, prompts), func(b *testing.B) {
+				r := newRouter(b, DefaultConfig().For(pools.Prefill), nil)
+				p := poolOf(pools.Prefill, silent("a"), silent("b"), silent("c"), silent("d"))
+				all := make([][]uint64, prompts)
+				for i := range all {
+					all[i] = chain(uint64(i), granule.Unit(text).Within(6250))
+				}
+				now := noon
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					now = now.Add(10 * time.Millisecond)
+					l, err := r.Reserve(p, Request{ID: "request", ISL: 100_000, Hashes: all[i%len(all)], Text: text}, now)
+					if err != nil {
+						b.Fatal(err)
+					}
+					l.Release(now)
+				}
+			})
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -117,10 +118,10 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	return i, j, nil
 }
 
-// grant books candidate i.
-func (k *core) grant(c *scratch, i int, now time.Time) (*Lease, error) {
+// grant books candidate i, as l.
+func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	w, q := &c.ws[i], &c.query
-	l := &Lease{Choice: c.choice(i), request: q.ID, attempt: q.Attempt}
+	l.Choice, l.request, l.attempt = c.choice(i), q.ID, q.Attempt
 	e := l.event(load.Add)
 	e.Worker, e.Rank = w.Worker.ID, w.Rank
 	if k.cfg.TrackPrefillTokens {
@@ -138,8 +139,8 @@ func (k *core) grant(c *scratch, i int, now time.Time) (*Lease, error) {
 		}
 	}
 	if k.cfg.TrackActiveBlocks {
-		e.Chain = q.held(&k.cfg)
-		e.Blocks = q.blocks() - len(e.Chain)
+		e.Chain, e.Unit = q.held(&k.cfg), granule.Unit(q.Text)
+		e.Blocks = q.blocks() - e.Unit.Blocks(len(e.Chain))
 		switch {
 		case !k.cfg.TrackOutputBlocks:
 			e.Expected = load.Unweighed
@@ -148,21 +149,22 @@ func (k *core) grant(c *scratch, i int, now time.Time) (*Lease, error) {
 		}
 	}
 	if !k.book.Apply(e, now) {
-		return nil, ErrBooked
+		return ErrBooked
 	}
 	k.turn++
 	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, w.Rank))
 	l.believed = k.sources.Believe(&c.found, w.Worker, w.Rank, q.ISL, q.BlockSize)
-	return l, nil
+	return nil
 }
 
 // grantPair books candidate i of one choice and j of the other, or neither.
 func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) (p, d *Lease, err error) {
-	before := prefill.overlaps
-	if p, err = prefill.grant(cp, i, now); err != nil {
+	before, leases := prefill.overlaps, new([2]Lease)
+	p, d = &leases[0], &leases[1]
+	if err = prefill.grant(p, cp, i, now); err != nil {
 		return nil, nil, cp.refuse(err)
 	}
-	if d, err = decode.grant(cd, j, now); err != nil {
+	if err = decode.grant(d, cd, j, now); err != nil {
 		prefill.turn--
 		prefill.overlaps = before
 		p.enter(prefill, p.event(load.Free), now)

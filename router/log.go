@@ -30,13 +30,3 @@ func (c Config) logTo(log *slog.Logger) Config {
 	}
 	return c
 }
-
-// LogValue shows the choice in a log line, without the terms.
-func (w Why) LogValue() slog.Value {
-	return slog.GroupValue(
-		slog.String("policy", w.Policy),
-		slog.Float64("cost", w.Cost),
-		slog.Int("overlap", w.Overlap),
-		slog.Int("candidates", w.Candidates),
-	)
-}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -20,8 +21,8 @@ type Request struct {
 	ISL     int // the length of the prompt in tokens
 	// Hashes are the sequence hashes of the prompt's full blocks. A lease keeps them; they must not be written to.
 	Hashes []uint64
-	// Text means that Hashes stand for the prompt's text, because its tokens are not known. No KV event names such
-	// blocks: overlaps are predicted for every worker, also for one that publishes events.
+	// Text means that Hashes name granules of the prompt's text ([granule.Blocks]), because its tokens are not known.
+	// No KV event names them: overlaps are predicted for every worker, also for one that publishes events.
 	Text bool
 	// RemoteOverlap is what a remote index reported of the prompt, nil where none was
 	// asked. A router that [Router.IgnoresOverlap] ignores it.
@@ -122,7 +123,7 @@ func (q *query) held(cfg *Config) []uint64 {
 	if !cfg.TrackActiveBlocks || q.BlockSize < 1 {
 		return nil
 	}
-	return q.Hashes[:min(len(q.Hashes), q.ISL/q.BlockSize)]
+	return q.Hashes[:min(len(q.Hashes), granule.Unit(q.Text).Within(q.ISL/q.BlockSize))]
 }
 
 // candidate is one (worker, rank) that may be chosen.

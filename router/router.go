@@ -53,7 +53,8 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 	i, err := r.core.pick(c, now)
 	var l *Lease
 	if err == nil {
-		l, err = r.core.grant(c, i, now)
+		l = new(Lease)
+		err = r.core.grant(l, c, i, now)
 	}
 	r.mu.Unlock()
 	r.core.explain(c)

@@ -80,15 +80,15 @@ func TestDefaults(t *testing.T) {
 		name      string
 		got, want any
 	}{
-		{"edge", []any{e.Host, e.Port, e.MaxBodyBytes, e.BodyBudgetBytes, e.ReadTimeout, e.WriteStall, e.IdleTimeout, e.Heartbeat, e.ClientHints, e.RingBytes},
-			[]any{"127.0.0.1", 8000, 64 << 20, int64(1 << 30), time.Minute, 30 * time.Second, 2 * time.Minute, 15 * time.Second, "auto", 64 << 10}},
+		{"edge", []any{e.Host, e.Port, e.MaxBodyBytes, e.BodyBudgetBytes, e.ReadTimeout, e.WriteStall, e.IdleTimeout, e.Heartbeat, e.ClientHints},
+			[]any{"127.0.0.1", 8000, 64 << 20, int64(1 << 30), time.Minute, 30 * time.Second, 2 * time.Minute, 15 * time.Second, "auto"}},
 		{"stop", []any{got.Grace, got.Drain}, []any{5 * time.Second, 30 * time.Second}},
 		{"router", []any{r.Mode, r.OverlapWeight, r.Temperature, r.GPUWeight, r.KVEvents, r.TrackPrefillTokens, r.TrackActiveBlocks, r.TrackOutputBlocks, r.Room, r.QueueThreshold, r.DefaultMaxBatchedTokens},
 			[]any{"kv", 1.0, 0.0, 8.0, true, true, true, true, true, 4.0, 8192}},
 		{"credit", []any{r.Cost, r.Credit.Overlap, r.Credit.Decay, r.Credit.Host, r.Credit.Disk, r.Credit.Shared, r.Credit.PrefillScale, r.Credit.ActiveRequests, r.PrefillLoad},
 			[]any{"classic", 1.0, 0.0, .75, .25, 0.0, 1.0, 0.0, "none"}},
 		{"predictions", []any{r.Predictions.TTL, r.Predictions.MaxBlocks, r.Predictions.PruneRatio, r.Predictions.LRU, r.PredictedTTL, r.IndexMaxBlocks},
-			[]any{2 * time.Minute, 1 << 20, .8, false, time.Duration(0), 1 << 26}},
+			[]any{2 * time.Minute, 1 << 16, .8, false, time.Duration(0), 1 << 26}},
 		{"parity", []any{r.Parity.On, r.Parity.Window, r.Parity.Least, r.Parity.Wrong}, []any{true, 32, 8, .25}},
 		{"queue", []any{got.Flow.Queue.Policy, got.Flow.Queue.Limit, got.Flow.Queue.Bytes, got.Flow.Queue.Timeout}, []any{"fcfs", 1024, int64(512 << 20), time.Minute}},
 		{"flow", []any{got.Flow.DecodeFallback, got.Observe.Utilization, got.Flow.Seed}, []any{true, .8, uint64(1)}},
@@ -97,7 +97,7 @@ func TestDefaults(t *testing.T) {
 		{"events", []any{got.Events.SilentAfter, got.Events.PredictAfter, got.Events.Relearn, got.Events.Seed, got.Reannounce}, []any{5 * time.Second, time.Minute, 2 * time.Minute, uint64(1), true}},
 		{"stream", []any{got.Stream.Durable, got.Stream.MaxAge, got.Stream.MaxBytes}, []any{false, time.Hour, int64(1 << 30)}},
 		{"others", []any{got.Workers.Probe.Every, got.Remote.Timeout, got.Logging.Level, got.Logging.Format, got.MetricsPrefix, got.Models.CacheBytes},
-			[]any{5 * time.Second, 20 * time.Millisecond, "info", "text", "tandem_", int64(64 << 20)}},
+			[]any{5 * time.Second, 20 * time.Millisecond, "info", "text", "tandem_", int64(32 << 20)}},
 	} {
 		if !reflect.DeepEqual(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)

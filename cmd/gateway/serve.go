@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
@@ -49,6 +50,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err := cfg.Complete(); err != nil {
 		return r.Placed(err)
 	}
+	defer paceCollector(os.Getenv)()
 	cfg.Build = telemetry.ReadBuild(version)
 	cfg.Remote.ReadToken = remoteToken(cfg.Remote.TokenFile)
 	if cfg.Remote.ReadToken != nil {

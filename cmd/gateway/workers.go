@@ -25,6 +25,7 @@ type workersSettings struct {
 	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent; the gateway's own file serves."`
 	JSON     bool          `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
 	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker. Off: it returns at once."`
+	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain has the worker's streams go on on other workers, those that can, in place of waiting for their ends."`
 	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; after it the exit status is 1, and the worker stays cordoned. 0 waits for as long as it takes."`
 	Address  string        `flag:"admin-address" group:"Administration"`
 	Local    local         `group:"Gateway on this machine"`
@@ -66,8 +67,9 @@ func (r *workersReport) find(id string) *workerRow {
 func workers(ctx context.Context, args []string, p process) error {
 	var s workersSettings
 	_, words, err := resolveWords(&s, manual{"workers", "gateway workers list | cordon ID | drain ID | uncordon ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
-		"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it.\n\n" +
-		"  gateway workers list\n  gateway workers drain decode-1 --timeout 5m", nil}, args, p)
+		"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it;\n" +
+		"with --move its streams go on on other workers at once, as before a restart.\n\n" +
+		"  gateway workers list\n  gateway workers drain decode-1 --move", nil}, args, p)
 	if err != nil {
 		return err
 	}
@@ -162,7 +164,11 @@ func (r *workersReport) events(pool, id string) string {
 // cordon changes a worker's standing and, to drain it, waits.
 func (o *operator) cordon(ctx context.Context, verb, id string, s workersSettings, p process) error {
 	var got edge.Standing
-	err := o.ask(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/"+verb, &got)
+	action := verb
+	if verb == "drain" && s.Move {
+		action = "move"
+	}
+	err := o.ask(ctx, http.MethodPost, "/workers/"+url.PathEscape(id)+"/"+action, &got)
 	if no, ok := errors.AsType[*refusal](err); ok && no.code == "worker_not_found" {
 		return o.unknown(ctx, id)
 	}

@@ -51,6 +51,10 @@ type Connector interface {
 // on a connection of its own may overtake them. The calls are made once more after a while.
 type Repeater interface{ RepeatAfter() time.Duration }
 
+// ReleasedByAny is a connector whose release is passed on to prefill's worker by any engine that speaks the protocol, one
+// that prefills too: when no decode worker is left, another prefill worker makes it.
+type ReleasedByAny interface{ ReleasedByAny() }
+
 // Round is one attempt at a request, as a connector sees it.
 type Round struct {
 	// ID is what engines see as the request's id, fresh in every round: an engine may keep an earlier round's id alive
@@ -72,6 +76,11 @@ type Round struct {
 	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
 	// prioritize may be sent one.
 	Priority *int32
+	// Resume is what the round goes on with, where an answer has moved: IDs, and PinnedIDs of a chat, then have what was
+	// generated of it behind the prompt. Generated is 0 otherwise.
+	Resume openai.Resume
+	// ShowIDs asks decode's engine to show the tokens that it generates.
+	ShowIDs bool
 	// Kept is how many tokens of the prompt the engines keep; see [models.Card.Kept].
 	Kept int
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.

@@ -31,7 +31,12 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		l.Rank = rank
 	}
 	e := r.Edit()
-	if w.ModelInput == "tokens" && r.Prompt.Kind == openai.PromptText {
+	if round.Resume.Generated > 0 {
+		if r.Endpoint == openai.Chat && !takesIDs(w) {
+			return l, ErrTakesNoIDs
+		}
+		r.Resume(e, round.Resume)
+	} else if w.ModelInput == "tokens" && r.Prompt.Kind == openai.PromptText {
 		if round.IDs == nil {
 			return l, openai.BadRequest("prompt", "this model's workers take token ids, and the gateway cannot make them of this prompt: send the prompt as token ids")
 		}
@@ -48,7 +53,10 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	if given, ok := r.Field("cache_salt"); r.CacheSalt != "" && (r.Isolated || !ok || string(given) == "null") {
 		e.SetString("cache_salt", r.CacheSalt) // engines read only the body's
 	}
-	if r.Truncate < 0 && round.Kept < math.MaxInt {
+	if role == pools.Decode && round.ShowIDs {
+		e.Set("return_token_ids", []byte("true"))
+	}
+	if r.Truncate < 0 && round.Kept < math.MaxInt && round.Resume.Generated == 0 {
 		// The engine would reckon by max_tokens, which the legs have not in common.
 		e.SetInt("truncate_prompt_tokens", int64(round.Kept))
 	}
@@ -126,28 +134,54 @@ func speech(w *pools.Worker) dialect {
 // which has the field in 1.2. A release that does not know it refuses it (TensorRT-LLM) or makes the ids again.
 var pinsSince = map[string]string{"vllm": "0.27.0", "sglang": "0.5.20", "trtllm": "1.2.0"}
 
+// ErrTakesNoIDs is a plan that would go on with a chat whose worker does not take its tokens.
+var ErrTakesNoIDs = errors.New("the engine takes no tokens of a chat")
+
 // takesIDs reports whether a worker takes a chat's token ids. Of a release that is not known it is not assumed.
 func takesIDs(w *pools.Worker) bool {
 	since, ok := pinsSince[w.Engine]
 	if !ok {
 		return w.Engine == "sim"
 	}
-	return w.EngineVersion != "" && slices.Compare(release(w.EngineVersion), release(since)) >= 0
+	return w.EngineVersion != "" && !older(w.EngineVersion, since)
 }
 
-// release is the leading dotted numbers of a version: 0, 27, 1 of "v0.27.1rc2".
-func release(version string) (numbers []int) {
-	for part := range strings.SplitSeq(strings.TrimPrefix(version, "v"), ".") {
-		digits := len(part) - len(strings.TrimLeft(part, "0123456789"))
-		n, err := strconv.Atoi(part[:digits])
-		if err != nil {
-			break
-		}
-		if numbers = append(numbers, n); digits < len(part) {
-			break
+// ShowsIDs reports whether a worker's stream can show the tokens that it generates, so that another one can go on with
+// them: completions and chats of vLLM, completions of SGLang (clients.md §4.3).
+func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
+	switch speech(w) {
+	case ofVLLM:
+		return takesIDs(w)
+	case ofSGLang:
+		return endpoint == openai.Completions
+	}
+	return false
+}
+
+// older reports whether a version's leading dotted numbers, 0, 27 and 1 of "v0.27.1rc2", come before another's.
+func older(version, than string) bool {
+	version, than = strings.TrimPrefix(version, "v"), strings.TrimPrefix(than, "v")
+	for than != "" {
+		var n, m int
+		n, version = leading(version)
+		if m, than = leading(than); n != m {
+			return n < m
 		}
 	}
-	return numbers
+	return false
+}
+
+// leading is the number at the beginning of dotted ones, −1 for none, and those behind it.
+func leading(version string) (n int, rest string) {
+	digits := len(version) - len(strings.TrimLeft(version, "0123456789"))
+	n, err := strconv.Atoi(version[:digits])
+	switch {
+	case err != nil:
+		return -1, ""
+	case digits < len(version) && version[digits] == '.':
+		return n, version[digits+1:]
+	}
+	return n, ""
 }
 
 // paramsField is vLLM's object of what concerns the hand-off, and of the ids that pin a chat's prompt.

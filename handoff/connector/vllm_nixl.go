@@ -93,6 +93,20 @@ func (n *blockCount) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
+// readNIXL reads a hand-off. Its error is that of the first field that cannot be read; the others have been.
+func readNIXL(raw []byte) (p nixlParams, err error) {
+	if t, plain := openai.ReadTransfer(raw); plain {
+		return nixlParams{t.DoRemotePrefill, t.DoRemoteDecode, blockCount(t.Blocks), t.EngineID, t.RequestID, t.Host, json.Number(t.Port), t.Mode}, nil
+	}
+	return slowNIXL(raw)
+}
+
+// slowNIXL is readNIXL for any form.
+func slowNIXL(raw []byte) (p nixlParams, err error) {
+	err = json.Unmarshal(raw, &p)
+	return p, err
+}
+
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
 // logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
 func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
@@ -100,8 +114,7 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, who
 	if !ok {
 		return kv, false, errors.New("prefill's answer has no kv_transfer_params")
 	}
-	var p nixlParams
-	err = json.Unmarshal(raw, &p) // what it can read, it has read
+	p, err := readNIXL(raw)
 	if err == nil {
 		err = p.check()
 	}
@@ -177,6 +190,9 @@ func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
 	NIXL{}.Bind(&d, kv)
 	return []upstream.Leg{d}
 }
+
+// ReleasedByAny: any engine with a NixlConnector notifies the one that holds the blocks.
+func (NIXL) ReleasedByAny() {}
 
 // vllmRelease is a request to the round's decode worker that fails validation after parsing. The hand-off is to be
 // bound to it. What the endpoint requires is there: without it the request ends before its hand-off is read.

@@ -2,6 +2,8 @@ package connector
 
 import (
 	"encoding/json"
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -303,5 +305,36 @@ func TestBetween(t *testing.T) {
 	}
 	if err := Check(&pools.Worker{Engine: "vllm", Connector: "vllm-telepathy"}); err == nil || !strings.Contains(err.Error(), "vllm-nixl") {
 		t.Errorf("an unknown connector: %v", err)
+	}
+}
+
+// What is read the fast way is what encoding/json reads.
+func FuzzNIXLParams(f *testing.F) {
+	for _, params := range []string{
+		goodParams, `{}`, `{"remote_block_ids":[]}`, `{"remote_block_ids":[[],[1,2]]}`, `{"remote_block_ids":[1,2,3]}`, `{"remote_block_ids":[1,[2]]}`,
+		`{"remote_port":5600,"remote_port":1}`, `{"Remote_Port":5600}`, `{"remote_port":"5600"}`, `{"remote_port":null}`, `{"remote_port":1e3}`,
+		`{"transfer_mode":"push"}`, `{"transfer_mode":null}`, `{"remote_host":"a\u0062"}`, `{"remote_host":"ü"}`, `{"remote_ho\u0073t":"a"}`,
+		`{"do_remote_prefill":1}`, `{"do_remote_prefill":true,"do_remote_decode":false,"x":{"y":[1]}}`, ` {"remote_engine_id":"e"} `,
+		`{"remote_port":-0}`, `{"remote_block_ids":["1"]}`, `{"remote_block_ids":[[1.5,-2]]}`, `{"remote_bloc\u212a_ids":[1]}`,
+	} {
+		f.Add([]byte(params))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		raw, ok := openai.KVParams(append(append([]byte(`{"kv_transfer_params":`), raw...), '}'))
+		if !ok {
+			return
+		}
+		fast, fastErr := readNIXL(raw)
+		slow, slowErr := slowNIXL(raw)
+		if fmt.Sprint(fastErr) != fmt.Sprint(slowErr) || !reflect.DeepEqual(fast, slow) {
+			t.Errorf("%s: %+v, %v; encoding/json: %+v, %v", raw, fast, fastErr, slow, slowErr)
+		}
+	})
+}
+
+// An ordinary hand-off is not read by encoding/json.
+func TestNIXLParamsAreReadOnce(t *testing.T) {
+	if _, plain := openai.ReadTransfer([]byte(goodParams)); !plain {
+		t.Errorf("%s is read the slow way", goodParams)
 	}
 }

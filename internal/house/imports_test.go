@@ -24,8 +24,10 @@ const telemetry = "internal/telemetry"
 var ground = storey{
 	"internal/openai":   {},
 	"internal/tokens":   {},
+	"internal/granule":  {},
 	"internal/jinja":    {},
-	"internal/upstream": {"internal/setting"},
+	"internal/loop":     {},
+	"internal/upstream": {"internal/setting", "internal/loop"},
 	"internal/house":    {},
 	"internal/pace":     {},
 	"internal/auth":     {},
@@ -49,22 +51,22 @@ var ground = storey{
 	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff"),
 	"internal/kvevents/bridge":     append(kv, "internal/kvevents/view", "internal/kvevents/publish", "internal/kvevents/follow", "internal/kvevents/zmq", "internal/metrics"),
 	"internal/listen":              {"internal/backoff", "internal/loglimit"},
-	"internal/relay":               {"internal/openai"},
+	"internal/relay":               {"internal/openai", "internal/loop"},
 }
 
 // rooms are the parts of a request's way.
 var rooms = storey{
 	"pools":             {"internal/setting"},
 	"queue":             {"internal/setting"},
-	"router/index":      {"internal/setting", "internal/tier"},
-	"router/load":       {},
-	"router/overlap":    {"internal/setting", "pools", "router/index"},
+	"router/index":      {"internal/granule", "internal/setting", "internal/tier"},
+	"router/load":       {"internal/granule"},
+	"router/overlap":    {"internal/granule", "internal/setting", "pools", "router/index"},
 	"fault":             {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
 	"pools/discovery":   {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"router":            {"internal/setting", "pools", "router/index", "router/load", "router/overlap"},
-	"router/placement":  {"pools", "router"},                                                                                                            // permits and orders come in as interfaces
-	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"},                                                                   // what KV events report, into indexes and routers
-	"models":            {"internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
+	"router":            {"internal/granule", "internal/setting", "pools", "router/index", "router/load", "router/overlap"},
+	"router/placement":  {"pools", "router"},                                                                                                                                // permits and orders come in as interfaces
+	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"},                                                                                       // what KV events report, into indexes and routers
+	"models":            {"internal/granule", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
 	"prefill":           legs,
 	"decode":            legs,
 	"handoff/connector": {below, "fault", "pools", "prefill"},
@@ -77,7 +79,7 @@ var roof = storey{
 	"cmd/gateway/edge":           {below},
 	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
 	"cmd/gateway/service/remote": {"internal/setting", "pools", "router/overlap", "fault", "internal/metrics"}, // the client of the index service, and their wire types
-	"cmd/gateway/observe":        {below},
+	"cmd/gateway/observe":        {below, telemetry},                                                           // the lines that it writes itself
 	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote"},
 }
 
@@ -89,9 +91,11 @@ var lab = storey{
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/setting", "internal/tokens"},
 	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/index", "router/load", "lab/engine", "lab/replay", "internal/conf", "internal/tokens"},
 	"lab/porttest":               {},
+	"lab/link":                   {},
+	"lab/wire":                   {},
 	"lab/zmqpub":                 {"internal/backoff", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp"},
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
-	"bench":                      {below, telemetry, "lab/replay"},
+	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
 	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
 	"deploy/compose/run":         {"lab/engine", "internal/openai", "internal/tokens"}, // computes the expected answers
 	"deploy/compose/images/nats": {},
@@ -100,7 +104,7 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/porttest"},
+	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/link", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
@@ -139,7 +143,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"internal/tier", "internal/tokens", "internal/kvevents/wire"}
 
 // legs is what prefill and decode share.
-var legs = []string{"internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/pace"}
+var legs = []string{"internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/loop", "internal/pace"}
 
 // allowed returns why a file of the package from may not import the package to,
 // or nil.

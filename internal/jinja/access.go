@@ -37,6 +37,8 @@ func (s *state) attr(v Value, name string) Value {
 		if m, ok := listMethods[name]; ok {
 			return bound(v, m)
 		}
+	case hole:
+		panic(errHole)
 	case missing, undefined:
 		s.fail("%q is undefined, and so has no %q", v.str, name)
 	}
@@ -61,6 +63,7 @@ func (e *indexExpr) eval(s *state) Value {
 
 // item is v[i]: the element or the value of that key, else the attribute of that name.
 func (s *state) item(v, i Value) Value {
+	known(v, i)
 	switch v.kind {
 	case mapping:
 		if item, ok := v.dict().lookup(i); ok {
@@ -143,6 +146,7 @@ func (e *sliceExpr) eval(s *state) Value {
 }
 
 func (s *state) slice(v Value, parts [3]Value) Value {
+	known(v)
 	n := 0
 	switch v.kind {
 	case text:

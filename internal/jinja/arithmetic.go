@@ -32,6 +32,9 @@ func (e *sumExpr) eval(s *state) Value {
 func (s *state) sum(values []Value) Value {
 	n := 0
 	for i := range values {
+		if values[i].kind == hole {
+			return joinedHoles(values)
+		}
 		if values[i].kind != text {
 			total := values[0]
 			for _, v := range values[1:] {
@@ -51,6 +54,8 @@ func (s *state) sum(values []Value) Value {
 
 func (s *state) plus(a, b Value) Value {
 	switch {
+	case a.kind == hole || b.kind == hole:
+		return joinedHoles([]Value{a, b})
 	case a.kind == text && b.kind == text:
 		s.pay(len(a.str) + len(b.str))
 		return String(a.str + b.str)
@@ -68,12 +73,29 @@ type concatExpr struct{ parts []expr }
 
 func (e *concatExpr) eval(s *state) Value {
 	var b []byte
-	for _, p := range e.parts {
-		part := s.str(p.eval(s))
+	for i, p := range e.parts {
+		v := p.eval(s)
+		if v.kind == hole {
+			return e.joinHoles(s, own(b), v, i+1)
+		}
+		part := s.str(v)
 		s.pay(len(part))
 		b = append(b, part...)
 	}
 	return String(own(b))
+}
+
+// joinHoles goes on after a text and a hole, at a part.
+func (e *concatExpr) joinHoles(s *state, before string, v Value, at int) Value {
+	all := []Value{String(before), v}
+	for _, p := range e.parts[at:] {
+		v := p.eval(s)
+		if v.kind != hole {
+			v = String(s.str(v))
+		}
+		all = append(all, v)
+	}
+	return joinedHoles(all)
 }
 
 type binaryExpr struct {

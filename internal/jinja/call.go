@@ -16,6 +16,10 @@ func (e *callNode) with(s *state, name string, v Value) Value {
 	s.step()
 	if a, ok := e.of.(*attrExpr); ok && name == "" {
 		on := a.of.eval(s)
+		if on.kind == hole {
+			given := e.given(s)
+			return s.holeMethod(on, a.name, &given)
+		}
 		if m := methodOf(on, a.name); m != nil {
 			given := e.given(s)
 			s.line = e.line
@@ -64,6 +68,7 @@ type filterNode struct {
 	of    expr
 	args  callNode
 	apply method
+	trims bool // it is trim
 	line  int
 }
 
@@ -74,6 +79,14 @@ func (e *filterNode) of1(s *state, v Value) Value {
 	s.step()
 	given := e.args.given(s)
 	s.line = e.line
+	if s.outline != nil {
+		if v.kind == hole && e.trims && len(given.pos)+len(given.named) == 0 {
+			return s.trimmed(v)
+		}
+		known(v)
+		known(given.pos...)
+		known(given.named...)
+	}
 	return e.apply(s, v, &given)
 }
 

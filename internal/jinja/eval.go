@@ -176,6 +176,8 @@ func (s *state) order(a, b Value) int {
 // contains is Python's in.
 func (s *state) contains(in, v Value) bool {
 	switch in.kind {
+	case hole:
+		return s.lacks(in, strings.Contains, v).truth()
 	case text:
 		if v.kind != text {
 			s.fail("%s cannot be in a str", v.kindName())

@@ -333,6 +333,7 @@ func (p *parser) filter(f *filterNode) {
 	if f.apply, ok = filters[name]; !ok {
 		p.fail("the filter %q is not known here", name)
 	}
+	f.trims = name == "trim"
 	if p.is("(") {
 		c := p.call(nil, f.line)
 		f.args = *c

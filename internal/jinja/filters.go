@@ -162,6 +162,7 @@ func mapped(s *state, v Value, a *args) Value {
 	}
 	for i := range items {
 		s.step()
+		known(items[i])
 		items[i] = f(s, items[i], &args{pos: a.pos[1:], names: a.names, named: a.named})
 	}
 	return List(items)

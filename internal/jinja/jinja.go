@@ -65,8 +65,7 @@ const (
 // Render appends the text that the template makes of the variables to dst. The error is an [*Error], or [ErrBudget].
 // The variables are not changed; they may hold strings that share memory with a body, which the result does not.
 func (t *Template) Render(dst []byte, vars map[string]Value) (out []byte, err error) {
-	s := &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes}
-	s.frame = &frame{slots: make([]Value, t.root.slots)}
+	s := t.begin(dst, vars)
 	defer func() {
 		if failed := recovered(recover()); failed != nil {
 			out, err = dst, failed
@@ -76,15 +75,21 @@ func (t *Template) Render(dst []byte, vars map[string]Value) (out []byte, err er
 	return s.out, nil
 }
 
+// begin begins a render.
+func (t *Template) begin(dst []byte, vars map[string]Value) *state {
+	return &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes, frame: &frame{slots: make([]Value, t.root.slots)}}
+}
+
 // state is one render.
 type state struct {
-	vars  map[string]Value
-	out   []byte
-	frame *frame
-	steps int // left
-	bytes int // left
-	depth int // of macro calls
-	line  int
+	outline *Outline // where holes are written; nil while all is known
+	vars    map[string]Value
+	out     []byte
+	frame   *frame
+	steps   int // left
+	bytes   int // left
+	depth   int // of macro calls
+	line    int
 }
 
 // frame holds the variables of the template or of one call of a macro.
@@ -128,7 +133,7 @@ func recovered(p any) error {
 	case *Error:
 		return p
 	case error:
-		if errors.Is(p, ErrBudget) {
+		if errors.Is(p, ErrBudget) || errors.Is(p, errHole) {
 			return p
 		}
 	}

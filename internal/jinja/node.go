@@ -76,6 +76,8 @@ func (s *state) print(v Value) {
 	switch v.kind {
 	case text:
 		s.write(v.str)
+	case hole:
+		s.writeHole(v)
 	case missing, undefined:
 	default:
 		s.write(s.str(v))
@@ -293,9 +295,15 @@ func (n *captureNode) run(s *state) jump {
 
 // capture runs statements and returns their text.
 func (s *state) capture(body []node) string {
-	outer := s.out
+	outer, written := s.out, 0
+	if s.outline != nil {
+		written = len(s.outline.pieces)
+	}
 	s.out = nil
 	s.run(body)
+	if s.outline != nil && len(s.outline.pieces) != written {
+		panic(errHole)
+	}
 	made := s.out
 	s.out = outer
 	return own(made)

@@ -8,7 +8,7 @@ func init() {
 	kindTest := func(kinds ...kind) test {
 		return func(_ *state, v Value, _ []Value) bool {
 			for _, k := range kinds {
-				if v.kind == k {
+				if v.kind == k || v.kind == hole && k == text {
 					return true
 				}
 			}
@@ -41,6 +41,8 @@ func init() {
 		"iterable":  kindTest(text, sequence, mapping, missing, undefined),
 		"callable":  kindTest(callable, missing, undefined),
 		"sameas": func(_ *state, v Value, args []Value) bool {
+			known(v)
+			known(args...)
 			return len(args) == 1 && v.kind == args[0].kind && equal(v, args[0])
 		},
 		"eq": eq, "equalto": eq, "==": eq,

@@ -20,6 +20,7 @@ const (
 	mapping
 	object // a namespace, a loop
 	callable
+	hole // a text that is not known yet
 )
 
 // Value is one of Python's values as a template sees it. The zero Value is undefined.
@@ -252,6 +253,7 @@ func (d *Dict) reindex() {
 
 // lookup is the value of any key.
 func (d *Dict) lookup(key Value) (Value, bool) {
+	known(key)
 	if key.kind == text {
 		return d.Get(key.str)
 	}
@@ -265,6 +267,7 @@ func (d *Dict) lookup(key Value) (Value, bool) {
 
 // put sets any key.
 func (d *Dict) put(key, v Value) {
+	known(key)
 	if key.kind == text {
 		d.Set(key.str, v)
 		return
@@ -278,9 +281,16 @@ func (d *Dict) put(key, v Value) {
 	d.add(key, v)
 }
 
+// differs reports whether no text in a hole equals the value: one that is undefined, None, a number or empty.
+func (v Value) differs() bool { return v.kind < text || v.kind == text && v.str == "" }
+
 // equal is Python's ==.
 func equal(a, b Value) bool {
 	switch {
+	case a.kind == hole && b.differs() || b.kind == hole && a.differs():
+		return false
+	case a.kind == hole || b.kind == hole:
+		panic(errHole)
 	case a.isUndefined() || b.isUndefined():
 		return a.isUndefined() && b.isUndefined()
 	case a.isNumber() && b.isNumber():

@@ -1,7 +1,6 @@
 package listen
 
 import (
-	"container/list"
 	"net"
 	"net/http"
 )
@@ -13,8 +12,8 @@ type Conn struct {
 	l *Listener
 
 	// Guarded by l.mu.
-	left bool          // no longer counted
-	idle *list.Element // its place among the idle; nil while it is busy
+	left         bool  // no longer counted
+	older, newer *Conn // its neighbours among the idle, or the list's ends; nil while it is busy
 }
 
 // Busy says that a request is in hand: the connection is not closed to make room.
@@ -32,7 +31,7 @@ func (c *Conn) Idle() {
 		return
 	}
 	c.busy()
-	c.idle = c.l.idle.PushBack(c)
+	c.l.rest(c)
 	c.l.room.Signal()
 }
 
@@ -66,8 +65,8 @@ func ConnState(nc net.Conn, state http.ConnState) {
 
 // busy takes c off the list of the idle. The caller holds l.mu.
 func (c *Conn) busy() {
-	if c.idle != nil {
-		c.l.idle.Remove(c.idle)
-		c.idle = nil
+	if c.older != nil {
+		c.older.newer, c.newer.older = c.newer, c.older
+		c.older, c.newer = nil, nil
 	}
 }

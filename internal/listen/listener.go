@@ -4,7 +4,6 @@
 package listen
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -58,7 +57,7 @@ type Listener struct {
 	room   sync.Cond // a connection ended or became idle, or the listener closed
 	closed bool
 	open   int
-	idle   list.List // of *Conn, the longest idle first
+	idle   Conn // no connection: its newer is the one that has been idle longest, its older the latest
 }
 
 // New wraps ln. Accept is for one goroutine.
@@ -77,6 +76,7 @@ func New(ln net.Listener, cfg Config) *Listener {
 	}
 	l := &Listener{Listener: ln, cfg: cfg, done: make(chan struct{}), lines: loglimit.Limiter{Burst: 1, Window: time.Minute}}
 	l.room.L = &l.mu
+	l.idle.older, l.idle.newer = &l.idle, &l.idle
 	return l
 }
 
@@ -143,7 +143,7 @@ func (l *Listener) enter(c *Conn) bool {
 		}
 		if l.open < l.cfg.Max {
 			l.open++
-			c.idle = l.idle.PushBack(c)
+			l.rest(c)
 			l.mu.Unlock()
 			return true
 		}
@@ -196,13 +196,18 @@ func (l *Listener) warn(event string, attrs ...slog.Attr) {
 	}
 }
 
+// rest puts c, which is busy, at the end of the list of the idle. The caller holds mu.
+func (l *Listener) rest(c *Conn) {
+	c.older, c.newer = l.idle.older, &l.idle
+	c.older.newer, l.idle.older = c, c
+}
+
 // evict closes the connection that has been idle longest and reports whether there was one. The caller holds mu.
 func (l *Listener) evict() bool {
-	oldest := l.idle.Front()
-	if oldest == nil {
+	c := l.idle.newer
+	if c == &l.idle {
 		return false
 	}
-	c := oldest.Value.(*Conn)
 	c.busy()
 	c.left = true
 	l.open--

@@ -198,7 +198,7 @@ func TestTheBoundClosesTheLongestIdle(t *testing.T) {
 		for _, c := range conns {
 			c.Close()
 		}
-		if l.open != 0 || l.idle.Len() != 0 {
+		if l.open != 0 || l.idle.newer != &l.idle {
 			t.Errorf("%d connections are counted after all have ended", l.open)
 		}
 	})
@@ -208,5 +208,21 @@ func TestDefaultMax(t *testing.T) {
 	n, ok := Descriptors()
 	if got := DefaultMax(); got < leastMax || got > mostMax || ok && uint64(got) > max(leastMax, n/shareOfDescriptors) {
 		t.Errorf("%d connections with %d descriptors", got, n)
+	}
+}
+
+func TestARequestOfAConnectionAllocatesNothing(t *testing.T) {
+	s := newScript()
+	l := New(s, Config{Max: 4})
+	defer func() { _ = l.Close() }()
+	client := s.dial()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = client.Close(), c.Close() }()
+	served := c.(*Conn)
+	if n := testing.AllocsPerRun(100, func() { served.Busy(); served.Idle() }); n != 0 {
+		t.Errorf("%v allocations for a connection that serves a request and rests", n)
 	}
 }

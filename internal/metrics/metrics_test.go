@@ -90,3 +90,30 @@ func TestSnapshotOfManyScrapes(t *testing.T) {
 		t.Errorf("%d reads of 16 scrapes", reads)
 	}
 }
+
+// What is kept is made once for each key, by however many at the same time, until it is dropped.
+func TestKeptIsMadeOnce(t *testing.T) {
+	var kept Kept[int, *int]
+	var getting sync.WaitGroup
+	made := make([]int, 3) // guarded by kept: it makes one at a time
+	for range 16 {
+		getting.Go(func() {
+			for key := range made {
+				if got := kept.Get(key, func() *int { made[key]++; return &made[key] }); got != &made[key] {
+					t.Errorf("%d: another one's", key)
+				}
+			}
+		})
+	}
+	getting.Wait()
+	kept.Drop(func(key int) bool { return key == 1 })
+	if got := kept.Len(); got != 2 {
+		t.Errorf("%d kept", got)
+	}
+	for key := range made {
+		kept.Get(key, func() *int { made[key]++; return &made[key] })
+	}
+	if made[0] != 1 || made[1] != 2 || made[2] != 1 {
+		t.Errorf("made %v times", made)
+	}
+}

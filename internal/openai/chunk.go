@@ -11,8 +11,8 @@ import (
 type ChunkInfo struct {
 	// Valid: the data is a JSON object. All else is zero where it is not.
 	Valid bool
-	// Content: a choice has text, reasoning, a refusal or a tool call.
-	Content bool
+	// Content: a choice has text, reasoning, a refusal or a tool call; Said, Thought and Called say which.
+	Content, Said, Thought, Called bool
 	// Tokens is how many new tokens it brings: those in choices[].token_ids where engines were asked for them
 	// (return_token_ids), else 1 for each choice with content.
 	Tokens int
@@ -26,10 +26,17 @@ type ChunkInfo struct {
 	// Error: the engine reports an error where an answer should be, in vLLM's form, {"error":…}, or the older
 	// {"object":"error",…}.
 	Error bool
-	// PromptIDs is the array prompt_token_ids, nil where there is none: the prompt as the engine tokenized it.
+	// PromptIDs is the array prompt_token_ids, nil where there is none: the prompt as the engine tokenized it. A chat has it
+	// for the whole answer, a completion for each choice.
 	PromptIDs []byte
+	// IDs is the array token_ids of the latest choice that has one, nil where none has.
+	IDs []byte
 	// KVParams is the object kv_transfer_params, nil where there is none.
 	KVParams []byte
+
+	shows  [2]span // the members that show token ids, with one comma each
+	showed int     // how many there are
+	text   text    // of the latest choice that has some
 }
 
 // Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
@@ -41,7 +48,7 @@ func Inspect(data []byte) ChunkInfo {
 	}
 	info := ChunkInfo{Valid: true, CachedTokens: -1}
 	m := c.members()
-	for m.next() {
+	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
 		case "choices":
 			if c.in('[') {
@@ -61,10 +68,7 @@ func Inspect(data []byte) ChunkInfo {
 				info.Error = true
 			}
 		case "prompt_token_ids":
-			list := c.peek() == '['
-			if v, ok := c.value(); ok && list {
-				info.PromptIDs = v.of(data)
-			}
+			info.promptIDs(&c, m.key, before)
 		case "kv_transfer_params":
 			object := c.peek() == '{'
 			if v, ok := c.value(); ok && object {
@@ -171,12 +175,12 @@ func (e *Edit) setCached(tokens int) {
 func (info *ChunkInfo) choice(c *cursor) {
 	content, ids := false, -1
 	m := c.members()
-	for m.next() {
+	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
 		case "text":
-			content = c.something() || content
+			content = info.said(c) || content
 		case "delta", "message":
-			content = c.message() || content
+			content = info.message(c) || content
 		case "finish_reason":
 			if c.peek() != '"' {
 				c.value()
@@ -186,7 +190,13 @@ func (info *ChunkInfo) choice(c *cursor) {
 				info.Aborted = info.Aborted || reason == "abort" || reason == "error"
 			}
 		case "token_ids":
-			ids = c.count()
+			start := c.pos
+			if ids = c.count(); ids >= 0 && c.ok() {
+				info.IDs = c.data[start:c.pos]
+				info.show(c, m.key, before)
+			}
+		case "prompt_token_ids":
+			info.promptIDs(c, m.key, before)
 		default:
 			c.value()
 		}
@@ -201,18 +211,114 @@ func (info *ChunkInfo) choice(c *cursor) {
 }
 
 // message reads a delta or a message and reports whether it has content.
-func (c *cursor) message() (content bool) {
+func (info *ChunkInfo) message(c *cursor) bool {
+	said, thought, called := false, false, false
 	m := c.members()
 	for m.next() {
 		switch string(m.name()) {
-		case "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call":
-			content = c.something() || content
+		case "content":
+			said = info.said(c) || said
+		case "refusal":
+			said = c.something() || said
+		case "reasoning_content", "reasoning":
+			thought = c.something() || thought
+		case "tool_calls", "function_call":
+			called = c.something() || called
 		default:
 			c.value()
 		}
 	}
-	return content
+	info.Said, info.Thought, info.Called = info.Said || said, info.Thought || thought, info.Called || called
+	return said || thought || called
 }
+
+// said reads a text, or a message's content, and reports whether it has one.
+func (info *ChunkInfo) said(c *cursor) bool {
+	if c.peek() != '"' {
+		return c.something()
+	}
+	t, ok := c.str()
+	if !ok || t.decoded == 0 {
+		return false
+	}
+	info.Said, info.text = true, t
+	return true
+}
+
+// promptIDs reads the prompt's ids.
+func (info *ChunkInfo) promptIDs(c *cursor, key text, before int) {
+	list := c.peek() == '['
+	if v, ok := c.value(); ok && list {
+		info.PromptIDs = v.of(c.data)
+		info.show(c, key, before)
+	}
+}
+
+// show notes a member that shows token ids, which has just been read. before is where the member before it ends, 0 for
+// none: of the two commas around it the first goes with it, or the second where there is no other.
+func (info *ChunkInfo) show(c *cursor, key text, before int) {
+	at := span{before, c.pos}
+	if before == 0 {
+		at.start = key.start - 1
+		if c.peek() == ',' {
+			at.end = c.pos + 1
+		}
+	}
+	if info.showed < len(info.shows) {
+		info.shows[info.showed] = at
+	}
+	info.showed++
+}
+
+// HideIDs appends data, that c was read from, without the members that show token ids, of one choice at most, for a
+// client that did not ask for them.
+func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
+	from := 0
+	for _, at := range info.shows[:min(info.showed, len(info.shows))] {
+		if at.start < from { // the comma before it went with a first member
+			if at.start = from; at.end < len(data) && data[at.end] == ',' {
+				at.end++
+			}
+		}
+		dst = append(dst, data[from:at.start]...)
+		from = at.end
+	}
+	return append(dst, data[from:]...)
+}
+
+// AppendText appends the text of the latest choice of data that has some to dst, its escapes resolved. c was read from
+// data.
+func (info *ChunkInfo) AppendText(dst, data []byte) []byte { return info.text.appendTo(dst, data) }
+
+// ParseIDs reads a JSON array of token ids, as engines show them, and appends them to dst. It reports false for anything
+// else.
+func ParseIDs(dst []uint32, raw []byte) ([]uint32, bool) {
+	if len(raw) < 2 || raw[0] != '[' {
+		return dst, false
+	}
+	for i := 1; ; i++ {
+		for i < len(raw) && raw[i] == ' ' {
+			i++
+		}
+		if i == len(raw)-1 && raw[i] == ']' && (raw[i-1] != ',') {
+			return dst, true
+		}
+		start, v := i, uint64(0)
+		for ; i < len(raw) && raw[i]-'0' <= 9 && i-start < 11; i++ {
+			v = v*10 + uint64(raw[i]-'0')
+		}
+		if i == start || i == len(raw) || v > 1<<32-1 || raw[i] != ',' && raw[i] != ']' {
+			return dst, false
+		}
+		dst = append(dst, uint32(v))
+		if raw[i] == ']' {
+			return dst, i == len(raw)-1
+		}
+	}
+}
+
+// ShowsIDs reports whether there is anything for HideIDs to hide.
+func (info *ChunkInfo) ShowsIDs() bool { return info.showed > 0 }
 
 // something reads a value and reports whether it is a string, an array or an object that is not empty.
 func (c *cursor) something() bool {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -54,8 +56,50 @@ func TestInspect(t *testing.T) {
 		{chatChunk + "x", ChunkInfo{}},
 	}
 	for _, tt := range tests {
-		if got := Inspect([]byte(tt.data)); !reflect.DeepEqual(got, tt.want) {
+		got := Inspect([]byte(tt.data))
+		got.Said, got.Thought, got.Called, got.IDs, got.text, got.shows, got.showed = false, false, false, nil, text{}, [2]span{}, 0 // TestInspectWhatIsShown's
+		if !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s\ngot  %+v\nwant %+v", tt.data, got, tt.want)
+		}
+	}
+}
+
+// TestInspectWhatIsShown holds what kind of content a chunk has, and that ids can be hidden wherever they stand.
+func TestInspectWhatIsShown(t *testing.T) {
+	for _, tt := range []struct{ data, kinds, text, ids, hidden string }{
+		{`{"choices":[{"index":0,"text":"a\n","token_ids":[1,2]}]}`, "said", "a\n", "[1,2]", `{"choices":[{"index":0,"text":"a\n"}]}`},
+		{`{"choices":[{"token_ids":[7],"index":0,"text":"a"}]}`, "said", "a", "[7]", `{"choices":[{"index":0,"text":"a"}]}`},
+		{`{"choices":[{"token_ids":[7]}]}`, "", "", "[7]", `{"choices":[{}]}`},
+		{`{"choices":[{"prompt_token_ids":[1], "token_ids":[7], "text":"a"}]}`, "said", "a", "[7]", `{"choices":[{ "text":"a"}]}`},
+		{`{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2]}`, "", "", "", `{"id":"x","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`},
+		{`{"prompt_token_ids":[1,2],"choices":[{"delta":{"reasoning":"hm"},"token_ids":[]}]}`, "thought", "", "[]", `{"choices":[{"delta":{"reasoning":"hm"}}]}`},
+		{`{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`, "called", "", "", `{"choices":[{"delta":{"tool_calls":[{"index":0}]},"token_ids":null}]}`},
+	} {
+		data := []byte(tt.data)
+		got := Inspect(data)
+		kinds := strings.Join(slices.DeleteFunc([]string{map[bool]string{true: "said"}[got.Said], map[bool]string{true: "thought"}[got.Thought],
+			map[bool]string{true: "called"}[got.Called]}, func(s string) bool { return s == "" }), " ")
+		if text := string(got.AppendText(nil, data)); kinds != tt.kinds || text != tt.text || string(got.IDs) != tt.ids {
+			t.Errorf("%s: %q, %q, %s", tt.data, kinds, text, got.IDs)
+		}
+		if hidden := string(got.HideIDs(nil, data)); hidden != tt.hidden {
+			t.Errorf("%s hides to\n%s", tt.data, hidden)
+		}
+	}
+}
+
+func TestParseIDs(t *testing.T) {
+	for _, ids := range [][]uint32{{}, {0}, {1, 22, 1<<32 - 1}} {
+		if got, ok := ParseIDs(nil, AppendIDs(nil, ids)); !ok || !slices.Equal(got, ids) {
+			t.Errorf("%v: %v, %v", ids, got, ok)
+		}
+	}
+	if got, ok := ParseIDs([]uint32{9}, []byte("[1, 2]")); !ok || !slices.Equal(got, []uint32{9, 1, 2}) {
+		t.Errorf("%v, %v", got, ok)
+	}
+	for _, bad := range []string{"", "[", "]", "[1", "[1,]", "[,1]", "[4294967296]", "[-1]", "[1]]", `["1"]`, "[1.5]"} {
+		if got, ok := ParseIDs(nil, []byte(bad)); ok {
+			t.Errorf("%s: %v", bad, got)
 		}
 	}
 }
@@ -130,6 +174,11 @@ func FuzzInspect(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		info := Inspect(data)
+		if hidden := info.HideIDs(nil, data); info.Valid && info.showed <= len(info.shows) {
+			if after := Inspect(hidden); !after.Valid || after.ShowsIDs() || after.Content != info.Content || after.Finished != info.Finished {
+				t.Errorf("%s hides to %s", data, hidden)
+			}
+		}
 		if info.Valid && !json.Valid(data) {
 			t.Fatalf("valid: %q", data)
 		}

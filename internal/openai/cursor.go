@@ -1,10 +1,5 @@
 package openai
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
-
 // deepest bounds how many containers of one JSON text may be open at once, whatever limit a caller sets: skip keeps
 // one bit for each, on the stack.
 const deepest = 512
@@ -17,6 +12,7 @@ type cursor struct {
 	depth int    // containers open around pos
 	limit int    // most containers that may be open, at most deepest
 	fault string // what was wrong, empty while all is well
+	wide  bool   // a string was read that may hold more than ASCII
 }
 
 // text is where a string lies: the bytes between its quotes, and how many bytes it has once its escapes are resolved.
@@ -179,7 +175,9 @@ func (c *cursor) str() (t text, ok bool) {
 	saved := 0
 	for {
 		if i < len(c.data) && c.data[i] != '\\' { // escapes come in rows
-			i = plainRun(c.data, i)
+			var wide uint64
+			i, wide = plainRun(c.data, i)
+			c.wide = c.wide || wide != 0
 		}
 		if i == len(c.data) {
 			c.pos = i
@@ -208,34 +206,6 @@ func (c *cursor) str() (t text, ok bool) {
 			return t, c.fail("control character in a string")
 		}
 	}
-}
-
-const (
-	ones  = 0x0101010101010101
-	highs = 0x8080808080808080
-)
-
-// plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). It looks
-// at eight bytes at a time; a zero byte in w^pattern is found by the borrow of a subtraction, whose false alarms lie
-// only above the first true one.
-func plainRun(data []byte, i int) int {
-	for i+8 <= len(data) {
-		w := binary.LittleEndian.Uint64(data[i:])
-		q := w ^ ones*'"'
-		b := w ^ ones*'\\'
-		hits := ((q-ones)&^q | (b-ones)&^b | (w-ones*0x20)&^w) & highs
-		if hits != 0 {
-			return i + bits.TrailingZeros64(hits)>>3
-		}
-		i += 8
-	}
-	for i < len(data) {
-		if b := data[i]; b < 0x20 || b == '"' || b == '\\' {
-			return i
-		}
-		i++
-	}
-	return i
 }
 
 // number takes the number at pos; integer reports whether it has neither a fraction nor an exponent.

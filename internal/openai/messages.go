@@ -15,7 +15,8 @@ type Message struct{ Role, Content string }
 type messageSpan struct {
 	role, content text
 	parts         span
-	bytes         int // decoded length of the content's text
+	bytes         int  // decoded length of the content's text
+	plain         bool // nothing but a role and a text
 }
 
 // decode returns the message's text.
@@ -117,7 +118,7 @@ func (s *scan) message(m *messageSpan) bool {
 	if s.peek() != '{' {
 		return s.misplaced("", "must be an object")
 	}
-	content := false
+	content, others := false, false
 	fields := s.members()
 	for fields.next() {
 		switch string(fields.name()) {
@@ -138,17 +139,20 @@ func (s *scan) message(m *messageSpan) bool {
 				return false
 			}
 		case "tool_calls", "function_call", "tool_call_id":
+			others = true
 			null := s.peek() == 'n'
 			if v, ok := s.value(); ok && !null && !emptyArray(v.of(s.data)) {
 				s.req.HasToolMessages = true
 			}
 		default:
+			others = true
 			s.value()
 		}
 	}
 	if !s.ok() {
 		return false
 	}
+	m.plain = !others && m.content.start != 0
 	if m.role.decoded == 0 {
 		return s.misplaced(".role", "is required")
 	}

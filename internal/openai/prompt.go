@@ -52,6 +52,24 @@ func (p *Prompt) Messages() []Message {
 	return messages
 }
 
+// Plain returns how many messages the prompt has if each of them holds a role and one text and nothing else, else 0.
+func (p *Prompt) Plain() int {
+	for i := range p.spans {
+		if !p.spans[i].plain {
+			return 0
+		}
+	}
+	return len(p.spans)
+}
+
+// AppendRole appends the role of the i-th message.
+func (p *Prompt) AppendRole(dst []byte, i int) []byte { return p.spans[i].role.appendTo(dst, p.raw) }
+
+// AppendContent appends the text of the i-th message, which must be plain.
+func (p *Prompt) AppendContent(dst []byte, i int) []byte {
+	return p.spans[i].content.appendTo(dst, p.raw)
+}
+
 // TokensAtLeast returns how many tokens the prompt has at the least, as far as its length proves it, so that one far
 // over a model's context is refused before it is tokenized. Token ids are counted. Text takes at least its bytes
 // divided by longestToken (above 0), the most bytes one token stands for; true of tokenizers that do not shorten the

@@ -52,9 +52,6 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if len(body) > l.MaxBytes {
 		return nil, TooLarge(l.MaxBytes)
 	}
-	if !utf8.Valid(body) {
-		return nil, badJSON("the body is not valid UTF-8 at byte %d", invalidAt(body))
-	}
 	req := &Request{Endpoint: ep, Raw: body, N: 1}
 	s := &scan{cursor: newCursor(body, min(l.MaxDepth, deepest)), req: req, handOff: l.HandOff}
 	set := completionFields
@@ -63,6 +60,10 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	}
 	if s.body(set) && s.finish() {
 		s.settle()
+	}
+	// What was read is ASCII but for strings. What was not read may be anything.
+	if (s.wide || s.err != nil || s.fault != "") && !utf8.Valid(body) {
+		return nil, badJSON("the body is not valid UTF-8 at byte %d", invalidAt(body))
 	}
 	switch {
 	case s.err != nil:

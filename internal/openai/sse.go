@@ -128,6 +128,12 @@ func (s *Splitter) End() error {
 	return nil
 }
 
+// Idle reports whether the splitter holds nothing: the next byte begins an event. Call it after Next has returned
+// false.
+func (s *Splitter) Idle() bool {
+	return len(s.held) == 0 && len(s.chunk) == 0 && !s.inLine && !s.afterCR && s.err == nil
+}
+
 // Rest returns the event that the stream's end has cut off, if there is one, as though a blank line had ended it.
 // Call it after Next has returned false, and nothing but Reset after it.
 func (s *Splitter) Rest() (Event, bool) {

@@ -1,6 +1,6 @@
 // Package relay moves an engine's event stream to a client. It is handed the upstream's bytes, the client's sink and
-// a tap that sees each event; which connections lie behind the two ends is not its business, so that a loop of our
-// own over raw sockets can take a goroutine's place behind the same call.
+// a tap that sees each event. Where both connections are kept in an event loop (internal/loop), the stream is moved by
+// the loop while its caller sleeps; otherwise the caller's goroutine reads and writes. The bytes are the same.
 package relay
 
 import (
@@ -12,16 +12,40 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// Writer is the client's end. Write copies p and waits while the client is slow.
+// Writer is the client's end. Write copies p and waits while the client is slow. Last is Write of the last bytes, which
+// may be kept back for the stream's end.
 type Writer interface {
 	Write(p []byte) error
+	Last(p []byte) error
+}
+
+// Source is an engine's end that can be asked without waiting; see loop.Socket. Polls reports whether it can.
+type Source interface {
+	io.Reader
+	Polls() bool
+	TryRead(p []byte) (int, error)
+	OnReadable(f func()) bool
+}
+
+// Sink is a client's end that can be written to without waiting; see loop.Socket. Polls reports whether it can. TryWrite
+// takes p whole; its error is loop.ErrWouldBlock while a part of what it took is not yet sent, and TryFlush sends more.
+type Sink interface {
+	Writer
+	Polls() bool
+	TryWrite(p []byte) error
+	TryFlush() error
+	OnWritable(f func()) bool
 }
 
 // Tap sees every event of a stream in order and appends to dst what the client is to get for it: ev.Raw for an event
-// that passes as it came, nothing for one that is held back. Its error ends the stream.
+// that passes as it came, nothing for one that is held back. Its error ends the stream. Where it may not wait and would
+// have to, its error is ErrWaits, and it is asked again for the same event where it may.
 type Tap interface {
-	Event(dst []byte, ev openai.Event) ([]byte, error)
+	Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error)
 }
+
+// ErrWaits is a tap's, which would have to wait.
+var ErrWaits = errors.New("the tap would have to wait")
 
 // WriteError is a failure of the client's end, as opposed to the engine's.
 type WriteError struct{ Err error }
@@ -37,29 +61,34 @@ func (e *WriteError) Unwrap() error { return e.Err }
 // it is, openai.ErrEventTooBig or openai.ErrEventCut, or src's error as it is. An end marker needs no blank line
 // behind it: some engines end with it.
 func Stream(src io.Reader, dst Writer, tap Tap) error {
-	b := buffers.Get().(*buffer)
-	defer b.release()
+	b := take()
+	defer func() { b.release() }()
+	from, ok := src.(Source)
+	to, both := dst.(Sink)
+	if ok && both && from.Polls() && to.Polls() {
+		p := pumps.Get().(*pump)
+		p.from, p.to, p.tap, p.b = from, to, tap, b
+		err := p.relay()
+		b = p.b
+		p.release()
+		return err
+	}
 	for {
 		n, err := src.Read(b.in)
-		if n > 0 {
-			if terr := b.pass(b.in[:n], dst, tap); terr != nil {
-				return terr
-			}
+		failed := b.pass(b.in[:n], tap)
+		if failed == nil && err != nil {
+			return b.end(err, dst, tap)
 		}
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			if ev, ok := b.split.Rest(); ok && ev.Done() {
-				return b.last(ev, dst, tap)
-			}
-			return b.split.End()
-		default:
+		if err := b.write(dst.Write); err != nil {
 			return err
+		}
+		if failed != nil {
+			return failed
 		}
 	}
 }
 
-// buffer is what one stream needs; they are pooled, since a gateway opens thousands of short streams a second.
+// buffer is what one stream needs while something of it is in hand; they are pooled.
 type buffer struct {
 	in    []byte
 	out   []byte
@@ -76,6 +105,8 @@ var buffers = sync.Pool{New: func() any {
 // maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB.
 const maxEventBytes = 8 << 20
 
+func take() *buffer { return buffers.Get().(*buffer) }
+
 func (b *buffer) release() {
 	b.split.Reset()
 	if cap(b.out) > 4*readBytes {
@@ -85,36 +116,58 @@ func (b *buffer) release() {
 	buffers.Put(b)
 }
 
-// pass feeds one read's bytes through the tap and writes what it made of them. What the tap appended before an error
-// is written first: the client gets every event up to the one that failed.
-func (b *buffer) pass(p []byte, dst Writer, tap Tap) error {
-	b.out = b.out[:0]
+// pass feeds one read's bytes through the tap. What the tap appends to out before an error leaves all the same: the
+// client gets every event up to the one that failed.
+func (b *buffer) pass(p []byte, tap Tap) error {
+	if len(p) == 0 {
+		return nil
+	}
 	b.split.Write(p)
-	var failed error
-	for failed == nil {
+	return b.rest(tap)
+}
+
+// rest feeds what the splitter has left through the tap.
+func (b *buffer) rest(tap Tap) error {
+	for {
 		ev, ok := b.split.Next()
 		if !ok {
-			failed = b.split.Err()
-			break
+			return b.split.Err()
 		}
-		b.out, failed = tap.Event(b.out, ev)
-	}
-	return b.write(dst, failed)
-}
-
-// last feeds the event that src's end has cut off through the tap.
-func (b *buffer) last(ev openai.Event, dst Writer, tap Tap) error {
-	out, failed := tap.Event(b.out[:0], ev)
-	b.out = out
-	return b.write(dst, failed)
-}
-
-// write sends what the tap made, and returns failed unless that fails.
-func (b *buffer) write(dst Writer, failed error) error {
-	if len(b.out) > 0 {
-		if err := dst.Write(b.out); err != nil {
-			return &WriteError{Err: err}
+		var err error
+		if b.out, err = tap.Event(b.out, ev, true); err != nil {
+			return err
 		}
 	}
-	return failed
+}
+
+// end takes in why src ended, and writes what is left.
+func (b *buffer) end(err error, dst Writer, tap Tap) error {
+	if errors.Is(err, io.EOF) {
+		if ev, ok := b.split.Rest(); ok && ev.Done() {
+			b.out, err = tap.Event(b.out, ev, true)
+		} else {
+			err = b.split.End()
+		}
+	}
+	write := dst.Last
+	if err != nil {
+		write = dst.Write
+	}
+	if failed := b.write(write); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// write sends what the tap made.
+func (b *buffer) write(send func([]byte) error) error {
+	if len(b.out) == 0 {
+		return nil
+	}
+	err := send(b.out)
+	b.out = b.out[:0]
+	if err != nil {
+		return &WriteError{Err: err}
+	}
+	return nil
 }

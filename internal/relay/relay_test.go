@@ -28,12 +28,14 @@ func (s *sink) Write(p []byte) error {
 	return nil
 }
 
+func (s *sink) Last(p []byte) error { return s.Write(p) }
+
 func (s *sink) all() string { return string(bytes.Join(s.writes, nil)) }
 
 // tapFunc is a Tap made of a function.
 type tapFunc func(dst []byte, ev openai.Event) ([]byte, error)
 
-func (f tapFunc) Event(dst []byte, ev openai.Event) ([]byte, error) { return f(dst, ev) }
+func (f tapFunc) Event(dst []byte, ev openai.Event, _ bool) ([]byte, error) { return f(dst, ev) }
 
 func pass(dst []byte, ev openai.Event) ([]byte, error) { return append(dst, ev.Raw...), nil }
 
@@ -190,3 +192,4 @@ func (r *repeat) Read(p []byte) (int, error) {
 type discard struct{}
 
 func (discard) Write([]byte) error { return nil }
+func (discard) Last([]byte) error  { return nil }

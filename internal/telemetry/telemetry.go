@@ -30,10 +30,11 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 		return nil, err
 	}
 	opts.Level = level
+	out := &output{w: w}
 	if l.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, true}), nil
 	}
-	return slog.New(slog.NewTextHandler(w, opts)), nil
+	return slog.New(&handler{slog.NewTextHandler(out, opts), out, false}), nil
 }
 
 // NewRegistry makes a registry that already counts the process and the Go runtime.

@@ -112,6 +112,20 @@ func TestCacheHoldsParts(t *testing.T) {
 	}
 }
 
+// TestShortInputsAreNotKept has a chat of short messages as well: it counts as a whole.
+func TestShortInputsAreNotKept(t *testing.T) {
+	cache, text := NewCache(Sim(), testCacheBytes), prose(t, minInputBytes)
+	cache.Encode(nil, text[:minInputBytes-1])
+	cache.EncodeChat(nil, []Message{{"user", text[:minInputBytes/2]}, {"user", text[:minInputBytes/2-1]}})
+	if n, _ := cache.held(); n != 0 {
+		t.Errorf("%d parts of short inputs are held", n)
+	}
+	cache.EncodeChat(nil, []Message{{"user", text[:minInputBytes/2]}, {"user", text[:minInputBytes/2]}})
+	if n, _ := cache.held(); n == 0 {
+		t.Error("a chat that is long as a whole is not held")
+	}
+}
+
 // TestCacheOfNothing remembers nothing and encodes all the same.
 func TestCacheOfNothing(t *testing.T) {
 	text := prose(t, 20_000)

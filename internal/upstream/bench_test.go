@@ -82,7 +82,7 @@ func BenchmarkCall(b *testing.B) {
 		name string
 		make func() Transport
 	}{
-		{"ours", func() Transport { return NewHTTP(Config{}) }},
+		{"ours", func() Transport { return newHTTP(Config{}) }},
 		{"net-http", func() Transport { return newNetHTTP() }},
 	} {
 		for _, c := range []struct{ name, base string }{{"prefill", one}, {"decode", eight}} {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // body reads an answer's body. A read gives what is there: it waits for the first byte and never for another one.
@@ -56,7 +58,18 @@ func (b *body) Read(p []byte) (n int, err error) {
 	} else {
 		n, b.err = b.readPlain(p)
 	}
+	if errors.Is(b.err, loop.ErrWouldBlock) {
+		b.err = nil
+		return n, loop.ErrWouldBlock
+	}
 	return n, b.err
+}
+
+// tryRead is Read of what is there: its error is loop.ErrWouldBlock if that is nothing.
+func (b *body) tryRead(s loop.Socket, p []byte) (int, error) {
+	b.try = s
+	defer func() { b.try = nil }()
+	return b.Read(p)
 }
 
 // readPlain reads a body that is its bytes and nothing else, past the buffer once that is empty.

@@ -28,7 +28,7 @@ func TestLateEndsHurtNobodyElse(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	h := NewHTTP(Config{IdlePerWorker: 4})
+	h := newHTTP(Config{IdlePerWorker: 4})
 	defer h.CloseIdle()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -96,7 +96,7 @@ func TestCloseFreesARead(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer srv.Close()
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	s, err := h.Call(t.Context(), leg(srv.URL))
 	if err != nil {
@@ -168,7 +168,7 @@ func TestEndReachesEveryStage(t *testing.T) {
 						return connect(ctx, network, address)
 					}
 				}
-				h := NewHTTP(Config{Dial: dial, DialTimeout: time.Minute})
+				h := newHTTP(Config{Dial: dial, DialTimeout: time.Minute})
 				l := leg(c.base)
 				l.Body, l.Parting = Body{make([]byte, c.body)}, parting
 				began := time.Now()
@@ -210,7 +210,7 @@ func TestEarlyAnswer(t *testing.T) {
 					<-done
 				}
 			})
-			h := NewHTTP(Config{})
+			h := newHTTP(Config{})
 			defer h.CloseIdle()
 			call := leg("http://" + l.Addr().String())
 			call.Body = Body{make([]byte, 64<<20)} // more than any kernel buffers
@@ -246,7 +246,7 @@ func TestPartingOverTLS(t *testing.T) {
 	srv.Config.ErrorLog = quietLog
 	srv.StartTLS()
 	defer srv.Close()
-	h := NewHTTP(Config{TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
+	h := newHTTP(Config{TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
 	defer h.CloseIdle()
 	ctx, leave := context.WithCancelCause(t.Context())
 	l := leg(srv.URL)
@@ -277,7 +277,7 @@ func TestReadsDoNotWait(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	s, err := h.Call(t.Context(), leg(srv.URL))
 	if err != nil {

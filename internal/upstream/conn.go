@@ -6,12 +6,15 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // conn is a connection to a worker. It carries one call at a time, or lies idle in its pool.
 type conn struct {
-	net.Conn          // what is written to and read from: TLS where there is TLS
-	under    net.Conn // what is closed; the same without TLS
+	net.Conn             // what is written to and read from: TLS where there is TLS
+	under    net.Conn    // what is closed; the same without TLS
+	socket   loop.Socket // the same, where it is kept in a loop; nil otherwise
 	pool     *pool
 	since    time.Time // idle since
 	carried  bool      // a whole call already
@@ -27,6 +30,7 @@ func newConn(c net.Conn, p *pool) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		out.under = t.NetConn()
 	}
+	out.socket, _ = c.(loop.Socket)
 	if s, ok := out.under.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {
 			out.raw, out.look = raw, func(fd uintptr) bool {
@@ -39,8 +43,11 @@ func newConn(c net.Conn, p *pool) *conn {
 }
 
 // sound says whether an idle connection may carry a call: the worker has neither closed it nor sent anything. It asks
-// the kernel and does not wait. Where the network cannot be asked, it is believed to be sound.
+// the loop or the kernel, and does not wait. Where neither can be asked, it is believed to be sound.
 func (c *conn) sound() bool {
+	if c.socket != nil {
+		return c.socket.Quiet()
+	}
 	if c.raw == nil {
 		return true
 	}

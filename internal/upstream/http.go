@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -27,6 +28,8 @@ type Config struct {
 	// TLS configures connections to https workers. Nil takes the system's roots and sends the host's name as SNI. It is
 	// copied; ALPN is always http/1.1.
 	TLS *tls.Config
+	// Loops keep the connections without TLS; nil leaves them to Go's poller.
+	Loops *loop.Loops
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }

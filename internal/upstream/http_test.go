@@ -32,7 +32,7 @@ func TestCallSendsTheLeg(t *testing.T) {
 	defer srv.Close()
 	l := leg(srv.URL)
 	l.Rank, l.TraceParent, l.Stream = 3, "00-aa-bb-01", true
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	s, err := h.Call(context.Background(), l)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestCallNamesHowFarItCame(t *testing.T) {
 		conn.Close()
 	}))
 	defer cut.Close()
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	for _, c := range []struct {
 		name, base string
@@ -124,7 +124,7 @@ func TestLeavingReachesTheWorker(t *testing.T) {
 				gone <- time.Now()
 			}))
 			defer srv.Close()
-			h := NewHTTP(Config{})
+			h := newHTTP(Config{})
 			defer h.CloseIdle()
 			ctx, cancel := context.WithCancelCause(context.Background())
 			defer cancel(nil)
@@ -155,7 +155,7 @@ func TestCauseOfTheEndIsKept(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-block }))
 	defer srv.Close()
 	defer close(block)
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errLeft)
 	if _, err := h.Call(ctx, leg(srv.URL)); !errors.Is(err, errLeft) || strings.Contains(err.Error(), "canceled") {
@@ -181,7 +181,7 @@ func TestParting(t *testing.T) {
 		panic(http.ErrAbortHandler) // as an engine that has nothing to say any more
 	}))
 	defer srv.Close()
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 
 	l := leg(srv.URL)

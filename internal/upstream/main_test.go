@@ -1,10 +1,24 @@
 package upstream
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
+
+// relayed is who keeps connections that are real sockets: the tests are the same for both.
+var relayed = flag.String("relay", "goroutine", "loop or goroutine: who keeps the connections")
+
+// newHTTP makes a transport with -relay's loops.
+func newHTTP(cfg Config) *HTTP {
+	if *relayed == "loop" {
+		cfg.Loops = loop.New()
+	}
+	return NewHTTP(cfg)
+}
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,

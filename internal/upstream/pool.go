@@ -77,6 +77,8 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 			return nil, err
 		}
 		raw = secure
+	} else {
+		raw = p.cfg.Loops.Take(raw)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

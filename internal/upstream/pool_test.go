@@ -49,7 +49,7 @@ func await(t *testing.T, what string, ok func() bool) {
 // The connection used last is used first; no more are kept than is allowed.
 func TestPoolIsLastInFirstOut(t *testing.T) {
 	base := canned(t, prefillAnswer)
-	h := NewHTTP(Config{IdlePerWorker: 2})
+	h := newHTTP(Config{IdlePerWorker: 2})
 	defer h.CloseIdle()
 	var open []*stream
 	for range 4 {
@@ -94,7 +94,7 @@ func TestWhatIsNotKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := canned(t, raw)
-			h := NewHTTP(Config{})
+			h := newHTTP(Config{})
 			defer h.CloseIdle()
 			s, err := h.Call(t.Context(), leg(base))
 			finish(t, s, err)
@@ -104,7 +104,7 @@ func TestWhatIsNotKept(t *testing.T) {
 		})
 	}
 	base := canned(t, "HTTP/1.0 200 OK\r\nContent-Length: 1\r\nConnection: keep-alive\r\n\r\na")
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	s, err := h.Call(t.Context(), leg(base))
 	finish(t, s, err)
@@ -117,7 +117,7 @@ func TestWhatIsNotKept(t *testing.T) {
 func TestDeadIdleConnections(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer srv.Close()
-	h := NewHTTP(Config{})
+	h := newHTTP(Config{})
 	defer h.CloseIdle()
 	var open []Stream
 	for range 3 {
@@ -204,7 +204,7 @@ func answerEach(_ int, c net.Conn) {
 // A connection that took no byte of a call is replaced by a new one, once.
 func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
 	f := &flaky{serve: answerEach}
-	h := NewHTTP(Config{Dial: f.dial})
+	h := newHTTP(Config{Dial: f.dial})
 	defer h.CloseIdle()
 	s, err := h.Call(t.Context(), leg("http://w"))
 	finish(t, s, err)
@@ -257,7 +257,7 @@ func TestKeepAliveRace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &flaky{serve: keepAliveRace(c.after)}
-			h := NewHTTP(Config{Dial: f.dial})
+			h := newHTTP(Config{Dial: f.dial})
 			defer h.CloseIdle()
 			s, err := h.Call(t.Context(), leg("http://w"))
 			finish(t, s, err)
@@ -288,7 +288,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 			_, _ = c.Read(make([]byte, 4<<10))
 			c.Close()
 		}}
-		h := NewHTTP(Config{Dial: f.dial})
+		h := newHTTP(Config{Dial: f.dial})
 		defer h.CloseIdle()
 		s, err := h.Call(t.Context(), leg("http://w"))
 		finish(t, s, err)
@@ -299,7 +299,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 	})
 	t.Run("no new connection", func(t *testing.T) {
 		f := &flaky{serve: keepAliveRace("")}
-		h := NewHTTP(Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		h := newHTTP(Config{Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if len(f.conns) > 0 {
 				return nil, syscall.ECONNREFUSED
 			}
@@ -323,7 +323,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 				_, _ = c.Read(request)
 				time.Sleep(raceFor + 1) // it works on the request, and dies of it
 			}}
-			h := NewHTTP(Config{Dial: f.dial})
+			h := newHTTP(Config{Dial: f.dial})
 			defer h.CloseIdle()
 			s, err := h.Call(t.Context(), leg("http://w"))
 			finish(t, s, err)
@@ -340,7 +340,7 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{serve: answerEach}
-		h := NewHTTP(Config{Dial: f.dial})
+		h := newHTTP(Config{Dial: f.dial})
 		defer h.CloseIdle()
 		for _, c := range []struct {
 			after time.Duration
@@ -360,7 +360,7 @@ func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{serve: answerEach}
-		h := NewHTTP(Config{Dial: f.dial, IdleTimeout: time.Minute})
+		h := newHTTP(Config{Dial: f.dial, IdleTimeout: time.Minute})
 		s, err := h.Call(t.Context(), leg("http://w"))
 		finish(t, s, err)
 		time.Sleep(59 * time.Second)
@@ -391,7 +391,7 @@ func TestDialTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close() // accepts nothing: the handshake is never answered
-	h := NewHTTP(Config{DialTimeout: 20 * time.Millisecond})
+	h := newHTTP(Config{DialTimeout: 20 * time.Millisecond})
 	defer h.CloseIdle()
 	_, err = h.Call(t.Context(), leg("https://"+l.Addr().String()))
 	if e, ok := err.(*Error); !ok || e.Op != OpDial || !errors.Is(err, context.DeadlineExceeded) {

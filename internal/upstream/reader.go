@@ -5,19 +5,23 @@ import (
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // reader is the buffered reading side of one answer. It reads no more than one buffer ahead, and not at all while it
 // holds bytes that were not read: a slow reader slows the worker, and never the memory.
 type reader struct {
 	src  io.Reader
+	try  loop.Socket // reads do not wait; nil: they do
 	page *page
-	buf  []byte // page's bytes; nil once released
+	buf  []byte // page's bytes; nil while there is none
 	r, w int    // buf[r:w] is read from src and not yet taken
 	came bool   // a byte was read
+	over bool   // nothing more is read
 }
 
-// page is a pooled buffer. An idle connection holds none.
+// page is a pooled buffer. An idle connection holds none, nor does an answer of which nothing has come for a while.
 type page [pageBytes]byte
 
 // pageBytes is one read's size, and the longest line of a head. A lone token's
@@ -28,12 +32,17 @@ var pages = sync.Pool{New: func() any { return new(page) }}
 
 // open begins to read from src.
 func (b *reader) open(src io.Reader) {
-	b.src, b.page = src, pages.Get().(*page)
-	b.buf, b.r, b.w, b.came = b.page[:], 0, 0, false
+	b.src, b.r, b.w, b.came, b.over = src, 0, 0, false, false
 }
 
-// release gives the buffer back.
+// release gives the buffer back, for good.
 func (b *reader) release() {
+	b.over = true
+	b.drop()
+}
+
+// drop gives the buffer back.
+func (b *reader) drop() {
 	if b.page != nil {
 		pages.Put(b.page)
 		b.page, b.buf, b.r, b.w = nil, nil, 0, 0
@@ -46,11 +55,18 @@ func (b *reader) buffered() []byte { return b.buf[b.r:b.w] }
 // fill reads once, behind what is buffered. An end of src is an unexpected
 // one: a caller that may expect it reads by itself.
 func (b *reader) fill() error {
+	if b.page == nil {
+		b.page = pages.Get().(*page)
+		b.buf = b.page[:]
+	}
 	if b.r > 0 {
 		b.w = copy(b.buf, b.buf[b.r:b.w])
 		b.r = 0
 	}
 	n, err := b.read(b.buf[b.w:])
+	if n == 0 && b.w == 0 {
+		b.drop() // while its reader waits, if it does
+	}
 	b.w += n
 	if n > 0 {
 		b.came = true
@@ -64,6 +80,9 @@ func (b *reader) fill() error {
 
 // read reads from src until there is a byte or an error.
 func (b *reader) read(p []byte) (int, error) {
+	if b.try != nil {
+		return b.try.TryRead(p)
+	}
 	for range 100 {
 		if n, err := b.src.Read(p); n > 0 || err != nil {
 			return n, err

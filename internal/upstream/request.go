@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // request is a call's bytes on their way: the head, and the body next to it or, where it is short, behind it.
@@ -103,10 +105,33 @@ func (r *request) writeTo(c net.Conn) (int64, error) {
 	}
 	r.vec = append(append(r.vec[:0], r.head), r.body...)
 	r.rest = r.vec
-	n, err := r.rest.WriteTo(c) // one writev on a TCP connection
+	n, err := writeAll(c, &r.rest)
 	clear(r.vec)
 	r.rest = nil
 	return n, err
+}
+
+// writeAll writes rest in one call to the system, or in as few as the kernel takes.
+func writeAll(c net.Conn, rest *net.Buffers) (sent int64, err error) {
+	socket, ok := c.(loop.Socket)
+	if !ok {
+		return rest.WriteTo(c) // one writev on a TCP connection
+	}
+	for err == nil && len(*rest) > 0 {
+		var n int
+		if n, err = socket.TryWritev(*rest); errors.Is(err, loop.ErrWouldBlock) {
+			n, err = socket.Write((*rest)[0]) // which waits
+		}
+		sent += int64(n)
+		for n >= len((*rest)[0]) {
+			n -= len((*rest)[0])
+			if *rest = (*rest)[1:]; len(*rest) == 0 {
+				return sent, err
+			}
+		}
+		(*rest)[0] = (*rest)[0][n:]
+	}
+	return sent, err
 }
 
 // release returns the request to the pool; no goroutine may still write it.

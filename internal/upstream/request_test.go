@@ -75,7 +75,7 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 				return sent.String()
 			}
 			ours := record(func(dial func(context.Context, string, string) (net.Conn, error)) Transport {
-				return NewHTTP(Config{Dial: dial})
+				return newHTTP(Config{Dial: dial})
 			})
 			theirs := record(func(dial func(context.Context, string, string) (net.Conn, error)) Transport {
 				n := newNetHTTP()
@@ -92,7 +92,7 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 // A value that could end its header, or a path that is none, is never sent,
 // and is not said to be the worker's refusal.
 func TestRequestIsRefusedBeforeItIsSent(t *testing.T) {
-	h := NewHTTP(Config{Dial: func(context.Context, string, string) (net.Conn, error) {
+	h := newHTTP(Config{Dial: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("dialed")
 		return nil, net.ErrClosed
 	}})
@@ -168,7 +168,7 @@ func TestTLS(t *testing.T) {
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
 	}
-	h := NewHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, BearerToken: "key", Dial: dial})
+	h := newHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, BearerToken: "key", Dial: dial})
 	defer h.CloseIdle()
 	for _, size := range []int{3, copiedBytesTLS + 1, 1 << 20} {
 		l := leg("https://example.com")
@@ -186,7 +186,7 @@ func TestTLS(t *testing.T) {
 	if st := h.Stats()[0]; st.Dialed != 1 || st.Reused != 2 || st.Idle != 1 {
 		t.Errorf("%+v", st)
 	}
-	wrong := NewHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, Dial: dial})
+	wrong := newHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, Dial: dial})
 	defer wrong.CloseIdle()
 	_, err := wrong.Call(t.Context(), leg("https://other.example.net"))
 	if e, ok := err.(*Error); !ok || e.Op != OpDial || wrong.Stats()[0].Open != 0 {

@@ -53,7 +53,7 @@ func TestRealServers(t *testing.T) {
 	}()
 	for name, base := range map[string]string{"net/http": std.URL, "fasthttp": "http://" + fast.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
-			h := NewHTTP(Config{})
+			h := newHTTP(Config{})
 			defer h.CloseIdle()
 			for i := range 10 {
 				l := leg(base)

@@ -6,6 +6,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // stream is one call on one connection: the request on its way out, then the answer in progress. A call belongs to its
@@ -129,14 +131,37 @@ func (s *stream) ContentType() string { return s.head.contentType }
 func (s *stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	if s.body.buf == nil {
+	if s.body.over {
 		return 0, &Error{Worker: s.worker, Op: OpBody, Err: errClosed}
 	}
-	n, err := s.body.Read(p)
-	if err == nil {
-		return n, nil
+	return s.took(s.body.Read(p))
+}
+
+// TryRead is Read without waiting: its error is loop.ErrWouldBlock if nothing has come. See OnReadable.
+func (s *stream) TryRead(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if s.body.over {
+		return 0, &Error{Worker: s.worker, Op: OpBody, Err: errClosed}
 	}
-	if errors.Is(err, io.EOF) {
+	return s.took(s.body.tryRead(s.conn.socket, p))
+}
+
+// OnReadable has f called once, as soon as TryRead has something to say. It reports false, and forgets f, if that is
+// so already. nil takes f back. See loop.Socket.
+func (s *stream) OnReadable(f func()) bool { return s.conn.socket.OnReadable(f) }
+
+// Polls reports whether TryRead and OnReadable may be called: the connection is kept in a loop.
+func (s *stream) Polls() bool { return s.conn.socket != nil }
+
+// took takes in what a read of the body gave.
+func (s *stream) took(n int, err error) (int, error) {
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, loop.ErrWouldBlock):
+		return n, loop.ErrWouldBlock
+	case errors.Is(err, io.EOF):
 		s.mu.Lock()
 		s.ended = true
 		s.mu.Unlock()

@@ -57,7 +57,7 @@ type call struct {
 type choice struct {
 	request Request
 	first   bool // of its prompt: it counts for the prompt's usage
-	stopper stopper
+	stopper openai.Stopper
 	minimum int // tokens in which no stop string counts
 
 	text      []byte   // shown so far, of a whole answer
@@ -135,7 +135,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	for i, p := range prompts {
 		prompts[i] = s.truncate(f, p, template.MaxTokens)
 	}
-	stop := stopper{stops: f.strings("stop"), include: f.flag("include_stop_str_in_output")}
+	stop := openai.Stopper{Stops: f.strings("stop"), Include: f.flag("include_stop_str_in_output")}
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
 			return c, failure
@@ -286,7 +286,7 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 	}
 	if errors.Is(o.Err, errAborted) { // what was generated so far is the answer
 		ch.finish = o.Reason.String()
-		return ch.stopper.rest(), nil
+		return ch.stopper.Rest(), nil
 	}
 	ch.generated, ch.cached = o.Generated, o.Cached
 	switch o.Reason {
@@ -310,19 +310,19 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 		if o.Token != s.core.vocab.EOS {
 			ch.reason = o.Token
 		}
-		text = ch.stopper.rest()
+		text = ch.stopper.Rest()
 	default:
 		word := string(s.tokenizer.Tokenizer().Decode(nil, []uint32{o.Token}))
 		if o.Generated <= ch.minimum {
-			text = ch.stopper.pass(word)
+			text = ch.stopper.Pass(word)
 			break
 		}
 		var stop string
-		if text, stop = ch.stopper.push(word); stop != "" {
+		if text, stop = ch.stopper.Push(word); stop != "" {
 			ch.finish, ch.reason = Stopped.String(), stop
 			s.abort(ch.request.ID)
 		} else if o.Reason == Length {
-			text += ch.stopper.rest()
+			text += ch.stopper.Rest()
 		}
 	}
 	if ch.finish == "" {

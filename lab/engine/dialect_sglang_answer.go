@@ -62,10 +62,19 @@ type parsing struct {
 	tool   string // the function that is called, empty for none
 	named  bool   // the request named it
 	thinks bool   // the answer begins with a thought
+	before int    // tokens of the answer that the prompt's ids hold already
 }
 
 // thoughtTokens are the tokens of the simulated model's thought.
 const thoughtTokens = 3
+
+// thinking reports whether an answer of that many tokens is a thought so far.
+func (sc *parsing) thinking(generated int) bool {
+	return sc.thinks && generated+sc.before <= thoughtTokens
+}
+
+// thought is how many of an answer's tokens are its thought.
+func (sc *parsing) thought(generated int) int { return min(max(0, thoughtTokens-sc.before), generated) }
 
 // read finds what the answer is to be: the call of a function that the request demands, a
 // thought before it that the template asks for.
@@ -147,7 +156,7 @@ func (d *sglang) whole(c *call) any {
 		}
 		one.Message = &sglangMessage{Role: new("assistant")}
 		if c.parsed.thinks {
-			thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:min(thoughtTokens, len(ch.ids))]))
+			thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:c.parsed.thought(len(ch.ids))]))
 			thought = thought[:min(len(thought), len(text))]
 			text, one.Message.Reasoning = text[len(thought):], &thought
 		}
@@ -210,7 +219,7 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	}
 	switch {
 	case text == "":
-	case c.parsed.thinks && ch.generated <= thoughtTokens:
+	case c.parsed.thinking(ch.generated):
 		delta(sglangMessage{Reasoning: &text})
 	case tool != "":
 		quoted, _ := json.Marshal(text) // cannot fail: a string

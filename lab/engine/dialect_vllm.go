@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -116,6 +117,9 @@ func (d *vllm) prompts(c *call, f *fields) [][]uint32 {
 	}
 	rendered := d.s.chatPrompt(f) // which checks the messages, too
 	if pinned := d.pinned(f); pinned != nil {
+		if n := len(rendered); len(pinned) > n && slices.Equal(pinned[:n], rendered) {
+			c.parsed.before = len(pinned) - n // a parser finds its place by the ids (V:/parser/abstract_parser.py)
+		}
 		return [][]uint32{pinned}
 	}
 	return [][]uint32{rendered}

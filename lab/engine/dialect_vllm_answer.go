@@ -56,7 +56,7 @@ func (d *vllm) ended(c *call, one *answerChoice, ch *choice) {
 func (d *vllm) message(c *call, ch *choice) *vllmMessage {
 	m, text := &vllmMessage{Role: "assistant"}, string(ch.text)
 	if c.parsed.thinks {
-		thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:min(thoughtTokens, len(ch.ids))]))
+		thought := string(d.s.tokenizer.Tokenizer().Decode(nil, ch.ids[:c.parsed.thought(len(ch.ids))]))
 		thought = thought[:min(len(thought), len(text))]
 		text, m.Reasoning = text[len(thought):], &thought
 	}
@@ -127,7 +127,7 @@ func (d *vllm) appendChunk(out []byte, c *call, i int, text string, ids []uint32
 // delta is what one output adds to a chat: to its thought, its call or its text.
 func (d *vllm) delta(c *call, ch *choice, text string) *vllmMessage {
 	m := &vllmMessage{}
-	thinking := c.parsed.thinks && ch.generated <= thoughtTokens
+	thinking := c.parsed.thinking(ch.generated)
 	switch {
 	case thinking:
 		m.Reasoning = &text

@@ -208,37 +208,6 @@ func TestStopStringsNeverShow(t *testing.T) {
 	})
 }
 
-func TestStopperHoldsBackNoMoreThanItMust(t *testing.T) {
-	for _, tc := range []struct {
-		stops []string
-		in    []string
-		out   []string
-		stop  string
-	}{
-		{[]string{"abc"}, []string{"xa", "b", "d"}, []string{"x", "", "abd"}, ""},
-		{[]string{"abc"}, []string{"xa", "b", "c", "d"}, []string{"x", "", ""}, "abc"},
-		{[]string{"aab"}, []string{"aa", "a", "b"}, []string{"", "a", ""}, "aab"},
-		{[]string{"b", "ab"}, []string{"xab"}, []string{"x"}, "ab"},
-		{[]string{"zz"}, []string{"plain", "text"}, []string{"plain", "text"}, ""},
-		{nil, []string{"a", "b"}, []string{"a", "b"}, ""},
-	} {
-		s := stopper{stops: tc.stops}
-		var out []string
-		var stop string
-		for _, in := range tc.in {
-			var shown string
-			shown, stop = s.push(in)
-			out = append(out, shown)
-			if stop != "" {
-				break
-			}
-		}
-		if !slices.Equal(out, tc.out) || stop != tc.stop {
-			t.Errorf("%v over %q: %q, %q; want %q, %q", tc.stops, tc.in, out, stop, tc.out, tc.stop)
-		}
-	}
-}
-
 func TestRefusals(t *testing.T) {
 	alone(t, func(b *bench, s *Server) {
 		p := ids(1, 4)

@@ -94,7 +94,7 @@ func NewServer(cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("engine: the KV store: %w", err)
 	}
 	if s.client == nil {
-		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+		s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: 2 * time.Second}}
 		s.ownClient = true
 	}
 	s.dialect = dialects[cfg.Engine].of(s)

@@ -6,6 +6,7 @@ type holder struct {
 	list   *recency
 	places []int32 // open addressing by hash; 0 is an empty place
 	n      int
+	blocks int // that the entries count for
 }
 
 // find returns the entry of a hash, 0 for none.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -12,9 +13,9 @@ import (
 type PredictorConfig struct {
 	// TTL is how long a block is predicted after it was last sent.
 	TTL time.Duration `flag:"router-ttl-secs,router-ttl" default:"120" unit:"s" range:"0.001..31536000" help:"Seconds for which a prompt counts as cached on a worker without KV events, from when it was last sent there. Higher finds conversations again that pause; too high sends them to workers that have evicted them." when:"workers publish no KV events"`
-	// MaxBlocks bounds the pairs of block and owner. Above it the least recently
+	// MaxBlocks times the owners bounds the pairs of block and owner. Above it the least recently
 	// predicted ones go, down to PruneRatio of it.
-	MaxBlocks  int     `flag:"router-max-tree-size" default:"1048576" range:"1..1073741824" help:"Most blocks that are predicted in each pool, over all its workers; above it the least recent are dropped. A block takes about 100 bytes. More than a few times the workers' own KV blocks is no use." when:"workers without KV events have very large caches"`
+	MaxBlocks  int     `flag:"router-max-tree-size" default:"65536" range:"1..1073741824" help:"Most blocks that are predicted for a worker's rank, on average over the ranks of a pool; above it the least recent are dropped. 65536 blocks of 16 tokens are a million tokens, and take up to 7 MB. More than the ranks' own KV blocks is no use." when:"workers without KV events have very large caches"`
 	PruneRatio float64 `flag:"router-prune-target-ratio" default:"0.8" range:"0.01..1" help:"Share of router-max-tree-size that is kept when there are more. Lower drops more at a time, less often." when:"you measured that it matters"`
 	// LRU predicts a block without an end in time, until its owner has been given
 	// more since than it can hold: see [Predictor.Bound].
@@ -25,25 +26,28 @@ type PredictorConfig struct {
 func (c PredictorConfig) Validate() error { return setting.Check(&c) }
 
 // Predictor keeps in an [Index] what workers should hold that do not report it: the prompts that were sent to them a
-// while ago. Call Insert for each prompt that is sent to a worker; what was not inserted again within the TTL goes,
+// while ago, in granules. Call Insert for each prompt that is sent to a worker; what was not inserted again within the TTL goes,
 // and the least recent first when there is too much.
 //
 // A block never goes before one that follows on it, so that what is left of a prompt is a prefix of it. That takes
 // chains that begin with the prompt's first block, which is what sequence hashes are.
 //
 // With [PredictorConfig.LRU] nothing goes because of its age: each owner that has
-// a bound keeps as many blocks as that, the others share MaxBlocks.
+// a bound keeps as many blocks as that, the others share MaxBlocks for each of them.
 //
 // It is a core, without goroutine or clock, and for one caller at a time; the index may be matched meanwhile. Work is
 // O(1) a block, amortised, and nothing is allocated while the blocks that go make room for those that come.
 type Predictor struct {
-	idx *Index
-	ttl int64 // nanoseconds
-	lru bool
+	idx   *Index
+	ttl   int64 // nanoseconds
+	lru   bool
+	each  int     // blocks for an owner without a bound
+	ratio float64 // of them that pruning leaves
 
 	entries []entry  // the first is the ends of the list that owners share
 	free    int32    // the first of the entries to use again, by next; 0 none
 	shared  recency  // of the owners that have no bound of their own
+	sharers int      // so many
 	n       int      // blocks
 	holders []holder // by the owner's slot
 	serial  uint32   // insertions so far
@@ -61,12 +65,13 @@ type recency struct {
 	pruning bool
 }
 
-// entry is one block predicted for one owner. They form a list by recency, which
+// entry is one granule predicted for one owner. They form a list by recency, which
 // is that of their ends as well, because all have the same TTL.
 type entry struct {
 	hash       uint64
 	seen       int64 // when it was inserted last, nanoseconds since 1970
 	owner      Owner
+	blocks     uint32 // that it has
 	serial     uint32 // of the insertion that was last to name it
 	prev, next int32  // newer and older
 }
@@ -78,7 +83,7 @@ type Prediction struct {
 	to     int32
 }
 
-// sweep is the fewest blocks that a call may drop when their time is over. It
+// sweep is the fewest entries that a call may drop when their time is over. It
 // bounds what one request pays after a quiet hour, and is more than most bring.
 const sweep = 1024
 
@@ -86,8 +91,7 @@ const sweep = 1024
 // that writes for its owners. The settings must be valid.
 func NewPredictor(idx *Index, cfg PredictorConfig) *Predictor {
 	p := &Predictor{
-		idx: idx, ttl: int64(cfg.TTL), lru: cfg.LRU, entries: make([]entry, 1, 64),
-		shared: recency{limit: cfg.MaxBlocks, target: max(1, int(float64(cfg.MaxBlocks)*cfg.PruneRatio))},
+		idx: idx, ttl: int64(cfg.TTL), lru: cfg.LRU, each: cfg.MaxBlocks, ratio: cfg.PruneRatio, entries: make([]entry, 1, 64),
 	}
 	if p.lru {
 		p.ttl = math.MaxInt64
@@ -119,27 +123,42 @@ func (p *Predictor) Bound(o Owner, blocks int) {
 		return
 	}
 	p.sweep(h.list, sweep)
+	if h.list != &p.shared {
+		p.sweep(&p.shared, sweep) // those that are left share less
+	}
 }
 
 // move puts an owner's entries into another list, where they are the newest, in their order.
 func (p *Predictor) move(h *holder, to *recency) {
 	from := h.list
+	if to == &p.shared {
+		p.share(1)
+	} else {
+		p.share(-1)
+	}
 	for at := p.entries[from.ends].prev; at != from.ends; {
 		newer := p.entries[at].prev
 		if p.entries[at].owner == h.id {
 			p.unlink(at)
 			p.link(to, at)
-			from.n--
-			to.n++
+			from.n -= int(p.entries[at].blocks)
+			to.n += int(p.entries[at].blocks)
 		}
 		at = newer
 	}
 	h.list = to
 }
 
-// Insert predicts that o holds the blocks of chain from now on, a prompt's
-// sequence hashes from its first block. Of a chain longer than the owner's bound,
-// or MaxBlocks, the first so many count. A time before the latest one counts as that.
+// share counts owners that come to share a list, and sets its limit.
+func (p *Predictor) share(owners int) {
+	p.sharers += owners
+	p.shared.limit = p.each * p.sharers
+	p.shared.target = max(1, int(float64(p.shared.limit)*p.ratio))
+}
+
+// Insert predicts that o holds the granules of chain from now on, a prompt's from its first. Each counts for its
+// blocks ([granule.Blocks]). Of a chain longer than the owner's bound, or MaxBlocks, the granules within the first so
+// many blocks count. A time before the latest one counts as that.
 func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	if p.idx.owner(o) == nil || len(chain) == 0 {
 		return Prediction{}
@@ -149,24 +168,29 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 		p.serial = 1
 	}
 	h := p.holder(o)
-	chain = chain[:min(len(chain), h.list.limit)]
+	limit := p.each
+	if h.list != &p.shared {
+		limit = h.list.limit
+	}
+	chain = chain[:min(len(chain), granule.Within(limit))]
 	// The last block first, so that each is more recent than those that follow
 	// on it. For the same reason those known already are the chain's first ones.
-	from := len(chain)
+	from, end := len(chain), granule.Blocks(len(chain))
+	all := end
 	for i := len(chain) - 1; i >= 0; i-- {
-		at := h.find(p.entries, chain[i])
+		at, begin := h.find(p.entries, chain[i]), granule.Blocks(i)
 		if at == 0 {
 			at = p.take()
-			p.entries[at] = entry{hash: chain[i], owner: o}
+			p.entries[at] = entry{hash: chain[i], owner: o, blocks: uint32(end - begin)}
 			h.put(p.entries, at)
-			h.list.n++
-			p.n++
+			p.count(h, end-begin)
 			from = i
 		} else {
 			p.unlink(at)
 		}
 		p.entries[at].seen, p.entries[at].serial = p.now, p.serial
 		p.link(h.list, at)
+		end = begin
 	}
 	switch {
 	case from == 0:
@@ -174,7 +198,7 @@ func (p *Predictor) Insert(o Owner, chain []uint64, now time.Time) Prediction {
 	case from < len(chain):
 		p.idx.Extend(o, Device, chain[from-1], chain[from:])
 	}
-	p.sweep(h.list, max(sweep, 2*(len(chain)-from)))
+	p.sweep(h.list, max(sweep, 2*(all-granule.Blocks(from))))
 	return Prediction{serial: p.serial, from: int32(from), to: int32(len(chain))}
 }
 
@@ -218,18 +242,35 @@ func (p *Predictor) Drop(worker string) {
 				p.release(at)
 			}
 		}
-		p.n -= h.n
-		h.list.n -= h.n
+		p.count(h, -h.blocks)
 		if h.list != &p.shared {
 			p.release(h.list.ends)
+		} else {
+			p.share(-1)
 		}
 		*h = holder{id: NoOwner}
 	}
 	p.idx.Drop(worker)
+	p.sweep(&p.shared, sweep) // those that are left share less
 }
 
 // Len is how many pairs of block and owner are predicted.
 func (p *Predictor) Len() int { return p.n }
+
+// Blocks is how many blocks are predicted for o.
+func (p *Predictor) Blocks(o Owner) int {
+	if h := p.held(o); h != nil {
+		return h.blocks
+	}
+	return 0
+}
+
+// count adds blocks to those of an owner.
+func (p *Predictor) count(h *holder, blocks int) {
+	h.blocks += blocks
+	h.list.n += blocks
+	p.n += blocks
+}
 
 // tell moves the time on. It never goes back: the order of recency is that of the times.
 func (p *Predictor) tell(now time.Time) { p.now = max(p.now, now.UnixNano()) }
@@ -271,8 +312,7 @@ func (p *Predictor) drop(at int32) {
 	p.unlink(at)
 	h := p.held(p.entries[at].owner)
 	h.cut(p.entries, at)
-	h.list.n--
-	p.n--
+	p.count(h, -int(p.entries[at].blocks))
 	p.release(at)
 }
 
@@ -316,6 +356,7 @@ func (p *Predictor) holder(o Owner) *holder {
 	h := &p.holders[o.slot()]
 	if h.id != o {
 		*h = holder{id: o, list: &p.shared}
+		p.share(1)
 	}
 	return h
 }

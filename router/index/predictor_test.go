@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tandem-pd/tandem/internal/granule"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -16,12 +18,14 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // slowPredictor is the predictor as one would write it without a care for time:
 // a list that is sorted whenever something has to go.
 type slowPredictor struct {
-	ttl           time.Duration // 0: none
-	limit, target int
-	bounds        map[Owner]int // of those that have one
-	now           time.Time
-	blocks        []slowBlock // the least recent first
-	pruning       bool        // those that have none
+	ttl     time.Duration // 0: none
+	limit   int           // for each of those that have none
+	ratio   float64       // of it that pruning leaves
+	bounds  map[Owner]int // of those that have one
+	met     map[Owner]bool
+	now     time.Time
+	blocks  []slowBlock // the least recent first
+	pruning bool        // those that have none
 }
 
 type slowBlock struct {
@@ -43,6 +47,7 @@ func (s *slowPredictor) tell(now time.Time) {
 
 func (s *slowPredictor) insert(o Owner, chain []uint64, now time.Time, by int) (added []uint64) {
 	s.tell(now)
+	s.met[o] = true
 	chain = chain[:min(len(chain), s.bound(o))]
 	for i := len(chain) - 1; i >= 0; i-- {
 		if at := s.find(o, chain[i]); at >= 0 {
@@ -56,13 +61,16 @@ func (s *slowPredictor) insert(o Owner, chain []uint64, now time.Time, by int) (
 	return added
 }
 
-// bound is how many blocks there may be in o's list.
+// bound is how many blocks of one prompt count for o.
 func (s *slowPredictor) bound(o Owner) int {
 	if n, ok := s.bounds[o]; ok {
 		return n
 	}
 	return s.limit
 }
+
+// shared is how many blocks there may be of those that have no bound.
+func (s *slowPredictor) shared() int { return s.limit * (len(s.met) - len(s.bounds)) }
 
 // in are the places of the blocks in o's list: its own, or that of all who have
 // none.
@@ -78,9 +86,13 @@ func (s *slowPredictor) in(o Owner) (places []int) {
 
 // setBound moves o's blocks, as the newest, to the list that it is then in.
 func (s *slowPredictor) setBound(o Owner, blocks int) {
+	s.met[o] = true
 	before, alone := s.bounds[o]
 	if alone == (blocks > 0) && before == blocks {
 		s.sweep(o, sweep)
+		if alone {
+			s.sweep(NoOwner, sweep)
+		}
 		return
 	}
 	if delete(s.bounds, o); blocks > 0 {
@@ -97,6 +109,9 @@ func (s *slowPredictor) setBound(o Owner, blocks int) {
 		s.blocks = append(s.blocks, own...)
 	}
 	s.sweep(o, sweep)
+	if blocks > 0 {
+		s.sweep(NoOwner, sweep)
+	}
 }
 
 func (s *slowPredictor) withdraw(o Owner, added []uint64, by int) {
@@ -112,7 +127,8 @@ func (s *slowPredictor) sweep(o Owner, most int) {
 	for ; most > 0; most-- {
 		list := s.in(o)
 		if !alone {
-			s.pruning = s.pruning && len(list) > s.target || len(list) > s.limit
+			target := max(1, int(float64(s.shared())*s.ratio))
+			s.pruning = s.pruning && len(list) > target || len(list) > s.shared()
 		}
 		over := alone && len(list) > bound || !alone && s.pruning
 		if len(list) == 0 || !over && (s.ttl == 0 || s.now.Sub(s.blocks[list[0]].seen) < s.ttl) {
@@ -126,7 +142,9 @@ func (s *slowPredictor) drop(owners ...Owner) {
 	s.blocks = slices.DeleteFunc(s.blocks, func(b slowBlock) bool { return slices.Contains(owners, b.owner) })
 	for _, o := range owners {
 		delete(s.bounds, o)
+		delete(s.met, o)
 	}
+	s.sweep(NoOwner, sweep)
 }
 
 // playPredictions reads operations from data, does them to a predictor and to
@@ -143,7 +161,7 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 	cfg := PredictorConfig{TTL: 100 * time.Second, MaxBlocks: limit, PruneRatio: 0.7, LRU: lru}
 	idx := New(Config{shards: 1})
 	p := NewPredictor(idx, cfg)
-	s := &slowPredictor{ttl: cfg.TTL, limit: limit, target: max(1, int(float64(limit)*cfg.PruneRatio)), bounds: map[Owner]int{}}
+	s := &slowPredictor{ttl: cfg.TTL, limit: limit, ratio: cfg.PruneRatio, bounds: map[Owner]int{}, met: map[Owner]bool{}}
 	if lru {
 		s.ttl = 0
 	}
@@ -191,8 +209,8 @@ func playPredictions(t interface{ Fatalf(string, ...any) }, data []byte, limit i
 			p.Invalidate(b.owner, b.chain, b.made)
 			s.withdraw(b.owner, b.added, b.by)
 		}
-		if p.Len() != len(s.blocks) || len(s.in(NoOwner)) > limit {
-			t.Fatalf("%d blocks, want %d, at most %d for those without a bound", p.Len(), len(s.blocks), limit)
+		if p.Len() != len(s.blocks) || len(s.in(NoOwner)) > s.shared() {
+			t.Fatalf("%d blocks, want %d, at most %d for those without a bound", p.Len(), len(s.blocks), s.shared())
 		}
 		held := map[Owner]int{}
 		for _, b := range s.blocks {
@@ -267,8 +285,8 @@ func TestPredictorExpiresInSteps(t *testing.T) {
 	idx := New(Config{})
 	p := NewPredictor(idx, PredictorConfig{TTL: time.Minute, MaxBlocks: 1 << 20, PruneRatio: 0.8})
 	o := idx.Owner("w", 0)
-	for i := range uint64(5) {
-		p.Insert(o, chain(i, 1000), noon.Add(time.Duration(i)))
+	for i := range uint64(100) {
+		p.Insert(o, chain(i, 50), noon.Add(time.Duration(i)))
 	}
 	later := noon.Add(time.Hour)
 	var dropped []int
@@ -292,7 +310,7 @@ func TestPredictorLimit(t *testing.T) {
 	long := chain(1, 300)
 	p.Insert(o, long, noon)
 	idx.Match(long, &m)
-	if got := m.Leading(o); got != 100 || p.Len() != 100 {
+	if got := granule.Blocks(m.Leading(o)); got != 100 || p.Len() != 100 {
 		t.Errorf("%d leading blocks of %d", got, p.Len())
 	}
 	other := chain(2, 1)
@@ -413,3 +431,69 @@ func BenchmarkPredict(b *testing.B) {
 
 // added is how many blocks were not predicted before.
 func added(p Prediction) int { return int(p.to - p.from) }
+
+// Granules count for their blocks: where owners have bounds, where MaxBlocks bounds all of them, and in what is
+// taken back, forgotten and moved from one bound to another.
+func TestPredictorCountsBlocks(t *testing.T) {
+	const each = 144 // blocks of 100 granules
+	if granule.Blocks(100) != each {
+		t.Fatal("other granules")
+	}
+	for _, lru := range []bool{false, true} {
+		idx := New(Config{})
+		p := NewPredictor(idx, PredictorConfig{TTL: time.Hour, MaxBlocks: 500, PruneRatio: 0.5, LRU: lru})
+		o, other := idx.Owner("w", 0), idx.Owner("v", 0)
+		p.Bound(o, 200)
+		var m Matches
+		run := func(o Owner, i uint64) int {
+			idx.Match(chain(i, 100), &m)
+			return granule.Blocks(m.Leading(o))
+		}
+		check := func(what string, all int, runs ...int) {
+			t.Helper()
+			sum := 0
+			for i, want := range runs {
+				if got := run(o, uint64(i)); got != want {
+					t.Errorf("lru %v, %s: %d blocks of prompt %d, want %d", lru, what, got, i, want)
+				}
+				sum += run(o, uint64(i))
+			}
+			if p.Len() != all || p.Blocks(o)+p.Blocks(other) != all || p.Blocks(o) != sum {
+				t.Errorf("lru %v, %s: %d blocks, %d of the owner; want %d, and the %d of its prompts", lru, what, p.Len(), p.Blocks(o), all, sum)
+			}
+		}
+		p.Insert(o, chain(0, 100), noon)
+		check("one prompt", each, each)
+		made := p.Insert(o, chain(1, 100), noon)
+		if lru { // the end of the first makes way, in whole granules
+			check("a bound of 200", 200, 200-each, each)
+		} else {
+			check("two prompts", 2*each, each, each)
+		}
+		if made.to-made.from != 100 {
+			t.Errorf("%d granules added", made.to-made.from)
+		}
+		p.Invalidate(o, chain(1, 100), made)
+		if lru {
+			check("taken back", 200-each, 200-each, 0)
+		} else {
+			check("taken back", each, each, 0)
+		}
+		p.Drop("w")
+		check("forgotten", 0)
+		o = idx.Owner("w", 0)
+		for i := range uint64(4) { // 576 blocks, which MaxBlocks cuts to 250
+			p.Insert(other, chain(i, 100), noon)
+		}
+		if got := p.Len(); got > 250 || got < 250-4 || run(other, 3) != each {
+			t.Errorf("lru %v: %d blocks are left of 576", lru, got)
+		}
+		if long := p.Insert(o, chain(9, 300), noon); granule.Blocks(int(long.to)) > 500 || granule.Blocks(int(long.to)+1) <= 500 {
+			t.Errorf("lru %v: %d granules of a prompt longer than the limit", lru, long.to)
+		}
+		if !lru {
+			p.Expire(noon.Add(2 * time.Hour))
+			check("over", 0)
+		}
+	}
+}

@@ -7,6 +7,8 @@ package load
 import (
 	"math"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/granule"
 )
 
 // Kind is what happened to a booking.
@@ -39,6 +41,7 @@ type Event struct {
 	// Chain are the sequence hashes of the prompt's full blocks (Add). Blocks that several bookings of one account
 	// name count once on it. It is kept until the booking ends, and must not be written to.
 	Chain []uint64
+	Unit  granule.Unit // what Chain's hashes name
 }
 
 // Unweighed as [Event.Expected] has a booking's output take room on its account
@@ -138,7 +141,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		held.page.ActiveBlocks += held.blocks
 		if len(e.Chain) > 0 {
 			var fresh int
-			held.last, fresh = b.chains.enter(e.Chain, held.page)
+			held.last, fresh = b.chains.enter(e.Chain, e.Unit, held.page)
 			held.page.ActiveBlocks += fresh
 		}
 		b.open[k] = held

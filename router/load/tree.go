@@ -1,6 +1,10 @@
 package load
 
-import "sort"
+import (
+	"sort"
+
+	"github.com/tandem-pd/tandem/internal/granule"
+)
 
 // tree is the chains of blocks that open bookings hold, merged where they begin alike, so that a prefix which many
 // requests of one worker share counts once for it, as it does in the worker's cache (router-semantics: "refcounted
@@ -22,6 +26,7 @@ type node struct {
 	place      int      // among the parent's children
 	chain      []uint64 // of a request that came this way; never written to
 	start, end int
+	unit       granule.Unit
 	ends       int // bookings whose chain ends with this node
 	refs       []ref
 }
@@ -34,21 +39,21 @@ type ref struct {
 
 // enter holds chain, which is not empty, for a page. It returns the node in which the chain ends and how many of its
 // blocks the page did not hold before. The chain must not be written to again.
-func (t *tree) enter(chain []uint64, p *Page) (last *node, fresh int) {
+func (t *tree) enter(chain []uint64, unit granule.Unit, p *Page) (last *node, fresh int) {
 	if t.from == nil {
 		t.from = map[uint64]*node{}
 	}
 	for at := 0; at < len(chain); at = last.end {
 		n := t.from[chain[at]]
 		if n == nil {
-			n = t.node(chain, at, len(chain))
+			n = t.node(chain, unit, at, len(chain))
 			t.from[chain[at]] = n
 			last.adopt(n)
 		} else if upTo := n.agrees(chain); upTo < n.end {
 			n = t.split(n, upTo)
 		}
 		if n.hold(p) {
-			fresh += n.end - n.start
+			fresh += n.blocks()
 		}
 		last = n
 	}
@@ -63,7 +68,7 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 	first := len(t.spare)
 	for n := last; n != nil; n = n.parent {
 		if n.letGo(p) {
-			freed += n.end - n.start
+			freed += n.blocks()
 		}
 		switch {
 		case len(n.refs) == 0:
@@ -83,11 +88,14 @@ func (t *tree) leave(last *node, p *Page) (freed int) {
 	return freed
 }
 
+// blocks is how many the node has.
+func (n *node) blocks() int { return n.unit.Blocks(n.end) - n.unit.Blocks(n.start) }
+
 // alone is how many blocks at the end of a chain that ends with n one booking of
 // the page alone holds: no booking holds a block of it without those before.
 func (n *node) alone(p *Page) (blocks int) {
 	for ; n != nil && n.count(p) == 1; n = n.parent {
-		blocks += n.end - n.start
+		blocks += n.blocks()
 	}
 	return blocks
 }
@@ -103,14 +111,14 @@ func (n *node) count(p *Page) int {
 }
 
 // node returns one without holders.
-func (t *tree) node(chain []uint64, start, end int) *node {
+func (t *tree) node(chain []uint64, unit granule.Unit, start, end int) *node {
 	last := len(t.spare) - 1
 	if last < 0 {
-		return &node{chain: chain, start: start, end: end}
+		return &node{chain: chain, unit: unit, start: start, end: end}
 	}
 	n := t.spare[last]
 	t.spare = t.spare[:last]
-	*n = node{chain: chain, start: start, end: end, children: n.children[:0], refs: n.refs[:0]}
+	*n = node{chain: chain, unit: unit, start: start, end: end, children: n.children[:0], refs: n.refs[:0]}
 	return n
 }
 
@@ -123,7 +131,7 @@ func (t *tree) look(chain []uint64, mark func(p *Page, blocks int)) {
 		}
 		upTo := n.agrees(chain)
 		for _, r := range n.refs {
-			mark(r.page, upTo)
+			mark(r.page, n.unit.Blocks(upTo))
 		}
 		if at = upTo; upTo < n.end {
 			return
@@ -143,7 +151,7 @@ func (n *node) agrees(chain []uint64) int {
 // split cuts a node in two and returns the upper part. Bookings that end with
 // the node keep pointing to the lower one.
 func (t *tree) split(n *node, at int) *node {
-	upper := t.node(n.chain, n.start, at)
+	upper := t.node(n.chain, n.unit, n.start, at)
 	upper.refs = append(upper.refs, n.refs...)
 	n.parent.disown(n)
 	n.parent.adopt(upper)

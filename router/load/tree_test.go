@@ -3,28 +3,36 @@ package load
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/tandem-pd/tandem/internal/granule"
 )
 
 // slowTree is tree's twin: it counts block by block.
-type slowTree map[*Page]map[uint64]int
+type slowTree struct {
+	unit granule.Unit
+	held map[*Page]map[uint64]int
+}
+
+// size is how many blocks the i-th hash of a chain names.
+func (s slowTree) size(i int) int { return s.unit.Blocks(i+1) - s.unit.Blocks(i) }
 
 func (s slowTree) enter(chain []uint64, a *Page) (fresh int) {
-	if s[a] == nil {
-		s[a] = map[uint64]int{}
+	if s.held[a] == nil {
+		s.held[a] = map[uint64]int{}
 	}
-	for _, h := range chain {
-		if s[a][h]++; s[a][h] == 1 {
-			fresh++
+	for i, h := range chain {
+		if s.held[a][h]++; s.held[a][h] == 1 {
+			fresh += s.size(i)
 		}
 	}
 	return fresh
 }
 
 func (s slowTree) leave(chain []uint64, a *Page) (freed int) {
-	for _, h := range chain {
-		if s[a][h]--; s[a][h] == 0 {
-			delete(s[a], h)
-			freed++
+	for i, h := range chain {
+		if s.held[a][h]--; s.held[a][h] == 0 {
+			delete(s.held[a], h)
+			freed += s.size(i)
 		}
 	}
 	return freed
@@ -32,21 +40,21 @@ func (s slowTree) leave(chain []uint64, a *Page) (freed int) {
 
 func (s slowTree) look(chain []uint64, a *Page) int {
 	for i, h := range chain {
-		if s[a][h] == 0 {
-			return i
+		if s.held[a][h] == 0 {
+			return s.unit.Blocks(i)
 		}
 	}
-	return len(chain)
+	return s.unit.Blocks(len(chain))
 }
 
 // somePrompt is a chain that shares its beginning with others: at each block it
 // turns one of a few ways, and its hashes cover all turns before.
-func somePrompt(rng *rand.Rand) []uint64 {
-	chain := make([]uint64, 1+rng.IntN(12))
+func somePrompt(rng *rand.Rand, longest int) []uint64 {
+	chain := make([]uint64, 1+rng.IntN(longest))
 	h := uint64(1)
 	for i := range chain {
 		turn := uint64(0)
-		if rng.IntN(4) == 0 {
+		if rng.IntN(longest/3) == 0 {
 			turn = 1 + rng.Uint64N(3)
 		}
 		h = (h*31+turn)*0x9e3779b97f4a7c15 + uint64(i)
@@ -58,6 +66,11 @@ func somePrompt(rng *rand.Rand) []uint64 {
 // TestTreeTwin: whatever comes and goes, the tree counts as its twin does, and
 // nothing is left of it at the end.
 func TestTreeTwin(t *testing.T) {
+	t.Run("blocks", func(t *testing.T) { playTree(t, granule.Block, 12, 200_000) })
+	t.Run("granules of text", func(t *testing.T) { playTree(t, granule.Text, 150, 20_000) })
+}
+
+func playTree(t *testing.T, unit granule.Unit, longest, turns int) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -71,7 +84,7 @@ func TestTreeTwin(t *testing.T) {
 		last    *node
 	}
 	var tr tree
-	slow := slowTree{}
+	slow := slowTree{unit, map[*Page]map[uint64]int{}}
 	var open []held
 	part := func() {
 		i := rng.IntN(len(open))
@@ -82,8 +95,8 @@ func TestTreeTwin(t *testing.T) {
 			t.Fatalf("%d blocks freed, want %d", got, want)
 		}
 	}
-	for range 200_000 {
-		switch chain, a := somePrompt(rng), accounts[rng.IntN(len(accounts))]; {
+	for range turns {
+		switch chain, a := somePrompt(rng, longest), accounts[rng.IntN(len(accounts))]; {
 		case rng.IntN(3) == 0:
 			seen := map[*Page]int{}
 			tr.look(chain, func(a *Page, blocks int) { seen[a] = blocks })
@@ -95,7 +108,7 @@ func TestTreeTwin(t *testing.T) {
 		case len(open) > 0 && rng.IntN(60) < len(open):
 			part()
 		default:
-			last, fresh := tr.enter(chain, a)
+			last, fresh := tr.enter(chain, unit, a)
 			if want := slow.enter(chain, a); fresh != want {
 				t.Fatalf("%d fresh blocks, want %d", fresh, want)
 			}

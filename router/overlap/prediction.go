@@ -3,11 +3,12 @@ package overlap
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
-// assumed is the blocks that workers should hold because prompts were sent there, in an index of its own: no event
+// assumed is the blocks that workers should hold because prompts were sent there, in granules and an index of its own: no event
 // and no assumption are taken for one another. It is for one caller at a time, apart from its index.
 type assumed struct {
 	idx       *index.Index
@@ -73,13 +74,13 @@ func (a *assumed) owner(w *pools.Worker, rank int) index.Owner {
 	return o
 }
 
-// insert notes that a prompt was sent to a rank of w. The hashes must not be written to.
-func (a *assumed) insert(w *pools.Worker, rank int, hashes []uint64, now time.Time) sent {
+// insert notes that a prompt was sent to a rank of w.
+func (a *assumed) insert(w *pools.Worker, rank int, granules []uint64, now time.Time) sent {
 	if known, ok := a.met[w.ID]; !ok || known.incarnation != w.Incarnation {
 		return sent{index.NoOwner, index.Prediction{}} // it has left since it was booked
 	}
 	owner := a.owner(w, rank)
-	return sent{owner, a.predictor.Insert(owner, hashes, now)}
+	return sent{owner, a.predictor.Insert(owner, granules, now)}
 }
 
 // sent is what one insert added.
@@ -88,9 +89,9 @@ type sent struct {
 	made  index.Prediction
 }
 
-// invalidate takes back what inserting hashes added.
-func (a *assumed) invalidate(hashes []uint64, s sent) {
-	a.predictor.Invalidate(s.owner, hashes, s.made)
+// invalidate takes back what inserting granules added.
+func (a *assumed) invalidate(granules []uint64, s sent) {
+	a.predictor.Invalidate(s.owner, granules, s.made)
 }
 
 // predicted assumes what slots hold whose events are missing or stale, and what any slot holds of prompts of text.
@@ -108,10 +109,10 @@ func (p predicted) Add(l *Lookup) {
 	if l.prompt.Text {
 		owners = l.slots.text
 	}
-	p.idx.Match(l.prompt.Hashes, &l.predicted)
+	p.idx.Match(l.granules, &l.predicted)
 	for i, o := range owners {
 		if o != index.NoOwner && l.report(i) == nil {
-			l.Blocks[i] = uint32(l.predicted.Leading(o))
+			l.Blocks[i] = uint32(granule.Blocks(l.predicted.Leading(o)))
 		}
 	}
 }
@@ -126,6 +127,10 @@ func (r recent) Add(l *Lookup) {
 	if !r.knows(l) {
 		return
 	}
-	r.idx.Match(l.prompt.Hashes, &l.recent)
-	l.recent.Raise(l.Blocks, l.slots.recent)
+	r.idx.Match(l.granules, &l.recent)
+	for i, o := range l.slots.recent {
+		if n := l.recent.Leading(o); n > 0 {
+			l.Blocks[i] = max(l.Blocks[i], uint32(granule.Blocks(n)))
+		}
+	}
 }

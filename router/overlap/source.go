@@ -1,6 +1,7 @@
 package overlap
 
 import (
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/router/index"
 )
 
@@ -14,7 +15,7 @@ type Source interface {
 // Prompt is what overlaps are looked up for.
 type Prompt struct {
 	Hashes []uint64 // the sequence hashes of its full blocks
-	// Text means that Hashes stand for its text, because its tokens are not known. No
+	// Text means that Hashes name granules of its text ([granule.Blocks]), because its tokens are not known. No
 	// KV event names such blocks: overlaps are predicted for every slot.
 	Text   bool
 	Remote *Report // what a remote index reported of it, nil where none was asked
@@ -25,9 +26,11 @@ type Lookup struct {
 	Blocks   []uint32 // how many leading blocks of the prompt each slot is taken to have cached on its device
 	Reported []uint32 // the part of Blocks that workers or a remote index reported
 
-	prompt Prompt
-	slots  *Slots
-	base   []uint32 // memory of Reported
+	prompt   Prompt
+	granules []uint64 // of the prompt, where something is assumed
+	room     []uint64 // memory of granules
+	slots    *Slots
+	base     []uint32 // memory of Reported
 
 	tiers []Tiers // of the remote index; nil where none was asked
 	at    []int32 // by slot: its place in tiers, -1 none
@@ -52,7 +55,16 @@ func (l *Lookup) start(slots *Slots, p Prompt) {
 
 // End lets go of the prompt and the slots. Blocks stays the memory of the next lookup.
 func (l *Lookup) End() {
-	l.prompt, l.slots, l.Reported, l.tiers, l.at = Prompt{}, nil, nil, nil, nil
+	l.prompt, l.granules, l.slots, l.Reported, l.tiers, l.at = Prompt{}, nil, nil, nil, nil, nil
+}
+
+// cut makes the prompt's granules.
+func (l *Lookup) cut() {
+	l.granules = l.prompt.Hashes
+	if !l.prompt.Text {
+		l.room = granule.Append(l.room[:0], l.prompt.Hashes)
+		l.granules = l.room
+	}
 }
 
 // place takes in what a remote index reported.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
 )
@@ -36,7 +37,8 @@ type Sources struct {
 	// Replaced, never changed: the ranks whose events are lost, and the same with those whose events are wrong.
 	lost, stale atomic.Pointer[map[Rank]struct{}]
 
-	mu     sync.Mutex // guards parity, predicted and recent
+	mu     sync.Mutex // guards parity, predicted, recent and room
+	room   []uint64   // of one prompt's granules
 	parity *parity    // nil where nothing is compared
 }
 
@@ -133,6 +135,7 @@ func (s *Sources) Find(v *Slots, p Prompt, now time.Time, l *Lookup) {
 	if !s.expire(l, now) {
 		return
 	}
+	l.cut()
 	l.base = append(l.base[:0], l.Blocks...)
 	l.Reported = l.base
 	for _, source := range s.assumed {
@@ -158,7 +161,7 @@ func (s *Sources) expire(l *Lookup, now time.Time) bool {
 }
 
 // Sent notes that a prompt is about to be computed on a rank of w, and returns what
-// takes that back. A long prompt takes a while.
+// takes that back.
 func (s *Sources) Sent(w *pools.Worker, rank int, hashes []uint64, text bool, now time.Time) (n Noted) {
 	if len(hashes) == 0 {
 		return n
@@ -168,14 +171,15 @@ func (s *Sources) Sent(w *pools.Worker, rank int, hashes []uint64, text bool, no
 	if !guess && !sent {
 		return n
 	}
-	n.hashes = hashes
+	n.hashes, n.text = hashes, text
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	granules := s.granules(&n)
 	if guess {
-		n.predicted = s.predicted.insert(w, rank, hashes, now)
+		n.predicted = s.predicted.insert(w, rank, granules, now)
 	}
 	if sent {
-		n.recent = s.recent.insert(w, rank, hashes, now)
+		n.recent = s.recent.insert(w, rank, granules, now)
 	}
 	return n
 }
@@ -183,6 +187,7 @@ func (s *Sources) Sent(w *pools.Worker, rank int, hashes []uint64, text bool, no
 // Noted is what one prompt's sending added to the assumptions. The zero value is nothing.
 type Noted struct {
 	hashes            []uint64
+	text              bool
 	predicted, recent sent
 }
 
@@ -193,13 +198,23 @@ func (s *Sources) Invalidate(n *Noted) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	granules := s.granules(n)
 	if s.predicted != nil {
-		s.predicted.invalidate(n.hashes, n.predicted)
+		s.predicted.invalidate(granules, n.predicted)
 	}
 	if s.recent != nil {
-		s.recent.invalidate(n.hashes, n.recent)
+		s.recent.invalidate(granules, n.recent)
 	}
 	*n = Noted{} // once
+}
+
+// granules are those of a prompt that was sent. The caller holds s.mu until it has read them.
+func (s *Sources) granules(n *Noted) []uint64 {
+	if n.text {
+		return n.hashes
+	}
+	s.room = granule.Append(s.room[:0], n.hashes)
+	return s.room
 }
 
 // Predicts reports whether a rank's prompts are predicted rather than known by its events.
@@ -230,7 +245,7 @@ func (s *Sources) recents(w *pools.Worker, rank int) bool {
 func (s *Sources) Cached(v *Slots, i int) int {
 	switch {
 	case v.predicted[i] != index.NoOwner:
-		return s.predicted.idx.Blocks(v.predicted[i])
+		return s.blocks(s.predicted, v.predicted[i])
 	case s.idx != nil:
 		return s.idx.Blocks(v.events[i])
 	}
@@ -242,7 +257,14 @@ func (s *Sources) Recent(v *Slots, i int) int {
 	if s.recent == nil {
 		return 0
 	}
-	return s.recent.idx.Blocks(v.recent[i])
+	return s.blocks(s.recent, v.recent[i])
+}
+
+// blocks is how many an owner is assumed to hold.
+func (s *Sources) blocks(a *assumed, o index.Owner) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return a.predictor.Blocks(o)
 }
 
 // Size is how much the sources of a pool hold. It is for metrics, not for a request's way.

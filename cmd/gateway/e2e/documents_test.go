@@ -180,9 +180,11 @@ func TestOperatingFields(t *testing.T) {
 	if f.gateway.Roster.Put(w) == nil {
 		t.Fatal("a worker with another block size was taken in")
 	}
-	if _, err := f.gateway.Cordon("prefill-1", true); err != nil {
+	if _, err := f.gateway.Cordon("prefill-1", true, false); err != nil {
 		t.Fatal(err)
 	}
+	f.cut(completionPath, ask(long, 150), 20, asOperator...)
+	f.cut(completionPath, strings.Replace(ask(long, 150), `{`, `{"n":2,`, 1), 20, asOperator...)
 	f.idle()
 
 	text := document(t, "operating.md")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,29 +96,6 @@ func TestDecodeWorkersDie(t *testing.T) {
 	})
 }
 
-// A decode worker that dies in mid-stream ends the answer with one typed error
-// and no [DONE]: the client must not take a part for the whole.
-func TestDecodeWorkerDiesInMidStream(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1})
-	n := 0
-	a, err := f.try(context.Background(), completionPath, ask(long, 500), func(string) {
-		if n++; n == 5 {
-			go f.workers["decode-1"].kill()
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := f.parse([]byte(a.events[len(a.events)-1]))
-	if slices.Contains(a.events, "[DONE]") || last.Error == nil || last.Error.Code == nil || *last.Error.Code != "reset" {
-		t.Errorf("the stream ended with %q", a.events[len(a.events)-1])
-	}
-	if got := f.text(answer{events: a.events[:len(a.events)-1]}); got == "" || !strings.HasPrefix(generated(textPrompt(long), 500, false), got) {
-		t.Errorf("the part that came is not the answer's beginning: %q", got)
-	}
-	f.eventually("the bookings are zero", func() bool { return !strings.Contains(f.books(), "booked") })
-}
-
 // A prefill worker that accepts and says nothing is left after prefill-timeout.
 func TestSilentPrefillWorker(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = 50 * time.Millisecond }})
@@ -144,6 +120,40 @@ func TestSilentPrefillWorker(t *testing.T) {
 	}
 	if !strings.Contains(f.logs.String(), "class=timeout") {
 		t.Error("no timeout in the log")
+	}
+	f.idle()
+}
+
+// A prefill that takes longer than nearly all before it is asked of a second worker, whose answer counts; what the first holds
+// is freed.
+func TestSlowPrefillIsHedged(t *testing.T) {
+	f := newFleet(t, options{prefill: 2, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
+	for i := range 80 {
+		f.post(completionPath, ask(fmt.Sprint(i, long), 2))
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	record := f.workers["prefill-2"].Record()
+	record.Address = "http://" + silent.Addr().String()
+	if err := f.gateway.Roster.Put(record); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for i := range 20 {
+		prompt := fmt.Sprint("again", i, long)
+		a := f.post(completionPath, ask(prompt, 4))
+		if p, _ := f.served(a); p != "prefill-1" || f.text(a) != generated(textPrompt(prompt), 4, false) {
+			t.Fatalf("served by %q: %q", p, f.text(a))
+		}
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("20 requests took %v", took)
+	}
+	if logs := f.logs.String(); strings.Contains(logs, "leg failed") || strings.Contains(logs, "attempts=2") {
+		t.Error("a hedge is no failure")
 	}
 	f.idle()
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -68,14 +67,14 @@ type options struct {
 func gatewayConfig() stack.GatewayConfig {
 	c := stack.GatewayConfig{
 		Edge:          setting.Default[edge.Config](),
-		Flow:          handoff.Config{DecodeFallback: true, Queue: setting.Default[queue.Config]()},
+		Flow:          setting.Default[handoff.Config](),
 		Router:        router.DefaultConfig(),
 		Models:        models.Config{CacheBytes: 16 << 20},
 		MetricsPrefix: "tandem_",
 		Build:         telemetry.Build{Version: "test"},
 		Drain:         5 * time.Second,
 	}
-	c.Router.Seed = 1
+	c.Router.Seed, c.Relay = 1, *relayed
 	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
 	return c
 }

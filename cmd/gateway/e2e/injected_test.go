@@ -34,6 +34,7 @@ var shapes = map[string][]fault.Rule{
 		{Probability: .05, Status: http.StatusBadRequest}, {Probability: .05, Status: http.StatusFound},
 	},
 	"kv_gone":        {{Probability: .5}},
+	"slow_drip":      {{Probability: .3, Rate: 8192}},
 	"endless_tokens": {{Probability: .3}, {Probability: .2, AfterEvents: 8}},
 }
 

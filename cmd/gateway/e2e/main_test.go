@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 )
+
+// relayed is the gateways' --relay: the tests are the same for both.
+var relayed = flag.String("relay", "auto", "loop or goroutine: who moves the chunks of answers")
 
 // TestMain has fasthttp start its clock, a goroutine that never ends, before
 // the first bubble, which it must not belong to. As a child it is a server.

@@ -324,7 +324,10 @@ var happenings = []happening{
 		run: func(s *scene) { s.handOff(s.killDecode) },
 	},
 	{
-		name: "decode dies in mid-stream", options: slow("decode"),
+		name: "decode dies in mid-stream", options: func(o *options) {
+			slow("decode")(o)
+			o.decode = 2
+		},
 		run: func(s *scene) { s.during(s.decodes, s.killDecode) },
 	},
 	{

@@ -63,13 +63,26 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 			return e
 		}
 		return nil
-	case f.loopback && !browser.OwnHost(string(h.Host()), f.s.cfg.AllowedHosts):
+	case f.loopback && !f.own(h.Host()):
 		return &openai.Error{Status: http.StatusForbidden, Code: "host_not_allowed",
 			Message: "the Host header names another machine than this one, as that of a web page would; allowed-hosts adds names, and with keys any is taken"}
 	case d == changes:
 		return f.trust(h, peer)
 	}
 	return nil
+}
+
+// own reports whether a Host header names this machine, or a name that is allowed. Most requests have the one before's.
+func (f *frontend) own(host []byte) bool {
+	if last := f.host.Load(); last != nil && *last == string(host) {
+		return true
+	}
+	given := string(host)
+	if !browser.OwnHost(given, f.s.cfg.AllowedHosts) {
+		return false
+	}
+	f.host.Store(&given)
+	return true
 }
 
 // plain refuses a body that is compressed: what it becomes has no bound.
@@ -139,17 +152,6 @@ func (f *frontend) unwanted(h *fasthttp.RequestHeader) *openai.Error {
 // skipped reports whether a request is answered without its body, because no route takes one with its method. A short
 // body is read all the same, so that the connection can go on.
 func skipped(h *fasthttp.RequestHeader) bool { return (h.IsGet() || h.IsHead()) && left(h) }
-
-// headRead is called by fasthttp between head and body. A request whose body is not to be read is made to look as if
-// it asked whether its body is wanted, which is the one way to answer (in expect) before the body is read, with the
-// head at hand.
-func (f *frontend) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	const none = -2 // neither a length nor chunks
-	if n := h.ContentLength(); n != 0 && n != none && (skipped(h) || f.unwanted(h) != nil) {
-		h.Set("Expect", "100-continue")
-	}
-	return fasthttp.RequestConfig{}
-}
 
 // bearer is the digest of the key that a request carries.
 func bearer(h *fasthttp.RequestHeader) auth.Digest {

@@ -147,7 +147,7 @@ func TestNoKeyNoBody(t *testing.T) {
 		wantError(t, resp, body, 401, "invalid_api_key")
 		c.Close()
 	})
-	eventually(t, "the connections' end", func() bool { return sv.conns.len() == 0 })
+	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
 }
 
 // TestAGetWaitsForNoBody: a GET takes no body, so that a long one which is declared

@@ -33,7 +33,7 @@ func (s *Server) workers(c *fiber.Ctx) error { return writeJSON(c, http.StatusOK
 // whatever comes of it: who, what, whom.
 func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {
 	id := strings.Clone(c.Params("id")) // it outlives the request in the roster
-	standing, err := s.cat.Cordon(id, on)
+	standing, err := s.cat.Cordon(id, on, action == "move")
 	e := explainCordon(err)
 	s.administered(c.Context(), action, e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]), slog.Int("requests", standing.Requests))
 	if e != nil {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -13,9 +14,8 @@ import (
 type Config struct {
 	HTTP   `group:"HTTP"`
 	Access `group:"Access"`
-	// RingBytes bounds what is queued for one slow client before its flow has to wait. It also bounds the answers
-	// that are not streamed and still leave with a Content-Length.
-	RingBytes int `default:"64KiB" unit:"bytes" range:"4KiB.."`
+	// Loops keep clients' connections; nil leaves them to Go's poller.
+	Loops *loop.Loops
 }
 
 // HTTP is how clients are listened to.

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -10,15 +9,10 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 const (
-	// holdLimit bounds what a connection keeps back to let it leave in one write with what follows, in bytes.
-	holdLimit = 64 << 10
-
-	// keptHeldBytes is the largest buffer for that which a connection keeps.
-	keptHeldBytes = 4 << 10
-
 	// stashBytes is how much of a pipelined request the watcher takes in. From there on it asks the kernel whether
 	// the client has left, which not every system can say.
 	stashBytes = 64
@@ -31,19 +25,19 @@ const (
 // errGone is what a write gets once the client was seen to leave.
 var errGone = errors.New("the client has left")
 
-var crlf = []byte("\r\n")
-
 // longAgo is a deadline that has passed on any clock.
 var longAgo = time.Unix(1, 0)
 
-// conn is a client's connection. It adds to net.Conn what fasthttp lacks: it notices that the client left while no
-// handler reads (onLeave), it gives each write a deadline of its own, it can keep a write back to join it with the
-// next (hold, finish), and it drains what the client still sends before it closes (linger).
+// conn is a client's connection. It adds to net.Conn what a server for streams needs: it notices that the client left
+// while no handler reads (onLeave), it gives a client up that takes nothing of an answer for too long, and it drains
+// what the client still sends before it closes (linger).
 //
-// Read, Write, hold and finish belong to the goroutine that serves the connection; onLeave and unwatch bracket the
-// time in which the watcher reads in its place. Close and leave may be called from anywhere.
+// Read and Write belong to the goroutine that serves the connection; onLeave and unwatch bracket the time in which the
+// watcher reads in its place. Close and leave may be called from anywhere. In a loop there is no watcher, and while no
+// request is in hand no goroutine either: park gives the connection to the loop.
 type conn struct {
 	net.Conn
+	socket   loop.Socket  // the same, where it is kept in a loop; nil otherwise
 	slot     *listen.Conn // its place among the listener's connections; nil without a listener
 	frontend *frontend
 	stall    time.Duration // longest time without progress of a write
@@ -58,12 +52,17 @@ type conn struct {
 	watched  chan struct{} // the watcher's farewell; made once, holds one
 
 	// The serving goroutine's.
-	holding  bool
-	held     []byte
-	finished bool // the end of a chunked body was sent by finish
-	request  request
+	idles   bool // no request is in hand: in a loop, Read does not wait
+	served  bool // a request was answered
+	limited bool // the socket has a read deadline
+	request request
+	turn    *turn         // while requests are served
+	client  string        // see peer
+	resume  func()        // has the connection attended again; made once
+	room    chan struct{} // wakes a write that waits; made once, holds one
 
 	drain  atomic.Int64 // bytes to drain at Close; 0: close at once
+	stalls atomic.Bool  // the socket has a write deadline
 	busy   atomic.Bool  // a request began to arrive and is not yet answered
 	gone   atomic.Bool  // the client left: writes fail
 	closed atomic.Bool
@@ -76,7 +75,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		n = copy(p, c.stash[:c.stashed])
 		c.stashed = copy(c.stash[:], c.stash[n:c.stashed])
 	} else {
-		n, err = c.Conn.Read(p)
+		n, err = c.read(p)
 		c.late = errors.Is(err, os.ErrDeadlineExceeded)
 	}
 	if n > 0 && c.from.IsZero() {
@@ -84,6 +83,68 @@ func (c *conn) Read(p []byte) (n int, err error) {
 		c.arriving()
 	}
 	return n, err
+}
+
+// read reads from the socket. In a loop a read that need not wait needs no deadline.
+func (c *conn) read(p []byte) (int, error) {
+	if c.socket == nil {
+		return c.Conn.Read(p)
+	}
+	n, err := c.socket.TryRead(p)
+	if c.idles || !errors.Is(err, loop.ErrWouldBlock) {
+		return n, err
+	}
+	if !c.limited {
+		c.limited = true
+		if err := c.socket.SetReadDeadline(time.Now().Add(c.frontend.s.cfg.ReadTimeout)); err != nil {
+			return 0, err
+		}
+	}
+	return c.socket.Read(p)
+}
+
+// waitBy bounds how long the next request is waited for, where reads wait for it.
+func (c *conn) waitBy() error {
+	if c.socket != nil {
+		return nil
+	}
+	return c.Conn.SetReadDeadline(time.Now().Add(c.patience()))
+}
+
+// readBy bounds how long the request that begins to come may take.
+func (c *conn) readBy() error {
+	if c.socket != nil {
+		return c.unlimit() // see read
+	}
+	return c.Conn.SetReadDeadline(time.Now().Add(c.frontend.s.cfg.ReadTimeout))
+}
+
+// unlimit takes the socket's read deadline back.
+func (c *conn) unlimit() error {
+	if !c.limited {
+		return nil
+	}
+	c.limited = false
+	return c.socket.SetReadDeadline(time.Time{})
+}
+
+// patience is how long a connection may be silent without a request.
+func (c *conn) patience() time.Duration {
+	if c.served {
+		return c.frontend.s.cfg.IdleTimeout
+	}
+	return c.frontend.s.cfg.ReadTimeout
+}
+
+// park leaves the connection to its loop until the next request begins to come, or the connection ends. It reports
+// false if that is so already. Otherwise the connection is another goroutine's from here on.
+func (c *conn) park() bool {
+	if c.resume == nil {
+		c.resume = func() { c.frontend.crew.take(c) }
+	}
+	c.limited = true
+	_ = c.socket.SetReadDeadline(time.Now().Add(c.patience())) // what fails shows when it is attended
+	return c.socket.OnReadable(c.resume)
 }
 
 // arriving notes that a request begins to arrive. Until begin its connection gives way like an idle one, as the
@@ -105,6 +166,7 @@ func (c *conn) begin() {
 // rest notes that no request is in hand.
 func (c *conn) rest() {
 	c.busy.Store(false)
+	c.served = true
 	if c.slot != nil {
 		c.slot.Idle()
 	}
@@ -121,7 +183,16 @@ func (c *conn) arrival() time.Time {
 // onLeave calls leave, once and on a goroutine of its own, as soon as the client closes its side, whole or half, or
 // the connection breaks. Until unwatch returns, no other code may read from c.
 func (c *conn) onLeave(leave func()) {
-	// fasthttp leaves its read deadline standing; with it the watch would quietly end when that passes.
+	if c.socket != nil {
+		_ = c.unlimit() // it fails where the connection is closed, which is seen now
+		c.watching = true
+		gone := func() { c.leave(); leave() }
+		if !c.socket.OnHangup(gone) {
+			gone()
+		}
+		return
+	}
+	// The request's read deadline stands; with it the watch would quietly end when that passes.
 	if c.Conn.SetReadDeadline(time.Time{}) != nil {
 		c.leave()
 		leave()
@@ -160,6 +231,10 @@ func (c *conn) unwatch() {
 		return
 	}
 	c.watching = false
+	if c.socket != nil {
+		c.socket.OnHangup(nil)
+		return
+	}
 	// On an error the connection is closed and the watcher ends by itself.
 	_ = c.Conn.SetReadDeadline(longAgo)
 	<-c.watched
@@ -172,68 +247,82 @@ func (c *conn) leave() {
 	_ = c.Conn.SetWriteDeadline(longAgo)
 }
 
-// hold makes the next writes wait in memory for one that is not held.
-func (c *conn) hold(on bool) { c.holding = on }
-
-// Write sends p and what was held before it in one write. It fails when the client takes nothing for the stall time,
-// or has left. A held write always succeeds; what is wrong shows at the next.
+// Write sends p. It fails when the client takes nothing for the stall time, or has left.
 func (c *conn) Write(p []byte) (int, error) {
-	n := len(p)
-	if c.finished {
-		c.finished = false
-		p = bytes.TrimPrefix(p, crlf)
+	for sent := 0; ; {
+		n, err := c.trySend(p[sent:])
+		if sent += n; n > 0 {
+			c.progress()
+		}
+		switch {
+		case err == nil && sent == len(p):
+			return sent, nil
+		case err == nil || errors.Is(err, loop.ErrWouldBlock):
+			c.awaitRoom()
+		default:
+			return sent, err
+		}
 	}
-	switch {
-	case len(p) == 0:
-		return n, nil
-	case c.holding && len(c.held)+len(p) <= holdLimit:
-		c.held = append(c.held, p...)
-		return n, nil
-	}
-	var err error
-	if len(c.held) > 0 {
-		c.held = append(c.held, p...)
-		err = c.sendHeld()
-	} else {
-		err = c.send(p)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
 }
 
-// finish sends what is held with the line end that completes a chunked body. fasthttp writes that line end last, in a
-// write of its own or, when the next request is there already, together with the next answer, however late that is;
-// Write drops it then.
-func (c *conn) finish() error {
-	c.holding, c.finished = false, true
-	c.held = append(c.held, crlf...)
-	return c.sendHeld()
+// trySend sends what there is room for, in a loop, and otherwise p whole.
+func (c *conn) trySend(p []byte) (int, error) {
+	if c.gone.Load() {
+		return 0, errGone
+	}
+	if c.socket == nil {
+		if err := c.send(p); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	return c.socket.TryWrite(p)
 }
 
-// flush sends what is held.
-func (c *conn) flush() error {
-	c.holding = false
-	if len(c.held) == 0 {
-		return nil
+// progress notes that a write got through: the stall time counts from the next one that waits.
+func (c *conn) progress() {
+	if c.stalls.Swap(false) && !c.gone.Load() {
+		_ = c.socket.SetWriteDeadline(time.Time{})
 	}
-	return c.sendHeld()
 }
 
-// sendHeld sends what is held, empties the buffer, and lets go of a large one.
-func (c *conn) sendHeld() error {
-	err := c.send(c.held)
-	c.held = c.held[:0]
-	if cap(c.held) > keptHeldBytes {
-		c.held = nil
+// awaitRoom waits until the socket takes more, or for the stall time: then writes fail from there on.
+func (c *conn) awaitRoom() {
+	if c.room == nil {
+		c.room = make(chan struct{}, 1)
 	}
-	return err
+	if c.onWritable(func() { c.room <- struct{}{} }) {
+		<-c.room
+	}
+}
+
+// onWritable is the socket's OnWritable, within the stall time.
+func (c *conn) onWritable(f func()) bool {
+	if f == nil {
+		return c.socket.OnWritable(nil)
+	}
+	if c.gone.Load() {
+		return false
+	}
+	c.stalls.Store(true)
+	_ = c.socket.SetWriteDeadline(time.Now().Add(c.stall)) // what fails shows at the next write
+	if c.gone.Load() {                                     // leave may have come before the deadline above
+		_ = c.socket.SetWriteDeadline(longAgo)
+	}
+	return c.socket.OnWritable(f)
+}
+
+// peer is the client's address.
+func (c *conn) peer() string {
+	if c.client == "" {
+		c.client = c.RemoteAddr().String()
+	}
+	return c.client
 }
 
 // reset makes Close break the connection off, where it is one of TCP.
 func (c *conn) reset() {
-	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+	if tcp, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = tcp.SetLinger(0) // an error means that it has ended already
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/handoff"
-	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // pipe returns both ends of a connection in memory, the near one wrapped.
@@ -44,11 +43,12 @@ func TestWatchSeesEveryWayToLeave(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer far.Close()
-			near, err := (&listener{Listener: listen.New(ln, listen.Config{}), stall: time.Minute, open: newSet[*conn]()}).Accept()
+			near, err := prepared{ln, loops, time.Minute}.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := near.(*conn)
+			c := &conn{Conn: near, stall: time.Minute, forget: func(*conn) {}}
+			c.socket, _ = near.(loop.Socket)
 			defer c.Close()
 			c.SetReadDeadline(time.Now().Add(time.Millisecond))
 			gone := make(chan struct{})
@@ -129,54 +129,6 @@ func TestWriteGivesUpOnlyWithoutProgress(t *testing.T) {
 	})
 }
 
-// TestHeldWritesLeaveTogether counts what arrives at the socket.
-func TestHeldWritesLeaveTogether(t *testing.T) {
-	rec := &recorder{}
-	c := &conn{Conn: rec, stall: time.Minute, forget: func(*conn) {}}
-	write := func(s string) {
-		if n, err := c.Write([]byte(s)); n != len(s) || err != nil {
-			t.Errorf("writing %q: %d, %v", s, n, err)
-		}
-	}
-	write("a")
-	c.hold(true)
-	write("b")
-	write("c")
-	c.hold(false)
-	write("d")
-	c.hold(true)
-	write("e")
-	if err := c.finish(); err != nil {
-		t.Error(err)
-	}
-	write("\r\n") // fasthttp's own, dropped
-	write("\r\n") // not dropped
-	if err := c.finish(); err != nil {
-		t.Error(err)
-	}
-	write("\r\nf")
-	c.hold(true)
-	write("g")
-	write(strings.Repeat("h", holdLimit))
-	want := []string{"a", "bcd", "e\r\n", "\r\n", "\r\n", "f", "g" + strings.Repeat("h", holdLimit)}
-	if !slices.Equal(rec.writes, want) {
-		t.Errorf("%d writes: %.40q; want %.40q", len(rec.writes), rec.writes, want)
-	}
-}
-
-// recorder is a connection that remembers each write.
-type recorder struct {
-	net.Conn
-	writes []string
-}
-
-func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
-
-func (r *recorder) Write(p []byte) (int, error) {
-	r.writes = append(r.writes, string(p))
-	return len(p), nil
-}
-
 // TestCloseDrainsWithinBounds: a client that goes on sending is read up to the
 // limit, one that sends nothing is waited for lingerTime.
 func TestCloseDrainsWithinBounds(t *testing.T) {
@@ -232,7 +184,7 @@ func TestHalfHeadsGiveWay(t *testing.T) {
 	}
 	eventually(t, "three connections with something of a request", func() bool {
 		n := 0
-		for _, c := range sv.conns.all() {
+		for _, c := range sv.main.conns.all() {
 			if c.busy.Load() {
 				n++
 			}

@@ -29,7 +29,7 @@
 //
 // With a file of clients' keys, /v1 needs one of them; with one of operators' keys, /metrics and /workers need one of
 // those. Neither opens what needs the other; /health and /live are open. Without operators' keys every client may
-// look, and changes (POST /workers/ID/cordon, uncordon, drain) are taken from this machine or on the address that
+// look, and changes (POST /workers/ID/cordon, uncordon, drain, move) are taken from this machine or on the address that
 // administration has for itself. Each change is a line in the log. Keys live here as digests and appear in no log or
 // answer.
 //

@@ -26,24 +26,24 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, r request, e *openai.Error) {
 			slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
 			slog.String("client", ctx.RemoteAddr().String()), slog.Int("suppressed", suppressed))
 	}
-	s.writeError(ctx, r.id, e)
+	s.writeError(&ctx.Response, r.id, e)
 }
 
 // writeError makes e the answer.
-func (s *Server) writeError(ctx *fasthttp.RequestCtx, id string, e *openai.Error) {
-	ctx.Response.ResetBody()
-	ctx.SetStatusCode(e.Status)
-	ctx.Response.Header.SetContentType("application/json")
+func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
+	r.ResetBody()
+	r.SetStatusCode(e.Status)
+	r.Header.SetContentType("application/json")
 	if e.Status == http.StatusUnauthorized {
-		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
+		r.Header.Set("WWW-Authenticate", "Bearer")
 	}
 	if e.RetryAfter > 0 {
-		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
+		r.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
 	}
 	if e.Final {
-		ctx.Response.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
+		r.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
 	}
-	ctx.Response.SetBody(e.Append(nil, id))
+	r.SetBody(e.Append(nil, id))
 }
 
 // hangUp closes the connection after the answer, draining what is unread.
@@ -52,7 +52,7 @@ func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
 	c.lingerFor(2 * int64(s.cfg.MaxBodyBytes))
 }
 
-// broken answers what fasthttp could not read as a request; fasthttp closes the connection afterwards. The errors'
+// broken answers what fasthttp could not read as a request; the connection is closed afterwards. The errors'
 // texts quote the request, so none is sent.
 func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
@@ -141,7 +141,7 @@ func (s *Server) rescue(ctx *fasthttp.RequestCtx, c *conn) {
 	if v := recover(); v != nil {
 		s.log.Error("panic in a handler", "request_id", c.request.id, "panic", v, "stack", string(debug.Stack()))
 		c.unwatch()
-		s.writeError(ctx, c.request.id, openai.Internal())
+		s.writeError(&ctx.Response, c.request.id, openai.Internal())
 		s.hangUp(ctx, c)
 	}
 }

@@ -5,16 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -28,60 +33,62 @@ const eventStream = "text/event-stream"
 // errNoAnswer is a flow's that ended without an error and without an answer.
 var errNoAnswer = errors.New("the flow ended without an answer")
 
-// exchange is one call of the flow and its answer: the Sink that the flow writes to, and what fasthttp reads from.
-// Three goroutines meet here: the flow's (Start, Write, run), the connection's (answer and the body), and the
-// watcher's (leave).
+// exchange is one call of the flow and its answer: the Sink that the flow writes to. The flow runs on the connection's
+// goroutine. A JSON answer is collected and becomes the response; an event stream leaves as it comes, by the
+// exchange's own writes. Others meet them here: the loop that relays a stream and sees the client leave, the heartbeat,
+// and a shutdown.
 type exchange struct {
-	s        *Server
-	conn     *conn
-	endpoint string
-	id       string
-	ring     *ring
-	held     int // bytes that the body takes of the budget
-	cancel   context.CancelCauseFunc
+	s      *Server
+	conn   *conn
+	ctx    *fasthttp.RequestCtx
+	stream bool // the client asked for events
+	plain  bool // no chunks: the answer ends with the connection
+	cancel context.CancelCauseFunc
+
+	left   atomic.Bool // the client is gone
+	active atomic.Bool // something was written since the heartbeat looked
+	quiet  int         // how often it has looked since; its own
 
 	mu          sync.Mutex
-	decided     chan struct{} // closed when answer can go on: started, over or left
-	isDecided   bool
 	started     bool // status 200 is committed
-	begun       bool // by the flow, and not by the first heartbeat
-	left        bool
+	begun       bool // by the flow, and not by the heartbeat
 	contentType string
-	err         error       // why there is no answer
-	beat        *time.Timer // of a call for an event stream; nil without heartbeat
+	body        []byte  // of a JSON answer
+	out         []byte  // of a stream, framed: what is to be sent
+	lent        *[]byte // out's memory; nil while nothing is to be sent
+	sent        int     // of out
+	tail        [4]byte // the last bytes of the stream, to know where an event ends
+	over        error   // why nothing more is taken
+	cutBy       *openai.Error
 }
 
-func newExchange(s *Server, c *conn) *exchange {
-	return &exchange{
-		s: s, conn: c, endpoint: c.request.endpoint, id: c.request.id,
-		ring: newRing(s.cfg.RingBytes), decided: make(chan struct{}),
-	}
-}
-
-// begin runs the flow on a goroutine of its own and watches the client.
-func (x *exchange) begin(call handoff.Call) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+// serve calls the flow and makes of its end the response, or the stream's end.
+func (s *Server) serve(ctx *fasthttp.RequestCtx, c *conn, call *handoff.Call) {
+	x := &exchange{s: s, conn: c, ctx: ctx, stream: call.Request.Stream, plain: !ctx.Request.Header.IsHTTP11()}
+	calls, cancel := context.WithCancelCause(context.Background())
 	x.cancel = cancel
-	x.held = cap(call.Request.Raw)
-	x.s.live.add(x)
-	if every := x.s.cfg.Heartbeat; every > 0 && call.Request.Stream {
-		x.beat = time.AfterFunc(every, x.startEarly)
-	}
-	x.conn.onLeave(func() { x.leave(fault.ErrClientGone) })
-	go x.run(ctx, call)
+	held := cap(call.Request.Raw) // of the budget
+	s.live.add(x)
+	s.startBeats()
+	c.onLeave(func() { x.leave(fault.ErrClientGone) })
+	err, panicked := x.run(calls, call)
+	c.unwatch()
+	s.live.remove(x)
+	s.bodies.give(held)
+	cancel(nil)
+	x.end(err, panicked)
 }
 
-// startEarly begins an event stream before the flow does, with a comment: what waits in the queue or for its prefill
-// is kept alive too. From here on a failure is an event of the stream.
-func (x *exchange) startEarly() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.isDecided {
-		return
-	}
-	x.started, x.contentType = true, eventStream
-	x.ring.ping()
-	x.decide()
+// run calls the flow and turns a panic into an error.
+func (x *exchange) run(ctx context.Context, call *handoff.Call) (err error, panicked bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			x.s.log.LogAttrs(ctx, slog.LevelError, "panic in the flow",
+				slog.String("request_id", x.conn.request.id), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			err, panicked = openai.Internal(), true
+		}
+	}()
+	return x.s.flow.Serve(ctx, *call, x), false
 }
 
 // Start commits status 200 and the content type. A second call changes nothing.
@@ -89,154 +96,253 @@ func (x *exchange) Start(contentType string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.begun = true
+	x.start(contentType)
+}
+
+// start begins the answer. The caller holds mu.
+func (x *exchange) start(contentType string) {
 	if x.started {
 		return
 	}
 	x.started, x.contentType = true, contentType
-	x.decide()
+	if x.streams() {
+		x.conn.turn.shed()
+		x.s.metrics.openStreams.Inc()
+		x.borrow()
+		x.out = x.head(x.out)
+	}
 }
 
-// Write queues a part of the body; see handoff.Sink.
-func (x *exchange) Write(p []byte) error { return x.ring.Write(p) }
+// streams reports whether the answer leaves as it comes. The caller holds mu.
+func (x *exchange) streams() bool { return x.started && isEventStream(x.contentType) }
 
-// answer waits for the flow's decision and fills in the response. It returns while the flow may still run, but never
-// while the watcher reads, unless the body that it left in ctx sees to that.
-func (x *exchange) answer(ctx *fasthttp.RequestCtx) {
-	<-x.decided
+// head appends the head of a streamed answer.
+func (x *exchange) head(dst []byte) []byte {
+	h := &x.ctx.Response.Header
+	h.SetContentType(x.contentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no") // nginx in front of us
+	x.conn.request.streamed = true
+	switch {
+	case x.plain:
+		h.SetContentLength(-2) // the connection's end
+	default:
+		h.SetContentLength(-1) // chunks
+		if x.ctx.Request.Header.ConnectionClose() || x.conn.request.unread || x.conn.frontend.closing.Load() {
+			h.SetConnectionClose()
+		}
+	}
+	x.conn.request.next = !x.plain && !h.ConnectionClose()
+	return append(dst, h.Header()...)
+}
+
+// Write sends a part of the answer; see handoff.Sink.
+func (x *exchange) Write(p []byte) error { return x.take(p, true) }
+
+// Last queues the last part of the answer, which leaves together with its end.
+func (x *exchange) Last(p []byte) error { return x.take(p, false) }
+
+func (x *exchange) take(p []byte, now bool) error {
 	x.mu.Lock()
-	started, left, contentType, err := x.started, x.left, x.contentType, x.err
-	x.mu.Unlock()
+	defer x.mu.Unlock()
+	if err := x.queue(p); err != nil || !now {
+		return err
+	}
+	return x.flush()
+}
 
-	whole := false
-	if started && !left && !isEventStream(contentType) {
-		// No client needs the first half of a JSON answer early. Waiting for the end gives it a length, and a late
-		// failure its own status.
-		whole, err = x.ring.settle()
-		left = errors.Is(err, fault.ErrClientGone)
+// TryWrite queues p and sends what the client takes at once. Its error is loop.ErrWouldBlock while something of what
+// was queued waits; TryFlush sends more of it.
+func (x *exchange) TryWrite(p []byte) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.queue(p); err != nil {
+		return err
+	}
+	return x.push()
+}
+
+// TryFlush sends what the client takes now; see TryWrite.
+func (x *exchange) TryFlush() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.push()
+}
+
+// OnWritable has f called once the client may take more, or has taken nothing for too long; see loop.Socket.
+func (x *exchange) OnWritable(f func()) bool { return x.conn.onWritable(f) }
+
+// Polls reports whether TryWrite and OnWritable may be called: the client's connection is kept in a loop.
+func (x *exchange) Polls() bool { return x.conn.socket != nil }
+
+// queue frames p. The caller holds mu.
+func (x *exchange) queue(p []byte) error {
+	switch {
+	case x.left.Load():
+		return fault.ErrClientGone
+	case x.over != nil:
+		return x.over
+	case !x.streams():
+		x.body = append(x.body, p...)
+		return nil
+	case len(p) == 0:
+		return nil
+	case x.plain:
+		x.borrow()
+		x.out = append(x.out, p...)
+	default:
+		x.borrow()
+		x.out = strconv.AppendInt(x.out, int64(len(p)), 16)
+		x.out = append(x.out, "\r\n"...)
+		x.out = append(x.out, p...)
+		x.out = append(x.out, "\r\n"...)
+	}
+	x.active.Store(true)
+	k := copy(x.tail[:], x.tail[min(len(p), len(x.tail)):])
+	copy(x.tail[k:], p[max(0, len(p)-len(x.tail)):])
+	return nil
+}
+
+// push sends what can be sent now. Without a loop that is everything, and may take long. Its error is
+// loop.ErrWouldBlock if something is left. The caller holds mu.
+func (x *exchange) push() error {
+	if x.sent < len(x.out) {
+		n, err := x.conn.trySend(x.out[x.sent:])
+		x.sent += n
+		if n > 0 {
+			x.conn.progress()
+		}
+		if err == nil && x.sent < len(x.out) {
+			err = loop.ErrWouldBlock
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if x.lent != nil {
+		if cap(x.out) <= keptOutBytes {
+			*x.lent = x.out[:0]
+			outs.Put(x.lent)
+		}
+		x.out, x.lent, x.sent = nil, nil, 0
+	}
+	return nil
+}
+
+// outs holds what streams are framed in. One that has nothing to send has none.
+var outs = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+
+// keptOutBytes is the largest that is kept there.
+const keptOutBytes = 64 << 10
+
+// borrow makes room for what is to be sent. The caller holds mu.
+func (x *exchange) borrow() {
+	if x.lent == nil {
+		x.lent = outs.Get().(*[]byte)
+		x.out = (*x.lent)[:0]
+	}
+}
+
+// flush sends what is queued, and waits while the client is slow. The caller holds mu, which others may have meanwhile.
+func (x *exchange) flush() error {
+	for {
+		err := x.push()
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, loop.ErrWouldBlock):
+			cause := leaveCause(err)
+			x.leave(cause)
+			return cause
+		}
+		x.mu.Unlock()
+		x.conn.awaitRoom()
+		x.mu.Lock()
+	}
+}
+
+// end makes of the flow's end the response, or ends the stream.
+func (x *exchange) end(err error, panicked bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ctx := x.ctx
+	if x.cutBy != nil && !x.started {
+		err = x.cutBy
 	}
 	switch {
-	case left:
-		x.close()
+	case x.streams():
+		x.endStream(err, panicked)
+	case x.left.Load():
 		ctx.SetStatusCode(statusClientLeft) // for the metrics: writes fail
 		ctx.SetConnectionClose()
-	case err != nil || !started:
-		x.close()
-		x.s.writeError(ctx, x.id, x.explain(err))
-	case whole:
-		ctx.Response.Header.SetContentType(contentType)
-		x.ring.drainTo(ctx.Response.BodyWriter())
-		x.close()
+	case err != nil || !x.started:
+		// No client needs the first half of a JSON answer early: a late failure has its own status.
+		x.s.writeError(&ctx.Response, x.conn.request.id, x.explain(cmp.Or(err, errNoAnswer)))
 	default:
-		x.stream(ctx, contentType)
+		ctx.Response.Header.SetContentType(x.contentType)
+		ctx.Response.SetBodyRaw(x.body)
 	}
+	x.over = io.ErrClosedPipe
 }
 
-// stream leaves the rest to a body that fasthttp pulls.
-func (x *exchange) stream(ctx *fasthttp.RequestCtx, contentType string) {
-	ctx.Response.Header.SetContentType(contentType)
-	if isEventStream(contentType) {
-		ctx.Response.Header.Set("Cache-Control", "no-cache")
-		ctx.Response.Header.Set("X-Accel-Buffering", "no") // nginx in front of us
-		x.startBeat()
+// endStream ends an event stream. The caller holds mu.
+func (x *exchange) endStream(err error, panicked bool) {
+	if x.over == nil && !x.left.Load() {
+		switch {
+		case !x.begun:
+			_ = x.queue(x.errorEvent(x.explain(cmp.Or(err, errNoAnswer))))
+		case panicked:
+			_ = x.queue(x.errorEvent(x.explain(err)))
+		}
+		x.finish()
 	}
-	x.s.metrics.openStreams.Inc()
-	if !ctx.Request.Header.IsHTTP11() {
-		x.streamUntilClose(ctx)
-		return
+	failed := x.flush()
+	status := http.StatusOK
+	if x.left.Load() || failed != nil {
+		status = statusClientLeft
+		x.conn.request.next = false
+		if x.plain {
+			x.conn.reset() // half an answer must not look whole
+		}
 	}
-	ctx.Response.SetBodyStream(&body{x: x}, -1)
+	x.s.metrics.openStreams.Dec()
+	x.s.metrics.count(x.conn.request.endpoint, status)
+}
+
+// finish queues the end of a chunked body.
+func (x *exchange) finish() {
+	if !x.plain {
+		x.borrow()
+		x.out = append(x.out, "0\r\n\r\n"...)
+	}
 }
 
 // leave gives the exchange up for a client that is gone: cause is fault.ErrClientGone or wraps it.
 func (x *exchange) leave(cause error) {
-	x.mu.Lock()
-	first := !x.left
-	x.left = true
-	x.decide()
-	x.mu.Unlock()
-	x.cancel(cause)
-	x.ring.abort(cause)
-	if first {
+	if !x.left.Swap(true) {
 		x.s.metrics.disconnected.Inc()
+		x.cancel(cause)
 	}
 }
 
-// cut ends the exchange for a shutdown whose time is up. An event stream gets to know; anything else that has begun
-// breaks off.
+// cut ends the exchange for a shutdown whose time is up. The client gets to know, as far as it reads.
 func (x *exchange) cut() {
-	e := openai.Unavailable("shutting_down", "the gateway is shutting down")
-	x.mu.Lock()
-	if !x.started {
-		x.err = e
+	defer x.cancel(fault.ErrShutdown)
+	if !x.mu.TryLock() { // a write waits: the client does not read
+		return
 	}
-	if x.started && isEventStream(x.contentType) {
-		x.ring.end(x.errorEvent(e))
-	} else {
-		x.ring.abort(e)
-	}
-	x.decide()
-	x.mu.Unlock()
-	x.cancel(fault.ErrShutdown)
-}
-
-// close releases the connection's side. Bookings and workers are the flow's.
-func (x *exchange) close() {
-	x.mu.Lock()
-	if x.beat != nil {
-		x.beat.Stop()
-	}
-	x.mu.Unlock()
-	x.conn.unwatch()
-	x.ring.Close()
-}
-
-// decide lets answer go on. The caller holds mu.
-func (x *exchange) decide() {
-	if !x.isDecided {
-		x.isDecided = true
-		close(x.decided)
-	}
-}
-
-// run is the flow's goroutine.
-func (x *exchange) run(ctx context.Context, call handoff.Call) {
-	defer x.s.live.remove(x)
-	defer x.s.bodies.give(x.held)
-	defer x.cancel(nil)
-	err, panicked := x.serve(ctx, call)
-
-	x.mu.Lock()
 	defer x.mu.Unlock()
-	switch {
-	case !x.started && x.err == nil:
-		x.err = cmp.Or(err, errNoAnswer)
-		x.ring.abort(x.err)
-	case x.left: // leave aborts the ring with its own cause, which may be a moment from now
-	case !x.begun && isEventStream(x.contentType):
-		x.ring.end(x.errorEvent(x.explain(cmp.Or(err, errNoAnswer))))
-	case err == nil:
-		x.ring.end(nil)
-	case !isEventStream(x.contentType):
-		// The client must not take half an answer for a whole one.
-		x.ring.abort(err)
-	case panicked:
-		x.ring.end(x.errorEvent(x.explain(err)))
-	default:
-		x.ring.end(nil) // the flow has written the error event
+	if x.over != nil {
+		return
 	}
-	x.decide()
-}
-
-// serve calls the flow and turns a panic into an error.
-func (x *exchange) serve(ctx context.Context, call handoff.Call) (err error, panicked bool) {
-	defer func() {
-		if v := recover(); v != nil {
-			x.s.log.LogAttrs(ctx, slog.LevelError, "panic in the flow",
-				slog.String("request_id", x.id), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
-			err, panicked = openai.Internal(), true
-		}
-	}()
-	return x.s.flow.Serve(ctx, call, x), false
+	e := openai.Unavailable("shutting_down", "the gateway is shutting down")
+	x.cutBy = e
+	if x.streams() {
+		_ = x.queue(x.errorEvent(e))
+		x.finish()
+		_ = x.push()
+		x.over = e
+	}
 }
 
 // explain turns the flow's error into the one that is sent.
@@ -244,33 +350,21 @@ func (x *exchange) explain(err error) *openai.Error {
 	if e := (*openai.Error)(nil); errors.As(err, &e) {
 		return e
 	}
-	x.s.log.Error("the flow failed without a status", "request_id", x.id, "error", err)
+	x.s.log.Error("the flow failed without a status", "request_id", x.conn.request.id, "error", err)
 	return openai.Internal()
 }
 
 // errorEvent is e as the last event of a stream, set off from whatever half event may stand before it.
 func (x *exchange) errorEvent(e *openai.Error) []byte {
-	return fmt.Appendf(nil, "\n\ndata: %s\n\n", e.Append(nil, x.id))
+	return fmt.Appendf(nil, "\n\ndata: %s\n\n", e.Append(nil, x.conn.request.id))
 }
 
-// startBeat begins to look for silence in an event stream.
-func (x *exchange) startBeat() {
-	every := x.s.cfg.Heartbeat
-	if every <= 0 {
-		return
+// leaveCause names why a client is given up whose connection failed with err.
+func leaveCause(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: it stopped reading", fault.ErrClientGone)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.beat != nil {
-		x.beat.Stop()
-	}
-	x.beat = time.AfterFunc(every, func() {
-		if next := x.ring.beat(every); next > 0 {
-			x.mu.Lock()
-			x.beat.Reset(next)
-			x.mu.Unlock()
-		}
-	})
+	return fault.ErrClientGone
 }
 
 func isEventStream(contentType string) bool {

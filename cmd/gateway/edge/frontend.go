@@ -10,9 +10,11 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
-// frontend is one address of the server: its routes, and fasthttp's server for the connections that came there.
+// frontend is one address of the server: its routes, and the connections that came there.
 type frontend struct {
 	s        *Server
 	serves   bool            // clients
@@ -21,6 +23,9 @@ type frontend struct {
 	areas    map[string]area // by a path's first segment
 	app      *fiber.App
 	routed   fasthttp.RequestHandler
+	conns    *set[*conn]
+	crew     crew
+	host     atomic.Pointer[string] // the latest that was taken for this machine's
 	closing  atomic.Bool
 
 	mu sync.Mutex
@@ -29,7 +34,8 @@ type frontend struct {
 
 // newFrontend makes a frontend without routes.
 func newFrontend(s *Server, serves, operates bool) *frontend {
-	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host)}
+	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host), conns: newSet[*conn]()}
+	f.crew.attend = f.attend
 	if !serves {
 		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
 		f.loopback = err == nil && browser.Loopback(host)
@@ -39,28 +45,13 @@ func newFrontend(s *Server, serves, operates bool) *frontend {
 		DisablePreParseMultipartForm: true,
 		CaseSensitive:                true,
 		StreamRequestBody:            true, // readBody reads it, as far as it is wanted
-		BodyLimit:                    s.cfg.MaxBodyBytes,
-		ReadTimeout:                  s.cfg.ReadTimeout,
-		IdleTimeout:                  s.cfg.IdleTimeout,
-		ReadBufferSize:               headBytes,
-		WriteBufferSize:              writeBytes,
 		ErrorHandler:                 s.routeError,
-		// No WriteTimeout: it is set once before an answer and cuts streams.
 	})
 	return f
 }
 
 // ready takes the routes as they are.
-func (f *frontend) ready() {
-	f.routed = f.app.Handler()
-	fast := f.app.Server()
-	fast.Handler = f.handle
-	fast.ErrorHandler = f.s.broken
-	fast.ExpectHandler = f.s.expect
-	fast.ConnState = f.connState
-	fast.CloseOnShutdown = true
-	fast.HeaderReceived = f.headRead
-}
+func (f *frontend) ready() { f.routed = f.app.Handler() }
 
 // serve serves the clients that ln accepts until shutdown, or until accepting fails. It closes ln.
 func (f *frontend) serve(ln net.Listener) error {
@@ -73,7 +64,35 @@ func (f *frontend) serve(ln net.Listener) error {
 	}
 	f.ln = bounded
 	f.mu.Unlock()
-	return f.app.Server().Serve(&listener{Listener: bounded, frontend: f, stall: f.s.cfg.WriteStall, open: f.s.conns})
+	defer f.crew.close()
+	for {
+		accepted, err := bounded.Accept()
+		switch {
+		case err != nil && f.closing.Load():
+			return nil
+		case err != nil:
+			return err
+		}
+		f.welcome(accepted.(*listen.Conn))
+	}
+}
+
+// welcome has a new connection attended.
+func (f *frontend) welcome(slot *listen.Conn) {
+	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
+	c.socket, _ = slot.Conn.(loop.Socket)
+	c.forget = func(c *conn) {
+		f.conns.remove(c)
+		_ = slot.Close() // c is closed: this makes room for another
+	}
+	f.conns.add(c)
+	if f.closing.Load() {
+		_ = c.Close() // it was accepted while the listener closed
+		return
+	}
+	if c.socket == nil || !c.park() {
+		f.crew.take(c)
+	}
 }
 
 // shutdown stops accepting and waits for the requests in flight here until ctx ends. Its error is that of closing the
@@ -87,26 +106,11 @@ func (f *frontend) shutdown(ctx context.Context) error {
 		return nil
 	}
 	err := ln.Close()
-	// fasthttp waits for connections that have not sent anything yet.
-	for _, c := range f.s.conns.all() {
-		if c.frontend == f && !c.busy.Load() {
+	for _, c := range f.conns.all() { // those that have no request in hand, as yet
+		if !c.busy.Load() {
 			c.cut()
 		}
 	}
-	// Its error is ctx's, or that of closing ln once more.
-	_ = f.app.Server().ShutdownWithContext(ctx)
+	await(ctx, f.conns.empty())
 	return err
-}
-
-// connState is fasthttp's report on a connection, from its own goroutine.
-func (f *frontend) connState(nc net.Conn, state fasthttp.ConnState) {
-	switch c := nc.(*conn); {
-	case state == fasthttp.StateNew && f.closing.Load():
-		c.cut() // accepted while the listener closed
-	case state == fasthttp.StateIdle:
-		c.rest()
-		if f.s.cutting.Load() {
-			c.cut()
-		}
-	}
 }

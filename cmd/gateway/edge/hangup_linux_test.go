@@ -33,7 +33,7 @@ func TestPipeliningClientsAreSeenToLeave(t *testing.T) {
 			c.send(post(streamBody))
 			<-begun
 			c.send(strings.Repeat("x", size))
-			conn := sv.conns.all()[0]
+			conn := sv.main.conns.all()[0]
 			leave(c.Conn.(*net.TCPConn))
 			select {
 			case cause := <-ended:

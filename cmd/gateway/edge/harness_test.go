@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
@@ -60,6 +62,11 @@ func warm() {
 	s.Shutdown(context.Background())
 	<-done
 }
+
+// loops keep the connections of tests over real sockets, unless -relay is goroutine; those in memory are served without.
+var loops = loop.New()
+
+var relayed = flag.String("relay", "loop", "loop or goroutine: who moves the chunks of answers")
 
 // flowFunc is a Flow made of a function.
 type flowFunc func(ctx context.Context, c handoff.Call, out handoff.Sink) error
@@ -112,7 +119,7 @@ func (c *catalog) Workers() any {
 }
 
 // Cordon knows one worker, with two requests on it.
-func (c *catalog) Cordon(id string, on bool) (Standing, error) {
+func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 	if id != "decode-1" {
 		return Standing{}, pools.ErrUnknownWorker
 	}
@@ -180,6 +187,9 @@ func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *se
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
+	if *relayed == "loop" {
+		cfg.Loops = loops
+	}
 	for _, set := range settings {
 		set(&cfg)
 	}
@@ -201,10 +211,7 @@ func (sv *served) stop() {
 	cancel()
 	sv.Shutdown(ctx)
 	<-sv.done
-	if _, bubble := sv.ln.(*pipes); bubble {
-		time.Sleep(10 * time.Second) // fasthttp's pool cleaner, virtually
-	}
-	if n := sv.conns.len() + sv.live.len(); n != 0 {
+	if n := sv.main.conns.len() + sv.live.len(); n != 0 {
 		sv.t.Errorf("%d connections or flows are left after the shutdown", n)
 	}
 }

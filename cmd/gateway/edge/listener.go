@@ -5,17 +5,32 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/loop"
 )
 
 // maxAdminConns bounds the connections of the address that administration has for itself.
 const maxAdminConns = 64
 
-// listener wraps each connection that a frontend accepts in a conn and knows those that are open.
-type listener struct {
-	*listen.Listener
-	frontend *frontend
-	stall    time.Duration
-	open     *set[*conn]
+// prepared sets the options of each connection that is accepted, and leaves it to a loop, where there are any.
+type prepared struct {
+	net.Listener
+	loops *loop.Loops
+	stall time.Duration
+}
+
+// Accept waits for the next client. An event must not wait for the acknowledgement of the one before it, so Nagle's
+// algorithm is off; Go's default is the same, but a stream that starts 40 ms late is too dear to leave to a default.
+func (l prepared) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := c.(*net.TCPConn); ok {
+		// An error means that the client has gone already: reading shows it.
+		_ = tcp.SetNoDelay(true)
+		setUserTimeout(tcp, l.stall)
+	}
+	return l.loops.Take(c), nil
 }
 
 // bounded has ln go on through shortages and bounds its connections.
@@ -27,31 +42,9 @@ func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 	if !f.serves {
 		limit = min(limit, maxAdminConns)
 	}
-	return listen.New(ln, listen.Config{
+	return listen.New(prepared{ln, f.s.cfg.Loops, f.s.cfg.WriteStall}, listen.Config{
 		Max: limit, Log: f.s.log,
 		Paused:  func(p listen.Pause) { f.s.metrics.pauses.WithLabelValues(string(p)).Inc() },
 		Evicted: f.s.metrics.evicted.Inc,
 	})
-}
-
-// Accept waits for the next client. An event must not wait for the acknowledgement of the one before it, so Nagle's
-// algorithm is off; Go's default is the same, but a stream that starts 40 ms late is too dear to leave to a default.
-func (l *listener) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	slot := accepted.(*listen.Conn)
-	if tcp, ok := slot.Conn.(*net.TCPConn); ok {
-		// An error means that the client has gone already: reading shows it.
-		_ = tcp.SetNoDelay(true)
-		setUserTimeout(tcp, l.stall)
-	}
-	c := &conn{Conn: slot.Conn, slot: slot, frontend: l.frontend, stall: l.stall}
-	c.forget = func(c *conn) {
-		l.open.remove(c)
-		_ = slot.Close() // c is closed: this makes room for another
-	}
-	l.open.add(c)
-	return c, nil
 }

@@ -13,10 +13,17 @@ import (
 // itself.
 type counters struct {
 	requests     *prometheus.CounterVec // by endpoint and status
-	disconnected prometheus.Gauge       // only grows: a gauge because dashboards know it as one
+	responses    metrics.Kept[response, prometheus.Counter]
+	disconnected prometheus.Gauge // only grows: a gauge because dashboards know it as one
 	openStreams  prometheus.Gauge
 	pauses       *prometheus.CounterVec // by reason
 	evicted      prometheus.Counter
+}
+
+// response is the labels of one.
+type response struct {
+	endpoint string
+	status   int
 }
 
 // newMetrics registers the edge's metrics, those of s's state included.
@@ -40,7 +47,11 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 	open := scrape.Gauge("frontend_open_connections", "Open client connections, idle ones included.")
 	bodies := scrape.Gauge("frontend_body_bytes", "Memory of request bodies in bytes, until each request ends. --body-budget-bytes is the limit.")
 	scrape.Read(func() {
-		open.Set(float64(s.conns.len()))
+		n := 0
+		for _, f := range s.frontends() {
+			n += f.conns.len()
+		}
+		open.Set(float64(n))
 		bodies.Set(float64(s.bodies.used.Load()))
 	})
 	return m
@@ -48,5 +59,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 
 // count counts one response.
 func (m *counters) count(endpoint string, status int) {
-	m.requests.WithLabelValues(endpoint, strconv.Itoa(status)).Inc()
+	m.responses.Get(response{endpoint, status}, func() prometheus.Counter {
+		return m.requests.WithLabelValues(endpoint, strconv.Itoa(status))
+	}).Inc()
 }

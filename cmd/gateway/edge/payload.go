@@ -15,9 +15,12 @@ const (
 	// prefetchBytes is how much of a body with a length fasthttp reads before it calls the handler.
 	prefetchBytes = 8 << 10
 
-	// firstBodyBytes is the largest buffer that a body gets before its bytes have come; from there the buffer doubles
-	// as it fills.
+	// firstBodyBytes is the largest buffer that a body gets before its bytes have come.
 	firstBodyBytes = 32 << 10
+
+	// declaredGrowth is how many times its size a full buffer gets where the body's length is declared, and no more than
+	// that: most long bodies are copied once. Without a length it doubles.
+	declaredGrowth = 16
 
 	// budgetRetry is after how long a request that found the budget taken may be worth another try.
 	budgetRetry = time.Second
@@ -71,15 +74,15 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 			body = nil
 		}
 	}()
-	most := limit + 1 // of a chunked body: one more shows that it is too large
+	most, growth := limit+1, 2 // of a chunked body: one more shows that it is too large
 	if declared > limit {
 		return nil, openai.TooLarge(limit)
 	} else if declared > 0 {
-		most = declared
+		most, growth = declared, declaredGrowth
 	}
 	for {
 		if len(body) == cap(body) {
-			size := min(most, max(firstBodyBytes, 2*cap(body)))
+			size := min(most, max(firstBodyBytes, growth*cap(body)))
 			if !s.bodies.take(size - cap(body)) {
 				return body, s.bodies.exhausted()
 			}

@@ -28,6 +28,8 @@ type request struct {
 	arrival  time.Time
 	endpoint string // for the metrics
 	unread   bool   // a part of the body is still on the connection
+	streamed bool   // the answer has left by itself
+	next     bool   // and another request may follow
 }
 
 // newRequest notes what the head says, as far as it could be read, and puts the request's id and the gateway's into
@@ -49,7 +51,9 @@ func requestID(given []byte) string {
 	}
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	var id [2 * len(b)]byte
+	hex.Encode(id[:], b[:])
+	return string(id[:])
 }
 
 // visible reports whether b is ASCII without spaces and control bytes.
@@ -62,11 +66,25 @@ func visible(b []byte) bool {
 	return true
 }
 
+// takeCall reads a call and lets it have what its client may ask for.
+func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (*handoff.Call, error) {
+	call, err := s.readCall(ctx, ep, r)
+	if err != nil {
+		return nil, err
+	}
+	if e := s.hold(&call, ctx); e != nil {
+		s.bodies.give(cap(call.Request.Raw))
+		return nil, e
+	}
+	pass(&call, &ctx.Request.Header, s.forward)
+	return &call, nil
+}
+
 // readCall checks a request to one of the generating endpoints and reads its body, whose memory the caller gives back
 // to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (handoff.Call, error) {
 	h := &ctx.Request.Header
-	call := handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.RemoteAddr().String()}
+	call := handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.Conn().(*conn).peer()}
 	if v := h.Peek(headerPriority); v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)
 		if err != nil {
@@ -121,17 +139,19 @@ func malformed(raw []byte) *openai.Error {
 			recoded = recoded || !bytes.EqualFold(bytes.TrimSpace(value), []byte("chunked"))
 		}
 	}
-	e := openai.BadRequest("", "the request has both Content-Length and Transfer-Encoding")
-	e.Code = "malformed_request"
+	var e *openai.Error
 	switch {
 	case length && coding:
+		e = openai.BadRequest("", "the request has both Content-Length and Transfer-Encoding")
 		e.Code = "ambiguous_length"
+		return e
 	case recoded:
-		e.Message = "Transfer-Encoding is something else than chunked"
+		e = openai.BadRequest("", "Transfer-Encoding is something else than chunked")
 	case bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t")):
-		e.Message = "a header field is folded over several lines"
+		e = openai.BadRequest("", "a header field is folded over several lines")
 	default:
 		return nil
 	}
+	e.Code = "malformed_request"
 	return e
 }

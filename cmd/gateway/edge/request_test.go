@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,7 +118,7 @@ func TestTooLargeBodyIsAnswered(t *testing.T) {
 			c.Close()
 		})
 	}
-	eventually(t, "the connections' end", func() bool { return sv.conns.len() == 0 })
+	eventually(t, "the connections' end", func() bool { return sv.main.conns.len() == 0 })
 }
 
 // TestSlowSendersGetTimeout: what is not complete after ReadTimeout is refused,
@@ -133,14 +134,16 @@ func TestSlowSendersGetTimeout(t *testing.T) {
 				c := sv.dial()
 				start := time.Now()
 				c.send(begin)
-				go func() {
+				var drips sync.WaitGroup
+				drips.Go(func() {
 					for {
 						time.Sleep(7 * time.Second)
 						if _, err := io.WriteString(c, "x"); err != nil {
 							return
 						}
 					}
-				}()
+				})
+				defer drips.Wait()
 				resp, body := c.receive()
 				wantError(t, resp, body, 408, "request_timeout")
 				if took := time.Since(start); took != sv.cfg.ReadTimeout {
@@ -333,14 +336,13 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 	for name, set := range map[string]option{
-		"http-host":             func(c *Config) { c.Host = "127.0.0.1:80" },
-		"http-port":             func(c *Config) { c.Port = 65536 },
-		"max-body-bytes":        func(c *Config) { c.MaxBodyBytes = 0 },
-		"read-timeout":          func(c *Config) { c.ReadTimeout = 0 },
-		"idle-timeout":          func(c *Config) { c.IdleTimeout = -1 },
-		"write-stall-timeout":   func(c *Config) { c.WriteStall = 0 },
-		"sse-heartbeat":         func(c *Config) { c.Heartbeat = -1 },
-		"edge.Config.RingBytes": func(c *Config) { c.RingBytes = 100 },
+		"http-host":           func(c *Config) { c.Host = "127.0.0.1:80" },
+		"http-port":           func(c *Config) { c.Port = 65536 },
+		"max-body-bytes":      func(c *Config) { c.MaxBodyBytes = 0 },
+		"read-timeout":        func(c *Config) { c.ReadTimeout = 0 },
+		"idle-timeout":        func(c *Config) { c.IdleTimeout = -1 },
+		"write-stall-timeout": func(c *Config) { c.WriteStall = 0 },
+		"sse-heartbeat":       func(c *Config) { c.Heartbeat = -1 },
 	} {
 		cfg := DefaultConfig()
 		set(&cfg)

@@ -53,7 +53,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 			route{http.MethodGet, "/busy_threshold", "busy_threshold", operators, 0, s.thresholds},
 			route{http.MethodPost, "/busy_threshold", "busy_threshold", changes, maxAdminBytes, s.setThresholds},
 			route{http.MethodGet, "/metrics", "metrics", operators, 0, adaptor.HTTPHandler(metrics)})
-		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true} {
+		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true, "move": true} {
 			rows = append(rows, route{http.MethodPost, "/workers/:id/" + action, "workers", changes, 0,
 				func(c *fiber.Ctx) error { return s.cordon(c, action, on) }})
 		}
@@ -100,19 +100,11 @@ func (r route) handle(f *frontend) fiber.Handler {
 func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	call, err := s.readCall(ctx, ep, cn.request)
-	if err != nil {
-		return err
+	call, err := s.takeCall(ctx, ep, cn.request)
+	if err == nil {
+		s.serve(ctx, cn, call)
 	}
-	if e := s.hold(&call, ctx); e != nil {
-		s.bodies.give(cap(call.Request.Raw))
-		return e
-	}
-	pass(&call, &ctx.Request.Header, s.forward)
-	x := newExchange(s, cn)
-	x.begin(call)
-	x.answer(ctx)
-	return nil
+	return err
 }
 
 // models lists the models that can be asked for.

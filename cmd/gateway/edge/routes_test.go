@@ -52,7 +52,7 @@ func TestRoutesAnswer(t *testing.T) {
 				t.Error("no x-request-id")
 			}
 			c.Close()
-			eventually(t, "the connection's end", func() bool { return sv.conns.len() == 0 })
+			eventually(t, "the connection's end", func() bool { return sv.main.conns.len() == 0 })
 		})
 	}
 }

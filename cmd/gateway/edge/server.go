@@ -24,13 +24,6 @@ import (
 )
 
 const (
-	// headBytes bounds a request's head; a larger one gets 431.
-	headBytes = 32 << 10
-
-	// writeBytes is fasthttp's write buffer. It must hold an answer's head and the 4 KiB that fasthttp moves at a
-	// time, so that both leave in one write.
-	writeBytes = 8 << 10
-
 	// cutGrace is how long streams that a shutdown cuts may take to say so.
 	cutGrace = time.Second
 )
@@ -49,9 +42,9 @@ type Catalog interface {
 	Models() []openai.Model
 	// Workers is marshalled as the answer of GET /workers.
 	Workers() any
-	// Cordon takes a worker out of the choice (on), or back in, and returns how it then stands. Its errors are
-	// pools.ErrUnknownWorker and pools.ErrTooManyCordons.
-	Cordon(id string, on bool) (Standing, error)
+	// Cordon takes a worker out of the choice (on), or back in, and returns how it then stands; with move its streams
+	// go on on other workers, those that can. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
+	Cordon(id string, on, move bool) (Standing, error)
 	// Thresholds are the busy thresholds of each model that is served, and SetThreshold changes one model's; its
 	// error is what is answered.
 	Thresholds() []BusyThreshold
@@ -74,13 +67,13 @@ type Server struct {
 	id      string   // of this process; see headerGateway
 	hops    []upstream.Field
 	main    *frontend
-	admin   *frontend // of its own address; nil when main has its routes
-	conns   *set[*conn]
+	admin   *frontend       // of its own address; nil when main has its routes
 	live    *set[*exchange] // flows that run
 	bodies  budget          // of request bodies
 
 	refusals loglimit.Limiter // of the log's lines about them, by kind
 
+	beating  atomic.Bool // a look at silent streams is due
 	leaving  atomic.Bool // Leave was called: /health says so
 	draining atomic.Bool // a shutdown has begun
 	cutting  atomic.Bool // its time is up
@@ -92,7 +85,7 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, conns: newSet[*conn](), live: newSet[*exchange](),
+	s := &Server{cfg: cfg, flow: flow, cat: cat, log: log, live: newSet[*exchange](),
 		refusals: loglimit.Limiter{Burst: 10, Window: 10 * time.Second},
 		forward:  forwarded(cfg.ForwardHeaders), id: newGatewayID()}
 	s.hops = []upstream.Field{{Name: headerGateway, Value: s.id}}
@@ -175,28 +168,38 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if s.admin != nil { // last, so that an operator can watch the others end
 		err = errors.Join(err, s.admin.shutdown(ctx))
 	}
-	if ctx.Err() == nil && await(ctx, s.conns.empty()) && await(ctx, s.live.empty()) {
+	if ctx.Err() == nil && await(ctx, s.live.empty()) {
 		return err
 	}
 	s.cutting.Store(true)
 	for _, x := range s.live.all() {
-		x.cut()
+		go x.cut() // which may wait for its client, until that is cut off below
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutGrace)
 	defer cancel()
-	if !await(grace, s.conns.empty()) {
-		for _, c := range s.conns.all() {
-			c.cut()
+	for _, f := range s.frontends() {
+		if !await(grace, f.conns.empty()) {
+			for _, c := range f.conns.all() {
+				c.cut()
+			}
 		}
 	}
 	await(grace, s.live.empty())
 	return context.Cause(ctx)
 }
 
+// frontends are those that there are.
+func (s *Server) frontends() []*frontend {
+	if s.admin == nil {
+		return []*frontend{s.main}
+	}
+	return []*frontend{s.main, s.admin}
+}
+
 // InFlight is how many requests run.
 func (s *Server) InFlight() int { return s.live.len() }
 
-// handle is what fasthttp calls for each request that it could read.
+// handle answers a request that could be read.
 func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 	s, c := f.s, ctx.Conn().(*conn)
 	c.begin()
@@ -207,7 +210,7 @@ func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 	if c.request.unread {
 		s.hangUp(ctx, c) // nor as the next request
 	}
-	if !ctx.Response.IsBodyStream() && !ctx.Hijacked() { // a stream is counted at its end
+	if !c.request.streamed { // a stream is counted at its end
 		s.metrics.count(c.request.endpoint, ctx.Response.StatusCode())
 	}
 }
@@ -225,26 +228,6 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.Req
 	}
 	s.refuse(ctx, c.request, e)
 	s.hangUp(ctx, c) // where the body ends is not known, and what follows may be no HTTP/1.1, as behind HTTP/2's PRI
-}
-
-// expect answers "Expect: 100-continue", the client's own and headRead's: what a head alone refuses is refused before
-// its body is sent, and what takes no body is answered without it.
-func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
-	c := ctx.Conn().(*conn)
-	h := &ctx.Request.Header
-	e := c.frontend.unwanted(h)
-	switch {
-	case e == nil && skipped(h):
-		c.frontend.handle(ctx)
-		return ctx.Response.StatusCode()
-	case e == nil:
-		return http.StatusContinue
-	}
-	r := newRequest(ctx, c)
-	s.hangUp(ctx, c)
-	s.refuse(ctx, r, e)
-	s.metrics.count(r.endpoint, e.Status)
-	return e.Status
 }
 
 // await waits for done and reports whether it came before ctx ended.

@@ -10,11 +10,11 @@ import (
 
 // TestSocketOptions reads back what an accepted socket was set to.
 func TestSocketOptions(t *testing.T) {
-	sv := serve(t, loopback(t), answerJSON)
+	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Loops = nil })
 	c := sv.dial()
 	c.send("GET /live HTTP/1.1\r\nHost: t\r\n\r\n")
 	c.receive()
-	raw, err := sv.conns.all()[0].Conn.(*net.TCPConn).SyscallConn()
+	raw, err := sv.main.conns.all()[0].Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}

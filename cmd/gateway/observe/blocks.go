@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
+
+	"github.com/tandem-pd/tandem/internal/granule"
 )
 
 // blockNames names the blocks of prompts in the log, so that a trace can be made of it that says which prompts begin
@@ -35,13 +37,17 @@ func newBlockNames() *blockNames {
 }
 
 // text names the prompt's leading blocks of so many tokens each: the most whole blocks of the router's that
-// namedTokens hold. Hashes are of blockSize tokens.
-func (b *blockNames) text(hashes []uint64, blockSize int) (names string, tokens int) {
+// namedTokens hold. Hashes are of blockSize tokens, or of granules of text: there a block has the name of the granule in
+// which it ends, with its place.
+func (b *blockNames) text(hashes []uint64, unit granule.Unit, blockSize int) (names string, tokens int) {
 	each := max(1, namedTokens/blockSize)
-	raw := make([]byte, 0, len(hashes)/each*nameBytes)
+	all := unit.Blocks(len(hashes))
+	raw := make([]byte, 0, all/each*nameBytes)
 	var in, out [aes.BlockSize]byte
-	for at := each - 1; at < len(hashes); at += each {
-		binary.LittleEndian.PutUint64(in[:], hashes[at])
+	for at := each - 1; at < all; at += each {
+		holds := unit.Within(at)
+		binary.LittleEndian.PutUint64(in[:], hashes[holds])
+		binary.LittleEndian.PutUint64(in[8:], uint64(at-unit.Blocks(holds)))
 		b.cipher.Encrypt(out[:], in[:])
 		raw = append(raw, out[:nameBytes]...)
 	}

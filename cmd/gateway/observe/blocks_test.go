@@ -3,6 +3,8 @@ package observe
 import (
 	"slices"
 	"testing"
+
+	"github.com/tandem-pd/tandem/internal/granule"
 )
 
 // split is the names in a text of them.
@@ -37,19 +39,26 @@ func TestBlockNames(t *testing.T) {
 		{"no hashes", 0, 16, 0, 512},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			text, tokens := b.text(chain(c.hashes, 7), c.blockSize)
+			text, tokens := b.text(chain(c.hashes, 7), granule.Block, c.blockSize)
 			if len(text) != 8*c.names || tokens != c.tokens {
 				t.Errorf("%q of %d tokens each, want %d names of %d", text, tokens, c.names, c.tokens)
 			}
 		})
 	}
-	one, _ := b.text(chain(96, 7), 16)
-	other, _ := b.text(append(chain(64, 7), chain(32, 900)...), 16)
+	one, _ := b.text(chain(96, 7), granule.Block, 16)
+	other, _ := b.text(append(chain(64, 7), chain(32, 900)...), granule.Block, 16)
 	a, o := split(one), split(other)
 	if !slices.Equal(a[:2], o[:2]) || a[2] == o[2] {
 		t.Errorf("prompts alike for 1,024 tokens have the names %q and %q", a, o)
 	}
-	if again, _ := newBlockNames().text(chain(96, 7), 16); slices.ContainsFunc(split(again), func(s string) bool { return slices.Contains(a, s) }) {
+	// The hashes of text name granules: of 4,000 blocks all that end in the 193 that are whole have a name, each its own.
+	text, _ := b.text(chain(granule.Within(4000), 7), granule.Text, 16)
+	names := split(text)
+	slices.Sort(names)
+	if want := granule.Blocks(granule.Within(4000)) / 32; len(names) != want || len(slices.Compact(names)) != want {
+		t.Errorf("%d names of text, want %d", len(names), want)
+	}
+	if again, _ := newBlockNames().text(chain(96, 7), granule.Block, 16); slices.ContainsFunc(split(again), func(s string) bool { return slices.Contains(a, s) }) {
 		t.Errorf("another run has the same names: %q, %q", a, split(again))
 	}
 }

@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -9,8 +8,11 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // requestLog writes one wide line for each request, and one for each failure that is not the client's. Nothing in
@@ -49,60 +51,87 @@ func (l *requestLog) released(kv prefill.KV, attempt string, err error) {
 	}
 }
 
-// ended logs the request.
-func (l *requestLog) ended(r *handoff.Record, err error) {
+// ended logs the request, which took t until now.
+func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handoff.Timings) {
 	level := slog.LevelInfo
 	if r.Sent.Started && err != nil {
 		level = slog.LevelWarn
 	}
-	if !l.log.Enabled(context.Background(), level) {
+	line := telemetry.NewLine(l.log, level, now, "request")
+	if line == nil {
 		return
 	}
-	t := r.Timings(&r.Sent, time.Now())
-	attrs := []slog.Attr{
-		slog.String("request_id", r.Call.ID), slog.String("engine_request_id", r.ID), slog.String("client", r.Call.Client),
-		slog.String("model", handoff.Shown(r.Call.Request.Model)), slog.String("endpoint", r.Call.Request.Endpoint.String()),
-		slog.Bool("stream", r.Call.Request.Stream), slog.String("outcome", r.Outcome),
-		slog.Int("isl", r.ISL), slog.Int("osl", r.Sent.Tokens), slog.Int("cached_tokens", max(0, r.Found(&r.Sent))),
-		slog.Int("overlap_blocks", r.Overlap), slog.Int("attempts", r.Attempts),
-		slog.String("prefill_worker", r.Prefill.Worker), slog.String("decode_worker", r.Decode.Worker),
-		slog.Float64("queue_ms", t.Queue), slog.Float64("prefill_ms", t.Prefill),
-		slog.Float64("transfer_ms", t.Transfer), slog.Float64("ttft_ms", t.TTFT), slog.Float64("total_ms", t.Total),
-	}
+	defer line.End()
+	req := r.Call.Request
+	line.String("request_id", r.Call.ID)
+	line.String("engine_request_id", r.ID)
+	line.String("client", r.Call.Client)
+	line.String("model", handoff.Shown(req.Model))
+	line.String("endpoint", req.Endpoint.String())
+	line.Bool("stream", req.Stream)
+	line.String("outcome", r.Outcome)
+	line.Int("isl", r.ISL)
+	line.Int("osl", r.Sent.Tokens)
+	line.Int("cached_tokens", max(0, r.Found(&r.Sent)))
+	line.Int("overlap_blocks", r.Overlap)
+	line.Int("attempts", r.Attempts)
+	line.String("prefill_worker", r.Prefill.Worker)
+	line.String("decode_worker", r.Decode.Worker)
+	line.Float("queue_ms", t.Queue)
+	line.Float("prefill_ms", t.Prefill)
+	line.Float("transfer_ms", t.Transfer)
+	line.Float("ttft_ms", t.TTFT)
+	line.Float("total_ms", t.Total)
 	if r.Reason != "" {
-		attrs = append(attrs, slog.String("one_leg", r.Reason))
+		line.String("one_leg", r.Reason)
 	}
-	if r.Prefill.Why.Policy != "" {
-		attrs = append(attrs, slog.Any("prefill_why", r.Prefill.Why))
+	if r.Resumes > 0 {
+		line.Int("resumes", r.Resumes)
 	}
-	if r.Decode.Why.Policy != "" {
-		attrs = append(attrs, slog.Any("decode_why", r.Decode.Why))
+	if r.NotResumable != "" && r.Outcome != fault.None.String() && r.Sent.Started {
+		line.String("not_resumable", r.NotResumable)
 	}
+	logChoice(line, "prefill_why", &r.Prefill.Why)
+	logChoice(line, "decode_why", &r.Decode.Why)
 	if r.Remote != "" {
-		attrs = append(attrs, slog.String("remote_index", r.Remote), slog.Float64("remote_index_ms", float64(r.Spent.Asking.Microseconds())/1e3))
+		line.String("remote_index", r.Remote)
+		line.Float("remote_index_ms", float64(r.Spent.Asking.Microseconds())/1e3)
 	}
 	if l.routing {
 		if how := r.Routing(&r.Sent); how != nil {
-			attrs = append(attrs, slog.Any("routing", how))
+			line.String("routing", how.String())
 		}
 	}
 	if l.blocks != nil && r.ISL > 0 {
-		names, tokens := l.blocks.text(r.Hashes, r.BlockSize)
-		attrs = append(attrs, slog.String("blocks", names), slog.Int("block_tokens", tokens))
+		names, tokens := l.blocks.text(r.Hashes, granule.Unit(!r.Tokenized), r.BlockSize)
+		line.String("blocks", names)
+		line.Int("block_tokens", tokens)
 	}
 	if len(r.Call.IgnoredHints) > 0 {
-		attrs = append(attrs, slog.String("ignored_hints", strings.Join(r.Call.IgnoredHints, ",")))
+		line.String("ignored_hints", strings.Join(r.Call.IgnoredHints, ","))
 	}
-	if r.Call.Request.Nvext.QueryOnly() {
-		attrs = append(attrs, slog.Bool("query", true))
+	if req.Nvext.QueryOnly() {
+		line.Bool("query", true)
 	}
 	if id := r.Call.TraceID(); id != "" {
-		attrs = append(attrs, slog.String("trace_id", id))
+		line.String("trace_id", id)
 	}
 	if err != nil {
-		attrs = append(attrs, slog.String("error", errorText(err)))
+		line.String("error", errorText(err))
 	}
-	l.log.LogAttrs(context.Background(), level, "request", attrs...)
+}
+
+// logChoice logs how a worker was chosen, without the terms.
+func logChoice(line *telemetry.Line, group string, w *router.Why) {
+	if w.Policy == "" {
+		return
+	}
+	line.Open(group)
+	line.String("policy", w.Policy)
+	line.Float("cost", w.Cost)
+	line.Int("overlap", w.Overlap)
+	line.Int("candidates", w.Candidates)
+	line.Close()
 }
 
 // errorText is what the log may say of an error. An *openai.Error may quote an engine, which may quote the prompt:

@@ -2,15 +2,14 @@ package observe
 
 import (
 	"errors"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
@@ -22,14 +21,15 @@ import (
 type requestMetrics struct {
 	requests, sources, oneLeg, failures, releases, migrations, rejected, cancelled, backpressure, overloaded *prometheus.CounterVec
 
-	poison prometheus.Counter
+	poison       prometheus.Counter
+	gap          prometheus.Observer
+	notResumable *prometheus.CounterVec
 	// In milliseconds.
 	tokenizing, hashing, matching, scheduling, overhead prometheus.Observer
 	newSeries                                           func(model string) *series
 
-	mu     sync.RWMutex // guards all below
-	models map[string]*series
-	seen   map[string]*lastSeen // by worker
+	models metrics.Kept[string, *series]
+	seen   metrics.Kept[string, *lastSeen] // by worker
 }
 
 var (
@@ -51,9 +51,12 @@ func (m *requestMetrics) Arrived(r *handoff.Record) {
 
 // Understood counts the time to make the prompt's tokens.
 func (m *requestMetrics) Understood(r *handoff.Record) {
-	m.model(r).preprocess.Dec()
+	s := m.model(r)
+	s.preprocess.Dec()
 	if r.Source != "" {
-		m.sources.WithLabelValues(r.Call.Request.Model, string(r.Source)).Inc()
+		s.sources.Get(r.Source, func() prometheus.Counter {
+			return m.sources.WithLabelValues(r.Call.Request.Model, string(r.Source))
+		}).Inc()
 	}
 	if r.Tokenized {
 		m.tokenizing.Observe(milliseconds(r.Spent.Tokenizing))
@@ -110,7 +113,11 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	l := s.legs[leg.Worker.Role]
 	l.dispatch.Dec()
 	l.ttft.Observe(leg.First.Sub(leg.Began).Seconds())
-	if leg.Worker.Role != pools.Prefill {
+	switch {
+	case leg.Worker.Role == pools.Prefill:
+	case r.Resumes > 0:
+		m.gap.Observe(leg.First.Sub(r.Sent.Last).Seconds())
+	default:
 		s.queued.Dec()
 		s.outputTokens.Inc()
 	}
@@ -142,6 +149,10 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action handoff.Action) {
 	m.failures.WithLabelValues(string(failed.Leg), failed.Class.String(), action.String()).Inc()
 	switch {
+	case action == handoff.Resume:
+		m.migrations.WithLabelValues(r.Call.Request.Model, migrationOngoing).Inc()
+	case action == handoff.Fail && r.NotResumable != "" && r.Sent.Began && !r.Poison():
+		m.notResumable.WithLabelValues(r.Call.Request.Model, r.NotResumable).Inc()
 	case action != handoff.Fail:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationNew).Inc()
 	case r.Poison():
@@ -149,9 +160,9 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 	}
 }
 
-// Ended counts a request that is over.
-func (m *requestMetrics) Ended(r *handoff.Record, _ error) {
-	now, req, status := time.Now(), r.Call.Request, "error"
+// ended counts a request that is over and took t.
+func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
+	req, status := r.Call.Request, "error"
 	if r.Outcome == fault.None.String() {
 		status = "success"
 	}
@@ -166,14 +177,15 @@ func (m *requestMetrics) Ended(r *handoff.Record, _ error) {
 	if r.Sent.First.IsZero() {
 		s.queued.Dec()
 	}
-	m.requests.WithLabelValues(req.Model, endpoint, kind, status, r.Outcome).Inc()
+	s.ends.Get(end{endpoint, kind, status, r.Outcome}, func() prometheus.Counter {
+		return m.requests.WithLabelValues(req.Model, endpoint, kind, status, r.Outcome)
+	}).Inc()
 	if r.Outcome == fault.ClientGone.String() {
 		m.cancelled.WithLabelValues(req.Model, endpoint, kind).Inc()
 	}
 	if r.Attempts == 0 {
 		return
 	}
-	t := r.Timings(&r.Sent, now)
 	s.duration.Observe(t.Total / 1e3)
 	s.queueWait.Observe(t.Queue / 1e3)
 	s.isl.Observe(float64(r.ISL))
@@ -192,7 +204,7 @@ func (m *requestMetrics) Ended(r *handoff.Record, _ error) {
 	s.ttft.Observe(t.TTFT / 1e3)
 	s.osl.Observe(float64(r.Sent.Tokens))
 	computed := r.Decode.Worker
-	if r.KV != nil {
+	if r.KV != nil && r.Resumes == 0 {
 		s.transfer.Observe(t.Transfer / 1e3)
 		computed = r.Prefill.Worker
 	}
@@ -211,41 +223,17 @@ func (m *requestMetrics) Released(_ prefill.KV, _ string, err error) {
 // model is the series of the request's model, which some worker serves.
 func (m *requestMetrics) model(r *handoff.Record) *series {
 	name := r.Call.Request.Model
-	m.mu.RLock()
-	s := m.models[name]
-	m.mu.RUnlock()
-	if s != nil {
-		return s
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.models[name] == nil {
-		m.models[name] = m.newSeries(name)
-	}
-	return m.models[name]
+	return m.models.Get(name, func() *series { return m.newSeries(name) })
 }
 
 // worker is what was last seen of a worker.
 func (m *requestMetrics) worker(id string) *lastSeen {
-	m.mu.RLock()
-	l := m.seen[id]
-	m.mu.RUnlock()
-	if l != nil {
-		return l
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.seen[id] == nil {
-		m.seen[id] = &lastSeen{}
-	}
-	return m.seen[id]
+	return m.seen.Get(id, func() *lastSeen { return &lastSeen{} })
 }
 
 // forget drops what was seen of workers that are in no pool any more.
 func (m *requestMetrics) forget(all []*pools.Pool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	maps.DeleteFunc(m.seen, func(id string, _ *lastSeen) bool {
+	m.seen.Drop(func(id string) bool {
 		return !slices.ContainsFunc(all, func(p *pools.Pool) bool {
 			_, here := p.Member(id)
 			return here
@@ -255,7 +243,10 @@ func (m *requestMetrics) forget(all []*pools.Pool) {
 
 var releaseResults = [...]string{"released", "failed"}
 
-const migrationNew = "new_request"
+const (
+	migrationNew     = "new_request"
+	migrationOngoing = "ongoing_request"
+)
 
 // backpressureReason is Dynamo's word for a limit of the queue, where it has one.
 func backpressureReason(limit string) string {

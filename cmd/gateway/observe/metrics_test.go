@@ -67,7 +67,7 @@ func TestCallMetricsCountEachTokenOnce(t *testing.T) {
 			token(time.Millisecond)
 		}
 		m.LegEnded(r, leg)
-		m.Ended(r, nil)
+		m.ended(r, handoff.Timings{})
 		if got := valueOf(m.model(r).outputTokens); got != tt.tokens {
 			t.Errorf("%s: %v tokens, want %v", tt.name, got, tt.tokens)
 		}
@@ -90,12 +90,12 @@ func TestCallMetricsCountEachTokenOnce(t *testing.T) {
 func TestMetricsOfAnUnknownModel(t *testing.T) {
 	m := newRequestMetrics(prometheus.NewRegistry())
 	call := handoff.Call{Request: &openai.Request{Model: "drop table", Endpoint: openai.Completions, Stream: true}}
-	m.Ended(&handoff.Record{Call: call, Outcome: "model_not_found"}, nil)
+	m.ended(&handoff.Record{Call: call, Outcome: "model_not_found"}, handoff.Timings{})
 	if got := valueOf(m.requests.WithLabelValues("", "completions", "stream", "error", "model_not_found")); got != 1 {
 		t.Errorf("%v requests of no model", got)
 	}
-	if len(m.models) != 0 {
-		t.Errorf("%d models", len(m.models))
+	if n := m.models.Len(); n != 0 {
+		t.Errorf("%d models", n)
 	}
 }
 
@@ -105,8 +105,8 @@ func TestMetricsForgetWorkers(t *testing.T) {
 	m.worker("gone").firstToken(1, 2)
 	m.worker("here").firstToken(1, 2)
 	m.forget([]*pools.Pool{{Members: []pools.Member{{Worker: &pools.Worker{ID: "here"}}}}})
-	if _, gone := m.seen["gone"]; gone || len(m.seen) != 1 {
-		t.Errorf("seen of %v", m.seen)
+	if m.worker("here").isl.Load() != 2 || m.seen.Len() != 1 {
+		t.Errorf("%d workers seen", m.seen.Len())
 	}
 }
 

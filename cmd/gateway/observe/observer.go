@@ -2,6 +2,7 @@ package observe
 
 import (
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -38,8 +39,10 @@ func (o *Observer) Failed(r *handoff.Record, failed *fault.Error, action handoff
 
 // Ended counts and logs a request that is over.
 func (o *Observer) Ended(r *handoff.Record, err error) {
-	o.requestMetrics.Ended(r, err)
-	o.log.ended(r, err)
+	now := time.Now()
+	t := r.Timings(&r.Sent, now)
+	o.requestMetrics.ended(r, t)
+	o.log.ended(r, err, now, t)
 }
 
 // Released counts a release of staged KV, and logs one that failed.

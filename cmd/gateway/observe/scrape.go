@@ -20,7 +20,7 @@ import (
 func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Observer) {
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
-	migrations := set.Gauge("frontend_model_migration_limit", "Times that a request may be tried again elsewhere.", "model")
+	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
 	set.Read(func() {
 		now, waiting, all := time.Now(), flow.Waiting(), fleet.rooms.Roster.Pools()
 		o.forget(all)
@@ -31,7 +31,7 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 			pool(p, waiting[p.Model], now)
 		}
 		for _, model := range fleet.rooms.Roster.Models() {
-			migrations.Set(handoff.MaxAttempts-1, model)
+			migrations.Set(float64(flow.MigrationLimit()), model)
 		}
 		budget(flow.Retries())
 	})
@@ -39,10 +39,12 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 
 func exposeBudget(set *metrics.Snapshot) func(b fault.BudgetStats) {
 	retrying := set.Gauge("frontend_retrying_requests", "Requests in the gateway that are on a retry.")
+	waiting := set.Gauge("frontend_retries_waiting", "Requests that wait until they may be on a retry.")
 	limit := set.Gauge("frontend_retry_limit", "Requests that may be on a retry at this moment.")
 	refused := set.Counter("frontend_retries_refused_total", "Retries that the retry budget did not grant.")
 	return func(b fault.BudgetStats) {
 		retrying.Set(float64(b.Retrying))
+		waiting.Set(float64(b.Waiting))
 		limit.Set(float64(b.Limit))
 		refused.Set(float64(b.Refused))
 	}

@@ -7,8 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 )
@@ -22,7 +24,12 @@ type series struct {
 	prefill, transfer, isl, osl    prometheus.Observer
 	cached, hitRate                prometheus.Observer
 	legs                           map[pools.Role]*legSeries
+	sources                        metrics.Kept[models.Source, prometheus.Counter]
+	ends                           metrics.Kept[end, prometheus.Counter]
 }
+
+// end is the labels of a request that is over, but its model.
+type end struct{ endpoint, kind, status, outcome string }
 
 // legSeries are the series of one model's calls to one role.
 type legSeries struct {
@@ -36,7 +43,7 @@ var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "deco
 
 // newRequestMetrics registers a gateway's request metrics.
 func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
-	set, m := metrics.In(reg), &requestMetrics{models: map[string]*series{}, seen: map[string]*lastSeen{}}
+	set, m := metrics.In(reg), &requestMetrics{}
 	overhead := func(what, help string) prometheus.Observer {
 		return set.Histogram("router_overhead_"+what+"_ms", help, overheadBuckets).WithLabelValues()
 	}
@@ -46,6 +53,9 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	m.oneLeg = set.Counter("frontend_not_disaggregated_total", "Requests decoded without a prefill leg, by reason.", "model", "reason")
 	m.failures = set.Counter("frontend_leg_failures_total", "Failed calls to workers, by leg, class and what was done about it.", "leg", "class", "action")
 	m.poison = set.Counter("frontend_suspected_poison_total", "Requests ended because two workers died while they had them.").WithLabelValues()
+	m.gap = set.Histogram("frontend_resume_gap_seconds", "Time from the last token before an answer moved to another worker to the first one after it.",
+		[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30}).WithLabelValues()
+	m.notResumable = set.Counter("frontend_not_resumable_total", "Streams that ended with an error event because no other worker could go on with them, by reason.", "model", "reason")
 	m.releases = set.Counter("frontend_kv_releases_total", "Calls that free KV staged for a decode that never came, by result.", "result")
 	m.migrations = set.Counter("frontend_model_migration_total", "Times a request was tried again elsewhere after a worker failed.", "model", "migration_type")
 	m.rejected = set.Counter("frontend_model_rejection_total", "Requests refused because the queue was full.", "model", "endpoint")
@@ -113,7 +123,12 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 		for _, reason := range []string{router.OverDecodeBlocks, router.OverPrefillTokens} {
 			m.overloaded.WithLabelValues(name, reason)
 		}
-		m.migrations.WithLabelValues(name, migrationNew)
+		for _, kind := range []string{migrationNew, migrationOngoing} {
+			m.migrations.WithLabelValues(name, kind)
+		}
+		for reason := range handoff.NotResumable {
+			m.notResumable.WithLabelValues(name, reason)
+		}
 		for _, endpoint := range []string{openai.Chat.String(), openai.Completions.String()} {
 			m.rejected.WithLabelValues(name, endpoint)
 			for _, streamed := range []bool{false, true} {

@@ -135,11 +135,12 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	return r
 }
 
-// Cordon takes a worker out of the choice, or back in.
-func (g *Gateway) Cordon(id string, on bool) (edge.Standing, error) {
+// Cordon takes a worker out of the choice, or back in. With move, its streams go on on other workers.
+func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	if err := g.Roster.Drain(id, on); err != nil {
 		return edge.Standing{}, err
 	}
+	g.decode.Move(id, move)
 	for _, p := range g.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.ID == id {

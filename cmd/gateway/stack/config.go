@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -33,6 +34,8 @@ type GatewayConfig struct {
 	// Grace and Drain are the two parts of a stop.
 	Grace time.Duration `flag:"shutdown-grace" default:"5s" range:"0s.." group:"HTTP" help:"On SIGTERM, how long requests are still accepted while /health answers 503, so that a load balancer stops sending here first. Keep it above the balancer's probe interval; longer makes every restart slower. 0 stops accepting requests at once." when:"requests are lost at restarts"`
 	Drain time.Duration `flag:"drain-timeout" default:"30s" range:"0s..24h" group:"HTTP" help:"After the grace, how long running requests may take before they are cut off. Longer loses fewer long answers. Keep grace and drain together, and 5s more, below the time after which the supervisor kills." when:"answers are longer than that"`
+	// Relay is who moves a stream's chunks.
+	Relay string `flag:"relay" default:"auto" oneof:"auto=loop where the system has it|loop=an event loop of the gateway's own keeps the connections (Linux)|goroutine=a goroutine a connection, through Go's network poller" group:"HTTP" help:"Who moves the chunks of answers. The loop takes less CPU a chunk and less memory a stream. Connections with TLS are always the goroutines'." when:"the loop is suspected of a fault"`
 	// Router is made into what each role's router needs by [router.Config.For].
 	Router  router.Config `group:"Router"`
 	Pools   pools.Config
@@ -66,7 +69,7 @@ type GatewayConfig struct {
 
 // Faults is which faults are injected into calls to workers.
 type Faults struct {
-	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers, to see what clients would see: seed, and rules of fault, probability, leg, worker. The calls that are hit depend on the seed and the request, not on the clock. Refused unless allow-faults is on." when:"testing"`
+	Scenario    string `flag:"fault-scenario" group:"Faults" help:"YAML file of faults to inject into calls to workers, to see what clients would see: seed, and rules of fault, at, for, where, probability. The calls that are hit depend on the seed and the request, and on the clock only where a rule has a time. Refused unless allow-faults is on." when:"testing"`
 	AllowFaults bool   `flag:"allow-faults" default:"false" group:"Faults" help:"On: a fault-scenario may be used. It is a separate switch so that no file alone can break a fleet." when:"testing"`
 }
 
@@ -173,6 +176,9 @@ func (c *GatewayConfig) Validate() error {
 	problems := []error{
 		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(), c.Prefill.Validate(), c.Decode.Validate(),
 		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(),
+	}
+	if c.Relay == "loop" && loop.New() == nil {
+		problems = append(problems, setting.Errorf("relay", "this system has no loop: auto or goroutine"))
 	}
 	switch {
 	case c.MetricsPrefix == "":

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
@@ -54,6 +55,7 @@ type Gateway struct {
 	log       *slog.Logger
 	edge      *edge.Server
 	routers   *router.Set
+	decode    *decode.Room
 	transport *upstream.HTTP
 	feed      *feed.Feed // nil where no router follows KV events
 	watcher   *discovery.Watcher
@@ -69,6 +71,10 @@ type Gateway struct {
 func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	if cfg.Relay != "goroutine" {
+		loops := loop.New()
+		cfg.Edge.Loops, cfg.Upstream.Loops = loops, loops
 	}
 	forecast := new(forecast)
 	g := &Gateway{cfg: cfg, began: time.Now(), log: log}
@@ -88,9 +94,9 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	breakers := g.breakers(own)
 	prefillRoom := prefill.New(cfg.Prefill, g.Roster, transport)
 	g.Roster.OnChange(prefillRoom.Forget)
-	decodeRoom := decode.New(cfg.Decode, g.Roster, transport)
-	g.Roster.OnChange(decodeRoom.Forget)
-	forecast.prefill, forecast.both = prefillRoom.Rate, decodeRoom.Rate
+	g.decode = decode.New(cfg.Decode, g.Roster, transport)
+	g.Roster.OnChange(g.decode.Forget)
+	forecast.prefill, forecast.both = prefillRoom.Rate, g.decode.Rate
 	if len(cfg.Remote.URLs) > 0 {
 		if g.remote, err = remote.New(cfg.Remote, g.Roster, log, own); err != nil {
 			return nil, err
@@ -106,7 +112,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	rooms := handoff.Rooms{
 		Roster:     g.Roster,
 		Prefill:    prefillRoom,
-		Decode:     decodeRoom,
+		Decode:     g.decode,
 		Breakers:   breakers,
 		Transport:  transport,
 		Routers:    routers,

@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"bytes"
@@ -6,23 +6,32 @@ import (
 	"strconv"
 )
 
-// What both the engines and the client need of HTTP/1.1: as little as does for
-// messages that one of us wrote, since a whole HTTP library here would cost more
-// than what is measured.
-
 var (
-	headEnd   = []byte("\r\n\r\n")
-	streamEnd = []byte("\r\n0\r\n\r\n")
-	eventMark = []byte("data: ")
-	okStatus  = []byte("HTTP/1.1 200")
-	doneEvent = []byte("data: [DONE]")
-	kvKey     = []byte(`"kv_transfer_params":`)
+	headEnd = []byte("\r\n\r\n")
+	kvKey   = []byte(`"kv_transfer_params":`)
+
+	// StreamEnd is the end of a chunked body. No event of the engines has it.
+	StreamEnd = []byte("\r\n0\r\n\r\n")
+	// EventMark is in front of each event.
+	EventMark = []byte("data: ")
+	// OKStatus is how a good answer begins, and DoneEvent its last event.
+	OKStatus  = []byte("HTTP/1.1 200")
+	DoneEvent = []byte("data: [DONE]")
 )
 
-var errMessage = errors.New("the message is not HTTP that the bench understands")
+// ChatPath is where every request goes.
+const ChatPath = "/v1/chat/completions"
 
-// appendRequest renders a POST of the body in two parts.
-func appendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
+// PrefillFields turn a body without its last brace into the prefill leg's, as
+// handoff's NIXL connector does.
+const PrefillFields = `,"stream":false,"max_tokens":1,"ignore_eos":true,"kv_transfer_params":{"do_remote_decode":true,` +
+	`"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`
+
+// ErrMessage is a message that is not HTTP, or more of it than is understood here.
+var ErrMessage = errors.New("the message is not HTTP that lab/wire understands")
+
+// AppendRequest appends a POST whose body is the parts one after another.
+func AppendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
 	length := 0
 	for _, p := range parts {
 		length += len(p)
@@ -40,10 +49,10 @@ func appendRequest(dst []byte, path, host string, parts ...[]byte) []byte {
 	return dst
 }
 
-// message finds a message with a Content-Length at the beginning of b: its
+// Message finds a message with a Content-Length at the beginning of b: its
 // head, its body and how many bytes it takes in all, which is 0 while it is not
 // whole. Without a Content-Length it has no body.
-func message(b []byte) (head, body []byte, size int, err error) {
+func Message(b []byte) (head, body []byte, size int, err error) {
 	end := bytes.Index(b, headEnd)
 	if end < 0 {
 		return nil, nil, 0, nil
@@ -53,10 +62,10 @@ func message(b []byte) (head, body []byte, size int, err error) {
 	length := 0
 	if v, ok := headerValue(head, "content-length"); ok {
 		if length, err = strconv.Atoi(string(v)); err != nil || length < 0 {
-			return nil, nil, 0, errMessage
+			return nil, nil, 0, ErrMessage
 		}
 	} else if _, chunked := headerValue(head, "transfer-encoding"); chunked {
-		return nil, nil, 0, errMessage
+		return nil, nil, 0, ErrMessage
 	}
 	if len(b) < from+length {
 		return nil, nil, 0, nil
@@ -76,8 +85,8 @@ func headerValue(head []byte, name string) ([]byte, bool) {
 	return nil, false
 }
 
-// number reads the digits behind a key, such as "max_tokens":.
-func number(b []byte, key string) (int, bool) {
+// Number reads the digits behind a key, such as "max_tokens":.
+func Number(b []byte, key string) (int, bool) {
 	_, rest, ok := bytes.Cut(b, []byte(key))
 	if !ok {
 		return 0, false
@@ -91,10 +100,16 @@ func number(b []byte, key string) (int, bool) {
 	return n, err == nil
 }
 
-// kvParams is the hand-off object of prefill's answer: from its brace to the
+// AppendDecode appends the decode leg's request: the body without its last
+// brace, and the hand-off that prefill answered.
+func AppendDecode(dst, body, params []byte) []byte {
+	return AppendRequest(dst, ChatPath, "decode", body, []byte(","), kvKey, params, []byte("}"))
+}
+
+// KVParams is the hand-off object of prefill's answer: from its brace to the
 // one that closes it. Nothing in our engine's own object has a brace in a
 // string.
-func kvParams(answer []byte) ([]byte, bool) {
+func KVParams(answer []byte) ([]byte, bool) {
 	_, rest, ok := bytes.Cut(answer, kvKey)
 	if !ok || len(rest) == 0 || rest[0] != '{' {
 		return nil, false

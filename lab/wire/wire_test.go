@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"bytes"
@@ -9,13 +9,13 @@ import (
 )
 
 func TestMessage(t *testing.T) {
-	request := appendRequest(nil, "/x", "host", []byte(`{"a":1`), []byte(`}`))
+	request := AppendRequest(nil, "/x", "host", []byte(`{"a":1`), []byte(`}`))
 	for cut := range len(request) {
-		if _, _, size, err := message(request[:cut]); size != 0 || err != nil {
+		if _, _, size, err := Message(request[:cut]); size != 0 || err != nil {
 			t.Fatalf("of %d bytes: got %d bytes and %v, want it not to be whole", cut, size, err)
 		}
 	}
-	_, body, size, err := message(append(bytes.Clone(request), "next"...))
+	_, body, size, err := Message(append(bytes.Clone(request), "next"...))
 	if string(body) != `{"a":1}` || size != len(request) || err != nil {
 		t.Errorf("got %q, %d bytes and %v", body, size, err)
 	}
@@ -24,7 +24,7 @@ func TestMessage(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
-		if _, _, _, err := message([]byte(bad)); err == nil {
+		if _, _, _, err := Message([]byte(bad)); err == nil {
 			t.Errorf("%q is no error", bad)
 		}
 	}
@@ -33,13 +33,13 @@ func TestMessage(t *testing.T) {
 // What the engine answers is what the direct arm takes a hand-off from and what
 // the gateway's connector accepts: one JSON object.
 func TestKVParams(t *testing.T) {
-	got, ok := kvParams([]byte(prefillAnswer))
+	got, ok := KVParams([]byte(prefillAnswer))
 	var object map[string]any
 	if err := json.Unmarshal(got, &object); err != nil || !ok || object["do_remote_prefill"] != true {
 		t.Errorf("got %s, %v, %v", got, ok, err)
 	}
 	for _, bad := range []string{`{}`, `{"kv_transfer_params":null}`, `{"kv_transfer_params":{"a":{}`} {
-		if got, ok := kvParams([]byte(bad)); ok {
+		if got, ok := KVParams([]byte(bad)); ok {
 			t.Errorf("%s has parameters %s", bad, got)
 		}
 	}
@@ -48,26 +48,26 @@ func TestKVParams(t *testing.T) {
 // The engine's answers are HTTP to a client that is not ours.
 func TestEngineSpeaksHTTP(t *testing.T) {
 	for _, pace := range []time.Duration{0, time.Microsecond} {
-		e, err := newEngine(pace)
+		e, err := NewEngine(pace)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer e.close()
+		defer e.Close()
 		client := &http.Client{Transport: &http.Transport{}}
 		defer client.CloseIdleConnections()
 		for _, chunks := range []int{1, 2, 8} {
 			body, _ := json.Marshal(map[string]any{"max_tokens": chunks, "stream": true})
-			answer, err := client.Post("http://"+e.address()+chatPath, "application/json", bytes.NewReader(body))
+			answer, err := client.Post("http://"+e.Address()+ChatPath, "application/json", bytes.NewReader(body))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var text bytes.Buffer
 			_, err = text.ReadFrom(answer.Body)
-			if n := bytes.Count(text.Bytes(), eventMark); err != nil || n != chunks+1 || !bytes.HasSuffix(text.Bytes(), []byte("data: [DONE]\n\n")) {
+			if n := bytes.Count(text.Bytes(), EventMark); err != nil || n != chunks+1 || !bytes.HasSuffix(text.Bytes(), []byte("data: [DONE]\n\n")) {
 				t.Errorf("%d chunks: got %d events, %v: %q", chunks, n, err, text.Bytes())
 			}
 			for line := range bytes.Lines(text.Bytes()) {
-				data, ok := bytes.CutPrefix(bytes.TrimSpace(line), eventMark)
+				data, ok := bytes.CutPrefix(bytes.TrimSpace(line), EventMark)
 				if ok && string(data) != "[DONE]" && !json.Valid(data) {
 					t.Errorf("%q is no JSON", data)
 				}

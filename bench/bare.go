@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/tandem-pd/tandem/lab/wire"
+)
+
+// bareCommand makes the bench's binary the bare minimum of a gateway: the bound
+// below which no gateway in Go comes. It reads a request, forwards it to prefill
+// and reads the answer, forwards both to decode, and relays the answer. It
+// parses nothing but a Content-Length and a chunked body's end, and decides
+// nothing: each client's connection has one of its own to each engine.
+const bareCommand = "bare-minimum"
+
+const bareEpollKey = "bare_epoll"
+
+// runBare serves until the process is ended. Its arguments are one of "goroutines"
+// and "epoll", prefill's address and decode's.
+func runBare(args []string, stdout io.Writer) error {
+	if len(args) != 3 {
+		return errors.New("want goroutines or epoll, and the addresses of prefill and decode")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "ready http://%s\n", l.Addr())
+	if args[0] == "epoll" {
+		return bareEpoll(l, args[1], args[2])
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			_ = bareConnection(c, args[1], args[2]) // the client sees it
+		}()
+	}
+}
+
+// bareConnection serves one client in one goroutine, until the client leaves.
+func bareConnection(c net.Conn, prefill, decode string) error {
+	p, err := net.Dial("tcp", prefill)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	d, err := net.Dial("tcp", decode)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	from := wire.NewReader(p, 4<<10)
+	var in, out []byte
+	buf := make([]byte, 16<<10)
+	for {
+		body, size, err := bareBody(in)
+		if err != nil {
+			return err
+		}
+		if size == 0 {
+			n, err := c.Read(buf)
+			if err != nil {
+				return err
+			}
+			in = append(in, buf[:n]...)
+			continue
+		}
+		out = wire.AppendRequest(out[:0], wire.ChatPath, "prefill", body[:len(body)-1], []byte(wire.PrefillFields))
+		if _, err := p.Write(out); err != nil {
+			return err
+		}
+		_, answer, err := from.Whole()
+		if err != nil {
+			return err
+		}
+		if out, err = bareDecode(out, body, answer); err != nil {
+			return err
+		}
+		if _, err := d.Write(out); err != nil {
+			return err
+		}
+		in = in[:copy(in, in[size:])]
+		for over := false; !over; {
+			n, err := d.Read(buf)
+			if err != nil {
+				return err
+			}
+			if _, err := c.Write(buf[:n]); err != nil {
+				return err
+			}
+			over = endsStream(buf[:n])
+		}
+	}
+}
+
+// bareBody finds a request's body; size is 0 while it is not whole.
+func bareBody(in []byte) (body []byte, size int, err error) {
+	_, body, size, err = wire.Message(in)
+	if err == nil && size > 0 && len(body) == 0 {
+		err = wire.ErrMessage
+	}
+	return body, size, err
+}
+
+// bareDecode makes the request of the decode leg.
+func bareDecode(dst, body, answer []byte) ([]byte, error) {
+	params, ok := wire.KVParams(answer)
+	if !ok {
+		return nil, errors.New("prefill answers without a hand-off")
+	}
+	return wire.AppendDecode(dst[:0], body[:len(body)-1], params), nil
+}
+
+// endsStream reports whether a read ends a streamed answer. The engines write
+// the end in one piece with the last event.
+func endsStream(b []byte) bool {
+	return len(b) >= len(wire.StreamEnd) && string(b[len(b)-len(wire.StreamEnd):]) == string(wire.StreamEnd)
+}

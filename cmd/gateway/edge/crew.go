@@ -1,0 +1,80 @@
+package edge
+
+import (
+	"sync"
+	"time"
+)
+
+// crew is goroutines that attend connections. Those that have nothing to do are kept for a while, with the stack that
+// they have grown; the last one to have finished is the first one to be used.
+type crew struct {
+	attend func(*conn)
+
+	mu      sync.Mutex
+	idle    []chan *conn
+	spare   int  // of idle, those that were not needed since the last look
+	looking bool // a look is due
+	closed  bool // none is kept
+}
+
+// spareFor is how long a goroutine is kept that is not needed, at most twice.
+const spareFor = time.Second
+
+// take has c attended.
+func (w *crew) take(c *conn) {
+	w.mu.Lock()
+	last := len(w.idle) - 1
+	if last < 0 {
+		w.mu.Unlock()
+		go w.work(make(chan *conn, 1), c)
+		return
+	}
+	job := w.idle[last]
+	w.idle = w.idle[:last]
+	w.spare = min(w.spare, last)
+	w.mu.Unlock()
+	job <- c
+}
+
+// work is one goroutine's: it ends when it is given nil.
+func (w *crew) work(job chan *conn, c *conn) {
+	for ; c != nil; c = <-job {
+		w.attend(c)
+		w.mu.Lock()
+		if w.closed {
+			w.mu.Unlock()
+			return
+		}
+		w.idle = append(w.idle, job)
+		if !w.looking {
+			w.looking, w.spare = true, 0
+			time.AfterFunc(spareFor, w.look)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// look ends the goroutines that were not needed since the last look, the longest idle first.
+func (w *crew) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, job := range w.idle[:w.spare] {
+		job <- nil
+	}
+	w.idle = append(w.idle[:0], w.idle[w.spare:]...)
+	w.spare = len(w.idle)
+	if w.looking = w.spare > 0; w.looking {
+		time.AfterFunc(spareFor, w.look)
+	}
+}
+
+// close ends those that have nothing to do, and the others when they have.
+func (w *crew) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for _, job := range w.idle {
+		job <- nil
+	}
+	w.idle, w.spare = nil, 0
+}

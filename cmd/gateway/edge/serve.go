@@ -1,0 +1,230 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/loop"
+)
+
+const (
+	// headBytes bounds a request's head; a larger one gets 431.
+	headBytes = 32 << 10
+
+	// readBytes is what a connection's requests are read through; a head that needs more gets headBytes.
+	readBytes = 4 << 10
+
+	// writeBytes is what an answer is collected in: most of them leave in one write.
+	writeBytes = 4 << 10
+)
+
+// turn is what the requests that have come on a connection are served with. One that waits for its next request has
+// none in a loop.
+type turn struct {
+	f    *frontend
+	conn *conn
+	ctx  fasthttp.RequestCtx
+	in   *bufio.Reader // nil until it is needed
+	long bool          // in was made for a long head, and is not kept
+}
+
+var (
+	turns   = sync.Pool{New: func() any { return new(turn) }}
+	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBytes) }}
+	writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, writeBytes) }}
+)
+
+// newTurn begins to serve c.
+func newTurn(f *frontend, c *conn) *turn {
+	t := turns.Get().(*turn)
+	t.f, t.conn = f, c
+	t.ctx.Init2(c, fiberLog{}, false)
+	c.turn = t
+	return t
+}
+
+// fiberLog takes what fasthttp would log. Its own server is not used, and what goes wrong here is logged by the edge.
+type fiberLog struct{}
+
+func (fiberLog) Printf(string, ...any) {}
+
+func (t *turn) release() {
+	t.drop()
+	t.f, t.conn = nil, nil
+	t.ctx.Init2(nil, nil, false)
+	turns.Put(t)
+}
+
+// reader is what requests are read through.
+func (t *turn) reader() *bufio.Reader {
+	if t.in == nil {
+		t.in = readers.Get().(*bufio.Reader)
+		t.in.Reset(t.conn)
+	}
+	return t.in
+}
+
+// drop gives the reader back. What it holds is lost.
+func (t *turn) drop() {
+	if t.in != nil && !t.long {
+		t.in.Reset(nil)
+		readers.Put(t.in)
+	}
+	t.in, t.long = nil, false
+}
+
+// shed gives the reader back if it holds nothing: an answer may be streamed for long.
+func (t *turn) shed() {
+	if t.in != nil && t.in.Buffered() == 0 {
+		t.drop()
+	}
+}
+
+// attend serves what comes on c until c is closed or, in a loop, says nothing for the moment: then c is attended again
+// once it does.
+func (f *frontend) attend(c *conn) {
+	for {
+		t := newTurn(f, c)
+		err := t.requests()
+		t.release()
+		if errors.Is(err, loop.ErrWouldBlock) {
+			if c.park() {
+				return // and c may be attended elsewhere already
+			}
+			continue
+		}
+		_ = c.Close()
+		return
+	}
+}
+
+// requests serves one request after the other. It returns loop.ErrWouldBlock where the next one is to be waited for, and
+// any other error, or nil, where there is none.
+func (t *turn) requests() error {
+	for {
+		if err := t.await(); err != nil {
+			return err
+		}
+		if !t.request() {
+			return nil
+		}
+		t.conn.rest()
+		if t.f.closing.Load() { // shutdown may have seen the connection busy
+			return nil
+		}
+	}
+}
+
+// await waits for the first byte of a request, without a loop.
+func (t *turn) await() error {
+	if t.in != nil && t.in.Buffered() > 0 {
+		return nil
+	}
+	if t.long {
+		t.drop()
+	}
+	t.conn.idles = true
+	defer func() { t.conn.idles = false }()
+	if err := t.conn.waitBy(); err != nil {
+		return err
+	}
+	_, err := t.reader().Peek(1)
+	return err
+}
+
+// request reads and answers one request, and reports whether another one may follow.
+func (t *turn) request() (next bool) {
+	f, c, ctx := t.f, t.conn, &t.ctx
+	defer func() {
+		ctx.Request.Reset()
+		ctx.Response.Reset()
+		ctx.ResetUserValues()
+	}()
+	if err := c.readBy(); err != nil {
+		return false
+	}
+	if err := t.head(); err != nil {
+		return t.broken(err)
+	}
+	h := &ctx.Request.Header
+	const none = -2 // neither a length nor chunks
+	asks := ctx.Request.MayContinue()
+	if n := h.ContentLength(); n != 0 && n != none || asks {
+		e := f.unwanted(h)
+		switch {
+		case e != nil:
+			r := newRequest(ctx, c)
+			f.s.hangUp(ctx, c)
+			f.s.refuse(ctx, r, e)
+			f.s.metrics.count(r.endpoint, e.Status)
+			return t.answer()
+		case skipped(h):
+			f.handle(ctx)
+			ctx.SetConnectionClose()
+			return t.answer()
+		case asks:
+			if _, err := c.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
+				return false
+			}
+		}
+	}
+	if err := ctx.Request.ContinueReadBodyStream(t.reader(), f.s.cfg.MaxBodyBytes, false); err != nil {
+		return t.broken(err)
+	}
+	f.handle(ctx)
+	return t.answer()
+}
+
+// head reads a request's head, through a larger buffer where it needs one.
+func (t *turn) head() error {
+	err := t.ctx.Request.Header.Read(t.reader())
+	if err == nil || t.long || !errors.As(err, new(*fasthttp.ErrSmallBuffer)) {
+		return err
+	}
+	begun, _ := t.in.Peek(t.in.Buffered())
+	long := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(begun)), t.conn), headBytes)
+	t.drop()
+	t.in, t.long = long, true
+	return t.ctx.Request.Header.Read(long)
+}
+
+// broken answers what could not be read as a request. No other request follows.
+func (t *turn) broken(err error) bool {
+	if err == io.EOF { //nolint:errorlint // in mid-request it is wrapped
+		return false // the client left
+	}
+	t.f.s.broken(&t.ctx, err)
+	t.ctx.SetConnectionClose()
+	return t.answer()
+}
+
+// answer sends the response, unless the exchange has done so, and reports whether another request may follow.
+func (t *turn) answer() (next bool) {
+	ctx, c := &t.ctx, t.conn
+	if c.request.streamed {
+		return c.request.next
+	}
+	last := t.last()
+	switch {
+	case last:
+		ctx.SetConnectionClose()
+	case !ctx.Request.Header.IsHTTP11():
+		ctx.Response.Header.Set("Connection", "keep-alive") // which 1.1 takes for granted
+	}
+	ctx.Response.SkipBody = ctx.Response.SkipBody || ctx.IsHead()
+	out := writers.Get().(*bufio.Writer)
+	defer writers.Put(out)
+	out.Reset(c)
+	defer out.Reset(nil)
+	return ctx.Response.Write(out) == nil && out.Flush() == nil && !last
+}
+
+// last reports whether no other request is to follow on the connection.
+func (t *turn) last() bool {
+	return t.ctx.Request.Header.ConnectionClose() || t.ctx.Response.ConnectionClose() || t.f.closing.Load()
+}

@@ -1,0 +1,38 @@
+package observe
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// The line of a request has a field for all that came of it, in the same order in both forms.
+func TestRequestLine(t *testing.T) {
+	r := &handoff.Record{
+		Call: handoff.Call{ID: "c 1", Client: "k", IgnoredHints: []string{"a", "b"}, Request: &openai.Request{Model: "m", Stream: true}},
+		ID:   "e1", Outcome: "stalled", ISL: 3, Overlap: 1, Attempts: 2, Resumes: 1, NotResumable: "tools", Remote: "hit",
+		Prefill: handoff.Choice{Worker: "p"},
+		Decode:  handoff.Choice{Worker: "d", Why: router.Why{Policy: "cost", Cost: 1.5, Overlap: 1, Candidates: 2}},
+	}
+	r.Sent.Started, r.Sent.Tokens, r.Reason, r.Spent.Asking = true, 4, "none", 1500*time.Microsecond
+	for format, want := range map[string]string{
+		"text": `time=2001-09-09T01:46:40.000Z level=WARN msg=request request_id="c 1" engine_request_id=e1 client=k model=m endpoint=chat stream=true outcome=stalled isl=3 osl=4 cached_tokens=0 overlap_blocks=1 attempts=2 prefill_worker=p decode_worker=d queue_ms=0.5 prefill_ms=0 transfer_ms=0 ttft_ms=0 total_ms=2 one_leg=none resumes=1 not_resumable=tools decode_why.policy=cost decode_why.cost=1.5 decode_why.overlap=1 decode_why.candidates=2 remote_index=hit remote_index_ms=1.5 ignored_hints=a,b error=stalled`,
+		"json": `{"time":"2001-09-09T01:46:40Z","level":"WARN","msg":"request","request_id":"c 1","engine_request_id":"e1","client":"k","model":"m","endpoint":"chat","stream":true,"outcome":"stalled","isl":3,"osl":4,"cached_tokens":0,"overlap_blocks":1,"attempts":2,"prefill_worker":"p","decode_worker":"d","queue_ms":0.5,"prefill_ms":0,"transfer_ms":0,"ttft_ms":0,"total_ms":2,"one_leg":"none","resumes":1,"not_resumable":"tools","decode_why":{"policy":"cost","cost":1.5,"overlap":1,"candidates":2},"remote_index":"hit","remote_index_ms":1.5,"ignored_hints":"a,b","error":"stalled"}`,
+	} {
+		var got bytes.Buffer
+		log, err := telemetry.NewLogger(&got, telemetry.Logging{Level: "warn", Format: format})
+		if err != nil {
+			t.Fatal(err)
+		}
+		newRequestLog(Config{}, log).ended(r, errors.New("stalled"), time.Unix(1e9, 0).UTC(), handoff.Timings{Queue: .5, Total: 2})
+		if got.String() != want+"\n" {
+			t.Errorf("got\n%swant\n%s", &got, want)
+		}
+	}
+}

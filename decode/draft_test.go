@@ -1,0 +1,203 @@
+package decode
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// The events of a chat whose engine shows its tokens.
+const (
+	shownRole = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"prompt_token_ids":[1,2,3,4]}` + "\n\n"
+	thought   = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"reasoning":" hm"},"finish_reason":null,"token_ids":[10]}]}` + "\n\n"
+	shownOne  = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" one"},"finish_reason":null,"token_ids":[11]}]}` + "\n\n"
+	silent    = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"finish_reason":null,"token_ids":[12]}]}` + "\n\n"
+	called    = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]},"finish_reason":null,"token_ids":[13]}]}` + "\n\n"
+	blind     = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" x"},"finish_reason":null}]}` + "\n\n"
+	shownEnd  = `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":" end"},"finish_reason":"length","token_ids":[14]}]}` + "\n\n"
+)
+
+// plain is an event as a client gets it that asked for no ids.
+func plain(events ...string) string {
+	var out strings.Builder
+	for _, e := range events {
+		for _, ids := range []string{`,"prompt_token_ids":[1,2,3,4]`, `,"token_ids":[10]`, `,"token_ids":[11]`, `,"token_ids":[14]`} {
+			e = strings.Replace(e, ids, "", 1)
+		}
+		out.WriteString(e)
+	}
+	return out.String()
+}
+
+// chat is a client's request.
+func chat(t *testing.T, more string) *openai.Request {
+	t.Helper()
+	req, err := openai.Limits{}.Scan(openai.Chat, []byte(`{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]`+more+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return req
+}
+
+// play has an engine answer a call of draft by these events and then end.
+func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string, tr Transcript, failed *fault.Error) {
+	t.Helper()
+	r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(strings.Join(events, ""))})
+	out := &client{}
+	tr, failed = r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}, out)
+	return strings.Join(out.writes, ""), tr, failed
+}
+
+// TestDraft: what is known of an answer that is cut off, and why another worker could not go on with it.
+func TestDraft(t *testing.T) {
+	for _, c := range []struct {
+		name, more string
+		events     []string
+		sent       string
+		ids        []uint32
+		why        string
+	}{
+		{"text", "", []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), []uint32{11, 11}, ""},
+		{"a thought and text", "", []string{shownRole, thought, shownOne}, plain(shownRole, thought, shownOne), []uint32{10, 11}, ""},
+		{"tokens that show nothing are made again", "", []string{shownRole, shownOne, silent, silent}, plain(shownRole, shownOne), []uint32{11}, ""},
+		{"tokens that showed nothing at first", "", []string{shownRole, silent, shownOne}, plain(shownRole, shownOne), []uint32{12, 11}, ""},
+		{"a call has begun", "", []string{shownRole, shownOne, called}, plain(shownRole, shownOne) + strings.Replace(called, `,"token_ids":[13]`, "", 1), nil, "tool_call"},
+		{"content without its tokens", "", []string{shownRole, shownOne, blind}, plain(shownRole, shownOne, blind), nil, "engine"},
+		{"a prompt that is not known", "", []string{shownOne}, plain(shownOne), nil, "engine"},
+		{"a stop string, and no tokenizer", `,"stop":"x"`, []string{shownRole, shownOne}, plain(shownRole, shownOne), nil, "stop"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			draft := &Draft{Request: chat(t, c.more), HideIDs: true}
+			sent, tr, failed := play(t, draft, false, c.events...)
+			if failed == nil || failed.Class != fault.Truncated || sent != c.sent || !tr.Began {
+				t.Fatalf("%v; sent %s", failed, sent)
+			}
+			if why := draft.Unresumable(); why != c.why {
+				t.Errorf("it is not to be resumed: %q, want %q", why, c.why)
+			}
+			if c.why != "" {
+				return
+			}
+			if so := draft.Continue(); !slices.Equal(so.Prompt, append([]uint32{1, 2, 3, 4}, c.ids...)) || so.Generated != len(c.ids) {
+				t.Errorf("%+v, want %v", so, c.ids)
+			}
+		})
+	}
+}
+
+// TestDraftGoesOn: another engine's stream is the first one's to the client.
+func TestDraftGoesOn(t *testing.T) {
+	begun := func(t *testing.T, usage bool) *Draft {
+		draft := &Draft{Request: chat(t, ""), HideIDs: true}
+		play(t, draft, usage, shownRole, thought, shownOne)
+		draft.Continue()
+		return draft
+	}
+	other := func(e string) string {
+		return strings.NewReplacer(`"id":"a"`, `"id":"b"`, `"created":7`, `"created":9`).Replace(e)
+	}
+	const used = `data: {"id":"b","created":9,"choices":[],"usage":{"prompt_tokens":6,"completion_tokens":3,"total_tokens":9}}` + "\n\n"
+	t.Run("whole", func(t *testing.T) {
+		draft := begun(t, true)
+		sent, tr, failed := play(t, draft, true, other(shownRole), other(shownOne), other(silent), other(shownEnd), used, done)
+		want := plain(shownOne, shownEnd) + `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}` + "\n\n" + done
+		if failed != nil || sent != want {
+			t.Errorf("%v\n%s, want\n%s", failed, sent, want)
+		}
+		if tr.Tokens != 5 || tr.PromptTokens != 4 || !tr.Began {
+			t.Errorf("%+v", tr)
+		}
+	})
+	t.Run("a parser that lost its place", func(t *testing.T) {
+		sent, _, failed := play(t, begun(t, false), false, other(shownRole), other(shownOne), other(thought))
+		if failed == nil || failed.Class != fault.Rejected || !errors.Is(failed, ErrParser) || sent != plain(shownOne) {
+			t.Errorf("%v, sent %s", failed, sent)
+		}
+	})
+	t.Run("cut before it went on", func(t *testing.T) {
+		draft := begun(t, false)
+		sent, tr, failed := play(t, draft, false, other(shownRole), other(silent))
+		if failed == nil || sent != "" || tr.Began || !tr.Started || tr.Tokens != 2 {
+			t.Errorf("%v, sent %s, %+v", failed, sent, tr)
+		}
+		if so := draft.Continue(); so.Generated != 2 {
+			t.Errorf("%+v", so)
+		}
+	})
+	t.Run("cut twice", func(t *testing.T) {
+		draft := begun(t, false)
+		_, _, _ = play(t, draft, false, other(shownRole), other(shownOne))
+		if so := draft.Continue(); !slices.Equal(so.Prompt, []uint32{1, 2, 3, 4, 10, 11, 11}) {
+			t.Errorf("%+v", so)
+		}
+	})
+}
+
+// TestTheEndIsMade: an answer that lacks its end alone gets it from the gateway; one that goes on past its end is no answer.
+func TestTheEndIsMade(t *testing.T) {
+	const used = `data: {"id":"a","created":7,"choices":[],"usage":{"prompt_tokens":4,"total_tokens":%d,"completion_tokens":%d}}` + "\n\n"
+	for _, c := range []struct {
+		name, more string
+		usage      bool
+		events     []string
+		want       string
+		class      fault.Class
+	}{
+		{"no marker", "", false, []string{shownRole, shownOne, shownEnd}, plain(shownRole, shownOne, shownEnd) + done, fault.None},
+		{"no usage", "", true, []string{shownRole, shownOne, shownEnd}, plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
+		{"no reason", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne},
+			plain(shownRole, shownOne, shownOne) + `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]}` + "\n\n" + done, fault.None},
+		{"more than was asked for", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.EngineError},
+		{"more than the context", "", false, []string{shownRole, strings.Replace(shownOne, "[11]", "[1"+strings.Repeat(",1", 32)+"]", 1)}, plain(shownRole)[:0], fault.EngineError},
+		{"not at its end", `,"max_tokens":3`, false, []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.Truncated},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sent, _, failed := play(t, &Draft{Request: chat(t, c.more), HideIDs: true, Context: 32}, c.usage, c.events...)
+			class := fault.None
+			if failed != nil {
+				class = failed.Class
+			}
+			if sent != c.want || class != c.class {
+				t.Errorf("%v\n%s, want\n%s", failed, sent, c.want)
+			}
+		})
+	}
+}
+
+// BenchmarkEvent is what an event costs on its way, of an answer that nothing is kept of, and of one that shows its tokens for a
+// draft.
+func BenchmarkEvent(b *testing.B) {
+	const chunk = `{"id":"chatcmpl-44e79feb3ca2d0f8-1","object":"chat.completion.chunk","created":1795411826,"model":"m","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null%s}]}`
+	for name, draft := range map[string]*Draft{"plain": nil, "draft": {HideIDs: true, Prompt: []uint32{1}}} {
+		b.Run(name, func(b *testing.B) {
+			ids := ""
+			if draft != nil {
+				draft.Request, ids = &openai.Request{}, `,"token_ids":[1234]`
+			}
+			r, lease, _ := room(b, &engine{})
+			known := r.known("d1")
+			w := newWatch(r.cfg, known, limits{first: time.Hour}, func(error) {})
+			defer w.stop()
+			t := &tap{room: r, call: &Call{Lease: lease, Choices: 1, Draft: draft}, out: &client{}, watch: w}
+			raw := []byte("data: " + fmt.Sprintf(chunk, ids) + "\n\n")
+			ev := openai.Event{Raw: raw, Data: raw[len("data: ") : len(raw)-2]}
+			if _, err := t.Event(nil, ev, true); err != nil {
+				b.Fatal(err)
+			}
+			var out []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				out, _ = t.Event(out[:0], ev, false)
+				if draft != nil && len(draft.ids) > 4096 {
+					draft.ids = draft.ids[:0]
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package fault
+
+import (
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// A rule with a time hits calls from then on, until its time is over.
+func TestRulesHaveTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hit []string
+		calls := Inject(streamer(), &Scenario{
+			Rules: []Rule{
+				{Fault: "refuse", Probability: 1, At: 10 * time.Second, For: 5 * time.Second},
+				{Fault: "truncate", Probability: 1, At: 20 * time.Second},
+			},
+			OnHit: func(_ upstream.Leg, fault string) { hit = append(hit, fault) },
+		})
+		for range 6 { // at 0 s, 5 s, …, 25 s
+			if s, err := calls.Call(t.Context(), decodeLeg(1)); err == nil {
+				_ = s.Close()
+			} else {
+				hit[len(hit)-1] += " failed"
+			}
+			<-time.After(5 * time.Second)
+		}
+		if want := []string{"refuse failed", "truncate", "truncate"}; !slices.Equal(hit, want) {
+			t.Errorf("hit %q, want %q", hit, want)
+		}
+	})
+}
+
+// An answer that drips is whole, and takes its bytes' time.
+func TestSlowDrip(t *testing.T) {
+	for _, rate := range []int{0, 10, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := Inject(streamer(), &Scenario{Rules: []Rule{{Fault: "slow_drip", Probability: 1, Rate: rate}}}).Call(t.Context(), decodeLeg(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			start := time.Now()
+			got, err := io.ReadAll(s)
+			if err != nil || string(got) != streamed {
+				t.Errorf("%q, %v", got, err)
+			}
+			if rate == 0 {
+				rate = 1024
+			}
+			if took, want := time.Since(start), time.Duration(len(streamed))*time.Second/time.Duration(rate); (took - want).Abs() > time.Millisecond {
+				t.Errorf("%d bytes took %v, want %v", len(got), took, want)
+			}
+		})
+	}
+}

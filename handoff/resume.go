@@ -1,0 +1,164 @@
+package handoff
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/models"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Resuming is the settings of answers that another worker goes on with.
+type Resuming struct {
+	// Mode: engines are asked for the tokens of a stream's answer, and when its worker fails the prompt and these tokens
+	// go to other workers. A greedy answer (temperature 0) then is what it would have been. One that is drawn goes on as
+	// another draw, and presence and frequency penalties forget what was generated before.
+	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker goes on with a stream|exact=only with one that is greedy, which then is token for token what it would have been|off=the stream ends with an error event" help:"What becomes of a stream whose worker fails after its first token."`
+	// Limit is how many times an answer may move.
+	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker."`
+	// LongestTokens bounds prompt and answer together, which are computed again, in tokens.
+	LongestTokens int `flag:"migration-max-seq-len" default:"0" range:"0.." help:"The longest prompt and answer together, in tokens, that may move: they are computed again. 0 sets no limit."`
+	// Within is how long the client's stream may stand still for one move.
+	Within time.Duration `flag:"resume-timeout" default:"30s" range:"1ms.." help:"How long a stream may stand still while its answer moves to another worker: the wait for one, prefill and hand-off together." when:"clients give up sooner than that"`
+}
+
+// The values of Resuming.Mode.
+const (
+	ResumeContinue = "continue"
+	ResumeExact    = "exact"
+	ResumeOff      = "off"
+)
+
+// errStandsStill ends a move that takes too long.
+var errStandsStill = fmt.Errorf("the answer did not go on within resume-timeout: %w", fault.ErrTimeout)
+
+// NotResumable says in a sentence what each reason means. They are labels of a metric and stand in docs/faults.md.
+var NotResumable = map[string]string{
+	"n":          "several answers were asked for",
+	"logprobs":   "its probabilities were asked for",
+	"media":      "its prompt has media",
+	"max_tokens": "nothing is generated",
+	"grammar":    "it is bound to a grammar",
+	"echo":       "it echoes its prompt",
+	"reasoning":  "its reasoning is hidden",
+	"processor":  "its tokens pass a processor of their own",
+	"sampling":   "it is not greedy, and --resume is exact",
+	"engine":     "its engine does not show the tokens that it generates",
+	"tool_call":  "it has begun to call a tool",
+	"stop":       "a stop string may have begun in it, and its tokens cannot be read here",
+	"whole":      "it is not streamed",
+	"parser":     "its engine's parser loses its place where an answer goes on",
+	"limit":      "it has moved as often as --migration-limit allows",
+	"length":     "it is longer than --migration-max-seq-len allows",
+	"pinned":     "the request names its worker",
+	"budget":     "as many requests were tried again as the retry budget allows, for as long as --resume-timeout",
+	"runaway":    "it does not end",
+}
+
+// draft is where the decode leg keeps what another worker needs to go on with the answer, nil where none could.
+func (f *Flow) draft(r *request) *decode.Draft {
+	req := r.Call.Request
+	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Mode == ResumeOff {
+		return r.draft
+	}
+	if r.NotResumable = req.Unresumable(f.cfg.Resume.Mode == ResumeExact); !req.Stream {
+		r.NotResumable = "whole"
+	}
+	if r.NotResumable != "" {
+		return nil
+	}
+	asked, _ := req.Field("return_token_ids")
+	r.draft = &decode.Draft{Request: req, HideIDs: string(asked) != "true", Context: r.card.ContextTokens}
+	if r.Pinnable || r.ids != nil && r.Source == models.FromRequest {
+		r.draft.Prompt = r.ids
+	}
+	if len(req.Stop) > 0 {
+		if language := f.rooms.Languages.Of(req.Model); language != nil {
+			r.draft.Text = func(ids []uint32) []byte { return language.Tokenizer().Tokenizer().Decode(nil, ids) }
+		}
+	}
+	return r.draft
+}
+
+// resumable finds out whether another worker may go on with r's answer after this failure. If not, r.NotResumable says why.
+func (f *Flow) resumable(r *request, failed *fault.Error) bool {
+	cfg := &f.cfg.Resume
+	switch {
+	case cfg.Mode == ResumeOff || failed.Class == fault.ClientGone || failed.Class == fault.Shutdown:
+		return false
+	case r.NotResumable != "":
+	case errors.Is(failed.Err, decode.ErrParser):
+		r.NotResumable = "parser"
+	case errors.Is(failed.Err, fault.ErrRunaway):
+		r.NotResumable = "runaway"
+	case r.Resumes >= cfg.Limit:
+		r.NotResumable = "limit"
+	case r.pins.decode.Worker != "" || r.pins.prefill.Worker != "":
+		r.NotResumable = "pinned"
+	case cfg.LongestTokens > 0 && r.ISL+r.Sent.Tokens > cfg.LongestTokens:
+		r.NotResumable = "length"
+	default:
+		r.NotResumable = r.draft.Unresumable()
+	}
+	return r.NotResumable == ""
+}
+
+// mayMove reports whether r's answer, whose worker an operator clears, can go on on another one now. Moves take places in
+// the retry budget, so that those of many streams come one after another.
+func (f *Flow) mayMove(r *request) bool {
+	now, from := time.Now(), r.leg.Worker
+	return r.Resumes < f.cfg.Resume.Limit && r.pins.decode.Worker == "" && r.pins.prefill.Worker == "" &&
+		slices.ContainsFunc(f.rooms.Roster.Snapshot(from.Model, from.Role).Members, func(m pools.Member) bool {
+			return m.Worker.ID != from.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
+		}) && f.mayRetry(r)
+}
+
+// resume has the next round begin where the client's answer ends: with the prompt and what was generated behind it. The
+// context that it returns ends if the answer does not go on in time.
+func (f *Flow) resume(ctx context.Context, r *request) context.Context {
+	if r.still == nil {
+		within, cancel := context.WithCancelCause(ctx)
+		ctx, r.still = within, time.AfterFunc(f.cfg.Resume.Within, func() { cancel(errStandsStill) })
+	} else {
+		r.still.Reset(f.cfg.Resume.Within)
+	}
+	r.CachedBefore = r.cachedTokens()
+	r.Resumes++
+	r.before = r.Attempts
+	r.goesOn = r.draft.Continue()
+	r.ids, r.pinned = r.goesOn.Prompt, nil
+	r.prompt = models.Prompt{IDs: r.ids}
+	r.Hashes, r.decodeHashes = r.card.Hashes(r.Call.Request, r.prompt)
+	return ctx
+}
+
+// length is how many tokens the next round's prompt has.
+func (r *request) length() int {
+	if r.Resumes > 0 {
+		return len(r.ids)
+	}
+	return r.ISL
+}
+
+// endsUnresumed makes answer, the client's error, say why nothing went on with its stream.
+func (r *request) endsUnresumed(answer *openai.Error) *openai.Error {
+	if r.NotResumable == "" || answer.Final {
+		return answer
+	}
+	return openai.BadGateway("not_resumable", answer.Message+"; the answer cannot move to another worker: "+NotResumable[r.NotResumable])
+}
+
+// MigrationLimit is how many times an answer may move.
+func (f *Flow) MigrationLimit() int { return f.cfg.Resume.Limit }
+
+// showsIDs reports whether the answer of worker w is to show its tokens.
+func (r *request) showsIDs(w *pools.Worker) bool {
+	return r.draft != nil && connector.ShowsIDs(w, r.Call.Request.Endpoint)
+}

@@ -1,0 +1,56 @@
+package granule
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestGranules walks along a text of 2 million blocks: granules follow on one another without a gap, none is longer
+// than 1/32 of what lies before it, and both functions agree on where they end.
+func TestGranules(t *testing.T) {
+	n := 0
+	for end := 0; end < 2<<20; n++ {
+		next := Blocks(n + 1)
+		if length := next - end; length < 1 || length > max(1, end/perOctave) {
+			t.Fatalf("granule %d has %d blocks, after %d", n, length, end)
+		}
+		for _, blocks := range []int{end, next - 1} {
+			if got := Within(blocks); got != n {
+				t.Fatalf("%d granules within %d blocks, want %d", got, blocks, n)
+			}
+		}
+		end = next
+	}
+	if n > 600 {
+		t.Errorf("%d granules", n)
+	}
+}
+
+// TestAppend compares the chain of a prompt's granules with that of its longer ones, of which it is the beginning.
+func TestAppend(t *testing.T) {
+	hashes := make([]uint64, 5000)
+	for i := range hashes {
+		hashes[i] = uint64(i + 1) // of which each is how many blocks it names
+	}
+	all := Append(nil, hashes)
+	for _, n := range []int{0, 1, 63, 64, 65, 66, 200, 4999} {
+		got := Append(nil, hashes[:n])
+		if len(got) != Within(n) || !slices.Equal(got, all[:len(got)]) {
+			t.Errorf("%d blocks: %v", n, got)
+		}
+		for i, end := range got {
+			if end != uint64(Blocks(i+1)) {
+				t.Errorf("%d blocks: granule %d ends with block %d", n, i, end)
+			}
+		}
+	}
+}
+
+func TestUnits(t *testing.T) {
+	if Block.Blocks(1000) != 1000 || Block.Within(1000) != 1000 {
+		t.Error("a block is a block")
+	}
+	if Text.Blocks(40) != Blocks(40) || Text.Within(1000) != Within(1000) {
+		t.Error("a text is cut into granules")
+	}
+}

@@ -1,0 +1,356 @@
+package loop
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Loops are the event loops of one process. A loop's goroutine runs while the loop has sockets.
+type Loops struct {
+	all  []*poller
+	next atomic.Uint32
+}
+
+// New makes loops: one for every two threads that Go may run at once, and at least one, so that the goroutines which
+// the loops wake find a thread of their own.
+func New() *Loops {
+	l := &Loops{}
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
+		l.all = append(l.all, &poller{})
+	}
+	return l
+}
+
+// Take moves c's descriptor into a loop, and gives c back as it is where that cannot be: it is no TCP socket, l is nil,
+// or the system refuses.
+func (l *Loops) Take(c net.Conn) net.Conn {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok || l == nil {
+		return c
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return c
+	}
+	fd := -1
+	// Go's poller forgets a descriptor only when it is closed, so the loop gets one of its own.
+	if raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }) != nil || err != nil {
+		return c
+	}
+	s := &socket{fd: fd, local: tcp.LocalAddr(), remote: tcp.RemoteAddr()}
+	if !l.all[int(l.next.Add(1))%len(l.all)].add(s) {
+		_ = unix.Close(fd)
+		return c
+	}
+	_ = tcp.Close()
+	return s
+}
+
+const (
+	// lookEvery is how often deadlines are looked at, at the least, while there are sockets. One that comes sooner has
+	// the loop look then.
+	lookEvery = time.Second
+	// lingerFor is how long the loop waits for the next event before it sleeps in Go's poller. Until
+	// then the next event finds the loop awake: neither the scheduler nor its monitor has to be woken. On a machine
+	// with one thread for Go, timers and connections outside the loop may have to wait for as long. A collection does
+	// not: its signal ends the wait.
+	lingerFor = time.Millisecond
+	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
+	// looked after.
+	sleepEvery = 5 * time.Millisecond
+	// batch is how many events one wait may bring.
+	batch = 256
+)
+
+// poller is one loop.
+type poller struct {
+	look atomic.Int64 // when to look at the deadlines; 0 for never
+
+	// The loop's own, while it runs.
+	ready  []ready         // of the events in hand
+	file   *os.File        // the epoll descriptor, as Go's poller has it
+	events syscall.RawConn // the same
+	slept  int64           // when it last slept in Go's poller
+	wakeBy int64           // when that is to wake it at the latest
+
+	mu            sync.Mutex
+	epoll, wakeup int       // descriptors, while it runs
+	sockets       []*socket // by descriptor
+	serial        int32     // of the next socket
+	open          int       // sockets: it runs while there are any
+	running       bool
+}
+
+// ready is an event of a socket.
+type ready struct {
+	s  *socket
+	is uint32
+}
+
+// start starts the loop. The caller holds mu.
+func (p *poller) start() error {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	wakeup, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err == nil {
+		if err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, wakeup, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(wakeup)}); err != nil {
+			_ = unix.Close(wakeup)
+		}
+	}
+	if err == nil {
+		err = unix.SetNonblock(epoll, true) // so that Go's poller takes it
+	}
+	if err != nil {
+		_ = unix.Close(epoll)
+		return err
+	}
+	file := os.NewFile(uintptr(epoll), "epoll")
+	ready, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		_ = unix.Close(wakeup)
+		return err
+	}
+	p.epoll, p.file, p.events, p.wakeup, p.running = epoll, file, ready, wakeup, true
+	p.look.Store(now() + int64(lookEvery))
+	go p.run()
+	return nil
+}
+
+// wake ends the loop's wait. The caller holds mu.
+func (p *poller) wake() {
+	if p.running {
+		p.poke()
+	}
+}
+
+func (p *poller) poke() {
+	one := [8]byte{1}
+	_, _ = unix.Write(p.wakeup, one[:]) // it can only be full, and wakes the loop then
+}
+
+// add has the loop watch s from now on. It reports false if the system refuses.
+func (p *poller) add(s *socket) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.running && p.start() != nil {
+		return false
+	}
+	p.serial++
+	s.poller, s.serial = p, p.serial
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, Fd: int32(s.fd), Pad: s.serial}
+	if unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &event) != nil {
+		p.wake() // it may have been started for nothing
+		return false
+	}
+	if s.fd >= len(p.sockets) {
+		p.sockets = append(p.sockets, make([]*socket, s.fd+64-len(p.sockets))...)
+	}
+	p.sockets[s.fd] = s
+	p.open++
+	return true
+}
+
+// drop forgets s, whose descriptor is about to be closed.
+func (p *poller) drop(s *socket) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sockets[s.fd] = nil
+	if p.open--; p.open == 0 {
+		p.wake()
+	}
+}
+
+// over ends the loop if it has no sockets.
+func (p *poller) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open > 0 {
+		return false
+	}
+	p.running, p.sockets = false, nil
+	_ = p.file.Close() // the epoll descriptor
+	_ = unix.Close(p.wakeup)
+	return true
+}
+
+// lookAt has the loop look at the deadlines at t, unless it will do so before.
+func (p *poller) lookAt(t int64) {
+	if p.bring(t) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.wake()
+	}
+}
+
+// bring has the loop look at the deadlines at t, and reports false if it will do so before.
+func (p *poller) bring(t int64) bool {
+	for {
+		at := p.look.Load()
+		if at != 0 && at <= t {
+			return false
+		}
+		if p.look.CompareAndSwap(at, t) {
+			return true
+		}
+	}
+}
+
+// run is the loop. It looks whether it is over when it was woken, and now and then.
+func (p *poller) run() {
+	var events [batch]unix.EpollEvent
+	for {
+		n := p.wait(&events)
+		if p.take(events[:n]) && p.over() {
+			return
+		}
+		for i := range p.ready {
+			p.ready[i].s.happened(p.ready[i].is)
+			p.ready[i].s = nil
+		}
+		if at := p.look.Load(); at != 0 && at <= now() {
+			p.lookAtDeadlines(at)
+		}
+	}
+}
+
+// wait gives the next events. Goroutines that the last ones woke run first, and those that these wake.
+func (p *poller) wait(events *[batch]unix.EpollEvent) int {
+	runtime.Gosched()
+	n := peek(p.epoll, events)
+	if n == 0 {
+		runtime.Gosched()
+		if n = linger(p.epoll, events); n == 0 {
+			return p.sleep(events)
+		}
+	}
+	if at := now(); at-p.slept > int64(sleepEvery) {
+		p.nap(at)
+	}
+	return n
+}
+
+// sleep waits for the next events in Go's poller, so that the thread is free.
+func (p *poller) sleep(events *[batch]unix.EpollEvent) (n int) {
+	if at := p.look.Load(); at != p.wakeBy {
+		p.wakeBy = at
+		_ = p.file.SetReadDeadline(began.Add(time.Duration(at)))
+	}
+	_ = p.events.Read(func(uintptr) bool { // it fails at the deadline only
+		n = peek(p.epoll, events)
+		return n > 0
+	})
+	p.slept = now()
+	return n
+}
+
+// nap sleeps in Go's poller although there are events, so that what is waited for there is not forgotten: Go asks its
+// poller when it has nothing to run.
+func (p *poller) nap(at int64) {
+	p.slept = at
+	napped := false
+	_ = p.events.Read(func(uintptr) bool {
+		if napped {
+			return true
+		}
+		napped = true
+		p.poke()
+		return false
+	})
+}
+
+// peek gives the events that there are.
+func peek(epoll int, events *[batch]unix.EpollEvent) int {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// noPwait2 says that the system has no wait of less than a millisecond (before Linux 5.11).
+var noPwait2 atomic.Bool
+
+// linger waits for lingerFor at most and keeps the thread. In the race detector's view it is no synchronisation, as no
+// system call is.
+func linger(epoll int, events *[batch]unix.EpollEvent) int {
+	if noPwait2.Load() {
+		return 0
+	}
+	short := unix.Timespec{Nsec: int64(lingerFor)}
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(events)), batch, uintptr(unsafe.Pointer(&short)), 0, 0)
+	switch {
+	case errno == unix.ENOSYS || errno == unix.EPERM:
+		noPwait2.Store(true)
+		return 0
+	case errno != 0:
+		return 0
+	}
+	return int(n)
+}
+
+// take finds the sockets of events, and reports whether the loop may be over.
+func (p *poller) take(events []unix.EpollEvent) (idle bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = p.ready[:0]
+	for i := range events {
+		e := &events[i]
+		if int(e.Fd) == p.wakeup {
+			var drained [8]byte
+			_, _ = unix.Read(p.wakeup, drained[:])
+			continue
+		}
+		if s := p.sockets[e.Fd]; s != nil && s.serial == e.Pad {
+			p.ready = append(p.ready, ready{s, e.Events})
+		}
+	}
+	return p.open == 0
+}
+
+// lookAtDeadlines ends the waits whose deadline has passed, and notes when to look again. was is when it was to look.
+func (p *poller) lookAtDeadlines(was int64) {
+	p.look.CompareAndSwap(was, 0) // a deadline that is set from here on is looked at by itself
+	at := now()
+	next := at + int64(lookEvery)
+	p.mu.Lock()
+	p.ready = p.ready[:0]
+	for _, s := range p.sockets {
+		if s == nil {
+			continue
+		}
+		for _, deadline := range []int64{s.readBy.Load(), s.writeBy.Load()} {
+			switch {
+			case deadline == 0:
+			case deadline <= at:
+				p.ready = append(p.ready, ready{s: s})
+			default:
+				next = min(next, deadline)
+			}
+		}
+	}
+	some := p.open > 0
+	p.mu.Unlock()
+	for i := range p.ready {
+		p.ready[i].s.expire(at)
+		p.ready[i].s = nil
+	}
+	if some {
+		p.bring(next)
+	}
+}
+
+var began = time.Now()
+
+// now is the time in nanoseconds since the process began, and never 0.
+func now() int64 { return int64(time.Since(began)) + 1 }

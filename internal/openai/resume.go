@@ -1,0 +1,285 @@
+package openai
+
+import (
+	"bytes"
+	"strconv"
+)
+
+// Resume is what an answer that another worker goes on with has so far.
+type Resume struct {
+	// Prompt is the prompt's tokens with those generated so far behind them, and Generated how many the latter are.
+	Prompt    []uint32
+	Generated int
+	// OwnStop: the gateway looks for the stop strings itself, since one may have begun before the cut.
+	OwnStop bool
+}
+
+// completionTokens is the max_tokens of a completion that does not say any (vLLM's and SGLang's CompletionRequest).
+const completionTokens = 16
+
+// Left is how many tokens an answer of which generated tokens are there may still have, below 0 for as many as the context
+// has room for.
+func (r *Request) Left(generated int) int {
+	switch {
+	case r.MaxTokens > 0:
+		return max(0, r.MaxTokens-generated)
+	case r.Endpoint == Completions && !r.Has("max_tokens"):
+		return max(0, completionTokens-generated)
+	}
+	return -1
+}
+
+// Resume makes e, an edit of r's body, ask for the rest of an answer. A completion's prompt becomes the tokens; a chat's
+// stay with the caller, who gives them as the engine takes them.
+func (r *Request) Resume(e *Edit, so Resume) {
+	if r.Endpoint == Completions {
+		e.SetIDs("prompt", so.Prompt)
+	}
+	if left := r.Left(so.Generated); left >= 0 {
+		name := "max_tokens"
+		if r.Endpoint == Chat && r.Has("max_completion_tokens") {
+			e.SetInt("max_completion_tokens", int64(left))
+		}
+		if r.Endpoint == Completions || r.Has(name) {
+			e.SetInt(name, int64(left))
+		}
+	}
+	if r.MinTokens > 0 {
+		e.SetInt("min_tokens", int64(max(0, r.MinTokens-so.Generated)))
+	}
+	e.Delete("truncate_prompt_tokens") // it was cut already
+	if so.OwnStop {
+		e.Delete("stop")
+		e.Delete("include_stop_str_in_output")
+	}
+}
+
+// Unresumable says by one word what of the request keeps its answer from being continued by another engine from the tokens
+// generated so far, empty where nothing does (clients.md §4.2). exact asks for an answer that is token for token what it
+// would have been.
+func (r *Request) Unresumable(exact bool) string {
+	switch {
+	case r.N > 1:
+		return "n"
+	case r.Logprobs:
+		return "logprobs"
+	case r.HasMedia():
+		return "media"
+	case r.PromptOnly:
+		return "max_tokens"
+	case r.ToolRequired:
+		return "grammar"
+	}
+	greedy, penalised := false, false
+	for i := range r.members {
+		m := &r.members[i]
+		v := m.value.of(r.Raw)
+		if string(v) == "null" {
+			continue
+		}
+		switch name := string(m.name); name {
+		case "response_format":
+			var kind string
+			if e, ok := NewEdit(v); ok {
+				kind = e.plain("type")
+			}
+			if kind != "text" {
+				return "grammar"
+			}
+		case "tool_choice":
+			if v[0] == '{' {
+				return "grammar"
+			}
+		case "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag", "json_schema", "regex", "ebnf", "grammar":
+			return "grammar"
+		case "guided_json_object", "echo", "use_beam_search":
+			if string(v) == "true" {
+				return map[string]string{"guided_json_object": "grammar", "echo": "echo", "use_beam_search": "n"}[name]
+			}
+		case "best_of":
+			if string(v) != "1" {
+				return "n"
+			}
+		case "include_reasoning":
+			if string(v) == "false" {
+				return "reasoning"
+			}
+		case "prompt_logprobs", "top_logprobs":
+			if string(v) != "0" {
+				return "logprobs"
+			}
+		case "logits_processors", "logit_processors", "custom_logit_processor":
+			return "processor"
+		case "temperature":
+			t, err := strconv.ParseFloat(string(v), 64)
+			greedy = err == nil && t < 1e-5 // as vLLM has it
+		case "top_k":
+			greedy = greedy || string(v) == "1"
+		case "presence_penalty", "frequency_penalty":
+			p, err := strconv.ParseFloat(string(v), 64)
+			penalised = penalised || err != nil || p != 0
+		}
+	}
+	if exact && (!greedy || penalised) {
+		return "sampling"
+	}
+	return ""
+}
+
+// plain returns a member's value, without its quotes where it is a string, empty where the object has none.
+func (e *Edit) plain(key string) string {
+	for i := range e.members {
+		if m := &e.members[i]; string(m.name) == key {
+			return string(bytes.Trim(m.value.of(e.raw), `"`))
+		}
+	}
+	return ""
+}
+
+// Envelope is what all chunks of one stream have in common: their id, time, model and kind, as members of an object
+// without its braces, but for the choices and the usage. It is made by [EnvelopeOf].
+type Envelope []byte
+
+// EnvelopeOf is the envelope of the stream whose chunk data is, nil where it is no object.
+func EnvelopeOf(data []byte) Envelope {
+	c := newCursor(data, deepest)
+	own := make(Envelope, 0, 160)
+	m := c.members()
+	for m.next() {
+		start, name := m.key.start-1, string(m.name())
+		v, ok := c.value()
+		switch name {
+		case "choices", "usage", "prompt_token_ids", "kv_transfer_params", "nvext":
+			continue
+		}
+		if !ok || v.end-start > 4<<10 { // no engine's name or time
+			continue
+		}
+		if len(own) > 0 {
+			own = append(own, ',')
+		}
+		own = append(own, data[start:v.end]...)
+	}
+	return own
+}
+
+// Rest is how a chunk of a resumed answer differs from what its engine wrote, who knows nothing of what came before.
+type Rest struct {
+	// Generated is how many tokens the client had before: the engine counts them as the prompt's.
+	Generated int
+	// HideIDs: the client did not ask for token ids. Those of the prompt it had before in any case.
+	HideIDs bool
+	// Text takes the place of the choice's text, unless it is nil.
+	Text []byte
+	// Stop is the stop string that ends the answer here, empty for none.
+	Stop string
+}
+
+// AppendRest appends the data of a chunk of a resumed answer in the envelope of the answer's first engine: without a role,
+// which the client has, and with the usage of the whole. It appends nothing where data is no object.
+func (v Envelope) AppendRest(dst, data []byte, rest Rest) []byte {
+	e, ok := NewEdit(data)
+	if !ok {
+		return dst
+	}
+	dst = append(append(dst, '{'), v...)
+	for i := range e.members {
+		m := &e.members[i]
+		value := m.value.of(data)
+		switch string(m.name) {
+		case "choices":
+			dst = append(dst, `,"choices":`...)
+			dst = rest.appendChoices(dst, value)
+		case "usage":
+			dst = append(dst, `,"usage":`...)
+			dst = rest.appendUsage(dst, value)
+		}
+	}
+	return append(dst, '}')
+}
+
+// AppendEnd appends the data of a chunk that ends the only choice of an answer, whose engine did not come to that.
+func (v Envelope) AppendEnd(dst []byte, to Endpoint, reason string) []byte {
+	empty := `"text":""`
+	if to == Chat {
+		empty = `"delta":{}`
+	}
+	dst = append(append(dst, '{'), v...)
+	dst = append(dst, `,"choices":[{"index":0,`+empty+`,"logprobs":null,"finish_reason":`...)
+	return append(appendQuoted(dst, reason), `}]}`...)
+}
+
+// AppendUsage appends the data of the chunk with the usage of a whole answer.
+func (v Envelope) AppendUsage(dst []byte, prompt, generated int) []byte {
+	dst = append(append(dst, '{'), v...)
+	dst = append(dst, `,"choices":[],"usage":{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(prompt), 10)
+	dst = strconv.AppendInt(append(dst, `,"total_tokens":`...), int64(prompt+generated), 10)
+	dst = strconv.AppendInt(append(dst, `,"completion_tokens":`...), int64(generated), 10)
+	return append(dst, `}}`...)
+}
+
+func (rest *Rest) appendChoices(dst, raw []byte) []byte {
+	c := newCursor(raw, deepest)
+	if c.peek() != '[' || !c.in('[') || !c.element(true) {
+		return append(dst, raw...)
+	}
+	v, _ := c.value()
+	e, ok := NewEdit(v.of(raw))
+	if !ok {
+		return append(dst, raw...)
+	}
+	e.Delete("prompt_token_ids")
+	if rest.HideIDs {
+		e.Delete("token_ids")
+	}
+	var text []byte
+	if rest.Text != nil {
+		text = appendQuoted(nil, rest.Text)
+	}
+	for i := range e.members {
+		m := &e.members[i]
+		switch string(m.name) {
+		case "delta":
+			delta, ok := NewEdit(m.value.of(e.raw))
+			if !ok {
+				continue
+			}
+			delta.Delete("role")
+			if text != nil {
+				delta.Set("content", text)
+			}
+			e.Set("delta", delta.Bytes())
+		case "text":
+			if text != nil {
+				e.Set("text", text)
+			}
+		}
+	}
+	if rest.Stop != "" {
+		e.SetString("finish_reason", "stop")
+		if e.Has("stop_reason") {
+			e.SetString("stop_reason", rest.Stop)
+		}
+	}
+	return append(e.Append(append(dst, '[')), ']')
+}
+
+func (rest *Rest) appendUsage(dst, raw []byte) []byte {
+	e, ok := NewEdit(raw)
+	if !ok {
+		return append(dst, raw...)
+	}
+	for i := range e.members {
+		m := &e.members[i]
+		n, err := strconv.Atoi(string(m.value.of(raw)))
+		switch name := string(m.name); {
+		case err != nil:
+		case name == "prompt_tokens":
+			e.SetInt(name, int64(max(0, n-rest.Generated)))
+		case name == "completion_tokens":
+			e.SetInt(name, int64(n+rest.Generated))
+		}
+	}
+	return e.Append(dst)
+}

@@ -1,0 +1,64 @@
+package openai
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+const (
+	ones  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). wide is 0
+// if all bytes before it are ASCII. It looks at eight bytes at a time; a zero byte in w^pattern is found by the borrow of
+// a subtraction, whose false alarms lie only above the first true one.
+func plainRun(data []byte, i int) (end int, wide uint64) {
+	for {
+		if i = asciiRun(data, i); i+8 > len(data) {
+			break
+		}
+		for range 4 { // what stopped the run is in the next 32 bytes, or they are the last ones
+			if i+8 > len(data) {
+				break
+			}
+			w := binary.LittleEndian.Uint64(data[i:])
+			q := w ^ ones*'"'
+			b := w ^ ones*'\\'
+			wide |= w & highs
+			hits := ((q-ones)&^q | (b-ones)&^b | (w-ones*0x20)&^w) & highs
+			if hits != 0 {
+				return i + bits.TrailingZeros64(hits)>>3, wide
+			}
+			i += 8
+		}
+	}
+	for ; i < len(data); i++ {
+		b := data[i]
+		if b < 0x20 || b == '"' || b == '\\' {
+			return i, wide
+		}
+		wide |= uint64(b & 0x80)
+	}
+	return i, wide
+}
+
+// asciiRun goes on from i by 32 bytes as long as they are ASCII without a quote, a backslash and control characters. In
+// such bytes no subtraction of plainRun's borrows, so that nothing need be masked.
+func asciiRun(data []byte, i int) int {
+	for i+32 <= len(data) {
+		b := data[i : i+32 : i+32]
+		hits := special(binary.LittleEndian.Uint64(b)) | special(binary.LittleEndian.Uint64(b[8:])) |
+			special(binary.LittleEndian.Uint64(b[16:])) | special(binary.LittleEndian.Uint64(b[24:]))
+		if hits&highs != 0 {
+			break
+		}
+		i += 32
+	}
+	return i
+}
+
+// special has a high bit set if not all bytes of w are plain ASCII.
+func special(w uint64) uint64 {
+	return ((w ^ ones*'"') - ones) | ((w ^ ones*'\\') - ones) | (w - ones*0x20) | w
+}

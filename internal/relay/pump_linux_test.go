@@ -1,0 +1,213 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// polledSource is an engine's connection in a loop.
+type polledSource struct{ loop.Socket }
+
+func (polledSource) Polls() bool { return true }
+
+// polledSink is a client's connection in a loop.
+type polledSink struct {
+	loop.Socket
+	out []byte
+}
+
+func (*polledSink) Polls() bool           { return true }
+func (s *polledSink) Last(p []byte) error { return s.Write(p) }
+func (s *polledSink) Write(p []byte) error { // what was queued goes first
+	_, err := s.Socket.Write(append(s.out, p...))
+	s.out = nil
+	return err
+}
+
+func (s *polledSink) TryWrite(p []byte) error {
+	s.out = append(s.out, p...)
+	return s.TryFlush()
+}
+
+func (s *polledSink) TryFlush() error {
+	for len(s.out) > 0 {
+		n, err := s.Socket.TryWrite(s.out)
+		if s.out = s.out[n:]; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connected gives both ends of a connection, the first one in a loop.
+func connected(t testing.TB, l *loop.Loops) (loop.Socket, *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	far, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Take(near).(loop.Socket), far.(*net.TCPConn)
+}
+
+// picky is a tap that waits for some events, holds some back, changes some, and fails at the word "fail".
+type picky struct{ seen int }
+
+var errPicky = errors.New("the tap fails")
+
+func (p *picky) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
+	if !mayWait && bytes.Contains(ev.Data, []byte("wait")) {
+		return dst, ErrWaits
+	}
+	p.seen++
+	switch {
+	case bytes.Contains(ev.Data, []byte("fail")):
+		return dst, errPicky
+	case bytes.Contains(ev.Data, []byte("hold")):
+		return dst, nil
+	case bytes.Contains(ev.Data, []byte("grow")):
+		dst = append(dst, bytes.Repeat([]byte(": grown\n\n"), 1000)...)
+	}
+	return append(dst, ev.Raw...), nil
+}
+
+// script makes a stream of events that ends whole or cut off.
+func script(rng *rand.Rand) []byte {
+	var b bytes.Buffer
+	kinds := []string{"token", "token", "token", "wait", "hold", "grow", strings.Repeat("long ", 4000)}
+	for i := range rng.IntN(200) {
+		kind := kinds[rng.IntN(len(kinds))]
+		if rng.IntN(400) == 0 {
+			kind = "fail"
+		}
+		fmt.Fprintf(&b, "data: {\"n\":%d,%q:1}\n\n", i, kind)
+	}
+	switch rng.IntN(4) {
+	case 0:
+		b.WriteString("data: half an ev")
+	case 1:
+		b.WriteString("data: [DONE]")
+	default:
+		b.WriteString("data: [DONE]\n\n")
+	}
+	return b.Bytes()
+}
+
+// twins relays one script through the loop and through a goroutine, with other cuts and stalls, and compares what
+// came through and how it ended.
+func twins(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 14))
+	stream := script(rng)
+	var want sink
+	wantErr := Stream(&cut{data: stream, rng: rng}, &want, &picky{})
+
+	l := loop.New()
+	from, engine := connected(t, l)
+	to, client := connected(t, l)
+	var got []byte
+	var all sync.WaitGroup
+	all.Go(func() {
+		defer engine.Close()
+		rng := rand.New(rand.NewPCG(seed, 15))
+		for rest := stream; len(rest) > 0; {
+			n := min(len(rest), 1+rng.IntN(1+rng.IntN(20_000)))
+			if _, err := engine.Write(rest[:n]); err != nil {
+				return // the tap failed
+			}
+			rest = rest[n:]
+		}
+	})
+	all.Go(func() {
+		rng := rand.New(rand.NewPCG(seed, 16))
+		for buf := make([]byte, 1<<16); ; {
+			n, err := client.Read(buf[:1+rng.IntN(len(buf))])
+			if got = append(got, buf[:n]...); err != nil {
+				return
+			}
+		}
+	})
+	err := Stream(polledSource{from}, &polledSink{Socket: to}, &picky{})
+	from.Close()
+	to.Close()
+	all.Wait()
+	client.Close()
+	if fmt.Sprint(err) != fmt.Sprint(wantErr) {
+		t.Errorf("seed %d: the loop ends with %v, the goroutine with %v", seed, err, wantErr)
+	}
+	if string(got) != want.all() {
+		t.Errorf("seed %d: %d bytes came through the loop, %d through the goroutine", seed, len(got), len(want.all()))
+	}
+}
+
+func TestLoopAndGoroutineAreTwins(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for seed := range uint64(100) {
+		twins(t, seed)
+	}
+}
+
+func FuzzLoopAndGoroutineAreTwins(f *testing.F) {
+	f.Add(uint64(1))
+	f.Fuzz(twins)
+}
+
+// TestEitherEndMayBreak closes one of the two connections in mid-stream: the relay ends at once, and names the end.
+func TestEitherEndMayBreak(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	const event = "data: {\"token\":1}\n\n"
+	for name, breaks := range map[string]func(engine, client *net.TCPConn, from, to loop.Socket){
+		"the engine resets":       func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.SetLinger(0); engine.Close() },
+		"the client resets":       func(engine, client *net.TCPConn, _, _ loop.Socket) { client.SetLinger(0); client.Close() },
+		"the call is cut":         func(_, _ *net.TCPConn, from, _ loop.Socket) { from.Close() },
+		"the gateway shuts down":  func(_, _ *net.TCPConn, _, to loop.Socket) { to.Close() },
+		"the engine just goes on": func(engine, _ *net.TCPConn, _, _ loop.Socket) { engine.CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := loop.New()
+			from, engine := connected(t, l)
+			to, client := connected(t, l)
+			ended := make(chan error, 1)
+			go func() { ended <- Stream(polledSource{from}, &polledSink{Socket: to}, &picky{}) }()
+			io.WriteString(engine, event)
+			if _, err := io.ReadFull(client, make([]byte, len(event))); err != nil {
+				t.Fatal(err)
+			}
+			breaks(engine, client, from, to)
+			for over := false; !over; { // a client that is gone shows at a write
+				select {
+				case err := <-ended:
+					var gone *WriteError
+					if client := strings.Contains(name, "client") || strings.Contains(name, "shuts"); errors.As(err, &gone) != client {
+						t.Errorf("%v", err)
+					}
+					over = true
+				default:
+					_, _ = io.WriteString(engine, event)
+				}
+			}
+			for _, c := range []io.Closer{from, to, engine, client} {
+				c.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,254 @@
+package telemetry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// handler is slog's, and what a [Line] has to know of it. Handlers made of it by WithAttrs and WithGroup are slog's
+// own.
+type handler struct {
+	slog.Handler
+	out  *output
+	json bool
+}
+
+// output is where whole lines go, one at a time.
+type output struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (o *output) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.w.Write(line)
+}
+
+// Line is a log line that is written as its fields come, byte for byte as [slog.Logger.LogAttrs] writes it: for a line
+// of every request, of which slog's attributes cost twice as much as the bytes. It belongs to one goroutine. Keys must
+// be letters, digits and underscores.
+type Line struct {
+	to    *handler
+	buf   []byte
+	group string // the open group's key, empty without one
+	first bool   // the next field is the first of its JSON object
+
+	// Of a logger that NewLogger did not make, the record itself, and the attributes of the open group.
+	log    slog.Handler
+	record slog.Record
+	inside []slog.Attr
+}
+
+var lines = sync.Pool{New: func() any { return new(Line) }}
+
+// maxKeptLine bounds the buffers that are used again, in bytes.
+const maxKeptLine = 16 << 10
+
+// NewLine begins a line, nil if log does not write lines of this level. End must be called.
+func NewLine(log *slog.Logger, level slog.Level, at time.Time, message string) *Line {
+	h := log.Handler()
+	if !h.Enabled(context.Background(), level) {
+		return nil
+	}
+	l := lines.Get().(*Line)
+	l.to, _ = h.(*handler)
+	switch {
+	case l.to == nil:
+		l.log, l.record = h, slog.NewRecord(at, level, message, 0)
+	case l.to.json:
+		l.buf = append(at.AppendFormat(append(l.buf, `{"time":"`...), time.RFC3339Nano), `","level":`...)
+		l.string(level.String())
+		l.String("msg", message)
+	default:
+		l.buf = append(appendMillis(append(l.buf, "time="...), at), " level="...)
+		l.string(level.String())
+		l.String("msg", message)
+	}
+	return l
+}
+
+// End writes the line.
+func (l *Line) End() {
+	switch {
+	case l.to == nil:
+		_ = l.log.Handle(context.Background(), l.record)
+	case l.to.json:
+		_, _ = l.to.out.Write(append(l.buf, '}', '\n'))
+	default:
+		_, _ = l.to.out.Write(append(l.buf, '\n'))
+	}
+	if cap(l.buf) <= maxKeptLine {
+		*l = Line{buf: l.buf[:0]}
+		lines.Put(l)
+	}
+}
+
+// Open begins a group; it has one field at least, and no group of its own.
+func (l *Line) Open(group string) {
+	if l.to != nil && l.to.json {
+		l.key(group)
+		l.buf, l.first = append(l.buf, '{'), true
+	}
+	l.group = group
+}
+
+// Close ends the group.
+func (l *Line) Close() {
+	switch {
+	case l.to == nil:
+		l.record.AddAttrs(slog.Attr{Key: l.group, Value: slog.GroupValue(slices.Clone(l.inside)...)})
+		l.inside = l.inside[:0]
+	case l.to.json:
+		l.buf = append(l.buf, '}')
+	}
+	l.group = ""
+}
+
+// String adds a text.
+func (l *Line) String(key, value string) {
+	if l.field(key, slog.StringValue(value)) {
+		l.string(value)
+	}
+}
+
+// Int adds a number.
+func (l *Line) Int(key string, value int) {
+	if l.field(key, slog.IntValue(value)) {
+		l.buf = strconv.AppendInt(l.buf, int64(value), 10)
+	}
+}
+
+// Bool adds a truth value.
+func (l *Line) Bool(key string, value bool) {
+	if l.field(key, slog.BoolValue(value)) {
+		l.buf = strconv.AppendBool(l.buf, value)
+	}
+}
+
+// Float adds a number.
+func (l *Line) Float(key string, value float64) {
+	if !l.field(key, slog.Float64Value(value)) {
+		return
+	}
+	size := math.Abs(value)
+	switch {
+	case !l.to.json:
+		l.buf = strconv.AppendFloat(l.buf, value, 'g', -1, 64)
+	case size == 0 || size >= 1e-6 && size < 1e21: // as encoding/json writes it
+		l.buf = strconv.AppendFloat(l.buf, value, 'f', -1, 64)
+	default:
+		raw, err := json.Marshal(value)
+		if err != nil {
+			l.string(fmt.Sprintf("!ERROR:%v", err))
+			return
+		}
+		l.buf = append(l.buf, raw...)
+	}
+}
+
+// field begins a field of the line, and reports whether its value is to be written. Otherwise it is an attribute.
+func (l *Line) field(key string, value slog.Value) bool {
+	switch {
+	case l.to != nil:
+		l.key(key)
+		return true
+	case l.group != "":
+		l.inside = append(l.inside, slog.Attr{Key: key, Value: value})
+	default:
+		l.record.AddAttrs(slog.Attr{Key: key, Value: value})
+	}
+	return false
+}
+
+// key writes a field's key, after what separates it from the field before.
+func (l *Line) key(key string) {
+	switch {
+	case !l.to.json:
+		l.buf = append(l.buf, ' ')
+		if l.group != "" {
+			l.buf = append(append(l.buf, l.group...), '.')
+		}
+		l.buf = append(append(l.buf, key...), '=')
+		return
+	case !l.first:
+		l.buf = append(l.buf, ',')
+	}
+	l.first = false
+	l.buf = append(append(append(l.buf, '"'), key...), '"', ':')
+}
+
+// string writes a text, in quotes where it needs them.
+func (l *Line) string(s string) {
+	switch {
+	case l.to.json && plain(s):
+		l.buf = append(append(append(l.buf, '"'), s...), '"')
+	case l.to.json:
+		l.buf = appendEscaped(l.buf, s)
+	case quoted(s):
+		l.buf = strconv.AppendQuote(l.buf, s)
+	default:
+		l.buf = append(l.buf, s...)
+	}
+}
+
+// plain reports whether a text stands in JSON as it is; false of some that do.
+func plain(s string) bool {
+	for i := range len(s) {
+		if b := s[i]; b < ' ' || b == '"' || b == '\\' || b >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// appendEscaped writes any text in JSON, with slog's escapes.
+func appendEscaped(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\r':
+			b = append(b, `\r`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case r < ' ' || r == '\u2028' || r == '\u2029' || r == utf8.RuneError && !strings.HasPrefix(s[i:], "\ufffd"):
+			b = fmt.Appendf(b, `\u%04x`, r)
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}
+
+// quoted reports whether slog's text puts a value in quotes.
+func quoted(s string) bool {
+	for _, r := range s {
+		if r <= ' ' || r == '"' || r == '=' || r >= utf8.RuneSelf && (r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsPrint(r)) {
+			return true
+		}
+	}
+	return s == ""
+}
+
+// appendMillis writes a time as slog's text has it: RFC 3339 with three digits of the second's parts. Go's own form
+// drops zeros at the end, so that a tenth of a millisecond keeps them until it is cut off.
+func appendMillis(b []byte, t time.Time) []byte {
+	end := len(b) + len("2006-01-02T15:04:05.000")
+	b = t.Truncate(time.Millisecond).Add(time.Millisecond/10).AppendFormat(b, time.RFC3339Nano)
+	return append(b[:end], b[end+1:]...)
+}

@@ -1,0 +1,272 @@
+// Package wire is the least that a measurement of the gateway needs around it: engines that answer at once, and the few
+// parts of HTTP that they and a client need. Neither allocates for a request once it runs, so that what a process does is
+// the gateway's own. It has no net/http: a whole HTTP library here would cost more than what is measured.
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Model is what the engines serve: the one whose tokenizer the gateway has
+// built in, so that it tokenizes and hashes every prompt.
+const Model = "tandem-sim"
+
+// TextModel is another name that they answer to, of which no tokenizer is known.
+const TextModel = "bench-text"
+
+// Engine answers as a worker does, at once: the prefill call with a hand-off in
+// vLLM's form, anything else with a stream of max_tokens chunks at a fixed pace.
+//
+// The simulated engine of `gateway worker` is not used here: its batching, its
+// KV cache and net/http take more CPU than a gateway does, on a machine where
+// both share two cores.
+type Engine struct {
+	listener net.Listener
+	pace     atomic.Int64 // nanoseconds between two chunks; 0 sends them together
+
+	prefills, pulls, alone atomic.Int64 // as in Seen
+	chunks                 atomic.Int64
+
+	mu     sync.Mutex // guards conns and closed
+	conns  map[net.Conn]bool
+	closed bool
+	ended  sync.WaitGroup
+}
+
+// Seen is how many calls engines answered, by their kind.
+type Seen struct {
+	Prefills int64 // with a hand-off
+	Pulls    int64 // streams that brought a hand-off
+	Alone    int64 // streams that brought none
+}
+
+// Less is what came since before.
+func (s Seen) Less(before Seen) Seen {
+	return Seen{s.Prefills - before.Prefills, s.Pulls - before.Pulls, s.Alone - before.Alone}
+}
+
+// NewEngine serves on a free port of the loopback address until close.
+func NewEngine(pace time.Duration) (*Engine, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("engine: %w", err)
+	}
+	e := &Engine{listener: l, conns: map[net.Conn]bool{}}
+	e.SetPace(pace)
+	e.ended.Go(e.accept)
+	return e, nil
+}
+
+// Address is its host:port.
+func (e *Engine) Address() string { return e.listener.Addr().String() }
+
+// Worker is the value of --prefill-url, --decode-url or --worker-url that gives
+// the engine to a gateway: with all that would be asked of it, and room for
+// whatever comes.
+func (e *Engine) Worker(id, model string) string {
+	return "http://" + e.Address() + ",model=" + model + ",id=" + id + ",engine=vllm,block-size=16,kv-blocks=10000000," +
+		"max-num-seqs=100000,max-num-batched-tokens=1000000,context-length=262144,ranks=1,model-input=text"
+}
+
+// Seen is what it has answered since it began.
+func (e *Engine) Seen() Seen { return Seen{e.prefills.Load(), e.pulls.Load(), e.alone.Load()} }
+
+// Chunks is how many events it has written since it began, [DONE]s not counted.
+func (e *Engine) Chunks() int64 { return e.chunks.Load() }
+
+// SetPace sets the time between two chunks; it holds from the next chunk on.
+func (e *Engine) SetPace(d time.Duration) { e.pace.Store(int64(d)) }
+
+// Close ends it and everything it was doing.
+func (e *Engine) Close() {
+	_ = e.listener.Close()
+	e.mu.Lock()
+	e.closed = true
+	for c := range e.conns {
+		_ = c.Close()
+	}
+	e.mu.Unlock()
+	e.ended.Wait()
+}
+
+func (e *Engine) accept() {
+	for {
+		c, err := e.listener.Accept()
+		if err != nil {
+			return
+		}
+		e.mu.Lock()
+		if e.closed {
+			e.mu.Unlock()
+			_ = c.Close()
+			return
+		}
+		e.conns[c] = true
+		e.ended.Go(func() { e.serve(c) })
+		e.mu.Unlock()
+	}
+}
+
+// serve answers one connection's requests one by one until it ends.
+func (e *Engine) serve(c net.Conn) {
+	defer func() {
+		e.mu.Lock()
+		delete(e.conns, c)
+		e.mu.Unlock()
+		_ = c.Close()
+	}()
+	buf := make([]byte, 0, 4096)
+	var out []byte
+	for {
+		head, body, size, err := Message(buf)
+		if err != nil {
+			return
+		}
+		if size == 0 {
+			if len(buf) == cap(buf) {
+				buf = append(buf, 0)[:len(buf)]
+			}
+			n, err := c.Read(buf[len(buf):cap(buf)])
+			if err != nil {
+				return
+			}
+			buf = buf[:len(buf)+n]
+			continue
+		}
+		if out, err = e.answer(c, head, body, out[:0]); err != nil {
+			return
+		}
+		buf = buf[:copy(buf, buf[size:])]
+	}
+}
+
+// answer writes one answer. It gives the buffer back for the next one.
+func (e *Engine) answer(c net.Conn, head, body, out []byte) ([]byte, error) {
+	switch {
+	case bytes.HasPrefix(head, []byte("GET /health ")):
+		return whole(c, out, "{}")
+	case bytes.HasPrefix(head, []byte("GET /version ")):
+		return whole(c, out, `{"version":"0.33.0"}`)
+	case bytes.HasPrefix(head, []byte("GET /v1/models ")):
+		return whole(c, out, `{"object":"list","data":[{"id":"`+Model+`","object":"model","max_model_len":262144},{"id":"`+TextModel+`","object":"model","max_model_len":262144}]}`)
+	case !bytes.HasPrefix(head, []byte("POST "+ChatPath+" ")): // such as /tokenize
+		_, err := c.Write([]byte("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
+		return out, err
+	case bytes.Contains(body, []byte(`"do_remote_decode":true`)):
+		e.prefills.Add(1)
+		return whole(c, out, prefillAnswer)
+	case bytes.Contains(body, []byte(`"do_remote_prefill":true`)):
+		e.pulls.Add(1)
+	default:
+		e.alone.Add(1)
+	}
+	chunks, ok := Number(body, `"max_tokens":`)
+	if !ok || chunks < 1 {
+		return out, errors.New("engine: max_tokens is missing")
+	}
+	if bytes.Contains(body, []byte(`"return_token_ids":true`)) {
+		return e.stream(c, chunks, &shown, body, out)
+	}
+	return e.stream(c, chunks, &plain, nil, out)
+}
+
+// prefillAnswer is what vLLM answers to a prefill of 64 tokens and a template.
+const prefillAnswer = `{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"` + Model + `",` +
+	`"choices":[{"index":0,"message":{"role":"assistant","content":" a"},"finish_reason":"length"}],` +
+	`"usage":{"prompt_tokens":75,"total_tokens":76,"completion_tokens":1},` +
+	`"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[11,12,13,14,15]],` +
+	`"remote_engine_id":"bench-prefill","remote_request_id":"chatcmpl-bench","remote_host":"10.0.0.1","remote_port":5600,"tp_size":1}}`
+
+// whole writes a JSON answer.
+func whole(c net.Conn, out []byte, body string) ([]byte, error) {
+	out = append(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "...)
+	out = strconv.AppendInt(out, int64(len(body)), 10)
+	out = append(out, headEnd...)
+	out = append(out, body...)
+	_, err := c.Write(out)
+	return out, err
+}
+
+// The pieces of a stream, in chunked encoding, made once.
+var (
+	streamHead = []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+	plain      = piecesOf("")
+	shown      = piecesOf(`,"token_ids":[1234]`)
+)
+
+// pieces are a stream's first chunk, those behind it, and its last.
+type pieces struct{ first, next, last []byte }
+
+// piecesOf are the pieces of a stream whose choices end with ids.
+func piecesOf(ids string) pieces {
+	return pieces{
+		first: chunk(event(`{"role":"assistant","content":" token"}`, `null`, ids)),
+		next:  chunk(event(`{"content":" token"}`, `null`, ids)),
+		last:  append(chunk(event(`{"content":" token"}`, `"length"`, ids)), append(chunk("data: [DONE]\n\n"), "0\r\n\r\n"...)...),
+	}
+}
+
+func event(delta, finish, ids string) string {
+	return `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"` + Model +
+		`","choices":[{"index":0,"delta":` + delta + `,"logprobs":null,"finish_reason":` + finish + ids + "}]}\n\n"
+}
+
+// appendShown appends the first chunk of a stream that shows its tokens, the prompt's with them, which body pins.
+func appendShown(out, body []byte) []byte {
+	at := bytes.Index(body, pin)
+	if at < 0 {
+		return append(out, shown.first...)
+	}
+	ids := body[at : at+bytes.IndexByte(body[at:], ']')+1]
+	out = strconv.AppendInt(out, int64(len(shownEvent)+len(",")+len(ids)), 16)
+	out = append(append(out, "\r\n"...), shownEvent[:len(shownEvent)-len("}\n\n")]...)
+	out = append(append(out, ','), ids...)
+	return append(out, "}\n\n\r\n"...)
+}
+
+// A stream's first event with its token, and what pins a prompt's.
+var (
+	shownEvent = event(`{"role":"assistant","content":" token"}`, `null`, `,"token_ids":[1234]`)
+	pin        = []byte(`"prompt_token_ids":[`)
+)
+
+func chunk(data string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(data), data) }
+
+// stream writes the answer: the head with the first chunk at once, the others
+// at the engine's pace, each by itself; without a pace the whole in one write.
+//
+// body is that of a request whose answer shows its tokens, nil for another.
+func (e *Engine) stream(c net.Conn, chunks int, p *pieces, body, out []byte) ([]byte, error) {
+	out = append(out, streamHead...)
+	for i := 1; i <= chunks; i++ {
+		switch {
+		case i == chunks:
+			out = append(out, p.last...)
+		case i == 1 && body != nil:
+			out = appendShown(out, body)
+		case i == 1:
+			out = append(out, p.first...)
+		default:
+			out = append(out, p.next...)
+		}
+		e.chunks.Add(1)
+		d := time.Duration(e.pace.Load())
+		if d == 0 && i < chunks {
+			continue
+		}
+		if _, err := c.Write(out); err != nil {
+			return out, err
+		}
+		if out = out[:0]; i < chunks {
+			time.Sleep(d)
+		}
+	}
+	return out, nil
+}
