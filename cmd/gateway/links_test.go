@@ -8,24 +8,24 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/lab/link"
+	"github.com/tandem-pd/tandem/lab/linktest"
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // linkedFleet is a gateway and workers in processes of their own, with a link before each worker.
 type linkedFleet struct {
 	*served
-	links map[string]*link.Link
+	links map[string]*linktest.Link
 }
 
 func startLinked(t *testing.T, args ...string) *linkedFleet {
 	t.Helper()
-	f := &linkedFleet{links: map[string]*link.Link{}}
+	f := &linkedFleet{links: map[string]*linktest.Link{}}
 	for _, role := range []string{"prefill", "decode"} {
 		for i := range 2 {
 			id, port := fmt.Sprintf("%s-%d", role, i+1), porttest.Free(t)
 			startChild(t, "", "worker", "--role", role, "--id", id, "--worker-port", fmt.Sprint(port))
-			l, err := link.New(net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
+			l, err := linktest.New(net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,17 +46,17 @@ func startLinked(t *testing.T, args ...string) *linkedFleet {
 func TestLinksBreakInMidAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		state link.State
-		then  func(l *link.Link) int // to the open connections
-		still bool                   // the streams stand still until they are moved
+		state linktest.State
+		then  func(l *linktest.Link) int // to the open connections
+		still bool                       // the streams stand still until they are moved
 	}{
-		{"reset", link.State{Refuse: true}, (*link.Link).Cut, false},
-		{"half-closed", link.State{}, (*link.Link).HalfClose, false},
-		{"nothing passes", link.State{Up: link.Way{Hole: true}, Down: link.Way{Hole: true}}, nil, true},
-		{"nothing comes back", link.State{Down: link.Way{Hole: true}}, nil, true},
-		{"nothing gets there", link.State{Up: link.Way{Hole: true}}, nil, false},
-		{"slow", link.State{Down: link.Way{Rate: 10_000}}, nil, false},
-		{"late", link.State{Up: link.Way{Delay: 50 * time.Millisecond}, Down: link.Way{Delay: 50 * time.Millisecond}}, nil, false},
+		{"reset", linktest.State{Refuse: true}, (*linktest.Link).Cut, false},
+		{"half-closed", linktest.State{}, (*linktest.Link).HalfClose, false},
+		{"nothing passes", linktest.State{Up: linktest.Way{Hole: true}, Down: linktest.Way{Hole: true}}, nil, true},
+		{"nothing comes back", linktest.State{Down: linktest.Way{Hole: true}}, nil, true},
+		{"nothing gets there", linktest.State{Up: linktest.Way{Hole: true}}, nil, false},
+		{"slow", linktest.State{Down: linktest.Way{Rate: 10_000}}, nil, false},
+		{"late", linktest.State{Up: linktest.Way{Delay: 50 * time.Millisecond}, Down: linktest.Way{Delay: 50 * time.Millisecond}}, nil, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := startLinked(t, "--stream-idle-timeout", "500ms")
@@ -79,7 +79,7 @@ func TestLinksBreakInMidAnswer(t *testing.T) {
 			if least := quantile(gaps, 0); c.still && least < 400*time.Millisecond {
 				t.Errorf("a stream stood still for %v only: the link was not broken", least)
 			}
-			l.Set(link.State{})
+			l.Set(linktest.State{})
 			for id, address := range f.addresses() {
 				f.fleet.eventually(id+" holds nothing", 10*time.Second, func() bool {
 					b, ok := f.books(address)
@@ -93,8 +93,8 @@ func TestLinksBreakInMidAnswer(t *testing.T) {
 
 // A prefill worker that the network cuts off before prefill is done costs no answer: its prompts go to the other one.
 func TestLinksBreakInPrefill(t *testing.T) {
-	for name, state := range map[string]link.State{
-		"refused": {Refuse: true}, "swallowed": {Up: link.Way{Hole: true}}, "unanswered": {Down: link.Way{Hole: true}},
+	for name, state := range map[string]linktest.State{
+		"refused": {Refuse: true}, "swallowed": {Up: linktest.Way{Hole: true}}, "unanswered": {Down: linktest.Way{Hole: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startLinked(t, "--prefill-timeout", "1s")
@@ -104,7 +104,7 @@ func TestLinksBreakInPrefill(t *testing.T) {
 				f.links["prefill-1"].Cut()
 			}
 			f.streams(prompts("Second", atOnce), 10, 0, nil)
-			f.links["prefill-1"].Set(link.State{})
+			f.links["prefill-1"].Set(linktest.State{})
 			f.stop()
 		})
 	}
@@ -118,14 +118,14 @@ func TestLinksToServersBreak(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer inside.Close()
-	var links []*link.Link
+	var links []*linktest.Link
 	var through []string
 	for _, server := range []string{inside.EtcdURL(), inside.NATSURL()} {
 		at, err := url.Parse(server)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := link.New(at.Host)
+		l, err := linktest.New(at.Host)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,16 +144,16 @@ func TestLinksToServersBreak(t *testing.T) {
 	}
 	up("prefill-1")
 	up("decode-1")
-	both := link.Way{Hole: true}
+	both := linktest.Way{Hole: true}
 	cases := []struct {
 		name  string
-		state link.State
+		state linktest.State
 		cut   bool
 	}{
-		{"away", link.State{Refuse: true}, true},
-		{"silent", link.State{Up: both, Down: both}, false},
-		{"unheard", link.State{Up: both}, false},
-		{"slow", link.State{Down: link.Way{Rate: 20_000, Delay: 50 * time.Millisecond}}, false},
+		{"away", linktest.State{Refuse: true}, true},
+		{"silent", linktest.State{Up: both, Down: both}, false},
+		{"unheard", linktest.State{Up: both}, false},
+		{"slow", linktest.State{Down: linktest.Way{Rate: 20_000, Delay: 50 * time.Millisecond}}, false},
 	}
 	for i, c := range cases[:2*times(2)] {
 		t.Run(c.name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestLinksToServersBreak(t *testing.T) {
 				t.Errorf("%s was found through a link that passes nothing", id)
 			}
 			for _, l := range links {
-				l.Set(link.State{})
+				l.Set(linktest.State{})
 			}
 			up(id)
 			s.streams(prompts(c.name, atOnce), 10, 0, nil)

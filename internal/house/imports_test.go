@@ -91,7 +91,7 @@ var lab = storey{
 	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/setting", "internal/tokens"},
 	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/index", "router/load", "lab/engine", "lab/replay", "internal/conf", "internal/tokens"},
 	"lab/porttest":               {},
-	"lab/link":                   {},
+	"lab/linktest":               {},
 	"lab/wire":                   {},
 	"lab/zmqpub":                 {"internal/backoff", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp"},
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
@@ -104,7 +104,7 @@ var lab = storey{
 
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
-	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/link", "lab/porttest", "lab/wire"},
+	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},

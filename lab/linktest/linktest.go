@@ -1,6 +1,6 @@
-// Package link is a TCP proxy that stands between two processes and breaks what passes: it delays, throttles, swallows
+// Package linktest is a TCP proxy that stands between two processes and breaks what passes: it delays, throttles, swallows
 // either direction, half-closes, resets and refuses. Tests put it between a gateway and its workers.
-package link
+package linktest
 
 import (
 	"io"

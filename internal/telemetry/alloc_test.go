@@ -1,0 +1,34 @@
+//go:build !race
+
+package telemetry
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// Lines that are not wanted are not begun, and those that are cost no allocation.
+func TestLineAllocations(t *testing.T) {
+	log, err := NewLogger(new(bytes.Buffer), Logging{"warn", "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if NewLine(log, slog.LevelInfo, time.Time{}, "a") != nil {
+		t.Error("a line of a level that is not logged")
+	}
+	sink := slog.New(&handler{log.Handler(), &output{w: io.Discard}, true})
+	at := time.Unix(1e9, 1)
+	if n := testing.AllocsPerRun(100, func() {
+		l := NewLine(sink, slog.LevelWarn, at, "request")
+		l.String("id", "1")
+		l.Open("why")
+		l.Float("cost", 1.5)
+		l.Close()
+		l.End()
+	}); n >= 1 {
+		t.Errorf("%v allocations a line", n)
+	}
+}
