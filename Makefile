@@ -53,7 +53,8 @@ smoke: ## a fleet of our own and one request of each kind
 compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
-faults: ## deaths of real processes, as often as docs/faults.md reports, and that table
+faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
+	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 700 -update
 	ALL_FAULTS=1 go test ./cmd/gateway -count 1 -v -run 'InMidStream|OfProcesses|HandOffLost|RealWorkers|TestLinks'
 
 recipes: build ## simulate bench/recipes and write their results; reads bench/traces

@@ -116,13 +116,13 @@ func (d *Draft) Continue() openai.Resume {
 }
 
 // ends reports whether the answer to call lacks its end alone, whose stream has ended with err: its last event has come, or
-// its last token.
-func (d *Draft) ends(call *Call, err error) bool {
+// its last token. counted: its usage has come.
+func (d *Draft) ends(call *Call, err error, counted bool) bool {
 	var gone *relay.WriteError
-	if d == nil || errors.As(err, &gone) || errors.Is(err, fault.ErrGarbled) || errors.Is(err, fault.ErrRunaway) || d.envelope == nil || call.IncludeUsage && (d.blind || d.Prompt == nil) {
+	if d == nil || errors.As(err, &gone) || d.envelope == nil || call.IncludeUsage && !counted && (d.blind || d.Prompt == nil) {
 		return false
 	}
-	return d.finished || !d.blind && len(d.ids) > 0 && d.shown == len(d.ids) && d.Request.MaxTokens == len(d.ids)
+	return d.finished || !errors.Is(err, fault.ErrRunaway) && !d.blind && len(d.ids) > 0 && d.shown == len(d.ids) && d.Request.MaxTokens == len(d.ids)
 }
 
 // mayStop reports whether the gateway itself may end the answer.

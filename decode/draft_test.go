@@ -155,6 +155,14 @@ func TestTheEndIsMade(t *testing.T) {
 			plain(shownRole, shownOne, shownOne) + `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}]}` + "\n\n" + done, fault.None},
 		{"more than was asked for", `,"max_tokens":2`, false, []string{shownRole, shownOne, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.EngineError},
 		{"more than the context", "", false, []string{shownRole, strings.Replace(shownOne, "[11]", "[1"+strings.Repeat(",1", 32)+"]", 1)}, plain(shownRole)[:0], fault.EngineError},
+		{"garbled behind its last token", "", true, []string{shownRole, shownOne, shownEnd, "data: {]\n\n"},
+			plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
+		{"its last event again and again", "", false, append([]string{shownRole, shownOne}, slices.Repeat([]string{shownEnd}, 100)...),
+			plain(shownRole, shownOne, shownEnd) + done, fault.None},
+		{"its usage again and again", "", true, append([]string{shownRole, shownOne, shownEnd}, slices.Repeat([]string{fmt.Sprintf(used, 6, 2)}, 100)...),
+			plain(shownRole, shownOne, shownEnd) + fmt.Sprintf(used, 6, 2) + done, fault.None},
+		{"its marker again and again", "", false, append([]string{shownRole, shownOne, shownEnd}, slices.Repeat([]string{done}, 100)...),
+			plain(shownRole, shownOne, shownEnd) + done, fault.None},
 		{"not at its end", `,"max_tokens":3`, false, []string{shownRole, shownOne, shownOne}, plain(shownRole, shownOne, shownOne), fault.Truncated},
 	} {
 		t.Run(c.name, func(t *testing.T) {

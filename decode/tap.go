@@ -28,6 +28,8 @@ type tap struct {
 	blocks     int    // grown blocks booked on the lease
 	began      bool   // the first token came, or the end of an answer without any
 	done       bool   // the end marker was seen
+	after      int    // events behind the one that finished the last choice
+	counted    bool   // the usage was one of them
 	detail     []byte // the error inside the answer
 	status     int    // and the HTTP status that it stands for
 }
@@ -42,7 +44,7 @@ func (t *tap) stream() error {
 	if err == nil && t.done {
 		return nil
 	}
-	if !t.done && t.call.Draft.ends(t.call, err) { // only its end is missing
+	if !t.done && t.call.Draft.ends(t.call, err, t.transcript.PromptTokens >= 0) { // only its end is missing
 		t.done = true
 		err = t.finish()
 	}
@@ -100,7 +102,7 @@ func (t *tap) OnWritable(f func()) bool { return t.polled.OnWritable(f) }
 // wait: for the lock of a queue, for the other leg, for what is written of the answer.
 func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if t.done {
-		return dst, nil
+		return dst, t.goesOn()
 	}
 	if len(t.held) > maxHeldBytes {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
@@ -140,6 +142,12 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	}
 	if most := t.call.mostEvents(); most > 0 && t.transcript.Events >= most {
 		return dst, fmt.Errorf("%w: %d events for %d tokens", fault.ErrRunaway, most, t.call.Longest*max(1, t.call.Choices))
+	}
+	if t.finished >= max(1, t.call.Choices) { // of the events behind the last of its tokens
+		if err := t.goesOn(); err != nil || info.Content || info.Finished > 0 || info.Usage && t.counted {
+			return dst, err
+		}
+		t.counted = t.counted || info.Usage
 	}
 	if !t.began && (info.Content || info.Finished > 0) {
 		t.began = true
@@ -188,6 +196,18 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 
 // errStopped ends a stream whose answer the gateway itself has found to be whole.
 var errStopped = errors.New("a stop string ends the answer")
+
+// mostAfter is how many events may come behind the one that finishes an answer: its usage, its end marker, and whatever an
+// engine has to add.
+const mostAfter = 64
+
+// goesOn takes in an event behind the end of the answer. Its error cuts a stream that goes on without one.
+func (t *tap) goesOn() error {
+	if t.after++; t.after > mostAfter {
+		return fmt.Errorf("%w: %d events behind its end", fault.ErrRunaway, mostAfter)
+	}
+	return nil
+}
 
 // finish writes the end of an answer whose engine did not come to it.
 func (t *tap) finish() error {
@@ -250,7 +270,7 @@ func (t *tap) failed(said []byte) error {
 
 // pass appends raw to what leaves now, or keeps it back while nothing of weight has come.
 func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
-	if !weighty && !t.transcript.Started {
+	if !weighty && !t.transcript.Started && !t.began {
 		t.held = append(t.held, raw...)
 		return dst
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/devfleet"
@@ -43,6 +44,7 @@ type fleet struct {
 	group    sync.WaitGroup
 	got      sync.Map // clients that have got something
 	adminKey string   // that get sends
+	client   *http.Client
 }
 
 // worker is one simulated worker that can be stopped by itself.
@@ -62,6 +64,8 @@ type options struct {
 	worker                func(c *devfleet.WorkerConfig)
 	gateway               func(c *stack.GatewayConfig)
 	logLevel              slog.Level
+	net                   *network // in place of sockets, within a bubble
+	bus                   func(wire.Bus) wire.Bus
 }
 
 func gatewayConfig() stack.GatewayConfig {
@@ -87,7 +91,7 @@ func newFleet(t testing.TB, o options) *fleet {
 	if o.speedup == 0 {
 		o.speedup = 20
 	}
-	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry(), client: http.DefaultClient}
 	log := slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: o.logLevel}))
 	cfg := gatewayConfig()
 	if o.gateway != nil {
@@ -96,15 +100,15 @@ func newFleet(t testing.TB, o options) *fleet {
 	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
 		f.adminKey = string(key)
 	}
+	if o.net != nil {
+		cfg.Upstream.Dial = o.net.dial
+		f.client = &http.Client{Transport: &http.Transport{DialContext: o.net.dial, MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	}
 	var err error
 	if f.gateway, err = stack.NewGateway(cfg, stack.Links{Bus: f.bus}, log, f.reg); err != nil {
 		t.Fatal(err)
 	}
-	addr, err := f.gateway.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.url = "http://" + addr.String()
+	f.url = f.listen(o.net)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.group.Go(func() {
 		if err := f.gateway.Run(ctx); err != nil {
@@ -118,7 +122,10 @@ func newFleet(t testing.TB, o options) *fleet {
 		}
 		f.group.Wait()
 		f.bus.Close()
-		http.DefaultClient.CloseIdleConnections()
+		f.client.CloseIdleConnections()
+		if o.net != nil {
+			<-time.After(time.Minute) // fasthttp's pool cleaner sleeps for ten seconds before it ends
+		}
 		if t.Failed() {
 			t.Logf("gateway's log:\n%s", f.logs)
 		}
@@ -150,6 +157,24 @@ func newFleet(t testing.TB, o options) *fleet {
 	return f
 }
 
+// listen opens the gateway's address and returns its URL.
+func (f *fleet) listen(n *network) string {
+	f.t.Helper()
+	if n == nil {
+		addr, err := f.gateway.Listen()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return "http://" + addr.String()
+	}
+	ln, err := n.listen("tcp", parityGateway)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.gateway.UseListener(ln)
+	return "http://" + parityGateway
+}
+
 // start adds a worker and tells the roster.
 func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	f.t.Helper()
@@ -160,10 +185,17 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	if o.modelInput != "" {
 		cfg.ModelInput = o.modelInput
 	}
+	if o.net != nil {
+		cfg.Listen, cfg.Engine.Client = o.net.listen, f.client
+	}
 	if o.worker != nil {
 		o.worker(&cfg)
 	}
-	w, err := devfleet.NewWorker(cfg, stack.Links{Bus: f.bus}, log)
+	var bus wire.Bus = f.bus
+	if o.bus != nil {
+		bus = o.bus(bus)
+	}
+	w, err := devfleet.NewWorker(cfg, stack.Links{Bus: bus}, log)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -215,7 +247,7 @@ func (f *fleet) get(path string, into any) {
 }
 
 func (f *fleet) status(path string) int {
-	res, err := http.Get(f.url + path)
+	res, err := f.client.Get(f.url + path)
 	if err != nil {
 		return 0
 	}
@@ -253,7 +285,7 @@ func (f *fleet) try(ctx context.Context, path, body string, each func(data strin
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := f.client.Do(req)
 	if err != nil {
 		return answer{}, err
 	}
