@@ -115,8 +115,8 @@ func (c *cleanup) free(ctx context.Context, leg upstream.Leg) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
-	if err := stream.Close(); err != nil {
+	_, broken := io.Copy(io.Discard, io.LimitReader(stream, 64<<10)) // read to its end, the connection is kept
+	if err := errors.Join(broken, stream.Close()); err != nil {      // an engine that hangs after its head has let nothing go
 		return err
 	}
 	if !releasing(stream.Status()) {

@@ -146,6 +146,34 @@ func TestSubscriberStartsAfterPublisher(t *testing.T) {
 	})
 }
 
+// A worker that is tracked again at once is another process, of which nothing was heard yet.
+func TestTrackedAgainIsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := eventstest.NewBus()
+		t.Cleanup(bus.Close)
+		r := newRig(t, follow.Config{}, bus, bus)
+		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+		g := eventstest.NewEngine(3, 16)
+		p, stop := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}})
+		for range 100 {
+			if err := p.Publish(g.Step()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if !r.settled(g, p, "w") || r.idx.Of("w", 0).Blocks() == 0 {
+			t.Fatalf("not live: %+v", r.status("w"))
+		}
+		stop() // it has died: no word of it will come
+		r.sub.Untrack(eventstest.Pool, "w")
+		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
+		synctest.Wait()
+		if s := r.status("w"); r.idx.Of("w", 0).Blocks() != 0 || s.State != follow.Waiting {
+			t.Errorf("%d blocks of the life before are believed: %+v", r.idx.Of("w", 0).Blocks(), s)
+		}
+	})
+}
+
 func TestWorkerWithoutPublisherWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := eventstest.NewBus()

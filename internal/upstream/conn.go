@@ -16,6 +16,7 @@ type conn struct {
 	under    net.Conn    // what is closed; the same without TLS
 	socket   loop.Socket // the same, where it is kept in a loop; nil otherwise
 	pool     *pool
+	dialed   time.Time
 	since    time.Time // idle since
 	carried  bool      // a whole call already
 	closed   atomic.Bool

@@ -85,8 +85,14 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	p.open++
 	p.dialed++
 	p.used = time.Now()
-	return newConn(raw, p), nil
+	c := newConn(raw, p)
+	c.dialed = p.used
+	return c, nil
 }
+
+// maxAge is how long after it was dialed a connection is kept. Under load one is never idle for long, and would go on to
+// an address that the worker's name has left.
+const maxAge = time.Minute
 
 // give takes a connection back whose call has ended cleanly.
 func (p *pool) give(c *conn) {
@@ -94,7 +100,7 @@ func (p *pool) give(c *conn) {
 	c.since, c.carried = now, true
 	p.mu.Lock()
 	p.used = now
-	keep := !p.left && len(p.idle) < p.cfg.IdlePerWorker
+	keep := !p.left && now.Sub(c.dialed) < maxAge && len(p.idle) < p.cfg.IdlePerWorker
 	if keep {
 		p.idle = append(p.idle, c)
 	}

@@ -335,27 +335,6 @@ func TestKeepAliveRaceIsLostOnce(t *testing.T) {
 	})
 }
 
-// Idle connections are kept for less than engines keep them, uvicorn's 5 s, to the
-// moment and not to the next sweep.
-func TestIdleConnectionsAgeBeforeEngines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &flaky{serve: answerEach}
-		h := newHTTP(Config{Dial: f.dial})
-		defer h.CloseIdle()
-		for _, c := range []struct {
-			after time.Duration
-			conns int
-		}{{0, 1}, {3900 * time.Millisecond, 1}, {3900 * time.Millisecond, 1}, {4001 * time.Millisecond, 2}, {time.Minute, 3}} {
-			time.Sleep(c.after)
-			s, err := h.Call(t.Context(), leg("http://w"))
-			finish(t, s, err)
-			if len(f.conns) != c.conns {
-				t.Errorf("after %v idle: %d connections, want %d", c.after, len(f.conns), c.conns)
-			}
-		}
-	})
-}
-
 // Idle connections end at their time, and a worker that is gone is forgotten.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

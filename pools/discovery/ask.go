@@ -69,7 +69,12 @@ type reply struct {
 }
 
 // get asks one question.
-func (a *asker) get(ctx context.Context, base, path string) (r reply, err error) {
+func (a *asker) get(ctx context.Context, base, path string) (reply, error) {
+	return a.ask(ctx, base, path, false)
+}
+
+// ask asks one question; leave has the connection closed after it.
+func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { r.fresh = !c.Reused }})
@@ -77,6 +82,7 @@ func (a *asker) get(ctx context.Context, base, path string) (r reply, err error)
 	if err != nil {
 		return reply{}, err
 	}
+	req.Close = leave
 	req.Header.Set("User-Agent", "tandem")
 	if a.key != "" {
 		req.Header.Set("Authorization", "Bearer "+a.key)
@@ -100,9 +106,10 @@ func (a *asker) get(ctx context.Context, base, path string) (r reply, err error)
 	return r, nil
 }
 
-// health asks whether the worker is healthy. fresh reports that a new connection was made, so that it may be another process.
-func (a *asker) health(ctx context.Context, base string) (fresh bool, err error) {
-	r, err := a.get(ctx, base, "/health")
+// health asks whether the worker is healthy, leave over a connection for the last time. fresh reports that a new connection
+// was made, so that it may be another process.
+func (a *asker) health(ctx context.Context, base string, leave bool) (fresh bool, err error) {
+	r, err := a.ask(ctx, base, "/health", leave)
 	switch {
 	case err != nil:
 		return false, err
@@ -120,7 +127,7 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	refuse := func(problem string, args ...any) (facts, error) {
 		return facts{}, &answerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
 	}
-	if _, err := a.health(ctx, given.Address); err != nil {
+	if _, err := a.health(ctx, given.Address, false); err != nil {
 		return facts{}, err
 	}
 	models, err := a.get(ctx, given.Address, "/v1/models")

@@ -216,7 +216,8 @@ func (f *probe) suspect(since time.Time) {
 	f.suspected <- since // no other goroutine fills it
 }
 
-// askAgain is after how many looks at its health a worker is asked everything again, though it kept its connection.
+// askAgain is after how many looks at its health a worker is asked everything again, over a new connection: its name may
+// have moved to another address while the old one goes on answering.
 const askAgain = 12
 
 // beat asks once, and reports what follows.
@@ -225,7 +226,7 @@ func (f *probe) beat(ctx context.Context) {
 	f.beats++
 	full, err := !f.pulse.steady() || f.beats%askAgain == 0, error(nil)
 	if !full {
-		full, err = f.asker.health(ctx, f.given.Address)
+		full, err = f.asker.health(ctx, f.given.Address, f.beats%askAgain == askAgain-1)
 	}
 	switch {
 	case err != nil:

@@ -51,7 +51,8 @@ type Predictor struct {
 	n       int      // blocks
 	holders []holder // by the owner's slot
 	serial  uint32   // insertions so far
-	now     int64    // the latest time given, in nanoseconds since 1970
+	now     int64    // the latest time given, in nanoseconds since began: the system's clock may be set meanwhile
+	began   time.Time
 
 	gone []uint64 // for use within one call
 }
@@ -69,7 +70,7 @@ type recency struct {
 // is that of their ends as well, because all have the same TTL.
 type entry struct {
 	hash       uint64
-	seen       int64 // when it was inserted last, nanoseconds since 1970
+	seen       int64 // when it was inserted last, as [Predictor]'s now
 	owner      Owner
 	blocks     uint32 // that it has
 	serial     uint32 // of the insertion that was last to name it
@@ -273,7 +274,12 @@ func (p *Predictor) count(h *holder, blocks int) {
 }
 
 // tell moves the time on. It never goes back: the order of recency is that of the times.
-func (p *Predictor) tell(now time.Time) { p.now = max(p.now, now.UnixNano()) }
+func (p *Predictor) tell(now time.Time) {
+	if p.began.IsZero() {
+		p.began = now
+	}
+	p.now = max(p.now, int64(now.Sub(p.began)))
+}
 
 // sweep drops from a list up to most of the oldest blocks that are over, or too many.
 func (p *Predictor) sweep(l *recency, most int) int {

@@ -23,6 +23,8 @@ type source struct {
 	log   *slog.Logger
 	count *poolCounters
 
+	began time.Time // it is followed
+
 	flow  flow
 	view  *view.View
 	batch *wire.Batch // shared by all sources, for use within one call
@@ -40,7 +42,7 @@ type source struct {
 	// To be read while the loop works.
 	state                       atomic.Uint32
 	epoch, seq                  atomic.Uint64
-	blocks, blockSize, heardAt  atomic.Int64 // heardAt in nanoseconds since 1970, 0 for never
+	blocks, blockSize, heardAt  atomic.Int64 // heardAt in nanoseconds from just before began, 0 for never: the system's clock may be set meanwhile
 	applications, gaps, orphans atomic.Uint64
 	losses, reannounced         atomic.Uint64
 	repairs                     [len(Methods)]atomic.Uint64
@@ -48,7 +50,7 @@ type source struct {
 
 // newSource returns a source whose view is empty and feeds part.
 func newSource(name wire.Source, part view.Part, how tracked, cfg *Config, batch *wire.Batch, count *poolCounters, log *slog.Logger) *source {
-	s := &source{name: name, how: how, cfg: cfg, log: log, view: view.New(part, how.blockSize), batch: batch, count: count}
+	s := &source{name: name, how: how, cfg: cfg, log: log, view: view.New(part, how.blockSize), batch: batch, count: count, began: time.Now()}
 	s.view.Register(how.capacity)
 	return s
 }
@@ -70,7 +72,7 @@ func (s *source) status() SourceStatus {
 		Orphans: s.orphans.Load(), Reannounced: s.reannounced.Load(), Losses: s.losses.Load(),
 	}
 	if at := s.heardAt.Load(); at != 0 {
-		is.Heard = time.Unix(0, at)
+		is.Heard = s.began.Add(time.Duration(at - 1))
 	}
 	for by := range is.Repaired {
 		is.Repaired[by] = s.repairs[by].Load()
@@ -158,7 +160,7 @@ func (s *source) retry(now time.Time) { s.attempts, s.retryAt = 0, now }
 // hear notes that a message came.
 func (s *source) hear(now time.Time) {
 	s.heard = now
-	s.heardAt.Store(now.UnixNano())
+	s.heardAt.Store(int64(now.Sub(s.began)) + 1)
 }
 
 // publish makes what changed visible to status. state is how far the view can be trusted by its messages.

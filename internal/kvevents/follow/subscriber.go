@@ -95,6 +95,7 @@ type Subscriber struct {
 
 	mu        sync.Mutex            // guards all below; Run alone changes followers
 	wanted    map[workerKey]tracked // what Track and Untrack said last
+	lives     uint64                // so many lives of workers were tracked
 	followers map[string]follower   // by events subject
 
 	// Run's own.
@@ -118,6 +119,7 @@ type tracked struct {
 	blockSize int
 	capacity  int         // blocks of each rank; 0: not known
 	zmq       zmq.Address // where it has an Endpoint; else it is followed over NATS
+	life      uint64      // another one after each Untrack
 }
 
 // New returns a Subscriber that follows no worker yet. bus may be nil where all is over ZMQ. indexFor gives the index of a
@@ -164,12 +166,19 @@ func (s *Subscriber) Track(pool, worker string, ranks []int, blockSize, kvBlocks
 
 func (s *Subscriber) track(key workerKey, t tracked) {
 	s.mu.Lock()
+	if was, still := s.wanted[key]; still {
+		t.life = was.life
+	} else {
+		s.lives++
+		t.life = s.lives
+	}
 	s.wanted[key] = t
 	s.mu.Unlock()
 	s.poke()
 }
 
-// Untrack follows a worker no more: its view goes, and all that the pool's index has of it. It does not wait.
+// Untrack follows a worker no more: its view goes, and all that the pool's index has of it, also where Track follows at
+// once. It does not wait.
 func (s *Subscriber) Untrack(pool, worker string) {
 	s.mu.Lock()
 	delete(s.wanted, workerKey{pool, worker})
@@ -312,7 +321,7 @@ func (s *Subscriber) reconcile(ctx context.Context) {
 	again := map[workerKey]bool{}
 	for subject, f := range old {
 		is := f.base()
-		if t, ok := how[subject]; !ok || t.blockSize != is.how.blockSize || t.zmq != is.how.zmq || t.capacity != is.how.capacity {
+		if t, ok := how[subject]; !ok || t.blockSize != is.how.blockSize || t.zmq != is.how.zmq || t.capacity != is.how.capacity || t.life != is.how.life {
 			again[workerKey{is.name.Pool, is.name.Worker}] = true
 		}
 	}

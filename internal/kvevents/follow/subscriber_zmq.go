@@ -23,7 +23,7 @@ func (s *Subscriber) TrackZMQ(pool, worker string, ranks []int, blockSize, kvBlo
 	if err := s.portTaken(key, len(ranks), from); err != nil {
 		return err
 	}
-	s.track(key, tracked{slices.Clone(ranks), blockSize, kvBlocks, from})
+	s.track(key, tracked{ranks: slices.Clone(ranks), blockSize: blockSize, capacity: kvBlocks, zmq: from})
 	return nil
 }
 

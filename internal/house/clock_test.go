@@ -1,0 +1,49 @@
+package house
+
+import (
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// calendar are the files of the product that take a moment for a date, or send it somewhere as one, each with its reason.
+var calendar = map[string]string{
+	"cmd/gateway/edge/conn.go":                   "a deadline long past ends a read at once",
+	"cmd/gateway/stack/catalog.go":               "a model's date of creation, for clients",
+	"cmd/gateway/service/index_events.go":        "the index's own events carry no date",
+	"handoff/query.go":                           "an answer's date, for clients",
+	"internal/kvevents/natsbus/stream.go":        "a stream's date of creation names it",
+	"internal/kvevents/natsbus/stream_follow.go": "the same",
+	"internal/kvevents/wire/event.go":            "the date in an engine's events",
+	"internal/kvevents/wire/pack.go":             "the date in events that are published",
+	"models/library.go":                          "the newest of some files",
+	"models/strftime.go":                         "a chat template prints the date",
+}
+
+// dates are what loses a time's monotonic reading. A span between two such times is wrong once the system's clock is set.
+var dates = regexp.MustCompile(`\.(Unix(Nano|Micro|Milli)?|UTC|Local|Round\(0)\(?\)|time\.(Unix(Micro|Milli)?|Parse|Date)\(`)
+
+// Spans of time are measured by the monotonic clock, which a jump of the system's clock leaves alone.
+func TestSpansOutliveAClockJump(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range load(t).sources {
+		if !s.code() || strings.HasPrefix(s.path, "lab/") || strings.HasPrefix(s.path, "bench/") || strings.HasPrefix(s.path, "deploy/") {
+			continue
+		}
+		for i, line := range strings.Split(s.text, "\n") {
+			line, _, _ = strings.Cut(line, "//")
+			if !dates.MatchString(line) {
+				continue
+			}
+			if seen[s.path] = true; calendar[s.path] == "" {
+				t.Errorf("%s:%d: subtract times of time.Now instead, or name %s among the files that need dates: %s", s.path, i+1, path.Base(s.path), strings.TrimSpace(line))
+			}
+		}
+	}
+	for name := range calendar {
+		if !seen[name] {
+			t.Errorf("%s needs no date any more: strike it from calendar", name)
+		}
+	}
+}
