@@ -34,7 +34,10 @@ var (
 const (
 	soakRate    = 100 // requests a second, whatever the answers take
 	soakPrompts = 120 // different ones
-	soakLong    = time.Minute
+	// soakLong is from how long a soak on is one whose figures count. A shorter one shares the machine with other tests,
+	// the race detector's too: it has a lower rate, and no limit for what the gateway holds meanwhile.
+	soakLong      = time.Minute
+	soakShortRate = 30
 )
 
 // soakRules are the shapes in which the soak injects a fault; one that is not here is injected without parameters.
@@ -150,11 +153,15 @@ func TestSoak(t *testing.T) {
 	wait(t.Context(), settle)
 	before := rest()
 
+	rate := soakRate
+	if *soakFor < soakLong {
+		rate = soakShortRate
+	}
 	s.start = time.Now()
 	ctx, enough := context.WithTimeout(t.Context(), *soakFor)
 	defer enough()
 	var group sync.WaitGroup
-	group.Go(func() { s.load(ctx, rand.New(rand.NewPCG(seed, 1))) })
+	group.Go(func() { s.load(ctx, rate, rand.New(rand.NewPCG(seed, 1))) })
 	var samples []sample
 	group.Go(func() {
 		every(ctx, time.Second, func() {
@@ -189,7 +196,7 @@ func TestSoak(t *testing.T) {
 	gone := s.total("tandem_frontend_disconnected_clients", "")
 
 	first, middle, last := thirds(samples)
-	figures := s.figures(kills, int(resumes), int(retries), before, first, middle, last, after)
+	figures := s.figures(rate, kills, int(resumes), int(retries), before, first, middle, last, after)
 	t.Logf("\n%s", figures)
 	t.Logf("%d clients left, the gateway counts %.0f; faults injected: %v", s.left, gone, s.hits)
 	for _, wrong := range s.wrong {
@@ -198,20 +205,16 @@ func TestSoak(t *testing.T) {
 	if s.lost > 0 {
 		t.Errorf("%d answers of %d were neither the undisturbed one nor one typed error", s.lost, s.asked)
 	}
-	if s.right < s.asked*8/10 {
+	if s.right < s.asked/2 || *soakFor >= soakLong && s.right < s.asked*9/10 {
 		t.Errorf("%d answers of %d were right", s.right, s.asked)
 	}
-	share, room := 1.05, 4.0
-	if *soakFor < soakLong { // caches and the heap are still growing into their size
-		share, room = 1.25, 32
-	}
-	if last.rss > middle.rss*share+room {
-		t.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
-	}
-	if *soakFor >= soakLong && (last.descriptors > middle.descriptors*1.1+20 || last.goroutines > middle.goroutines*1.1+20) {
-		t.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
-	}
 	if *soakFor >= soakLong {
+		if last.rss > middle.rss*1.05+4 {
+			t.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
+		}
+		if last.descriptors > middle.descriptors*1.1+20 || last.goroutines > middle.goroutines*1.1+20 {
+			t.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
+		}
 		for _, f := range fault.Faults() {
 			if s.hits[f.Name] == 0 {
 				t.Errorf("%s was never injected", f.Name)
@@ -251,13 +254,13 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// load sends soakRate requests a second until the context ends, and returns once each has ended. Of fifty clients one
+// load sends rate requests a second until the context ends, and returns once each has ended. Of fifty clients one
 // leaves in the middle of its answer.
-func (s *soaking) load(ctx context.Context, rng *rand.Rand) {
+func (s *soaking) load(ctx context.Context, rate int, rng *rand.Rand) {
 	var group sync.WaitGroup
 	begun, n := time.Now(), 0
-	every(ctx, time.Second/soakRate, func() {
-		for ; n < int(time.Since(begun).Seconds()*soakRate); n++ { // a tick that came late is made up for
+	every(ctx, time.Second/time.Duration(rate), func() {
+		for ; n < int(time.Since(begun).Seconds()*float64(rate)); n++ { // a tick that came late is made up for
 			q, leaves := s.questions[rng.IntN(len(s.questions))], 0
 			if rng.IntN(50) == 0 {
 				leaves = 1 + rng.IntN(q.tokens)
@@ -466,7 +469,7 @@ func thirds(all []sample) (first, middle, last sample) {
 }
 
 // figures are the soak's result as docs/faults.md has it.
-func (s *soaking) figures(kills, resumes, retries int, before, first, middle, last, after sample) string {
+func (s *soaking) figures(rate, kills, resumes, retries int, before, first, middle, last, after sample) string {
 	var codes []string
 	all := 0
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
@@ -477,7 +480,7 @@ func (s *soaking) figures(kills, resumes, retries int, before, first, middle, la
 		hits += n
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %v at %d requests a second | |\n|---|---|\n", *soakFor, soakRate)
+	fmt.Fprintf(&b, "| %v at %d requests a second | |\n|---|---|\n", *soakFor, rate)
 	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all, strings.Join(codes, ", "))
 	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
 	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
