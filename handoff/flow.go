@@ -117,6 +117,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		f.budget.End()
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
+		r.draft.Release()
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err
@@ -144,7 +145,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
-		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
+		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, action) && !f.mayRetry(r)) {
 			action = Fail
 		}
 		f.observer.Failed(&r.Record, failed, action)
@@ -170,18 +171,8 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 
 // waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
 // meets, that of the worker which held its KV too, and answers that have begun.
-func (f *Flow) waitsForRetry(r *request, failed *fault.Error, action Action) bool {
-	return action == Resume || len(r.Dead) == 1 ||
-		failed.Leg == pools.Decode && failed.Class == fault.EngineError && r.KV != nil && f.gone(r.KV.producer)
-}
-
-// gone reports whether a worker's process takes no calls now: it has left, another one has its name, or it is down.
-func (f *Flow) gone(w *pools.Worker) bool {
-	if w == nil {
-		return false
-	}
-	m, there := f.rooms.Roster.Lookup(w.ID)
-	return !there || m.Worker.Incarnation != w.Incarnation || m.Status == pools.Down
+func (f *Flow) waitsForRetry(r *request, action Action) bool {
+	return action == Resume || len(r.Dead) == 1 || r.suspected.decode != ""
 }
 
 // awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.
