@@ -55,7 +55,7 @@ compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
 faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
-	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 700 -update
+	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update
 	ALL_FAULTS=1 go test ./cmd/gateway -count 1 -v -run 'InMidStream|OfProcesses|HandOffLost|RealWorkers|TestLinks'
 
 soak: ## a gateway under load, faults and deaths for SOAK (30m): its plot and figures into docs/faults.md

@@ -24,8 +24,9 @@ second later. Each answer is compared with the undisturbed one, token for token.
 
 The plot and the table show the gateway's process alone. Its connections to clients and workers are among the descriptors.
 
-A connection that is refused takes its worker out for 5 s, as if its process had died. The run injects one into 0.3 % of the calls, so at
-times no worker of a role is left although most are alive: that is ` + "`no_worker`" + `, which a run without this fault does not have. A ` + "`suspected_poison`" + ` has met two failures that look like
+A connection that is refused takes its worker out for 5 s, as if its process had died, and for 0.5 s where it is the last of its role.
+The run injects one into 0.3 % of the calls, so at times no worker of a role is left although most are alive: that is
+` + "`no_worker`" + `, which a run without this fault does not have. A ` + "`suspected_poison`" + ` has met two failures that look like
 deaths. The goroutines after the run include some that closed the clients' connections and wait 2 s for others.
 
 `
