@@ -236,6 +236,13 @@ func (d *disturbances) note(id string) {
 	d.hits++
 }
 
+// met reports whether something has happened to a request.
+func (d *disturbances) met(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.of[id]
+}
+
 // toll is what came of a run.
 type toll struct {
 	requests, disturbed, whole, failed, left int
@@ -361,7 +368,7 @@ func (f *troubled) judge(questions []question, came []seen) (o toll) {
 	f.t.Helper()
 	for i, s := range came {
 		o.requests++
-		disturbed := f.streams.of[handoff.SeededID(f.seed, uint64(i)+1)]
+		disturbed := f.streams.met(handoff.SeededID(f.seed, uint64(i)+1))
 		if disturbed {
 			o.disturbed++
 		}
