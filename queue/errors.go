@@ -9,6 +9,9 @@ import (
 var (
 	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
+	// ErrLater, wrapped or not, is the answer where the request waits on and holds up none behind it: what it waits for
+	// is planned, and they are asked with that in view.
+	ErrLater = errors.New("queue: later")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")
 	// ErrClosed ends every request once the queue is closed.

@@ -39,7 +39,12 @@ type Ticket[V any] struct {
 	Item
 	Value V // the caller's own
 
-	key      float64 // the order's, lowest first
+	// Plan is when its worker is expected to be free for it; the reserve func sets it before it answers [ErrLater].
+	Plan Plan
+
+	key      float64   // the order's, lowest first
+	promoted bool      // goes before the order
+	due      time.Time // of its first token
 	sequence uint64
 	lane     *lane[V]
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue
@@ -51,6 +56,13 @@ type Ticket[V any] struct {
 
 const unqueued = -1
 
+// Plan is what a reserve func foresees for a request that is to wait for a worker.
+type Plan struct {
+	Worker int           // any number that is that worker's alone
+	Starts time.Duration // from now, behind those asked before it in the same drain
+	Takes  time.Duration // its prompt, there
+}
+
 // before is the order of the queue: retries, then strict priority, then the order's key, then arrival.
 func (t *Ticket[V]) before(o *Ticket[V]) bool {
 	switch {
@@ -58,6 +70,8 @@ func (t *Ticket[V]) before(o *Ticket[V]) bool {
 		return t.Retry
 	case t.Strict != o.Strict:
 		return t.Strict > o.Strict
+	case t.promoted != o.promoted:
+		return t.promoted
 	case t.key != o.key:
 		return t.key < o.key
 	case !t.Arrival.Equal(o.Arrival):

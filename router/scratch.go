@@ -25,6 +25,7 @@ type scratch struct {
 	ws      []candidate // behind the last one, what earlier choices left
 	of      uint64      // the number of the view whose workers ws knows
 	tiers   bool        // slower tiers count
+	late    *plan       // of the pool, where prompts are bound late
 	limits  *Thresholds
 	why     Why
 	pcg     rand.PCG
@@ -51,7 +52,7 @@ func (c *scratch) start(v *view, req Request) {
 
 // end lets go of the request and its pool.
 func (c *scratch) end() {
-	c.req, c.query, c.view, c.limits = Request{}, query{}, nil, nil
+	c.req, c.query, c.view, c.limits, c.late = Request{}, query{}, nil, nil, nil
 	c.found.End()
 }
 

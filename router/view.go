@@ -229,6 +229,10 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Reused = reused
+		w.slot = int32(i)
+		if c.late != nil {
+			w.Left = page.Left(now) + c.late.of(i)
+		}
 		w.Host, w.Disk, w.Shared, w.Favour = 0, 0, 0, 0
 		if prefers {
 			w.Favour = favour(s.worker, req.Preferred)
@@ -252,7 +256,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		return ws, ErrNoWorkers
 	case met&below == 0:
 		return ws, out.err()
-	case met&idle == 0: // or claimed
+	case met&idle == 0 && c.late == nil, len(ws) == 0 && met&idle == 0: // or claimed
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom
