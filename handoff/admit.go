@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -36,6 +37,8 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		switch {
 		case errors.Is(err, errLeaseOver) && ctx.Err() == nil:
 		case errors.Is(err, placement.ErrNoDecode) && r.KV != nil && f.servedAlone(r):
+		case errors.Is(err, placement.ErrNoDecode) && r.suspected.others != nil:
+			r.suspected.others = nil // the suspected pair's decode worker has gone meanwhile
 		case err != nil:
 			return err
 		}
@@ -108,7 +111,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 		Model: r.Call.Request.Model, OneLeg: r.oneLeg(), DecodePin: r.pins.decode.asked(), DecodeHashes: r.decodeHashes,
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
-			Exclude: r.tried, Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
+			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
 			OSL: int(given(x.OSL)), Override: r.override, Explain: f.cfg.Explain || x.Wants("routing"),
 		},
 	}

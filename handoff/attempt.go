@@ -30,6 +30,7 @@ type StagedKV struct {
 
 	connector connector.Connector // which binds it
 	producer  *pools.Worker       // which holds it
+	permit    permit              // of the call that made it
 	round     *connector.Round    // whose prefill leg made it
 	taken     bool                // decode has it: there is nothing to abandon
 	pushed    bool                // it lies at the round's decode worker, and no other can have it
@@ -106,7 +107,10 @@ func (s *cleanupStack) letGo(h *held) {
 		if s.queue != nil {
 			s.queue.Wake()
 		}
-	case h.kv != nil && !h.kv.taken:
-		s.abandon(h.kv)
+	case h.kv != nil:
+		h.kv.permit.end()
+		if !h.kv.taken {
+			s.abandon(h.kv)
+		}
 	}
 }

@@ -35,6 +35,14 @@ func (s *cleanupStack) free(place int) {
 	s.letGo(&h)
 }
 
+// keepPermit leaves the permit of the booking at a place to its caller: its call may still turn out to have failed.
+func (s *cleanupStack) keepPermit(place int) permit {
+	b := &s.held[place].booking
+	done := b.Done
+	b.Done = nil
+	return done
+}
+
 // disown leaves the one thing at a place to its caller.
 func (s *cleanupStack) disown(place int) { s.held[place] = held{} }
 

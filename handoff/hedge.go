@@ -86,6 +86,8 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 			booking.Done(came.failed)
 			if came.failed != nil {
 				booking.Invalidate()
+			} else {
+				came.permit = booking.Done
 			}
 			booking.Lease.Release(time.Now())
 			f.Wake(a.Request.Model)
@@ -159,6 +161,7 @@ func (f *Flow) settle(r *request, speaks connector.Connector, e *entrant) {
 
 // loses frees what an entrant holds that came second.
 func (f *Flow) loses(speaks connector.Connector, e *entrant) {
+	e.came.permit.end()
 	if e.came.kv.Params != nil {
 		f.cleanup.abandon(speaks, e.round, e.came.kv)
 	}

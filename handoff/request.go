@@ -39,12 +39,13 @@ type request struct {
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered
 
-	asks     placement.Ask // of the first round; those of later ones are their own
-	differs  bool          // the engine showed other ids for the prompt than ids
-	tried    []string      // workers that failed this request
-	last     *fault.Error  // why the latest round ended
-	leg      Leg           // the latest decode call
-	retrying bool          // it has a place in the retry budget
+	asks      placement.Ask // of the first round; those of later ones are their own
+	differs   bool          // the engine showed other ids for the prompt than ids
+	tried     []string      // workers that failed this request
+	last      *fault.Error  // why the latest round ended
+	suspected suspicion     // of the latest round
+	leg       Leg           // the latest decode call
+	retrying  bool          // it has a place in the retry budget
 
 	draft  *decode.Draft // what the client has of a stream, nil where no other worker could go on with it
 	goesOn openai.Resume // what the round goes on with; nothing until the answer has moved
@@ -115,6 +116,9 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 func (r *request) failed(failed *fault.Error) {
 	r.last = failed
 	if failed.Class == fault.Moved { // it may come back to the worker, restarted
+		return
+	}
+	if r.suspected.decode == failed.Worker { // it may not be to blame
 		return
 	}
 	if !slices.Contains(r.tried, failed.Worker) {

@@ -63,6 +63,9 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		// prefill's, which lets go.
 		r.KV.taken = true
 	}
+	if failed != nil {
+		f.suspect(r, a.D, failed)
+	}
 	return failed
 }
 
@@ -92,9 +95,10 @@ func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Co
 	case came.failed != nil:
 		return nil, came.failed
 	case came.whole != nil:
+		came.permit.end()
 		return &came, nil
 	}
-	r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, round: a, pushed: plan.Pushed})
+	r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a, pushed: plan.Pushed})
 	return nil, nil
 }
 
@@ -161,6 +165,7 @@ type prefilled struct {
 	cached int    // prompt tokens that the worker had cached, −1 if it did not report it
 	ended  time.Time
 	took   time.Duration
+	permit permit // of the leg that has ended well; its owner ends it
 	failed *fault.Error
 	first  bool // it failed while nothing else had ended the round
 	// panicked is what the leg's own goroutine panicked with.
@@ -194,6 +199,9 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	booking.Done(failed)
 	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
 		booking.Invalidate() // it may not hold the prompt
+	}
+	if failed == nil && s == nil {
+		out.permit = r.stack.keepPermit(r.pPlace)
 	}
 	r.stack.free(r.pPlace)
 	f.Wake(r.Call.Request.Model)
@@ -256,6 +264,7 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 			}
 			if answer == nil {
 				r.d.Done(nil)
+				r.cleared(w.ID)
 			}
 			f.endRetries(r) // a long answer must not keep others from a retry
 			r.stopWaiting()

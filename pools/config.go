@@ -14,6 +14,10 @@ import (
 // its lease ends; longer, and one dropped connection takes a worker's cache out of use for as long.
 const defaultDownFor = 5 * time.Second
 
+// lastDownFor is the same for the last worker of a pool: without it no request of its model is served, so that it is tried
+// again as soon as a circuit would.
+const lastDownFor = 500 * time.Millisecond
+
 // Config is what an operator sets about pools.
 type Config struct {
 	// BlockSize in tokens that every worker must have registered, at most [MaxBlockSize]; 0 takes what a model's first

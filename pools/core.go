@@ -169,7 +169,8 @@ func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 	return true, nil
 }
 
-// Down notes that a call to a worker failed: it takes no requests for Config.DownFor from now. Calls that fail
+// Down notes that a call to a worker failed: it takes no requests for Config.DownFor from now, or for half a second where
+// it is the last of its pool that took any. Calls that fail
 // while it is down change nothing: they were under way already and report nothing new. Neither does a report about
 // another incarnation than the registered one: it is late.
 func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
@@ -178,7 +179,20 @@ func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 		return false
 	}
 	e.downUntil = now.Add(c.cfg.DownFor)
+	if c.last(e, now) {
+		e.downUntil = now.Add(min(c.cfg.DownFor, lastDownFor))
+	}
 	c.touch(e.key())
+	return true
+}
+
+// last reports whether none of a pool's other workers takes requests at now.
+func (c *Core) last(of *entry, now time.Time) bool {
+	for _, e := range c.entries {
+		if m := c.member(e); e != of && e.key() == of.key() && m.Eligible(now) {
+			return false
+		}
+	}
 	return true
 }
 

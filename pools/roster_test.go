@@ -76,6 +76,41 @@ func TestRunEndsTheTimeDown(t *testing.T) {
 	})
 }
 
+// The last worker of a pool that took requests is tried again soon: nothing is served without it.
+func TestTheLastWorkerIsDownForAMoment(t *testing.T) {
+	running(t, func(r *Roster) {
+		put(t, r, "p1", "p2", "p3")
+		if err := r.Drain("p3", true); err != nil {
+			t.Fatal(err)
+		}
+		up := func() (up []string) {
+			pool := r.Snapshot("m", Prefill)
+			for i := range pool.Members {
+				if m := &pool.Members[i]; m.Eligible(time.Now()) {
+					up = append(up, m.Worker.ID)
+				}
+			}
+			return up
+		}
+		r.ReportDown("p1", "a")
+		r.ReportDown("p2", "a")
+		if got := up(); got != nil {
+			t.Errorf("%v are up that have just failed", got)
+		}
+		time.Sleep(lastDownFor)
+		synctest.Wait()
+		if got := up(); !slices.Equal(got, []string{"p2"}) {
+			t.Errorf("half a second later %v are up", got)
+		}
+		r.ReportDown("p2", "a")
+		time.Sleep(lastDownFor)
+		synctest.Wait()
+		if got := up(); !slices.Equal(got, []string{"p2"}) {
+			t.Errorf("half a second after its next failure %v are up", got)
+		}
+	})
+}
+
 // A worker whose process has ended stays down, whatever its last answers say, until another process registers.
 func TestEndedWorkersStayDown(t *testing.T) {
 	running(t, func(r *Roster) {

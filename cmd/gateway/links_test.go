@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/linktest"
@@ -182,4 +185,38 @@ func TestLinksToServersBreak(t *testing.T) {
 		})
 	}
 	s.stop()
+}
+
+// A link to NATS that passes nothing holds up nothing that publishes for long, however full its buffers are.
+func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
+	inside, err := stack.Embed(stack.EmbedConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	at, err := url.Parse(inside.NATSURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := linktest.New(at.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	links, unlink, err := stack.Connect(nil, "nats://"+l.Addr(), nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlink()
+	l.Set(linktest.State{Up: linktest.Way{Hole: true}})
+	var longest time.Duration
+	for links.Bus.(interface{ Connected() bool }).Connected() {
+		began := time.Now()
+		_ = links.Bus.Publish(&nats.Msg{Subject: "test", Data: make([]byte, 4<<10)})
+		longest = max(longest, time.Since(began))
+	}
+	t.Logf("the longest took %v", longest)
+	if longest > 2*time.Second+spare() {
+		t.Errorf("one message was held up for %v", longest)
+	}
 }

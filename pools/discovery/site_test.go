@@ -248,7 +248,7 @@ func (s *site) watchBy(cfg WatcherConfig, probeEvery time.Duration) *recorder {
 	s.t.Helper()
 	r := &recorder{Roster: pools.NewRoster(pools.Config{}, quiet)}
 	w := NewWatcher(s.client(s.gate.URL()), r, cfg, quiet)
-	w.probeEvery, w.timeout, w.retry = probeEvery, 500*time.Millisecond, backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
+	w.probeEvery, w.probeLimit, w.timeout, w.retry = probeEvery, 500*time.Millisecond, 500*time.Millisecond, backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
 	s.run(r.Run)
 	s.run(w.Run)
 	return r

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,8 @@ type Watcher struct {
 	sink       Sink
 	cfg        WatcherConfig
 	log        *slog.Logger
-	probeEvery time.Duration     // it is made sure that etcd is there and still the same one
+	probeEvery time.Duration     // between two questions whether etcd is there and still the same one
+	probeLimit time.Duration     // of one such question
 	keys       map[string]string // of each worker by id: the key that counts
 }
 
@@ -60,7 +62,10 @@ var (
 func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog.Logger) *Watcher {
 	cfg.Prefix, cfg.Grace = folder(cfg.Prefix), cmp.Or(cfg.Grace, 10*time.Second)
 	return &Watcher{
-		calls: newCalls(client, 2*time.Second), sink: sink, cfg: cfg, log: log, probeEvery: 5 * time.Second, keys: map[string]string{},
+		calls: newCalls(client, 2*time.Second), sink: sink, cfg: cfg, log: log, keys: map[string]string{},
+		// A client whose link was cut takes its watch up again by itself, and is given every worker's removal where the cut
+		// was longer than the leases. Etcd may end them two thirds of a TTL after the cut: a cut is noticed before that.
+		probeEvery: min(5*time.Second, cfg.Grace/4), probeLimit: min(3*time.Second, cfg.Grace/4),
 	}
 }
 
@@ -80,6 +85,12 @@ func (w *Watcher) follow(ctx context.Context) error {
 	listed, err := w.list(ctx)
 	if err != nil {
 		return err
+	}
+	// Right after an outage etcd may still end leases that the workers could not renew: as for those missing in the list,
+	// it does not mean that the workers have left.
+	var doubtful time.Time
+	if w.failed > 0 {
+		doubtful = time.Now().Add(w.cfg.Grace)
 	}
 	var latest atomic.Int64 // the revision that was heard of last
 	latest.Store(listed.Revision)
@@ -111,8 +122,15 @@ func (w *Watcher) follow(ctx context.Context) error {
 				w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
 				w.failed = 0
 			}
-			for _, e := range r.Events {
-				w.publish(e)
+			removed := slices.ContainsFunc(r.Events, func(e *clientv3.Event) bool { return e.Type == clientv3.EventTypeDelete })
+			if removed && time.Now().Before(doubtful) {
+				if _, err := w.list(ctx); err != nil { // has all these changes
+					return err
+				}
+			} else {
+				for _, e := range r.Events {
+					w.publish(e)
+				}
 			}
 			latest.Store(max(latest.Load(), r.Header.Revision))
 		}
@@ -223,7 +241,7 @@ func (w *Watcher) probe(ctx context.Context, listed *etcdserverpb.ResponseHeader
 }
 
 func (w *Watcher) ask(ctx context.Context) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	ctx, cancel := context.WithTimeout(ctx, w.probeLimit)
 	defer cancel()
 	return w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 }

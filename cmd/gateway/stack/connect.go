@@ -16,6 +16,10 @@ import (
 // that a server behind a dead link is known to be away before workers are taken for silent too long.
 const pingEvery = 5 * time.Second
 
+// stuck is how long one write to NATS may take. Whatever publishes waits for it, in an engine's worker the engine itself:
+// a dead link whose buffers are full must not hold it up. Longer than a link that is only slow needs for 32 KiB.
+const stuck = time.Second
+
 // Connect makes the links that were named, and a func that ends them. Neither server need be there yet: both clients
 // go on trying. KV events go through stream unless it is nil.
 func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
@@ -36,7 +40,7 @@ func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *s
 	var err error
 	if natsURL != "" {
 		conn, err = nats.Connect(natsURL, append(watched(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
-			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))...)
+			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuck), nats.ReconnectOnFlusherError())...)
 		if err != nil {
 			return links, unlink, fmt.Errorf("nats-url: %w", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -19,6 +20,7 @@ type question struct {
 	tokens int // of the answer
 	stream bool
 	want   string
+	ends   []int // of each token, in want's bytes
 }
 
 // ask makes a question. The simulated engines' text is a pure function of the
@@ -27,12 +29,24 @@ func ask(prompt string, n int, stream bool) question {
 	vocabulary := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
 	state := engine.Begin(0).FoldAll(tokens.Sim().Encode(nil, prompt))
 	var text []byte
+	var ends []int
 	for range n {
 		next := vocabulary.Next(state, false)
 		text = tokens.Sim().Decode(text, []uint32{next})
 		state = state.Fold(next)
+		ends = append(ends, len(text))
 	}
-	return question{prompt: prompt, tokens: n, stream: stream, want: string(text)}
+	return question{prompt: prompt, tokens: n, stream: stream, want: string(text), ends: ends}
+}
+
+// lost is how many of the undisturbed answer's tokens a text lacks, from the first one that differs on.
+func (q *question) lost(text string) int {
+	same := 0
+	for same < min(len(text), len(q.want)) && text[same] == q.want[same] {
+		same++
+	}
+	whole, _ := slices.BinarySearch(q.ends, same+1)
+	return q.tokens - whole
 }
 
 // body is the request. The end of the text is passed over, so that every
@@ -84,9 +98,8 @@ type piece struct {
 	} `json:"error"`
 }
 
-// judge reads an answer to its end. begun is called with the first piece of a
-// stream.
-func (q *question) judge(res *http.Response, begun func()) judged {
+// judge reads an answer to its end. heard is called with the text of each of its pieces as they come.
+func (q *question) judge(res *http.Response, heard func(text string)) judged {
 	if res.StatusCode != http.StatusOK {
 		return refusal(res)
 	}
@@ -99,6 +112,7 @@ func (q *question) judge(res *http.Response, begun func()) judged {
 		if err := json.Unmarshal(body, &p); err != nil {
 			return judged{wrong, err.Error()}
 		}
+		heard(p.text())
 		return q.compare([]piece{p}, true)
 	}
 	var pieces []piece
@@ -117,9 +131,7 @@ func (q *question) judge(res *http.Response, begun func()) judged {
 		if err := json.Unmarshal(data, &p); err != nil {
 			return judged{wrong, err.Error()}
 		}
-		if len(pieces) == 0 {
-			begun()
-		}
+		heard(p.text())
 		pieces = append(pieces, p)
 	}
 	return q.compare(pieces, done)
@@ -136,6 +148,14 @@ func refusal(res *http.Response) judged {
 		return judged{refused, fmt.Sprintf("%d %s", res.StatusCode, code)}
 	}
 	return judged{wrong, fmt.Sprintf("status %d without a typed error: %.200s", res.StatusCode, body)}
+}
+
+// text is that of a piece's choices.
+func (p *piece) text() (text string) {
+	for _, c := range p.Choices {
+		text += c.Text
+	}
+	return text
 }
 
 // code is what a typed error is called.
@@ -170,8 +190,8 @@ func (q *question) compare(pieces []piece, done bool) judged {
 			}
 			return judged{brokenOff, code}
 		}
+		text += p.text()
 		for _, c := range p.Choices {
-			text += c.Text
 			if c.FinishReason != nil {
 				finish = *c.FinishReason
 			}

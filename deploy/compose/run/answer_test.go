@@ -68,13 +68,13 @@ func TestJudge(t *testing.T) {
 		{"a line that is no JSON", stream, 200, events(text(half), "{"), wrong, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			begun := 0
-			got := c.q.judge(&http.Response{StatusCode: c.status, Body: io.NopCloser(strings.NewReader(c.body))}, func() { begun++ })
+			heard := ""
+			got := c.q.judge(&http.Response{StatusCode: c.status, Body: io.NopCloser(strings.NewReader(c.body))}, func(text string) { heard += text })
 			if got.verdict != c.want || !strings.Contains(got.detail, c.detail) {
 				t.Errorf("%s: %q, want %s: …%q…", got.verdict, got.detail, c.want, c.detail)
 			}
-			if c.want == right && c.q.stream && begun != 1 {
-				t.Errorf("the stream began %d times", begun)
+			if lost := c.q.lost(heard); c.want == right && lost != 0 || c.want == brokenOff && (lost == 0 || lost == c.q.tokens) || c.want == refused && lost != c.q.tokens {
+				t.Errorf("%s, and %d tokens are lost", got.verdict, lost)
 			}
 		})
 	}
@@ -105,32 +105,29 @@ func TestCheck(t *testing.T) {
 	outcomeOf := func(v verdict, took time.Duration) outcome {
 		return outcome{judged: judged{v, "detail"}, took: took}
 	}
-	strict := scenario{slowest: time.Second}
-	lenient := scenario{slowest: time.Second, mayBreakOff: true}
+	s := scenario{slowest: time.Second}
 	for _, c := range []struct {
 		name     string
-		s        scenario
 		outcomes []outcome
 		says     string
 	}{
-		{"all right", strict, []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, ""},
-		{"too slow", strict, []outcome{outcomeOf(right, 1500*time.Millisecond)}, "took 1.5 s"},
-		{"broken off, not allowed", strict, []outcome{outcomeOf(right, 0), outcomeOf(brokenOff, 0)}, "broken off: detail"},
-		{"broken off, allowed", lenient, []outcome{outcomeOf(brokenOff, 0)}, ""},
-		{"broken off, allowed, too late", lenient, []outcome{outcomeOf(brokenOff, 2*time.Second)}, "took 2.0 s"},
-		{"refused", lenient, []outcome{outcomeOf(refused, 0)}, "refused: detail"},
-		{"wrong", lenient, []outcome{outcomeOf(wrong, 0)}, "wrong: detail"},
-		{"many", strict, make([]outcome, 20), "and 12 more"},
+		{"all right", []outcome{outcomeOf(right, 0), outcomeOf(right, time.Second)}, ""},
+		{"too slow", []outcome{outcomeOf(right, 1500*time.Millisecond)}, "took 1.5 s"},
+		{"broken off", []outcome{outcomeOf(right, 0), outcomeOf(brokenOff, 0)}, "broken off: detail"},
+		{"refused", []outcome{outcomeOf(refused, 0)}, "refused: detail"},
+		{"wrong", []outcome{outcomeOf(wrong, 0)}, "wrong: detail"},
+		{"many", make([]outcome, 20), "and 12 more"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := c.s.check(c.outcomes)
+			err := s.check(c.outcomes)
 			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
 		})
 	}
-	line := figures([]outcome{outcomeOf(right, time.Second), outcomeOf(brokenOff, 0), outcomeOf(wrong, 0)}, 2)
-	if want := "3 requests, 2 under way where it broke, 1 broken off (detail), 1 wrong, slowest 1.0 s"; line != want {
+	cutShort := outcome{judged: judged{brokenOff, "detail"}, silent: 500 * time.Millisecond, lost: 7}
+	line := figures([]outcome{outcomeOf(right, time.Second), cutShort, outcomeOf(wrong, 0)}, 2)
+	if want := "3 requests, 2 under way where it broke, 1 broken off (detail), 1 wrong, 7 tokens lost, longest silence 0.5 s, slowest 1.0 s"; line != want {
 		t.Errorf("%q, want %q", line, want)
 	}
 }

@@ -56,9 +56,9 @@ func (f *fleet) up(ctx context.Context) error {
 	}
 	return f.until(ctx, readyLimit, "the fleet serves", func(ctx context.Context) error {
 		if f.url == "" {
-			address, err := f.compose(ctx, "port", "gateway", "8000")
-			if err != nil || address == "" {
-				return errors.Join(errors.New("the gateway has no port: it does not run"), err)
+			address, err := f.address(ctx, "gateway")
+			if err != nil {
+				return fmt.Errorf("the gateway has no port: %w", err)
 			}
 			f.url = "http://" + address
 		}
@@ -100,13 +100,24 @@ func (f *fleet) down(ctx context.Context) error {
 	return errors.Join(killed, err)
 }
 
-// container is the id of a service's container.
+// container is the id of a service's container, running or not. Docker is asked by the labels that Compose sets: Compose
+// itself takes a second to answer.
 func (f *fleet) container(ctx context.Context, service string) (string, error) {
-	id, err := f.compose(ctx, "ps", "-q", service)
+	const label = "label=com.docker.compose."
+	id, err := f.docker.do(ctx, "ps", "-aq", "--no-trunc", "--filter", label+"project="+f.project, "--filter", label+"service="+service)
 	if err == nil && id == "" {
 		err = fmt.Errorf("service %s has no container", service)
 	}
 	return id, err
+}
+
+// address is where port 8000 of a service's container is published on this machine, as HOST:PORT.
+func (f *fleet) address(ctx context.Context, service string) (string, error) {
+	id, err := f.container(ctx, service)
+	if err != nil {
+		return "", err
+	}
+	return f.docker.do(ctx, "port", id, "8000")
 }
 
 // act does something to a service's container: act(ctx, "decode-1", "pause").
@@ -119,21 +130,32 @@ func (f *fleet) act(ctx context.Context, service string, verb ...string) error {
 	return err
 }
 
-// pause stops every process of a service, and unpause lets them go on.
-func (f *fleet) pause(ctx context.Context, service string) error { return f.act(ctx, service, "pause") }
+// action is what is done to a service of a fleet.
+type action func(ctx context.Context, f *fleet, service string) error
 
-func (f *fleet) unpause(ctx context.Context, service string) error {
-	return f.act(ctx, service, "unpause")
+// by is the action of one docker command.
+func by(verb ...string) action {
+	return func(ctx context.Context, f *fleet, service string) error { return f.act(ctx, service, verb...) }
 }
 
 // cut takes a service's container off the network, and join puts it back under
 // its name.
-func (f *fleet) cut(ctx context.Context, service string) error {
+func cut(ctx context.Context, f *fleet, service string) error {
 	return f.act(ctx, service, "network", "disconnect", f.project+"_fleet")
 }
 
-func (f *fleet) join(ctx context.Context, service string) error {
+func join(ctx context.Context, f *fleet, service string) error {
 	return f.act(ctx, service, "network", "connect", "--alias", service, f.project+"_fleet")
+}
+
+// order runs `gateway workers` in the gateway's container: it takes changes from its own machine alone.
+func (f *fleet) order(ctx context.Context, words ...string) error {
+	id, err := f.container(ctx, "gateway")
+	if err != nil {
+		return err
+	}
+	_, err = f.docker.do(ctx, append([]string{"exec", id, "/gateway", "workers"}, words...)...)
+	return err
 }
 
 // logs are the last lines of every container.
@@ -199,8 +221,8 @@ func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 }
 
 // held returns what is still booked in the gateway or held in an engine; nil is
-// nothing.
-func (f *fleet) held(ctx context.Context) error {
+// nothing. KV whose hand-off is lost counts as nothing where lost allows it: only its lease ends it.
+func (f *fleet) held(ctx context.Context, lost bool) error {
 	all, err := f.workers(ctx)
 	if err != nil {
 		return err
@@ -210,18 +232,27 @@ func (f *fleet) held(ctx context.Context) error {
 		if w := all[id]; w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
 			held = append(held, fmt.Errorf("booked on %s: %d requests, %d blocks, %d tokens to prefill", id, w.Requests, w.ActiveBlocks, w.PrefillTokens))
 		}
-		address, err := f.compose(ctx, "port", id, "8000")
+		address, err := f.address(ctx, id)
 		if err != nil {
 			return err
 		}
 		var books struct {
 			Running, Waiting, Transferring int
 			Blocks                         struct{ Active int }
-			Pinned                         []struct{ Reason string }
+			Pinned                         []struct {
+				Reason string
+				Blocks int
+			}
 		}
 		if err := f.get(ctx, "http://"+address+"/debug/books", &books); err != nil {
 			held = append(held, fmt.Errorf("books of %s: %w", id, err))
 			continue
+		}
+		if lost {
+			for _, p := range books.Pinned {
+				books.Blocks.Active = max(0, books.Blocks.Active-p.Blocks) // they may share some
+			}
+			books.Pinned = nil
 		}
 		if books.Running+books.Waiting+books.Transferring+books.Blocks.Active+len(books.Pinned) != 0 {
 			held = append(held, fmt.Errorf("%s holds %+v", id, books))

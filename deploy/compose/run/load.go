@@ -37,8 +37,10 @@ type load struct {
 // outcome is one request and what came of it.
 type outcome struct {
 	judged
-	sent time.Time
-	took time.Duration
+	sent   time.Time
+	took   time.Duration
+	silent time.Duration // the longest wait of a stream for its next token, the first one included
+	lost   int           // tokens of the undisturbed answer that the client did not get
 }
 
 // askLimit bounds one request: far more than any limit of the gateway should
@@ -92,14 +94,21 @@ func (l *load) one(ctx context.Context) {
 	q := ask(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	begun := false
 	o := outcome{sent: time.Now()}
-	o.judged = l.send(ctx, &q, func() {
-		begun = true
-		l.count(1)
+	text, last := "", o.sent
+	o.judged = l.send(ctx, &q, func(more string) {
+		if !q.stream || more == "" {
+			text += more
+			return
+		}
+		if text == "" {
+			l.count(1)
+		}
+		text += more
+		o.silent, last = max(o.silent, time.Since(last)), time.Now()
 	})
-	o.took = time.Since(o.sent)
-	if begun {
+	o.took, o.lost = time.Since(o.sent), q.lost(text)
+	if q.stream && text != "" {
 		l.count(-1)
 	}
 	l.mu.Lock()
@@ -107,7 +116,7 @@ func (l *load) one(ctx context.Context) {
 	l.outcomes = append(l.outcomes, o)
 }
 
-func (l *load) send(ctx context.Context, q *question, begun func()) judged {
+func (l *load) send(ctx context.Context, q *question, heard func(string)) judged {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(q.body()))
 	if err != nil {
 		return judged{wrong, err.Error()}
@@ -118,7 +127,7 @@ func (l *load) send(ctx context.Context, q *question, begun func()) judged {
 		return judged{wrong, "no answer: " + err.Error()}
 	}
 	defer res.Body.Close()
-	return q.judge(res, begun)
+	return q.judge(res, heard)
 }
 
 func (l *load) count(by int) {

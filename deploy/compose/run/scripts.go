@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -15,48 +16,101 @@ const healLimit = 30 * time.Second
 // short prompt, so that at any moment most streams are in their middle.
 var usual = loadConfig{clients: 10, promptWords: 150, tokens: 50}
 
+// long is prompts and little else, so that prefill is busy.
+var long = loadConfig{clients: 10, promptWords: 300, tokens: 20}
+
 // short answers, for workers that stop responding: one that is not streamed may take
 // five times as long as its tokens should before its worker is given up.
 var short = loadConfig{clients: 10, promptWords: 150, tokens: 30}
 
+// Of how long something stays broken.
+const (
+	// quiet is longer than the overlays' lease, than the limit on an answer that is not streamed, about 7 s, and than what
+	// the buffers of a connection to NATS take up.
+	quiet = 10 * time.Second
+	// absent is longer than the overlays' lease, for servers that no request passes through.
+	absent = 5 * time.Second
+)
+
 // scenarios are all there are, in the order that they run in.
 func scenarios() []scenario {
+	prefilling := func(w workerView, _ int) bool { return w.PrefillTokens > 0 }
+	streaming := func(w workerView, streams int) bool { return w.Requests > 1 && streams > 2 }
+	underLoad := func(_ workerView, streams int) bool { return streams > 2 }
+	nothing := func(context.Context, *fleet, string) error { return nil }
+	kill, start, restart, pause, unpause := by("kill", "-s", "KILL"), by("start"), by("restart"), by("pause"), by("unpause")
 	return []scenario{
 		{
-			name: "prefill-killed", overlay: true, slowest: 10 * time.Second,
-			shows:  "a prefill worker is killed with prompts in it: every request completes",
-			load:   loadConfig{clients: 10, promptWords: 300, tokens: 20},
-			script: killed("prefill-2", func(w workerView, _ int) bool { return w.PrefillTokens > 0 }),
+			name: "prefill-killed", overlay: "prefill-killed", slowest: 10 * time.Second,
+			shows:  "a prefill worker is killed with prompts in it",
+			load:   long,
+			script: breakage{"prefill-2", prefilling, kill, start, 0}.run,
 		},
 		{
-			name: "decode-killed", mayBreakOff: true, slowest: 10 * time.Second,
-			shows:  "a decode worker is killed in mid-stream: a request completes, or its stream ends in one typed error",
+			name: "prefill-paused", overlay: "prefill-paused", losesHandOffs: true, slowest: 20 * time.Second,
+			shows:  "a prefill worker freezes with prompts in it; after it is woken it serves again",
+			load:   long,
+			script: breakage{"prefill-2", prefilling, pause, unpause, absent}.run,
+		},
+		{
+			name: "decode-killed", slowest: 10 * time.Second,
+			shows:  "a decode worker is killed in mid-stream",
 			load:   usual,
-			script: killed("decode-2", func(w workerView, streams int) bool { return w.Requests > 1 && streams > 2 }),
+			script: breakage{"decode-2", streaming, kill, start, 0}.run,
 		},
 		{
-			name: "decode-paused", overlay: true, mayBreakOff: true, slowest: 20 * time.Second,
-			shows:  "a decode worker freezes in mid-stream: each request completes or ends with one typed error, in time; after it is woken the worker serves again",
+			name: "decode-paused", overlay: "decode-paused", slowest: 20 * time.Second,
+			shows:  "a decode worker freezes in mid-stream; after it is woken it serves again",
 			load:   short,
-			script: silenced("decode-2", (*fleet).pause, (*fleet).unpause),
+			script: breakage{"decode-2", streaming, pause, unpause, quiet}.run,
 		},
 		{
-			name: "worker-cut", overlay: true, mayBreakOff: true, slowest: 20 * time.Second,
-			shows:  "a decode worker is cut off the network for longer than its lease: as when it stands still; it registers and serves again once it is back",
+			name: "worker-cut", overlay: "worker-cut", slowest: 20 * time.Second,
+			shows:  "a decode worker is cut off the network for longer than its lease; it registers and serves again once it is back",
 			load:   short,
-			script: silenced("decode-2", (*fleet).cut, (*fleet).join),
+			script: breakage{"decode-2", streaming, cut, join, quiet}.run,
+		},
+		{
+			name: "rolling-restart", slowest: 10 * time.Second,
+			shows:  "every worker is drained with --move and restarted, one after the other",
+			load:   usual,
+			script: rolling,
 		},
 		{
 			name: "nats-restarted", slowest: 10 * time.Second,
-			shows:  "NATS is restarted: no request is lost, and KV events are followed again afterwards",
+			shows:  "NATS is restarted; KV events are followed again afterwards",
 			load:   usual,
-			script: restarted("nats"),
+			script: breakage{"nats", underLoad, restart, nothing, 0}.run,
+		},
+		{
+			name: "nats-cut", slowest: 5 * time.Second,
+			shows:  "NATS is cut off the network; KV events are followed again afterwards",
+			load:   usual,
+			script: breakage{"nats", underLoad, cut, join, quiet}.run,
+		},
+		{
+			name: "nats-paused", slowest: 10 * time.Second,
+			shows:  "NATS freezes; KV events are followed again afterwards",
+			load:   usual,
+			script: breakage{"nats", underLoad, pause, unpause, absent}.run,
 		},
 		{
 			name: "etcd-restarted", slowest: 10 * time.Second,
-			shows:  "etcd is restarted: no request is lost, and the workers stay registered",
+			shows:  "etcd is restarted; the workers stay registered",
 			load:   usual,
-			script: restarted("etcd"),
+			script: breakage{"etcd", underLoad, restart, nothing, 0}.run,
+		},
+		{
+			name: "etcd-cut", overlay: "worker-cut", slowest: 10 * time.Second,
+			shows:  "etcd is cut off the network for longer than the leases; the workers register again",
+			load:   usual,
+			script: breakage{"etcd", underLoad, cut, join, absent}.run,
+		},
+		{
+			name: "etcd-paused", overlay: "worker-cut", slowest: 10 * time.Second,
+			shows:  "etcd freezes for longer than the leases; the workers register again",
+			load:   usual,
+			script: breakage{"etcd", underLoad, pause, unpause, absent}.run,
 		},
 	}
 }
@@ -64,20 +118,23 @@ func scenarios() []scenario {
 // momentLimit bounds the wait for the moment to break something.
 const momentLimit = 20 * time.Second
 
-// busy waits until the worker is in the state that the scenario wants to break
-// it in, and says how many requests are on it.
-func busy(ctx context.Context, f *fleet, l *load, id string, enough func(w workerView, streams int) bool) (hit int, err error) {
-	err = f.until(ctx, momentLimit, "there is work on "+id, func(ctx context.Context) error {
+// busy waits until a service is in the state that the scenario wants to break
+// it in, and says how many requests are on it: for a server, all streams.
+func busy(ctx context.Context, f *fleet, l *load, service string, enough func(w workerView, streams int) bool) (hit int, err error) {
+	err = f.until(ctx, momentLimit, "there is work on "+service, func(ctx context.Context) error {
 		all, err := f.workers(ctx)
 		if err != nil {
 			return err
 		}
+		w, worker := all[service]
 		_, streams := l.answered()
-		if w := all[id]; enough(w, streams) {
-			hit = w.Requests
-			return nil
+		if !enough(w, streams) {
+			return fmt.Errorf("%+v, %d streams open", w, streams)
 		}
-		return fmt.Errorf("%+v, %d streams open", all[id], streams)
+		if hit = streams; worker {
+			hit = w.Requests
+		}
+		return nil
 	})
 	return hit, err
 }
@@ -121,72 +178,64 @@ func serving(ctx context.Context, f *fleet, id string) error {
 	})
 }
 
-// killed kills a worker at its moment, sees the load go on without it, and
-// starts it again.
-func killed(id string, enough func(w workerView, streams int) bool) func(context.Context, *fleet, *load) (int, error) {
-	return func(ctx context.Context, f *fleet, l *load) (int, error) {
-		hit, err := busy(ctx, f, l, id, enough)
+// breakage is one service broken at its moment, and mended.
+type breakage struct {
+	service       string
+	moment        func(w workerView, streams int) bool
+	breaks, mends action
+	lasts         time.Duration // the least time between the two
+}
+
+// run breaks the service, sees the load go on without it, mends it, and sees it serve again; after a server, every worker.
+func (b breakage) run(ctx context.Context, f *fleet, l *load) (int, error) {
+	hit, err := busy(ctx, f, l, b.service, b.moment)
+	if err != nil {
+		return hit, err
+	}
+	if err := b.breaks(ctx, f, b.service); err != nil {
+		return hit, err
+	}
+	over := time.After(b.lasts)
+	err = more(ctx, f, l, 3*l.cfg.clients)
+	select {
+	case <-over:
+	case <-ctx.Done():
+		return hit, context.Cause(ctx)
+	}
+	if err := errors.Join(err, b.mends(ctx, f, b.service)); err != nil {
+		return hit, err
+	}
+	if slices.Contains(workerIDs, b.service) {
+		return hit, serving(ctx, f, b.service)
+	}
+	for _, id := range workerIDs {
+		if err := serving(ctx, f, id); err != nil {
+			return hit, err
+		}
+	}
+	return hit, nil
+}
+
+// rolling restarts every worker after a drain that moves its streams, and waits until it serves again before the next.
+func rolling(ctx context.Context, f *fleet, l *load) (hit int, err error) {
+	for _, id := range workerIDs {
+		n, err := busy(ctx, f, l, id, func(w workerView, streams int) bool { return w.Requests > 0 && streams > 2 })
+		hit += n
 		if err != nil {
 			return hit, err
 		}
-		if err := f.act(ctx, id, "kill", "-s", "KILL"); err != nil {
+		if err := f.order(ctx, "drain", id, "--move"); err != nil {
 			return hit, err
 		}
-		if err := more(ctx, f, l, 2*l.cfg.clients); err != nil {
+		if err := f.act(ctx, id, "restart"); err != nil {
 			return hit, err
 		}
-		if err := f.act(ctx, id, "start"); err != nil {
+		if err := f.order(ctx, "uncordon", id); err != nil {
 			return hit, err
 		}
-		return hit, serving(ctx, f, id)
+		if err := serving(ctx, f, id); err != nil {
+			return hit, err
+		}
 	}
-}
-
-// quiet is how long a worker is silent: longer than the overlays' lease, and than
-// the limit on an answer that is not streamed, about 7 s.
-const quiet = 10 * time.Second
-
-// silenced makes a worker stop responding in mid-stream, its connections open,
-// and lets it come back after a while.
-func silenced(id string, silence, wake func(*fleet, context.Context, string) error) func(context.Context, *fleet, *load) (int, error) {
-	return func(ctx context.Context, f *fleet, l *load) (int, error) {
-		hit, err := busy(ctx, f, l, id, func(w workerView, streams int) bool { return w.Requests > 1 && streams > 2 })
-		if err != nil {
-			return hit, err
-		}
-		if err := silence(f, ctx, id); err != nil {
-			return hit, err
-		}
-		over := time.After(quiet)
-		err = more(ctx, f, l, 3*l.cfg.clients)
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return hit, context.Cause(ctx)
-		}
-		if err := errors.Join(err, wake(f, ctx, id)); err != nil {
-			return hit, err
-		}
-		return hit, serving(ctx, f, id)
-	}
-}
-
-// restarted restarts a server that no request passes through, sees the load go
-// on meanwhile, and every worker's events come afterwards.
-func restarted(service string) func(context.Context, *fleet, *load) (int, error) {
-	return func(ctx context.Context, f *fleet, l *load) (int, error) {
-		_, streams := l.answered()
-		if err := f.act(ctx, service, "restart"); err != nil {
-			return streams, err
-		}
-		if err := more(ctx, f, l, 3*l.cfg.clients); err != nil {
-			return streams, err
-		}
-		for _, id := range workerIDs {
-			if err := serving(ctx, f, id); err != nil {
-				return streams, err
-			}
-		}
-		return streams, nil
-	}
+	return hit, nil
 }

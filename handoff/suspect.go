@@ -1,0 +1,83 @@
+package handoff
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// permit takes how a call ended that has shown a sign of life: a [placement.Booking]'s Done. nil is none.
+type permit func(err error)
+
+// end ends a call that has not failed.
+func (p permit) end() {
+	if p != nil {
+		p(context.Canceled)
+	}
+}
+
+// suspicion is that a prefill worker is to blame for a decode worker's error: its KV cannot be pulled. The zero suspicion
+// is none.
+type suspicion struct {
+	decode   string   // the worker that reported the error, and may be tried again with another's KV
+	producer string   // that holds the KV
+	permit   permit   // of the call that made the KV
+	others   []string // decode workers that the next round leaves out, so that it shows which one is to blame
+}
+
+// errNotPulled is a prefill whose KV a decode worker could not use, though it can use another's.
+var errNotPulled = fmt.Errorf("decode could not pull its KV: %w", fault.ErrEngine)
+
+// suspect keeps KV that decode cannot pull from being what every further round is given. One round does not show which of
+// the two workers is to blame: the next one leaves the producer out, or has decode prefill itself where there is no other,
+// and goes to the same decode worker. If that fails again, it is to blame.
+func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
+	before := r.suspected
+	r.suspected = suspicion{}
+	before.permit.end()
+	switch kv := r.KV; {
+	case r.Sent.Began, failed.Leg != pools.Decode:
+	case before.decode == d.ID:
+		r.tried = slices.DeleteFunc(r.tried, func(id string) bool { return id == before.producer })
+	case kv == nil || kv.pushed || kv.producer == nil || r.pins.prefill.Worker != "":
+	case failed.Class == fault.Timeout: // it may have pulled in silence, and is left out for that
+		if f.hasOtherPrefill(r, kv.producer) {
+			r.tried = append(r.tried, kv.producer.ID)
+		}
+	case failed.Class != fault.EngineError:
+	case f.hasOtherPrefill(r, kv.producer):
+		r.tried = append(r.tried, kv.producer.ID)
+		r.suspected = f.suspicion(kv, d)
+	case f.cfg.DecodeFallback && d.ServesAlone():
+		r.Reason = placement.ReasonPrefillFailed
+		r.suspected = f.suspicion(kv, d)
+	}
+}
+
+// suspicion is that of the KV which d could not use. The next round is d's, if it may be called.
+func (f *Flow) suspicion(kv *StagedKV, d *pools.Worker) suspicion {
+	s := suspicion{decode: d.ID, producer: kv.producer.ID, permit: kv.permit}
+	kv.permit = nil
+	if slices.Contains(f.rooms.Breakers.Blocked(pools.Decode), d.ID) {
+		return s
+	}
+	for _, m := range f.rooms.Roster.Snapshot(d.Model, d.Role).Members {
+		if m.Worker.ID != d.ID {
+			s.others = append(s.others, m.Worker.ID)
+		}
+	}
+	return s
+}
+
+// cleared takes in a decode worker's first token: one that reported an error with another's KV was not to blame for it.
+func (r *request) cleared(decode string) {
+	if before := r.suspected; before.decode == decode && before.permit != nil {
+		before.permit(errNotPulled)
+	}
+	r.suspected.permit.end()
+	r.suspected = suspicion{}
+}

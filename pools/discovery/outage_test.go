@@ -1,0 +1,68 @@
+package discovery
+
+import (
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// record is the registrar of a worker whose record is put and deleted by hand, as where etcd grants and ends leases.
+func (s *site) record(c *clientv3.Client, id string) *Registrar {
+	s.t.Helper()
+	r, err := NewRegistrar(c, testWorker(id), "", 0, quiet)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := c.Put(s.t.Context(), r.key, r.value); err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
+
+// TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace; later one goes at once.
+func TestRemovalsAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("")
+	direct := s.client(s.etcd.URL())
+	w := s.record(direct, "w")
+	const grace = 2 * time.Second
+	known := s.watchWith(grace, 100*time.Millisecond)
+	within(t, 10*time.Second, "there", func() bool { return known.knows("w") })
+	s.gate.shut()
+	_, before := known.reported()
+	over := time.Now().Add(time.Second)
+	within(t, 10*time.Second, "a question has gone unanswered", func() bool { return time.Now().After(over) })
+	s.gate.open(s.etcd.URL())
+	within(t, 10*time.Second, "listed again", func() bool { _, resyncs := known.reported(); return resyncs > before })
+	calm := time.Now().Add(grace)
+	if _, err := direct.Delete(t.Context(), w.key); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the removal is seen", func() bool { _, resyncs := known.reported(); return resyncs > before+1 })
+	if !known.knows("w") {
+		t.Error("gone, without its grace")
+	}
+	if _, err := direct.Put(t.Context(), w.key, w.value); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "the grace is over", func() bool { return time.Now().After(calm) })
+	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("w") {
+		t.Errorf("removed %v, although it came back", removed)
+	}
+	if _, err := direct.Delete(t.Context(), w.key); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "removed at once", func() bool { removed, _ := known.reported(); return len(removed) == 1 })
+}
+
+// TestCutOffLongerThanLeases: a watcher with its own pace notices a silent link before etcd could end the leases.
+func TestCutOffLongerThanLeases(t *testing.T) {
+	for _, ttl := range []time.Duration{2 * time.Second, 3 * time.Second, 10 * time.Second, time.Hour} {
+		w := NewWatcher(nil, nil, WatcherConfig{Grace: ttl}, quiet)
+		if notices := w.probeEvery + w.probeLimit; notices >= ttl*2/3 || notices > 8*time.Second {
+			t.Errorf("TTL %v: a cut is noticed after %v", ttl, notices)
+		}
+	}
+}
