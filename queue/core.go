@@ -83,16 +83,11 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 }
 
 // Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
-// answers nil (granted), ErrWait or an error that ends the ticket; of the Core it may call [Core.Ahead] only.
+// answers nil (granted), ErrWait, a [*LaterError] or an error that ends the ticket; of the Core it may call [Core.Ahead] and [Core.Round] only.
 func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (granted int) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		err := reserve(t)
-		switch {
-		case errors.Is(err, ErrWait):
-			c.hold(t)
-			continue
-		case errors.Is(err, ErrLater):
-			c.pass(t)
+		if c.waitsOn(t, err) {
 			continue
 		}
 		if c.settle(t, err, now); err == nil {
@@ -101,6 +96,19 @@ func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (grante
 	}
 	c.stop(now)
 	return granted
+}
+
+// waitsOn reports whether err has t wait on, and notes how.
+func (c *Core[V]) waitsOn(t *Ticket[V], err error) bool {
+	if later, ok := errors.AsType[*LaterError](err); ok {
+		c.pass(t, later.Plan)
+		return true
+	}
+	if errors.Is(err, ErrWait) {
+		c.hold(t)
+		return true
+	}
+	return false
 }
 
 // next begins or continues a drain: it is the ticket to ask, nil when none is left. The ticket stays in the queue

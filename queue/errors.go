@@ -9,14 +9,24 @@ import (
 var (
 	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
-	// ErrLater, wrapped or not, is the answer where the request waits on and holds up none behind it: what it waits for
-	// is planned, and they are asked with that in view.
-	ErrLater = errors.New("queue: later")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")
 	// ErrClosed ends every request once the queue is closed.
 	ErrClosed = errors.New("queue: closed")
 )
+
+// LaterError, wrapped or not, is the answer where the request waits on and holds up none behind it: what it waits for is
+// planned, and those are asked with that in view.
+type LaterError struct{ Plan }
+
+func (e *LaterError) Error() string { return "queue: its worker is not free yet" }
+
+// Plan is what a reserve func foresees for a request that is to wait for a worker.
+type Plan struct {
+	Worker int           // any number that is that worker's alone
+	Starts time.Duration // from now, behind those asked before it in the same drain
+	Takes  time.Duration // its prompt, there
+}
 
 // FullError refuses a request that would have to wait, because too much waits already.
 type FullError struct {

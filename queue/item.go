@@ -39,12 +39,10 @@ type Ticket[V any] struct {
 	Item
 	Value V // the caller's own
 
-	// Plan is when its worker is expected to be free for it; the reserve func sets it before it answers [ErrLater].
-	Plan Plan
-
 	key      float64   // the order's, lowest first
+	plan     Plan      // of the latest drain
 	promoted bool      // goes before the order
-	due      time.Time // of its first token
+	due      time.Time // when its first token is late
 	sequence uint64
 	lane     *lane[V]
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue
@@ -55,13 +53,6 @@ type Ticket[V any] struct {
 }
 
 const unqueued = -1
-
-// Plan is what a reserve func foresees for a request that is to wait for a worker.
-type Plan struct {
-	Worker int           // any number that is that worker's alone
-	Starts time.Duration // from now, behind those asked before it in the same drain
-	Takes  time.Duration // its prompt, there
-}
 
 // before is the order of the queue: retries, then strict priority, then the order's key, then arrival.
 func (t *Ticket[V]) before(o *Ticket[V]) bool {

@@ -105,11 +105,12 @@ func (c *Core[V]) hold(t *Ticket[V]) {
 	}
 }
 
-// pass says that t, which next returned, waits on and holds up none.
-func (c *Core[V]) pass(t *Ticket[V]) {
+// pass says that t, which next returned, waits on by this plan and holds up none.
+func (c *Core[V]) pass(t *Ticket[V], plan Plan) {
 	if !c.queued(t) {
 		return
 	}
+	t.plan = plan
 	heap.Remove(&t.lane.line, t.place)
 	t.place = aside - len(c.passed)
 	c.passed = append(c.passed, t)

@@ -19,7 +19,7 @@ func (c *Core[V]) promote(now time.Time) {
 		if t == nil {
 			continue
 		}
-		late := t.late(now, t.Plan.Starts)
+		late := t.late(now, t.plan.Starts)
 		if t.promoted {
 			t.promoted = !late
 			continue
@@ -27,28 +27,28 @@ func (c *Core[V]) promote(now time.Time) {
 		if !late || done == maxPromoted {
 			continue
 		}
-		starts, spoilt := t.Plan.Starts, false
+		starts, spoilt := t.plan.Starts, false
 		for _, o := range planned[:j] {
-			if o == nil || o.Plan.Worker != t.Plan.Worker || o.promoted || o.Retry != t.Retry || o.Strict != t.Strict {
+			if o == nil || o.plan.Worker != t.plan.Worker || o.promoted || o.Retry != t.Retry || o.Strict != t.Strict {
 				continue
 			}
-			starts = min(starts, o.Plan.Starts)
-			spoilt = spoilt || !o.late(now, o.Plan.Starts) && o.late(now, o.Plan.Starts+t.Plan.Takes)
+			starts = min(starts, o.plan.Starts)
+			spoilt = spoilt || !o.late(now, o.plan.Starts) && o.late(now, o.plan.Starts+t.plan.Takes)
 		}
 		if spoilt || t.late(now, starts) {
 			continue
 		}
 		for _, o := range planned[:j] {
-			if o != nil && o.Plan.Worker == t.Plan.Worker && !o.promoted {
-				o.Plan.Starts += t.Plan.Takes
+			if o != nil && o.plan.Worker == t.plan.Worker && !o.promoted {
+				o.plan.Starts += t.plan.Takes
 			}
 		}
-		t.promoted, t.Plan.Starts = true, starts
+		t.promoted, t.plan.Starts = true, starts
 		done++
 	}
 }
 
 // late reports whether t misses the target if its worker is free for it so long from now.
 func (t *Ticket[V]) late(now time.Time, starts time.Duration) bool {
-	return now.Add(starts + t.Plan.Takes).After(t.due)
+	return now.Add(starts + t.plan.Takes).After(t.due)
 }

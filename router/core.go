@@ -67,9 +67,7 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 
 // candidates are the slots that may be chosen.
 func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
-	if c.late = k.plan; c.late != nil {
-		c.late.begin(c.query.Drain, c.view)
-	}
+	c.late, c.planned = k.plan != nil, k.plan.begin(c.query.Drain, c.view)
 	k.book.Look(c.query.shares(&k.cfg))
 	return c.view.choices(c, k.book, now)
 }

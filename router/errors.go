@@ -27,8 +27,6 @@ var (
 	ErrBusy = errors.New("all workers are busy with prefill")
 	// ErrNoRoom: no eligible worker has the blocks and a sequence left. Wait for a request to end.
 	ErrNoRoom = errors.New("no worker has room")
-	// ErrLater: the request's worker, in mode eft, is about to be another's. Others may be booked before it.
-	ErrLater = errors.New("the worker that would finish first is not free yet")
 	// ErrBooked: this attempt at the request holds a booking in this pool already, which is a mistake of the caller.
 	ErrBooked   = errors.New("attempt already booked")
 	ErrDeclined = errors.New("policy chose no worker") // the policy picked none of the candidates
@@ -44,16 +42,14 @@ func (e *TooBigError) Error() string {
 	return fmt.Sprintf("request needs %d blocks, the largest worker has %d", e.NeedBlocks, e.LargestBlocks)
 }
 
-// LaterError is an ErrLater, and when the worker is expected to be free.
+// LaterError: in mode eft, the worker that would finish first is not free yet. Others may be booked before the request.
 type LaterError struct {
-	Slot          int           // the worker's rank, among its pool's
-	Starts, Takes time.Duration // from now, behind those that were asked before it in the same drain; and then the prompt's own
+	Slot   int           // the worker's rank, among its pool's
+	Starts time.Duration // from now, behind what the worker has and what waits for it ahead of this request
+	Takes  time.Duration // the prompt, there
 }
 
-func (e *LaterError) Error() string { return ErrLater.Error() }
-
-// Is makes it an ErrLater.
-func (e *LaterError) Is(target error) bool { return target == ErrLater }
+func (e *LaterError) Error() string { return "the worker that would finish first is not free yet" }
 
 // PoolError names the pool in which no worker was chosen.
 type PoolError struct {
@@ -73,10 +69,11 @@ func (e *PoolError) Unwrap() error { return e.Err }
 func finality(err error) int {
 	var big *TooBigError
 	var over *OverloadedError
+	var later *LaterError
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy), errors.Is(err, ErrLater):
+	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy), errors.As(err, &later):
 		return 1
 	case errors.As(err, &over):
 		return 2

@@ -144,8 +144,9 @@ type candidate struct {
 	// Predicted is how many blocks at the end of Overlap are not reported: they are
 	// assumed to be there because the prompt was sent there.
 	Predicted int32
-	slot      int32         // in the view
-	Left      time.Duration // that its prompts take from now on, those of the plan included, in mode eft
+	// Left is how long its prompts should take from now on, with those that wait for it ahead of this one. Mode eft alone
+	// looks at it.
+	Left      time.Duration
 	Favour    float64       // the sum of the weights of the preferred taints it has
 }
 

@@ -25,7 +25,8 @@ type scratch struct {
 	ws      []candidate // behind the last one, what earlier choices left
 	of      uint64      // the number of the view whose workers ws knows
 	tiers   bool        // slower tiers count
-	late    *plan       // of the pool, where prompts are bound late
+	late    bool        // prompts are bound late
+	planned []time.Duration // of the drain, by slot; nil outside of one
 	limits  *Thresholds
 	why     Why
 	pcg     rand.PCG
@@ -52,7 +53,7 @@ func (c *scratch) start(v *view, req Request) {
 
 // end lets go of the request and its pool.
 func (c *scratch) end() {
-	c.req, c.query, c.view, c.limits, c.late = Request{}, query{}, nil, nil, nil
+	c.req, c.query, c.view, c.limits, c.planned = Request{}, query{}, nil, nil, nil
 	c.found.End()
 }
 

@@ -212,7 +212,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if len(req.Ahead) > 0 && claimed(req.Ahead, v.pool.Role, s) {
 			continue // as good as full
 		}
-		if float64(prefill) <= s.busyAbove {
+		if float64(prefill) <= s.busyAbove || c.late {
 			met |= idle
 		}
 		reused := min(book.Shared(page), cached)
@@ -229,9 +229,11 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Reused = reused
-		w.slot = int32(i)
-		if c.late != nil {
-			w.Left = page.Left(now) + c.late.of(i)
+		if w.Left = 0; c.late {
+			w.Left = page.Left(now)
+			if c.planned != nil {
+				w.Left += c.planned[i]
+			}
 		}
 		w.Host, w.Disk, w.Shared, w.Favour = 0, 0, 0, 0
 		if prefers {
@@ -256,7 +258,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		return ws, ErrNoWorkers
 	case met&below == 0:
 		return ws, out.err()
-	case met&idle == 0 && c.late == nil, len(ws) == 0 && met&idle == 0: // or claimed
+	case met&idle == 0: // or claimed
 		return ws, ErrBusy
 	case len(ws) == 0:
 		return ws, ErrNoRoom

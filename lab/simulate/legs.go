@@ -33,8 +33,7 @@ func (r *run) reserve(i int32, now time.Time) error {
 	placed, err := r.placer.Book(r.fleet, &ask, nil, now)
 	switch {
 	case errors.As(err, &later):
-		r.requests[i].ticket.Plan = queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}
-		return queue.ErrLater
+		return &queue.LaterError{Plan: queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}}
 	case placement.Waits(err):
 		return queue.ErrWait
 	}
