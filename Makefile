@@ -5,9 +5,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
+SOAK ?= 30m
 
 .DEFAULT_GOAL := build
-.PHONY: build install image test race lint fuzz bench bench-wire smoke compose faults recipes ci clean help
+.PHONY: build install image test race lint fuzz bench bench-wire smoke compose faults soak recipes ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -54,8 +55,11 @@ compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
 faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
-	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 700 -update
+	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update
 	ALL_FAULTS=1 go test ./cmd/gateway -count 1 -v -run 'InMidStream|OfProcesses|HandOffLost|RealWorkers|TestLinks'
+
+soak: ## a gateway under load, faults and deaths for SOAK (30m): its plot and figures into docs/faults.md
+	go test ./cmd/gateway -count 1 -v -timeout 0 -run '^TestSoak$$' -soak $(SOAK) -update
 
 recipes: build ## simulate bench/recipes and write their results; reads bench/traces
 	mkdir -p bench/recipes/results

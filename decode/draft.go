@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -30,7 +32,30 @@ type Draft struct {
 	began progress // as the present call found it
 	given int      // how many tokens that call was given
 	event []byte   // the latest event as the client gets it, where that is not as it came
+	seen  []uint32 // memory for a prompt that its engine shows
 }
+
+// drafts keep the memory of drafts that are no longer in use: nearly every stream has one, and nearly none needs it.
+var drafts = sync.Pool{New: func() any { return new(Draft) }}
+
+// NewDraft is the empty draft of a request, which its caller releases.
+func NewDraft(req *openai.Request) *Draft {
+	d := drafts.Get().(*Draft)
+	d.Request = req
+	return d
+}
+
+// Release gives the draft's memory back; nil has none. Neither it nor what it returned of its own may be used afterwards.
+func (d *Draft) Release() {
+	if d == nil || cap(d.ids)+cap(d.seen) > mostPooled {
+		return
+	}
+	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0]}
+	drafts.Put(d)
+}
+
+// mostPooled is the tokens of the longest prompt and answer whose memory is kept.
+const mostPooled = 4096
 
 // progress is how far an answer is.
 type progress struct {
@@ -146,7 +171,7 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	}
 	silent := !info.Content && info.Finished == 0 && !info.Usage
 	if info.IDs != nil {
-		if d.ids == nil {
+		if cap(d.ids) == 0 {
 			d.ids, d.event = make([]uint32, 0, 64), make([]byte, 0, 512)
 		}
 		ids, ok := openai.ParseIDs(d.ids, info.IDs)
@@ -186,8 +211,8 @@ func (d *Draft) see(ids []byte) {
 	if n > cmp.Or(d.Context, mostTokens) {
 		return // it is no prompt of this model: the answer stays where it is
 	}
-	if prompt, ok := openai.ParseIDs(make([]uint32, 0, n), ids); ok {
-		d.Prompt = prompt
+	if prompt, ok := openai.ParseIDs(slices.Grow(d.seen[:0], n), ids); ok {
+		d.Prompt, d.seen = prompt, prompt
 	}
 }
 

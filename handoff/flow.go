@@ -117,6 +117,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		f.budget.End()
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
+		r.draft.Release()
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err
@@ -169,9 +170,9 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 }
 
 // waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
-// meets, and answers that have begun.
+// meets, that of the worker which held its KV too, and answers that have begun.
 func (f *Flow) waitsForRetry(r *request, action Action) bool {
-	return action == Resume || len(r.Dead) == 1
+	return action == Resume || len(r.Dead) == 1 || r.suspected.decode != ""
 }
 
 // awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.

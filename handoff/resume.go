@@ -75,7 +75,8 @@ func (f *Flow) draft(r *request) *decode.Draft {
 		return nil
 	}
 	asked, _ := req.Field("return_token_ids")
-	r.draft = &decode.Draft{Request: req, HideIDs: string(asked) != "true", Context: r.card.ContextTokens}
+	r.draft = decode.NewDraft(req)
+	r.draft.HideIDs, r.draft.Context = string(asked) != "true", r.card.ContextTokens
 	if r.Pinnable || r.ids != nil && r.Source == models.FromRequest {
 		r.draft.Prompt = r.ids
 	}

@@ -61,6 +61,30 @@ func TestPrefillWorkersDie(t *testing.T) {
 	f.idle()
 }
 
+// A prefill worker that dies takes the KV of many requests with it, of more than the retry budget has places for: they wait
+// for one, and each gets its answer.
+func TestPrefillDiesWithStagedKV(t *testing.T) {
+	const clients = 60
+	f := newFleet(t, options{worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 5e6 }})
+	answers := make([]answer, clients)
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() {
+			q := ithQuestion(i)
+			answers[i] = f.post(q.path, q.body)
+		})
+	}
+	f.eventually("KV of many requests lies at prefill-1", func() bool { return len(f.workers["prefill-1"].Engine.Books().Pinned) > 20 })
+	f.workers["prefill-1"].kill()
+	group.Wait()
+	for i, a := range answers {
+		if whole, err := f.verdict(ithQuestion(i), a); err != nil || !whole {
+			t.Errorf("request %d: whole %v, %v, status %d %s", i, whole, err, a.status, a.body)
+		}
+	}
+	f.idle()
+}
+
 func TestDecodeFallbackOff(t *testing.T) {
 	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
 	f.workers["prefill-1"].kill()

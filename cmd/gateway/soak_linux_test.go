@@ -1,0 +1,508 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+)
+
+var (
+	soakFor  = flag.Duration("soak", 10*time.Second, "how long TestSoak puts load on a gateway; with -update and 1m or more it writes docs/soak.svg and the figures in docs/faults.md")
+	soakSeed = flag.Uint64("soak-seed", 0, "seed of TestSoak's faults, prompts and kills; 0 draws one")
+)
+
+const (
+	soakRate    = 100 // requests a second, whatever the answers take
+	soakPrompts = 120 // different ones
+	// soakLong is from how long a soak on is one whose figures count. A shorter one shares the machine with other tests,
+	// the race detector's too: it has a lower rate, and no limit for what the gateway holds meanwhile.
+	soakLong      = time.Minute
+	soakShortRate = 30
+)
+
+// soakRules are the shapes in which the soak injects a fault; one that is not here is injected without parameters.
+var soakRules = map[string][]string{
+	"delay":          {"delay: 100ms"},
+	"endless_tokens": {"after_events: 6"},
+	"garble":         {"", "after_events: 6"},
+	"reset":          {"", "after_bytes: 1500"},
+	"slow_drip":      {"rate: 8192"},
+	"stall":          {"leg: prefill", "leg: decode\n    after_events: 6", "delay: 500ms\n    after_events: 6"},
+	"truncate":       {"", "after_events: 6"},
+	"wrong_status":   {"", "status: 503", "status: 400"},
+}
+
+// soakScenario holds every registered fault, each at a probability of 0.3 % of the calls it can befall.
+func soakScenario(seed uint64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed: %d\nrules:\n", seed)
+	for _, f := range fault.Faults() {
+		shapes := soakRules[f.Name]
+		if shapes == nil {
+			shapes = []string{""}
+		}
+		for _, shape := range shapes {
+			fmt.Fprintf(&b, "  - fault: %s\n    probability: %g\n", f.Name, .003/float64(len(shapes)))
+			if shape != "" {
+				fmt.Fprintf(&b, "    %s\n", shape)
+			}
+		}
+	}
+	return b.String()
+}
+
+// question is a streamed greedy completion and the answer that it gets undisturbed.
+type question struct {
+	body, want string
+	tokens     int
+}
+
+// soaking is one soak: its gateway, its workers, and what came of the requests.
+type soaking struct {
+	*served
+	client    *http.Client
+	questions []question
+	start     time.Time
+	logTail   string // the end of what the gateway logged
+
+	mu     sync.Mutex // guards the tally
+	asked  int
+	right  int
+	left   int            // clients that left before their answer's end
+	errors map[string]int // typed errors by code
+	wrong  []string       // the first answers that were neither
+	lost   int            // how many were neither
+	hits   map[string]int // injected faults by name
+}
+
+// TestSoak puts an open loop of requests on a gateway process while its calls to workers meet every registered fault
+// and worker processes are killed and started again. Each answer is token for token the undisturbed one, or one typed
+// error; a client that leaves has had the beginning of it. Memory, descriptors and goroutines stay flat, and are back
+// at the end.
+func TestSoak(t *testing.T) {
+	seed := *soakSeed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d, %v", seed, *soakFor)
+	s := &soaking{errors: map[string]int{}, hits: map[string]int{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, IdleConnTimeout: 30 * time.Second}}}
+	for i, prompt := range prompts("Soak", soakPrompts) {
+		n := 10 + i%30
+		s.questions = append(s.questions, question{want: undisturbed(prompt, n), tokens: n,
+			body: fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true},"prompt":%q}`, n, prompt)})
+	}
+	inside, err := stack.Embed(stack.EmbedConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	workers := map[string]*child{}
+	work := func(id string) {
+		role, _, _ := strings.Cut(id, "-")
+		workers[id] = startChild(t, "", "worker", "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
+			"--lease-ttl", "5s", "--log-level", "error")
+	}
+	ids := []string{"prefill-1", "prefill-2", "decode-1", "decode-2", "decode-3"}
+	for _, id := range ids {
+		work(id)
+	}
+	scenario := filepath.Join(t.TempDir(), "soak.yaml")
+	if err := os.WriteFile(scenario, []byte(soakScenario(seed)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.served = serveProcess(t, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
+		"--allow-faults", "--fault-scenario", scenario, "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
+	allUp := func() {
+		t.Helper()
+		for _, id := range ids {
+			s.fleet.eventually(id+" is up", 30*time.Second, func() bool { return s.state(id) == "up" })
+		}
+	}
+	allUp()
+	for range 10 {
+		s.ask(t.Context(), s.questions[0], 0)
+	}
+	s.asked, s.right = 0, 0
+	// The gateway closes a connection to a worker that has been idle for 4 s; those of clients are closed here.
+	settle := min(6*time.Second, *soakFor/10)
+	rest := func() sample {
+		s.client.CloseIdleConnections()
+		http.DefaultClient.CloseIdleConnections()
+		return s.sample()
+	}
+	wait(t.Context(), settle)
+	before := rest()
+
+	rate := soakRate
+	if *soakFor < soakLong {
+		rate = soakShortRate
+	}
+	s.start = time.Now()
+	ctx, enough := context.WithTimeout(t.Context(), *soakFor)
+	defer enough()
+	var group sync.WaitGroup
+	group.Go(func() { s.load(ctx, rate, rand.New(rand.NewPCG(seed, 1))) })
+	var samples []sample
+	group.Go(func() {
+		every(ctx, time.Second, func() {
+			samples = append(samples, s.sample())
+			s.readLog()
+		})
+	})
+	kills := 0
+	rng, pause := rand.New(rand.NewPCG(seed, 2)), min(10*time.Second, *soakFor/4)
+	for wait(ctx, pause/2+time.Duration(rng.Int64N(int64(pause)))) {
+		id := ids[rng.IntN(len(ids))]
+		_ = workers[id].cmd.Process.Kill()
+		<-workers[id].done
+		kills++
+		wait(ctx, time.Second) // as an orchestrator would
+		work(id)
+	}
+	group.Wait()
+	allUp()
+	s.readLog()
+
+	var after sample
+	s.fleet.eventually("no request is in flight", 30*time.Second, func() bool { after = s.sample(); return after.inFlight == 0 })
+	s.client.CloseIdleConnections()
+	wait(t.Context(), settle)
+	s.fleet.eventually("descriptors and goroutines are back", time.Minute, func() bool {
+		after = rest()
+		return after.descriptors <= before.descriptors+10 && after.goroutines <= before.goroutines+20
+	})
+	s.nothingHeld(true)
+	resumes := s.total("tandem_frontend_model_migration_total", `migration_type="ongoing_request"`)
+	retries := s.total("tandem_frontend_model_migration_total", `migration_type="new_request"`)
+	gone := s.total("tandem_frontend_disconnected_clients", "")
+
+	first, middle, last := thirds(samples)
+	figures := s.figures(rate, kills, int(resumes), int(retries), before, first, middle, last, after)
+	t.Logf("\n%s", figures)
+	t.Logf("%d clients left, the gateway counts %.0f; faults injected: %v", s.left, gone, s.hits)
+	for _, wrong := range s.wrong {
+		t.Error(wrong)
+	}
+	if s.lost > 0 {
+		t.Errorf("%d answers of %d were neither the undisturbed one nor one typed error", s.lost, s.asked)
+	}
+	// A refused connection takes its worker out for 5 s, so that those that are injected leave none of a role at times.
+	if s.right < s.asked/2 || *soakFor >= soakLong && s.right < s.asked*3/4 {
+		t.Errorf("%d answers of %d were right", s.right, s.asked)
+	}
+	if *soakFor >= soakLong {
+		if last.rss > middle.rss*1.05+4 {
+			t.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
+		}
+		if last.descriptors > middle.descriptors*1.1+20 || last.goroutines > middle.goroutines*1.1+20 {
+			t.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
+		}
+		for _, f := range fault.Faults() {
+			if s.hits[f.Name] == 0 {
+				t.Errorf("%s was never injected", f.Name)
+			}
+		}
+	}
+	if t.Failed() {
+		t.Logf("the gateway's log ends:\n%s", s.logTail)
+	}
+	if *update && *soakFor >= soakLong && !t.Failed() {
+		writeSoak(t, figures, samples)
+	}
+	s.stop()
+}
+
+// every calls do once a period until the context ends.
+func every(ctx context.Context, period time.Duration, do func()) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// wait reports whether the context lasted that long.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// load sends rate requests a second until the context ends, and returns once each has ended. Of fifty clients one
+// leaves in the middle of its answer.
+func (s *soaking) load(ctx context.Context, rate int, rng *rand.Rand) {
+	var group sync.WaitGroup
+	begun, n := time.Now(), 0
+	every(ctx, time.Second/time.Duration(rate), func() {
+		for ; n < int(time.Since(begun).Seconds()*float64(rate)); n++ { // a tick that came late is made up for
+			q, leaves := s.questions[rng.IntN(len(s.questions))], 0
+			if rng.IntN(50) == 0 {
+				leaves = 1 + rng.IntN(q.tokens)
+			}
+			group.Go(func() { s.ask(s.t.Context(), q, leaves) })
+		}
+	})
+	group.Wait()
+}
+
+// ask makes one request, whose client leaves after so many events where leaves is not 0, and counts what came of it.
+func (s *soaking) ask(ctx context.Context, q question, leaves int) {
+	ctx, leave := context.WithTimeout(ctx, 2*time.Minute) // longer than every limit of the gateway together
+	defer leave()
+	code, err := s.answer(ctx, q, leaves)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	switch {
+	case errors.Is(err, errLeft):
+		s.left++
+	case err != nil:
+		s.lost++
+		if len(s.wrong) < 20 {
+			s.wrong = append(s.wrong, fmt.Sprintf("%v after the start: %v", time.Since(s.start).Round(time.Second), err))
+		}
+	case code != "":
+		s.errors[code]++
+	default:
+		s.right++
+	}
+}
+
+// errLeft is the end of a client that left of its own accord.
+var errLeft = errors.New("the client left")
+
+// typed is an error as the gateway sends it.
+type typed struct {
+	Error struct{ Message, Type, Code string }
+}
+
+// answer reads one answer to its end. It returns the code of a typed error, empty for the undisturbed answer; the error
+// says what was neither.
+func (s *soaking) answer(ctx context.Context, q question, leaves int) (code string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(q.body))
+	if err != nil {
+		return "", err
+	}
+	res, err := s.client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("no answer: %w", err)
+	}
+	defer res.Body.Close()
+	var failed typed
+	if res.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(res.Body)
+		if err == nil {
+			err = json.Unmarshal(body, &failed)
+		}
+		if err != nil || failed.Error.Code == "" || failed.Error.Type == "" {
+			return "", fmt.Errorf("status %d without a typed error: %q, %v", res.StatusCode, body, err)
+		}
+		return failed.Error.Code, nil
+	}
+	var text, finish, id, end string
+	usage, events := 0, 0
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		switch {
+		case !ok:
+			continue
+		case end != "":
+			return "", fmt.Errorf("after its end by %q the stream goes on with %q", end, data)
+		case string(data) == "[DONE]":
+			end = "[DONE]"
+			continue
+		}
+		var chunk struct {
+			typed
+			ID      string
+			Choices []struct {
+				Text   string
+				Finish string `json:"finish_reason"`
+			}
+			Usage struct {
+				Completion int `json:"completion_tokens"`
+			}
+		}
+		if err := json.Unmarshal(data, &chunk); err != nil {
+			return "", fmt.Errorf("%w in %q", err, data)
+		}
+		if chunk.Error.Type != "" {
+			failed, end = chunk.typed, "error"
+			continue
+		}
+		if id != "" && id != chunk.ID {
+			return "", fmt.Errorf("the id was %s and is %s", id, chunk.ID)
+		}
+		id, usage = chunk.ID, max(usage, chunk.Usage.Completion)
+		for _, c := range chunk.Choices {
+			text, finish = text+c.Text, finish+c.Finish
+		}
+		if events++; events == leaves {
+			return "", errLeft
+		}
+	}
+	switch err := lines.Err(); {
+	case end == "error" && failed.Error.Code == "":
+		return "", fmt.Errorf("an error event without a code: %+v", failed)
+	case end == "error" && strings.Contains(failed.Error.Message, "did not stop"): // the worker went on with what it liked
+	case end == "" || err != nil:
+		return "", fmt.Errorf("the stream broke off after %d events: %v", events, err)
+	case !strings.HasPrefix(q.want, text) || end == "[DONE]" && text != q.want:
+		return "", fmt.Errorf("the text is %q and then %s, undisturbed it is %q", text, end, q.want)
+	case end == "[DONE]" && (finish != "length" || usage != q.tokens):
+		return "", fmt.Errorf("it ends by %q with a usage of %d tokens, not by length with %d", finish, usage, q.tokens)
+	}
+	return failed.Error.Code, nil
+}
+
+// injected finds the faults in the gateway's log.
+var injected = regexp.MustCompile(`msg="fault injected" fault=(\w+)`)
+
+// readLog counts the faults that the gateway has logged since the last call, and keeps only the end of its warnings.
+func (s *soaking) readLog() {
+	s.logs.mu.Lock()
+	text := s.logs.b.String()
+	s.logs.b.Reset()
+	s.logs.mu.Unlock()
+	for _, m := range injected.FindAllStringSubmatch(text, -1) {
+		s.hits[m[1]]++
+	}
+	for line := range strings.Lines(text) {
+		if !strings.Contains(line, "level=INFO") {
+			s.logTail += line
+		}
+	}
+	s.logTail = s.logTail[max(0, len(s.logTail)-20_000):]
+}
+
+// sample is what the gateway's process holds at a moment, or on average over some.
+type sample struct {
+	at                      time.Duration // since the start
+	rss, heap               float64       // MiB
+	descriptors, goroutines float64
+	inFlight                float64 // requests
+}
+
+// sample reads one, from the kernel and from /metrics.
+func (s *soaking) sample() sample {
+	now := sample{at: time.Since(s.start)}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %f kB", &kib); n == 1 {
+			now.rss = kib / 1024
+		}
+	}
+	open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
+	now.descriptors = float64(len(open))
+	_, metrics := get(s.url + "/metrics")
+	now.goroutines = totalOf(metrics, "go_goroutines", "")
+	now.heap = totalOf(metrics, "go_memstats_heap_inuse_bytes", "") / (1 << 20)
+	now.inFlight = totalOf(metrics, "tandem_frontend_active_requests", "")
+	if now.rss == 0 || now.goroutines == 0 {
+		s.t.Errorf("%v after the start the gateway could not be sampled: %+v", now.at, now)
+	}
+	return now
+}
+
+// total adds up a metric's series now that have the label.
+func (s *soaking) total(metric, label string) float64 {
+	_, metrics := get(s.url + "/metrics")
+	return totalOf(metrics, metric, label)
+}
+
+// totalOf adds up a metric's series in a scrape that have the label.
+func totalOf(scrape, metric, label string) (sum float64) {
+	for line := range strings.Lines(scrape) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		rest, ok := strings.CutPrefix(name, metric)
+		if i := strings.LastIndex(line, "} "); i >= 0 { // a label's value may hold a blank
+			value = strings.TrimSpace(line[i+2:])
+		}
+		if ok && (rest == "" || rest[0] == '{') && strings.Contains(line, label) {
+			v, _ := strconv.ParseFloat(value, 64)
+			sum += v
+		}
+	}
+	return sum
+}
+
+// thirds are the means of the samples' thirds.
+func thirds(all []sample) (first, middle, last sample) {
+	mean := func(of []sample) (m sample) {
+		for _, s := range of {
+			n := float64(len(of))
+			m.rss, m.heap, m.inFlight = m.rss+s.rss/n, m.heap+s.heap/n, m.inFlight+s.inFlight/n
+			m.descriptors, m.goroutines = m.descriptors+s.descriptors/n, m.goroutines+s.goroutines/n
+		}
+		return m
+	}
+	n := len(all)
+	return mean(all[:n/3]), mean(all[n/3 : n*2/3]), mean(all[n*2/3:])
+}
+
+// figures are the soak's result as docs/faults.md has it.
+func (s *soaking) figures(rate, kills, resumes, retries int, before, first, middle, last, after sample) string {
+	var codes []string
+	all := 0
+	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+		codes, all = append(codes, fmt.Sprintf("%d `%s`", s.errors[code], code)), all+s.errors[code]
+	}
+	hits := 0
+	for _, n := range s.hits {
+		hits += n
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s at %d requests a second | |\n|---|---|\n", fmt.Sprintf("%g min", math.Round(soakFor.Minutes()*100)/100), rate)
+	fmt.Fprintf(&b, "| requests | %d |\n| undisturbed, token for token | %d |\n| one typed error | %d: %s |\n", s.asked, s.right, all, strings.Join(codes, ", "))
+	fmt.Fprintf(&b, "| clients that left in mid-answer | %d |\n| neither | %d |\n", s.left, s.lost)
+	fmt.Fprintf(&b, "| faults injected, of %d kinds | %d |\n| workers killed | %d |\n| streams that moved | %d |\n| requests tried again before their first token | %d |\n", len(s.hits), hits, kills, resumes, retries)
+	b.WriteString("\n| gateway | before | first third | middle third | last third | after |\n|---|---|---|---|---|---|\n")
+	for _, row := range []struct {
+		name string
+		of   func(sample) float64
+	}{
+		{"resident memory, MiB", func(s sample) float64 { return s.rss }},
+		{"heap in use, MiB", func(s sample) float64 { return s.heap }},
+		{"descriptors", func(s sample) float64 { return s.descriptors }},
+		{"goroutines", func(s sample) float64 { return s.goroutines }},
+		{"requests in flight", func(s sample) float64 { return s.inFlight }},
+	} {
+		fmt.Fprintf(&b, "| %s |", row.name)
+		for _, at := range []sample{before, first, middle, last, after} {
+			fmt.Fprintf(&b, " %.0f |", row.of(at))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
