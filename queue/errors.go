@@ -21,7 +21,7 @@ type LaterError struct{ Plan }
 
 func (e *LaterError) Error() string { return "queue: its worker is not free yet" }
 
-// Plan is what a reserve func foresees for a request that is to wait for a worker.
+// Plan is what a reserve func predicts for a request that is to wait for a worker.
 type Plan struct {
 	Worker int           // any number that is that worker's alone
 	Starts time.Duration // from now, behind those asked before it in the same drain

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 )
@@ -29,6 +30,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 					most = max(most, b.Running+b.Waiting)
 				}
 			}
+			<-time.After(time.Millisecond)
 		}
 	}()
 	var group sync.WaitGroup
