@@ -31,9 +31,11 @@ func TestClockJumps(t *testing.T) {
 			}
 
 			roster := pools.NewCore(pools.Config{DownFor: 5 * time.Second})
-			w := &pools.Worker{ID: "w", Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:1", BlockSize: 16}
-			if _, err := roster.Put("", w, began); err != nil {
-				t.Fatal(err)
+			for _, id := range []string{"v", "w"} { // the last worker of a pool is down for a moment only
+				w := &pools.Worker{ID: id, Incarnation: "1", Model: "m", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:1", BlockSize: 16}
+				if _, err := roster.Put("", w, began); err != nil {
+					t.Fatal(err)
+				}
 			}
 			roster.Down("w", "1", began)
 			if roster.Advance(after(4*time.Second)) || !roster.Advance(after(6*time.Second)) {

@@ -44,7 +44,7 @@ type fleet struct {
 	group    sync.WaitGroup
 	got      sync.Map // clients that have got something
 	adminKey string   // that get sends
-	client   *http.Client
+	client   *http.Client // nil is http.DefaultClient; see http
 }
 
 // worker is one simulated worker that can be stopped by itself.
@@ -91,7 +91,7 @@ func newFleet(t testing.TB, o options) *fleet {
 	if o.speedup == 0 {
 		o.speedup = 20
 	}
-	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry(), client: http.DefaultClient}
+	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(f.logs, &slog.HandlerOptions{Level: o.logLevel}))
 	cfg := gatewayConfig()
 	if o.gateway != nil {
@@ -122,7 +122,7 @@ func newFleet(t testing.TB, o options) *fleet {
 		}
 		f.group.Wait()
 		f.bus.Close()
-		f.client.CloseIdleConnections()
+		f.http().CloseIdleConnections()
 		if o.net != nil {
 			<-time.After(time.Minute) // fasthttp's pool cleaner sleeps for ten seconds before it ends
 		}
@@ -157,6 +157,14 @@ func newFleet(t testing.TB, o options) *fleet {
 	return f
 }
 
+// http is the client that requests are made with.
+func (f *fleet) http() *http.Client {
+	if f.client == nil {
+		return http.DefaultClient
+	}
+	return f.client
+}
+
 // listen opens the gateway's address and returns its URL.
 func (f *fleet) listen(n *network) string {
 	f.t.Helper()
@@ -186,7 +194,7 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 		cfg.ModelInput = o.modelInput
 	}
 	if o.net != nil {
-		cfg.Listen, cfg.Engine.Client = o.net.listen, f.client
+		cfg.Listen, cfg.Engine.Client = o.net.listen, f.http()
 	}
 	if o.worker != nil {
 		o.worker(&cfg)
@@ -247,7 +255,7 @@ func (f *fleet) get(path string, into any) {
 }
 
 func (f *fleet) status(path string) int {
-	res, err := f.client.Get(f.url + path)
+	res, err := f.http().Get(f.url + path)
 	if err != nil {
 		return 0
 	}
@@ -285,7 +293,7 @@ func (f *fleet) try(ctx context.Context, path, body string, each func(data strin
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := f.client.Do(req)
+	res, err := f.http().Do(req)
 	if err != nil {
 		return answer{}, err
 	}

@@ -43,7 +43,7 @@ func (f *fleet) look(path string) (*http.Response, error) {
 	if f.adminKey != "" {
 		req.Header.Set("Authorization", "Bearer "+f.adminKey)
 	}
-	return f.client.Do(req)
+	return f.http().Do(req)
 }
 
 // Where keys are configured a client's priorities do not put it before others, and an

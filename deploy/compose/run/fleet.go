@@ -221,7 +221,7 @@ func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 }
 
 // held returns what is still booked in the gateway or held in an engine; nil is
-// nothing. KV whose hand-off is lost counts as nothing where lost allows it: only its lease ends it.
+// nothing. KV that prefill workers keep counts as nothing where lost allows it: only its lease ends it.
 func (f *fleet) held(ctx context.Context, lost bool) error {
 	all, err := f.workers(ctx)
 	if err != nil {

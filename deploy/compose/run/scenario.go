@@ -19,8 +19,9 @@ type scenario struct {
 	shows string
 	// overlay is NAME of the scenarios/NAME.yaml that changes the fleet for it, if one does.
 	overlay string
-	// losesHandOffs allows KV at prefill workers whose address no gateway has received, until its lease ends.
-	losesHandOffs bool
+	// leavesKV allows KV at prefill workers until its lease ends: that whose hand-off no gateway has received, or whose
+	// release was lost between two engines.
+	leavesKV bool
 	// slowest is the longest that any answer may take.
 	slowest time.Duration
 	load    loadConfig
@@ -139,7 +140,7 @@ func (s *scenario) drive(ctx context.Context, f *fleet, seed uint64) (outcomes [
 	if err := f.until(ctx, healLimit, "the fleet is whole again", f.whole); err != nil {
 		return outcomes, hit, err
 	}
-	return outcomes, hit, f.until(ctx, booksLimit, "all books are zero", func(ctx context.Context) error { return f.held(ctx, s.losesHandOffs) })
+	return outcomes, hit, f.until(ctx, booksLimit, "all books are zero", func(ctx context.Context) error { return f.held(ctx, s.leavesKV) })
 }
 
 // check returns what is wrong with the outcomes.

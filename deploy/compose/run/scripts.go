@@ -47,7 +47,7 @@ func scenarios() []scenario {
 			script: breakage{"prefill-2", prefilling, kill, start, 0}.run,
 		},
 		{
-			name: "prefill-paused", overlay: "prefill-paused", losesHandOffs: true, slowest: 20 * time.Second,
+			name: "prefill-paused", overlay: "prefill-paused", leavesKV: true, slowest: 20 * time.Second,
 			shows:  "a prefill worker freezes with prompts in it; after it is woken it serves again",
 			load:   long,
 			script: breakage{"prefill-2", prefilling, pause, unpause, absent}.run,
@@ -65,7 +65,7 @@ func scenarios() []scenario {
 			script: breakage{"decode-2", streaming, pause, unpause, quiet}.run,
 		},
 		{
-			name: "worker-cut", overlay: "worker-cut", slowest: 20 * time.Second,
+			name: "worker-cut", overlay: "worker-cut", leavesKV: true, slowest: 20 * time.Second,
 			shows:  "a decode worker is cut off the network for longer than its lease; it registers and serves again once it is back",
 			load:   short,
 			script: breakage{"decode-2", streaming, cut, join, quiet}.run,
