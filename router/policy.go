@@ -146,8 +146,8 @@ type candidate struct {
 	Predicted int32
 	// Left is how long its prompts should take from now on, with those that wait for it ahead of this one. Mode eft alone
 	// looks at it.
-	Left      time.Duration
-	Favour    float64       // the sum of the weights of the preferred taints it has
+	Left   time.Duration
+	Favour float64 // the sum of the weights of the preferred taints it has
 }
 
 // policy returns the index of the candidate it picks and its cost, lower being better; not ok where it picks none. It

@@ -21,11 +21,11 @@ type scratch struct {
 	kept    []int32        // the slots that the request leaves, unless it leaves all
 	all     bool
 	met     passed
-	largest int         // total_kv_blocks of the largest worker that it names
-	ws      []candidate // behind the last one, what earlier choices left
-	of      uint64      // the number of the view whose workers ws knows
-	tiers   bool        // slower tiers count
-	late    bool        // prompts are bound late
+	largest int             // total_kv_blocks of the largest worker that it names
+	ws      []candidate     // behind the last one, what earlier choices left
+	of      uint64          // the number of the view whose workers ws knows
+	tiers   bool            // slower tiers count
+	late    bool            // prompts are bound late
 	planned []time.Duration // of the drain, by slot; nil outside of one
 	limits  *Thresholds
 	why     Why

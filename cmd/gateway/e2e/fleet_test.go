@@ -42,8 +42,8 @@ type fleet struct {
 	logs     *logBuffer
 	reg      *prometheus.Registry
 	group    sync.WaitGroup
-	got      sync.Map // clients that have got something
-	adminKey string   // that get sends
+	got      sync.Map     // clients that have got something
+	adminKey string       // that get sends
 	client   *http.Client // nil is http.DefaultClient; see http
 }
 
