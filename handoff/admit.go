@@ -97,7 +97,9 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 // cannot be served.
 func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
 	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), ask, ahead, now)
-	if err != nil && placement.Waits(err) {
+	if later, ok := errors.AsType[*router.LaterError](err); ok {
+		err = &queue.LaterError{Plan: queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}}
+	} else if err != nil && placement.Waits(err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
 	placed.Took = time.Since(now)

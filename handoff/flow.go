@@ -231,19 +231,22 @@ func (f *Flow) Waiting() map[string]queue.Stats {
 }
 
 // queue finds a model's waiting room.
-func (f *Flow) queue(model string) (*waitingRoom, error) {
+func (f *Flow) queue(model string) (q *waitingRoom, err error) {
 	f.mu.RLock()
-	q := f.queues[model]
+	q = f.queues[model]
 	f.mu.RUnlock()
 	if q != nil {
 		return q, nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if q := f.queues[model]; q != nil {
+	if q = f.queues[model]; q != nil {
 		return q, nil
 	}
-	q, err := queue.New(f.cfg.Queue, f.reserve, func(p placement.Placement) { p.Release(time.Now()) })
+	q, err = queue.New(f.cfg.Queue, func(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
+		ask.Drain = q.Round()
+		return f.reserve(ask, ahead, now)
+	}, func(p placement.Placement) { p.Release(time.Now()) })
 	if err == nil {
 		f.queues[model] = q
 	}

@@ -28,6 +28,8 @@ type Core[V any] struct {
 	fresh    *Ticket[V] // the oldest that is not kept; all newer ones are not either
 	sequence uint64
 	draining bool
+	round    uint64       // drains so far, and their resumptions
+	passed   []*Ticket[V] // in this drain
 
 	kept      int   // tickets that count against Config.Limit
 	keptBytes int64 // their bodies, against Config.Bytes
@@ -72,6 +74,7 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 		c.stats.RefusedTotal++
 		return c.full(limit, now)
 	}
+	t.promoted, t.due = false, t.Arrival.Add(c.cfg.Target)
 	c.sequence++
 	t.sequence, t.pushed, t.key = c.sequence, now, c.order.Key(t.Item, now)
 	c.join(t)
@@ -80,12 +83,11 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 }
 
 // Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
-// answers nil (granted), ErrWait or an error that ends the ticket; of the Core it may call [Core.Ahead] only.
+// answers nil (granted), ErrWait, a [*LaterError] or an error that ends the ticket; of the Core it may call [Core.Ahead] and [Core.Round] only.
 func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (granted int) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		err := reserve(t)
-		if errors.Is(err, ErrWait) {
-			c.hold(t)
+		if c.waitsOn(t, err) {
 			continue
 		}
 		if c.settle(t, err, now); err == nil {
@@ -96,10 +98,26 @@ func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (grante
 	return granted
 }
 
+// waitsOn reports whether err has t wait on, and notes how.
+func (c *Core[V]) waitsOn(t *Ticket[V], err error) bool {
+	if later, ok := errors.AsType[*LaterError](err); ok {
+		c.pass(t, later.Plan)
+		return true
+	}
+	if errors.Is(err, ErrWait) {
+		c.hold(t)
+		return true
+	}
+	return false
+}
+
 // next begins or continues a drain: it is the ticket to ask, nil when none is left. The ticket stays in the queue
 // until it is settled.
 func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	c.Expire(now)
+	if !c.draining {
+		c.round++
+	}
 	if !c.draining && c.order.Ages() {
 		for _, l := range c.lanes {
 			for _, t := range l.line {
@@ -132,6 +150,9 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 // far as the limits allow; the others are refused.
 func (c *Core[V]) stop(now time.Time) {
 	c.draining = false
+	if c.cfg.Target > 0 {
+		c.promote(now)
+	}
 	c.resume()
 	for t := c.fresh; t != nil; t = c.fresh {
 		if limit := c.met(t); limit != "" {
@@ -150,6 +171,9 @@ func (c *Core[V]) stop(now time.Time) {
 		c.rate.backlog(true, now)
 	}
 }
+
+// Round numbers the drain that goes on, from 1.
+func (c *Core[V]) Round() uint64 { return c.round }
 
 // cancel takes t out of the queue, because its caller leaves. It reports false if t is not in it.
 func (c *Core[V]) cancel(t *Ticket[V], now time.Time) bool {

@@ -100,7 +100,11 @@ func (q *twin) drain(now time.Time, ask func(it Item, ahead []twinAsk) string) {
 		if held[t.it.Lane] {
 			continue
 		}
-		if what := ask(t.it, ahead); what != "waits" {
+		switch what := ask(t.it, ahead); what {
+		case "waits":
+		case "later":
+			continue
+		default:
 			q.take(t, what)
 			continue
 		}
@@ -132,10 +136,16 @@ type twinAsk struct {
 // twinRooms is the room at each worker.
 type twinRooms map[string]int
 
+// needsLater is the need of tickets that hold up none while there is less room than that.
+const needsLater = 5
+
 // ask books for a request where it may run and nothing is claimed.
 func (r twinRooms) ask(needs int, it Item, ahead []twinAsk) string {
-	if needs < 0 {
+	switch {
+	case needs < 0:
 		return "failed"
+	case needs == needsLater && r[""] < needsLater:
+		return "later"
 	}
 	for _, worker := range twinLanes {
 		if (it.Lane == "" || it.Lane == worker) && needs <= r[worker] && !slices.ContainsFunc(ahead, func(o twinAsk) bool { return o.lane == worker }) {
@@ -204,6 +214,8 @@ func TestCoreAgainstTwin(t *testing.T) {
 				switch room.ask(needs(t.ID), t.Item, core.Ahead(t)) {
 				case "waits":
 					return ErrWait
+				case "later":
+					return fmt.Errorf("wrapped: %w", &LaterError{})
 				case "failed":
 					return errNoFit
 				}
@@ -221,7 +233,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 				if seed%2 == 0 {
 					it.Lane = twinLanes[rng.IntN(len(twinLanes))]
 				}
-				tickets[it.ID] = &Ticket[twinAsk]{Item: it, Value: twinAsk{rng.IntN(5) - 1, it.Lane}}
+				tickets[it.ID] = &Ticket[twinAsk]{Item: it, Value: twinAsk{rng.IntN(7) - 1, it.Lane}}
 				if err := core.Push(tickets[it.ID], now); err != nil {
 					sent = append(sent, it.ID+" "+fate(err))
 				}

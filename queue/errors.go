@@ -15,6 +15,19 @@ var (
 	ErrClosed = errors.New("queue: closed")
 )
 
+// LaterError, wrapped or not, is the answer where the request waits on and holds up none behind it: what it waits for is
+// planned, and those are asked with that in view.
+type LaterError struct{ Plan }
+
+func (e *LaterError) Error() string { return "queue: its worker is not free yet" }
+
+// Plan is what a reserve func predicts for a request that is to wait for a worker.
+type Plan struct {
+	Worker int           // any number that is that worker's alone
+	Starts time.Duration // from now, behind those asked before it in the same drain
+	Takes  time.Duration // its prompt, there
+}
+
 // FullError refuses a request that would have to wait, because too much waits already.
 type FullError struct {
 	// RetryAfter is when there may be room again, in whole seconds from 1 to 60; see retryAfter.

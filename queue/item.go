@@ -39,7 +39,10 @@ type Ticket[V any] struct {
 	Item
 	Value V // the caller's own
 
-	key      float64 // the order's, lowest first
+	key      float64   // the order's, lowest first
+	plan     Plan      // of the latest drain
+	promoted bool      // goes before the order
+	due      time.Time // when its first token is late
 	sequence uint64
 	lane     *lane[V]
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue
@@ -58,6 +61,8 @@ func (t *Ticket[V]) before(o *Ticket[V]) bool {
 		return t.Retry
 	case t.Strict != o.Strict:
 		return t.Strict > o.Strict
+	case t.promoted != o.promoted:
+		return t.promoted
 	case t.key != o.key:
 		return t.key < o.key
 	case !t.Arrival.Equal(o.Arrival):

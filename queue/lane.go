@@ -11,6 +11,7 @@ const maxLanes = 64
 type lane[V any] struct {
 	key  string // shared: of the lane that several values of Item.Lane share
 	line line[V]
+	size int  // of its tickets, those that were passed included
 	held bool // its first ticket has to wait in this drain
 
 	kept      int   // tickets that count against Config.Limit
@@ -47,6 +48,7 @@ func (c *Core[V]) join(t *Ticket[V]) {
 		c.lanes = append(c.lanes, l)
 	}
 	t.lane = l
+	l.size++
 	heap.Push(&l.line, t)
 	c.waiting++
 }
@@ -54,13 +56,19 @@ func (c *Core[V]) join(t *Ticket[V]) {
 // quit takes t out of its lane, and ends a lane that is empty then.
 func (c *Core[V]) quit(t *Ticket[V]) {
 	l := t.lane
-	heap.Remove(&l.line, t.place)
+	if t.place <= aside {
+		c.passed[aside-t.place] = nil
+		t.place = unqueued
+	} else {
+		heap.Remove(&l.line, t.place)
+	}
 	c.waiting--
+	l.size--
 	if t.kept {
 		l.kept--
 		l.keptBytes -= t.Bytes
 	}
-	if len(l.line) > 0 || l == c.main() {
+	if l.size > 0 || l == c.main() {
 		return
 	}
 	delete(c.byKey, l.key)
@@ -97,8 +105,30 @@ func (c *Core[V]) hold(t *Ticket[V]) {
 	}
 }
 
-// resume lets the drain ask again those that it holds: something has changed since.
+// pass says that t, which next returned, waits on by this plan and holds up none.
+func (c *Core[V]) pass(t *Ticket[V], plan Plan) {
+	if !c.queued(t) {
+		return
+	}
+	t.plan = plan
+	heap.Remove(&t.lane.line, t.place)
+	t.place = aside - len(c.passed)
+	c.passed = append(c.passed, t)
+}
+
+// aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
+const aside = unqueued - 1
+
+// resume lets the drain ask again those that it holds, and those that it has passed: something has changed since.
 func (c *Core[V]) resume() {
+	c.round++
+	for _, t := range c.passed {
+		if t != nil {
+			heap.Push(&t.lane.line, t)
+		}
+	}
+	clear(c.passed)
+	c.passed = c.passed[:0]
 	c.holding = false
 	for _, l := range c.lanes {
 		l.held = false

@@ -101,6 +101,10 @@ func TestScores(t *testing.T) {
 		{"wspt", Item{ISL: 1000, Uncached: 250, Priority: 4}, 5.0 / 250},
 		{"wspt", Item{ISL: 1000, Uncached: 250, Priority: -4}, 1.0 / 250},
 		{"wspt", Item{ISL: 1000, Uncached: 0, Priority: 4}, 5},
+		{"hrrn", Item{Uncached: 250, Arrival: at(99)}, -250},
+		{"hrrn", Item{Uncached: 250, Arrival: at(94)}, -125},
+		{"hrrn", Item{Uncached: 250, Arrival: at(94), Priority: 4}, -25},
+		{"hrrn", Item{Uncached: 0, Arrival: at(94)}, -.5},
 	} {
 		o, err := newOrder(test.order, start)
 		if err != nil {
@@ -113,7 +117,7 @@ func TestScores(t *testing.T) {
 }
 
 func TestUnknownOrder(t *testing.T) {
-	if _, err := newOrder("FCFS", start); err == nil || !strings.Contains(err.Error(), "fcfs, lcfs, wspt") {
+	if _, err := newOrder("FCFS", start); err == nil || !strings.Contains(err.Error(), "fcfs, hrrn, lcfs, wspt") {
 		t.Errorf("an unknown order gave %v", err)
 	}
 }

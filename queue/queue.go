@@ -20,7 +20,7 @@ const (
 	maxSpare = 1024
 )
 
-// Reserve books a grant for request r, or returns an error: [ErrWait] keeps r in the queue, any other ends it. ahead,
+// Reserve books a grant for request r, or returns an error: [ErrWait] and a [*LaterError] keep r in the queue, any other ends it. ahead,
 // valid until Reserve returns, are the requests of lanes ([Item.Lane]) that go before r; Reserve leaves to them what
 // they wait for.
 //
@@ -117,6 +117,9 @@ func (q *Queue[R, G]) Wake() {
 		q.drain(time.Now())
 	}
 }
+
+// Round numbers the drain that goes on, for Reserve alone: what it plans holds within a round.
+func (q *Queue[R, G]) Round() uint64 { return q.core.Round() }
 
 // Close ends every waiting request, and all that come later, with ErrClosed.
 func (q *Queue[R, G]) Close() {
@@ -263,8 +266,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 		q.mu.Lock()
 		w.asked = false
 
-		if errors.Is(err, ErrWait) {
-			q.core.hold(t)
+		if q.core.waitsOn(t, err) {
 			continue
 		}
 		switch left := !q.core.settle(t, err, now); {

@@ -19,6 +19,7 @@ type core struct {
 	turn     uint64   // bookings made
 	views    uint64   // made of its pool
 	overlaps Overlaps // what the bookings' overlaps rested on
+	plan     *plan    // nil where prompts are bound at once
 }
 
 // Overlaps count the blocks that bookings took to be cached on their worker, by source.
@@ -61,11 +62,12 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 		return 0, ErrDeclined
 	}
 	c.settle(i, cost)
-	return i, nil
+	return i, k.bind(c, i)
 }
 
 // candidates are the slots that may be chosen.
 func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
+	c.late, c.planned = k.plan != nil, k.plan.begin(c.query.Drain, c.view)
 	k.book.Look(c.query.shares(&k.cfg))
 	return c.view.choices(c, k.book, now)
 }
@@ -105,6 +107,9 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 		return 0, 0, cp.refuse(ErrDeclined)
 	}
 	cp.settle(i, cost)
+	if err := prefill.bind(cp, i); err != nil {
+		return 0, 0, cp.refuse(err)
+	}
 	cd.query.rng = cp.rng // the pair's draws follow on each other
 	if pairs != nil {
 		p := cp.ws[i].Worker
@@ -132,7 +137,7 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 		l.PrefillTokens = max(0, q.ISL-cached)
 		l.BacklogTokens = w.Load.PrefillTokens + l.PrefillTokens
 		e.PrefillTokens = l.PrefillTokens
-		if k.cfg.PrefillLoad == online && k.cfg.Forecast != nil && l.PrefillTokens > 0 {
+		if (k.cfg.PrefillLoad == online || k.plan != nil) && k.cfg.Forecast != nil && l.PrefillTokens > 0 {
 			if d, ok := k.cfg.Forecast(w.Worker, 0, l.PrefillTokens, q.ISL-l.PrefillTokens); ok {
 				e.PrefillTime = d
 			}

@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -41,6 +42,15 @@ func (e *TooBigError) Error() string {
 	return fmt.Sprintf("request needs %d blocks, the largest worker has %d", e.NeedBlocks, e.LargestBlocks)
 }
 
+// LaterError: in mode eft, the worker that would finish first is not free yet. Others may be booked before the request.
+type LaterError struct {
+	Slot   int           // the worker's rank, among its pool's
+	Starts time.Duration // from now, behind what the worker has and what waits for it ahead of this request
+	Takes  time.Duration // the prompt, there
+}
+
+func (e *LaterError) Error() string { return "the worker that would finish first is not free yet" }
+
 // PoolError names the pool in which no worker was chosen.
 type PoolError struct {
 	Model string
@@ -59,10 +69,11 @@ func (e *PoolError) Unwrap() error { return e.Err }
 func finality(err error) int {
 	var big *TooBigError
 	var over *OverloadedError
+	var later *LaterError
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy):
+	case errors.Is(err, ErrNoRoom), errors.Is(err, ErrBusy), errors.As(err, &later):
 		return 1
 	case errors.As(err, &over):
 		return 2

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tandem-pd/tandem/internal/granule"
 	"github.com/tandem-pd/tandem/pools"
@@ -42,8 +43,11 @@ type Request struct {
 	// multiplied by exp(−tanh(their sum)). They do not count where the worker is pinned. It must not be written to.
 	Preferred map[string]float64
 	Override  *Override // the request's own weights, nil for none
-	OSL       int       // how many tokens of output to expect, 0 unknown
-	Explain   bool      // asks for every candidate's terms in [Why.Terms]
+	// Drain numbers the drain of the queue in which the request is asked for, from 1; 0 outside of one. In mode eft what the
+	// requests asked before it in the same drain wait for counts as booked.
+	Drain   uint64
+	OSL     int  // how many tokens of output to expect, 0 unknown
+	Explain bool // asks for every candidate's terms in [Why.Terms]
 }
 
 // query is a request as a policy sees it.
@@ -140,7 +144,10 @@ type candidate struct {
 	// Predicted is how many blocks at the end of Overlap are not reported: they are
 	// assumed to be there because the prompt was sent there.
 	Predicted int32
-	Favour    float64 // the sum of the weights of the preferred taints it has
+	// Left is how long its prompts should take from now on, with those that wait for it ahead of this one. Mode eft alone
+	// looks at it.
+	Left   time.Duration
+	Favour float64 // the sum of the weights of the preferred taints it has
 }
 
 // policy returns the index of the candidate it picks and its cost, lower being better; not ok where it picks none. It

@@ -38,6 +38,9 @@ func New(cfg Config, idx *index.Index) (*Router, error) {
 	cfg.Mode = Canonical(cfg.Mode)
 	r := &Router{sources: overlap.New(cfg.sources(), idx), serial: serials.Add(1)}
 	r.core = core{cfg: cfg, policy: policy, sources: r.sources, book: load.NewBook()}
+	if cfg.Mode == "eft" && !cfg.ignoresOverlap() {
+		r.core.plan = new(plan)
+	}
 	r.limits.Store(&cfg.Thresholds)
 	r.scratches.New = func() any { return newScratch() }
 	return r, nil

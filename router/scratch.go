@@ -21,10 +21,12 @@ type scratch struct {
 	kept    []int32        // the slots that the request leaves, unless it leaves all
 	all     bool
 	met     passed
-	largest int         // total_kv_blocks of the largest worker that it names
-	ws      []candidate // behind the last one, what earlier choices left
-	of      uint64      // the number of the view whose workers ws knows
-	tiers   bool        // slower tiers count
+	largest int             // total_kv_blocks of the largest worker that it names
+	ws      []candidate     // behind the last one, what earlier choices left
+	of      uint64          // the number of the view whose workers ws knows
+	tiers   bool            // slower tiers count
+	late    bool            // prompts are bound late
+	planned []time.Duration // of the drain, by slot; nil outside of one
 	limits  *Thresholds
 	why     Why
 	pcg     rand.PCG
@@ -51,7 +53,7 @@ func (c *scratch) start(v *view, req Request) {
 
 // end lets go of the request and its pool.
 func (c *scratch) end() {
-	c.req, c.query, c.view, c.limits = Request{}, query{}, nil, nil
+	c.req, c.query, c.view, c.limits, c.planned = Request{}, query{}, nil, nil, nil
 	c.found.End()
 }
 

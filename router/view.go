@@ -212,7 +212,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if len(req.Ahead) > 0 && claimed(req.Ahead, v.pool.Role, s) {
 			continue // as good as full
 		}
-		if float64(prefill) <= s.busyAbove {
+		if float64(prefill) <= s.busyAbove || c.late {
 			met |= idle
 		}
 		reused := min(book.Shared(page), cached)
@@ -229,6 +229,12 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Reused = reused
+		if w.Left = 0; c.late {
+			w.Left = page.Left(now)
+			if c.planned != nil {
+				w.Left += c.planned[i]
+			}
+		}
 		w.Host, w.Disk, w.Shared, w.Favour = 0, 0, 0, 0
 		if prefers {
 			w.Favour = favour(s.worker, req.Preferred)

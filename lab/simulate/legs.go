@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"errors"
 	"time"
 
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -15,7 +16,7 @@ func (r *run) chain(i int32) []uint64 { return r.cfg.Stages[r.stage].Chains.of[i
 // ask is what a request asks of the choice of its workers.
 func (r *run) ask(i int32) placement.Ask {
 	q := &r.requests[i]
-	return placement.Ask{Model: Model, Request: router.Request{ID: q.id, Attempt: 1, ISL: q.isl, Hashes: r.chain(i)}}
+	return placement.Ask{Model: Model, Request: router.Request{ID: q.id, Attempt: 1, ISL: q.isl, Hashes: r.chain(i), Drain: r.queue.Round()}}
 }
 
 // cached is the longest prefix in tokens that a worker which computes prompts holds.
@@ -28,8 +29,12 @@ func (r *run) cached(i int32, now time.Time) int {
 // reserve is the drain step of one request.
 func (r *run) reserve(i int32, now time.Time) error {
 	ask := r.ask(i)
+	var later *router.LaterError
 	placed, err := r.placer.Book(r.fleet, &ask, nil, now)
-	if placement.Waits(err) {
+	switch {
+	case errors.As(err, &later):
+		return &queue.LaterError{Plan: queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}}
+	case placement.Waits(err):
 		return queue.ErrWait
 	}
 	r.requests[i].p, r.requests[i].d = placed.Prefill.Lease, placed.Decode.Lease

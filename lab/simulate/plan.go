@@ -141,6 +141,7 @@ type PoolPlan struct {
 // QueuePlan is the waiting room.
 type QueuePlan struct {
 	Policy  string        `yaml:"policy"`
+	Target  time.Duration `yaml:"ttft_target"`
 	Limit   int           `yaml:"limit"`   // 0: none
 	Timeout time.Duration `yaml:"timeout"` // 0: none
 }

@@ -164,6 +164,9 @@ func (r *run) forecasting(configs map[pools.Role]router.Config) map[pools.Role]r
 	out := maps.Clone(configs)
 	for role, c := range out {
 		c.Forecast = r.forecast
+		if c.Mode == "eft" {
+			c.Forecast = r.compute
+		}
 		out[role] = c
 	}
 	return out
@@ -180,6 +183,13 @@ func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Dura
 		bytes := float64(uncached+cached) * float64(cfg.BytesPerToken)
 		ms += float64(bytes/cfg.BandwidthBytesPerSecond*1000) + float64(cfg.TransferSetup)/1e6
 	}
+	return time.Duration(math.Round(float64(ms * 1e6))), true
+}
+
+// compute is what a prompt takes a worker itself: forecast without the transfer, during which it computes the next one.
+func (r *run) compute(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
 	return time.Duration(math.Round(float64(ms * 1e6))), true
 }
 

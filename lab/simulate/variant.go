@@ -207,7 +207,7 @@ func (v *Variant) queue() (queue.Config, error) {
 	q := v.plan.Queue
 	cfg := queue.Config{
 		Policy: cmp.Or(q.Policy, "fcfs"), Limit: cmp.Or(q.Limit, 1<<30),
-		Timeout: cmp.Or(q.Timeout, 10*365*24*time.Hour), Bytes: 1 << 60,
+		Timeout: cmp.Or(q.Timeout, 10*365*24*time.Hour), Bytes: 1 << 60, Target: q.Target,
 	}
 	return cfg, cfg.Validate()
 }

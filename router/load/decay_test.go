@@ -22,6 +22,11 @@ func TestPromptsFade(t *testing.T) {
 			t.Errorf("at %d ms %d tokens, want %d", c.ms, got, c.want)
 		}
 	}
+	for _, c := range []struct{ ms, want int }{{-5, 150}, {0, 150}, {25, 125}, {100, 50}, {400, 50}} {
+		if got := p.Left(at(c.ms)); got != time.Duration(c.want)*time.Millisecond {
+			t.Errorf("at %d ms they take %v more, want %d ms", c.ms, got, c.want)
+		}
+	}
 	if p.PrefillTokens != 1500 {
 		t.Errorf("%d tokens booked, want 1500", p.PrefillTokens)
 	}
@@ -37,7 +42,7 @@ func TestPromptsFade(t *testing.T) {
 		t.Errorf("of an unknown time %d tokens are left, want all 70", got)
 	}
 	b.Apply(Event{Request: "c", Kind: Free}, at(460))
-	if got := p.Prefill(at(9999)); got != 0 || len(p.line.prompts) != 0 {
+	if got := p.Prefill(at(9999)); got != 0 || p.Left(at(9999)) != 0 || len(p.line.prompts) != 0 {
 		t.Errorf("%d tokens and %d prompts are left", got, len(p.line.prompts))
 	}
 }

@@ -22,8 +22,9 @@ type Page struct {
 // line is what a choice seldom reads of a page.
 type line struct {
 	slot    slot
-	prompts []prompt  // yet to be computed, the oldest first; empty where no times are known
-	turned  time.Time // when the oldest came to be that
+	prompts []prompt      // yet to be computed, the oldest first; empty where no times are known
+	turned  time.Time     // when the oldest came to be that
+	takes   time.Duration // all of them together, as far as it is known
 }
 
 // leaf is how many pages are made at a time. So many are 512 bytes, which is as much as Go's allocator aligns to the
@@ -72,12 +73,23 @@ func (l *line) done(now time.Time) int {
 	return int(float64(first.tokens) * (float64(passed) / float64(first.takes)))
 }
 
+// Left is how long the prompts yet to be computed should take from now on, by what was predicted of each: the times of
+// all, less what has passed of the oldest one's. One that takes longer than it should counts for nothing.
+func (p *Page) Left(now time.Time) time.Duration {
+	if p.queued == 0 {
+		return 0
+	}
+	l := p.line
+	return l.takes - min(max(0, now.Sub(l.turned)), l.prompts[0].takes)
+}
+
 // queue puts a prompt behind those there are.
 func (p *Page) queue(last prompt, now time.Time) {
 	if p.queued == 0 {
 		p.line.turned = now
 	}
 	p.line.prompts = append(p.line.prompts, last)
+	p.line.takes += last.takes
 	p.queued++
 }
 
@@ -91,6 +103,7 @@ func (p *Page) unqueue(turn uint64, now time.Time) {
 	if i < 0 {
 		return
 	}
+	l.takes -= l.prompts[i].takes
 	l.prompts = slices.Delete(l.prompts, i, i+1)
 	p.queued--
 	if i == 0 {

@@ -46,7 +46,8 @@ func (e *AloneError) Error() string {
 
 // Waits reports whether waiting may help against err: a token, a release or the end of a trial makes room.
 func Waits(err error) bool {
-	return errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) || errors.Is(err, ErrOnTrial)
+	_, later := errors.AsType[*router.LaterError](err)
+	return later || errors.Is(err, router.ErrBusy) || errors.Is(err, router.ErrNoRoom) || errors.Is(err, ErrOnTrial)
 }
 
 // Placement is the workers of one round of a request, booked or only picked.

@@ -1,0 +1,111 @@
+package queue
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// newLine is a core with tickets of these names, pushed one after the other at start, and the list of what ended.
+func newLine(t *testing.T, cfg Config, ids ...string) (core *Core[string], tickets map[string]*Ticket[string], ended *[]string) {
+	t.Helper()
+	ended, tickets = new([]string), map[string]*Ticket[string]{}
+	core, err := NewCore(cfg, start, func(t *Ticket[string], err error) { *ended = append(*ended, t.ID+" "+fate(err)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		tickets[id] = &Ticket[string]{Item: Item{ID: id}}
+		if err := core.Push(tickets[id], start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return core, tickets, ended
+}
+
+// A request that is planned for later may leave, and its time may end, before the drain that planned it does.
+func TestPlannedRequestsLeaveAndExpire(t *testing.T) {
+	core, tickets, ended := newLine(t, DefaultConfig(), "left", "expired", "granted")
+	for _, id := range []string{"left", "expired"} {
+		if head := core.next(start); head != tickets[id] || !core.waitsOn(head, &LaterError{}) {
+			t.Fatalf("%v is asked, want %s", head, id)
+		}
+	}
+	if !core.cancel(tickets["left"], start) || core.cancel(tickets["left"], start) {
+		t.Error("it does not leave once")
+	}
+	tickets["granted"].pushed = start.Add(time.Hour)
+	now := start.Add(DefaultConfig().Timeout)
+	if head := core.next(now); head != tickets["granted"] || !core.settle(head, nil, now) {
+		t.Fatalf("%v is asked last", head)
+	}
+	core.stop(now)
+	if want := []string{"expired expired", "granted granted"}; !slices.Equal(*ended, want) || core.Len() != 0 {
+		t.Errorf("%q, want %q, and %d wait", *ended, want, core.Len())
+	}
+}
+
+// Each drain is a round of its own, and so is what is asked again because something has changed.
+func TestRounds(t *testing.T) {
+	core, _, _ := newLine(t, DefaultConfig(), "a")
+	rounds := map[uint64]int{}
+	for range 3 {
+		core.Drain(start, func(*Ticket[string]) error { rounds[core.Round()]++; return &LaterError{} })
+	}
+	core.next(start)
+	rounds[core.Round()]++
+	core.resume()
+	core.next(start)
+	rounds[core.Round()]++
+	core.stop(start)
+	if len(rounds) != 5 || rounds[0] != 0 {
+		t.Errorf("%v", rounds)
+	}
+}
+
+// planner is a worker that is busy for a while: it plans one request behind the other.
+func planner(left time.Duration, takes map[string]time.Duration) func(t *Ticket[string]) error {
+	return func(t *Ticket[string]) error {
+		starts := left
+		left += takes[t.ID]
+		return &LaterError{Plan{0, starts, takes[t.ID]}}
+	}
+}
+
+// A request that its order would make late goes first where none of those before it is late for that, and goes back where it
+// is late all the same.
+func TestPromotion(t *testing.T) {
+	const target = 2 * time.Second
+	for _, c := range []struct {
+		name   string
+		long   time.Duration // what the long prompt takes; three short ones before it take 300 ms each, the first 200 ms from now
+		target time.Duration
+		first  string
+	}{
+		{"in time where it is", 500 * time.Millisecond, target, "a"},
+		{"late where it is, in time at the front", 950 * time.Millisecond, target, "long"},
+		{"another would be late", 1300 * time.Millisecond, target, "a"},
+		{"late at the front", 1900 * time.Millisecond, target, "a"},
+		{"no target", 950 * time.Millisecond, 0, "a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Target = c.target
+			core, tickets, _ := newLine(t, cfg, "a", "b", "c", "long")
+			for id, ticket := range tickets {
+				if id != "long" && c.target > 0 {
+					ticket.due = ticket.due.Add(100 * time.Millisecond)
+				}
+			}
+			takes := map[string]time.Duration{"a": 300 * time.Millisecond, "b": 300 * time.Millisecond, "c": 300 * time.Millisecond, "long": c.long}
+			core.Drain(start, planner(200*time.Millisecond, takes))
+			if head := core.head(); head.ID != c.first {
+				t.Fatalf("%s is first, want %s", head.ID, c.first)
+			}
+			core.Drain(start.Add(time.Hour), planner(0, takes))
+			if head := core.head(); c.first == "long" && head != nil && head.ID != "a" {
+				t.Errorf("%s is first, long is late all the same", head.ID)
+			}
+		})
+	}
+}
