@@ -223,9 +223,8 @@ type troubled struct {
 }
 
 type disturbances struct {
-	mu   sync.Mutex
-	of   map[string]bool // by the gateway's own name of a request
-	hits int
+	mu sync.Mutex
+	of map[string]bool // by the gateway's own name of a request
 }
 
 func (d *disturbances) note(id string) {
@@ -233,7 +232,6 @@ func (d *disturbances) note(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.of[id] = true
-	d.hits++
 }
 
 // met reports whether something has happened to a request.
