@@ -28,8 +28,7 @@ type Observer interface {
 	FirstToken(r *Record, leg Leg)
 	// LegEnded: the call is over. Of decode, r.Sent says what came of it.
 	LegEnded(r *Record, leg Leg)
-	// Failed: a leg has failed, and action is what follows. Any action but Fail is another round. A resume after the
-	// first byte will be one more action.
+	// Failed: a leg has failed, and action is what follows. Any action but Fail is another round.
 	Failed(r *Record, failed *fault.Error, action Action)
 	// Ended: the request is over. It was not Known to the other moments if its model was not found.
 	Ended(r *Record, err error)

@@ -29,7 +29,7 @@ func (c *Core[V]) promote(now time.Time) {
 		}
 		starts, spoilt := t.plan.Starts, false
 		for _, o := range planned[:j] {
-			if o == nil || o.plan.Worker != t.plan.Worker || o.promoted || o.Retry != t.Retry || o.Strict != t.Strict {
+			if !t.overtakes(o) {
 				continue
 			}
 			starts = min(starts, o.plan.Starts)
@@ -39,13 +39,18 @@ func (c *Core[V]) promote(now time.Time) {
 			continue
 		}
 		for _, o := range planned[:j] {
-			if o != nil && o.plan.Worker == t.plan.Worker && !o.promoted {
+			if t.overtakes(o) {
 				o.plan.Starts += t.plan.Takes
 			}
 		}
 		t.promoted, t.plan.Starts = true, starts
 		done++
 	}
+}
+
+// overtakes reports whether t, promoted, goes before o at the worker that both wait for; o may have left.
+func (t *Ticket[V]) overtakes(o *Ticket[V]) bool {
+	return o != nil && o.plan.Worker == t.plan.Worker && !o.promoted && o.Retry == t.Retry && o.Strict == t.Strict
 }
 
 // late reports whether t misses the target if its worker is free for it so long from now.
