@@ -6,9 +6,10 @@ FUZZTIME ?= 10s
 BENCH ?= .
 BENCHTIME ?= 1s
 SOAK ?= 30m
+DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install image test race lint fuzz bench bench-wire smoke compose faults soak recipes ci clean help
+.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots compose faults soak recipes docs ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -25,6 +26,16 @@ build: ## bin/gateway: one static binary; with CA roots and a data folder beside
 install: ## gateway into GOBIN, or Go's own folder for binaries
 	CGO_ENABLED=0 go install $(RELEASE) ./cmd/gateway
 	@echo "installed $$(go list -f '{{.Target}}' ./cmd/gateway)"
+
+release: ## dist: archives for linux/amd64 and arm64 with binary, manual page, completions, unit, SBOM; and SHA256SUMS
+	go run ./deploy/release -out $(DIST)
+
+release-check: ## the same, built twice in two folders, the second time from nothing, and compared byte for byte
+	go run ./deploy/release -out $(DIST) -check
+
+man: ## bin/gateway.1, the manual page
+	@mkdir -p bin
+	go run ./cmd/gateway man > bin/gateway.1
 
 image: export GOOS = linux
 image: build ## the image IMAGE (tandem-gateway:local) around that binary; no registry is asked
@@ -51,6 +62,9 @@ bench-wire: ## the gateway against a direct client, nginx, HAProxy and a bare mi
 smoke: ## a fleet of our own and one request of each kind
 	go run ./cmd/gateway dev --smoke
 
+screenshots: ## the console's pictures in docs, and its tests in a browser; wants chromium
+	go test -count 1 ./cmd/gateway/viewer -run Browser -chromium "$$(command -v chromium)" -update
+
 compose: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
@@ -65,12 +79,15 @@ recipes: build ## simulate bench/recipes and write their results; reads bench/tr
 	mkdir -p bench/recipes/results
 	cd bench/recipes && for r in r*.yaml; do ../../bin/gateway simulate $$r --json results/$${r%.yaml}.json || exit 1; done
 
+docs: ## these documents as a site with search, in docs/site; fails on a link that leads nowhere
+	go run ./docs/book -version '$(VERSION)'
+
 ci: ## what a change has to pass
 	.ci/run
 
 clean: ## take away what was built
-	rm -rf bin
+	rm -rf bin dist docs/site
 	find . -name '*.test' -type f -delete
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

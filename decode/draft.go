@@ -22,6 +22,8 @@ type Draft struct {
 	HideIDs bool
 	// Prompt is the prompt's tokens as its engine has them, nil while they are not known.
 	Prompt []uint32
+	// Pinned is the JSON of the ids that its engine gets in place of the prompt, which it repeats; nil where it gets none.
+	Pinned []byte
 	// Context is the most tokens that prompt and answer have together, 0 where that is not known: what an engine shows beyond
 	// it is not kept.
 	Context int
@@ -33,6 +35,8 @@ type Draft struct {
 	given int      // how many tokens that call was given
 	event []byte   // the latest event as the client gets it, where that is not as it came
 	seen  []uint32 // memory for a prompt that its engine shows
+
+	framing openai.Envelope // memory of the envelope
 }
 
 // drafts keep the memory of drafts that are no longer in use: nearly every stream has one, and nearly none needs it.
@@ -50,7 +54,7 @@ func (d *Draft) Release() {
 	if d == nil || cap(d.ids)+cap(d.seen) > mostPooled {
 		return
 	}
-	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0]}
+	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0]}
 	drafts.Put(d)
 }
 
@@ -87,6 +91,14 @@ func (d *Draft) Undo() Transcript {
 		d.progress = d.began
 	}
 	return d.transcript()
+}
+
+// pinned is Pinned, nil of no draft.
+func (d *Draft) pinned() []byte {
+	if d == nil {
+		return nil
+	}
+	return d.Pinned
 }
 
 // had is how many tokens the client had before the present call.
@@ -161,7 +173,8 @@ var ErrParser = fmt.Errorf("%w: what was said goes on as a thought", fault.ErrEn
 // to be as it came lies in d.event. stopped says that a stop string ends the answer with it.
 func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped bool, _ error) {
 	if d.envelope == nil {
-		d.envelope = openai.EnvelopeOf(data)
+		d.envelope = openai.AppendEnvelope(d.framing[:0], data, info)
+		d.framing = d.envelope
 	}
 	if info.PromptIDs != nil && d.Prompt == nil {
 		d.see(info.PromptIDs)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -190,7 +189,7 @@ func BenchmarkEvent(b *testing.B) {
 			}
 			r, lease, _ := room(b, &engine{})
 			known := r.known("d1")
-			w := newWatch(r.cfg, known, limits{first: time.Hour}, func(error) {})
+			w := watching(r.cfg, known)
 			defer w.stop()
 			t := &tap{room: r, call: &Call{Lease: lease, Choices: 1, Draft: draft}, out: &client{}, watch: w}
 			raw := []byte("data: " + fmt.Sprintf(chunk, ids) + "\n\n")

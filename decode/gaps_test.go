@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/lifetime"
 )
 
 // Every gap lies in its bucket, and a bucket's end is within a quarter of any
@@ -80,10 +82,17 @@ func TestGapsForget(t *testing.T) {
 	}
 }
 
+// watching is a watch that no call is ended by.
+func watching(cfg Config, known *seen) *watch {
+	w := new(watch)
+	w.begins(cfg, known, limits{first: time.Hour}, new(lifetime.Context))
+	return w
+}
+
 // What an event costs on its way: no allocation, and next to nothing beside
 // its relay.
 func BenchmarkWatch(b *testing.B) {
-	w := newWatch(Config{}, &seen{}, limits{first: time.Hour}, func(error) {})
+	w := watching(Config{}, &seen{})
 	defer w.stop()
 	w.src = repeated{}
 	w.begin()
@@ -106,5 +115,24 @@ func BenchmarkGaps(b *testing.B) {
 	for b.Loop() {
 		d = (d*5 + 1234567) & (1<<32 - 1)
 		g.observe(uint8(gapBucket(d)), 1)
+	}
+}
+
+// A watch begins again only where no look of its timer is to come.
+func TestWatchesThatFiredDoNotBeginAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		fires func(w *watch)
+		still bool
+	}{
+		"never":                       {func(w *watch) { w.begin() }, true},
+		"before the end":              {func(w *watch) { w.begin(); w.timer.Stop() }, false},
+		"before it was set again":     {func(w *watch) { w.timer.Stop(); w.begin() }, false},
+		"before it was set by a look": {func(w *watch) { w.timer.Stop(); w.look() }, true},
+	} {
+		w := watching(Config{}, &seen{})
+		c.fires(w) // a timer that was stopped reports what one that fired does
+		if w.stop(); w.still != c.still {
+			t.Errorf("%s: may begin again: %v", name, w.still)
+		}
 	}
 }

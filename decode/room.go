@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/lifetime"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -28,13 +29,32 @@ type Room struct {
 	transport upstream.Transport
 	computing *pace.Limits // of prompts that a worker computes itself
 
+	runs sync.Pool // of *run
+
 	mu   sync.Mutex
 	seen map[string]*seen // by worker id
 }
 
 // New makes the room.
 func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
+	r := &Room{cfg: cfg, roster: roster, transport: transport, computing: pace.NewLimits(), seen: map[string]*seen{}}
+	r.runs.New = func() any { return new(run) }
+	return r
+}
+
+// run is what one call needs while it lasts; they are used again.
+type run struct {
+	life  lifetime.Context
+	watch watch
+	tap   tap
+}
+
+// end ends a call, whose watch has stopped, and keeps its memory, unless something may still be about to end it.
+func (r *Room) end(in *run) {
+	if in.life.Close() && in.watch.still {
+		in.tap = tap{}
+		r.runs.Put(in)
+	}
 }
 
 // Call is one decode call and how its answer reaches the client.
@@ -102,9 +122,39 @@ const maxDetailBytes = 64 << 10
 // A worker that is silent for longer than Config allows is left: the call is cut, which frees the engine, and has
 // failed with fault.Timeout before the first token and fault.Stalled after it.
 func (r *Room) Run(ctx context.Context, call *Call, out Sink) (Transcript, *fault.Error) {
+	in := r.runs.Get().(*run)
+	in.life.Begin(ctx)
+	defer r.end(in)
+	first := r.begin(in, call, out)
+	defer r.exceeded(in, call, first)
+	defer in.watch.stop()
+	stream, err := r.open(&in.life, call)
+	if err != nil {
+		return in.tap.transcript, r.unopened(call, err)
+	}
+	call.Leg.Body = nil // it has left
+	defer upstream.End(stream)
+	if fault.Classify(nil, stream.Status()) != fault.None {
+		return in.tap.transcript, reported(call, stream)
+	}
+	in.watch.src = stream
+	in.tap.transcript.Accepted = true
+	if call.Stream {
+		err = in.tap.stream()
+	} else {
+		err = in.tap.whole()
+	}
+	failed := in.ended(err)
+	return in.tap.transcript, failed
+}
+
+// Run's frame lies on the stack for as long as a stream runs. What comes before and after has frames of its own.
+
+// begin sets the call's limits and starts its clock. It returns how long the first token may take.
+//
+//go:noinline
+func (r *Room) begin(in *run, call *Call, out Sink) (first time.Duration) {
 	worker := call.Lease.Worker
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	known, waits := r.known(worker.ID), prompt{call.PromptTokens, call.HandedOff}
 	if call.Answer != nil {
 		known, waits.handedOff = &seen{}, true // nothing is learnt of the worker
@@ -112,70 +162,80 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) (Transcript, *faul
 	if !call.HandedOff { // those booked before it come first
 		waits.tokens = cmp.Or(call.Lease.BacklogTokens, call.PromptTokens)
 	}
-	first := r.first(worker, known, waits)
+	first = r.first(worker, known, waits)
 	limit := r.cfg.limits(known, first, call.MaxTokens, call.Tools)
 	if !call.Stream {
 		limit = limits{first: r.cfg.whole(known, first, call.MaxTokens)}
 	}
-	defer func() {
-		if !call.HandedOff && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
-			r.computing.Exceeded(worker.Model, r.roster.Snapshot(worker.Model, worker.Role).IDs(), first)
-		}
-	}()
-	w := newWatch(r.cfg, known, limit, cancel)
-	defer w.stop()
-	stream, err := r.open(ctx, call)
-	if err != nil {
-		e := fault.New(pools.Decode, worker.ID, err, 0)
-		if e.Class == fault.Refused {
-			r.roster.ReportDown(worker.ID, worker.Incarnation)
-		}
-		return call.Draft.transcript(), e
+	in.tap = tap{room: r, call: call, out: out, watch: &in.watch, waits: waits, transcript: call.Draft.transcript()}
+	in.tap.had = in.tap.transcript.Tokens
+	in.watch.begins(r.cfg, known, limit, &in.life)
+	return first
+}
+
+// exceeded notes that a worker took longer than first to the first token of a prompt that it computed.
+func (r *Room) exceeded(in *run, call *Call, first time.Duration) {
+	if worker := call.Lease.Worker; !call.HandedOff && errors.Is(context.Cause(&in.life), fault.ErrTimeout) {
+		r.computing.Exceeded(worker.Model, r.roster.Snapshot(worker.Model, worker.Role).IDs(), first)
 	}
-	call.Leg.Body = nil // it has left
-	defer stream.Close()
-	if fault.Classify(nil, stream.Status()) != fault.None {
-		detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
-		status := stream.Status()
-		switch said := openai.ReadEngineError(detail); {
-		case said.Died:
-			err = fault.ErrEngineDied
-		case said.Failed:
-			err, status = fault.ErrEngine, said.Status
-		}
-		e := fault.New(pools.Decode, worker.ID, err, status)
-		e.Detail = detail
-		return call.Draft.transcript(), e
+}
+
+// unopened names the failure of a call that got no answer, and takes a worker that refused the connection out of the choice.
+func (r *Room) unopened(call *Call, err error) *fault.Error {
+	worker := call.Lease.Worker
+	e := fault.New(pools.Decode, worker.ID, err, 0)
+	if e.Class == fault.Refused {
+		r.roster.ReportDown(worker.ID, worker.Incarnation)
 	}
-	w.src = stream
-	t := &tap{room: r, call: call, out: out, watch: w, waits: waits, transcript: call.Draft.transcript()}
-	t.transcript.Accepted, t.had = true, t.transcript.Tokens
-	if call.Stream {
-		err = t.stream()
-	} else {
-		err = t.whole()
+	return e
+}
+
+// reported names a failure that the engine reported in place of an answer.
+//
+//go:noinline
+func reported(call *Call, stream upstream.Stream) *fault.Error {
+	detail, _ := io.ReadAll(io.LimitReader(stream, maxDetailBytes))
+	var err error
+	status := stream.Status()
+	switch said := openai.ReadEngineError(detail); {
+	case said.Died:
+		err = fault.ErrEngineDied
+	case said.Failed:
+		err, status = fault.ErrEngine, said.Status
 	}
-	if call.Draft != nil {
-		call.Draft.sent = t.transcript
+	e := fault.New(pools.Decode, call.Lease.Worker.ID, err, status)
+	e.Detail = detail
+	return e
+}
+
+// ended names why an answer that was relayed until err has failed, nil where it is whole.
+//
+//go:noinline
+func (in *run) ended(err error) *fault.Error {
+	t := &in.tap
+	if draft := t.call.Draft; draft != nil {
+		draft.sent = t.transcript
 		if !t.transcript.Began {
-			call.Draft.Undo()
+			draft.Undo()
 		}
 	}
 	if err == nil {
-		return t.transcript, nil
+		return nil
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if in.life.Err() != nil {
+		err = context.Cause(&in.life)
 	}
 	if !t.transcript.Started {
 		t.transcript.Events = 0 // they were held back, and go nowhere
 	}
-	e := fault.New(pools.Decode, worker.ID, err, t.status)
+	e := fault.New(pools.Decode, t.call.Lease.Worker.ID, err, t.status)
 	e.Detail = t.detail
-	return t.transcript, e
+	return e
 }
 
 // open makes the call, or opens the answer that is there.
+//
+//go:noinline
 func (r *Room) open(ctx context.Context, call *Call) (upstream.Stream, error) {
 	if call.Answer == nil {
 		return r.transport.Call(ctx, call.Leg)

@@ -1,7 +1,6 @@
 package decode
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/lifetime"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/relay"
 )
@@ -39,13 +39,15 @@ type watch struct {
 	pending [16]uint8 // buckets of gaps not yet taken in
 	held    int
 
-	cancel context.CancelCauseFunc
+	life   *lifetime.Context // of the call
 	mu     sync.Mutex
-	timer  *time.Timer
-	taken  bool // an event came: the engine has taken the call up
-	begun  bool // the first token came
-	ending bool // the end marker came: only the connection's end is awaited
+	timer  *time.Timer // kept for the next call
+	taken  bool        // an event came: the engine has taken the call up
+	begun  bool        // the first token came
+	ending bool        // the end marker came: only the connection's end is awaited
 	ended  bool
+	fired  bool // the timer was set again after it had fired: that look may still be to come
+	still  bool // no look is to come: the watch may begin again
 }
 
 // closing is how long an engine may take to end a stream after its end marker. The client has its whole answer by
@@ -59,14 +61,17 @@ type limits struct {
 	tokens time.Duration // between events after it; 0 for what is learnt of the worker
 }
 
-// newWatch starts the clock. cancel is called with fault.ErrTimeout when the first token does not come within its
-// limits, and with fault.ErrStalled when a stream is silent for longer than between tokens. stop must be called.
-func newWatch(cfg Config, known *seen, l limits, cancel context.CancelCauseFunc) *watch {
-	w := &watch{cfg: cfg, seen: known, start: time.Now(), limits: l, cancel: cancel}
+// begins starts the clock. It ends life with fault.ErrTimeout when the first token does not come within its limits, and
+// with fault.ErrStalled when a stream is silent for longer than between tokens. stop must be called.
+func (w *watch) begins(cfg Config, known *seen, l limits, life *lifetime.Context) {
+	*w = watch{cfg: cfg, seen: known, start: time.Now(), limits: l, life: life, timer: w.timer}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(l.first, w.look)
-	return w
+	if w.timer == nil {
+		w.timer = time.AfterFunc(l.first, w.look)
+	} else {
+		w.timer.Reset(l.first)
+	}
 }
 
 // Read reads from the worker.
@@ -144,8 +149,8 @@ func (w *watch) set(phase *bool, limit time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	*phase = true
-	if !w.ended {
-		w.timer.Reset(limit)
+	if !w.ended && !w.timer.Reset(limit) {
+		w.fired = true
 	}
 }
 
@@ -167,8 +172,8 @@ func (w *watch) stop() {
 	w.flush()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = true
-	w.timer.Stop()
+	w.ended, w.still = true, w.timer.Stop() && !w.fired
+	w.src, w.polled, w.seen = nil, nil, nil
 }
 
 // look is the timer's: it ends the call, or finds out when to look again.
@@ -193,7 +198,7 @@ func (w *watch) look() {
 		return
 	}
 	w.ended = true
-	w.cancel(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
+	w.life.End(fmt.Errorf("%w: %v", cause, limit.Round(time.Millisecond)))
 }
 
 // silence is how long the engine has brought nothing, 0 while no read is running.

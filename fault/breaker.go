@@ -154,6 +154,15 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen 
 	}, nil
 }
 
+// Warn says that a worker failed another gateway, whose circuit has opened. Its circuit here stays as it is, and its next failure opens
+// it: one gateway that is cut off must not take a worker from all others.
+func (b *Breakers) Warn(worker, incarnation string, leg pools.Role) {
+	c := b.circuit(worker, incarnation, leg)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.row.warn(b.cfg.Consecutive - 1)
+}
+
 // uncounted is the done of a call whose result is not counted.
 func uncounted(error) {}
 

@@ -14,6 +14,33 @@ import (
 )
 
 // try makes a call that ends as told, and says whether it was let through.
+// TestWarnedCircuitOpensAtTheNextFailure: a warning opens no circuit, and a success ends it.
+func TestWarnedCircuitOpensAtTheNextFailure(t *testing.T) {
+	b := NewBreakers(BreakerConfig{})
+	call := func(result error) {
+		done, err := b.Acquire("w", "1", pools.Decode, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done(result)
+	}
+	call(nil)
+	b.Warn("w", "1", pools.Decode)
+	if s := b.State("w", pools.Decode); s != Closed {
+		t.Errorf("warned, it is %s", s)
+	}
+	call(nil)
+	call(Refused)
+	if s := b.State("w", pools.Decode); s != Closed {
+		t.Errorf("it has answered since the warning, and one failure has it %s", s)
+	}
+	b.Warn("w", "1", pools.Decode)
+	call(Refused)
+	if s := b.State("w", pools.Decode); s != Open {
+		t.Errorf("warned, and it failed: it is %s", s)
+	}
+}
+
 func try(t *testing.T, b *Breakers, class Class) bool {
 	t.Helper()
 	done, err := b.Acquire("d1", "i1", pools.Decode, false)

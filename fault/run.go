@@ -51,6 +51,12 @@ func (r *run) takeBack(s *sign) {
 // fail adds a failure.
 func (r *run) fail() { r.latest().failures++ }
 
+// warn has the row be at least n failures long.
+func (r *run) warn(n int) {
+	s := r.latest()
+	s.failures = max(s.failures, n)
+}
+
 // latest is the sign that the row counts from.
 func (r *run) latest() *sign {
 	if r.last == nil {

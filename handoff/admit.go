@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -40,6 +42,9 @@ func (f *Flow) admit(ctx context.Context, r *request) error {
 		case errors.Is(err, placement.ErrNoDecode) && r.suspected.others != nil:
 			r.suspected.others = nil // the suspected pair's decode worker has gone meanwhile
 		case err != nil:
+			if r.turns > 0 {
+				f.Wake(r.Call.Request.Model) // what a slice has freed
+			}
 			return err
 		}
 	}
@@ -60,10 +65,16 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 		ctx = within
 	}
 	ask := &r.asks
-	if r.Attempts > 0 || r.KV != nil { // the queue may look at an earlier one still, whose wait was cut short
+	if r.Attempts > 0 || r.turns > 0 { // the queue may look at an earlier one still, whose wait was cut short
 		ask = new(placement.Ask)
 	}
 	*ask = f.ask(r)
+	if ask.DecodeLater, ask.Sliced = f.decodesLater(r, ask); ask.DecodeLater {
+		ask.Later = new(router.LaterError) // of every drain in which it waits on
+	}
+	if wants := f.rooms.Explains; wants != nil && !ask.Explain {
+		ask.Explain = wants(r.Attempts)
+	}
 	q, err := f.queue(ask.Model)
 	if err != nil {
 		return err
@@ -73,17 +84,30 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	if err := route.Fits(); err != nil { // no worker could ever hold it
 		return err
 	}
-	uncached := r.length() - route.Cached(now)
+	uncached := r.length() - max(r.done.Tokens, route.Cached(now))
 	r.Spent.Matching = time.Since(now)
+	class := f.class(r, uncached)
+	waits := r.traceWait(q, now)
 	f.observer.Queued(&r.Record, uncached)
-	granted, err := q.Admit(ctx, queue.Item{
+	item := queue.Item{
 		ID: r.ID, Priority: float64(given(r.Call.Priority, x.Priority)), Strict: given(r.Call.StrictPriority, x.StrictPriority),
-		ISL: r.length(), Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)),
-		Arrival: r.Call.Arrival, Retry: r.Attempts > 0, Lane: ask.Lane(),
-	}, ask)
+		ISL: r.length(), Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)), Class: class,
+		Arrival: r.Call.Arrival, Retry: r.Attempts > 0 || r.KV != nil, Promoted: &r.promoted, Lane: ask.Lane(),
+	}
+	if ask.Sliced {
+		item.Slice = f.rooms.Routers.For(ask.Model, pools.Prefill).SliceTokens()
+	}
+	granted, err := q.Admit(ctx, item, ask)
+	for refused := 0; err == nil && !f.confirmed(ctx, &granted, refused); refused++ {
+		item.Retry = true // it keeps its place
+		granted, err = q.Admit(ctx, item, ask)
+	}
 	r.Spent.Queued += time.Since(now)
 	if err == nil {
 		r.Spent.Scheduling = granted.Took
+	}
+	if r.Trace != nil {
+		r.Trace.end(waits, time.Time{}, now.Add(time.Since(now)), r.waitFailure(ctx, err))
 	}
 	f.observer.Granted(&r.Record, err)
 	if err != nil {
@@ -93,13 +117,48 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	return nil
 }
 
+// maxRefusals is how often one request is refused the last room of workers, whose owners then give it to others. Where one
+// worker is left to ask for, that takes a second at least, within which gateways that disagree know the same again. An owner
+// that still refuses what has room here is mistaken, and the request goes on as without questions.
+const maxRefusals = 200
+
+// confirmed asks about a placement that may take a worker's last room, and gives it back where it is refused. Only leases
+// in pools that generate have such a question. It runs in the request's own goroutine, which no other waits for; what is
+// booked stays booked meanwhile.
+func (f *Flow) confirmed(ctx context.Context, g *placement.Placement, refused int) bool {
+	l := g.Decode.Lease
+	switch {
+	case l == nil || l.Question == nil:
+		return true
+	case refused >= maxRefusals:
+		l.Tell()
+		return true
+	case f.rooms.Confirm(ctx, l):
+		return true
+	}
+	g.Release(time.Now())
+	return false
+}
+
+// class is the policy class that r waits in. A client's name that is none of the gateway's is noted as an ignored hint.
+func (f *Flow) class(r *request, uncached int) int {
+	classes, asked := f.cfg.Queue.Classes, r.Call.PolicyClass
+	class, known := classes.Find(asked, uncached)
+	if r.PolicyClass == "" && classes != nil && asked != "" && !known {
+		r.Call.IgnoredHints = append(slices.Clip(r.Call.IgnoredHints), HeaderPolicyClass)
+	}
+	r.PolicyClass = classes.Name(class)
+	return class
+}
+
 // reserve is the drain step of one request: it books what the round lacks, or says why the request must wait or
 // cannot be served.
 func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
 	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), ask, ahead, now)
-	if later, ok := errors.AsType[*router.LaterError](err); ok {
-		err = &queue.LaterError{Plan: queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}}
-	} else if err != nil && placement.Waits(err) {
+	if errors.Is(err, placement.ErrYield) {
+		err = fmt.Errorf("%w: %w", queue.ErrYield, err)
+	}
+	if _, later := errors.AsType[queue.Later](err); !later && err != nil && placement.Waits(err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
 	placed.Took = time.Since(now)
@@ -114,7 +173,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 		Request: router.Request{
 			ID: r.ID, Attempt: r.Attempts + 1, ISL: r.length(), Hashes: r.Hashes, Text: r.ids == nil, RemoteOverlap: r.remoteOverlap,
 			Exclude: slices.Concat(r.tried, r.suspected.others), Pin: r.pins.prefill.asked(), Required: x.RequiredTaints, Adapter: r.Call.Request.Adapter, Preferred: x.PreferredTaints,
-			OSL: int(given(x.OSL)), Override: r.override, Explain: f.cfg.Explain || x.Wants("routing"),
+			OSL: int(given(x.OSL)), Override: r.override, Session: cmp.Or(r.Call.Session, r.Call.Request.Session), Explain: f.cfg.Explain || x.Wants("routing"),
 		},
 	}
 	switch {
@@ -125,6 +184,7 @@ func (f *Flow) ask(r *request) placement.Ask {
 	case r.pins.alone:
 		ask.Want = placement.Alone
 	}
+	ask.Done = r.done
 	return ask
 }
 

@@ -28,7 +28,7 @@ func TestAnswersToComeBackAfter(t *testing.T) {
 		t.Error("no class is one to come back after")
 	}
 	for _, err := range []error{placement.ErrNoDecode, placement.ErrNoPrefill, queue.ErrClosed, router.ErrTaints} {
-		if e := newRequest(Call{Request: new(openai.Request)}, "").refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
+		if e := requestOf(Call{Request: new(openai.Request)}, "").refusal(err); e.Status != http.StatusServiceUnavailable || e.RetryAfter <= 0 {
 			t.Errorf("%v: status %d, retry after %v", err, e.Status, e.RetryAfter)
 		}
 	}

@@ -3,9 +3,11 @@ package handoff
 import (
 	"time"
 
+	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
@@ -36,9 +38,20 @@ type StagedKV struct {
 	pushed    bool                // it lies at the round's decode worker, and no other can have it
 }
 
-// complete reports whether nothing is lacking for a round.
+// complete reports whether nothing is lacking for a round, or for a turn.
 func (a *attempt) complete() bool {
-	return a.d.Lease != nil && (a.p.Lease != nil || a.KV != nil || a.Reason != "")
+	return a.p.Lease != nil || a.d.Lease != nil && (a.KV != nil || a.Reason != "")
+}
+
+// bindSession binds the request's session to the worker of a call that has shown a sign of success, or drops its binding to one
+// that has failed.
+func bindSession(l *router.Lease, failed *fault.Error) {
+	switch {
+	case failed == nil:
+		l.Bind(time.Now())
+	case failed.Class.Blames():
+		l.Unbind(time.Now())
+	}
 }
 
 // book adds a placement's bookings, which q granted.

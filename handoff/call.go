@@ -9,6 +9,9 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
+// HeaderPolicyClass is the header in which a client names a policy class.
+const HeaderPolicyClass = "x-dynamo-meta-policy-class"
+
 // Call is one client request as the edge hands it over. Nothing in it may be changed while Serve runs, and
 // Request.Raw is the flow's own copy of the body.
 type Call struct {
@@ -31,13 +34,20 @@ type Call struct {
 	// StrictPriority overrides nvext.agent_hints.strict_priority where a header set it.
 	StrictPriority *uint32
 
+	// PolicyClass is the policy class, or the family of classes, that the client names in a header; empty where it names
+	// none. A name that is none of the gateway's counts as none.
+	PolicyClass string
+	// Session overrides Request.Session where a header set it.
+	Session string
+
 	// Pins are the workers that headers named, which win over nvext's.
 	Pins Pins
 
 	// IgnoredHints names the fields of this request's hints that the edge has lowered or left out, for the log.
 	IgnoredHints []string
 
-	// TraceParent is the client's W3C traceparent header, valid and passed to engines as it came, or empty.
+	// TraceParent is the client's W3C traceparent header, valid, or empty. Engines get it as it came unless the gateway
+	// decides itself which requests are traced.
 	TraceParent string
 
 	// TraceState is the tracestate header that came with TraceParent, or empty.

@@ -84,7 +84,7 @@ func newHouse(t *testing.T, fallback bool, workers map[string]pools.Role) *house
 
 // ask is a request that has been understood.
 func (h *house) ask(tried ...string) *request {
-	r := newRequest(Call{Request: &openai.Request{Model: "m", N: 1}}, h.ids.next())
+	r := requestOf(Call{Request: &openai.Request{Model: "m", N: 1}}, h.ids.next())
 	r.ISL, r.tried, r.card = 4, tried, models.Card{BlockSize: 16}
 	return r
 }

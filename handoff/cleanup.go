@@ -43,6 +43,7 @@ func newCleanup(rooms Rooms, o Observer) *cleanup {
 // abandon frees what engines hold of a round, through the round's decode worker or, where that cannot be reached,
 // through another of its model.
 func (c *cleanup) abandon(speaks connector.Connector, r connector.Round, kv prefill.KV) {
+	r.Memory = nil // the round's own may be another's by now
 	calls := speaks.Abandon(r, kv)
 	if len(calls) == 0 {
 		return

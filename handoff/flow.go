@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
@@ -64,6 +65,16 @@ type Rooms struct {
 	// Between finds the connector of a prefill and a decode worker, or says why there is none; nil is
 	// [connector.Between].
 	Between func(p, d *pools.Worker) (connector.Connector, error)
+	// Sample reports whether the request of a trace is traced. parent is the client's span, zero without one. nil traces
+	// none, and engines get the client's traceparent as it came.
+	Sample func(id tracecontext.TraceID, parent tracecontext.Context) bool
+	// Confirm asks the gateway that grants the last room of a worker about a lease with a [router.Lease.Question], and reports
+	// whether it stands; one that does not has been released. It must not take long. It is nil where no lease has one.
+	Confirm func(ctx context.Context, l *router.Lease) bool
+	// Explains reports whether the choice for a request, which has begun that many rounds, is recorded with every
+	// candidate's terms although neither the request nor Config.Explain asks for that. It is asked once a choice; nil
+	// never wants it.
+	Explains func(rounds int) bool
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
 	Starting func() *openai.Error
@@ -79,6 +90,8 @@ type Flow struct {
 	abandon  func(kv *StagedKV) // cleanup's, made once
 	budget   *fault.Budget
 	ids      ids
+	slices   sliceGuard
+	requests sync.Pool // of *request
 
 	mu     sync.RWMutex
 	queues map[string]*waitingRoom // by model: one model's full pool never holds another's requests
@@ -95,6 +108,7 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 	}
 	f := &Flow{cfg: cfg, rooms: rooms, observer: observer, cleanup: newCleanup(rooms, observer), budget: new(fault.Budget), queues: map[string]*waitingRoom{}}
 	f.ids.seed = cfg.Seed
+	f.requests.New = func() any { return f.blank() }
 	f.abandon = func(kv *StagedKV) { f.cleanup.abandon(kv.connector, *kv.round, kv.KV) }
 	f.placer = placement.Placer{Routers: rooms.Routers, Permits: rooms.Breakers, Pairs: func(p, d *pools.Worker) error { _, err := f.rooms.Between(p, d); return err }, Fallback: cfg.DecodeFallback}
 	rooms.Roster.OnChange(f.wakeAll)
@@ -107,10 +121,10 @@ func New(cfg Config, rooms Rooms, observer Observer) (*Flow, error) {
 // the caller's to know.
 //
 // Each round of the loop starts from what the client was already sent and ends finished or with a named failure. What
-// is held (bookings, staged KV) is released in one place, the latest first, whatever the end.
-func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
-	r := newRequest(call, f.ids.next())
-	r.stack.abandon = f.abandon
+// is held (bookings, staged KV) is released in one place, the latest first, whatever the end. It takes a copy of call.
+func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
+	r := f.newRequest(call)
+	f.trace(r)
 	f.budget.Begin()
 	defer func() {
 		f.endRetries(r)
@@ -118,6 +132,7 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
 		r.draft.Release()
+		f.reuse(r)
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err
@@ -133,26 +148,28 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 		if err := f.admit(ctx, r); err != nil {
 			return r.refuse(ctx, err, out)
 		}
-		failed := f.round(ctx, r, out)
-		if failed == nil {
+		var failed *fault.Error
+		if r.takesTurn() {
+			if failed = f.turn(ctx, r); failed == nil {
+				continue
+			}
+		} else if failed = f.round(ctx, r, out); failed == nil {
 			f.compareTokens(r)
+			r.served = true
 			return nil
 		}
 		if failed.Class == fault.Reset || failed.Class == fault.Truncated {
 			r.Dead = append(r.Dead, failed.Worker)
 		}
 		action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
-		if action == LocalPrefill && (!f.cfg.DecodeFallback || !r.d.Worker.ServesAlone()) {
+		if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
 			action = Fail
 		}
-		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, action) && !f.mayRetry(r)) {
+		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
 			action = Fail
 		}
 		f.observer.Failed(&r.Record, failed, action)
 		if action == Fail {
-			if r.Poison() {
-				failed.Err = errors.Join(poisoned(), failed.Err) // so that the client's library does not try again by itself
-			}
 			return r.fail(failed, out)
 		}
 		r.failed(failed)
@@ -170,9 +187,10 @@ func (f *Flow) Serve(ctx context.Context, call Call, out Sink) (err error) {
 }
 
 // waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death
-// meets, that of the worker which held its KV too, and answers that have begun.
-func (f *Flow) waitsForRetry(r *request, action Action) bool {
-	return action == Resume || len(r.Dead) == 1 || r.suspected.decode != ""
+// meets, that of the worker which held its KV too, and answers that have begun. A death is met by those that the worker had, and
+// by those whose connection it refuses before that is known.
+func (f *Flow) waitsForRetry(r *request, failed *fault.Error, action Action) bool {
+	return action == Resume || len(r.Dead) == 1 || r.suspected.decode != "" || failed.Class == fault.Refused && len(r.tried) == 0
 }
 
 // awaitRetry takes that place when it is the request's turn. Its error is the cause of ctx's end, or that it took too long.
@@ -230,21 +248,37 @@ func (f *Flow) Waiting() map[string]queue.Stats {
 	return all
 }
 
-// queue finds a model's waiting room.
-func (f *Flow) queue(model string) (q *waitingRoom, err error) {
+// Lines is who waits in every model's queue.
+func (f *Flow) Lines() map[string]queue.Line {
 	f.mu.RLock()
-	q = f.queues[model]
+	defer f.mu.RUnlock()
+	all := make(map[string]queue.Line, len(f.queues))
+	for model, q := range f.queues {
+		all[model] = q.Line()
+	}
+	return all
+}
+
+// queue finds a model's waiting room.
+func (f *Flow) queue(model string) (*waitingRoom, error) {
+	f.mu.RLock()
+	q := f.queues[model]
 	f.mu.RUnlock()
 	if q != nil {
 		return q, nil
 	}
+	return f.newQueue(model)
+}
+
+// newQueue makes a model's waiting room, unless another request was faster.
+func (f *Flow) newQueue(model string) (q *waitingRoom, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if q = f.queues[model]; q != nil {
 		return q, nil
 	}
 	q, err = queue.New(f.cfg.Queue, func(ask *placement.Ask, ahead []*placement.Ask, now time.Time) (placement.Placement, error) {
-		ask.Drain = q.Round()
+		ask.Drain, ask.PlanOnly, ask.Yield = q.Round(), q.Planning(), q.Yields()
 		return f.reserve(ask, ahead, now)
 	}, func(p placement.Placement) { p.Release(time.Now()) })
 	if err == nil {
@@ -261,6 +295,28 @@ func (f *Flow) Wake(model string) {
 	if q != nil {
 		q.Wake()
 	}
+}
+
+// Heads is which requests with a strict priority go first in every model's queue, for other gateways: see [queue.Core.Heads].
+func (f *Flow) Heads() map[string][]queue.Head {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	all := make(map[string][]queue.Head)
+	for model, q := range f.queues {
+		if heads := q.Heads(); heads != nil {
+			all[model] = heads
+		}
+	}
+	return all
+}
+
+// Elsewhere takes in the heads of another gateway's queue of a model. A model without a queue here has none to leave room. It reports whether
+// the queue is to be woken.
+func (f *Flow) Elsewhere(gateway, model string, heads []queue.Head) (wake bool) {
+	f.mu.RLock()
+	q := f.queues[model]
+	f.mu.RUnlock()
+	return q != nil && q.Elsewhere(gateway, heads)
 }
 
 func (f *Flow) wakeAll() {

@@ -35,6 +35,7 @@ func (f *Flow) hedged(ctx context.Context, r *request, speaks connector.Connecto
 	}
 	race := make(chan *entrant, 2)
 	own := r.p
+	r.shared = true          // the leg that loses outlives the round
 	r.stack.disown(r.pPlace) // each leg gives its own booking back
 	legs := []*entrant{f.enterRace(ctx, r, speaks, *a, *plan, own, race)}
 	timer := time.NewTimer(after)
@@ -62,6 +63,7 @@ func (f *Flow) hedged(ctx context.Context, r *request, speaks connector.Connecto
 	for _, e := range legs {
 		if !e.over {
 			e.stop(errHedged)
+			r.Trace.end(e.leg.Span, time.Time{}, won.came.ended, superseded)
 			f.observer.LegEnded(&r.Record, e.leg)
 			f.cleanup.calls.Go(func() { f.loses(speaks, <-race) })
 		}
@@ -75,6 +77,7 @@ func (f *Flow) hedged(ctx context.Context, r *request, speaks connector.Connecto
 func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Connector, a connector.Round, plan connector.Plan, booking placement.Booking, race chan<- *entrant) *entrant {
 	ctx, stop := context.WithCancelCause(ctx)
 	e := &entrant{round: a, plan: plan, booking: booking, leg: Leg{Worker: a.P, Began: time.Now()}, stop: stop}
+	plan.Prefill.TraceParent = f.traceLeg(r, &e.leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, e.leg)
 	f.cleanup.calls.Go(func() {
 		came := prefilled{}
@@ -123,7 +126,7 @@ func (f *Flow) second(ctx context.Context, r *request, speaks connector.Connecto
 
 func (f *Flow) enterSecond(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, race chan<- *entrant) (*entrant, bool) {
 	ask := f.ask(r)
-	ask.Want, ask.Partner = placement.Prefill, r.d.Worker
+	ask.Want, ask.Partner = placement.Prefill, a.D
 	ask.Exclude = append(slices.Clone(ask.Exclude), a.P.ID)
 	now := time.Now()
 	placed, err := f.placer.Book(f.rooms.Roster.Fleet(ask.Model), &ask, nil, now)
@@ -133,7 +136,7 @@ func (f *Flow) enterSecond(ctx context.Context, r *request, speaks connector.Con
 	}
 	b := *a
 	b.P, b.PRank = placed.Prefill.Worker, placed.Prefill.Rank
-	b.ID, b.TransferID = a.ID+"h", transferID()
+	b.ID, b.TransferID, b.Memory = a.ID+"h", transferID(), nil
 	same, err := f.rooms.Between(b.P, b.D)
 	if err == nil && same == speaks {
 		if plan, err := speaks.Plan(b); err == nil && plan.Order == connector.PrefillFirst {
@@ -149,6 +152,7 @@ func (f *Flow) settle(r *request, speaks connector.Connector, e *entrant) {
 	if e.came.panicked != nil {
 		panic(e.came.panicked) // on the request's goroutine, which reports it
 	}
+	bindSession(e.booking.Lease, e.came.failed)
 	if e.came.failed == nil {
 		e.leg.First = e.came.ended
 		f.observer.FirstToken(&r.Record, e.leg)
@@ -156,6 +160,7 @@ func (f *Flow) settle(r *request, speaks connector.Connector, e *entrant) {
 	} else if e.came.kv.Params != nil { // it cannot be bound, and names what is to be released
 		f.cleanup.abandon(speaks, e.round, e.came.kv)
 	}
+	r.Trace.end(e.leg.Span, e.leg.First, e.came.ended, failureOf(e.came.failed))
 	f.observer.LegEnded(&r.Record, e.leg)
 }
 

@@ -103,7 +103,7 @@ func costOfRunning(t *testing.T, sim *models.Language) {
 			t.Fatal(err)
 		}
 		running.Go(func() {
-			_ = f.Serve(ctx, Call{ID: "x", Request: r, Arrival: time.Now()}, unread{}) // left by its client
+			_ = f.Serve(ctx, &Call{ID: "x", Request: r, Arrival: time.Now()}, unread{}) // left by its client
 		})
 		<-net.held
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
@@ -42,4 +43,6 @@ type Leg struct {
 	Worker *pools.Worker
 	// Began is when the call was made, and First when its first token came, zero before.
 	Began, First time.Time
+	// Span is the call's in the request's trace, zero if that is not traced.
+	Span tracecontext.SpanID
 }

@@ -34,7 +34,7 @@ func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
 	leg := func(w *pools.Worker, role pools.Role) upstream.Leg {
 		e := r.Request.Edit()
 		e.SetString("room", r.ID)
-		return upstream.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: e.Segments()}
+		return upstream.Leg{Purpose: string(role), Worker: w.ID, RequestID: r.ID, Body: upstream.Body{e.Bytes()}}
 	}
 	return connector.Plan{Order: m.order, Prefill: leg(r.P, pools.Prefill), Decode: leg(r.D, pools.Decode)}, nil
 }
@@ -163,7 +163,7 @@ func TestLegsOfOneRound(t *testing.T) {
 					time.AfterFunc(c.leaves, func() { leave(fault.ErrClientGone) })
 				}
 				out, began := &written{}, time.Now()
-				err := f.Serve(ctx, Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
+				err := f.Serve(ctx, &Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"}`), Arrival: began}, out)
 				if took := time.Since(began); took != c.took {
 					t.Errorf("it took %v, want %v", took, c.took)
 				}
@@ -212,7 +212,7 @@ func TestPrefillsAnswerMayBeTheWholeOne(t *testing.T) {
 			play := &theatre{prefill: []act{{after: time.Second, body: whole}}, decode: []act{{after: time.Hour}}}
 			f, set, roster := playhouse(t, "vllm", play)
 			out := &written{}
-			err := f.Serve(t.Context(), Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, out)
+			err := f.Serve(t.Context(), &Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, out)
 			if err != nil || out.String() != want {
 				t.Errorf("%s: %v\n got %s\nwant %s", more, err, out, want)
 			}
@@ -243,7 +243,7 @@ func TestAnEmptyAnswerTakesTheKV(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			play := &theatre{prefill: []act{{body: `{"choices":[{"text":"x"}]}`}}, decode: []act{{body: body}}}
 			f, _, _ := playhouse(t, "sim", play)
-			if err := f.Serve(t.Context(), Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, &written{}); err != nil {
+			if err := f.Serve(t.Context(), &Call{ID: "x", Request: scanned(t, openai.Completions, `{"model":"m","prompt":"hi"`+more+`}`), Arrival: time.Now()}, &written{}); err != nil {
 				t.Error(err)
 			}
 			if err := f.Close(t.Context()); err != nil {

@@ -19,6 +19,8 @@ type Record struct {
 	Call Call
 	// ID is the gateway's own name for the request. Engines see it with the attempt's number.
 	ID string
+	// Trace is the request's place in its trace, and its steps; nil unless it is traced.
+	Trace *Trace
 	// Known says that some worker serves the model. The name of any other is a client's text and must not become a
 	// label.
 	Known bool
@@ -35,6 +37,8 @@ type Record struct {
 	// hashes of its text unless Tokenized.
 	Hashes    []uint64
 	BlockSize int
+	// PolicyClass is the class that the request waits in, empty without classes.
+	PolicyClass string
 	// Remote is the outcome of asking the remote index, empty if it was not asked.
 	Remote string
 
@@ -64,6 +68,8 @@ type Record struct {
 	Spent Spent
 	// Outcome is how the request ended: ok, a fault class or an error's code.
 	Outcome string
+	// Mark is an observer's own, to find at a later moment what it keeps of the request. The flow never reads it.
+	Mark any
 }
 
 // Choice is the worker chosen for a leg, and how it was chosen.
@@ -96,16 +102,18 @@ func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths }
 
 // end sets the outcome of a request that ends with err.
 func (r *Record) end(err error) {
-	var answer *openai.Error
 	switch {
 	case err == nil:
 		r.Outcome = fault.None.String()
+		return
 	case r.Outcome != "": // named when it failed
-	case errors.As(err, &answer):
-		r.Outcome = CodeOf(answer)
-	default:
-		r.Outcome = fault.Classify(err, 0).String()
+		return
 	}
+	if answer, ok := errors.AsType[*openai.Error](err); ok {
+		r.Outcome = CodeOf(answer)
+		return
+	}
+	r.Outcome = fault.Classify(err, 0).String()
 }
 
 // CodeOf is an error's code; an error without one is the client's mistake.

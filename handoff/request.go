@@ -39,6 +39,8 @@ type request struct {
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered
 
+	traceParent string // what engines get as traceparent, unless a leg has a span of its own
+
 	asks      placement.Ask // of the first round; those of later ones are their own
 	differs   bool          // the engine showed other ids for the prompt than ids
 	tried     []string      // workers that failed this request
@@ -47,14 +49,22 @@ type request struct {
 	leg       Leg           // the latest decode call
 	retrying  bool          // it has a place in the retry budget
 
+	turns       int         // of its prompt, computed before the decode worker was chosen
+	done        router.Done // what slices have computed of it
+	sliced      int         // tokens that the latest of them computed
+	cachedFirst int         // tokens that the first of them found cached
+	promoted    bool        // it goes before the queue's order, for its next turn too
+
 	draft  *decode.Draft // what the client has of a stream, nil where no other worker could go on with it
 	goesOn openai.Resume // what the round goes on with; nothing until the answer has moved
 	before int           // rounds until then
 	still  *time.Timer   // ends a move that takes too long
-}
 
-func newRequest(call Call, id string) *request {
-	return &request{Record: Record{Call: call, ID: id}}
+	now    *roundMemory // of the round at hand
+	first  roundMemory
+	calls  callbacks
+	served bool // the client got its whole answer
+	shared bool // a leg may outlive the request
 }
 
 // given is the first of the values that was given, or zero: a header wins over the body.
@@ -107,7 +117,7 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 			computes = d // decode computes the prompt itself
 		}
 	}
-	if computes != nil {
+	if computes != nil && r.turns == 0 {
 		r.Overlap, r.OverlapTokens = computes.Overlap, computes.Overlap*computes.Worker.BlockSize
 	}
 }
@@ -143,7 +153,7 @@ func (r *request) cachedTokens() int {
 // prompt's own probabilities computes all of it; and a prompt without tokens was looked up by its text. None of these
 // measures the worker's events.
 func (r *request) compare(l *router.Lease, cached int) {
-	if r.Attempts > 1 || r.ids == nil || r.Call.Request.N > 1 || r.Call.Request.Has("prompt_logprobs") || r.Call.Request.Has("echo") {
+	if r.Attempts > 1 || r.turns > 0 || r.ids == nil || r.Call.Request.N > 1 || r.Call.Request.Has("prompt_logprobs") || r.Call.Request.Has("echo") {
 		return
 	}
 	l.Compare(cached)
@@ -211,6 +221,9 @@ func (r *request) stopWaiting() {
 // event that ends the stream without its end marker.
 func (r *request) fail(failed *fault.Error, out Sink) error {
 	r.Outcome = failed.Class.String()
+	if r.Poison() {
+		failed.Err = errors.Join(poisoned(), failed.Err) // so that the client's library does not try again by itself
+	}
 	if failed.Class == fault.ClientGone {
 		return failed
 	}

@@ -41,7 +41,7 @@ func TestWhatTakesOneLeg(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := newRequest(Call{Request: req}, "x").oneLeg(); got != c.want {
+		if got := requestOf(Call{Request: req}, "x").oneLeg(); got != c.want {
 			t.Errorf("%s: %q, want %q", body, got, c.want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestPromptOnlyTakesOneLeg(t *testing.T) {
 		`{"model":"m","prompt":"x","max_tokens":null}`:                       "",
 		`{"model":"m","prompt":"x"}`:                                         "",
 	} {
-		r := newRequest(Call{Request: scanned(t, openai.Completions, body)}, "x")
+		r := requestOf(Call{Request: scanned(t, openai.Completions, body)}, "x")
 		r.card = models.Card{ContextTokens: 100}
 		if got := r.oneLeg(); got != want {
 			t.Errorf("%s: %q, want %q", body, got, want)
@@ -65,4 +65,9 @@ func TestPromptOnlyTakesOneLeg(t *testing.T) {
 			t.Errorf("%s: an answer of up to %d tokens", body, longest)
 		}
 	}
+}
+
+// requestOf is a request as a flow begins it.
+func requestOf(call Call, id string) *request {
+	return &request{Record: Record{Call: call, ID: id}}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // Resuming is the settings of answers that another worker goes on with.
@@ -130,9 +131,13 @@ func (f *Flow) resume(ctx context.Context, r *request) context.Context {
 	} else {
 		r.still.Reset(f.cfg.Resume.Within)
 	}
+	if r.Trace != nil {
+		r.Trace.cut = r.leg.Span
+	}
 	r.CachedBefore = r.cachedTokens()
 	r.Resumes++
 	r.before = r.Attempts
+	r.done = router.Done{}
 	r.goesOn = r.draft.Continue()
 	r.ids, r.pinned = r.goesOn.Prompt, nil
 	r.prompt = models.Prompt{IDs: r.ids}

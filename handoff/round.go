@@ -1,12 +1,10 @@
 package handoff
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -33,18 +31,18 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
 	}
-	var plan connector.Plan
-	if err := planInto(&plan, speaks, a); err != nil {
+	plan := &r.now.plan
+	if err := planInto(plan, speaks, a); err != nil {
 		if errors.Is(err, connector.ErrTakesNoIDs) {
 			r.NotResumable = "engine"
 		}
 		return &fault.Error{Class: fault.Rejected, Leg: pools.Decode, Worker: a.D.ID, Err: err}
 	}
 	if plan.Order == connector.Together || plan.Order == connector.DecodeFirst {
-		return f.pair(ctx, r, speaks, a, &plan, out)
+		return f.pair(ctx, r, speaks, a, plan, out)
 	}
 	if plan.Order == connector.PrefillFirst && r.KV == nil {
-		whole, failed := f.prefillFirst(ctx, r, speaks, a, &plan)
+		whole, failed := f.prefillFirst(ctx, r, speaks, a, plan)
 		if failed != nil {
 			return failed
 		}
@@ -58,7 +56,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
 	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
-	if r.KV != nil && (failed == nil || r.Sent.Began || takes(&plan, r, failed)) {
+	if r.KV != nil && (failed == nil || r.Sent.Began || takes(plan, r, failed)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
@@ -88,7 +86,8 @@ func bindKV(d *upstream.Leg, speaks connector.Connector, kv *StagedKV) { speaks.
 
 // prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
 func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan) (whole *prefilled, _ *fault.Error) {
-	came := f.hedged(ctx, r, speaks, a, plan)
+	came := &r.now.came
+	*came = f.hedged(ctx, r, speaks, a, plan)
 	plan.Prefill.Body = nil // it is not needed while decode runs
 	r.prefilled(came)
 	switch {
@@ -96,27 +95,11 @@ func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Co
 		return nil, came.failed
 	case came.whole != nil:
 		came.permit.end()
-		return &came, nil
+		return came, nil
 	}
-	r.stage(&StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a, pushed: plan.Pushed})
+	r.now.kv = StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a, pushed: plan.Pushed}
+	r.stage(&r.now.kv)
 	return nil, nil
-}
-
-// nextRound opens a round.
-func (r *request) nextRound() *connector.Round {
-	r.Attempts++
-	r.Sent.Accepted, r.Sent.Began = false, false
-	a := &connector.Round{
-		ID: r.ID + "-" + strconv.Itoa(r.Attempts), Request: r.Call.Request,
-		TraceParent: r.Call.TraceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
-		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
-		IDs:      r.ids, PinnedIDs: r.pinnedIDs(), Kept: r.card.Kept(r.Call.Request), D: r.d.Worker, DRank: r.d.Rank,
-		Resume: r.goesOn, ShowIDs: r.showsIDs(r.d.Worker),
-	}
-	if r.p.Lease != nil {
-		a.P, a.PRank = r.p.Worker, r.p.Rank
-	}
-	return a
 }
 
 // pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
@@ -177,6 +160,7 @@ type prefilled struct {
 // nil if decode is not running.
 func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, call upstream.Leg, s *sibling) prefilled {
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
+	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, leg)
 	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
 	out := prefilled{cached: cached}
@@ -195,16 +179,23 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 		leg.First = out.ended
 		f.observer.FirstToken(&r.Record, leg)
 	}
+	r.Trace.end(leg.Span, leg.First, out.ended, failureOf(failed))
 	f.observer.LegEnded(&r.Record, leg)
 	booking.Done(failed)
+	bindSession(booking.Lease, failed)
 	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
 		booking.Invalidate() // it may not hold the prompt
 	}
 	if failed == nil && s == nil {
 		out.permit = r.stack.keepPermit(r.pPlace)
 	}
-	r.stack.free(r.pPlace)
-	f.Wake(r.Call.Request.Model)
+	if a.Slice > 0 && failed == nil { // no other request gets the worker before r comes back, at once, for the next slice
+		r.stack.disown(r.pPlace)
+		booking.Lease.Release(out.ended)
+	} else {
+		r.stack.free(r.pPlace)
+		f.Wake(r.Call.Request.Model)
+	}
 	if failed == nil {
 		r.compare(booking.Lease, out.cached)
 	}
@@ -245,46 +236,75 @@ func (f *Flow) answered(ctx context.Context, r *request, a *connector.Round, cam
 // decode calls the decode leg and relays its answer, or relays the answer that prefill gave, unless that is nil. s is the
 // prefill leg that runs at the same time, nil if none does.
 func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte, s *sibling, out Sink) *fault.Error {
-	r.leg = Leg{Worker: w, Began: time.Now()}
-	r.HandedOver = r.leg.Began
-	req := r.Call.Request
-	sent, failed := f.rooms.Decode.Run(ctx, &decode.Call{
-		Lease: r.d.Lease, Leg: *leg, Answer: answer,
-		Stream: req.Stream, Draft: r.draft, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
-		CachedTokens: func() int { s.settle(r); return r.cachedTokens() },
-		MayMove:      func() bool { return f.mayMove(r) },
-		Prompt:       r.seePrompt,
-		Tail:         r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
-		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
-		// A first token proves the worker: a long answer must not hold a half-open circuit for as long as it lasts. A
-		// failure after it counts.
-		First: func() {
-			if !s.begin(r) {
-				return
-			}
-			if answer == nil {
-				r.d.Done(nil)
-				r.cleared(w.ID)
-			}
-			f.endRetries(r) // a long answer must not keep others from a retry
-			r.stopWaiting()
-			r.leg.First = time.Now()
-			f.observer.FirstToken(&r.Record, r.leg)
-			f.Wake(req.Model)
-		},
-	}, out)
-	if answer == nil && context.Cause(ctx) != errSibling { // else nothing is known of the worker
+	m := r.now
+	m.sibling, m.worker, m.given = s, w.ID, answer != nil
+	f.callInto(&m.call, r, w, leg, answer)
+	var failed *fault.Error
+	r.Sent, failed = f.rooms.Decode.Run(ctx, &m.call, out)
+	f.decoded(ctx, r, failed)
+	return failed
+}
+
+// decoded takes in how the decode leg has ended.
+//
+//go:noinline
+func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
+	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing is known of the worker
 		r.d.Done(failed)
+		bindSession(r.d.Lease, failed)
 	}
-	if failed != nil && !sent.Began {
+	if failed != nil && !r.Sent.Began {
 		r.d.Invalidate()
 	}
-	r.Sent = sent
+	if r.Trace != nil {
+		r.Trace.end(r.leg.Span, r.leg.First, time.Now(), failureOf(failed))
+	}
 	f.observer.LegEnded(&r.Record, r.leg)
 	if failed == nil && r.KV == nil {
-		r.compare(r.d.Lease, sent.CachedTokens)
+		r.compare(r.d.Lease, r.Sent.CachedTokens)
 	}
-	return failed
+}
+
+// callInto begins the decode leg of worker w and writes its call.
+//
+//go:noinline
+func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *upstream.Leg, answer []byte) {
+	r.leg = Leg{Worker: w, Began: time.Now()}
+	r.HandedOver = r.leg.Began
+	if answer == nil {
+		leg.TraceParent = f.traceLeg(r, &r.leg, r.d.Lease)
+	}
+	if r.draft != nil {
+		r.draft.Pinned = r.pinned
+	}
+	req := r.Call.Request
+	*call = decode.Call{
+		Lease: r.d.Lease, Leg: *leg, Answer: answer,
+		Stream: req.Stream, Draft: r.draft, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
+		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
+		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
+	}
+}
+
+// firstToken takes in decode's first token. It proves the worker: a long answer must not hold a half-open circuit for as
+// long as it lasts. A failure after it counts.
+func (f *Flow) firstToken(r *request) {
+	m := r.now
+	if !m.sibling.begin(r) {
+		return
+	}
+	if !m.given {
+		r.d.Done(nil)
+		bindSession(r.d.Lease, nil)
+		r.cleared(m.worker)
+	}
+	f.endRetries(r) // a long answer must not keep others from a retry
+	r.stopWaiting()
+	r.leg.First = time.Now()
+	f.observer.FirstToken(&r.Record, r.leg)
+	f.Wake(r.Call.Request.Model)
+	m.sent(r.shared)
 }
 
 // pair calls both legs of a round, which run at the same time and find each other by what the plan put into them.
@@ -364,7 +384,7 @@ func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
 var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)
 
 // prefilled takes in that the prefill leg has ended.
-func (r *request) prefilled(came prefilled) {
+func (r *request) prefilled(came *prefilled) {
 	r.Spent.Prefill += came.took
 	r.p = placement.Booking{}
 }

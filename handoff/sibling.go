@@ -117,7 +117,7 @@ func (s *sibling) take(r *request, came prefilled) {
 		panic(came.panicked) // on the request's goroutine, which reports it
 	}
 	s.got = &came
-	r.prefilled(came)
+	r.prefilled(&came)
 	if came.failed == nil {
 		r.KV.Cached, r.HandedOver = came.cached, came.ended
 	}

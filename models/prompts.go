@@ -28,8 +28,9 @@ func (p Prompt) JSON() []byte {
 	p.in.mu.Lock()
 	defer p.in.mu.Unlock()
 	if p.kept.json == nil {
+		before, common := p.in.grownFrom(p.kept)
 		p.in.mu.Unlock() // others need not wait; one that makes the same meanwhile does no harm
-		ids := openai.AppendIDs(nil, p.IDs)
+		ids := idsJSON(p.kept, before, common)
 		p.in.mu.Lock()
 		if p.kept.json == nil {
 			p.kept.json = slices.Clip(ids)
@@ -55,8 +56,7 @@ func (p Prompt) hashes(blockSize int, seed uint64) []uint64 {
 	hashes := tokens.SequenceHashes(nil, p.IDs, blockSize, seed)
 	p.in.mu.Lock()
 	if len(p.kept.chains) < maxChains {
-		p.kept.chains = append(p.kept.chains, chain{blockSize, seed, hashes})
-		p.in.grow(p.kept, 8*cap(hashes))
+		p.in.chained(p.kept, chain{blockSize, seed, hashes})
 	}
 	return hashes
 }

@@ -118,7 +118,8 @@ func (q *question) vllmKwargs(kwargs []byte) []byte {
 type remembered struct {
 	limit, bytes int64
 	entries      map[askKey]*list.Element
-	order        list.List // of *answer, the most recently used first
+	order        list.List          // of *answer, the most recently used first
+	ends         map[uint64]*answer // by the hash of their last block but for what may change; see answer.end
 }
 
 // answer is a prompt's ids, and what was made of them since.
@@ -177,6 +178,7 @@ func (r *remembered) fit() {
 func (r *remembered) drop(a *answer) {
 	r.order.Remove(r.entries[a.key])
 	delete(r.entries, a.key)
+	r.unchained(a)
 	r.bytes -= a.bytes
 	a.bytes = 0
 }

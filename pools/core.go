@@ -31,6 +31,7 @@ type Core struct {
 	entries  map[string]*entry
 	refused  map[claim]Refusal
 	cordoned map[string]bool // by worker id, absent workers among them
+	held     map[claim]bool  // cordoned by their source, absent workers among them
 	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
 	stale    map[key]bool    // of those, the ones to build again
 	aliases  map[string]string
@@ -64,6 +65,7 @@ func NewCore(cfg Config) *Core {
 		entries:  make(map[string]*entry),
 		refused:  make(map[claim]Refusal),
 		cordoned: make(map[string]bool),
+		held:     make(map[claim]bool),
 		known:    make(map[key]*Pool),
 		stale:    make(map[key]bool),
 	}
@@ -149,10 +151,20 @@ func (c *Core) Resync(source string, ws []*Worker, grace time.Duration, now time
 // and by id: it outlives restarts of the worker and any time that it is away. Its errors are [ErrUnknownWorker], for
 // an id that is neither registered nor cordoned, and [ErrTooManyCordons].
 func (c *Core) Drain(id string, on bool) (changed bool, err error) {
-	e, there := c.entries[id]
-	switch {
-	case !there && !c.cordoned[id]:
+	if _, there := c.entries[id]; !there && !c.cordoned[id] {
 		return false, fmt.Errorf("worker %q: %w", id, ErrUnknownWorker)
+	}
+	return c.Cordon(id, on)
+}
+
+// Cordon is Drain for a worker that need not be known here: another gateway's operator cordoned it. Its errors are
+// [ErrTooManyCordons], and one for an id that no worker can have.
+func (c *Core) Cordon(id string, on bool) (changed bool, err error) {
+	e, there := c.entries[id]
+	problem := idProblem(id)
+	switch {
+	case problem != "":
+		return false, fmt.Errorf("id %s", problem)
 	case c.cordoned[id] == on:
 		return false, nil
 	case on && len(c.cordoned) >= maxCordons:
@@ -167,6 +179,25 @@ func (c *Core) Drain(id string, on bool) (changed bool, err error) {
 		c.touch(e.key())
 	}
 	return true, nil
+}
+
+// Hold cordons a worker for its source, or lifts that cordon: a pod that is being deleted, say. It is apart from an operator's, and
+// like that it is by id and may come before the worker. A source lifts it when the worker has gone.
+func (c *Core) Hold(source, id string, on bool) (changed bool) {
+	of := claim{source, id}
+	if c.held[of] == on {
+		return false
+	}
+	if on {
+		c.held[of] = true
+	} else {
+		delete(c.held, of)
+	}
+	e, there := c.entries[id]
+	if changed = there && e.source == source; changed {
+		c.touch(e.key())
+	}
+	return changed
 }
 
 // Down notes that a call to a worker failed: it takes no requests for Config.DownFor from now, or for half a second where
@@ -267,7 +298,7 @@ func (c *Core) View() *View {
 func (c *Core) member(e *entry) Member {
 	m := Member{Worker: e.worker, Source: e.source}
 	switch {
-	case c.cordoned[e.worker.ID]:
+	case c.cordoned[e.worker.ID], c.held[claim{e.source, e.worker.ID}]:
 		m.Status = Draining
 	case !e.downUntil.IsZero():
 		m.Status, m.DownUntil = Down, e.downUntil

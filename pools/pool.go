@@ -13,7 +13,7 @@ type Status uint8
 const (
 	Up       Status = iota // takes requests
 	Down                   // failed a call a moment ago; takes none until [Member.DownUntil]
-	Draining               // cordoned by an operator: finishes what it has and takes no more
+	Draining               // cordoned by an operator or by its source: finishes what it has and takes no more
 )
 
 // String is the word that logs and /workers show.

@@ -72,10 +72,15 @@ func (r *Roster) Resync(ws []Worker, grace time.Duration) { r.From("").Resync(ws
 
 // Drain cordons a worker (it finishes what it has and takes no more, restarted or not), or lifts the cordon; see
 // [Core.Drain]. Its errors are [ErrUnknownWorker] and [ErrTooManyCordons].
-func (r *Roster) Drain(id string, on bool) error {
+func (r *Roster) Drain(id string, on bool) error { return r.cordon((*Core).Drain, id, on) }
+
+// Cordon is Drain for a worker that need not be known here; see [Core.Cordon].
+func (r *Roster) Cordon(id string, on bool) error { return r.cordon((*Core).Cordon, id, on) }
+
+func (r *Roster) cordon(f func(c *Core, id string, on bool) (bool, error), id string, on bool) error {
 	var err error
 	if r.change(func(c *Core, _ time.Time) (changed bool) {
-		changed, err = c.Drain(id, on)
+		changed, err = f(c, id, on)
 		return changed
 	}) {
 		r.log.Info("worker cordon", "worker", id, "on", on)

@@ -22,8 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scripts print into tes
 //	refuse ID WHY                        the source itself has something against it
 //	remove ID
 //	resync grace=D ID[:incarnation]…     the full list; fields as in put's defaults
-//	                                     all four take source=NAME, else the source without a name
-//	drain ID on|off
+//	                                     all of these and hold take source=NAME, else the source without a name
+//	drain ID on|off · hold ID on|off     an operator's cordon; its source's
 //	down ID [incarnation=a] · up ID [incarnation=a]
 //	advance D                            lets time pass
 //	print                                the pools, the refused, the next deadline
@@ -117,6 +117,8 @@ func (s *rosterScript) run(out *bytes.Buffer, words []string) {
 		changed, err = s.core.Resync(source, args.list(), args.duration("grace", 0), s.now)
 	case "drain":
 		changed, err = s.core.Drain(args.id(), args.words[1] == "on")
+	case "hold":
+		changed = s.core.Hold(source, args.id(), args.words[1] == "on")
 	case "down":
 		changed = s.core.Down(args.id(), args.word("incarnation", "a"), s.now)
 	case "advance":

@@ -37,6 +37,11 @@ func (s *Source) Remove(id string) {
 	s.roster.change(func(c *Core, _ time.Time) bool { return c.Remove(s.name, id) })
 }
 
+// Hold cordons a worker for the source, or lifts that cordon; see [Core.Hold].
+func (s *Source) Hold(id string, on bool) {
+	s.roster.change(func(c *Core, _ time.Time) bool { return c.Hold(s.name, id, on) })
+}
+
 // Resync takes the source's full list, after the watch on it broke: its workers that are missing from it go only when
 // they have not come back within grace. See [Core.Resync].
 func (s *Source) Resync(ws []Worker, grace time.Duration) {

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/lifetime"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/setting"
@@ -38,6 +40,8 @@ type Room struct {
 	roster    *pools.Roster
 	transport upstream.Transport
 	limits    *pace.Limits
+	fits      *pace.Fits
+	runs      sync.Pool // of *run
 
 	mu     sync.Mutex
 	latest map[string]*latest // by model, where prefills are hedged
@@ -45,7 +49,7 @@ type Room struct {
 
 // New makes the room.
 func New(cfg Config, roster *pools.Roster, transport upstream.Transport) *Room {
-	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), latest: map[string]*latest{}}
+	return &Room{cfg: cfg, roster: roster, transport: transport, limits: pace.NewLimits(), fits: pace.NewFits(), runs: sync.Pool{New: func() any { return new(run) }}, latest: map[string]*latest{}}
 }
 
 // pool is the model's prefill pool as it is now.
@@ -55,14 +59,56 @@ func (r *Room) pool(model string) *pools.Pool { return r.roster.Snapshot(model, 
 // bytes a block.
 const maxAnswerBytes = 8 << 20
 
+// run is what one call needs while it lasts; they are used again.
+type run struct {
+	life lifetime.Context
+	read []byte // of the answer
+}
+
+// keptBytes is the longest answer of which the memory is kept.
+const keptBytes = 16 << 10
+
+// end ends a call and keeps its memory, unless something may still be about to end it.
+func (r *Room) end(in *run) {
+	if !in.life.Close() {
+		return
+	}
+	if cap(in.read) > keptBytes {
+		in.read = nil
+	}
+	r.runs.Put(in)
+}
+
+// answer reads a whole answer, or a byte more than one may have.
+func (in *run) answer(from io.Reader) ([]byte, error) {
+	body := in.read[:0]
+	for len(body) <= maxAnswerBytes {
+		body = slices.Grow(body, 1<<10)
+		n, err := from.Read(body[len(body):cap(body)])
+		if body = body[:len(body)+n]; errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	if in.read = body; len(body) > keptBytes {
+		in.read = nil
+		return body, nil
+	}
+	return slices.Clone(body), nil
+}
+
 // Run calls the worker that lease holds and reads its whole answer. cached is the prompt tokens that the worker had
 // cached, −1 if it did not report it. The lease stays the caller's.
 func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (body []byte, cached int, _ *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
 	limit := r.timeout(worker, booked)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fault.ErrTimeout)
-	defer cancel()
+	in := r.runs.Get().(*run)
+	in.life.Begin(ctx)
+	in.life.Limit(limit, fault.ErrTimeout)
+	ctx = &in.life
+	defer r.end(in)
 	defer func() {
 		if r.cfg.Timeout == 0 && errors.Is(context.Cause(ctx), fault.ErrTimeout) {
 			r.limits.Exceeded(worker.Model, r.pool(worker.Model).IDs(), limit)
@@ -73,8 +119,8 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	if err != nil {
 		return nil, -1, r.failed(worker, err)
 	}
-	defer stream.Close()
-	body, err = io.ReadAll(io.LimitReader(stream, maxAnswerBytes+1))
+	defer upstream.End(stream)
+	body, err = in.answer(stream)
 	refused := fault.Classify(nil, stream.Status()) != fault.None
 	if err == nil && refused && ctx.Err() != nil {
 		err = context.Cause(ctx) // an engine's answer to a client that left is not its failure
@@ -94,7 +140,37 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	took := time.Since(start)
 	r.took(worker, booked, took)
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
+	r.fit(lease, said.CachedTokens, took)
 	return body, said.CachedTokens, nil
+}
+
+// fit has a prefill that had its worker to itself from the start tell how long such prompts take there.
+func (r *Room) fit(lease *router.Lease, cached int, took time.Duration) {
+	w, expected := lease.Worker, lease.Overlap*lease.Worker.BlockSize
+	if lease.BacklogTokens != lease.PrefillTokens {
+		return
+	}
+	if cached < 0 {
+		cached = expected
+	}
+	r.fits.Observe(kindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+expected-cached, cached, took, time.Now())
+}
+
+func kindOf(w *pools.Worker) pace.Kind {
+	return pace.Kind{Model: w.Model, Engine: w.Engine, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
+}
+
+// Forecast is a [router.Forecast] of prefill workers: by the fit of the worker's kind or, while there is none, by the
+// worker's rate.
+func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	if own, ok := r.fits.Predict(kindOf(w), w.ID, uncached, cached); ok {
+		if booked == 0 {
+			return own, true
+		}
+		before, _ := r.fits.Predict(kindOf(w), w.ID, booked, 0) // as one prompt: their prefixes are not known
+		return before + own, true
+	}
+	return pace.Predicted(r.Rate(w.ID), booked+uncached)
 }
 
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
@@ -102,8 +178,10 @@ func (r *Room) Rate(worker string) float64 { return r.limits.PerSecond(worker) }
 
 // Forget drops what is known of workers that are no longer in the roster.
 func (r *Room) Forget() {
+	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }
+	r.fits.Forget(gone)
 	r.limits.Forget(
-		func(worker string) bool { _, known := r.roster.Lookup(worker); return !known },
+		gone,
 		func(model string) bool { return len(r.pool(model).Members) == 0 })
 }
 

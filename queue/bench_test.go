@@ -69,6 +69,34 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 }
 
+// BenchmarkDrainPlans is a drain in which all go on waiting for a worker, one millisecond after the other, and what of it is one
+// request's.
+func BenchmarkDrainPlans(b *testing.B) {
+	for _, waiting := range []int{100, 1000, 10_000} {
+		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
+			cfg := DefaultConfig()
+			cfg.Limit, cfg.Policy, cfg.Timeout = waiting, "hrrn", 24*time.Hour
+			core, err := NewCore(cfg, start, func(*Ticket[string], error) {})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range waiting {
+				if err := core.Push(&Ticket[string]{Item: Item{Uncached: i % 997}}, start); err != nil {
+					b.Fatal(err)
+				}
+			}
+			later := &laterError{plan{starts: time.Hour, takes: time.Second}}
+			now, asked := start, 0
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Millisecond)
+				core.Drain(now, func(*Ticket[string]) error { asked++; return later })
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(asked), "ns/asked")
+		})
+	}
+}
+
 // BenchmarkDrainOfLanes is a drain that grants nothing: it asks once in each lane, with the claims of those ahead.
 func BenchmarkDrainOfLanes(b *testing.B) {
 	for _, lanes := range []int{0, 16, maxLanes} {

@@ -14,8 +14,11 @@ import (
 // expiry: the first ticket may have been in the way of a smaller one.
 type Core[V any] struct {
 	cfg   Config
-	order Order
 	ended func(t *Ticket[V], err error)
+
+	classes []class
+	turns   *turns       // nil without classes
+	heads   []*Ticket[V] // memory for head, by class
 
 	lanes    []*lane[V]          // the main line, then the others in no order
 	byKey    map[string]*lane[V] // those others
@@ -28,8 +31,17 @@ type Core[V any] struct {
 	fresh    *Ticket[V] // the oldest that is not kept; all newer ones are not either
 	sequence uint64
 	draining bool
+	aged     time.Time    // when all keys were computed last
+	plans    bool         // requests have been passed: their workers are planned
+	planning bool         // the drain plans, and grants nothing yet
 	round    uint64       // drains so far, and their resumptions
 	passed   []*Ticket[V] // in this drain
+
+	others   []peer    // that have something waiting, or had lately
+	way      int       // Yields of the ticket that is asked
+	over     bool      // that ticket need not leave room any longer
+	yields   time.Time // since when each drain has left room to others; zero: the latest has not
+	yielding bool      // this drain does
 
 	kept      int   // tickets that count against Config.Limit
 	keptBytes int64 // their bodies, against Config.Bytes
@@ -50,17 +62,25 @@ type Stats struct {
 	RefusedTotal   uint64 // because the queue was full
 	ExpiredTotal   uint64
 	CancelledTotal uint64 // the caller left, or the queue was closed
+
+	YieldedTotal      uint64 // that left room to another gateway's request for a moment; each once
+	YieldsUnusedTotal uint64 // times when a request took after all what had been left to another gateway's
+
+	Classes []ClassStats // in the order of Config.Classes; nil without
 }
 
 // NewCore returns an empty queue. cfg must be valid, and epoch about now. ended is called, within the call that
 // causes it, once for every ticket that leaves the queue but is not cancelled: with nil if it was granted, else with
 // ErrExpired, a [*FullError] or the error of reserve.
 func NewCore[V any](cfg Config, epoch time.Time, ended func(t *Ticket[V], err error)) (*Core[V], error) {
-	order, err := newOrder(cfg.Policy, epoch)
+	classes, turns, err := cfg.classes(epoch)
 	if err != nil {
 		return nil, err
 	}
-	return &Core[V]{cfg: cfg, order: order, ended: ended, lanes: []*lane[V]{{}}, byKey: make(map[string]*lane[V])}, nil
+	return &Core[V]{
+		cfg: cfg, ended: ended, classes: classes, turns: turns, heads: make([]*Ticket[V], len(classes)),
+		lanes: []*lane[V]{{lines: make([]line[V], len(classes))}}, byKey: make(map[string]*lane[V]),
+	}, nil
 }
 
 // Push puts t in the queue, or refuses it with a [*FullError]. During a drain, and while no ticket holds t up, limits
@@ -71,23 +91,23 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	}
 	t.place, t.kept, t.lane, t.older, t.newer = unqueued, false, nil, nil, nil
 	if limit := c.met(t); limit != "" && c.waits(t) && !c.draining {
-		c.stats.RefusedTotal++
-		return c.full(limit, now)
+		return c.refuse(t, limit, now)
 	}
-	t.promoted, t.due = false, t.Arrival.Add(c.cfg.Target)
+	t.promoted, t.due = t.Promoted != nil && *t.Promoted, t.Arrival.Add(c.cfg.Target)
 	c.sequence++
-	t.sequence, t.pushed, t.key = c.sequence, now, c.order.Key(t.Item, now)
+	t.sequence, t.pushed, t.key = c.sequence, now, c.classes[t.Class].order.Key(t.Item, now)
 	c.join(t)
 	c.link(t)
 	return nil
 }
 
 // Drain grants from the front until all that are left have to wait, and returns how many were granted. reserve
-// answers nil (granted), ErrWait, a [*LaterError] or an error that ends the ticket; of the Core it may call [Core.Ahead] and [Core.Round] only.
+// answers nil (granted), ErrWait, a [Later] or an error that ends the ticket; of the Core it may call [Core.Ahead], [Core.Round] and
+// [Core.Yields] only.
 func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (granted int) {
 	for t := c.next(now); t != nil; t = c.next(now) {
 		err := reserve(t)
-		if c.waitsOn(t, err) {
+		if c.waitsOn(t, err, now) {
 			continue
 		}
 		if c.settle(t, err, now); err == nil {
@@ -99,9 +119,14 @@ func (c *Core[V]) Drain(now time.Time, reserve func(t *Ticket[V]) error) (grante
 }
 
 // waitsOn reports whether err has t wait on, and notes how.
-func (c *Core[V]) waitsOn(t *Ticket[V], err error) bool {
-	if later, ok := errors.AsType[*LaterError](err); ok {
-		c.pass(t, later.Plan)
+func (c *Core[V]) waitsOn(t *Ticket[V], err error, now time.Time) bool {
+	if c.way > 0 && errors.Is(err, ErrYield) {
+		c.yielded(t, now)
+	}
+	if later, ok := errors.AsType[Later](err); ok {
+		var p plan
+		p.worker, p.starts, p.takes, p.then = later.Later()
+		c.pass(t, p)
 		return true
 	}
 	if errors.Is(err, ErrWait) {
@@ -118,17 +143,50 @@ func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	if !c.draining {
 		c.round++
 	}
-	if !c.draining && c.order.Ages() {
-		for _, l := range c.lanes {
-			for _, t := range l.line {
-				t.key = c.order.Key(t.Item, now)
-			}
-			heap.Init(&l.line)
-		}
+	if !c.draining && (c.waiting <= maxPlanned || now.Sub(c.aged) >= ageing) {
+		c.age(now)
+	}
+	if !c.draining {
+		c.planning = c.plans && c.cfg.Target > 0 && c.waiting > 1
 	}
 	c.draining = true
-	return c.head()
+	t := c.head()
+	if t == nil && c.planning {
+		c.promote(now)
+		c.planning = false
+		c.resume()
+		t = c.head()
+	}
+	if t != nil {
+		c.way = c.makeWay(t, now)
+	}
+	return t
 }
+
+// ageing is how long the keys of an order that ages stand where more wait than a drain plans: a drain's cost would grow with
+// the queue otherwise.
+const ageing = 50 * time.Millisecond
+
+// age computes the keys again that change with time.
+func (c *Core[V]) age(now time.Time) {
+	c.aged = now
+	for k := range c.classes {
+		order := c.classes[k].order
+		if !order.Ages() {
+			continue
+		}
+		for _, l := range c.lanes {
+			for _, t := range l.lines[k] {
+				t.key = order.Key(t.Item, now)
+			}
+			heap.Init(&l.lines[k])
+		}
+	}
+}
+
+// Planning reports whether the drain only plans: each waiting request is asked for which worker it would wait, and none is to
+// be granted one. Those that would be late by that are promoted, and the drain goes on in the order that results.
+func (c *Core[V]) Planning() bool { return c.planning }
 
 // settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
 // it was asked: the caller must release what was booked for it.
@@ -139,8 +197,16 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 	if err != nil {
 		c.stats.FailedTotal++
 	} else {
+		if t.Promoted != nil {
+			*t.Promoted = t.promoted
+		}
 		c.stats.GrantedTotal++
+		if c.over {
+			c.retake(t, now)
+		}
+		c.classes[t.Class].granted(&t.Item)
 		c.rate.grant(now)
+		c.charge(t, true)
 	}
 	c.end(t, err, now)
 	return true
@@ -149,22 +215,17 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 // stop ends a drain. The tickets that came during it and have to wait are kept in the order in which they came, as
 // far as the limits allow; the others are refused.
 func (c *Core[V]) stop(now time.Time) {
-	c.draining = false
-	if c.cfg.Target > 0 {
-		c.promote(now)
+	c.draining, c.planning = false, false
+	if !c.yielding {
+		c.yields = time.Time{}
 	}
 	c.resume()
 	for t := c.fresh; t != nil; t = c.fresh {
 		if limit := c.met(t); limit != "" {
-			c.stats.RefusedTotal++
-			c.end(t, c.full(limit, now), now)
+			c.end(t, c.refuse(t, limit, now), now)
 			continue
 		}
-		t.kept = true
-		c.kept++
-		c.keptBytes += t.Bytes
-		t.lane.kept++
-		t.lane.keptBytes += t.Bytes
+		c.keep(t, 1)
 		c.fresh = t.newer
 	}
 	if c.waiting > 0 {
@@ -203,12 +264,16 @@ func (c *Core[V]) endAll(err error, now time.Time) {
 	}
 }
 
-// NextWake is when expire has something to do next; zero when no ticket waits.
+// NextWake is when a ticket expires next, or room is no longer left to others: a drain is due then. It is zero when no ticket waits.
 func (c *Core[V]) NextWake() time.Time {
 	if c.oldest == nil {
 		return time.Time{}
 	}
-	return c.deadline(c.oldest)
+	at := c.deadline(c.oldest)
+	if ends := c.yields.Add(yieldFor); !c.yields.IsZero() && ends.Before(at) {
+		at = ends
+	}
+	return at
 }
 
 // deadline is when t, which is or was in the queue, expires.
@@ -225,18 +290,23 @@ func (c *Core[V]) Stats(now time.Time) Stats {
 	s := c.stats
 	s.Waiting = c.waiting
 	s.GrantedPerSecond = c.rate.perSecond(now)
+	if c.turns != nil {
+		for i := range c.classes {
+			s.Classes = append(s.Classes, c.classes[i].stats)
+		}
+	}
 	return s
 }
 
 // met is the limit that keeping t would go over, or "". A lane has half of each limit at most, so that the others
 // find a place however many wait in it; one ticket may always wait.
 func (c *Core[V]) met(t *Ticket[V]) string {
-	switch l := c.find(t); {
+	switch l, k := c.find(t), &c.classes[t.Class]; {
 	case t.Retry:
 		return ""
-	case c.kept >= c.cfg.Limit:
+	case k.kept >= k.limit:
 		return "queue-limit"
-	case t.Bytes > c.cfg.Bytes-c.keptBytes:
+	case t.Bytes > c.cfg.Bytes-c.keptBytes, k.kept > 0 && t.Bytes > k.bytes-k.keptBytes:
 		return "queue-bytes"
 	case t.Lane == "" || l == nil || l.kept == 0:
 		return ""
@@ -261,17 +331,12 @@ func (c *Core[V]) lose(t *Ticket[V]) {
 	}
 }
 
-func (c *Core[V]) full(limit string, now time.Time) error {
-	return &FullError{RetryAfter: c.retryAfter(now), Limit: limit}
-}
-
-// retryAfter is the kept tickets over the drain rate; see rate.retryAfter.
-func (c *Core[V]) retryAfter(now time.Time) time.Duration {
-	var waited time.Duration
-	if c.oldest != nil {
-		waited = now.Sub(c.oldest.pushed)
-	}
-	return c.rate.retryAfter(c.kept, waited, now)
+// refuse counts t, which has met a limit, and is its error.
+func (c *Core[V]) refuse(t *Ticket[V], limit string, now time.Time) error {
+	k := &c.classes[t.Class]
+	c.stats.RefusedTotal++
+	k.stats.RefusedTotal++
+	return &FullError{RetryAfter: c.retryAfter(now), Limit: limit, Class: k.stats.Name}
 }
 
 func (c *Core[V]) end(t *Ticket[V], err error, now time.Time) {
@@ -284,10 +349,7 @@ func (c *Core[V]) remove(t *Ticket[V], now time.Time) {
 	c.unlink(t)
 	if c.waiting == 0 {
 		c.rate.backlog(false, now)
-	}
-	if t.kept {
-		c.kept--
-		c.keptBytes -= t.Bytes
+		c.yields = time.Time{}
 	}
 }
 

@@ -19,6 +19,7 @@ type twin struct {
 	order Order
 	line  []*twinTicket
 	sent  []string // what became of whom
+	turns twinTurns
 }
 
 type twinTicket struct {
@@ -60,7 +61,7 @@ func (q *twin) fits(t *twinTicket) bool {
 	if t.it.Retry {
 		return true
 	}
-	if n >= q.cfg.Limit || bytes+t.it.Bytes > q.cfg.Bytes {
+	if n >= q.cfg.Limit && q.cfg.Classes == nil || bytes+t.it.Bytes > q.cfg.Bytes || !q.classFits(t) {
 		return false
 	}
 	n = q.kept(t.it.Lane, &inLane)
@@ -78,10 +79,12 @@ func (q *twin) Expire(now time.Time) {
 func (q *twin) take(t *twinTicket, what string) {
 	q.sent = append(q.sent, t.it.ID+" "+what)
 	q.line = slices.DeleteFunc(q.line, func(o *twinTicket) bool { return o == t })
+	q.forfeit()
 }
 
 func (q *twin) cancel(id string) {
 	q.line = slices.DeleteFunc(q.line, func(t *twinTicket) bool { return t.it.ID == id })
+	q.forfeit()
 }
 
 func (q *twin) drain(now time.Time, ask func(it Item, ahead []twinAsk) string) {
@@ -91,23 +94,30 @@ func (q *twin) drain(now time.Time, ask func(it Item, ahead []twinAsk) string) {
 			t.key = q.order.Key(t.it, now)
 		}
 	}
-	held := map[string]bool{}
+	held, asked := map[string]bool{}, map[*twinTicket]bool{}
 	var ahead []twinAsk
-	for _, t := range slices.SortedFunc(slices.Values(q.line), twinOrder) {
-		if held[""] {
+	q.turns.begin()
+	for !held[""] {
+		t := q.next(func(t *twinTicket) bool { return !asked[t] && !held[t.it.Lane] })
+		if t == nil {
 			break
 		}
-		if held[t.it.Lane] {
-			continue
-		}
+		asked[t] = true
 		switch what := ask(t.it, ahead); what {
 		case "waits":
 		case "later":
+			q.turns.pay(t.it, false)
 			continue
 		default:
+			if what == "granted" && !t.it.Retry {
+				q.turns.pay(t.it, true)
+			} else {
+				q.turns.drain = q.turns.undo
+			}
 			q.take(t, what)
 			continue
 		}
+		q.turns.drain = q.turns.undo
 		held[t.it.Lane] = true
 		if t.it.Lane != "" {
 			ahead = append(ahead, twinAsk{lane: t.it.Lane})
@@ -195,14 +205,20 @@ func TestCoreAgainstTwin(t *testing.T) {
 			Policy: Orders()[rng.IntN(len(Orders()))], Limit: rng.IntN(12), Timeout: time.Duration(1+rng.IntN(20)) * time.Second,
 			Bytes: int64(1 + rng.IntN(2000)),
 		}
+		if seed%3 == 0 {
+			cfg.Classes = twinClasses(rng)
+		}
 		var sent []string
 		core, err := NewCore(cfg, start, func(t *Ticket[twinAsk], err error) { sent = append(sent, t.ID+" "+fate(err)) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		slow := &twin{cfg: cfg, order: core.order}
+		slow := &twin{cfg: cfg, order: core.classes[0].order, turns: newTwinTurns(cfg.Classes)}
 		if seed%4 == 0 {
-			core.order, slow.order = aging{}, aging{}
+			for k := range core.classes {
+				core.classes[k].order = aging{}
+			}
+			slow.order = aging{}
 		}
 
 		now, room := start, twinRooms{}
@@ -215,7 +231,7 @@ func TestCoreAgainstTwin(t *testing.T) {
 				case "waits":
 					return ErrWait
 				case "later":
-					return fmt.Errorf("wrapped: %w", &LaterError{})
+					return fmt.Errorf("wrapped: %w", &laterError{})
 				case "failed":
 					return errNoFit
 				}
@@ -232,6 +248,9 @@ func TestCoreAgainstTwin(t *testing.T) {
 				}
 				if seed%2 == 0 {
 					it.Lane = twinLanes[rng.IntN(len(twinLanes))]
+				}
+				if cfg.Classes != nil {
+					it.Class, it.Slice = rng.IntN(len(cfg.Classes.List)), rng.IntN(3)*64
 				}
 				tickets[it.ID] = &Ticket[twinAsk]{Item: it, Value: twinAsk{rng.IntN(7) - 1, it.Lane}}
 				if err := core.Push(tickets[it.ID], now); err != nil {
@@ -313,7 +332,7 @@ func TestAgingOrderIsAskedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	core.order = aging{}
+	core.classes[0].order = aging{}
 	push := func(id string, uncached int, now time.Time) {
 		if err := core.Push(&Ticket[twinAsk]{Item: Item{ID: id, Uncached: uncached}}, now); err != nil {
 			t.Fatal(err)
@@ -388,7 +407,7 @@ func TestPushAmidADrain(t *testing.T) {
 func (c *Core[V]) Waiting() []*Ticket[V] {
 	var all []*Ticket[V]
 	for _, l := range c.lanes {
-		all = append(all, l.line...)
+		all = append(all, slices.Concat(l.lines...)...)
 	}
 	slices.SortFunc(all, func(a, b *Ticket[V]) int {
 		if a.before(b) {

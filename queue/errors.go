@@ -9,23 +9,27 @@ import (
 var (
 	// ErrWait, wrapped or not, is the answer of a reserve func while there is no room: the request waits on.
 	ErrWait = errors.New("queue: no room yet")
+	// ErrYield, wrapped together with ErrWait or a [Later], says that there may be room, which is left to a request at another
+	// gateway: see [Core.Yields].
+	ErrYield = errors.New("queue: room is left to a request at another gateway")
 	// ErrExpired ends a request that waited for Config.Timeout.
 	ErrExpired = errors.New("queue: waited too long")
 	// ErrClosed ends every request once the queue is closed.
 	ErrClosed = errors.New("queue: closed")
 )
 
-// LaterError, wrapped or not, is the answer where the request waits on and holds up none behind it: what it waits for is
-// planned, and those are asked with that in view.
-type LaterError struct{ Plan }
+// Later, wrapped or not, is the answer of a reserve func where the request waits on and holds up none behind it: what it waits for
+// is planned, and those are asked with that in view. worker is any number that is that worker's alone; starts is from now, behind
+// those asked before it in the same drain; takes is its prompt's time there, and then that from the prompt's end to the first token.
+type Later interface {
+	error
+	Later() (worker int, starts, takes, then time.Duration)
+}
 
-func (e *LaterError) Error() string { return "queue: its worker is not free yet" }
-
-// Plan is what a reserve func predicts for a request that is to wait for a worker.
-type Plan struct {
-	Worker int           // any number that is that worker's alone
-	Starts time.Duration // from now, behind those asked before it in the same drain
-	Takes  time.Duration // its prompt, there
+// plan is what a [Later] says.
+type plan struct {
+	worker              int
+	starts, takes, then time.Duration
 }
 
 // FullError refuses a request that would have to wait, because too much waits already.
@@ -34,8 +38,13 @@ type FullError struct {
 	RetryAfter time.Duration
 	// Limit is the flag that set the limit which was met: "queue-limit" or "queue-bytes".
 	Limit string
+	// Class is the policy class whose share of that limit was met; empty without classes.
+	Class string
 }
 
 func (e *FullError) Error() string {
+	if e.Class != "" {
+		return fmt.Sprintf("queue: policy class %s has its share of --%s, retry after %v", e.Class, e.Limit, e.RetryAfter)
+	}
 	return fmt.Sprintf("queue: full (--%s), retry after %v", e.Limit, e.RetryAfter)
 }

@@ -20,6 +20,13 @@ type Item struct {
 	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused for
 	// a full queue, for it holds its place already.
 	Retry bool
+	// Promoted is whether the request goes before the order, which is read when it is pushed and set when it is granted: what
+	// is computed in turns keeps its place. nil is no.
+	Promoted *bool
+	// Class is the request's policy class, by its place in Config.Classes: see [Classes.Find]. It is 0 without classes.
+	Class int
+	// Slice is how much of a longer prompt one grant computes, in tokens; 0 where one grant computes all of it.
+	Slice int
 	// Lane names the workers that the request is bound to, the same for all that are bound to the same ones; empty
 	// for a request that takes any worker. One that has to wait holds up those of its lane alone.
 	Lane string
@@ -33,6 +40,17 @@ func (it *Item) points() float64 {
 	return 0
 }
 
+// cost is what a grant takes of its class's credit, in tokens that it computes. A retry has paid already.
+func (it *Item) cost() int64 {
+	switch {
+	case it.Retry:
+		return 0
+	case it.Slice > 0 && 2*it.Uncached > 3*it.Slice:
+		return int64(it.Slice)
+	}
+	return int64(max(1, it.Uncached))
+}
+
 // Ticket is a place in the queue. Its memory is the caller's, who sets Item and Value and pushes it; until it has
 // left the queue it must not be changed or pushed again.
 type Ticket[V any] struct {
@@ -40,7 +58,7 @@ type Ticket[V any] struct {
 	Value V // the caller's own
 
 	key      float64   // the order's, lowest first
-	plan     Plan      // of the latest drain
+	plan     plan      // of the latest drain
 	promoted bool      // goes before the order
 	due      time.Time // when its first token is late
 	sequence uint64
@@ -48,13 +66,14 @@ type Ticket[V any] struct {
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue
 	pushed   time.Time
 	kept     bool // counted against the limits: a drain has ended since it was pushed
+	yielded  bool // counted as such
 
 	older, newer *Ticket[V] // by time of push
 }
 
 const unqueued = -1
 
-// before is the order of the queue: retries, then strict priority, then the order's key, then arrival.
+// before is the order within a class: retries, then strict priority, then the order's key, then arrival.
 func (t *Ticket[V]) before(o *Ticket[V]) bool {
 	switch {
 	case t.Retry != o.Retry:

@@ -9,10 +9,11 @@ const maxLanes = 64
 // lane is the tickets that hold up each other: the main line, of those that take any worker, or those of one
 // [Item.Lane]. The main line always exists; any other lane exists while tickets are in it.
 type lane[V any] struct {
-	key  string // shared: of the lane that several values of Item.Lane share
-	line line[V]
-	size int  // of its tickets, those that were passed included
-	held bool // its first ticket has to wait in this drain
+	key    string    // shared: of the lane that several values of Item.Lane share
+	lines  []line[V] // by class
+	size   int       // of its tickets, those that were passed included
+	held   bool      // its first ticket has to wait in this drain
+	holder int       // that ticket's class
 
 	kept      int   // tickets that count against Config.Limit
 	keptBytes int64 // their bodies, against Config.Bytes
@@ -40,7 +41,7 @@ func (c *Core[V]) find(t *Ticket[V]) *lane[V] {
 func (c *Core[V]) join(t *Ticket[V]) {
 	l := c.find(t)
 	if l == nil {
-		l = &lane[V]{key: t.Lane}
+		l = &lane[V]{key: t.Lane, lines: make([]line[V], len(c.classes))}
 		if len(c.byKey) >= maxLanes {
 			l.key = shared
 		}
@@ -49,8 +50,9 @@ func (c *Core[V]) join(t *Ticket[V]) {
 	}
 	t.lane = l
 	l.size++
-	heap.Push(&l.line, t)
+	heap.Push(&l.lines[t.Class], t)
 	c.waiting++
+	c.classes[t.Class].add(&t.Item, 1)
 }
 
 // quit takes t out of its lane, and ends a lane that is empty then.
@@ -60,13 +62,15 @@ func (c *Core[V]) quit(t *Ticket[V]) {
 		c.passed[aside-t.place] = nil
 		t.place = unqueued
 	} else {
-		heap.Remove(&l.line, t.place)
+		heap.Remove(&l.lines[t.Class], t.place)
 	}
 	c.waiting--
+	if k := &c.classes[t.Class]; k.add(&t.Item, -1) == 0 {
+		c.turns.empty(t.Class)
+	}
 	l.size--
 	if t.kept {
-		l.kept--
-		l.keptBytes -= t.Bytes
+		c.keep(t, -1)
 	}
 	if l.size > 0 || l == c.main() {
 		return
@@ -82,38 +86,63 @@ func (c *Core[V]) quit(t *Ticket[V]) {
 	}
 }
 
+// keep counts t, which has to wait, against the limits, or with −1 no longer.
+func (c *Core[V]) keep(t *Ticket[V], sign int) {
+	bytes, l, k := int64(sign)*t.Bytes, t.lane, &c.classes[t.Class]
+	t.kept = sign > 0
+	c.kept, c.keptBytes = c.kept+sign, c.keptBytes+bytes
+	l.kept, l.keptBytes = l.kept+sign, l.keptBytes+bytes
+	k.kept, k.keptBytes = k.kept+sign, k.keptBytes+bytes
+}
+
 // head is the next ticket to ask, or nil: of the first tickets of all lanes that are not held up, the one that goes
 // before the others. What is behind the main line's first is held up with it, for that ticket takes any room.
 func (c *Core[V]) head() *Ticket[V] {
 	var head *Ticket[V]
-	for _, l := range c.lanes {
-		if len(l.line) > 0 && !l.held && (head == nil || l.line[0].before(head)) {
-			head = l.line[0]
+	if c.turns == nil {
+		head = c.first(0)
+	} else {
+		for k := range c.heads {
+			c.heads[k] = c.first(k)
 		}
+		head = c.leading()
 	}
-	if m := c.main(); head != nil && m.held && len(m.line) > 0 && m.line[0].before(head) {
+	if m := c.main(); head != nil && m.held && len(m.lines[m.holder]) > 0 && m.lines[m.holder][0].precedes(head) {
 		return nil
 	}
 	return head
 }
 
+// first is the class's first ticket of all lanes that are not held up.
+func (c *Core[V]) first(class int) (first *Ticket[V]) {
+	for _, l := range c.lanes {
+		if line := l.lines[class]; len(line) > 0 && !l.held && (first == nil || line[0].before(first)) {
+			first = line[0]
+		}
+	}
+	return first
+}
+
 // hold says that t, which next returned, has to wait: it holds up its lane until the drain ends, or is resumed.
 func (c *Core[V]) hold(t *Ticket[V]) {
 	if c.queued(t) {
-		t.lane.held = true
+		t.lane.held, t.lane.holder = true, t.Class
 		c.holding = true
 	}
 }
 
 // pass says that t, which next returned, waits on by this plan and holds up none.
-func (c *Core[V]) pass(t *Ticket[V], plan Plan) {
+func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	if !c.queued(t) {
 		return
 	}
-	t.plan = plan
-	heap.Remove(&t.lane.line, t.place)
+	t.plan, c.plans = p, true
+	c.charge(t, false)
+	heap.Remove(&t.lane.lines[t.Class], t.place)
 	t.place = aside - len(c.passed)
-	c.passed = append(c.passed, t)
+	if c.passed = append(c.passed, t); len(c.passed) >= maxPlanned {
+		t.lane.held, t.lane.holder, c.holding = true, t.Class, true // a drain's cost stays bounded, however many wait
+	}
 }
 
 // aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
@@ -124,12 +153,13 @@ func (c *Core[V]) resume() {
 	c.round++
 	for _, t := range c.passed {
 		if t != nil {
-			heap.Push(&t.lane.line, t)
+			heap.Push(&t.lane.lines[t.Class], t)
 		}
 	}
 	clear(c.passed)
 	c.passed = c.passed[:0]
-	c.holding = false
+	c.holding, c.yielding = false, false
+	c.turns.restart()
 	for _, l := range c.lanes {
 		l.held = false
 	}
@@ -142,8 +172,11 @@ func (c *Core[V]) Ahead(t *Ticket[V]) []V {
 	c.ahead = c.ahead[:0]
 	if c.holding {
 		for _, l := range c.lanes {
-			if l.held && l != c.main() && len(l.line) > 0 && l.line[0].before(t) {
-				c.ahead = append(c.ahead, l.line[0].Value)
+			if !l.held || l == c.main() {
+				continue
+			}
+			if line := l.lines[l.holder]; len(line) > 0 && line[0].precedes(t) {
+				c.ahead = append(c.ahead, line[0].Value)
 			}
 		}
 	}

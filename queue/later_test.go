@@ -1,10 +1,20 @@
 package queue
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 )
+
+// laterError answers that a request waits on by a plan.
+type laterError struct{ plan }
+
+func (*laterError) Error() string { return "later" }
+
+func (e *laterError) Later() (worker int, starts, takes, then time.Duration) {
+	return e.worker, e.starts, e.takes, e.then
+}
 
 // newLine is a core with tickets of these names, pushed one after the other at start, and the list of what ended.
 func newLine(t *testing.T, cfg Config, ids ...string) (core *Core[string], tickets map[string]*Ticket[string], ended *[]string) {
@@ -27,7 +37,7 @@ func newLine(t *testing.T, cfg Config, ids ...string) (core *Core[string], ticke
 func TestPlannedRequestsLeaveAndExpire(t *testing.T) {
 	core, tickets, ended := newLine(t, DefaultConfig(), "left", "expired", "granted")
 	for _, id := range []string{"left", "expired"} {
-		if head := core.next(start); head != tickets[id] || !core.waitsOn(head, &LaterError{}) {
+		if head := core.next(start); head != tickets[id] || !core.waitsOn(head, &laterError{}, start) {
 			t.Fatalf("%v is asked, want %s", head, id)
 		}
 	}
@@ -50,7 +60,7 @@ func TestRounds(t *testing.T) {
 	core, _, _ := newLine(t, DefaultConfig(), "a")
 	rounds := map[uint64]int{}
 	for range 3 {
-		core.Drain(start, func(*Ticket[string]) error { rounds[core.Round()]++; return &LaterError{} })
+		core.Drain(start, func(*Ticket[string]) error { rounds[core.Round()]++; return &laterError{} })
 	}
 	core.next(start)
 	rounds[core.Round()]++
@@ -68,7 +78,7 @@ func planner(left time.Duration, takes map[string]time.Duration) func(t *Ticket[
 	return func(t *Ticket[string]) error {
 		starts := left
 		left += takes[t.ID]
-		return &LaterError{Plan{0, starts, takes[t.ID]}}
+		return &laterError{plan{starts: starts, takes: takes[t.ID]}}
 	}
 }
 
@@ -98,7 +108,9 @@ func TestPromotion(t *testing.T) {
 				}
 			}
 			takes := map[string]time.Duration{"a": 300 * time.Millisecond, "b": 300 * time.Millisecond, "c": 300 * time.Millisecond, "long": c.long}
-			core.Drain(start, planner(200*time.Millisecond, takes))
+			for range 2 { // the first shows that there are plans
+				core.Drain(start, planner(200*time.Millisecond, takes))
+			}
 			if head := core.head(); head.ID != c.first {
 				t.Fatalf("%s is first, want %s", head.ID, c.first)
 			}
@@ -107,5 +119,76 @@ func TestPromotion(t *testing.T) {
 				t.Errorf("%s is first, long is late all the same", head.ID)
 			}
 		})
+	}
+}
+
+// counted is an order that ages and counts its keys.
+type counted struct {
+	hrrn
+	keys *int
+}
+
+func (o counted) Key(it Item, now time.Time) float64 {
+	*o.keys++
+	return o.hrrn.Key(it, now)
+}
+
+// What a drain does stays bounded as the queue grows: so many requests are asked, and the keys of a long queue stand for a while.
+func TestADrainsWorkIsBounded(t *testing.T) {
+	const drains = 200 // 1 ms apart
+	for _, waiting := range []int{100, 1000, 10_000} {
+		cfg := DefaultConfig()
+		cfg.Limit, cfg.Policy = waiting, "hrrn"
+		core, err := NewCore(cfg, start, func(*Ticket[string], error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, asked := 0, 0
+		core.classes[0].order = counted{keys: &keys}
+		for i := range waiting {
+			if err := core.Push(&Ticket[string]{Item: Item{ID: fmt.Sprint(i), Uncached: i}}, start); err != nil {
+				t.Fatal(err)
+			}
+		}
+		keys = 0
+		for i := range drains {
+			core.Drain(start.Add(time.Duration(i)*time.Millisecond), func(*Ticket[string]) error { asked++; return &laterError{} })
+		}
+		if most := drains * 2 * maxPlanned; asked > most {
+			t.Errorf("%d wait: %d are asked in %d drains, want at most %d", waiting, asked, drains, most)
+		}
+		if most := max(drains*maxPlanned, waiting*(drains/50+1)); keys > most {
+			t.Errorf("%d wait: %d keys are computed in %d drains, want at most %d", waiting, keys, drains, most)
+		}
+	}
+}
+
+// A drain plans so many requests and no more, however many wait; room that comes is the first ones'.
+func TestDrainsStayBounded(t *testing.T) {
+	const waiting = 10_000
+	cfg := DefaultConfig()
+	cfg.Limit, cfg.Target = waiting, 2*time.Second
+	ids := make([]string, waiting)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+	}
+	core, _, ended := newLine(t, cfg, ids...)
+	for range 3 {
+		asked := 0
+		core.Drain(start, func(*Ticket[string]) error { asked++; return &laterError{} })
+		if asked > 2*maxPlanned {
+			t.Fatalf("%d requests are asked in a drain", asked)
+		}
+	}
+	room := 3
+	core.Drain(start, func(*Ticket[string]) error {
+		if core.Planning() || room == 0 {
+			return &laterError{}
+		}
+		room--
+		return nil
+	})
+	if want := []string{"0 granted", "1 granted", "2 granted"}; !slices.Equal(*ended, want) {
+		t.Errorf("%q, want %q", *ended, want)
 	}
 }

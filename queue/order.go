@@ -14,7 +14,7 @@ type Order interface {
 	// infinite one at most.
 	Key(it Item, now time.Time) float64
 	// Ages reports whether keys change as time passes. They are computed when a request is pushed, and only if Ages
-	// is true again at every drain, which costs time in proportion to the queue.
+	// is true again at drains: at every one of a short queue, and each 50 ms of a long one.
 	Ages() bool
 }
 
@@ -50,6 +50,9 @@ func Help(name string) string { return orders[name].help }
 
 // newOrder makes the order of that name.
 func newOrder(name string, epoch time.Time) (Order, error) {
+	if name == Auto {
+		name = "fcfs"
+	}
 	o, ok := orders[name]
 	if !ok {
 		return nil, fmt.Errorf("no queue policy %q; there are %s", name, strings.Join(Orders(), ", "))

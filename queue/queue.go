@@ -20,7 +20,7 @@ const (
 	maxSpare = 1024
 )
 
-// Reserve books a grant for request r, or returns an error: [ErrWait] and a [*LaterError] keep r in the queue, any other ends it. ahead,
+// Reserve books a grant for request r, or returns an error: [ErrWait] and a [Later] keep r in the queue, any other ends it. ahead,
 // valid until Reserve returns, are the requests of lanes ([Item.Lane]) that go before r; Reserve leaves to them what
 // they wait for.
 //
@@ -46,8 +46,10 @@ type Queue[R, G any] struct {
 
 	mu       sync.Mutex // guards all below; nothing that is handed in is called under it
 	core     *Core[*waiter[R, G]]
-	draining bool // a caller drains, or is asked to go on with it (waiter.drive)
-	again    bool // something changed since the last ticket was asked
+	onHead   func()
+	yielding *time.Timer // wakes the queue when room is left no longer; nil until it is left
+	draining bool        // a caller drains, or is asked to go on with it (waiter.drive)
+	again    bool        // something changed since the last ticket was asked
 	closed   bool
 	ahead    []R // memory for Reserve's
 	spare    []*waiter[R, G]
@@ -75,7 +77,7 @@ func New[R, G any](cfg Config, reserve Reserve[R, G], release func(G)) (*Queue[R
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue[R, G]{reserve: reserve, release: release}
+	q := &Queue[R, G]{reserve: reserve, release: release, onHead: cfg.OnHead}
 	core, err := NewCore(cfg, time.Now(), func(t *Ticket[*waiter[R, G]], err error) {
 		w := t.Value
 		w.done, w.err = true, err
@@ -121,6 +123,26 @@ func (q *Queue[R, G]) Wake() {
 // Round numbers the drain that goes on, for Reserve alone: what it plans holds within a round.
 func (q *Queue[R, G]) Round() uint64 { return q.core.Round() }
 
+// Planning reports whether the drain only plans, for Reserve alone: see [Core.Planning].
+func (q *Queue[R, G]) Planning() bool { return q.core.Planning() }
+
+// Yields is [Core.Yields], for Reserve alone.
+func (q *Queue[R, G]) Yields() int { return q.core.Yields() }
+
+// Heads is what other gateways are to know of this queue: see [Core.Heads].
+func (q *Queue[R, G]) Heads() []Head {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.core.Heads()
+}
+
+// Elsewhere takes in the heads of another gateway's queue, nil for none. It reports whether the queue is to be woken.
+func (q *Queue[R, G]) Elsewhere(name string, heads []Head) (wake bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.core.Elsewhere(name, heads, time.Now())
+}
+
 // Close ends every waiting request, and all that come later, with ErrClosed.
 func (q *Queue[R, G]) Close() {
 	q.mu.Lock()
@@ -134,6 +156,13 @@ func (q *Queue[R, G]) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.core.Stats(time.Now())
+}
+
+// Line is who waits now. It looks at every waiting request.
+func (q *Queue[R, G]) Line() Line {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.core.Line(time.Now())
 }
 
 func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err error) {
@@ -152,11 +181,12 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	}
 	q.drain(now) // usually grants w on the spot
 	var left error
+	waited := false
 	for !w.done && left == nil {
 		if w.drive {
 			q.goOn(w)
 		} else {
-			left = q.wait(ctx, w)
+			left, waited = q.wait(ctx, w), true
 		}
 	}
 	if !w.done {
@@ -169,6 +199,9 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 	q.giveBack(w)
 	q.mu.Unlock()
 
+	if waited {
+		q.headed(&it)
+	}
 	if left != nil && err == nil && ctx.Err() != nil { // granted as it left: as if it had not been
 		q.release(grant)
 		q.Wake()
@@ -188,6 +221,7 @@ func (q *Queue[R, G]) wait(ctx context.Context, w *waiter[R, G]) error {
 	}
 	w.parked = true
 	q.mu.Unlock()
+	q.headed(&w.ticket.Item)
 	var left error
 	select {
 	case <-w.wake:
@@ -200,6 +234,13 @@ func (q *Queue[R, G]) wait(ctx context.Context, w *waiter[R, G]) error {
 	q.mu.Lock()
 	w.parked = false
 	return left
+}
+
+// headed calls the hook for a request that begins or ends to wait.
+func (q *Queue[R, G]) headed(it *Item) {
+	if it.Strict > 0 && q.onHead != nil {
+		q.onHead()
+	}
 }
 
 // leave takes w out because its caller goes. If it was the first of its lane, those that it held up may need less.
@@ -266,7 +307,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 		q.mu.Lock()
 		w.asked = false
 
-		if q.core.waitsOn(t, err) {
+		if q.core.waitsOn(t, err, now) {
 			continue
 		}
 		switch left := !q.core.settle(t, err, now); {
@@ -284,6 +325,18 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 	}
 	q.core.stop(now)
 	q.draining = false
+	if !q.core.yields.IsZero() {
+		q.wakeIn(q.core.yields.Add(yieldFor).Sub(now))
+	}
+}
+
+// wakeIn has the queue woken when room is no longer left to others.
+func (q *Queue[R, G]) wakeIn(in time.Duration) {
+	if q.yielding == nil {
+		q.yielding = time.AfterFunc(in, q.Wake)
+	} else {
+		q.yielding.Reset(in)
+	}
 }
 
 // borrow is an unused waiter.

@@ -66,3 +66,12 @@ func (r *rate) fade(now time.Time) {
 	r.seconds = r.seconds*left + rateMemory.Seconds()*(1-left)
 	r.since = now
 }
+
+// retryAfter is the kept tickets over the drain rate; see rate.retryAfter.
+func (c *Core[V]) retryAfter(now time.Time) time.Duration {
+	var waited time.Duration
+	if c.oldest != nil {
+		waited = now.Sub(c.oldest.pushed)
+	}
+	return c.rate.retryAfter(c.kept, waited, now)
+}

@@ -19,7 +19,7 @@ func someLane(number int) string { return []string{"", "a", "b"}[number%3] }
 func TestManyCallers(t *testing.T) {
 	const callers, rounds, places = 100, 60, 3
 	cfg := DefaultConfig()
-	cfg.Limit = 60
+	cfg.Limit, cfg.Classes = 60, families(3, 2)
 	r := newRoom(t, places, cfg)
 	var granted, refused, left atomic.Int64
 	var all sync.WaitGroup
@@ -32,7 +32,7 @@ func TestManyCallers(t *testing.T) {
 				if leave {
 					time.AfterFunc(time.Duration(rng.IntN(300))*time.Microsecond, func() { cancel(errBored) })
 				}
-				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(number)}, &caller{reserve: r.reserve})
+				held, err := r.q.Admit(ctx, Item{Priority: float64(rng.IntN(4)), Retry: rng.IntN(9) == 0, Lane: someLane(number), Class: number % 2}, &caller{reserve: r.reserve})
 				switch {
 				case err == nil:
 					granted.Add(1)
@@ -60,12 +60,14 @@ func TestManyCallers(t *testing.T) {
 // who leaves: one release that nobody acts on, and all hang.
 func TestNoWakeIsLost(t *testing.T) {
 	const callers, rounds = 2 * maxTurns, 300
-	r := newRoom(t, 1, DefaultConfig())
+	cfg := DefaultConfig()
+	cfg.Classes = families(3, 2)
+	r := newRoom(t, 1, cfg)
 	var all sync.WaitGroup
 	for number := range callers {
 		all.Go(func() {
 			for range rounds {
-				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(number)}, &caller{reserve: r.reserve})
+				held, err := r.q.Admit(context.Background(), Item{Lane: someLane(number), Class: number % 2}, &caller{reserve: r.reserve})
 				if err != nil {
 					t.Error(err)
 					return

@@ -114,6 +114,32 @@ func TestReserveWithEverythingAllocatesTheLeaseAlone(t *testing.T) {
 	}
 }
 
+// Nor do peers and a session.
+func TestPeersAndSessionsAllocateNothing(t *testing.T) {
+	for _, mode := range []string{"kv", "lmetric"} {
+		cfg := DefaultConfig()
+		cfg.Mode = mode
+		for name, o := range map[string]*others{"spread": {unseen: 20, group: groupOf(3, 0)}, "cut off": {cutOff: true, group: groupOf(3, 0)}} {
+			for _, session := range []string{"", "s"} {
+				r, p := withPeers(t, cfg, nil, o), poolOf(pools.Both, fleet("w", 100)...)
+				req := Request{ID: "r", ISL: 500, Session: session}
+				var failed error
+				got := testing.AllocsPerRun(200, func() {
+					l, err := r.Reserve(p, req, noon)
+					if err != nil {
+						failed = err
+						return
+					}
+					l.Release(noon)
+				})
+				if failed != nil || got > 1 {
+					t.Errorf("%s, %s, session %q: %v allocations, want the lease's (%v)", mode, name, session, got, failed)
+				}
+			}
+		}
+	}
+}
+
 // Steady traffic over what is predicted allocates the lease alone, for workers
 // that publish nothing and next to what others publish, by time and by room.
 func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
@@ -146,6 +172,40 @@ func TestPredictionAllocatesTheLeaseAlone(t *testing.T) {
 		}
 		if got := testing.AllocsPerRun(200, reserve); got > 1 {
 			t.Errorf("%s: %v allocations a booking, want the lease's", c.name, got)
+		}
+	}
+}
+
+// A drain asks for each prompt that waits: that it waits on allocates nothing.
+func TestWaitingAllocatesNothing(t *testing.T) {
+	l := newWaitingLine(t, 64, 100)
+	i := 0
+	ask := func() {
+		if err := l.ask(i % len(l.asks)); err != nil {
+			t.Fatal(err)
+		}
+		i++
+	}
+	for range l.asks {
+		ask()
+	}
+	if got := testing.AllocsPerRun(500, ask); got != 0 {
+		t.Errorf("a prompt that waits on allocates %v times", got)
+	}
+}
+
+// TestBindingsCostNoAllocation beyond the lease's, for requests with and without a session.
+func TestBindingsCostNoAllocation(t *testing.T) {
+	r := bindingRouter(t, pools.Both, nil)
+	p := poolOf(pools.Both, fleet("w", 8)...)
+	for _, session := range []string{"", "s"} {
+		i := 0
+		ids := []string{"a", "b", "c", "d"}
+		if n := testing.AllocsPerRun(100, func() {
+			i++
+			serve(t, r, p, Request{ID: ids[i%4], ISL: 100, Session: session}, noon)
+		}); n > 1 {
+			t.Errorf("session %q: %v allocations a booking, want the lease's", session, n)
 		}
 	}
 }

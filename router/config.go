@@ -25,8 +25,10 @@ type Config struct {
 	// request expects. Without it they take room and weigh nothing.
 	TrackOutputBlocks bool `flag:"router-track-output-blocks" default:"true" help:"On: the blocks that answers fill as they grow weigh in the choice; they weigh less the nearer the end that the request gave (nvext.agent_hints.osl). Off: they take room and weigh nothing." when:"comparing with Dynamo's default"`
 	// PrefillLoad is the model by which booked prefill tokens decay, by what Forecast says a prompt takes.
-	PrefillLoad string     `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt's tokens whole until its first token. online decreases the running prompt's tokens over its expected prefill time, so a nearly finished prefill weighs less than a new one. aic, Dynamo's table of engines, is refused." when:"prompts are long, and a worker that is nearly done is passed over"`
-	Thresholds  Thresholds // take loaded workers out of the choice
+	PrefillLoad string `flag:"router-prefill-load-model" default:"none" help:"none counts a prompt's tokens whole until its first token. online decreases the running prompt's tokens over its expected prefill time, so a nearly finished prefill weighs less than a new one. aic, Dynamo's table of engines, is refused." when:"prompts are long, and a worker that is nearly done is passed over"`
+	// Slice is into how long parts a prompt is cut that is computed in mode eft.
+	Slice      int        `flag:"router-prefill-slice" default:"4096" range:"0..1048576" help:"In mode eft, a prompt with more than one and a half times this many tokens to compute is computed in parts of so many, between which shorter prompts go ahead. Lower lets them go sooner, and costs more calls. 0 computes every prompt whole." when:"short prompts wait behind long ones"`
+	Thresholds Thresholds // take loaded workers out of the choice
 	// Temperature of mode kv. 0 takes the lowest cost.
 	Temperature float64 `flag:"router-temperature" default:"0.0" range:"0.." help:"Randomness of the choice in mode kv. 0 takes the cheapest worker, ties drawn by lot. Higher spreads requests more evenly over workers of higher cost, and loses cache hits." when:"one popular prefix floods one worker"`
 	// GPUWeight is how many requests a worker on a GPU takes for each that one on a CPU takes.
@@ -67,11 +69,24 @@ type Config struct {
 	// OnChoice is called with each candidate's terms after each choice of Reserve and [ReservePair], which keeps none
 	// of its arguments; nil is nothing. It must be safe for concurrent use.
 	OnChoice func(p *pools.Pool, req *Request, terms []Term)
+	// Peers are the other gateways that book on the pool's workers; nil where this is the only one.
+	Peers Peers
+	// OnMode is called when mode auto has chosen another policy for a pool, and with its first one; nil is nothing. It
+	// must be safe for concurrent use.
+	OnMode func(p *pools.Pool, m Mode)
 	// RemoteIndex says that requests come with a [Request.RemoteOverlap]: recent
 	// sends count in addition to what it reports, KVEvents or not.
 	RemoteIndex bool
 	// Forecast is what mode min-ttft and the prefill load model online predict times by; nil knows nothing.
 	Forecast Forecast
+	// OnBooking is called after each change of the bookings, made being true where one was made; nil keeps no note of changes for
+	// [Router.Changes]. It must be safe for concurrent use, and return at once.
+	OnBooking func(made bool)
+	// SessionTTL is how long a session stays bound to its worker after its latest request, in whole milliseconds; 0 binds none. In a
+	// pool that prefills and in one that decodes a session is bound by itself.
+	SessionTTL time.Duration
+	// Transfer predicts the time from a prompt's end on a prefill worker to the answer's first token; nil: none.
+	Transfer func(w *pools.Worker, tokens int) time.Duration
 }
 
 // ByRole returns c for each role.
@@ -114,6 +129,21 @@ func (c Config) For(role pools.Role) Config {
 		c.Predictions, c.PredictedTTL = index.PredictorConfig{}, 0
 	}
 	return c
+}
+
+// BindsLate reports whether prompts may wait in the queue for their worker: those of a pool that only computes prompts. Where
+// answers are generated too, when a worker is done with prompts says little.
+func (c *Config) BindsLate() bool {
+	mode := Canonical(c.Mode)
+	return (mode == "eft" || mode == "auto") && !c.ignoresOverlap() && !c.TrackActiveBlocks
+}
+
+// QueuePolicy is the order of waiting requests that suits the mode: what the queue policy auto stands for.
+func (c *Config) QueuePolicy() string {
+	if mode := Canonical(c.Mode); mode == "eft" || mode == "auto" {
+		return "hrrn"
+	}
+	return "fcfs"
 }
 
 // ignoresOverlap reports whether what is cached changes no choice and no booking.

@@ -2,10 +2,11 @@ package router
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/granule"
-	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -16,10 +17,20 @@ type core struct {
 	policy   policy
 	sources  *overlap.Sources
 	book     *load.Book
-	turn     uint64   // bookings made
-	views    uint64   // made of its pool
-	overlaps Overlaps // what the bookings' overlaps rested on
-	plan     *plan    // nil where prompts are bound at once
+	turn     uint64       // bookings made
+	views    uint64       // made of its pool
+	overlaps Overlaps     // what the bookings' overlaps rested on
+	plan     *plan        // nil where prompts are bound at once, whatever is known
+	latest   Mode         // by which the latest choice was made
+	promised atomic.Int64 // blocks kept for prompts that are computed elsewhere, those that other gateways keep included
+	heard    heard
+	typical  typical         // of its bookings
+	owned    owned           // in its view
+	moments  moments         // of its bookings
+	sent     []Sent          // not yet known to other gateways
+	bindings *affinity.Table // of sessions; nil where none are bound
+	refusals []refusal
+	draws    uint64 // bookings whose worker was drawn by water filling
 }
 
 // Overlaps count the blocks that bookings took to be cached on their worker, by source.
@@ -44,7 +55,7 @@ func (b *Overlaps) add(w *candidate, predicted bool) {
 func (k *core) begin(c *scratch, v *view, req Request, limits *Thresholds, now time.Time) {
 	c.start(v, req)
 	c.limits, c.tiers = limits, k.cfg.Cost == Credited
-	c.why = Why{Policy: k.cfg.Mode, Explain: req.Explain || k.cfg.OnChoice != nil, Terms: c.why.Terms[:0]}
+	c.why = Why{Explain: req.Explain || k.cfg.OnChoice != nil, Terms: c.why.Terms[:0]}
 	v.narrow(c, now)
 	k.sources.Find(v.overlaps, overlap.Prompt{Hashes: req.Hashes, Text: req.Text, Remote: req.RemoteOverlap}, now, &c.found)
 }
@@ -57,7 +68,7 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 	}
 	c.query.Turn = k.turn
 	c.shuffle()
-	i, cost, ok := k.policy(&c.query, c.ws)
+	i, cost, ok := k.choose(c, now)
 	if !ok {
 		return 0, ErrDeclined
 	}
@@ -67,16 +78,29 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 
 // candidates are the slots that may be chosen.
 func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
-	c.late, c.planned = k.plan != nil, k.plan.begin(c.query.Drain, c.view)
+	c.mode = k.mode(c.view)
+	c.turned = c.mode != k.latest && c.mode.Reason != ""
+	k.latest = c.mode
+	c.why.Policy, c.query.late = c.mode.Policy, k.plan != nil && c.mode.Policy == "eft"
+	if c.query.late {
+		c.planned = k.plan.begin(c.query.Drain, c.view)
+	}
+	k.reserve(c)
+	c.refusals = k.refused(now)
 	k.book.Look(c.query.shares(&k.cfg))
-	return c.view.choices(c, k.book, now)
+	ws, err := c.view.choices(c, k.book, now)
+	c.query.Done.count(ws, c.view.blockSize)
+	return ws, err
 }
 
 // pickPair is pick in two pools.
 func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, err error) {
 	var perr, derr error
 	cp.ws, perr = prefill.candidates(cp, now)
-	cd.ws, derr = decode.candidates(cd, now)
+	later := cp.req.DecodeLater && cp.query.late
+	if !later || cp.req.Pairs != nil || !cd.able() {
+		cd.ws, derr = decode.candidates(cd, now)
+	}
 	if perr != nil && errors.Is(perr, ErrNoWorkers) {
 		if perr == ErrTaints {
 			perr = errNoPrefillTaints
@@ -87,13 +111,13 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	if perr != nil && finality(perr) >= finality(derr) {
 		return 0, 0, cp.refuse(perr)
 	}
-	if derr != nil {
+	if derr != nil && !(later && (errors.Is(derr, ErrNoRoom) || errors.Is(derr, ErrBusy))) {
 		return 0, 0, cd.refuse(derr)
 	}
 
 	pairs := cp.req.Pairs
 	if pairs != nil {
-		if cp.keep(func(p *pools.Worker) bool { return cd.any(func(d *pools.Worker) bool { return pairs(p, d) }) }); len(cp.ws) == 0 {
+		if cp.keep(func(p *candidate) bool { return cd.any(func(d *candidate) bool { return pairs(p.Worker, d.Worker) }) }); len(cp.ws) == 0 {
 			if cp.view.meets(cd.view, pairs, now) {
 				return 0, 0, cd.refuse(ErrNoRoom) // the partners are full
 			}
@@ -102,7 +126,7 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	}
 	cp.query.Turn, cd.query.Turn = prefill.turn, decode.turn
 	cp.shuffle()
-	i, cost, ok := prefill.policy(&cp.query, cp.ws)
+	i, cost, ok := prefill.choose(cp, now)
 	if !ok {
 		return 0, 0, cp.refuse(ErrDeclined)
 	}
@@ -110,12 +134,15 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 	if err := prefill.bind(cp, i); err != nil {
 		return 0, 0, cp.refuse(err)
 	}
-	cd.query.rng = cp.rng // the pair's draws follow on each other
+	if later {
+		return i, 0, nil
+	}
+	cd.pcg = cp.pcg // the pair's draws follow on each other
 	if pairs != nil {
 		p := cp.ws[i].Worker
-		cd.keep(func(d *pools.Worker) bool { return pairs(p, d) })
+		cd.keep(func(d *candidate) bool { return pairs(p, d.Worker) })
 	}
-	j, cost, ok = decode.policy(&cd.query, cd.ws)
+	j, cost, ok = decode.choose(cd, now)
 	if !ok {
 		return 0, 0, cd.refuse(ErrDeclined)
 	}
@@ -126,9 +153,9 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 // grant books candidate i, as l.
 func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 	w, q := &c.ws[i], &c.query
-	l.Choice, l.request, l.attempt = c.choice(i), q.ID, q.Attempt
+	l.Choice, l.request, l.attempt, l.session = c.choice(i), q.ID, q.Attempt, c.session
 	e := l.event(load.Add)
-	e.Worker, e.Rank = w.Worker.ID, w.Rank
+	e.Worker, e.Rank = w.Worker.ID, int(w.Rank)
 	if k.cfg.TrackPrefillTokens {
 		cached := w.Overlap * q.BlockSize
 		if c.tiers { // what a slower tier holds is loaded instead of computed, in part of the time
@@ -137,7 +164,11 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 		l.PrefillTokens = max(0, q.ISL-cached)
 		l.BacklogTokens = w.Load.PrefillTokens + l.PrefillTokens
 		e.PrefillTokens = l.PrefillTokens
-		if (k.cfg.PrefillLoad == online || k.plan != nil) && k.cfg.Forecast != nil && l.PrefillTokens > 0 {
+		switch {
+		case l.PrefillTokens == 0:
+		case q.late:
+			e.PrefillTime = k.cfg.Forecast.own(q, w)
+		case k.cfg.PrefillLoad == online && k.cfg.Forecast != nil:
 			if d, ok := k.cfg.Forecast(w.Worker, 0, l.PrefillTokens, q.ISL-l.PrefillTokens); ok {
 				e.PrefillTime = d
 			}
@@ -153,17 +184,31 @@ func (k *core) grant(l *Lease, c *scratch, i int, now time.Time) error {
 			e.Expected = (q.OSL + q.BlockSize - 1) / max(1, q.BlockSize)
 		}
 	}
+	page := c.view.slots[w.slot].page
+	before := page.Account
 	if !k.book.Apply(e, now) {
 		return ErrBooked
 	}
+	if k.cfg.Peers != nil {
+		l.Question = k.question(c, int(w.slot), before)
+		k.typical.add(&e, q.blocks()-w.Reused)
+	}
+	if c.drawn {
+		k.draws++
+	}
 	k.turn++
-	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, w.Rank))
-	l.believed = k.sources.Believe(&c.found, w.Worker, w.Rank, q.ISL, q.BlockSize)
+	k.moments.add(now)
+	k.overlaps.add(w, q.Text || k.sources.Predicts(w.Worker, int(w.Rank)))
+	l.believed = k.sources.Believe(&c.found, w.Worker, int(w.Rank), q.ISL, q.BlockSize)
 	return nil
 }
 
 // grantPair books candidate i of one choice and j of the other, or neither.
 func grantPair(prefill, decode *core, cp, cd *scratch, i, j int, now time.Time) (p, d *Lease, err error) {
+	if cp.req.DecodeLater && cp.query.late {
+		p, err = grantPrefill(prefill, decode, cp, cd, i, now)
+		return p, nil, err
+	}
 	before, leases := prefill.overlaps, new([2]Lease)
 	p, d = &leases[0], &leases[1]
 	if err = prefill.grant(p, cp, i, now); err != nil {
@@ -192,6 +237,8 @@ type WorkerLoad struct {
 	PrefillTokens int    `json:"prefill_tokens"`
 	Requests      int    `json:"requests"`
 	CachedBlocks  int    `json:"cached_blocks"`
+	// Others is the part of it that other gateways have booked.
+	Others load.Account `json:"-"`
 	// RecentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
 	// are assumed to be cached in addition to CachedBlocks; the two may overlap.
 	RecentBlocks int `json:"sent_blocks,omitempty"`
@@ -207,6 +254,7 @@ func (k *core) loads(v *view) []WorkerLoad {
 		l.ActiveBlocks += s.page.ActiveBlocks
 		l.PrefillTokens += s.page.PrefillTokens
 		l.Requests += s.page.Requests
+		l.Others = l.Others.Plus(s.page.Others())
 		l.RecentBlocks += k.sources.Recent(v.overlaps, i)
 		l.CachedBlocks += k.sources.Cached(v.overlaps, i)
 	}

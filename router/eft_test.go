@@ -2,11 +2,14 @@ package router
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // lateRouter is a prefill pool's router in mode eft, where a token takes a millisecond.
@@ -69,5 +72,86 @@ func TestEFTBindsLate(t *testing.T) {
 	// A prompt that takes longer than it should keeps no worker from its next one.
 	if got, _ = ask("second", 4, cached, 420, 110*time.Millisecond); got != "a" {
 		t.Errorf("once a should be done, the second goes to %s", got)
+	}
+}
+
+// Where workers both prefill and decode, modes eft and auto bind at once, and weigh a prompt's work against the answers it delays.
+func TestEFTWhereWorkersDoBoth(t *testing.T) {
+	for _, mode := range []string{"eft", "auto"} {
+		cfg := DefaultConfig()
+		cfg.Mode = mode
+		r := newRouter(t, cfg.For(pools.Both), nil)
+		p := poolOf(pools.Both, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
+		for i, id := range []string{"first", "second", "third", "fourth"} {
+			l, err := r.Reserve(p, Request{ID: id, ISL: 1000, Drain: 1}, noon)
+			if err != nil || l.Policy != "eft" {
+				t.Fatalf("mode %s, request %d: %v, policy %q", mode, i, err, l.Policy)
+			}
+		}
+		if r.BindsLate(p) {
+			t.Errorf("mode %s binds late", mode)
+		}
+	}
+	// 1,000 tokens of which a has 200 cached, among ten answers, cost 3,200; on b, which has 500 to compute and no answer, 1,500.
+	q := &query{Request: &Request{ISL: 1000}, BlockSize: 10}
+	a := candidate{Overlap: 20, Load: load.Account{Requests: 10}}
+	b := candidate{Load: load.Account{PrefillTokens: 500}}
+	if ca, cb := amongAnswers(q, &a), amongAnswers(q, &b); ca != 3200 || cb != 1500 {
+		t.Errorf("the costs are %v and %v", ca, cb)
+	}
+}
+
+// Where no time is known, mode eft takes every token to take as long: a burst with one cached prefix does not end on one worker.
+func TestEFTWithoutRates(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Mode = "eft"
+	idx := index.New(index.Config{})
+	r := newRouter(t, cfg.For(pools.Prefill), idx)
+	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
+	cached := chain(1, 20)
+	idx.Store(idx.Owner("a", 0), index.Device, cached)
+	got := map[string]int{}
+	for i := range uint64(20) {
+		if l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 420, Hashes: cached, Drain: i + 1}, noon); err == nil {
+			got[l.Worker.ID]++
+		} else if _, later := errors.AsType[*LaterError](err); !later {
+			t.Fatal(err)
+		}
+	}
+	if got["a"] != 1 || got["b"] > 1 {
+		t.Errorf("at one moment, prompts were bound to %v", got)
+	}
+}
+
+// Mode auto is kv in a prefill pool while the speed of none of its workers is known, and eft from then on; each change is
+// reported once.
+func TestAutoLearns(t *testing.T) {
+	var known bool
+	var reported []Mode
+	cfg := DefaultConfig()
+	cfg.Mode = "auto"
+	cfg.Forecast = func(w *pools.Worker, _, uncached, _ int) (time.Duration, bool) {
+		return time.Duration(uncached) * time.Millisecond, known && w.ID == "b"
+	}
+	cfg.OnMode = func(_ *pools.Pool, m Mode) { reported = append(reported, m) }
+	r := newRouter(t, cfg.For(pools.Prefill), nil)
+	p := poolOf(pools.Prefill, worker("a", 0, 0, 0), worker("b", 0, 0, 0))
+	for i, want := range []string{"kv", "kv", "eft", "eft", "kv"} {
+		known = want == "eft"
+		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 100, Drain: uint64(i + 1)}, noon.Add(time.Duration(i)*time.Minute))
+		if err != nil || l.Policy != want || r.BindsLate(p) != known {
+			t.Fatalf("request %d: %v, %+v, binds late %v", i, err, l, r.BindsLate(p))
+		}
+		l.PrefillDone(noon)
+	}
+	var policies []string
+	for _, m := range reported {
+		if m.Reason == "" {
+			t.Errorf("%+v has no reason", m)
+		}
+		policies = append(policies, m.Policy)
+	}
+	if want := []string{"kv", "eft", "kv"}; !slices.Equal(policies, want) {
+		t.Errorf("reported %v, want %v", policies, want)
 	}
 }

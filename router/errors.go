@@ -47,9 +47,22 @@ type LaterError struct {
 	Slot   int           // the worker's rank, among its pool's
 	Starts time.Duration // from now, behind what the worker has and what waits for it ahead of this request
 	Takes  time.Duration // the prompt, there
+	Then   time.Duration // from the end of that to the first token
+
+	pool PoolError
 }
 
-func (e *LaterError) Error() string { return "the worker that would finish first is not free yet" }
+var errNotFree = errors.New("the worker that would finish first is not free yet")
+
+func (e *LaterError) Error() string { return e.pool.Error() }
+
+// Later returns what stands in e, in the fields' order: a queue plans by it.
+func (e *LaterError) Later() (slot int, starts, takes, then time.Duration) {
+	return e.Slot, e.Starts, e.Takes, e.Then
+}
+
+// Unwrap returns a [*PoolError] with the worker's pool.
+func (e *LaterError) Unwrap() error { return &e.pool }
 
 // PoolError names the pool in which no worker was chosen.
 type PoolError struct {

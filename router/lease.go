@@ -17,6 +17,11 @@ type Lease struct {
 	// BacklogTokens are all prefill tokens booked on the worker's rank when the lease was granted, its own included:
 	// over the worker's observed rate, they predict when prefill answers.
 	BacklogTokens int
+	// Slice is how many of the prompt's tokens, from its beginning, the leg is to compute; 0: all of them.
+	Slice int
+
+	// Question is what another gateway is to be asked before the worker is used, nil mostly.
+	Question *Question
 
 	sent     overlap.Noted  // what is assumed of the worker because of this booking
 	believed overlap.Belief // for Compare
@@ -24,6 +29,8 @@ type Lease struct {
 	request  string
 	attempt  int
 	released bool // guarded by router.mu
+	promise  promise
+	session  sessionOf // guarded by router.mu
 }
 
 // PrefillDone ends the booking of the prompt's tokens: prefill has answered, or the first token is here.
@@ -76,6 +83,9 @@ func (l *Lease) Release(now time.Time) {
 func (l *Lease) sentTo(r *Router, c *scratch, now time.Time) {
 	l.router = r
 	l.sent = r.sources.Sent(l.Worker, l.Rank, c.req.Hashes, c.req.Text, now)
+	if l.sent.Any() && r.core.cfg.OnBooking != nil {
+		r.noteSent(Sent{l.Worker.ID, l.Rank, c.req.Text, c.req.Hashes})
+	}
 }
 
 // enter books an event in k, unless the lease has ended: another lease may bear the same name by then.
@@ -83,7 +93,10 @@ func (l *Lease) enter(k *core, e load.Event, now time.Time) {
 	if l.released {
 		return
 	}
-	l.released = e.Kind == load.Free
+	if l.released = e.Kind == load.Free; l.released {
+		l.promise.end()
+		l.Question.show(k)
+	}
 	k.book.Apply(e, now)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // TestBookings checks what each role books, for a prompt of 100 tokens of which
@@ -16,9 +17,9 @@ func TestBookings(t *testing.T) {
 		granted, prefilled, grown WorkerLoad
 		overlap, tokens           int
 	}{
-		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, 0}, WorkerLoad{"a", 0, 0, 1, 2, 0}, WorkerLoad{"a", 0, 0, 1, 2, 0}, 2, 68},
-		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, 0}, WorkerLoad{"a", 7, 0, 1, 2, 0}, WorkerLoad{"a", 10, 0, 1, 2, 0}, 0, 0},
-		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, 0}, WorkerLoad{"a", 7, 0, 1, 2, 0}, WorkerLoad{"a", 10, 0, 1, 2, 0}, 2, 68},
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, load.Account{}, 0}, 2, 68},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, load.Account{}, 0}, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, load.Account{}, 0}, 2, 68},
 	} {
 		t.Run(string(c.role), func(t *testing.T) {
 			idx := index.New(index.Config{})

@@ -9,7 +9,7 @@ import (
 )
 
 // logTo returns c with hooks that write to log: each candidate's formula at debug
-// level, and the ranks whose KV events stop or start to agree with their answers.
+// level, what mode auto chooses, and the ranks whose KV events stop or start to agree with their answers.
 func (c Config) logTo(log *slog.Logger) Config {
 	if log.Enabled(context.Background(), slog.LevelDebug) {
 		c.OnChoice = func(p *pools.Pool, req *Request, terms []Term) {
@@ -18,6 +18,9 @@ func (c Config) logTo(log *slog.Logger) Config {
 					"request", req.ID, "attempt", req.Attempt, "pool", p.Name(), "rank", t.Rank)
 			}
 		}
+	}
+	c.OnMode = func(p *pools.Pool, m Mode) {
+		log.Info("router mode chosen", "model", p.Model, "role", string(p.Role), "mode", m.Policy, "reason", m.Reason)
 	}
 	c.OnMarking = func(m overlap.Marking) {
 		log := log.With("model", m.Worker.Model, "role", string(m.Worker.Role), "worker", m.Worker.ID, "rank", m.Rank,

@@ -45,9 +45,46 @@ type Request struct {
 	Override  *Override // the request's own weights, nil for none
 	// Drain numbers the drain of the queue in which the request is asked for, from 1; 0 outside of one. In mode eft what the
 	// requests asked before it in the same drain wait for counts as booked.
-	Drain   uint64
-	OSL     int  // how many tokens of output to expect, 0 unknown
+	Drain uint64
+	OSL   int // how many tokens of output to expect, 0 unknown
+	// DecodeLater asks for the prefill worker of a pair alone, in mode eft: the decode pool keeps room for the prompt, and the
+	// decode worker is chosen once it is computed.
+	DecodeLater bool
+	// Sliced allows, with DecodeLater, that a long prompt is computed in slices: see [Lease.Slice].
+	Sliced bool
+	// Done is what slices have computed of the prompt so far.
+	Done Done
+	// PlanOnly asks in mode eft for which worker the request would wait: the answer is always a [*LaterError].
+	PlanOnly bool
+	// Session names the conversation that the request belongs to, empty for none. Where nothing but load tells the workers
+	// apart it decides, the same way in every gateway, unless that worker has too much to do.
+	Session string
+	// Later is memory for the [*LaterError] that answers the request, which is asked for often; nil takes new memory.
+	Later   *LaterError
 	Explain bool // asks for every candidate's terms in [Why.Terms]
+}
+
+// Done is the part of a prompt that slices have computed, on the worker's rank that computed the latest of them. Events may
+// not report it yet.
+type Done struct {
+	Worker string
+	Rank   int
+	Tokens int // from the prompt's beginning
+	Slices int
+}
+
+// count has the part that is computed count as cached where it is.
+func (d *Done) count(ws []candidate, blockSize int) {
+	if d.Tokens == 0 {
+		return
+	}
+	for i := range ws {
+		if w := &ws[i]; int(w.Rank) == d.Rank && w.Worker.ID == d.Worker {
+			more := max(0, d.Tokens/blockSize-w.Overlap)
+			w.Overlap += more
+			w.Predicted += int32(more)
+		}
+	}
 }
 
 // query is a request as a policy sees it.
@@ -56,8 +93,10 @@ type query struct {
 	BlockSize int    // the pool's, in tokens
 	Turn      uint64 // bookings that the pool has made so far
 
-	rng *rand.Rand // of this choice
-	why *Why       // where it is explained
+	rng   *rand.Rand // of this choice
+	costs []float64  // where a policy that has costs puts every candidate's; nil where they are not asked for
+	why   *Why       // where it is explained
+	late  bool       // prompts are bound late
 }
 
 // blocks is how many blocks the prompt takes, the last one perhaps in part.
@@ -133,7 +172,8 @@ func (q *query) held(cfg *Config) []uint64 {
 // candidate is one (worker, rank) that may be chosen.
 type candidate struct {
 	Worker  *pools.Worker
-	Rank    int
+	Rank    int32
+	slot    int32        // its place in the view
 	Overlap int          // leading blocks of the prompt it has cached, at most ISL / block size
 	Load    load.Account // what is booked on it, this request not included
 	// Reused is how many leading blocks of the prompt requests booked on it hold already: they take no more room.
@@ -151,7 +191,7 @@ type candidate struct {
 }
 
 // policy returns the index of the candidate it picks and its cost, lower being better; not ok where it picks none. It
-// changes nothing that it is given but q.rng, and q.why, to which it adds a [Term] for each candidate with [Why.Explain]
+// changes nothing that it is given but q.rng, q.costs and q.why, to which it adds a [Term] for each candidate with [Why.Explain]
 // set. It keeps none of it, and allocates nothing.
 type policy func(q *query, ws []candidate) (index int, cost float64, ok bool)
 
@@ -261,7 +301,11 @@ func (q *query) cheapest(ws []candidate, cost func(*query, *candidate) float64) 
 	q.explain(ws, cost)
 	var best lowest
 	for i := range ws {
-		best.offer(i, cost(q, &ws[i]))
+		each := cost(q, &ws[i])
+		if q.costs != nil {
+			q.costs[i] = each
+		}
+		best.offer(i, each)
 	}
 	i := best.index
 	for n := best.nth(q.rng); n > 0; {
@@ -304,7 +348,7 @@ func (q *query) explain(ws []candidate, cost func(*query, *candidate) float64) {
 	}
 	for i := range ws {
 		c := &ws[i]
-		q.why.Terms = append(q.why.Terms, Term{Worker: c.Worker.ID, Rank: c.Rank, Cost: cost(q, c), CachedBlocks: c.Overlap})
+		q.why.Terms = append(q.why.Terms, Term{Worker: c.Worker.ID, Rank: int(c.Rank), Cost: cost(q, c), CachedBlocks: c.Overlap})
 	}
 }
 

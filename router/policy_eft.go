@@ -1,30 +1,50 @@
 package router
 
 import (
-	"slices"
 	"time"
+
+	"github.com/tandem-pd/tandem/pools"
 )
 
 func init() {
-	register("eft", "earliest predicted finish of the prompt, bound late: it waits in the queue until that worker is free, and holds up none behind it",
+	register("eft", "earliest predicted finish of the prompt, bound late: it waits in the queue until that worker is free, and holds up none behind it; where workers prefill and decode it is bound at once, and the answers that it delays count",
 		func(c Config) policy {
-			if c.ignoresOverlap() {
+			switch {
+			case c.ignoresOverlap():
 				return policies["kv"].make(c) // as with min-ttft: the blocks they hold decide
+			case c.TrackActiveBlocks:
+				return byCost(amongAnswers)
 			}
 			forecast := c.Forecast
 			return byCost(func(q *query, c *candidate) float64 { return (c.Left + forecast.own(q, c)).Seconds() })
 		})
 }
 
+// perAnswer is what delaying one running answer counts against delaying the prompt itself. It is below 1 because an answer
+// spreads the delay over all its tokens.
+const perAnswer = .3
+
+// amongAnswers is what a prompt costs where answers are generated too, in tokens to compute: those before its first token,
+// and its own ones once more, in part, for each answer that waits while they are computed.
+//
+//	booked prefill tokens + uncached tokens of this prompt · (1 + perAnswer · requests in flight)
+func amongAnswers(q *query, c *candidate) float64 {
+	return float64(c.Load.PrefillTokens) + float64(float64(q.uncached(c))*(1+perAnswer*float64(c.Load.Requests)))
+}
+
 // own is how long the prompt should take a candidate that has nothing else to do. Where nothing is known of it, a token
 // takes a common one's time: any figure, as long as it is the same for all.
 func (f Forecast) own(q *query, c *candidate) time.Duration {
+	return f.takes(c.Worker, q.uncached(c), min(q.ISL, c.Overlap*q.BlockSize))
+}
+
+func (f Forecast) takes(w *pools.Worker, uncached, cached int) time.Duration {
 	if f != nil {
-		if d, ok := f(c.Worker, 0, q.uncached(c), min(q.ISL, c.Overlap*q.BlockSize)); ok {
+		if d, ok := f(w, 0, uncached, cached); ok {
 			return d
 		}
 	}
-	return time.Duration(q.uncached(c)) * 50 * time.Microsecond
+	return time.Duration(uncached) * 50 * time.Microsecond
 }
 
 // plan is what the requests of one drain that go on waiting will put on the workers that they wait for, so that those
@@ -55,13 +75,21 @@ func (p *plan) begin(drain uint64, v *view) []time.Duration {
 // of that. Otherwise the request is planned for it, and the error is a [*LaterError].
 func (k *core) bind(c *scratch, i int) error {
 	w := &c.ws[i]
-	if k.plan == nil || w.Left <= 0 {
+	if !c.query.late || w.Left <= 0 && !c.req.PlanOnly {
 		return nil
 	}
 	own := k.cfg.Forecast.own(&c.query, w)
-	slot := slices.IndexFunc(c.view.slots, func(s slot) bool { return s.worker == w.Worker && int(s.rank) == w.Rank })
 	if c.planned != nil {
-		c.planned[slot] += own
+		c.planned[w.slot] += own
 	}
-	return &LaterError{slot, w.Left, own}
+	var then time.Duration
+	if k.cfg.Transfer != nil {
+		then = k.cfg.Transfer(w.Worker, c.req.ISL)
+	}
+	later := c.req.Later
+	if later == nil {
+		later = new(LaterError)
+	}
+	*later = LaterError{int(w.slot), w.Left, own, then, PoolError{c.view.pool.Model, c.view.pool.Role, errNotFree}}
+	return later
 }

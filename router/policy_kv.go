@@ -60,7 +60,7 @@ func (p pricing) pick(q *query, ws []candidate) (int, float64, bool) {
 	if q.why.Explain {
 		p.explain(ws, q.why)
 	}
-	best := p.lowest(ws)
+	best := p.lowest(q, ws)
 	if p.temperature > 0 {
 		if scale := (p.most(ws) - best.cost) * p.temperature; scale > 0 {
 			i := p.draw(ws, best.cost, scale, q.rng)
@@ -86,11 +86,15 @@ func (p *pricing) ask(q *query, ws []candidate) {
 	}
 }
 
-// lowest is the lowest of the costs.
-func (p *pricing) lowest(ws []candidate) (best lowest) {
-	var costs [stretch]float64
+// lowest is the lowest of the costs. At a temperature they are not what decides, and are not given away.
+func (p *pricing) lowest(q *query, ws []candidate) (best lowest) {
+	var room [stretch]float64
 	for at := 0; at < len(ws); at += stretch {
-		for i, cost := range p.costs(ws[at:], &costs) {
+		costs := p.costs(ws[at:], &room)
+		if q.costs != nil && p.temperature == 0 {
+			copy(q.costs[at:], costs)
+		}
+		for i, cost := range costs {
 			best.offer(at+i, cost)
 		}
 	}
@@ -220,7 +224,7 @@ func (p *pricing) explain(ws []candidate, why *Why) {
 	for i := range ws {
 		c := &ws[i]
 		t := Term{
-			Worker: c.Worker.ID, Rank: c.Rank, Cost: p.cost(c), OverlapWeight: p.weight,
+			Worker: c.Worker.ID, Rank: int(c.Rank), Cost: p.cost(c), OverlapWeight: p.weight,
 			CachedBlocks: c.Overlap, HostBlocks: int(c.Host), DiskBlocks: int(c.Disk), SharedBlocks: int(c.Shared),
 			Favour: c.Favour,
 		}

@@ -314,3 +314,20 @@ func TestPinnedPair(t *testing.T) {
 		t.Error("a decode worker prefills")
 	}
 }
+
+// Held has every worker's overlap, those of workers that cannot be chosen as well, and books nothing.
+func TestHeld(t *testing.T) {
+	r := newRouter(t, DefaultConfig().For(pools.Prefill), nil)
+	p := poolOf(pools.Prefill, silent("a"), silent("b"), silent("c"))
+	hashes := chain(1, 20)
+	sent := book(t, r, p, hashes, noon).Worker.ID
+	held := r.Held(p, Request{Hashes: hashes[:8]}, noon)
+	for i, m := range p.Members {
+		if want := map[bool]int{true: 8}[m.Worker.ID == sent]; held[i] != want {
+			t.Errorf("%s holds %d blocks, want %d", m.Worker.ID, held[i], want)
+		}
+	}
+	if r.Open() != 0 {
+		t.Error("something is booked")
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/index"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
@@ -37,9 +38,15 @@ func New(cfg Config, idx *index.Index) (*Router, error) {
 	}
 	cfg.Mode = Canonical(cfg.Mode)
 	r := &Router{sources: overlap.New(cfg.sources(), idx), serial: serials.Add(1)}
-	r.core = core{cfg: cfg, policy: policy, sources: r.sources, book: load.NewBook()}
-	if cfg.Mode == "eft" && !cfg.ignoresOverlap() {
+	r.core.cfg, r.core.policy, r.core.sources, r.core.book = cfg, policy, r.sources, load.NewBook()
+	if cfg.BindsLate() {
 		r.core.plan = new(plan)
+	}
+	if cfg.OnBooking != nil {
+		r.core.book.Watch()
+	}
+	if cfg.SessionTTL > 0 {
+		r.core.bindings = affinity.New(cfg.SessionTTL, cfg.OnBooking != nil)
 	}
 	r.limits.Store(&cfg.Thresholds)
 	r.scratches.New = func() any { return newScratch() }
@@ -65,6 +72,7 @@ func (r *Router) Reserve(p *pools.Pool, req Request, now time.Time) (*Lease, err
 		return nil, c.refuse(err)
 	}
 	l.sentTo(r, c, now)
+	r.booked(true)
 	return l, nil
 }
 
@@ -93,7 +101,11 @@ func ReservePair(prefill, decode *Router, pp, dp *pools.Pool, preq, dreq Request
 	decode.core.explain(cd)
 	if err == nil {
 		p.sentTo(prefill, cp, now)
-		d.sentTo(decode, cd, now)
+		prefill.booked(true)
+		if d != nil {
+			d.sentTo(decode, cd, now)
+			decode.booked(true)
+		}
 	}
 	return p, d, err
 }
@@ -142,6 +154,19 @@ func (r *Router) BestOverlap(p *pools.Pool, req Request, now time.Time) int {
 	return c.best(now)
 }
 
+// Held returns how many leading blocks of req's prompt each worker of p has cached, in the pool's order; of a worker
+// of several ranks, the most that one of them has. It is 0 everywhere where overlaps are ignored.
+func (r *Router) Held(p *pools.Pool, req Request, now time.Time) []int {
+	c := r.begin(p, req, now)
+	defer r.end(c)
+	held := make([]int, len(p.Members))
+	for i := range c.view.slots {
+		member := c.view.slots[i].member
+		held[member] = max(held[member], int(c.found.Blocks[i]))
+	}
+	return held
+}
+
 // Fits returns a [*TooBigError] when a prompt of isl tokens would not fit any worker of p, empty as it may be: a
 // request that can never be served need not wait in the queue.
 func (r *Router) Fits(p *pools.Pool, isl int) error { return r.see(p).fits(isl) }
@@ -164,12 +189,34 @@ func (r *Router) Overlaps() Overlaps {
 	return r.core.overlaps
 }
 
+// Bookings returns how many bookings this router has made.
+func (r *Router) Bookings() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.turn
+}
+
+// Draws returns how many bookings went to a worker that was drawn by water filling rather than chosen by the least cost.
+func (r *Router) Draws() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.core.draws
+}
+
 // Open returns how many bookings are open.
 func (r *Router) Open() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.core.book.Open()
 }
+
+// BindsLate reports whether prompts of p wait for their worker in the queue, as in mode eft.
+func (r *Router) BindsLate(p *pools.Pool) bool {
+	return r.core.plan != nil && r.Mode(p).Policy == "eft"
+}
+
+// Mode is the policy by which the next choice in p is made. It looks at every worker of p at most.
+func (r *Router) Mode(p *pools.Pool) Mode { return r.core.mode(r.see(p)) }
 
 // Thresholds are those in force.
 func (r *Router) Thresholds() Thresholds { return *r.limits.Load() }
@@ -203,6 +250,9 @@ func (r *Router) begin(p *pools.Pool, req Request, now time.Time) *scratch {
 
 // end gives a scratch back.
 func (r *Router) end(c *scratch) {
+	if c.turned && r.core.cfg.OnMode != nil {
+		r.core.cfg.OnMode(c.view.pool, c.mode)
+	}
 	c.end()
 	r.scratches.Put(c)
 }
@@ -232,8 +282,9 @@ func (r *Router) has(w *pools.Worker) bool {
 // enter books an event of a lease that has not ended.
 func (r *Router) enter(l *Lease, e load.Event, now time.Time) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	l.enter(&r.core, e, now)
+	r.mu.Unlock()
+	r.booked(false)
 }
 
 // lockBoth locks two routers, always the older first, so that pairs never wait for each other in a ring.

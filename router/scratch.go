@@ -8,29 +8,39 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
 // scratch is the working memory of one choice. It is used again for others.
 type scratch struct {
-	req     Request // the caller's, with an ISL of at least 0
-	query   query   // the same for the policy
-	view    *view
-	found   overlap.Lookup // the prompt's overlaps
-	kept    []int32        // the slots that the request leaves, unless it leaves all
-	all     bool
-	met     passed
-	largest int             // total_kv_blocks of the largest worker that it names
-	ws      []candidate     // behind the last one, what earlier choices left
-	of      uint64          // the number of the view whose workers ws knows
-	tiers   bool            // slower tiers count
-	late    bool            // prompts are bound late
-	planned []time.Duration // of the drain, by slot; nil outside of one
-	limits  *Thresholds
-	why     Why
-	pcg     rand.PCG
-	rng     *rand.Rand // over pcg
+	req      Request // the caller's, with an ISL of at least 0
+	query    query   // the same for the policy
+	view     *view
+	found    overlap.Lookup // the prompt's overlaps
+	kept     []int32        // the slots that the request leaves, unless it leaves all
+	all      bool
+	met      passed
+	largest  int             // total_kv_blocks of the largest worker that it names
+	ws       []candidate     // behind the last one, what earlier choices left
+	of       uint64          // the number of the view whose workers ws knows
+	tiers    bool            // slower tiers count
+	planned  []time.Duration // of the drain, by slot; nil outside of one
+	mode     Mode            // by which the choice is made
+	turned   bool            // it is another than that of the choice before
+	limits   *Thresholds
+	owns     []bool    // by slot; nil: all
+	owners   []string  // with owns
+	peers    Peers     // with owns
+	drawn    bool      // by water filling
+	refusals []refusal // that are in force
+	reserved int       // blocks of a worker that are its owner's to book
+	session  sessionOf
+	costs    []float64 // of the candidates, where they were kept
+	raised   []float64 // the same with a booking more
+	lots     []lot     // of a draw
+	why      Why
+	pcg      rand.PCG
+	rng      *rand.Rand // over pcg
 }
 
 func newScratch() *scratch {
@@ -53,7 +63,8 @@ func (c *scratch) start(v *view, req Request) {
 
 // end lets go of the request and its pool.
 func (c *scratch) end() {
-	c.req, c.query, c.view, c.limits, c.planned = Request{}, query{}, nil, nil, nil
+	c.req, c.query, c.view, c.limits, c.planned, c.owns, c.reserved, c.turned = Request{}, query{}, nil, nil, nil, nil, 0, false
+	c.owners, c.peers, c.refusals, c.drawn = nil, nil, nil, false
 	c.found.End()
 }
 
@@ -68,11 +79,15 @@ func (c *scratch) best(now time.Time) int {
 	return best
 }
 
+// able reports whether a worker could take the request were it empty, and no threshold takes workers out: what a pool of which
+// none is chosen yet need know.
+func (c *scratch) able() bool { return c.met&able != 0 && *c.limits == Thresholds{} }
+
 // keep drops the candidates that do not meet ok. Those behind the last one stay in memory for later choices.
-func (c *scratch) keep(ok func(w *pools.Worker) bool) {
+func (c *scratch) keep(ok func(w *candidate) bool) {
 	n := 0
 	for i := range c.ws {
-		if ok(c.ws[i].Worker) {
+		if ok(&c.ws[i]) {
 			c.ws[n], c.ws[i] = c.ws[i], c.ws[n]
 			n++
 		}
@@ -81,8 +96,13 @@ func (c *scratch) keep(ok func(w *pools.Worker) bool) {
 }
 
 // any reports whether a candidate meets ok.
-func (c *scratch) any(ok func(w *pools.Worker) bool) bool {
-	return slices.ContainsFunc(c.ws, func(w candidate) bool { return ok(w.Worker) })
+func (c *scratch) any(ok func(w *candidate) bool) bool {
+	for i := range c.ws {
+		if ok(&c.ws[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // shuffle makes the choice's randomness that of the pool, request and attempt.
@@ -110,10 +130,13 @@ func (c *scratch) choice(i int) Choice {
 			w.Terms = slices.Clone(w.Terms[:MaxTerms]) // lets go of the others
 		}
 	}
-	return Choice{c.ws[i].Worker, c.ws[i].Rank, w}
+	return Choice{c.ws[i].Worker, int(c.ws[i].Rank), w}
 }
 
 // refuse names the choice's pool in an error.
 func (c *scratch) refuse(err error) error {
+	if _, later := err.(*LaterError); later {
+		return err // names it already
+	}
 	return &PoolError{c.view.pool.Model, c.view.pool.Role, err}
 }

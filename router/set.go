@@ -70,6 +70,15 @@ func (s *Set) entry(model string, role pools.Role) setEntry {
 	return e
 }
 
+// Each calls f with the router of each pool that was asked for.
+func (s *Set) Each(f func(model string, role pools.Role, r *Router)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for key, e := range s.pools {
+		f(key.model, key.role, e.router)
+	}
+}
+
 // IndexStats calls emit with the size of the index of each of the pools in which cached blocks count.
 func (s *Set) IndexStats(pools []*pools.Pool, emit func(model, role string, size index.Stats)) {
 	for _, p := range pools {

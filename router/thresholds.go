@@ -65,8 +65,11 @@ func (s *Set) Thresholds(model string) Thresholds {
 	if t, ok := s.limits[model]; ok {
 		return t
 	}
-	return s.configs[pools.Decode].Thresholds
+	return s.Configured()
 }
+
+// Configured is the thresholds of the settings, which are in force where [Set.SetThresholds] has set no others.
+func (s *Set) Configured() Thresholds { return s.configs[pools.Decode].Thresholds }
 
 // SetThresholds puts t in force for all pools of a model, those not yet made too. The error is t's own.
 func (s *Set) SetThresholds(model string, t Thresholds) error {
@@ -75,7 +78,9 @@ func (s *Set) SetThresholds(model string, t Thresholds) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.limits[model] = t
+	if s.limits[model] = t; t == s.Configured() {
+		delete(s.limits, model)
+	}
 	for key, e := range s.pools {
 		if key.model == model {
 			e.router.SetThresholds(t)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
 	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -16,14 +18,15 @@ import (
 // but for the accounts it points to, which are the core's.
 type view struct {
 	pool      *pools.Pool
-	number    uint64         // of the router's views, from 1
-	seed      uint64         // of the pool's random choices
-	blockSize int            // tokens
-	largest   int            // total_kv_blocks of the largest worker
-	slots     []slot         // by worker id, then rank
-	overlaps  *overlap.Slots // the same for the sources of overlaps
-	roomiest  int            // the largest of the slots' limits of blocks
-	steady    bool           // every slot stands
+	number    uint64           // of the router's views, from 1
+	seed      uint64           // of the pool's random choices
+	blockSize int              // tokens
+	largest   int              // total_kv_blocks of the largest worker
+	slots     []slot           // by worker id, then rank
+	overlaps  *overlap.Slots   // the same for the sources of overlaps
+	roomiest  int              // the largest of the slots' limits of blocks
+	steady    bool             // every slot stands
+	first     map[uint64]int32 // each worker's first slot, by the hash of its id; nil where no session is bound
 }
 
 // slot is one (worker, rank) of a pool. A choice reads every one of them, so it
@@ -73,7 +76,13 @@ func (k *core) view(p *pools.Pool) *view {
 		_, stays := p.Member(worker)
 		return stays
 	})
+	if k.bindings != nil {
+		v.first = make(map[uint64]int32, len(p.Members))
+	}
 	for i, m := range p.Members {
+		if v.first != nil {
+			v.first[affinity.Hash(m.Worker.ID)] = int32(len(v.slots))
+		}
 		for rank := range m.Worker.Ranks() {
 			s := k.slot(&p.Members[i], rank)
 			s.member = int32(i)
@@ -106,14 +115,7 @@ func (k *core) slot(m *pools.Member, rank int) slot {
 	w := m.Worker
 	s := slot{
 		worker: w, page: k.book.Page(w.ID, rank), rank: int32(rank), standing: standingOf(m),
-		busyAbove: math.Inf(1), blocks: math.MaxInt, seqs: math.MaxInt,
-	}
-	if k.cfg.QueueThreshold >= 0 {
-		batch := w.MaxNumBatchedTokens
-		if batch == 0 {
-			batch = k.cfg.DefaultMaxBatchedTokens
-		}
-		s.busyAbove = k.cfg.QueueThreshold * float64(batch)
+		busyAbove: k.cfg.busyAbove(w), blocks: math.MaxInt, seqs: math.MaxInt,
 	}
 	if k.cfg.Room && w.TotalKVBlocks > 0 {
 		s.blocks = w.TotalKVBlocks
@@ -122,6 +124,14 @@ func (k *core) slot(m *pools.Member, rank int) slot {
 		s.seqs = w.MaxNumSeqs
 	}
 	return s
+}
+
+// busyAbove is the booked prefill tokens above which a rank of w is busy.
+func (c *Config) busyAbove(w *pools.Worker) float64 {
+	if c.QueueThreshold < 0 {
+		return math.Inf(1)
+	}
+	return c.QueueThreshold * float64(cmp.Or(w.MaxNumBatchedTokens, c.DefaultMaxBatchedTokens))
 }
 
 // narrow finds the slots that the request leaves in the choice, by all that needs no booking. Filters go in the order
@@ -192,6 +202,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 	met := c.met
 	pinned, tainted := req.Pin != nil, len(req.Required) > 0 || req.Adapter != ""
 	prefers := len(req.Preferred) > 0 && (!pinned || req.Pin.Worker == "")
+	withholds := c.owns != nil
 	limited := *c.limits != Thresholds{}
 	blocks, reported := c.found.Blocks[:len(v.slots)], c.found.Reported[:len(v.slots)]
 	for k := range left {
@@ -212,24 +223,30 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		if len(req.Ahead) > 0 && claimed(req.Ahead, v.pool.Role, s) {
 			continue // as good as full
 		}
-		if float64(prefill) <= s.busyAbove || c.late {
+		if float64(prefill) <= s.busyAbove || c.query.late {
 			met |= idle
 		}
 		reused := min(book.Shared(page), cached)
 		if page.ActiveBlocks+need-reused > s.blocks || page.Requests >= s.seqs {
 			continue
 		}
+		if len(c.refusals) > 0 && c.refused(s) {
+			continue
+		}
+		if withholds && c.withheld(i, s.blocks-page.ActiveBlocks-need+reused) {
+			continue
+		}
 		// In place, and every field: what an earlier choice left is there. A candidate
 		// made elsewhere and appended takes twice as long.
 		w := &ws[n]
 		n++
-		w.Worker, w.Rank = s.worker, int(s.rank)
+		w.Worker, w.Rank, w.slot = s.worker, s.rank, int32(i)
 		w.Overlap = min(int(blocks[i]), cached)
 		w.Predicted = int32(w.Overlap - min(int(reported[i]), cached))
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Reused = reused
-		if w.Left = 0; c.late {
+		if w.Left = 0; c.query.late {
 			w.Left = page.Left(now)
 			if c.planned != nil {
 				w.Left += c.planned[i]

@@ -27,18 +27,19 @@ import (
 
 // attachSettings are those of what runs next to an engine.
 type attachSettings struct {
-	URL             string         `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server as it is reached from here, as http://127.0.0.1:8000. It must be given."`
-	Engine          string         `flag:"engine" default:"auto" oneof:"auto=by what the engine calls itself|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"What the engine is. Set it only where a proxy in front of the engine hides it."`
-	Role            string         `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" group:"Engine" help:"The pool that the engine joins."`
-	Advertise       string         `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL by which gateways reach the engine, where that is not url: next to it in a pod, url is http://127.0.0.1:8000 and this has the pod's address."`
-	Transfer        string         `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the engine's KV side channel, where a prefill worker needs one to be found."`
-	Worker          attachedWorker `group:"Worker"`
-	Events          attachedEvents `group:"KV events"`
-	Every           time.Duration  `flag:"worker-health-interval" group:"Life"`
-	KeyFile         string         `flag:"worker-api-key-file" group:"Life"`
-	Failures        int            `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failures in a row after which the worker is deregistered; the health checks come in quicker succession then. Fewer deregister sooner, and for a hiccup."`
-	Drain           time.Duration  `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, after the worker has deregistered, how long its KV events are still forwarded, for requests that it finishes. The engine is not stopped: give it at least as long."`
-	Address         string         `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
+	URL             string          `flag:"url" form:"url http https" group:"Engine" help:"The engine's HTTP server as it is reached from here, as http://127.0.0.1:8000. It must be given."`
+	Engine          string          `flag:"engine" default:"auto" oneof:"auto=by what the engine calls itself|vllm=vLLM|sglang=SGLang|trtllm=TensorRT-LLM|sim=a simulated worker" group:"Engine" help:"What the engine is. Set it only where a proxy in front of the engine hides it."`
+	Role            string          `flag:"role" default:"both" oneof:"prefill=computes prompts and keeps their KV for a decode worker|decode=pulls KV and generates|both=serves requests alone" group:"Engine" help:"The pool that the engine joins."`
+	Advertise       string          `flag:"advertise-url" form:"url http https" group:"Engine" help:"URL by which gateways reach the engine, where that is not url: next to it in a pod, url is http://127.0.0.1:8000 and this has the pod's address."`
+	Transfer        string          `flag:"transfer-endpoint" group:"Engine" help:"HOST:PORT of the engine's KV side channel, where a prefill worker needs one to be found."`
+	Worker          attachedWorker  `group:"Worker"`
+	Events          attachedEvents  `group:"KV events"`
+	Every           time.Duration   `flag:"worker-health-interval" group:"Life"`
+	KeyFile         string          `flag:"worker-api-key-file" group:"Life"`
+	TLS             stack.WorkerTLS `group:"Life"`
+	Failures        int             `flag:"health-failures" default:"3" range:"1..100" group:"Life" help:"Failures in a row after which the worker is deregistered; the health checks come in quicker succession then. Fewer deregister sooner, and for a hiccup."`
+	Drain           time.Duration   `flag:"attach-drain" default:"10s" range:"0s..1h" group:"Life" help:"On SIGTERM, after the worker has deregistered, how long its KV events are still forwarded, for requests that it finishes. The engine is not stopped: give it at least as long."`
+	Address         string          `flag:"attach-address" form:"hostport" group:"Life" help:"HOST:PORT for GET /live, /ready (200 while registered) and /metrics. Port 0 picks a free one and prints it. Empty has none."`
 	stack.Discovery `group:"Discovery"`
 	Stream          stack.KVStream    `group:"KV stream"`
 	Logging         telemetry.Logging `group:"Logging"`
@@ -77,15 +78,7 @@ var attachFlags = map[string]string{
 // attach runs next to a stock engine until SIGTERM.
 func attach(ctx context.Context, args []string, p process) error {
 	var s attachSettings
-	r, err := resolve(&s, manual{"attach", "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or TensorRT-LLM.\n" +
-		"It waits until the engine is healthy, asks it for its model, its limits and where it publishes KV events, registers it in etcd, forwards\n" +
-		"its KV events over NATS with snapshots for subscribers that come late, deregisters it on failure and registers it again when it has\n" +
-		"recovered. On SIGTERM it deregisters first; the engine runs on. Gateways find the engine as any worker: `gateway serve --etcd-endpoints …`.\n\n" +
-		"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n" +
-		"  gateway attach --url http://gpu-1:8000 --role prefill --etcd-endpoints http://etcd:2379 --nats-url nats://nats:4222\n\n" +
-		"docs/kv-events.md has the flags of each engine.", []string{
-		"url", "engine", "role", "advertise-url", "id", "model", "engine-kv-events", "worker-api-key-file", "attach-address", "etcd-endpoints", "nats-url", "log-level",
-	}}, args, p)
+	r, err := resolve(&s, "attach", args, p)
 	if err != nil {
 		return err
 	}
@@ -107,11 +100,14 @@ func attach(ctx context.Context, args []string, p process) error {
 	if s.NATSURL == "" {
 		log.Warn("without --nats-url the engine's KV events are not forwarded: the record names where the engine publishes them, and each gateway follows it by itself")
 	}
-	links, unlink, err := stack.Connect(s.EtcdEndpoints, s.NATSURL, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
+	links, unlink, err := stack.Connect(&s.Discovery, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
 	if err != nil {
-		return err
+		return r.Placed(err)
 	}
 	defer unlink()
+	if cfg.Probe.Trust, err = s.TLS.Open(links.Certs); err != nil {
+		return r.Placed(err)
+	}
 	reg := telemetry.NewRegistry()
 	a, err := stack.NewAttach(cfg, links, log, prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg))
 	if err != nil {

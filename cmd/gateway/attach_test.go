@@ -48,7 +48,7 @@ func (c *child) log() string {
 func startChild(t *testing.T, prints string, args ...string) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], args...), done: make(chan struct{})}
-	c.cmd.Env = append(os.Environ(), asGateway+"=1")
+	c.cmd.Env = append(os.Environ(), asGateway+"=1", logForm)
 	c.cmd.Stderr = c
 	stdout, err := c.cmd.StdoutPipe()
 	if err != nil {

@@ -44,25 +44,27 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 	if err != nil || len(overlays) == 0 {
 		t.Fatalf("no overlay: %v", err)
 	}
-	base := composeServices(t, "compose.yaml")
-	for _, overlay := range append([]string{""}, overlays...) {
-		name := "compose.yaml"
-		changes := map[string]composeService{}
-		if overlay != "" {
-			name = filepath.Base(overlay)
-			changes = composeServices(t, filepath.Join("scenarios", name))
-		}
+	for i, overlay := range overlays {
+		overlays[i] = filepath.Join("scenarios", filepath.Base(overlay))
+	}
+	single := composeServices(t, "compose.yaml")
+	several := overlay(single, composeServices(t, "compose.replicas.yaml"))
+	delete(several, "gateway")
+	for _, name := range append([]string{"compose.yaml", "compose.replicas.yaml"}, overlays...) {
 		t.Run(name, func(t *testing.T) {
+			base, want := single, 5
+			changes := composeServices(t, name)
+			if _, ok := changes["gateway-1"]; ok {
+				base, want = several, 7
+			}
 			ours := 0
-			for id, s := range base {
-				if !strings.HasPrefix(s.Image, "tandem-gateway:") {
+			for id, s := range overlay(base, changes) {
+				if !strings.HasPrefix(s.Image, "tandem-gateway:") || len(s.Command) == 0 {
 					continue
 				}
 				ours++
-				set := maps.Clone(s.Environment)
-				maps.Copy(set, changes[id].Environment)
 				var environ []string
-				for key, value := range set {
+				for key, value := range s.Environment {
 					if !strings.HasPrefix(key, "TANDEM_") && !strings.HasPrefix(key, "DYN_") || value == "" {
 						t.Errorf("%s: %s=%s is no setting", id, key, value)
 					}
@@ -80,9 +82,30 @@ func TestComposeFilesAreAccepted(t *testing.T) {
 					t.Errorf("%s: status %d; besides the mistake that was made on purpose:\n%s%s", id, status, stdout, said)
 				}
 			}
-			if want := 5; ours != want {
+			if ours != want {
 				t.Errorf("%d services run the gateway's image, want %d", ours, want)
 			}
 		})
 	}
+}
+
+// overlay lays services over others as Compose does: environments add up, the rest replaces.
+func overlay(base, changes map[string]composeService) map[string]composeService {
+	all := maps.Clone(base)
+	for id, change := range changes {
+		s := all[id]
+		s.Environment = maps.Clone(s.Environment)
+		if s.Environment == nil {
+			s.Environment = map[string]string{}
+		}
+		maps.Copy(s.Environment, change.Environment)
+		if change.Image != "" {
+			s.Image = change.Image
+		}
+		if change.Command != nil {
+			s.Command = change.Command
+		}
+		all[id] = s
+	}
+	return all
 }

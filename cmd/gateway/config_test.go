@@ -90,14 +90,14 @@ func TestDefaults(t *testing.T) {
 		{"predictions", []any{r.Predictions.TTL, r.Predictions.MaxBlocks, r.Predictions.PruneRatio, r.Predictions.LRU, r.PredictedTTL, r.IndexMaxBlocks},
 			[]any{2 * time.Minute, 1 << 16, .8, false, time.Duration(0), 1 << 26}},
 		{"parity", []any{r.Parity.On, r.Parity.Window, r.Parity.Least, r.Parity.Wrong}, []any{true, 32, 8, .25}},
-		{"queue", []any{got.Flow.Queue.Policy, got.Flow.Queue.Limit, got.Flow.Queue.Bytes, got.Flow.Queue.Timeout}, []any{"fcfs", 1024, int64(512 << 20), time.Minute}},
+		{"queue", []any{got.Flow.Queue.Policy, got.Flow.Queue.Limit, got.Flow.Queue.Bytes, got.Flow.Queue.Timeout}, []any{"auto", 1024, int64(512 << 20), time.Minute}},
 		{"flow", []any{got.Flow.DecodeFallback, got.Observe.Utilization, got.Flow.Seed}, []any{true, .8, uint64(1)}},
 		{"legs", []any{got.Prefill.Timeout, got.Decode.FirstTokenTimeout, got.Decode.StreamIdleTimeout}, []any{time.Duration(0), time.Duration(0), time.Duration(0)}},
 		{"discovery", []any{got.EtcdEndpoints, got.Prefix, got.LeaseTTL, got.NATSURL}, []any{[]string{}, "/tandem/workers", 10 * time.Second, ""}},
 		{"events", []any{got.Events.SilentAfter, got.Events.PredictAfter, got.Events.Relearn, got.Events.Seed, got.Reannounce}, []any{5 * time.Second, time.Minute, 2 * time.Minute, uint64(1), true}},
 		{"stream", []any{got.Stream.Durable, got.Stream.MaxAge, got.Stream.MaxBytes}, []any{false, time.Hour, int64(1 << 30)}},
 		{"others", []any{got.Workers.Probe.Every, got.Remote.Timeout, got.Logging.Level, got.Logging.Format, got.MetricsPrefix, got.Models.CacheBytes},
-			[]any{5 * time.Second, 20 * time.Millisecond, "info", "text", "tandem_", int64(32 << 20)}},
+			[]any{5 * time.Second, 20 * time.Millisecond, "info", "auto", "tandem_", int64(32 << 20)}},
 	} {
 		if !reflect.DeepEqual(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)

@@ -35,7 +35,7 @@ func underLimit(descriptors int, args ...string) *exec.Cmd {
 // etcd wants more than 150 descriptors, and says so by ending the process.
 func TestEmbeddedEtcdSaysThatDescriptorsAreFew(t *testing.T) {
 	cmd := underLimit(100, "--embed")
-	cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir())
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "embedded etcd: file descriptor limit") {
 		t.Errorf("it ended with %v and said %q", err, out)

@@ -21,11 +21,11 @@ type healthSettings struct {
 // exit status 0 means that it serves.
 func health(ctx context.Context, args []string, p process) error {
 	var s healthSettings
-	if _, err := resolve(&s, manual{"health", "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not.", nil}, args, p); err != nil {
+	if _, err := resolve(&s, "health", args, p); err != nil {
 		return err
 	}
 	base := cmp.Or(strings.TrimRight(s.URL, "/"), s.Local.url())
-	o, err := newOperator(base, "")
+	o, err := newOperator(s.Local, base, "")
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
@@ -19,17 +20,14 @@ type indexSettings struct {
 	Blocks  int               `flag:"kv-index-max-blocks" group:"Index"`
 	Service serviceSettings   `group:"Service"`
 	NATSURL string            `flag:"nats-url" group:"Events"`
+	NATS    stack.NATSAccess  `group:"Events"`
 	Logging telemetry.Logging `group:"Logging"`
 }
 
 // runIndex runs an index that several routers share, until SIGTERM.
 func runIndex(ctx context.Context, args []string, p process) error {
 	var s indexSettings
-	r, err := resolve(&s, manual{"index", "gateway index [FLAGS]: run an index of which worker holds which KV blocks, for several routers to share.\n" +
-		"Register a worker:   POST /register {\"id\": \"w1\", \"model\": \"m\", \"block_size\": 16, \"kv_events\": \"nats\"}\n" +
-		"Ask for a prompt:    POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}, or POST /query_by_hash\n" +
-		"Without NATS:        POST /events\n" +
-		"Also: POST /unregister, GET /workers, GET /dump, GET /ready, GET /metrics. docs/services.md shows each.", nil}, args, p)
+	r, err := resolve(&s, "index", args, p)
 	if err != nil {
 		return err
 	}
@@ -42,7 +40,7 @@ func runIndex(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
-	return standalone(ctx, p, "index", s.Port, s.Service, s.NATSURL, log,
+	return standalone(ctx, p, "index", s.Port, s.Service, stack.Discovery{NATSURL: s.NATSURL, NATSAccess: s.NATS}, log,
 		func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error) {
 			return service.NewIndex(cfg, follow.Config{Seed: rand.Uint64()}, bus, scrape, log, own)
 		})

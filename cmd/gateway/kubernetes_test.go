@@ -418,7 +418,7 @@ func answers(t *testing.T) func(path string) bool {
 	}
 }
 
-const kubernetesFolder = "../../deploy/kubernetes"
+const kubernetesFolder = "../../deploy/kubernetes/base"
 
 func TestKubernetesManifests(t *testing.T) {
 	m, err := readManifests(kubernetesFolder, os.ReadFile)

@@ -15,9 +15,35 @@ func labSettings() []any {
 	return []any{new(devfleet.Settings), new(devfleet.WorkerSettings), new(load.Settings), new(simulate.Settings)}
 }
 
+// labCommands are the commands that simulate and measure, by name.
+func labCommands() map[string]command {
+	return map[string]command{
+		"dev": {
+			name: "dev", help: "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", run: dev,
+			of: new(devfleet.Settings), text: devfleet.Manual, most: devfleet.First,
+		},
+		"worker": {
+			name: "worker", help: "run one simulated worker", run: worker,
+			of: new(devfleet.WorkerSettings), text: devfleet.WorkerManual, most: devfleet.WorkerFirst,
+		},
+		"load": {
+			name: "load", help: "put load on an endpoint, from a trace or made up, and measure how it serves", run: putLoad,
+			of: new(load.Settings), text: load.Manual, most: load.First,
+		},
+		"simulate": {
+			name: "simulate", help: "run a fleet that you do not have under virtual time, and compare policies on it", run: simulation,
+			of: new(simulate.Settings), text: simulate.Manual,
+		},
+		"traces": {
+			name: "traces", help: "list published traces for load and simulate, and fetch one", run: traces,
+			of: new(struct{}), text: replay.TracesManual, word: map[string]wordFor{"fetch": {"download a trace", "file"}},
+		},
+	}
+}
+
 func dev(ctx context.Context, args []string, p process) error {
 	var s devfleet.Settings
-	r, err := resolve(&s, manual{"dev", devfleet.Manual, devfleet.First}, args, p)
+	r, err := resolve(&s, "dev", args, p)
 	if err != nil {
 		return err
 	}
@@ -28,15 +54,19 @@ func dev(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
+	if err := readClasses(&s.Flow.Queue, r, p); err != nil {
+		return err
+	}
 	if err := inject(&s.GatewayConfig, r, p, log); err != nil {
 		return err
 	}
+	s.InForce = stack.Settings(r)
 	return s.Run(ctx, p.program, p.stdout, log)
 }
 
 func worker(ctx context.Context, args []string, p process) error {
 	var s devfleet.WorkerSettings
-	r, err := resolve(&s, manual{"worker", devfleet.WorkerManual, devfleet.WorkerFirst}, args, p)
+	r, err := resolve(&s, "worker", args, p)
 	if err != nil {
 		return err
 	}
@@ -52,7 +82,7 @@ func worker(ctx context.Context, args []string, p process) error {
 
 func putLoad(ctx context.Context, args []string, p process) error {
 	var s load.Settings
-	r, err := resolve(&s, manual{"load", load.Manual, load.First}, args, p)
+	r, err := resolve(&s, "load", args, p)
 	if err != nil {
 		return err
 	}
@@ -61,7 +91,7 @@ func putLoad(ctx context.Context, args []string, p process) error {
 
 func simulation(ctx context.Context, args []string, p process) error {
 	var s simulate.Settings
-	_, words, err := resolveWords(&s, manual{"simulate", simulate.Manual, nil}, args, p)
+	_, words, err := resolveWords(&s, "simulate", args, p)
 	if err != nil {
 		return err
 	}
@@ -69,11 +99,11 @@ func simulation(ctx context.Context, args []string, p process) error {
 }
 
 func traces(ctx context.Context, args []string, p process) error {
-	_, words, err := resolveWords(new(struct{}), manual{"traces", replay.TracesManual, nil}, args, p)
+	_, words, err := resolveWords(new(struct{}), "traces", args, p)
 	if err != nil {
 		return err
 	}
-	return replay.Traces(ctx, p.stdout, words...)
+	return replay.Traces(ctx, p.stdout, p.stderr, words...)
 }
 
 // joinLine is the command by which a simulated worker joins the servers inside.

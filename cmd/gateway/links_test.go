@@ -203,7 +203,7 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	links, unlink, err := stack.Connect(nil, "nats://"+l.Addr(), nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: "nats://" + l.Addr()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,7 +99,7 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			head, _, _ := strings.Cut(string(html[strings.Index(string(html), "<h1>"):]), "<details>")
+			head, _, _ := strings.Cut(string(html[strings.Index(string(html), "<h1>"):]), `<div class="plots">`)
 			for _, want := range c.says {
 				if !strings.Contains(stdout+stderr, want) {
 					t.Errorf("no %q in\n%s%s", want, stdout, stderr)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/conf"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 func main() {
@@ -67,28 +69,6 @@ func hangups() (<-chan os.Signal, func()) {
 	return got, func() { signal.Stop(got) }
 }
 
-// command is one subcommand.
-type command struct {
-	name string
-	help string // one line
-	run  func(ctx context.Context, args []string, p process) error
-}
-
-var commands = []command{
-	{"dev", "run a whole fleet on this machine: NATS, etcd, simulated workers, the gateway", dev},
-	{"serve", "run the gateway in front of workers that registered or are given by URL", serve},
-	{"worker", "run one simulated worker", worker},
-	{"attach", "run next to an unmodified engine: register it, forward its KV events, deregister it on failure", attach},
-	{"load", "put load on an endpoint, from a trace or made up, and measure how it serves", putLoad},
-	{"simulate", "run a fleet that you do not have under virtual time, and compare policies on it", simulation},
-	{"traces", "list published traces for load and simulate, and fetch one", traces},
-	{"workers", "list the workers, cordon, drain or uncordon one", workers},
-	{"index", "run an index of KV blocks that several routers share", runIndex},
-	{"select", "run the router as a service: any frontend asks it for workers", runSelect},
-	{"health", "exit with 0 when the gateway is healthy: for containers without curl", health},
-	{"config", "print every setting in force and where it came from", config},
-}
-
 // Exit statuses.
 const (
 	exitOK     = 0
@@ -118,7 +98,7 @@ func run(ctx context.Context, args []string, p process) int {
 	switch args[0] {
 	case "-h", "-help", "--help", "help":
 		if args[0] == "help" && len(args) > 1 && args[1] != "help" && !strings.HasPrefix(args[1], "-") {
-			return run(ctx, []string{args[1], "--help"}, p)
+			return run(ctx, append([]string{args[1], "--help"}, args[2:]...), p)
 		}
 		usage(p.stdout)
 		return exitOK
@@ -127,16 +107,13 @@ func run(ctx context.Context, args []string, p process) int {
 		fmt.Fprintf(p.stdout, "gateway %s (revision %s) %s %s/%s\n", b.Version, b.Revision, b.Go, runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
-	for _, c := range commands {
-		if c.name != args[0] {
-			continue
-		}
+	if c := commandNamed(args[0]); c != nil {
 		err := c.run(ctx, args[1:], p)
 		switch {
 		case err == nil, errors.Is(err, settings.ErrHelp):
 			return exitOK
 		case isUsage(err):
-			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting.\n",
+			fmt.Fprintf(p.stderr, "gateway %s: %s\n\n`gateway %s --help` lists every setting, `gateway %[1]s --help FLAG` explains one.\n",
 				c.name, strings.ReplaceAll(err.Error(), "\n", "\n  "), c.name)
 			return exitUsage
 		default:
@@ -145,7 +122,7 @@ func run(ctx context.Context, args []string, p process) int {
 		}
 	}
 	near, names := "", []string{"help", "version"}
-	for _, c := range commands {
+	for _, c := range commands() {
 		names = append(names, c.name)
 	}
 	if name := conf.Nearest(args[0], names); name != "" {
@@ -157,25 +134,21 @@ func run(ctx context.Context, args []string, p process) int {
 }
 
 func usage(w io.Writer) {
-	fmt.Fprint(w, "Tandem serves LLM inference with prefill and decode on separate pools of workers.\n\nUsage: gateway COMMAND [FLAGS]\n\n")
-	for _, c := range commands {
-		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.help)
+	columns, _ := terminal.Size(w)
+	say := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
+	say("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
+	fmt.Fprint(w, "\nUsage: gateway COMMAND [FLAGS]\n\n")
+	for _, c := range append(commands(), command{name: "version", help: "print the version and the revision that the program was built from"}) {
+		settings.Paragraph(w, "  "+c.name, 14, columns, c.help)
 	}
-	fmt.Fprintf(w, "  %-9s %s\n", "version", "print the version and the revision that the program was built from")
-	fmt.Fprint(w, "\n`gateway COMMAND --help`, or `gateway help COMMAND`, explains every flag. To begin: gateway dev\n")
-}
-
-// manual is what --help says of a command.
-type manual struct {
-	name  string
-	text  string   // what it does, with examples
-	first []string // the settings that --help shows; nil for all
+	fmt.Fprintln(w)
+	say("`gateway COMMAND --help`, or `gateway help COMMAND`, lists a command's flags; `gateway COMMAND --help FLAG` explains one. To begin: gateway dev")
 }
 
 // resolve reads a command's settings into the struct at dst, or prints its
 // help. Words that are left on the command line are a mistake.
-func resolve(dst any, m manual, args []string, p process) (*settings.Resolved, error) {
-	r, words, err := resolveWords(dst, m, args, p)
+func resolve(dst any, name string, args []string, p process) (*settings.Resolved, error) {
+	r, words, err := resolveWords(dst, name, args, p)
 	if err == nil && len(words) > 0 {
 		return nil, usageError{fmt.Errorf("%q is no flag", words[0])}
 	}
@@ -183,15 +156,12 @@ func resolve(dst any, m manual, args []string, p process) (*settings.Resolved, e
 }
 
 // resolveWords is resolve for a command that takes words as well as flags.
-func resolveWords(dst any, m manual, args []string, p process) (*settings.Resolved, []string, error) {
+func resolveWords(dst any, name string, args []string, p process) (*settings.Resolved, []string, error) {
 	set := settings.New(dst, everySettings()...)
 	r, words, err := set.Resolve(args, p.environ, p.readFile)
-	if errors.Is(err, settings.ErrHelp) {
-		if errors.Is(err, settings.ErrHelpAll) {
-			m.first = nil
-		}
-		fmt.Fprintf(p.stdout, "%s\n\n", m.text)
-		return nil, nil, errors.Join(err, set.Usage(p.stdout, m.name, m.first))
+	if asked, ok := errors.AsType[settings.Asked](err); ok {
+		columns, _ := terminal.Size(p.stdout)
+		return nil, nil, cmp.Or(set.Usage(p.stdout, commandNamed(name).manual(), asked, columns), err)
 	}
 	return r, words, err
 }

@@ -26,6 +26,9 @@ import (
 // start and kill real processes without building anything.
 const asGateway = "GATEWAY_TEST_AS_MAIN"
 
+// logForm makes such a gateway log the pairs that tests look for.
+const logForm = "TANDEM_LOG_FORMAT=logfmt"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asGateway) != "" {
 		main()
@@ -73,12 +76,14 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"config"}, []string{"TANDEM_ROUTER_MOD=kv"}, exitUsage, "TANDEM_ROUTER_MODE"},
 		{[]string{"config"}, []string{"DYN_SOMETHING_ELSE=1", "DYN_ROUTER_MODE=round_robin"}, exitOK, "router-mode: round-robin  # env DYN_ROUTER_MODE"},
 		{[]string{"config"}, []string{"DYN_SOMETHING_ELSE=1"}, exitOK, "DYN_SOMETHING_ELSE is no setting here"},
-		{[]string{"config"}, []string{"DYN_TLS_CERT_PATH=cert.pem"}, exitUsage, "DYN_TLS_CERT_PATH: there is no such setting here"},
+		{[]string{"config"}, []string{"DYN_TCP_TLS_CA_PATH=ca.pem"}, exitUsage, "DYN_TCP_TLS_CA_PATH: there is no such setting here"},
 		{[]string{"dev", "--smoke", "--in-process", "--speedup", "50"}, []string{"DYN_ROUTER_MOD=kv"}, exitOK, "DYN_ROUTER_MOD (the nearest is DYN_ROUTER_MODE)"},
 		{[]string{"config", "--no-kv-events"}, nil, exitOK, "router-kv-events: false  # flag"},
 		{[]string{"config"}, []string{"TANDEM_SPEEDUP=2"}, exitOK, "http-port: 8000  # default"},
 		{[]string{"dev", "--fault-scenario", "f.yaml"}, nil, exitUsage, "--allow-faults"},
 		{[]string{"dev", "--fault-scenario", "f.yaml", "--allow-faults"}, nil, exitUsage, "no file"},
+		{[]string{"serve", "--router-policy-config", "classes.yaml"}, nil, exitUsage, "router-policy-config"},
+		{[]string{"dev", "--router-policy-config", "classes.yaml"}, nil, exitUsage, "no file"},
 		{[]string{"worker", "--role", "both", "--block-size", "0"}, nil, exitUsage, "block-size"},
 	} {
 		t.Run(strings.Join(append(c.env, c.args...), " "), func(t *testing.T) {
@@ -141,7 +146,7 @@ func startFleet(t *testing.T, args ...string) *fleet {
 	f := &fleet{t: t, pids: map[string]int{}}
 	f.cmd = exec.Command(os.Args[0], append([]string{"dev", "--http-port", "0"}, args...)...)
 	// A fleet that is killed leaves its temporary etcd behind: in the test's folder.
-	f.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
+	f.cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir())
 	f.cmd.Stderr = &f.logs
 	stdout, err := f.cmd.StdoutPipe()
 	if err != nil {

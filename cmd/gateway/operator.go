@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,20 +22,58 @@ import (
 type local struct {
 	Host string `flag:"http-host"`
 	Port int    `flag:"http-port"`
+	// Cert and Key are the gateway's own, or an operator's.
+	Cert string `flag:"tls-cert-file"`
+	Key  string `flag:"tls-key-file"`
 }
 
 // url is where to reach it from the same machine.
-func (l local) url() string { return reachable(l.Host, strconv.Itoa(l.Port)) }
+func (l local) url() string { return l.reachable(l.Host, strconv.Itoa(l.Port)) }
 
 // reachable is the URL of a listener as this machine reaches it: one on every address by loopback.
-func reachable(host, port string) string {
+func (l local) reachable(host, port string) string {
 	switch host {
 	case "", "0.0.0.0":
 		host = "127.0.0.1"
 	case "::":
 		host = "::1"
 	}
-	return "http://" + net.JoinHostPort(host, port)
+	scheme := "http://"
+	if l.Cert != "" {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(host, port)
+}
+
+// tls is how the gateway at base is asked, nil without certificates: it is believed if it shows our own one, which is
+// then that of the gateway on this machine, or if the machine's authorities vouch for it. Ours is shown where it asks.
+func (l local) tls(base string) (*tls.Config, error) {
+	if l.Cert == "" {
+		return nil, nil
+	}
+	own, err := tls.LoadX509KeyPair(l.Cert, l.Key)
+	if err != nil {
+		return nil, fmt.Errorf("tls-cert-file, tls-key-file: %w", err)
+	}
+	at, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own},
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it
+		VerifyConnection: func(state tls.ConnectionState) error {
+			leaf, chain := state.PeerCertificates[0], x509.NewCertPool()
+			if leaf.Equal(own.Leaf) {
+				return nil
+			}
+			for _, c := range state.PeerCertificates[1:] {
+				chain.AddCert(c)
+			}
+			_, err := leaf.Verify(x509.VerifyOptions{DNSName: at.Hostname(), Intermediates: chain})
+			return err
+		},
+	}, nil
 }
 
 // operator asks a gateway for administration.
@@ -50,16 +90,19 @@ const (
 	maxAskBytes = 64 << 20
 )
 
-// newOperator makes an operator, with the first key of keyFile where one is named.
-func newOperator(base, keyFile string) (*operator, error) {
+// newOperator makes an operator, with the first key of keyFile where one is named, and with l's certificate.
+func newOperator(l local, base, keyFile string) (*operator, error) {
+	secure, err := l.tls(base)
+	if err != nil {
+		return nil, usageError{err}
+	}
 	o := &operator{url: strings.TrimRight(base, "/"), keyFile: keyFile, client: &http.Client{
 		Timeout:   askLimit,
-		Transport: &http.Transport{},
+		Transport: &http.Transport{TLSClientConfig: secure},
 		// The key is for this gateway only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	if keyFile != "" {
-		var err error
 		if o.key, err = auth.ReadFirst(keyFile); err != nil {
 			return nil, usageError{fmt.Errorf("admin-key-file: %w", err)}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/telemetry"
@@ -24,6 +25,7 @@ type selectSettings struct {
 	TTL     time.Duration     `flag:"reservation-ttl" default:"5m" range:"1ms..24h" group:"Select" help:"How long a reservation lives without a call; prefill_complete and output_block renew it. Shorter frees a dead frontend's bookings sooner; it must be longer than a prompt's wait and prefill, or a running request counts as gone."`
 	Service serviceSettings   `group:"Service"`
 	NATSURL string            `flag:"nats-url" group:"Events"`
+	NATS    stack.NATSAccess  `group:"Events"`
 	Logging telemetry.Logging `group:"Logging"`
 	Router  router.Config     `group:"Router"`
 	Pools   pools.Config
@@ -32,13 +34,7 @@ type selectSettings struct {
 // runSelect runs the router as a service, until SIGTERM.
 func runSelect(ctx context.Context, args []string, p process) error {
 	var s selectSettings
-	r, err := resolve(&s, manual{"select", "gateway select [FLAGS]: run the router as a service, for a frontend that forwards requests itself.\n" +
-		"Register a worker:   POST /workers with the record that workers put in etcd\n" +
-		"Choose and book:     POST /select_and_reserve {\"id\": \"r1\", \"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
-		"Say how it goes:     POST /reservations/r1/prefill_complete, POST /reservations/r1/output_block, DELETE /reservations/r1\n" +
-		"Also: POST /select, /potential_loads, /overlap_scores, GET /workers, /loads, /dump, /ready, /metrics. docs/services.md shows each.", []string{
-		"select-port", "reservation-ttl", "service-host", "token-file", "restore-from", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
-	}}, args, p)
+	r, err := resolve(&s, "select", args, p)
 	if err != nil {
 		return err
 	}
@@ -57,7 +53,7 @@ func runSelect(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
-	return standalone(ctx, p, "select", s.Port, s.Service, s.NATSURL, log,
+	return standalone(ctx, p, "select", s.Port, s.Service, stack.Discovery{NATSURL: s.NATSURL, NATSAccess: s.NATS}, log,
 		func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error) {
 			return service.NewSelect(cfg, sel, bus, scrape, log, own)
 		})

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
@@ -12,29 +14,21 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 )
 
 // serveSettings are the gateway's, and of the servers that it may bring.
 type serveSettings struct {
 	stack.GatewayConfig
-	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on the loopback address. That also happens when neither etcd-endpoints nor nats-url nor any worker by URL is given. For one machine: workers elsewhere cannot reach them." when:"you want to set it explicitly"`
+	Embed    bool              `flag:"embed" default:"false" group:"Embedding" help:"On: run etcd and NATS inside the gateway, on the loopback address. That also happens when neither etcd-endpoints nor nats-url nor any worker by URL nor kubernetes-selector is given. For one machine: workers elsewhere cannot reach them." when:"you want to set it explicitly"`
 	Embedded stack.EmbedConfig `group:"Embedding"`
-}
-
-// serveFirst are the settings that most people need.
-var serveFirst = []string{
-	"http-host", "http-port", "api-key-file", "admin-key-file", "router-mode", "router-kv-events", "queue-limit", "queue-timeout",
-	"prefill-url", "decode-url", "worker-url", "workers-file", "worker-api-key-file", "etcd-endpoints", "nats-url", "log-level",
 }
 
 // serve runs the gateway until SIGTERM, then lets everybody finish.
 func serve(ctx context.Context, args []string, p process) error {
 	var s serveSettings
-	r, err := resolve(&s, manual{"serve", "gateway serve [FLAGS]: run the gateway in front of workers that registered in etcd, or are given by their URL.\n" +
-		"With none of --etcd-endpoints, --nats-url and workers by URL it runs etcd and NATS inside itself and prints how a worker can join.\n\n" +
-		"  gateway serve --prefill-url http://P1:8000 --decode-url http://D1:8000\n" +
-		"  gateway serve --etcd-endpoints http://ETCD:2379 --nats-url nats://NATS:4222", serveFirst}, args, p)
+	r, err := resolve(&s, "serve", args, p)
 	if err != nil {
 		return err
 	}
@@ -51,7 +45,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		return r.Placed(err)
 	}
 	defer paceCollector(os.Getenv)()
-	cfg.Build = telemetry.ReadBuild(version)
+	cfg.Build, cfg.InForce = telemetry.ReadBuild(version), stack.Settings(r)
 	cfg.Remote.ReadToken = remoteToken(cfg.Remote.TokenFile)
 	if cfg.Remote.ReadToken != nil {
 		if _, err := cfg.Remote.ReadToken(); err != nil {
@@ -67,43 +61,83 @@ func serve(ctx context.Context, args []string, p process) error {
 	if err != nil {
 		return err
 	}
+	if err := readClasses(&cfg.Flow.Queue, r, p); err != nil {
+		return err
+	}
 	if err := inject(cfg, r, p, log); err != nil {
 		return err
 	}
+	if s.Embedded.OnlyNATS = !embedded && len(s.Embedded.Peers) > 0; s.Embedded.OnlyNATS {
+		embedded, s.Embedded.NATSPort = true, 0 // only this process is its client
+	}
 	if embedded {
+		s.Embedded.TLS, s.Embedded.Log = &cfg.Edge.TLS, log
 		inside, err := embed(s.Embedded, s.Stream.Durable)
+		if _, wrong := errors.AsType[*setting.Error](err); wrong {
+			return usageError{r.Placed(err)}
+		}
 		if err != nil {
 			return err
 		}
 		defer inside.Close()
-		d.EtcdEndpoints, d.NATSURL = []string{inside.EtcdURL()}, inside.NATSURL()
+		inside.Join(d)
 		if s.Stream.Durable && s.Embedded.Dir == "" {
 			log.Warn("KV events are kept for as long as this gateway runs, and no longer: --embed-dir names a folder that stays")
 		}
-		fmt.Fprintf(p.stdout, "etcd and NATS run inside. Workers on this machine join by:\n  %s\n  %s\nEngines join by `%s attach`.\n\n",
-			joinLine(p, "prefill", "prefill-1", inside, cfg), joinLine(p, "decode", "decode-1", inside, cfg), p.program)
+		switch {
+		case s.Embedded.OnlyNATS:
+		case inside.Secured():
+			_, etcd, _ := net.SplitHostPort(strings.TrimPrefix(inside.EtcdURL(), "https://"))
+			_, bus, _ := net.SplitHostPort(strings.TrimPrefix(inside.NATSURL(), "tls://"))
+			fmt.Fprintf(p.stdout, "etcd and NATS run inside, with TLS and the password of --embed-password-file. Workers join by:\n"+
+				"  --etcd-endpoints https://HOST:%s --etcd-user tandem --etcd-password-file FILE --etcd-ca-file FILE\n"+
+				"  --nats-url tls://tandem:PASSWORD@HOST:%s --nats-ca-file FILE\n\n", etcd, bus)
+		default:
+			fmt.Fprintf(p.stdout, "etcd and NATS run inside. Workers on this machine join by:\n  %s\n  %s\nEngines join by `%s attach`.\n\n",
+				joinLine(p, "prefill", "prefill-1", inside, cfg), joinLine(p, "decode", "decode-1", inside, cfg), p.program)
+		}
 	}
-	// Workers by URL publish over ZMQ or not at all.
+	events := *d
+	// Workers by URL and in pods publish over ZMQ or not at all.
 	if !s.Router.KVEvents || len(d.EtcdEndpoints) == 0 {
-		if r.IsSet("nats-url") {
+		if r.IsSet("nats-url") && !cfg.Replicas.Shares() {
 			log.Info("NATS is not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
 		}
 		if s.Stream.Durable && !embedded {
 			log.Info("No KV events are kept: they do not pass through NATS here", "durable_kv_events", r.Source("durable-kv-events"))
 		}
-		d.NATSURL = ""
+		events.NATSURL = ""
 	}
 	if alone {
 		log.Info("KV events are left to the remote index; with --router-kv-events they are followed here as well", "index", s.Remote.URLs)
 	}
-	links, unlink, err := stack.Connect(d.EtcdEndpoints, d.NATSURL, s.Stream.Config(), log, nats.Name("tandem gateway"))
+	links, unlink, err := stack.Connect(&events, s.Stream.Config(), log, nats.Name("tandem gateway"))
+	if _, wrong := errors.AsType[*setting.Error](err); wrong {
+		return usageError{r.Placed(err)}
+	}
 	if err != nil {
 		return err
 	}
 	defer unlink()
+	if embedded && len(s.Embedded.Peers) == 0 {
+		cfg.Replicas.Join = 0 // no gateway has used this NATS before
+	}
+	if d.NATSURL != "" && cfg.Replicas.Shares() {
+		links.Group, err = stack.JoinGroup(d, links.Certs, log)
+		if _, wrong := errors.AsType[*setting.Error](err); wrong {
+			return usageError{r.Placed(err)}
+		}
+		if err != nil {
+			return err
+		}
+		defer links.Group.Close()
+	}
 	g, err := stack.NewGateway(*cfg, links, log, telemetry.NewRegistry())
 	if _, broken := errors.AsType[*conf.Error](err); broken {
 		return usageError{err}
+	}
+	if _, wrong := errors.AsType[*setting.Error](err); wrong {
+		return usageError{r.Placed(err)}
 	}
 	if err != nil {
 		return err
@@ -113,10 +147,18 @@ func serve(ctx context.Context, args []string, p process) error {
 		return err
 	}
 	defer onHangup(ctx, p, g.Reload, log)()
-	if admin := g.AdminAddr(); admin != nil {
-		fmt.Fprintf(p.stdout, "admin http://%s\n", stack.LocalAddr(admin))
+	scheme := "http"
+	if cfg.Edge.TLS.CertFile != "" {
+		scheme = "https"
 	}
-	fmt.Fprintf(p.stdout, "ready http://%s\n", stack.LocalAddr(addr))
+	if admin := g.AdminAddr(); admin != nil {
+		fmt.Fprintf(p.stdout, "admin %s://%s\n", scheme, stack.LocalAddr(admin))
+	}
+	fmt.Fprintf(p.stdout, "ready %s://%s\n", scheme, stack.LocalAddr(addr))
+	if err := notify(p.environ, "READY=1"); err != nil {
+		log.Warn("the supervisor is not notified: it may stop this process as one that did not start", "error", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = notify(p.environ, "STOPPING=1") })() // it is a courtesy
 	return g.Run(ctx)
 }
 
@@ -137,9 +179,15 @@ func (s *serveSettings) together(r *settings.Resolved) error {
 	switch {
 	case s.Embed && (etcd || s.NATSURL != ""):
 		return r.Refuse("embed", errors.New("etcd-endpoints and nats-url are for servers outside; give those or embed"))
+	case len(s.Embedded.Peers) > 0 && s.NATSURL != "":
+		return r.Refuse("replica-peers", errors.New("with nats-url the gateways have a NATS in common; give one of the two"))
+	case len(s.Embedded.Peers) > 0 && s.Stream.Durable:
+		return r.Refuse("durable-kv-events", errors.New("the NATS inside several gateways keeps no stream; name one outside by nats-url"))
+	case len(s.Embedded.Peers) > 0 && !etcd && !byURL:
+		return r.Refuse("replica-peers", errors.New("all gateways must find the same workers: give workers by URL, kubernetes-selector or etcd-endpoints"))
 	case s.NATSURL != "" && !etcd && !byURL:
 		return errors.New("etcd-endpoints: workers register in etcd; nats-url alone finds none")
-	case etcd && s.NATSURL == "" && s.Router.KVEvents:
+	case etcd && s.NATSURL == "" && s.Router.KVEvents && len(s.Embedded.Peers) == 0:
 		return errors.New("nats-url: KV events pass through NATS; name it, or set --no-router-kv-events")
 	}
 	return nil
@@ -148,8 +196,7 @@ func (s *serveSettings) together(r *settings.Resolved) error {
 // config prints the gateway's settings. Its output is a file for --config.
 func config(_ context.Context, args []string, p process) error {
 	var s serveSettings
-	r, err := resolve(&s, manual{"config", "gateway config [FLAGS]: print every setting of `gateway serve` in force as \"name: value  # source\".\n\n" +
-		"  gateway config --router-mode round-robin > gateway.yaml\n  gateway serve --config gateway.yaml", serveFirst}, args, p)
+	r, err := resolve(&s, "config", args, p)
 	if err != nil {
 		return err
 	}

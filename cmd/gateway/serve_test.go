@@ -64,7 +64,7 @@ func serveProcess(t *testing.T, args ...string) *served {
 func runServe(t *testing.T, cmd *exec.Cmd) *served {
 	t.Helper()
 	s := &served{fleet: &fleet{t: t, cmd: cmd}}
-	s.cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
+	s.cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir())
 	s.cmd.Stderr = &s.logs
 	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -47,17 +49,19 @@ func (s *serviceSettings) config(r *settings.Resolved) (service.Config, error) {
 
 // standalone runs a service, made by build, until SIGTERM.
 func standalone(
-	ctx context.Context, p process, name string, port int, s serviceSettings, natsURL string, log *slog.Logger,
+	ctx context.Context, p process, name string, port int, s serviceSettings, events stack.Discovery, log *slog.Logger,
 	build func(bus wire.Bus, scrape http.Handler, own prometheus.Registerer) (*service.Server, error),
 ) error {
-	links, unlink, err := stack.Connect(nil, natsURL, nil, log, nats.Name("tandem "+name))
+	links, unlink, err := stack.Connect(&events, nil, log, nats.Name("tandem "+name))
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	defer unlink()
 	reg := telemetry.NewRegistry()
 	scrape := telemetry.Handler(reg, telemetry.Prefix, telemetry.ServiceAliases...)
-	server, err := build(links.Bus, scrape, prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg))
+	own := prometheus.WrapRegistererWithPrefix(telemetry.Prefix, reg)
+	links.Certs.Export(own)
+	server, err := build(links.Bus, scrape, own)
 	if err != nil {
 		return usageError{err}
 	}
@@ -66,16 +70,22 @@ func standalone(
 		return err
 	}
 	defer onHangup(ctx, p, func() error {
+		broken := links.Certs.Reload()
 		if s.TokenFile == "" {
-			return nil
+			return broken
 		}
 		tokens, err := auth.ReadKeys(s.TokenFile)
 		if err != nil {
-			return fmt.Errorf("token-file: %w", err)
+			return errors.Join(broken, fmt.Errorf("token-file: %w", err))
 		}
 		server.SetTokens(tokens)
-		return nil
+		return broken
 	}, log)()
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { _ = links.Certs.Run(watching) }) // which ends without an error
+	defer watch.Wait()
+	defer stop()
 	fmt.Fprintf(p.stdout, "%s http://%s\n", name, stack.LocalAddr(ln.Addr()))
 	return server.Run(ctx, ln)
 }

@@ -45,7 +45,7 @@ func (s *stderr) String() string {
 func startService(t *testing.T, name, token string, args ...string) *standing {
 	t.Helper()
 	s := &standing{cmd: exec.Command(os.Args[0], append([]string{name, "--" + name + "-port", "0"}, args...)...)}
-	s.cmd.Env = append(os.Environ(), asGateway+"=1")
+	s.cmd.Env = append(os.Environ(), asGateway+"=1", logForm)
 	s.cmd.Stderr = &s.logs
 	stdout, err := s.cmd.StdoutPipe()
 	if err != nil {

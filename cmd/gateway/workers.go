@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/terminal"
+	"github.com/tandem-pd/tandem/pools/kept"
 )
 
 // workersSettings are those of `gateway workers`.
@@ -24,6 +27,7 @@ type workersSettings struct {
 	AdminURL string        `flag:"admin-url" form:"url http https" group:"Administration" help:"Where the gateway's administration is, as http://HOST:PORT. Empty is this machine: admin-address, or http-host and http-port without one."`
 	KeyFile  string        `flag:"admin-key-file" group:"Administration" help:"File whose first key is sent; the gateway's own file serves."`
 	JSON     bool          `flag:"json" default:"false" group:"Administration" help:"On: print the gateway's answer as JSON."`
+	Watch    bool          `flag:"watch" default:"false" group:"Administration" help:"On: list looks once a second until Ctrl-C. A terminal shows the latest table in place; elsewhere each change is printed."`
 	Wait     bool          `flag:"wait" default:"true" group:"Administration" help:"On: drain waits until nothing is booked on the worker. Off: it returns at once."`
 	Move     bool          `flag:"move" default:"false" group:"Administration" help:"On: drain has the worker's streams go on on other workers, those that can, in place of waiting for their ends."`
 	Timeout  time.Duration `flag:"timeout" default:"10m" range:"0s.." group:"Administration" help:"How long drain waits; after it the exit status is 1, and the worker stays cordoned. 0 waits for as long as it takes."`
@@ -40,6 +44,11 @@ type workersReport struct {
 	}
 	Events   map[string][]struct{ Worker, State string } `json:"kv_events"`
 	Cordoned []string
+	Replicas []struct {
+		Name, State string
+		Heard       float64 `json:"heard_seconds"`
+		Requests    int
+	}
 }
 
 type workerRow struct {
@@ -66,10 +75,7 @@ func (r *workersReport) find(id string) *workerRow {
 // workers shows the workers, takes one out of the choice or back in.
 func workers(ctx context.Context, args []string, p process) error {
 	var s workersSettings
-	_, words, err := resolveWords(&s, manual{"workers", "gateway workers list | cordon ID | drain ID | uncordon ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
-		"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it;\n" +
-		"with --move its streams go on on other workers at once, as before a restart.\n\n" +
-		"  gateway workers list\n  gateway workers drain decode-1 --move", nil}, args, p)
+	_, words, err := resolveWords(&s, "workers", args, p)
 	if err != nil {
 		return err
 	}
@@ -81,16 +87,26 @@ func workers(ctx context.Context, args []string, p process) error {
 	if base == "" {
 		base = s.Local.url()
 		if host, port, err := net.SplitHostPort(s.Address); err == nil {
-			base = reachable(host, port)
+			base = s.Local.reachable(host, port)
 		}
 	}
-	o, err := newOperator(base, s.KeyFile)
+	o, err := newOperator(s.Local, base, s.KeyFile)
 	if err != nil {
 		return err
 	}
 	defer o.close()
-	if verb == "list" {
-		return o.list(ctx, s.JSON, p.stdout)
+	switch {
+	case s.Watch && verb != "list":
+		return usageError{fmt.Errorf("--watch is for list, not for %s", verb)}
+	case s.Watch:
+		w := watch{out: p.stdout, rewrites: terminal.Rewrites(p.stdout)}
+		return w.run(ctx, func(ctx context.Context) (string, error) { return o.look(ctx, s.JSON, w.columns()) })
+	case verb == "list":
+		text, err := o.look(ctx, s.JSON, math.MaxInt)
+		if err == nil {
+			_, err = io.WriteString(p.stdout, text)
+		}
+		return err
 	}
 	return o.cordon(ctx, verb, id, s, p)
 }
@@ -115,38 +131,58 @@ func verbAndID(words []string) (verb, id string, err error) {
 	return verb, id, err
 }
 
-func (o *operator) list(ctx context.Context, raw bool, out io.Writer) error {
+// look is what `workers list` shows: a table of at most so many columns, as far as that goes, or the gateway's answer as
+// it is.
+func (o *operator) look(ctx context.Context, raw bool, columns int) (string, error) {
 	var answer json.RawMessage
-	if err := o.ask(ctx, http.MethodGet, "/workers", &answer); err != nil {
-		return err
-	}
-	if raw {
-		_, err := fmt.Fprintf(out, "%s\n", answer)
-		return err
+	if err := o.ask(ctx, http.MethodGet, "/workers", &answer); err != nil || raw {
+		return string(answer) + "\n", err
 	}
 	var r workersReport
 	if err := json.Unmarshal(answer, &r); err != nil {
-		return fmt.Errorf("%s does not answer as a gateway: %w", o.url, err)
+		return "", fmt.Errorf("%s does not answer as a gateway: %w", o.url, err)
 	}
+	text, err := r.table(true)
+	if line, _, _ := strings.Cut(text, "\n"); len(line) > columns {
+		return r.table(false)
+	}
+	return text, err
+}
+
+// table is the report for people, with the workers' addresses or, to be narrower, without.
+func (r *workersReport) table(addresses bool) (string, error) {
 	b := strings.Builder{}
+	address := func(text string) string {
+		if addresses {
+			return text + "\t"
+		}
+		return ""
+	}
 	for _, p := range r.Pools {
 		for _, w := range p.Workers {
-			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s\t%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Model, p.Role, w.ID, w.State, w.Address, w.Requests,
+			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Model, p.Role, w.ID, w.State, address(w.Address), w.Requests,
 				w.ActiveBlocks, w.TotalBlocks, w.PrefillTokens, w.CachedBlocks, r.events(p.Model+"/"+p.Role, w.ID), w.Circuit)
 		}
 	}
 	for _, id := range r.Cordoned {
 		if r.find(id) == nil {
-			fmt.Fprintf(&b, "-\t-\t%s\tcordoned, away%s\n", id, strings.Repeat("\t-", 7))
+			fmt.Fprintf(&b, "-\t-\t%s\tcordoned, away\t%s%s\n", id, address("-"), "-\t-\t-\t-\t-\t-")
 		}
 	}
 	if b.Len() == 0 {
-		_, err := fmt.Fprintln(out, "no worker has joined")
-		return err
+		return "no worker has joined\n", nil
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(table, "MODEL\tROLE\tID\tSTATE\tADDRESS\tREQUESTS\tBLOCKS\tPREFILL\tCACHED\tKV EVENTS\tCIRCUIT\n", b.String())
-	return table.Flush()
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(table, "MODEL\tROLE\tID\tSTATE\t", address("ADDRESS"), "REQUESTS\tBLOCKS\tPREFILL\tCACHED\tKV EVENTS\tCIRCUIT\n", b.String())
+	if len(r.Replicas) > 0 {
+		fmt.Fprint(table, "\nGATEWAY\tSTATE\tHEARD\tREQUESTS\n")
+		for _, g := range r.Replicas {
+			fmt.Fprintf(table, "%s\t%s\t%.1fs ago\t%d\n", g.Name, g.State, g.Heard, g.Requests)
+		}
+	}
+	err := table.Flush()
+	return out.String(), err
 }
 
 // events is the state of what is known of a worker's cache: those of its ranks
@@ -189,8 +225,15 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 	case wait:
 		text = id + " is drained: nothing is booked on it"
 	}
+	text += fates[got.Kept]
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err
+}
+
+// fates is what a person should know of a change that is not kept.
+var fates = map[kept.Answer]string{
+	kept.Later: "\nThe other gateways do not know it yet: etcd or NATS does not answer. It is written when that is back.",
+	kept.No:    "\nIt ends with this gateway: there is no etcd, and no group on NATS with JetStream.",
 }
 
 // unknown is the error for an id that no worker has.

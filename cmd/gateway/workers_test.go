@@ -28,7 +28,7 @@ func outside(t *testing.T, env []string, args ...string) (status int, stdout, st
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(append(os.Environ(), asGateway+"=1"), env...)
+	cmd.Env = append(append(os.Environ(), asGateway+"=1", logForm), env...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -210,7 +210,7 @@ func startServe(t *testing.T, args ...string) (url string, logs *logText, cmd *e
 	t.Helper()
 	logs = &logText{}
 	cmd = exec.Command(os.Args[0], append(serveArgs(), args...)...)
-	cmd.Env = append(os.Environ(), asGateway+"=1", "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir())
 	cmd.Stderr = logs
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

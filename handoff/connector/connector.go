@@ -37,8 +37,8 @@ type Connector interface {
 	// gets it, and decode is not called. There is no KV then.
 	OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error)
 
-	// Bind adds the hand-off metadata to the decode leg of a plan that is PrefillFirst. Other plans carry what the
-	// legs need to find each other.
+	// Bind adds the hand-off metadata to the decode leg of a plan that is PrefillFirst, once. It changes the list of the
+	// body's segments, which is that leg's own, and no segment. Other plans carry what the legs need to find each other.
 	Bind(d *upstream.Leg, kv prefill.KV)
 
 	// Abandon makes the calls that free what engines may still hold of a round whose decode never began, or, of a plan
@@ -54,6 +54,9 @@ type Repeater interface{ RepeatAfter() time.Duration }
 // ReleasedByAny is a connector whose release is passed on to prefill's worker by any engine that speaks the protocol, one
 // that prefills too: when no decode worker is left, another prefill worker makes it.
 type ReleasedByAny interface{ ReleasedByAny() }
+
+// DecodeLater is a connector whose prefill leg needs no decode worker: that may be chosen once the prompt is computed.
+type DecodeLater interface{ DecodeLater() }
 
 // Round is one attempt at a request, as a connector sees it.
 type Round struct {
@@ -89,6 +92,13 @@ type Round struct {
 	// Held says, to Abandon, that prefill has ended well and that no decode engine has taken notice of the round: prefill's
 	// keeps the KV until one does. Of plans that are PrefillFirst, kv says it.
 	Held bool
+	// DecodeLater says that the round is prefill's alone: the plan's decode leg is not used, and D stands in for the one to
+	// come where something is to be released. Slice is how many of the prompt's tokens, from its beginning, are computed
+	// for prefill's own cache, with nothing to hand over; 0: all, for decode.
+	DecodeLater bool
+	Slice       int
+	// Memory is what the legs' bodies are written to; nil for memory of their own.
+	Memory *Memory
 	// PReannounce and DReannounce ask their engines to announce the cached blocks of the prompt that they use again.
 	PReannounce, DReannounce bool
 }

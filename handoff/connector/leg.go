@@ -31,6 +31,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		l.Rank = rank
 	}
 	e := r.Edit()
+	defer e.Release()
 	if round.Resume.Generated > 0 {
 		if r.Endpoint == openai.Chat && !takesIDs(w) {
 			return l, ErrTakesNoIDs
@@ -54,7 +55,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		e.SetString("cache_salt", r.CacheSalt) // engines read only the body's
 	}
 	if role == pools.Decode && round.ShowIDs {
-		e.Set("return_token_ids", []byte("true"))
+		e.Set("return_token_ids", jsonTrue)
 	}
 	if r.Truncate < 0 && round.Kept < math.MaxInt && round.Resume.Generated == 0 {
 		// The engine would reckon by max_tokens, which the legs have not in common.
@@ -85,15 +86,41 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		more(e)
 	}
 	if pinned == nil || how != ofVLLM {
-		l.Body = e.Segments()
+		l.Body = round.Memory.body(e, role)
 		return l, nil
 	}
 	params := e.Take(paramsField)
-	l.Body = withMember(e.Segments(), openIDs, pinned, closeIDs)
+	l.Body = withMember(round.Memory.body(e, role), openIDs, pinned, closeIDs)
 	if params != nil {
 		l.Body = withParams(l.Body, params)
 	}
 	return l, nil
+}
+
+// mostSegments is how many segments a leg of a short body has that pins its ids, with the metadata that is bound to it.
+const mostSegments = 6
+
+// Memory is what the bodies of one round's legs are written to, where they are short. It may be used again once both legs
+// have been sent. A nil Memory is new each time.
+type Memory struct {
+	bytes           []byte
+	prefill, decode [mostSegments][]byte
+}
+
+// Reset has the memory used again.
+func (m *Memory) Reset() { *m = Memory{bytes: m.bytes[:0]} }
+
+// body is the edited body of a role's leg.
+func (m *Memory) body(e *openai.Edit, role pools.Role) (body upstream.Body) {
+	if m == nil {
+		m = new(Memory)
+	}
+	segments := m.decode[:0]
+	if role == pools.Prefill {
+		segments = m.prefill[:0]
+	}
+	body, m.bytes = e.AppendSegments(segments, m.bytes)
+	return body
 }
 
 // ownName is how a worker's engine calls the model, or the adapter of it that is asked for (clients.md §5.1).
@@ -194,41 +221,47 @@ var (
 	closeIDs = []byte(`}`)
 )
 
-// withMember puts segments that begin with a comma before the brace that closes a body. The segments before it are
-// shared with other legs and stay as they are.
+// withMember puts segments that begin with a comma before the brace that closes a body, in the place of the body's own
+// list of segments. The segments are shared with other legs and stay as they are.
 func withMember(body upstream.Body, member ...[]byte) upstream.Body {
 	last := len(body) - 1
-	end := bytes.LastIndexByte(body[last], '}')
-	out := make(upstream.Body, 0, len(body)+len(member)+1)
-	out = append(out, body[:last]...)
-	out = append(out, body[last][:end])
-	out = append(out, member...)
-	return append(out, body[last][end:])
+	whole := body[last]
+	end := bytes.LastIndexByte(whole, '}')
+	body[last] = whole[:end]
+	return append(append(body, member...), whole[end:])
 }
 
 // withParams gives a leg params as its kv_transfer_params, in addition to the ids where it pins them. The body has that
 // member in no other way: the scan refuses it of clients. params is an object that is not empty.
 func withParams(body upstream.Body, params []byte) upstream.Body {
 	if at := len(body) - 2; at >= 2 && bytes.Equal(body[at], closeIDs) && bytes.Equal(body[at-2], openIDs) {
-		out := slices.Clone(body)
-		inner := params[bytes.IndexByte(params, '{')+1:]
-		return slices.Replace(out, at, at+1, []byte(","), inner)
+		body[at] = comma
+		return slices.Insert(body, at+1, params[bytes.IndexByte(params, '{')+1:])
 	}
 	return withMember(body, kvMember, params)
 }
 
+var comma = []byte(",")
+
 // kvMember precedes the metadata in a leg's body.
 var kvMember = []byte(`,"` + paramsField + `":`)
+
+// Values that edits set.
+var (
+	jsonTrue  = []byte("true")
+	jsonFalse = []byte("false")
+	jsonOne   = []byte("1")
+)
 
 // firstToken edits the body of a prefill leg of vLLM: one token, not streamed, that no stop can end. Blocks are kept
 // only when prefill ends by length (engines.md §1.1). What changes the prompt stays (clients.md §2.4).
 func firstToken(e *openai.Edit, r *openai.Request) {
-	e.Set("stream", []byte("false"))
-	e.Set("max_tokens", []byte("1"))
+	e.Set("stream", jsonFalse)
+	e.Set("max_tokens", jsonOne)
 	if r.Has("max_completion_tokens") {
-		e.Set("max_completion_tokens", []byte("1")) // it counts before max_tokens
+		e.Set("max_completion_tokens", jsonOne) // it counts before max_tokens
 	}
-	e.Set("ignore_eos", []byte("true"))
+	e.Set("ignore_eos", jsonTrue)
 	if r.ToolRequired {
 		// One token is no tool call, and releases answer 400 or 500 to that. Where the prompt's ids are pinned no
 		// template reads the choice.

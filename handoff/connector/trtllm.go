@@ -270,7 +270,7 @@ func (TensorRT) Bind(d *upstream.Leg, kv prefill.KV) {
 	default:
 		e.Set("prompt_token_ids", handed.IDs)
 	}
-	d.Body = e.Segments()
+	d.Body, _ = e.AppendSegments(nil, nil)
 }
 
 // Abandon has a generation worker pull the KV for an answer of one token, which the hand-off holds already: once a
@@ -283,8 +283,8 @@ func (TensorRT) Abandon(r Round, kv prefill.KV) []upstream.Leg {
 	e.SetString("model", r.D.Model)
 	d := upstream.Leg{
 		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
-		Body: e.Segments(),
 	}
+	d.Body, _ = e.AppendSegments(nil, nil)
 	TensorRT{}.Bind(&d, kv)
 	return []upstream.Leg{d}
 }

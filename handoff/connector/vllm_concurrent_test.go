@@ -52,7 +52,7 @@ func TestVLLMConcurrentPlans(t *testing.T) {
 				`"remote_engine_id":"e_dp1","remote_bootstrap_addr":"http://10.0.0.1:8998"}`,
 		},
 		"push": {
-			NIXLPush{}, prefillParams,
+			NIXLPush{}, string(prefillParams),
 			`{"do_remote_prefill":true,"do_remote_decode":false,"remote_engine_id":"e_dp1","remote_host":"10.0.0.1","remote_port":8999,` +
 				`"tp_size":4,"pp_size":2,"remote_request_id":"0123456789abcdef-1"}`,
 		},

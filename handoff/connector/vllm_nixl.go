@@ -35,8 +35,8 @@ const LeaseDuration = 30 * time.Second
 const parting = 250 * time.Millisecond
 
 // prefillParams asks the prefill engine to keep the blocks for a decode worker.
-const prefillParams = `{"do_remote_decode":true,"do_remote_prefill":false,` +
-	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+var prefillParams = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,` +
+	`"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`)
 
 // Pairs is true of any two workers: NixlConnector converts between block sizes and tensor-parallel ranks. Releases must
 // be the same, as its compatibility hash demands (nixl/metadata.py).
@@ -44,12 +44,50 @@ func (NIXL) Pairs(p, d *pools.Worker) error { return sameRelease(p, d) }
 
 // Plan edits the body into the two legs, or the decode leg of staged KV.
 func (NIXL) Plan(r Round) (Plan, error) {
+	if r.Slice > 0 {
+		return Plan{Order: PrefillFirst, Prefill: vllmSlice(r)}, nil
+	}
+	if r.DecodeLater {
+		prefill, err := vllmPrefill(r, []byte(prefillParams))
+		return Plan{Order: PrefillFirst, Prefill: prefill}, err
+	}
 	decode, err := leg(r, pools.Decode, nil)
 	if err != nil || r.P == nil {
 		return Plan{Order: PrefillFirst, Decode: decode}, err
 	}
-	prefill, err := vllmPrefill(r, []byte(prefillParams))
+	prefill, err := vllmPrefill(r, prefillParams)
 	return Plan{Order: PrefillFirst, Prefill: prefill, Decode: decode}, err
+}
+
+// DecodeLater: decode's engine comes for the blocks, wherever it is.
+func (NIXL) DecodeLater() {}
+
+// vllmSlice asks for a completion of the prompt's first tokens: it leaves their blocks in the prefix cache, whose hashes
+// depend on tokens, adapter and salt alone.
+func vllmSlice(r Round) upstream.Leg {
+	l := upstream.Leg{
+		Purpose: string(pools.Prefill), Worker: r.P.ID, Base: r.P.Address, Path: openai.Completions.Path(), RequestID: r.ID,
+		Rank: -1, TraceParent: r.TraceParent, TraceState: r.TraceState, Forward: r.Forward,
+	}
+	if r.P.Ranks() > 1 {
+		l.Rank = r.PRank
+	}
+	e, _ := openai.NewEdit([]byte("{}"))
+	defer e.Release()
+	e.SetString("model", ownName(r.P, r.Request.Adapter))
+	e.SetIDs("prompt", r.IDs[:r.Slice])
+	e.Set("max_tokens", jsonOne)
+	e.Set("ignore_eos", jsonTrue)
+	if r.Request.CacheSalt != "" {
+		e.SetString("cache_salt", r.Request.CacheSalt)
+	} else if salt, ok := r.Request.Field("cache_salt"); ok {
+		e.Set("cache_salt", salt)
+	}
+	if r.Priority != nil && r.P.Prioritizes {
+		e.SetInt("priority", -int64(*r.Priority))
+	}
+	l.Body, _ = e.AppendSegments(nil, nil)
+	return l
 }
 
 // vllmPrefill edits the body for a vLLM worker that computes the prompt and one token, and keeps the blocks as params say.
@@ -110,6 +148,9 @@ func slowNIXL(raw []byte) (p nixlParams, err error) {
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
 // logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
 func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+	if r.Slice > 0 {
+		return kv, false, nil
+	}
 	raw, ok := openai.KVParams(answer)
 	if !ok {
 		return kv, false, errors.New("prefill's answer has no kv_transfer_params")
@@ -118,12 +159,16 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, who
 	if err == nil {
 		err = p.check()
 	}
+	if kv = nixlKV(r, raw, now); err == nil && !loopback(p.Host) && kv.Validate() == nil {
+		return kv, false, nil
+	}
 	e, _ := openai.NewEdit(raw) // an object, as KVParams found it
+	defer e.Release()
 	if loopback(p.Host) {
 		// vLLM's side channel is "localhost" by default, which decode would look for on its own machine.
 		e.SetString("remote_host", transferHost(r.P))
 	}
-	kv = prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
+	kv.Params = nil
 	if err == nil {
 		kv.Params = e.Bytes()
 		if err = kv.Validate(); err == nil {
@@ -134,8 +179,8 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, who
 	if p.reachable() == nil {
 		// Enough to tell prefill that its blocks are not needed, in the form that a decode engine acts on. It reads
 		// none of the ids for that.
-		e.Set("do_remote_prefill", []byte("true"))
-		e.Set("do_remote_decode", []byte("false"))
+		e.Set("do_remote_prefill", jsonTrue)
+		e.Set("do_remote_decode", jsonFalse)
 		e.Set("remote_block_ids", []byte("[[0]]"))
 		e.Delete("transfer_mode")
 		if kv.Params = e.Bytes(); kv.Validate() != nil {
@@ -143,6 +188,11 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, who
 		}
 	}
 	return kv, false, fmt.Errorf("kv_transfer_params: %w", err)
+}
+
+// nixlKV is what the round's prefill worker keeps for as long as its lease lasts.
+func nixlKV(r Round, params []byte, now time.Time) prefill.KV {
+	return prefill.KV{Params: params, Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
 }
 
 func (p *nixlParams) check() error {

@@ -31,7 +31,7 @@ func (NIXLPush) Plan(r Round) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	prefill, err := vllmPrefill(r, []byte(prefillParams))
+	prefill, err := vllmPrefill(r, prefillParams)
 	return Plan{Order: Together, Prefill: prefill, Decode: decode}, err
 }
 

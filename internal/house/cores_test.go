@@ -26,12 +26,13 @@ var cores = []struct {
 	{files: "handoff/cleanupstack.go"},
 	{files: "cmd/gateway/observe/scale.go"},
 	{files: "lab/engine/*.go", shells: []string{"call.go", "mailbox.go", "server.go", "sidechannel.go", "store.go"}},
-	{files: "internal/openai/*.go"},
+	{files: "internal/openai/*.go", shells: []string{"shared.go"}}, // keeps memory for the next
 	{files: "internal/tokens/*.go", shells: []string{
 		"cache.go",  // seeds its hash at random, against crafted collisions
 		"shared.go", // makes tables at their first use, and keeps memory for the next
 	}},
 	{files: "pools/*.go", shells: []string{"roster.go"}},
+	{files: "pools/kept/core.go"},
 	{files: "internal/pace/rate.go"},
 	{files: "queue/*.go", shells: []string{"queue.go"}},
 	{files: "router/*.go", shells: []string{"log.go", "set.go"}, locked: []string{"router.go"}},
@@ -42,7 +43,9 @@ var cores = []struct {
 		shells: []string{"huge_linux.go"}, // advises the kernel on pages: changes no result
 		locked: []string{"index.go", "owner.go", "budget.go", "table.go"},
 	},
+	{files: "router/affinity/*.go"},
 	{files: "router/load/*.go"},
+	{files: "router/replica/*.go"},
 }
 
 // bar is what a core may not use of a package: only the names listed, or all

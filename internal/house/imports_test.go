@@ -27,18 +27,28 @@ var ground = storey{
 	"internal/granule":  {},
 	"internal/jinja":    {},
 	"internal/loop":     {},
-	"internal/upstream": {"internal/setting", "internal/loop"},
+	"internal/lifetime": {},
+	"internal/upstream": {"internal/setting", "internal/lifetime", "internal/loop"},
 	"internal/house":    {},
 	"internal/pace":     {},
 	"internal/auth":     {},
-	"internal/backoff":  {},
-	"internal/browser":  {},
-	"internal/conf":     {},
-	"internal/loglimit": {},
-	"internal/setting":  {"internal/conf"},
-	"internal/scratch":  {},
-	telemetry:           {"internal/setting"},
-	"internal/metrics":  {},
+	// Certificates of files.
+	"internal/certs":           {"internal/certs/certstest", "internal/metrics", "internal/setting"},
+	"internal/certs/certstest": {},
+	"internal/backoff":         {},
+	"internal/browser":         {},
+	"internal/conf":            {},
+	"internal/loglimit":        {},
+	"internal/setting":         {"internal/conf"},
+	"internal/scratch":         {},
+	"internal/terminal":        {},
+	"internal/progress":        {"internal/terminal"},
+	telemetry:                  {"internal/setting", "internal/terminal"}, // people at a terminal get another form of line
+	"internal/metrics":         {},
+	// Traces.
+	"internal/tracecontext":  {},
+	"internal/otlp":          {"internal/loglimit", "internal/metrics", "internal/otlp/otlptest", "internal/setting", "internal/tracecontext"},
+	"internal/otlp/otlptest": {},
 	// KV events, from the bytes up.
 	"internal/tier":                {},
 	"internal/kvevents/wire":       {},
@@ -56,21 +66,28 @@ var ground = storey{
 
 // rooms are the parts of a request's way.
 var rooms = storey{
-	"pools":             {"internal/setting"},
-	"queue":             {"internal/setting"},
-	"router/index":      {"internal/granule", "internal/setting", "internal/tier"},
-	"router/load":       {"internal/granule"},
-	"router/overlap":    {"internal/granule", "internal/setting", "pools", "router/index"},
-	"fault":             {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
-	"pools/discovery":   {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"router":            {"internal/granule", "internal/setting", "pools", "router/index", "router/load", "router/overlap"},
-	"router/placement":  {"pools", "router"},                                                                                                                                // permits and orders come in as interfaces
-	"router/feed":       {below, "pools", "router", "router/index", "router/overlap"},                                                                                       // what KV events report, into indexes and routers
-	"models":            {"internal/granule", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
-	"prefill":           legs,
-	"decode":            legs,
-	"handoff/connector": {below, "fault", "pools", "prefill"},
-	"handoff":           {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
+	"pools":           {"internal/setting"},
+	"queue":           {"internal/conf", "internal/setting"}, // conf reads the file of policy classes
+	"router/index":    {"internal/granule", "internal/setting", "internal/tier"},
+	"router/load":     {"internal/granule"},
+	"router/affinity": {},
+	"router/overlap":  {"internal/granule", "internal/setting", "pools", "router/index"},
+	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
+	"pools/discovery": {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
+	"pools/kept":      {"internal/backoff", "internal/kvevents/natsbus"},                                                           // natsbus in its tests
+	// Pods, in a package of its own: etcd's client is no part of it.
+	"pools/discovery/kubernetes":         {"internal/setting", "pools", "pools/discovery", "internal/backoff", "internal/conf", "internal/loglimit", "internal/metrics", "pools/discovery/kubernetes/apitest"},
+	"pools/discovery/kubernetes/apitest": {},
+	"router":                             {"internal/granule", "internal/setting", "pools", "router/affinity", "router/index", "router/load", "router/overlap"},
+	"router/placement":                   {"pools", "router"}, // permits and orders come in as interfaces
+	"router/replica":                     {"internal/setting", "pools", "router/affinity", "router/load"},
+	"router/replica/member":              {below, "pools", "router", "router/affinity", "router/load", "router/replica"},                                                                     // over NATS
+	"router/feed":                        {below, "pools", "router", "router/index", "router/overlap"},                                                                                       // what KV events report, into indexes and routers
+	"models":                             {"internal/granule", "internal/openai", "internal/jinja", "internal/metrics", "internal/setting", "internal/tokens", "internal/upstream", "pools"}, // upstream carries what engines are asked to tokenize
+	"prefill":                            legs,
+	"decode":                             legs,
+	"handoff/connector":                  {below, "fault", "pools", "prefill"},
+	"handoff":                            {below, "decode", "fault", "handoff/connector", "models", "pools", "prefill", "queue", "router", "router/index", "router/overlap", "router/placement"},
 }
 
 // roof is what clients and operators see, and the composition of the product.
@@ -78,18 +95,22 @@ var roof = storey{
 	"cmd/gateway/settings":       {"internal/setting", "internal/conf"},
 	"cmd/gateway/edge":           {below},
 	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
-	"cmd/gateway/service/remote": {"internal/setting", "pools", "router/overlap", "fault", "internal/metrics"}, // the client of the index service, and their wire types
-	"cmd/gateway/observe":        {below, telemetry},                                                           // the lines that it writes itself
-	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote"},
+	"cmd/gateway/service/remote": {"internal/setting", "pools", "router/overlap", "fault", "internal/metrics"},                                                               // the client of the index service, and their wire types
+	"cmd/gateway/observe":        {below, telemetry},                                                                                                                         // the lines that it writes itself
+	"cmd/gateway/console":        {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                         // the edge's Page, and what the observer counts
+	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote", "cmd/gateway/settings"}, // settings in force, for the console
 }
 
 // lab is what is not the product: simulated engines, load, benchmarks. Only the
 // command's files in labUsers import it.
 var lab = storey{
 	"lab/engine":                 {"internal/setting", "fault", "internal/metrics", "internal/openai", "internal/tokens"},
-	"lab/replay":                 {"internal/openai", "internal/setting", "internal/tokens"},
-	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/setting", "internal/tokens"},
-	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/index", "router/load", "lab/engine", "lab/replay", "internal/conf", "internal/tokens"},
+	"lab/replay":                 {"lab/plot", "lab/plot/plottest", "internal/openai", "internal/progress", "internal/setting", "internal/tokens"},
+	"lab/load":                   {"lab/replay", "lab/simulate", "internal/auth", "internal/progress", "internal/setting", "internal/tokens"},
+	"lab/simulate":               {"pools", "queue", "router", "router/placement", "router/affinity", "router/index", "router/load", "router/replica", "lab/engine", "lab/plot", "lab/plot/plottest", "lab/replay", "internal/conf", "internal/pace", "internal/progress", "internal/tokens"},
+	"lab/plot":                   {"lab/plot/plottest"}, // its tests
+	"lab/plot/plottest":          {},
+	"lab/gobuild":                {"internal/progress"},
 	"lab/porttest":               {},
 	"lab/linktest":               {},
 	"lab/wire":                   {},
@@ -97,9 +118,12 @@ var lab = storey{
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
 	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
-	"deploy/compose/run":         {"lab/engine", "internal/openai", "internal/tokens"}, // computes the expected answers
+	"deploy/helm":                {},                                                                                       // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run":         {"lab/engine", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
+	"deploy/release":             {"lab/gobuild"},
 	"deploy/compose/images/nats": {},
 	"deploy/compose/images/etcd": {},
+	"docs/book":                  {}, // makes the site of the documents
 }
 
 // command is the binary, which joins product and lab, and the tests of the whole.
@@ -107,6 +131,7 @@ var command = storey{
 	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
+	"cmd/gateway/viewer":       {below, telemetry, "lab/engine", "lab/devfleet"},
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
 }
 
@@ -143,7 +168,7 @@ var labUsers = []string{"lab.go"}
 var kv = []string{"internal/tier", "internal/tokens", "internal/kvevents/wire"}
 
 // legs is what prefill and decode share.
-var legs = []string{"internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/loop", "internal/pace"}
+var legs = []string{"internal/setting", "pools", "router", "router/load", "fault", "internal/openai", "internal/upstream", "internal/relay", "internal/lifetime", "internal/loop", "internal/pace"}
 
 // allowed returns why a file of the package from may not import the package to,
 // or nil.
@@ -242,7 +267,7 @@ func TestTheProductNeedsNoLab(t *testing.T) {
 		}
 		for _, p := range s.imports() {
 			to, ok := ours(p)
-			if ok && to == "internal/kvevents/eventstest" && s.room != to {
+			if ok && slices.Contains([]string{"internal/certs/certstest", "internal/kvevents/eventstest", "internal/otlp/otlptest"}, to) && s.room != to {
 				t.Errorf("%s imports %s, which is there for tests", s.path, to)
 			}
 			if !ok || !inLab(to) {
@@ -297,7 +322,7 @@ func TestAllowedRefuses(t *testing.T) {
 // libraries are the rooms that other programs may use without taking the
 // gateway's dependencies over, and transports are those dependencies.
 var (
-	libraries  = []string{"router", "router/index", "router/load", "router/overlap", "pools", "queue", "fault"}
+	libraries  = []string{"router", "router/affinity", "router/index", "router/load", "router/overlap", "pools", "queue", "fault"}
 	transports = []string{"go.etcd.io/", "github.com/nats-io/", "github.com/gofiber/", "github.com/valyala/fasthttp", "google.golang.org/grpc"}
 )
 

@@ -12,8 +12,8 @@ import (
 )
 
 // barred are words that people had to read twice, each with what to write
-// instead. They are matched as whole words, in any case. The glossary in
-// ARCHITECTURE.md has the words that the project uses in a sense of its own.
+// instead. They are matched as whole words, in any case. docs/glossary.md
+// has the words that the project uses in a sense of its own.
 var barred = []struct{ word, instead string }{
 	{`told|tells? of|telling of`, "reported, published, answered, configured"},
 	{`doubt(s|ed|ing|ful)?`, "stale, mark stale"},

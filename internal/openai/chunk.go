@@ -41,7 +41,11 @@ type ChunkInfo struct {
 
 // Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
 // gives a ChunkInfo that is not Valid.
-func Inspect(data []byte) ChunkInfo {
+func Inspect(data []byte) ChunkInfo { return InspectOf(data, nil) }
+
+// InspectOf is Inspect of the answer to a prompt whose ids, as a JSON array, are pinned: where the answer repeats these
+// bytes, they are not read again. pinned is nil where they are not known.
+func InspectOf(data, pinned []byte) ChunkInfo {
 	c := newCursor(data, deepest)
 	if c.peek() != '{' {
 		return ChunkInfo{}
@@ -53,7 +57,7 @@ func Inspect(data []byte) ChunkInfo {
 		case "choices":
 			if c.in('[') {
 				for first := true; c.element(first); first = false {
-					info.choice(&c)
+					info.choice(&c, pinned)
 				}
 			}
 		case "usage":
@@ -68,7 +72,7 @@ func Inspect(data []byte) ChunkInfo {
 				info.Error = true
 			}
 		case "prompt_token_ids":
-			info.promptIDs(&c, m.key, before)
+			info.promptIDs(&c, m.key, before, pinned)
 		case "kv_transfer_params":
 			object := c.peek() == '{'
 			if v, ok := c.value(); ok && object {
@@ -172,7 +176,7 @@ func (e *Edit) setCached(tokens int) {
 }
 
 // choice reads one choice.
-func (info *ChunkInfo) choice(c *cursor) {
+func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 	content, ids := false, -1
 	m := c.members()
 	for before := 0; m.next(); before = c.pos {
@@ -196,7 +200,7 @@ func (info *ChunkInfo) choice(c *cursor) {
 				info.show(c, m.key, before)
 			}
 		case "prompt_token_ids":
-			info.promptIDs(c, m.key, before)
+			info.promptIDs(c, m.key, before, pinned)
 		default:
 			c.value()
 		}
@@ -246,9 +250,13 @@ func (info *ChunkInfo) said(c *cursor) bool {
 }
 
 // promptIDs reads the prompt's ids.
-func (info *ChunkInfo) promptIDs(c *cursor, key text, before int) {
+func (info *ChunkInfo) promptIDs(c *cursor, key text, before int, pinned []byte) {
 	list := c.peek() == '['
-	if v, ok := c.value(); ok && list {
+	if len(pinned) > 0 && c.ok() && bytes.HasPrefix(c.data[c.pos:], pinned) {
+		info.PromptIDs = c.data[c.pos : c.pos+len(pinned)]
+		c.pos += len(pinned)
+		info.show(c, key, before)
+	} else if v, ok := c.value(); ok && list {
 		info.PromptIDs = v.of(c.data)
 		info.show(c, key, before)
 	}
@@ -296,7 +304,8 @@ func ParseIDs(dst []uint32, raw []byte) ([]uint32, bool) {
 	if len(raw) < 2 || raw[0] != '[' {
 		return dst, false
 	}
-	for i := 1; ; i++ {
+	dst, first := shortIDs(dst, raw, 1)
+	for i := first; ; i++ {
 		for i < len(raw) && raw[i] == ' ' {
 			i++
 		}

@@ -88,6 +88,24 @@ func TestInspectWhatIsShown(t *testing.T) {
 	}
 }
 
+// TestInspectOfAPinnedPrompt: what is pinned changes no answer's reading, whether the engine repeats it, something that begins
+// like it, or something else.
+func TestInspectOfAPinnedPrompt(t *testing.T) {
+	for _, data := range []string{
+		`{"id":"x","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":[1,22,3]}`,
+		`{"prompt_token_ids" : [1,22,3] , "choices":[{"index":0,"text":"a","prompt_token_ids":[1,22,3],"token_ids":[7]}]}`,
+		`{"prompt_token_ids":[1,22,3]`, `{"prompt_token_ids":[1,22,3]]}`, `{"prompt_token_ids":[1,22,3`, `{"prompt_token_ids":"[1,22,3]"}`, chatChunk,
+		`{"prompt_token_ids":[1,22,3],"prompt_token_ids":[1,22,3],}`, `{"a" "prompt_token_ids":[1,22,3]}`,
+	} {
+		want := Inspect([]byte(data))
+		for _, pinned := range []string{"", "[]", "[1]", "[1,22,3]", "[1,22,3,4]", "[9,22,3]"} {
+			if got := InspectOf([]byte(data), []byte(pinned)); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, pinned %s\ngot  %+v\nwant %+v", data, pinned, got, want)
+			}
+		}
+	}
+}
+
 func TestParseIDs(t *testing.T) {
 	for _, ids := range [][]uint32{{}, {0}, {1, 22, 1<<32 - 1}} {
 		if got, ok := ParseIDs(nil, AppendIDs(nil, ids)); !ok || !slices.Equal(got, ids) {
@@ -174,6 +192,9 @@ func FuzzInspect(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		info := Inspect(data)
+		if same := InspectOf(data, bytes.Clone(info.PromptIDs)); !reflect.DeepEqual(same, info) {
+			t.Errorf("%s, its prompt pinned: %+v, want %+v", data, same, info)
+		}
 		if hidden := info.HideIDs(nil, data); info.Valid && info.showed <= len(info.shows) {
 			if after := Inspect(hidden); !after.Valid || after.ShowsIDs() || after.Content != info.Content || after.Finished != info.Finished {
 				t.Errorf("%s hides to %s", data, hidden)
@@ -208,6 +229,36 @@ func BenchmarkInspect(b *testing.B) {
 		if !Inspect(data).Content {
 			b.Fatal("no content")
 		}
+	}
+}
+
+// BenchmarkShownPrompt measures what a stream's first event costs that shows its prompt of 100,000 tokens: to inspect it, to
+// keep its envelope, and to read the ids where the gateway has none of its own.
+func BenchmarkShownPrompt(b *testing.B) {
+	ids := make([]uint32, 100_000)
+	for i := range ids {
+		ids[i] = uint32(i*2654435761) % 150_000
+	}
+	data := append(AppendIDs([]byte(chatChunk[:len(chatChunk)-1]+`,"prompt_token_ids":`), ids), '}')
+	info := Inspect(data)
+	pinned := bytes.Clone(info.PromptIDs)
+	for _, part := range []struct {
+		name string
+		run  func() bool
+	}{
+		{"inspect", func() bool { return Inspect(data).PromptIDs != nil }},
+		{"pinned", func() bool { return InspectOf(data, pinned).PromptIDs != nil }},
+		{"envelope", func() bool { return AppendEnvelope(nil, data, &info) != nil }},
+		{"ids", func() bool { _, ok := ParseIDs(ids[:0], info.PromptIDs); return ok }},
+	} {
+		b.Run(part.name, func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				if !part.run() {
+					b.Fatal("nothing is shown")
+				}
+			}
+		})
 	}
 }
 

@@ -315,10 +315,13 @@ func (c *cursor) container() bool {
 			}
 			word, bit := c.depth>>6&(len(arrays)-1), uint64(1)<<(c.depth&63)
 			arrays[word] &^= bit
+			first = true
 			if b == '[' {
 				arrays[word] |= bit
+				begun := c.pos
+				c.pos = integers(c.data, begun) // such as a prompt's
+				first = c.pos == begun
 			}
-			first = true
 		} else if !c.scalar() {
 			return false
 		}

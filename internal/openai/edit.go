@@ -6,12 +6,13 @@ import (
 )
 
 // Edit changes members of a JSON object's top level by splicing bytes: all that it does not touch comes out as it
-// was. The last word on a key counts.
+// was. The last word on a key counts. Release gives its memory to the next edit.
 type Edit struct {
 	raw     []byte
 	members []member
 	changes []change
 	inserts []insertion // by offset
+	own     []member    // memory of members, where they are not a request's
 }
 
 // insertion is text that goes into a value at an offset of raw.
@@ -20,25 +21,11 @@ type insertion struct {
 	text []byte
 }
 
-// change is what becomes of one key.
+// change is what becomes of one key: it gets a value, or goes where that is nil.
 type change struct {
-	key  string
-	kind changeKind
-	raw  []byte // setRaw
-	str  string // setString
-	num  int64  // setInt
-	ids  []uint32
+	key   string
+	value []byte
 }
-
-type changeKind uint8
-
-const (
-	remove changeKind = iota
-	setRaw
-	setString
-	setInt
-	setIDs
-)
 
 // NewEdit begins an edit of an object that is no scanned request, such as an engine's answer. It reports false where
 // raw is not a JSON object.
@@ -47,14 +34,23 @@ func NewEdit(raw []byte) (*Edit, bool) {
 	if c.peek() != '{' {
 		return nil, false
 	}
-	e := &Edit{raw: raw, members: make([]member, 0, 16)}
+	e := takeEdit()
+	e.raw = raw
 	all := c.members()
 	for all.next() {
 		m := member{start: all.key.start - 1, name: all.key.of(raw)}
 		m.value, _ = c.value()
-		e.members = append(e.members, m)
+		e.own = append(e.own, m)
 	}
+	e.members = e.own
 	return e, c.finish()
+}
+
+// Edit begins an edit of the request's body. The request itself stays as it is.
+func (r *Request) Edit() *Edit {
+	e := takeEdit()
+	e.raw, e.members = r.Raw, r.members
+	return e
 }
 
 // Has reports whether the object, before the edit, has the key.
@@ -62,35 +58,27 @@ func (e *Edit) Has(key string) bool { return has(e.members, key) }
 
 // Set gives key the value rawJSON, which must be valid JSON and is kept, not copied: in place where the object has
 // the key, else at its end.
-func (e *Edit) Set(key string, rawJSON []byte) {
-	e.change(change{key: key, kind: setRaw, raw: rawJSON})
-}
+func (e *Edit) Set(key string, rawJSON []byte) { e.change(change{key, rawJSON}) }
 
 // SetString gives key a string, quoted as JSON needs it.
 func (e *Edit) SetString(key, value string) {
-	e.change(change{key: key, kind: setString, str: value})
+	e.Set(key, appendQuoted(make([]byte, 0, len(value)+2), value))
 }
 
 // SetInt gives key a whole number.
-func (e *Edit) SetInt(key string, value int64) {
-	e.change(change{key: key, kind: setInt, num: value})
-}
+func (e *Edit) SetInt(key string, value int64) { e.Set(key, strconv.AppendInt(nil, value, 10)) }
 
-// SetIDs gives key an array of token ids, which is kept, not copied.
-func (e *Edit) SetIDs(key string, ids []uint32) {
-	e.change(change{key: key, kind: setIDs, ids: ids})
-}
+// SetIDs gives key an array of token ids.
+func (e *Edit) SetIDs(key string, ids []uint32) { e.Set(key, AppendIDs(nil, ids)) }
 
 // Delete removes key with its value and one comma.
-func (e *Edit) Delete(key string) {
-	e.change(change{key: key})
-}
+func (e *Edit) Delete(key string) { e.change(change{key: key}) }
 
 // Take undoes a Set of key and returns its value, nil where the edit has none.
 func (e *Edit) Take(key string) (rawJSON []byte) {
 	for i := range e.changes {
-		if c := &e.changes[i]; c.key == key && c.kind == setRaw {
-			rawJSON = c.raw
+		if c := &e.changes[i]; c.key == key && c.value != nil {
+			rawJSON = c.value
 			e.changes = slices.Delete(e.changes, i, i+1)
 			break
 		}
@@ -128,23 +116,26 @@ func (e *Edit) Append(dst []byte) []byte {
 }
 
 const (
-	// flatBytes is the longest object that Segments copies into one segment.
+	// flatBytes is the longest object that AppendSegments copies into one segment.
 	flatBytes = 4 << 10
-	// sharedBytes is the shortest piece that Segments refers to instead of copying it.
+	// sharedBytes is the shortest piece that AppendSegments refers to instead of copying it.
 	sharedBytes = 512
 )
 
-// Segments returns the edited object as segments to be sent one after another. Long pieces of the object and long
-// values given to Set are referred to, not copied: an edit of a large object costs what it changes. A short object is
-// one segment. Neither the segments nor what they refer to may be changed.
-func (e *Edit) Segments() [][]byte {
-	if len(e.raw)+e.added() <= flatBytes {
-		return [][]byte{e.Bytes()}
+// AppendSegments appends the edited object to dst as segments to be sent one after another. Long pieces of the object and
+// long values given to Set are referred to, not copied: an edit of a large object costs what it changes. A short object
+// is one segment, which is appended to memory; memory is returned as it is then. Neither the segments nor what they refer
+// to may be changed.
+func (e *Edit) AppendSegments(dst [][]byte, memory []byte) (segments [][]byte, _ []byte) {
+	if size := len(e.raw) + e.added(); size <= flatBytes {
+		start := len(memory)
+		memory = e.Append(slices.Grow(memory, size))
+		return append(dst, memory[start:len(memory):len(memory)]), memory
 	}
-	out := splice{share: true, segments: make([][]byte, 0, 4)}
+	out := splice{share: true, segments: dst}
 	e.write(&out)
 	out.cut()
-	return out.segments
+	return out.segments, memory
 }
 
 // added bounds the bytes that the changes add.
@@ -198,12 +189,12 @@ func (e *Edit) write(out *splice) {
 		c := e.find(m.name)
 		switch {
 		case c == nil:
-		case c.kind == remove:
+		case c.value == nil:
 			e.copy(out, copied, m.start)
 			copied = e.members[i+1].start
 		default:
 			e.copy(out, copied, m.value.start)
-			c.write(out)
+			out.keep(c.value)
 			copied = m.value.end
 		}
 	}
@@ -224,7 +215,7 @@ func (e *Edit) write(out *splice) {
 	comma := last >= 0
 	for i := range e.changes {
 		c := &e.changes[i]
-		if c.kind == remove || has(e.members, c.key) {
+		if c.value == nil || has(e.members, c.key) {
 			continue
 		}
 		if comma {
@@ -233,7 +224,7 @@ func (e *Edit) write(out *splice) {
 		comma = true
 		out.own = appendQuoted(out.own, c.key)
 		out.own = append(out.own, ':')
-		c.write(out)
+		out.keep(c.value)
 	}
 	e.copy(out, copied, len(e.raw))
 }
@@ -251,9 +242,6 @@ func (e *Edit) copy(out *splice, start, end int) {
 }
 
 func (e *Edit) change(c change) {
-	if e.changes == nil {
-		e.changes = make([]change, 0, 8)
-	}
 	if old := e.find([]byte(c.key)); old != nil {
 		*old = c
 		return
@@ -272,35 +260,13 @@ func (e *Edit) find(key []byte) *change {
 
 func (e *Edit) removed(i int) bool {
 	c := e.find(e.members[i].name)
-	return c != nil && c.kind == remove
+	return c != nil && c.value == nil
 }
 
 // size bounds the bytes the change adds.
 func (c *change) size() int {
-	n := len(c.key) + len(`,"":`)
-	switch c.kind {
-	case setRaw:
-		return n + len(c.raw)
-	case setString:
-		return n + len(c.str) + len(c.str)/8 + 16 // a guess; few need more
-	case setInt:
-		return n + 20
-	case setIDs:
-		return n + idsSize(c.ids) + idsSlack
+	if c.value == nil {
+		return 0
 	}
-	return 0
-}
-
-// write writes the new value.
-func (c *change) write(out *splice) {
-	switch c.kind {
-	case setRaw:
-		out.keep(c.raw)
-	case setString:
-		out.own = appendQuoted(out.own, c.str)
-	case setInt:
-		out.own = strconv.AppendInt(out.own, c.num, 10)
-	case setIDs:
-		out.own = AppendIDs(out.own, c.ids)
-	}
+	return len(c.key) + len(`,"":`) + len(c.value)
 }

@@ -133,8 +133,9 @@ func editBoth(t *testing.T, raw []byte, seed uint64) {
 		}
 	}
 	out := e.Bytes()
-	if joined := bytes.Join(e.Segments(), nil); !bytes.Equal(joined, out) {
-		t.Fatalf("seed %d: %q: the segments are %q, the bytes %q", seed, raw, joined, out)
+	segments, memory := e.AppendSegments(nil, []byte("before"))
+	if joined := bytes.Join(segments, nil); !bytes.Equal(joined, out) || !bytes.HasPrefix(memory, []byte("before")) {
+		t.Fatalf("seed %d: %q: the segments are %q, the bytes %q, behind %q", seed, raw, joined, out, memory)
 	}
 	got := make(map[string]any)
 	dec = json.NewDecoder(bytes.NewReader(out))
@@ -169,7 +170,7 @@ func TestSegmentsShareTheObject(t *testing.T) {
 	made := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			segments = e.Segments()
+			segments, _ = e.AppendSegments(nil, nil)
 		}
 	}).AllocedBytesPerOp()
 	if made > 1<<10 {

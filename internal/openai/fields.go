@@ -77,6 +77,7 @@ var (
 		{"logit_bias", anyObject},
 		{"user", anyString},
 		{"cache_salt", func(s *scan) bool { return s.filled(&s.salt) }},
+		{"prompt_cache_key", func(s *scan) bool { return s.string(&s.cacheKey) }},
 		{"truncate_prompt_tokens", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Truncate = int(v) })},
 		{"truncation_side", (*scan).truncationSide},
 		{"vllm_xargs", (*scan).xargs},

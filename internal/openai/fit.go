@@ -21,13 +21,13 @@ func (r *Request) dropNoTools(e *Edit) {
 	if r.Endpoint != Chat {
 		return
 	}
-	for list, choice := range map[string]string{"tools": "tool_choice", "functions": "function_call"} {
-		if v, ok := r.Field(list); !ok || v[0] != '[' || !emptyArray(v) {
+	for _, of := range [...]struct{ list, choice string }{{"tools", "tool_choice"}, {"functions", "function_call"}} {
+		if v, ok := r.Field(of.list); !ok || v[0] != '[' || !emptyArray(v) {
 			continue
 		}
-		e.Delete(list)
-		if v, _ := r.Field(choice); string(v) == `"auto"` || string(v) == `"none"` {
-			e.Delete(choice)
+		e.Delete(of.list)
+		if v, _ := r.Field(of.choice); string(v) == `"auto"` || string(v) == `"none"` {
+			e.Delete(of.choice)
 		}
 	}
 }

@@ -111,7 +111,8 @@ func TestNameMedia(t *testing.T) {
 	r.NameMedia(e)
 	e.Delete("n")
 	var joined []byte
-	for _, s := range e.Segments() {
+	segments, _ := e.AppendSegments(nil, nil)
+	for _, s := range segments {
 		joined = append(joined, s...)
 	}
 	if len(two) != 2 || string(joined) != string(e.Bytes()) || len(named.FindAll(joined, -1)) != 2 {

@@ -34,6 +34,24 @@ func AppendIDs(dst []byte, ids []uint32) []byte {
 	return out[:at+1]
 }
 
+// AppendMoreIDs appends the JSON array of a list of ids to dst that begins as another does, whose array is text. They have
+// one or more ids in common; behind those come had in the other list, and more in this one.
+func AppendMoreIDs(dst, text []byte, had, more []uint32) []byte {
+	end := len(text) - len("]") // of what they have in common
+	for _, id := range had {
+		end -= len(",") + digitCount(id)
+	}
+	dst = slices.Grow(dst, end+idsSize(more)+idsSlack)
+	dst = append(dst, text[:end]...)
+	if len(more) == 0 {
+		return append(dst, ']')
+	}
+	bracket := len(dst)
+	dst = AppendIDs(dst, more)
+	dst[bracket] = ','
+	return dst
+}
+
 // digits8 returns the eight decimal digits of v, below 10^8, as text: the first digit in the lowest byte. Each step
 // splits all parts of the number at once, by multiplications that stand for divisions by 100 and by 10.
 func digits8(v uint32) uint64 {

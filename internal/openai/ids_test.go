@@ -1,9 +1,12 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +31,25 @@ func TestAppendIDs(t *testing.T) {
 	}
 	if got := string(AppendIDs(nil, nil)); got != "[]" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestAppendMoreIDs holds it against AppendIDs on seeded lists.
+func TestAppendMoreIDs(t *testing.T) {
+	const seed = 13
+	rng := rand.New(rand.NewPCG(seed, seed))
+	list := func(n int) (ids []uint32) {
+		for range n {
+			ids = append(ids, rng.Uint32()>>rng.IntN(33))
+		}
+		return ids
+	}
+	for n := range 20_000 {
+		common, had, more := list(1+rng.IntN(9)), list(rng.IntN(4)), list(rng.IntN(6))
+		want := AppendIDs([]byte("> "), slices.Concat(common, more))
+		if got := AppendMoreIDs([]byte("> "), AppendIDs(nil, slices.Concat(common, had)), had, more); !bytes.Equal(got, want) {
+			t.Fatalf("seed %d, %d: %v, %v and %v: %s", seed, n, common, had, more, got)
+		}
 	}
 }
 

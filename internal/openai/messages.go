@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
 )
 
 // Message is one message of a chat. Content is empty where it was null or absent; text parts are joined by a line
@@ -95,21 +96,22 @@ func (s *scan) messages() bool {
 	p := &s.req.Prompt
 	p.Kind, p.raw = PromptMessages, s.data
 	for first := true; s.element(first); first = false {
-		if len(p.spans) == maxMessages {
+		if len(s.spans) == maxMessages {
 			return s.wrong(fmt.Sprintf("an array of at most %d messages", maxMessages))
 		}
 		var m messageSpan
 		if !s.message(&m) {
 			if s.err != nil {
-				s.err.at(fmt.Sprintf("messages[%d]", len(p.spans)))
+				s.err.at(fmt.Sprintf("messages[%d]", len(s.spans)))
 			}
 			return false
 		}
-		p.spans = append(p.spans, m)
+		s.spans = append(s.spans, m)
 	}
-	if s.ok() && len(p.spans) == 0 {
+	if s.ok() && len(s.spans) == 0 {
 		return s.wrong("an array of at least one message")
 	}
+	p.spans = slices.Clone(s.spans)
 	return s.ok()
 }
 

@@ -18,6 +18,8 @@ type Nvext struct {
 	Priority *int32
 	// StrictPriority is agent_hints.strict_priority.
 	StrictPriority *uint32
+	// SessionID names the conversation that the request belongs to.
+	SessionID string
 	// OSL is agent_hints.osl, the answer's expected length in tokens.
 	OSL *uint32
 
@@ -57,6 +59,7 @@ var (
 		{"nvext.routing_constraints", func(s *scan) bool { return s.object(constraintFields) }},
 		{"nvext.router_config_override", (*scan).override},
 		{"nvext.router", func(s *scan) bool { return s.object(targetFields) }},
+		{"nvext.session_id", func(s *scan) bool { return s.filled(&s.req.Nvext.SessionID) }},
 		{"nvext.cache_salt", func(s *scan) bool { return s.filled(&s.req.Nvext.CacheSalt) }},
 		{"nvext.token_data", func(s *scan) bool { return s.ids(new([]uint32)) && s.unsupported("send the token ids as prompt") }},
 		{"nvext.use_raw_prompt", func(s *scan) bool { return s.unless("send the rendered prompt to /v1/completions") }},

@@ -48,6 +48,8 @@ type Request struct {
 	CacheSalt string
 	// Isolated: CacheSalt is not the client's own; see Isolate.
 	Isolated bool
+	// Session names the conversation, empty where the client names none: nvext.session_id or prompt_cache_key.
+	Session string
 	// HasTools: tools or functions are offered.
 	HasTools bool
 	// ToolRequired: the answer must call a tool (tool_choice "required").
@@ -93,11 +95,6 @@ func (r *Request) Has(name string) bool {
 func (r *Request) Isolate(tenant [32]byte) {
 	h := sha256.Sum256(append(tenant[:], r.CacheSalt...))
 	r.CacheSalt, r.Isolated = hex.EncodeToString(h[:16]), true
-}
-
-// Edit begins an edit of the request's body. The request itself stays as it is.
-func (r *Request) Edit() *Edit {
-	return &Edit{raw: r.Raw, members: r.members}
 }
 
 func has[S string | []byte](ms []member, name S) bool {

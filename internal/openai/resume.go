@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 )
 
@@ -137,16 +138,20 @@ func (e *Edit) plain(key string) string {
 }
 
 // Envelope is what all chunks of one stream have in common: their id, time, model and kind, as members of an object
-// without its braces, but for the choices and the usage. It is made by [EnvelopeOf].
+// without its braces, but for the choices and the usage. It is made by [AppendEnvelope].
 type Envelope []byte
 
-// EnvelopeOf is the envelope of the stream whose chunk data is, nil where it is no object.
-func EnvelopeOf(data []byte) Envelope {
+// AppendEnvelope appends to own, which is empty, the envelope of the stream whose chunk data is, that info was read from.
+func AppendEnvelope(own Envelope, data []byte, info *ChunkInfo) Envelope {
 	c := newCursor(data, deepest)
-	own := make(Envelope, 0, 160)
+	own = slices.Grow(own, 160)
 	m := c.members()
 	for m.next() {
 		start, name := m.key.start-1, string(m.name())
+		if ids := info.PromptIDs; len(ids) > 0 && &ids[0] == &data[c.pos] { // a long one is not read again
+			c.pos += len(ids)
+			continue
+		}
 		v, ok := c.value()
 		switch name {
 		case "choices", "usage", "prompt_token_ids", "kv_transfer_params", "nvext":

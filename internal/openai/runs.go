@@ -62,3 +62,27 @@ func asciiRun(data []byte, i int) int {
 func special(w uint64) uint64 {
 	return ((w ^ ones*'"') - ones) | ((w ^ ones*'\\') - ones) | (w - ones*0x20) | w
 }
+
+// integers goes on from i, where an element of an array begins, over whole numbers without a sign, each with a comma right
+// behind it. It returns where the last of these commas is, or i. It looks at eight bytes at a time: all are digits and
+// commas, no number begins with a comma, and one that begins with a zero ends with it.
+func integers(data []byte, i int) int {
+	end, commaBefore, zeroBefore := i, uint64(0x80), uint64(0)
+	for ; i+8 <= len(data); i += 8 {
+		w := binary.LittleEndian.Uint64(data[i:])
+		x, y := w^ones*',', w^ones*'0'
+		commas := ^((x&^highs + ones*0x7f) | x) & highs
+		zeros := ^((y&^highs + ones*0x7f) | y)
+		noDigits := (y&^highs + ones*(0x80-10)) | y
+		begin := commas<<8 | commaBefore
+		zero := begin & zeros
+		if (noDigits&^commas|begin&commas|(zero<<8|zeroBefore)&^commas)&highs != 0 {
+			break
+		}
+		if commas != 0 {
+			end = i + bits.Len64(commas)>>3 - 1
+		}
+		commaBefore, zeroBefore = commas>>56, zero>>56
+	}
+	return end
+}

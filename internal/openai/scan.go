@@ -1,8 +1,10 @@
 package openai
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
@@ -53,7 +55,9 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 		return nil, TooLarge(l.MaxBytes)
 	}
 	req := &Request{Endpoint: ep, Raw: body, N: 1}
-	s := &scan{cursor: newCursor(body, min(l.MaxDepth, deepest)), req: req, handOff: l.HandOff}
+	s := takeScan()
+	defer s.release()
+	s.cursor, s.req, s.handOff = newCursor(body, min(l.MaxDepth, deepest)), req, l.HandOff
 	set := completionFields
 	if ep == Chat {
 		set = chatFields
@@ -99,6 +103,10 @@ type scan struct {
 	maxTokens, maxCompletionTokens int // 0 where absent
 	streamOptions                  bool
 	salt                           string // the top level's cache_salt
+	cacheKey                       string // its prompt_cache_key
+
+	came  []member      // the members of the body; the request gets a copy of their own size
+	spans []messageSpan // of its messages, as well
 }
 
 // body reads the whole request, remembering where each member lies.
@@ -109,17 +117,16 @@ func (s *scan) body(set *fieldSet) bool {
 		}
 		return s.refuse(badJSON("the body must be a JSON object"))
 	}
-	ms := make([]member, 0, 16)
 	var seen uint64
 	all := s.members()
 	for all.next() {
-		if len(ms) == maxFields {
+		if len(s.came) == maxFields {
 			return s.refuse(badJSON("the body has more than %d fields", maxFields))
 		}
 		m := member{start: all.key.start - 1, name: all.key.of(s.data)}
 		i, known := set.index[string(m.name)]
 		switch {
-		case known && seen&(1<<i) != 0, !known && has(ms, m.name):
+		case known && seen&(1<<i) != 0, !known && has(s.came, m.name):
 			return s.twice("", m.name)
 		case !known && !s.allowed(m.name):
 			return false
@@ -137,9 +144,9 @@ func (s *scan) body(set *fieldSet) bool {
 			return false
 		}
 		m.value.end = s.pos
-		ms = append(ms, m)
+		s.came = append(s.came, m)
 	}
-	s.req.members = ms
+	s.req.members = slices.Clone(s.came)
 	return s.ok()
 }
 
@@ -172,6 +179,7 @@ func (s *scan) settle() {
 	if s.salt != "" && r.Nvext.CacheSalt != "" && s.salt != r.Nvext.CacheSalt {
 		s.refuse(BadRequest("nvext.cache_salt", "nvext.cache_salt and cache_salt differ"))
 	}
+	r.Session = cmp.Or(r.Nvext.SessionID, s.cacheKey)
 	r.CacheSalt = s.salt
 	if r.CacheSalt == "" {
 		r.CacheSalt = r.Nvext.CacheSalt

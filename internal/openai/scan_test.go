@@ -126,18 +126,18 @@ func TestScanNvext(t *testing.T) {
 		"agent_hints":{"priority":-3,"strict_priority":4294967295,"osl":100,"latency_sensitivity":0.5,"speculative_prefill":true},
 		"backend_instance_id":9223372036854775807,"decode_worker_id":"d","prefill_worker_id":0,"dp_rank":1,"prefill_dp_rank":2,
 		"routing_constraints":{"required_taints":["a"],"preferred_taints":{"b":0.5}},
-		"router":{"ttft_target":200,"itl_target":20.5},"cache_salt":"s","token_data":null,"use_raw_prompt":false,
+		"router":{"ttft_target":200,"itl_target":20.5},"cache_salt":"s","session_id":"c","token_data":null,"use_raw_prompt":false,
 		"greed_sampling":false,"max_thinking_tokens":null,"request_timestamp_ms":1.5}}`)
 	u32 := func(v uint32) *uint32 { return &v }
 	priority := int32(-3)
 	want := Nvext{ExtraFields: []string{"worker_id", "timing"}, Annotations: []string{"query_instance_id:"},
 		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100),
 		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
-		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s"}
+		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s", SessionID: "c"}
 	if !reflect.DeepEqual(r.Nvext, want) {
 		t.Errorf("got  %+v\nwant %+v", r.Nvext, want)
 	}
-	if r.CacheSalt != "s" || !r.Nvext.Wants("timing") || r.Nvext.Wants("routing") {
+	if r.CacheSalt != "s" || r.Session != "c" || !r.Nvext.Wants("timing") || r.Nvext.Wants("routing") {
 		t.Errorf("salt %q, timing %t, routing %t", r.CacheSalt, r.Nvext.Wants("timing"), r.Nvext.Wants("routing"))
 	}
 }

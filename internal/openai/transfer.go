@@ -5,7 +5,7 @@ type Transfer struct {
 	DoRemotePrefill, DoRemoteDecode bool
 	// Blocks is how many blocks remote_block_ids lists, in lists of groups or in one list.
 	Blocks int
-	// EngineID, RequestID, Host and Port, a number, are empty where they are missing.
+	// EngineID, RequestID, Host and Port, a number, are empty where they are missing. They are parts of what was read.
 	EngineID, RequestID, Host, Port string
 	// Mode is transfer_mode, nil where it is missing.
 	Mode *string
@@ -13,6 +13,7 @@ type Transfer struct {
 
 // ReadTransfer reads a hand-off that has the ordinary form: each key once and as it is spelled, each value of its own
 // type, strings without escapes. Of any other it reports false: encoding/json, which forgives more, has the last word.
+// raw must not change as long as the transfer is in use.
 func ReadTransfer(raw []byte) (t Transfer, plain bool) {
 	c := newCursor(raw, deepest)
 	seen := 0
@@ -90,7 +91,7 @@ func (c *cursor) plainString() (string, bool) {
 	if !ok || t.escaped() || c.wide {
 		return "", false
 	}
-	return string(t.span().of(c.data)), true
+	return own(t.span().of(c.data)), true
 }
 
 // plainNumber takes a number as it is written.
@@ -99,7 +100,7 @@ func (c *cursor) plainNumber() (string, bool) {
 		return "", false
 	}
 	s, _, ok := c.number()
-	return string(s.of(c.data)), ok
+	return own(s.of(c.data)), ok
 }
 
 // listed takes a list of numbers, or of lists of numbers, and counts the numbers.

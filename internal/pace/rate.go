@@ -1,7 +1,10 @@
 // Package pace knows how fast workers compute prompts, and how long one may take before it counts as lost.
 package pace
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Rate is the speed observed at one worker, in tokens a second. It is a pure value; its owner guards it.
 //
@@ -49,6 +52,21 @@ func (r *Rate) Limit(tokens int) time.Duration {
 		return Least
 	}
 	return max(Least, Bounded(predictions*float64(tokens)*r.seconds/r.tokens))
+}
+
+// Predicted is how long so many tokens take at a rate in tokens a second, and false where that is not known: 0.
+func Predicted(perSecond float64, tokens int) (time.Duration, bool) {
+	if perSecond <= 0 {
+		return 0, false
+	}
+	return Bounded(float64(tokens) / coarse(math.Log(perSecond))), true
+}
+
+// coarse is e to the power of a logarithm, in steps of two percent. Workers that differ by less are alike: otherwise chance
+// would always have the same one of several idle workers look the fastest.
+func coarse(log float64) float64 {
+	const step = .02
+	return math.Exp(math.Round(log/step) * step)
 }
 
 // Bounded is a time of so many seconds, at most Longest.

@@ -61,18 +61,28 @@ func (e *WriteError) Unwrap() error { return e.Err }
 // it is, openai.ErrEventTooBig or openai.ErrEventCut, or src's error as it is. An end marker needs no blank line
 // behind it: some engines end with it.
 func Stream(src io.Reader, dst Writer, tap Tap) error {
-	b := take()
-	defer func() { b.release() }()
 	from, ok := src.(Source)
 	to, both := dst.(Sink)
 	if ok && both && from.Polls() && to.Polls() {
-		p := pumps.Get().(*pump)
-		p.from, p.to, p.tap, p.b = from, to, tap, b
-		err := p.relay()
-		b = p.b
-		p.release()
-		return err
+		return pumped(from, to, tap)
 	}
+	return copied(src, dst, tap)
+}
+
+// pumped is Stream where the loop relays.
+func pumped(from Source, to Sink, tap Tap) error {
+	p := pumps.Get().(*pump)
+	p.from, p.to, p.tap, p.b = from, to, tap, take()
+	err := p.relay()
+	p.b.release()
+	p.release()
+	return err
+}
+
+// copied is Stream on the caller's goroutine.
+func copied(src io.Reader, dst Writer, tap Tap) error {
+	b := take()
+	defer b.release()
 	for {
 		n, err := src.Read(b.in)
 		failed := b.pass(b.in[:n], tap)

@@ -19,7 +19,7 @@ func TestLineAllocations(t *testing.T) {
 	if NewLine(log, slog.LevelInfo, time.Time{}, "a") != nil {
 		t.Error("a line of a level that is not logged")
 	}
-	sink := slog.New(&handler{log.Handler(), &output{w: io.Discard}, true})
+	sink := slog.New(&handler{log.Handler(), &output{w: io.Discard}, asJSON})
 	at := time.Unix(1e9, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		l := NewLine(sink, slog.LevelWarn, at, "request")

@@ -18,6 +18,10 @@ type Build struct {
 
 const unknown = "unknown"
 
+// commit is set where a release is built, which does not let Go look at the repository: Go records other things of a
+// clone than of a worktree of the same commit. -ldflags "-X github.com/tandem-pd/tandem/internal/telemetry.commit=…"
+var commit string
+
 // ReadBuild is this program's Build. version is the one that the linker was
 // given; without it, it is the one that Go recorded.
 func ReadBuild(version string) Build {
@@ -27,7 +31,7 @@ func ReadBuild(version string) Build {
 
 // buildOf reads what Go recorded; nil is nothing.
 func buildOf(version string, info *debug.BuildInfo) Build {
-	revision, dirty := "", ""
+	revision, dirty := commit, ""
 	if info != nil {
 		if info.Main.Version != "(devel)" { // a build that did not look at the repository
 			version = cmp.Or(version, info.Main.Version)

@@ -21,13 +21,23 @@ import (
 type handler struct {
 	slog.Handler
 	out  *output
-	json bool
+	form form
 }
+
+// form is how a line is written.
+type form uint8
+
+const (
+	asPairs form = iota // key=value
+	asJSON              // an object
+	asText              // for people, see people
+)
 
 // output is where whole lines go, one at a time.
 type output struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu      sync.Mutex
+	w       io.Writer
+	colours bool // w is a terminal that shows them
 }
 
 func (o *output) Write(line []byte) (int, error) {
@@ -67,10 +77,12 @@ func NewLine(log *slog.Logger, level slog.Level, at time.Time, message string) *
 	switch {
 	case l.to == nil:
 		l.log, l.record = h, slog.NewRecord(at, level, message, 0)
-	case l.to.json:
+	case l.to.form == asJSON:
 		l.buf = append(at.AppendFormat(append(l.buf, `{"time":"`...), time.RFC3339Nano), `","level":`...)
 		l.string(level.String())
 		l.String("msg", message)
+	case l.to.form == asText:
+		l.buf = l.to.out.appendHead(l.buf, at, level, "")
 	default:
 		l.buf = append(appendMillis(append(l.buf, "time="...), at), " level="...)
 		l.string(level.String())
@@ -84,7 +96,7 @@ func (l *Line) End() {
 	switch {
 	case l.to == nil:
 		_ = l.log.Handle(context.Background(), l.record)
-	case l.to.json:
+	case l.to.form == asJSON:
 		_, _ = l.to.out.Write(append(l.buf, '}', '\n'))
 	default:
 		_, _ = l.to.out.Write(append(l.buf, '\n'))
@@ -95,9 +107,26 @@ func (l *Line) End() {
 	}
 }
 
+// Text reports whether the line is for people, who are shown little of it: the caller then adds [Line.Phrase]s in place
+// of fields.
+func (l *Line) Text() bool { return l.to != nil && l.to.form == asText }
+
+// Phrase adds words to a line for people. What a client has a say in must have gone through [Plain].
+func (l *Line) Phrase(format string, args ...any) {
+	l.buf = fmt.Appendf(append(l.buf, ' '), format, args...)
+}
+
+// Plain is a text as a line of words can have it: in quotes where it has blanks, or what a terminal would obey.
+func Plain(s string) string {
+	if quoted(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
 // Open begins a group; it has one field at least, and no group of its own.
 func (l *Line) Open(group string) {
-	if l.to != nil && l.to.json {
+	if l.to != nil && l.to.form == asJSON {
 		l.key(group)
 		l.buf, l.first = append(l.buf, '{'), true
 	}
@@ -110,7 +139,7 @@ func (l *Line) Close() {
 	case l.to == nil:
 		l.record.AddAttrs(slog.Attr{Key: l.group, Value: slog.GroupValue(slices.Clone(l.inside)...)})
 		l.inside = l.inside[:0]
-	case l.to.json:
+	case l.to.form == asJSON:
 		l.buf = append(l.buf, '}')
 	}
 	l.group = ""
@@ -144,7 +173,7 @@ func (l *Line) Float(key string, value float64) {
 	}
 	size := math.Abs(value)
 	switch {
-	case !l.to.json:
+	case l.to.form != asJSON:
 		l.buf = strconv.AppendFloat(l.buf, value, 'g', -1, 64)
 	case size == 0 || size >= 1e-6 && size < 1e21: // as encoding/json writes it
 		l.buf = strconv.AppendFloat(l.buf, value, 'f', -1, 64)
@@ -175,7 +204,7 @@ func (l *Line) field(key string, value slog.Value) bool {
 // key writes a field's key, after what separates it from the field before.
 func (l *Line) key(key string) {
 	switch {
-	case !l.to.json:
+	case l.to.form != asJSON:
 		l.buf = append(l.buf, ' ')
 		if l.group != "" {
 			l.buf = append(append(l.buf, l.group...), '.')
@@ -192,9 +221,9 @@ func (l *Line) key(key string) {
 // string writes a text, in quotes where it needs them.
 func (l *Line) string(s string) {
 	switch {
-	case l.to.json && plain(s):
+	case l.to.form == asJSON && plain(s):
 		l.buf = append(append(append(l.buf, '"'), s...), '"')
-	case l.to.json:
+	case l.to.form == asJSON:
 		l.buf = appendEscaped(l.buf, s)
 	case quoted(s):
 		l.buf = strconv.AppendQuote(l.buf, s)

@@ -18,7 +18,7 @@ func FuzzLine(f *testing.F) {
 	f.Add("\t", "a\u00a0b\ufffd", 0, false, 5e-324, 123456789.125, int64(-1), 1)
 	f.Fuzz(func(t *testing.T, one, two string, n int, yes bool, x, y float64, nanos int64, zone int) {
 		at := time.Unix(0, nanos).In(time.FixedZone("z", zone%86400/60*60))
-		for _, format := range []string{"text", "json"} {
+		for _, format := range []string{"logfmt", "json"} {
 			for _, level := range []slog.Level{slog.LevelInfo, slog.LevelWarn} {
 				var want, got, other bytes.Buffer
 				log, err := NewLogger(&want, Logging{"info", format})

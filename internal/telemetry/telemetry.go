@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,12 +15,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/terminal"
 )
 
 // Logging is what is written to standard error.
 type Logging struct {
 	Level  string `flag:"log-level" default:"info" oneof:"debug=also every candidate's cost at every choice; several lines a request|info=one line a request, and what changes|warn=what needs a look|error=what failed" help:"Least severe message that is logged. No level logs prompts or answers." when:"asking why a worker was chosen: debug"`
-	Format string `flag:"log-format" default:"text" oneof:"text=key=value, for people|json=an object a line, for collectors" help:"Form of a log line." when:"a collector reads it"`
+	Format string `flag:"log-format" default:"auto" oneof:"auto=text at a terminal, else json|text=a short line a request, for people; it lacks most fields|logfmt=key=value, with every field|json=an object a line, with every field, for collectors" help:"Form of a log line." when:"a collector reads it: json, whatever standard error is"`
 }
 
 // NewLogger makes a logger that writes to w.
@@ -30,11 +32,20 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 		return nil, err
 	}
 	opts.Level = level
-	out := &output{w: w}
-	if l.Format == "json" {
-		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, true}), nil
+	if l.Format == "auto" {
+		if l.Format = "json"; terminal.Is(w) {
+			l.Format = "text"
+		}
 	}
-	return slog.New(&handler{slog.NewTextHandler(out, opts), out, false}), nil
+	out := &output{w: w}
+	switch l.Format {
+	case "json":
+		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, asJSON}), nil
+	case "logfmt":
+		return slog.New(&handler{slog.NewTextHandler(out, opts), out, asPairs}), nil
+	}
+	out.colours = terminal.Rewrites(w) && os.Getenv("NO_COLOR") == ""
+	return slog.New(&handler{&people{out: out, level: level}, out, asText}), nil
 }
 
 // NewRegistry makes a registry that already counts the process and the Go runtime.
@@ -51,4 +62,10 @@ const Prefix = "tandem_"
 // whose names begin with the prefix.
 func Handler(reg *prometheus.Registry, prefix string, more ...Alias) http.Handler {
 	return promhttp.HandlerFor(withAliases(reg, prefix, slices.Concat(Aliases, more)), promhttp.HandlerOpts{})
+}
+
+// ExemplarHandler is a Handler that answers in OpenMetrics where a scrape asks for it: the one form that shows exemplars.
+// It writes whole numbers as bounds of buckets in another way (le="1.0"), so that it is for those who want exemplars.
+func ExemplarHandler(reg *prometheus.Registry, prefix string) http.Handler {
+	return promhttp.HandlerFor(withAliases(reg, prefix, Aliases), promhttp.HandlerOpts{EnableOpenMetrics: true})
 }

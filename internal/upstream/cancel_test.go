@@ -3,7 +3,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -246,7 +245,7 @@ func TestPartingOverTLS(t *testing.T) {
 	srv.Config.ErrorLog = quietLog
 	srv.StartTLS()
 	defer srv.Close()
-	h := newHTTP(Config{TLS: &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}})
+	h := newHTTP(Config{Trust: system{srv.Client().Transport.(*http.Transport).TLSClientConfig}})
 	defer h.CloseIdle()
 	ctx, leave := context.WithCancelCause(t.Context())
 	l := leg(srv.URL)

@@ -25,14 +25,28 @@ type Config struct {
 	// the side that closes first is sure that no request is on its way.
 	IdleTimeout time.Duration `default:"4s" range:"0s.."`
 	BearerToken string        // sent to every worker as Authorization: Bearer where not empty. It appears in no error.
-	// TLS configures connections to https workers. Nil takes the system's roots and sends the host's name as SNI. It is
-	// copied; ALPN is always http/1.1.
-	TLS *tls.Config
+	// Trust is the certificates of connections to https workers. Nil takes the system's authorities and shows none.
+	Trust Trust
 	// Loops keep the connections without TLS; nil leaves them to Go's poller.
 	Loops *loop.Loops
 	// Dial replaces the network, for tests in memory.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
+
+// Trust is whom https workers are believed by, and what we prove ourselves by. It is safe for concurrent use.
+type Trust interface {
+	// Client is the configuration as it is now, never changed; another one is another pointer. It is copied, the host's
+	// name is sent as SNI, and ALPN is always http/1.1.
+	Client() *tls.Config
+	// Explain adds to an error of TLS what an operator can do about it.
+	Explain(err error) error
+}
+
+// system is the Trust of a machine's own authorities.
+type system struct{ config *tls.Config }
+
+func (s system) Client() *tls.Config   { return s.config }
+func (system) Explain(err error) error { return err }
 
 // Validate returns every field that is wrong.
 func (c Config) Validate() error {
@@ -67,8 +81,8 @@ func NewHTTP(cfg Config) *HTTP {
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 15 * time.Second}).DialContext
 	}
-	if cfg.TLS == nil {
-		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(256)}
+	if cfg.Trust == nil {
+		cfg.Trust = system{&tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: tls.NewLRUClientSessionCache(256)}}
 	}
 	h := &HTTP{cfg: cfg}
 	h.pools.Store(&map[string]*pool{})
@@ -93,7 +107,7 @@ func (h *HTTP) Call(ctx context.Context, leg Leg) (Stream, error) {
 		}
 	}
 	if failed != nil {
-		failed.Err = cause(ctx, failed.Err)
+		failed.Err = h.cfg.Trust.Explain(cause(ctx, failed.Err)) // that a worker refuses a certificate may show after the handshake
 		return nil, failed
 	}
 	return s, nil

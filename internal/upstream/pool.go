@@ -14,7 +14,7 @@ import (
 type pool struct {
 	target *target
 	cfg    *Config
-	tls    *tls.Config // nil without TLS
+	tls    atomic.Pointer[secured] // nil before the first connection with TLS
 	reused atomic.Uint64
 
 	mu     sync.Mutex
@@ -26,15 +26,25 @@ type pool struct {
 }
 
 func newPool(t *target, cfg *Config, now time.Time) *pool {
-	p := &pool{target: t, cfg: cfg, used: now}
-	if t.secure {
-		p.tls = cfg.TLS.Clone()
-		if p.tls.ServerName == "" {
-			p.tls.ServerName = t.name // sent as SNI, unless it is an address
-		}
-		p.tls.NextProtos = []string{"http/1.1"}
+	return &pool{target: t, cfg: cfg, used: now}
+}
+
+// secured is a configuration of TLS for one worker, made from one for all.
+type secured struct{ from, config *tls.Config }
+
+// config is the configuration of TLS as it is now.
+func (p *pool) config() *tls.Config {
+	from := p.cfg.Trust.Client()
+	if made := p.tls.Load(); made != nil && made.from == from {
+		return made.config
 	}
-	return p
+	config := from.Clone()
+	if config.ServerName == "" {
+		config.ServerName = p.target.name // sent as SNI, unless it is an address
+	}
+	config.NextProtos = []string{"http/1.1"}
+	p.tls.Store(&secured{from, config})
+	return config
 }
 
 // take gives the idle connection that was used last, nil for none. Those that died meanwhile are closed on the way.
@@ -61,7 +71,7 @@ func (p *pool) take(now time.Time) *conn {
 
 // dial makes a new connection, TLS included, within the dial timeout.
 func (p *pool) dial(ctx context.Context) (*conn, error) {
-	if p.tls != nil {
+	if p.target.secure {
 		inner, cancel := context.WithTimeout(ctx, p.cfg.DialTimeout)
 		defer cancel()
 		ctx = inner
@@ -70,8 +80,8 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.tls != nil {
-		secure := tls.Client(raw, p.tls)
+	if p.target.secure {
+		secure := tls.Client(raw, p.config())
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = raw.Close()
 			return nil, err

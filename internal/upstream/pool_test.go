@@ -216,7 +216,7 @@ func TestRepeatsWhatCannotHaveBeenSeen(t *testing.T) {
 	}
 
 	long := leg("http://w") // written beside the reading
-	long.Body = Body{make([]byte, inlineBytes+1)}
+	long.Body = Body{make([]byte, LeavesWhole+1)}
 	f.conns[1].broken.Store(true)
 	_, err = h.Call(t.Context(), long)
 	if e, ok := err.(*Error); ok { // the new pipe takes it in small reads; what matters is that it was dialed

@@ -25,10 +25,11 @@ const (
 	// A body up to here is copied behind the head: below it, a copy is cheaper than a vectored write.
 	copiedBytes    = 4 << 10
 	copiedBytesTLS = 16 << 10 // on TLS each write is a record of its own, which costs more than copying
-	// A body up to here fits in the kernel's buffers whatever the worker does, so the caller's own goroutine writes
-	// it. A longer one is written during the reading, since an engine may refuse a request that it has not read, and
-	// waits for no reader.
-	inlineBytes = 32 << 10
+
+	// LeavesWhole is the longest body that has left when [HTTP.Call] returns. It fits in the kernel's buffers whatever
+	// the worker does, so the caller's own goroutine writes it. A longer one is written during the reading, since an
+	// engine may refuse a request that it has not read, and waits for no reader.
+	LeavesWhole = 32 << 10
 )
 
 var requests = sync.Pool{New: func() any { return &request{head: make([]byte, 0, 1<<10)} }}

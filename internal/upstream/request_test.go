@@ -43,7 +43,7 @@ func TestRequestIsNetHTTPs(t *testing.T) {
 		"long body":       func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), copiedBytes+1)} },
 		"segments":        func(l *Leg) { l.Body = Body{[]byte("a"), nil, bytes.Repeat([]byte("x"), copiedBytes), []byte("b")} },
 		"short segments":  func(l *Leg) { l.Body = Body{[]byte("a"), []byte("b")} },
-		"longest body":    func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), inlineBytes+1)} },
+		"longest body":    func(l *Leg) { l.Body = Body{bytes.Repeat([]byte("x"), LeavesWhole+1)} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := leg(srv.URL)
@@ -168,7 +168,7 @@ func TestTLS(t *testing.T) {
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, srv.Listener.Addr().String())
 	}
-	h := newHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, BearerToken: "key", Dial: dial})
+	h := newHTTP(Config{Trust: system{&tls.Config{RootCAs: trust.RootCAs}}, BearerToken: "key", Dial: dial})
 	defer h.CloseIdle()
 	for _, size := range []int{3, copiedBytesTLS + 1, 1 << 20} {
 		l := leg("https://example.com")
@@ -186,7 +186,7 @@ func TestTLS(t *testing.T) {
 	if st := h.Stats()[0]; st.Dialed != 1 || st.Reused != 2 || st.Idle != 1 {
 		t.Errorf("%+v", st)
 	}
-	wrong := newHTTP(Config{TLS: &tls.Config{RootCAs: trust.RootCAs}, Dial: dial})
+	wrong := newHTTP(Config{Trust: system{&tls.Config{RootCAs: trust.RootCAs}}, Dial: dial})
 	defer wrong.CloseIdle()
 	_, err := wrong.Call(t.Context(), leg("https://other.example.net"))
 	if e, ok := err.(*Error); !ok || e.Op != OpDial || wrong.Stats()[0].Open != 0 {

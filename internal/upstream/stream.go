@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/lifetime"
 	"github.com/tandem-pd/tandem/internal/loop"
 )
 
@@ -18,7 +19,7 @@ type stream struct {
 	parting time.Duration
 	onSent  func() // when the request has been written; nil for none
 	conn    *conn
-	stop    func() bool // ends the watch over ctx; nil where ctx has no end
+	hook    lifetime.Hook // the watch over ctx
 
 	head  head
 	wrote chan sent // of a request written by a goroutine of its own; nil otherwise
@@ -31,6 +32,20 @@ type stream struct {
 	left   bool // the caller's context ended before that: the connection is not kept
 	closed bool
 	timer  *time.Timer // of a parting
+
+	alone bool // closed before its context's end: nothing else refers to it
+}
+
+// streams are reused; see End.
+var streams = sync.Pool{New: func() any { return new(stream) }}
+
+// End closes a stream for good: unlike after Close, it must not be touched again, because its memory may be another call's.
+func End(s Stream) {
+	_ = s.Close()
+	if own, ok := s.(*stream); ok && own.alone && own.wrote == nil {
+		*own = stream{}
+		streams.Put(own)
+	}
 }
 
 // sent is how writing a request went.
@@ -43,17 +58,16 @@ var _ Stream = (*stream)(nil)
 
 // newStream begins a call on c: from here on, the end of ctx ends c.
 func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
-	s := &stream{worker: leg.Worker, ctx: ctx, parting: leg.Parting, onSent: leg.Sent, conn: c}
+	s := streams.Get().(*stream)
+	s.worker, s.ctx, s.parting, s.onSent, s.conn = leg.Worker, ctx, leg.Parting, leg.Sent, c
 	s.body.open(c.Conn)
-	if ctx.Done() != nil {
-		s.stop = context.AfterFunc(ctx, s.leave)
-	}
+	lifetime.After(ctx, &s.hook, s)
 	return s
 }
 
-// leave ends the call because its context has ended: it closes the connection, or its sending side only, so that the
+// Ended ends the call because its context has ended: it closes the connection, or its sending side only, so that the
 // engine sees its client gone and stops, while an answer that was sent already can still be read.
-func (s *stream) leave() {
+func (s *stream) Ended() {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -77,7 +91,7 @@ const afterWriteFailed = time.Second
 // not a byte of the request left. The request is released in any case.
 func (s *stream) send(r *request) (untouched bool, err error) {
 	var w sent
-	if r.size > inlineBytes {
+	if r.size > LeavesWhole {
 		s.wrote = make(chan sent, 1)
 		go func() { s.wrote <- s.put(r) }() // Close and a failed send wait for it; the connection is cut by then
 	} else {
@@ -181,9 +195,7 @@ func (s *stream) Close() error {
 	s.closed = true // a context that ends from here on is too late
 	keep, timer := s.ended && !s.left && s.head.keep, s.timer
 	s.mu.Unlock()
-	if s.stop != nil {
-		s.stop()
-	}
+	s.alone = s.hook.Stop() && timer == nil
 	if timer != nil {
 		timer.Stop()
 	}

@@ -90,6 +90,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(stdout, "Starting etcd, NATS, the gateway and simulated workers (%d prefill, %d decode): a second or two.\n\n", s.Prefill, s.Decode)
 	fleet, err := Start(Config{
 		Gateway: s.GatewayConfig, Prefill: s.Prefill, Decode: s.Decode, Worker: worker, InProcess: s.InProcess,
 		KVEvents: s.Router.KVEvents, Stream: s.Stream.Config(), Binary: binary, WorkerArgs: settings.Flags(&child),
@@ -106,6 +107,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 			defer cancel()
 			return smoke(ctx, fleet.URL(), s.Engine, s.Prefill > 0, stdout)
 		}
+		fmt.Fprintf(stdout, "console %s/\n\n", cmp.Or(fleet.adminURL(), fleet.URL()))
 		fleet.table()
 		fmt.Fprintf(stdout, "\nTry:\n  %s\n\nAdd a worker:\n  %s\n\n", curl(fleet.URL()),
 			JoinLine(program, "decode", fmt.Sprintf("decode-%d", s.Decode+1), fleet.Inside(), &s.GatewayConfig, func(w *WorkerSettings) {
@@ -122,7 +124,7 @@ func (s *Settings) Run(ctx context.Context, program string, stdout io.Writer, lo
 // childSettings are those of the fleet's workers.
 func childSettings(s *Settings) WorkerSettings {
 	w := setting.Default[WorkerSettings]()
-	w.Discovery, w.Logging, w.ModelInput, w.Tokenizers = s.Discovery, s.Logging, s.ModelInput, s.Models.Tokenizers
+	w.Discovery, w.Logging, w.Traces, w.ModelInput, w.Tokenizers = s.Discovery, s.Logging, s.Traces, s.ModelInput, s.Models.Tokenizers
 	w.EtcdEndpoints, w.NATSURL = nil, "" // where the fleet's servers run is added to each
 	w.Engine.Engine, w.Engine.BlockSize, w.Engine.Speedup = s.Engine, s.Pools.BlockSize, s.Speedup
 	if w.Logging.Level == "info" {

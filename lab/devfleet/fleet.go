@@ -74,7 +74,7 @@ func Start(cfg Config, log *slog.Logger, reg *prometheus.Registry) (_ *Fleet, er
 	if cfg.KVEvents {
 		natsURL = f.inner.NATSURL()
 	}
-	links, unlink, err := stack.Connect([]string{f.inner.EtcdURL()}, natsURL, cfg.Stream, log, nats.Name("tandem dev"))
+	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{f.inner.EtcdURL()}, NATSURL: natsURL}, cfg.Stream, log, nats.Name("tandem dev"))
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +120,20 @@ func (f *Fleet) makeWorkers(links stack.Links) error {
 func (f *Fleet) Inside() *stack.Embedded { return f.inner }
 
 // URL is where clients on this machine reach the gateway.
-func (f *Fleet) URL() string { return "http://" + stack.LocalAddr(f.addr) }
+func (f *Fleet) URL() string { return f.scheme() + stack.LocalAddr(f.addr) }
+
+func (f *Fleet) scheme() string {
+	if f.cfg.Gateway.Edge.TLS.CertFile != "" {
+		return "https://"
+	}
+	return "http://"
+}
 
 // adminURL is where administration is reached when it has an address of its
 // own; empty when it has none.
 func (f *Fleet) adminURL() string {
 	if addr := f.gateway.AdminAddr(); addr != nil {
-		return "http://" + stack.LocalAddr(addr)
+		return f.scheme() + stack.LocalAddr(addr)
 	}
 	return ""
 }

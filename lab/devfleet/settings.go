@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
+	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/lab/engine"
@@ -38,6 +39,7 @@ type WorkerSettings struct {
 	stack.Discovery `group:"Discovery"`
 	Stream          stack.KVStream    `group:"KV stream"`
 	Logging         telemetry.Logging `group:"Logging"`
+	Traces          otlp.Config       `group:"Traces"`
 }
 
 // WorkerManual is what --help says before the settings, WorkerFirst the settings that it shows.
@@ -53,7 +55,7 @@ var WorkerFirst = []string{
 
 // Run runs one simulated worker until ctx ends, or until stdin closes where that is set.
 func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Logger) error {
-	links, unlink, err := stack.Connect(s.EtcdEndpoints, s.NATSURL, s.Stream.Config(), log, nats.Name("tandem worker "+s.Engine.ID))
+	links, unlink, err := stack.Connect(&s.Discovery, s.Stream.Config(), log, nats.Name("tandem worker "+s.Engine.ID))
 	if err != nil {
 		return err
 	}
@@ -91,7 +93,7 @@ func (s *WorkerSettings) Run(ctx context.Context, stdin io.Reader, log *slog.Log
 func (s *WorkerSettings) config() (c WorkerConfig, err error) {
 	c = WorkerConfig{
 		Engine: s.Engine, Host: s.Host, Port: s.Port, Advertise: s.Advertise, ModelInput: s.ModelInput, DeviceClass: s.DeviceClass,
-		Prefix: s.Prefix, LeaseTTL: s.LeaseTTL, Grace: s.Grace, Drain: s.Drain, KVEvents: s.Events.config(),
+		Prefix: s.Prefix, LeaseTTL: s.LeaseTTL, Grace: s.Grace, Drain: s.Drain, KVEvents: s.Events.config(), Traces: s.Traces,
 	}
 	c.Engine.Model, c.Engine.BandwidthBytesPerSecond, c.Engine.DrainGrace = stack.SimModel, s.Bandwidth*1e9, s.Grace
 	if len(s.Taints) > 0 {

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/listen"
+	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
@@ -50,6 +51,8 @@ type WorkerConfig struct {
 	Drain time.Duration
 	// KVEvents is how it publishes its KV events.
 	KVEvents WorkerEvents
+	// Traces is where a span of each request goes.
+	Traces otlp.Config
 	// Listen replaces net.Listen, for tests in memory. Its addresses are TCP's.
 	Listen func(network, address string) (net.Listener, error)
 }
@@ -78,7 +81,8 @@ type Worker struct {
 	links     stack.Links
 	log       *slog.Logger
 	Engine    *engine.Server
-	publisher publisher // nil without KV events
+	publisher publisher      // nil without KV events
+	traces    *otlp.Exporter // nil where no request is traced
 	serve     net.Listener
 	transfer  net.Listener
 	registrar *discovery.Registrar
@@ -105,6 +109,7 @@ func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, 
 		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
 	}
 	if err := w.build(); err != nil {
+		w.traces.Close()
 		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close(), w.closeEvents())
 	}
 	return w, nil
@@ -120,6 +125,9 @@ func (w *Worker) build() error {
 	host := w.cfg.Advertise
 	if host == "" {
 		host = w.cfg.Host
+	}
+	if err := w.openTraces(); err != nil {
+		return err
 	}
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -231,10 +239,12 @@ func (w *Worker) Record() pools.Worker { return w.record }
 // Run serves until ctx ends, then stops well: it deregisters, goes on taking
 // requests for the grace time, finishes what it has, and ends.
 func (w *Worker) Run(ctx context.Context) error {
+	defer w.traces.Close()
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, inner := errgroup.WithContext(inner)
 	group.Go(func() error { return w.Engine.Run(inner) })
+	group.Go(func() error { return w.links.Certs.Run(inner) })
 	front := &http.Server{Handler: w.Engine.Handler(), ReadHeaderTimeout: 30 * time.Second}
 	side := &http.Server{Handler: w.Engine.TransferHandler(), ReadHeaderTimeout: 30 * time.Second}
 	group.Go(func() error { return serveHTTP(front, w.serve, w.log) })

@@ -14,6 +14,8 @@ type Books struct {
 	Running      int `json:"running"`
 	Waiting      int `json:"waiting"`
 	Transferring int `json:"transferring"`
+	// BusyMs is what the steps so far have taken, in milliseconds.
+	BusyMs float64 `json:"busy_ms"`
 	// Requests are the ids of the live sequences, sorted.
 	Requests []string `json:"requests"`
 	// Blocks are the KV cache's.
@@ -56,6 +58,7 @@ func (b *Books) Idle() bool { return len(b.Requests)+len(b.Received) == 0 && b.B
 func (c *Core) Books(now time.Time) Books {
 	b := Books{
 		Running: len(c.running), Waiting: c.waiting.n + len(c.expecting), Transferring: len(c.fetching),
+		BusyMs:   c.worked.Seconds() * 1000,
 		Requests: slices.AppendSeq(make([]string, 0, len(c.seqs)), maps.Keys(c.seqs)),
 		Blocks: BlockBooks{
 			Total: len(c.cache.blocks), Free: len(c.cache.free), Cached: c.cache.inactive, Active: c.cache.active(),

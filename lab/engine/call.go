@@ -75,6 +75,7 @@ type choice struct {
 func (s *Server) answer(f form) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		defer s.enter()()
+		began := time.Now()
 		c, failure := s.understand(f, w, r)
 		if failure == nil {
 			failure = s.begin(c)
@@ -87,6 +88,7 @@ func (s *Server) answer(f form) http.HandlerFunc {
 			return
 		}
 		defer s.leave(c)
+		defer func() { s.report(r, c, began, time.Now()) }()
 		if c.stream {
 			s.writeStream(w, r, c)
 		} else {

@@ -126,6 +126,8 @@ type Config struct {
 	// runs Run. It may keep the events but not the slice, and must not block:
 	// the engine waits for it. Optional.
 	OnEvents func([]Event)
+	// OnServed is called at the end of each request for answers that was not refused, on its goroutine. nil is not at all.
+	OnServed func(Served)
 	// EventSources is what GET /kv_event_sources tells, by data-parallel rank, in
 	// vLLM's form since 0.31.0; nil, and there is no such path. Optional.
 	EventSources map[string]EventSource

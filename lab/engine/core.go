@@ -34,10 +34,11 @@ type Core struct {
 
 	nic time.Time // when the NIC has carried all that it was given
 
-	batch []slot        // of the step in progress
-	end   time.Time     // of the step in progress
-	took  time.Duration // by the step in progress, or the last one
-	busy  bool          // a step is in progress
+	batch  []slot        // of the step in progress
+	end    time.Time     // of the step in progress
+	took   time.Duration // by the step in progress, or the last one
+	worked time.Duration // by all steps so far
+	busy   bool          // a step is in progress
 
 	result, spare Result // being filled, and lent to the caller of the last Step
 }
@@ -172,6 +173,7 @@ func (c *Core) Step(now time.Time) Result {
 	begin := now
 	if c.busy && !c.end.After(now) {
 		c.busy = false
+		c.worked += c.took
 		c.finishStep(now)
 		// A timer that rings late must not slow the engine: for those who go on,
 		// the next step began when this one ended, unless that was longer ago

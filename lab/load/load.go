@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -114,13 +115,16 @@ func (s *Settings) Run(ctx context.Context, isSet func(name string) bool, stdout
 	report := &replay.Report{
 		Title: s.Report.Title, Target: endpoint.URL + " " + endpoint.Model, Workload: workload.Name,
 		Speed: s.Workload.Speed, Seed: uint64(s.Workload.Seed), Started: time.Now(),
+		Limits: replay.Limits{TTFT: s.Report.TTFT, ITL: s.Report.ITL},
 	}
 	if s.Workload.Trace == "" && s.Workload.Rate == 0 {
 		fmt.Fprintf(stderr, "No --trace and no --rate: this is %s.\n", replay.BuiltInName)
 	}
+	span := time.Duration(float64(workload.Span()) / s.Workload.Speed)
 	fmt.Fprintf(stderr, "%d requests over %v to %s, model %s, seed %d (--seed %[5]d repeats them)\n", len(workload.Requests),
-		time.Duration(float64(workload.Span())/s.Workload.Speed).Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
-	stop := watch(stderr, run.Progress)
+		span.Round(time.Second), endpoint.URL, endpoint.Model, s.Workload.Seed)
+	began := time.Now()
+	stop := progress.Show(stderr, func() progress.State { return state(run.Progress(), span, time.Since(began)) })
 	report.Samples = run.Run(ctx)
 	stop()
 	if ctx.Err() != nil {

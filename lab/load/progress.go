@@ -2,66 +2,21 @@ package load
 
 import (
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-// How often progress is shown: on a terminal, and in a log.
-const (
-	barEvery  = 200 * time.Millisecond
-	lineEvery = 5 * time.Second
-)
-
-// watch shows how far a run is until stop is called: a bar where out is a
-// terminal, else a line every few seconds.
-func watch(out io.Writer, progress func() replay.Progress) (stop func()) {
-	every, show := lineEvery, func() { fmt.Fprintln(out, progressLine(progress())) }
-	terminal := replay.IsTerminal(out)
-	if terminal {
-		every = barEvery
-		show = func() { fmt.Fprint(out, "\r\x1b[K"+progressBar(progress())) }
-	}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		ticks := time.NewTicker(every)
-		defer ticks.Stop()
-		for {
-			select {
-			case <-ticks.C:
-				show()
-			case <-done:
-				if terminal {
-					show()
-					fmt.Fprintln(out)
-				}
-				return
-			}
-		}
-	}()
-	return func() {
-		close(done)
-		<-ended
-	}
-}
-
-func progressLine(p replay.Progress) string {
-	return fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed, %d tokens", p.Sent, p.Total, p.InFlight, p.Answered, p.Failed, p.OutputTokens)
-}
-
-// barWidth is the length of the bar itself, in columns.
-const barWidth = 24
-
-// progressBar is short enough for a terminal of 80 columns.
-func progressBar(p replay.Progress) string {
-	full := 0
+// state is how far a load is that has run for so long and whose last request is due after span. Requests go out by the
+// clock, so that the time left is known while some are still due; the answers to the last of them come on top.
+func state(p replay.Progress, span, taken time.Duration) progress.State {
+	s := progress.State{Text: fmt.Sprintf("%d of %d sent, %d in flight, %d answered, %d failed", p.Sent, p.Total, p.InFlight, p.Answered, p.Failed)}
 	if p.Total > 0 {
-		full = barWidth * (p.Answered + p.Failed) / p.Total
+		s.Share = float64(p.Answered+p.Failed) / float64(p.Total)
 	}
-	full = min(full, barWidth)
-	return fmt.Sprintf("[%s%s] %d/%d sent, %d in flight, %d ok, %d failed",
-		strings.Repeat("█", full), strings.Repeat("·", barWidth-full), p.Sent, p.Total, p.InFlight, p.Answered, p.Failed)
+	if p.Sent < p.Total {
+		s.Left = max(0, span-taken)
+	}
+	return s
 }

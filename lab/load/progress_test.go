@@ -1,29 +1,25 @@
 package load
 
 import (
-	"bytes"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
-func TestProgressBar(t *testing.T) {
+// While requests are due the schedule says how long it takes; then the answers do.
+func TestStateOfALoad(t *testing.T) {
 	for _, c := range []struct {
 		progress replay.Progress
-		full     int
+		taken    time.Duration
+		line     string
 	}{
-		{replay.Progress{}, 0},
-		{replay.Progress{Total: 10, Sent: 7, Answered: 4, Failed: 1}, 12},
-		{replay.Progress{Total: 10, Answered: 10}, 24},
+		{replay.Progress{}, 2 * time.Second, " 0 %, 2s: 0 of 0 sent, 0 in flight, 0 answered, 0 failed"},
+		{replay.Progress{Total: 100, Sent: 60, InFlight: 10, Answered: 49, Failed: 1}, 40 * time.Second, "50 %, 40s, about 20s left: 60 of 100 sent, 10 in flight, 49 answered, 1 failed"},
+		{replay.Progress{Total: 100, Sent: 100, InFlight: 20, Answered: 80}, 80 * time.Second, "80 %, 1m20s, about 20s left: 100 of 100 sent, 20 in flight, 80 answered, 0 failed"},
 	} {
-		if bar := progressBar(c.progress); strings.Count(bar, "█") != c.full || strings.Count(bar, "·") != barWidth-c.full {
-			t.Errorf("%+v: %s", c.progress, bar)
+		if got := state(c.progress, time.Minute, c.taken).Line(c.taken); got != c.line {
+			t.Errorf("%q, want %q", got, c.line)
 		}
 	}
-	var out bytes.Buffer
-	if replay.IsTerminal(&out) {
-		t.Error("a buffer is a terminal")
-	}
-	watch(&out, func() replay.Progress { return replay.Progress{} })() // ends what it started
 }

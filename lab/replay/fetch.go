@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
+	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
@@ -22,8 +24,8 @@ const TracesManual = "gateway traces, or gateway traces fetch FILE…: list publ
 
 // Traces does what the words of `gateway traces` ask for: without words it lists
 // the public traces, after "fetch" it downloads those that paths name by their
-// last part.
-func Traces(ctx context.Context, out io.Writer, words ...string) error {
+// last part. How far a download is goes to meter.
+func Traces(ctx context.Context, out, meter io.Writer, words ...string) error {
 	if len(words) == 0 {
 		return listTraces(out)
 	}
@@ -40,7 +42,7 @@ func Traces(ctx context.Context, out io.Writer, words ...string) error {
 			}
 			return setting.Errorf("FILE", "%s: its name is none of %s", path, strings.Join(names, ", "))
 		}
-		if err := fetchTo(ctx, out, &t, path); err != nil {
+		if err := fetchTo(ctx, out, meter, &t, path); err != nil {
 			return err
 		}
 	}
@@ -61,7 +63,7 @@ func listTraces(out io.Writer) error {
 }
 
 // fetchTo downloads a trace to a path, unless it is there.
-func fetchTo(ctx context.Context, out io.Writer, t *PublicTrace, path string) error {
+func fetchTo(ctx context.Context, out, meter io.Writer, t *PublicTrace, path string) error {
 	if have, err := os.ReadFile(path); err == nil {
 		if err := t.Verify(have); err != nil {
 			return fmt.Errorf("%s is there and is another file: %w", path, err)
@@ -69,7 +71,13 @@ func fetchTo(ctx context.Context, out io.Writer, t *PublicTrace, path string) er
 		fmt.Fprintf(out, "%s is there already\n", path)
 		return nil
 	}
-	data, err := t.Fetch(ctx, http.DefaultClient)
+	var read atomic.Int64
+	stop := progress.Show(meter, func() progress.State {
+		got := read.Load()
+		return progress.State{Share: float64(got) / float64(t.Bytes), Text: fmt.Sprintf("%.1f of %.1f MB of %s", float64(got)/1e6, float64(t.Bytes)/1e6, t.File)}
+	})
+	data, err := t.Fetch(ctx, http.DefaultClient, read.Store)
+	stop()
 	if err != nil {
 		return fmt.Errorf("%w; by hand: get %s (SHA-256 %s) and put it at %s", err, t.URL, t.SHA256, path)
 	}

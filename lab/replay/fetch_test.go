@@ -22,7 +22,7 @@ func TestFetchTrace(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "a", "b")
 	plain, zipped := filepath.Join(folder, "t.jsonl"), filepath.Join(folder, "t.jsonl.gz")
 	for _, path := range []string{plain, zipped} {
-		if err := fetchTo(t.Context(), io.Discard, &trace, path); err != nil {
+		if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, path); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(path)
@@ -31,10 +31,10 @@ func TestFetchTrace(t *testing.T) {
 		}
 	}
 	s.Close()
-	if err := fetchTo(t.Context(), io.Discard, &trace, plain); err != nil {
+	if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, plain); err != nil {
 		t.Errorf("it is there already: %v", err)
 	}
-	err := fetchTo(t.Context(), io.Discard, &trace, filepath.Join(folder, "u.jsonl"))
+	err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, filepath.Join(folder, "u.jsonl"))
 	for _, want := range []string{"by hand: get " + s.URL, trace.SHA256, "u.jsonl"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)
@@ -43,7 +43,7 @@ func TestFetchTrace(t *testing.T) {
 	if err := os.WriteFile(plain, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := fetchTo(t.Context(), io.Discard, &trace, plain); err == nil || !strings.Contains(err.Error(), "is another file") {
+	if err := fetchTo(t.Context(), io.Discard, io.Discard, &trace, plain); err == nil || !strings.Contains(err.Error(), "is another file") {
 		t.Errorf("over another file: %v", err)
 	}
 	left, err := os.ReadDir(folder)

@@ -44,13 +44,3 @@ func (files Files) Close() {
 		_ = f.Close() // nil or closed is an error that says nothing
 	}
 }
-
-// IsTerminal reports whether out is a terminal.
-func IsTerminal(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
-}

@@ -75,7 +75,7 @@ func FromLog(r io.Reader, file string, lenient bool) (*LogTrace, error) {
 		return nil, &TraceError{File: file, Line: line + 1, Err: err}
 	}
 	if len(t.rows) == 0 {
-		return nil, fmt.Errorf("%s: no answered request in it; a gateway logs one line a request at --log-level info", file)
+		return nil, fmt.Errorf("%s: no answered request in it; a gateway logs one line a request at --log-level info, with all of it in the formats json and logfmt", file)
 	}
 	slices.SortStableFunc(t.rows, func(a, b logRow) int { return a.at.Compare(b.at) })
 	for i := range t.rows {

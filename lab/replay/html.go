@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // WriteHTML writes the report as one page that needs nothing else.
@@ -40,22 +42,50 @@ func (r *Report) Page() Page {
 			p.Tables = append(p.Tables, t)
 		}
 	}
-	share := func(title string, c curve) Plot { return c.plot(title, Plot{X: "ms", Y: "%", LogX: true, Steps: true}) }
-	p.Plots = []Plot{
-		share("TTFT: share of answers at or below", cdf(ttft)),
-		ttftOverTime(r.Samples).plot("TTFT over time", Plot{X: "s", Y: "ms", Dots: true}),
-		share("ITL: share of answers at or below", cdf(itl)),
-		share("Gaps between chunks: share at or below", cdf(gap)),
-		inFlightOverTime(r.Samples, s.Wall).plot("Requests in flight over time", Plot{X: "s", Y: "requests", Fill: true}),
-		tokensOverTime(r.Samples, s.Wall).plot("Output tokens a second over time", Plot{X: "s", Y: "tok/s", Fill: true}),
+	l := r.Limits
+	p.Plots = []Drawing{
+		r.goodputOverTime(), r.goodputByLimits(),
+		share("TTFT: share of answers at or below", "TTFT", cdf(ttft), l.TTFT),
+		&plot.Plot{
+			Title: "TTFT over time", Help: "a dot a request", X: clock, Y: plot.Axis{Name: "TTFT", Unit: "ms", Log: true}, Dots: true,
+			Limits: limit("limit of TTFT", l.TTFT, false), Series: one("TTFT", ttftOverTime(r.Samples)),
+		},
+		share("ITL: share of answers at or below", "ITL", cdf(itl), l.ITL),
+		share("Gaps between chunks: share at or below", "gap", cdf(gap), 0),
+		overTime("Requests in flight over time", plot.Axis{Name: "requests in flight"}, inFlightOverTime(r.Samples, s.Wall)),
+		overTime("Output tokens over time", plot.Axis{Name: "output", Unit: "tokens/s"}, tokensOverTime(r.Samples, s.Wall)),
 	}
 	return p
 }
 
-// plot is a curve as a plot of one line.
-func (c curve) plot(title string, p Plot) Plot {
-	p.Title, p.Series = title, []Series{{Name: p.Y, X: c.X, Y: c.Y[0]}}
-	return p
+// clock is the axis of a run's time.
+var clock = plot.Axis{Name: "time since the start", Unit: "s"}
+
+// share plots a distribution, with the limit that its values are held to.
+func share(title, name string, c curve, held time.Duration) *plot.Plot {
+	return &plot.Plot{
+		Title: title, X: plot.Axis{Name: name, Unit: "ms", Log: true}, Y: plot.Axis{Name: "share", Unit: "%"}, Steps: true,
+		Limits: limit("limit of "+name, held, true), Series: one(name, c),
+	}
+}
+
+// overTime plots what a run had at each time.
+func overTime(title string, y plot.Axis, c curve) *plot.Plot {
+	return &plot.Plot{Title: title, X: clock, Y: y, Fill: true, Series: one(y.Name, c)}
+}
+
+// one is a curve as the only series of a plot.
+func one(name string, c curve) []plot.Series {
+	return []plot.Series{{Name: name, X: c.X, Y: c.Y[0]}}
+}
+
+// limit is a limit of a latency in milliseconds; none where it is not set.
+func limit(name string, at time.Duration, onX bool) []plot.Limit {
+	if at <= 0 {
+		return nil
+	}
+	ms := float64(at) / 1e6
+	return []plot.Limit{{Name: name + " " + plot.Number(ms) + " ms", At: ms, OnX: onX}}
 }
 
 // Begun is when the run began, for people.
@@ -72,7 +102,7 @@ func (r *Report) latencies() Table {
 func (r *Report) failures() Table {
 	t := Table{Head: []string{"!not answered", "code", "#requests", "?reason as reported"}}
 	for _, f := range r.Failures() {
-		t.Rows = append(t.Rows, []string{f.Outcome, f.Code, strconv.Itoa(f.Requests), f.Detail})
+		t.Rows = append(t.Rows, []string{f.Outcome, f.Code, plot.Number(float64(f.Requests)), f.Detail})
 	}
 	return t
 }
@@ -86,7 +116,7 @@ func (s *Summary) shares() Table {
 	t := Table{Head: []string{"worker", "role", "#requests", "|", "#tokens computed"}}
 	for _, w := range s.Workers {
 		t.Rows = append(t.Rows, []string{
-			w.ID, w.Role, strconv.Itoa(w.Requests), strconv.FormatFloat(100*float64(w.Requests)/float64(max(1, most[w.Role])), 'f', 1, 64), strconv.FormatInt(w.Tokens, 10),
+			w.ID, w.Role, plot.Number(float64(w.Requests)), strconv.FormatFloat(100*float64(w.Requests)/float64(max(1, most[w.Role])), 'f', 1, 64), plot.Number(float64(w.Tokens)),
 		})
 	}
 	return t

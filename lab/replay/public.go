@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+
+	"github.com/tandem-pd/tandem/internal/progress"
 )
 
 // PublicTrace is a published trace that does not ship with the program.
@@ -79,8 +81,8 @@ type absent struct {
 func (e absent) Error() string { return e.text }
 func (e absent) Unwrap() error { return e.error }
 
-// Fetch downloads the trace and returns it once its checksum is right.
-func (t *PublicTrace) Fetch(ctx context.Context, client *http.Client) ([]byte, error) {
+// Fetch downloads the trace and returns it once its checksum is right. report is called with the bytes read so far.
+func (t *PublicTrace) Fetch(ctx context.Context, client *http.Client, report func(read int64)) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.URL, nil)
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func (t *PublicTrace) Fetch(ctx context.Context, client *http.Client) ([]byte, e
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answers %s", t.URL, res.Status)
 	}
-	data, err := io.ReadAll(io.LimitReader(res.Body, t.Bytes+1))
+	data, err := io.ReadAll(progress.NewReader(io.LimitReader(res.Body, t.Bytes+1), report))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.URL, err)
 	}

@@ -58,7 +58,7 @@ func TestFetchVerifies(t *testing.T) {
 			}))
 			defer s.Close()
 			trace := PublicTrace{File: "t.jsonl", Bytes: int64(len(text)), SHA256: hex.EncodeToString(sum[:]), URL: s.URL}
-			data, err := trace.Fetch(t.Context(), http.DefaultClient)
+			data, err := trace.Fetch(t.Context(), http.DefaultClient, func(int64) {})
 			if c.says == "" && (err != nil || string(data) != text) {
 				t.Errorf("%d bytes, error %v", len(data), err)
 			}

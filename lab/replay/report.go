@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // Report is a run, with how it was made and what came of it.
@@ -28,6 +30,8 @@ type Report struct {
 	Notes   []string `json:"notes,omitempty"`
 	Summary Summary  `json:"summary"`
 	Samples []Sample `json:"-"`
+	// Limits are drawn in the plots, and goodput is by them.
+	Limits Limits `json:"-"`
 }
 
 // WriteJSON writes all but the samples as a JSON object.
@@ -70,7 +74,7 @@ func (s *Summary) lines() []line {
 // are, mean, p50, p90, p99 and max in milliseconds. What so few values do not
 // show is a dash: a percentile with no value beyond it, anything of none.
 func (d *Distribution) Cells() []string {
-	cells := []string{strconv.Itoa(d.Count)}
+	cells := []string{plot.Number(float64(d.Count))}
 	for _, c := range []struct {
 		value Millis
 		least int // values
@@ -116,7 +120,7 @@ func (r *Report) WriteText(w io.Writer) error {
 // verdict is the run in a sentence.
 func (r *Report) verdict() string {
 	s := &r.Summary
-	text := fmt.Sprintf("%d requests in %.1f s: %d answered", s.Requests, time.Duration(s.Wall).Seconds(), s.Answered)
+	text := fmt.Sprintf("%s requests in %.1f s: %s answered", plot.Number(float64(s.Requests)), time.Duration(s.Wall).Seconds(), plot.Number(float64(s.Answered)))
 	if s.Refused > 0 {
 		text += fmt.Sprintf(", %d refused", s.Refused)
 	}
@@ -206,9 +210,9 @@ func (r *Report) rates() string {
 	s := &r.Summary
 	hits := "hit rate unknown"
 	if s.HitRate != nil {
-		hits = fmt.Sprintf("hit rate %.1f %% of %d prompt tokens", 100**s.HitRate, s.PromptTokens)
+		hits = fmt.Sprintf("hit rate %.1f %% of %s prompt tokens", 100**s.HitRate, plot.Number(float64(s.PromptTokens)))
 	}
-	return fmt.Sprintf("%.2f answers/s, %.0f output tok/s, %s, %d in flight at most", s.RequestsPerSecond, s.OutputTokensPerSecond, hits, s.InFlight)
+	return fmt.Sprintf("%.2f answers/s, %s output tok/s, %s, %d in flight at most", s.RequestsPerSecond, plot.Number(math.Round(s.OutputTokensPerSecond)), hits, s.InFlight)
 }
 
 // short writes milliseconds with three figures or more.
@@ -223,7 +227,7 @@ func short(m Millis) string {
 	case ms < 100:
 		return fmt.Sprintf("%.1f", ms)
 	default:
-		return fmt.Sprintf("%.0f", ms)
+		return plot.Number(math.Round(ms))
 	}
 }
 

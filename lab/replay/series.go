@@ -11,7 +11,7 @@ import (
 const (
 	curvePoints = 400
 	timeBins    = 240
-	maxDots     = 20_000
+	maxDots     = 5_000
 )
 
 // curve is the data of a plot, in the form the plots take: the values of x, and

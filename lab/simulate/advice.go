@@ -96,6 +96,10 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 		}
 		return
 	}
+	if r.single() && len(best) > 1 {
+		r.adviseNothing(b, arms)
+		return
+	}
 	take := "%s (%s)"
 	if len(best) > 1 {
 		take = "First is %s (%s)"
@@ -120,6 +124,25 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
 	adviseSize(b, best)
 	adviseMissed(b, top)
+}
+
+// single reports whether the arms ran with one seed each: what sets them apart may be luck.
+func (r *Report) single() bool {
+	return !slices.ContainsFunc(r.Arms, func(a ArmReport) bool { return len(a.Seeds) > 1 })
+}
+
+// adviseNothing lists what one run of each arm gave, in the plan's order, and ranks none.
+func (r *Report) adviseNothing(b *strings.Builder, arms []*ArmReport) {
+	var parts []string
+	for _, a := range arms {
+		value := a.Stats.share("goodput")
+		if r.Capacity != nil {
+			value = "× " + a.Stats.text("capacity", 2)
+		}
+		parts = append(parts, a.Name+" "+value)
+	}
+	fmt.Fprintf(b, "One seed ranks no arm: what sets them apart may be luck, and --seeds 5 shows whether it is.\n%s of this one run: %s.\n",
+		strings.ToUpper(r.ranking()[:1])+r.ranking()[1:], strings.Join(parts, ", "))
 }
 
 // over is a range and how many seeds it is over.
@@ -232,7 +255,7 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	s := a.Stats
 	answered := 0.0
 	if all := s["requests"].Mean; all > 0 {
-		answered = 1 - a.unanswered()/all
+		answered = 1 - a.Stats.unanswered()/all
 	}
 	missed := func(metric string) string { return percent(max(0, 1-s[metric].Mean/answered)) }
 	var parts []string
@@ -248,7 +271,11 @@ func adviseMissed(b *strings.Builder, a *ArmReport) {
 	if use := s["kv_use"].Mean; use > 0.85 {
 		fmt.Fprintf(b, "Where it decodes, %s of the KV is in use on average.\n", percent(use))
 	}
-	if n := a.unanswered(); n > 0 {
+	if a.GivenUp != nil {
+		fmt.Fprintf(b, "It is no fleet for this load: %v.\n", a.GivenUp)
+		return
+	}
+	if n := a.Stats.unanswered(); n > 0 {
 		fmt.Fprintf(b, "%s requests a run are shed or fail; they count as missed.\n", count(n))
 	}
 }

@@ -106,7 +106,7 @@ func (s *Study) batches() []batch {
 }
 
 // runBatch runs a job and hands over each variant's figures for each seed.
-func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, put func(variant, seed int, m *Measured)) error {
+func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*material, at func(share float64), put func(variant, seed int, m *Measured)) error {
 	crossed := map[int]int{} // where each variant's last search ended: the next begins there
 	for _, n := range b.seeds {
 		seed := s.Plan.Seeds[n]
@@ -115,13 +115,17 @@ func (s *Study) runBatch(ctx context.Context, b batch, traces map[traceKey]*mate
 			v := s.Variants[i]
 			m, err := (*Measured)(nil), error(nil)
 			if s.Plan.Capacity == nil {
-				m, err = v.run(ctx, traces, seed)
+				m, err = v.run(ctx, traces, seed, at)
 			} else {
 				before, follows := crossed[i]
 				if !follows {
 					before = -1
 				}
-				search := search{plan: s.Plan.Capacity.filled(), v: v, known: known, try: func(speed float64) (*ran, error) { return v.ran(ctx, traces, seed, speed) }, seed: seed}
+				tries, expected := 0.0, math.Log2(float64(s.Plan.Capacity.filled().steps()))+1
+				search := search{plan: s.Plan.Capacity.filled(), v: v, known: known, seed: seed, try: func(speed float64) (*ran, error) {
+					defer func() { tries++ }()
+					return v.ran(ctx, traces, seed, speed, func(share float64) { at(min(1, (tries+share)/expected)) })
+				}}
 				m, crossed[i], err = search.all(before)
 			}
 			if err != nil {

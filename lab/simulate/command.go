@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/internal/progress"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -52,7 +52,10 @@ func (s *Settings) Run(ctx context.Context, plans []string, stdout, stderr io.Wr
 		return err
 	}
 	defer files.Close()
-	report, err := study.Run(ctx, meter(stderr))
+	var far Progress
+	stop := progress.Show(stderr, far.State)
+	report, err := study.Run(ctx, &far)
+	stop()
 	if err != nil {
 		return err
 	}
@@ -63,25 +66,4 @@ func (s *Settings) Run(ctx context.Context, plans []string, stdout, stderr io.Wr
 		fmt.Fprintf(stdout, "\n%s", report.Advice())
 	}
 	return files.Write(report.WriteJSON, report.WriteHTML)
-}
-
-// meter shows how far a study is: on a terminal on one line, elsewhere now and
-// then a line.
-func meter(out io.Writer) Progress {
-	began, last := time.Now(), time.Time{}
-	return func(done, all int, what string) {
-		now := time.Now()
-		left := time.Duration(float64(now.Sub(began)) / float64(done) * float64(all-done)).Round(time.Second)
-		line := fmt.Sprintf("%d of %d runs, about %v left, last %s", done, all, left, what)
-		switch {
-		case replay.IsTerminal(out):
-			fmt.Fprintf(out, "\r\x1b[K%s", line)
-			if done == all {
-				fmt.Fprint(out, "\r\x1b[K")
-			}
-		case now.Sub(last) > 5*time.Second && done < all:
-			last = now
-			fmt.Fprintln(out, line)
-		}
-	}
 }

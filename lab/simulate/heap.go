@@ -10,6 +10,10 @@ const (
 	renew                   // a decode engine renews its leases
 	expire                  // a request has waited too long
 	observe                 // the series take a reading
+
+	hear // a letter reaches a gateway: this and what follows is between gateways
+	say  // a gateway says what has changed
+	tick // a gateway does what is due
 )
 
 // event is something that will happen. Those of one time happen in the order
@@ -18,7 +22,7 @@ type event struct {
 	at   int64 // nanoseconds since the start
 	seq  uint64
 	what occasion
-	who  int32 // request, engine or batch of KV events
+	who  int32 // request, engine, gateway, batch of KV events or letter
 	turn uint32
 }
 
@@ -27,13 +31,17 @@ func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.
 // agenda is the one heap of all that will happen, four children to a node:
 // fewer cache lines a level than two.
 type agenda struct {
-	heap []event
-	seq  uint64
+	heap    []event
+	seq     uint64
+	between int // those between gateways
 }
 
 func (a *agenda) add(e event) {
 	a.seq++
 	e.seq = a.seq
+	if e.what >= hear {
+		a.between++
+	}
 	a.heap = append(a.heap, e)
 	at := len(a.heap) - 1
 	for at > 0 {
@@ -49,9 +57,15 @@ func (a *agenda) add(e event) {
 
 func (a *agenda) empty() bool { return len(a.heap) == 0 }
 
+// idle reports whether nothing will happen but between gateways.
+func (a *agenda) idle() bool { return len(a.heap) == a.between }
+
 // take removes the first event; there is one.
 func (a *agenda) take() event {
 	first := a.heap[0]
+	if first.what >= hear {
+		a.between--
+	}
 	last := len(a.heap) - 1
 	e := a.heap[last]
 	a.heap = a.heap[:last]

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tandem-pd/tandem/lab/plot"
 	"github.com/tandem-pd/tandem/lab/replay"
 )
 
@@ -35,10 +36,12 @@ func (r *Report) Page() replay.Page {
 		p.Tables = append(p.Tables, r.nextToPublished())
 	}
 	p.Appendix = []replay.Table{r.shares()}
-	p.Plots = append(r.sweeps(), r.staged()...)
-	p.Plots = append(p.Plots, r.distributions()...)
-	p.Plots = append(p.Plots, r.pareto())
-	p.Plots = append(p.Plots, r.overTime()...)
+	p.Plots = append(p.Plots, r.ranked())
+	for _, plots := range [][]*plot.Plot{r.sweeps(), r.staged(), r.distributions(), {r.pareto()}, r.overTime()} {
+		for _, drawing := range plots {
+			p.Plots = append(p.Plots, drawing)
+		}
+	}
 	return p
 }
 
@@ -125,7 +128,7 @@ func (r *Report) shares() replay.Table {
 		}
 		for _, w := range a.Curves.Workers {
 			t.Rows = append(t.Rows, []string{
-				a.Name, w.ID, w.Role, strconv.Itoa(w.Requests), strconv.FormatFloat(100*ratio(float64(w.Tokens), float64(most[w.Role])), 'f', 1, 64), strconv.FormatInt(w.Tokens, 10),
+				a.Name, w.ID, w.Role, plot.Number(float64(w.Requests)), strconv.FormatFloat(100*ratio(float64(w.Tokens), float64(most[w.Role])), 'f', 1, 64), plot.Number(float64(w.Tokens)),
 			})
 		}
 	}
@@ -134,34 +137,111 @@ func (r *Report) shares() replay.Table {
 
 // shownFigure is a figure that is plotted along an axis of load or size.
 type shownFigure struct {
-	metric, title, unit string
-	scale, level        float64
-	log                 bool
+	metric, title string
+	axis          plot.Axis
+	scale         float64
 }
 
 // point adds the figure at x to a line, if there is one.
-func (f *shownFigure) point(line *replay.Series, x float64, stats Stats) {
+func (f *shownFigure) point(line *plot.Series, x float64, stats Stats) {
 	if s, ok := stats[f.metric]; ok {
-		line.X, line.Y = append(line.X, x), append(line.Y, positive(f.scale*s.Mean, f.log))
+		line.X, line.Y = append(line.X, x), append(line.Y, positive(f.scale*s.Mean, f.axis.Log))
 	}
 }
 
 var shown = []shownFigure{
-	{"goodput", "Goodput (the level is 90 %)", "%", 100, 90, false},
-	{"ttft_s.mean", "TTFT, mean", "s", 1, 0, true},
-	{"ttft_s.p90", "TTFT, p90", "s", 1, 0, true},
-	{"itl_ms.mean", "ITL, mean", "ms", 1, 0, false},
-	{"output_tokens_per_s", "Output tokens a second", "tok/s", 1, 0, false},
-	{"hit_rate", "Prompt tokens found cached", "%", 100, 0, false},
+	{"goodput", "Goodput", plot.Axis{Name: "goodput", Unit: "%"}, 100},
+	{"ttft_s.mean", "TTFT, mean", plot.Axis{Name: "mean TTFT", Unit: "s", Log: true}, 1},
+	{"ttft_s.p90", "TTFT, p90", plot.Axis{Name: "p90 of TTFT", Unit: "s", Log: true}, 1},
+	{"itl_ms.mean", "ITL, mean", plot.Axis{Name: "mean ITL", Unit: "ms"}, 1},
+	{"output_tokens_per_s", "Output tokens a second", plot.Axis{Name: "output", Unit: "tokens/s"}, 1},
+	{"hit_rate", "Prompt tokens found cached", plot.Axis{Name: "hit rate", Unit: "%"}, 100},
+}
+
+// limits are the plan's, where a figure is held to one.
+func (r *Report) limits(metric string) []plot.Limit {
+	switch {
+	case metric == "goodput":
+		return []plot.Limit{{Name: plot.Number(100*enough) + " %", At: 100 * enough}}
+	case slices.ContainsFunc(r.Arms, func(a ArmReport) bool { return a.slo.TTFT != r.SLO.TTFT || a.slo.ITL != r.SLO.ITL }):
+		return nil // the arms are held to different ones
+	case strings.HasPrefix(metric, "ttft_s") && r.SLO.TTFT > 0:
+		return []plot.Limit{{Name: "limit of TTFT " + plot.Number(r.SLO.TTFT.Seconds()) + " s", At: r.SLO.TTFT.Seconds()}}
+	case strings.HasPrefix(metric, "itl_ms") && r.SLO.ITL > 0:
+		return []plot.Limit{{Name: "limit of ITL " + plot.Number(float64(r.SLO.ITL)/1e6) + " ms", At: float64(r.SLO.ITL) / 1e6}}
+	}
+	return nil
+}
+
+// upright is limits of the values along x.
+func upright(limits []plot.Limit) []plot.Limit {
+	for i := range limits {
+		limits[i].OnX = true
+	}
+	return limits
+}
+
+// mostBars is how many arms the first plot compares.
+const mostBars = 16
+
+// ranked plots what the arms are ranked by, each with its range over the seeds. Of many arms it has the best, and the
+// baseline.
+func (r *Report) ranked() *plot.Bars {
+	p := &plot.Bars{Title: "Goodput", Axis: plot.Axis{Name: "goodput", Unit: "%"}, Limits: r.limits("goodput")}
+	scale := 100.0
+	if r.Capacity != nil {
+		p.Title, p.Axis, p.Limits, scale = "Capacity", plot.Axis{Name: "capacity", Unit: "× the workload's speed"}, nil, 1
+	}
+	p.Help = "share of requests within the limits; mean and range over the seeds"
+	if r.Capacity != nil {
+		p.Help = "speed at which " + percent(r.Capacity.Share) + " of the requests are good; mean and range over the seeds"
+	}
+	if r.single() {
+		p.Help += ": one seed has no range, and ranks nothing"
+	}
+	for _, a := range r.drawnArms(mostBars) {
+		if s, ok := a.Stats[r.ranking()]; ok {
+			p.Bars = append(p.Bars, plot.Bar{Name: a.Name, Value: scale * s.Mean, Min: scale * s.Min, Max: scale * s.Max})
+		}
+	}
+	if n := len(r.Arms); n > mostBars {
+		p.Help += fmt.Sprintf("; %d of %d arms, the table has all", mostBars, n)
+	}
+	return p
+}
+
+// drawnArms are the arms that plots have room for, in the report's order: of more than most, the baseline and the best.
+func (r *Report) drawnArms(most int) []*ArmReport {
+	all := make([]*ArmReport, len(r.Arms))
+	for i := range r.Arms {
+		all[i] = &r.Arms[i]
+	}
+	if len(all) <= most {
+		return all
+	}
+	chosen := r.best(all)
+	if base := &r.Arms[r.Baseline]; !slices.Contains(chosen[:most], base) {
+		chosen[most-1] = base
+	}
+	chosen = chosen[:most]
+	return slices.DeleteFunc(all, func(a *ArmReport) bool { return !slices.Contains(chosen, a) })
+}
+
+// chosen says which arms a plot draws; empty where it draws all.
+func (r *Report) chosen() string {
+	if len(r.Arms) <= plot.MostSeries {
+		return ""
+	}
+	return fmt.Sprintf("; %d of %d arms: the best and the baseline", plot.MostSeries, len(r.Arms))
 }
 
 // sweeps plots the figures along each numeric axis of the sweep, a line an arm;
 // where there are several axes, the others' values are in the line's name.
-func (r *Report) sweeps() []replay.Plot {
+func (r *Report) sweeps() []*plot.Plot {
 	if len(r.Arms) == 0 || len(r.Arms[0].Point) == 0 {
 		return nil
 	}
-	var plots []replay.Plot
+	var plots []*plot.Plot
 	for axis, value := range r.Arms[0].Point {
 		lines := map[string][]*ArmReport{}
 		var order []string
@@ -185,9 +265,9 @@ func (r *Report) sweeps() []replay.Plot {
 			continue
 		}
 		for _, s := range shown {
-			p := replay.Plot{Title: s.title + " against " + value.Path, X: value.Path, Y: s.unit, LogY: s.log, Level: s.level, Marks: true}
+			p := &plot.Plot{Title: s.title + " against " + value.Path, X: plot.Axis{Name: value.Path}, Y: s.axis, Limits: r.limits(s.metric), Marks: true}
 			for _, name := range order {
-				line := replay.Series{Name: name}
+				line := plot.Series{Name: name}
 				for _, a := range lines[name] {
 					x, _ := strconv.ParseFloat(a.Point[axis].Text, 64)
 					s.point(&line, x, a.Stats)
@@ -202,16 +282,16 @@ func (r *Report) sweeps() []replay.Plot {
 
 // staged plots the figures over the stages of a workload, whose names begin
 // with their rates.
-func (r *Report) staged() []replay.Plot {
+func (r *Report) staged() []*plot.Plot {
 	if len(r.Arms) == 0 || len(r.Arms[0].Stages) < 2 {
 		return nil
 	}
-	var plots []replay.Plot
+	var plots []*plot.Plot
 	for _, s := range shown {
-		p := replay.Plot{Title: s.title + " against load", X: "requests/s", Y: s.unit, LogY: s.log, Level: s.level, Marks: true}
-		for i := range r.Arms {
-			line := replay.Series{Name: r.Arms[i].Name}
-			for _, stage := range r.Arms[i].Stages {
+		p := &plot.Plot{Title: s.title + " against load", Help: strings.TrimPrefix(r.chosen(), "; "), X: plot.Axis{Name: "load", Unit: "requests/s"}, Y: s.axis, Limits: r.limits(s.metric), Marks: true}
+		for _, a := range r.drawnArms(plot.MostSeries) {
+			line := plot.Series{Name: a.Name}
+			for _, stage := range a.Stages {
 				var rate float64
 				if _, err := fmt.Sscanf(stage.Name, "%g", &rate); err != nil {
 					continue
@@ -226,24 +306,26 @@ func (r *Report) staged() []replay.Plot {
 }
 
 // distributions plots the shares of requests at or below a latency.
-func (r *Report) distributions() []replay.Plot {
-	ttft := replay.Plot{Title: "TTFT: share of answers at or below", Help: "first seed", X: "s", Y: "%", LogX: true}
-	itl := replay.Plot{Title: "ITL: share of answers at or below", Help: "first seed", X: "ms", Y: "%", LogX: true}
-	for i := range r.Arms {
-		ttft.Series = append(ttft.Series, shareLine(r.Arms[i].Name, r.Arms[i].Curves.TTFT))
-		itl.Series = append(itl.Series, shareLine(r.Arms[i].Name, r.Arms[i].Curves.ITL))
+func (r *Report) distributions() []*plot.Plot {
+	seed := "first seed" + r.chosen()
+	share := plot.Axis{Name: "share", Unit: "%"}
+	ttft := &plot.Plot{Title: "TTFT: share of answers at or below", Help: seed, X: plot.Axis{Name: "TTFT", Unit: "s", Log: true}, Y: share, Limits: upright(r.limits("ttft_s"))}
+	itl := &plot.Plot{Title: "ITL: share of answers at or below", Help: seed, X: plot.Axis{Name: "ITL", Unit: "ms", Log: true}, Y: share, Limits: upright(r.limits("itl_ms"))}
+	for _, a := range r.drawnArms(plot.MostSeries) {
+		ttft.Series = append(ttft.Series, shareLine(a.Name, a.Curves.TTFT))
+		itl.Series = append(itl.Series, shareLine(a.Name, a.Curves.ITL))
 	}
-	return []replay.Plot{ttft, itl}
+	return []*plot.Plot{ttft, itl}
 }
 
 // shareLine draws quantiles as a share over the value. One value has one share:
 // the highest.
-func shareLine(name string, quantiles []float64) replay.Series {
+func shareLine(name string, quantiles []float64) plot.Series {
 	at := map[float64]float64{}
 	for share, x := range quantiles {
 		at[max(x, 0.001)] = float64(share)
 	}
-	line := replay.Series{Name: name}
+	line := plot.Series{Name: name}
 	for _, x := range slices.Sorted(maps.Keys(at)) {
 		line.X, line.Y = append(line.X, x), append(line.Y, at[x])
 	}
@@ -251,12 +333,15 @@ func shareLine(name string, quantiles []float64) replay.Series {
 }
 
 // pareto is what one user gets against what all get together.
-func (r *Report) pareto() replay.Plot {
-	p := replay.Plot{Title: "Throughput against interactivity", Help: "up and to the right is better", X: "tok/s a user (1/ITL)", Y: "tok/s", Dots: true, Marks: true}
-	for i := range r.Arms {
-		line := replay.Series{Name: r.Arms[i].Name}
-		points := []Stats{r.Arms[i].Stats}
-		for _, s := range r.Arms[i].Stages {
+func (r *Report) pareto() *plot.Plot {
+	p := &plot.Plot{
+		Title: "Throughput against interactivity", Help: "up and to the right is better" + r.chosen(),
+		X: plot.Axis{Name: "speed of one answer (1/ITL)", Unit: "tokens/s"}, Y: plot.Axis{Name: "output of the fleet", Unit: "tokens/s"}, Dots: true, Marks: true,
+	}
+	for _, a := range r.drawnArms(plot.MostSeries) {
+		line := plot.Series{Name: a.Name}
+		points := []Stats{a.Stats}
+		for _, s := range a.Stages {
 			points = append(points, s.Stats)
 		}
 		for _, s := range points {
@@ -271,20 +356,21 @@ func (r *Report) pareto() replay.Plot {
 }
 
 // overTime plots the fleet's state.
-func (r *Report) overTime() []replay.Plot {
-	plots := []replay.Plot{
-		{Title: "Requests that wait, over time", Help: "first seed", X: "s", Y: "requests"},
-		{Title: "KV in use where decode runs, over time", Help: "first seed, mean over workers", X: "s", Y: "%"},
-		{Title: "Batch where decode runs, over time", Help: "first seed, mean over workers", X: "s", Y: "sequences"},
+func (r *Report) overTime() []*plot.Plot {
+	seed := "first seed" + r.chosen()
+	clock := plot.Axis{Name: "time since the start", Unit: "s"}
+	plots := []*plot.Plot{
+		{Title: "Requests that wait, over time", Help: seed, X: clock, Y: plot.Axis{Name: "waiting requests"}},
+		{Title: "KV in use where decode runs, over time", Help: seed + ", mean over workers", X: clock, Y: plot.Axis{Name: "KV in use", Unit: "%"}},
+		{Title: "Batch where decode runs, over time", Help: seed + ", mean over workers", X: clock, Y: plot.Axis{Name: "batch", Unit: "sequences"}},
 	}
-	for i := range r.Arms {
-		a := &r.Arms[i]
+	for _, a := range r.drawnArms(plot.MostSeries) {
 		use := make([]float64, len(a.Curves.KVUse))
 		for k, x := range a.Curves.KVUse {
 			use[k] = 100 * x
 		}
 		for k, y := range [][]float64{a.Curves.Queued, use, a.Curves.Batch} {
-			plots[k].Series = append(plots[k].Series, replay.Series{Name: a.Name, X: a.Curves.At, Y: y})
+			plots[k].Series = append(plots[k].Series, plot.Series{Name: a.Name, X: a.Curves.At, Y: y})
 		}
 	}
 	return plots

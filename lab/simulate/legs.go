@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
@@ -13,28 +14,43 @@ import (
 
 func (r *run) chain(i int32) []uint64 { return r.cfg.Stages[r.stage].Chains.of[i] }
 
+// drawn reports whether the n-th of something is among a share of all.
+func drawn(share float64, seed, n uint64) bool {
+	return share > 0 && float64(fold(seed, n)>>11)/(1<<53) < share
+}
+
 // ask is what a request asks of the choice of its workers.
 func (r *run) ask(i int32) placement.Ask {
 	q := &r.requests[i]
-	return placement.Ask{Model: Model, Request: router.Request{ID: q.id, Attempt: 1, ISL: q.isl, Hashes: r.chain(i), Drain: r.queue.Round()}}
+	queue := r.gateways[q.gateway].queue
+	ask := placement.Ask{Model: Model, Request: router.Request{
+		ID: q.id, Attempt: 1, ISL: q.isl, Drain: queue.Round(), PlanOnly: queue.Planning(),
+		DecodeLater: true, Done: q.done, Later: &r.later,
+	}}
+	if r.cfg.SessionIDs {
+		ask.Session = q.Session
+	}
+	if !drawn(r.cfg.UnknownPrompts, r.cfg.Seed, uint64(i)) {
+		ask.Hashes, ask.Sliced = r.chain(i), q.slices
+	}
+	if q.remote != nil {
+		ask.Want = placement.Decode
+	}
+	return ask
 }
 
 // cached is the longest prefix in tokens that a worker which computes prompts holds.
 func (r *run) cached(i int32, now time.Time) int {
 	ask := r.ask(i)
-	route := r.placer.Route(r.fleet, &ask, now)
+	route := r.gateways[r.requests[i].gateway].placer.Route(r.fleet, &ask, now)
 	return route.Cached(now)
 }
 
 // reserve is the drain step of one request.
 func (r *run) reserve(i int32, now time.Time) error {
 	ask := r.ask(i)
-	var later *router.LaterError
-	placed, err := r.placer.Book(r.fleet, &ask, nil, now)
-	switch {
-	case errors.As(err, &later):
-		return &queue.LaterError{Plan: queue.Plan{Worker: later.Slot, Starts: later.Starts, Takes: later.Takes}}
-	case placement.Waits(err):
+	placed, err := r.gateways[r.requests[i].gateway].placer.Book(r.fleet, &ask, nil, now)
+	if _, later := errors.AsType[queue.Later](err); !later && placement.Waits(err) {
 		return queue.ErrWait
 	}
 	r.requests[i].p, r.requests[i].d = placed.Prefill.Lease, placed.Decode.Lease
@@ -44,15 +60,24 @@ func (r *run) reserve(i int32, now time.Time) error {
 // granted starts a request that has its workers.
 func (r *run) granted(i int32) {
 	q := &r.requests[i]
-	q.granted = r.now
-	q.decodeWorker = q.d.Worker.ID
-	q.decode = r.byWorker[q.decodeWorker]
-	if q.p == nil {
-		r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens})
-		return
+	if q.turns == 0 {
+		q.granted = r.now
 	}
-	q.prefillWorker = q.p.Worker.ID
-	r.add(i, r.byWorker[q.prefillWorker], engine.Request{MaxTokens: 1, Pin: true})
+	q.turns++
+	q.sent = r.now
+	if q.d != nil {
+		q.decodeWorker = q.d.Worker.ID
+		q.decode = r.byWorker[q.decodeWorker]
+	}
+	switch {
+	case q.p != nil:
+		q.prefillWorker = q.p.Worker.ID
+		r.add(i, r.byWorker[q.prefillWorker], engine.Request{MaxTokens: 1, Pin: q.p.Slice == 0})
+	case q.remote != nil:
+		r.pull(i)
+	default:
+		r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens})
+	}
 }
 
 // errand is what is still to be done at this instant: a machine is to step,
@@ -68,6 +93,9 @@ type errand struct {
 func (r *run) add(i, machine int32, leg engine.Request) {
 	q := &r.requests[i]
 	leg.ID, leg.PromptTokens, leg.Hashes, leg.IgnoreEOS = q.id, q.isl, r.chain(i), true
+	if q.p != nil && q.p.Slice > 0 {
+		leg.PromptTokens, leg.Hashes = q.p.Slice, leg.Hashes[:q.p.Slice/q.p.Worker.BlockSize]
+	}
 	r.errands = append(r.errands, errand{machine, i, leg})
 }
 
@@ -102,7 +130,7 @@ func (r *run) step(i int32) {
 	m := r.machines[i]
 	now := r.at(r.now)
 	res := m.core.Step(now)
-	if len(res.Events) > 0 && m.index != nil {
+	if len(res.Events) > 0 && m.worker.Role != pools.Decode {
 		r.post(i, res.Events)
 	}
 	for k := range res.Outputs {
@@ -145,8 +173,11 @@ func (r *run) schedule(i int32, next time.Time) {
 
 // post sends KV events to the index.
 func (r *run) post(machine int32, events []engine.Event) {
+	if r.posted++; drawn(r.cfg.EventLoss, r.cfg.Seed+1, r.posted) {
+		return
+	}
 	if r.cfg.EventDelay == 0 {
-		r.apply(r.machines[machine], events)
+		r.apply(machine, events)
 		return
 	}
 	var n int32
@@ -179,11 +210,13 @@ func (r *run) output(machine int32, o *engine.Output) {
 	now := r.at(r.now)
 	if q.tokens == 0 {
 		q.first = r.now
-		if !q.remote {
+		r.pay(q, false)
+		if q.remote == nil {
 			q.cached = o.Cached
 		}
 		q.d.PrefillDone(now)
-		r.drain()
+		q.d.Bind(now)
+		r.gateways[q.gateway].drain()
 	} else if r.cfg.Gaps {
 		if q.gaps == nil {
 			q.gaps = r.spareGaps()
@@ -202,21 +235,52 @@ func (r *run) output(machine int32, o *engine.Output) {
 	}
 }
 
-// prefilled hands a prompt's KV over to decode.
+// prefilled hands a prompt's KV over to decode, or has the rest of it computed.
 func (r *run) prefilled(i, machine int32, o *engine.Output) {
 	q := &r.requests[i]
+	slice := q.p.Slice
+	sliced := slice > 0
+	if q.turns == 1 || q.cached > o.Cached {
+		q.cached = o.Cached
+	}
+	if o.Reason != engine.Aborted {
+		q.p.Bind(r.at(r.now))
+		if l := r.gateways[q.gateway].learned; l != nil {
+			l.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
+		}
+	}
 	q.p.Release(r.at(r.now))
 	q.p = nil
-	r.drain()
+	if q.done.Tokens > 0 && o.Reason != engine.Aborted {
+		r.gateways[q.gateway].slicing.Note(q.sliced, max(0, q.done.Tokens-o.Cached), r.at(r.now))
+	}
+	if sliced {
+		q.sliced = slice - o.Cached
+		q.done = router.Done{Worker: r.machines[machine].worker.ID, Tokens: slice, Slices: q.done.Slices + 1}
+	}
+	if sliced && o.Reason != engine.Aborted {
+		r.wait(i, false)
+		return
+	}
 	if o.Pinned == nil {
+		r.gateways[q.gateway].drain()
 		r.release(q)
 		r.end(i, loadLost)
 		return
 	}
-	q.cached, q.remote = o.Cached, true
-	r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens, Remote: &engine.Remote{
-		EngineID: r.machines[machine].worker.ID, RequestID: o.Pinned.RequestID, BlockIDs: [][]int32{o.Pinned.BlockIDs},
-	}})
+	q.remote = &engine.Remote{EngineID: r.machines[machine].worker.ID, RequestID: o.Pinned.RequestID, BlockIDs: [][]int32{o.Pinned.BlockIDs}}
+	if q.d == nil {
+		r.wait(i, true)
+		return
+	}
+	r.gateways[q.gateway].drain()
+	r.pull(i)
+}
+
+// pull has decode pull what prefill has computed.
+func (r *run) pull(i int32) {
+	q := &r.requests[i]
+	r.add(i, q.decode, engine.Request{MaxTokens: q.OutputTokens, Remote: q.remote})
 	if d := r.machines[q.decode]; !d.beats {
 		d.beats = true
 		r.agenda.add(event{at: r.now + int64(d.core.Config().HeartbeatInterval), what: renew, who: q.decode})
@@ -250,7 +314,7 @@ func (r *run) release(q *request) {
 		q.d.Release(now)
 		q.d = nil
 	}
-	r.drain()
+	r.gateways[q.gateway].drain()
 }
 
 func (r *run) spareGaps() []uint32 {

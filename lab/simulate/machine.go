@@ -6,7 +6,6 @@ import (
 
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router/index"
 )
 
 // Group is a number of workers that are alike.
@@ -26,8 +25,6 @@ const Model = "simulated"
 type machine struct {
 	core   *engine.Core
 	worker *pools.Worker
-	index  *index.Index // of its pool; nil where nothing is looked up
-	owner  index.Owner
 
 	wake  int64  // when its next step is on the agenda; −1 for never
 	turn  uint32 // of that entry: an older one is void

@@ -31,10 +31,12 @@ type Measured struct {
 	Seed    uint64
 	Metrics Metrics
 	Stages  []StageMeasured
+	Classes []StageMeasured // by policy class, where there are any
 	Curves  Curves
+	GivenUp *GivenUp // nil where the run was not stopped
 }
 
-// StageMeasured is one stage's part of it.
+// StageMeasured is one stage's part of it, or one policy class's.
 type StageMeasured struct {
 	Name    string
 	Metrics Metrics
@@ -55,9 +57,9 @@ type Curves struct {
 
 // measure reads a run's figures off its outcome.
 func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
-	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1)}
+	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1, -1)}
 	m.Metrics["preemptions"] = float64(out.Preemptions)
-	m.Curves = curves(v, out)
+	m.Curves, m.GivenUp = curves(v, out), out.GivenUp
 	m.Metrics.means("kv_use", m.Curves.KVUse)
 	m.Metrics.means("batch", m.Curves.Batch)
 	m.Metrics.means("queued", m.Curves.Queued)
@@ -67,22 +69,27 @@ func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 	if len(stages) > 1 {
 		for i := range stages {
 			if !stages[i].Warm {
-				m.Stages = append(m.Stages, StageMeasured{stages[i].Name, measured(&v.plan.SLO, out, int32(i))})
+				m.Stages = append(m.Stages, StageMeasured{stages[i].Name, measured(&v.plan.SLO, out, int32(i), -1)})
 			}
+		}
+	}
+	if classes := v.plan.Queue.Classes; classes != nil {
+		for k := range classes.List {
+			m.Classes = append(m.Classes, StageMeasured{classes.Name(k), measured(&v.plan.SLO, out, -1, int32(k))})
 		}
 	}
 	return m
 }
 
-// measured reads the figures of one stage, or of all below 0.
-func measured(slo *SLO, out *Outcome, stage int32) Metrics {
+// measured reads the figures of one stage, or of all below 0, and of one policy class alike.
+func measured(slo *SLO, out *Outcome, stage, class int32) Metrics {
 	var samples []replay.Sample
 	var tbt []float64
 	var kept Kept
 	m := Metrics{"shed": 0, "failed": 0}
 	for i := range out.Samples {
 		s := &out.Samples[i]
-		if stage >= 0 && out.StageOf[i] != stage || s.Outcome == replay.Cancelled {
+		if stage >= 0 && out.StageOf[i] != stage || class >= 0 && out.ClassOf[i] != class || s.Outcome == replay.Cancelled {
 			continue
 		}
 		samples = append(samples, *s)

@@ -15,7 +15,7 @@ func Observed(name string, samples []replay.Sample, slo SLO) *Report {
 		end = max(end, time.Duration(samples[i].Scheduled+samples[i].E2E))
 	}
 	out.Stages = []Span{{0, end}}
-	m := &Measured{Metrics: measured(&slo, out, -1), Curves: shares(out)}
+	m := &Measured{Metrics: measured(&slo, out, -1, -1), Curves: shares(out)}
 	r := &Report{Name: name, SLO: slo, Arms: []ArmReport{{Name: name, Arm: name, Fleet: "as observed", slo: slo, runs: []*Measured{m}}}}
 	r.finish("")
 	return r

@@ -10,9 +10,10 @@ import (
 // Outcome is what came of a run.
 type Outcome struct {
 	// Samples are the requests that were reported on, in the order in which
-	// they ended; StageOf names the stage of each.
+	// they ended; StageOf names the stage of each, and ClassOf its policy class.
 	Samples []replay.Sample
 	StageOf []int32
+	ClassOf []int32
 	// TBT is, for each sample, the mean of the longest tenth of its gaps; empty
 	// unless Config.Gaps is set.
 	TBT []time.Duration
@@ -22,6 +23,8 @@ type Outcome struct {
 	Readings []Reading
 	// Preemptions and FailedLoads are the engines'.
 	Preemptions, FailedLoads uint64
+	// GivenUp says why the run was stopped; nil where it was not.
+	GivenUp *GivenUp
 	// Steps counts the events that were worked off.
 	Steps uint64
 }

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/queue"
 )
 
 // Plan is a file for `gateway simulate`: a fleet, what it is asked, and what is
@@ -22,7 +23,15 @@ type Plan struct {
 	Fleet    FleetPlan    `yaml:"fleet"`
 	Router   RouterPlan   `yaml:"router"`
 	Queue    QueuePlan    `yaml:"queue"`
-	SLO      SLO          `yaml:"slo"`
+	// Replicas is how many gateways share the fleet, Staleness how late each hears of what the others book: a duration,
+	// off or away. Spread off ignores what is on its way.
+	Replicas  int    `yaml:"replicas"`
+	Staleness string `yaml:"staleness"`
+	Spread    string `yaml:"spread"`
+	// Loss is the share of the messages between gateways that get lost.
+	Loss float64 `yaml:"loss"`
+
+	SLO SLO `yaml:"slo"`
 
 	// Seeds are those of the router's draws and of a generated workload. Single
 	// runs are not results: five by default.
@@ -54,9 +63,14 @@ type WorkloadPlan struct {
 	// drawn from the seed. Traces are rounded to seconds, and the order within
 	// one belongs to no arm: policies that draw nothing get an honest spread by it.
 	Shuffle bool `yaml:"shuffle"`
+	// Jitter has each request come up to so much later, drawn from the seed: what a trace's rounding has taken away. Without
+	// it the requests of one time reach all gateways in the same instant, which clients' do not.
+	Jitter time.Duration `yaml:"jitter"`
 
-	InputTokens  int `yaml:"input_tokens"`
-	OutputTokens int `yaml:"output_tokens"`
+	// InputTokens is the mean of lognormal lengths where InputSigma, the deviation of their logarithm, is above 0.
+	InputTokens  int     `yaml:"input_tokens"`
+	InputSigma   float64 `yaml:"input_sigma"`
+	OutputTokens int     `yaml:"output_tokens"`
 	// SharedTokens of the input come before it and are one group's; there are
 	// Groups of them, and Prompts different ones in each.
 	SharedTokens int `yaml:"shared_tokens"`
@@ -64,9 +78,23 @@ type WorkloadPlan struct {
 	Prompts      int `yaml:"prompts"`
 	// Turns above 1 make each request a session, whose every turn repeats all
 	// before it, Pause after the last answer.
-	Turns  int           `yaml:"turns"`
-	Pause  time.Duration `yaml:"pause"`
-	Stages []StagePlan   `yaml:"stages"`
+	Turns int `yaml:"turns"`
+	// SessionIDs has requests name their session, as clients may.
+	SessionIDs bool          `yaml:"session_ids"`
+	Pause      time.Duration `yaml:"pause"`
+	Stages     []StagePlan   `yaml:"stages"`
+	// Families are made up in addition to a trace, or alone.
+	Families []FamilyPlan `yaml:"families"`
+
+	// Classes are the shares of requests, or of sessions, that ask for a policy
+	// class each, drawn from the seed.
+	Classes []ClassShare `yaml:"classes"`
+}
+
+// ClassShare is a part of the requests.
+type ClassShare struct {
+	Class string  `yaml:"class"` // its name, or that of a family
+	Share float64 `yaml:"share"` // by its part of the sum
 }
 
 // StagePlan is a stretch of Poisson arrivals at one rate.
@@ -86,6 +114,8 @@ type FleetPlan struct {
 	Each   `yaml:",inline"`
 	// EventDelay is how long a KV event takes to the router.
 	EventDelay time.Duration `yaml:"kv_event_delay"`
+	// EventLoss is the share of KV events that are lost for good, which no worker has.
+	EventLoss float64 `yaml:"kv_event_loss"`
 }
 
 // GroupPlan is a set of equal workers; absent fields are the fleet's.
@@ -110,14 +140,22 @@ type Each struct {
 	ContextLength       int             `yaml:"context_length"`
 	BandwidthGB         float64         `yaml:"bandwidth_gb"` // a second, of each worker's own link
 	TransferSetup       time.Duration   `yaml:"transfer_setup"`
+	// Slowdown is how many times longer a worker takes than its fit, which predictions go on to rest on.
+	Slowdown float64 `yaml:"slowdown"`
 }
 
 // RouterPlan is the router's settings, for all pools and for one where it
 // differs.
 type RouterPlan struct {
 	PoolPlan `yaml:",inline"`
-	Prefill  PoolPlan `yaml:"prefill"`
-	Decode   PoolPlan `yaml:"decode"`
+	// ForecastScale is how many times too long prompts are predicted to take.
+	ForecastScale float64 `yaml:"forecast_scale"`
+	// Learns has predictions be learned from answers, as on the wire.
+	Learns bool `yaml:"learns"`
+	// UnknownPrompts is the share of the prompts whose tokens the router does not know: it looks up nothing for them.
+	UnknownPrompts float64  `yaml:"unknown_prompts"`
+	Prefill        PoolPlan `yaml:"prefill"`
+	Decode         PoolPlan `yaml:"decode"`
 }
 
 // PoolPlan is the settings of one pool's router, by the names of the flags.
@@ -131,8 +169,11 @@ type PoolPlan struct {
 	RequestWeight  *float64 `yaml:"active_request_weight"`
 	PrefillLoad    string   `yaml:"prefill_load_model"`
 	Temperature    *float64 `yaml:"temperature"`
+	Slice          *int     `yaml:"prefill_slice"`
 	QueueThreshold *float64 `yaml:"queue_threshold"` // below 0: never busy
 	Track          *bool    `yaml:"track_prefill_tokens"`
+	// SessionTTL is how long a session stays bound to its worker; it takes session_ids.
+	SessionTTL *time.Duration `yaml:"session_affinity_ttl"`
 	// Room off sends requests to workers whose KV is booked out, to wait in the
 	// engine: what gateways do that keep no books of it.
 	Room *bool `yaml:"room"`
@@ -144,6 +185,8 @@ type QueuePlan struct {
 	Target  time.Duration `yaml:"ttft_target"`
 	Limit   int           `yaml:"limit"`   // 0: none
 	Timeout time.Duration `yaml:"timeout"` // 0: none
+	// Classes are policy classes, as in the gateway's file of them.
+	Classes *queue.Classes `yaml:"classes"`
 }
 
 // SLO is when a request counts as good. Zero fields do not count. Requests

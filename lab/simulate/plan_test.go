@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/lab/plot/plottest"
 )
 
 // good is a plan that errors are planted in.
@@ -119,14 +121,16 @@ func TestStudyReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs := 0
-		r, err := s.Run(t.Context(), func(done, all int, what string) {
-			if runs++; done != runs || all != 4 {
-				t.Errorf("progress %d of %d", done, all)
-			}
-		})
+		var far Progress
+		if before := far.State(); before.Share != 0 {
+			t.Errorf("before the study %+v", before)
+		}
+		r, err := s.Run(t.Context(), &far)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if after := far.State(); after.Share != 1 || !strings.HasPrefix(after.Text, "4 of 4 runs, last ") {
+			t.Errorf("after the study %+v", after)
 		}
 		var b strings.Builder
 		if err := errors.Join(r.WriteText(&b), r.WriteJSON(&b), r.WriteHTML(&b)); err != nil {
@@ -137,6 +141,16 @@ func TestStudyReport(t *testing.T) {
 	first := report()
 	if again := report(); again != first {
 		t.Error("the same study gave another report")
+	}
+	figures := plottest.Check(t, first)
+	goodput := slices.IndexFunc(figures, func(f plottest.Figure) bool { return f.X == "goodput, %" })
+	if goodput < 0 || len(figures[goodput].Series) != 2 || !slices.Equal(figures[goodput].Limits, []string{"90 %"}) {
+		t.Errorf("goodput of both arms is not plotted: %+v", figures)
+	}
+	for _, f := range figures {
+		if len(f.Series) > 8 || f.Y == "" && f.X != "goodput, %" {
+			t.Errorf("%+v", f)
+		}
 	}
 	for _, want := range []string{"First is ", "Against one", "Beside what others report", "Note: made up", `"arms": [`, `"goodput": {`, `"ttft_s": {`, `"seeds": [`} {
 		if !strings.Contains(first, want) {
@@ -155,4 +169,28 @@ func FuzzPlan(f *testing.F) {
 			t.Error("a study without variants")
 		}
 	})
+}
+
+// A study of one long run shows how far the run is.
+func TestProgressWithinARun(t *testing.T) {
+	var far Progress
+	far.begin(2)
+	one := far.part()
+	one.at(0.5)
+	if s := far.State(); s.Share != 0.25 || s.Text != "0 of 2 runs" {
+		t.Errorf("%+v", s)
+	}
+	one.ended("kv")
+	if s := far.State(); s.Share != 0.5 || s.Text != "1 of 2 runs, last kv" {
+		t.Errorf("%+v", s)
+	}
+	var shares []float64
+	cfg := arm(made(7, 2000), 16, "kv", fleets()["2P2D"]...)
+	cfg.At = func(share float64) { shares = append(shares, share) }
+	if _, err := Run(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if len(shares) < 3 || !slices.IsSorted(shares) || shares[len(shares)-1] > 1 || shares[len(shares)-1] < 0.5 {
+		t.Errorf("shares %v", shares)
+	}
 }

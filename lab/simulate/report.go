@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // Stat is a metric over those of an arm's seeds that show it.
@@ -39,10 +41,13 @@ type ArmReport struct {
 	Seeds []uint64
 	// Stats are its metrics, without those that no seed shows; Stages those of
 	// each stage, where it has several.
-	Stats  Stats
-	Stages []StageReport
+	Stats   Stats
+	Stages  []StageReport
+	Classes []StageReport // by policy class, where there are any
 	// Curves are those of the first seed.
 	Curves Curves
+	// GivenUp says why a run of it was stopped; nil where none was.
+	GivenUp *GivenUp
 
 	workers int    // of the fleet
 	asked   string // its workload and limits: arms that share them can be ranked
@@ -50,7 +55,7 @@ type ArmReport struct {
 	runs    []*Measured
 }
 
-// StageReport is one stage of an arm.
+// StageReport is one stage of an arm, or one policy class.
 type StageReport struct {
 	Name  string
 	Stats Stats
@@ -64,6 +69,9 @@ func (s Stats) text(name string, decimals int) string {
 	x, ok := s[name]
 	if !ok {
 		return none
+	}
+	if decimals == 0 {
+		return plot.Number(math.Round(x.Mean))
 	}
 	return strconv.FormatFloat(x.Mean, 'f', decimals, 64)
 }
@@ -97,15 +105,14 @@ func (r *Report) finish(baseline string) {
 		for _, m := range a.runs {
 			a.Seeds = append(a.Seeds, m.Seed)
 			all = append(all, m.Metrics)
+			if m.GivenUp != nil && a.GivenUp == nil {
+				a.GivenUp = m.GivenUp
+				r.Notes = append(slices.Clip(r.Notes), a.Name+": "+m.GivenUp.String()+".")
+			}
 		}
 		a.Stats, a.Curves = stats(all), a.runs[0].Curves
-		for n := range a.runs[0].Stages {
-			var stage []Metrics
-			for _, m := range a.runs {
-				stage = append(stage, m.Stages[n].Metrics)
-			}
-			a.Stages = append(a.Stages, StageReport{a.runs[0].Stages[n].Name, stats(stage)})
-		}
+		a.Stages = a.parts(func(m *Measured) []StageMeasured { return m.Stages })
+		a.Classes = a.parts(func(m *Measured) []StageMeasured { return m.Classes })
 		a.runs = nil
 		if a.Name == baseline || a.Arm == baseline && r.Arms[r.Baseline].Arm != baseline {
 			r.Baseline = i
@@ -113,14 +120,26 @@ func (r *Report) finish(baseline string) {
 	}
 }
 
+// parts joins the runs' parts.
+func (a *ArmReport) parts(of func(m *Measured) []StageMeasured) (all []StageReport) {
+	for n, part := range of(a.runs[0]) {
+		var each []Metrics
+		for _, m := range a.runs {
+			each = append(each, of(m)[n].Metrics)
+		}
+		all = append(all, StageReport{part.Name, stats(each)})
+	}
+	return all
+}
+
 // noteUnanswered notes arms that left requests unanswered: their latencies are
 // those of the lucky ones.
 func (r *Report) noteUnanswered() {
 	var all []string
 	for i := range r.Arms {
-		if a := &r.Arms[i]; a.unanswered() > 0 {
+		if a := &r.Arms[i]; a.Stats.unanswered() > 0 {
 			asked := a.Stats["requests"].Mean
-			all = append(all, fmt.Sprintf("%s answered %s of %s", a.Name, count(asked-a.unanswered()), count(asked)))
+			all = append(all, fmt.Sprintf("%s answered %s of %s", a.Name, count(asked-a.Stats.unanswered()), count(asked)))
 		}
 	}
 	const most = 5
@@ -133,7 +152,7 @@ func (r *Report) noteUnanswered() {
 }
 
 // count is a mean of counts, with a decimal where it is not whole.
-func count(mean float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", mean), ".0") }
+func count(mean float64) string { return plot.Number(math.Round(mean*10) / 10) }
 
 func stats(runs []Metrics) Stats {
 	out := Stats{}
@@ -229,18 +248,23 @@ func (r *Report) WriteJSON(w io.Writer) error {
 		a := &r.Arms[i]
 		out := nested(a.Stats)
 		out["name"], out["fleet"], out["seeds"] = a.Name, a.Fleet, a.Seeds
+		if a.GivenUp != nil {
+			out["given_up"] = a.GivenUp.String()
+		}
 		if len(a.Point) > 0 {
 			out["point"] = a.Point
 		}
 		out["spread"] = a.Stats
-		var stages []map[string]any
-		for _, s := range a.Stages {
-			stage := nested(s.Stats)
-			stage["name"] = s.Name
-			stages = append(stages, stage)
-		}
-		if stages != nil {
-			out["stages"] = stages
+		for key, parts := range map[string][]StageReport{"stages": a.Stages, "classes": a.Classes} {
+			var all []map[string]any
+			for _, s := range parts {
+				part := nested(s.Stats)
+				part["name"] = s.Name
+				all = append(all, part)
+			}
+			if all != nil {
+				out[key] = all
+			}
 		}
 		arms = append(arms, out)
 	}
@@ -280,19 +304,27 @@ func (r *Report) WriteText(w io.Writer) error {
 	width := 4
 	for i := range r.Arms {
 		width = max(width, len(r.Arms[i].Name))
+		for _, c := range r.Arms[i].Classes {
+			width = max(width, 2+len(c.Name))
+		}
 	}
 	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "", "goodput", "TTFT, s", "ITL, ms", "hit", "output", "shed+")
 	fmt.Fprintf(b, "%-*s %19s %27s %19s %6s %9s %6s\n", width, "arm", "mean [min…max]", "mean    p50    p90    p99", "mean    p99", "rate", "tokens/s", "failed")
-	for i := range r.Arms {
-		a := &r.Arms[i]
+	row := func(name string, stats Stats) {
 		goodput := none
-		if g, ok := a.Stats["goodput"]; ok {
+		if g, ok := stats["goodput"]; ok {
 			goodput = fmt.Sprintf("%.3f [%.3f…%.3f]", g.Mean, g.Min, g.Max)
 		}
-		m := a.Stats.text
-		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6s\n", width, a.Name, goodput,
+		m := stats.text
+		fmt.Fprintf(b, "%-*s %19s %6s %6s %6s %6s %9s %9s %6s %9s %6s\n", width, name, goodput,
 			m("ttft_s.mean", 2), m("ttft_s.p50", 2), m("ttft_s.p90", 2), m("ttft_s.p99", 1), m("itl_ms.mean", 2), m("itl_ms.p99", 1),
-			m("hit_rate", 3), m("output_tokens_per_s", 0), count(a.unanswered()))
+			m("hit_rate", 3), m("output_tokens_per_s", 0), count(stats.unanswered()))
+	}
+	for i := range r.Arms {
+		row(r.Arms[i].Name, r.Arms[i].Stats)
+		for _, c := range r.Arms[i].Classes {
+			row("  "+c.Name, c.Stats)
+		}
 	}
 	r.writeCapacities(b)
 	r.writeDeltas(b)
@@ -307,7 +339,7 @@ func (r *Report) WriteText(w io.Writer) error {
 }
 
 // unanswered is how many requests a run were shed or failed.
-func (a *ArmReport) unanswered() float64 { return a.Stats["shed"].Mean + a.Stats["failed"].Mean }
+func (s Stats) unanswered() float64 { return s["shed"].Mean + s["failed"].Mean }
 
 // writeDeltas writes what differs from the baseline.
 func (r *Report) writeDeltas(b io.Writer) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
@@ -13,19 +14,30 @@ import (
 // request is one request on its way.
 type request struct {
 	*replay.Request
-	id     string
-	isl    int
-	ticket queue.Ticket[int32]
-	p, d   *router.Lease
-	decode int32 // machine
-	remote bool  // its decode pulls what prefill computed
+	id       string
+	gateway  int32 // that serves it
+	isl      int
+	ticket   queue.Ticket[int32]
+	p, d     *router.Lease
+	decode   int32          // machine
+	class    int32          // of the queue's, in its latest wait
+	remote   *engine.Remote // what its decode pulls that prefill computed
+	turns    int            // legs that it was granted
+	done     router.Done    // what slices have computed of its prompt
+	sliced   int            // tokens that the latest of them computed
+	slices   bool           // its prompt may be computed in slices
+	promoted bool           // it goes before the order, for its next turn too
 
 	arrived, granted int64
+	sent             int64 // its latest leg
 	first, last      int64 // its first and latest token
 	tokens           int
 	grown            int // blocks
 	cached           int
 	gaps             []uint32 // µs, where they are wanted
+
+	owed work // of what r.owed has of it
+	over bool // it has ended
 
 	prefillWorker, decodeWorker string
 }

@@ -12,9 +12,6 @@ package simulate
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"maps"
-	"math"
 	"strconv"
 	"time"
 
@@ -23,8 +20,6 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
-	"github.com/tandem-pd/tandem/router/index"
-	"github.com/tandem-pd/tandem/router/placement"
 )
 
 // Config is one run: a fleet, a gateway in front of it, and the requests.
@@ -37,12 +32,26 @@ type Config struct {
 	// Routers has a Config for each role that the fleet has. Its Seed is the
 	// run's.
 	Routers map[pools.Role]router.Config
-	// Queue is the waiting room.
+	// ForecastScale is how many times too long prompts are predicted to take; 0 means 1.
+	ForecastScale float64
+	// Learns has each gateway predict by what prompts took, as it does on the wire; otherwise it predicts by the engines' own model.
+	Learns bool
+	// Queue is the waiting room, of each gateway.
 	Queue queue.Config
+	// Replicas are the gateways in front of the fleet.
+	Replicas Replicas
 	// EventDelay is how long a KV event takes from the engine to the index.
 	EventDelay time.Duration
+	// SessionIDs has requests name their session.
+	SessionIDs bool
+	// EventLoss is the share of the engines' steps whose KV events are lost, and UnknownPrompts that of the prompts for which
+	// the router looks up nothing. Seed draws both.
+	EventLoss, UnknownPrompts float64
+	Seed                      uint64
 	// Speed divides the times between arrivals; 0 means 1.
 	Speed float64
+	// Class is the policy class that a request asks for; nil for none.
+	Class func(q *replay.Request) string
 	// Gaps has every answer's gaps between tokens kept until it ends, for
 	// Outcome.TBT. It costs time.
 	Gaps bool
@@ -52,6 +61,8 @@ type Config struct {
 	// Name gives the id of a stage's request, which random choices hang on, by
 	// the index of each; nil calls them 0-0, 0-1 and so on.
 	Name func(stage, index int) string
+	// At is called every few thousand events with the share of all requests that have ended; nil for nothing.
+	At func(share float64)
 }
 
 // Stage is a part of a run: requests whose times count from its beginning.
@@ -72,13 +83,8 @@ type run struct {
 	machines []*machine
 	byWorker map[string]int32
 	fleet    pools.Fleet
-	routers  *router.Set
-	placer   placement.Placer
-	queue    *queue.Core[int32]
-	wakeAt   int64 // when the queue's expiry is on the agenda
-	wakeTurn uint32
-	draining bool
-	again    bool
+	gateways []*gateway
+	later    router.LaterError // memory for the routers'
 
 	requests []request
 	next     []int32 // of a request: that which follows it in its session, or −1
@@ -89,6 +95,11 @@ type run struct {
 	errands  []errand
 	parcels  []parcel // KV events on their way
 	free     []int32  // parcels to use again
+	letters  []letter // on their way between gateways
+	unused   []int32  // letters to use again
+	worked   int64    // when something happened last but between gateways
+	posted   uint64   // steps that gave events
+	owed     work     // of all open requests
 	gaps     [][]uint32
 	out      *Outcome
 }
@@ -111,7 +122,7 @@ func Run(ctx context.Context, cfg Config) (*Outcome, error) {
 
 // start makes the fleet and the gateway.
 func start(cfg Config) (*run, error) {
-	r := &run{cfg: cfg, epoch: time.Unix(1_700_000_000, 0).UTC(), byWorker: map[string]int32{}, wakeAt: never, out: &Outcome{}}
+	r := &run{cfg: cfg, epoch: time.Unix(1_700_000_000, 0).UTC(), byWorker: map[string]int32{}, out: &Outcome{}}
 	if r.cfg.Speed == 0 {
 		r.cfg.Speed = 1
 	}
@@ -126,20 +137,14 @@ func start(cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.routers, err = router.NewSet(r.forecasting(cfg.Routers), slog.New(slog.DiscardHandler)); err != nil {
-		return nil, err
-	}
 	r.fleet = view.Fleet(Model)
-	r.placer = placement.Placer{Routers: r.routers, Fallback: true}
 	for i, m := range r.machines {
 		r.byWorker[m.worker.ID] = int32(i)
-		if m.worker.Role != pools.Decode {
-			m.index = r.routers.Index(Model, m.worker.Role)
-			m.owner = m.index.Owner(m.worker.ID, 0)
-		}
 	}
-	if r.queue, err = queue.NewCore(cfg.Queue, r.epoch, r.ended); err != nil {
-		return nil, err
+	for i := range max(1, cfg.Replicas.Count) {
+		if err := r.addGateway(int32(i)); err != nil {
+			return nil, err
+		}
 	}
 	return r, nil
 }
@@ -150,6 +155,9 @@ func (r *run) all(ctx context.Context) error {
 		if err := r.runStage(ctx, int32(i)); err != nil {
 			return err
 		}
+		if r.out.GivenUp != nil {
+			break
+		}
 	}
 	for _, m := range r.machines {
 		s := m.core.Stats()
@@ -157,40 +165,6 @@ func (r *run) all(ctx context.Context) error {
 		r.out.FailedLoads += s.FailedLoads
 	}
 	return nil
-}
-
-// forecasting gives every router the engines' own model to predict by.
-func (r *run) forecasting(configs map[pools.Role]router.Config) map[pools.Role]router.Config {
-	out := maps.Clone(configs)
-	for role, c := range out {
-		c.Forecast = r.forecast
-		if c.Mode == "eft" {
-			c.Forecast = r.compute
-		}
-		out[role] = c
-	}
-	return out
-}
-
-// forecast is what a first token takes by the fit: what is booked at the linear
-// rate (its prefixes are not known), the prompt's own part with attention's
-// share, and the transfer of the whole prompt where another worker decodes. The
-// router's word for a time to come, without what decode adds.
-func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
-	cfg := r.machines[r.byWorker[w.ID]].core.Config()
-	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
-	if w.Role == pools.Prefill {
-		bytes := float64(uncached+cached) * float64(cfg.BytesPerToken)
-		ms += float64(bytes/cfg.BandwidthBytesPerSecond*1000) + float64(cfg.TransferSetup)/1e6
-	}
-	return time.Duration(math.Round(float64(ms * 1e6))), true
-}
-
-// compute is what a prompt takes a worker itself: forecast without the transfer, during which it computes the next one.
-func (r *run) compute(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
-	cfg := r.machines[r.byWorker[w.ID]].core.Config()
-	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
-	return time.Duration(math.Round(float64(ms * 1e6))), true
 }
 
 // at is a time of the run as the cores know it.
@@ -211,6 +185,7 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 		q.Request = &s.Requests[i]
 		q.isl = q.InputTokens()
 		q.id = r.cfg.Name(int(stage), i)
+		q.gateway = r.cfg.Replicas.deal(q.id)
 		r.byID[q.id] = int32(i)
 		r.next[i] = never
 		if q.Session != "" {
@@ -230,14 +205,22 @@ func (r *run) runStage(ctx context.Context, stage int32) error {
 		r.agenda.add(event{at: r.now, what: observe, who: int32(min(every/1e6+1, 1<<30)), turn: uint32(stage)})
 	}
 	for r.open > 0 {
-		if r.agenda.empty() {
+		if r.agenda.empty() || r.now-r.worked > int64(time.Minute) && r.agenda.idle() {
 			return errors.New("simulate: requests are open and nothing is due: an engine lost one")
 		}
-		if r.out.Steps++; r.out.Steps%4096 == 1 && ctx.Err() != nil {
-			return context.Cause(ctx)
+		if r.out.Steps++; r.out.Steps%4096 == 1 {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			r.tellShare()
+			if r.giveUp(last) {
+				break
+			}
 		}
 		e := r.agenda.take()
-		r.now = e.at
+		if r.now = e.at; e.what < hear {
+			r.worked = r.now
+		}
 		r.handle(&e)
 		r.settle()
 	}
@@ -261,17 +244,21 @@ func (r *run) handle(e *event) {
 		}
 	case tell:
 		p := &r.parcels[e.who]
-		r.apply(r.machines[p.machine], p.events)
+		r.apply(p.machine, p.events)
 		p.events = nil
 		r.free = append(r.free, e.who)
 	case renew:
 		r.renew(e.who)
 	case expire:
-		if e.turn == r.wakeTurn {
-			r.wakeAt = never
-			r.queue.Expire(r.at(r.now))
-			r.drain()
+		r.gateways[e.who].expire(e.turn)
+	case hear:
+		r.deliver(e.who)
+	case say:
+		if m := r.gateways[e.who].member; e.at == m.say {
+			m.speak()
 		}
+	case tick:
+		r.gateways[e.who].member.tick()
 	case observe:
 		if e.turn == uint32(r.stage) {
 			r.observe(e.who)
@@ -281,15 +268,41 @@ func (r *run) handle(e *event) {
 
 // arrive puts a request in the queue.
 func (r *run) arrive(i int32) {
-	q := &r.requests[i]
-	q.arrived = r.now
-	now := r.at(r.now)
-	q.ticket = queue.Ticket[int32]{Item: queue.Item{ID: q.id, ISL: q.isl, Uncached: q.isl - r.cached(i, now), Arrival: now}, Value: i}
-	if err := r.queue.Push(&q.ticket, now); err != nil {
+	r.requests[i].arrived = r.now
+	r.wait(i, false)
+}
+
+// wait puts a request in the queue, for what it lacks: before others where its prompt is computed.
+func (r *run) wait(i int32, computed bool) {
+	q, now := &r.requests[i], r.at(r.now)
+	name := ""
+	if r.cfg.Class != nil {
+		name = r.cfg.Class(q.Request)
+	}
+	item := queue.Item{ID: q.id, ISL: q.isl, Arrival: r.at(q.arrived), Retry: computed, Promoted: &q.promoted}
+	q.slices = r.gateways[q.gateway].slicing.On(now)
+	if computed {
+		ask := r.ask(i)
+		item.Lane = ask.Lane()
+	}
+	if !computed {
+		item.Uncached = q.isl - max(q.done.Tokens, r.cached(i, now))
+		if q.turns == 0 {
+			r.owe(q, item.Uncached)
+		}
+	}
+	item.Class, _ = r.cfg.Queue.Classes.Find(name, item.Uncached)
+	q.class = int32(item.Class)
+	if _, split := r.cfg.Routers[pools.Prefill]; split && q.slices {
+		item.Slice = r.gateways[q.gateway].routers.For(Model, pools.Prefill).SliceTokens()
+	}
+	q.ticket = queue.Ticket[int32]{Item: item, Value: i}
+	g := r.gateways[q.gateway]
+	if err := g.queue.Push(&q.ticket, now); err != nil {
 		r.end(i, shed)
 		return
 	}
-	r.drain()
+	g.drain()
 }
 
 // Outcomes of a request other than replay.Answered.
@@ -316,36 +329,12 @@ func (r *run) ended(t *queue.Ticket[int32], err error) {
 	}
 }
 
-// drain grants whom there is room for. What it brings about may call it again.
-func (r *run) drain() {
-	if r.draining {
-		r.again = true
-		return
-	}
-	r.draining = true
-	for r.again = true; r.again; {
-		r.again = false
-		now := r.at(r.now)
-		r.queue.Drain(now, func(t *queue.Ticket[int32]) error { return r.reserve(t.Value, now) })
-	}
-	r.draining = false
-	wake := int64(never)
-	if at := r.queue.NextWake(); !at.IsZero() {
-		wake = int64(at.Sub(r.epoch))
-	}
-	if wake != r.wakeAt {
-		r.wakeAt = wake
-		r.wakeTurn++
-		if wake != never {
-			r.agenda.add(event{at: max(wake, r.now), what: expire, turn: r.wakeTurn})
-		}
-	}
-}
-
 // end is the last of a request.
 func (r *run) end(i int32, outcome string) {
 	q := &r.requests[i]
 	r.open--
+	q.over = true
+	r.pay(q, true)
 	if n := r.next[i]; n != never {
 		r.agenda.add(event{at: r.now + r.scaled(r.requests[n].Delay), what: arrive, who: n})
 	}
@@ -354,6 +343,7 @@ func (r *run) end(i int32, outcome string) {
 		s.Scheduled -= replay.Millis(r.began)
 		r.out.Samples = append(r.out.Samples, s)
 		r.out.StageOf = append(r.out.StageOf, r.stage)
+		r.out.ClassOf = append(r.out.ClassOf, q.class)
 		if r.cfg.Gaps {
 			r.out.TBT = append(r.out.TBT, longest(q.gaps))
 		}
@@ -366,30 +356,15 @@ func (r *run) end(i int32, outcome string) {
 
 // observe takes a reading and sets the next, until the stage is over.
 func (r *run) observe(everyMillis int32) {
-	reading := Reading{At: time.Duration(r.now), Queued: r.queue.Len(), Engines: make([]engine.Gauges, len(r.machines))}
+	reading := Reading{At: time.Duration(r.now), Engines: make([]engine.Gauges, len(r.machines))}
+	for _, g := range r.gateways {
+		reading.Queued += g.queue.Len()
+	}
 	for i, m := range r.machines {
 		reading.Engines[i] = m.core.Gauges()
 	}
 	r.out.Readings = append(r.out.Readings, reading)
 	if r.open > 0 {
 		r.agenda.add(event{at: r.now + int64(everyMillis)*1e6, what: observe, who: everyMillis, turn: uint32(r.stage)})
-	}
-}
-
-// index of a pool, for its workers' events.
-func (r *run) apply(m *machine, events []engine.Event) {
-	for i := range events {
-		switch e := &events[i]; e.Kind {
-		case engine.Stored:
-			if e.HasParent {
-				m.index.Extend(m.owner, index.Device, e.Parent, e.Hashes)
-			} else {
-				m.index.Store(m.owner, index.Device, e.Hashes)
-			}
-		case engine.Removed:
-			m.index.Remove(m.owner, index.Device, e.Hashes)
-		case engine.Cleared:
-			m.index.Clear(m.owner)
-		}
 	}
 }

@@ -91,7 +91,7 @@ func TestEveryRequestEnds(t *testing.T) {
 					}
 				}
 				for _, role := range []pools.Role{pools.Both, pools.Prefill, pools.Decode} {
-					if n := r.routers.For(Model, role).Open(); n > 0 {
+					if n := r.gateways[0].routers.For(Model, role).Open(); n > 0 {
 						t.Errorf("%s %s: %d bookings of role %s are open", name, mode, n, role)
 					}
 				}

@@ -25,9 +25,6 @@ type Study struct {
 	file string
 }
 
-// Progress is called after each run of a study with how far it is.
-type Progress func(done, all int, what string)
-
 // check refuses names that mean nothing.
 func (s *Study) check(doc *document) error {
 	names := map[string]bool{}
@@ -64,7 +61,8 @@ func (s *Study) Runs() int { return len(s.Variants) * len(s.Plan.Seeds) }
 
 // Run does all runs, as many at once as there are processors, and says what came
 // of them. The report does not depend on the number of processors.
-func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
+func (s *Study) Run(ctx context.Context, progress *Progress) (*Report, error) {
+	progress.begin(s.Runs())
 	traces, err := s.read()
 	if err != nil {
 		return nil, err
@@ -91,7 +89,6 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 		report.Arms[i] = newArmReport(v, len(s.Plan.Seeds))
 	}
 	var mu sync.Mutex
-	done := 0
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, b := range s.batches() {
@@ -99,14 +96,12 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return s.runBatch(ctx, b, traces, func(variant, seed int, m *Measured) {
+			part := progress.part()
+			return s.runBatch(ctx, b, traces, part.at, func(variant, seed int, m *Measured) {
 				mu.Lock()
 				defer mu.Unlock()
 				report.Arms[variant].put(seed, m)
-				done++
-				if progress != nil {
-					progress(done, s.Runs(), s.Variants[variant].Name())
-				}
+				part.ended(s.Variants[variant].Name())
 			})
 		})
 	}
@@ -118,8 +113,8 @@ func (s *Study) Run(ctx context.Context, progress Progress) (*Report, error) {
 }
 
 // run is one run of a variant, measured.
-func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed uint64) (*Measured, error) {
-	r, err := v.ran(ctx, traces, seed, v.plan.Workload.Speed)
+func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed uint64, at func(share float64)) (*Measured, error) {
+	r, err := v.ran(ctx, traces, seed, v.plan.Workload.Speed, at)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +122,7 @@ func (v *Variant) run(ctx context.Context, traces map[traceKey]*material, seed u
 }
 
 // ran is one run of a variant at a speed.
-func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64) (*ran, error) {
+func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed uint64, speed float64, at func(share float64)) (*ran, error) {
 	stages := v.stages(traces, seed)
 	if v.plan.Workload.made() {
 		if err := v.holds(stages); err != nil {
@@ -139,9 +134,12 @@ func (v *Variant) ran(ctx context.Context, traces map[traceKey]*material, seed u
 		return nil, err
 	}
 	cfg := Config{
-		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, EventDelay: v.plan.Fleet.EventDelay,
-		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings,
+		Stages: stages, Fleet: v.fleet, Routers: seeded(v.routers, seed), Queue: q, ForecastScale: v.plan.Router.ForecastScale, Learns: v.plan.Router.Learns, EventDelay: v.plan.Fleet.EventDelay,
+		Replicas: v.replicas, SessionIDs: v.plan.Workload.SessionIDs,
+		Speed: speed, Gaps: v.plan.SLO.TBT > 0, Readings: readings, At: at, Class: v.plan.Workload.class(seed),
+		EventLoss: v.plan.Fleet.EventLoss, UnknownPrompts: v.plan.Router.UnknownPrompts, Seed: seed,
 	}
+	cfg.Replicas.Seed = seed
 	out, err := Run(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -21,10 +21,11 @@ type Variant struct {
 	Arm   string
 	Point []Value
 
-	plan    Plan
-	doc     *document
-	fleet   []Group
-	routers map[pools.Role]router.Config
+	plan     Plan
+	doc      *document
+	fleet    []Group
+	routers  map[pools.Role]router.Config
+	replicas Replicas
 }
 
 // Value is one setting of a sweep.
@@ -56,6 +57,9 @@ func newVariant(doc *document, arm string, point []setting) (*Variant, error) {
 		return nil, err
 	}
 	if err := v.makeRouters(); err != nil {
+		return nil, err
+	}
+	if err := v.makeReplicas(); err != nil {
 		return nil, err
 	}
 	if _, err := v.queue(); err != nil {
@@ -99,6 +103,11 @@ func (v *Variant) makeFleet() error {
 		counts[role] += g.Count
 		v.fleet = append(v.fleet, Group{Count: g.Count, Role: role, Engine: cfg, DeviceClass: g.DeviceClass})
 	}
+	for path, share := range map[string]float64{"fleet.kv_event_loss": f.EventLoss, "router.unknown_prompts": v.plan.Router.UnknownPrompts} {
+		if !(share >= 0 && share <= 1) {
+			return v.doc.Errorf(path, "%v is not a share from 0 to 1", share)
+		}
+	}
 	if counts[pools.Both]+counts[pools.Decode] == 0 {
 		return v.doc.Errorf("fleet", "no worker decodes: the fleet needs workers of role both or decode")
 	}
@@ -117,6 +126,7 @@ func (e Each) over(f Each) Each {
 	e.BlockTokens = cmp.Or(e.BlockTokens, f.BlockTokens)
 	e.MaxNumSeqs, e.MaxNumBatchedTokens = cmp.Or(e.MaxNumSeqs, f.MaxNumSeqs), cmp.Or(e.MaxNumBatchedTokens, f.MaxNumBatchedTokens)
 	e.ContextLength = cmp.Or(e.ContextLength, f.ContextLength)
+	e.Slowdown = cmp.Or(e.Slowdown, f.Slowdown)
 	e.BandwidthGB, e.TransferSetup = cmp.Or(e.BandwidthGB, f.BandwidthGB), cmp.Or(e.TransferSetup, f.TransferSetup)
 	return e
 }
@@ -140,6 +150,8 @@ func (v *Variant) engine(e Each) (engine.Config, error) {
 		return engine.Config{}, v.doc.Errorf("fleet.kv_tokens", "is needed: no source publishes the KV capacity of this fit's workers")
 	case tokens < 0 || tokens > 1<<31:
 		return engine.Config{}, v.doc.Errorf("fleet.kv_tokens", "%d is not between 1 and 2^31", tokens)
+	case !(e.Slowdown >= 0) || e.Slowdown > 1000:
+		return engine.Config{}, v.doc.Errorf("fleet.slowdown", "%v is not a factor from 0.001 to 1000", e.Slowdown)
 	case !(e.BandwidthGB >= 0):
 		return engine.Config{}, v.doc.Errorf("fleet.bandwidth_gb", "%v is not a number above 0", e.BandwidthGB)
 	}
@@ -150,6 +162,9 @@ func (v *Variant) engine(e Each) (engine.Config, error) {
 		BandwidthBytesPerSecond: e.BandwidthGB * 1e9, BytesPerToken: cmp.Or(e.KVBytesPerToken, fit.BytesPerToken), TransferSetup: e.TransferSetup,
 		// The protocol's leases protect from deaths, of which there are none.
 		Lease: 24 * time.Hour,
+	}
+	if e.Slowdown > 0 {
+		cfg.Speedup = 1 / e.Slowdown
 	}
 	if err := cfg.Validate(); err != nil {
 		return cfg, v.doc.Errorf("fleet", "%s", strings.TrimPrefix(err.Error(), "engine: "))
@@ -176,7 +191,9 @@ func (v *Variant) makeRouters() error {
 		either(&cfg.Credit.ActiveRequests, pool.own.RequestWeight, all.RequestWeight)
 		cfg.PrefillLoad = cmp.Or(pool.own.PrefillLoad, all.PrefillLoad, cfg.PrefillLoad)
 		either(&cfg.Temperature, pool.own.Temperature, all.Temperature)
+		either(&cfg.Slice, pool.own.Slice, all.Slice)
 		either(&cfg.QueueThreshold, pool.own.QueueThreshold, all.QueueThreshold)
+		either(&cfg.SessionTTL, pool.own.SessionTTL, all.SessionTTL)
 		either(&cfg.TrackPrefillTokens, pool.own.Track, all.Track)
 		either(&cfg.Room, pool.own.Room, all.Room)
 		cfg = cfg.For(pool.role)
@@ -205,9 +222,13 @@ func either[T any](dst *T, values ...*T) {
 // queue reads the waiting room's settings. Without limits no request is refused.
 func (v *Variant) queue() (queue.Config, error) {
 	q := v.plan.Queue
+	if q.Policy == "" || q.Policy == queue.Auto {
+		routers := v.routers[pools.Prefill]
+		q.Policy = routers.QueuePolicy()
+	}
 	cfg := queue.Config{
-		Policy: cmp.Or(q.Policy, "fcfs"), Limit: cmp.Or(q.Limit, 1<<30),
-		Timeout: cmp.Or(q.Timeout, 10*365*24*time.Hour), Bytes: 1 << 60, Target: q.Target,
+		Policy: q.Policy, Limit: cmp.Or(q.Limit, 1<<30),
+		Timeout: cmp.Or(q.Timeout, 10*365*24*time.Hour), Bytes: 1 << 60, Target: q.Target, Classes: q.Classes,
 	}
 	return cfg, cfg.Validate()
 }
@@ -222,10 +243,20 @@ func (v *Variant) checkWorkload() error {
 		return v.doc.Errorf("workload.block_tokens", "is of a trace, and the plan names none: the built-in one has 512")
 	case w.Speed < 0 || w.Speed != w.Speed || w.Speed > 1e6:
 		return v.doc.Errorf("workload.speed", "%v is not a factor above 0", w.Speed)
+	case w.Jitter < 0 || w.Jitter > time.Hour || w.Jitter > 0 && w.made():
+		return v.doc.Errorf("workload.jitter", "%v is not from 0 to 1h, of a trace", w.Jitter)
 	case w.BlockTokens < 0 || w.Limit < 0:
 		return v.doc.Errorf("workload", "a negative number")
 	}
-	if !w.made() {
+	if err := v.checkClasses(); err != nil {
+		return err
+	}
+	switch {
+	case len(w.Families) > 0 && len(w.Stages) > 0:
+		return v.doc.Errorf("workload", "has stages and families; it must be one of the two")
+	case len(w.Families) > 0:
+		return v.checkFamilies()
+	case !w.made():
 		return nil
 	}
 	const most = 1 << 24
@@ -239,6 +270,9 @@ func (v *Variant) checkWorkload() error {
 		if f.n < f.from || f.n > f.to {
 			return v.doc.Errorf("workload."+f.name, "%d is not between %d and %d", f.n, f.from, f.to)
 		}
+	}
+	if !(w.InputSigma >= 0 && w.InputSigma <= 3) {
+		return v.doc.Errorf("workload.input_sigma", "%v is not between 0 and 3", w.InputSigma)
 	}
 	if len(w.Stages) == 0 {
 		return v.doc.Errorf("workload.stages", "is needed: a list of rate and duration or requests")

@@ -20,7 +20,7 @@ type material struct {
 
 // made reports whether requests are made up.
 func (w *WorkloadPlan) made() bool {
-	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 || w.Turns != 0
+	return len(w.Stages) > 0 || w.InputTokens != 0 || w.OutputTokens != 0 || w.SharedTokens != 0 || w.Groups != 0 || w.Prompts != 0 || w.Turns != 0 || w.Trace == "" && len(w.Families) > 0
 }
 
 // builtIn reports whether the trace inside the program is used: where a plan
@@ -48,7 +48,7 @@ func (w *WorkloadPlan) make(seed uint64) []Stage {
 			// inference-perf's shared-prefix generator is read.
 			at := serial % len(order)
 			serial++
-			w.session(&stage, due, serial, order[at]%groups, order[at]/groups)
+			w.session(&stage, rng, due, serial, order[at]%groups, order[at]/groups)
 		}
 		stages = append(stages, stage)
 	}
@@ -59,7 +59,7 @@ func (w *WorkloadPlan) make(seed uint64) []Stage {
 func (s StagePlan) name() string { return fmt.Sprintf("%g/s", s.Rate) }
 
 // session adds a request, or all turns of a session.
-func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, prompt int) {
+func (w *WorkloadPlan) session(stage *Stage, rng *rand.Rand, due time.Duration, serial, group, prompt int) {
 	var spans []replay.Span
 	if w.SharedTokens > 0 {
 		spans = append(spans, replay.Span{ID: spanID(1, group), Tokens: w.SharedTokens})
@@ -73,7 +73,7 @@ func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, p
 		session = fmt.Sprint(serial)
 	}
 	for turn := range max(1, w.Turns) {
-		spans = append(spans[:len(spans):len(spans)], replay.Span{ID: own + uint64(turn)<<48, Tokens: w.InputTokens})
+		spans = append(spans[:len(spans):len(spans)], replay.Span{ID: own + uint64(turn)<<48, Tokens: w.input(rng)})
 		r := replay.Request{Index: len(stage.Requests), At: due, Session: session, Spans: spans, OutputTokens: w.OutputTokens}
 		if turn > 0 {
 			r.Delay = w.Pause
@@ -85,13 +85,22 @@ func (w *WorkloadPlan) session(stage *Stage, due time.Duration, serial, group, p
 	}
 }
 
+// input draws how many tokens a prompt has of its own: the mean, or lognormal about it.
+func (w *WorkloadPlan) input(rng *rand.Rand) int {
+	if w.InputSigma == 0 {
+		return w.InputTokens
+	}
+	log := float64(w.InputSigma*rng.NormFloat64()) - float64(w.InputSigma*w.InputSigma)/2
+	return max(1, int(math.Round(float64(float64(w.InputTokens)*math.Exp(log)))))
+}
+
 // spanID keeps kinds of spans apart.
 func spanID(kind, n int) uint64 { return uint64(kind)<<60 | uint64(n) }
 
-// shuffled draws the order of requests that have the same time, unless the plan
-// leaves it the file's. Sessions stay in theirs.
+// shuffled draws the order of requests that have the same time, and how much later each comes, unless the plan leaves
+// them the file's. Sessions stay in theirs.
 func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
-	if !w.Shuffle {
+	if !w.Shuffle && w.Jitter == 0 {
 		return stages
 	}
 	out := slices.Clone(stages)
@@ -101,7 +110,12 @@ func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
 		chains := &Chains{BlockTokens: s.Chains.BlockTokens, of: slices.Clone(s.Chains.of)}
 		s.Chains = chains
 		rng := rand.New(rand.NewPCG(seed, math.MaxUint64-1))
-		for from := 0; from < len(s.Requests); {
+		for i := range s.Requests {
+			if q := &s.Requests[i]; w.Jitter > 0 && q.Session == "" {
+				q.At += time.Duration(rng.Int64N(int64(w.Jitter)))
+			}
+		}
+		for from := 0; w.Shuffle && from < len(s.Requests); {
 			to := from + 1
 			for to < len(s.Requests) && s.Requests[to].At == s.Requests[from].At && s.Requests[to].Session == "" && s.Requests[from].Session == "" {
 				to++
@@ -121,10 +135,20 @@ func (w *WorkloadPlan) shuffled(stages []Stage, seed uint64) []Stage {
 // but for the order of what came at once.
 func (v *Variant) stages(traces map[traceKey]*material, seed uint64) []Stage {
 	w := &v.plan.Workload
-	if !w.made() {
-		return w.shuffled(traces[v.traceKey()].stages, seed)
+	var stages []Stage
+	switch {
+	case w.made() && len(w.Families) == 0:
+		stages = w.make(seed)
+	case w.made():
+		stages = []Stage{{Name: "families", Requests: w.withFamilies(nil, seed)}}
+	default:
+		stages = w.shuffled(traces[v.traceKey()].stages, seed)
+		if len(w.Families) == 0 {
+			return stages
+		}
+		stages = slices.Clone(stages)
+		stages[0].Requests = w.withFamilies(stages[0].Requests, seed)
 	}
-	stages := w.make(seed)
 	for i := range stages {
 		stages[i].Chains = NewChains(stages[i].Requests, v.blockTokens())
 	}

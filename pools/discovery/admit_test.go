@@ -133,7 +133,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 		{"root:s%3Acret%2F%40@" + address},
 		{address, "http://root:s%3Acret%2F%40@" + address},
 	} {
-		c, err := Dial(endpoints)
+		c, err := Dial(endpoints, Access{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 	}
 	// Neither does it have to be there yet.
 	s.stop()
-	c, err := Dial([]string{"http://root:s%3Acret%2F%40@" + address})
+	c, err := Dial([]string{"http://root:s%3Acret%2F%40@" + address}, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestEtcdPasswordIsUsed(t *testing.T) {
 		{"http://root@" + address}, // no password
 		{"http://root:a@" + address, "http://root:b@" + address},
 	} {
-		if c, err := Dial(bad); err == nil {
+		if c, err := Dial(bad, Access{}); err == nil {
 			c.Close()
 			t.Errorf("%q is taken", bad)
 		} else if strings.Contains(err.Error(), ":a@") {

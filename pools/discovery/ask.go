@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -9,8 +10,10 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -40,13 +43,15 @@ var errGateway = errors.New("is a gateway, this one or another: list the engines
 // asker asks workers about themselves. It is safe for concurrent use.
 type asker struct {
 	client  *http.Client
-	key     string // for Authorization: Bearer; empty for none
+	trust   upstream.Trust // nil is the system's authorities
+	key     string         // for Authorization: Bearer; empty for none
 	timeout time.Duration
 }
 
-func newAsker(key string, timeout time.Duration) *asker {
-	return &asker{
+func newAsker(key string, timeout time.Duration, trust upstream.Trust) *asker {
+	a := &asker{
 		key:     key,
+		trust:   trust,
 		timeout: timeout,
 		client: &http.Client{
 			Transport: &http.Transport{
@@ -57,6 +62,19 @@ func newAsker(key string, timeout time.Duration) *asker {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
+	if trust != nil {
+		a.client.Transport.(*http.Transport).DialTLSContext = a.dialTLS
+	}
+	return a
+}
+
+// dialTLS connects by the certificates of the moment.
+func (a *asker) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	config := a.trust.Client().Clone()
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		config.ServerName, _, _ = strings.Cut(host, "%") // without an address's zone
+	}
+	return (&tls.Dialer{Config: config}).DialContext(ctx, network, address)
 }
 
 func (a *asker) close() { a.client.CloseIdleConnections() }
@@ -88,6 +106,9 @@ func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply
 		req.Header.Set("Authorization", "Bearer "+a.key)
 	}
 	res, err := a.client.Do(req)
+	if err != nil && a.trust != nil {
+		err = a.trust.Explain(err)
+	}
 	if err != nil {
 		return reply{}, err
 	}

@@ -1,15 +1,23 @@
 package discovery
 
 import (
+	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/authpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
@@ -17,11 +25,23 @@ import (
 	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
-// EmbeddedEtcd is an etcd of one member within the process, for `gateway dev` and tests, on ports of the loopback
-// address and without logs.
+// EtcdConfig is how an [EmbeddedEtcd] works. The zero value is on a free port of 127.0.0.1, without TLS and open.
+type EtcdConfig struct {
+	Dir  string // of the data; empty is a temporary folder, which Close removes
+	Host string // to listen on for clients; empty is 127.0.0.1
+	Port int    // 0 picks a free one
+	Sync bool   // every write reaches the disk before it is answered; else a crash of the machine, not of the process, may lose some
+	// CertFile and KeyFile are the certificate that clients are shown, read at each handshake; empty is no TLS.
+	CertFile, KeyFile string
+	// User and Password are what clients must give; empty is no auth. The user may read and write every key, and no users.
+	User, Password string
+}
+
+// EmbeddedEtcd is an etcd of one member within the process and without logs.
 type EmbeddedEtcd struct {
 	etcd *embed.Etcd
 	url  string
+	cfg  EtcdConfig
 	temp *scratch.Dir // nil for a folder that stays
 
 	mu    sync.Mutex     // guards calls
@@ -34,24 +54,22 @@ const (
 	startAttempts = 5
 )
 
-// StartEtcd starts an etcd with its data in dir and waits until it takes requests. Without dir the data is temporary,
-// and Close removes it. Port 0 picks a free one. With sync every write reaches the disk before it is answered; without
-// it a crash of the machine, not of the process, may lose writes.
-func StartEtcd(dir string, port int, sync bool) (*EmbeddedEtcd, error) {
-	e := &EmbeddedEtcd{}
-	if dir == "" {
+// StartEtcd starts an etcd and waits until it takes requests.
+func StartEtcd(cfg EtcdConfig) (*EmbeddedEtcd, error) {
+	e := &EmbeddedEtcd{cfg: cfg}
+	if cfg.Dir == "" {
 		temp, err := scratch.New("etcd")
 		if err != nil {
 			return nil, fmt.Errorf("embedded etcd: %w", err)
 		}
-		dir, e.temp = temp.Path(), temp
+		e.cfg.Dir, e.temp = temp.Path(), temp
 	}
 	var failed error
 	for range startAttempts {
-		if failed = e.start(dir, port, sync); failed == nil {
+		if failed = e.start(); failed == nil {
 			return e, nil
 		}
-		if port != 0 {
+		if cfg.Port != 0 {
 			break
 		}
 	}
@@ -59,7 +77,7 @@ func StartEtcd(dir string, port int, sync bool) (*EmbeddedEtcd, error) {
 	return nil, fmt.Errorf("embedded etcd: %w", failed)
 }
 
-// URL is where clients connect.
+// URL is where clients on this machine connect.
 func (e *EmbeddedEtcd) URL() string { return e.url }
 
 // Close ends the server and waits for it, well under a second. Clients see their connection go.
@@ -75,10 +93,20 @@ func (e *EmbeddedEtcd) Close() {
 	e.removeTemp()
 }
 
-func (e *EmbeddedEtcd) start(dir string, port int, sync bool) error {
-	clients, err := loopback(port)
+func (e *EmbeddedEtcd) start() error {
+	clients, err := loopback(e.cfg.Port)
 	if err != nil {
 		return err
+	}
+	local := clients
+	if host := e.cfg.Host; host != "" {
+		clients.Host = net.JoinHostPort(host, clients.Port())
+		if at, err := netip.ParseAddr(host); err != nil || !at.IsUnspecified() { // else this machine reaches it by the loopback
+			local.Host = clients.Host
+		}
+	}
+	if e.cfg.CertFile != "" {
+		clients.Scheme, local.Scheme = "https", "https"
 	}
 	peers, err := loopback(0)
 	if err != nil {
@@ -86,12 +114,13 @@ func (e *EmbeddedEtcd) start(dir string, port int, sync bool) error {
 	}
 	c := embed.NewConfig()
 	c.Name = "tandem"
-	c.Dir = dir
-	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clients}, []url.URL{clients}
+	c.Dir = e.cfg.Dir
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{clients}, []url.URL{local}
+	c.ClientTLSInfo = transport.TLSInfo{CertFile: e.cfg.CertFile, KeyFile: e.cfg.KeyFile, Logger: zap.NewNop()}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peers}, []url.URL{peers}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.TickMs, c.ElectionMs = 10, 50 // no peer votes against it, so it need not wait long for a vote
-	c.UnsafeNoFsync = !sync
+	c.UnsafeNoFsync = !e.cfg.Sync
 	c.EnableGRPCGateway = false // JSON over HTTP, which a web page on this machine could send
 	c.ServiceRegister = func(s *grpc.Server) {
 		e.mu.Lock()
@@ -106,7 +135,11 @@ func (e *EmbeddedEtcd) start(dir string, port int, sync bool) error {
 	}
 	select {
 	case <-etcd.Server.ReadyNotify():
-		e.etcd, e.url = etcd, clients.String()
+		if err := e.protect(etcd.Server); err != nil {
+			etcd.Close()
+			return fmt.Errorf("its user: %w", err)
+		}
+		e.etcd, e.url = etcd, local.String()
 		return nil
 	case err := <-etcd.Err():
 		etcd.Close()
@@ -115,6 +148,51 @@ func (e *EmbeddedEtcd) start(dir string, port int, sync bool) error {
 		etcd.Close()
 		return errors.New("not ready in time")
 	}
+}
+
+// protect has clients give the user's password, where there is a user. A folder that stays has the users of the last start.
+func (e *EmbeddedEtcd) protect(s *etcdserver.EtcdServer) error {
+	if e.cfg.User == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	ctx = s.AuthStore().WithRoot(ctx)
+	name, all := e.cfg.User, []byte{0} // a range from 0 to 0 is every key
+	for _, step := range []func() error{
+		func() error {
+			_, err := s.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "root", Password: crand.Text()}) // etcd needs one; it is not used
+			return err
+		},
+		func() error {
+			_, err := s.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"})
+			return err
+		},
+		func() error { _, err := s.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: name}); return err },
+		func() error {
+			_, err := s.RoleGrantPermission(ctx, &pb.AuthRoleGrantPermissionRequest{
+				Name: name, Perm: &authpb.Permission{PermType: authpb.Permission_READWRITE, Key: all, RangeEnd: all},
+			})
+			return err
+		},
+		func() error {
+			_, err := s.UserAdd(ctx, &pb.AuthUserAddRequest{Name: name, Password: e.cfg.Password})
+			if errors.Is(err, auth.ErrUserAlreadyExist) {
+				_, err = s.UserChangePassword(ctx, &pb.AuthUserChangePasswordRequest{Name: name, Password: e.cfg.Password})
+			}
+			return err
+		},
+		func() error {
+			_, err := s.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: name, Role: name})
+			return err
+		},
+		func() error { _, err := s.AuthEnable(ctx, &pb.AuthEnableRequest{}); return err },
+	} {
+		if err := step(); err != nil && !errors.Is(err, auth.ErrUserAlreadyExist) && !errors.Is(err, auth.ErrRoleAlreadyExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // startEtcd is embed.StartEtcd with what etcd calls fatal as an error.

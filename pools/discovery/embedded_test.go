@@ -9,12 +9,12 @@ import (
 // A page in a browser on this machine may send any body as text/plain, whose answer it need not see: one that
 // registers a worker would have prompts sent to it.
 func TestEmbeddedEtcdTakesNothingFromWebPages(t *testing.T) {
-	e, err := StartEtcd("", 0, false)
+	e, err := StartEtcd(EtcdConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	c, err := Dial([]string{e.URL()})
+	c, err := Dial([]string{e.URL()}, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

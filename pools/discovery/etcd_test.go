@@ -255,11 +255,11 @@ func TestCompactedWhileAway(t *testing.T) {
 }
 
 func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
-	e, err := StartEtcd("", 0, true)
+	e, err := StartEtcd(EtcdConfig{Sync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Dial([]string{e.URL()})
+	c, err := Dial([]string{e.URL()}, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestEmbeddedEtcdClosesUnderClients(t *testing.T) {
 func TestStartEtcdOnATakenPort(t *testing.T) {
 	g := newGate(t)
 	port := g.listener.Addr().(*net.TCPAddr).Port
-	if e, err := StartEtcd("", port, false); err == nil {
+	if e, err := StartEtcd(EtcdConfig{Port: port}); err == nil {
 		e.Close()
 		t.Error("started on a port that is taken")
 	}
@@ -374,7 +374,7 @@ func TestKeys(t *testing.T) {
 }
 
 func TestRegistrarsAreChecked(t *testing.T) {
-	c, err := Dial([]string{"http://127.0.0.1:1"})
+	c, err := Dial([]string{"http://127.0.0.1:1"}, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,4 +31,24 @@ func TestMovedWorkersAreFound(t *testing.T) {
 	within(t, 10*time.Second, "the first is there", is("first"))
 	g.open(newStock(t, vllm("second")).URL)
 	within(t, 10*time.Second, "the second is there", is("second"))
+}
+
+// A worker that comes with an incarnation, as a pod does, has it for its first process; each later one has another that begins with it.
+func TestGivenIncarnationsGrow(t *testing.T) {
+	p, err := NewProber(pools.NewRoster(pools.Config{}, quiet).From("pods"), ProberConfig{}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := p.probe(pools.Worker{ID: "w", Incarnation: "uid-1"}, 0)
+	seen := map[string]bool{}
+	for range 3 {
+		f.incarnation = f.draw()
+		if seen[f.incarnation] || !strings.HasPrefix(f.incarnation, "uid-1") {
+			t.Errorf("%q after %v", f.incarnation, seen)
+		}
+		seen[f.incarnation] = true
+	}
+	if !seen["uid-1"] {
+		t.Errorf("the first is another: %v", seen)
+	}
 }

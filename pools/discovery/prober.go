@@ -30,6 +30,8 @@ type ProberConfig struct {
 	BlockSize int
 	// APIKey is sent to the workers as Authorization: Bearer; empty sends none.
 	APIKey string
+	// Trust is the certificates of connections to https workers; nil takes the system's authorities and shows none.
+	Trust upstream.Trust
 	// AskFirst reports no worker before it has answered, though its model was given.
 	AskFirst bool
 	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
@@ -71,7 +73,7 @@ func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
-	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 16)}, nil
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 16)}, nil
 }
 
 // suspicion is that a worker may be another process than at some time.
@@ -271,10 +273,21 @@ func unasked(err error) bool {
 	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
 }
 
+// draw is another incarnation: the one that was given with the worker, and for each later process that and a number.
+func (f *probe) draw() string {
+	switch {
+	case f.given.Incarnation == "":
+		return fmt.Sprintf("%016x", f.rng.Uint64())
+	case f.incarnation == "":
+		return f.given.Incarnation
+	}
+	return fmt.Sprintf("%s-%08x", f.given.Incarnation, f.rng.Uint32())
+}
+
 // publish puts the worker into the sink, if that is news.
 func (f *probe) publish(reported facts, fresh bool) {
 	if fresh {
-		f.incarnation, f.began = fmt.Sprintf("%016x", f.rng.Uint64()), time.Now()
+		f.incarnation, f.began = f.draw(), time.Now()
 	}
 	f.facts = reported
 	w, noEvents := reported.record(f.given, f.cfg.BlockSize)

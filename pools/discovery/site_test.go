@@ -196,7 +196,7 @@ func newSite(t *testing.T) *site {
 
 func (s *site) start(dir string) {
 	s.t.Helper()
-	etcd, err := StartEtcd(dir, 0, false)
+	etcd, err := StartEtcd(EtcdConfig{Dir: dir})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func (s *site) run(f func(context.Context) error) (stop func()) {
 
 func (s *site) client(url string) *clientv3.Client {
 	s.t.Helper()
-	c, err := Dial([]string{url})
+	c, err := Dial([]string{url}, Access{})
 	if err != nil {
 		s.t.Fatal(err)
 	}

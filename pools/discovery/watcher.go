@@ -3,12 +3,8 @@ package discovery
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -43,30 +39,20 @@ type WatcherConfig struct {
 // Watcher follows the registry in etcd. While etcd is away it says nothing, so that the sink goes on with the workers
 // it knows; afterwards it says the full list.
 type Watcher struct {
-	calls
-	sink       Sink
-	cfg        WatcherConfig
-	log        *slog.Logger
-	probeEvery time.Duration     // between two questions whether etcd is there and still the same one
-	probeLimit time.Duration     // of one such question
-	keys       map[string]string // of each worker by id: the key that counts
+	prefixWatch
+	sink Sink
+	cfg  WatcherConfig
+	log  *slog.Logger
+	keys map[string]string // of each worker by id: the key that counts
 }
-
-// Why a watch is begun again although etcd did not end it.
-var (
-	errClosed  = errors.New("the watch was closed")
-	errAnother = errors.New("this is not the etcd that was followed before")
-)
 
 // NewWatcher returns a Watcher that reports to sink. client stays the caller's to close, after Run.
 func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog.Logger) *Watcher {
 	cfg.Prefix, cfg.Grace = folder(cfg.Prefix), cmp.Or(cfg.Grace, 10*time.Second)
-	return &Watcher{
-		calls: newCalls(client, 2*time.Second), sink: sink, cfg: cfg, log: log, keys: map[string]string{},
-		// A client whose link was cut takes its watch up again by itself, and is given every worker's removal where the cut
-		// was longer than the leases. Etcd may end them two thirds of a TTL after the cut: a cut is noticed before that.
-		probeEvery: min(5*time.Second, cfg.Grace/4), probeLimit: min(3*time.Second, cfg.Grace/4),
-	}
+	// A client whose link was cut takes its watch up again by itself, and is given every worker's removal where the cut
+	// was longer than the leases. Etcd may end them two thirds of a TTL after the cut: a cut is noticed before that.
+	watch := prefixWatch{newCalls(client, 2*time.Second), cfg.Prefix, min(5*time.Second, cfg.Grace/4), min(3*time.Second, cfg.Grace/4)}
+	return &Watcher{prefixWatch: watch, sink: sink, cfg: cfg, log: log, keys: map[string]string{}}
 }
 
 // Run follows until ctx ends, when it returns nil. It may be called once.
@@ -79,62 +65,31 @@ func (w *Watcher) Run(ctx context.Context) error {
 
 // follow reports all workers, and then each change, until something is wrong.
 func (w *Watcher) follow(ctx context.Context) error {
-	// A watch whose server has lost its leader is to end, and so are the goroutines when this returns.
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	listed, err := w.list(ctx)
-	if err != nil {
-		return err
-	}
 	// Right after an outage etcd may still end leases that the workers could not renew: as for those missing in the list,
 	// it does not mean that the workers have left.
 	var doubtful time.Time
-	if w.failed > 0 {
-		doubtful = time.Now().Add(w.cfg.Grace)
-	}
-	var latest atomic.Int64 // the revision that was heard of last
-	latest.Store(listed.Revision)
-	failed := make(chan error, 1)
-	var probing sync.WaitGroup
-	defer probing.Wait()
-	defer cancel()
-	probing.Go(func() {
-		failed <- w.probe(ctx, listed, &latest)
-		cancel() // Watch itself may be waiting for an answer
-	})
-
-	events := w.client.Watch(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithRev(listed.Revision+1),
-		clientv3.WithCreatedNotify(), clientv3.WithProgressNotify())
-	for {
-		select {
-		case err := <-failed:
-			return err
-		case r, ok := <-events:
-			switch err := r.Err(); {
-			case ctx.Err() != nil: // the probe ended it, or the caller did
-				return <-failed
-			case !ok:
-				return errClosed
-			case err != nil:
-				return err
-			}
-			if w.failed > 0 {
-				w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
-				w.failed = 0
-			}
-			removed := slices.ContainsFunc(r.Events, func(e *clientv3.Event) bool { return e.Type == clientv3.EventTypeDelete })
-			if removed && time.Now().Before(doubtful) {
-				if _, err := w.list(ctx); err != nil { // has all these changes
-					return err
-				}
-			} else {
-				for _, e := range r.Events {
-					w.publish(e)
-				}
-			}
-			latest.Store(max(latest.Load(), r.Header.Revision))
+	list := func(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
+		header, err := w.list(ctx)
+		if w.failed > 0 {
+			doubtful = time.Now().Add(w.cfg.Grace)
 		}
+		return header, err
 	}
+	return w.prefixWatch.follow(ctx, list, func(ctx context.Context, events []*clientv3.Event) error {
+		if w.failed > 0 {
+			w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
+			w.failed = 0
+		}
+		removed := slices.ContainsFunc(events, func(e *clientv3.Event) bool { return e.Type == clientv3.EventTypeDelete })
+		if removed && time.Now().Before(doubtful) {
+			_, err := w.list(ctx) // has all these changes
+			return err
+		}
+		for _, e := range events {
+			w.publish(e)
+		}
+		return nil
+	})
 }
 
 // list reports all workers to the sink.
@@ -213,35 +168,4 @@ func (w *Watcher) publish(e *clientv3.Event) {
 	if err := w.sink.Put(worker); err != nil {
 		w.log.Debug("worker record not taken", "key", key, "error", err)
 	}
-}
-
-// probe asks etcd for something small now and then, until ctx ends, etcd does not answer, or it is another one than
-// that listed is of. A connection that goes silent, or an etcd that starts again with an empty or an older data
-// directory, breaks no watch: it would wait for what never comes, the second for the old revision to come round.
-func (w *Watcher) probe(ctx context.Context, listed *etcdserverpb.ResponseHeader, latest *atomic.Int64) error {
-	tick := time.NewTicker(w.probeEvery)
-	defer tick.Stop()
-	term := listed.RaftTerm
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		heard := latest.Load()
-		r, err := w.ask(ctx)
-		if err != nil {
-			return fmt.Errorf("etcd does not answer: %w", err)
-		}
-		if h := r.Header; h.ClusterId != listed.ClusterId || h.RaftTerm < term || h.Revision < heard {
-			return errAnother
-		}
-		term = r.Header.RaftTerm
-	}
-}
-
-func (w *Watcher) ask(ctx context.Context) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.probeLimit)
-	defer cancel()
-	return w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 }

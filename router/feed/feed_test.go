@@ -73,7 +73,7 @@ func TestAnotherEpochIsResynchronised(t *testing.T) {
 }
 
 // run runs f until the test ends or it is stopped.
-func run(t *testing.T, f func(context.Context) error) (stop func()) {
+func run(t testing.TB, f func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -119,14 +119,14 @@ func TestEngineBlockIsKnown(t *testing.T) {
 }
 
 // within waits for a condition.
-func within(t *testing.T, what string, condition func() bool) {
+func within(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(10 * time.Second); !condition(); {
+	for limit := time.After(30 * time.Second); !condition(); {
 		select {
 		case <-limit:
-			t.Fatal("not within 10 s: " + what)
+			t.Fatal("not within 30 s: " + what)
 		case <-tick.C:
 		}
 	}

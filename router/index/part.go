@@ -22,3 +22,15 @@ func (p Part) Place(t Tier, chain []uint64) { p.index.Place(p.owner, t, chain) }
 func (p Part) Remove(t Tier, hashes []uint64) { p.index.Remove(p.owner, t, hashes) }
 
 func (p Part) Clear() { p.index.Clear(p.owner) }
+
+// Parent is what a block that the owner holds on a tier follows on: first, that it begins a prompt. known is false where
+// the owner does not hold it there, or that is unknown.
+func (p Part) Parent(t Tier, hash uint64) (parent uint64, first, known bool) {
+	w := p.index.owner(p.owner)
+	if w == nil || t >= tiers {
+		return 0, false, false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held[t].parentOf(hash)
+}

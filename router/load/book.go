@@ -48,7 +48,7 @@ type Event struct {
 // and count for nothing where workers are compared.
 const Unweighed = -1
 
-// Account is the load of one (worker, rank): the sums over its open bookings.
+// Account is the load of one (worker, rank): the sums over its open bookings, those of other gateways included.
 type Account struct {
 	ActiveBlocks  int // blocks of prompts and of output so far, shared ones once
 	PrefillTokens int // prompt tokens yet to be computed
@@ -74,9 +74,11 @@ type Book struct {
 	accounts map[slot]*Page
 	chains   tree
 	looks    uint64
-	turns    uint64 // prompts queued on pages so far
-	blank    []Page // not in use yet
-	lines    []line // theirs
+	turns    uint64  // prompts queued on pages so far
+	blank    []Page  // not in use yet
+	lines    []line  // theirs
+	watched  bool    // changes are noted
+	changed  []*Page // since the last [Book.Changes]
 }
 
 // key names a booking.
@@ -145,6 +147,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			held.page.ActiveBlocks += fresh
 		}
 		b.open[k] = held
+		b.note(held.page)
 		return true
 	case PrefillDone:
 		if held.prefillTokens == 0 {
@@ -154,6 +157,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		held.page.unqueue(held.turn, now)
 		held.prefillTokens, held.turn = 0, 0
 		b.open[k] = held
+		b.note(held.page)
 		return true
 	case Grow:
 		if e.Blocks <= 0 {
@@ -164,6 +168,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 		held.grown = narrow(int(held.grown) + e.Blocks)
 		b.fade(&held)
 		b.open[k] = held
+		b.note(held.page)
 		return true
 	case Free:
 		b.release(k, held, now)
@@ -210,7 +215,7 @@ func (b *Book) Prune(keep func(worker string) bool) {
 	}
 }
 
-// Open returns how many bookings are open.
+// Open returns how many bookings are open, those of other gateways not included.
 func (b *Book) Open() int { return len(b.open) }
 
 // fade computes how much less than whole a booking's own blocks count.
@@ -241,6 +246,7 @@ func (b *Book) release(k key, held booking, now time.Time) {
 		held.page.ActiveBlocks -= b.chains.leave(held.last, held.page)
 	}
 	delete(b.open, k)
+	b.note(held.page)
 }
 
 // narrow keeps a count in the 32 bits it is stored in.

@@ -15,7 +15,8 @@ type Page struct {
 
 	shared int    // leading blocks of the chain looked for that it holds
 	looked uint64 // the look that shared is of
-	queued int    // prompts in line
+	queued int32  // prompts in line
+	others int32  // gateways that have a share
 	line   *line
 }
 
@@ -25,6 +26,9 @@ type line struct {
 	prompts []prompt      // yet to be computed, the oldest first; empty where no times are known
 	turned  time.Time     // when the oldest came to be that
 	takes   time.Duration // all of them together, as far as it is known
+	others  []other       // what other gateways have of the account
+	hidden  Account       // the part of this gateway's bookings that its share leaves out
+	changed bool          // it is in the book's list of those that changed
 }
 
 // leaf is how many pages are made at a time. So many are 512 bytes, which is as much as Go's allocator aligns to the
@@ -54,10 +58,14 @@ type prompt struct {
 // (router-semantics §2.4). A prompt that takes longer than it should counts for nothing until its PrefillDone, and
 // those behind it count whole. Where the oldest one's time is not known, it is PrefillTokens.
 func (p *Page) Prefill(now time.Time) int {
-	if p.queued == 0 {
-		return p.PrefillTokens
+	done := 0
+	if p.queued > 0 {
+		done = p.line.done(now)
 	}
-	return p.PrefillTokens - p.line.done(now)
+	for i := range p.others {
+		done += p.line.others[i].done(now)
+	}
+	return p.PrefillTokens - done
 }
 
 // done is how many of the oldest prompt's tokens should be computed by now.
@@ -76,10 +84,17 @@ func (l *line) done(now time.Time) int {
 // Left is how long the prompts yet to be computed should take from now on, by what was predicted of each: the times of
 // all, less what has passed of the oldest one's. One that takes longer than it should counts for nothing.
 func (p *Page) Left(now time.Time) time.Duration {
-	if p.queued == 0 {
-		return 0
+	var left time.Duration
+	if p.queued > 0 {
+		left = p.line.left(now)
 	}
-	l := p.line
+	for i := range p.others {
+		left += p.line.others[i].left(now)
+	}
+	return left
+}
+
+func (l *line) left(now time.Time) time.Duration {
 	return l.takes - min(max(0, now.Sub(l.turned)), l.prompts[0].takes)
 }
 

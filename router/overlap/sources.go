@@ -191,6 +191,9 @@ type Noted struct {
 	predicted, recent sent
 }
 
+// Any reports whether anything is assumed.
+func (n *Noted) Any() bool { return n.hashes != nil }
+
 // Invalidate takes back what n added, as far as no later prompt was sent to the same rank with the same blocks.
 func (s *Sources) Invalidate(n *Noted) {
 	if n.hashes == nil {

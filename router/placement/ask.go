@@ -24,6 +24,8 @@ type Ask struct {
 	Partner *pools.Worker
 	// OneLeg says why the request has no prefill leg wherever it goes, empty where it may have one.
 	OneLeg string
+	// Yield is the length of a prompt at another gateway that goes before the ask, in tokens; 0 for none.
+	Yield int
 
 	claims []router.Claim
 }
@@ -53,6 +55,9 @@ func (a *Ask) bound() bool {
 // lack the same legs hold up each other and no others. It is empty for an ask that takes any worker.
 func (a *Ask) Lane() string {
 	if !a.bound() {
+		if a.Want == Decode {
+			return "decode" // who waits for one delays no prompt
+		}
 		return ""
 	}
 	required, tried := slices.Sorted(slices.Values(a.Required)), slices.Sorted(slices.Values(a.Exclude))

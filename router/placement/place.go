@@ -14,12 +14,15 @@ import (
 const maxChoices = 4
 
 // Book picks and books the workers that the ask lacks, and acquires the permits to call them. It leaves to the asks
-// ahead what they wait for. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
+// ahead what they wait for, and to the request of [Ask.Yield] what there is for it: where that is why the ask has to wait,
+// the error is an [ErrYield] too. Its errors are ErrNoDecode, ErrNoPrefill, a [*PinError], a [*router.TooBigError], a
 // [*router.OverloadedError] and those of which [Waits] says that waiting may help.
 //
 // The permits are acquired here, where the workers are booked, so that of many asks only one gets a trial call.
 func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) (Placement, error) {
 	err, claims, generates := ErrOnTrial, claimed(ahead), pools.Decode
+	left := p.leave(fleet, ask, now)
+	claims = append(claims, left...)
 	for range maxChoices {
 		r := p.Route(fleet, ask, now)
 		look := r.look(now)
@@ -34,15 +37,40 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 		}
 		out.Release(now)
 	}
-	if ask.bound() && Waits(err) {
+	switch {
+	case !Waits(err):
+	case len(left) > 0:
+		err = fmt.Errorf("%w: %w", ErrYield, err)
+	case ask.bound() || ask.Want == Decode:
 		ask.claim(generates, err)
 	}
 	return Placement{}, err
 }
 
+// leave is the workers that the ask leaves to a request at another gateway: those that this one would choose for that request
+// now, of all that may serve the ask. It is nil where there is no such request, or no room for it either.
+func (p *Placer) leave(fleet pools.Fleet, ask *Ask, now time.Time) (claims []router.Claim) {
+	if ask.Yield == 0 {
+		return nil
+	}
+	other := *ask
+	other.ISL, other.OSL, other.Hashes, other.DecodeHashes, other.RemoteOverlap, other.Done = ask.Yield, 0, nil, nil, nil, router.Done{}
+	other.Drain, other.Explain = 0, false // no plan of this drain's
+	would, err := p.Pick(fleet, &other, now)
+	if err != nil {
+		return nil
+	}
+	for _, l := range would.Leases() {
+		claims = append(claims, router.Claim{Role: l.Worker.Role, Pin: &router.Pin{Worker: l.Worker.ID, Ranked: true, Rank: l.Rank}})
+	}
+	return claims
+}
+
 // Pick is the placement that [Placer.Book] would make now. Nothing is booked: the leases only hold the choices.
 func (p *Placer) Pick(fleet pools.Fleet, ask *Ask, now time.Time) (Placement, error) {
-	r := p.Route(fleet, ask, now)
+	whole := *ask
+	whole.DecodeLater, whole.Sliced = false, false
+	r := p.Route(fleet, &whole, now)
 	look := r.look(now)
 	out, err := r.place(look.exclude, nil, false, now)
 	if err != nil {

@@ -33,6 +33,8 @@ var (
 	ErrNoPrefill = errors.New("no prefill worker is available and decode may not stand in")
 	// ErrOnTrial: every worker that could serve has one call on trial, whose end decides.
 	ErrOnTrial = errors.New("every worker that could serve is on trial")
+	// ErrYield, together with another error of which [Waits] holds: there is room, which is left to the request of [Ask.Yield].
+	ErrYield = errors.New("room is left to a request at another gateway")
 )
 
 // AloneError refuses an ask that has to be served by one worker, where every worker needs another one.

@@ -33,7 +33,7 @@ func newRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*fleet, st
 	}
 	t.Cleanup(inside.Close)
 	link := func() stack.Links {
-		links, unlink, err := stack.Connect([]string{inside.EtcdURL()}, inside.NATSURL(), nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+		links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{inside.EtcdURL()}, NATSURL: inside.NATSURL()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,28 +52,7 @@ func newRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*fleet, st
 		t.Fatal(err)
 	}
 	f.gateway = g
-	addr, err := g.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.url = "http://" + addr.String()
-	ctx, cancel := context.WithCancel(context.Background())
-	f.group.Go(func() {
-		if err := g.Run(ctx); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		for _, w := range f.workers {
-			w.kill()
-		}
-		f.group.Wait()
-		http.DefaultClient.CloseIdleConnections()
-		if t.Failed() {
-			t.Logf("gateway's log:\n%s", f.logs)
-		}
-	})
+	f.runGateway(nil)
 	return f, link()
 }
 

@@ -160,6 +160,7 @@ func TestOperatingFields(t *testing.T) {
 		gateway: func(c *stack.GatewayConfig) {
 			keyed(t)(c)
 			c.Observe.LogBlocks, c.Edge.ClientHints, c.Edge.APIKeyFile = true, "none", ""
+			c.Flow.Queue.Classes = twoClasses(t)
 		},
 		worker: func(c *devfleet.WorkerConfig) { c.Taints = []string{"spot"} },
 	})
@@ -210,7 +211,7 @@ func TestOperatingFields(t *testing.T) {
 			}
 		}
 	}
-	same(t, "docs/operating.md's log line", inTables(text, "## The request's log line", "## Faults on purpose"), logged)
+	same(t, "docs/operating.md's log line", inTables(text, "## The request's log line", "## Traces"), logged)
 }
 
 // fieldsIn is every name in backticks between two headings.

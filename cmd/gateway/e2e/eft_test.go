@@ -2,6 +2,10 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,4 +54,90 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 	}
 	t.Logf("up to %d prompts were at one prefill engine", most)
 	f.idle()
+}
+
+// Mode auto is kv until a prompt has shown how fast a prefill worker is, then eft; each choice is logged once and stands in /workers.
+func TestAutoSaysWhatItChooses(t *testing.T) {
+	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "auto" }})
+	mode := func() (mode, reason string) {
+		var report struct {
+			Pools []struct {
+				Role   string `json:"role"`
+				Mode   string `json:"router_mode"`
+				Reason string `json:"router_mode_reason"`
+			} `json:"pools"`
+		}
+		f.get("/workers", &report)
+		for _, p := range report.Pools {
+			if p.Role == "prefill" {
+				mode, reason = p.Mode, p.Reason
+			}
+		}
+		return mode, reason
+	}
+	if m, why := mode(); m != "kv" || why == "" {
+		t.Errorf("before any prompt the mode is %q, because %q", m, why)
+	}
+	for i := range 6 {
+		q := ithQuestion(i)
+		if whole, err := f.verdict(q, f.post(q.path, q.body)); err != nil || !whole {
+			t.Errorf("request %d: whole %v, %v", i, whole, err)
+		}
+	}
+	if m, why := mode(); m != "eft" || why == "" {
+		t.Errorf("after six prompts the mode is %q, because %q", m, why)
+	}
+	logged := f.logs.String()
+	if kv, eft := strings.Count(logged, "mode=kv"), strings.Count(logged, "mode=eft"); kv != 1 || eft != 1 {
+		t.Errorf("kv was logged %d times and eft %d times:\n%s", kv, eft, logged)
+	}
+	f.idle()
+}
+
+// In mode eft a long prompt is computed in slices that stay in the worker's prefix cache; the decode worker is chosen when all
+// of it is computed, and the answer is what it would have been.
+func TestEFTSlicesLongPrompts(t *testing.T) {
+	const slice, tokens = 64, 16
+	f := newFleet(t, options{prefill: 1, decode: 2, gateway: func(c *stack.GatewayConfig) {
+		c.Router.Mode, c.Flow.Queue.Policy, c.Router.Slice = "eft", "hrrn", slice
+	}})
+	prefill := f.record("prefill-1")
+	for _, c := range []struct {
+		path, body string
+		prompt     []uint32
+	}{
+		{completionPath, fmt.Sprintf(`"prompt":%q`, strings.Repeat(long, 20)), textPrompt(strings.Repeat(long, 20))},
+		{chatPath, fmt.Sprintf(`"messages":[{"role":"user","content":%q}],"cache_salt":"s"`, "Well. "+strings.Repeat(long, 20)), chatPrompt("Well. " + strings.Repeat(long, 20))},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			a := f.post(c.path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s}`, tokens, c.body))
+			if got := f.text(a); got != expected(c.prompt, tokens) {
+				t.Errorf("answered %q", a.body)
+			}
+			if usage := f.parse(a.body).Usage; usage.Prompt != len(c.prompt) || usage.Details != nil && usage.Details.Cached > slice {
+				t.Errorf("usage %+v, want %d prompt tokens, none cached before", usage, len(c.prompt))
+			}
+			bodies := prefill.takeBodies()
+			if want := len(c.prompt)/slice - 1; len(bodies) < want {
+				t.Fatalf("%d calls to prefill, want at least %d", len(bodies), want)
+			}
+			before := 0
+			for _, body := range bodies[:len(bodies)-1] {
+				var sent struct {
+					Prompt    []uint32 `json:"prompt"`
+					MaxTokens int      `json:"max_tokens"`
+					Salt      string   `json:"cache_salt"`
+				}
+				path, text, _ := strings.Cut(body, " ")
+				if err := json.Unmarshal([]byte(text), &sent); err != nil || path != completionPath || sent.MaxTokens != 1 || !slices.Equal(sent.Prompt, c.prompt[:len(sent.Prompt)]) {
+					t.Fatalf("%v: a slice is %s", err, body)
+				}
+				if n := len(sent.Prompt) - before; n <= 0 || n > slice+slice/2 || (sent.Salt == "s") != (c.path == chatPath) {
+					t.Errorf("a slice has %d tokens more, salt %q", n, sent.Salt)
+				}
+				before = len(sent.Prompt)
+			}
+			f.idle()
+		})
+	}
 }

@@ -20,7 +20,9 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
@@ -29,6 +31,7 @@ import (
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // fleet is a gateway and its workers on loopback sockets, with the event bus
@@ -44,6 +47,7 @@ type fleet struct {
 	group    sync.WaitGroup
 	got      sync.Map     // clients that have got something
 	adminKey string       // that get sends
+	nats     string       // where the gateway shares its bookings
 	client   *http.Client // nil is http.DefaultClient; see http
 }
 
@@ -66,6 +70,8 @@ type options struct {
 	logLevel              slog.Level
 	net                   *network // in place of sockets, within a bubble
 	bus                   func(wire.Bus) wire.Bus
+	group                 bool   // the gateway shares its bookings, over a NATS of its own
+	nats                  string // or over this one
 }
 
 func gatewayConfig() stack.GatewayConfig {
@@ -74,6 +80,7 @@ func gatewayConfig() stack.GatewayConfig {
 		Flow:          setting.Default[handoff.Config](),
 		Router:        router.DefaultConfig(),
 		Models:        models.Config{CacheBytes: 16 << 20},
+		Replicas:      setting.Default[member.Config](),
 		MetricsPrefix: "tandem_",
 		Build:         telemetry.Build{Version: "test"},
 		Drain:         5 * time.Second,
@@ -105,31 +112,26 @@ func newFleet(t testing.TB, o options) *fleet {
 		f.client = &http.Client{Transport: &http.Transport{DialContext: o.net.dial, MaxIdleConnsPerHost: 64, DisableCompression: true}}
 	}
 	var err error
-	if f.gateway, err = stack.NewGateway(cfg, stack.Links{Bus: f.bus}, log, f.reg); err != nil {
+	links := stack.Links{Bus: f.bus}
+	if o.group {
+		o.nats = startNATS(t)
+	}
+	if f.nats = o.nats; o.nats != "" {
+		if links.Group, err = stack.JoinGroup(&stack.Discovery{NATSURL: o.nats}, certs.NewStore(0, log), log); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(links.Group.Close)
+	}
+	if f.gateway, err = stack.NewGateway(cfg, links, log, f.reg); err != nil {
 		t.Fatal(err)
 	}
-	f.url = f.listen(o.net)
-	ctx, cancel := context.WithCancel(context.Background())
-	f.group.Go(func() {
-		if err := f.gateway.Run(ctx); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
 	t.Cleanup(func() {
-		cancel()
-		for _, w := range f.workers {
-			w.kill()
-		}
-		f.group.Wait()
 		f.bus.Close()
-		f.http().CloseIdleConnections()
 		if o.net != nil {
 			<-time.After(time.Minute) // fasthttp's pool cleaner sleeps for ten seconds before it ends
 		}
-		if t.Failed() {
-			t.Logf("gateway's log:\n%s", f.logs)
-		}
 	})
+	f.runGateway(o.net)
 	for role, n := range map[pools.Role]int{pools.Prefill: o.prefill, pools.Decode: o.decode, pools.Both: o.both} {
 		for i := range n {
 			f.start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
@@ -155,6 +157,43 @@ func newFleet(t testing.TB, o options) *fleet {
 		return live == o.prefill+o.decode+o.both
 	})
 	return f
+}
+
+// startNATS starts a NATS server, and returns its URL.
+func startNATS(t testing.TB) string {
+	server, err := natsbus.StartCore(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server.URL()
+}
+
+// runGateway runs the gateway until stop or the test's end. The workers end with it.
+func (f *fleet) runGateway(n *network) (stop func()) {
+	f.t.Helper()
+	f.url = f.listen(n)
+	ctx, cancel := context.WithCancel(context.Background())
+	f.group.Go(func() {
+		if err := f.gateway.Run(ctx); err != nil {
+			f.t.Errorf("gateway: %v", err)
+		}
+	})
+	stop = func() {
+		cancel()
+		for _, w := range f.workers {
+			w.kill()
+		}
+		f.group.Wait()
+	}
+	f.t.Cleanup(func() {
+		stop()
+		f.http().CloseIdleConnections()
+		if f.t.Failed() {
+			f.t.Logf("gateway's log:\n%s", f.logs)
+		}
+	})
+	return stop
 }
 
 // http is the client that requests are made with.
@@ -229,10 +268,10 @@ func (f *fleet) run(id string, w *devfleet.Worker) {
 	})
 }
 
-// eventually waits for a condition.
+// eventually waits for a condition, for as long as a machine with other work may take that hashes etcd's passwords under -race.
 func (f *fleet) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("never came true: %s; held: %q", what, f.books())

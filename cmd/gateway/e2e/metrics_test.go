@@ -12,15 +12,19 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
 )
 
 // exposed is a metric as a scrape shows it.
@@ -84,10 +88,18 @@ func afterTraffic(t *testing.T) exposition {
 	if trafficked.all != nil {
 		return trafficked.all
 	}
-	f := newFleet(t, options{gateway: func(c *stack.GatewayConfig) {
+	cluster := apitest.New(t)
+	var own stack.WorkerTLS
+	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
+	f := newFleet(t, options{group: true, gateway: func(c *stack.GatewayConfig) {
+		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
 		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode), Status: http.StatusInternalServerError}}}
 		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
 		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
+		c.Flow.Queue.Classes = twoClasses(t)
+		c.Traces.Endpoint = "http://127.0.0.1:1"
+		c.Workers.TLS = own
+		c.SessionTTL = time.Hour
 	}})
 	for i := range 24 {
 		q := ithQuestion(i)
@@ -106,16 +118,23 @@ func afterTraffic(t *testing.T) exposition {
 		_, counted := scrapeOf(t, f)["tandem_frontend_not_disaggregated_total"]
 		return counted
 	})
-	own := scrapeOf(t, f)
+	f.eventually("the pods are listed", func() bool { _, listed := scrapeOf(t, f)["tandem_kubernetes_pods"]; return listed })
+	f.eventually("the time between two tokens is known", func() bool { // two that come at once have none
+		f.post(completionPath, `{"model":"tandem-sim","max_tokens":16,"stream":true,"prompt":"`+long+`"}`)
+		_, known := scrapeOf(t, f)["tandem_frontend_worker_last_inter_token_latency_seconds"]
+		return known
+	})
+	f.idle()
+	all := scrapeOf(t, f)
 	process, err := telemetry.NewRegistry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, m := range scrape(t, process) {
-		own[name] = m
+		all[name] = m
 	}
-	trafficked.all = own
-	return own
+	trafficked.all = all
+	return all
 }
 
 func scrapeOf(t *testing.T, f *fleet) exposition {

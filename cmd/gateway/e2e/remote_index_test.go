@@ -102,11 +102,6 @@ func (f *fleet) another(configure func(c *stack.GatewayConfig)) *fleet {
 	if b.gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(b.logs, nil)), b.reg); err != nil {
 		f.t.Fatal(err)
 	}
-	addr, err := b.gateway.Listen()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	b.url = "http://" + addr.String()
 	for _, w := range f.workers {
 		if len(cfg.Workers.Static) > 0 {
 			break // it finds them by itself
@@ -115,19 +110,7 @@ func (f *fleet) another(configure func(c *stack.GatewayConfig)) *fleet {
 			f.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	b.group.Go(func() {
-		if err := b.gateway.Run(ctx); err != nil {
-			f.t.Errorf("gateway: %v", err)
-		}
-	})
-	f.t.Cleanup(func() {
-		cancel()
-		b.group.Wait()
-		if f.t.Failed() {
-			f.t.Logf("the other gateway's log:\n%s", b.logs)
-		}
-	})
+	b.runGateway(nil)
 	return b
 }
 

@@ -49,8 +49,14 @@ func serveAs(what string) error {
 			return err
 		}
 		defer s.Close()
+	case "jetstream":
+		s, err := natsbus.StartServer(natsbus.ServerConfig{Port: port, JetStream: true, Dir: dir})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
 	case "etcd":
-		s, err := discovery.StartEtcd(dir, port, true)
+		s, err := discovery.StartEtcd(discovery.EtcdConfig{Dir: dir, Port: port, Sync: true})
 		if err != nil {
 			return err
 		}
@@ -138,35 +144,14 @@ func newLinked(t *testing.T, ttl time.Duration) *linked {
 		t.Fatal(err)
 	}
 	l.gateway = g
-	addr, err := g.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.fleet.url = "http://" + addr.String()
-	ctx, cancel := context.WithCancel(context.Background())
-	l.group.Go(func() {
-		if err := g.Run(ctx); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		for _, w := range l.workers {
-			w.kill()
-		}
-		l.group.Wait()
-		http.DefaultClient.CloseIdleConnections()
-		if t.Failed() {
-			t.Logf("gateway's log:\n%s", l.logs)
-		}
-	})
+	l.runGateway(nil)
 	return l
 }
 
 // connect makes links of one process of the fleet; they end with the test.
 func (l *linked) connect(name string) stack.Links {
 	l.t.Helper()
-	links, unlink, err := stack.Connect(l.endpoints, l.url, nil, slog.New(slog.DiscardHandler), nats.Name(name))
+	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: l.endpoints, NATSURL: l.url}, nil, slog.New(slog.DiscardHandler), nats.Name(name))
 	if err != nil {
 		l.t.Fatal(err)
 	}

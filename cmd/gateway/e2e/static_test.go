@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -34,28 +33,7 @@ func newStatic(t *testing.T, cfg stack.GatewayConfig) *fleet {
 		t.Fatal(err)
 	}
 	f.gateway = g
-	addr, err := g.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.url = "http://" + addr.String()
-	ctx, cancel := context.WithCancel(context.Background())
-	f.group.Go(func() {
-		if err := g.Run(ctx); err != nil {
-			t.Errorf("gateway: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		for _, w := range f.workers {
-			w.kill()
-		}
-		f.group.Wait()
-		http.DefaultClient.CloseIdleConnections()
-		if t.Failed() {
-			t.Logf("gateway's log:\n%s", f.logs)
-		}
-	})
+	f.runGateway(nil)
 	return f
 }
 

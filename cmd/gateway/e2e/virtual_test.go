@@ -288,7 +288,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []question, seed uint64
 		gateway: func(c *stack.GatewayConfig) {
 			c.Flow.Seed = seed
 			if seed%2 == 0 { // every other run waits in the queue
-				c.Router.Mode, c.Flow.Queue.Policy = "eft", "hrrn"
+				c.Router.Mode, c.Flow.Queue.Policy, c.Router.Slice = "eft", "hrrn", 32
 			}
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
 			c.Prefill.Timeout = 2 * time.Second

@@ -21,6 +21,8 @@ const (
 	anybody access = iota
 	// clients need a client's or an operator's key, where clients need any.
 	clients
+	// viewers need an operator's key, where there are any, or the ticket that the console's browser has for one: to look.
+	viewers
 	// operators need an operator's key, where there are any: to look.
 	operators
 	// changes need an operator's key. Without any they are taken on the address for administration, or from this
@@ -33,16 +35,16 @@ const headerAuthorization = "Authorization"
 // areaOf is the area of a request's target: its access can be checked before the body is read, and where there is no
 // route. What is unsure is open here: each route checks its own access.
 func (f *frontend) areaOf(h *fasthttp.RequestHeader) area {
-	return f.areas[firstSegment(h.RequestURI())]
+	return f.areas[string(firstSegment(h.RequestURI()))]
 }
 
 // firstSegment is the first segment of a target's path.
-func firstSegment(target []byte) string {
+func firstSegment(target []byte) []byte {
 	if i := bytes.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
 	}
 	first, _, _ := bytes.Cut(bytes.TrimPrefix(target, []byte("/")), []byte("/"))
-	return string(first)
+	return first
 }
 
 // admit returns why a request is refused: a 401 or a 403, or nil. peer is who sent it; nil is unknown.
@@ -57,6 +59,9 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 		}
 		return nil
 	case d != clients && ring.admin != nil:
+		if d == viewers && signedIn(ring.admin, h) {
+			return nil
+		}
 		if !ring.admin.Hold(bearer(h)) {
 			e := openai.Unauthorized()
 			e.Code, e.Message = "invalid_admin_key", "administration needs an operator's key: Authorization: Bearer KEY"

@@ -280,7 +280,7 @@ func TestCordonDrainUncordon(t *testing.T) {
 		c := sv.dial()
 		c.send(change("/workers/decode-1/" + tc.action))
 		resp, body := c.receive()
-		want := `{"id":"decode-1","model":"tandem-sim","role":"decode","state":"` + tc.state + `","requests":2,"active_blocks":7,"prefill_tokens":0}`
+		want := `{"id":"decode-1","model":"tandem-sim","role":"decode","state":"` + tc.state + `","requests":2,"active_blocks":7,"prefill_tokens":0,"kept":"yes"}`
 		if resp.StatusCode != 200 || body != want || sv.catalog.cordoned.Load() != tc.cordoned {
 			t.Errorf("%s: %d %s", tc.action, resp.StatusCode, body)
 		}

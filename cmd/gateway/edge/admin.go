@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/kept"
 )
 
 // Standing is how a worker stands, as the answer of a POST below /workers has it: whether it can be chosen, and what
@@ -24,6 +25,8 @@ type Standing struct {
 	Requests      int        `json:"requests"`
 	ActiveBlocks  int        `json:"active_blocks"`
 	PrefillTokens int        `json:"prefill_tokens"`
+	// Kept is whether the change outlives the gateway.
+	Kept kept.Answer `json:"kept"`
 }
 
 // workers shows the pools.
@@ -35,7 +38,7 @@ func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {
 	id := strings.Clone(c.Params("id")) // it outlives the request in the roster
 	standing, err := s.cat.Cordon(id, on, action == "move")
 	e := explainCordon(err)
-	s.administered(c.Context(), action, e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]), slog.Int("requests", standing.Requests))
+	s.administered(c.Context(), action, e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]), slog.Int("requests", standing.Requests), slog.String("kept", string(standing.Kept)))
 	if e != nil {
 		return e
 	}

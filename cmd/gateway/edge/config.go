@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/setting"
 )
@@ -14,8 +15,13 @@ import (
 type Config struct {
 	HTTP   `group:"HTTP"`
 	Access `group:"Access"`
+	TLS    TLS `group:"TLS"`
+	// Certs holds the certificates of TLS; nil makes a store of its own, which reads no file again.
+	Certs *certs.Store
 	// Loops keep clients' connections; nil leaves them to Go's poller.
 	Loops *loop.Loops
+	// Console is the operators' page; nil has none.
+	Console Console
 }
 
 // HTTP is how clients are listened to.
@@ -38,16 +44,16 @@ type HTTP struct {
 type Access struct {
 	APIKeyFile   string `flag:"api-key-file" help:"File of the keys that clients need for /v1, one a line; blank lines and lines that begin with # do not count. A key is 8 to 1024 visible ASCII bytes, sent as Authorization: Bearer KEY. SIGHUP reads the file again. Empty asks for no key." when:"anybody else can reach the port"`
 	SaltByKey    bool   `flag:"cache-salt-by-key" default:"false" help:"On: the cached prefixes of each client key are kept apart; engines get a cache_salt made of the key and of what the client sends as its own. Then no client can learn from a first token's time what another has sent; prompts that clients of several keys share are computed once for each key. Needs an api-key-file." when:"the keys belong to tenants that must not learn of each other"`
-	AdminKeyFile string `flag:"admin-key-file" help:"File of the keys that /metrics, /workers and the POSTs below it need, in the form of api-key-file. They open /v1 too, with every hint; a client's key opens no administration. Empty: all may look, and changes are accepted from this machine or on admin-address only." when:"operators are elsewhere"`
+	AdminKeyFile string `flag:"admin-key-file" help:"File of the keys that the console, /metrics, /workers and the POSTs below it need, in the form of api-key-file. They open /v1 too, with every hint; a client's key opens no administration. Empty: all may look, and changes are accepted from this machine or on admin-address only." when:"operators are elsewhere"`
 	// AdminAddress of "" has administration on the clients' address.
-	AdminAddress string `flag:"admin-address" form:"hostport" help:"HOST:PORT for /metrics, /workers and the POSTs below it, which the clients' address then does not have; /health and /live are on both. Without an admin-key-file every client that reaches it may cordon workers. Port 0 picks a free one and prints it. Empty has everything on http-port." when:"clients must not see the fleet"`
+	AdminAddress string `flag:"admin-address" form:"hostport" help:"HOST:PORT for the console, /metrics, /workers and the POSTs below it, which the clients' address then does not have; /health and /live are on both. Without an admin-key-file every client that reaches it may cordon workers. Port 0 picks a free one and prints it. Empty has everything on http-port." when:"clients must not see the fleet"`
 	// ClientHints is read by [ParseHints].
 	ClientHints string `flag:"client-hints" default:"auto" help:"Which hints of a client's request count. none: priorities and expected lengths are ignored and named in the answer's X-Tandem-Ignored-Hints; pins, taints and routing overrides get 403. priority<=N: as none, but priorities count up to N. all: every hint counts. auto is none with an api-key-file and all without. An operator's key may use every hint." when:"clients are yours, or another router stands in front"`
 }
 
 // Validate returns every setting that is out of range.
 func (c Config) Validate() error {
-	errs := []error{setting.Check(&c)}
+	errs := []error{setting.Check(&c), c.TLS.validate(c.AdminAddress != "")}
 	if _, err := c.hints(); err != nil {
 		errs = append(errs, setting.Errorf("client-hints", "%w", err))
 	}

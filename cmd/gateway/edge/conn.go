@@ -1,10 +1,10 @@
 package edge
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,10 +16,6 @@ const (
 	// stashBytes is how much of a pipelined request the watcher takes in. From there on it asks the kernel whether
 	// the client has left, which not every system can say.
 	stashBytes = 64
-
-	// lingerTime bounds how long a connection closed by the server is drained, so that a client that is still sending
-	// can read the answer.
-	lingerTime = 5 * time.Second
 )
 
 // errGone is what a write gets once the client was seen to leave.
@@ -38,6 +34,7 @@ var longAgo = time.Unix(1, 0)
 type conn struct {
 	net.Conn
 	socket   loop.Socket  // the same, where it is kept in a loop; nil otherwise
+	secure   *tls.Conn    // the same, where there is TLS; nil otherwise
 	slot     *listen.Conn // its place among the listener's connections; nil without a listener
 	frontend *frontend
 	stall    time.Duration // longest time without progress of a write
@@ -216,7 +213,7 @@ func (c *conn) watch(leave func()) {
 		c.stashed += n
 	}
 	if err == nil {
-		err = awaitHangup(c.Conn)
+		err = awaitHangup(c.raw())
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errors.ErrUnsupported) {
 		return
@@ -322,7 +319,7 @@ func (c *conn) peer() string {
 
 // reset makes Close break the connection off, where it is one of TCP.
 func (c *conn) reset() {
-	if tcp, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
+	if tcp, ok := c.raw().(interface{ SetLinger(sec int) error }); ok {
 		_ = tcp.SetLinger(0) // an error means that it has ended already
 	}
 }
@@ -330,6 +327,9 @@ func (c *conn) reset() {
 // send writes p whole. Only a client that takes nothing at all is given up, for which the stall time is looked at in
 // eighths: after one of them in which a part of p got through, it counts from there.
 func (c *conn) send(p []byte) error {
+	if c.secure != nil {
+		return c.sendSecure(p)
+	}
 	const looks = 8
 	for idle := 0; idle < looks; idle++ {
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(c.stall / looks)); err != nil {
@@ -352,44 +352,29 @@ func (c *conn) send(p []byte) error {
 	return os.ErrDeadlineExceeded
 }
 
-// lingerFor makes Close drain up to n bytes of what the client still sends, within lingerTime: a socket closed with
-// unread bytes resets the connection, and the client may lose the answer it was sent.
-func (c *conn) lingerFor(n int64) { c.drain.Store(n) }
-
 // Close closes the connection, after draining it where lingerFor asked for that. The second call only makes sure.
 func (c *conn) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
-		return c.Conn.Close()
+		return c.raw().Close()
 	}
-	if n := c.drain.Load(); n > 0 && !c.gone.Load() {
+	over := c.Conn
+	if c.gone.Load() {
+		over = c.raw() // without a farewell, for which TLS might have to wait
+	} else if n := c.drain.Load(); n > 0 {
 		c.linger(n)
 	}
-	err := c.Conn.Close()
+	err := over.Close()
 	c.forget(c)
 	return err
 }
 
 // cut closes the socket, whatever is going on there; the serving goroutine finds out and closes c.
-func (c *conn) cut() { _ = c.Conn.Close() }
+func (c *conn) cut() { _ = c.raw().Close() }
 
-// linger says that no more is coming and reads up to n bytes of the client's rest.
-func (c *conn) linger(n int64) {
-	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok && h.CloseWrite() != nil {
-		return
+// raw is what lies below TLS, where there is TLS.
+func (c *conn) raw() net.Conn {
+	if c.secure != nil {
+		return c.secure.NetConn()
 	}
-	if c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return
-	}
-	b := sinks.Get().(*[]byte)
-	defer sinks.Put(b)
-	for n > 0 {
-		m, err := c.Conn.Read(*b)
-		if err != nil {
-			return
-		}
-		n -= int64(m)
-	}
+	return c.Conn
 }
-
-// sinks holds the buffers linger reads into.
-var sinks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}

@@ -19,14 +19,19 @@ import (
 
 // refuse answers a request that never reached the flow and logs it; the flow logs those that did. Strangers cause
 // such lines, so that their number is bounded for each kind; the metrics count all of them.
-func (s *Server) refuse(ctx *fasthttp.RequestCtx, r request, e *openai.Error) {
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, r *request, e *openai.Error) {
+	s.logRefusal(ctx, r, e)
+	s.writeError(&ctx.Response, r.id, e)
+}
+
+// logRefusal is refuse without the answer.
+func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Error) {
 	if suppressed, ok := s.refusals.Allow(r.endpoint+" "+e.Code, time.Now()); ok {
 		s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
 			slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
 			slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
 			slog.String("client", ctx.RemoteAddr().String()), slog.Int("suppressed", suppressed))
 	}
-	s.writeError(&ctx.Response, r.id, e)
 }
 
 // writeError makes e the answer.
@@ -57,17 +62,18 @@ func (s *Server) hangUp(ctx *fasthttp.RequestCtx, c *conn) {
 func (s *Server) broken(ctx *fasthttp.RequestCtx, err error) {
 	c := ctx.Conn().(*conn)
 	silent := c.from.IsZero()
-	r := newRequest(ctx, c)
+	var r request
+	r.begin(ctx, c)
 	if silent && lost(err) {
 		c.leave() // not a byte came: there is no request to answer
 		return
 	}
-	s.unreadable(ctx, c, r, err)
+	s.unreadable(ctx, c, &r, err)
 	s.metrics.count(r.endpoint, ctx.Response.StatusCode())
 }
 
 // unreadable ends a request that could not be read whole.
-func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r request, err error) {
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, c *conn, r *request, err error) {
 	var network net.Error
 	if lost(err) && !(errors.As(err, &network) && network.Timeout()) {
 		c.leave()
@@ -106,7 +112,7 @@ func (s *Server) explainBroken(err error, late bool) *openai.Error {
 func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	r := cn.request
+	r := &cn.request
 	var e *openai.Error
 	var cause errUnreadable
 	if errors.As(err, &cause) {
@@ -123,7 +129,7 @@ func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	return nil
 }
 
-func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r request, err error) *openai.Error {
+func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r *request, err error) *openai.Error {
 	var fe *fiber.Error
 	switch {
 	case errors.As(err, &fe) && fe.Code == http.StatusNotFound:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/lifetime"
 	"github.com/tandem-pd/tandem/internal/loop"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -41,9 +42,10 @@ type exchange struct {
 	s      *Server
 	conn   *conn
 	ctx    *fasthttp.RequestCtx
-	stream bool // the client asked for events
-	plain  bool // no chunks: the answer ends with the connection
-	cancel context.CancelCauseFunc
+	call   handoff.Call
+	stream bool             // the client asked for events
+	plain  bool             // no chunks: the answer ends with the connection
+	life   lifetime.Context // of the call
 
 	left   atomic.Bool // the client is gone
 	active atomic.Bool // something was written since the heartbeat looked
@@ -63,32 +65,32 @@ type exchange struct {
 }
 
 // serve calls the flow and makes of its end the response, or the stream's end.
-func (s *Server) serve(ctx *fasthttp.RequestCtx, c *conn, call *handoff.Call) {
-	x := &exchange{s: s, conn: c, ctx: ctx, stream: call.Request.Stream, plain: !ctx.Request.Header.IsHTTP11()}
-	calls, cancel := context.WithCancelCause(context.Background())
-	x.cancel = cancel
-	held := cap(call.Request.Raw) // of the budget
+func (x *exchange) serve() {
+	s, c := x.s, x.conn
+	x.stream = x.call.Request.Stream
+	x.life.Begin(context.Background())
+	held := cap(x.call.Request.Raw) // of the budget
 	s.live.add(x)
 	s.startBeats()
 	c.onLeave(func() { x.leave(fault.ErrClientGone) })
-	err, panicked := x.run(calls, call)
+	err, panicked := x.run()
 	c.unwatch()
 	s.live.remove(x)
 	s.bodies.give(held)
-	cancel(nil)
+	x.life.Close()
 	x.end(err, panicked)
 }
 
 // run calls the flow and turns a panic into an error.
-func (x *exchange) run(ctx context.Context, call *handoff.Call) (err error, panicked bool) {
+func (x *exchange) run() (err error, panicked bool) {
 	defer func() {
 		if v := recover(); v != nil {
-			x.s.log.LogAttrs(ctx, slog.LevelError, "panic in the flow",
+			x.s.log.LogAttrs(&x.life, slog.LevelError, "panic in the flow",
 				slog.String("request_id", x.conn.request.id), slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			err, panicked = openai.Internal(), true
 		}
 	}()
-	return x.s.flow.Serve(ctx, *call, x), false
+	return x.s.flow.Serve(&x.life, &x.call, x), false
 }
 
 // Start commits status 200 and the content type. A second call changes nothing.
@@ -321,13 +323,13 @@ func (x *exchange) finish() {
 func (x *exchange) leave(cause error) {
 	if !x.left.Swap(true) {
 		x.s.metrics.disconnected.Inc()
-		x.cancel(cause)
+		x.life.End(cause)
 	}
 }
 
 // cut ends the exchange for a shutdown whose time is up. The client gets to know, as far as it reads.
 func (x *exchange) cut() {
-	defer x.cancel(fault.ErrShutdown)
+	defer x.life.End(fault.ErrShutdown)
 	if !x.mu.TryLock() { // a write waits: the client does not read
 		return
 	}

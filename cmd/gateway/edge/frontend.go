@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -23,10 +24,13 @@ type frontend struct {
 	areas    map[string]area // by a path's first segment
 	app      *fiber.App
 	routed   fasthttp.RequestHandler
+	tls      *tls.Config // nil serves without
 	conns    *set[*conn]
 	crew     crew
 	host     atomic.Pointer[string] // the latest that was taken for this machine's
 	closing  atomic.Bool
+	ending   context.Context // ends when a shutdown begins here: the console's streams do
+	end      func()
 
 	mu sync.Mutex
 	ln net.Listener // being served; nil before
@@ -36,6 +40,7 @@ type frontend struct {
 func newFrontend(s *Server, serves, operates bool) *frontend {
 	f := &frontend{s: s, serves: serves, operates: operates, loopback: browser.Loopback(s.cfg.Host), conns: newSet[*conn]()}
 	f.crew.attend = f.attend
+	f.ending, f.end = context.WithCancel(context.Background())
 	if !serves {
 		host, _, err := net.SplitHostPort(s.cfg.AdminAddress)
 		f.loopback = err == nil && browser.Loopback(host)
@@ -81,6 +86,10 @@ func (f *frontend) serve(ln net.Listener) error {
 func (f *frontend) welcome(slot *listen.Conn) {
 	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
 	c.socket, _ = slot.Conn.(loop.Socket)
+	if f.tls != nil {
+		c.secure = tls.Server(slot.Conn, f.tls)
+		c.Conn = c.secure
+	}
 	c.forget = func(c *conn) {
 		f.conns.remove(c)
 		_ = slot.Close() // c is closed: this makes room for another
@@ -99,6 +108,7 @@ func (f *frontend) welcome(slot *listen.Conn) {
 // listener.
 func (f *frontend) shutdown(ctx context.Context) error {
 	f.closing.Store(true)
+	f.end()
 	f.mu.Lock()
 	ln := f.ln
 	f.mu.Unlock()

@@ -28,6 +28,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/kept"
 )
 
 // TestMain sends one request before any test: fasthttp starts a clock goroutine
@@ -71,8 +72,8 @@ var relayed = flag.String("relay", "loop", "loop or goroutine: who moves the chu
 // flowFunc is a Flow made of a function.
 type flowFunc func(ctx context.Context, c handoff.Call, out handoff.Sink) error
 
-func (f flowFunc) Serve(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-	return f(ctx, c, out)
+func (f flowFunc) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+	return f(ctx, *c, out)
 }
 
 // answerJSON is the smallest answer.
@@ -128,7 +129,7 @@ func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 	if on {
 		state = "draining"
 	}
-	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7}, nil
+	return Standing{Worker: id, Model: "tandem-sim", Role: pools.Decode, State: state, Requests: 2, ActiveBlocks: 7, Kept: kept.Yes}, nil
 }
 
 // Thresholds has one model, of the thresholds that were set.
@@ -140,11 +141,11 @@ func (c *catalog) Thresholds() []BusyThreshold {
 	return []BusyThreshold{t}
 }
 
-func (c *catalog) SetThreshold(t BusyThreshold) *openai.Error {
+func (c *catalog) SetThreshold(t BusyThreshold) (kept.Answer, *openai.Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.threshold = t
-	return nil
+	return kept.No, nil
 }
 
 func (c *catalog) Ready() (bool, any) { return !c.unready.Load(), map[string]int{"workers": 2} }

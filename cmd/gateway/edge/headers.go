@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/textproto"
@@ -11,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
@@ -91,9 +91,11 @@ func forwarded(names []string) []string {
 // pass notes in call what of a request's head goes on to engines: its trace,
 // and the fields called names. A value with a control byte in it does not.
 func pass(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
-	if all := h.PeekAll(headerTraceParent); len(all) == 1 && validTraceParent(all[0]) {
-		call.TraceParent = string(all[0])
-		call.TraceState = traceState(h.PeekAll(headerTraceState))
+	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
+		if _, ok := tracecontext.Parse(all[0]); ok {
+			call.TraceParent = string(all[0])
+			call.TraceState = traceState(h.PeekAll(headerTraceState))
+		}
 	}
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {
@@ -122,32 +124,6 @@ func traceState(lines [][]byte) string {
 	}
 	return strings.Join(parts, ",")
 }
-
-// validTraceParent reports whether b follows W3C Trace Context §3.2.2:
-// version, trace id, parent id and flags in lower-case hexadecimal digits. A
-// version above 00 may say more after them.
-func validTraceParent(b []byte) bool {
-	const length = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if len(b) < length || len(b) > 256 || !visible(b) {
-		return false
-	}
-	version, traceID, parentID, flags := b[:2], b[3:35], b[36:52], b[53:55]
-	if b[2] != '-' || b[35] != '-' || b[52] != '-' || !lowerHex(version) || !lowerHex(traceID) || !lowerHex(parentID) || !lowerHex(flags) {
-		return false
-	}
-	switch {
-	case string(version) == "ff", zeros(traceID), zeros(parentID):
-		return false
-	case string(version) == "00":
-		return len(b) == length
-	default:
-		return len(b) == length || b[length] == '-'
-	}
-}
-
-func lowerHex(b []byte) bool { return len(bytes.Trim(b, "0123456789abcdef")) == 0 }
-
-func zeros(b []byte) bool { return len(bytes.Trim(b, "0")) == 0 }
 
 // printable reports whether b can stand as a field's value: no control byte but
 // the tab.

@@ -21,7 +21,7 @@ type Hints struct {
 	// All is every hint, of header and body alike.
 	All bool
 	// Priority is the highest priority that counts, from 0, where All is false. A strict priority, which goes before
-	// any priority, needs All.
+	// any priority, and a policy class need All.
 	Priority int32
 }
 
@@ -100,6 +100,10 @@ func (hs Hints) apply(call *handoff.Call) *openai.Error {
 			*p.value = hs.Priority
 			ignore(p.field)
 		}
+	}
+	if call.PolicyClass != "" {
+		call.PolicyClass = ""
+		ignore(handoff.HeaderPolicyClass)
 	}
 	for _, p := range []struct {
 		field string

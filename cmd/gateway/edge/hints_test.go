@@ -60,6 +60,7 @@ var hinted = []struct {
 	{"routing", "", `{"extra_fields":["worker_id","routing"]}`, "nvext.extra_fields", ""},
 	{"priority by header", "X-Dynamo-Request-Priority: 9", `{}`, "", "x-dynamo-request-priority"},
 	{"strict by header", "X-Dynamo-Request-Strict-Priority: 4294967295", `{}`, "", "x-dynamo-request-strict-priority"},
+	{"policy class", "X-Dynamo-Meta-Policy-Class: gold", `{}`, "", "x-dynamo-meta-policy-class"},
 	{"priority", "", `{"agent_hints":{"priority":2147483647}}`, "", "nvext.agent_hints.priority"},
 	{"strict", "", `{"agent_hints":{"strict_priority":1}}`, "", "nvext.agent_hints.strict_priority"},
 	{"expected length", "", `{"agent_hints":{"osl":1}}`, "", "nvext.agent_hints.osl"},
@@ -119,11 +120,45 @@ func TestHintsByPrivilege(t *testing.T) {
 				x := &got.Request.Nvext
 				high := func(p *int32) bool { return p != nil && *p > 0 }
 				strict := func(p *uint32) bool { return p != nil && *p > 0 }
-				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil; counts != (s.all && h.ignored != "") {
+				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || got.PolicyClass != ""; counts != (s.all && h.ignored != "") {
 					t.Errorf("the hint counts: %t", counts)
 				}
 			})
 		}
+	}
+}
+
+// TestSessionsOfAnyClient: a session is named by header, by nvext or by OpenAI's field, the first of them that is there,
+// whatever hints count.
+func TestSessionsOfAnyClient(t *testing.T) {
+	var got handoff.Call
+	sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+		got = c
+		return answerJSON(context.Background(), c, out)
+	}, func(c *Config) { c.ClientHints = "none" })
+	for _, tc := range []struct{ body, header, byHeader, inBody string }{
+		{`"nvext":{}`, "", "", ""},
+		{`"prompt_cache_key":"k"`, "", "", "k"},
+		{`"prompt_cache_key":"k","nvext":{"session_id":"n"}`, "", "", "n"},
+		{`"prompt_cache_key":"","nvext":{"session_id":"n"}`, "X-Session-Id: h", "h", "n"},
+		{`"prompt_cache_key":"k"`, "x-dynamo-session-id: d", "d", "k"},
+		{`"nvext":{}`, "X-Dynamo-Session-ID: d\r\nX-Session-ID: h", "h", ""},
+	} {
+		c := sv.dial()
+		var fields []string
+		if tc.header != "" {
+			fields = append(fields, tc.header)
+		}
+		c.send(post(`{"model":"m","prompt":"x",`+tc.body+`}`, fields...))
+		resp, text := c.receive()
+		if resp.StatusCode != 200 || got.Session != tc.byHeader || got.Request.Session != tc.inBody || resp.Header.Get("X-Tandem-Ignored-Hints") != "" {
+			t.Errorf("%s %s: %d, sessions %q and %q: %s", tc.body, tc.header, resp.StatusCode, got.Session, got.Request.Session, text)
+		}
+	}
+	c := sv.dial()
+	c.send(post(`{"model":"m","prompt":"x","nvext":{"session_id":""}}`))
+	if resp, text := c.receive(); resp.StatusCode != 400 {
+		t.Errorf("an empty session id: %d %s", resp.StatusCode, text)
 	}
 }
 
@@ -164,6 +199,9 @@ func TestEveryHintIsDecided(t *testing.T) {
 			"DPRank", "PrefillDPRank", "RequiredTaints", "PreferredTaints", "Override",
 			// without an effect on other requests
 			"CacheSalt",
+			// among workers that nothing but load tells apart, and within a bound of it; where the operator has sessions bound,
+			// up to the limits of their worker
+			"SessionID",
 		},
 		reflect.TypeFor[handoff.Pins](): {"Worker", "Prefill", "Rank", "PrefillRank"},
 	}

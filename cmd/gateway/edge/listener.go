@@ -42,7 +42,11 @@ func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 	if !f.serves {
 		limit = min(limit, maxAdminConns)
 	}
-	return listen.New(prepared{ln, f.s.cfg.Loops, f.s.cfg.WriteStall}, listen.Config{
+	loops := f.s.cfg.Loops
+	if f.tls != nil {
+		loops = nil // a loop reads and writes the socket, TLS goes through a goroutine
+	}
+	return listen.New(prepared{ln, loops, f.s.cfg.WriteStall}, listen.Config{
 		Max: limit, Log: f.s.log,
 		Paused:  func(p listen.Pause) { f.s.metrics.pauses.WithLabelValues(string(p)).Inc() },
 		Evicted: f.s.metrics.evicted.Inc,

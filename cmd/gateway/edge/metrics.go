@@ -18,6 +18,7 @@ type counters struct {
 	openStreams  prometheus.Gauge
 	pauses       *prometheus.CounterVec // by reason
 	evicted      prometheus.Counter
+	handshakes   *prometheus.CounterVec // that failed, by reason
 }
 
 // response is the labels of one.
@@ -39,6 +40,11 @@ func newMetrics(reg prometheus.Registerer, s *Server) *counters {
 			"Times that new connections had to wait, by reason: bound (--max-connections are open and none is idle) or shortage (the system has no descriptors or no memory).", "reason"),
 		evicted: set.Counter("frontend_idle_connections_closed_total",
 			"Idle client connections closed to make room for new ones.").WithLabelValues(),
+	}
+	m.handshakes = set.Counter("frontend_tls_failures_total",
+		"TLS handshakes with clients that failed, by reason: plain_http (HTTP without TLS), client_certificate (none, or one that is refused), handshake (all others).", "reason")
+	for _, reason := range handshakeReasons {
+		m.handshakes.WithLabelValues(reason)
 	}
 	for _, reason := range []listen.Pause{listen.Bound, listen.Shortage} {
 		m.pauses.WithLabelValues(string(reason))

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"strconv"
@@ -18,6 +19,8 @@ const (
 	headerRequestID      = "X-Request-Id"
 	headerPriority       = "X-Dynamo-Request-Priority"
 	headerStrictPriority = "X-Dynamo-Request-Strict-Priority"
+	headerSession        = "X-Session-Id"
+	headerDynamoSession  = "X-Dynamo-Session-Id"
 
 	maxRequestIDBytes = 128
 )
@@ -32,16 +35,15 @@ type request struct {
 	next     bool   // and another request may follow
 }
 
-// newRequest notes what the head says, as far as it could be read, and puts the request's id and the gateway's into
-// the answer.
-func newRequest(ctx *fasthttp.RequestCtx, c *conn) request {
-	r := request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
+// begin notes what the head says, as far as it could be read, and puts the request's id and the gateway's into the
+// answer.
+func (r *request) begin(ctx *fasthttp.RequestCtx, c *conn) {
+	*r = request{id: requestID(ctx.Request.Header.Peek(headerRequestID)), arrival: c.arrival(), endpoint: "other"}
 	if r.arrival.IsZero() { // it came along with the request before it
 		r.arrival = time.Now()
 	}
 	ctx.Response.Header.Set(headerRequestID, r.id)
 	ctx.Response.Header.Set(headerGateway, c.frontend.s.id)
-	return r
 }
 
 // requestID takes the client's id when it has 1 to 128 visible ASCII bytes, and makes one otherwise.
@@ -66,29 +68,29 @@ func visible(b []byte) bool {
 	return true
 }
 
-// takeCall reads a call and lets it have what its client may ask for.
-func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (*handoff.Call, error) {
-	call, err := s.readCall(ctx, ep, r)
-	if err != nil {
-		return nil, err
+// takeCall reads a call into call and lets it have what its client may ask for.
+func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
+	if err := s.readCall(ctx, ep, r, call); err != nil {
+		return err
 	}
-	if e := s.hold(&call, ctx); e != nil {
+	if e := s.hold(call, ctx); e != nil {
 		s.bodies.give(cap(call.Request.Raw))
-		return nil, e
+		return e
 	}
-	pass(&call, &ctx.Request.Header, s.forward)
-	return &call, nil
+	pass(call, &ctx.Request.Header, s.forward)
+	return nil
 }
 
 // readCall checks a request to one of the generating endpoints and reads its body, whose memory the caller gives back
 // to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
-func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r request) (handoff.Call, error) {
+func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
 	h := &ctx.Request.Header
-	call := handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.Conn().(*conn).peer()}
+	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.Conn().(*conn).peer()}
+	call.Session = cmp.Or(string(h.Peek(headerSession)), string(h.Peek(headerDynamoSession)))
 	if v := h.Peek(headerPriority); v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)
 		if err != nil {
-			return call, openai.BadRequest(strings.ToLower(headerPriority), "it must be an integer between -2147483648 and 2147483647")
+			return openai.BadRequest(strings.ToLower(headerPriority), "it must be an integer between -2147483648 and 2147483647")
 		}
 		p := int32(n)
 		call.Priority = &p
@@ -96,33 +98,34 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r reques
 	if v := h.Peek(headerStrictPriority); v != nil {
 		n, err := strconv.ParseUint(string(v), 10, 32)
 		if err != nil {
-			return call, openai.BadRequest(strings.ToLower(headerStrictPriority), "it must be an integer between 0 and 4294967295")
+			return openai.BadRequest(strings.ToLower(headerStrictPriority), "it must be an integer between 0 and 4294967295")
 		}
 		p := uint32(n)
 		call.StrictPriority = &p
 	}
+	call.PolicyClass = string(bytes.TrimSpace(h.Peek(handoff.HeaderPolicyClass)))
 	if err := readPins(h, &call.Pins); err != nil {
-		return call, err
+		return err
 	}
-	if err := s.hop(&call, h); err != nil {
-		return call, err
+	if err := s.hop(call, h); err != nil {
+		return err
 	}
 	// (Fiber's c.Body() would read and decompress without a limit.)
 	raw, err := s.readBody(ctx, s.cfg.MaxBodyBytes)
 	if err != nil {
-		return call, err
+		return err
 	}
 	if len(raw) == 0 {
-		return call, openai.BadRequest("", "the body is empty; it must be a JSON object")
+		return openai.BadRequest("", "the body is empty; it must be a JSON object")
 	}
 	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
 		s.bodies.give(cap(raw))
-		return call, err
+		return err
 	}
 	if s.cfg.SaltByKey && s.keys.Load().client != nil {
 		call.Request.Isolate(bearer(h))
 	}
-	return call, nil
+	return nil
 }
 
 // malformed refuses a head that proxies may read in another way than fasthttp, which is how requests are smuggled

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/gofiber/fiber/v2/middleware/adaptor"
+	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -58,6 +59,9 @@ func (f *frontend) table(metrics http.Handler) []route {
 				func(c *fiber.Ctx) error { return s.cordon(c, action, on) }})
 		}
 	}
+	if f.operates && s.cfg.Console != nil {
+		rows = append(rows, f.consoleRoutes()...)
+	}
 	return rows
 }
 
@@ -65,7 +69,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 func (f *frontend) register(rows []route) {
 	f.areas = map[string]area{}
 	for _, r := range rows {
-		first := firstSegment([]byte(r.path))
+		first := string(firstSegment([]byte(r.path)))
 		a := f.areas[first]
 		f.areas[first] = area{max(a.access, min(r.access, operators)), max(a.body, r.body)}
 		f.app.Add(r.method, r.path, r.handle(f))
@@ -82,6 +86,9 @@ func (r route) handle(f *frontend) fiber.Handler {
 		h := &ctx.Request.Header
 		ctx.Conn().(*conn).request.endpoint = r.endpoint
 		if e := f.admit(r.access, h, ctx.RemoteAddr()); e != nil {
+			if done, err := f.mayPage(c, &r, e); done {
+				return err
+			}
 			return e
 		}
 		if e := plain(h); e != nil {
@@ -89,20 +96,29 @@ func (r route) handle(f *frontend) fiber.Handler {
 		}
 		if r.body == 0 {
 			ctx.Request.ResetBody() // the adaptor of /metrics would read it
-		} else if e := isJSON(h); e != nil {
+		} else if e := r.media(h); e != nil {
 			return e
 		}
 		return r.serve(c)
 	}
 }
 
+// media refuses a body that is not what the row takes.
+func (r *route) media(h *fasthttp.RequestHeader) *openai.Error {
+	if r.takesForm() {
+		return isForm(h)
+	}
+	return isJSON(h)
+}
+
 // generate hands a call to the flow.
 func (s *Server) generate(c *fiber.Ctx, ep openai.Endpoint) error {
 	ctx := c.Context()
 	cn := ctx.Conn().(*conn)
-	call, err := s.takeCall(ctx, ep, cn.request)
+	x := &exchange{s: s, conn: cn, ctx: ctx, plain: !ctx.Request.Header.IsHTTP11()}
+	err := s.takeCall(ctx, ep, &cn.request, &x.call)
 	if err == nil {
-		s.serve(ctx, cn, call)
+		x.serve()
 	}
 	return err
 }

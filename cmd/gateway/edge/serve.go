@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 const (
@@ -88,6 +89,11 @@ func (t *turn) shed() {
 // attend serves what comes on c until c is closed or, in a loop, says nothing for the moment: then c is attended again
 // once it does.
 func (f *frontend) attend(c *conn) {
+	if !f.greet(c) {
+		c.leave()
+		_ = c.Close()
+		return
+	}
 	for {
 		t := newTurn(f, c)
 		err := t.requests()
@@ -140,6 +146,7 @@ func (t *turn) await() error {
 // request reads and answers one request, and reports whether another one may follow.
 func (t *turn) request() (next bool) {
 	f, c, ctx := t.f, t.conn, &t.ctx
+	c.request.streamed = false // as the one before may have been
 	defer func() {
 		ctx.Request.Reset()
 		ctx.Response.Reset()
@@ -158,11 +165,7 @@ func (t *turn) request() (next bool) {
 		e := f.unwanted(h)
 		switch {
 		case e != nil:
-			r := newRequest(ctx, c)
-			f.s.hangUp(ctx, c)
-			f.s.refuse(ctx, r, e)
-			f.s.metrics.count(r.endpoint, e.Status)
-			return t.answer()
+			return t.turnAway(e)
 		case skipped(h):
 			f.handle(ctx)
 			ctx.SetConnectionClose()
@@ -177,6 +180,16 @@ func (t *turn) request() (next bool) {
 		return t.broken(err)
 	}
 	f.handle(ctx)
+	return t.answer()
+}
+
+// turnAway refuses a request whose body is not to be read.
+func (t *turn) turnAway(e *openai.Error) (next bool) {
+	var r request
+	r.begin(&t.ctx, t.conn)
+	t.f.s.hangUp(&t.ctx, t.conn)
+	t.f.s.refuse(&t.ctx, &r, e)
+	t.f.s.metrics.count(r.endpoint, e.Status)
 	return t.answer()
 }
 

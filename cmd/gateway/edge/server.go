@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/loglimit"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools/kept"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 // ctx ends when the client leaves, with fault.ErrClientGone as its cause, and when a shutdown runs out of time, with
 // fault.ErrShutdown.
 type Flow interface {
-	Serve(ctx context.Context, c handoff.Call, out handoff.Sink) error
+	Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error
 }
 
 // Catalog is what the edge shows of the gateway's state. All methods are called concurrently.
@@ -45,10 +46,10 @@ type Catalog interface {
 	// Cordon takes a worker out of the choice (on), or back in, and returns how it then stands; with move its streams
 	// go on on other workers, those that can. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)
-	// Thresholds are the busy thresholds of each model that is served, and SetThreshold changes one model's; its
-	// error is what is answered.
+	// Thresholds are the busy thresholds of each model that is served, and SetThreshold changes one model's and returns
+	// whether that is kept; its error is what is answered.
 	Thresholds() []BusyThreshold
-	SetThreshold(t BusyThreshold) *openai.Error
+	SetThreshold(t BusyThreshold) (kept.Answer, *openai.Error)
 	// Ready reports whether each pool that is needed has a worker; detail is marshalled into the answer of GET
 	// /health.
 	Ready() (ok bool, detail any)
@@ -108,6 +109,9 @@ func New(cfg Config, flow Flow, cat Catalog, metrics http.Handler, log *slog.Log
 		s.admin.register(s.admin.table(metrics))
 		s.admin.ready()
 	}
+	if err := s.secure(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -119,10 +123,10 @@ func (s *Server) warn() {
 	if n, ok := listen.Descriptors(); ok && s.cfg.MaxConnections > 0 && uint64(s.cfg.MaxConnections)+reservedDescriptors > n {
 		s.log.Warn("max-connections leaves too few descriptors (ulimit -n) for connections to workers", "max_connections", s.cfg.MaxConnections, "descriptors", n)
 	}
-	if s.cfg.APIKeyFile == "" && !browser.Loopback(s.cfg.Host) {
+	if s.cfg.APIKeyFile == "" && s.cfg.TLS.ClientCA == "" && !browser.Loopback(s.cfg.Host) {
 		s.log.Warn("no api-key-file: every client that reaches the address is served", "http_host", s.cfg.Host)
 	}
-	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && !browser.Loopback(host) {
+	if host, _, err := net.SplitHostPort(s.cfg.AdminAddress); err == nil && s.cfg.AdminKeyFile == "" && s.cfg.TLS.ClientCA+s.cfg.TLS.AdminCA == "" && !browser.Loopback(host) {
 		s.log.Warn("no admin-key-file: every client that reaches the address may cordon workers", "admin_address", s.cfg.AdminAddress)
 	}
 }
@@ -203,7 +207,7 @@ func (s *Server) InFlight() int { return s.live.len() }
 func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 	s, c := f.s, ctx.Conn().(*conn)
 	c.begin()
-	c.request = newRequest(ctx, c)
+	c.request.begin(ctx, c)
 	c.request.unread = left(&ctx.Request.Header)
 	s.dispatch(ctx, c, f.routed)
 	ctx.Request.ResetBody() // what is left of it must not be read as a body
@@ -217,17 +221,27 @@ func (f *frontend) handle(ctx *fasthttp.RequestCtx) {
 
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, c *conn, routed fasthttp.RequestHandler) {
 	defer s.rescue(ctx, c)
-	e := malformed(ctx.Request.Header.RawHeaders())
-	if e == nil && !slices.Contains(fiber.DefaultMethods, string(ctx.Method())) { // Fiber would answer in plain text
-		e = &openai.Error{Status: http.StatusNotImplemented, Type: "invalid_request_error",
-			Code: "unknown_method", Message: "no such method is known here"}
-	}
+	e := unroutable(ctx)
 	if e == nil {
 		routed(ctx)
 		return
 	}
-	s.refuse(ctx, c.request, e)
+	s.refuse(ctx, &c.request, e)
 	s.hangUp(ctx, c) // where the body ends is not known, and what follows may be no HTTP/1.1, as behind HTTP/2's PRI
+}
+
+// unroutable refuses what Fiber is not to see.
+//
+//go:noinline
+func unroutable(ctx *fasthttp.RequestCtx) *openai.Error {
+	if e := malformed(ctx.Request.Header.RawHeaders()); e != nil {
+		return e
+	}
+	if slices.Contains(fiber.DefaultMethods, string(ctx.Method())) {
+		return nil
+	}
+	return &openai.Error{Status: http.StatusNotImplemented, Type: "invalid_request_error", // Fiber would answer in plain text
+		Code: "unknown_method", Message: "no such method is known here"}
 }
 
 // await waits for done and reports whether it came before ctx ended.

@@ -451,3 +451,28 @@ func BenchmarkStream(b *testing.B) {
 		}
 	}
 }
+
+// A request that is refused by its head, or cannot be read, is answered also behind a stream on the same connection: it
+// was not, and one that could not be read was read again and again.
+func TestRefusalsBehindAStreamAreAnswered(t *testing.T) {
+	for name, c := range map[string]struct {
+		request string
+		status  int
+		code    string
+	}{
+		"unreadable": {"NONSENSE\r\n\r\n", 400, "malformed_request"},
+		"too large":  {"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n", 413, "request_too_large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := serve(t, loopback(t), answerStream).dial()
+			cl.send(post(streamBody))
+			if _, body := cl.receive(); body != wholeStream {
+				t.Fatalf("the stream: %q", body)
+			}
+			cl.send(c.request)
+			_ = cl.SetReadDeadline(time.Now().Add(10 * time.Second))
+			resp, body := cl.receive()
+			wantError(t, resp, body, c.status, c.code)
+		})
+	}
+}

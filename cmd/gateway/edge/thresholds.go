@@ -10,6 +10,7 @@ import (
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools/kept"
 )
 
 // BusyThreshold is the loads above which a model's workers are out of the choice, as /busy_threshold takes and
@@ -40,14 +41,18 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 	}
 	defer s.bodies.give(cap(body))
 	asked, e := readThreshold(body, s.cat.Thresholds())
+	var answer kept.Answer
 	if e == nil {
-		e = s.cat.SetThreshold(asked)
+		answer, e = s.cat.SetThreshold(asked)
 	}
-	s.administered(c.Context(), "busy_threshold", e, slog.String("model", asked.Model[:min(len(asked.Model), 128)]))
+	s.administered(c.Context(), "busy_threshold", e, slog.String("model", asked.Model[:min(len(asked.Model), 128)]), slog.String("kept", string(answer)))
 	if e != nil {
 		return e
 	}
-	return writeJSON(c, http.StatusOK, asked)
+	return writeJSON(c, http.StatusOK, struct {
+		BusyThreshold
+		Kept kept.Answer `json:"kept"`
+	}{asked, answer})
 }
 
 // readThreshold reads a body against what is in force.

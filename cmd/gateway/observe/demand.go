@@ -55,7 +55,7 @@ func (d *demand) workers(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad,
 	return d.scalers[key].read(d.load(fleet, p, loads, q, now), d.utilization, now)
 }
 
-// load puts together what a pool is asked for. The caller holds mu. A capacity is the mean over the workers that have
+// load puts together what a pool is asked for through this gateway: the answers of several are added up. The caller holds mu. A capacity is the mean over the workers that have
 // one. The waiting will generate on the decode pool, where there is one, else on that of role both.
 func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q queue.Stats, now time.Time) poolLoad {
 	var l poolLoad
@@ -68,12 +68,12 @@ func (d *demand) load(fleet *Fleet, p *pools.Pool, loads []router.WorkerLoad, q 
 		w := m.Worker
 		size = max(1, w.BlockSize)
 		if p.Role == pools.Prefill {
-			l.BacklogTokens += float64(loads[i].PrefillTokens)
+			l.BacklogTokens += float64(loads[i].PrefillTokens - loads[i].Others.PrefillTokens)
 			rate.add(fleet.rooms.Prefill.Rate(w.ID))
 			continue
 		}
-		l.Blocks += float64(loads[i].ActiveBlocks)
-		l.Requests += float64(loads[i].Requests)
+		l.Blocks += float64(loads[i].ActiveBlocks - loads[i].Others.ActiveBlocks)
+		l.Requests += float64(loads[i].Requests - loads[i].Others.Requests)
 		blocks.add(float64(w.TotalKVBlocks * w.Ranks()))
 		seqs.add(float64(w.MaxNumSeqs * w.Ranks()))
 	}

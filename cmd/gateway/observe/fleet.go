@@ -11,9 +11,13 @@ import (
 
 // PoolReport is one pool as GET /workers shows it.
 type PoolReport struct {
-	Model   string         `json:"model"`
-	Role    pools.Role     `json:"role"`
-	Workers []WorkerReport `json:"workers"`
+	Model string     `json:"model"`
+	Role  pools.Role `json:"role"`
+	// Mode is the router mode by which the pool's workers are chosen now, and ModeReason why mode auto has chosen it; absent
+	// where the settings name the mode.
+	Mode       string         `json:"router_mode"`
+	ModeReason string         `json:"router_mode_reason,omitempty"`
+	Workers    []WorkerReport `json:"workers"`
 }
 
 // WorkerReport is one worker: what it registered, whether it is in the choice, and what is booked on it now.
@@ -27,18 +31,20 @@ type WorkerReport struct {
 	CachedBlocks int    `json:"cached_blocks"`
 	// SentBlocks are assumed cached in addition to CachedBlocks: they were sent there within the router's
 	// PredictedTTL; 0 where that is off.
-	SentBlocks    int               `json:"sent_blocks,omitempty"`
-	PrefillTokens int               `json:"prefill_tokens"`
-	Requests      int               `json:"requests"`
-	BlockSize     int               `json:"block_size"`
-	Ranks         int               `json:"data_parallel_ranks"`
-	MaxNumSeqs    int               `json:"max_num_seqs"`
-	ModelInput    string            `json:"model_input"`
-	Adapters      []string          `json:"adapters,omitempty"`
-	DeviceClass   string            `json:"device_class,omitempty"`
-	Topology      map[string]string `json:"topology,omitempty"`
-	Taints        []string          `json:"taints,omitempty"`
-	Transfer      string            `json:"transfer_endpoint,omitempty"`
+	SentBlocks    int `json:"sent_blocks,omitempty"`
+	PrefillTokens int `json:"prefill_tokens"`
+	Requests      int `json:"requests"`
+	// OthersRequests are those of Requests that other gateways of the group have booked.
+	OthersRequests int               `json:"others_requests,omitempty"`
+	BlockSize      int               `json:"block_size"`
+	Ranks          int               `json:"data_parallel_ranks"`
+	MaxNumSeqs     int               `json:"max_num_seqs"`
+	ModelInput     string            `json:"model_input"`
+	Adapters       []string          `json:"adapters,omitempty"`
+	DeviceClass    string            `json:"device_class,omitempty"`
+	Topology       map[string]string `json:"topology,omitempty"`
+	Taints         []string          `json:"taints,omitempty"`
+	Transfer       string            `json:"transfer_endpoint,omitempty"`
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while unknown.
 	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
 	// Circuit is the worker's breaker for the leg that its pool serves.
@@ -56,13 +62,14 @@ func (f *Fleet) Report() []PoolReport {
 	now := time.Now()
 	out := []PoolReport{}
 	for _, p := range f.rooms.Roster.Pools() {
-		rep := PoolReport{Model: p.Model, Role: p.Role, Workers: []WorkerReport{}}
+		mode := f.rooms.Routers.For(p.Model, p.Role).Mode(p)
+		rep := PoolReport{Model: p.Model, Role: p.Role, Mode: mode.Policy, ModeReason: mode.Reason, Workers: []WorkerReport{}}
 		loads := f.loads(p)
 		for i := range p.Members {
 			w, l := p.Members[i].Worker, loads[i] // in the pool's order
 			wr := WorkerReport{
 				ID: w.ID, Address: w.Address, Engine: w.Engine, State: stateOf(&p.Members[i], now), TotalBlocks: w.TotalKVBlocks,
-				ActiveBlocks: l.ActiveBlocks, PrefillTokens: l.PrefillTokens, Requests: l.Requests,
+				ActiveBlocks: l.ActiveBlocks, PrefillTokens: l.PrefillTokens, Requests: l.Requests, OthersRequests: l.Others.Requests,
 				CachedBlocks: l.CachedBlocks, SentBlocks: l.RecentBlocks,
 				BlockSize: w.BlockSize, Ranks: w.Ranks(), MaxNumSeqs: w.MaxNumSeqs, ModelInput: w.ModelInput, Adapters: w.Adapters,
 				DeviceClass: w.DeviceClass, Topology: w.Topology, Taints: w.Taints, Transfer: w.Transfer,

@@ -62,6 +62,10 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 		return
 	}
 	defer line.End()
+	if line.Text() {
+		textLine(line, r, err, t)
+		return
+	}
 	req := r.Call.Request
 	line.String("request_id", r.Call.ID)
 	line.String("engine_request_id", r.ID)
@@ -82,6 +86,9 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	line.Float("transfer_ms", t.Transfer)
 	line.Float("ttft_ms", t.TTFT)
 	line.Float("total_ms", t.Total)
+	if r.PolicyClass != "" {
+		line.String("policy_class", r.PolicyClass)
+	}
 	if r.Reason != "" {
 		line.String("one_leg", r.Reason)
 	}
@@ -113,7 +120,7 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	if req.Nvext.QueryOnly() {
 		line.Bool("query", true)
 	}
-	if id := r.Call.TraceID(); id != "" {
+	if id := r.TraceID(); id != "" {
 		line.String("trace_id", id)
 	}
 	if err != nil {

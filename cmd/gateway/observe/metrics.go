@@ -112,7 +112,7 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	s := m.model(r)
 	l := s.legs[leg.Worker.Role]
 	l.dispatch.Dec()
-	l.ttft.Observe(leg.First.Sub(leg.Began).Seconds())
+	l.ttft.observe(leg.First.Sub(leg.Began).Seconds(), r, leg.Span)
 	switch {
 	case leg.Worker.Role == pools.Prefill:
 	case r.Resumes > 0:
@@ -188,6 +188,9 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	}
 	s.duration.Observe(t.Total / 1e3)
 	s.queueWait.Observe(t.Queue / 1e3)
+	if class := r.PolicyClass; class != "" {
+		s.classWaits.Get(class, func() prometheus.Observer { return s.classWait(class) }).Observe(t.Queue / 1e3)
+	}
 	s.isl.Observe(float64(r.ISL))
 	s.hitRate.Observe(min(1, float64(r.OverlapTokens)/float64(max(1, r.ISL))))
 	if r.Reason != "" {
@@ -201,7 +204,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	if r.Sent.First.IsZero() || status == "error" && !r.Sent.Started {
 		return
 	}
-	s.ttft.Observe(t.TTFT / 1e3)
+	s.ttft.observe(t.TTFT/1e3, r, r.OwnSpan())
 	s.osl.Observe(float64(r.Sent.Tokens))
 	computed := r.Decode.Worker
 	if r.KV != nil && r.Resumes == 0 {

@@ -8,21 +8,24 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Observer is what a flow notifies: metrics of every moment, log lines and the demand for workers of some.
+// Observer is what a flow notifies: metrics of every moment, log lines, traces and the demand for workers of some.
 type Observer struct {
 	*requestMetrics
 	log    *requestLog
 	demand *demand
+	traces *otlp.Exporter // nil where no request is traced
 }
 
 var _ handoff.Observer = (*Observer)(nil)
 
-// New registers the request metrics with reg and writes to log.
-func New(cfg Config, reg prometheus.Registerer, log *slog.Logger) *Observer {
-	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg)}
+// New registers the request metrics with reg and writes to log. The spans of traced requests go to traces, which is nil
+// where none is.
+func New(cfg Config, reg prometheus.Registerer, log *slog.Logger, traces *otlp.Exporter) *Observer {
+	return &Observer{newRequestMetrics(reg), newRequestLog(cfg, log), newDemand(cfg), traces}
 }
 
 // Queued implements [handoff.Observer], as do the methods below.
@@ -37,12 +40,13 @@ func (o *Observer) Failed(r *handoff.Record, failed *fault.Error, action handoff
 	o.log.failed(r, failed, action)
 }
 
-// Ended counts and logs a request that is over.
+// Ended counts, logs and traces a request that is over.
 func (o *Observer) Ended(r *handoff.Record, err error) {
 	now := time.Now()
 	t := r.Timings(&r.Sent, now)
 	o.requestMetrics.ended(r, t)
 	o.log.ended(r, err, now, t)
+	traced(o.traces, r, err, now)
 }
 
 // Released counts a release of staged KV, and logs one that failed.

@@ -56,7 +56,11 @@ func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
 	cached := set.Gauge("frontend_router_queue_pending_cached_tokens", "Those of the waiting requests' prompt tokens that some worker has cached.", "model")
 	bytes := set.Gauge("frontend_router_queue_pending_bytes", "Bytes of the waiting requests' bodies.", "model")
 	ended := set.Counter("frontend_router_queue_ended_total", "Requests that left the queue, by how: granted, refused, expired, cancelled, failed.", "model", "result")
+	classes := exposeClasses(set)
 	return func(model string, q queue.Stats) {
+		for i := range q.Classes {
+			classes(model, &q.Classes[i])
+		}
 		pending.Set(float64(q.Waiting), model)
 		isl.Set(float64(q.WaitingTokens), model)
 		cached.Set(float64(q.WaitingTokens-q.WaitingUncachedTokens), model)
@@ -66,6 +70,19 @@ func exposeQueues(set *metrics.Snapshot) func(model string, q queue.Stats) {
 		} {
 			ended.Set(float64(n), model, result)
 		}
+	}
+}
+
+func exposeClasses(set *metrics.Snapshot) func(model string, c *queue.ClassStats) {
+	pending := set.Gauge("frontend_router_queue_class_pending_requests", "Requests waiting for workers, by policy class.", "model", "policy_class")
+	uncached := set.Gauge("frontend_router_queue_class_pending_uncached_tokens", "Those of the waiting requests' prompt tokens that have to be computed, by policy class.", "model", "policy_class")
+	granted := set.Counter("frontend_router_queue_class_granted_tokens_total", "Prompt tokens to compute of the requests that got their workers, by policy class.", "model", "policy_class")
+	refused := set.Counter("frontend_router_queue_class_refused_total", "Requests refused because their policy class had its share of the queue.", "model", "policy_class")
+	return func(model string, c *queue.ClassStats) {
+		pending.Set(float64(c.Waiting), model, c.Name)
+		uncached.Set(float64(c.WaitingUncachedTokens), model, c.Name)
+		granted.Set(float64(c.GrantedTokensTotal), model, c.Name)
+		refused.Set(float64(c.RefusedTotal), model, c.Name)
 	}
 }
 
@@ -122,6 +139,7 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 	registered := set.Gauge("component_router_worker_registered", "1 for each rank of a worker that the router knows.", "model", "role", "worker", "rank")
 	desired := set.Gauge("desired_workers", "Workers that the present load asks for.", "model", "role")
 	overlap := set.Counter("component_router_overlap_blocks_total", "Blocks that bookings took to be cached on their worker, by why: events, predicted, sent.", "model", "role", "source")
+	sessions := exposeSessions(set)
 	words := stateWords()
 	return func(p *pools.Pool, q queue.Stats, now time.Time) {
 		role, loads, in := string(p.Role), fleet.loads(p), map[string]int{}
@@ -146,6 +164,25 @@ func exposePools(set *metrics.Snapshot, fleet *Fleet, o *Observer) func(p *pools
 			overlap.Set(float64(blocks.Predicted), p.Model, role, "predicted")
 			overlap.Set(float64(blocks.Recent), p.Model, role, "sent")
 		}
+		sessions(p.Model, role, fleet.router(p), now)
 		desired.Set(float64(o.demand.workers(fleet, p, loads, q, now)), p.Model, role)
+	}
+}
+
+// exposeSessions registers what is read of a pool whose sessions are bound to workers.
+func exposeSessions(set *metrics.Snapshot) func(model, role string, r *router.Router, now time.Time) {
+	bindings := set.Gauge("router_session_bindings", "Sessions that are bound to a worker of a pool; absent without router-session-affinity-ttl-secs.", "model", "role")
+	events := set.Counter("router_session_events_total", "What has happened to the bindings of sessions: sessions bound; requests on their session's worker (hit), or on another one because theirs was full, busy or not what they required (elsewhere); bindings moved because their worker could not be chosen, dropped because it failed, evicted because there were too many.", "model", "role", "event")
+	return func(model, role string, r *router.Router, now time.Time) {
+		if !r.BindsSessions() {
+			return
+		}
+		c := r.Bindings(now)
+		bindings.Set(float64(c.Bindings), model, role)
+		for event, n := range map[string]uint64{
+			"bound": c.Bound, "hit": c.Hits, "elsewhere": c.Elsewhere, "moved": c.Moved, "dropped": c.Dropped, "evicted": c.Evicted,
+		} {
+			events.Set(float64(n), model, role, event)
+		}
 	}
 }

@@ -17,15 +17,18 @@ import (
 
 // series are one model's, looked up together: a request needs about ten of them, and a token two.
 type series struct {
-	inflight, active, queued       prometheus.Gauge
-	preprocess, route              prometheus.Gauge
-	outputTokens                   prometheus.Counter
-	ttft, itl, duration, queueWait prometheus.Observer
-	prefill, transfer, isl, osl    prometheus.Observer
-	cached, hitRate                prometheus.Observer
-	legs                           map[pools.Role]*legSeries
-	sources                        metrics.Kept[models.Source, prometheus.Counter]
-	ends                           metrics.Kept[end, prometheus.Counter]
+	inflight, active, queued    prometheus.Gauge
+	preprocess, route           prometheus.Gauge
+	outputTokens                prometheus.Counter
+	ttft                        exemplified
+	itl, duration, queueWait    prometheus.Observer
+	prefill, transfer, isl, osl prometheus.Observer
+	cached, hitRate             prometheus.Observer
+	classWait                   func(class string) prometheus.Observer
+	classWaits                  metrics.Kept[string, prometheus.Observer]
+	legs                        map[pools.Role]*legSeries
+	sources                     metrics.Kept[models.Source, prometheus.Counter]
+	ends                        metrics.Kept[end, prometheus.Counter]
 }
 
 // end is the labels of a request that is over, but its model.
@@ -33,9 +36,10 @@ type end struct{ endpoint, kind, status, outcome string }
 
 // legSeries are the series of one model's calls to one role.
 type legSeries struct {
-	dispatch            prometheus.Gauge
-	started, ended      prometheus.Counter
-	ttft, itl, isl, osl prometheus.Observer
+	dispatch       prometheus.Gauge
+	started, ended prometheus.Counter
+	ttft           exemplified
+	itl, isl, osl  prometheus.Observer
 }
 
 // phases are Dynamo's words for what a worker of each role is called for.
@@ -84,6 +88,7 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 	ttft := set.Histogram("frontend_time_to_first_token_seconds", "Time from the request's arrival to its first token, queueing included.", latencyBuckets, "model")
 	itl := set.Histogram("frontend_inter_token_latency_seconds", "Time between two tokens of a stream.", gapBuckets, "model")
 	duration := set.Histogram("frontend_request_duration_seconds", "Time from the request's arrival to its end.", latencyBuckets, "model")
+	classWait := set.Histogram("frontend_router_queue_class_wait_seconds", "Time a request waited for its workers, by policy class.", latencyBuckets, "model", "policy_class")
 	queueWait := set.Histogram("frontend_queue_wait_seconds", "Time a request waited for its workers.", latencyBuckets, "model")
 	prefill := set.Histogram("frontend_prefill_seconds", "Time of a request's prefill legs.", latencyBuckets, "model")
 	transfer := set.Histogram("component_router_kv_transfer_estimated_latency_seconds", "Time from prefill's answer to decode's first token.", latencyBuckets, "model")
@@ -102,17 +107,18 @@ func (m *requestMetrics) perModel(set metrics.Set) func(name string) *series {
 			inflight: inflight.WithLabelValues(name), active: active.WithLabelValues(name), queued: queued.WithLabelValues(name),
 			preprocess: stages.WithLabelValues("preprocess", ""), route: stages.WithLabelValues("route", ""),
 			outputTokens: outputTokens.WithLabelValues(name),
-			ttft:         ttft.WithLabelValues(name), itl: itl.WithLabelValues(name), duration: duration.WithLabelValues(name),
+			ttft:         exemplified{Observer: ttft.WithLabelValues(name)}, itl: itl.WithLabelValues(name), duration: duration.WithLabelValues(name),
 			queueWait: queueWait.WithLabelValues(name), prefill: prefill.WithLabelValues(name), transfer: transfer.WithLabelValues(name),
 			isl: isl.WithLabelValues(name), osl: osl.WithLabelValues(name),
 			cached: cached.WithLabelValues(name), hitRate: hitRate.WithLabelValues(name),
-			legs: map[pools.Role]*legSeries{},
+			classWait: func(class string) prometheus.Observer { return classWait.WithLabelValues(name, class) },
+			legs:      map[pools.Role]*legSeries{},
 		}
 		for role, phase := range phases {
 			s.legs[role] = &legSeries{
 				dispatch: stages.WithLabelValues("dispatch", phase),
 				started:  legStarted.WithLabelValues(name, string(role)), ended: legEnded.WithLabelValues(name, string(role)),
-				ttft: legTTFT.WithLabelValues(name, string(role)), itl: legITL.WithLabelValues(name, string(role)),
+				ttft: exemplified{Observer: legTTFT.WithLabelValues(name, string(role))}, itl: legITL.WithLabelValues(name, string(role)),
 				isl: legISL.WithLabelValues(name, string(role)), osl: legOSL.WithLabelValues(name, string(role)),
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // client starts a gateway with one prefill and one decode worker, and returns
@@ -31,7 +32,7 @@ func client(t *testing.T) openai.Client {
 	bus := eventstest.NewBus()
 	cfg := stack.GatewayConfig{
 		Edge: setting.Default[edge.Config](), Flow: handoff.Config{Queue: setting.Default[queue.Config]()}, Drain: time.Second,
-		Router: router.DefaultConfig(),
+		Router: router.DefaultConfig(), Replicas: setting.Default[member.Config](),
 	}
 	cfg.Edge.Host, cfg.Edge.Port = "127.0.0.1", 0
 	g, err := stack.NewGateway(cfg, stack.Links{Bus: bus}, log, prometheus.NewRegistry())

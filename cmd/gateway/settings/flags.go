@@ -10,22 +10,14 @@ import (
 	"github.com/tandem-pd/tandem/internal/setting"
 )
 
-// help is how much help was asked for.
-type help uint8
-
-const (
-	noHelp help = iota
-	someHelp
-	allHelp
-)
-
-var helps = map[string]help{"-h": someHelp, "--help": someHelp, "--help-all": allHelp}
+// helpFlags ask for help; --help and -h may be followed by a topic.
+var helpFlags = []string{"-h", "--help", "--help-all"}
 
 // commandLine is what the arguments say.
 type commandLine struct {
 	assignments []assignment // at most one for each name: the last, or all items of a List or Words
 	config      string       // --config
-	help        help
+	help        *Asked       // nil unless help was asked for
 	rest        []string
 }
 
@@ -43,10 +35,16 @@ func (s *Set) readArgs(args []string) (line commandLine, problems []error) {
 			line.rest = append(line.rest, arg)
 			continue
 		}
-		if line.help = helps[arg]; line.help != noHelp {
+		flag, value, inline := strings.Cut(arg, "=")
+		if slices.Contains(helpFlags, flag) {
+			if !inline && len(args) > 0 {
+				value = args[0]
+			}
+			if line.help = (&Asked{Topic: value}); flag == "--help-all" {
+				line.help = &Asked{All: true}
+			}
 			break
 		}
-		flag, value, inline := strings.Cut(arg, "=")
 		taken, err := s.readFlag(&line, flag, value, inline, args)
 		if err != nil {
 			problems = append(problems, &setting.Error{Name: "flag " + conf.Clip(flag), Err: err})

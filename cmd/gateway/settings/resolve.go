@@ -44,17 +44,14 @@ func assign(row *setting.Setting, name, where, source, text string) assignment {
 // no command knows may be another program's: it is passed over, see [Resolved.UnknownVariables], unless its name asks
 // for protection.
 //
-// The error is [ErrHelp] or [ErrHelpAll], or every mistake found as [*setting.Error], joined.
+// The error is an [Asked], which is an [ErrHelp], or every mistake found as [*setting.Error], joined.
 // Without one the set's struct has its values.
 func (s *Set) Resolve(args, environ []string, readFile func(string) ([]byte, error)) (r *Resolved, rest []string, err error) {
 	var all [fromFlag + 1][]assignment
 	var problems []error
 	line, ps := s.readArgs(args)
-	switch line.help {
-	case someHelp:
-		return nil, nil, ErrHelp
-	case allHelp:
-		return nil, nil, ErrHelpAll
+	if line.help != nil {
+		return nil, nil, *line.help
 	}
 	problems = append(problems, ps...)
 	all[fromFlag] = line.assignments

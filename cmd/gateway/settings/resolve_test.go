@@ -223,6 +223,15 @@ func TestResolveReportsHelpBeforeMistakes(t *testing.T) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
+	for text, want := range map[string]Asked{
+		"--help": {}, "-h queue": {Topic: "queue"}, "--help --http-port 8": {Topic: "--http-port"}, "--help=queue x": {Topic: "queue"},
+		"--help-all": {All: true}, "--help-all x": {All: true}, "list --help": {},
+	} {
+		_, _, err := gatewaySet().Resolve(strings.Fields(text), nil, files{}.read)
+		if got, ok := errors.AsType[Asked](err); !ok || got != want {
+			t.Errorf("%s asks for %+v, want %+v", text, got, want)
+		}
+	}
 }
 
 func TestResolveTakesEmptyFiles(t *testing.T) {

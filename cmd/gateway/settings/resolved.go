@@ -84,18 +84,30 @@ func masked(value any) any {
 	return items
 }
 
-// Print writes every setting in force as a line of YAML, by group: name, value, and its source as a comment. The
-// output is a file for --config that resolves to the same values, but for passwords in addresses, which are masked.
-func (r *Resolved) Print(w io.Writer) error {
-	b := bufio.NewWriter(w)
-	for _, g := range r.set.groups() {
-		for _, row := range g.rows {
+// Row is a setting in force, for people to read.
+type Row struct{ Group, Name, Value, Source, Help string }
+
+// Rows are all settings in force, by group. Passwords in addresses are masked.
+func (r *Resolved) Rows() []Row {
+	var all []Row
+	for _, g := range r.set.Groups() {
+		for _, row := range g.Rows {
 			v := r.values[row.Name]
 			if row.Masked {
 				v.value = masked(v.value)
 			}
-			fmt.Fprintf(b, "%s: %s  # %s\n", row.Name, row.Format(v.value), v.source)
+			all = append(all, Row{g.Title, row.Name, row.Format(v.value), v.source, row.Help})
 		}
+	}
+	return all
+}
+
+// Print writes every setting in force as a line of YAML, by group: name, value, and its source as a comment. The
+// output is a file for --config that resolves to the same values, but for passwords in addresses, which are masked.
+func (r *Resolved) Print(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	for _, row := range r.Rows() {
+		fmt.Fprintf(b, "%s: %s  # %s\n", row.Name, row.Value, row.Source)
 	}
 	return b.Flush()
 }

@@ -16,12 +16,21 @@ const (
 	configName   = "config" // --config FILE or TANDEM_CONFIG says where the file is; DYN_CONFIG would be another program's
 )
 
-// ErrHelp is what Resolve returns when the arguments ask for help. The command
-// then prints [Set.Usage]. ErrHelpAll asks for that of every setting.
-var (
-	ErrHelp    = errors.New("help was asked for")
-	ErrHelpAll = fmt.Errorf("%w, of every setting", ErrHelp)
-)
+// ErrHelp is what Resolve returns, as an [Asked], when the arguments ask for help. The command then prints [Set.Usage].
+var ErrHelp = errors.New("help was asked for")
+
+// Asked is the help that the arguments ask for.
+type Asked struct {
+	// All asks for every setting: --help-all.
+	All bool
+	// Topic is what follows --help: a setting, a group or a part of a name. Empty asks for the first settings.
+	Topic string
+}
+
+func (Asked) Error() string { return ErrHelp.Error() }
+
+// Is makes an Asked an ErrHelp.
+func (Asked) Is(target error) bool { return target == ErrHelp }
 
 // Set is the settings of one command: those of the struct that it fills.
 type Set struct {
@@ -73,22 +82,22 @@ func borrow(row *setting.Setting, lenders map[string]*setting.Setting) *setting.
 	return whole
 }
 
-// group is a heading and the settings under it.
-type group struct {
-	title string
-	rows  []*setting.Setting
+// Group is a heading and the settings under it.
+type Group struct {
+	Title string
+	Rows  []*setting.Setting
 }
 
-// groups are the settings by heading, each in the order in which it comes first.
-func (s *Set) groups() []group {
-	var found []group
+// Groups are the settings by heading, each in the order in which it comes first.
+func (s *Set) Groups() []Group {
+	var found []Group
 	for _, row := range s.rows {
-		i := slices.IndexFunc(found, func(g group) bool { return g.title == row.Group })
+		i := slices.IndexFunc(found, func(g Group) bool { return g.Title == row.Group })
 		if i < 0 {
 			i = len(found)
-			found = append(found, group{title: row.Group})
+			found = append(found, Group{Title: row.Group})
 		}
-		found[i].rows = append(found[i].rows, row)
+		found[i].Rows = append(found[i].Rows, row)
 	}
 	return found
 }
@@ -161,4 +170,10 @@ func unknown(name string, known []string, spell func(string) string) error {
 		return errors.New("there is no such setting")
 	}
 	return fmt.Errorf("there is no such setting; the nearest is %s", spell(best))
+}
+
+// Has reports whether the set has the same setting, with the same help.
+func (s *Set) Has(row *setting.Setting) bool {
+	own := s.byName[row.Name]
+	return own != nil && own.Help == row.Help
 }

@@ -66,12 +66,12 @@ func TestFlagsGiveTheirValues(t *testing.T) {
 
 func TestUsageTeaches(t *testing.T) {
 	var b bytes.Buffer
-	if err := gatewaySet().Usage(&b, "serve", nil); err != nil {
+	if err := gatewaySet().Usage(&b, Manual{Name: "serve", Text: "what it does"}, Asked{All: true}, 80); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
 	for i, line := range strings.Split(text, "\n") {
-		if n := utf8.RuneCountInString(line); n > usageWidth {
+		if n := utf8.RuneCountInString(line); n > 80 {
 			t.Errorf("line %d has %d columns: %s", i+1, n, line)
 		}
 		if strings.TrimRight(line, " ") != line {
@@ -79,10 +79,10 @@ func TestUsageTeaches(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"HTTP\n", "\nRouter\n", "\nQueue\n", "\nFaults\n", "\nDiscovery\n", "\nLogging\n", "--config FILE names",
+		"HTTP\n", "\nRouter\n", "\nQueue\n", "\nFaults\n", "\nDiscovery\n", "\nLogging\n", "--config FILE\nnames: --http-port",
 		"\n  --http-port N\n      TCP port to listen on. 0 picks a free one and prints it.\n      Default: 8000. From 0 to 65535.\n      Change it when it is taken.\n",
 		"\n  --router-mode NAME\n",
-		"\n      round-robin   in turn, which is a line of help long enough to go on under its own beginning\n                    and not under the name\n",
+		"\n      round-robin   in turn, which is a line of help long enough to go on under\n                    its own beginning and not under the name\n",
 		"\n  --no-router-kv-events\n",
 		"\n      Older names: --no-kv-events.\n",
 		"\n      Older names: --kv-overlap-score-weight.\n",
@@ -99,14 +99,61 @@ func TestUsageTeaches(t *testing.T) {
 }
 
 func TestUsageOfTheFirstSettings(t *testing.T) {
-	var b bytes.Buffer
-	if err := gatewaySet().Usage(&b, "serve", []string{"http-port", "router-mode"}); err != nil {
-		t.Fatal(err)
+	help := Manual{Name: "serve", Text: "gateway serve: what it does\nand what for.\n\n  an example", First: []string{"http-port", "router-mode", "router-kv-events"}}
+	usage := func(asked Asked, columns int) string {
+		t.Helper()
+		var b bytes.Buffer
+		if err := gatewaySet().Usage(&b, help, asked, columns); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
 	}
-	text := b.String()
-	if !strings.HasPrefix(text, "HTTP\n  --http-port N\n") || strings.Contains(text, "--http-host") || strings.Contains(text, "Queue\n") ||
-		strings.Contains(text, "Change it when") || !strings.Contains(text, "settings: `gateway serve --help-all` shows the rest.") {
+	text := usage(Asked{}, 80)
+	for _, want := range []string{
+		"gateway serve: what it does and what for.\n\n  an example\n\nThe 3 that matter first:\n\nHTTP\n  --http-port N ",
+		"  --no-router-kv-events       Switches off what is on by default: follow events.\n",
+		"\n  HTTP       http-host  http-port\n", "gateway serve --help http-host",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("it lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "  --http-host") || strings.Contains(text, "Change it when") {
 		t.Error(text)
+	}
+	for columns, most := range map[int]int{0: narrowest, 60: 60, 1000: widest} {
+		for line := range strings.Lines(usage(Asked{}, columns)) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > most {
+				t.Errorf("in %d columns a line has %d: %s", columns, n, line)
+			}
+		}
+	}
+}
+
+// Help explains one setting, by any of its names, or a group, or lists what has a word in its name.
+func TestUsageOfATopic(t *testing.T) {
+	for topic, want := range map[string]string{
+		"http-port": "  --http-port N\n      TCP port", "--http-port": "  --http-port N\n", "HTTP_PORT": "  --http-port N\n",
+		"kv-events": "  --no-router-kv-events\n", "--no-kv-events": "  --no-router-kv-events\n", "no-router-kv-events": "variable TANDEM_ROUTER_KV_EVENTS or",
+		"queue": "Queue\n  --router-queue-threshold", "Http": "HTTP\n  --http-host", "port": "have it in their name:\n\n  --http-port N ",
+	} {
+		var b bytes.Buffer
+		if err := gatewaySet().Usage(&b, Manual{Name: "serve"}, Asked{Topic: topic}, 80); err != nil || !strings.Contains(b.String(), want) {
+			t.Errorf("%s: %v, without %q:\n%s", topic, err, want, b.String())
+		}
+	}
+	err := gatewaySet().Usage(new(bytes.Buffer), Manual{Name: "serve"}, Asked{Topic: "roter-mode"}, 80)
+	if err == nil || !strings.Contains(err.Error(), "the nearest is --help router-mode") {
+		t.Errorf("a wrong topic: %v", err)
+	}
+}
+
+// A command of an example that is too long goes on after a backslash, and can still be pasted.
+func TestProseKeepsExamples(t *testing.T) {
+	var b bytes.Buffer
+	Prose(&b, 40, "one two three four five six seven eight nine\nten\n\n  gateway x --long-flag VALUE --another-one VALUE\nend")
+	if want := "one two three four five six seven eight\nnine ten\n\n  gateway x --long-flag VALUE \\\n      --another-one VALUE\nend\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
 	}
 }
 

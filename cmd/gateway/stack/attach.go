@@ -96,6 +96,9 @@ func NewAttach(cfg AttachConfig, links Links, log *slog.Logger, reg prometheus.R
 		news: make(chan news), restarts: make(chan time.Time, 16), moved: make(chan struct{}, 1),
 		awaits: "the engine at " + cfg.Engine.Given.Address,
 	}
+	if links.Certs != nil {
+		links.Certs.Export(reg)
+	}
 	a.metrics = newAttachMetrics(reg, func() bool { ok, _ := a.Registered(); return ok })
 	probe := cfg.Probe
 	probe.AskFirst, probe.OnBeat = true, a.beat
@@ -172,6 +175,7 @@ func (a *Attach) Run(ctx context.Context) error {
 		defer close(asked)
 		return a.prober.Run(asking)
 	})
+	a.runs.Go(func() error { return a.links.Certs.Run(a.inner) })
 	a.log.Info("waiting for the engine", "url", a.cfg.Engine.Given.Address, "role", string(a.cfg.Engine.Given.Role))
 	a.follow(ctx)
 	stopAsking()

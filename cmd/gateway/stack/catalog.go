@@ -53,6 +53,8 @@ type workersReport struct {
 	Models map[string]models.LanguageReport `json:"models"`
 	// Cordoned is the ids that an operator keeps out, of workers here or away.
 	Cordoned []string `json:"cordoned,omitempty"`
+	// Replicas is the other gateways of the group.
+	Replicas []replicaReport `json:"replicas,omitempty"`
 }
 
 type queueReport struct {
@@ -90,7 +92,7 @@ type sourceReport struct {
 
 // Workers is the answer of GET /workers.
 func (g *Gateway) Workers() any {
-	out := workersReport{Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Models: g.languages.Report(), Cordoned: g.Roster.Cordoned()}
+	out := workersReport{Pools: g.Fleet.Report(), Queues: map[string]queueReport{}, Models: g.languages.Report(), Cordoned: g.Roster.Cordoned(), Replicas: replicaReports(g.member.Peers())}
 	for model, s := range g.Flow.Waiting() {
 		out.Queues[model] = queueReport{Waiting: s.Waiting, WaitingTokens: s.WaitingTokens, WaitingBytes: s.WaitingBytes}
 	}
@@ -135,24 +137,36 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 	return r
 }
 
-// Cordon takes a worker out of the choice, or back in. With move, its streams go on on other workers.
+// Cordon takes a worker out of the choice, or back in, and keeps that. With move, its streams go on on other workers, those of
+// all gateways.
 func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	if err := g.Roster.Drain(id, on); err != nil {
 		return edge.Standing{}, err
 	}
 	g.decode.Move(id, move)
+	standing := g.standing(id)
+	if on {
+		standing.Kept = g.keep(cordonOf+id, keptCordon{move, g.sign()})
+	} else {
+		standing.Kept = g.keep(cordonOf+id, nil)
+	}
+	return standing, nil
+}
+
+// standing is how a worker stands.
+func (g *Gateway) standing(id string) edge.Standing {
 	for _, p := range g.Fleet.Report() {
 		for _, w := range p.Workers {
 			if w.ID == id {
 				return edge.Standing{
 					Worker: id, Model: p.Model, Role: p.Role, State: w.State,
 					Requests: w.Requests, ActiveBlocks: w.ActiveBlocks, PrefillTokens: w.PrefillTokens,
-				}, nil
+				}
 			}
 		}
 	}
 	// It left in this moment, or is cordoned for when it comes back.
-	return edge.Standing{Worker: id, State: "absent"}, nil
+	return edge.Standing{Worker: id, State: "absent"}
 }
 
 // readiness is the detail of GET /health.

@@ -44,12 +44,14 @@ func TestFleetWithoutPrefill(t *testing.T) {
 	}
 }
 
-// TestForecastGoesByTheRole: a prefill worker's rate is the prefill leg's, that
-// of one that does both the decode leg's; without one nothing is forecast.
+// TestForecastGoesByTheRole: a prefill worker's forecast is the prefill leg's, that
+// of one that does both goes by the decode leg's rate; without one nothing is forecast.
 func TestForecastGoesByTheRole(t *testing.T) {
 	f := forecast{
-		prefill: func(id string) float64 { return map[string]float64{"p": 1000}[id] },
-		both:    func(id string) float64 { return map[string]float64{"b": 500}[id] },
+		prefill: func(w *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
+			return time.Duration(booked+uncached) * time.Millisecond, w.ID == "p"
+		},
+		both: func(id string) float64 { return map[string]float64{"b": 500}[id] },
 	}
 	for _, c := range []struct {
 		id   string
@@ -59,11 +61,11 @@ func TestForecastGoesByTheRole(t *testing.T) {
 	}{
 		{"p", pools.Prefill, 3 * time.Second, true},
 		{"b", pools.Both, 6 * time.Second, true},
-		{"new", pools.Prefill, 0, false},
+		{"new", pools.Prefill, 3 * time.Second, false},
 		{"p", pools.Both, 0, false},
 	} {
 		w := workerOf(c.id, c.role)
-		if d, ok := f.of(&w, 1000, 2000, 500); d != c.want || ok != c.ok {
+		if d, ok := f.of(&w, 1000, 2000, 500); (d-c.want).Abs() > c.want/100 || ok != c.ok {
 			t.Errorf("%s of role %s: %v, %v; want %v, %v", c.id, c.role, d, ok, c.want, c.ok)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/console"
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
@@ -17,14 +18,17 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/otlp"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
 // GatewayConfig is what a gateway is made of: each room's own Config, and what
@@ -37,11 +41,13 @@ type GatewayConfig struct {
 	// Relay is who moves a stream's chunks.
 	Relay string `flag:"relay" default:"auto" oneof:"auto=loop where the system has it|loop=an event loop of the gateway's own keeps the connections (Linux)|goroutine=a goroutine a connection, through Go's network poller" group:"HTTP" help:"Who moves the chunks of answers. The loop takes less CPU a chunk and less memory a stream. Connections with TLS are always the goroutines'." when:"the loop is suspected of a fault"`
 	// Router is made into what each role's router needs by [router.Config.For].
-	Router  router.Config `group:"Router"`
-	Pools   pools.Config
-	Models  models.Config `group:"Models"`
-	Prefill prefill.Config
-	Decode  decode.Config
+	Router router.Config `group:"Router"`
+	// SessionTTL is [router.Config.SessionTTL] of all pools.
+	SessionTTL time.Duration `flag:"router-session-affinity-ttl-secs" default:"0" unit:"s" group:"Router" range:"0..31536000" help:"Seconds for which a session stays with the worker that served it, from its latest request on: on one prefill and one decode worker each, whatever their load and caches, while the worker can be chosen and is neither full nor busy. Gateways of one group share the bindings. 0 binds no session: where only load tells workers apart, each still has a worker of its own." when:"engines keep more of a session than the gateway sees"`
+	Pools      pools.Config
+	Models     models.Config `group:"Models"`
+	Prefill    prefill.Config
+	Decode     decode.Config
 	Faults
 	Discovery `group:"Discovery"`
 	// Events is how KV events are followed.
@@ -54,9 +60,15 @@ type GatewayConfig struct {
 	Logging    telemetry.Logging `group:"Logging"`
 	Flow       handoff.Config
 	Observe    observe.Config
+	// Replicas is the group of gateways that share their bookings.
+	Replicas member.Config `group:"Replicas"`
+	// Traces is where the spans of requests go.
+	Traces otlp.Config `group:"Traces"`
 	// MetricsPrefix goes before the names of the gateway's own metrics.
 	MetricsPrefix string `flag:"metrics-prefix" default:"tandem_" group:"Metrics" help:"What the names of the gateway's metrics begin with: letters, digits, _ and :, no digit first. A prefix that ends in neither _ nor : gets an _; empty is no prefix. Metrics of the Go runtime and the process keep their names." when:"dashboards were made for Dynamo: dynamo_"`
 
+	// InForce is the settings as the console shows them; nil shows none.
+	InForce []console.Setting
 	// Build is what build_info says of the program.
 	Build    telemetry.Build
 	Upstream upstream.Config
@@ -75,11 +87,15 @@ type Faults struct {
 
 // Discovery is where workers register and where their KV events pass.
 type Discovery struct {
-	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"Members of the etcd cluster in which workers register, as http://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where etcd asks for them. One that answers is enough; name them all." when:"workers register"`
+	EtcdEndpoints []string `flag:"etcd-endpoints" form:"address http https" mask:"user" help:"Members of the etcd cluster in which workers register, as http://HOST:PORT, https://HOST:PORT or HOST:PORT, with USER:PASSWORD@ before the host where etcd asks for them. One that answers is enough; name them all." when:"workers register"`
 	Prefix        string   `flag:"discovery-prefix" default:"/tandem/workers" form:"path" help:"Prefix of the workers' keys in etcd. Gateways and workers that share it find each other; give every deployment on one etcd its own." when:"two deployments share an etcd"`
 	// LeaseTTL is also how long a missing worker may take to come back after etcd was away.
 	LeaseTTL time.Duration `flag:"lease-ttl" default:"10s" range:"2s..1h" help:"How long a silent worker stays registered. Shorter forgets a dead machine sooner; longer keeps workers through pauses of the network or of etcd. A worker whose connections are refused is avoided at once either way." when:"etcd takes longer to restart"`
-	NATSURL  string        `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS server through which workers publish KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events." when:"workers register and publish KV events"`
+	EtcdAccess
+	NATSURL string `flag:"nats-url" form:"address nats tls ws wss" mask:"user" help:"NATS server through which workers publish KV events, as nats://HOST:4222; several separated by commas. Not needed with --no-router-kv-events." when:"workers register and publish KV events"`
+	NATSAccess
+
+	inside *Embedded // where both are this process's own
 }
 
 // KVStream is whether, and how, KV events are kept in JetStream.
@@ -106,18 +122,22 @@ type WorkersConfig struct {
 	Probe       discovery.ProberConfig
 	APIKeyFile  string   `flag:"worker-api-key-file" help:"File with one line: the API key that the workers ask for, sent as Authorization: Bearer to workers given by URL and to registered ones whose host worker-allow names. It is read once, at the start." when:"engines run with an API key"`
 	AllowHosts  []string `flag:"worker-allow" help:"Hosts of which workers may register in etcd, each as NAME, *.DOMAIN, ADDRESS, a network such as 10.0.0.0/8, or * for any. A record that names another host, for requests or for KV events, is refused: it gets neither prompts nor the workers' key. Empty allows every host, or with worker-api-key-file this machine alone." when:"registered workers have an API key, or others can write to etcd"`
-	MinInitial  int      `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must have been ready at once before the first request is accepted; until then /health and requests are answered 503. It keeps a starting fleet from sending everything to its first worker. 0 accepts requests at once." when:"a starting fleet sends everything to its first worker"`
+	TLS         WorkerTLS
+	MinInitial  int `flag:"router-min-initial-workers" default:"0" range:"0..4096" help:"Workers that must have been ready at once before the first request is accepted; until then /health and requests are answered 503. It keeps a starting fleet from sending everything to its first worker. 0 accepts requests at once." when:"a starting fleet sends everything to its first worker"`
 
 	// Static are the workers by URL, and Allow the hosts of AllowHosts: see Parse. A
 	// nil Allow is every host, or, where the workers are sent a key, this machine
 	// alone: every client that writes to etcd could have the key sent to it.
 	Static []discovery.Endpoint
 	Allow  *discovery.Hosts
+
+	// Kubernetes is which pods are workers.
+	Kubernetes kubernetes.Config
 }
 
-// Given reports whether any worker is given by its URL, or may be.
+// Given reports whether any worker is given by its URL, or may be, or is a pod.
 func (c *WorkersConfig) Given() bool {
-	return len(c.PrefillURLs)+len(c.DecodeURLs)+len(c.URLs) > 0 || c.File != ""
+	return len(c.PrefillURLs)+len(c.DecodeURLs)+len(c.URLs) > 0 || c.File != "" || c.Kubernetes.Selector != ""
 }
 
 // Parse reads the URLs and the hosts. Files are not read.
@@ -156,9 +176,10 @@ func (c *WorkersConfig) Parse() error {
 func (c *GatewayConfig) Complete() error {
 	c.Flow.Seed = c.Router.Seed // 0: names that are unique everywhere
 	c.Router.Seed = cmp.Or(c.Router.Seed, rand.Uint64())
-	c.Events.Seed, c.Workers.Probe.Seed = c.Router.Seed, c.Router.Seed
+	c.Events.Seed, c.Workers.Probe.Seed, c.Workers.Kubernetes.Seed = c.Router.Seed, c.Router.Seed, c.Router.Seed
 	c.Events.Relearn = c.Router.Predictions.TTL
 	c.Workers.Probe.BlockSize = c.Pools.BlockSize
+	c.Replicas.Complete(c.Prefix)
 	if p := c.MetricsPrefix; p != "" && !strings.HasSuffix(p, "_") && !strings.HasSuffix(p, ":") {
 		c.MetricsPrefix = p + "_"
 	}
@@ -175,7 +196,7 @@ var metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*$`)
 func (c *GatewayConfig) Validate() error {
 	problems := []error{
 		c.Edge.Validate(), c.Router.Validate(), c.Pools.Validate(), c.Models.Validate(), c.Flow.Queue.Validate(), c.Prefill.Validate(), c.Decode.Validate(),
-		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(),
+		c.Events.Validate(), c.Remote.Validate(), c.Upstream.Validate(), c.Workers.Kubernetes.Validate(), c.Replicas.Validate(),
 	}
 	if c.Relay == "loop" && loop.New() == nil {
 		problems = append(problems, setting.Errorf("relay", "this system has no loop: auto or goroutine"))
@@ -198,6 +219,6 @@ func (c *GatewayConfig) Validate() error {
 // routers is a router's Config for each role, with what only the stack has.
 func (c *GatewayConfig) routers(forecast router.Forecast, engineBlock func(*pools.Worker, int) int) map[pools.Role]router.Config {
 	base := c.Router
-	base.Forecast, base.EngineBlock, base.RemoteIndex = forecast, engineBlock, len(c.Remote.URLs) > 0
+	base.Forecast, base.EngineBlock, base.RemoteIndex, base.SessionTTL = forecast, engineBlock, len(c.Remote.URLs) > 0, c.SessionTTL
 	return base.ByRole()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -21,9 +22,13 @@ const pingEvery = 5 * time.Second
 const stuck = time.Second
 
 // Connect makes the links that were named, and a func that ends them. Neither server need be there yet: both clients
-// go on trying. KV events go through stream unless it is nil.
-func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
-	var links Links
+// go on trying. KV events go through stream unless it is nil. Its error is a *setting.Error where a setting is wrong.
+// The certificates of Links.Certs are read again by its Run, which is the caller's to call.
+func Connect(d *Discovery, stream *natsbus.StreamConfig, log *slog.Logger, name nats.Option) (Links, func(), error) {
+	links := Links{Certs: certs.NewStore(0, log)}
+	if d.inside.Secured() {
+		links.Certs = d.inside.certs
+	}
 	var conn *nats.Conn
 	var kept *natsbus.Stream
 	unlink := func() {
@@ -38,14 +43,12 @@ func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *s
 		}
 	}
 	var err error
-	if natsURL != "" {
-		conn, err = nats.Connect(natsURL, append(watched(log), name, nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
-			nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuck), nats.ReconnectOnFlusherError())...)
-		if err != nil {
-			return links, unlink, fmt.Errorf("nats-url: %w", err)
+	if d.NATSURL != "" {
+		if conn, err = d.dialNATS(links.Certs, log, append(watched(log), name)...); err != nil {
+			return links, unlink, err
 		}
 		if !conn.IsConnected() { // the client says so later on, but not of its first attempt
-			log.Warn("NATS cannot be reached; trying until it is", "servers", withoutUsers(natsURL))
+			log.Warn("NATS cannot be reached; trying until it is", "servers", withoutUsers(d.NATSURL))
 		}
 		links.Bus = natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
 		if stream != nil {
@@ -56,13 +59,50 @@ func Connect(etcd []string, natsURL string, stream *natsbus.StreamConfig, log *s
 			links.Bus = kept
 		}
 	}
-	if len(etcd) > 0 {
-		if links.Etcd, err = discovery.Dial(etcd); err != nil {
+	if len(d.EtcdEndpoints) > 0 {
+		access, err := d.etcdAccess(links.Certs, log)
+		if err == nil {
+			links.Etcd, err = discovery.Dial(d.EtcdEndpoints, access)
+		}
+		if err != nil {
 			unlink()
 			return Links{}, func() {}, err
 		}
 	}
 	return links, unlink, nil
+}
+
+// dialNATS makes a connection that goes on trying.
+func (d *Discovery) dialNATS(store *certs.Store, log *slog.Logger, options ...nats.Option) (*nats.Conn, error) {
+	access, err := d.natsOptions(store, log)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nats.Connect(d.NATSURL, append(append(access, options...), nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.ReconnectWait(time.Second),
+		nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2), nats.FlusherTimeout(stuck), nats.ReconnectOnFlusherError(), natsbus.DialInBackground())...)
+	if err != nil {
+		return nil, fmt.Errorf("nats-url: %w", err)
+	}
+	return conn, nil
+}
+
+// natsOptions are those by which NATS is reached.
+func (d *Discovery) natsOptions(store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
+	if d.inside == nil {
+		return d.NATSAccess.options(d.NATSURL, store, log)
+	}
+	if !d.inside.Secured() {
+		return nil, nil
+	}
+	return []nats.Option{nats.UserInfo(embedUser, d.inside.password), nats.Secure(d.inside.trust.Trust.Client())}, nil
+}
+
+// etcdAccess is how etcd is reached.
+func (d *Discovery) etcdAccess(store *certs.Store, log *slog.Logger) (discovery.Access, error) {
+	if d.inside != nil && d.inside.etcd != nil {
+		return d.inside.trust, nil
+	}
+	return d.EtcdAccess.access(d.EtcdEndpoints, store, log)
 }
 
 // watched are the options that log when the connection to NATS breaks and returns, and its errors, which the client

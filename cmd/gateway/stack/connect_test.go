@@ -38,7 +38,7 @@ func TestNATSAwayAtStartIsLogged(t *testing.T) {
 	address := ln.Addr().String()
 	ln.Close()
 	var log locked
-	_, unlink, err := Connect(nil, "nats://user:s3cret@"+address, nil, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
+	_, unlink, err := Connect(&Discovery{NATSURL: "nats://user:s3cret@" + address}, nil, slog.New(slog.NewTextHandler(&log, nil)), nats.Name("test"))
 	if err != nil {
 		t.Fatal(err)
 	}

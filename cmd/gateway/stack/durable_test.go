@@ -42,7 +42,7 @@ func TestEmbeddedStreamOutlivesTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		links, unlink, err := Connect(nil, inside.NATSURL(), &natsbus.StreamConfig{}, log, nats.Name("test"))
+		links, unlink, err := Connect(&Discovery{NATSURL: inside.NATSURL()}, &natsbus.StreamConfig{}, log, nats.Name("test"))
 		if err != nil {
 			inside.Close()
 			t.Fatal(err)

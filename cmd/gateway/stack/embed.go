@@ -1,44 +1,110 @@
 package stack
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
+	"strings"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/browser"
+	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"golang.org/x/sync/errgroup"
 )
 
 // EmbedConfig is how the embedded servers run. Port 0 picks a free one.
 type EmbedConfig struct {
-	Dir       string `flag:"embed-dir" help:"Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary folder, of which nothing outlives the gateway; that is enough for etcd, because workers register again within their lease." when:"the temporary folder is not writable, or the stream must outlive the gateway"`
-	EtcdPort  int    `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd, by which workers find a restarted gateway. 0 picks a free one, another at every start: workers of the last start are lost." when:"another gateway or an etcd runs on the machine"`
-	NATSPort  int    `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 as for embed-etcd-port." when:"another gateway or a NATS runs on the machine"`
-	JetStream bool   // NATS keeps streams
+	Listen       string   `flag:"embed-listen" default:"127.0.0.1" form:"host" help:"Address on which the embedded etcd and NATS listen. Any other than the loopback needs tls-cert-file, which both then show, and embed-password-file, or the gateway does not start." when:"workers on other machines register, and there is no etcd and NATS of your own"`
+	PasswordFile string   `flag:"embed-password-file" help:"File with one line: the password that the embedded etcd and NATS ask of user tandem, who may read and write everything there. It needs tls-cert-file. It is read once, at the start." when:"embed-listen is not the loopback"`
+	Dir          string   `flag:"embed-dir" help:"Folder in which the embedded etcd keeps its data, and the embedded NATS its stream of KV events with durable-kv-events. Empty is a temporary folder, of which nothing outlives the gateway; that is enough for workers, which register again within their lease; cordons and thresholds changed at run time are lost." when:"the temporary folder is not writable, or cordons or the stream must outlive the gateway"`
+	EtcdPort     int      `flag:"embed-etcd-port" default:"2379" range:"0..65535" help:"Port of the embedded etcd, by which workers find a restarted gateway. 0 picks a free one, another at every start: workers of the last start are lost." when:"another gateway or an etcd runs on the machine"`
+	NATSPort     int      `flag:"embed-nats-port" default:"4222" range:"0..65535" help:"Port of the embedded NATS; 0 as for embed-etcd-port." when:"another gateway or a NATS runs on the machine"`
+	Peers        []string `flag:"replica-peers" form:"hostport" group:"Replicas" help:"HOST:PORT of the other gateways of the group, which each run a NATS inside: all of these are then one, and no other NATS is needed to share bookings. A name may stand for all of them, such as a headless Service's. This gateway's own address may be among them. Between machines it needs embed-listen, tls-cert-file, the same for all, and embed-password-file." when:"there are several gateways, and no NATS"`
+	PeersPort    int      `flag:"replica-port" default:"6222" range:"0..65535" group:"Replicas" help:"Port on which this gateway's NATS is reached by those of replica-peers. 0 picks a free one." when:"two gateways run on one machine"`
+	JetStream    bool     // NATS keeps streams
+	OnlyNATS     bool     // no etcd
+
+	// TLS is the certificate that both show with a PasswordFile: the one that the gateway's clients see.
+	TLS *edge.TLS
+	// Log gets what goes wrong with certificates; nil for none.
+	Log *slog.Logger
 }
 
-// Embedded is an etcd and a NATS inside the process, on the loopback address.
+// embedUser is whom the embedded servers ask for a password.
+const embedUser = "tandem"
+
+// Validate returns what is missing for others to be kept out.
+func (c *EmbedConfig) Validate() error {
+	own := edge.TLS{}
+	if c.TLS != nil {
+		own = *c.TLS
+	}
+	var missing []string
+	for _, f := range []struct{ flag, value string }{{"tls-cert-file", own.CertFile}, {"tls-key-file", own.KeyFile}, {"embed-password-file", c.PasswordFile}} {
+		if f.value == "" {
+			missing = append(missing, f.flag)
+		}
+	}
+	switch {
+	case len(missing) == 0:
+		return nil
+	case c.Listen != "" && !browser.Loopback(c.Listen):
+		return setting.Errorf("embed-listen", "other machines reach %s: give %s too, or leave etcd and NATS on the loopback", c.Listen, strings.Join(missing, ", "))
+	case c.PasswordFile != "":
+		return setting.Errorf("embed-password-file", "a password must not pass without TLS: give %s too", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// Embedded is an etcd and a NATS inside the process.
 type Embedded struct {
-	etcd *discovery.EmbeddedEtcd
-	nats *natsbus.Server
+	etcd     *discovery.EmbeddedEtcd
+	nats     *natsbus.Server
+	certs    *certs.Store // nil where they are open
+	trust    discovery.Access
+	password string
+	peers    []string
 }
 
-// Embed starts both at once, since an etcd takes its time.
+// Embed starts both at once, since an etcd takes its time. With a PasswordFile they ask for its password, over TLS.
 func Embed(cfg EmbedConfig) (*Embedded, error) {
-	e := &Embedded{}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Embedded{peers: cfg.Peers}
+	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}, natsbus.ServerConfig{Host: cfg.Listen, Port: cfg.NATSPort, JetStream: cfg.JetStream}
+	if cfg.PasswordFile != "" {
+		if err := e.protect(&cfg, &etcd, &bus); err != nil {
+			return nil, err
+		}
+	}
+	if len(cfg.Peers) > 0 {
+		bus.Routes = &natsbus.Routes{Port: cfg.PeersPort, Peers: cfg.Peers}
+		if e.certs != nil {
+			bus.Routes.TLS = e.trust.Trust.(itself).Among()
+		}
+	}
 	var starting errgroup.Group
 	starting.Go(func() (err error) {
-		if e.etcd, err = discovery.StartEtcd(cfg.Dir, cfg.EtcdPort, cfg.Dir != ""); err != nil {
+		if cfg.OnlyNATS {
+			return nil
+		}
+		if e.etcd, err = discovery.StartEtcd(etcd); err != nil {
 			return fmt.Errorf("embed-etcd-port: %w", err)
 		}
 		return nil
 	})
-	kept := ""
 	if cfg.Dir != "" {
-		kept = filepath.Join(cfg.Dir, "nats")
+		bus.Dir = filepath.Join(cfg.Dir, "nats")
 	}
-	nats, err := natsbus.StartServer(natsbus.ServerConfig{Port: cfg.NATSPort, JetStream: cfg.JetStream, Dir: kept})
+	nats, err := natsbus.StartServer(bus)
 	e.nats = nats
 	if err != nil {
 		err = fmt.Errorf("embed-nats-port: %w", err)
@@ -48,6 +114,44 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+// protect has both servers ask for the password, over TLS.
+func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *natsbus.ServerConfig) error {
+	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	var err error
+	if e.password, err = auth.ReadOne(cfg.PasswordFile); err != nil {
+		return setting.Errorf("embed-password-file", "%w", err)
+	}
+	e.certs = certs.NewStore(0, log)
+	files := cfg.TLS.Files("embed")
+	source, err := e.certs.Open(files)
+	if err != nil {
+		return err
+	}
+	etcd.CertFile, etcd.KeyFile, etcd.User, etcd.Password = files.Cert.Path, files.Key.Path, embedUser, e.password
+	bus.TLS, bus.User, bus.Password = source.Server(nil), embedUser, e.password
+	e.trust = discovery.Access{User: embedUser, Password: e.password, Trust: itself{source, source.Itself()}, Log: log}
+	return nil
+}
+
+// itself is an [upstream.Trust] in a server of this process.
+type itself struct {
+	*certs.Source
+	config *tls.Config
+}
+
+func (i itself) Client() *tls.Config { return i.config }
+
+// Secured reports whether both ask for a password, over TLS.
+func (e *Embedded) Secured() bool { return e != nil && e.certs != nil }
+
+// Join has d lead to what runs inside.
+func (e *Embedded) Join(d *Discovery) {
+	d.NATSURL, d.inside = e.NATSURL(), e
+	if e.etcd != nil {
+		d.EtcdEndpoints = []string{e.EtcdURL()}
+	}
 }
 
 // EtcdURL is where etcd's clients connect.

@@ -3,6 +3,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/console"
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/cmd/gateway/observe"
 	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
@@ -21,24 +23,35 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/pace"
 	"github.com/tandem-pd/tandem/internal/telemetry"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/pools/kept"
 	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/overlap"
+	"github.com/tandem-pd/tandem/router/replica"
+	"github.com/tandem-pd/tandem/router/replica/member"
 )
 
-// Links are the gateway's connections to the rest of the fleet. Either may be nil: without Bus there are no KV
-// events, without Etcd workers come by Gateway.Roster alone.
+// Links are the gateway's connections to the rest of the fleet. Each may be nil: without Bus there are no KV
+// events, without Etcd workers come by Gateway.Roster alone, and without Group nothing is shared with other gateways.
 type Links struct {
-	Bus  wire.Bus
-	Etcd *clientv3.Client
+	Bus   wire.Bus
+	Etcd  *clientv3.Client
+	Group *Group
+	// Certs holds the certificates of all; nil for none. A gateway adds its own.
+	Certs *certs.Store
 }
 
 // Gateway is a whole gateway.
@@ -54,6 +67,7 @@ type Gateway struct {
 	began     time.Time
 	log       *slog.Logger
 	edge      *edge.Server
+	console   *console.Console
 	routers   *router.Set
 	decode    *decode.Room
 	transport *upstream.HTTP
@@ -61,14 +75,18 @@ type Gateway struct {
 	watcher   *discovery.Watcher
 	remote    *remote.Client // nil without one
 	languages *models.Library
+	traces    *otlp.Exporter // nil where no request is traced
+	member    *member.Member // nil where nothing is shared with other gateways
+	kept      *kept.Board    // nil where what operators change ends with the process
 	given     given
+	certs     *certs.Store
 	listener  net.Listener
 	admin     net.Listener // nil without an address of its own
 }
 
 // NewGateway connects the rooms. Nothing runs before Run. The gateway's own
 // metrics go into reg under the prefix; what is there already keeps its names.
-func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (*Gateway, error) {
+func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheus.Registry) (_ *Gateway, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -76,8 +94,28 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		loops := loop.New()
 		cfg.Edge.Loops, cfg.Upstream.Loops = loops, loops
 	}
+	if cfg.Flow.Queue.Policy == queue.Auto {
+		cfg.Flow.Queue.Policy = cfg.Router.QueuePolicy()
+	}
+	certificates := cmp.Or(links.Certs, certs.NewStore(0, log))
+	workers, err := cfg.Workers.TLS.Open(certificates)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Edge.Certs, cfg.Upstream.Trust, cfg.Workers.Probe.Trust = certificates, workers, workers
 	forecast := new(forecast)
-	g := &Gateway{cfg: cfg, began: time.Now(), log: log}
+	g := &Gateway{cfg: cfg, began: time.Now(), log: log, certs: certificates}
+	g.OnReload(g.certs.Reload)
+	defer func() {
+		if err != nil {
+			g.traces.Close()
+		}
+	}()
+	if links.Group != nil {
+		cfg.Router.OnBooking = func(made bool) { g.member.Booked(made) }
+		cfg.Router.Peers = others{g}
+		cfg.Flow.Queue.OnHead = func() { g.member.Headed() }
+	}
 	routers, err := router.NewSet(cfg.routers(forecast.of, func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) }), log)
 	if err != nil {
 		return nil, err
@@ -90,13 +128,14 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	}
 	own := prometheus.WrapRegistererWithPrefix(cfg.MetricsPrefix, reg)
 	own.MustRegister(cfg.Build.Info())
+	g.certs.Export(own)
 	feed.ExportIndexes(own, func(emit feed.EmitIndex) { routers.IndexStats(g.Roster.Pools(), emit) })
 	breakers := g.breakers(own)
 	prefillRoom := prefill.New(cfg.Prefill, g.Roster, transport)
 	g.Roster.OnChange(prefillRoom.Forget)
 	g.decode = decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(g.decode.Forget)
-	forecast.prefill, forecast.both = prefillRoom.Rate, g.decode.Rate
+	forecast.prefill, forecast.both = prefillRoom.Forecast, g.decode.Rate
 	if len(cfg.Remote.URLs) > 0 {
 		if g.remote, err = remote.New(cfg.Remote, g.Roster, log, own); err != nil {
 			return nil, err
@@ -120,25 +159,49 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
 	}
+	if links.Group != nil {
+		rooms.Confirm = func(ctx context.Context, l *router.Lease) bool { return g.member.Ask(ctx, l) }
+	}
 	if g.remote != nil {
 		rooms.Remote = func(ctx context.Context, model string, blockSize int, hashes []uint64) (*overlap.Report, string) {
 			report, outcome := g.remote.Lookup(ctx, model, blockSize, hashes)
 			return report, string(outcome)
 		}
 	}
+	cfg.Traces.Service, cfg.Traces.Version = "tandem-gateway", cfg.Build.Version
+	if g.traces, err = otlp.New(cfg.Traces, log, own); err != nil {
+		return nil, err
+	}
+	if g.traces != nil {
+		rooms.Sample = g.traces.Sample
+	}
 	cfg.Flow.Explain = cfg.Flow.Explain || cfg.Observe.LogRouting
-	observer := observe.New(cfg.Observe, own, log)
-	g.Flow, err = handoff.New(cfg.Flow, rooms, observer)
+	observer := observe.New(cfg.Observe, own, log, g.traces)
+	recorder := console.NewRecorder(observer)
+	rooms.Explains = recorder.Explains
+	g.Flow, err = handoff.New(cfg.Flow, rooms, recorder)
 	if err != nil {
 		return nil, err
 	}
 	g.Fleet = observe.NewFleet(rooms)
 	observe.Expose(own, g.Flow, g.Fleet, observer)
-	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, telemetry.Handler(reg, cfg.MetricsPrefix), log, own); err != nil {
+	g.addMember(links.Group, breakers, own)
+	scrape := telemetry.Handler(reg, cfg.MetricsPrefix)
+	if g.traces != nil {
+		scrape = telemetry.ExemplarHandler(reg, cfg.MetricsPrefix)
+	}
+	g.console = console.New(console.Sources{
+		Fleet: g.Fleet, Flow: g.Flow, Rooms: rooms, Streams: observer.Streams, Events: g.eventStates, Peers: func() []replica.Peer { return g.member.Peers() }, Settings: cfg.InForce, Keys: cfg.Edge.AdminKeyFile != "", Version: cfg.Build.Version,
+	}, recorder)
+	cfg.Edge.Console = g.console
+	if g.edge, err = edge.New(cfg.Edge, g.Flow, g, scrape, log, own); err != nil {
 		return nil, err
 	}
 	g.OnReload(g.edge.ReloadKeys)
 	if err := g.addFeed(links, own); err != nil {
+		return nil, err
+	}
+	if err := g.addKept(links); err != nil {
 		return nil, err
 	}
 	if links.Etcd != nil {
@@ -146,27 +209,22 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 			Prefix: cfg.Prefix, Allow: cfg.allowed(), Grace: cfg.LeaseTTL,
 		}, log)
 	}
-	return g, g.addGiven()
+	return g, g.addGiven(own)
 }
 
-// forecast predicts first tokens by the rates that the legs have observed.
+// forecast predicts first tokens by what the legs have observed.
 type forecast struct {
-	prefill, both func(worker string) float64 // tokens a second, 0 unknown
+	prefill router.Forecast
+	both    func(worker string) float64 // tokens a second, 0 unknown
 }
 
 // of is a router.Forecast. What is transferred afterwards takes as long from one
 // worker as from another, as far as is known here.
-func (f *forecast) of(w *pools.Worker, booked, uncached, _ int) (time.Duration, bool) {
-	rate := f.both
+func (f *forecast) of(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
 	if w.Role == pools.Prefill {
-		rate = f.prefill
+		return f.prefill(w, booked, uncached, cached)
 	}
-	perSecond := rate(w.ID)
-	if perSecond <= 0 {
-		return 0, false
-	}
-	seconds := min(float64(booked+uncached)/perSecond, (24 * time.Hour).Seconds()) // longer is as good as never
-	return time.Duration(seconds * float64(time.Second)), true
+	return pace.Predicted(f.both(w.ID), booked+uncached)
 }
 
 // addFeed follows KV events, where there is a bus or a router that wants them.
@@ -174,7 +232,11 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 	if links.Bus == nil && !g.cfg.Router.KVEvents {
 		return nil
 	}
-	g.feed, err = feed.New(feed.Config{Events: g.cfg.Events, Reannounce: g.cfg.Reannounce}, links.Bus, g.Roster, g.routers, g.log, reg)
+	events := g.cfg.Events
+	if links.Group != nil {
+		events.Group = &follow.Group{Bus: links.Group, Join: g.member.JoinViews}
+	}
+	g.feed, err = feed.New(feed.Config{Events: events, Reannounce: g.cfg.Reannounce}, links.Bus, g.Roster, g.routers, g.log, reg)
 	if err == nil {
 		g.exportParity(reg)
 	}
@@ -186,6 +248,9 @@ func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 	cfg := g.cfg.Breakers
 	cfg.OnChange = func(c fault.Circuit, from fault.State) {
 		g.log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
+		if m, known := g.Roster.Lookup(c.Worker); known && c.State == fault.Open {
+			g.member.Opened(m.Worker.Model, c.Worker, c.Leg)
+		}
 	}
 	b := fault.NewBreakers(cfg)
 	b.Export(reg)
@@ -230,16 +295,20 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer stop()
 	group, inner := errgroup.WithContext(inner)
 	group.Go(func() error { return g.Roster.Run(inner) })
+	group.Go(func() error { return g.certs.Run(inner) })
 	group.Go(func() error { return g.languages.Run(inner) })
 	if g.feed != nil {
 		group.Go(func() error { return g.feed.Run(inner) })
 	}
+	group.Go(func() error { return g.member.Run(inner) })
+	group.Go(func() error { return g.kept.Run(inner) })
 	if g.watcher != nil {
 		group.Go(func() error { return g.watcher.Run(inner) })
 	}
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })
 	}
+	group.Go(func() error { return g.console.Run(inner) })
 	group.Go(func() error { return newTrimmer(g.edge.InFlight).Run(inner) })
 	g.runGiven(inner, group)
 	group.Go(func() error { return g.edge.Serve(g.listener) })
@@ -264,6 +333,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		// has its own limit, 5 s, and the drain's is over.
 		err = errors.Join(err, g.Flow.Close(context.WithoutCancel(ctx)))
 		g.transport.CloseIdle()
+		g.traces.Close()
 		stop()
 		if err != nil {
 			g.log.Warn("not every request could finish within the drain time", "error", err)

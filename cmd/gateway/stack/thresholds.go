@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools/kept"
 	"github.com/tandem-pd/tandem/router"
 )
 
@@ -25,10 +26,10 @@ func (g *Gateway) Thresholds() []edge.BusyThreshold {
 	return all
 }
 
-// SetThreshold puts a model's busy thresholds in force.
-func (g *Gateway) SetThreshold(b edge.BusyThreshold) *openai.Error {
+// SetThreshold puts a model's busy thresholds in force, and keeps them. The settings' own need not be kept.
+func (g *Gateway) SetThreshold(b edge.BusyThreshold) (kept.Answer, *openai.Error) {
 	if !slices.Contains(g.Roster.Models(), b.Model) {
-		return openai.NotFoundModel(b.Model)
+		return kept.No, openai.NotFoundModel(b.Model)
 	}
 	var t router.Thresholds
 	if b.DecodeBlocks != nil {
@@ -38,8 +39,11 @@ func (g *Gateway) SetThreshold(b edge.BusyThreshold) *openai.Error {
 		t.PrefillTokens = *b.PrefillTokens
 	}
 	if err := g.routers.SetThresholds(b.Model, t); err != nil {
-		return openai.BadRequest("", "%s", err.Error())
+		return kept.No, openai.BadRequest("", "%s", err.Error())
 	}
 	g.Flow.Wake(b.Model)
-	return nil
+	if t == g.routers.Configured() {
+		return g.keep(thresholdsOf+b.Model, nil), nil
+	}
+	return g.keep(thresholdsOf+b.Model, keptThresholds{t.DecodeBlocks, t.PrefillTokens, g.sign()}), nil
 }

@@ -8,11 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 )
 
 // The sources of workers, as the roster and its refusals name them.
@@ -20,12 +22,14 @@ const (
 	fromEtcd  = "etcd"
 	fromFlags = "the command line"
 	fromFile  = "the workers file"
+	fromPods  = "Kubernetes"
 )
 
 // given is what looks after workers that do not register, and what is asked again on a hangup.
 type given struct {
 	probers []*discovery.Prober
 	file    *discovery.File
+	pods    *kubernetes.Finder
 	started atomic.Bool // MinInitial workers were there
 
 	predicted atomic.Bool // the log has that some workers are
@@ -42,29 +46,29 @@ func (c *GatewayConfig) allowed() *discovery.Hosts {
 	return c.Workers.Allow
 }
 
-// addGiven makes what looks after workers by URL. Its error may be a *conf.Error.
-func (g *Gateway) addGiven() error {
+// addGiven makes what looks after workers by URL and in pods. Its error may be a *conf.Error.
+func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	cfg := g.cfg.Workers
 	g.Roster.OnChange(func() { g.Awaits() })
 	g.Roster.OnChange(g.logPredicted)
-	prober := func(source string, seed uint64) (*discovery.Prober, error) {
+	prober := func(source *pools.Source, seed uint64) (*discovery.Prober, error) {
 		probe := cfg.Probe
 		probe.Seed ^= seed
-		p, err := discovery.NewProber(g.Roster.From(source), probe, g.log)
+		p, err := discovery.NewProber(source, probe, g.log)
 		if err == nil {
 			g.given.probers = append(g.given.probers, p)
 		}
 		return p, err
 	}
 	if len(cfg.Static) > 0 {
-		p, err := prober(fromFlags, 1)
+		p, err := prober(g.Roster.From(fromFlags), 1)
 		if err != nil {
 			return err
 		}
 		p.Set(cfg.Static)
 	}
 	if cfg.File != "" {
-		p, err := prober(fromFile, 2)
+		p, err := prober(g.Roster.From(fromFile), 2)
 		if err != nil {
 			return err
 		}
@@ -72,6 +76,16 @@ func (g *Gateway) addGiven() error {
 			return fmt.Errorf("workers-file: %w", err)
 		}
 		g.OnReload(g.given.file.Reload)
+	}
+	if cfg.Kubernetes.Selector != "" {
+		source := g.Roster.From(fromPods)
+		p, err := prober(source, 3)
+		if err != nil {
+			return err
+		}
+		if g.given.pods, err = kubernetes.New(cfg.Kubernetes, p.Set, source, g.log, reg); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -92,13 +106,16 @@ func (g *Gateway) logPredicted() {
 	}
 }
 
-// runGiven looks after workers by URL until ctx ends.
+// runGiven looks after workers by URL and in pods until ctx ends.
 func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 	for _, p := range g.given.probers {
 		group.Go(func() error { return p.Run(ctx) })
 	}
 	if g.given.file != nil {
 		group.Go(func() error { return g.given.file.Run(ctx) })
+	}
+	if g.given.pods != nil {
+		group.Go(func() error { return g.given.pods.Run(ctx) })
 	}
 }
 
@@ -125,6 +142,12 @@ func (g *Gateway) Reload() error {
 // Awaits says what is still missing before the first request is taken, empty
 // when nothing is. Once nothing is, nothing ever is again.
 func (g *Gateway) Awaits() string {
+	if !g.kept.Ready() {
+		return "etcd or NATS is asked which workers are cordoned"
+	}
+	if !g.member.Ready() {
+		return "the other gateways of the group are asked what they have booked"
+	}
 	if g.given.started.Load() {
 		return ""
 	}
@@ -147,6 +170,7 @@ func (g *Gateway) Awaits() string {
 
 // starting refuses a request while workers are awaited; nil afterwards.
 func (g *Gateway) starting() *openai.Error {
+	g.member.Wait() // a moment: see member.Config.Join
 	what := g.Awaits()
 	if what == "" {
 		return nil

@@ -70,6 +70,10 @@ const (
 	brokenOff verdict = "broken off"
 	// refused: a typed error before anything of an answer.
 	refused verdict = "refused"
+	// severed: the connection broke without a word.
+	severed verdict = "severed"
+	// wentDown: severed with the gateway that was killed, which no scenario can prevent.
+	wentDown verdict = "went down with its gateway"
 	// wrong: anything else.
 	wrong verdict = "wrong"
 )
@@ -107,7 +111,7 @@ func (q *question) judge(res *http.Response, heard func(text string)) judged {
 		var p piece
 		body, err := io.ReadAll(res.Body)
 		if err != nil {
-			return judged{wrong, "the answer broke off: " + err.Error()}
+			return judged{severed, "the answer broke off: " + err.Error()}
 		}
 		if err := json.Unmarshal(body, &p); err != nil {
 			return judged{wrong, err.Error()}
@@ -120,7 +124,7 @@ func (q *question) judge(res *http.Response, heard func(text string)) judged {
 	for data, err := range openai.Events(res.Body, 1<<20) {
 		switch {
 		case err != nil:
-			return judged{wrong, "the stream broke off: " + err.Error()}
+			return judged{severed, "the stream broke off: " + err.Error()}
 		case done:
 			return judged{wrong, fmt.Sprintf("after [DONE] came %.100s", data)}
 		case string(data) == openai.Done:
@@ -146,6 +150,9 @@ func refusal(res *http.Response) judged {
 	}
 	if code, ok := p.code(); ok {
 		return judged{refused, fmt.Sprintf("%d %s", res.StatusCode, code)}
+	}
+	if p.Error != nil && p.Error.Code != nil && *p.Error.Code == "bad_gateway" {
+		return judged{severed, "the balancer: " + p.Error.Message}
 	}
 	return judged{wrong, fmt.Sprintf("status %d without a typed error: %.200s", res.StatusCode, body)}
 }

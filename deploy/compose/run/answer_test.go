@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestJudge(t *testing.T) {
 		{"typed refusal", plain, 503, typed, refused, "503 reset"},
 		{"untyped refusal", plain, 502, untyped, wrong, "status 502"},
 		{"refusal in HTML", plain, 502, "<html>", wrong, "status 502"},
+		{"the balancer's word for a broken connection", plain, 502, `{"error":{"message":"m","type":"server_error","code":"bad_gateway"}}`, severed, "the balancer"},
 		{"error in a 200", plain, 200, typed, wrong, "[DONE]"},
 		{"stream", stream, 200, events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
 		{"comments are passed over", stream, 200, ": waiting\n\n" + events(text(half), text(rest), ended, usedFour, "[DONE]"), right, ""},
@@ -132,10 +134,58 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// Only what a killed gateway served before its death may break off.
+func TestAGatewayTakesItsOwnAnswersAlone(t *testing.T) {
+	death := time.Now()
+	before, after := death.Add(-time.Second), death.Add(time.Second)
+	l := &load{client: &http.Client{}, stop: make(chan struct{}), abort: func() {}, killed: "gateway-2", killedAt: death}
+	l.outcomes = []outcome{
+		{judged: judged{severed, "reset"}, gateway: "gateway-2", sent: before, lost: 3},
+		{judged: judged{severed, "EOF"}, sent: before, lost: 9, again: true},
+		{judged: judged{severed, "reset"}, gateway: "gateway-1", sent: before},
+		{judged: judged{severed, "reset"}, gateway: "gateway-2", sent: after},
+		{judged: judged{wrong, "other tokens"}, gateway: "gateway-2", sent: before},
+	}
+	got := l.finish()
+	for i, want := range []judged{{wentDown, "in mid-answer"}, {wentDown, "asked again"}, {severed, "reset"}, {severed, "reset"}, {wrong, "other tokens"}} {
+		if got[i].judged != want {
+			t.Errorf("outcome %d: %v, want %v", i, got[i].judged, want)
+		}
+	}
+	if got[0].lost != 3 || got[1].lost != 0 {
+		t.Errorf("%d tokens lost in mid-answer, %d of a question that was asked again", got[0].lost, got[1].lost)
+	}
+	if err := (&scenario{slowest: time.Second}).check(got[:2]); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServersUp(t *testing.T) {
+	const head = "# pxname,svname,status,check_status,\n"
+	for _, c := range []struct{ name, table, says string }{
+		{"up", head + "stats,FRONTEND,OPEN,,\ngateways,a,UP,L7OK,\ngateways,b,UP,L7OK,\n", ""},
+		{"not asked yet", head + "gateways,a,UP,L7OK,\ngateways,b,UP,INI,\n", "b is UP, its check INI"},
+		{"down", head + "gateways,a,DOWN,L4TOUT,\ngateways,b,UP,L7OK,\n", "a is DOWN"},
+		{"absent", head + "gateways,a,UP,L7OK,\n", "no b"},
+		{"other columns", "# pxname,svname\n", "columns"},
+		{"nothing", "", "empty"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := serversUp(c.table, []string{"a", "b"})
+			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("%v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
 func TestChoose(t *testing.T) {
 	all, err := choose(nil)
-	if err != nil || len(all) != len(scenarios()) {
+	if err != nil || len(all) == len(scenarios()) || slices.ContainsFunc(all, func(s scenario) bool { return s.byName }) {
 		t.Errorf("%d scenarios, %v", len(all), err)
+	}
+	if named, err := choose([]string{"nats-gone"}); err != nil || len(named) != 1 {
+		t.Errorf("%v, %v", named, err)
 	}
 	some, err := choose([]string{"nats-restarted", "prefill-killed"})
 	if err != nil || len(some) != 2 || some[0].name != "nats-restarted" {

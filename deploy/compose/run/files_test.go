@@ -23,6 +23,10 @@ type composeFile struct {
 	Worker   any                 `yaml:"x-worker"`
 	Fleet    any                 `yaml:"x-fleet"`
 	Engine   any                 `yaml:"x-engine"`
+	Traces   any                 `yaml:"x-traces"`
+	Gateway  any                 `yaml:"x-gateway"`
+	NATS     any                 `yaml:"x-nats"`
+	Etcd     any                 `yaml:"x-etcd"`
 	Services map[string]service  `yaml:"services"`
 	Networks map[string]struct{} `yaml:"networks"`
 	Volumes  map[string]struct{} `yaml:"volumes"`
@@ -31,10 +35,11 @@ type composeFile struct {
 type service struct {
 	Image       string            `yaml:"image"`
 	Build       build             `yaml:"build"`
+	Hostname    string            `yaml:"hostname"`
 	Entrypoint  []string          `yaml:"entrypoint"`
 	Command     []string          `yaml:"command"`
 	Environment map[string]string `yaml:"environment"`
-	Networks    []string          `yaml:"networks"`
+	Networks    networks          `yaml:"networks"`
 	DependsOn   []string          `yaml:"depends_on"`
 	Ports       []string          `yaml:"ports"`
 	Volumes     []string          `yaml:"volumes"`
@@ -44,12 +49,43 @@ type service struct {
 	CapDrop     []string          `yaml:"cap_drop"`
 	SecurityOpt []string          `yaml:"security_opt"`
 	StopGrace   string            `yaml:"stop_grace_period"`
+	StopSignal  string            `yaml:"stop_signal"`
+	Profiles    []string          `yaml:"profiles"`
 }
 
 type build struct {
 	Context    string `yaml:"context"`
 	Dockerfile string `yaml:"dockerfile"`
 	Target     string `yaml:"target"`
+}
+
+// networks are a service's, by name, with the names that it has there besides its own.
+type networks map[string][]string
+
+func (n *networks) UnmarshalYAML(node *yaml.Node) error {
+	*n = networks{}
+	if node.Kind == yaml.SequenceNode {
+		var names []string
+		err := node.Decode(&names)
+		for _, name := range names {
+			(*n)[name] = nil
+		}
+		return err
+	}
+	var full map[string]struct {
+		Aliases []string `yaml:"aliases"`
+	}
+	err := node.Decode(&full)
+	for name, network := range full {
+		(*n)[name] = network.Aliases
+	}
+	return err
+}
+
+// only says whether a service is on one network alone, under its own name.
+func (n networks) only(name string) bool {
+	aliases, ok := n[name]
+	return ok && len(n) == 1 && len(aliases) == 0
 }
 
 // read parses one file strictly.
@@ -80,7 +116,7 @@ func TestComposeFile(t *testing.T) {
 			t.Errorf("there is no service %s", name)
 			continue
 		}
-		if !slices.Equal(s.Networks, []string{"fleet"}) || len(s.Command) == 0 {
+		if !s.Networks.only("fleet") || len(s.Command) == 0 {
 			t.Errorf("%s: networks %q, command %q", name, s.Networks, s.Command)
 		}
 		variable := map[string]string{"nats": "${TANDEM_NATS_IMAGE:-nats:", "etcd": "${TANDEM_ETCD_IMAGE:-quay.io/coreos/etcd:v"}[name]
@@ -139,10 +175,164 @@ func TestPublicImagesAreTheModulesVersions(t *testing.T) {
 	}
 }
 
+// The overlay that observes mounts files that are there, has every worker and the gateway traced, and is reached from this
+// machine alone.
+func TestObserve(t *testing.T) {
+	base, f := read(t, "compose.yaml"), read(t, "compose.observe.yaml")
+	if f.Version != base.Version {
+		t.Errorf("version %q", f.Version)
+	}
+	for _, id := range append([]string{"gateway"}, workerIDs...) {
+		if e := f.Services[id].Environment; len(e) != 2 || e["OTEL_EXPORTER_OTLP_ENDPOINT"] == "" || e["OTEL_TRACES_SAMPLER"] == "" {
+			t.Errorf("%s: %v", id, e)
+		}
+	}
+	for _, name := range []string{"prometheus", "grafana", "jaeger"} {
+		s := f.Services[name]
+		if !strings.HasPrefix(s.Image, "${TANDEM_"+strings.ToUpper(name)+"_IMAGE:-") || strings.Contains(s.Image, "latest") || !s.Networks.only("fleet") {
+			t.Errorf("%s: image %q, networks %q", name, s.Image, s.Networks)
+		}
+		if len(s.Ports) != 1 || !strings.HasPrefix(s.Ports[0], "127.0.0.1:${TANDEM_"+strings.ToUpper(name)+"_PORT-") {
+			t.Errorf("%s: ports %q", name, s.Ports)
+		}
+		if viewer := name != "prometheus"; viewer != slices.Equal(s.Profiles, []string{"viewers"}) {
+			t.Errorf("%s: profiles %q", name, s.Profiles)
+		}
+		for _, v := range s.Volumes {
+			from, to, _ := strings.Cut(v, ":")
+			if _, err := os.Stat(filepath.Join("..", from)); err != nil || !strings.HasSuffix(to, ":ro") {
+				t.Errorf("%s mounts %s: %v", name, v, err)
+			}
+		}
+	}
+}
+
+// What Prometheus reads is every service of the fleet that has metrics, and the alerts lie where its settings look.
+func TestPrometheusReadsTheFleet(t *testing.T) {
+	data, err := os.ReadFile("../observe/prometheus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cfg struct {
+		RuleFiles []string `yaml:"rule_files"`
+		Jobs      []struct {
+			Static []struct{ Targets []string } `yaml:"static_configs"`
+		} `yaml:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(data, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, job := range cfg.Jobs {
+		for _, s := range job.Static {
+			got = append(got, s.Targets...)
+		}
+	}
+	want := []string{"gateway:8000"}
+	for _, id := range workerIDs {
+		want = append(want, id+":8000")
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("targets %q, want %q", got, want)
+	}
+	mounts := read(t, "compose.observe.yaml").Services["prometheus"].Volumes
+	for _, file := range append(cfg.RuleFiles, "/etc/prometheus/prometheus.yaml") {
+		if !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasSuffix(m, ":"+file+":ro") }) {
+			t.Errorf("%s is not mounted", file)
+		}
+	}
+}
+
+// What ldd prints of a program names what it is linked to, and nothing of the kernel's.
+func TestLibraries(t *testing.T) {
+	got := libraries("\tlinux-vdso.so.1 (0x00007fcb)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n")
+	want := []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Behind the balancer stand three gateways that are alike. Requests and the servers have networks of their own, and nothing
+// but the balancer and the gateways' administration has a port, on the loopback address.
+func TestReplicas(t *testing.T) {
+	base, f := read(t, "compose.yaml"), read(t, "compose.replicas.yaml")
+	if f.Version != base.Version || !slices.Equal(f.Services["gateway"].Profiles, []string{"single"}) {
+		t.Errorf("version %q, compose.yaml's gateway has the profiles %q", f.Version, f.Services["gateway"].Profiles)
+	}
+	gateways := []string{"gateway-1", "gateway-2", "gateway-3"}
+	for _, id := range gateways {
+		s, like := f.Services[id], f.Services[gateways[0]]
+		like.Hostname = id
+		if !reflect.DeepEqual(s, like) {
+			t.Errorf("%s differs from %s by more than its name", id, gateways[0])
+		}
+		if _, ok := s.Networks["data"]; !ok || len(s.Networks) != 2 || s.Image != base.Services["gateway"].Image || s.Restart != "unless-stopped" ||
+			!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != base.Services["gateway"].StopGrace {
+			t.Errorf("%s: %+v", id, s)
+		}
+	}
+	for id, s := range f.Services {
+		switch {
+		case id == "balancer":
+			if !slices.Equal(s.Ports, append(slices.Clone(base.Services["gateway"].Ports), "127.0.0.1::8404")) || !s.Networks.only("data") {
+				t.Errorf("%s: ports %q, networks %v", id, s.Ports, s.Networks)
+			}
+		case slices.Contains(gateways, id):
+			if !slices.Equal(s.Ports, []string{"127.0.0.1::9000"}) {
+				t.Errorf("%s: ports %q", id, s.Ports)
+			}
+		case slices.Contains(workerIDs, id):
+			if address := id + ".data"; !slices.Equal(s.Networks["data"], []string{address}) || s.Command[len(s.Command)-1] != address {
+				t.Errorf("%s: networks %v, command %q", id, s.Networks, s.Command)
+			}
+			fallthrough
+		default:
+			if len(s.Ports) != 0 {
+				t.Errorf("%s: ports %q", id, s.Ports)
+			}
+		}
+	}
+	for _, server := range append(slices.Clone(natsServers), etcdMembers...) {
+		first, _, _ := strings.Cut(server, "-")
+		s := f.Services[server]
+		if server != first && (s.Image != base.Services[first].Image || !s.Networks.only("fleet") || !slices.Equal(s.Entrypoint, base.Services[first].Entrypoint)) {
+			t.Errorf("%s: image %q, networks %v, entrypoint %q", server, s.Image, s.Networks, s.Entrypoint)
+		}
+		for _, id := range append(slices.Clone(gateways), workerIDs...) {
+			servers := f.Services[id].Environment["TANDEM_ETCD_ENDPOINTS"] + f.Services[id].Environment["TANDEM_NATS_URL"]
+			if !strings.Contains(servers, "://"+server+":") {
+				t.Errorf("%s does not know %s: %s", id, server, servers)
+			}
+		}
+	}
+}
+
+// HAProxy knows every gateway, asks for what tells that it drains, and sends again only what no gateway has seen.
+func TestBalancer(t *testing.T) {
+	data, err := os.ReadFile("../replicas/haproxy.cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(data), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	for _, want := range []string{
+		"server gateway-1 gateway-1:8000", "server gateway-2 gateway-2:8000", "server gateway-3 gateway-3:8000",
+		"option httpchk GET /health", "http-check expect status 200", "retry-on conn-failure", "option redispatch 1", "option abortonclose",
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("there is no line %q", want)
+		}
+	}
+}
+
 // Each overlay is used by a scenario, and changes only environments; but for
-// the one of all, which only publishes ports.
+// the one of all and the one that finds etcd's leader, which publish ports.
 func TestOverlays(t *testing.T) {
 	base := read(t, "compose.yaml")
+	services := maps.Clone(base.Services)
+	maps.Copy(services, read(t, "compose.replicas.yaml").Services)
 	entries, err := os.ReadDir("../scenarios")
 	if err != nil {
 		t.Fatal(err)
@@ -156,11 +346,11 @@ func TestOverlays(t *testing.T) {
 			t.Errorf("%s: version %q, %d services, %d networks, %d volumes", e.Name(), f.Version, len(f.Services), len(f.Networks), len(f.Volumes))
 		}
 		for id, s := range f.Services {
-			if _, ok := base.Services[id]; !ok {
+			if _, ok := services[id]; !ok {
 				t.Errorf("%s: there is no service %s", e.Name(), id)
 			}
 			changed := s
-			if name == "books" {
+			if name == "books" || slices.Contains(etcdMembers, id) {
 				changed.Ports = nil
 			} else {
 				changed.Environment = nil
@@ -230,7 +420,7 @@ func dockerfile(t *testing.T, name string) []string {
 
 // The images need neither a base nor BuildKit.
 func TestDockerfiles(t *testing.T) {
-	for _, name := range []string{"../../Dockerfile", "images/nats/Dockerfile", "images/etcd/Dockerfile"} {
+	for _, name := range []string{"../../Dockerfile", "images/nats/Dockerfile", "images/etcd/Dockerfile", "images/prometheus/Dockerfile", "images/haproxy/Dockerfile"} {
 		lines := dockerfile(t, name)
 		for _, line := range lines {
 			switch word, _, _ := strings.Cut(line, " "); word {
@@ -238,7 +428,7 @@ func TestDockerfiles(t *testing.T) {
 				if line != "FROM scratch" {
 					t.Errorf("%s: %q", name, line)
 				}
-			case "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD":
+			case "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD":
 			default:
 				t.Errorf("%s: %q runs something, or needs BuildKit", name, line)
 			}

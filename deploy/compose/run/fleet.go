@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -19,14 +18,22 @@ type fleet struct {
 	project string
 	command []string // Compose with its project and files
 	environ []string
-	url     string // the gateway's
+	url     string // where clients ask
 	client  *http.Client
+
+	door      string            // the service that clients ask
+	gateways  []string          // services
+	adminPort string            // of each gateway, for /workers
+	admin     map[string]string // where that is published on this machine, by gateway
 }
 
-// composeFiles are compose.yaml and the overlays by name.
-func composeFiles(d *docker, overlays ...string) []string {
+// composeFiles are compose.yaml, the compose.WITH.yaml if there is one, and the scenarios' overlays by name.
+func composeFiles(d *docker, with string, overlays ...string) []string {
 	dir := filepath.Join(d.root, "deploy", "compose")
 	args := []string{"-f", filepath.Join(dir, "compose.yaml")}
+	if with != "" {
+		args = append(args, "-f", filepath.Join(dir, "compose."+with+".yaml"))
+	}
 	for _, name := range overlays {
 		args = append(args, "-f", filepath.Join(dir, "scenarios", name+".yaml"))
 	}
@@ -34,21 +41,26 @@ func composeFiles(d *docker, overlays ...string) []string {
 }
 
 // newFleet names a fleet; nothing runs before up.
-func newFleet(d *docker, project string, i *images, overlays ...string) *fleet {
+func newFleet(d *docker, project string, i *images, with string, overlays ...string) *fleet {
 	command := append([]string{}, d.compose...)
-	command = append(append(command, "-p", project), composeFiles(d, overlays...)...)
-	return &fleet{
+	command = append(append(command, "-p", project), composeFiles(d, with, overlays...)...)
+	f := &fleet{
 		docker: d, project: project, command: command,
 		// Unless a port is named the engine picks one: fleets run next to each other.
-		environ: append(i.environ(), "COMPOSE_IGNORE_ORPHANS=1", "TANDEM_HTTP_PORT="+os.Getenv("TANDEM_HTTP_PORT")),
+		environ: append(i.environ(), "COMPOSE_IGNORE_ORPHANS=1", "TANDEM_HTTP_PORT="+os.Getenv("TANDEM_HTTP_PORT"), "TANDEM_PROMETHEUS_PORT="),
 		client:  &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
+		door:    "gateway", gateways: []string{"gateway"}, adminPort: "8000", admin: map[string]string{},
 	}
+	if with == "replicas" {
+		f.door, f.gateways, f.adminPort = "balancer", []string{"gateway-1", "gateway-2", "gateway-3"}, "9000"
+	}
+	return f
 }
 
 // readyLimit bounds how long a fleet may take to serve.
 const readyLimit = 60 * time.Second
 
-// up starts everything and waits until the gateway is healthy with every
+// up starts everything and waits until every gateway is healthy with every
 // worker, and hears each worker's KV events.
 func (f *fleet) up(ctx context.Context) error {
 	if _, err := f.compose(ctx, "up", "-d"); err != nil {
@@ -56,9 +68,9 @@ func (f *fleet) up(ctx context.Context) error {
 	}
 	return f.until(ctx, readyLimit, "the fleet serves", func(ctx context.Context) error {
 		if f.url == "" {
-			address, err := f.address(ctx, "gateway")
+			address, err := f.address(ctx, f.door)
 			if err != nil {
-				return fmt.Errorf("the gateway has no port: %w", err)
+				return fmt.Errorf("%s has no port: %w", f.door, err)
 			}
 			f.url = "http://" + address
 		}
@@ -66,12 +78,28 @@ func (f *fleet) up(ctx context.Context) error {
 	})
 }
 
-// whole returns what the fleet lacks to be healthy and publishing.
+// whole returns what the fleet lacks to be healthy and publishing, in the eyes of every gateway.
 func (f *fleet) whole(ctx context.Context) error {
 	if err := f.get(ctx, f.url+"/health", nil); err != nil {
 		return err
 	}
-	all, err := f.workers(ctx)
+	for _, gateway := range f.gateways {
+		if err := f.sees(ctx, gateway); err != nil {
+			return fmt.Errorf("%s: %w", gateway, err)
+		}
+	}
+	if f.door == "balancer" {
+		return balanced(ctx, f)
+	}
+	return nil
+}
+
+// sees returns what a gateway lacks to serve with every worker, and to follow each one's KV events.
+func (f *fleet) sees(ctx context.Context, gateway string) error {
+	if err := f.ask(ctx, gateway, "/health", nil); err != nil {
+		return err
+	}
+	all, err := f.workersOf(ctx, gateway)
 	if err != nil {
 		return err
 	}
@@ -113,11 +141,16 @@ func (f *fleet) container(ctx context.Context, service string) (string, error) {
 
 // address is where port 8000 of a service's container is published on this machine, as HOST:PORT.
 func (f *fleet) address(ctx context.Context, service string) (string, error) {
+	return f.port(ctx, service, "8000")
+}
+
+// port is where a port of a service's container is published on this machine, as HOST:PORT.
+func (f *fleet) port(ctx context.Context, service, port string) (string, error) {
 	id, err := f.container(ctx, service)
 	if err != nil {
 		return "", err
 	}
-	return f.docker.do(ctx, "port", id, "8000")
+	return f.docker.do(ctx, "port", id, port)
 }
 
 // act does something to a service's container: act(ctx, "decode-1", "pause").
@@ -176,6 +209,7 @@ type workerView struct {
 	CachedBlocks  int    `json:"cached_blocks"`
 	PrefillTokens int    `json:"prefill_tokens"`
 	Requests      int    `json:"requests"`
+	Others        int    `json:"others_requests"` // of them, booked by other gateways
 	State         string `json:"state"`
 	Circuit       string `json:"circuit"`
 	events        *eventsView
@@ -189,8 +223,29 @@ type eventsView struct {
 	Gaps   uint64 `json:"gaps"`
 }
 
-// workers asks the gateway about all of them, by id.
+// ask reads JSON from where operators ask a gateway. Its port may be another one after each start of the container.
+func (f *fleet) ask(ctx context.Context, gateway, path string, v any) error {
+	if f.admin[gateway] == "" {
+		address, err := f.port(ctx, gateway, f.adminPort)
+		if err != nil {
+			return err
+		}
+		f.admin[gateway] = address
+	}
+	err := f.get(ctx, "http://"+f.admin[gateway]+path, v)
+	if err != nil {
+		delete(f.admin, gateway)
+	}
+	return err
+}
+
+// workers asks the first gateway about all of them, by id.
 func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
+	return f.workersOf(ctx, f.gateways[0])
+}
+
+// workersOf asks one gateway.
+func (f *fleet) workersOf(ctx context.Context, gateway string) (map[string]workerView, error) {
 	var report struct {
 		Pools []struct {
 			Workers []struct {
@@ -200,7 +255,7 @@ func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 		} `json:"pools"`
 		Events map[string][]eventsView `json:"kv_events"`
 	}
-	if err := f.get(ctx, f.url+"/workers", &report); err != nil {
+	if err := f.ask(ctx, gateway, "/workers", &report); err != nil {
 		return nil, err
 	}
 	all := map[string]workerView{}
@@ -220,18 +275,22 @@ func (f *fleet) workers(ctx context.Context) (map[string]workerView, error) {
 	return all, nil
 }
 
-// held returns what is still booked in the gateway or held in an engine; nil is
+// held returns what is still booked in a gateway or held in an engine; nil is
 // nothing. KV that prefill workers keep counts as nothing where lost allows it: only its lease ends it.
 func (f *fleet) held(ctx context.Context, lost bool) error {
-	all, err := f.workers(ctx)
-	if err != nil {
-		return err
-	}
 	var held []error
-	for _, id := range workerIDs {
-		if w := all[id]; w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
-			held = append(held, fmt.Errorf("booked on %s: %d requests, %d blocks, %d tokens to prefill", id, w.Requests, w.ActiveBlocks, w.PrefillTokens))
+	for _, gateway := range f.gateways {
+		all, err := f.workersOf(ctx, gateway)
+		if err != nil {
+			return err
 		}
+		for _, id := range workerIDs {
+			if w := all[id]; w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
+				held = append(held, fmt.Errorf("%s has booked on %s: %d requests, %d blocks, %d tokens to prefill", gateway, id, w.Requests, w.ActiveBlocks, w.PrefillTokens))
+			}
+		}
+	}
+	for _, id := range workerIDs {
 		address, err := f.address(ctx, id)
 		if err != nil {
 			return err
@@ -286,57 +345,32 @@ func (f *fleet) until(ctx context.Context, limit time.Duration, what string, ok 
 
 // get reads JSON into v, which may be nil; a status other than 200 is an error.
 func (f *fleet) get(ctx context.Context, url string, v any) error {
+	body, err := f.read(ctx, url)
+	if err != nil || v == nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}
+
+// read is what stands at a URL.
+func (f *fleet) read(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := f.client.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	switch {
-	case err != nil:
-		return err
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("%s: status %d: %.200s", url, res.StatusCode, body)
-	case v == nil:
-		return nil
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: status %d: %.200s", url, res.StatusCode, body)
 	}
-	return json.Unmarshal(body, v)
+	return body, err
 }
 
 // compose runs Compose on the project.
 func (f *fleet) compose(ctx context.Context, args ...string) (string, error) {
 	return f.docker.output(ctx, f.environ, append(append([]string{}, f.command...), args...)...)
-}
-
-// bringUp starts a fleet that stays, for trying things by hand.
-func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
-	i, err := buildImages(ctx, d, "local", o.gateway, log)
-	if err != nil {
-		return err
-	}
-	f := newFleet(d, "tandem", i)
-	if err := f.up(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(log, "the gateway serves at %s; to end it and remove its volumes:\n  %s down --volumes\n", f.url, strings.Join(relative(f.command), " "))
-	return nil
-}
-
-// relative shortens the paths of a command line that lie below the current folder.
-func relative(command []string) []string {
-	here, err := os.Getwd()
-	if err != nil {
-		return command
-	}
-	out := append([]string{}, command...)
-	for i, arg := range out {
-		if rel, err := filepath.Rel(here, arg); err == nil && filepath.IsAbs(arg) {
-			out[i] = rel
-		}
-	}
-	return out
 }

@@ -6,21 +6,33 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/progress"
+	"github.com/tandem-pd/tandem/lab/gobuild"
 )
 
 // images are the images that compose.yaml is given, and which of them are ours
 // to remove.
 type images struct {
 	gateway, nats, etcd string
+	packaged            map[string]string // by the variable that names it
 	made                []string
 }
 
 // environ names them as compose.yaml asks for them.
 func (i *images) environ() []string {
-	return []string{"TANDEM_IMAGE=" + i.gateway, "TANDEM_NATS_IMAGE=" + i.nats, "TANDEM_ETCD_IMAGE=" + i.etcd}
+	all := []string{"TANDEM_IMAGE=" + i.gateway, "TANDEM_NATS_IMAGE=" + i.nats, "TANDEM_ETCD_IMAGE=" + i.etcd}
+	for _, variable := range slices.Sorted(maps.Keys(i.packaged)) {
+		all = append(all, variable+"="+i.packaged[variable])
+	}
+	return all
 }
 
 // roots are where systems keep the certificates of the authorities they trust.
@@ -33,32 +45,42 @@ var roots = []string{
 
 // buildImages builds the static binaries and puts each into an image from
 // scratch, with the tag given. NATS and etcd are built unless the environment
-// names images of theirs. gateway is a binary to use instead of building one.
-func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Writer) (*images, error) {
+// names images of theirs; so are the servers that each compose.NAME.yaml in with
+// adds. gateway is a binary to use instead of building one.
+func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Writer, with ...string) (*images, error) {
 	start := time.Now()
 	dir, err := os.MkdirTemp("", "tandem-compose-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	i := &images{gateway: "tandem-gateway:" + tag, nats: os.Getenv("TANDEM_NATS_IMAGE"), etcd: os.Getenv("TANDEM_ETCD_IMAGE")}
-	build := []string{"go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=compose", "-o", dir + string(filepath.Separator)}
-	packages := len(build)
+	i := &images{
+		gateway: "tandem-gateway:" + tag, nats: os.Getenv("TANDEM_NATS_IMAGE"), etcd: os.Getenv("TANDEM_ETCD_IMAGE"),
+		packaged: map[string]string{},
+	}
+	build := gobuild.Build{
+		Dir: d.root, Environ: []string{"CGO_ENABLED=0", "GOOS=linux"}, Name: "binaries for the images",
+		Flags: []string{"-trimpath", "-ldflags", "-s -w -X main.version=compose", "-o", dir + string(filepath.Separator)},
+	}
 	if gateway == "" {
-		build = append(build, "./cmd/gateway")
+		build.Packages = append(build.Packages, "./cmd/gateway")
 		gateway = filepath.Join(dir, "gateway")
 	}
 	if i.nats == "" {
-		build = append(build, "./deploy/compose/images/nats")
+		build.Packages = append(build.Packages, "./deploy/compose/images/nats")
 	}
 	if i.etcd == "" {
-		build = append(build, "./deploy/compose/images/etcd")
+		build.Packages = append(build.Packages, "./deploy/compose/images/etcd")
 	}
-	if len(build) > packages {
-		if _, err := d.output(ctx, []string{"CGO_ENABLED=0", "GOOS=linux"}, build...); err != nil {
+	if len(build.Packages) > 0 {
+		if err := build.Run(ctx, log); err != nil {
 			return i, err
 		}
 	}
+	var made atomic.Int64
+	defer progress.Show(log, func() progress.State {
+		return progress.State{Share: float64(made.Load()) / 3, Text: fmt.Sprintf("image %d of 3", made.Load()+1)}
+	})()
 	certificates, err := readRoots()
 	if err != nil {
 		return i, err
@@ -84,13 +106,22 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		if *server.image != "" {
 			continue
 		}
+		made.Add(1)
 		*server.image = "tandem-" + server.name + ":" + tag
 		if binary, err = os.ReadFile(filepath.Join(dir, server.name)); err != nil {
 			return i, err
 		}
 		err = i.build(ctx, d, *server.image, "deploy/compose/images/"+server.name+"/Dockerfile", []file{{server.name, 0o755, binary}})
 	}
-	fmt.Fprintf(log, "images: %s, %s, %s, in %.0f s\n", i.gateway, i.nats, i.etcd, time.Since(start).Seconds())
+	names := []string{i.gateway, i.nats, i.etcd}
+	for _, name := range with {
+		if err != nil {
+			return i, err
+		}
+		err = i.buildPackaged(ctx, d, tag, name)
+		names = append(names, i.packaged[packages[name].variable()])
+	}
+	fmt.Fprintf(log, "images: %s, in %.0f s\n", strings.Join(names, ", "), time.Since(start).Seconds())
 	return i, err
 }
 

@@ -17,6 +17,8 @@ type loadConfig struct {
 	promptWords int
 	tokens      int // of an answer
 	seed        uint64
+	// persistent clients ask again where the connection broke before anything of the answer came, as OpenAI's own does.
+	persistent bool
 }
 
 // load is clients at work on one gateway until stopped.
@@ -32,15 +34,19 @@ type load struct {
 	mu        sync.Mutex
 	outcomes  []outcome
 	streaming int // streams that have begun and not ended
+	killed    string
+	killedAt  time.Time
 }
 
 // outcome is one request and what came of it.
 type outcome struct {
 	judged
-	sent   time.Time
-	took   time.Duration
-	silent time.Duration // the longest wait of a stream for its next token, the first one included
-	lost   int           // tokens of the undisturbed answer that the client did not get
+	gateway string // that the balancer names; empty without one
+	sent    time.Time
+	took    time.Duration
+	again   bool          // the same question was asked again
+	silent  time.Duration // the longest wait of a stream for its next token, the first one included
+	lost    int           // tokens of the undisturbed answer that the client did not get
 }
 
 // askLimit bounds one request: far more than any limit of the gateway should
@@ -77,7 +83,35 @@ func (l *load) finish() []outcome {
 	l.group.Wait()
 	l.abort()
 	l.client.CloseIdleConnections()
+	for i := range l.outcomes {
+		o := &l.outcomes[i]
+		if o.verdict == severed && l.killed != "" && o.sent.Before(l.killedAt) && (o.gateway == l.killed || o.gateway == "") {
+			o.judged = judged{wentDown, "in mid-answer"}
+			if o.again {
+				o.detail, o.lost = "asked again", 0
+			}
+		}
+	}
 	return l.outcomes
+}
+
+// gatewayKilled notes that a gateway has just been killed: what it served may break off, and nothing that is sent from now on.
+func (l *load) gatewayKilled(service string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.killed, l.killedAt = service, time.Now()
+}
+
+// answeredBy is how many answers a gateway has given in full.
+func (l *load) answeredBy(gateway string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.outcomes {
+		if o.gateway == gateway && o.verdict == right {
+			n++
+		}
+	}
+	return n
 }
 
 // answered is how many requests have ended, and open how many streams are in
@@ -92,11 +126,24 @@ func (l *load) answered() (ended, open int) {
 func (l *load) one(ctx context.Context) {
 	n := l.next.Add(1)
 	q := ask(prompt(l.cfg.seed, n, l.cfg.promptWords), l.cfg.tokens, n%3 != 0)
+	again := true
+	for left := 2; again; left-- {
+		o := l.attempt(ctx, &q)
+		again = l.cfg.persistent && left > 0 && o.verdict == severed && o.lost == q.tokens
+		o.again = again
+		l.mu.Lock()
+		l.outcomes = append(l.outcomes, o)
+		l.mu.Unlock()
+	}
+}
+
+// attempt asks once and reads what comes.
+func (l *load) attempt(ctx context.Context, q *question) outcome {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	o := outcome{sent: time.Now()}
 	text, last := "", o.sent
-	o.judged = l.send(ctx, &q, func(more string) {
+	o.judged, o.gateway = l.send(ctx, q, func(more string) {
 		if !q.stream || more == "" {
 			text += more
 			return
@@ -111,23 +158,26 @@ func (l *load) one(ctx context.Context) {
 	if q.stream && text != "" {
 		l.count(-1)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.outcomes = append(l.outcomes, o)
+	return o
 }
 
-func (l *load) send(ctx context.Context, q *question, heard func(string)) judged {
+// send asks, and returns what came of it and the gateway that the balancer names.
+func (l *load) send(ctx context.Context, q *question, heard func(string)) (judged, string) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/completions", strings.NewReader(q.body()))
 	if err != nil {
-		return judged{wrong, err.Error()}
+		return judged{wrong, err.Error()}, ""
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := l.client.Do(req)
 	if err != nil {
-		return judged{wrong, "no answer: " + err.Error()}
+		ended := judged{severed, "no answer: " + err.Error()}
+		if ctx.Err() != nil {
+			ended.verdict = wrong
+		}
+		return ended, ""
 	}
 	defer res.Body.Close()
-	return q.judge(res, heard)
+	return q.judge(res, heard), res.Header.Get("x-served-by")
 }
 
 func (l *load) count(by int) {

@@ -11,6 +11,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -25,17 +28,19 @@ func main() {
 
 // options are the command line.
 type options struct {
-	list    bool
-	keep    bool
-	build   bool
-	up      bool
-	gateway string
-	seed    uint64
-	names   []string
+	list     bool
+	keep     bool
+	build    bool
+	up       bool
+	replicas bool
+	gateway  string
+	seed     uint64
+	names    []string
 }
 
 const synopsis = `go run ./deploy/compose/run [FLAGS] [SCENARIO…]: break a fleet in containers under load and check every answer.
-Without a scenario it runs them all. TANDEM_NATS_IMAGE and TANDEM_ETCD_IMAGE name images to use in place of those it builds.
+Without a scenario it runs all that --list shows without a star. TANDEM_NATS_IMAGE, TANDEM_ETCD_IMAGE, TANDEM_HAPROXY_IMAGE and
+TANDEM_PROMETHEUS_IMAGE name images to use in place of those it builds.
 
 `
 
@@ -51,6 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&o.keep, "keep", false, "leave containers and images as they are at the end, and say how to remove them")
 	flags.BoolVar(&o.build, "build", false, "build the images that compose.yaml names by default, print the variables to set, and end")
 	flags.BoolVar(&o.up, "up", false, "build the same images, bring the fleet up as project \"tandem\", wait until it serves, and end")
+	flags.BoolVar(&o.replicas, "replicas", false, "with --up or --build: three gateways behind HAProxy, NATS and etcd as clusters of three (compose.replicas.yaml)")
 	flags.StringVar(&o.gateway, "gateway", "", "static gateway binary to put into the image, instead of building this tree's")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the prompts")
 	flags.Usage = func() {
@@ -63,7 +69,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o.names = flags.Args()
 	if o.list {
 		for _, s := range scenarios() {
-			fmt.Fprintf(stdout, "%-15s %s\n", s.name, s.shows)
+			star := " "
+			if s.byName {
+				star = "*"
+			}
+			fmt.Fprintf(stdout, "%-18s%s %s\n", s.name, star, s.shows)
 		}
 		return nil
 	}
@@ -83,7 +93,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case o.up:
 		return bringUp(ctx, engine, o, stdout)
 	case o.build:
-		images, err := buildImages(ctx, engine, "local", o.gateway, stdout)
+		images, err := buildImages(ctx, engine, "local", o.gateway, stdout, o.with()...)
 		if err != nil {
 			return err
 		}
@@ -95,11 +105,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return runAll(ctx, engine, chosen, o, stdout)
 }
 
-// choose finds the scenarios by name; none means all.
+// with names the compose.NAME.yaml that --up and --build add.
+func (o *options) with() []string {
+	if o.replicas {
+		return []string{"replicas"}
+	}
+	return nil
+}
+
+// choose finds the scenarios by name; none means all that need not be named.
 func choose(names []string) ([]scenario, error) {
 	all := scenarios()
 	if len(names) == 0 {
-		return all, nil
+		return slices.DeleteFunc(all, func(s scenario) bool { return s.byName }), nil
 	}
 	var chosen []scenario
 	for _, name := range names {
@@ -114,4 +132,34 @@ func choose(names []string) ([]scenario, error) {
 		}
 	}
 	return chosen, nil
+}
+
+// bringUp starts a fleet that stays, for trying things by hand.
+func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
+	with := strings.Join(o.with(), "")
+	i, err := buildImages(ctx, d, "local", o.gateway, log, o.with()...)
+	if err != nil {
+		return err
+	}
+	f := newFleet(d, "tandem", i, with)
+	if err := f.up(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "the fleet serves at %s; to end it and remove its volumes:\n  %s down --volumes\n", f.url, strings.Join(relative(f.command), " "))
+	return nil
+}
+
+// relative shortens the paths of a command line that lie below the current folder.
+func relative(command []string) []string {
+	here, err := os.Getwd()
+	if err != nil {
+		return command
+	}
+	out := append([]string{}, command...)
+	for i, arg := range out {
+		if rel, err := filepath.Rel(here, arg); err == nil && filepath.IsAbs(arg) {
+			out[i] = rel
+		}
+	}
+	return out
 }

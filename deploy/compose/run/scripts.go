@@ -33,42 +33,44 @@ const (
 )
 
 // scenarios are all there are, in the order that they run in.
-func scenarios() []scenario {
+func scenarios() []scenario { return append(oneGateway(), threeGateways()...) }
+
+// oneGateway are those of compose.yaml's fleet.
+func oneGateway() []scenario {
 	prefilling := func(w workerView, _ int) bool { return w.PrefillTokens > 0 }
 	streaming := func(w workerView, streams int) bool { return w.Requests > 1 && streams > 2 }
-	underLoad := func(_ workerView, streams int) bool { return streams > 2 }
 	nothing := func(context.Context, *fleet, string) error { return nil }
-	kill, start, restart, pause, unpause := by("kill", "-s", "KILL"), by("start"), by("restart"), by("pause"), by("unpause")
+	restart, pause, unpause := by("restart"), by("pause"), by("unpause")
 	return []scenario{
 		{
 			name: "prefill-killed", overlay: "prefill-killed", slowest: 10 * time.Second,
 			shows:  "a prefill worker is killed with prompts in it",
 			load:   long,
-			script: breakage{"prefill-2", prefilling, kill, start, 0}.run,
+			script: breakage{"prefill-2", prefilling, kill, start, 0, nil}.run,
 		},
 		{
 			name: "prefill-paused", overlay: "prefill-paused", leavesKV: true, slowest: 20 * time.Second,
 			shows:  "a prefill worker freezes with prompts in it; after it is woken it serves again",
 			load:   long,
-			script: breakage{"prefill-2", prefilling, pause, unpause, absent}.run,
+			script: breakage{"prefill-2", prefilling, pause, unpause, absent, nil}.run,
 		},
 		{
 			name: "decode-killed", slowest: 10 * time.Second,
 			shows:  "a decode worker is killed in mid-stream",
 			load:   usual,
-			script: breakage{"decode-2", streaming, kill, start, 0}.run,
+			script: breakage{"decode-2", streaming, kill, start, 0, nil}.run,
 		},
 		{
 			name: "decode-paused", overlay: "decode-paused", slowest: 20 * time.Second,
 			shows:  "a decode worker freezes in mid-stream; after it is woken it serves again",
 			load:   short,
-			script: breakage{"decode-2", streaming, pause, unpause, quiet}.run,
+			script: breakage{"decode-2", streaming, pause, unpause, quiet, nil}.run,
 		},
 		{
 			name: "worker-cut", overlay: "worker-cut", leavesKV: true, slowest: 20 * time.Second,
 			shows:  "a decode worker is cut off the network for longer than its lease; it registers and serves again once it is back",
 			load:   short,
-			script: breakage{"decode-2", streaming, cut, join, quiet}.run,
+			script: breakage{"decode-2", streaming, cut, join, quiet, nil}.run,
 		},
 		{
 			name: "rolling-restart", slowest: 10 * time.Second,
@@ -80,40 +82,51 @@ func scenarios() []scenario {
 			name: "nats-restarted", slowest: 10 * time.Second,
 			shows:  "NATS is restarted; KV events are followed again afterwards",
 			load:   usual,
-			script: breakage{"nats", underLoad, restart, nothing, 0}.run,
+			script: breakage{"nats", underLoad, restart, nothing, 0, nil}.run,
 		},
 		{
 			name: "nats-cut", slowest: 5 * time.Second,
 			shows:  "NATS is cut off the network; KV events are followed again afterwards",
 			load:   usual,
-			script: breakage{"nats", underLoad, cut, join, quiet}.run,
+			script: breakage{"nats", underLoad, cut, join, quiet, nil}.run,
 		},
 		{
 			name: "nats-paused", slowest: 10 * time.Second,
 			shows:  "NATS freezes; KV events are followed again afterwards",
 			load:   usual,
-			script: breakage{"nats", underLoad, pause, unpause, absent}.run,
+			script: breakage{"nats", underLoad, pause, unpause, absent, nil}.run,
 		},
 		{
 			name: "etcd-restarted", slowest: 10 * time.Second,
 			shows:  "etcd is restarted; the workers stay registered",
 			load:   usual,
-			script: breakage{"etcd", underLoad, restart, nothing, 0}.run,
+			script: breakage{"etcd", underLoad, restart, nothing, 0, nil}.run,
 		},
 		{
 			name: "etcd-cut", overlay: "worker-cut", slowest: 10 * time.Second,
 			shows:  "etcd is cut off the network for longer than the leases; the workers register again",
 			load:   usual,
-			script: breakage{"etcd", underLoad, cut, join, absent}.run,
+			script: breakage{"etcd", underLoad, cut, join, absent, nil}.run,
 		},
 		{
 			name: "etcd-paused", overlay: "worker-cut", slowest: 10 * time.Second,
 			shows:  "etcd freezes for longer than the leases; the workers register again",
 			load:   usual,
-			script: breakage{"etcd", underLoad, pause, unpause, absent}.run,
+			script: breakage{"etcd", underLoad, pause, unpause, absent, nil}.run,
+		},
+		{
+			name: "observed", with: "observe", slowest: 10 * time.Second,
+			shows:  "nothing breaks; Prometheus sees the gateway, the workers, the alerts and the traces of requests",
+			load:   usual,
+			script: observed,
 		},
 	}
 }
+
+// What several scenarios do to a service, and when.
+var kill, start = by("kill", "-s", "KILL"), by("start")
+
+func underLoad(_ workerView, streams int) bool { return streams > 2 }
 
 // momentLimit bounds the wait for the moment to break something.
 const momentLimit = 20 * time.Second
@@ -184,6 +197,8 @@ type breakage struct {
 	moment        func(w workerView, streams int) bool
 	breaks, mends action
 	lasts         time.Duration // the least time between the two
+	// holds is what must be true at the end of that time, if anything.
+	holds func(ctx context.Context, f *fleet) error
 }
 
 // run breaks the service, sees the load go on without it, mends it, and sees it serve again; after a server, every worker.
@@ -202,18 +217,26 @@ func (b breakage) run(ctx context.Context, f *fleet, l *load) (int, error) {
 	case <-ctx.Done():
 		return hit, context.Cause(ctx)
 	}
+	if err == nil && b.holds != nil {
+		err = b.holds(ctx, f)
+	}
 	if err := errors.Join(err, b.mends(ctx, f, b.service)); err != nil {
 		return hit, err
 	}
 	if slices.Contains(workerIDs, b.service) {
 		return hit, serving(ctx, f, b.service)
 	}
+	return hit, allServing(ctx, f)
+}
+
+// allServing waits until every worker serves.
+func allServing(ctx context.Context, f *fleet) error {
 	for _, id := range workerIDs {
 		if err := serving(ctx, f, id); err != nil {
-			return hit, err
+			return err
 		}
 	}
-	return hit, nil
+	return nil
 }
 
 // rolling restarts every worker after a drain that moves its streams, and waits until it serves again before the next.

@@ -243,3 +243,6 @@ func (nowhere) Extend(tier.Tier, uint64, []uint64) {}
 func (nowhere) Place(tier.Tier, []uint64)          {}
 func (nowhere) Remove(tier.Tier, []uint64)         {}
 func (nowhere) Clear()                             {}
+
+// Parent implements [view.Part].
+func (nowhere) Parent(tier.Tier, uint64) (parent uint64, first, known bool) { return 0, false, false }

@@ -176,6 +176,9 @@ func (p *Part) Clear() {
 	p.tiers = [tier.Count]map[uint64]bool{}
 }
 
+// Parent knows nothing: a set has no chains.
+func (p *Part) Parent(tier.Tier, uint64) (parent uint64, first, known bool) { return 0, false, false }
+
 // Blocks is how many blocks are held, counting each tier.
 func (p *Part) Blocks() (n int) {
 	p.mu.Lock()

@@ -38,6 +38,10 @@ type engine struct {
 	guess    bool
 	fromZero bool // the engine is known to number from 0
 
+	// resumed is the number at which the view was taken over from another gateway, where no replay can show whether the
+	// engine is the one that the other followed; 0 once a message has, or without one.
+	resumed uint64
+
 	lost recovery
 }
 
@@ -54,6 +58,9 @@ func (e *engine) wants() bool {
 
 // due is when a replay is to be asked for: because something is missing, or because the engine has been quiet.
 func (e *engine) due(now time.Time) (at time.Time, ok bool) {
+	if e.restoring {
+		return now, e.connected // what comes from now on is held
+	}
 	if e.wants() {
 		return e.retryAt, true
 	}
@@ -121,7 +128,7 @@ func (e *engine) begin() {
 	e.turn++
 	e.flow.begin(e.epochs)
 	e.view.Clear()
-	e.highest, e.sum, e.guess, e.empty, e.lost = 0, 0, false, 0, recovery{}
+	e.highest, e.sum, e.guess, e.empty, e.resumed, e.lost = 0, 0, false, 0, 0, recovery{}
 	if e.cfg.Tap != nil {
 		e.cfg.Tap.Began(e.name)
 	}
@@ -149,7 +156,10 @@ func (e *engine) live(m zmq.Message, now time.Time) bool {
 		e.restart()
 	}
 	e.highest = n
-	if e.check && !e.alone() {
+	if e.resumed != 0 && e.before(n, m.Payload) {
+		return false
+	}
+	if e.check && (e.restoring || !e.alone()) {
 		if e.flow.judge(e.flow.epoch, n) == apply {
 			e.flow.hold(n, m.Payload)
 		}

@@ -42,6 +42,7 @@ var (
 	errGone     = errors.New("the snapshot was dropped while it was fetched")
 	errChanged  = errors.New("the snapshot's pages are of different snapshots")
 	errNotAsked = errors.New("the publisher gave messages that were not asked for")
+	errNone     = errors.New("it does not know the source itself")
 )
 
 // Limits of what is read of a stream to rebuild one view: above them a snapshot is the quicker way.
@@ -76,14 +77,14 @@ func (f fetcher) fetch(ctx context.Context, source wire.Source, w want) (answer,
 		}
 	}
 	if w.from == 0 {
-		s, err := f.snapshot(ctx, source, nil)
+		s, err := f.snapshot(ctx, source.SnapshotSubject(), nil, nil)
 		return answer{snapshot: s}, err
 	}
 	r, page, err := f.run(ctx, source, w)
 	if page == nil {
 		return answer{run: r}, err
 	}
-	s, err := f.snapshot(ctx, source, page)
+	s, err := f.snapshot(ctx, source.SnapshotSubject(), nil, page)
 	return answer{snapshot: s}, err
 }
 
@@ -123,10 +124,11 @@ func (f fetcher) run(ctx context.Context, source wire.Source, w want) (*wire.Run
 	}
 }
 
-// snapshot asks for a snapshot, page by page. page is its first, if it is there already.
-func (f fetcher) snapshot(ctx context.Context, source wire.Source, page *nats.Msg) (*snapshot, error) {
+// snapshot asks at a subject for a snapshot, page by page. of is the requests' data. page is its first, if it is there
+// already.
+func (f fetcher) snapshot(ctx context.Context, subject string, of []byte, page *nats.Msg) (*snapshot, error) {
 	for restart := 0; ; restart++ {
-		s, err := f.pages(ctx, source, page)
+		s, err := f.pages(ctx, subject, of, page)
 		if !errors.Is(err, errGone) || restart == maxRestarts {
 			return s, err
 		}
@@ -134,12 +136,13 @@ func (f fetcher) snapshot(ctx context.Context, source wire.Source, page *nats.Ms
 	}
 }
 
-func (f fetcher) pages(ctx context.Context, source wire.Source, m *nats.Msg) (*snapshot, error) {
+func (f fetcher) pages(ctx context.Context, subject string, of []byte, m *nats.Msg) (*snapshot, error) {
 	s := &snapshot{}
 	cursor := ""
 	for bytes := 0; ; m = nil {
 		if m == nil {
-			request := nats.NewMsg(source.SnapshotSubject())
+			request := nats.NewMsg(subject)
+			request.Data = of
 			if cursor != "" {
 				request.Header.Set(wire.HeaderCursor, cursor)
 			}
@@ -148,8 +151,11 @@ func (f fetcher) pages(ctx context.Context, source wire.Source, m *nats.Msg) (*s
 				return nil, err
 			}
 		}
-		if m.Header.Get(wire.HeaderStatus) == wire.StatusGone {
+		switch m.Header.Get(wire.HeaderStatus) {
+		case wire.StatusGone:
 			return nil, errGone
+		case wire.StatusNone:
+			return nil, errNone
 		}
 		epoch, seq, err := wire.Numbers(m.Header)
 		if err != nil {

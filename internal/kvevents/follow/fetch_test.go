@@ -85,7 +85,7 @@ func TestFetchSnapshotFails(t *testing.T) {
 		{"empty pages without end", []*nats.Msg{page(1, 2, "a", "")}, false},
 	} {
 		bus := &scriptedBus{Answers: c.answers}
-		s, err := fetcher{bus, time.Second, 1000, nil}.snapshot(t.Context(), wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, nil)
+		s, err := fetcher{bus, time.Second, 1000, nil}.snapshot(t.Context(), wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}.SnapshotSubject(), nil, nil)
 		if (err == nil) != c.ok || c.ok && s.epoch != 1 {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}

@@ -36,6 +36,7 @@ type source struct {
 	predictedSince time.Time // for the log; zero when it is not predicted, or was repaired since
 	silenceLogged  bool
 	fetching       bool      // a repair is on its way
+	restoring      bool      // the other gateways are to be asked before the worker is
 	attempts       int       // failed ones, one after another
 	retryAt        time.Time // no repair is tried before
 

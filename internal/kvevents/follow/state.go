@@ -33,13 +33,14 @@ const (
 	BySnapshot               // with a snapshot of what the publisher's engine held
 	ByChains                 // with the chains, of an engine that re-announces what it uses; see recovery
 	ByStream                 // with the messages, from the first on, out of a durable stream
+	ByPeer                   // with the view of another gateway
 )
 
 // Methods are all of them.
-var Methods = [...]Method{ByRing, ByReplay, BySnapshot, ByChains, ByStream}
+var Methods = [...]Method{ByRing, ByReplay, BySnapshot, ByChains, ByStream, ByPeer}
 
 func (m Method) String() string {
-	return [...]string{"ring", "replay", "snapshot", "chains", "stream"}[m]
+	return [...]string{"ring", "replay", "snapshot", "chains", "stream", "peer"}[m]
 }
 
 // SourceStatus is what a [Subscriber] knows of one source.

@@ -46,6 +46,8 @@ type Config struct {
 	ZMQ zmtp.Options
 
 	Tap Tap // is called with each change of a view; may be nil
+	// Group is the other gateways, which are asked for their views when Run begins; nil for none.
+	Group *Group
 }
 
 const silentAfter = 5 * time.Second // the default of [Config.SilentAfter]
@@ -91,7 +93,9 @@ type Subscriber struct {
 	messages chan *nats.Msg
 	arrivals chan arrival // over ZMQ; it holds none, so that what waits stays in the sockets
 	fetched  chan fetched
-	kick     chan struct{} // holds at most one: wanted changed
+	kick     chan struct{}  // holds at most one: wanted changed
+	asked    chan *question // of other gateways
+	joined   chan []string  // the subjects of the other gateways, once
 
 	mu        sync.Mutex            // guards all below; Run alone changes followers
 	wanted    map[workerKey]tracked // what Track and Untrack said last
@@ -109,6 +113,7 @@ type Subscriber struct {
 	dropped int
 	timer   *time.Timer
 	reach   reach
+	peers   *peers
 }
 
 type workerKey struct{ pool, worker string }
@@ -145,6 +150,7 @@ func New(
 	s := &Subscriber{
 		cfg: cfg, bus: bus, indexFor: indexFor, log: log,
 		messages: make(chan *nats.Msg, 1024), arrivals: make(chan arrival), fetched: make(chan fetched), kick: make(chan struct{}, 1),
+		asked: make(chan *question), joined: make(chan []string), peers: newPeers(cfg.Group),
 		wanted: map[workerKey]tracked{}, followers: map[string]follower{}, links: map[*engine]context.CancelFunc{},
 		awaited: map[int]*awaiting{},
 		rng:     rand.New(rand.NewPCG(cfg.Seed, 0)),
@@ -235,6 +241,7 @@ func (s *Subscriber) Run(ctx context.Context) error {
 		defer ticker.Stop()
 		look = ticker.C
 	}
+	s.join(ctx)
 	s.reconcile(ctx)
 	for {
 		select {
@@ -255,6 +262,11 @@ func (s *Subscriber) Run(ctx context.Context) error {
 			s.reconcile(ctx)
 			s.schedule(ctx, time.Now())
 		case <-s.timer.C:
+			s.schedule(ctx, time.Now())
+		case q := <-s.asked:
+			q.answer <- s.view(q)
+		case others := <-s.joined:
+			s.peers.know(others, time.Now())
 			s.schedule(ctx, time.Now())
 		case now := <-look:
 			s.listen(now)
@@ -352,6 +364,7 @@ func (s *Subscriber) follow(name wire.Source, how tracked) (f follower) {
 		f = newPublished(is)
 	}
 	is.heard = time.Now()
+	is.restoring = s.peers.mayRestore(is.heard)
 	is.onState = func(was, now State) { s.report(f, was, now) }
 	return f
 }

@@ -18,8 +18,12 @@ func (s *Subscriber) schedule(ctx context.Context, now time.Time) {
 		if _, ok := f.(*published); f.base().fetching || ok && !s.reach.up {
 			continue
 		}
+		if f.base().restoring && (!s.peers.any() || f.base().flow.seq > 0) {
+			f.base().restoring = false
+			f.resume(nil, now)
+		}
 		switch at, ok := f.due(now); {
-		case !ok:
+		case !ok, f.base().restoring && !s.peers.known:
 		case !at.After(now):
 			due = append(due, request{f, at})
 		case next.IsZero() || at.Before(next):
@@ -40,6 +44,9 @@ func (s *Subscriber) fetch(ctx context.Context, f follower) {
 	f.base().fetching = true
 	s.active++
 	get := f.request(s)
+	if f.base().restoring {
+		get = s.restore(f)
+	}
 	s.fetches.Go(func() {
 		got := fetched{f, get(ctx)}
 		select {
@@ -68,6 +75,12 @@ type follower interface {
 	request(s *Subscriber) func(context.Context) (take func(now time.Time))
 	// reason is why the source is predicted, as far as its messages are why.
 	reason() string
+	// stand is what another gateway needs to go on from here, without the view; ok is false where this one does not know
+	// the source well enough.
+	stand() (at standing, ok bool)
+	// resume goes on from where another gateway stands, and reports whether it did. Where it did not, or from is nil, the
+	// worker is asked.
+	resume(from *restored, now time.Time) bool
 }
 
 // fetched is the end of a request.

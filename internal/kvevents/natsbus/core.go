@@ -7,16 +7,15 @@ import (
 	"log/slog"
 
 	"github.com/nats-io/nats.go"
-	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
 // PendingLimits bound what a subscription holds that was not handled yet. Zero keeps the client's defaults (500,000
 // messages, 64 MiB), negative is no limit.
 type PendingLimits struct{ Messages, Bytes int }
 
-// OverNATS returns the [wire.Bus] of a NATS connection, which stays the caller's to close. The connection should be made
+// OverNATS returns the bus, a [wire.Bus], of a NATS connection, which stays the caller's to close. The connection should be made
 // with nats.MaxReconnects(-1): what is lost while it is away shows as a gap.
-func OverNATS(nc *nats.Conn, limits PendingLimits, log *slog.Logger) wire.Bus {
+func OverNATS(nc *nats.Conn, limits PendingLimits, log *slog.Logger) *Core {
 	return &Core{nc, limits, log}
 }
 

@@ -1,30 +1,50 @@
 package natsbus
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nuid"
 
 	"github.com/tandem-pd/tandem/internal/scratch"
 )
 
 // ServerConfig is how an [Server] works. The zero value is NATS Core on a free port.
 type ServerConfig struct {
-	// Port on 127.0.0.1; 0 picks a free one.
+	// Host to listen on, by default 127.0.0.1, and Port; 0 picks a free one.
+	Host string
 	Port int
+	// TLS is what clients are served with; nil without. User and Password are what they must give, where there are any.
+	TLS            *tls.Config
+	User, Password string
 	// JetStream keeps streams as well, in Dir. Empty means a temporary folder that Close removes: what is kept there
 	// outlives clients, but not the server.
 	JetStream bool
 	Dir       string
+	// Routes is the other servers of which this one makes one NATS, nil for none.
+	Routes *Routes
 }
 
-// Server is a NATS server within the process, for `gateway dev`, one machine and tests: on a port of the loopback
-// address, without authentication and without logs.
+// Routes is how servers find each other. They use the User and Password of their clients.
+type Routes struct {
+	Port int // to listen on for other servers, at Host; 0 picks a free one
+	// Peers are HOST:PORT of other servers; the server's own may be among them. A name is looked up again at each try, and one of
+	// several addresses stands for all: servers learn of each other.
+	Peers []string
+	TLS   *tls.Config // of both sides; nil without
+}
+
+// Server is a NATS server within the process, without logs: for `gateway dev`, one machine and tests on the loopback
+// address without authentication, and beyond it with TLS and a password.
 type Server struct {
 	server *server.Server
 	temp   *scratch.Dir // nil for a folder that stays
@@ -32,6 +52,9 @@ type Server struct {
 
 // startTimeout is more than enough: a start takes some milliseconds.
 const startTimeout = 10 * time.Second
+
+// tlsTimeout is how long a handshake may take.
+const tlsTimeout = 5 * time.Second
 
 // StartCore starts a server of NATS Core on 127.0.0.1. A port of 0 picks a free one.
 func StartCore(port int) (*Server, error) {
@@ -42,8 +65,15 @@ func StartCore(port int) (*Server, error) {
 func StartServer(cfg ServerConfig) (*Server, error) {
 	e := &Server{}
 	options := &server.Options{
-		ServerName: fmt.Sprintf("tandem-%d", os.Getpid()), Host: "127.0.0.1", Port: cfg.Port,
+		ServerName: fmt.Sprintf("tandem-%d", os.Getpid()), Host: cmp.Or(cfg.Host, "127.0.0.1"), Port: cfg.Port,
 		NoLog: true, NoSigs: true, MaxPayload: 1 << 20, JetStream: cfg.JetStream, StoreDir: cfg.Dir,
+	}
+	options.Username, options.Password = cfg.User, cfg.Password
+	if cfg.Routes != nil {
+		cfg.routes(options)
+	}
+	if cfg.TLS != nil {
+		options.TLS, options.TLSConfig, options.TLSTimeout = true, cfg.TLS, tlsTimeout.Seconds()
 	}
 	if cfg.Port == 0 {
 		options.Port = server.RANDOM_PORT
@@ -71,6 +101,33 @@ func StartServer(cfg ServerConfig) (*Server, error) {
 	return e, nil
 }
 
+// routes has options say how other servers are reached.
+func (cfg *ServerConfig) routes(options *server.Options) {
+	options.ServerName += "-" + nuid.Next() // in containers every process is number 1
+	options.Cluster = server.ClusterOpts{Name: "tandem", Host: options.Host, Port: cfg.Routes.Port, Username: cfg.User, Password: cfg.Password}
+	if cfg.Routes.Port == 0 {
+		options.Cluster.Port = server.RANDOM_PORT
+	}
+	if cfg.Routes.TLS != nil {
+		options.Cluster.TLSConfig, options.Cluster.TLSTimeout = cfg.Routes.TLS, tlsTimeout.Seconds()
+	}
+	for _, peer := range cfg.Routes.Peers {
+		u := &url.URL{Scheme: "nats-route", Host: peer}
+		if cfg.User != "" {
+			u.User = url.UserPassword(cfg.User, cfg.Password)
+		}
+		options.Routes = append(options.Routes, u)
+	}
+}
+
+// RoutesAddr is HOST:PORT at which other servers reach this one, empty without [Routes].
+func (e *Server) RoutesAddr() string {
+	if addr := e.server.ClusterAddr(); addr != nil {
+		return addr.String()
+	}
+	return ""
+}
+
 // free is the error of a port that is taken. The server itself would try it until startTimeout, and not say why.
 func free(host string, port int) error {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
@@ -80,8 +137,14 @@ func free(host string, port int) error {
 	return ln.Close()
 }
 
-// URL is where clients connect.
-func (e *Server) URL() string { return e.server.ClientURL() }
+// URL is where clients on this machine connect.
+func (e *Server) URL() string {
+	u := e.server.ClientURL()
+	for every, local := range map[string]string{"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"} {
+		u = strings.Replace(u, every, local, 1)
+	}
+	return u
+}
 
 // Close ends the server and waits for it. Clients see their connection go.
 func (e *Server) Close() {

@@ -129,11 +129,12 @@ func BenchmarkView(b *testing.B) {
 // none is no part of an index.
 type none struct{}
 
-func (none) Store(tier.Tier, []uint64)          {}
-func (none) Extend(tier.Tier, uint64, []uint64) {}
-func (none) Place(tier.Tier, []uint64)          {}
-func (none) Remove(tier.Tier, []uint64)         {}
-func (none) Clear()                             {}
+func (none) Store(tier.Tier, []uint64)                     {}
+func (none) Extend(tier.Tier, uint64, []uint64)            {}
+func (none) Parent(tier.Tier, uint64) (uint64, bool, bool) { return 0, false, false }
+func (none) Place(tier.Tier, []uint64)                     {}
+func (none) Remove(tier.Tier, []uint64)                    {}
+func (none) Clear()                                        {}
 
 // bytes is the size of the arrays.
 func (k *known) bytes() int { return 16*cap(k.slots) + 2*cap(k.marks) + 8*cap(k.odds.words) }

@@ -14,6 +14,9 @@ type Part interface {
 	Place(t tier.Tier, chain []uint64)
 	Remove(t tier.Tier, hashes []uint64)
 	Clear()
+	// Parent is what a block that is held on a tier follows on: first, that it begins a chain. known is false where the
+	// block is not held, or that is unknown. It may be called at any time.
+	Parent(t tier.Tier, hash uint64) (parent uint64, first, known bool)
 }
 
 // View is what one rank of one worker holds, and keeps an index in step with it. An engine names its blocks by

@@ -290,6 +290,9 @@ func playView(t interface{ Fatalf(string, ...any) }, data []byte, names int) {
 			if text := slow.differs(v); text != "" {
 				t.Fatalf("after %d events: %s", ops+1, text)
 			}
+			if text := differsCopied(v); text != "" {
+				t.Fatalf("after %d events, the copy: %s", ops+1, text)
+			}
 		}
 	}
 }

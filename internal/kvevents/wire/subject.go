@@ -39,9 +39,11 @@ const (
 	HeaderCursor = "Tandem-Cursor"
 	// HeaderStatus is [StatusGone] in the answer to a request whose snapshot is no longer kept, and [StatusRing] in one
 	// that has messages as they were sent, each after its length as a varint; HeaderSeq is then the first one's number.
+	// [StatusNone] is a gateway's answer that it does not know the source well enough itself.
 	HeaderStatus = "Tandem-Status"
 	StatusGone   = "gone"
 	StatusRing   = "ring"
+	StatusNone   = "none"
 )
 
 // HeaderPartial marks messages, heartbeats and snapshots of a publisher whose own knowledge of the engine has a hole: what

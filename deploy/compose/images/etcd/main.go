@@ -27,7 +27,7 @@ func main() {
 // startLimit bounds how long the server may take before it answers clients.
 const startLimit = 30 * time.Second
 
-// serve runs a cluster of one member until SIGTERM or until it fails.
+// serve runs one member until SIGTERM or until it fails.
 func serve(args []string) error {
 	cfg, err := configure(args)
 	if err != nil {
@@ -74,6 +74,9 @@ func configure(args []string) (*embed.Config, error) {
 	flags.StringVar(&cfg.AutoCompactionRetention, "auto-compaction-retention", "0", "how much history is kept: a duration for periodic, a count for revision; 0 keeps all")
 	listen := urlsFlag(flags, "listen-client-urls", &cfg.ListenClientUrls, "where clients connect, separated by commas")
 	advertise := urlsFlag(flags, "advertise-client-urls", &cfg.AdvertiseClientUrls, "addresses that clients get, separated by commas")
+	listenPeers := urlsFlag(flags, "listen-peer-urls", &cfg.ListenPeerUrls, "where other members connect, separated by commas")
+	advertisePeers := urlsFlag(flags, "initial-advertise-peer-urls", &cfg.AdvertisePeerUrls, "addresses that other members get, separated by commas")
+	cluster := flags.String("initial-cluster", "", "all members, as NAME=PEER-URL separated by commas; none: a cluster of this member alone")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -83,8 +86,13 @@ func configure(args []string) (*embed.Config, error) {
 	if *listen != *advertise {
 		return nil, errors.New("listen-client-urls and advertise-client-urls: set both or neither")
 	}
-	// One member: no peer votes against it, and its peers' port is its own.
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	if given := *cluster != ""; given != *listenPeers || given != *advertisePeers {
+		return nil, errors.New("initial-cluster, listen-peer-urls and initial-advertise-peer-urls: set all or none")
+	}
+	if cfg.InitialCluster = *cluster; *cluster == "" {
+		// One member: no peer votes against it, and its peers' port is its own.
+		cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	}
 	return cfg, cfg.Validate()
 }
 

@@ -8,10 +8,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// commandOf reads a service's command from compose.yaml.
-func commandOf(t *testing.T, service string) []string {
+// commandOf reads a service's command from one of the Compose files.
+func commandOf(t *testing.T, file, service string) []string {
 	t.Helper()
-	data, err := os.ReadFile("../../compose.yaml")
+	data, err := os.ReadFile("../../" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,14 +22,14 @@ func commandOf(t *testing.T, service string) []string {
 		t.Fatal(err)
 	}
 	if len(f.Services[service].Command) == 0 {
-		t.Fatalf("compose.yaml gives %s no command", service)
+		t.Fatalf("%s gives %s no command", file, service)
 	}
 	return f.Services[service].Command
 }
 
 // The stand-in takes what compose.yaml tells the public image.
 func TestCommandOfCompose(t *testing.T) {
-	cfg, err := configure(commandOf(t, "etcd"))
+	cfg, err := configure(commandOf(t, "compose.yaml", "etcd"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,11 +39,27 @@ func TestCommandOfCompose(t *testing.T) {
 	}
 }
 
+// Each member of the cluster takes its command line, is reached by its service's name and knows the other two.
+func TestCommandsOfReplicas(t *testing.T) {
+	for _, name := range []string{"etcd", "etcd-2", "etcd-3"} {
+		cfg, err := configure(commandOf(t, "compose.replicas.yaml", name))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		peers := []string{"etcd=http://etcd:2380", "etcd-2=http://etcd-2:2380", "etcd-3=http://etcd-3:2380"}
+		if cfg.Name != name || cfg.AdvertiseClientUrls[0].Host != name+":2379" || cfg.AdvertisePeerUrls[0].Host != name+":2380" ||
+			cfg.ListenPeerUrls[0].Host != "0.0.0.0:2380" || cfg.InitialCluster != strings.Join(peers, ",") {
+			t.Errorf("%s: %+v", name, cfg)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--discovery=http://x", "discovery"},
 		{"extra", `"extra" is not a flag`},
 		{"--listen-client-urls=http://0.0.0.0:2379", "both or neither"},
+		{"--initial-cluster=etcd=http://etcd:2380", "all or none"},
 		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "is not an http URL"},
 		{"--auto-compaction-mode=never --auto-compaction-retention=1", "auto-compaction-mode"},
 	} {

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/queue"
+)
+
+// readClasses reads the file of policy classes, where one is named.
+func readClasses(cfg *queue.Config, r *settings.Resolved, p process) error {
+	if cfg.ClassesFile == "" {
+		return nil
+	}
+	data, err := p.readFile(cfg.ClassesFile)
+	if err != nil {
+		return r.Refuse("router-policy-config", err)
+	}
+	if cfg.Classes, err = queue.ParseClasses(cfg.ClassesFile, data); err != nil {
+		return usageError{err}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+)
+
+// command is one subcommand.
+type command struct {
+	name string
+	help string // one line
+	run  func(ctx context.Context, args []string, p process) error
+	of   any                // a pointer to the struct of its settings
+	text string             // its manual, see settings.Manual
+	most []string           // the settings that most people need; nil for all
+	word map[string]wordFor // what may follow on the command line in place of a flag
+}
+
+// wordFor is what a word does, and whether a file or an id follows it.
+type wordFor struct{ help, next string }
+
+// manual is what --help says of the command.
+func (c *command) manual() settings.Manual {
+	return settings.Manual{Name: c.name, Text: c.text, First: c.most}
+}
+
+// set is the command's settings.
+func (c *command) set() *settings.Set { return settings.New(c.of, everySettings()...) }
+
+// commandNamed returns the command, nil where there is none.
+func commandNamed(name string) *command {
+	for _, c := range commands() {
+		if c.name == name {
+			return &c
+		}
+	}
+	return nil
+}
+
+// commands are the subcommands in the order in which people meet them. Help, completions and the manual page are all
+// made of them.
+func commands() []command {
+	lab := labCommands()
+	return []command{
+		lab["dev"],
+		{
+			name: "serve", help: "run the gateway in front of workers that registered or are given by URL", run: serve,
+			of: new(serveSettings), text: serveText, most: serveFirst,
+		},
+		lab["worker"],
+		{
+			name: "attach", help: "run next to an unmodified engine: register it, forward its KV events, deregister it on failure", run: attach,
+			of: new(attachSettings), text: attachText, most: attachFirst,
+		},
+		lab["load"],
+		lab["simulate"],
+		lab["traces"],
+		{
+			name: "workers", help: "list or watch the workers, cordon, drain or uncordon one", run: workers,
+			of: new(workersSettings), text: workersText, word: map[string]wordFor{
+				"list": {help: "show every worker"}, "cordon": {"take a worker out of the choice", "id"},
+				"drain": {"cordon a worker and wait until nothing is booked on it", "id"}, "uncordon": {"take a worker back into the choice", "id"},
+			},
+		},
+		{
+			name: "index", help: "run an index of KV blocks that several routers share", run: runIndex,
+			of: new(indexSettings), text: indexText,
+		},
+		{
+			name: "select", help: "run the router as a service: any frontend asks it for workers", run: runSelect,
+			of: new(selectSettings), text: selectText, most: selectFirst,
+		},
+		{
+			name: "health", help: "exit with 0 when the gateway is healthy: for containers without curl", run: health,
+			of: new(healthSettings), text: healthText,
+		},
+		{
+			name: "config", help: "print every setting in force and where it came from", run: config,
+			of: new(serveSettings), text: configText, most: serveFirst,
+		},
+		{
+			name: "completion", help: "print the completion of commands, flags and values for a shell", run: completion,
+			of: new(struct{}), text: completionText, word: map[string]wordFor{"bash": {help: "for bash"}, "zsh": {help: "for zsh"}, "fish": {help: "for fish"}},
+		},
+		{
+			name: "man", help: "print the manual page: gateway man | man -l -", run: man,
+			of: new(struct{}), text: manText,
+		},
+	}
+}
+
+const serveText = "gateway serve [FLAGS]: run the gateway in front of workers that registered in etcd, are given by their URL, or are pods.\n" +
+	"With none of --etcd-endpoints, --nats-url, workers by URL and --kubernetes-selector it runs etcd and NATS inside itself and prints how a worker can join.\n\n" +
+	"  gateway serve --prefill-url http://P1:8000 --decode-url http://D1:8000\n" +
+	"  gateway serve --etcd-endpoints http://ETCD:2379 --nats-url nats://NATS:4222"
+
+// serveFirst are the settings that most people need.
+var serveFirst = []string{
+	"http-host", "http-port", "api-key-file", "admin-key-file", "router-mode", "router-kv-events", "queue-limit", "queue-timeout",
+	"prefill-url", "decode-url", "worker-url", "workers-file", "etcd-endpoints", "nats-url", "log-level",
+}
+
+const configText = "gateway config [FLAGS]: print every setting of `gateway serve` in force as \"name: value  # source\".\n\n" +
+	"  gateway config --router-mode round-robin > gateway.yaml\n  gateway serve --config gateway.yaml"
+
+const healthText = "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not."
+
+const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
+	"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it; " +
+	"with --move its streams go on on other workers at once, as before a restart.\n\n" +
+	"  gateway workers list --watch\n  gateway workers drain decode-1 --move"
+
+const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or TensorRT-LLM.\n" +
+	"It waits until the engine is healthy, asks it for its model, its limits and where it publishes KV events, registers it in etcd, forwards " +
+	"its KV events over NATS with snapshots for subscribers that come late, deregisters it on failure and registers it again when it has " +
+	"recovered. On SIGTERM it deregisters first; the engine runs on. Gateways find the engine as any worker: `gateway serve --etcd-endpoints …`.\n\n" +
+	"  vllm serve MODEL --port 8000 --kv-events-config '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"tcp://*:5558\"}'\n" +
+	"  gateway attach --url http://gpu-1:8000 --role prefill --etcd-endpoints http://etcd:2379 --nats-url nats://nats:4222\n\n" +
+	"docs/kv-events.md has the flags of each engine."
+
+var attachFirst = []string{
+	"url", "engine", "role", "advertise-url", "id", "model", "engine-kv-events", "worker-api-key-file", "attach-address", "etcd-endpoints", "nats-url", "log-level",
+}
+
+const indexText = "gateway index [FLAGS]: run an index of which worker holds which KV blocks, for several routers to share.\n\n" +
+	"  register a worker  POST /register\n" +
+	"    {\"id\": \"w1\", \"model\": \"m\", \"block_size\": 16, \"kv_events\": \"nats\"}\n" +
+	"  ask for a prompt   POST /query {\"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
+	"                     or POST /query_by_hash\n" +
+	"  without NATS       POST /events\n" +
+	"  also               POST /unregister, GET /workers, /dump, /ready, /metrics\n\n" +
+	"docs/services.md shows each."
+
+const selectText = "gateway select [FLAGS]: run the router as a service, for a frontend that forwards requests itself.\n\n" +
+	"  register a worker  POST /workers with the record that workers put in etcd\n" +
+	"  choose and book    POST /select_and_reserve\n" +
+	"    {\"id\": \"r1\", \"model\": \"m\", \"token_ids\": [1, 2, …]}\n" +
+	"  report progress    POST /reservations/r1/prefill_complete\n" +
+	"                     POST /reservations/r1/output_block\n" +
+	"  release            DELETE /reservations/r1\n" +
+	"  also               POST /select, /potential_loads, /overlap_scores,\n" +
+	"                     GET /workers, /loads, /dump, /ready, /metrics\n\n" +
+	"docs/services.md shows each."
+
+var selectFirst = []string{
+	"select-port", "reservation-ttl", "service-host", "token-file", "restore-from", "nats-url", "router-mode", "router-cost", "router-kv-events", "router-ttl-secs", "kv-cache-block-size", "log-level",
+}
+
+const completionText = "gateway completion bash | zsh | fish: print a script by which the shell completes commands, flags and values.\n\n" +
+	"  source <(gateway completion bash)                             # this shell\n" +
+	"  gateway completion bash > /etc/bash_completion.d/gateway      # every bash\n" +
+	"  gateway completion zsh > \"${fpath[1]}/_gateway\"               # every zsh\n" +
+	"  gateway completion fish > ~/.config/fish/completions/gateway.fish"
+
+const manText = "gateway man: print the manual page, with every command and every setting.\n\n" +
+	"  gateway man | man -l -\n" +
+	"  gateway man > /usr/local/share/man/man1/gateway.1"

@@ -1,0 +1,106 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+const (
+	// tickEvery is how often open pages get what has changed.
+	tickEvery = time.Second
+	// maxViewers bounds the pages that are open at a time.
+	maxViewers = 50
+	// goneFor is how long a worker that has left its pool is still shown.
+	goneFor = time.Minute
+)
+
+// Sources is what the page reads.
+type Sources struct {
+	Fleet *observe.Fleet
+	Flow  *handoff.Flow
+	Rooms handoff.Rooms
+	// Streams is what was generated for a model: see [observe.Observer.Streams].
+	Streams func(model string) observe.Streams
+	// Events is the state of each worker's KV events, in a word, by worker id; of several ranks that of the worst.
+	Events func() map[string]string
+	// Peers is the other gateways of the group.
+	Peers func() []replica.Peer
+	// Settings are those in force.
+	Settings []Setting
+	// Keys says that viewers sign in.
+	Keys bool
+	// Version is that of the program.
+	Version string
+}
+
+// Setting is a setting in force.
+type Setting struct{ Group, Name, Value, Source, Help string }
+
+// Console serves the page. It is safe for concurrent use.
+type Console struct {
+	src      Sources
+	recorder *Recorder
+	began    time.Time
+
+	mu      sync.Mutex // guards what follows
+	viewers int
+	latest  *tick
+	known   map[string]seen // workers, by pool and id
+	pages   map[string]*rendering
+}
+
+// seen is a worker that was there.
+type seen struct {
+	worker
+	at time.Time // the last time
+}
+
+// New makes a console of what recorder keeps. Nothing runs before Run.
+func New(src Sources, recorder *Recorder) *Console {
+	return &Console{
+		src: src, recorder: recorder, began: time.Now(),
+		latest: &tick{next: make(chan struct{})}, known: map[string]seen{}, pages: map[string]*rendering{},
+	}
+}
+
+// Run samples the figures, and reports changes to open pages, until ctx ends.
+func (c *Console) Run(ctx context.Context) error {
+	t := time.NewTicker(tickEvery)
+	defer t.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-t.C:
+			c.recorder.terms.Store(termsPerSecond)
+			sampled := n%int(pointEvery/tickEvery) == 0
+			if sampled {
+				c.sample(now)
+			}
+			if n%int(time.Minute/tickEvery) == 0 {
+				c.recorder.families.fade()
+			}
+			c.advance(now, sampled)
+		}
+	}
+}
+
+// sample makes a point of every model's figures.
+func (c *Console) sample(now time.Time) {
+	waiting := c.src.Flow.Waiting()
+	r := c.recorder
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, m := range r.models {
+		var streams observe.Streams
+		if name != otherModels {
+			streams = c.src.Streams(name)
+		}
+		m.sample(streams, waiting[name].Waiting, now)
+	}
+}

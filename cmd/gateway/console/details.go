@@ -1,0 +1,168 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// shownLatest and shownSlowest are how many requests the lists show unless all are asked for.
+const (
+	shownLatest  = 30
+	shownSlowest = 20
+)
+
+// requestsData is the requests that are kept.
+func (c *Console) requestsData(q url.Values) (any, string) {
+	revision := c.recorder.families.revision()
+	latest, slowest := c.recorder.Latest(), c.recorder.Slowest()
+	kept, more := len(latest), false
+	if !q.Has("all") {
+		more = kept > shownLatest || len(slowest) > shownSlowest
+		latest, slowest = latest[:min(kept, shownLatest)], slowest[:min(len(slowest), shownSlowest)]
+	}
+	return struct {
+		Latest, Slowest []Request
+		Kept            int
+		More            bool
+	}{latest, slowest, kept, more}, revision
+}
+
+// detail is one request's page.
+type detail struct {
+	Request
+	Bars        []bar
+	Choices     []choice
+	FamilyName  string
+	Unexplained bool // no candidate's terms were recorded
+}
+
+// bar is one row of the waterfall. X and W are in thousandths of the request's time.
+type bar struct {
+	Kind, Label, Worker string
+	Attempt             int
+	X, W                float64
+	Took, From          time.Duration
+	Lasts               bool // it has not ended
+	Failed, Action      string
+}
+
+// choice is how one leg's worker was chosen.
+type choice struct {
+	Role   pools.Role
+	Worker string
+	router.Why
+	Credited bool // the cost is of the kind that credits what is cached
+}
+
+// requestPage is the page of one request.
+func (c *Console) requestPage(name string) edge.Page {
+	if text, err := url.PathUnescape(name); err == nil {
+		name = text
+	}
+	r, ok := c.recorder.Find(name)
+	if !ok {
+		return c.missing("No request of that id is kept: the latest 200 are, and the slowest 50 of the last 15 minutes.")
+	}
+	d := detail{Request: r, Bars: r.bars(time.Now()), FamilyName: c.recorder.families.name(r.Family)}
+	for _, leg := range []struct {
+		role pools.Role
+		of   handoff.Choice
+	}{{pools.Prefill, r.Prefill}, {pools.Decode, r.Decode}} {
+		if leg.of.Worker == "" || leg.of.Why.Policy == "" {
+			continue
+		}
+		why := leg.of.Why
+		why.Terms = slices.Clone(why.Terms)
+		slices.SortStableFunc(why.Terms, func(a, b router.Term) int {
+			switch {
+			case a.Cost < b.Cost:
+				return -1
+			case a.Cost > b.Cost:
+				return 1
+			}
+			return 0
+		})
+		credited := slices.ContainsFunc(why.Terms, func(t router.Term) bool { return t.CreditDecay > 0 })
+		d.Choices = append(d.Choices, choice{leg.role, leg.of.Worker, why, credited})
+		d.Unexplained = d.Unexplained || len(why.Terms) == 0
+	}
+	return edge.Page{Status: http.StatusOK, ContentType: html, Body: c.render("page-request", frameData{Tab: tabs[2], Title: "Request " + r.ID}, &d)}
+}
+
+// bars are the request's steps; a decode call is its transfer, or its own prefill, and the decode behind it.
+func (r *Request) bars(now time.Time) []bar {
+	total := r.Total
+	if r.Phase != Over {
+		total = now.Sub(r.Arrived)
+	}
+	var all []bar
+	add := func(kind, label string, s *Step, from, to time.Duration) {
+		b := bar{Kind: kind, Label: label, Worker: s.Worker, Attempt: s.Attempt, From: from}
+		if to < 0 {
+			to, b.Lasts = total, true
+		}
+		b.Took = max(0, to-from)
+		whole := float64(max(total, 1))
+		b.X = min(1000, 1000*float64(from)/whole)
+		b.W = max(2, min(1000-b.X, 1000*float64(b.Took)/whole))
+		all = append(all, b)
+	}
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		switch {
+		case s.Phase == Waiting:
+			add("queue", "Queue", s, s.From, s.To)
+		case s.Role == pools.Prefill:
+			add("prefill", "Prefill", s, s.From, s.To)
+		default:
+			begun := s.To
+			if s.First > 0 {
+				begun = s.First
+			}
+			if s.Handed {
+				add("transfer", "Transfer", s, s.From, begun)
+			} else {
+				add("prefill", "Prefill on decode", s, s.From, begun)
+			}
+			if s.First > 0 {
+				add("decode", "Decode", s, s.First, s.To)
+			}
+		}
+		if s.Failed != "" {
+			last := &all[len(all)-1]
+			last.Failed, last.Action = s.Failed, s.Action
+		}
+	}
+	return all
+}
+
+// OK reports whether the client got its whole answer.
+func (r *Request) OK() bool { return r.Phase != Over || r.ok() }
+
+// Ended reports whether the request is over.
+func (r *Request) Ended() bool { return r.Phase == Over }
+
+// Clock is when the request arrived.
+func (r *Request) Clock() string { return date(r.Arrived, "15:04:05.000") }
+
+// Hit is the share of the prompt that was cached, as the worker reported; NaN where it did not.
+func (r *Request) Hit() float64 {
+	if r.Actual < 0 {
+		return ratio(0, 0)
+	}
+	return ratio(r.Actual, r.ISL)
+}
+
+// Expected is the share that the router predicted.
+func (r *Request) Expected() float64 { return ratio(r.Predicted, r.ISL) }
+
+// HitPercent and ExpectedPercent are the same for bars.
+func (r *Request) HitPercent() float64      { return 100 * r.Hit() }
+func (r *Request) ExpectedPercent() float64 { return 100 * r.Expected() }

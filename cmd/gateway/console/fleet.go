@@ -1,0 +1,364 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// snapshot is the fleet at one moment.
+type snapshot struct {
+	at     time.Time
+	Models []model
+	phases [Over]int
+	drawn  []Request
+	ended  string // the revision of what has ended
+	Peers  []peer // the other gateways
+}
+
+// model is the pools of one model, with its queue.
+type model struct {
+	Name   string
+	Pools  []pool
+	Queue  queue.Stats
+	Line   queue.Line
+	Latest point
+	Active bool // some request has ended
+}
+
+// peer is another gateway of the group.
+type peer struct{ replica.Peer }
+
+// Heard is how long ago it said something.
+func (p *peer) Heard() string { return fmt.Sprintf("%.1f s ago", p.Age.Seconds()) }
+
+// Key is the name under which events carry a figure.
+func (p *peer) Key(field string) string { return "g." + p.Name + "." + field }
+
+// pool is the workers of one role.
+type pool struct {
+	Role    pools.Role
+	Workers []worker
+}
+
+// worker is one worker, as the page shows it.
+type worker struct {
+	observe.WorkerReport
+	Model  string
+	Role   pools.Role
+	Events string // the state of its KV events
+	Gone   bool   // it has left its pool
+}
+
+// Word is the worker's state in a word: its own, or that of its circuit where that says more.
+func (w *worker) Word() string {
+	switch {
+	case w.Gone:
+		return "gone"
+	case w.State == pools.Up.String() && w.Circuit != fault.Closed:
+		return "circuit " + strings.ReplaceAll(string(w.Circuit), "_", "-")
+	}
+	return w.State
+}
+
+// Tone is how the state looks: good, busy, warn, bad.
+func (w *worker) Tone() string {
+	switch w.Word() {
+	case "gone", pools.Down.String(), "circuit " + string(fault.Open):
+		return "bad"
+	case pools.Up.String():
+		if w.Used() >= 90 || w.MaxNumSeqs > 0 && w.Requests >= w.slots() {
+			return "busy"
+		}
+		return "good"
+	}
+	return "warn"
+}
+
+// Mark is the sign next to the word, so that colour is not all that says it.
+func (w *worker) Mark() string {
+	return map[string]string{"good": "●", "busy": "◆", "warn": "▲", "bad": "✕"}[w.Tone()]
+}
+
+func (w *worker) slots() int { return w.MaxNumSeqs * max(1, w.Ranks) }
+
+// total is the worker's KV blocks, over its ranks; 0 unknown.
+func (w *worker) total() int { return w.TotalBlocks * max(1, w.Ranks) }
+
+// Used is the share of its KV blocks that is booked, in percent.
+func (w *worker) Used() int {
+	if w.total() == 0 {
+		return 0
+	}
+	return min(100, w.ActiveBlocks*100/w.total())
+}
+
+// Filled is the share of its KV blocks that are cached, in percent.
+func (w *worker) Filled() int {
+	if w.total() == 0 {
+		return 0
+	}
+	return min(100, w.CachedBlocks*100/w.total())
+}
+
+// Text is a figure as the page shows it. Every page and every event takes it from here.
+func (w *worker) Text(field string) string {
+	switch field {
+	case "tone":
+		return w.Tone()
+	case "word":
+		return w.Word()
+	case "mark":
+		return w.Mark()
+	case "requests":
+		if w.MaxNumSeqs > 0 {
+			return fmt.Sprintf("%d / %s", w.Requests, count(w.slots()))
+		}
+		return strconv.Itoa(w.Requests)
+	case "tokens":
+		return count(w.PrefillTokens)
+	case "used":
+		return strconv.Itoa(w.Used())
+	case "usedText":
+		if w.total() == 0 {
+			return count(w.ActiveBlocks)
+		}
+		return fmt.Sprintf("%d %%", w.Used())
+	case "filled":
+		return strconv.Itoa(w.Filled())
+	case "cached":
+		if w.total() == 0 {
+			return count(w.CachedBlocks)
+		}
+		return fmt.Sprintf("%d %%", w.Filled())
+	case "circuit":
+		return string(w.Circuit)
+	case "events":
+		return cmp.Or(w.Events, "none")
+	case "rate":
+		if w.PrefillRate > 0 {
+			return count(int(w.PrefillRate)) + " tok/s"
+		}
+		return "–"
+	}
+	return "" // "short"
+}
+
+// fields are those that change while a page is open.
+var fields = []string{"tone", "word", "mark", "requests", "tokens", "used", "usedText", "filled", "cached", "circuit", "events", "rate"}
+
+// Key is the name under which events carry a figure.
+func (w *worker) Key(field string) string { return "w." + w.Model + "." + w.ID + "." + field }
+
+// count is a number that fits a narrow column.
+func count(n int) string {
+	switch {
+	case n >= 10_000_000:
+		return fmt.Sprintf("%d M", n/1_000_000)
+	case n >= 1_000_000:
+		return fmt.Sprintf("%.1f M", float64(n)/1e6)
+	case n >= 10_000:
+		return fmt.Sprintf("%d k", n/1000)
+	}
+	return strconv.Itoa(n)
+}
+
+// look reads the fleet. flights are for events alone: those that are over are returned once.
+func (c *Console) look(now time.Time, flights bool) *snapshot {
+	s, byModel := &snapshot{at: now}, c.workers(now)
+	waiting, lines, r := c.src.Flow.Waiting(), c.src.Flow.Lines(), c.recorder
+	s.phases, s.ended = r.phases(), r.families.revision()
+	if flights {
+		s.drawn = r.flights()
+	}
+	r.mu.Lock()
+	for name, m := range byModel {
+		if of := r.models[name]; of != nil && len(of.points) > 0 {
+			m.Latest, m.Active = of.points[len(of.points)-1], true
+		}
+	}
+	r.mu.Unlock()
+	for name, m := range byModel {
+		m.Queue, m.Line = waiting[name], lines[name]
+		slices.SortFunc(m.Pools, func(a, b pool) int { return cmp.Compare(rank(a.Role), rank(b.Role)) })
+		s.Models = append(s.Models, *m)
+	}
+	slices.SortFunc(s.Models, func(a, b model) int { return strings.Compare(a.Name, b.Name) })
+	if c.src.Peers != nil {
+		for _, p := range c.src.Peers() {
+			s.Peers = append(s.Peers, peer{p})
+		}
+	}
+	return s
+}
+
+// workers are the pools by model, with the workers that have left them a moment ago.
+func (c *Console) workers(now time.Time) map[string]*model {
+	events := map[string]string{}
+	if c.src.Events != nil {
+		events = c.src.Events()
+	}
+	reports := c.src.Fleet.Report()
+	present, byModel := map[string]bool{}, map[string]*model{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range reports {
+		m := byModel[p.Model]
+		if m == nil {
+			m = &model{Name: p.Model}
+			byModel[p.Model] = m
+		}
+		own := pool{Role: p.Role}
+		for _, r := range p.Workers {
+			w := worker{WorkerReport: r, Model: p.Model, Role: p.Role, Events: events[r.ID]}
+			own.Workers = append(own.Workers, w)
+			present[w.Key("")] = true
+			c.known[w.Key("")] = seen{w, now}
+		}
+		m.Pools = append(m.Pools, own)
+	}
+	for key, k := range c.known {
+		switch m := byModel[k.Model]; {
+		case present[key]:
+		case m == nil || now.Sub(k.at) > goneFor:
+			delete(c.known, key)
+		default:
+			k.Gone, k.Requests, k.PrefillTokens, k.ActiveBlocks, k.CachedBlocks, k.Events = true, 0, 0, 0, 0, ""
+			for i := range m.Pools {
+				if p := &m.Pools[i]; p.Role == k.Role {
+					p.Workers = append(p.Workers, k.worker)
+					slices.SortFunc(p.Workers, func(a, b worker) int { return strings.Compare(a.ID, b.ID) })
+				}
+			}
+		}
+	}
+	return byModel
+}
+
+// rank orders roles as requests meet them.
+func rank(role pools.Role) int {
+	return slices.Index([]pools.Role{pools.Prefill, pools.Decode, pools.Both}, role)
+}
+
+// live is every text that changes while a page is open.
+func (s *snapshot) live() map[string]string {
+	all := map[string]string{}
+	for p, n := range s.phases {
+		all["phase."+Phase(p).String()] = strconv.Itoa(n)
+	}
+	for i := range s.Models {
+		m := &s.Models[i]
+		for key, text := range m.texts() {
+			all["m."+m.Name+"."+key] = text
+		}
+		for j := range m.Pools {
+			for k := range m.Pools[j].Workers {
+				w := &m.Pools[j].Workers[k]
+				for _, field := range fields {
+					all[w.Key(field)] = w.Text(field)
+				}
+			}
+		}
+	}
+	for i := range s.Peers {
+		p := &s.Peers[i]
+		all[p.Key("state")], all[p.Key("heard")], all[p.Key("requests")] = p.State, p.Heard(), count(p.Requests)
+	}
+	all["time"] = date(s.at, clock)
+	return all
+}
+
+// Phase is how many requests are in a phase.
+func (s *snapshot) Phase(name string) int {
+	for p, n := range s.phases {
+		if Phase(p).String() == name {
+			return n
+		}
+	}
+	return 0
+}
+
+// Text is one of the model's figures.
+func (m *model) Text(field string) string { return m.texts()[field] }
+
+// Key is the name under which events carry a figure.
+func (m *model) Key(field string) string { return "m." + m.Name + "." + field }
+
+// texts are the model's figures as the page shows them.
+func (m *model) texts() map[string]string {
+	p := &m.Latest
+	var oldest time.Duration
+	for _, class := range m.Line.Classes {
+		oldest = max(oldest, class.Oldest)
+	}
+	all := map[string]string{
+		"waiting": strconv.Itoa(m.Queue.Waiting), "waitingTokens": count(int(m.Queue.WaitingTokens)), "uncached": count(int(m.Queue.WaitingUncachedTokens)),
+		"retryAfter": fmt.Sprintf("%d s", int(m.Line.RetryAfter.Seconds())), "oldest": short(oldest.Seconds()),
+		"granted": fmt.Sprintf("%.1f/s", m.Queue.GrantedPerSecond), "bytes": count(int(m.Queue.WaitingBytes)),
+		"refusedTotal": count(int(m.Queue.RefusedTotal)), "expiredTotal": count(int(m.Queue.ExpiredTotal)),
+		"ttft50": "–", "ttft99": "–", "itl50": "–", "itl99": "–", "requests": "–", "tokens": "–", "refused": "–", "failed": "–", "hits": "–", "predicted": "–",
+	}
+	if m.Active {
+		all["ttft50"], all["ttft99"], all["itl50"], all["itl99"] = short(p.ttft50), short(p.ttft99), short(p.itl50), short(p.itl99)
+		all["requests"], all["tokens"] = perSecond(p.requests), perSecond(p.tokens)
+		all["refused"], all["failed"] = perSecond(p.refused), perSecond(p.failed)
+		all["hits"], all["predicted"] = percent(p.hits), percent(p.predicted)
+	}
+	return all
+}
+
+// revisions change with what a page is made of.
+func (s *snapshot) revisions() map[string]string {
+	h := fnv.New32a()
+	queues := fnv.New32a()
+	for i := range s.Models {
+		m := &s.Models[i]
+		fmt.Fprintln(h, m.Name, m.Active)
+		fmt.Fprintln(queues, m.Name)
+		for _, class := range m.Line.Classes {
+			fmt.Fprintln(queues, class.Name, class.Retry, class.Strict, class.Priority, class.Waiting, class.Oldest.Round(time.Second))
+		}
+		for j := range m.Pools {
+			for k := range m.Pools[j].Workers {
+				fmt.Fprintln(h, m.Pools[j].Role, m.Pools[j].Workers[k].ID)
+			}
+		}
+	}
+	for i := range s.Peers {
+		fmt.Fprintln(h, s.Peers[i].Name)
+	}
+	fleet := strconv.FormatUint(uint64(h.Sum32()), 36)
+	return map[string]string{"fleet": fleet, "now": fleet, "queue": strconv.FormatUint(uint64(queues.Sum32()), 36), "requests": s.ended, "cache": s.ended}
+}
+
+// flights are the drawn requests' ways.
+func (s *snapshot) flights() []flight {
+	var all []flight
+	for i := range s.drawn {
+		r := &s.drawn[i]
+		f := flight{Name: r.Name, Model: r.Model, Ago: s.at.Sub(r.Arrived).Milliseconds(), Over: r.Phase == Over, Bad: r.Phase == Over && !r.ok()}
+		f.Way = append(f.Way, event{"queue", 0})
+		for _, step := range r.Steps {
+			if step.Phase != Waiting {
+				f.Way = append(f.Way, event{step.Worker, step.From.Milliseconds()})
+			} else if step.Attempt > 0 {
+				f.Way = append(f.Way, event{"queue", step.From.Milliseconds()})
+			}
+		}
+		if f.Over {
+			f.Way = append(f.Way, event{"client", r.Total.Milliseconds()})
+		}
+		all = append(all, f)
+	}
+	return all
+}

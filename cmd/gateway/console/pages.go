@@ -1,0 +1,219 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+)
+
+var _ edge.Console = (*Console)(nil)
+
+//go:embed assets templates
+var files embed.FS
+
+// templates are parsed once: a mistake in one fails every test.
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"short": short, "percent": percent, "count": count, "duration": func(d time.Duration) string { return short(d.Seconds()) },
+	"plural": plural,
+}).ParseFS(files, "templates/*.html"))
+
+// assets are the files that the pages load, with their ETags.
+var assets = func() map[string]edge.Page {
+	all := map[string]edge.Page{}
+	entries, err := fs.ReadDir(files, "assets")
+	for _, entry := range entries {
+		var body []byte
+		if body, err = files.ReadFile("assets/" + entry.Name()); err != nil {
+			break
+		}
+		h := fnv.New64a()
+		h.Write(body)
+		kind := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}[path.Ext(entry.Name())]
+		all[entry.Name()] = edge.Page{Status: http.StatusOK, ContentType: kind, Body: body, Tag: fmt.Sprintf(`"%x"`, h.Sum64())}
+	}
+	if err != nil {
+		panic(err) // what is embedded can be read
+	}
+	return all
+}()
+
+// tab is one page of the console.
+type tab struct {
+	Name, Path, Title, Key string
+	every                  time.Duration // how long a rendering is shown to all viewers
+	// data is what the page shows, and its revision: see [message.Revision].
+	data func(c *Console, q url.Values) (data any, revision string)
+}
+
+// tabs in the order of the navigation.
+var tabs []*tab
+
+func init() {
+	tabs = []*tab{
+		{"fleet", "/", "Fleet", "1", tickEvery, (*Console).fleetData},
+		{"now", "/console/now", "Now", "2", tickEvery, (*Console).nowData},
+		{"requests", "/console/requests", "Requests", "3", 2 * time.Second, (*Console).requestsData},
+		{"cache", "/console/cache", "Cache", "4", 3 * time.Second, (*Console).cacheData},
+		{"queue", "/console/queue", "Queue", "5", tickEvery, (*Console).queueData},
+		{"settings", "/console/settings", "Settings", "6", time.Minute, (*Console).settingsData},
+	}
+}
+
+// frameData is what the frame around a page shows.
+type frameData struct {
+	Tab      *tab
+	Tabs     []*tab
+	Title    string
+	Version  string
+	Time     string
+	Revision string
+	Keys     bool // a viewer can sign out
+	Data     any
+}
+
+// rendering is a page as it was at a moment. All viewers get the same until it is too old.
+type rendering struct {
+	at   time.Time
+	body []byte
+}
+
+const html = "text/html; charset=utf-8"
+
+// Page implements [edge.Console].
+func (c *Console) Page(path, query string) edge.Page {
+	if name, ok := strings.CutPrefix(path, "/static/"); ok {
+		if p, ok := assets[name]; ok {
+			return p
+		}
+		return c.missing("There is no such file.")
+	}
+	q, _ := url.ParseQuery(query) // what cannot be read is not asked for
+	for _, t := range tabs {
+		if t.Path == path {
+			return c.tabPage(t, q)
+		}
+	}
+	switch name, ok := strings.CutPrefix(path, "/console/requests/"); {
+	case path == "/console/points":
+		return c.points()
+	case ok:
+		return c.requestPage(name)
+	}
+	return c.missing("There is no such page.")
+}
+
+// tabPage renders a page, or takes the latest rendering.
+func (c *Console) tabPage(t *tab, q url.Values) edge.Page {
+	if name := q.Get("id"); t.Name == "requests" && name != "" {
+		return c.requestPage(name)
+	}
+	key := t.Name
+	if q.Has("all") {
+		key += " all"
+	}
+	now := time.Now()
+	c.mu.Lock()
+	kept := c.pages[key]
+	c.mu.Unlock()
+	if kept == nil || now.Sub(kept.at) >= t.every {
+		data, revision := t.data(c, q)
+		kept = &rendering{now, c.render("page-"+t.Name, frameData{Tab: t, Title: t.Title, Revision: revision}, data)}
+		c.mu.Lock()
+		c.pages[key] = kept
+		c.mu.Unlock()
+	}
+	return edge.Page{Status: http.StatusOK, ContentType: html, Body: kept.body}
+}
+
+// render executes a template within a frame.
+func (c *Console) render(name string, frame frameData, data any) []byte {
+	var main, whole bytes.Buffer
+	err := templates.ExecuteTemplate(&main, name, data)
+	if err == nil {
+		frame.Tabs, frame.Version, frame.Time, frame.Keys = tabs, c.src.Version, date(time.Now(), clock), c.src.Keys
+		frame.Data = template.HTML(main.Bytes()) // which the template above has escaped
+		err = templates.ExecuteTemplate(&whole, "frame", frame)
+	}
+	if err != nil {
+		panic(err) // a template asks for what is not there: the edge answers 500 and logs it
+	}
+	return whole.Bytes()
+}
+
+// missing is the page of a path that there is not.
+func (c *Console) missing(text string) edge.Page {
+	return edge.Page{Status: http.StatusNotFound, ContentType: html, Body: c.render("page-missing", frameData{Tab: &tab{}, Title: "Not found"}, text)}
+}
+
+// SignIn implements [edge.Console].
+func (c *Console) SignIn(wrong bool) edge.Page {
+	var b bytes.Buffer
+	_ = templates.ExecuteTemplate(&b, "signin", wrong) // into memory
+	return edge.Page{Status: http.StatusUnauthorized, ContentType: html, Body: b.Bytes()}
+}
+
+// fleetData and queueData are the fleet at this moment.
+func (c *Console) fleetData(url.Values) (any, string) { return c.seenAs("fleet") }
+func (c *Console) queueData(url.Values) (any, string) { return c.seenAs("queue") }
+
+func (c *Console) seenAs(page string) (any, string) {
+	s := c.look(time.Now(), false)
+	return s, s.revisions()[page]
+}
+
+// settingsData is the settings in force, by group.
+func (c *Console) settingsData(url.Values) (any, string) {
+	type group struct {
+		Name string
+		Rows []Setting
+	}
+	var groups []group
+	set := 0
+	for _, s := range c.src.Settings {
+		if len(groups) == 0 || groups[len(groups)-1].Name != s.Group {
+			groups = append(groups, group{Name: s.Group})
+		}
+		g := &groups[len(groups)-1]
+		g.Rows = append(g.Rows, s)
+		if s.Source != "default" {
+			set++
+		}
+	}
+	return struct {
+		Groups []group
+		Set    int
+		All    int
+		Began  string
+	}{groups, set, len(c.src.Settings), date(c.began, "2006-01-02 15:04:05 UTC")}, ""
+}
+
+// points is the charts' data.
+func (c *Console) points() edge.Page {
+	r := c.recorder
+	all := map[string][][]*float64{}
+	r.mu.Lock()
+	for name, m := range r.models {
+		rows := make([][]*float64, 0, len(m.points))
+		for i := range m.points {
+			rows = append(rows, m.points[i].values())
+		}
+		all[name] = rows
+	}
+	r.mu.Unlock()
+	b, err := json.Marshal(all)
+	if err != nil {
+		return c.missing("The points cannot be encoded.")
+	}
+	return edge.Page{Status: http.StatusOK, ContentType: "application/json", Body: b}
+}

@@ -1,0 +1,164 @@
+package console
+
+import (
+	"math"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/fault"
+)
+
+const (
+	// pointEvery is the time between two points of a chart, and maxPoints how many are kept: a quarter of an hour.
+	pointEvery = 5 * time.Second
+	maxPoints  = 180
+	// minutes is how many of the last are summed up, and perMinute the points in each.
+	minutes   = 15
+	perMinute = int(time.Minute / pointEvery)
+	// maxModels bounds the models with figures of their own; all others are one.
+	maxModels   = 32
+	otherModels = "other models"
+)
+
+// latencies counts times in buckets that grow by a quarter of an octave: a quantile is right within 9 %. The first
+// begins at half a millisecond, the last has all above 27 s.
+type latencies [64]uint32
+
+const (
+	leastLatency = 500 * time.Microsecond
+	perOctave    = 4
+)
+
+func (l *latencies) add(d time.Duration) {
+	i := 0
+	if d > leastLatency {
+		i = min(len(l)-1, int(perOctave*math.Log2(float64(d)/float64(leastLatency))))
+	}
+	l[i]++
+}
+
+func (l *latencies) merge(o *latencies) {
+	for i, n := range o {
+		l[i] += n
+	}
+}
+
+// quantile is in seconds, NaN of nothing.
+func (l *latencies) quantile(q float64) float64 {
+	var all uint32
+	for _, n := range l {
+		all += n
+	}
+	left := q * float64(all)
+	for i, n := range l {
+		if left -= float64(n); left <= 0 && n > 0 {
+			edge := leastLatency.Seconds() * math.Exp2(float64(i)/perOctave)
+			return edge * math.Exp2((1+left/float64(n))/perOctave) // where in the bucket
+		}
+	}
+	return math.NaN()
+}
+
+// figures are counted over some time.
+type figures struct {
+	arrived, ended, failed, refused, left int
+	isl                                   int // prompt tokens of the requests whose workers reported what they had cached
+	predicted, actual                     int // of those: the tokens taken to be cached, and found cached
+	ttft                                  latencies
+	tokens                                float64 // generated
+	gaps                                  observe.Gaps
+}
+
+func (f *figures) merge(o *figures) {
+	f.arrived, f.ended, f.failed, f.refused, f.left = f.arrived+o.arrived, f.ended+o.ended, f.failed+o.failed, f.refused+o.refused, f.left+o.left
+	f.isl, f.predicted, f.actual, f.tokens = f.isl+o.isl, f.predicted+o.predicted, f.actual+o.actual, f.tokens+o.tokens
+	f.ttft.merge(&o.ttft)
+	f.gaps = f.gaps.Plus(o.gaps)
+}
+
+// hitRate is the share of prompt tokens that workers had cached, NaN while none reported it.
+func (f *figures) hitRate() float64 { return ratio(f.actual, f.isl) }
+
+// predictedRate is the share that the router predicted of the same prompts.
+func (f *figures) predictedRate() float64 { return ratio(f.predicted, f.isl) }
+
+func ratio(part, all int) float64 {
+	if all == 0 {
+		return math.NaN()
+	}
+	return float64(part) / float64(all)
+}
+
+// point is one point of a model's charts. Unknown values are NaN.
+type point struct {
+	at                                                 time.Time
+	ttft50, ttft99, itl50, itl99                       float64 // seconds
+	requests, tokens, refused, failed, hits, predicted float64 // the first four a second, the others shares
+	waiting                                            int
+}
+
+// modelStats are one model's figures. The recorder's mu guards it, but for points, which are the console's.
+type modelStats struct {
+	name   string
+	now    figures         // since the latest point
+	last   observe.Streams // at the latest point
+	recent [minutes]figures
+	points []point
+	taken  int
+}
+
+// count adds a request that is over.
+func (m *modelStats) count(s *summary, refused bool) {
+	n := &m.now
+	n.ended++
+	switch {
+	case s.ok():
+	case refused:
+		n.refused++
+	case s.Outcome == fault.ClientGone.String():
+		n.left++
+	default:
+		n.failed++
+	}
+	if s.TTFT > 0 {
+		n.ttft.add(s.TTFT)
+	}
+	if s.Actual >= 0 && s.ISL > 0 {
+		n.isl += s.ISL
+		n.actual += min(s.Actual, s.ISL)
+		n.predicted += s.Predicted
+	}
+}
+
+// sample makes the point of the time since the one before. streams is what was generated ever.
+func (m *modelStats) sample(streams observe.Streams, waiting int, now time.Time) {
+	n := &m.now
+	n.tokens, n.gaps = streams.Tokens-m.last.Tokens, streams.Gaps.Minus(m.last.Gaps)
+	m.last = streams
+	each := func(v float64) float64 { return v / pointEvery.Seconds() }
+	p := point{
+		at: now, ttft50: n.ttft.quantile(.5), ttft99: n.ttft.quantile(.99), itl50: n.gaps.Quantile(.5), itl99: n.gaps.Quantile(.99),
+		requests: each(float64(n.ended)), tokens: each(n.tokens), refused: each(float64(n.refused)), failed: each(float64(n.failed)),
+		hits: n.hitRate(), predicted: n.predictedRate(), waiting: waiting,
+	}
+	if len(m.points) == maxPoints {
+		copy(m.points, m.points[1:])
+		m.points = m.points[:maxPoints-1]
+	}
+	m.points = append(m.points, p)
+	minute := &m.recent[m.taken/perMinute%minutes]
+	if m.taken%perMinute == 0 {
+		*minute = figures{}
+	}
+	minute.merge(n)
+	m.taken++
+	*n = figures{}
+}
+
+// quarter is the last 14 to 15 minutes.
+func (m *modelStats) quarter() (sum figures) {
+	for i := range m.recent {
+		sum.merge(&m.recent[i])
+	}
+	return sum
+}

@@ -1,0 +1,124 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/observe"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// consoleOf is a console of n prefill and n decode workers that are called by hand.
+func consoleOf(t testing.TB, n int) (*Console, *pools.Roster) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	for i := range 2 * n {
+		role := []pools.Role{pools.Prefill, pools.Decode}[i%2]
+		w := pools.Worker{ID: fmt.Sprintf("%s-%02d", role, i/2+1), Model: "m", Role: role, Address: fmt.Sprintf("http://127.0.0.1:%d", 10_000+i),
+			Engine: "vllm", Transfer: fmt.Sprintf("127.0.0.1:%d", 20_000+i), BlockSize: 16, TotalKVBlocks: 40_000, MaxNumSeqs: 256, ModelInput: "text"}
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	routers, err := router.NewSet(router.DefaultConfig().ByRole(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rooms := handoff.Rooms{Roster: roster, Routers: routers, Prefill: prefill.New(prefill.Config{}, roster, nil)}
+	observer := observe.New(observe.Config{}, prometheus.NewRegistry(), log, nil)
+	recorder := NewRecorder(deaf{})
+	flow, err := handoff.New(handoff.Config{Queue: setting.Default[queue.Config]()}, rooms, recorder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Sources{Fleet: observe.NewFleet(rooms), Flow: flow, Rooms: rooms, Streams: observer.Streams}, recorder), roster
+}
+
+// A worker that leaves its pool is shown as gone for a minute.
+func TestGoneWorkers(t *testing.T) {
+	c, roster := consoleOf(t, 2)
+	now := time.Now()
+	c.look(now, false)
+	roster.Remove("decode-02")
+	find := func(at time.Time) *worker {
+		for _, p := range c.look(at, false).Models[0].Pools {
+			for i := range p.Workers {
+				if p.Workers[i].ID == "decode-02" {
+					return &p.Workers[i]
+				}
+			}
+		}
+		return nil
+	}
+	if gone := find(now.Add(time.Second)); gone == nil || gone.Tone() != "bad" || gone.Word() != "gone" {
+		t.Errorf("a second later it is %+v", gone)
+	}
+	if find(now.Add(goneFor+time.Second)) != nil {
+		t.Error("it is shown for longer than a minute")
+	}
+}
+
+// BenchmarkTick is what a second of ten open pages costs, but for the system's part of the ten writes: 500 requests have
+// ended since the one before, and 32 are drawn.
+func BenchmarkTick(b *testing.B) {
+	c, _ := consoleOf(b, 3)
+	for range 10 {
+		next, leave, _ := c.Watch()
+		go func() {
+			for {
+				if _, err := next(b.Context()); err != nil {
+					leave()
+					return
+				}
+			}
+		}()
+	}
+	n := 0
+	for b.Loop() {
+		b.StopTimer()
+		for range 500 {
+			n++
+			r := newRecord(n)
+			c.recorder.Arrived(r)
+			r.Attempts = 1
+			c.recorder.LegStarted(r, leg(prefiller))
+			c.recorder.LegStarted(r, leg(decoder))
+			c.recorder.Ended(r, nil)
+		}
+		b.StartTimer()
+		c.sample(time.Now())
+		c.advance(time.Now(), true)
+	}
+}
+
+// BenchmarkPage is a rendering of each page, which all viewers share.
+func BenchmarkPage(b *testing.B) {
+	c, _ := consoleOf(b, 3)
+	for i := range 1000 {
+		r := newRecord(i)
+		c.recorder.Arrived(r)
+		r.Attempts = 1
+		c.recorder.LegStarted(r, leg(decoder))
+		c.recorder.Ended(r, context.Canceled)
+	}
+	for _, tab := range tabs {
+		b.Run(tab.Name, func(b *testing.B) {
+			for b.Loop() {
+				data, revision := tab.data(c, url.Values{})
+				c.render("page-"+tab.Name, frameData{Tab: tab, Title: tab.Title, Revision: revision}, data)
+			}
+		})
+	}
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/load"
+	"github.com/tandem-pd/tandem/lab/simulate"
+)
+
+// documented is a struct of settings for each command that has some, and whether the command takes words too.
+var documented = []struct {
+	name  string
+	of    func() any
+	words bool
+}{
+	{"serve", func() any { return new(serveSettings) }, false},
+	{"dev", func() any { return new(devfleet.Settings) }, false},
+	{"attach", func() any { return new(attachSettings) }, false},
+	{"index", func() any { return new(indexSettings) }, false},
+	{"select", func() any { return new(selectSettings) }, false},
+	{"worker", func() any { return new(devfleet.WorkerSettings) }, false},
+	{"load", func() any { return new(load.Settings) }, false},
+	{"simulate", func() any { return new(simulate.Settings) }, true},
+	{"workers", func() any { return new(workersSettings) }, true},
+	{"health", func() any { return new(healthSettings) }, false},
+}
+
+// Each command of the documents is one that the program takes: subcommand, flags, and in a block the values too.
+func TestDocumentedCommands(t *testing.T) {
+	blocks, spans := 0, 0
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && slices.Contains([]string{".git", "testdata", "site", "bin"}, d.Name()):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".md":
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		inBlocks, inText := documentedCommands(string(raw))
+		blocks += len(inBlocks)
+		for _, args := range inBlocks {
+			if why := misused(args, true); why != "" {
+				t.Errorf("%s: gateway %s: %s", path, strings.Join(args, " "), why)
+			}
+		}
+		if d.Name() == "CHANGELOG.md" { // names what was, too
+			return nil
+		}
+		spans += len(inText)
+		for _, args := range inText {
+			if why := misused(args, false); why != "" {
+				t.Errorf("%s: `gateway %s`: %s", path, strings.Join(args, " "), why)
+			}
+		}
+		return nil
+	})
+	if err != nil || blocks < 60 || spans < 80 {
+		t.Errorf("%d commands in blocks and %d in text were found, error %v", blocks, spans, err)
+	}
+}
+
+var (
+	shellBlock   = regexp.MustCompile("(?ms)^ *```(?:sh|console)\n(.*?)^ *```$")
+	anyBlock     = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	codeSpan     = regexp.MustCompile("`gateway ([^`]+)`")
+	continued    = regexp.MustCompile(`\\\n\s*`)
+	gatewayWords = regexp.MustCompile(`^(\$ )?([A-Z_]+=\S+ )*(go run \./cmd/gateway|gateway) `)
+)
+
+// documentedCommands returns the arguments of each command `gateway` in a document: those in blocks of shell, and
+// those in running text.
+func documentedCommands(text string) (blocks, spans [][]string) {
+	for _, m := range shellBlock.FindAllStringSubmatch(text, -1) {
+		for _, command := range shellCommands(m[1]) {
+			if prefix := gatewayWords.FindString(command + " "); prefix != "" {
+				blocks = append(blocks, shellWords(strings.TrimPrefix(command+" ", prefix)))
+			}
+		}
+	}
+	for _, m := range codeSpan.FindAllStringSubmatch(anyBlock.ReplaceAllString(text, ""), -1) {
+		spans = append(spans, shellWords(m[1]))
+	}
+	return blocks, spans
+}
+
+// shellCommands splits a script at ends of lines and at ; & |, outside quotes, and drops comments.
+func shellCommands(script string) []string {
+	var commands []string
+	var b strings.Builder
+	quote, comment := rune(0), false
+	end := func() {
+		commands = append(commands, strings.TrimSpace(b.String()))
+		b.Reset()
+	}
+	before := '\n'
+	for _, r := range continued.ReplaceAllString(script, " ") + "\n" {
+		switch {
+		case comment && r != '\n':
+		case quote != 0:
+			if r == quote {
+				quote = 0
+			}
+			b.WriteRune(r)
+		case r == '\'' || r == '"':
+			quote = r
+			b.WriteRune(r)
+		case r == '#' && (before == ' ' || before == '\n'):
+			comment = true
+		case strings.ContainsRune("\n;&|", r):
+			comment = false
+			end()
+		default:
+			b.WriteRune(r)
+		}
+		before = r
+	}
+	return commands
+}
+
+var redirection = regexp.MustCompile(`^[0-9]?>`)
+
+// shellWords splits a command into its words. It leaves out redirections, and the … of what a document shortens.
+func shellWords(command string) []string {
+	var words []string
+	quote, quoted := rune(0), false
+	var b strings.Builder
+	for _, r := range command + " " {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote, quoted = r, true
+		case quote == 0 && (r == ' ' || r == '\n'):
+			if b.Len() > 0 || quoted {
+				words = append(words, b.String())
+			}
+			b.Reset()
+			quoted = false
+		default:
+			b.WriteRune(r)
+		}
+	}
+	if i := slices.IndexFunc(words, redirection.MatchString); i >= 0 {
+		words = words[:i]
+	}
+	return slices.DeleteFunc(words, func(w string) bool { return w == "…" })
+}
+
+// misused says what the program would refuse of a command; empty for nothing. Without values only the names count:
+// running text has MODE for a mode.
+func misused(args []string, values bool) string {
+	if len(args) == 0 {
+		return ""
+	}
+	name := args[0]
+	switch {
+	case slices.Contains([]string{"version", "help", "traces", "completion", "man", "COMMAND", "--help", "--version"}, name):
+		return ""
+	case name == "config":
+		name = "serve"
+	}
+	if !slices.ContainsFunc(commands(), func(c command) bool { return c.name == name }) {
+		return "there is no such command"
+	}
+	for _, c := range documented {
+		if c.name != name {
+			continue
+		}
+		if !values {
+			return unknownFlag(c.of(), args[1:])
+		}
+		_, words, err := settings.New(c.of(), everySettings()...).Resolve(args[1:], nil, func(string) ([]byte, error) { return nil, nil })
+		switch {
+		case err != nil && !errors.Is(err, settings.ErrHelp):
+			return err.Error()
+		case len(words) > 0 && !c.words:
+			return "it takes no word " + words[0]
+		}
+	}
+	return ""
+}
+
+var flagName = regexp.MustCompile(`^--[a-z][a-z0-9-]*`)
+
+func unknownFlag(of any, args []string) string {
+	set := settings.New(of, everySettings()...)
+	for _, arg := range args {
+		flag := flagName.FindString(arg)
+		if slices.Contains([]string{"", "--config", "--help", "--help-all"}, flag) {
+			continue
+		}
+		// A value that does not fit is another mistake than a name that no setting has.
+		if _, _, err := set.Resolve([]string{flag + "=?"}, nil, nil); err != nil && strings.Contains(err.Error(), "no such setting") {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+func TestDocumentedCommandsAreFound(t *testing.T) {
+	text := "`gateway dev --no-such-flag`\n```sh\nX=1 gateway serve --router-mode kv --worker-url 'http://h:1' 2> log   # gateway none\n" +
+		"sleep 1; gateway load --rate \\\n  x | cat\n$ gateway health & gateway frob\n```\n"
+	blocks, spans := documentedCommands(text)
+	var got []string
+	for _, args := range blocks {
+		got = append(got, strings.Join(args, " ")+": "+misused(args, true))
+	}
+	want := []string{"serve --router-mode kv --worker-url http://h:1: ", "load --rate x: flag --rate", "health: ", "frob: there is no such command"}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) || len(spans) != 1 || misused(spans[0], false) == "" {
+		t.Errorf("got %q and %q, want %q", got, spans, want)
+	}
+}
+
+var (
+	alertRule = regexp.MustCompile(`(?m)^ *- alert: (\w+)\n(?: .*\n)*? *labels: \{severity: (\w+)\}`)
+	alertRow  = regexp.MustCompile("(?m)^\\| `(Tandem\\w+)` \\| (\\w+) \\|")
+)
+
+// deploy/grafana/README.md says of every alert what to do, and has no other.
+func TestAlertsAreExplained(t *testing.T) {
+	read := func(name string, row *regexp.Regexp) []string {
+		raw, err := os.ReadFile("../../deploy/grafana/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		for _, m := range row.FindAllStringSubmatch(string(raw), -1) {
+			found = append(found, m[1]+" "+m[2])
+		}
+		slices.Sort(found)
+		return found
+	}
+	rules, rows := read("alerts.yaml", alertRule), read("README.md", alertRow)
+	if len(rules) < 10 || !slices.Equal(rules, rows) {
+		t.Errorf("alerts.yaml has %q, README.md %q", rules, rows)
+	}
+}
+
+// The worked example of docs/sizing.md: its plan is the recipe's, and a shorter run of it says what the page says. Five
+// prefill workers are enough for that load, and three are not.
+func TestSizingExample(t *testing.T) {
+	recipe, err := os.ReadFile("../../bench/recipes/sizing.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/sizing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(page), "```yaml\n")
+	block, _, ended := strings.Cut(block, "```\n")
+	for line := range strings.Lines(block) {
+		if !strings.Contains(string(recipe), line) {
+			t.Errorf("docs/sizing.md has %q, and its plan does not", line)
+		}
+	}
+	plan, _, cut := strings.Cut(strings.Replace(string(recipe), "duration: 120s", "duration: 40s", 1), "arms:\n")
+	if !ok || !ended || !cut {
+		t.Fatal("the page has no plan, or the plan no arms")
+	}
+	plan += "arms:\n  - {name: 5P3D, set: {fleet.workers: 5P3D}}\n  - {name: 3P3D, set: {fleet.workers: 3P3D}}\n"
+	status, stdout, stderr := gateway(t.Context(), "simulate", written(t, "sizing.yaml", plan), "--seeds", "1")
+	good := func(arm string) float64 {
+		m := regexp.MustCompile(`(?m)^` + arm + ` +([0-9.]+)`).FindStringSubmatch(stdout)
+		if m == nil {
+			t.Fatalf("status %d, no arm %s\n%s%s", status, arm, stdout, stderr)
+		}
+		share, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return share
+	}
+	if enough, short := good("5P3D"), good("3P3D"); status != exitOK || enough < 0.9 || short > 0.5 {
+		t.Errorf("status %d, goodput of 5P3D %v, of 3P3D %v\n%s", status, enough, short, stdout)
+	}
+}

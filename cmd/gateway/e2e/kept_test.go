@@ -1,0 +1,316 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/porttest"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// operated is gateways of one fleet, with the server that keeps what operators change.
+type operated struct {
+	t      *testing.T
+	server *server
+	link   func(name string) stack.Links
+	put    func(kind, name, value string) // writes an entry as a stranger would; an empty value removes it
+	has    func(kind, name string) bool   // whether there is an entry
+}
+
+// overEtcd keeps in etcd.
+func overEtcd(t *testing.T) *operated {
+	port := porttest.Free(t)
+	o := &operated{t: t, server: newServer(t, fmt.Sprintf("etcd %d %s", port, t.TempDir()))}
+	o.link = func(name string) stack.Links {
+		links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{fmt.Sprintf("http://127.0.0.1:%d", port)}}, nil, slog.New(slog.DiscardHandler), nats.Name(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(unlink)
+		return links
+	}
+	client := o.link("stranger").Etcd
+	key := func(kind, name string) string {
+		return strings.TrimSuffix(discovery.DefaultPrefix, "/") + "-state/" + kind + "/" + url.PathEscape(name)
+	}
+	o.put = func(kind, name, value string) {
+		var err error
+		if value == "" {
+			_, err = client.Delete(t.Context(), key(kind, name))
+		} else {
+			_, err = client.Put(t.Context(), key(kind, name), value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.has = func(kind, name string) bool {
+		r, err := client.Get(t.Context(), key(kind, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r.Kvs) > 0
+	}
+	return o
+}
+
+// overJetStream keeps in NATS; there is no etcd.
+func overJetStream(t *testing.T) *operated {
+	port := porttest.Free(t)
+	o := &operated{t: t, server: newServer(t, fmt.Sprintf("jetstream %d %s", port, t.TempDir()))}
+	address := fmt.Sprintf("nats://127.0.0.1:%d", port)
+	o.link = func(string) stack.Links {
+		group, err := stack.JoinGroup(&stack.Discovery{NATSURL: address}, certs.NewStore(0, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(group.Close)
+		return stack.Links{Group: group}
+	}
+	conn, err := nats.Connect(address, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket := func() jetstream.KeyValue {
+		kv, err := js.KeyValue(t.Context(), "TANDEM_STATE_tandem_workers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kv
+	}
+	key := func(kind, name string) string { return kind + "." + base64.RawURLEncoding.EncodeToString([]byte(name)) }
+	o.put = func(kind, name, value string) {
+		if value == "" {
+			err = bucket().Delete(t.Context(), key(kind, name))
+		} else {
+			_, err = bucket().PutString(t.Context(), key(kind, name), value)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.has = func(kind, name string) bool { _, err := bucket().Get(t.Context(), key(kind, name)); return err == nil }
+	return o
+}
+
+// gateway starts one, with workers that it is given by hand.
+func (o *operated) gateway(name string, workers ...string) (f *fleet, stop func()) {
+	o.t.Helper()
+	f = &fleet{t: o.t, workers: map[string]*worker{}, logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+	cfg := gatewayConfig()
+	cfg.Prefix = strings.TrimSuffix(discovery.DefaultPrefix, "/")
+	cfg.Replicas.Complete(cfg.Prefix)
+	cfg.Replicas.Name, cfg.Router.Thresholds.PrefillTokens = name, 9000
+	var err error
+	if f.gateway, err = stack.NewGateway(cfg, o.link(name), slog.New(slog.NewTextHandler(f.logs, nil)), f.reg); err != nil {
+		o.t.Fatal(err)
+	}
+	for _, id := range workers {
+		w := pools.Worker{ID: id, Incarnation: "1", Model: "org/model", Role: pools.Both, Engine: "sim", Address: "http://127.0.0.1:9", BlockSize: 16}
+		if err := f.gateway.Roster.Put(w); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	stop = f.runGateway(nil)
+	f.eventually(name+" has started", func() bool { return !strings.Contains(f.health(), `"starting"`) })
+	return f, stop
+}
+
+// health is the body of GET /health.
+func (f *fleet) health() string {
+	var body json.RawMessage
+	f.get("/health", &body)
+	return string(body)
+}
+
+// cordons is the ids that an operator keeps out.
+func (f *fleet) cordons() []string {
+	var report struct{ Cordoned []string }
+	f.get("/workers", &report)
+	return report.Cordoned
+}
+
+// threshold is the model's thresholds.
+func (f *fleet) threshold() string {
+	b, text := f.gateway.Thresholds()[0], ""
+	if b.DecodeBlocks != nil {
+		text = fmt.Sprint(*b.DecodeBlocks)
+	}
+	if b.PrefillTokens != nil {
+		text += fmt.Sprint(" ", *b.PrefillTokens)
+	}
+	return text
+}
+
+// operate posts an operator's change and returns whether it is kept.
+func (f *fleet) operate(path, body string) string {
+	f.t.Helper()
+	a := f.post(path, body)
+	var got struct{ Kept string }
+	if err := json.Unmarshal(a.body, &got); err != nil || a.status != http.StatusOK {
+		f.t.Fatalf("%s: status %d: %s", path, a.status, a.body)
+	}
+	return got.Kept
+}
+
+// soon waits as long as a change may take to count at every gateway.
+func (f *fleet) soon(what string, ok func() bool) {
+	f.t.Helper()
+	began := time.Now()
+	f.eventually(what, ok)
+	if took := time.Since(began); took > time.Second {
+		f.t.Errorf("%s: only after %v", what, took)
+	}
+}
+
+// TestChangesAreKept: what an operator changes at one gateway counts at the others within a second, also with the server away
+// meanwhile, and after all have been restarted. What strangers write does no harm.
+func TestChangesAreKept(t *testing.T) {
+	for name, over := range map[string]func(*testing.T) *operated{"etcd": overEtcd, "JetStream": overJetStream} {
+		t.Run(name, func(t *testing.T) {
+			o := over(t)
+			workers := []string{"w1", "w2", "w3"}
+			a, stopA := o.gateway("a", workers...)
+			b, stopB := o.gateway("b", workers...)
+			cordoned := func(f *fleet, ids ...string) func() bool {
+				return func() bool { return slices.Equal(f.cordons(), ids) }
+			}
+			if got := a.operate("/workers/w1/cordon", ""); got != "yes" {
+				t.Errorf("kept: %s", got)
+			}
+			b.soon("b knows of a's cordon", cordoned(b, "w1"))
+			if got := b.operate("/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`); got != "yes" {
+				t.Errorf("kept: %s", got)
+			}
+			a.soon("a knows of b's thresholds", func() bool { return a.threshold() == "0.5 9000" })
+
+			o.put("cordons", "w2", "{no object")
+			o.put("cordons", "w 2/../3", `{}`)
+			o.put("cordons", "w3", `{"move":"yes"}`)
+			o.put("cordons", "w2", strings.Repeat(" ", 4000))
+			o.put("thresholds", "org/model", `{"active_decode_blocks_threshold":7}`)
+			o.put("more", "of a later release", `{}`)
+			o.put("cordons", "absent", `{"later":[1,2]}`)
+			for _, f := range []*fleet{a, b} {
+				f.soon("the last of a stranger's entries is read", cordoned(f, "absent", "w1"))
+				if n := strings.Count(f.logs.String(), "is passed over"); n != 5 {
+					t.Errorf("%d entries are passed over, want 5", n)
+				}
+				if got := f.threshold(); got != "0.5 9000" {
+					t.Errorf("a stranger's threshold made it %s", got)
+				}
+			}
+			o.put("cordons", "absent", "")
+			o.put("cordons", "w2", "")
+			o.put("cordons", "w3", "")
+			b.soon("a cordon that is removed by hand ends", cordoned(b, "w1"))
+
+			o.server.kill()
+			if got := a.operate("/workers/w2/cordon", ""); got != "later" || !cordoned(a, "w1", "w2")() {
+				t.Errorf("kept: %s; cordoned: %v", got, a.cordons())
+			}
+			if got := b.operate("/workers/w1/uncordon", ""); got != "later" || !cordoned(b)() {
+				t.Errorf("kept: %s; cordoned: %v", got, b.cordons())
+			}
+			c, stopC := o.gateway("c", workers...)
+			if !strings.Contains(c.logs.String(), "going on without") {
+				t.Error("c does not say that it has not read them")
+			}
+			o.server.start()
+			for _, f := range []*fleet{a, b, c} {
+				f.eventually("all agree once the server is back", cordoned(f, "w2"))
+			}
+			for _, stop := range []func(){stopA, stopB, stopC} {
+				stop()
+			}
+
+			d, _ := o.gateway("d", workers...)
+			if got := d.cordons(); !slices.Equal(got, []string{"w2"}) {
+				t.Errorf("after a restart %v are cordoned", got)
+			}
+			// The stranger's threshold is what the store has: the settings' are in force again.
+			if got := d.threshold(); got != " 9000" {
+				t.Errorf("after a restart the thresholds are %s", got)
+			}
+			if got := d.operate("/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":null}`); got != "yes" || o.has("thresholds", "org/model") {
+				t.Errorf("kept: %s; the settings' own thresholds are kept: %v", got, o.has("thresholds", "org/model"))
+			}
+			if got := d.operate("/workers/w2/uncordon", ""); got != "yes" || o.has("cordons", "w2") {
+				t.Errorf("kept: %s; the key of no cordon is there: %v", got, o.has("cordons", "w2"))
+			}
+		})
+	}
+}
+
+// TestChangesAreNotKept: with neither server the answer says so.
+func TestChangesAreNotKept(t *testing.T) {
+	o := &operated{t: t, link: func(string) stack.Links { return stack.Links{} }}
+	f, _ := o.gateway("alone", "w1")
+	if got := f.operate("/workers/w1/cordon", ""); got != "no" {
+		t.Errorf("kept: %s", got)
+	}
+	if got := f.operate("/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":0.5}`); got != "no" {
+		t.Errorf("kept: %s", got)
+	}
+}
+
+// TestMovesOfAllGateways: a drain with move at one gateway moves the streams of the others too.
+func TestMovesOfAllGateways(t *testing.T) {
+	l := newLinked(t, 5*time.Second)
+	o := &operated{t: t, link: l.connect}
+	b, _ := o.gateway("b")
+	for id, role := range map[string]pools.Role{"p1": pools.Prefill, "d1": pools.Decode, "d2": pools.Decode} {
+		l.join(role, id, devfleet.WorkerEvents{})
+	}
+	l.eventually("a is healthy", func() bool { return l.status("/health") == http.StatusOK && len(l.listed()) == 3 })
+	b.eventually("b is healthy", func() bool { return b.status("/health") == http.StatusOK })
+	const streams, tokens = 6, 8000
+	var begun, all sync.WaitGroup
+	begun.Add(streams)
+	for i := range streams {
+		all.Go(func() {
+			prompt, n := fmt.Sprint(i, long), 0
+			a, err := b.try(context.Background(), completionPath, ask(prompt, tokens), func(string) {
+				if n++; n == 5 {
+					begun.Done()
+				}
+			})
+			if err != nil || b.text(a) != generated(textPrompt(prompt), tokens, false) {
+				t.Errorf("the answer is another: %v", err)
+			}
+		})
+	}
+	begun.Wait()
+	if got := l.operate("/workers/d1/move", ""); got != "yes" {
+		t.Errorf("kept: %s", got)
+	}
+	l.eventually("d1 is empty", func() bool { return l.workers["d1"].Engine.Books().Running == 0 })
+	l.eventually("all go on on d2", func() bool { return l.workers["d2"].Engine.Books().Running == streams })
+	all.Wait()
+	if !strings.Contains(b.logs.String(), "resumes=1") {
+		t.Error("no answer moved")
+	}
+}

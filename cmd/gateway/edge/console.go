@@ -1,0 +1,214 @@
+package edge
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// Console is the operators' live page. All methods are called concurrently.
+type Console interface {
+	// Page is what a path, with its query, shows now.
+	Page(path, query string) Page
+	// SignIn is the page that asks for an operator's key; wrong says that the last one was none.
+	SignIn(wrong bool) Page
+	// Watch opens a stream of events. next waits for the next ones and returns them as text/event-stream has them,
+	// valid until it is called again; its error is ctx's. leave must be called at the end. It is not ok where too many
+	// watch already.
+	Watch() (next func(ctx context.Context) ([]byte, error), leave func(), ok bool)
+}
+
+// Page is one answer of the console.
+type Page struct {
+	Status      int
+	ContentType string
+	Body        []byte
+	Tag         string // an ETag where the page may be kept and asked for again, empty where it may not
+}
+
+const (
+	// ticketCookie holds the ticket that signing in gives, for ticketTime.
+	ticketCookie = "tandem_console"
+	ticketTime   = 12 * time.Hour
+	// maxFormBytes bounds the form with a key in it.
+	maxFormBytes = 4 << 10
+)
+
+// consoleRoutes are the rows of the console.
+func (f *frontend) consoleRoutes() []route {
+	page := func(c *fiber.Ctx) error {
+		return writePage(c, f.s.cfg.Console.Page(string(c.Context().Path()), string(c.Context().URI().QueryString())))
+	}
+	return []route{
+		{http.MethodGet, "/", "console", viewers, 0, page},
+		{http.MethodGet, "/console/stream", "console", viewers, 0, f.watch},
+		{http.MethodGet, "/static/*", "console", anybody, 0, page},
+		{http.MethodGet, "/console/*", "console", viewers, 0, page},
+		{http.MethodGet, "/signin", "console", anybody, 0, func(c *fiber.Ctx) error { return writePage(c, f.s.cfg.Console.SignIn(false)) }},
+		{http.MethodPost, "/signin", "console", anybody, maxFormBytes, f.signIn},
+		{http.MethodPost, "/signout", "console", anybody, 0, f.signOut},
+	}
+}
+
+// takesForm reports whether the row takes a form, and not JSON.
+func (r *route) takesForm() bool { return r.path == "/signin" && r.method == http.MethodPost }
+
+// isForm refuses a body that is no form, and one that a page of another origin has sent.
+func isForm(h *fasthttp.RequestHeader) *openai.Error {
+	media, _, _ := bytes.Cut(h.ContentType(), []byte(";"))
+	if !bytes.EqualFold(bytes.TrimSpace(media), []byte("application/x-www-form-urlencoded")) {
+		return openai.UnsupportedMedia("Content-Type: " + string(h.ContentType()))
+	}
+	return sameOrigin(h)
+}
+
+// sameOrigin refuses what a page of another origin has its reader's browser send.
+func sameOrigin(h *fasthttp.RequestHeader) *openai.Error {
+	site := string(h.Peek("Sec-Fetch-Site"))
+	u, err := url.Parse(string(h.Peek("Origin")))
+	foreign := has(h, "Origin") && (err != nil || !strings.EqualFold(u.Host, string(h.Host())))
+	if foreign || site != "" && site != "same-origin" && site != "none" {
+		return &openai.Error{Status: http.StatusForbidden, Code: "origin_not_allowed", Message: "the request comes from a page of another origin"}
+	}
+	return nil
+}
+
+// signedIn reports whether a request carries an operator's key, or the ticket that the console gives for one.
+func signedIn(keys auth.Keys, h *fasthttp.RequestHeader) bool {
+	return keys.Hold(bearer(h)) || keys.HoldTicket(h.Cookie(ticketCookie), time.Now())
+}
+
+// signIn gives a ticket for an operator's key.
+func (f *frontend) signIn(c *fiber.Ctx) error {
+	s, ctx := f.s, c.Context()
+	body, err := s.readBody(ctx, maxFormBytes)
+	if err != nil {
+		return err
+	}
+	defer s.bodies.give(cap(body))
+	form, _ := url.ParseQuery(string(body)) // what cannot be read is no key
+	digest, ring := auth.Bearer("Bearer "+form.Get("key")), s.keys.Load()
+	if ring.admin != nil && !ring.admin.Hold(digest) {
+		e := openai.Unauthorized()
+		e.Code = "invalid_admin_key"
+		s.logRefusal(ctx, &ctx.Conn().(*conn).request, e)
+		return writePage(c, s.cfg.Console.SignIn(true))
+	}
+	if ring.admin != nil {
+		setTicket(ctx, digest.Ticket(time.Now().Add(ticketTime)), ticketTime)
+	}
+	ctx.Response.Header.Set("Location", "/")
+	ctx.SetStatusCode(http.StatusSeeOther)
+	return nil
+}
+
+// signOut takes the ticket from the browser.
+func (f *frontend) signOut(c *fiber.Ctx) error {
+	setTicket(c.Context(), "", -time.Second)
+	page := f.s.cfg.Console.SignIn(false)
+	page.Status = http.StatusOK
+	return writePage(c, page)
+}
+
+// setTicket puts a ticket into the browser. It is sent to this gateway alone, by its own pages alone.
+func setTicket(ctx *fasthttp.RequestCtx, ticket string, valid time.Duration) {
+	cookie := http.Cookie{
+		Name: ticketCookie, Value: ticket, Path: "/", MaxAge: int(valid.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: bytes.HasPrefix(ctx.Request.Header.Peek("Origin"), []byte("https:")), // a proxy with TLS stands in front
+	}
+	ctx.Response.Header.Add("Set-Cookie", cookie.String())
+}
+
+// policy is what the browser lets the console's pages do: load what this gateway serves, and nothing else.
+const policy = "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// writePage answers with a page.
+func writePage(c *fiber.Ctx, p Page) error {
+	h := &c.Context().Response.Header
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin") // with less, browsers send the sign-in with Origin: null
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.SetContentType(p.ContentType)
+	switch {
+	case p.Tag == "":
+		h.Set("Cache-Control", "no-store")
+	case string(c.Context().Request.Header.Peek("If-None-Match")) == p.Tag:
+		h.Set("ETag", p.Tag)
+		c.Context().SetStatusCode(http.StatusNotModified)
+		return nil
+	default:
+		h.Set("ETag", p.Tag)
+		h.Set("Cache-Control", "no-cache") // asked for again each time, by the tag
+	}
+	if p.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	c.Context().SetStatusCode(p.Status)
+	c.Context().Response.SetBody(p.Body)
+	return nil
+}
+
+// watch streams the console's events until the viewer leaves or the frontend shuts down.
+func (f *frontend) watch(c *fiber.Ctx) error {
+	ctx := c.Context()
+	cn := ctx.Conn().(*conn)
+	if e := sameOrigin(&ctx.Request.Header); e != nil { // a page of another origin could take every place
+		return e
+	}
+	h := &ctx.Response.Header
+	h.SetContentType(eventStream)
+	if ctx.IsHead() {
+		return nil
+	}
+	next, leave, ok := f.s.cfg.Console.Watch()
+	if !ok {
+		e := openai.Unavailable("too_many_viewers", "as many pages are open as the console serves at a time")
+		e.RetryAfter = 10 * time.Second
+		return e
+	}
+	defer leave()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx in front of us
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.SetContentLength(-2) // up to the connection's end, which every version of HTTP/1 understands
+	h.SetConnectionClose()
+	cn.request.streamed = true
+	cn.turn.shed()
+	watching, end := context.WithCancel(f.ending)
+	defer end()
+	cn.onLeave(end)
+	defer cn.unwatch()
+	status := http.StatusOK
+	for part := h.Header(); ; {
+		if _, err := cn.Write(part); err != nil {
+			status = statusClientLeft
+			break
+		}
+		var err error
+		if part, err = next(watching); err != nil {
+			break
+		}
+	}
+	f.s.metrics.count(cn.request.endpoint, status)
+	return nil
+}
+
+// mayPage answers with the page that asks for a key, where a browser asks for a page without one, and reports whether
+// it did.
+func (f *frontend) mayPage(c *fiber.Ctx, r *route, e *openai.Error) (bool, error) {
+	ctx := c.Context()
+	if r.access != viewers || e.Status != http.StatusUnauthorized || !strings.Contains(string(ctx.Request.Header.Peek("Accept")), "text/html") {
+		return false, nil
+	}
+	return true, writePage(c, f.s.cfg.Console.SignIn(false))
+}

@@ -1,0 +1,193 @@
+package edge
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+)
+
+// paper is a Console with one text on every page. Each event of its streams is one that the test sends.
+type paper struct {
+	events  chan string
+	viewers atomic.Int64
+	full    atomic.Bool
+}
+
+func newPaper() *paper { return &paper{events: make(chan string)} }
+
+func (*paper) Page(path, query string) Page {
+	p := Page{Status: http.StatusOK, ContentType: "text/html; charset=utf-8", Body: []byte("page " + path + "?" + query)}
+	if strings.HasPrefix(path, "/static/") {
+		p.Tag = `"1"`
+	}
+	return p
+}
+
+func (*paper) SignIn(wrong bool) Page {
+	text := "key please"
+	if wrong {
+		text = "no key of ours"
+	}
+	return Page{Status: http.StatusUnauthorized, ContentType: "text/html; charset=utf-8", Body: []byte(text)}
+}
+
+func (p *paper) Watch() (next func(ctx context.Context) ([]byte, error), leave func(), ok bool) {
+	if p.full.Load() {
+		return nil, nil, false
+	}
+	p.viewers.Add(1)
+	return func(ctx context.Context) ([]byte, error) {
+		select {
+		case text := <-p.events:
+			return []byte("data: " + text + "\n\n"), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}, func() { p.viewers.Add(-1) }, true
+}
+
+// form is a POST of a key.
+func form(k string, headers ...string) string {
+	body := url.Values{"key": {k}}.Encode()
+	return get("POST /signin", append(headers, "Content-Type: application/x-www-form-urlencoded", "Content-Length: "+strconv.Itoa(len(body)))...) + body
+}
+
+func TestSignIn(t *testing.T) {
+	sv := guarded(t, func(c *Config) { c.Console = newPaper() })
+	ask := func(request string) (*http.Response, string) {
+		t.Helper()
+		c := sv.dial()
+		defer c.Close()
+		c.send(request)
+		return c.receive()
+	}
+	if resp, body := ask(get("GET /", "Accept: text/html")); resp.StatusCode != 401 || body != "key please" {
+		t.Errorf("a browser without a key gets %d %s", resp.StatusCode, body)
+	}
+	resp, body := ask(get("GET /"))
+	wantError(t, resp, body, 401, "invalid_admin_key")
+	for _, wrong := range []string{"", "op-unknown-0123456789", clientKey} {
+		if resp, body := ask(form(wrong)); resp.StatusCode != 401 || body != "no key of ours" || resp.Header.Get("Set-Cookie") != "" {
+			t.Errorf("with the key %q: %d %s", wrong, resp.StatusCode, body)
+		}
+	}
+	for _, foreign := range []string{"Origin: https://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site"} {
+		resp, body := ask(form(adminKey, foreign))
+		wantError(t, resp, body, 403, "origin_not_allowed")
+	}
+	resp, body = ask(get("POST /signin", "Content-Type: text/plain", "Content-Length: 3") + "key")
+	wantError(t, resp, body, 415, "unsupported_media_type")
+
+	resp, _ = ask(form(adminKey, "Origin: http://t", "Sec-Fetch-Site: same-origin"))
+	if resp.StatusCode != 303 || resp.Header.Get("Location") != "/" {
+		t.Fatalf("signed in with %d to %q", resp.StatusCode, resp.Header.Get("Location"))
+	}
+	cookie := resp.Cookies()[0]
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.Secure || cookie.MaxAge != 43200 {
+		t.Errorf("the cookie is %s", cookie)
+	}
+	if strings.Contains(cookie.Value, adminKey) {
+		t.Error("the cookie has the key")
+	}
+	if resp, _ := ask(form(adminKey, "Origin: https://t")); !resp.Cookies()[0].Secure {
+		t.Error("behind TLS the cookie is sent without it, too")
+	}
+	carried := "Cookie: other=1; " + cookie.Name + "=" + cookie.Value
+	if resp, body := ask(get("GET /console/now?x=1", carried)); resp.StatusCode != 200 || body != "page /console/now?x=1" ||
+		!strings.Contains(resp.Header.Get("Content-Security-Policy"), "default-src 'self'") || resp.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("with the cookie: %d %s %v", resp.StatusCode, body, resp.Header)
+	}
+	// The ticket opens the console and nothing else.
+	for _, other := range []string{get("GET /workers", carried), get("GET /metrics", carried), change("/workers/decode-1/cordon", carried)} {
+		if resp, body := ask(other); resp.StatusCode != 401 {
+			t.Errorf("%.30q with the cookie: %d %s", other, resp.StatusCode, body)
+		}
+	}
+	old := auth.Bearer("Bearer " + adminKey).Ticket(time.Now().Add(-time.Second))
+	if resp, _ := ask(get("GET /", "Cookie: "+ticketCookie+"="+old)); resp.StatusCode != 401 {
+		t.Errorf("with a ticket whose time is over: %d", resp.StatusCode)
+	}
+	if resp, _ := ask(change("/signout", carried)); resp.StatusCode != 200 || resp.Cookies()[0].MaxAge != -1 {
+		t.Errorf("signing out: %d, %v", resp.StatusCode, resp.Cookies())
+	}
+	if !strings.Contains(sv.logs.String(), "code=invalid_admin_key") || strings.Contains(sv.logs.String(), adminKey) {
+		t.Errorf("the log should have the refusals and no key:\n%s", sv.logs)
+	}
+}
+
+// What may be kept is asked for again by its tag.
+func TestAssetsAreAskedForByTag(t *testing.T) {
+	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Console = newPaper() })
+	c := sv.dial()
+	c.send(get("GET /static/a.js"), get("GET /static/a.js", `If-None-Match: "1"`))
+	if resp, body := c.receive(); resp.StatusCode != 200 || resp.Header.Get("ETag") != `"1"` || body == "" {
+		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+	}
+	if resp, body := c.receive(); resp.StatusCode != 304 || body != "" {
+		t.Errorf("asked for again: %d %s", resp.StatusCode, body)
+	}
+}
+
+// A viewer gets the events as they come until it leaves.
+func TestWatch(t *testing.T) {
+	p := newPaper()
+	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Console = p })
+	c := sv.dial()
+	c.send(get("GET /console/stream"))
+	resp := c.head()
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+	}
+	events := bufio.NewReader(resp.Body)
+	for _, text := range []string{"one", "two"} {
+		p.events <- text
+		line, err := events.ReadString('\n')
+		if blank, _ := events.ReadString('\n'); err != nil || line != "data: "+text+"\n" || blank != "\n" {
+			t.Errorf("got %q, %v", line, err)
+		}
+	}
+	c.Close()
+	eventually(t, "the viewer has left", func() bool { return p.viewers.Load() == 0 })
+
+	p.full.Store(true)
+	c = sv.dial()
+	c.send(get("GET /console/stream"))
+	resp, body := c.receive()
+	wantError(t, resp, body, 503, "too_many_viewers")
+	// A page of another origin gets no place among the viewers.
+	c.send(get("GET /console/stream", "Sec-Fetch-Site: cross-site"), get("HEAD /console/stream"))
+	resp, body = c.receive()
+	wantError(t, resp, body, 403, "origin_not_allowed")
+	if resp, err := http.ReadResponse(c.br, &http.Request{Method: http.MethodHead}); err != nil || resp.StatusCode != 200 {
+		t.Errorf("HEAD: %+v, %v", resp, err)
+	}
+}
+
+// A shutdown does not wait for viewers.
+func TestShutdownEndsWatching(t *testing.T) {
+	p := newPaper()
+	sv := serve(t, loopback(t), answerJSON, func(c *Config) { c.Console = p })
+	c := sv.dial()
+	c.send(get("GET /console/stream"))
+	resp := c.head()
+	within, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := sv.Shutdown(within); err != nil {
+		t.Errorf("the shutdown ran out of time: %v", err)
+	}
+	if rest, err := io.ReadAll(resp.Body); err != nil || len(rest) > 0 {
+		t.Errorf("the stream ends with %q, %v", rest, err)
+	}
+	if n := p.viewers.Load(); n != 0 {
+		t.Errorf("%d viewers are left", n)
+	}
+}

@@ -1,0 +1,41 @@
+package edge
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// lingerTime bounds how long a connection closed by the server is drained, so that a client that is still sending
+// can read the answer.
+const lingerTime = 5 * time.Second
+
+// lingerFor makes Close drain up to n bytes of what the client still sends, within lingerTime: a socket closed with
+// unread bytes resets the connection, and the client may lose the answer it was sent.
+func (c *conn) lingerFor(n int64) { c.drain.Store(n) }
+
+// linger says that no more is coming and reads up to n bytes of the client's rest.
+func (c *conn) linger(n int64) {
+	if c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) == nil {
+		drain(c.Conn, n)
+	}
+}
+
+// drain closes the sending side and reads up to n bytes.
+func drain(nc net.Conn, n int64) {
+	if h, ok := nc.(interface{ CloseWrite() error }); ok && h.CloseWrite() != nil {
+		return
+	}
+	b := sinks.Get().(*[]byte)
+	defer sinks.Put(b)
+	for n > 0 {
+		m, err := nc.Read(*b)
+		if err != nil {
+			return
+		}
+		n -= int64(m)
+	}
+}
+
+// sinks holds the buffers linger reads into.
+var sinks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}

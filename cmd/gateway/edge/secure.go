@@ -1,0 +1,179 @@
+package edge
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// TLS is how clients are served over TLS.
+type TLS struct {
+	CertFile string `flag:"tls-cert-file,tls-cert-path" help:"PEM file of the certificate that clients are shown, with the chain behind it; the clients' address and admin-address then speak TLS alone. It is read again within 10 s of a change, and at once on SIGHUP; files that cannot be used leave the certificate as it was. Empty serves without TLS." when:"clients reach the gateway over a network that is not yours"`
+	KeyFile  string `flag:"tls-key-file,tls-key-path" help:"PEM file of the private key of tls-cert-file." when:"with tls-cert-file"`
+	ClientCA string `flag:"tls-client-ca-file" help:"PEM file of the authorities that vouch for clients. Every client must then show a certificate of one of them, before any key is looked at; health probes too. Read again as tls-cert-file is. Empty asks clients for none." when:"only known machines may connect"`
+	// Names are read by [certs.Named].
+	Names   []string `flag:"tls-client-names" help:"Names of which a client's certificate must bear one among its alternative names: a DNS name, *.DOMAIN, or a URI such as spiffe://DOMAIN/ns/NAME/sa/NAME, where /* at the end takes all below. Empty takes every certificate of tls-client-ca-file." when:"the authority issues certificates to others as well"`
+	AdminCA string   `flag:"admin-tls-client-ca-file" help:"PEM file of the authorities that vouch for operators on admin-address, where those are not the clients'. Empty has tls-client-ca-file and tls-client-names count there too." when:"operators have certificates of their own"`
+}
+
+// validate returns what does not go together. admin says that administration has an address of its own.
+func (t *TLS) validate(admin bool) error {
+	var errs []error
+	need := func(name string, missing bool, what string) {
+		if missing {
+			errs = append(errs, setting.Errorf(name, "it needs %s", what))
+		}
+	}
+	need("tls-cert-file", t.CertFile != "" && t.KeyFile == "", "tls-key-file, its private key")
+	need("tls-key-file", t.KeyFile != "" && t.CertFile == "", "tls-cert-file, whose key it is")
+	need("tls-client-ca-file", t.ClientCA != "" && t.CertFile == "", "tls-cert-file: clients show certificates over TLS only")
+	need("tls-client-names", len(t.Names) > 0 && t.ClientCA == "", "tls-client-ca-file, which vouches for the names")
+	need("admin-tls-client-ca-file", t.AdminCA != "" && t.CertFile == "", "tls-cert-file: operators show certificates over TLS only")
+	need("admin-tls-client-ca-file", t.AdminCA != "" && !admin, "admin-address: on one address the clients' authorities count")
+	for _, name := range t.Names {
+		if err := certs.CheckName(name); err != nil {
+			errs = append(errs, setting.Errorf("tls-client-names", "%w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Files are the certificate and its key, for a use.
+func (t *TLS) Files(use string) certs.Files {
+	return certs.Files{Use: use, Cert: certs.File{Setting: "tls-cert-file", Path: t.CertFile}, Key: certs.File{Setting: "tls-key-file", Path: t.KeyFile}}
+}
+
+// secure gives the frontends their TLS, where there is any.
+func (s *Server) secure() error {
+	cfg := &s.cfg
+	if cfg.TLS.CertFile == "" {
+		return nil
+	}
+	store := cfg.Certs
+	if store == nil {
+		store = certs.NewStore(0, s.log)
+	}
+	for _, f := range s.frontends() {
+		use, ca, names := "clients", certs.File{Setting: "tls-client-ca-file", Path: cfg.TLS.ClientCA}, cfg.TLS.Names
+		if !f.serves && cfg.TLS.AdminCA != "" {
+			use, ca, names = "admin", certs.File{Setting: "admin-tls-client-ca-file", Path: cfg.TLS.AdminCA}, nil
+		} else if !f.serves {
+			f.tls = s.main.tls
+			continue
+		}
+		files := cfg.TLS.Files(use)
+		files.CA = ca
+		source, err := store.Open(files)
+		if err != nil {
+			return err
+		}
+		f.tls = source.Server(names, "http/1.1")
+	}
+	return nil
+}
+
+// handshakeTime bounds a handshake.
+const handshakeTime = 10 * time.Second
+
+// greet makes the handshake with a new client, where there is TLS, and reports whether requests may follow.
+func (f *frontend) greet(c *conn) bool {
+	if c.secure == nil || c.secure.ConnectionState().HandshakeComplete {
+		return true
+	}
+	_ = c.secure.SetDeadline(time.Now().Add(min(handshakeTime, f.s.cfg.ReadTimeout))) // an error means that it has ended already
+	err := c.secure.Handshake()
+	if err == nil {
+		return c.secure.SetDeadline(time.Time{}) == nil
+	}
+	reason := handshakeFailure(err)
+	if reason == "" {
+		return false
+	}
+	f.s.metrics.handshakes.WithLabelValues(reason).Inc()
+	if suppressed, ok := f.s.refusals.Allow("handshake "+reason, time.Now()); ok {
+		f.s.log.Warn("no TLS handshake with a client", "reason", reason, "peer", c.peer(), slog.Any("error", err), slog.Int("suppressed", suppressed))
+	}
+	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == "plain_http" {
+		f.answerPlain(plain.Conn)
+	}
+	return false
+}
+
+// The reasons for which a handshake fails, as the metric has them.
+var handshakeReasons = []string{"plain_http", "client_certificate", "handshake"}
+
+// handshakeFailure is the reason of an error, empty for a client that just went.
+func handshakeFailure(err error) string {
+	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isHTTP(plain.RecordHeader) {
+		return "plain_http"
+	}
+	remote, _ := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+		return ""
+	case remote != nil && remote.Op == "remote error":
+		return "handshake"
+	case remote != nil:
+		return "" // the network's
+	case strings.Contains(err.Error(), "certificate"): // that a client showed none has no type of its own
+		return "client_certificate"
+	}
+	return "handshake"
+}
+
+// isHTTP reports whether the first bytes on a connection begin a request without TLS.
+func isHTTP(first [5]byte) bool {
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "DELET", "PATCH"}, string(first[:]))
+}
+
+// answerPlain tells a client that speaks HTTP without TLS what is wrong, and drains what it still sends.
+func (f *frontend) answerPlain(c net.Conn) {
+	var res fasthttp.Response
+	id := requestID(nil)
+	res.Header.Set(headerRequestID, id)
+	f.s.writeError(&res, id, &openai.Error{
+		Status: http.StatusBadRequest, Type: "invalid_request_error", Code: "tls_required", Message: "the request came without TLS: this address takes https:// only",
+	})
+	res.SetConnectionClose()
+	if c.SetDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	if _, err := res.WriteTo(c); err == nil {
+		drain(c, int64(f.s.cfg.MaxBodyBytes))
+	}
+}
+
+// secureBytes is how much one write of TLS takes: a record.
+const secureBytes = 16 << 10
+
+// sendSecure is send over TLS. A write that runs out of time breaks a connection with TLS, so each record has the whole
+// stall time.
+func (c *conn) sendSecure(p []byte) error {
+	for len(p) > 0 {
+		if err := c.secure.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
+			return err
+		}
+		if c.gone.Load() { // leave may have come before the deadline above
+			return errGone
+		}
+		n, err := c.secure.Write(p[:min(len(p), secureBytes)])
+		if err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package observe
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+)
+
+// textLine writes what a person at a terminal wants of a request: what became of it, how long it was, how long it
+// took, who served it. The ids stand in it only where there is something to look up.
+func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timings) {
+	req := r.Call.Request
+	line.Phrase("%s %s %s · %s→%s tokens", r.Outcome, req.Endpoint, telemetry.Plain(handoff.Shown(req.Model)), grouped(r.ISL), grouped(r.Sent.Tokens))
+	if found := r.Found(&r.Sent); found > 0 {
+		line.Phrase("(%s cached)", grouped(found))
+	}
+	line.Phrase("·")
+	if t.Queue >= 1 {
+		line.Phrase("queue %s,", millis(t.Queue))
+	}
+	if t.TTFT > 0 {
+		line.Phrase("TTFT %s,", millis(t.TTFT))
+	}
+	line.Phrase("total %s", millis(t.Total))
+	switch p, d := telemetry.Plain(r.Prefill.Worker), telemetry.Plain(r.Decode.Worker); {
+	case r.Prefill.Worker != "" && r.Decode.Worker != "" && r.Reason == "":
+		line.Phrase("· %s → %s", p, d)
+	case r.Decode.Worker != "":
+		line.Phrase("· %s", d)
+	case r.Prefill.Worker != "":
+		line.Phrase("· %s", p)
+	}
+	if r.Attempts > 1 {
+		line.Phrase("· attempts %d", r.Attempts)
+	}
+	if r.Resumes > 0 {
+		line.Phrase("· resumes %d", r.Resumes)
+	}
+	if err != nil && errorText(err) != r.Outcome {
+		line.Phrase("· %s", telemetry.Plain(errorText(err)))
+	}
+	if err != nil || r.Attempts > 1 {
+		line.Phrase("· id %s", telemetry.Plain(r.Call.ID))
+	}
+}
+
+// grouped writes a count with a comma between thousands.
+func grouped(n int) string {
+	text := strconv.Itoa(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// millis writes milliseconds as people read them: 4.2 ms, 312 ms, 1.21 s, 2m5s.
+func millis(ms float64) string {
+	switch {
+	case ms < 10:
+		return strings.TrimSuffix(strconv.FormatFloat(ms, 'f', 1, 64), ".0") + " ms"
+	case ms < 999.5:
+		return strconv.FormatFloat(ms, 'f', 0, 64) + " ms"
+	case ms < 100_000:
+		return fmt.Sprintf("%.3g s", ms/1e3)
+	}
+	return time.Duration(ms * float64(time.Millisecond)).Round(time.Second).String()
+}

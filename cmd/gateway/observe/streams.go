@@ -1,0 +1,76 @@
+package observe
+
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// Streams is what was generated for a model, ever.
+type Streams struct {
+	Tokens float64
+	Gaps   Gaps
+}
+
+// Gaps counts the times between two tokens, in the buckets of the metric.
+type Gaps struct {
+	counts [17]float64 // by bucket; the last has all above the greatest bound
+}
+
+// Streams reads the counters of a model that some worker serves. They are those of the metrics, so that a token is counted
+// once.
+func (o *Observer) Streams(model string) (s Streams) {
+	of := o.models.Get(model, func() *series { return o.newSeries(model) })
+	var m dto.Metric
+	if of.outputTokens.Write(&m) == nil {
+		s.Tokens = m.GetCounter().GetValue()
+	}
+	m = dto.Metric{}
+	if h, ok := of.itl.(prometheus.Metric); !ok || h.Write(&m) != nil {
+		return s
+	}
+	below := 0.
+	for i, b := range m.GetHistogram().GetBucket() {
+		s.Gaps.counts[i] = float64(b.GetCumulativeCount()) - below
+		below = float64(b.GetCumulativeCount())
+	}
+	s.Gaps.counts[len(gapBuckets)] = float64(m.GetHistogram().GetSampleCount()) - below
+	return s
+}
+
+// Plus is the sum of both.
+func (g Gaps) Plus(o Gaps) Gaps {
+	for i, n := range o.counts {
+		g.counts[i] += n
+	}
+	return g
+}
+
+// Minus is what came since o.
+func (g Gaps) Minus(o Gaps) Gaps {
+	for i, n := range o.counts {
+		g.counts[i] -= n
+	}
+	return g
+}
+
+// Quantile is in seconds, NaN of nothing. Between two bounds it is interpolated, as PromQL's histogram_quantile does.
+func (g Gaps) Quantile(q float64) float64 {
+	all := 0.
+	for _, n := range g.counts {
+		all += n
+	}
+	left := q * all
+	for i, n := range g.counts {
+		if left -= n; left > 0 || n == 0 {
+			continue
+		}
+		low, high := 0., gapBuckets[min(i, len(gapBuckets)-1)]
+		if i > 0 {
+			low = gapBuckets[i-1]
+		}
+		return low + (high-low)*(1+left/n)
+	}
+	return math.NaN()
+}

@@ -1,0 +1,28 @@
+package observe
+
+import (
+	"math"
+	"testing"
+)
+
+// The buckets have room for every gap.
+func TestGapsHaveEveryBucket(t *testing.T) {
+	if n := len(Gaps{}.counts); n != len(gapBuckets)+1 {
+		t.Fatalf("%d counts for %d buckets and what is above them", n, len(gapBuckets))
+	}
+	var g Gaps
+	if !math.IsNaN(g.Quantile(.5)) {
+		t.Errorf("the median of nothing is %v", g.Quantile(.5))
+	}
+	g.counts[5] = 10 // 15 to 20 ms
+	if got := g.Quantile(.5); math.Abs(got-.0175) > 1e-9 {
+		t.Errorf("the median is %v, want 17.5 ms", got)
+	}
+	g.counts[16] = 1000
+	if got := g.Quantile(.99); got != 5 {
+		t.Errorf("above the greatest bound it is %v, want that bound", got)
+	}
+	if got := g.Plus(g).Minus(g); got != g {
+		t.Errorf("twice less once is %v", got)
+	}
+}

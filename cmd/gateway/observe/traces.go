@@ -1,0 +1,181 @@
+package observe
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// traced exports the spans of a request that is over at now, unless it is not traced: its own, and below it one for each
+// wait and each call, so that retries are siblings. Nothing in them comes from a prompt or an answer. Names are those of
+// OpenTelemetry's conventions (semconv 1.41) where they have one, and begin with tandem. elsewhere.
+func traced(to *otlp.Exporter, r *handoff.Record, err error, now time.Time) {
+	if to == nil || r.Trace == nil {
+		return
+	}
+	spans := otlp.NewTree(r.Trace.Own, r.Call.TraceState)
+	addOwn(spans, r, err, now)
+	r.Trace.Each(func(s *handoff.Step) { addStep(spans, r, s, now) })
+	to.Emit(spans)
+}
+
+// addOwn adds the request's own span, for which its client waits.
+func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
+	req, status, path := r.Call.Request, statusOf(r, err), r.Call.Request.Endpoint.Path()
+	to.Add(otlp.Span{Name: "POST " + path, Kind: otlp.Server, ID: r.Trace.Own.Span, Parent: r.Trace.Parent, Remote: true, Began: r.Call.Arrival, Ended: now})
+	to.String("http.request.method", http.MethodPost)
+	to.String("http.route", path)
+	to.String("url.path", path)
+	to.String("client.address", r.Call.Client)
+	if status > 0 {
+		to.Int("http.response.status_code", status)
+	}
+	operation := "text_completion"
+	if req.Endpoint == openai.Chat {
+		operation = "chat"
+	}
+	to.String("gen_ai.operation.name", operation)
+	to.String("gen_ai.provider.name", "tandem")
+	to.String("gen_ai.request.model", handoff.Shown(req.Model))
+	to.Bool("gen_ai.request.stream", req.Stream)
+	if req.MaxTokens > 0 {
+		to.Int("gen_ai.request.max_tokens", req.MaxTokens)
+	}
+	if req.N > 1 {
+		to.Int("gen_ai.request.choice.count", req.N)
+	}
+	addSampling(to, req)
+	if r.Attempts > 0 {
+		to.Int("gen_ai.usage.input_tokens", r.ISL)
+		to.Int("gen_ai.usage.output_tokens", r.Sent.Tokens)
+		if cached := r.Found(&r.Sent); cached >= 0 {
+			to.Int("gen_ai.usage.cache_read.input_tokens", cached)
+		}
+		to.Int("tandem.overlap_blocks", r.Overlap)
+	}
+	if !r.Sent.First.IsZero() {
+		to.Float("gen_ai.response.time_to_first_chunk", r.Sent.First.Sub(r.Call.Arrival).Seconds())
+	}
+	to.String("tandem.request.id", r.Call.ID)
+	to.String("tandem.engine_request.id", r.ID)
+	to.String("tandem.outcome", r.Outcome)
+	to.Int("tandem.attempts", r.Attempts)
+	if r.Reason != "" {
+		to.String("tandem.one_leg", r.Reason)
+	}
+	if r.Resumes > 0 {
+		to.Int("tandem.resumes", r.Resumes)
+	}
+	if r.Outcome != fault.None.String() {
+		to.String("error.type", r.Outcome)
+		if status >= http.StatusInternalServerError || r.Sent.Started && r.Outcome != fault.ClientGone.String() {
+			to.Fail(r.Outcome)
+		}
+	}
+}
+
+// samplingFields are the members of a body that say how tokens are drawn, all of them numbers.
+var samplingFields = [...]string{"temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed"}
+
+// addSampling adds those that a request has.
+func addSampling(to *otlp.Tree, req *openai.Request) {
+	for _, name := range samplingFields {
+		raw, ok := req.Field(name)
+		if !ok || len(raw) > 24 {
+			continue
+		}
+		if x, err := strconv.ParseFloat(string(raw), 64); err == nil {
+			to.Float("gen_ai.request."+name, x)
+		}
+	}
+}
+
+// statusOf is the status that the client got, 0 if it left before it got one.
+func statusOf(r *handoff.Record, err error) int {
+	switch {
+	case err == nil, r.Sent.Started && r.Call.Request.Stream:
+		return http.StatusOK
+	case r.Outcome == fault.ClientGone.String():
+		return 0
+	}
+	if answer, ok := errors.AsType[*openai.Error](err); ok {
+		return answer.Status
+	}
+	return http.StatusInternalServerError
+}
+
+// addStep adds the span of a wait or of a call.
+func addStep(to *otlp.Tree, r *handoff.Record, s *handoff.Step, now time.Time) {
+	span := otlp.Span{Name: "tandem.queue", Kind: otlp.Internal, ID: s.ID, Parent: r.Trace.Own.Span, Began: s.Began, Ended: s.Ended}
+	if s.Worker != nil {
+		span.Kind, span.Name = otlp.Client, "tandem.decode"
+		if s.Role == pools.Prefill {
+			span.Name = "tandem.prefill"
+		}
+	}
+	if s.Ended.IsZero() { // a panic cut it short
+		span.Ended = now
+	}
+	to.Add(span)
+	to.Int("tandem.attempt", s.Attempt)
+	if s.Worker == nil {
+		to.Int("tandem.queue.position", s.Ahead)
+	} else {
+		addLeg(to, r, s)
+	}
+	if s.Failure != "" {
+		to.String("error.type", s.Failure)
+		to.Fail(s.Failure)
+	}
+}
+
+// addLeg adds what a call's span has.
+func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
+	host, port := serverOf(s.Worker.Address)
+	to.String("http.request.method", http.MethodPost)
+	to.String("server.address", host)
+	to.Int("server.port", port)
+	to.String("tandem.worker.id", s.Worker.ID)
+	to.Int("tandem.rank", s.Rank)
+	to.String("tandem.policy", s.Why.Policy)
+	to.Int("tandem.overlap_blocks", s.Why.Overlap)
+	if s.Prediction > 0 {
+		to.Float("tandem.prediction_ms", milliseconds(s.Prediction))
+	}
+	if s.Role != pools.Prefill {
+		if r.Reason != "" {
+			to.String("tandem.one_leg", r.Reason)
+		}
+		if !s.First.IsZero() {
+			to.Event("first_token", s.First)
+		}
+		if s.From != (tracecontext.SpanID{}) {
+			to.Link(s.From, "tandem.link", "resumes")
+		}
+	}
+}
+
+// serverOf is the host and port of a worker's address.
+func serverOf(address string) (host string, port int) {
+	scheme, rest, _ := strings.Cut(address, "://")
+	rest, _, _ = strings.Cut(rest, "/")
+	host, text, err := net.SplitHostPort(rest)
+	switch {
+	case err != nil && scheme == "https":
+		return rest, 443
+	case err != nil:
+		return rest, 80
+	}
+	port, _ = strconv.Atoi(text)
+	return host, port
+}

@@ -1,0 +1,120 @@
+package observe
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// tracedRequest is a sampled request that has ended, with a wait and two legs.
+func tracedRequest(at time.Time) *handoff.Record {
+	own := tracecontext.Context{Trace: tracecontext.NewTraceID(), Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
+	r := &handoff.Record{Call: handoff.Call{ID: "mine", Client: "10.0.0.1:1", Request: &openai.Request{Model: "m"}, Arrival: at}, ID: "r", Known: true, ISL: 100, Attempts: 1, Outcome: "ok"}
+	r.Sent = decode.Transcript{Started: true, Tokens: 8, First: at.Add(time.Second), CachedTokens: 1}
+	steps := []handoff.Step{{Attempt: 1, Began: at, Ended: at}}
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		w := &pools.Worker{ID: string(role) + "-1", Role: role, Address: "http://10.0.0.2:8000"}
+		steps = append(steps, handoff.Step{ID: tracecontext.NewSpanID(), Role: role, Attempt: 1, Began: at, First: at, Ended: at.Add(time.Second), Worker: w, Why: &router.Why{Policy: "kv"}, Prediction: time.Second})
+	}
+	r.Trace = handoff.NewTrace(own, tracecontext.SpanID{}, steps...)
+	return r
+}
+
+// The span of a request says what its client got: the status, and an error where that is the gateway's or a worker's.
+func TestOwnSpans(t *testing.T) {
+	c := otlptest.Start(t)
+	for name, tt := range map[string]struct {
+		outcome string
+		err     error
+		change  func(r *handoff.Record)
+		status  any
+		failed  string
+	}{
+		"well":                        {"ok", nil, nil, 200, ""},
+		"its client's mistake":        {"rejected", openai.BadRequest("n", "wrong"), func(r *handoff.Record) { r.Sent.Started = false }, 400, ""},
+		"no worker":                   {"no_worker", openai.Unavailable("no_worker", "none"), func(r *handoff.Record) { r.Sent.Started = false }, 503, "no_worker"},
+		"the client left":             {"client_gone", fault.ErrClientGone, nil, nil, ""},
+		"a stream that broke":         {"reset", errors.New("broke"), func(r *handoff.Record) { r.Call.Request.Stream = true }, 200, "reset"},
+		"a panic":                     {"engine_error", errors.New("panic"), func(r *handoff.Record) { r.Sent.Started = false }, 500, "engine_error"},
+		"a model that is half a rune": {"model_not_found", openai.BadRequest("model", "no"), func(r *handoff.Record) { r.Call.Request.Model, r.Sent.Started = "a\xc3", false }, 400, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := tracedRequest(time.Now())
+			r.Outcome = tt.outcome
+			if tt.change != nil {
+				tt.change(r)
+			}
+			traced(e, r, tt.err, time.Now())
+			e.Close()
+			for _, s := range c.Spans() {
+				if s.ID != r.Trace.Own.Span.String() {
+					continue
+				}
+				if s.Attributes["http.response.status_code"] != tt.status || s.Failed != tt.failed || (s.Attributes["error.type"] != nil) != (tt.outcome != "ok") {
+					t.Errorf("failed %q, %v", s.Failed, s.Attributes)
+				}
+				return
+			}
+			t.Error("no span has come")
+		})
+	}
+}
+
+func TestServerOf(t *testing.T) {
+	for address, want := range map[string]struct {
+		host string
+		port int
+	}{"http://10.0.0.1:8000": {"10.0.0.1", 8000}, "https://[::1]:81/base": {"::1", 81}, "http://worker": {"worker", 80}, "https://worker/v1": {"worker", 443}} {
+		if host, port := serverOf(address); host != want.host || port != want.port {
+			t.Errorf("%s: %s, %d", address, host, port)
+		}
+	}
+}
+
+// BenchmarkTraced is what the spans of a sampled request cost, their way to a collector and its reading included.
+func BenchmarkTraced(b *testing.B) {
+	b.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "65536")
+	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer sink.Close()
+	e, err := otlp.New(otlp.Config{Endpoint: sink.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	now := time.Now()
+	r := tracedRequest(now)
+	spent := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	b.ReportAllocs()
+	before := spent()
+	for b.Loop() {
+		traced(e, r, nil, now)
+	}
+	b.ReportMetric(float64((spent()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") // of all goroutines
+}

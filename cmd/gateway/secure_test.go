@@ -1,0 +1,167 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+)
+
+// serve with TLS is asked by `gateway health` and `gateway workers` with the settings of its own environment, takes a new
+// certificate at SIGHUP, and keeps it when the next one cannot be used.
+func TestServeWithTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca := certstest.New(t, "ca")
+	issue := func() certstest.Pair { return ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}}) }
+	first := issue()
+	cert, key := first.Write(t, dir, "gateway")
+	bundle := ca.Bundle(dir)
+	s := serveProcess(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", bundle, "--worker-url", "http://127.0.0.1:1,model=m")
+	if !strings.HasPrefix(s.url, "https://") {
+		t.Fatalf("it prints %s", s.url)
+	}
+	port := s.url[strings.LastIndexByte(s.url, ':')+1:]
+	own := []string{"TANDEM_HTTP_PORT=" + port, "TANDEM_TLS_CERT_FILE=" + cert, "TANDEM_TLS_KEY_FILE=" + key}
+	if status, _, stderr := inside(t, own, "health"); status != exitOK && !strings.Contains(stderr, "503") && !strings.Contains(stderr, "200") {
+		t.Errorf("health: %d, %s", status, stderr)
+	}
+	if status, stdout, stderr := inside(t, own, "workers", "list"); status != exitOK || !strings.Contains(stdout, "m") {
+		t.Errorf("workers: %d, %s", status, stderr)
+	}
+	if _, _, stderr := inside(t, []string{"TANDEM_HTTP_PORT=" + port}, "health"); !strings.Contains(stderr, "400") {
+		t.Errorf("health without TLS: %s", stderr)
+	}
+	serial := func() *big.Int {
+		pair, err := tls.X509KeyPair(first.Cert, first.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{pair}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber
+	}
+	next := issue()
+	next.Write(t, dir, "gateway")
+	hangUp := func() {
+		t.Helper()
+		if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hangUp()
+	begin := time.Now()
+	s.eventually("the new certificate", func() bool { return serial().Cmp(next.Serial) == 0 })
+	t.Logf("shown %v after SIGHUP", time.Since(begin))
+	certstest.Write(t, filepath.Join(dir, "gateway.key"), next.Key[:len(next.Key)/2])
+	hangUp()
+	s.eventually("the log names the file", func() bool { return strings.Contains(s.logs.String(), "tls-key-file") })
+	if got := serial(); got.Cmp(next.Serial) != 0 {
+		t.Errorf("with half a key serial %v is shown, want %v", got, next.Serial)
+	}
+	s.stop()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// Certificates that cannot be used end the start, with the setting's name and the cause.
+func TestServeRefusesBadCertificates(t *testing.T) {
+	dir := t.TempDir()
+	ca := certstest.New(t, "ca")
+	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "good")
+	old := ca.Issue(certstest.Leaf{For: -time.Hour})
+	oldCert, oldKey := old.Write(t, dir, "old")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--tls-cert-file", cert}, "tls-cert-file (flag): it needs tls-key-file"},
+		{[]string{"--tls-cert-file", oldCert, "--tls-key-file", oldKey}, "tls-cert-file (flag): " + oldCert + ": the certificate expired on "},
+		{[]string{"--tls-cert-file", cert, "--tls-key-file", oldKey}, "tls-key-file (flag): "},
+		{[]string{"--tls-cert-file", cert, "--tls-key-file", key, "--admin-tls-client-ca-file", cert}, "admin-tls-client-ca-file (flag): it needs admin-address"},
+		{[]string{"--worker-ca-file", key}, "worker-ca-file (flag): " + key + ": there is no whole certificate in it"},
+		{[]string{"--worker-cert-file", cert}, "worker-key-file: it is missing"},
+		{[]string{"--embed", "--embed-listen", "0.0.0.0"}, "embed-listen (flag): other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
+		{[]string{"--etcd-endpoints", "https://127.0.0.1:1", "--etcd-ca-file", key, "--no-router-kv-events"}, "etcd-ca-file (flag): "},
+		{[]string{"--etcd-endpoints", "https://127.0.0.1:1", "--nats-url", "nats://127.0.0.1:1", "--nats-creds", key}, "nats-creds (flag): "},
+	} {
+		args := append([]string{"serve", "--http-port", "0", "--worker-url", "http://127.0.0.1:1,model=m"}, c.args...)
+		status, _, stderr := inside(t, nil, args...)
+		if status != exitUsage || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: status %d, %s; want %q", c.args, status, stderr, c.want)
+		}
+	}
+}
+
+// Gateways of a group that take TLS alone, and clients' certificates alone, see without a NATS that the others live, and that one has died.
+// Being asked for that counts as no failed handshake.
+func TestReplicasOverTLS(t *testing.T) {
+	bus, err := natsbus.StartCore(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(bus.Close)
+	dir := t.TempDir()
+	ca := certstest.New(t, "ca")
+	pair := ca.Issue(certstest.Leaf{Names: []string{"gateway.example"}})
+	cert, key := pair.Write(t, dir, "gateway")
+	own, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway.example", Certificates: []tls.Certificate{own}}}}
+	defer client.CloseIdleConnections()
+	get := func(s *served, path string) string {
+		res, err := client.Get(s.url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	var gateways []*served
+	for _, name := range []string{"a", "b", "c"} {
+		gateways = append(gateways, serveProcess(t, "--replica-name", name, "--replica-group", "test", "--nats-url", bus.URL(), "--worker-url", "http://127.0.0.1:1,model=m",
+			"--tls-cert-file", cert, "--tls-key-file", key, "--tls-client-ca-file", ca.Bundle(dir)))
+	}
+	are := func(s *served, state string, n int) {
+		t.Helper()
+		s.eventually(fmt.Sprintf("%d others are %s", n, state), func() bool {
+			return strings.Contains(get(s, "/metrics"), fmt.Sprintf("tandem_replica_peers{state=%q} %d\n", state, n))
+		})
+	}
+	for _, s := range gateways {
+		are(s, "whole", 2)
+	}
+	bus.Close()
+	for _, s := range gateways {
+		are(s, "silent", 2) // and alive: each has been dialled by both others
+	}
+	if err := gateways[2].cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = gateways[2].cmd.Process.Wait()
+	for _, s := range gateways[:2] {
+		are(s, "silent", 1)
+		s.eventually("the log says who has died", func() bool { return strings.Contains(s.logs.String(), "a gateway has died") })
+		for _, reason := range []string{"plain_http", "client_certificate", "handshake"} {
+			if want := fmt.Sprintf("tandem_frontend_tls_failures_total{reason=%q} 0\n", reason); !strings.Contains(get(s, "/metrics"), want) {
+				t.Errorf("not %s%s", want, s.logs.String())
+			}
+		}
+	}
+}

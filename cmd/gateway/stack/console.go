@@ -1,0 +1,31 @@
+package stack
+
+import (
+	"slices"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/console"
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+)
+
+// Settings are the settings in force, as the console shows them.
+func Settings(r *settings.Resolved) []console.Setting {
+	var all []console.Setting
+	for _, row := range r.Rows() {
+		all = append(all, console.Setting(row))
+	}
+	return all
+}
+
+// eventStates is the state of each worker's KV events by its id: of several ranks, that of the one that is worst off.
+func (g *Gateway) eventStates() map[string]string {
+	worst := []follow.State{follow.Live, follow.Waiting, follow.Recovering, follow.Silent, follow.Predicted}
+	states, at := map[string]string{}, map[string]int{}
+	for _, s := range g.feed.Sources() {
+		id, i := s.Source.Worker, slices.Index(worst, s.State)
+		if was, known := at[id]; !known || i > was {
+			states[id], at[id] = s.State.String(), i
+		}
+	}
+	return states
+}

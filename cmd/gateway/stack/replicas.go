@@ -1,0 +1,152 @@
+package stack
+
+import (
+	"math"
+	"net"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica"
+	"github.com/tandem-pd/tandem/router/replica/member"
+)
+
+// others is what the routers ask about the other gateways.
+type others struct{ g *Gateway }
+
+func (p others) Unseen(in *pools.Pool) float64 { return p.g.member.UnseenIn(in) }
+func (p others) Delay() time.Duration          { return p.g.member.Delay() }
+func (p others) Group() *router.Group          { return p.g.member.Among() }
+func (p others) CutOff() bool                  { return p.g.member.CutOff() }
+func (p others) Asks(peer string) bool         { return p.g.member.Asks(peer) }
+
+// addMember makes the gateway a member of its group, where it has one.
+func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheus.Registerer) {
+	if link == nil {
+		return
+	}
+	scheme := "" // with TLS the others are not to ask without it
+	if g.cfg.Edge.TLS.CertFile != "" {
+		scheme = "https://"
+	}
+	g.member = member.New(g.cfg.Replicas, link, member.Rooms{
+		Routers: g.routers, Pool: g.Roster.Snapshot, Wake: g.Flow.Wake,
+		Warn: func(worker string, leg pools.Role) {
+			if m, known := g.Roster.Lookup(worker); known {
+				breakers.Warn(worker, m.Worker.Incarnation, leg)
+			}
+		},
+		Heads: g.heads,
+		Hear: func(gateway, model string, heads []replica.Head) bool {
+			all := make([]queue.Head, len(heads))
+			for i, h := range heads {
+				all[i] = queue.Head{Lane: h.Lane, Retry: h.Retry, Strict: h.Strict, Key: h.Key, Tokens: h.Tokens}
+			}
+			return g.Flow.Elsewhere(gateway, model, all)
+		},
+		Addr: func() string { return scheme + reached(g.listener.Addr(), link.IP()) },
+	}, g.log)
+	s := metrics.In(reg).Snapshot()
+	peers := s.Gauge("replica_peers", "Other gateways of the group, by what is known of each: whole, waiting for its bookings, silent though it lives, unreachable.", "state")
+	age := s.Gauge("replica_word_age_seconds", "Age of the oldest word of another gateway of the group.")
+	delay := s.Gauge("replica_delay_seconds", "How long words of the slowest gateway of the group take.")
+	unseen := s.Gauge("replica_unseen_bookings", "Bookings of the other gateways that are made and not known here, on average: their rate times the delay.")
+	cutOff := s.Gauge("replica_cut_off", "1 while NATS is away and the bookings of others are not seen.")
+	uneven := s.Gauge("replica_imbalance", "How unevenly all gateways together use the workers of a pool: the most requests on one less the fewest, over the mean.", "model", "role")
+	events := s.Counter("replica_events_total", "What has happened between gateways: messages heard, doubled or malformed; gaps, mismatches of digests, pages of shares; gateways that died, expired or left.", "event")
+	yielded := s.Counter("replica_yielded_total", "Requests that left room for a moment to one of a higher strict priority which waits at another gateway: held, each once; unused, times when that took nothing of it.", "model", "result")
+	asked := s.Counter("replica_reserve_asked_total", "Questions to other gateways for the last room of workers that they own: granted, refused, silent (no answer in 5 ms), skipped (not sent).", "verdict")
+	draws := s.Counter("replica_spread_draws_total", "Bookings whose worker was drawn by water filling, because bookings of other gateways were not known yet, rather than chosen by the least cost.", "model", "role")
+	s.Read(func() {
+		for model, q := range g.Flow.Waiting() {
+			yielded.Set(float64(q.YieldedTotal), model, "held")
+			yielded.Set(float64(q.YieldsUnusedTotal), model, "unused")
+		}
+		states := map[string]int{"whole": 0, "waiting": 0, "silent": 0, "unreachable": 0}
+		var oldest, slowest time.Duration
+		for _, p := range g.member.Peers() {
+			states[p.State]++
+			oldest, slowest = max(oldest, p.Age), max(slowest, p.Delay)
+		}
+		for state, n := range states {
+			peers.Set(float64(n), state)
+		}
+		age.Set(oldest.Seconds())
+		delay.Set(slowest.Seconds())
+		unseen.Set(g.member.Unseen())
+		cutOff.Set(metrics.Bool(g.member.CutOff()))
+		for _, p := range g.Fleet.Report() {
+			least, most, sum := math.MaxInt, 0, 0
+			for _, w := range p.Workers {
+				least, most, sum = min(least, w.Requests), max(most, w.Requests), sum+w.Requests
+			}
+			uneven.Set(float64(most-least)*float64(len(p.Workers))/float64(max(1, sum)), p.Model, string(p.Role))
+		}
+		a := g.member.Asked()
+		for verdict, n := range map[string]uint64{"granted": a.Granted, "refused": a.Refused, "silent": a.Silent, "skipped": a.Skipped} {
+			asked.Set(float64(n), verdict)
+		}
+		g.routers.Each(func(model string, role pools.Role, r *router.Router) {
+			draws.Set(float64(r.Draws()), model, string(role))
+		})
+		c := g.member.Counts()
+		for event, n := range map[string]uint64{
+			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches, "page": c.Pages,
+			"died": c.Died, "expired": c.Expired, "left": c.Left,
+		} {
+			events.Set(float64(n), event)
+		}
+	})
+}
+
+// heads is which requests with a strict priority are the first to wait.
+func (g *Gateway) heads() (all []replica.Head) {
+	for model, heads := range g.Flow.Heads() {
+		for _, h := range heads {
+			all = append(all, replica.Head{Model: model, Lane: h.Lane, Retry: h.Retry, Strict: h.Strict, Key: h.Key, Tokens: h.Tokens})
+		}
+	}
+	return all
+}
+
+// reached is HOST:PORT by which other machines reach a listener: its own, or, where it listens everywhere, seen, this machine's
+// address.
+func reached(addr net.Addr, seen string) string {
+	host, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return addr.String()
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+		return addr.String()
+	}
+	if seen == "" {
+		seen, _ = os.Hostname()
+	}
+	return net.JoinHostPort(seen, port)
+}
+
+// replicaReport is another gateway of the group.
+type replicaReport struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// Heard is how many seconds ago it said something, and Delay how many its words take.
+	Heard float64 `json:"heard_seconds"`
+	Delay float64 `json:"delay_seconds"`
+	// What it has booked, over all pools.
+	Requests      int `json:"requests"`
+	ActiveBlocks  int `json:"active_blocks"`
+	PrefillTokens int `json:"prefill_tokens"`
+}
+
+func replicaReports(peers []replica.Peer) (all []replicaReport) {
+	for _, p := range peers {
+		all = append(all, replicaReport{p.Name, p.State, p.Age.Round(time.Millisecond).Seconds(), p.Delay.Seconds(), p.Requests, p.ActiveBlocks, p.PrefillTokens})
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package stack
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/tandem-pd/tandem/internal/auth"
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// EtcdAccess is how etcd knows us, and we it.
+type EtcdAccess struct {
+	EtcdUser         string `flag:"etcd-user" help:"Name under which etcd knows this process, in place of USER:PASSWORD@ in etcd-endpoints. It needs etcd-password-file; where etcd takes the name of the client's certificate, give neither." when:"etcd has auth enabled"`
+	EtcdPasswordFile string `flag:"etcd-password-file" help:"File with one line: the password of etcd-user. It is read once, at the start." when:"etcd has auth enabled"`
+	EtcdCA           string `flag:"etcd-ca-file" help:"PEM file of the authorities that vouch for etcd. Empty takes the machine's own. Read again within 10 s of a change." when:"etcd's certificate is from an authority of your own"`
+	EtcdCert         string `flag:"etcd-cert-file" help:"PEM file of the certificate that etcd is shown. Read again within 10 s of a change." when:"etcd asks for client certificates"`
+	EtcdKey          string `flag:"etcd-key-file" help:"PEM file of the private key of etcd-cert-file." when:"etcd asks for client certificates"`
+}
+
+func (a *EtcdAccess) files() certs.Files {
+	return certs.Files{
+		Use: "etcd", CA: certs.File{Setting: "etcd-ca-file", Path: a.EtcdCA},
+		Cert: certs.File{Setting: "etcd-cert-file", Path: a.EtcdCert}, Key: certs.File{Setting: "etcd-key-file", Path: a.EtcdKey},
+	}
+}
+
+// access reads what the settings name.
+func (a *EtcdAccess) access(endpoints []string, store *certs.Store, log *slog.Logger) (discovery.Access, error) {
+	out := discovery.Access{User: a.EtcdUser, Log: log}
+	switch {
+	case a.EtcdUser != "" && a.EtcdPasswordFile == "":
+		return out, setting.Errorf("etcd-password-file", "it is missing: etcd-user needs a password; without both, etcd can take the name of etcd-cert-file")
+	case a.EtcdUser == "" && a.EtcdPasswordFile != "":
+		return out, setting.Errorf("etcd-user", "it is missing: etcd-password-file is a user's")
+	case a.EtcdPasswordFile != "":
+		var err error
+		if out.Password, err = auth.ReadOne(a.EtcdPasswordFile); err != nil {
+			return out, setting.Errorf("etcd-password-file", "%w", err)
+		}
+	}
+	if files := a.files(); files.Given() || strings.Contains(strings.Join(endpoints, ","), "https://") {
+		source, err := store.Open(files)
+		if err != nil {
+			return out, err
+		}
+		out.Trust = source
+	}
+	return out, nil
+}
+
+// NATSAccess is how NATS knows us, and we it.
+type NATSAccess struct {
+	NATSCreds string `flag:"nats-creds" help:"Credentials file of a NATS user, as nsc makes it. A name and a password stand in nats-url instead, as nats://USER:PASSWORD@HOST:4222. Read at every connection." when:"NATS asks for credentials"`
+	NATSCA    string `flag:"nats-ca-file" help:"PEM file of the authorities that vouch for NATS; the connection is then always over TLS. Empty takes the machine's own. Read again within 10 s of a change." when:"NATS's certificate is from an authority of your own"`
+	NATSCert  string `flag:"nats-cert-file" help:"PEM file of the certificate that NATS is shown. Read again within 10 s of a change." when:"NATS asks for client certificates"`
+	NATSKey   string `flag:"nats-key-file" help:"PEM file of the private key of nats-cert-file." when:"NATS asks for client certificates"`
+}
+
+// options are the client's options of what the settings name.
+func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) ([]nats.Option, error) {
+	files := certs.Files{ // none where NATS is this process's own
+		Use: "nats", CA: certs.File{Setting: "nats-ca-file", Path: a.NATSCA},
+		Cert: certs.File{Setting: "nats-cert-file", Path: a.NATSCert}, Key: certs.File{Setting: "nats-key-file", Path: a.NATSKey},
+	}
+	source, err := store.Open(files)
+	if err != nil {
+		return nil, err
+	}
+	failed := &reasons{log: log}
+	options := []nats.Option{
+		// A password that is changed on one side first must not end the connection for good.
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			failed.note("NATS cannot be reached; trying until it is", source.Explain(err))
+		}),
+	}
+	if files.Given() || strings.Contains(url, "tls://") || strings.Contains(url, "wss://") {
+		options = append(options, nats.ClientTLSConfig(
+			func() (tls.Certificate, error) { return source.Pair(), nil },
+			func() (*x509.CertPool, error) { return source.Roots(), nil }))
+	}
+	if a.NATSCreds != "" {
+		if err := checkCreds(a.NATSCreds); err != nil {
+			return nil, setting.Errorf("nats-creds", "%w", err)
+		}
+		options = append(options, nats.UserCredentials(a.NATSCreds))
+	}
+	return options, nil
+}
+
+// checkCreds is what is wrong with a file of credentials. The error quotes nothing of it.
+func checkCreds(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if _, err := nkeys.ParseDecoratedJWT(text); err != nil {
+		return fmt.Errorf("%s: there is no user's JWT in it", path)
+	}
+	pair, err := nkeys.ParseDecoratedNKey(text)
+	if err != nil {
+		return fmt.Errorf("%s: there is no user's seed in it", path)
+	}
+	pair.Wipe()
+	return nil
+}
+
+// reasons logs an error again only when it is another one than before.
+type reasons struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	last string
+}
+
+func (r *reasons) note(what string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if text := err.Error(); text != r.last {
+		r.last = text
+		r.log.Warn(what, "error", err)
+	}
+}
+
+// WorkerTLS is how workers know the gateway, and it them.
+type WorkerTLS struct {
+	CA   string `flag:"worker-ca-file" help:"PEM file of the authorities that vouch for workers whose URL is https://. Empty takes the machine's own. Read again within 10 s of a change. A worker's certificate must bear the host of its URL." when:"workers' certificates are from an authority of your own"`
+	Cert string `flag:"worker-cert-file" help:"PEM file of the certificate that https:// workers are shown. Read again within 10 s of a change." when:"workers ask for client certificates, so that only gateways reach them"`
+	Key  string `flag:"worker-key-file" help:"PEM file of the private key of worker-cert-file." when:"workers ask for client certificates, so that only gateways reach them"`
+}
+
+// Open reads the files and keeps them up to date in store.
+func (w *WorkerTLS) Open(store *certs.Store) (*certs.Source, error) {
+	return store.Open(certs.Files{
+		Use: "workers", CA: certs.File{Setting: "worker-ca-file", Path: w.CA},
+		Cert: certs.File{Setting: "worker-cert-file", Path: w.Cert}, Key: certs.File{Setting: "worker-key-file", Path: w.Key},
+	})
+}

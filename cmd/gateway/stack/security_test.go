@@ -1,0 +1,258 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	natsd "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.NewTimer(20 * time.Second)
+	defer limit.Stop()
+	for tick := time.NewTicker(5 * time.Millisecond); !ok(); {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// link connects until the test's end.
+func link(t *testing.T, d *Discovery, log *slog.Logger) Links {
+	t.Helper()
+	links, unlink, err := Connect(d, nil, log, nats.Name("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(unlink)
+	return links
+}
+
+// connected reports whether links.Bus reaches its server.
+func connected(l Links) bool { return l.Bus.(interface{ Connected() bool }).Connected() }
+
+// The embedded servers listen beyond the loopback with TLS and a password only. The gateway and a worker with the
+// password work with them, also after a restart in the same folder; others are refused, and the log says why.
+func TestEmbeddedForOtherMachines(t *testing.T) {
+	dir := t.TempDir()
+	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
+	cert, key := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir, "gateway")
+	file := func(name, text string) string { return certstest.Write(t, filepath.Join(dir, name), []byte(text)) }
+	for _, password := range []string{"first secret", "second"} {
+		password = strings.ReplaceAll(password, " ", "-")
+		inside, err := Embed(EmbedConfig{
+			Listen: "0.0.0.0", Dir: filepath.Join(dir, "data"), PasswordFile: file("password", password+"\n"), TLS: &edge.TLS{CertFile: cert, KeyFile: key},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := sync.OnceFunc(inside.Close)
+		t.Cleanup(stop)
+		quiet := slog.New(slog.DiscardHandler)
+		var own Discovery
+		inside.Join(&own)
+		gateway := link(t, &own, quiet)
+		worker := &Discovery{
+			EtcdEndpoints: []string{inside.EtcdURL()}, EtcdAccess: EtcdAccess{EtcdUser: "tandem", EtcdPasswordFile: file("worker", password), EtcdCA: ca.Bundle(dir)},
+			NATSURL: strings.Replace(inside.NATSURL(), "tls://", "tls://tandem:"+password+"@", 1), NATSAccess: NATSAccess{NATSCA: ca.Bundle(dir)},
+		}
+		for name, l := range map[string]Links{"gateway": gateway, "worker": link(t, worker, quiet)} {
+			until(t, name+" reaches NATS", func() bool { return connected(l) })
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if _, err := l.Etcd.Put(ctx, "/tandem/x", name); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			cancel()
+		}
+		for _, c := range []struct {
+			name   string
+			change func(d *Discovery)
+			log    []string
+		}{
+			{"wrong password", func(d *Discovery) {
+				d.EtcdPasswordFile, d.NATSURL = file("wrong", "wrong"), strings.Replace(d.NATSURL, password, "wrong", 1)
+			}, []string{"Authorization Violation"}},
+			{"other authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = other.Bundle(dir), other.Bundle(dir) }, []string{"etcd-ca-file", "nats-ca-file", "unknown authority"}},
+			{"no authority", func(d *Discovery) { d.EtcdCA, d.NATSCA = "", "" }, []string{"name its authority by etcd-ca-file", "name its authority by nats-ca-file"}},
+		} {
+			var log locked
+			d := *worker
+			c.change(&d)
+			l := link(t, &d, slog.New(slog.NewTextHandler(&log, nil)))
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			asked := make(chan error, 1)
+			go func() { _, err := l.Etcd.Get(ctx, "/tandem/x"); asked <- err }()
+			for _, want := range c.log {
+				until(t, c.name+": the log has "+want, func() bool { return strings.Contains(log.String(), want) })
+			}
+			if c.name != "wrong password" {
+				cancel()
+			}
+			if err := <-asked; err == nil || connected(l) {
+				t.Errorf("%s: it is let in", c.name)
+			}
+			cancel()
+			if strings.Contains(log.String(), password) {
+				t.Errorf("the log has the password: %s", log.String())
+			}
+		}
+		stop()
+	}
+}
+
+// Without TLS or a password the embedded servers stay on the loopback, and the error names what is missing.
+func TestEmbeddedRefusesToBeOpen(t *testing.T) {
+	whole := edge.TLS{CertFile: "c", KeyFile: "k"}
+	for _, c := range []struct {
+		cfg  EmbedConfig
+		want string
+	}{
+		{EmbedConfig{Listen: "0.0.0.0"}, "embed-listen: other machines reach 0.0.0.0: give tls-cert-file, tls-key-file, embed-password-file too"},
+		{EmbedConfig{Listen: "10.0.0.1", PasswordFile: "p"}, "embed-listen: other machines reach 10.0.0.1: give tls-cert-file, tls-key-file too"},
+		{EmbedConfig{Listen: "::", TLS: &whole}, "embed-listen: other machines reach ::: give embed-password-file too"},
+		{EmbedConfig{PasswordFile: "p"}, "embed-password-file: a password must not pass without TLS"},
+		{EmbedConfig{Listen: "127.0.0.1"}, ""},
+		{EmbedConfig{Listen: "0.0.0.0", PasswordFile: "p", TLS: &whole}, ""},
+	} {
+		err := c.cfg.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.HasPrefix(err.Error(), c.want)) {
+			t.Errorf("%+v: %v", c.cfg, err)
+		}
+		if c.want != "" {
+			if _, err := Embed(c.cfg); err == nil {
+				t.Errorf("%+v is started", c.cfg)
+			}
+		}
+	}
+}
+
+// A NATS user is known by a credentials file, as nsc makes it.
+func TestNATSCredentials(t *testing.T) {
+	operator, _ := nkeys.CreateOperator()
+	account, _ := nkeys.CreateAccount()
+	accountKey, _ := account.PublicKey()
+	operatorKey, _ := operator.PublicKey()
+	oc := jwt.NewOperatorClaims(operatorKey)
+	ac := jwt.NewAccountClaims(accountKey)
+	signed, err := ac.Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver := &natsd.MemAccResolver{}
+	if err := resolver.Store(accountKey, signed); err != nil {
+		t.Fatal(err)
+	}
+	s, err := natsd.NewServer(&natsd.Options{Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoLog: true, NoSigs: true, TrustedOperators: []*jwt.OperatorClaims{oc}, AccountResolver: resolver})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS is not ready")
+	}
+	creds := func(signer nkeys.KeyPair) string {
+		user, _ := nkeys.CreateUser()
+		key, _ := user.PublicKey()
+		token, err := jwt.NewUserClaims(key).Encode(signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed, _ := user.Seed()
+		text, err := jwt.FormatUserConfig(token, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), text)
+	}
+	var log locked
+	good := creds(account)
+	path := certstest.Write(t, filepath.Join(t.TempDir(), "user.creds"), nil)
+	stranger, _ := nkeys.CreateAccount()
+	if links := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: good}}, slog.New(slog.NewTextHandler(&log, nil))); !connected(links) {
+		t.Errorf("not let in: %s", log.String())
+	}
+	wrong := link(t, &Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: creds(stranger)}}, slog.New(slog.NewTextHandler(&log, nil)))
+	until(t, "the log says why", func() bool { return strings.Contains(log.String(), "Authorization Violation") })
+	if connected(wrong) {
+		t.Error("another account's user is let in")
+	}
+	for _, bad := range []string{path, path + ".not"} {
+		_, unlink, err := Connect(&Discovery{NATSURL: s.ClientURL(), NATSAccess: NATSAccess{NATSCreds: bad}}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+		unlink()
+		if wrong, ok := errors.AsType[*setting.Error](err); !ok || wrong.Name != "nats-creds" {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// Settings that cannot work end the start by their name.
+func TestAccessSettings(t *testing.T) {
+	dir := t.TempDir()
+	ca := certstest.New(t, "ca")
+	password := certstest.Write(t, filepath.Join(dir, "password"), []byte("secret\n"))
+	old := ca.Issue(certstest.Leaf{For: -time.Hour})
+	oldCert, oldKey := old.Write(t, dir, "old")
+	for _, c := range []struct {
+		name string
+		d    Discovery
+	}{
+		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u"}}},
+		{"etcd-user", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdPasswordFile: password}}},
+		{"etcd-password-file", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u", EtcdPasswordFile: dir}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://a:b@h:1"}, EtcdAccess: EtcdAccess{EtcdUser: "u", EtcdPasswordFile: password}}},
+		{"etcd-endpoints", Discovery{EtcdEndpoints: []string{"http://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(dir)}}},
+		{"etcd-ca-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCA: password}}},
+		{"etcd-cert-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCert: oldCert, EtcdKey: oldKey}}},
+		{"etcd-key-file", Discovery{EtcdEndpoints: []string{"https://h:1"}, EtcdAccess: EtcdAccess{EtcdCert: oldCert}}},
+		{"nats-cert-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCert: oldCert, NATSKey: oldKey}}},
+		{"nats-ca-file", Discovery{NATSURL: "nats://h:1", NATSAccess: NATSAccess{NATSCA: filepath.Join(dir, "none")}}},
+	} {
+		_, unlink, err := Connect(&c.d, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+		unlink()
+		if wrong, ok := errors.AsType[*setting.Error](err); !ok || wrong.Name != c.name {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// HOST:PORT with certificates is reached over TLS, and what is sent shows no password.
+func TestEtcdWithoutSchemeIsReachedOverTLS(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	ca := certstest.New(t, "ca")
+	links := link(t, &Discovery{EtcdEndpoints: []string{ln.Addr().String()}, EtcdAccess: EtcdAccess{EtcdCA: ca.Bundle(t.TempDir())}}, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _, _ = links.Etcd.Get(ctx, "/x") }()
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	first := make([]byte, 1)
+	if _, err := c.Read(first); err != nil || first[0] != 0x16 {
+		t.Errorf("it begins with %x, %v: no TLS", first, err)
+	}
+}

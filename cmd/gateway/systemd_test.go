@@ -1,0 +1,122 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+)
+
+// supervisor is the socket of one, and its path.
+func supervisor(t *testing.T) (*net.UnixConn, string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "n") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn, path
+}
+
+// heard is the next state that a supervisor is sent.
+func heard(t *testing.T, conn *net.UnixConn) string {
+	t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, 256)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+// A supervisor is notified once the gateway listens, and when it stops.
+func TestServeNotifiesItsSupervisor(t *testing.T) {
+	conn, path := supervisor(t)
+	cmd := exec.Command(os.Args[0], serveArgs()...)
+	cmd.Env = append(os.Environ(), asGateway+"=1", logForm, "TMPDIR="+t.TempDir(), "NOTIFY_SOCKET="+path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	if got := heard(t, conn); got != "READY=1" {
+		t.Errorf("first %q", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := heard(t, conn); got != "STOPPING=1" {
+		t.Errorf("then %q", got)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestNotifyWithoutASupervisor(t *testing.T) {
+	if err := notify([]string{"A=b"}, "READY=1"); err != nil {
+		t.Errorf("without a socket: %v", err)
+	}
+	if err := notify([]string{"NOTIFY_SOCKET=/nowhere/s"}, "READY=1"); err == nil {
+		t.Error("a socket that is not there is no mistake")
+	}
+}
+
+// The unit runs what the gateway has: its flags, its signals, its limits; and the settings next to it resolve.
+func TestSystemdUnit(t *testing.T) {
+	raw, err := os.ReadFile("../../deploy/systemd/tandem-gateway.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(line, "#") {
+			set[key] = value
+		}
+	}
+	command := strings.Fields(set["ExecStart"])
+	if len(command) < 2 || command[1] != "serve" || set["Type"] != "notify" || !strings.Contains(set["ExecReload"], "-HUP") {
+		t.Fatalf("%q", set)
+	}
+	yaml, err := os.ReadFile("../../deploy/systemd/gateway.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s serveSettings
+	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) { return yaml, nil }); err != nil {
+		t.Error(err)
+	}
+	if stop, err := time.ParseDuration(set["TimeoutStopSec"] + "s"); err != nil || stop < s.Grace+s.GatewayConfig.Drain+5*time.Second {
+		t.Errorf("TimeoutStopSec is %s: %v and %v are cut short", set["TimeoutStopSec"], s.Grace, s.GatewayConfig.Drain)
+	}
+	// systemd reads it too, where it is; that there is no /usr/local/bin/gateway here is no fault of the unit.
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		return
+	}
+	unit := filepath.Join(t.TempDir(), "tandem-gateway.service")
+	if err := os.WriteFile(unit, []byte(strings.Replace(string(raw), command[0], os.Args[0], 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", unit).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "tandem-gateway.service") && !strings.Contains(line, "not executable") {
+			t.Error(line)
+		}
+	}
+}

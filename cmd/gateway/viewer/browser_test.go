@@ -1,0 +1,406 @@
+package viewer
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+var (
+	chromium = flag.String("chromium", "", "a Chromium to look at the pages with; without one they are read over plain HTTP")
+	update   = flag.Bool("update", false, "write the screenshots in docs; needs -chromium")
+)
+
+// browser is a page in a real browser. It notes what must not be.
+type browser struct {
+	f   *fleet
+	ctx context.Context
+
+	mu   sync.Mutex
+	bad  []string // errors on its console, and requests to other hosts
+	sent int      // requests
+}
+
+// open starts the browser.
+func (f *fleet) open(t *testing.T) *browser {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(*chromium), chromedp.Flag("no-sandbox", true), chromedp.Flag("hide-scrollbars", true))
+	allocated, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, leave := chromedp.NewContext(allocated)
+	t.Cleanup(func() { leave(); end() })
+	b := &browser{f: f, ctx: ctx}
+	if err := chromedp.Listen(ctx, b.note); err != nil {
+		t.Fatal(err)
+	}
+	b.do(func(ctx context.Context, s *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, s, log.Enable, cdp.Empty{})
+		return chromedp.Void{}, err
+	})
+	return b
+}
+
+// note looks at one event of the browser.
+func (b *browser) note(event any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch e := event.(type) {
+	case *network.EventRequestWillBeSent:
+		b.sent++
+		if !strings.HasPrefix(e.Request.URL, b.f.url) && !strings.HasPrefix(e.Request.URL, "data:") && !strings.HasPrefix(e.Request.URL, "about:") {
+			b.bad = append(b.bad, "a request to "+e.Request.URL)
+		}
+	case *runtime.EventExceptionThrown:
+		b.bad = append(b.bad, "an exception: "+e.ExceptionDetails.Text)
+	case *runtime.EventConsoleAPICalled:
+		b.bad = append(b.bad, "a line on the console: "+string(e.Type))
+	case *log.EventEntryAdded:
+		if e.Entry.Level == "error" || e.Entry.Level == "warning" {
+			b.bad = append(b.bad, string(e.Entry.Level)+": "+e.Entry.Text)
+		}
+	}
+}
+
+// do runs steps within a minute.
+func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.f.t.Helper()
+	if err := chromedp.Do(b.ctx, steps...); err != nil {
+		b.f.t.Fatal(err)
+	}
+}
+
+// look evaluates an expression in the page.
+func look[T any](b *browser, expression string) T {
+	b.f.t.Helper()
+	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.f.t.Fatalf("%v in %.80s", err, expression)
+	}
+	return v
+}
+
+// until waits until a condition holds in the page. A page that gives way to another meanwhile, as at the sign-in, cannot
+// be asked: the browser then answers with a server error, code -32000, and the next page is asked.
+func (b *browser) until(what, condition string) {
+	b.f.t.Helper()
+	b.f.eventually(what, func() bool {
+		v, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](condition))
+		var failed *cdproto.Error
+		if err != nil && (!errors.As(err, &failed) || failed.Code != -32000) {
+			b.f.t.Fatalf("%v in %.80s", err, condition)
+		}
+		return err == nil && v
+	})
+}
+
+// as sets width and theme.
+func (b *browser) as(width int64, theme string) {
+	b.f.t.Helper()
+	b.do(chromedp.EmulateViewport(width, 900), func(ctx context.Context, s *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, s, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}}})
+		return chromedp.Void{}, err
+	})
+}
+
+// live waits until the stream is open.
+func (b *browser) live() {
+	b.f.t.Helper()
+	b.until("the page is live", `document.getElementById("link")?.dataset.state === "live"`)
+}
+
+// clean fails on what was noted.
+func (b *browser) clean(where string) {
+	b.f.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, bad := range b.bad {
+		b.f.t.Errorf("%s: %s", where, bad)
+	}
+	b.bad = nil
+}
+
+// audit lists what keeps a reader from a page: text without contrast (WCAG 2, AA), what has no name, a page wider than
+// the window, an id that stands twice.
+const audit = `(() => {
+  const found = [];
+  const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); if (c.startsWith("color(srgb")) return [...m.slice(0, 3).map((v) => v * 255), m[3] ?? 1]; return [m[0], m[1], m[2], m[3] ?? 1]; };
+  const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] + under[i] * (1 - top[3]));
+  const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+  const ground = (e) => {
+    const layers = [];
+    if (e instanceof SVGElement) { const rect = e.closest("g.node")?.querySelector("rect"); if (rect) layers.push(parse(getComputedStyle(rect).fill)); }
+    for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c[3] > 0) layers.push(c); if (c[3] === 1) break; }
+    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const e = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !e.checkVisibility({ visibilityProperty: true }) || e.closest(".skip, dialog:not([open])")) continue;
+    const s = getComputedStyle(e), back = ground(e), ink = over(parse(e instanceof SVGElement ? s.fill : s.color), back);
+    const [a, b] = [light(ink), light(back)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
+    const size = parseFloat(s.fontSize), least = size >= 24 || size >= 18.66 && s.fontWeight >= 700 ? 3 : 4.5;
+    if (ratio < least) found.push("contrast " + ratio.toFixed(2) + " of " + JSON.stringify(texts.currentNode.data.trim().slice(0, 30)) + " in " + e.tagName + "." + e.getAttribute("class"));
+  }
+  const name = (e) => e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") && document.getElementById(e.getAttribute("aria-labelledby"))) || e.labels?.[0]?.textContent || e.textContent.trim();
+  for (const e of document.querySelectorAll("a[href], button, input, select, [role=img], [role=region], section, nav")) if (!name(e)) found.push("no name: " + e.outerHTML.slice(0, 90));
+  for (const e of document.querySelectorAll("img:not([alt])")) found.push("no alternative: " + e.src);
+  for (const e of document.querySelectorAll("th:not([scope])")) found.push("no scope: " + e.textContent);
+  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+  for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) found.push("twice: #" + id);
+  if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window: " + document.documentElement.scrollWidth);
+  for (const e of document.querySelectorAll(".scroll")) if (e.tabIndex !== 0) found.push("the keyboard cannot scroll " + e.getAttribute("aria-label"));
+  return [...new Set(found)];
+})()`
+
+// labelled finds the fields of a page and their labels.
+var fields, labels = regexp.MustCompile(`<input id="([^"]+)"`), regexp.MustCompile(`<label for="([^"]+)"`)
+
+// In a browser every page renders within 300 ms in both themes and at both widths, readably, without an error, and with
+// no request to another host. Over plain HTTP every field has its label, and every table its headings.
+func TestBrowserPages(t *testing.T) {
+	f := newFleet(t, false)
+	stop := f.load(6)
+	f.eventually("requests flow", func() bool { return f.sent.Load() > 40 })
+	pages := func() []string {
+		_, list := f.get("/console/requests")
+		all := regexp.MustCompile(`/console/requests/[^"]+`).FindAllString(list, 1)
+		for _, p := range paths {
+			all = append(all, p.path)
+		}
+		return all
+	}
+	if *chromium == "" {
+		for _, path := range pages() {
+			_, body := f.get(path)
+			for _, field := range fields.FindAllStringSubmatch(body, -1) {
+				if !slices.ContainsFunc(labels.FindAllStringSubmatch(body, -1), func(l []string) bool { return l[1] == field[1] }) {
+					t.Errorf("%s: the field %s has no label", path, field[1])
+				}
+			}
+			if strings.Count(body, "<th>") > 0 || strings.Count(body, "<table") > 0 && !strings.Contains(body, "<th scope=") {
+				t.Errorf("%s: a table's heading has no scope", path)
+			}
+		}
+		return
+	}
+	b := f.open(t)
+	for _, theme := range []string{"light", "dark"} {
+		for _, width := range []int64{1280, 390} {
+			b.as(width, theme)
+			for _, path := range pages() {
+				took := time.Hour.Seconds() * 1e3
+				for try := 0; try < 8 && took > 300; try++ { // this machine may be busy with something else
+					b.do(chromedp.Navigate(f.url + path))
+					took = min(took, look[float64](b, `(() => { const n = performance.getEntriesByType("navigation")[0]; return n.domContentLoadedEventEnd - n.startTime; })()`))
+				}
+				if took > 300 {
+					t.Errorf("%s takes %.0f ms to render", path, took)
+				}
+				if strings.HasPrefix(path, "/console/requests/") {
+					path = "/console/requests/" // the id is another one each time
+				}
+				b.live()
+				where := path + " " + theme
+				for _, problem := range look[[]string](b, audit) {
+					t.Errorf("%s at %d: %s", where, width, problem)
+				}
+				b.clean(where)
+			}
+		}
+	}
+	if b.sent < 100 {
+		t.Errorf("only %d requests were looked at", b.sent)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean. Over
+// plain HTTP TestKilledWorker looks at the same.
+func TestBrowserKilledWorker(t *testing.T) {
+	f := newFleet(t, false)
+	stop := f.load(24)
+	f.eventually("requests flow", func() bool { return f.sent.Load() > 100 })
+	if *chromium != "" {
+		b := f.open(t)
+		b.as(1280, "light")
+		b.do(chromedp.Navigate(f.url + "/"))
+		b.live()
+		f.eventually("dots are on their way", func() bool {
+			return look[int](b, `document.querySelectorAll(".diagram.wide .flights circle").length`) > 2
+		})
+		f.kills["decode-2"]()
+		killed := time.Now()
+		f.eventually("the worker is red", func() bool {
+			return look[string](b, `document.querySelector('.wide [data-node="decode-2"]').dataset.tone`) == "bad"
+		})
+		if took := time.Since(killed); took > 2*time.Second {
+			t.Errorf("the worker turned red after %v", took)
+		}
+		if word := look[string](b, `document.querySelector('[data-live="w.tandem-sim.decode-2.word"]').textContent`); word == "up" {
+			t.Errorf("its state is %q", word)
+		}
+		b.clean("the fleet")
+		shot(b, "console-fleet.png", 1280, 880)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("a request was not answered: %v", err)
+	}
+}
+
+// The keyboard opens pages, requests and the search; the waterfall is drawn.
+func TestBrowserKeyboardAndWaterfall(t *testing.T) {
+	f := newFleet(t, false)
+	for range 12 {
+		if err := f.ask(t.Context(), "req-7f3a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if *chromium == "" {
+		_, body := f.get("/console/requests?id=req-7f3a")
+		if strings.Count(body, `class="part"`) < 3 {
+			t.Errorf("the waterfall has %d bars", strings.Count(body, `class="part"`))
+		}
+		return
+	}
+	b := f.open(t)
+	b.as(1280, "light")
+	b.do(chromedp.Navigate(f.url + "/"))
+	b.live()
+	at := func(path string) {
+		t.Helper()
+		f.eventually("the keyboard leads to "+path, func() bool {
+			return strings.HasPrefix(look[string](b, "location.pathname"), path) && look[string](b, "document.readyState") == "complete"
+		})
+		b.live()
+	}
+	b.do(chromedp.KeyEvent("3"))
+	at("/console/requests")
+	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent("j"))
+	if tag := look[string](b, "document.activeElement.closest('tr') ? document.activeElement.tagName : ''"); tag != "A" {
+		t.Errorf("j focuses %q, want a request", tag)
+	}
+	b.do(chromedp.KeyEvent("\r"))
+	at("/console/requests/")
+	if bars := look[int](b, `[...document.querySelectorAll(".waterfall .part")].filter((e) => e.getBoundingClientRect().width > 0).length`); bars < 3 {
+		t.Errorf("the waterfall has %d bars", bars)
+	}
+	shot(b, "console-request.png", 1280, 900)
+	b.do(chromedp.KeyEvent("/"))
+	if id := look[string](b, "document.activeElement.id"); id != "id" {
+		t.Errorf("/ focuses %q", id)
+	}
+	b.do(chromedp.Navigate(f.url+"/"), chromedp.KeyEvent("t"))
+	if theme := look[string](b, "document.documentElement.dataset.theme"); theme != "dark" {
+		t.Errorf("t makes the theme %q", theme)
+	}
+	b.do(chromedp.KeyEvent("?"))
+	if !look[bool](b, `document.getElementById("keys").open`) {
+		t.Error("? does not show the keys")
+	}
+	b.clean("the keyboard")
+}
+
+// With an operator's key the browser signs in once, and out again.
+func TestBrowserSignsIn(t *testing.T) {
+	f := newFleet(t, true)
+	if *chromium == "" {
+		if status, body := f.get("/"); status != 200 || !strings.Contains(body, "Prefill pool") {
+			t.Errorf("with a key: %d", status)
+		}
+		return
+	}
+	b := f.open(t)
+	b.as(390, "light")
+	b.do(chromedp.Navigate(f.url + "/"))
+	for _, problem := range look[[]string](b, audit) {
+		t.Errorf("sign-in: %s", problem)
+	}
+	typeKey := func(key string) { b.do(chromedp.SendKeys("#key", key), chromedp.Click("button[type=submit]")) }
+	typeKey("op-wrong-0123456789")
+	b.until("the key is refused", `!!document.querySelector(".wrong")`)
+	b.mu.Lock()
+	b.bad = slices.DeleteFunc(b.bad, func(s string) bool { return strings.Contains(s, "401") }) // which the browser notes
+	b.mu.Unlock()
+	typeKey(operatorsKey)
+	b.until("the fleet is there", `!!document.querySelector(".diagram")`)
+	b.live()
+	if cookie := look[string](b, "document.cookie"); cookie != "" {
+		t.Errorf("a script can read the cookie: %s", cookie)
+	}
+	b.clean("signed in")
+	b.do(chromedp.Click("footer button"))
+	b.until("the key is asked for again", `!!document.getElementById("key")`)
+}
+
+// Screenshots for the documents: a page under load at both widths.
+func TestBrowserScreenshots(t *testing.T) {
+	f := newFleet(t, false)
+	if *chromium == "" || !*update {
+		if status, _ := f.get("/"); status != 200 {
+			t.Errorf("the first page: %d", status)
+		}
+		return
+	}
+	stop := f.load(20)
+	f.within(2*time.Minute, "there is something to see", func() bool {
+		_, points := f.get("/console/points")
+		return strings.Count(points, "[") > 15
+	})
+	b := f.open(t)
+	b.as(1280, "dark")
+	b.do(chromedp.Navigate(f.url + "/console/now"))
+	b.live()
+	b.until("the charts are drawn", `document.querySelectorAll(".charts canvas").length === 6`)
+	shot(b, "console-now.png", 1280, 900)
+	b.as(1280, "light")
+	b.do(chromedp.Navigate(f.url + "/console/cache"))
+	b.live()
+	shot(b, "console-cache.png", 1280, 560)
+	b.do(chromedp.Navigate(f.url + "/"))
+	b.live()
+	b.until("dots are on their way", `document.querySelectorAll(".flights circle").length > 2`)
+	b.as(390, "light")
+	b.do(chromedp.Navigate(f.url + "/"))
+	b.live()
+	b.until("dots are on their way", `document.querySelectorAll(".narrow .flights circle").length > 2`)
+	shot(b, "console-narrow.png", 390, 844)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// shot writes a screenshot of the window, where that is wanted.
+func shot(b *browser, name string, width, height int64) {
+	b.f.t.Helper()
+	if !*update {
+		return
+	}
+	b.do(chromedp.EmulateViewport(width, height))
+	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.f.t.Fatal(err)
+	}
+	if len(picture) > 150_000 {
+		b.f.t.Errorf("%s has %d bytes", name, len(picture))
+	}
+	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", name), picture, 0o644); err != nil {
+		b.f.t.Fatal(err)
+	}
+}

@@ -1,0 +1,200 @@
+package viewer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// paths are the console's pages, each with words that it shows.
+var paths = []struct{ path, words string }{
+	{"/", "Prefill pool|Decode pool|prefill-1|decode-3|Queue"},
+	{"/console/now", "TTFT p50|ITL p99|Throughput|Last 15 minutes"},
+	{"/console/requests", "Latest|Slowest|prefill-|→ decode-"},
+	{"/console/cache", "Family|predicted cached|prefill-1"},
+	{"/console/queue", "Retry-After now|By class|Waits longest"},
+	{"/console/settings", "http-port|flag|default"},
+}
+
+// elsewhere finds what would be fetched from another host. The namespace of SVG is a name, and no address.
+var elsewhere = regexp.MustCompile(`(?:src|href|action)="(?:https?:)?//`)
+
+// Pages are whole without a script, quick, and ask for nothing outside.
+func TestPages(t *testing.T) {
+	f := newFleet(t, false)
+	for range 12 {
+		if err := f.ask(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range paths {
+		f.eventually(p.path+" shows all of its words", func() bool {
+			_, body := f.get(p.path)
+			for word := range strings.SplitSeq(p.words, "|") {
+				if !strings.Contains(body, word) {
+					return false
+				}
+			}
+			return true
+		})
+		best := time.Hour
+		var body string
+		for range 3 { // this machine may be busy with something else
+			began := time.Now()
+			_, body = f.get(p.path)
+			best = min(best, time.Since(began))
+		}
+		if best > 300*time.Millisecond {
+			t.Errorf("%s takes %v", p.path, best)
+		}
+		if m := elsewhere.FindString(body); m != "" {
+			t.Errorf("%s refers to another host: %s", p.path, m)
+		}
+		for _, part := range []string{`<html lang="en">`, "<h1", `aria-current="page"`, `<main id="main"`} {
+			if strings.Count(body, part) != 1 {
+				t.Errorf("%s has %s %d times", p.path, part, strings.Count(body, part))
+			}
+		}
+		if strings.Contains(body, " style=") || strings.Contains(body, "<script>") || strings.Contains(body, "onclick") {
+			t.Errorf("%s has a style or a script of its own, which the policy bars", p.path)
+		}
+		if strings.Contains(body, "<no value>") || strings.Contains(body, "NaN") || strings.Contains(body, "%!") {
+			t.Errorf("%s shows a figure that is none:\n%s", p.path, body)
+		}
+	}
+	if status, body := f.get("/console/nothing"); status != http.StatusNotFound || !strings.Contains(body, "no such page") {
+		t.Errorf("a page that there is not: %d", status)
+	}
+	if status, _ := f.get("/console/requests/nothing"); status != http.StatusNotFound {
+		t.Errorf("a request that there is not: %d", status)
+	}
+}
+
+// watch reads the console's stream, and calls each with every event until it returns true.
+func (f *fleet) watch(within time.Duration, each func(live map[string]string, raw string) (done bool)) bool {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), within)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+"/console/stream", nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var event struct{ Live map[string]string }
+		if err := json.Unmarshal([]byte(data), &event); err != nil {
+			f.t.Fatalf("%v in %s", err, data)
+		}
+		if each(event.Live, data) {
+			return true
+		}
+	}
+	return false
+}
+
+// A worker that dies under load is shown as down within two seconds, its requests move, and every one is answered.
+func TestKilledWorker(t *testing.T) {
+	f := newFleet(t, false)
+	stop := f.load(24)
+	f.eventually("requests flow", func() bool { return f.sent.Load() > 100 })
+	killed, seen := time.Time{}, time.Duration(0)
+	found := f.watch(20*time.Second, func(live map[string]string, _ string) bool {
+		if killed.IsZero() {
+			killed = time.Now()
+			f.kills["decode-2"]()
+			return false
+		}
+		seen = time.Since(killed)
+		return live["w.tandem-sim.decode-2.tone"] == "bad"
+	})
+	if !found || seen > 2*time.Second {
+		t.Errorf("the killed worker turned red: %v, after %v; want within 2 s", found, seen)
+	}
+	if _, body := f.get("/"); !strings.Contains(body, `data-node="decode-2" data-role="decode" data-tone="bad"`) {
+		t.Error("the page does not show the worker as down")
+	}
+	f.eventually("a request that was moved is listed", func() bool {
+		_, body := f.get("/console/requests?all=1")
+		return strings.Contains(body, "resume") || strings.Contains(body, `<td class="n">2</td>`)
+	})
+	if err := stop(); err != nil {
+		t.Errorf("a request was not answered: %v", err)
+	}
+}
+
+// The waterfall of a request has its steps, and every candidate with the terms of its cost.
+func TestWaterfall(t *testing.T) {
+	f := newFleet(t, false)
+	for range 5 {
+		if err := f.ask(t.Context(), "my-request"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var body string
+	f.eventually("the request is kept", func() bool {
+		var status int
+		status, body = f.get("/console/requests?id=my-request")
+		return status == http.StatusOK
+	})
+	for _, part := range []string{
+		"<b>Prefill</b> prefill-", "<b>Transfer</b> decode-", "<b>Decode</b> decode-", "✓ chosen", "Predicted", "Actual", "Prefix family",
+		"for prefill", "for decode", `<th scope="row">prefill-1`, `<th scope="row">prefill-2`, `<th scope="row">prefill-3`, `<th scope="row">decode-1`, `<th scope="row">decode-2`, `<th scope="row">decode-3`,
+	} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the page lacks %q", part)
+		}
+	}
+}
+
+// Nothing of a prompt or an answer leaves by the console.
+func TestNoPromptOnAnyPage(t *testing.T) {
+	f := newFleet(t, false)
+	stop := f.load(4)
+	f.eventually("requests flow", func() bool { return f.sent.Load() > 30 })
+	events := 0
+	f.watch(20*time.Second, func(_ map[string]string, raw string) bool {
+		if strings.Contains(raw, "xylophone") || strings.Contains(raw, "marmalade") {
+			t.Errorf("an event has a word of a prompt: %s", raw)
+		}
+		if len(raw) > 20_000 {
+			t.Errorf("an event has %d bytes", len(raw))
+		}
+		events++
+		return events == 3
+	})
+	if events != 3 {
+		t.Errorf("%d events came, want 3", events)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	pages := []string{"/console/points", "/console/requests?all=1"}
+	for _, p := range paths {
+		pages = append(pages, p.path)
+	}
+	_, list := f.get("/console/requests")
+	pages = append(pages, regexp.MustCompile(`/console/requests/[^"]+`).FindAllString(list, 5)...)
+	if len(pages) < 9 {
+		t.Fatalf("only %d pages are there", len(pages))
+	}
+	for _, path := range pages {
+		if _, body := f.get(path); strings.Contains(body, "xylophone") || strings.Contains(body, "marmalade") {
+			t.Errorf("%s has a word of a prompt", path)
+		}
+	}
+}

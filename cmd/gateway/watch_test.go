@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Each change is printed once, under its time; a gateway that is away is waited for; Ctrl-C is no failure.
+func TestWatchPrintsChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		answers := []string{"one", "one", "", "two", "two"}
+		var out bytes.Buffer
+		err := (&watch{out: &out}).run(ctx, func(context.Context) (string, error) {
+			if len(answers) == 0 {
+				cancel()
+				return "", ctx.Err()
+			}
+			text := answers[0]
+			answers = answers[1:]
+			if text == "" {
+				return "", errors.New("cannot reach the gateway")
+			}
+			return text + "\n", nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		for want, n := range map[string]int{"\none\n": 1, "\ntwo\n": 1, "cannot reach the gateway\nlooking again": 1, "00:00:0": 3} {
+			if strings.Count(out.String(), want) != n {
+				t.Errorf("%q is not there %d times:\n%s", want, n, out.String())
+			}
+		}
+	})
+}
+
+// A gateway that is not there at the beginning, and one that refuses, end the watch.
+func TestWatchEndsWhereItCannotSucceed(t *testing.T) {
+	absent := errors.New("cannot reach the gateway")
+	if err := (&watch{out: new(bytes.Buffer)}).run(t.Context(), func(context.Context) (string, error) { return "", absent }); !errors.Is(err, absent) {
+		t.Errorf("absent: %v", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		err := (&watch{out: new(bytes.Buffer)}).run(t.Context(), func(context.Context) (string, error) {
+			if looks++; looks < 3 {
+				return "one\n", nil
+			}
+			return "", fmt.Errorf("wants a key: %w", &refusal{"unauthorized", "no"})
+		})
+		if err == nil || looks != 3 {
+			t.Errorf("after %d looks: %v", looks, err)
+		}
+	})
+}
+
+// On a terminal nothing is wider or higher than it.
+func TestWatchFitsTheTerminal(t *testing.T) {
+	var text strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(&text, "worker %d %s\n", i, strings.Repeat("x", 200))
+	}
+	shown := screen(text.String(), time.Unix(0, 0).UTC(), 40, 10)
+	lines := strings.Split(strings.TrimSuffix(shown, "\r\n"), "\r\n")
+	if len(lines) != 9 || !strings.HasPrefix(lines[8], "… and 43 lines more") {
+		t.Errorf("%d lines, the last of them %q", len(lines), lines[len(lines)-1])
+	}
+	for _, line := range lines {
+		if n := len([]rune(strings.TrimSuffix(line, emptyLine))); n > 40 {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+}
+
+// A table that is too wide does without addresses; its columns stay whole.
+func TestWorkersTableByWidth(t *testing.T) {
+	var r workersReport
+	if err := json.Unmarshal([]byte(`{"pools":[{"model":"m","role":"decode","workers":[{"id":"d1","state":"up","address":"http://10.0.0.1:8000","circuit":"closed"}]}],"cordoned":["gone"]}`), &r); err != nil {
+		t.Fatal(err)
+	}
+	for addresses, columns := range map[bool]int{true: 11, false: 10} {
+		text, err := r.table(addresses)
+		if err != nil || strings.Contains(text, "10.0.0.1") != addresses || strings.Contains(text, "ADDRESS") != addresses {
+			t.Errorf("%v\n%s", err, text)
+		}
+		for line := range strings.Lines(text) {
+			if n := len(regexp.MustCompile(`\S( ?\S)*`).FindAllString(line, -1)); n != columns {
+				t.Errorf("%d columns, want %d: %s", n, columns, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package helm
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write what is rendered into testdata; read every changed line before committing it")
+
+const chartFolder = "tandem"
+
+// TestCopies: the chart has its own copies of the alerts and the dashboard, since a link is lost where a file system or an archive has none.
+func TestCopies(t *testing.T) {
+	for own, of := range map[string]string{"alerts.yaml": "alerts.yaml", "dashboard.json": "tandem.json"} {
+		want, err := os.ReadFile(filepath.Join("..", "grafana", of))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(chartFolder, "files", own)
+		if *update {
+			if err := os.WriteFile(file, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != string(want) {
+			t.Errorf("%s is not deploy/grafana/%s (-update copies it): %v", file, of, err)
+		}
+	}
+}
+
+func load(t *testing.T) *chart.Chart {
+	t.Helper()
+	c, err := loader.LoadDir(chartFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is `helm template demo tandem --namespace serving` with values.
+func render(t *testing.T, values map[string]any) (string, error) {
+	t.Helper()
+	files, err := rendered(t, values)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, name := range sorted(files) {
+		if text := strings.TrimSpace(files[name]); strings.HasSuffix(name, ".yaml") && text != "" {
+			fmt.Fprintf(&b, "---\n# Source: %s\n%s\n", name, strings.TrimSpace(strings.TrimPrefix(text, "---")))
+		}
+	}
+	return b.String(), nil
+}
+
+// rendered is every file of the chart with values, NOTES.txt among them.
+func rendered(t *testing.T, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	c := load(t)
+	top, err := chartutil.ToRenderValues(c, values, chartutil.ReleaseOptions{Name: "demo", Namespace: "serving", Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, top)
+}
+
+func sorted(files map[string]string) []string {
+	var names []string
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// examples are the values files that ship with the chart, by name, and the chart's own values as "default".
+func examples(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chartFolder, "examples", "*.yaml"))
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	all := map[string]map[string]any{"default": {}}
+	for _, file := range files {
+		values, err := chartutil.ReadValuesFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
+	}
+	return all
+}
+
+// golden compares text with a file of testdata, or writes it.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	file := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) == text {
+		return
+	}
+	got := strings.Split(text, "\n")
+	for i, line := range strings.Split(string(want), "\n") {
+		if i >= len(got) || got[i] != line {
+			t.Errorf("%s:%d is %q now (-update writes it, for you to read the diff)", file, i+1, strings.Join(got[min(i, len(got)):min(i+3, len(got))], "\n"))
+			return
+		}
+	}
+	t.Errorf("%s has become longer", file)
+}
+
+func TestLint(t *testing.T) {
+	for name, values := range examples(t) {
+		for _, m := range lint.All(chartFolder, values, "serving", true).Messages {
+			if m.Severity > support.InfoSev {
+				t.Errorf("%s: %v", name, m)
+			}
+		}
+	}
+}
+
+// Every example renders as its golden file, and a cluster would take it.
+func TestExamples(t *testing.T) {
+	for name, values := range examples(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := render(t, values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, text)
+			for _, wrong := range wrongs(text) {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// set is values with one more, at a path with dots.
+func set(values map[string]any, path string, value any) map[string]any {
+	raw, err := yaml.Marshal(values)
+	if err != nil {
+		panic(err) // it was YAML
+	}
+	copied := map[string]any{}
+	if err := yaml.Unmarshal(raw, &copied); err != nil {
+		panic(err)
+	}
+	at := copied
+	keys := strings.Split(path, ".")
+	for _, key := range keys[:len(keys)-1] {
+		next, ok := at[key].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			at[key] = next
+		}
+		at = next
+	}
+	at[keys[len(keys)-1]] = value
+	return copied
+}
+
+// Values that the chart does not know, or that cannot be, are refused with a word on where.
+func TestWrongValuesAreRefused(t *testing.T) {
+	vllm := examples(t)["vllm"]
+	for _, tt := range []struct {
+		path  string
+		value any
+		want  string
+	}{
+		{"gatway", map[string]any{}, "gatway"},
+		{"gateway.replica", 2, "replica"},
+		{"gateway.replicas", "two", "replicas"},
+		{"gateway.admin.port", 70000, "port"},
+		{"image.digest", "latest", "digest"},
+		{"discovery.mode", "consul", "mode"},
+		{"pools.prefill.rolle", "prefill", "rolle"},
+		{"pools.prefill.role", "router", "role"},
+		{"pools.prefill.engine", "ollama", "engine"},
+		{"pools.Prefill", map[string]any{"role": "both", "engine": "custom", "image": "x:1"}, "Prefill"},
+		{"pools.lone", map[string]any{"role": "both", "engine": "vllm"}, "image"},
+		{"pools.prefill.autoscaling", map[string]any{"kind": "keda"}, "KEDA asks Prometheus"},
+		{"pools.prefill.model", "", "needs model"},
+		{"discovery.mode", "etcd", "needs etcd.endpoints"},
+		{"gateway.config", map[string]any{"drain-timeout": "1m"}, "gateway.drainSeconds"},
+		{"gateway.admin.enabled", true, "every pod could cordon workers"},
+		{"gateway.httpRoute.enabled", true, "names the Gateway"},
+		{"gateway.peers.existingSecret", "s", "gateway.tls.existingSecret"},
+		{"gateway.tls.clientCA.existingSecret", "s", "gateway.tls.existingSecret"},
+		{"gateway.tls.adminCA.existingSecret", "s", "gateway.admin.enabled"},
+		{"gateway.tls.secret", "s", "secret"},
+		{"gateway.workerTLS", map[string]any{"existingSecret": "s", "key": ""}, "private key"},
+		{"nats", map[string]any{"enabled": true, "tls": map[string]any{"existingSecret": "s"}}, "has neither TLS nor users"},
+		{"nats", map[string]any{"url": "nats://bus:4222", "creds": map[string]any{"existingSecret": "s", "key": ""}}, "key"},
+		{"pools.prefill.scheme", "https", "discovery.mode etcd"},
+		{"pools.prefill.scheme", "tcp", "scheme"},
+	} {
+		if _, err := render(t, set(vllm, tt.path, tt.value)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v gives %v, which does not say %q", tt.path, tt.value, err, tt.want)
+		}
+	}
+}
+
+// What cannot go with several gateways, or with TLS, is refused as well.
+func TestWrongCombinationsAreRefused(t *testing.T) {
+	all := examples(t)
+	for _, tt := range []struct {
+		example, path string
+		value         any
+		want          string
+	}{
+		{"replicas", "nats", map[string]any{"enabled": true}, "a NATS in common"},
+		{"replicas", "gateway.tls.existingSecret", "", "gateway.peers needs gateway.tls.existingSecret"},
+		{"replicas", "gateway.tls.clientCA.existingSecret", "ca", ""}, // Prometheus has a certificate in its Secret
+		{"certificates", "gateway.admin.enabled", false, "adminCA needs gateway.admin.enabled"},
+		{"certificates", "serviceMonitor.tls.existingSecret", "", "/metrics needs a certificate"},
+		{"certificates", "etcd.auth.user", "", "etcd.auth.user"},
+		{"certificates", "etcd.endpoints", []any{}, "etcd.endpoints"},
+		{"registry", "etcd.auth", map[string]any{"existingSecret": "s", "user": "u"}, "the etcd that the chart runs"},
+	} {
+		_, err := render(t, set(set(all[tt.example], "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s with %s: %v gives %v, want %q", tt.example, tt.path, tt.value, err, tt.want)
+		}
+	}
+}
+
+// A gateway that may reach nothing but its own pools, and whose engines are elsewhere, is refused.
+func TestLimitsThatCutOffEnginesAreRefused(t *testing.T) {
+	values := set(examples(t)["vllm"], "networkPolicy.enabled", true)
+	if _, err := render(t, values); err != nil {
+		t.Error(err)
+	}
+	values = set(values, "discovery.selector", "app=llm")
+	if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "networkPolicy.extraEgress") {
+		t.Errorf("%v", err)
+	}
+	if _, err := render(t, set(values, "networkPolicy.extraEgress", everywhere)); err != nil {
+		t.Error(err)
+	}
+}
+
+// everywhere is a rule by which a gateway may reach everything.
+var everywhere = []any{map[string]any{"to": []any{map[string]any{"ipBlock": map[string]any{"cidr": "0.0.0.0/0"}}}}}
+
+// Each value does what it says.
+func TestValues(t *testing.T) {
+	all := examples(t)
+	for _, tt := range []struct {
+		example, path string
+		value         any
+		want, not     string
+	}{
+		{"vllm", "grafanaDashboard.enabled", true, `"uid": "tandem-gateway"`, ""},
+		{"vllm", "fullnameOverride", "llm", "tandem.dev/fleet: llm", "demo-tandem"},
+		{"vllm", "serviceAccount", map[string]any{"create": false, "name": "ours"}, "serviceAccountName: ours", "kind: ServiceAccount\nmetadata"},
+		{"vllm", "discovery.mode", "none", "automountServiceAccountToken: false", "kind: Role\n"},
+		{"vllm", "pools.prefill.replicas", 0, "replicas: 0", ""},
+		{"vllm", "pools.prefill.podDisruptionBudget", map[string]any{"enabled": false}, "", "PodDisruptionBudget\nmetadata:\n  name: demo-tandem-prefill"},
+		{"vllm", "pools.prefill.args", []any{"serve-this"}, "- serve-this\n", ""},
+		{"vllm", "gateway.extraArgs", []any{"--log-level=debug"}, `- "--log-level=debug"`, ""},
+		{"vllm", "imagePullSecrets", []any{map[string]any{"name": "pull"}}, "- name: pull", ""},
+		{"registry", "etcd", map[string]any{"endpoints": []any{"https://etcd-0:2379", "https://etcd-1:2379"}}, "--etcd-endpoints=https://etcd-0:2379,https://etcd-1:2379", "quay.io/coreos/etcd"},
+		{"registry", "nats", map[string]any{"enabled": false}, "router-kv-events: false", "nats-url"},
+		{"vllm", "nats.url", "nats://bus:4222", "nats-url: nats://bus:4222", ""}, // for the group alone
+		{"vllm", "nats.enabled", true, "image: docker.io/library/nats", "tandem.dev/fleet: demo-tandem\n      ports:\n        - {port: 4222}"},
+		{"vllm", "gateway.config", map[string]any{"tls-cert-file": "/own/tls.crt", "tls-key-file": "/own/tls.key"}, "scheme: HTTPS", "path: /live, port: http}"},
+		{"vllm", "gateway.workerTLS", map[string]any{"existingSecret": "engines", "cert": ""}, "worker-ca-file: /etc/tandem/worker-tls/ca.crt", "worker-cert-file"},
+		{"vllm", "gateway.tls.existingSecret", "pair", "scheme: HTTPS", "replica-peers"},
+		{"production", "gateway.tls.existingSecret", "pair", "serverName: demo-tandem.serving.svc", "appProtocol: http}"},
+		{"production", "nats.url", "nats://bus:4222", "# The other gateways.\n", ""},
+		{"replicas", "gateway.peers.existingSecret", "", "replicas: 3", "6222"},
+		{"replicas", "networkPolicy.enabled", false, "publishNotReadyAddresses: true", "NetworkPolicy"},
+		{"certificates", "etcd.attach", map[string]any{"auth": map[string]any{"existingSecret": ""}, "tls": map[string]any{"existingSecret": ""}}, "--etcd-user=gateway", "worker-etcd"},
+		{"certificates", "nats.creds.existingSecret", "nsc", "nats-creds: /etc/tandem/nats-creds/user.creds", "--nats-creds"},
+		{"certificates", "pools.vllm.scheme", "http", "--url=http://$(POD_IP):8000", "--worker-ca-file"},
+		{"production", "gateway.admin.port", 9200, "admin-address: 0.0.0.0:9200", "9090}"},
+	} {
+		text, err := render(t, set(set(all[tt.example], "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
+		if err != nil || !strings.Contains(text, tt.want) || tt.not != "" && strings.Contains(text, tt.not) {
+			t.Errorf("%s with %s: %v: %v, lacks %q or has %q", tt.example, tt.path, tt.value, err, tt.want, tt.not)
+		}
+		if tt.path == "serviceAccount" {
+			continue // which is not the chart's then
+		}
+		for _, wrong := range wrongs(text) {
+			t.Errorf("%s with %s: %v: %s", tt.example, tt.path, tt.value, wrong)
+		}
+	}
+}
+
+// Each mistake that the check is there for is found.
+func TestMistakesAreFound(t *testing.T) {
+	text, err := render(t, examples(t)["production"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ old, new, want string }{
+		{"replicas: 1", "replica: 1", ""}, // nothing has it: checked below
+		{"kind: PodDisruptionBudget", "kind: PodDisruptionBudgets", "none of the kinds"},
+		{"automountServiceAccountToken: true", "automountServiceAccountTokn: true", "automountServiceAccountTokn"},
+		{"memory: 4Gi", "memory: 4GB", "quantities must match"},
+		{"path: /health, port: http", "path: /health, port: web", `asks port "web"`},
+		{"targetPort: http", "targetPort: web", "leads to web"},
+		{"name: config, mountPath", "name: confg, mountPath", "is no volume"},
+		{"configMap: {name: demo-tandem-gateway}", "configMap: {name: demo-gateway}", "no config map demo-gateway"},
+		{"containerName: gateway", "containerName: gate", "of another container"},
+		{"kind: Deployment, name: demo-tandem-gateway", "kind: Deployment, name: demo-gateway", `scales "demo-gateway"`},
+		{"@sha256:", ".", "no tag of its own"},
+		{"allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "may more than it needs"},
+		{"serviceAccountName: demo-tandem", "serviceAccountName: other", "no service account other"},
+		{"containerPort: 5557", "containerPort: 8000", "is engine already"},
+	} {
+		if tt.want == "" {
+			if strings.Contains(text, tt.old) {
+				t.Error("a deployment that is scaled has replicas")
+			}
+			continue
+		}
+		if !strings.Contains(text, tt.old) {
+			t.Errorf("nothing has %q", tt.old)
+		}
+		if got := strings.Join(wrongs(strings.Replace(text, tt.old, tt.new, 1)), "\n"); !strings.Contains(got, tt.want) {
+			t.Errorf("%q: %q does not say %q", tt.new, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/tandem-pd/tandem/lab/gobuild"
+)
+
+// file is one file of an archive.
+type file struct {
+	name string
+	mode int64
+	data []byte
+}
+
+// still are settings of Go that would change a binary without anything in the tree having changed.
+var still = []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off"}
+
+// linked is what the linker is given. Go's own record of the repository is left out: it differs between a clone and a
+// worktree of the same commit.
+func (r *release) linked() string {
+	return "-s -w -buildid= -X main.version=" + r.version + " -X github.com/tandem-pd/tandem/internal/telemetry.commit=" + r.commit
+}
+
+// make makes the release in the folder out and returns what SHA256SUMS says.
+func (r *release) make(ctx context.Context, out string) (sums string, err error) {
+	work, err := os.MkdirTemp("", "tandem-binaries-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	binaries := map[string]string{}
+	for _, t := range r.targets {
+		name := t[0] + "_" + t[1]
+		binaries[name] = filepath.Join(work, name)
+		err := gobuild.Build{
+			Dir: r.root, Environ: slices.Concat(still, r.environ, []string{"GOOS=" + t[0], "GOARCH=" + t[1]}), Name: t[0] + "/" + t[1],
+			Flags:    []string{"-trimpath", "-buildvcs=false", "-ldflags", r.linked(), "-o", binaries[name]},
+			Packages: []string{r.pkg},
+		}.Run(ctx, r.stderr)
+		if err != nil {
+			return "", err
+		}
+	}
+	common, err := r.extras(ctx, r, binaries[runtime.GOOS+"_"+runtime.GOARCH])
+	if err != nil {
+		return "", err
+	}
+	products := map[string][]byte{}
+	for _, t := range r.targets {
+		name := t[0] + "_" + t[1]
+		if err := r.pack(products, binaries[name], "tandem_"+r.version+"_"+name, common); err != nil {
+			return "", err
+		}
+	}
+	var lines []string
+	for name, data := range products {
+		lines = append(lines, fmt.Sprintf("%x  %s\n", sha256.Sum256(data), name))
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
+	sums = strings.Join(lines, "")
+	products["SHA256SUMS"] = []byte(sums)
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return "", err
+	}
+	for name, data := range products {
+		if err := os.WriteFile(filepath.Join(out, name), data, 0o644); err != nil {
+			return "", err
+		}
+	}
+	return sums, nil
+}
+
+// pack adds one target's archive to products, and the list of what its binary contains.
+func (r *release) pack(products map[string][]byte, binary, stem string, common []file) error {
+	data, err := os.ReadFile(binary)
+	if err != nil {
+		return err
+	}
+	info, err := buildinfo.Read(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("%s: %w", stem, err)
+	}
+	bill, err := bom(info, r.version, r.commit, r.made, data)
+	if err != nil {
+		return err
+	}
+	products[stem+".cdx.json"] = bill
+	products[stem+".tar.gz"], err = r.tar(stem, append([]file{{"gateway", 0o755, data}, {"sbom.cdx.json", 0o644, bill}}, common...))
+	return err
+}
+
+// tar packs files under a folder of that name: in the order of their names, owned by root, with the
+// time of the commit, so that nothing of this machine is in the archive.
+func (r *release) tar(folder string, files []file) ([]byte, error) {
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	var out bytes.Buffer
+	zipped, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	packed := tar.NewWriter(zipped)
+	for _, f := range files {
+		h := &tar.Header{Name: folder + "/" + f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg, ModTime: r.made, Format: tar.FormatUSTAR}
+		if err := packed.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := packed.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(packed.Close(), zipped.Close()); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// extras are the files of every archive next to the binary: what the program prints of itself, and of the tree the
+// licence and the unit. Where no target runs on this machine, the program is run from source.
+func extras(ctx context.Context, r *release, binary string) ([]file, error) {
+	program := []string{binary}
+	if binary == "" {
+		program = []string{"go", "run", "-ldflags", r.linked(), r.pkg}
+	}
+	var files []file
+	for _, f := range []struct {
+		name string
+		args []string
+	}{
+		{"man/gateway.1", []string{"man"}}, {"completion/gateway.bash", []string{"completion", "bash"}},
+		{"completion/_gateway", []string{"completion", "zsh"}}, {"completion/gateway.fish", []string{"completion", "fish"}},
+	} {
+		text, err := output(ctx, r.root, program[0], slices.Concat(program[1:], f.args)...)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{f.name, 0o644, []byte(text + "\n")})
+	}
+	for name, path := range map[string]string{
+		"LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md", "systemd/tandem-gateway.service": "deploy/systemd/tandem-gateway.service",
+		"systemd/gateway.yaml": "deploy/systemd/gateway.yaml",
+	} {
+		data, err := os.ReadFile(filepath.Join(r.root, filepath.FromSlash(path)))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{name, 0o644, data})
+	}
+	return files, nil
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tree is a module of one command, in a folder of its own.
+func tree(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.org/one\n\ngo 1.26\n", "one/main.go": "package main\n\nvar version string\n\nfunc main() { println(version) }\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// A release of the same source is the same byte for byte, wherever it is made, and whole.
+func TestReleaseIsReproducible(t *testing.T) {
+	made := func() (sums, out string) {
+		out = filepath.Join(t.TempDir(), "dist")
+		r := release{
+			root: tree(t), pkg: "./one", version: "v1.2.3", made: time.Unix(1_700_000_000, 0).UTC(), targets: [][2]string{{"linux", "amd64"}, {"linux", "arm64"}},
+			environ: []string{"GOCACHE=" + cache(t)}, stderr: new(bytes.Buffer),
+			extras: func(_ context.Context, _ *release, binary string) ([]file, error) {
+				return []file{{"man/one.1", 0o644, []byte("page")}}, nil
+			},
+		}
+		sums, err := r.make(t.Context(), out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sums, out
+	}
+	sums, out := made()
+	if again, _ := made(); again != sums {
+		t.Errorf("the second release differs:\n%s%s", sums, again)
+	}
+	if written, err := os.ReadFile(filepath.Join(out, "SHA256SUMS")); err != nil || string(written) != sums || strings.Count(sums, "\n") != 4 {
+		t.Fatalf("SHA256SUMS: %v\n%s", err, written)
+	}
+	for line := range strings.Lines(sums) {
+		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		data, err := os.ReadFile(filepath.Join(out, name))
+		if got := fmt.Sprintf("%x", sha256.Sum256(data)); err != nil || got != sum {
+			t.Errorf("%s: %v, sum %s, listed %s", name, err, got, sum)
+		}
+	}
+	files := unpacked(t, filepath.Join(out, "tandem_v1.2.3_linux_arm64.tar.gz"))
+	names := slices.Sorted(maps.Keys(files))
+	if want := []string{"gateway", "man/one.1", "sbom.cdx.json"}; !slices.Equal(names, want) {
+		t.Errorf("the archive has %q, want %q", names, want)
+	}
+	// 183 is AArch64 in an ELF header; a binary that is linked dynamically names its interpreter.
+	if elf := files["gateway"]; len(elf) < 20 || elf[18] != 183 || bytes.Contains(elf, []byte("/lib/ld-linux")) {
+		t.Error("the program is no static binary for arm64")
+	}
+}
+
+// cache is the folder in which this machine's own builds are cached, so that a test compiles little.
+func cache(t *testing.T) string {
+	t.Helper()
+	dir, err := output(t.Context(), "", "go", "env", "GOCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// unpacked is an archive's files by their names below its one folder.
+func unpacked(t *testing.T, path string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zipped, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, r := map[string][]byte{}, tar.NewReader(zipped)
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		_, name, below := strings.Cut(h.Name, "/")
+		if err != nil || !below || h.Uid != 0 || !h.ModTime.Equal(time.Unix(1_700_000_000, 0)) {
+			t.Errorf("%+v, %v", h, err)
+		}
+		files[name] = data
+	}
+}
+
+// The bill of materials names every module with its checksum, and Go itself.
+func TestBillOfMaterials(t *testing.T) {
+	sum := "h1:" + "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+	info := &debug.BuildInfo{
+		GoVersion: "go1.26.8 X:something", Main: debug.Module{Path: "example.org/one"},
+		Deps:     []*debug.Module{{Path: "example.org/b", Version: "v2.0.0+incompatible", Sum: sum}, {Path: "example.org/old", Version: "v1", Replace: &debug.Module{Path: "example.org/a", Version: "v1.1.0"}}},
+		Settings: []debug.BuildSetting{{Key: "GOARCH", Value: "arm64"}, {Key: "-ldflags", Value: "-s"}},
+	}
+	made := time.Unix(1_700_000_000, 0).UTC()
+	text, err := bom(info, "v1.2.3", "c0ffee", made, []byte("binary"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		BomFormat, SpecVersion, SerialNumber string
+		Metadata                             struct {
+			Timestamp string
+			Component struct{ PURL string }
+		}
+		Components []struct {
+			PURL       string
+			Properties []struct{ Name, Value string }
+		}
+		Dependencies []struct{ DependsOn []string }
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	var purls []string
+	for _, c := range got.Components {
+		purls = append(purls, c.PURL)
+	}
+	want := []string{"pkg:golang/example.org/a@v1.1.0", "pkg:golang/example.org/b@v2.0.0%2Bincompatible", "pkg:golang/stdlib@1.26.8"}
+	if !slices.Equal(purls, want) || !slices.Equal(got.Dependencies[0].DependsOn, want) || got.Components[1].Properties[0].Value != sum {
+		t.Errorf("%s", text)
+	}
+	if got.BomFormat != "CycloneDX" || !strings.HasPrefix(got.SerialNumber, "urn:uuid:") || got.Metadata.Timestamp != "2023-11-14T22:13:20Z" || got.Metadata.Component.PURL != "pkg:golang/example.org/one@v1.2.3" {
+		t.Errorf("%s", text)
+	}
+	if again, _ := bom(info, "v1.2.3", "c0ffee", made, []byte("binary")); !bytes.Equal(again, text) {
+		t.Error("the same binary has another bill")
+	}
+	info.Deps[0].Sum = "h1:nonsense"
+	if _, err := bom(info, "v1", "c0ffee", made, nil); err == nil {
+		t.Error("a wrong checksum is accepted")
+	}
+}

@@ -1,0 +1,62 @@
+package handoff
+
+import (
+	"testing"
+
+	"github.com/tandem-pd/tandem/decode"
+	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/upstream"
+)
+
+// The memory of a request goes to the next one only where nothing else can refer to it, and nothing of the request is left in it.
+func TestOnlyTheServedAreReused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(r *request)
+		reused bool
+	}{
+		"served at once":               {func(*request) {}, true},
+		"failed":                       {func(r *request) { r.served = false }, false},
+		"served at the second attempt": {func(r *request) { r.Attempts = 2 }, false},
+		"a leg may outlive it":         {func(r *request) { r.shared = true }, false},
+	} {
+		f := new(Flow)
+		f.requests.New = func() any { return f.blank() }
+		r := f.newRequest(&Call{ID: "mine", Request: &openai.Request{Model: "m"}})
+		r.served, r.Attempts, r.now, r.ids = true, 1, &r.first, []uint32{1}
+		r.first.round.ID, r.first.call = "mine-1", decode.Call{Answer: []byte("mine")}
+		c.change(r)
+		f.reuse(r)
+		if r.calls.first == nil {
+			t.Errorf("%s: its callbacks are gone", name)
+		}
+		if blank := r.Call.Request == nil && r.ID == "" && r.now == nil && r.ids == nil && r.first.round.ID == "" && r.first.call.Answer == nil; blank != c.reused {
+			t.Errorf("%s: %+v", name, r.Record)
+		}
+	}
+}
+
+// The memory of legs' bodies is given back once both have left, and no sooner.
+func TestBodiesAreGivenBackOnceTheyHaveLeft(t *testing.T) {
+	short := upstream.Body{[]byte(`{"prompt":"mine"}`)}
+	for name, c := range map[string]struct {
+		shared bool
+		twin   *sibling
+		body   upstream.Body
+		given  bool
+	}{
+		"both have left":                     {false, nil, short, true},
+		"a hedge's loser may be on its way":  {true, nil, short, false},
+		"prefill runs at the same time":      {false, new(sibling), short, false},
+		"decode may answer before it is all": {false, nil, upstream.Body{make([]byte, upstream.LeavesWhole+1)}, false},
+	} {
+		memory := new(connector.Memory)
+		m := &roundMemory{bodies: memory, sibling: c.twin}
+		m.round.Memory, m.plan.Decode.Body = memory, c.body
+		m.sent(c.shared)
+		if given := m.bodies == nil && m.round.Memory == nil && m.plan.Decode.Body == nil; given != c.given {
+			t.Errorf("%s: given back: %v", name, given)
+		}
+		m.sent(c.shared) // an answer has one first token, and a round may have two answers
+	}
+}

@@ -1,0 +1,126 @@
+package handoff
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+const (
+	sampledParent   = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	unsampledParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+)
+
+// sampling is a flow that samples everything, or nothing.
+func sampling(sampled bool) *Flow {
+	return &Flow{rooms: Rooms{Sample: func(tracecontext.TraceID, tracecontext.Context) bool { return sampled }}}
+}
+
+// What engines get, by what the client sent and what was decided.
+func TestTraceParents(t *testing.T) {
+	for name, tt := range map[string]struct {
+		f      *Flow
+		client string
+		same   bool // engines get the client's as it came
+		traced bool
+		flags  string
+	}{
+		"off":                                {new(Flow), sampledParent, true, false, "01"},
+		"off, no client's":                   {new(Flow), "", true, false, ""},
+		"sampled":                            {sampling(true), sampledParent, false, true, "01"},
+		"sampled, no client's":               {sampling(true), "", false, true, "01"},
+		"sampled, not by the client":         {sampling(true), unsampledParent, false, true, "01"},
+		"not sampled":                        {sampling(false), unsampledParent, true, false, "00"},
+		"not sampled, no client's":           {sampling(false), "", false, false, "00"},
+		"not sampled, though the client was": {sampling(false), sampledParent, false, false, "00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &request{Record: Record{Call: Call{TraceParent: tt.client}, ID: "r"}}
+			tt.f.trace(r)
+			if (r.traceParent == tt.client) != tt.same || !strings.HasSuffix(r.traceParent, tt.flags) || (r.Trace != nil) != tt.traced {
+				t.Errorf("engines get %q, traced %v", r.traceParent, r.Trace != nil)
+			}
+			got, _ := tracecontext.Parse(r.traceParent)
+			client, given := tracecontext.Parse(tt.client)
+			if given && got.Trace != client.Trace {
+				t.Errorf("trace %s, the client's is %s", got.Trace, client.Trace)
+			}
+			if tt.traced && (r.Trace.Own != got || r.Trace.Parent != client.Span || r.TraceID() != got.Trace.String()) {
+				t.Errorf("own %s, parent %s", r.Trace.Own, r.Trace.Parent)
+			}
+		})
+	}
+}
+
+// Where nothing is traced, a request costs no allocation of traces.
+func TestTracesOffCostNothing(t *testing.T) {
+	f := new(Flow)
+	r := &request{Record: Record{Call: Call{TraceParent: sampledParent}, ID: "r"}}
+	leg, lease := Leg{Worker: &pools.Worker{ID: "d", Role: pools.Decode}}, new(router.Lease)
+	if n := testing.AllocsPerRun(100, func() {
+		f.trace(r)
+		r.traceWait(nil, time.Time{})
+		_ = f.traceLeg(r, &leg, lease)
+		r.Trace.end(leg.Span, time.Time{}, time.Time{}, failureOf(nil))
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A request that is admitted again and again has a bounded number of steps.
+func TestStepsAreBounded(t *testing.T) {
+	r := &Trace{}
+	for range 2 * maxSteps {
+		s := Step{ID: tracecontext.NewSpanID()}
+		r.begin(s)
+		r.end(s.ID, time.Time{}, time.Unix(1, 0), fault.Timeout.String())
+	}
+	n := 0
+	r.Each(func(s *Step) {
+		if n++; s.Failure != "timeout" || s.Ended.IsZero() {
+			t.Errorf("%+v", s)
+		}
+	})
+	if n != maxSteps {
+		t.Errorf("%d steps", n)
+	}
+}
+
+// BenchmarkUnsampled is what a request costs that is not sampled where others are.
+func BenchmarkUnsampled(b *testing.B) {
+	f := sampling(false)
+	b.ReportAllocs()
+	for b.Loop() {
+		r := request{}
+		f.trace(&r)
+	}
+}
+
+// BenchmarkSampled is what the flow notes of a sampled request: a wait and two legs. observe's BenchmarkTraced is the rest.
+func BenchmarkSampled(b *testing.B) {
+	f := sampling(true)
+	f.cfg.Queue, f.queues = setting.Default[queue.Config](), map[string]*waitingRoom{}
+	q, err := f.queue("m")
+	if err != nil {
+		b.Fatal(err)
+	}
+	worker, lease, now := &pools.Worker{ID: "d", Role: pools.Decode}, new(router.Lease), time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		r := request{}
+		f.trace(&r)
+		r.Trace.end(r.traceWait(q, now), time.Time{}, now, "")
+		for range 2 {
+			leg := Leg{Worker: worker, Began: now}
+			_ = f.traceLeg(&r, &leg, lease)
+			r.Trace.end(leg.Span, now, now, "")
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package certs
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Named is the error of a certificate that bears none of the names, nil where there are no names. A name is compared
+// with the certificate's alternative names: with its URIs where it has a scheme, and otherwise with its DNS names. A
+// URI that ends in /* takes all that go on from there, *.DOMAIN all names of one label more.
+func Named(c *x509.Certificate, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	var borne []string
+	for _, u := range c.URIs {
+		borne = append(borne, u.String())
+	}
+	borne = append(borne, c.DNSNames...)
+	for _, b := range borne {
+		if slices.ContainsFunc(names, func(name string) bool { return takes(name, b) }) {
+			return nil
+		}
+	}
+	if len(borne) == 0 {
+		return fmt.Errorf("the client's certificate bears neither a URI nor a DNS name, and only listed names are served")
+	}
+	return fmt.Errorf("the client's certificate bears %.200q, which is not listed", strings.Join(borne, ", "))
+}
+
+// takes reports whether name is, or covers, what a certificate bears.
+func takes(name, borne string) bool {
+	if strings.Contains(name, "://") {
+		folder, all := strings.CutSuffix(name, "*")
+		return borne == name || all && strings.HasSuffix(folder, "/") && strings.HasPrefix(borne, folder) && len(borne) > len(folder)
+	}
+	if strings.Contains(borne, "://") {
+		return false
+	}
+	if domain, all := strings.CutPrefix(name, "*."); all {
+		_, rest, ok := strings.Cut(borne, ".")
+		return ok && strings.EqualFold(rest, domain)
+	}
+	return strings.EqualFold(name, borne)
+}
+
+// CheckName is what is wrong with a name of [Named]'s.
+func CheckName(name string) error {
+	rest := name
+	if scheme, after, ok := strings.Cut(name, "://"); ok {
+		if scheme == "" || after == "" {
+			return fmt.Errorf("%.80q is not a URI, as spiffe://DOMAIN/PATH", name)
+		}
+		rest = strings.TrimSuffix(after, "/*")
+	} else {
+		rest = strings.TrimPrefix(rest, "*.")
+	}
+	if rest == "" || strings.ContainsAny(rest, "* \t") {
+		return fmt.Errorf("%.80q is neither a DNS name, or *.DOMAIN, nor a URI, or URI/*", name)
+	}
+	return nil
+}

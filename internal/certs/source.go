@@ -1,0 +1,269 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// File is a file, and the setting that names it, for errors. A Path of "" is no file.
+type File struct{ Setting, Path string }
+
+// Files are what a side of a connection proves itself by, and whom it believes. Each part may be absent; a certificate
+// and its key come together.
+type Files struct {
+	Use       string // what they are for, as metrics and the log have it: clients, admin, workers, nats, etcd
+	Cert, Key File   // of our own, in PEM; Cert with the chain behind it
+	CA        File   // who vouches for the other side, in PEM; of a client without it, the system's authorities
+}
+
+// Given reports whether any file is named.
+func (f *Files) Given() bool { return f.Cert.Path+f.Key.Path+f.CA.Path != "" }
+
+// maxFileBytes bounds a file, so that a path given by mistake is an error and not a gigabyte in memory.
+const maxFileBytes = 4 << 20
+
+// contents are the files as they were read; empty where there is none.
+type contents struct{ cert, key, ca []byte }
+
+// read reads the files. Its error names the setting.
+func (f *Files) read() (c contents, err error) {
+	for _, one := range []struct {
+		file File
+		into *[]byte
+	}{{f.Cert, &c.cert}, {f.Key, &c.key}, {f.CA, &c.ca}} {
+		if one.file.Path == "" {
+			continue
+		}
+		if *one.into, err = readBounded(one.file.Path); err != nil {
+			return c, setting.Errorf(one.file.Setting, "%w", err)
+		}
+	}
+	return c, nil
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(b) > maxFileBytes {
+		err = fmt.Errorf("%s: it is larger than %d bytes", path, maxFileBytes)
+	}
+	return b, err
+}
+
+// digest is the contents' hash.
+func (c *contents) digest() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, b := range [][]byte{c.cert, c.key, c.ca} {
+		fmt.Fprintf(h, "%d:", len(b))
+		h.Write(b)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// material is contents that can be used.
+type material struct {
+	digest [sha256.Size]byte
+	pair   *tls.Certificate // nil without a certificate
+	roots  *x509.CertPool   // nil without a bundle
+	client *tls.Config      // see Source.Client
+}
+
+// parse makes contents usable. Its error names the setting and what is wrong with the file.
+func (f *Files) parse(c *contents, now time.Time) (*material, error) {
+	m := &material{digest: c.digest()}
+	if f.Cert.Path != "" {
+		pair, err := tls.X509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, f.blame(c, err)
+		}
+		if err := valid(pair.Leaf, now); err != nil {
+			return nil, setting.Errorf(f.Cert.Setting, "%s: %w", f.Cert.Path, err)
+		}
+		m.pair = &pair
+	}
+	if f.CA.Path != "" {
+		roots, err := bundle(c.ca, now)
+		if err != nil {
+			return nil, setting.Errorf(f.CA.Setting, "%s: %w", f.CA.Path, err)
+		}
+		m.roots = roots
+	}
+	m.client = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: m.roots, ClientSessionCache: tls.NewLRUClientSessionCache(256)}
+	if m.pair != nil {
+		m.client.Certificates = []tls.Certificate{*m.pair}
+	}
+	return m, nil
+}
+
+// blame names the file of a pair that is at fault.
+func (f *Files) blame(c *contents, err error) error {
+	if chain, of := blocks(c.cert, "CERTIFICATE"), f.Cert; len(chain) == 0 {
+		return setting.Errorf(of.Setting, "%s: there is no whole certificate in it", of.Path)
+	} else if _, broken := x509.ParseCertificate(chain[0]); broken != nil {
+		return setting.Errorf(of.Setting, "%s: %w", of.Path, broken)
+	}
+	return setting.Errorf(f.Key.Setting, "%s: %w", f.Key.Path, err)
+}
+
+// valid is the error of a certificate that is not in force at now.
+func valid(leaf *x509.Certificate, now time.Time) error {
+	switch {
+	case now.After(leaf.NotAfter):
+		return fmt.Errorf("the certificate expired on %s", leaf.NotAfter.UTC().Format(time.RFC3339))
+	case now.Before(leaf.NotBefore):
+		return fmt.Errorf("the certificate is valid from %s only", leaf.NotBefore.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// bundle reads certificates of authorities, of which at least one must be in force: the old one may stay in the bundle.
+func bundle(text []byte, now time.Time) (*x509.CertPool, error) {
+	found := blocks(text, "CERTIFICATE")
+	if len(found) == 0 {
+		return nil, errors.New("there is no whole certificate in it")
+	}
+	roots, inForce := x509.NewCertPool(), errors.New("")
+	for _, der := range found {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, err
+		}
+		if err := valid(c, now); inForce != nil {
+			inForce = err
+		}
+		roots.AddCert(c)
+	}
+	return roots, inForce
+}
+
+// blocks are the PEM blocks of a kind in text, decoded.
+func blocks(text []byte, kind string) (found [][]byte) {
+	for {
+		var b *pem.Block
+		if b, text = pem.Decode(text); b == nil {
+			return found
+		}
+		if b.Type == kind {
+			found = append(found, b.Bytes)
+		}
+	}
+}
+
+// Source is what some files hold, as last read whole. It is safe for concurrent use.
+type Source struct {
+	files Files
+	now   atomic.Pointer[material]
+
+	failed string // why the files could not be used when they were last read; the store's, under its lock
+}
+
+// Client is the configuration of connections that we make: the authorities and our certificate as they are now. The
+// caller clones it to add to it. Each reload gives another pointer.
+func (s *Source) Client() *tls.Config { return s.now.Load().client }
+
+// Roots are the authorities of the bundle as they are now; nil without one.
+func (s *Source) Roots() *x509.CertPool { return s.now.Load().roots }
+
+// Pair is our certificate as it is now; without one it is empty, which a handshake takes for none.
+func (s *Source) Pair() tls.Certificate {
+	if m := s.now.Load(); m.pair != nil {
+		return *m.pair
+	}
+	return tls.Certificate{}
+}
+
+// Server is the configuration of a listener, which takes the certificate of each moment. With a bundle clients must
+// show a certificate that one of its authorities vouches for, and that bears one of names, where there are any; see
+// [Named]. protocols are those of ALPN.
+func (s *Source) Server(names []string, protocols ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: protocols,
+		// Servers that look for a certificate before they listen find one here.
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.now.Load().pair, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			m := s.now.Load()
+			c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{*m.pair}}
+			if m.roots != nil {
+				// A resumed session would bring a client in whose authority has left the bundle.
+				c.ClientCAs, c.ClientAuth, c.SessionTicketsDisabled = m.roots, tls.RequireAndVerifyClientCert, true
+				c.VerifyConnection = func(state tls.ConnectionState) error { return Named(state.PeerCertificates[0], names) }
+			}
+			return c, nil
+		},
+	}
+}
+
+// Itself is the configuration of a connection to a server of this process, whose certificate is this source's: it is
+// believed for being the same one, whatever name it bears.
+func (s *Source) Itself() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection compares
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if m := s.now.Load(); m.pair == nil || len(state.PeerCertificates) == 0 || !bytes.Equal(state.PeerCertificates[0].Raw, m.pair.Leaf.Raw) {
+				return errors.New("the other side does not show this process's own certificate")
+			}
+			return nil
+		},
+	}
+}
+
+// Among is the configuration, for both sides, of connections between processes that all show this source's certificate: each
+// believes the other for showing the same one.
+func (s *Source) Among() *tls.Config {
+	c := s.Itself()
+	c.ClientAuth = tls.RequireAnyClientCert
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { pair := s.Pair(); return &pair, nil }
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { pair := s.Pair(); return &pair, nil }
+	return c
+}
+
+// Explain adds to the error of a handshake which setting it is about. Other errors stay as they are.
+func (s *Source) Explain(err error) error {
+	var (
+		unknown  x509.UnknownAuthorityError
+		plain    tls.RecordHeaderError
+		refused  = refused(err)
+		ca, cert = s.files.CA, s.files.Cert
+	)
+	switch {
+	case errors.As(err, &unknown) && ca.Path == "":
+		return fmt.Errorf("%w: name its authority by %s", err, ca.Setting)
+	case errors.As(err, &unknown):
+		return fmt.Errorf("%w: it is not in %s, %s", err, ca.Setting, ca.Path)
+	case errors.As(err, &plain):
+		return fmt.Errorf("%w: the other side does not speak TLS", err)
+	case refused && cert.Path == "":
+		return fmt.Errorf("%w: the other side asks for a certificate: %s and %s are not given", err, cert.Setting, s.files.Key.Setting)
+	case refused:
+		return fmt.Errorf("%w: the other side refuses the certificate of %s, %s", err, cert.Setting, cert.Path)
+	}
+	return err
+}
+
+// refused reports whether the other side refused our certificate, or the want of one, by an alert: handshake_failure,
+// bad_certificate to certificate_unknown, unknown_ca, access_denied, certificate_required. crypto/tls gives an alert that
+// was received no type of its own.
+func refused(err error) bool {
+	remote, ok := errors.AsType[*net.OpError](err)
+	return ok && remote.Op == "remote error" && slices.ContainsFunc([]tls.AlertError{40, 42, 43, 44, 45, 46, 48, 49, 116}, func(a tls.AlertError) bool {
+		return remote.Err.Error() == a.Error()
+	})
+}

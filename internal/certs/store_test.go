@@ -1,0 +1,388 @@
+package certs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// kept is a source of the test's own files, and what is logged about it.
+type kept struct {
+	*certs.Source
+	store *certs.Store
+	dir   string
+	log   bytes.Buffer
+	reg   *prometheus.Registry
+}
+
+// keep opens dir's server.pem, server.key and, if ca is set, ca.pem.
+func keep(t *testing.T, ca *certstest.Authority, first certstest.Pair) *kept {
+	t.Helper()
+	k := &kept{dir: t.TempDir(), reg: prometheus.NewRegistry()}
+	k.store = certs.NewStore(0, slog.New(slog.NewTextHandler(&k.log, nil)))
+	k.store.Export(k.reg)
+	cert, key := first.Write(t, k.dir, "server")
+	f := certs.Files{Use: "clients", Cert: certs.File{Setting: "tls-cert-file", Path: cert}, Key: certs.File{Setting: "tls-key-file", Path: key}}
+	f.CA.Setting = "tls-client-ca-file"
+	if ca != nil {
+		f.CA.Path = certstest.Write(t, filepath.Join(k.dir, "ca.pem"), ca.PEM)
+	}
+	var err error
+	if k.Source, err = k.store.Open(f); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// serial is that of the certificate that a client is shown.
+func (k *kept) serial(t *testing.T) *big.Int {
+	t.Helper()
+	state, _, err := handshake(t, k.Server(nil), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.PeerCertificates[0].SerialNumber
+}
+
+// handshake joins both sides; atServer and atClient are what each says of it.
+func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, atServer, atClient error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	near, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	far, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	ended := make(chan error, 1)
+	go func() {
+		s := tls.Server(far, server)
+		err := s.Handshake()
+		if err == nil {
+			_, err = s.Write([]byte("x"))
+		}
+		far.Close()
+		ended <- err
+	}()
+	c := tls.Client(near, client)
+	_, atClient = c.Read(make([]byte, 1))
+	near.Close()
+	return c.ConnectionState(), <-ended, atClient
+}
+
+// metric is the value of a series of one use.
+func (k *kept) metric(t *testing.T, name, result string) float64 {
+	t.Helper()
+	families, err := k.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (result == "" || m.GetLabel()[0].GetValue() == result) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// A new certificate is shown 11 s after its files came at the latest, by the default period. So it is when Kubernetes
+// swaps the link of a folder.
+func TestNewFilesAreSeenWithin11Seconds(t *testing.T) {
+	ca := certstest.New(t, "ca")
+	for name, replace := range map[string]func(dir string, p certstest.Pair){
+		"files": func(dir string, p certstest.Pair) { p.Write(t, dir, "server") },
+		"link": func(dir string, p certstest.Pair) {
+			data := t.TempDir()
+			p.Write(t, data, "server")
+			for _, f := range []string{"server.pem", "server.key"} {
+				os.Remove(filepath.Join(dir, f))
+				if err := os.Symlink(filepath.Join(data, f), filepath.Join(dir, f)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := keep(t, nil, ca.Issue(certstest.Leaf{Names: []string{"gateway"}}))
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- k.store.Run(ctx) }()
+				for _, at := range []time.Duration{0, 3 * time.Second, 9999 * time.Millisecond} {
+					time.Sleep(at)
+					next := ca.Issue(certstest.Leaf{Names: []string{"gateway"}})
+					replace(k.dir, next)
+					time.Sleep(11 * time.Second)
+					if got := k.serial(t); got.Cmp(next.Serial) != 0 {
+						t.Errorf("11 s after the files came serial %v is shown, want %v", got, next.Serial)
+					}
+				}
+				if n := k.metric(t, "tls_reloads_total", "ok"); n != 3 {
+					t.Errorf("%v reloads counted, want 3", n)
+				}
+				if s := k.metric(t, "tls_certificate_expiry_seconds", ""); s < 23*3600 || s > 24*3600 {
+					t.Errorf("expires in %v s", s)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Files that cannot be used leave what is in force, are an error that names the setting, and are logged once.
+func TestBrokenFilesKeepTheOld(t *testing.T) {
+	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
+	first, next := ca.Issue(certstest.Leaf{}), ca.Issue(certstest.Leaf{})
+	old, early := ca.Issue(certstest.Leaf{For: -time.Minute}), ca.Issue(certstest.Leaf{From: time.Hour})
+	for _, c := range []struct {
+		name          string
+		cert, key, ca []byte
+		want          []string
+	}{
+		{"expired", old.Cert, old.Key, nil, []string{"tls-cert-file", "server.pem", "expired on"}},
+		{"not yet valid", early.Cert, early.Key, nil, []string{"tls-cert-file", "valid from"}},
+		{"key of another", next.Cert, first.Key, nil, []string{"tls-key-file", "private key does not match"}},
+		{"only the certificate so far", next.Cert, nil, nil, []string{"tls-key-file", "private key does not match"}},
+		{"half a certificate", next.Cert[:len(next.Cert)/2], next.Key, nil, []string{"tls-cert-file", "no whole certificate"}},
+		{"half a key", next.Cert, next.Key[:len(next.Key)/2], nil, []string{"tls-key-file"}},
+		{"empty", []byte{}, []byte{}, nil, []string{"tls-cert-file", "no whole certificate"}},
+		{"swapped", next.Key, next.Cert, nil, []string{"tls-cert-file", "no whole certificate"}},
+		{"half a bundle", nil, nil, other.PEM[:len(other.PEM)/2], []string{"tls-client-ca-file", "no whole certificate"}},
+		{"expired bundle", nil, nil, ca.Issue(certstest.Leaf{For: -time.Minute}).Cert, []string{"tls-client-ca-file", "expired on"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := keep(t, ca, first)
+			for file, content := range map[string][]byte{"server.pem": c.cert, "server.key": c.key, "ca.pem": c.ca} {
+				if content != nil {
+					certstest.Write(t, filepath.Join(k.dir, file), content)
+				}
+			}
+			for range 3 {
+				err := k.store.Reload()
+				if _, named := errors.AsType[*setting.Error](err); !named {
+					t.Fatalf("the error names no setting: %v", err)
+				}
+				for _, want := range c.want {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("error %q, want %q in it", err, want)
+					}
+				}
+			}
+			if n := strings.Count(k.log.String(), "\n"); n != 1 || !strings.Contains(k.log.String(), c.want[0]) {
+				t.Errorf("%d lines in the log, want 1: %s", n, k.log.String())
+			}
+			if got := k.Pair().Leaf.SerialNumber; got.Cmp(first.Serial) != 0 {
+				t.Errorf("serial %v, want the old one, %v", got, first.Serial)
+			}
+			if n := k.metric(t, "tls_reloads_total", "failed"); n != 1 {
+				t.Errorf("%v failures counted", n)
+			}
+			next.Write(t, k.dir, "server")
+			certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
+			if err := k.store.Reload(); err != nil {
+				t.Errorf("once the files are whole: %v", err)
+			}
+			if got := k.Pair().Leaf.SerialNumber; got.Cmp(next.Serial) != 0 {
+				t.Errorf("serial %v, want the new one, %v", got, next.Serial)
+			}
+		})
+	}
+}
+
+// A missing file is an error too, and so is half a pair of settings.
+func TestOpenRefuses(t *testing.T) {
+	p := certstest.New(t, "ca").Issue(certstest.Leaf{})
+	cert, key := p.Write(t, t.TempDir(), "p")
+	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
+	for _, c := range []struct{ cert, key, ca, want string }{
+		{cert, "", "", "tls-key-file: it is missing"},
+		{"", key, "", "tls-cert-file: it is missing"},
+		{cert, key + ".not", "", "tls-key-file: open "},
+		{cert, key, cert + ".not", "tls-client-ca-file: open "},
+		{cert, cert, "", "tls-key-file: "},
+	} {
+		_, err := store.Open(certs.Files{
+			Cert: certs.File{Setting: "tls-cert-file", Path: c.cert}, Key: certs.File{Setting: "tls-key-file", Path: c.key},
+			CA: certs.File{Setting: "tls-client-ca-file", Path: c.ca},
+		})
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// A client without a certificate, one of another authority and one of an unlisted name are refused; a new bundle counts
+// for sessions that could have been resumed.
+func TestClientsCertificates(t *testing.T) {
+	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
+	k := keep(t, ca, ca.Issue(certstest.Leaf{Names: []string{"gateway"}}))
+	client := func(p *certstest.Pair) *tls.Config {
+		c := &tls.Config{RootCAs: ca.Pool(), ServerName: "gateway", ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+		if p != nil {
+			pair, err := tls.X509KeyPair(p.Cert, p.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		return c
+	}
+	ours, theirs := ca.Issue(certstest.Leaf{Names: []string{"spiffe://td/ns/a/sa/app"}}), other.Issue(certstest.Leaf{})
+	names := []string{"spiffe://td/ns/a/*"}
+	good := client(&ours)
+	for _, c := range []struct {
+		name   string
+		client *tls.Config
+		names  []string
+		want   string
+	}{
+		{"listed", good, names, ""},
+		{"any", good, nil, ""},
+		{"unlisted", good, []string{"spiffe://td/ns/b/*", "app"}, "spiffe://td/ns/a/sa/app"},
+		{"none", client(nil), nil, "didn't provide a certificate"},
+		{"another authority's", client(&theirs), nil, "certificate"}, // which the client may know not to show
+	} {
+		_, atServer, atClient := handshake(t, k.Server(c.names, "http/1.1"), c.client)
+		if c.want == "" && (atServer != nil || atClient != nil) || c.want != "" && (atServer == nil || atClient == nil || !strings.Contains(atServer.Error(), c.want)) {
+			t.Errorf("%s: the server has %v, the client %v; want %q", c.name, atServer, atClient, c.want)
+		}
+	}
+	certstest.Write(t, filepath.Join(k.dir, "ca.pem"), other.PEM)
+	if err := k.store.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if _, atServer, _ := handshake(t, k.Server(nil, "http/1.1"), good); atServer == nil {
+		t.Error("a client whose authority has left the bundle is served")
+	}
+}
+
+func TestNamed(t *testing.T) {
+	ca := certstest.New(t, "ca")
+	for _, c := range []struct {
+		name, borne string
+		want        bool
+	}{
+		{"a.example", "a.example", true},
+		{"a.example", "A.Example", true},
+		{"*.example", "a.example", true},
+		{"*.example", "a.b.example", false},
+		{"*.example", "example", false},
+		{"a.example", "xa.example", false},
+		{"spiffe://td/ns/a/sa/x", "spiffe://td/ns/a/sa/x", true},
+		{"spiffe://td/ns/a/*", "spiffe://td/ns/a/sa/x", true},
+		{"spiffe://td/ns/a/*", "spiffe://td/ns/a", false},
+		{"spiffe://td/ns/a/*", "spiffe://td/ns/ab/sa/x", false},
+		{"spiffe://td/ns/a*", "spiffe://td/ns/ab", false},
+		{"*.td", "spiffe://x.td", false},
+	} {
+		leaf, err := tls.X509KeyPair(pair(ca.Issue(certstest.Leaf{Names: []string{c.borne}})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := certs.Named(leaf.Leaf, []string{"other", c.name}) == nil; got != c.want {
+			t.Errorf("%s of %s: %v", c.name, c.borne, got)
+		}
+	}
+	if err := certs.Named(&x509.Certificate{}, []string{"a"}); err == nil {
+		t.Error("a certificate without names passes")
+	}
+	for name, ok := range map[string]bool{"a": true, "*.a": true, "spiffe://td/*": true, "*": false, "": false, "a b": false, "a.*": false, "spiffe://": false, "://x": false} {
+		if err := certs.CheckName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func pair(p certstest.Pair) (cert, key []byte) { return p.Cert, p.Key }
+
+// What a client cannot believe or is refused for names the setting.
+func TestExplain(t *testing.T) {
+	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
+	store := certs.NewStore(0, slog.New(slog.DiscardHandler))
+	source := func(authority *certstest.Authority, p *certstest.Pair) *certs.Source {
+		dir := t.TempDir()
+		f := certs.Files{CA: certs.File{Setting: "worker-ca-file"}, Cert: certs.File{Setting: "worker-cert-file"}, Key: certs.File{Setting: "worker-key-file"}}
+		if authority != nil {
+			f.CA.Path = authority.Bundle(dir)
+		}
+		if p != nil {
+			f.Cert.Path, f.Key.Path = p.Write(t, dir, "own")
+		}
+		s, err := store.Open(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	k := keep(t, ca, ca.Issue(certstest.Leaf{Names: []string{"worker"}}))
+	own, foreign := ca.Issue(certstest.Leaf{}), other.Issue(certstest.Leaf{})
+	for _, c := range []struct {
+		name string
+		s    *certs.Source
+		want string
+	}{
+		{"good", source(ca, &own), ""},
+		{"no bundle", source(nil, &own), "name its authority by worker-ca-file"},
+		{"wrong bundle", source(other, &own), "it is not in worker-ca-file, "},
+		{"no certificate", source(ca, nil), "worker-cert-file and worker-key-file are not given"},
+		{"refused certificate", source(ca, &foreign), "the other side refuses the certificate of worker-cert-file, "},
+	} {
+		config := c.s.Client().Clone()
+		config.ServerName = "worker"
+		_, _, err := handshake(t, k.Server(nil), config)
+		if err = c.s.Explain(err); c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	if _, _, err := handshake(t, keep(t, nil, own).Server(nil), k.Itself()); err == nil {
+		t.Error("another server passes for this process's own")
+	}
+	if _, _, err := handshake(t, keep(t, nil, own).Server(nil), keep(t, nil, own).Itself()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two connections with the same files share a source: the metrics would have each series twice.
+func TestSameFilesAreOneSource(t *testing.T) {
+	k := keep(t, nil, certstest.New(t, "ca").Issue(certstest.Leaf{}))
+	f := certs.Files{
+		Use: "clients", Cert: certs.File{Setting: "tls-cert-file", Path: filepath.Join(k.dir, "server.pem")},
+		Key: certs.File{Setting: "tls-key-file", Path: filepath.Join(k.dir, "server.key")}, CA: certs.File{Setting: "tls-client-ca-file"},
+	}
+	if again, err := k.store.Open(f); err != nil || again != k.Source {
+		t.Errorf("another source, %v", err)
+	}
+	if _, err := k.reg.Gather(); err != nil {
+		t.Error(err)
+	}
+}

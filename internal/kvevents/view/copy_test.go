@@ -1,0 +1,132 @@
+package view
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
+)
+
+// differsCopied says in what a view restored from v's copy is not v, "" for nothing. In the index it has what v's blocks hold;
+// v's own index lacks a block that the engine held under two names once one of them has gone.
+func differsCopied(v *View) string {
+	data := v.Copy().Append(nil)
+	c, err := ReadCopy(data, v.blockSize)
+	if err != nil {
+		return err.Error()
+	}
+	again, part := newTestView(v.blockSize)
+	if !again.Restore(c) {
+		return "it is not restored"
+	}
+	if again.Blocks() != v.Blocks() || again.EngineBlock() != v.EngineBlock() {
+		return fmt.Sprintf("%d blocks of %d tokens, want %d of %d", again.Blocks(), again.EngineBlock(), v.Blocks(), v.EngineBlock())
+	}
+	var held [tier.Count]map[uint64]bool
+	for i, m := range v.known.marks {
+		if m == 0 {
+			continue
+		}
+		want := v.known.at(i)
+		at, ok := again.known.search(v.known.slots[i].key)
+		if !ok || again.known.at(at) != want || !slices.Equal(again.known.run(at), v.known.run(i)) ||
+			!slices.Equal(again.known.tail(nil, at), v.known.tail(nil, i)) {
+			return fmt.Sprintf("block %+v is not the same", want)
+		}
+		for t := range held {
+			if want.held&(1<<t) == 0 {
+				continue
+			}
+			if held[t] == nil {
+				held[t] = map[uint64]bool{}
+			}
+			for _, h := range v.ownOf(i, &want) {
+				held[t][h] = true
+			}
+		}
+	}
+	for t := range held {
+		if got := part.On(tier.Tier(t)); len(got) != len(held[t]) || slices.ContainsFunc(got, func(h uint64) bool { return !held[t][h] }) {
+			return fmt.Sprintf("tier %d: %d blocks indexed, want %d", t, len(got), len(held[t]))
+		}
+	}
+	return ""
+}
+
+func TestUnmix(t *testing.T) {
+	for _, h := range []wire.Hash{0, 1, 1 << 63, ^wire.Hash(0), 0x9e3779b97f4a7c15} {
+		if got := unmix(mix(h)); got != h {
+			t.Errorf("%x comes back as %x", h, got)
+		}
+	}
+}
+
+// A copy that is of another block size, too large for the rank, cut short or continued is refused, and changes nothing.
+func TestCopiesThatAreRefused(t *testing.T) {
+	v, _ := newTestView(16)
+	v.Apply([]wire.Event{eventstest.Chain(1, 2000)})
+	whole := v.Copy().Append(nil)
+	if _, err := ReadCopy(whole, 32); !errors.Is(err, errCopySize) {
+		t.Errorf("another block size: %v", err)
+	}
+	for _, bad := range [][]byte{nil, whole[:1], whole[:len(whole)-1], whole[:len(whole)/2], append(bytes.Clone(whole), 0), bytes.Repeat([]byte{0xff}, 100)} {
+		if _, err := ReadCopy(bad, 16); err == nil {
+			t.Errorf("%d of %d bytes are taken", len(bad), len(whole))
+		}
+	}
+	c, err := ReadCopy(whole, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, part := newTestView(16)
+	small.Register(100) // so that 1,024 are taken
+	if small.Restore(c) || small.Blocks() != 0 || part.Blocks() != 0 || small.Overgrown() {
+		t.Errorf("%d blocks of a rank with 100", small.Blocks())
+	}
+}
+
+// FuzzReadCopy restores anything, and has the view follow an engine from there.
+func FuzzReadCopy(f *testing.F) {
+	v, _ := newTestView(4)
+	odd := eventstest.Chain(2, 3) // 48 tokens
+	odd.BlockSize, odd.Hashes, odd.CacheSalt = 6, append(odd.Hashes, 4, 5, 6, 7, 8), "s"
+	v.Apply([]wire.Event{eventstest.Chain(1, 3), odd})
+	f.Add(v.Copy().Append(nil))
+	f.Add([]byte{4, 4, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ReadCopy(data, 4)
+		if err != nil {
+			return
+		}
+		v, part := newTestView(4)
+		v.Register(1000)
+		if !v.Restore(c) {
+			return
+		}
+		if text := differsCopied(v); text != "" {
+			t.Fatal(text)
+		}
+		next := eventstest.Chain(9, 4)
+		var all []wire.Hash
+		for i, m := range v.known.marks {
+			if m != 0 {
+				all = append(all, unmix(v.known.slots[i].key))
+			}
+		}
+		if len(all) > 0 {
+			next.Parent, next.HasParent = all[0], true
+		}
+		v.Apply([]wire.Event{next})
+		for _, medium := range []string{"GPU", "CPU", "DISK", "SHARED", "moon"} {
+			v.Apply([]wire.Event{{Kind: wire.Removed, Medium: medium, Hashes: append(all, next.Hashes...)}})
+		}
+		if v.Blocks() != 0 || part.Blocks() != 0 {
+			t.Errorf("%d blocks are left, %d in the index", v.Blocks(), part.Blocks())
+		}
+	})
+}

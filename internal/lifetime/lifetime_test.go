@@ -1,0 +1,160 @@
+package lifetime_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/lifetime"
+)
+
+var errOver = errors.New("over")
+
+type bell chan struct{}
+
+func (b bell) Ended() { close(b) }
+
+func begun(parent context.Context) *lifetime.Context {
+	c := new(lifetime.Context)
+	c.Begin(parent)
+	return c
+}
+
+// A context ends with its parent, of whichever package that is, and what follows it hears the cause.
+func TestEndsReachAll(t *testing.T) {
+	for name, root := range map[string]func() (context.Context, func(error)){
+		"ours": func() (context.Context, func(error)) {
+			c := begun(context.Background())
+			return c, c.End
+		},
+		"the library's": func() (context.Context, func(error)) {
+			ctx, end := context.WithCancelCause(context.Background())
+			return ctx, end
+		},
+		"the library's below ours": func() (context.Context, func(error)) {
+			c := begun(context.Background())
+			ctx, end := context.WithCancel(c)
+			context.AfterFunc(ctx, end)
+			return ctx, c.End
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parent, end := root()
+				c := begun(parent)
+				grandchild, stop := context.WithCancel(c)
+				defer stop()
+				rings, stopped := make(bell), make(bell)
+				var h, other lifetime.Hook
+				lifetime.After(c, &h, rings)
+				lifetime.After(c, &other, stopped)
+				if c.Err() != nil || context.Cause(c) != nil || !other.Stop() || other.Stop() {
+					t.Fatal("ended before its end")
+				}
+				end(errOver)
+				<-rings
+				<-c.Done()
+				<-grandchild.Done()
+				synctest.Wait()
+				if !errors.Is(c.Err(), errOver) || context.Cause(c) != c.Err() || !errors.Is(context.Cause(grandchild), errOver) {
+					t.Errorf("%v, %v, %v", c.Err(), context.Cause(c), context.Cause(grandchild))
+				}
+				select {
+				case <-stopped:
+					t.Error("a hook that was stopped ran")
+				default:
+				}
+				if h.Stop() || c.Close() {
+					t.Error("it may begin again though its parent has ended it")
+				}
+			})
+		})
+	}
+}
+
+// Only the first end counts, and one that has ended runs hooks at once.
+func TestFirstEndCounts(t *testing.T) {
+	c := begun(context.Background())
+	c.End(errOver)
+	c.End(nil)
+	rings := make(bell)
+	lifetime.After(c, new(lifetime.Hook), rings)
+	<-rings
+	if !errors.Is(context.Cause(begun(c)), errOver) {
+		t.Error(context.Cause(c))
+	}
+	if c = begun(context.Background()); !c.Close() || !errors.Is(c.Err(), context.Canceled) {
+		t.Error(c.Err())
+	}
+}
+
+// A limit ends it to the moment, the parent's deadline is its own, and so are the parent's values but for its end.
+func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		parent, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, 1), time.Hour)
+		defer cancel()
+		c := begun(parent)
+		if by, ok := c.Deadline(); !ok || time.Until(by) != time.Hour || c.Value(key{}) != 1 {
+			t.Error(by, ok, c.Value(key{}))
+		}
+		for range 3 { // again and again
+			began := time.Now()
+			c.Limit(time.Minute, errOver)
+			if by, _ := c.Deadline(); time.Until(by) != time.Minute {
+				t.Error(by)
+			}
+			time.Sleep(time.Minute - 1)
+			if c.Err() != nil || !c.Close() {
+				t.Fatal("ended early", c.Err())
+			}
+			c.Begin(parent)
+			c.Limit(time.Second, errOver)
+			<-c.Done()
+			if d := time.Since(began); d != time.Minute-1+time.Second || !errors.Is(context.Cause(c), errOver) || c.Close() {
+				t.Error(d, context.Cause(c))
+			}
+			c = begun(parent)
+		}
+		c.Close()
+	})
+}
+
+// A context that begins again is not ended by what was to end it before, in either order.
+func TestBeginsAgain(t *testing.T) {
+	for range 500 {
+		parent := begun(context.Background())
+		c, racing := new(lifetime.Context), sync.WaitGroup{}
+		c.Begin(parent)
+		racing.Go(func() { parent.End(errOver) })
+		again := c.Close()
+		if again {
+			c.Begin(context.Background())
+		}
+		racing.Wait()
+		if again && c.Err() != nil {
+			t.Fatal("ended by an earlier parent")
+		}
+	}
+}
+
+// Nothing of a life that no channel is asked of is allocated.
+func TestNothingIsAllocated(t *testing.T) {
+	var root, c lifetime.Context
+	var h lifetime.Hook
+	does := make(bell)
+	if n := testing.AllocsPerRun(100, func() {
+		root.Begin(context.Background())
+		c.Begin(&root)
+		c.Limit(time.Hour, errOver)
+		lifetime.After(&c, &h, does)
+		if !h.Stop() || !c.Close() || !root.Close() {
+			t.Error("not closed")
+		}
+	}); n != 0 {
+		t.Error(n, "allocations")
+	}
+}

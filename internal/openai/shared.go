@@ -1,0 +1,41 @@
+package openai
+
+import "sync"
+
+// Edits and scans use the memory of those before them.
+var (
+	edits = sync.Pool{New: func() any { return &Edit{changes: make([]change, 0, 24), own: make([]member, 0, 16)} }}
+	scans = sync.Pool{New: func() any { return new(scan) }}
+)
+
+// The most members, changes and messages of which the memory is kept.
+const (
+	keptEdits = 64
+	keptScans = 256
+)
+
+func takeEdit() *Edit { return edits.Get().(*Edit) }
+
+// Release gives the edit's memory to the next one. Nothing of the edit may be used afterwards, but what it has returned
+// may. An edit that is not released is the collector's.
+func (e *Edit) Release() {
+	if cap(e.own) > keptEdits || cap(e.changes) > keptEdits {
+		return
+	}
+	clear(e.own)
+	clear(e.changes)
+	*e = Edit{own: e.own[:0], changes: e.changes[:0]}
+	edits.Put(e)
+}
+
+func takeScan() *scan { return scans.Get().(*scan) }
+
+// release gives the scan's memory to the next one.
+func (s *scan) release() {
+	if cap(s.came) > keptScans || cap(s.spans) > keptScans {
+		return
+	}
+	clear(s.came)
+	*s = scan{came: s.came[:0], spans: s.spans[:0]}
+	scans.Put(s)
+}

@@ -1,0 +1,135 @@
+// Package otlp sends spans to a collector over the OpenTelemetry protocol. The standard OTEL_* variables set it up; without
+// an endpoint there is nothing of it. Whether a request is traced is known before any span exists ([Exporter.Sample]),
+// and its spans are made when it has ended ([Exporter.Emit]): a request that is not sampled costs a draw.
+package otlp
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// Config is where spans go. What else can be set is read from the variables that OpenTelemetry defines.
+type Config struct {
+	Endpoint string `flag:"otlp-endpoint" form:"url http https" group:"Traces" help:"Base URL of the OpenTelemetry collector that gets one trace a sampled request, as http://HOST:4318. Empty: the variable OTEL_EXPORTER_OTLP_ENDPOINT, and without that no request is traced. The other OTEL_* variables count too; without OTEL_TRACES_SAMPLER one request in a hundred is traced, and every one whose client traces it." when:"you want to see where the time of single requests goes"`
+	// Service names the program where OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES do not, and Version is its release.
+	Service, Version string
+	// Sampler is OTEL_TRACES_SAMPLER where that is not set; empty is parentbased_traceidratio.
+	Sampler string
+}
+
+// defaultRatio is the share of traces sampled that no client decides on.
+const defaultRatio = 0.01
+
+// maxQueue is the most spans that may wait for the collector.
+const maxQueue = 1 << 16
+
+// environment is what the variables say.
+type environment struct {
+	endpoint string // base URL of the flag; empty leaves it to the exporter's own variables
+	grpc     bool
+	sampler  sampler
+	queue    int // spans
+	batch    int // spans that leave together
+}
+
+// read returns what the variables and c say; nil if no request is traced. Values that OpenTelemetry does not know are
+// logged and passed over, as its specification asks.
+func (c Config) read(log *slog.Logger) (*environment, error) {
+	endpoint := cmp.Or(c.Endpoint, variable("ENDPOINT"))
+	if endpoint == "" {
+		return nil, nil
+	}
+	for name, off := range map[string]string{"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"} {
+		if strings.EqualFold(strings.TrimSpace(os.Getenv(name)), off) {
+			log.Info("no request is traced", name, off)
+			return nil, nil
+		}
+	}
+	if at, err := url.Parse(endpoint); err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return nil, setting.Errorf("otlp-endpoint", "the collector's address (OTEL_EXPORTER_OTLP_ENDPOINT) is not http://HOST:PORT or https://HOST:PORT")
+	}
+	if err := checkSecrets(); err != nil {
+		return nil, err
+	}
+	e := &environment{endpoint: c.Endpoint}
+	switch protocol := variable("PROTOCOL"); protocol {
+	case "", "http/protobuf":
+	case "grpc":
+		e.grpc = true
+	default:
+		ignore(log, "OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf")
+	}
+	e.queue = count(log, "OTEL_BSP_MAX_QUEUE_SIZE", sdk.DefaultMaxQueueSize, maxQueue)
+	e.batch = count(log, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(sdk.DefaultMaxExportBatchSize, e.queue), e.queue)
+	e.sampler = c.readSampler(log)
+	return e, nil
+}
+
+// count reads a variable of 1 to most; the SDK would fail on less than 1.
+func count(log *slog.Logger, name string, def, most int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return def
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		ignore(log, name, text, strconv.Itoa(def))
+		return def
+	}
+	return n
+}
+
+// readSampler is what decides which requests are traced.
+func (c Config) readSampler(log *slog.Logger) sampler {
+	name := cmp.Or(os.Getenv("OTEL_TRACES_SAMPLER"), c.Sampler, "parentbased_traceidratio")
+	ratio := defaultRatio
+	if text := os.Getenv("OTEL_TRACES_SAMPLER_ARG"); text != "" {
+		if x, err := strconv.ParseFloat(text, 64); err == nil && x >= 0 && x <= 1 {
+			ratio = x
+		} else {
+			ignore(log, "OTEL_TRACES_SAMPLER_ARG", text, fmt.Sprint(ratio))
+		}
+	}
+	s, ok := newSampler(name, ratio)
+	if !ok {
+		ignore(log, "OTEL_TRACES_SAMPLER", name, "parentbased_traceidratio")
+	}
+	return s
+}
+
+// variable is the value of an exporter's variable: that of traces alone, or that of all signals.
+func variable(name string) string {
+	return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_"+name), os.Getenv("OTEL_EXPORTER_OTLP_"+name))
+}
+
+// checkSecrets refuses what the exporter would report together with its value, or leave out.
+func checkSecrets() error {
+	for item := range strings.SplitSeq(variable("HEADERS"), ",") {
+		name, value, ok := strings.Cut(item, "=")
+		if _, err := url.PathUnescape(value); item != "" && (!ok || strings.TrimSpace(name) == "" || err != nil) {
+			return fmt.Errorf("OTEL_EXPORTER_OTLP_HEADERS is not NAME=VALUE,NAME=VALUE with percent-encoded values") // which are not shown: they may be keys
+		}
+	}
+	for _, name := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
+		if file := variable(name); file != "" {
+			if _, err := os.ReadFile(file); err != nil {
+				return fmt.Errorf("OTEL_EXPORTER_OTLP_%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// ignore logs a value that is passed over.
+func ignore(log *slog.Logger, name, value, used string) {
+	log.Warn("value of an OpenTelemetry variable is not known here and is passed over", "variable", name, "value", value, "used", used)
+}

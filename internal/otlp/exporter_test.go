@@ -1,0 +1,286 @@
+package otlp
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/tracecontext"
+)
+
+// TestMain fails if an exporter that was closed leaves a goroutine.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// discard is a log that is not looked at.
+var discard = slog.New(slog.DiscardHandler)
+
+// open makes an exporter that samples everything; env is names and values in turn.
+func open(t *testing.T, cfg Config, env ...string) (*Exporter, *prometheus.Registry) {
+	t.Helper()
+	for i := 0; i < len(env); i += 2 {
+		t.Setenv(env[i], env[i+1])
+	}
+	cfg.Sampler = "always_on"
+	if cfg.Service == "" {
+		cfg.Service = "test"
+	}
+	reg := prometheus.NewRegistry()
+	e, err := New(cfg, discard, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, reg
+}
+
+// counted is trace_spans_total by outcome.
+func counted(t *testing.T, reg *prometheus.Registry) map[string]int {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			out[m.Label[0].GetValue()] = int(m.Counter.GetValue())
+		}
+	}
+	return out
+}
+
+// request is the spans of one: its own and three below it.
+func request() (t *Tree, own tracecontext.Context, parent, prefill, decode tracecontext.SpanID) {
+	at := time.Unix(1e9, 0)
+	own = tracecontext.Context{Trace: tracecontext.NewTraceID(), Span: tracecontext.NewSpanID(), Flags: tracecontext.Sampled}
+	parent, prefill, decode = tracecontext.NewSpanID(), tracecontext.NewSpanID(), tracecontext.NewSpanID()
+	t = NewTree(own, "vendor=1")
+	t.Add(Span{Name: "own", Kind: Server, ID: own.Span, Parent: parent, Remote: true, Began: at, Ended: at.Add(time.Second)})
+	t.Int("n", -1)
+	t.Bool("yes", true)
+	t.Float("x", .5)
+	t.String("text", "a\xffb")
+	t.Add(Span{Name: "queue", Kind: Internal, ID: tracecontext.NewSpanID(), Parent: own.Span, Began: at, Ended: at})
+	t.Add(Span{Name: "prefill", Kind: Client, ID: prefill, Parent: own.Span, Began: at, Ended: at})
+	t.Add(Span{Name: "decode", Kind: Client, ID: decode, Parent: own.Span, Began: at, Ended: at.Add(time.Millisecond)})
+	t.String("tandem.worker.id", strings.Repeat("d", 300))
+	t.Event("first_token", at)
+	t.Link(prefill, "why", "resumes")
+	t.Fail("reset")
+	return t, own, parent, prefill, decode
+}
+
+// emit sends the spans of a request.
+func emit(e *Exporter) {
+	t, _, _, _, _ := request()
+	e.Emit(t)
+}
+
+// What is emitted arrives as it was, by both protocols and wherever the address stands.
+func TestSpansArrive(t *testing.T) {
+	c := otlptest.Start(t)
+	for name, tt := range map[string]struct {
+		flag string
+		env  []string
+	}{
+		"the flag":             {c.URL, nil},
+		"the flag, a slash":    {c.URL + "/", nil},
+		"a variable":           {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", c.URL}},
+		"of traces alone":      {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", c.URL + "/v1/traces"}},
+		"the flag wins":        {c.URL, []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"}},
+		"gRPC":                 {c.GRPC, []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}},
+		"gRPC by a variable":   {"", []string{"OTEL_EXPORTER_OTLP_ENDPOINT", c.GRPC, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"}},
+		"a protocol not known": {c.URL, []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := len(c.Spans())
+			e, reg := open(t, Config{Endpoint: tt.flag}, append(tt.env, "OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b", "OTEL_RESOURCE_ATTRIBUTES", "zone=z1,service.version=9")...)
+			tree, ids, parent, prefill, decodeID := request()
+			e.Emit(tree)
+			e.Close()
+			got := map[string]otlptest.Span{}
+			for _, s := range c.Spans()[before:] {
+				got[s.Name] = s
+			}
+			own, decode := got["own"], got["decode"]
+			if len(got) != 4 || own.Trace != ids.Trace.String() || own.ID != ids.Span.String() || own.Parent != parent.String() || own.Kind != "SERVER" || own.State != "vendor=1" ||
+				fmt.Sprint(own.Attributes) != "map[n:-1 text:a\ufffdb x:0.5 yes:true]" {
+				t.Errorf("%d spans, the own: %+v", len(got), own)
+			}
+			if decode.ID != decodeID.String() || decode.Parent != own.ID || decode.Kind != "CLIENT" || decode.Failed != "reset" || len(decode.Attributes["tandem.worker.id"].(string)) != 300 ||
+				fmt.Sprint(decode.Events, decode.Links) != fmt.Sprint([]string{"first_token"}, []string{prefill.String()}) || decode.Ended.Sub(decode.Began) != time.Millisecond || decode.Began.Unix() != 1e9 {
+				t.Errorf("%+v", decode)
+			}
+			if own.Service != "test" || own.Process["zone"] != "z1" || own.Process["service.version"] != "9" {
+				t.Errorf("the process: %v", own.Process)
+			}
+			for key, values := range c.Headers() {
+				if strings.EqualFold(key, "x-key") && values[0] != "a b" {
+					t.Errorf("%s: %q", key, values)
+				}
+			}
+			if n := counted(t, reg); n["exported"] != 4 || n["failed"]+n["dropped"] != 0 {
+				t.Errorf("counted: %v", n)
+			}
+		})
+	}
+}
+
+// Without an endpoint, or where a variable switches it off, there is no exporter.
+func TestOff(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flag string
+		env  []string
+	}{
+		"no endpoint":       {"", nil},
+		"SDK disabled":      {"http://127.0.0.1:1", []string{"OTEL_SDK_DISABLED", "True"}},
+		"no trace exporter": {"http://127.0.0.1:1", []string{"OTEL_TRACES_EXPORTER", "none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if e, reg := open(t, Config{Endpoint: tt.flag}, tt.env...); e != nil || len(counted(t, reg)) > 0 {
+				t.Error("there is an exporter")
+			}
+		})
+	}
+	(*Exporter)(nil).Close()
+}
+
+// What cannot work is refused, without the secrets in it; what is only unknown is logged and passed over.
+func TestWrongVariables(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	for value, want := range map[[2]string]string{
+		{"OTEL_EXPORTER_OTLP_HEADERS", "swordfish"}:           "OTEL_EXPORTER_OTLP_HEADERS",
+		{"OTEL_EXPORTER_OTLP_HEADERS", "key=swordfish%zz"}:    "OTEL_EXPORTER_OTLP_HEADERS",
+		{"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "=swordfish"}:   "OTEL_EXPORTER_OTLP_HEADERS",
+		{"OTEL_EXPORTER_OTLP_CERTIFICATE", missing}:           "OTEL_EXPORTER_OTLP_CERTIFICATE",
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4318"}:     "OTEL_EXPORTER_OTLP_ENDPOINT",
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://swordfish/x"}:  "OTEL_EXPORTER_OTLP_ENDPOINT",
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://[swordfish/"}: "OTEL_EXPORTER_OTLP_ENDPOINT",
+	} {
+		t.Run(value[1], func(t *testing.T) {
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+			t.Setenv(value[0], value[1])
+			if _, err := New(Config{}, discard, nil); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "swordfish") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	for name, value := range map[string]string{
+		"OTEL_TRACES_SAMPLER": "jaeger_remote", "OTEL_TRACES_SAMPLER_ARG": "2", "OTEL_BSP_MAX_QUEUE_SIZE": "-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-2", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			var log bytes.Buffer
+			e, err := New(Config{Endpoint: "http://127.0.0.1:1"}, slog.New(slog.NewTextHandler(&log, nil)), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			if ratio := defaultRatio * everything; e.room != 2048 || e.sampler.bound != uint64(ratio) || !e.sampler.byParent || !strings.Contains(log.String(), "variable="+name) {
+				t.Errorf("room %d, sampler %v: %s", e.room, e.sampler, &log)
+			}
+		})
+	}
+}
+
+// A collector that answers nothing, or is not there, holds up no request: what finds no room in the queue is dropped and
+// counted, and the exporter ends in time all the same.
+func TestCollectorsThatFail(t *testing.T) {
+	refuses, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = refuses.Close()
+	silent := otlptest.Silent(t)
+	for name, at := range map[string][2]string{"silent": {silent, "http/protobuf"}, "silent to gRPC": {silent, "grpc"}, "not there": {"http://" + refuses.Addr().String(), "http/protobuf"}} {
+		t.Run(name, func(t *testing.T) {
+			const requests, room = 2000, 64
+			e, reg := open(t, Config{Endpoint: at[0]}, "OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room), "OTEL_BSP_SCHEDULE_DELAY", "1", "OTEL_EXPORTER_OTLP_PROTOCOL", at[1])
+			longest := time.Duration(0)
+			for range requests {
+				tree, _, _, _, _ := request()
+				began := time.Now()
+				e.Emit(tree)
+				longest = max(longest, time.Since(began))
+				if n := e.queued.Load(); n > room {
+					t.Fatalf("%d spans wait", n)
+				}
+			}
+			if longest > time.Second { // a call that waited for the collector would take 10
+				t.Errorf("a request waited %v", longest)
+			}
+			began := time.Now()
+			e.Close()
+			if took := time.Since(began); took > closing+2*time.Second {
+				t.Errorf("closed after %v", took)
+			}
+			n := counted(t, reg)
+			if n["exported"] != 0 || n["failed"]+n["dropped"] != 4*requests || n["dropped"] == 0 || n["failed"] == 0 {
+				t.Errorf("counted: %v", n)
+			}
+		})
+	}
+}
+
+// A queue that has no room for a whole tree takes none of it.
+func TestTreesAreWhole(t *testing.T) {
+	c := otlptest.Start(t)
+	e, reg := open(t, Config{Endpoint: c.URL}, "OTEL_BSP_SCHEDULE_DELAY", "60000")
+	e.room = 7
+	for range 3 {
+		emit(e)
+	}
+	if n := counted(t, reg); e.queued.Load() != 4 || n["dropped"] != 8 {
+		t.Errorf("%d wait, counted %v", e.queued.Load(), n)
+	}
+	e.Close()
+	if n := len(c.Spans()); n != 4 {
+		t.Errorf("%d spans have come", n)
+	}
+}
+
+// Certificates of the variables are used: a collector with a certificate of its own is reached with it, and not without.
+func TestCertificates(t *testing.T) {
+	c := otlptest.StartTLS(t)
+	for name, env := range map[string][]string{"with": {"OTEL_EXPORTER_OTLP_CERTIFICATE", c.CertificateFile}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			e, reg := open(t, Config{Endpoint: c.URL}, env...)
+			emit(e)
+			e.Close()
+			if n := counted(t, reg); (n["exported"] == 4) != (env != nil) {
+				t.Errorf("counted: %v", n)
+			}
+		})
+	}
+	if _, err := os.Stat(c.CertificateFile); err != nil {
+		t.Error(err)
+	}
+}
+
+// BenchmarkTree is what the spans of a request cost until they wait for the collector.
+func BenchmarkTree(b *testing.B) {
+	b.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "65536")
+	sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer sink.Close()
+	e, err := New(Config{Endpoint: sink.URL, Sampler: "always_on"}, discard, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		emit(e)
+	}
+}

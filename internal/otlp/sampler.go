@@ -1,0 +1,41 @@
+package otlp
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/tandem-pd/tandem/internal/tracecontext"
+)
+
+// sampler decides which requests are traced, as the SDK's samplers of the same names do, and without a span.
+type sampler struct {
+	byParent bool   // a client's decision stands
+	bound    uint64 // traces whose id has less in its last 63 bits are sampled
+}
+
+// everything is the bound of all traces.
+const everything = 1 << 63
+
+// newSampler finds a sampler of OTEL_TRACES_SAMPLER. Where there is none of that name, it is the default's.
+func newSampler(name string, ratio float64) (s sampler, ok bool) {
+	root, byParent := strings.CutPrefix(name, "parentbased_")
+	s = sampler{byParent: byParent}
+	switch root {
+	case "always_on":
+		s.bound = everything
+	case "always_off":
+	case "traceidratio":
+		s.bound = uint64(ratio * everything)
+	default:
+		return sampler{byParent: true, bound: uint64(ratio * everything)}, false
+	}
+	return s, true
+}
+
+// sample reports whether the request of a trace is traced; parent is the client's span, zero without one.
+func (s sampler) sample(id tracecontext.TraceID, parent tracecontext.Context) bool {
+	if s.byParent && parent.Trace != (tracecontext.TraceID{}) {
+		return parent.IsSampled()
+	}
+	return binary.BigEndian.Uint64(id[8:])>>1 < s.bound
+}

@@ -1,0 +1,68 @@
+package progress
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBarAndLine(t *testing.T) {
+	for _, c := range []struct {
+		state State
+		taken time.Duration
+		full  int
+		line  string
+	}{
+		{State{Text: "x"}, time.Second, 0, " 0 %, 1s: x"},
+		{State{Share: 0.005, Text: "x"}, 2 * time.Second, 0, " 0 %, 2s: x"}, // too early to say
+		{State{Share: 0.25, Text: "x"}, 15 * time.Second, 5, "25 %, 15s, about 45s left: x"},
+		{State{Share: 0.5, Left: 2 * time.Minute, Text: "x"}, 65 * time.Second, 10, "50 %, 1m05s, about 2m00s left: x"},
+		{State{Share: 1, Text: "x"}, 2 * time.Hour, 20, "100 %, 2h00m, about 0s left: x"},
+		{State{Share: 3, Text: "x"}, time.Minute, 20, "100 %, 1m00s, about 0s left: x"},
+		{State{Share: -1, Text: "x"}, time.Minute, 0, "1m00s: x"},
+	} {
+		bar := c.state.Bar(c.taken)
+		if strings.Count(bar, "█") != c.full || strings.Count(bar, "█")+strings.Count(bar, "░") != barWidth {
+			t.Errorf("%+v: %s", c.state, bar)
+		}
+		if got := c.state.Line(c.taken); got != c.line {
+			t.Errorf("%+v: %q, want %q", c.state, got, c.line)
+		}
+	}
+}
+
+// In a log nothing is written of a job that is over at once, and a line every few seconds of a longer one. Nothing
+// is written after stop.
+func TestShowInALog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var short, out bytes.Buffer
+		stop := Show(&short, func() State { return State{Text: "job"} })
+		time.Sleep(time.Second)
+		stop()
+		if short.Len() != 0 {
+			t.Errorf("after a second: %q", short.String())
+		}
+		began := time.Now()
+		stop = Show(&out, func() State { return State{Share: time.Since(began).Seconds() / 20, Text: "job"} })
+		time.Sleep(11 * time.Second)
+		stop()
+		if want := "25 %, 5s, about 15s left: job\n50 %, 10s, about 10s left: job\n"; out.String() != want {
+			t.Errorf("%q, want %q", out.String(), want)
+		}
+		time.Sleep(time.Minute)
+		if n := strings.Count(out.String(), "\n"); n != 2 {
+			t.Errorf("%d lines after the end", n)
+		}
+	})
+}
+
+func TestReaderReports(t *testing.T) {
+	seen := int64(0)
+	data, err := io.ReadAll(NewReader(strings.NewReader("12345"), func(read int64) { seen = read }))
+	if err != nil || string(data) != "12345" || seen != 5 {
+		t.Errorf("%q, %v, reported %d", data, err, seen)
+	}
+}

@@ -1,0 +1,55 @@
+package gobuild
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// module writes a module of one command.
+func module(t *testing.T, program string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"go.mod": "module example.org/one\n\ngo 1.26\n", "main.go": program} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestBuild(t *testing.T) {
+	dir := module(t, "package main\n\nvar version string\n\nfunc main() { print(version) }\n")
+	binary := filepath.Join(dir, "one")
+	b := Build{Dir: dir, Environ: []string{"GOFLAGS="}, Flags: []string{"-trimpath", "-ldflags", "-X main.version=v7", "-o", binary}, Packages: []string{"."}, Name: "one"}
+	if err := b.Run(t.Context(), new(bytes.Buffer)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), binary).CombinedOutput(); err != nil || string(out) != "v7" {
+		t.Errorf("%q, %v", out, err)
+	}
+	b.Dir = module(t, "package main\n\nfunc main() { nothing() }\n")
+	if err := b.Run(t.Context(), new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
+		t.Errorf("a program that is wrong: %v", err)
+	}
+}
+
+// The packages reached are the measure, of those that the cache lacks.
+func TestStateCountsPackages(t *testing.T) {
+	r := &reached{name: "one"}
+	if got := r.state(); got.Share >= 0 {
+		t.Errorf("before it is known: %+v", got)
+	}
+	r.stale.Store(4)
+	_, _ = r.Write([]byte("a\nb\n"))
+	if got := r.state(); got.Share != 0.45 || got.Text != "one: package 2 of 4" {
+		t.Errorf("%+v", got)
+	}
+	_, _ = r.Write([]byte("c\nd\ne\n")) // a package more than was listed
+	if got := r.state(); got.Share != 0.9 || got.Text != "one: package 4 of 4" {
+		t.Errorf("%+v", got)
+	}
+}

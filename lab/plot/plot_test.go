@@ -1,0 +1,108 @@
+package plot_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/lab/plot"
+	"github.com/tandem-pd/tandem/lab/plot/plottest"
+)
+
+// Whatever the values, every point and every limit is inside the area, and the axes are named.
+func TestNothingIsOutside(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for n := range 100 {
+		p := plot.Plot{
+			Title: "t", X: plot.Axis{Name: "x", Unit: "s", Log: rng.IntN(2) == 0}, Y: plot.Axis{Name: "y", Unit: []string{"%", "ms"}[rng.IntN(2)], Log: rng.IntN(2) == 0},
+			Fill: rng.IntN(2) == 0, Dots: rng.IntN(3) == 0, Marks: rng.IntN(2) == 0, Steps: rng.IntN(2) == 0,
+		}
+		size := math.Pow(10, float64(rng.IntN(14)-6))
+		for s := range rng.IntN(11) {
+			line := plot.Series{Name: fmt.Sprint("series ", s)}
+			for range rng.IntN(30) {
+				value := func() float64 {
+					switch rng.IntN(12) {
+					case 0:
+						return 0
+					case 1:
+						return []float64{math.NaN(), math.Inf(1), -size}[rng.IntN(3)]
+					}
+					return rng.Float64() * size
+				}
+				line.X, line.Y = append(line.X, value()), append(line.Y, value())
+			}
+			p.Series = append(p.Series, line)
+		}
+		for range rng.IntN(3) {
+			p.Limits = append(p.Limits, plot.Limit{Name: "limit", At: size * (0.01 + rng.Float64()*10), OnX: rng.IntN(2) == 0})
+		}
+		figures := plottest.Check(t, string(p.SVG()))
+		if len(figures) != 1 || len(figures[0].Series) > plot.MostSeries || len(figures[0].Limits) != len(p.Limits) || !strings.HasPrefix(figures[0].Y, "y, ") {
+			t.Fatalf("run %d: %+v", n, figures)
+		}
+		if (figures[0].Points == 0) != p.Empty() {
+			t.Errorf("run %d: %d points of a plot that is empty: %v", n, figures[0].Points, p.Empty())
+		}
+	}
+}
+
+// Eight series at most are drawn, each with a colour and a dash of its own in the legend, and the rest is owned up to.
+func TestSeriesAreToldApart(t *testing.T) {
+	p := plot.Plot{X: plot.Axis{Name: "x"}, Y: plot.Axis{Name: "y"}, Marks: true}
+	for s := range 11 {
+		p.Series = append(p.Series, plot.Series{Name: fmt.Sprintf("<arm %d>", s), X: []float64{1, 2}, Y: []float64{float64(s), 3}})
+	}
+	legend := string(p.Legend())
+	for _, pattern := range []string{`<li class="(s[0-9])"`, `stroke-dasharray="([^"]*)"`, `<text class="mark"[^>]*>([^<]*)<`} {
+		var seen []string
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(legend, -1) {
+			seen = append(seen, m[1])
+		}
+		slices.Sort(seen)
+		if len(seen) != plot.MostSeries || len(slices.Compact(seen)) != plot.MostSeries {
+			t.Errorf("%s: %q", pattern, seen)
+		}
+	}
+	if f := plottest.Check(t, string(p.SVG())); len(f[0].Series) != plot.MostSeries || f[0].Series[0] != "<arm 0>" {
+		t.Errorf("%+v", f)
+	}
+	if !strings.Contains(legend, "&lt;arm 7&gt;") || strings.Contains(legend, "arm 8") || p.Note() != "8 of 11 lines are drawn; the tables have all." {
+		t.Errorf("%s\n%s", legend, p.Note())
+	}
+	p.Series = p.Series[:1]
+	if p.Legend() != "" || p.Note() != "" {
+		t.Error("one series needs a legend")
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{
+		0: "0", 5: "5", 0.5: "0.5", 1.25: "1.25", 0.1 + 0.2: "0.3", 999: "999", 1000: "1,000", 12345.6: "12,346", 1234567: "1,234,567", -1234: "-1,234", -12: "-12",
+		100: "100", 0.001: "0.001", 0.0001: "0.0001", 99.96: "99.96", 1e12: "1e+12", 1.0 / 3: "0.3333",
+	} {
+		if got := plot.Number(v); got != want {
+			t.Errorf("%v: %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestBars(t *testing.T) {
+	p := plot.Bars{
+		Title: "Goodput", Axis: plot.Axis{Name: "goodput", Unit: "%"}, Limits: []plot.Limit{{Name: "90 %", At: 90}},
+		Bars: []plot.Bar{{"kv", 93.27, 91, 95}, {"none", 0, 0, 0}, {"all", 100, 100, 100}},
+	}
+	f := plottest.Check(t, string(p.SVG()))
+	if len(f) != 1 || f[0].X != "goodput, %" || len(f[0].Series) != 3 || len(f[0].Limits) != 1 {
+		t.Errorf("%+v", f)
+	}
+	if svg := string(p.SVG()); !strings.Contains(svg, ">kv: 93.3 (91 to 95)<") || !strings.Contains(svg, ">all: 100<") {
+		t.Error(svg)
+	}
+}

@@ -1,0 +1,111 @@
+package simulate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/queue"
+)
+
+const classesPlan = `
+workload: {input_tokens: 2000, output_tokens: 8, stages: [{rate: 60, duration: 20s}], classes: [{class: a, share: 1}, {class: b, share: 9}]}
+fleet: {workers: 2P1D, fit: qwen3-32b-h200-tp2, kv_tokens: 671000}
+router: {queue_threshold: 1, mode: %s}
+queue:
+  policy: hrrn
+  ttft_target: 2s
+  classes:
+    default_policy_family: b
+    uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
+    policy_classes:
+      - {name: a, policy_family: a, cache_bucket: all, quantum: 1000}
+      - {name: b, policy_family: b, cache_bucket: all, quantum: 1000}
+slo: {ttft: 2s}
+seeds: [1]
+`
+
+// A class within its share is served as if the other's flood were not there, when prompts are bound at once and when they are
+// planned; the report has a row for each class.
+func TestClassesInAPlan(t *testing.T) {
+	for _, mode := range []string{"kv", "eft"} {
+		s, err := ParsePlan("p.yaml", fmt.Appendf(nil, classesPlan, mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Run(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s\n%s", mode, text.String())
+		if strings.Count(text.String(), "\n  a ")+strings.Count(text.String(), "\n  b ") != 2 {
+			t.Error("the report has no row for each class")
+		}
+		a, b := r.Arms[0].Classes[0].Stats, r.Arms[0].Classes[1].Stats
+		if n := a["requests"].Mean + b["requests"].Mean; n != r.Arms[0].Stats["requests"].Mean || a["requests"].Mean*3 > b["requests"].Mean {
+			t.Errorf("%v requests of the classes, of %v", n, r.Arms[0].Stats["requests"].Mean)
+		}
+		if a["ttft_s.p99"].Mean > 1 || b["ttft_s.mean"].Mean < 3*a["ttft_s.p99"].Mean {
+			t.Errorf("%s: a waits %.2f s at the 99th percentile, b %.2f s on average", mode, a["ttft_s.p99"].Mean, b["ttft_s.mean"].Mean)
+		}
+	}
+}
+
+// While both classes wait, what is granted of each is as their quanta are, with planned requests too.
+func TestPlannedClassesKeepTheirShares(t *testing.T) {
+	w := made(5, 900)
+	for i := range w.Requests {
+		w.Requests[i].At, w.Requests[i].Session, w.Requests[i].OutputTokens = 0, "", 1+i%7
+	}
+	for _, mode := range []string{"kv", "eft"} {
+		cfg := arm(w, 16, mode, fleets()["2P2D"]...)
+		for role, c := range cfg.Routers {
+			c.QueueThreshold = 1
+			cfg.Routers[role] = c
+		}
+		cfg.Queue.Policy, cfg.Queue.Target = "hrrn", 2*time.Second
+		cfg.Queue.Classes = &queue.Classes{DefaultFamily: "a", Buckets: []queue.Bucket{{Name: "all"}}, List: []queue.PolicyClass{
+			{Name: "a", Family: "a", Bucket: "all", Quantum: 900}, {Name: "b", Family: "b", Bucket: "all", Quantum: 300},
+		}}
+		cfg.Class = func(q *replay.Request) string { return []string{"a", "b"}[q.Index%2] }
+		out, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tokens, first [2]float64
+		for _, q := range w.Requests {
+			tokens[q.Index%2] += float64(q.InputTokens())
+		}
+		for _, s := range out.Samples { // in the order in which they ended
+			if k := s.Index % 2; first[0] < tokens[0]/2 {
+				first[k] += float64(s.InputTokens)
+			}
+		}
+		share := first[0] / (first[0] + first[1])
+		t.Logf("%s: class a, whose quantum is .75 of both, has %.3f of the first tokens that were answered", mode, share)
+		if share < .72 || share > .78 {
+			t.Errorf("%s: a share of %.3f", mode, share)
+		}
+	}
+}
+
+func TestClassesOfAPlanNameWhatIsWrong(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"{class: a, share: 1}", "{class: c, share: 1}", `workload.classes: number 1: "c" is neither`},
+		{"share: 9", "share: -4", "workload.classes: -4, the share of b"},
+		{"{class: a, share: 1}, {class: b, share: 9}", "{class: a, share: 0}", "all shares are 0"},
+		{"quantum: 1000", "quantum: 0", "policy_classes[0].quantum: is 0"},
+		{"default_policy_family: b", "default_policy_family: x", "default_policy_family"},
+	} {
+		text := strings.Replace(fmt.Sprintf(classesPlan, "kv"), c.from, c.to, 1)
+		if _, err := ParsePlan("p.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", c.to, err, c.want)
+		}
+	}
+}

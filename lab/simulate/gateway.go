@@ -1,0 +1,110 @@
+package simulate
+
+import (
+	"log/slog"
+
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/placement"
+)
+
+// gateway is one of a run's gateways: a queue, and routers with books and indexes of their own.
+type gateway struct {
+	run      *run
+	number   int32
+	routers  *router.Set
+	placer   placement.Placer
+	queue    *queue.Core[int32]
+	slicing  placement.Slicing
+	member   *member   // nil where nothing is shared
+	learned  *learned  // nil where predictions are the engines' own model
+	indexed  []indexed // by machine
+	wakeAt   int64     // when the queue's expiry is on the agenda
+	wakeTurn uint32
+	draining bool
+	again    bool
+}
+
+// indexed is where a machine's KV events go.
+type indexed struct {
+	index *index.Index // of its pool; nil where nothing is looked up
+	owner index.Owner
+}
+
+// addGateway makes a gateway in front of the fleet.
+func (r *run) addGateway(number int32) (err error) {
+	g := &gateway{run: r, number: number, wakeAt: never, indexed: make([]indexed, len(r.machines))}
+	if g.routers, err = router.NewSet(g.sharing(g.forecasting(r.cfg.Routers)), slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
+	g.placer = placement.Placer{Routers: g.routers, Fallback: true}
+	for i, m := range r.machines {
+		if m.worker.Role != pools.Decode {
+			to := g.routers.Index(Model, m.worker.Role)
+			g.indexed[i] = indexed{to, to.Owner(m.worker.ID, 0)}
+		}
+	}
+	g.queue, err = queue.NewCore(r.cfg.Queue, r.epoch, r.ended)
+	r.gateways = append(r.gateways, g)
+	return err
+}
+
+// drain grants whom there is room for. What it brings about may call it again.
+func (g *gateway) drain() {
+	if g.draining {
+		g.again = true
+		return
+	}
+	r := g.run
+	g.draining = true
+	for g.again = true; g.again; {
+		g.again = false
+		now := r.at(r.now)
+		g.queue.Drain(now, func(t *queue.Ticket[int32]) error { return r.reserve(t.Value, now) })
+	}
+	g.draining = false
+	wake := int64(never)
+	if at := g.queue.NextWake(); !at.IsZero() {
+		wake = int64(at.Sub(r.epoch))
+	}
+	if wake != g.wakeAt {
+		g.wakeAt = wake
+		g.wakeTurn++
+		if wake != never {
+			r.agenda.add(event{at: max(wake, r.now), what: expire, who: g.number, turn: g.wakeTurn})
+		}
+	}
+}
+
+// expire ends what has waited too long, unless the agenda's entry is void.
+func (g *gateway) expire(turn uint32) {
+	if turn == g.wakeTurn {
+		g.wakeAt = never
+		g.queue.Expire(g.run.at(g.run.now))
+		g.drain()
+	}
+}
+
+// apply enters a machine's KV events in every gateway's index.
+func (r *run) apply(machine int32, events []engine.Event) {
+	for _, g := range r.gateways {
+		to := &g.indexed[machine]
+		for i := range events {
+			switch e := &events[i]; e.Kind {
+			case engine.Stored:
+				if e.HasParent {
+					to.index.Extend(to.owner, index.Device, e.Parent, e.Hashes)
+				} else {
+					to.index.Store(to.owner, index.Device, e.Hashes)
+				}
+			case engine.Removed:
+				to.index.Remove(to.owner, index.Device, e.Hashes)
+			case engine.Cleared:
+				to.index.Clear(to.owner)
+			}
+		}
+	}
+}

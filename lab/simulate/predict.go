@@ -1,0 +1,107 @@
+package simulate
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/pace"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// forecasting gives every router of a gateway the engines' own model to predict by, or what the gateway has learned.
+func (g *gateway) forecasting(configs map[pools.Role]router.Config) map[pools.Role]router.Config {
+	r := g.run
+	if r.cfg.Learns {
+		g.learned = newLearned()
+	}
+	out := maps.Clone(configs)
+	for role, c := range out {
+		c.Forecast = r.forecast
+		switch {
+		case r.cfg.Learns:
+			c.Forecast = g.learned.forecast
+		case c.BindsLate():
+			c.Forecast, c.Transfer = r.compute, r.transfer
+		}
+		out[role] = c
+	}
+	return out
+}
+
+// learned is what a gateway knows of the workers' speed from their answers, as prefill's room does.
+type learned struct {
+	fits  *pace.Fits
+	rates map[string]*pace.Rate // by worker
+}
+
+func newLearned() *learned { return &learned{pace.NewFits(), map[string]*pace.Rate{}} }
+
+func kindOf(w *pools.Worker) pace.Kind {
+	return pace.Kind{Model: w.Model, Device: w.DeviceClass, BatchedTokens: w.MaxNumBatchedTokens}
+}
+
+// observe takes in that the prompt, or the slice, that is booked by l took so long.
+func (l *learned) observe(lease *router.Lease, cached int, took time.Duration, now time.Time) {
+	w := lease.Worker
+	rate := l.rates[w.ID]
+	if rate == nil {
+		rate = new(pace.Rate)
+		l.rates[w.ID] = rate
+	}
+	rate.Observe(lease.BacklogTokens, took)
+	if lease.BacklogTokens == lease.PrefillTokens {
+		l.fits.Observe(kindOf(w), w.ID, w.Incarnation, lease.PrefillTokens+lease.Overlap*w.BlockSize-cached, cached, took, now)
+	}
+}
+
+// forecast is a router.Forecast by the fits or, while there are none, by the worker's rate.
+func (l *learned) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	if own, ok := l.fits.Predict(kindOf(w), w.ID, uncached, cached); ok {
+		before := time.Duration(0)
+		if booked > 0 {
+			before, _ = l.fits.Predict(kindOf(w), w.ID, booked, 0)
+		}
+		return before + own, true
+	}
+	if rate := l.rates[w.ID]; rate != nil {
+		return pace.Predicted(rate.PerSecond(), booked+uncached)
+	}
+	return 0, false
+}
+
+// forecast is what a first token takes by the fit: what is booked at the linear
+// rate (its prefixes are not known), the prompt's own part with attention's
+// share, and the transfer of the whole prompt where another worker decodes. The
+// router's word for a time to come, without what decode adds.
+func (r *run) forecast(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
+	if w.Role == pools.Prefill {
+		bytes := float64(uncached+cached) * float64(cfg.BytesPerToken)
+		ms += float64(bytes/cfg.BandwidthBytesPerSecond*1000) + float64(cfg.TransferSetup)/1e6
+	}
+	return r.predicted(ms), true
+}
+
+// compute is what a prompt takes a worker itself: forecast without the transfer, during which it computes the next one.
+func (r *run) compute(w *pools.Worker, booked, uncached, cached int) (time.Duration, bool) {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	ms := cfg.Latency.ChunkMillis(uncached, cached) + float64(cfg.Latency.Prefill*float64(booked)/1000)
+	return r.predicted(ms), true
+}
+
+// transfer is what decode takes from a prompt's end to the first token, without what it waits for: the KV's way and a step.
+func (r *run) transfer(w *pools.Worker, tokens int) time.Duration {
+	cfg := r.machines[r.byWorker[w.ID]].core.Config()
+	bytes := float64(tokens) * float64(cfg.BytesPerToken)
+	ms := float64(bytes/cfg.BandwidthBytesPerSecond*1000) + cfg.Latency.Step(1, tokens, 0).Seconds()*1000
+	return cfg.TransferSetup + time.Duration(math.Round(float64(ms*1e6)))
+}
+
+// predicted is so many milliseconds, as wrong as the run has predictions.
+func (r *run) predicted(ms float64) time.Duration {
+	return time.Duration(math.Round(float64(ms * cmp.Or(r.cfg.ForecastScale, 1) * 1e6)))
+}

@@ -1,0 +1,146 @@
+package simulate
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/lab/replay"
+)
+
+// waits runs the arms of bench/recipes/replicas.yaml by one seed and returns each one's mean wait, in mean lengths of a job.
+func waits(t *testing.T, arms ...string) []float64 {
+	t.Helper()
+	const file = "../../bench/recipes/replicas.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	study, err := ParsePlan(file, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make([]float64, len(arms))
+	for _, v := range study.Variants {
+		for i, arm := range arms {
+			if v.Arm != arm {
+				continue
+			}
+			r, err := v.ran(t.Context(), nil, 1, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			each := v.plan.Fleet.Latency.Prefill / 1e6 // seconds a token
+			var waited, work float64
+			for _, s := range r.out.Samples {
+				if s.Outcome != replay.Answered {
+					t.Fatalf("%s: %+v", arm, s)
+				}
+				own := float64(float64(s.InputTokens) * each)
+				waited, work = waited+time.Duration(s.TTFT).Seconds()-own, work+own
+			}
+			found[i] = waited / work
+		}
+	}
+	return found
+}
+
+// TestReplicasShare: what several gateways lose by sharing late, by not sharing, and by dividing the workers; and that
+// the least cost herds where water filling does not.
+func TestReplicasShare(t *testing.T) {
+	w := waits(t, "1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms", "10 at 50 ms by least cost")
+	t.Logf("mean waits in lengths of a job: %.3f", w)
+	one, three, nothing, divided, filled, least := w[0], w[1], w[2], w[3], w[4], w[5]
+	if one > 0.04 || three > 0.10 || nothing < 0.9 || divided > 0.25 || filled > 0.65*least {
+		t.Error("one of them is above its limit, or sharing makes no difference")
+	}
+}
+
+// TestReplicasEnd: whatever the gateways share and lose, each request is answered once, the same seed gives the same run,
+// and nothing stays booked.
+func TestReplicasEnd(t *testing.T) {
+	w := made(11, 300)
+	for name, fleet := range fleets() {
+		for _, c := range []Replicas{
+			{Count: 3, Staleness: time.Millisecond}, {Count: 3, Staleness: 20 * time.Millisecond, Loss: 0.2}, {Count: 4, Off: true}, {Count: 2, Away: true},
+		} {
+			for _, mode := range []string{"kv", "eft"} {
+				c.Seed = 5
+				cfg := arm(w, 16, mode, fleet...)
+				cfg.Replicas, cfg.SessionIDs = c, true
+				r, err := start(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := r.all(t.Context()); err != nil {
+					t.Fatalf("%s, %s, %+v: %v", name, mode, c, err)
+				}
+				if len(r.out.Samples) != len(w.Requests) {
+					t.Errorf("%s, %s, %+v: %d of %d requests ended", name, mode, c, len(r.out.Samples), len(w.Requests))
+				}
+				for _, s := range r.out.Samples {
+					if s.Outcome != replay.Answered {
+						t.Fatalf("%s, %s, %+v: %+v", name, mode, c, s)
+					}
+				}
+				for _, g := range r.gateways {
+					for _, role := range roles {
+						if n := g.routers.For(Model, role).Open(); n > 0 {
+							t.Errorf("%s, %s, %+v: %d bookings of role %s are open", name, mode, c, n, role)
+						}
+					}
+				}
+				again, err := Run(t.Context(), cfg)
+				if err != nil || !reflect.DeepEqual(again, r.out) {
+					t.Errorf("%s, %s, %+v: two runs differ (%v)", name, mode, c, err)
+				}
+			}
+		}
+	}
+}
+
+// TestBoundSessions: the turns of a session come to gateways at random and go to the workers of the first one, while a binding lasts.
+func TestBoundSessions(t *testing.T) {
+	w := &replay.Workload{}
+	for i := range 120 {
+		w.Requests = append(w.Requests, replay.Request{Index: i, Session: string(rune('a' + i%6)), Delay: time.Second, OutputTokens: 5, Spans: []replay.Span{{ID: uint64(i), Tokens: 100}}})
+	}
+	for ttl, bound := range map[time.Duration]bool{0: false, 20 * time.Millisecond: false, time.Minute: true} {
+		cfg := arm(w, 16, "random", fleets()["2P2D"]...)
+		cfg.Replicas, cfg.SessionIDs = Replicas{Count: 3, Staleness: time.Millisecond, Seed: 5}, true
+		for role, r := range cfg.Routers {
+			r.SessionTTL = ttl
+			cfg.Routers[role] = r
+		}
+		out, err := Run(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[string]map[string]bool{}
+		for _, s := range out.Samples {
+			if used[s.Session] == nil {
+				used[s.Session] = map[string]bool{}
+			}
+			used[s.Session][s.PrefillWorker], used[s.Session][s.DecodeWorker] = true, true
+		}
+		for session, on := range used {
+			if (len(on) == 2) != bound {
+				t.Errorf("bound for %v: session %s was on %v", ttl, session, on)
+			}
+		}
+	}
+}
+
+// TestReplicasBadPlans: mistakes are named by their path.
+func TestReplicasBadPlans(t *testing.T) {
+	for text, want := range map[string]string{
+		"replicas: -1": "replicas: -1 is not between", "replicas: 2\nstaleness: soon": "staleness: \"soon\" is neither",
+		"loss: 1": "loss: 1 is not a share", "spread: wide": "spread: \"wide\" is neither",
+	} {
+		if _, err := ParsePlan("p.yaml", []byte(base+text+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package models
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// TestGrownPrompts has conversations grow, fork, come again and be forgotten, in random order: whatever is copied of an
+// earlier turn, a prompt's JSON is that of its ids, and what leads to earlier turns goes with them.
+func TestGrownPrompts(t *testing.T) {
+	const seed, talks = 14, 6
+	rng := rand.New(rand.NewPCG(seed, seed))
+	l := Sim(wholeShare * 400_000) // some forty prompts
+	var said [talks]string
+	copied := 0
+	for n := range 1500 {
+		at := rng.IntN(talks)
+		switch rng.IntN(8) {
+		case 0:
+			said[at] = said[rng.IntN(talks)]
+		case 1:
+			said[at] = ""
+		}
+		if said[at] == "" || len(said[at]) > 40_000 {
+			said[at] = fmt.Sprintf(`{"role":"user","content":"%d %s"}`, n, strings.Repeat(prose, 40))
+		} else if rng.IntN(4) > 0 {
+			said[at] += fmt.Sprintf(`,{"role":"assistant","content":"so %d"},{"role":"user","content":"%s"}`, n, prose[:rng.IntN(len(prose))])
+		}
+		req, card := scanned(t, openai.Chat, `{"model":"m","messages":[`+said[at]+`]}`), Card{BlockSize: 1 << rng.IntN(6), DecodeBlockSize: 16}
+		p, _, err := card.Tokens(req, l)
+		if err != nil || p.kept == nil {
+			t.Fatal(err)
+		}
+		card.Hashes(req, p)
+		if before, common := l.prompts.grownFrom(p.kept); before != nil && p.kept.json == nil && common > len(p.IDs)*3/4 {
+			copied++
+		}
+		if got := p.JSON(); !bytes.Equal(got, openai.AppendIDs(nil, p.IDs)) {
+			t.Fatalf("seed %d, %d: the JSON is not that of the ids", seed, n)
+		}
+		for hash, a := range l.prompts.ends {
+			if e := l.prompts.entries[a.key]; e == nil || e.Value != a {
+				t.Fatalf("seed %d, %d: %x leads to a prompt that is forgotten", seed, n, hash)
+			}
+		}
+	}
+	if copied < 300 {
+		t.Errorf("seed %d: %d prompts were copied from earlier turns", seed, copied)
+	}
+}
+
+// TestAStrangersJSONIsNotCopied: a prompt that hashes alike and is another is no earlier turn.
+func TestAStrangersJSONIsNotCopied(t *testing.T) {
+	a, before := &answer{ids: []uint32{1, 2, 3, 4}}, &answer{ids: []uint32{1, 9, 3}, json: []byte("[1,9,3]")}
+	for common, want := range map[int]string{1: "[1,2,3,4]", 2: "[1,2,3,4]", 4: "[1,2,3,4]"} {
+		if got := string(idsJSON(a, before, common)); got != want {
+			t.Errorf("%d in common: %s", common, got)
+		}
+	}
+}
+
+// BenchmarkGrownJSON is the ids of a conversation of 100,000 tokens as JSON, which has grown by two short messages: where
+// nothing is known of it, and where its last turn is.
+func BenchmarkGrownJSON(b *testing.B) {
+	ids := make([]uint32, 100_000)
+	for i := range ids {
+		ids[i] = uint32(i*2654435761) % 150_000
+	}
+	before := &answer{ids: ids[:len(ids)-40]}
+	before.json = openai.AppendIDs(nil, before.ids)
+	a := &answer{ids: ids}
+	b.Run("new", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			idsJSON(a, nil, 0)
+		}
+	})
+	b.Run("grown", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			idsJSON(a, before, len(before.ids)-unstable)
+		}
+	})
+}

@@ -1,0 +1,569 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memory is a sink that remembers, and a log.
+type memory struct {
+	t      *testing.T
+	server *apitest.Server
+	reg    *prometheus.Registry
+
+	mu      sync.Mutex // guards all below
+	workers map[string]pools.Worker
+	held    map[string]bool
+	removed []string
+	refused map[string]string
+	sets    int
+	log     bytes.Buffer
+}
+
+func (m *memory) set(es []discovery.Endpoint) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sets++
+	m.workers = map[string]pools.Worker{}
+	for _, e := range es {
+		m.workers[e.Given.ID] = e.Given
+	}
+}
+
+func (m *memory) Hold(id string, on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held[id] = on; !on {
+		delete(m.held, id)
+	}
+}
+
+func (m *memory) Remove(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.removed = append(m.removed, id)
+	delete(m.refused, id)
+}
+
+func (m *memory) Refuse(w pools.Worker, reason error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refused[w.ID] = reason.Error()
+}
+
+func (m *memory) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.log.Write(p)
+}
+
+// String is the workers with their roles, those that are held in brackets, and the refused ones.
+func (m *memory) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []string
+	for _, id := range slices.Sorted(maps.Keys(m.workers)) {
+		text := fmt.Sprint(id, ":", m.workers[id].Role)
+		if m.held[id] {
+			text = "[" + text + "]"
+		}
+		all = append(all, text)
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.refused)) {
+		all = append(all, "refused "+id)
+	}
+	for id := range m.held {
+		if _, there := m.workers[id]; !there {
+			all = append(all, "held for nothing: "+id)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (m *memory) worker(id string) pools.Worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.workers[id]
+}
+
+// gone are the ids that were removed.
+func (m *memory) gone() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.removed)
+}
+
+// times is how often the list was set.
+func (m *memory) times() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sets
+}
+
+func (m *memory) logged(text string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return strings.Contains(m.log.String(), text)
+}
+
+// metric is a gauge's or counter's value.
+func (m *memory) metric(name string) float64 {
+	families, err := m.reg.Gather()
+	if err != nil {
+		m.t.Error(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return -1
+}
+
+func (m *memory) become(what, want string) {
+	m.t.Helper()
+	m.eventually(what, func() bool { return m.String() == want })
+}
+
+func (m *memory) eventually(what string, ok func() bool) {
+	m.t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			m.mu.Lock()
+			log := m.log.String()
+			m.mu.Unlock()
+			m.t.Fatalf("never came true: %s; there is %q\n%s", what, m.String(), log)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// find runs a Finder until the test ends.
+func find(t *testing.T, s *apitest.Server, change func(c *Config)) *memory {
+	t.Helper()
+	m := &memory{t: t, server: s, reg: prometheus.NewRegistry(), held: map[string]bool{}, refused: map[string]string{}}
+	cfg := Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second, Retry: backoff.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}}
+	if change != nil {
+		change(&cfg)
+	}
+	f, err := New(cfg, m.set, m, slog.New(slog.NewTextHandler(m, nil)), m.reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func engine(name, role string) apitest.Pod {
+	return apitest.Pod{Name: name, Labels: map[string]string{"app": "llm", "tandem.dev/role": role}, IP: "10.0.0.1", Ports: map[string]int{"http": 8000}}
+}
+
+func with(p apitest.Pod, change func(p *apitest.Pod)) apitest.Pod {
+	change(&p)
+	return p
+}
+
+func unready(p *apitest.Pod) { p.Unready = true }
+
+// Pods are listed and followed; they come when they are ready, rest while they are not, and go.
+func TestPodsComeAndGo(t *testing.T) {
+	s := apitest.New(t)
+	p1, d1 := engine("p1", "prefill"), engine("d1", "decode")
+	s.Put(p1)
+	s.Put(with(d1, unready))
+	s.Put(with(engine("other", "decode"), func(p *apitest.Pod) { p.Labels = map[string]string{"app": "web"} }))
+	m := find(t, s, nil)
+	m.become("the ready one is there", "p1:prefill")
+	s.Put(d1)
+	m.become("the other is ready", "d1:decode p1:prefill")
+	if w := m.worker("p1"); w.Address != "http://10.0.0.1:8000" || !strings.HasPrefix(w.Incarnation, "uid-") {
+		t.Errorf("%+v", w)
+	}
+	m.eventually("it is up", func() bool { return m.metric("kubernetes_up") == 1 })
+	s.Put(with(p1, unready))
+	m.become("it is not ready", "d1:decode [p1:prefill]")
+	s.Put(p1)
+	m.become("it is ready again", "d1:decode p1:prefill")
+	s.Put(with(d1, func(p *apitest.Pod) { p.Deleting = true }))
+	m.become("it is being deleted", "[d1:decode] p1:prefill")
+	s.Delete("d1")
+	m.become("it is gone", "p1:prefill")
+	if gone := m.gone(); !slices.Contains(gone, "d1") {
+		t.Errorf("removed %v", gone)
+	}
+	s.Put(with(engine("x", "router"), nop))
+	m.become("one cannot be used", "p1:prefill refused x")
+	s.Put(engine("x", "both"))
+	m.become("now it can", "p1:prefill x:both")
+	sets := m.times()
+	s.Put(engine("x", "both")) // as kubelets do each time a status is written
+	s.Put(with(engine("y", "both"), unready))
+	s.Put(engine("y", "both"))
+	m.become("a change that is none is passed over", "p1:prefill x:both y:both")
+	if n := m.times() - sets; n > 2 {
+		t.Errorf("set %d times for two changes", n)
+	}
+	if lists, _, watches := s.Calls(); lists != 1 || watches != 1 {
+		t.Errorf("%d lists, %d watches", lists, watches)
+	}
+}
+
+func nop(*apitest.Pod) {}
+
+// A stream that breaks in the midst of a line is taken up where it was, without another list.
+func TestABrokenStreamIsTakenUp(t *testing.T) {
+	s := apitest.New(t)
+	m := find(t, s, nil)
+	for i := range 5 {
+		m.eventually("it is watched", func() bool { _, _, watches := s.Calls(); return watches == i+1 })
+		s.Put(engine(fmt.Sprint("p", i), "prefill"))
+		m.eventually("it is there", func() bool { return strings.Contains(m.String(), fmt.Sprint("p", i)) })
+		s.Bookmark()
+		s.Cut()
+	}
+	m.become("all are there", "p0:prefill p1:prefill p2:prefill p3:prefill p4:prefill")
+	s.Delete("p2")
+	m.become("changes go on", "p0:prefill p1:prefill p3:prefill p4:prefill")
+	if lists, _, watches := s.Calls(); lists != 1 || watches < 2 {
+		t.Errorf("%d lists, %d watches", lists, watches)
+	}
+}
+
+// A compacted history means another list, and what has gone in between is gone.
+func TestCompactedHistory(t *testing.T) {
+	for _, byStatus := range []bool{false, true} {
+		s := apitest.New(t)
+		s.Put(engine("p1", "prefill"))
+		s.Put(engine("p2", "prefill"))
+		m := find(t, s, nil)
+		m.become("both are there", "p1:prefill p2:prefill")
+		s.Hang(true)
+		s.Cut()
+		s.Delete("p1")
+		s.Put(engine("d1", "decode"))
+		s.Compact(byStatus)
+		s.Hang(false)
+		m.become("the list is read again", "d1:decode p2:prefill")
+		s.Put(engine("d2", "decode"))
+		m.become("and followed", "d1:decode d2:decode p2:prefill")
+		if m.metric("kubernetes_lists_total") != 2 {
+			t.Errorf("by status %v: %v lists", byStatus, m.metric("kubernetes_lists_total"))
+		}
+	}
+}
+
+// A list whose next page is compacted away begins again.
+func TestCompactedBetweenPages(t *testing.T) {
+	s := apitest.New(t)
+	for i := range 3 {
+		s.Put(engine(fmt.Sprint("p", i), "prefill"))
+	}
+	a, err := newAPI(Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	first, err := a.page(t.Context(), url.Values{"limit": {"2"}})
+	if err != nil || len(first.Items) != 2 || first.Metadata.Continue == "" {
+		t.Fatalf("%d items, %v", len(first.Items), err)
+	}
+	more := url.Values{"limit": {"2"}, "continue": {first.Metadata.Continue}}
+	if second, err := a.page(t.Context(), more); err != nil || len(second.Items) != 1 {
+		t.Errorf("%d items, %v", len(second.Items), err)
+	}
+	s.Compact(false)
+	if _, err := a.page(t.Context(), more); !errors.Is(err, errGone) {
+		t.Errorf("%v", err)
+	}
+}
+
+// While the API server refuses, or does not answer at all, the workers stay; a metric and one log line say so.
+func TestAnAPIServerThatIsAway(t *testing.T) {
+	for name, away := range map[string]func(s *apitest.Server, on bool){
+		"refuses": func(s *apitest.Server, on bool) {
+			s.Refuse(map[bool]int{true: http.StatusServiceUnavailable}[on])
+		},
+		"forbids": func(s *apitest.Server, on bool) { s.Refuse(map[bool]int{true: http.StatusForbidden}[on]) },
+		"hangs":   func(s *apitest.Server, on bool) { s.Hang(on) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			s.Put(engine("p1", "prefill"))
+			m := find(t, s, func(c *Config) { c.Timeout, c.Length = 200*time.Millisecond, 400*time.Millisecond })
+			m.become("it is there", "p1:prefill")
+			m.eventually("it is watched", func() bool { return m.metric("kubernetes_up") == 1 })
+			for range 2 {
+				away(s, true)
+				m.eventually("that is noticed", func() bool { return m.metric("kubernetes_up") == 0 })
+				s.Put(engine("d1", "decode"))
+				if got := m.String(); !strings.Contains(got, "p1:prefill") {
+					t.Errorf("there is %q", got)
+				}
+				away(s, false)
+				m.eventually("it is back", func() bool { return m.metric("kubernetes_up") == 1 })
+			}
+			m.become("what changed meanwhile is seen", "d1:decode p1:prefill")
+			m.mu.Lock()
+			warned := strings.Count(m.log.String(), "going on with those known")
+			m.mu.Unlock()
+			if gone := m.gone(); warned != 2 || len(gone) > 0 {
+				t.Errorf("warned %d times, removed %v", warned, gone)
+			}
+			if name == "forbids" && !m.logged("get, list and watch of pods in the namespace models") {
+				t.Error("the log does not say what is missing")
+			}
+		})
+	}
+}
+
+// A token that has been replaced is read when the API server does not take the old one, and its text is in no log.
+func TestTokensAreReadAgain(t *testing.T) {
+	s := apitest.New(t)
+	s.Put(engine("p1", "prefill"))
+	m := find(t, s, nil)
+	m.become("it is there", "p1:prefill")
+	s.SetToken(t, "the-second")
+	s.Cut()
+	s.Put(engine("d1", "decode"))
+	m.become("it goes on", "d1:decode p1:prefill")
+	if m.logged("the-second") {
+		t.Error("the token is in the log")
+	}
+}
+
+// A token is read again after a minute although the old one is still taken, and other certificates are trusted then.
+func TestCredentialsAreReadEachMinute(t *testing.T) {
+	s := apitest.New(t)
+	a, err := newAPI(Config{Selector: "app=llm", Server: s.URL(), Account: s.Account, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	client := a.client
+	s.SetToken(t, "second")
+	now := a.read
+	for _, tt := range []struct {
+		after time.Duration
+		want  string
+	}{{59 * time.Second, "first"}, {time.Minute, "second"}} {
+		if err := a.credentials(now.Add(tt.after)); err != nil || a.token != tt.want {
+			t.Errorf("after %v: %q, %v", tt.after, a.token, err)
+		}
+	}
+	if a.client != client {
+		t.Error("the same certificates made another client")
+	}
+	another := apitest.New(t)
+	ca, err := os.ReadFile(filepath.Join(another.Account, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		file string
+		data []byte
+		want string
+	}{
+		"half a certificate": {"ca.crt", ca[:len(ca)/2], "no certificate"},
+		"an empty token":     {"token", nil, "the token is empty"},
+		"lines":              {"token", []byte("a\nb"), "no line of text"},
+		"an endless token":   {"token", bytes.Repeat([]byte("x"), maxFileBytes+1), "longer than"},
+	} {
+		path := filepath.Join(s.Account, tt.file)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func(data []byte) {
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(tt.data)
+		if err := a.credentials(now.Add(time.Hour)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		write(whole)
+	}
+	if a.token != "second" || a.client != client {
+		t.Error("broken files changed what is used")
+	}
+	if err := os.WriteFile(filepath.Join(s.Account, "ca.crt"), bytes.Join([][]byte{ca, a.ca}, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.credentials(now.Add(time.Hour)); err != nil || a.client == client {
+		t.Errorf("other certificates made no other client: %v", err)
+	}
+}
+
+// Objects of the wrong types are passed over; the rest is followed. Lines that are no events end the watch, and it goes on.
+func TestWrongTypes(t *testing.T) {
+	s := apitest.New(t)
+	s.Put(engine("p1", "prefill"))
+	m := find(t, s, nil)
+	m.become("it is there", "p1:prefill")
+	meta := `"metadata":{"name":"p1","uid":"u","resourceVersion":"VERSION"`
+	for _, line := range []string{
+		`{"type":"MODIFIED","object":{` + meta + `,"labels":["no","map"]}}}`,
+		`{"type":"MODIFIED","object":{` + meta + `},"status":"fine"}}`,
+		`{"type":"MODIFIED","object":{` + meta + `},"spec":{"containers":7}}}`,
+		`{"type":"MODIFIED","object":[]}`,
+		`{"type":"ADDED","object":{"metadata":{"resourceVersion":"VERSION"}}}`,
+		`{"type":"MOVED","object":{` + meta + `}}}`,
+		`{"type":"BOOKMARK","object":"none"}`,
+		`{"type":"ERROR","object":"none"}`,
+		`{"type":7}`,
+		`<html>`,
+		``,
+	} {
+		s.Send(line)
+	}
+	s.Put(engine("d1", "decode"))
+	m.become("the rest is seen", "d1:decode p1:prefill")
+	s.Send(`{"type":"DELETED","object":{"metadata":{"name":"d1","uid":"u","resourceVersion":"VERSION","labels":7}}}`)
+	m.become("a name is enough for one that is gone", "p1:prefill")
+	if !m.logged("passed over") {
+		t.Error("nothing is logged")
+	}
+}
+
+// Answers without an end are bounded, and the workers stay.
+func TestHugeAnswers(t *testing.T) {
+	s := apitest.New(t)
+	s.Put(engine("p1", "prefill"))
+	m := find(t, s, nil)
+	m.become("it is there", "p1:prefill")
+	s.Send(strings.Repeat("x", maxEventBytes+1))
+	m.eventually("the event is refused", func() bool { return m.logged("an event is longer than") })
+	s.Compact(false) // which forgets the event
+	s.Put(engine("p2", "prefill"))
+	m.become("it goes on", "p1:prefill p2:prefill")
+	for i := range pageLimit {
+		s.Put(apitest.Pod{Name: fmt.Sprint("huge", i), Labels: map[string]string{"app": "llm"}, Unready: true, Annotations: map[string]string{"x": strings.Repeat("x", maxPageBytes/pageLimit)}})
+	}
+	s.Compact(false)
+	s.Cut()
+	m.eventually("the list is refused", func() bool { return m.logged("of them are longer than") })
+	if got := m.String(); got != "p1:prefill p2:prefill" {
+		t.Errorf("there is %q", got)
+	}
+}
+
+// Of more pods than are looked at some are left out, which is logged, and they have their turn when others go.
+func TestManyPods(t *testing.T) {
+	s := apitest.New(t)
+	for i := range maxPods + 10 {
+		s.Put(engine(fmt.Sprintf("p%04d", i), "prefill"))
+	}
+	m := find(t, s, func(c *Config) { c.Length = 2 * time.Second })
+	last := fmt.Sprintf("p%04d", maxPods+9)
+	m.eventually("they are there", func() bool { return strings.Count(m.String(), "prefill") == maxPods })
+	m.eventually("it is logged", func() bool { return m.logged("more pods than are looked at") })
+	for i := range 10 {
+		s.Delete(fmt.Sprintf("p%04d", i))
+	}
+	m.eventually("the last are there", func() bool { return m.worker(last).ID == last && strings.Count(m.String(), "prefill") == maxPods })
+}
+
+// Whatever breaks on the way, the workers end as the pods are.
+func TestChaos(t *testing.T) {
+	s := apitest.New(t)
+	m := find(t, s, func(c *Config) { c.Length = time.Second })
+	var writers sync.WaitGroup
+	for w := range 4 {
+		writers.Go(func() {
+			for i := range 200 {
+				name := fmt.Sprintf("w%d-%d", w, i%7)
+				switch i % 5 {
+				case 0:
+					s.Put(with(engine(name, "prefill"), unready))
+				case 1, 2:
+					s.Put(engine(name, []string{"prefill", "decode", "both"}[i%3]))
+				case 3:
+					s.Put(with(engine(name, "decode"), func(p *apitest.Pod) { p.Deleting = true }))
+				case 4:
+					s.Delete(name)
+				}
+				if i%20 == w {
+					s.Cut()
+				}
+				if i%50 == w {
+					s.Compact(w%2 == 0)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	var want []string
+	for w := range 4 {
+		for i := range 7 {
+			name := fmt.Sprintf("w%d-%d", w, i)
+			s.Put(with(engine(name, "both"), func(p *apitest.Pod) { p.UID = "last-" + name }))
+			want = append(want, name+":both")
+		}
+	}
+	m.become("all is as it is", strings.Join(want, " "))
+	for i := range 4 {
+		if w := m.worker(fmt.Sprintf("w%d-0", i)); w.Incarnation != "last-"+w.ID {
+			t.Errorf("%s is %s", w.ID, w.Incarnation)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for want, c := range map[string]Config{
+		"":                     {Selector: "a=b,c in (d,e),!f", Namespace: "models-1"},
+		"kubernetes-selector":  {Selector: strings.Repeat("x", maxSelectorBytes+1)},
+		"kubernetes-namespace": {Selector: "a=b", Namespace: "../nodes"},
+		"set that, too":        {Namespace: "models"},
+	} {
+		if err := c.Validate(); fmt.Sprint(err) != "<nil>" && want == "" || want != "" && !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+	empty := t.TempDir()
+	s := apitest.New(t)
+	for want, c := range map[string]Config{
+		"this is no pod":    {Selector: "a=b", Account: s.Account},
+		"no https URL":      {Selector: "a=b", Account: s.Account, Server: "http://127.0.0.1:1"},
+		"no namespace":      {Selector: "a=b", Account: empty, Server: s.URL()},
+		"service account: ": {Selector: "a=b", Account: empty, Server: s.URL(), Namespace: "models"},
+	} {
+		t.Setenv("KUBERNETES_SERVICE_HOST", "")
+		if _, err := New(c, nil, nil, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+// Package kubernetes finds workers among the pods of one namespace, by their labels. It lists and watches them at the API server
+// over HTTPS, with the service account that is mounted into the gateway's own pod, and needs no client of Kubernetes.
+//
+// A pod's worker is known from when the pod is first ready until it is gone. While the pod is not ready, and from the moment that it is being
+// deleted, the worker is cordoned: it finishes what it has and takes no more. What the worker is, beyond role and
+// address, a [discovery.Prober] asks it. DESIGN.md, next to package discovery, has what may go wrong.
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/loglimit"
+	"github.com/tandem-pd/tandem/internal/metrics"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// Config is which pods are workers. The zero value finds none; the zero value of each other field means its default.
+type Config struct {
+	Selector  string `flag:"kubernetes-selector" group:"Discovery" help:"Labels of the pods that are workers, in Kubernetes' form of a selector: tandem.dev/pool=qwen,app!=test. The gateway, itself in a pod, watches them at the API server; its service account needs get, list and watch of pods. A ready pod is used, one that is not ready or is being deleted finishes what it has. Its role is the label tandem.dev/role, else llm-d's or AIBrix's. Empty looks for no pods." when:"workers run in the same cluster"`
+	Namespace string `flag:"kubernetes-namespace" group:"Discovery" help:"Namespace of the pods that kubernetes-selector names. Empty is the gateway's own." when:"workers run in another namespace"`
+
+	// Server is the URL of the API server, https; by default the one that every pod is given by variables.
+	Server string
+	// Account is the folder of the service account's token, ca.crt and namespace; by default where Kubernetes mounts it.
+	Account string
+	// Timeout is how long one answer may take, by default 30 s.
+	Timeout time.Duration
+	// Length is how long one watch lasts, by default 60 s: a connection that has gone silent is noticed by then. Up to half
+	// of it is added by chance.
+	Length time.Duration
+	// Retry is the pauses between attempts that fail, by default from 500 ms to 30 s.
+	Retry backoff.Backoff
+	// Seed of pauses.
+	Seed uint64
+}
+
+const defaultAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Bounds of what goes into a URL.
+const (
+	maxSelectorBytes  = 1024
+	maxNamespaceBytes = 63
+)
+
+// Validate names the first setting that is wrong.
+func (c *Config) Validate() error {
+	control := func(r rune) bool { return r < ' ' || r > '~' }
+	switch {
+	case len(c.Selector) > maxSelectorBytes || strings.ContainsFunc(c.Selector, control):
+		return setting.Errorf("kubernetes-selector", "want LABEL=VALUE, separated by commas, at most %d printable characters", maxSelectorBytes)
+	case len(c.Namespace) > maxNamespaceBytes || strings.ContainsFunc(c.Namespace, func(r rune) bool { return r != '-' && (r < 'a' || r > 'z') && (r < '0' || r > '9') }):
+		return setting.Errorf("kubernetes-namespace", "want lower-case letters, digits and -, at most %d", maxNamespaceBytes)
+	case c.Namespace != "" && c.Selector == "":
+		return setting.Errorf("kubernetes-namespace", "it is the namespace of the pods that kubernetes-selector names: set that, too")
+	}
+	return nil
+}
+
+// Finder follows pods and gives the workers among them to a [discovery.Prober]. While the API server cannot be reached the workers
+// stay as they were.
+type Finder struct {
+	cfg  Config
+	api  *api
+	set  func([]discovery.Endpoint)
+	sink Sink
+	log  *slog.Logger
+	rng  *rand.Rand
+
+	strange loglimit.Limiter
+
+	// Run's own.
+	pods    pods
+	version string // that a watch goes on from; empty: the list is needed
+	applied applied
+	failed  int  // attempts, one after another
+	stuck   int  // watches, one after another, that broke where they began
+	down    bool // the log has that the API server cannot be used
+	overran bool // the log has that there are too many pods
+
+	up     prometheus.Gauge
+	lists  prometheus.Counter
+	counts *prometheus.GaugeVec
+}
+
+// New returns a Finder that gives all workers to set at each change, and what else there is to know of them to sink. Both must be one
+// Prober's and its sink. The error says what is missing of a service account.
+func New(cfg Config, set func([]discovery.Endpoint), sink Sink, log *slog.Logger, reg prometheus.Registerer) (*Finder, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.Timeout, cfg.Length = cmp.Or(cfg.Timeout, 30*time.Second), cmp.Or(cfg.Length, time.Minute)
+	cfg.Retry = cmp.Or(cfg.Retry, backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second})
+	server, err := newAPI(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes-selector: %w", err)
+	}
+	m := metrics.In(reg)
+	return &Finder{
+		cfg: cfg, api: server, set: set, sink: sink, log: log, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
+		strange: loglimit.Limiter{Burst: 10, Window: time.Minute},
+		up:      m.Gauge("kubernetes_up", "1 while the workers' pods are watched at the API server, 0 while it cannot be used and the workers known are kept.").WithLabelValues(),
+		lists:   m.Counter("kubernetes_lists_total", "Full lists of the workers' pods that the API server has answered.").WithLabelValues(),
+		counts:  m.Gauge("kubernetes_pods", "Pods that kubernetes-selector names, by state: taken, cordoned, waiting, refused or ignored.", "state"),
+	}, nil
+}
+
+// Run follows pods until ctx ends, when it returns nil. It may be called once.
+func (f *Finder) Run(ctx context.Context) error {
+	defer f.api.close()
+	for ctx.Err() == nil {
+		err := f.step(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		pause := f.cfg.Retry.Delay(f.failed, f.rng)
+		f.failed++
+		switch {
+		case errors.Is(err, errGone):
+			f.version = ""
+			f.log.Info("the workers' pods are listed again", "reason", err)
+		case f.failed == 1 && f.version != "": // it goes on where it was, most often
+			f.log.Debug("the watch on the workers' pods broke", "error", err)
+		default:
+			f.unusable(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// unusable reports once that the API server cannot be used.
+func (f *Finder) unusable(err error) {
+	f.up.Set(0)
+	if !f.down {
+		f.down = true
+		f.log.Warn("the workers' pods cannot be watched; going on with those known", "namespace", f.api.namespace, "selector", f.cfg.Selector, "error", err)
+	}
+}
+
+// usable reports that the pods are watched.
+func (f *Finder) usable() {
+	f.up.Set(1)
+	if f.down {
+		f.down = false
+		f.log.Info("the workers' pods are watched again", "namespace", f.api.namespace, "selector", f.cfg.Selector)
+	}
+}
+
+// step lists the pods where that is needed, and watches them once. It returns nil where the watch ended as agreed.
+func (f *Finder) step(ctx context.Context) error {
+	if f.version == "" || f.pods.over { // pods that were left out may have their turn
+		all, version, err := f.api.list(ctx, maxPods, f.odd)
+		if err != nil {
+			return err
+		}
+		f.lists.Inc()
+		f.version = version
+		f.pods.replace(all)
+		f.apply()
+	}
+	length := f.cfg.Length + time.Duration(f.rng.Int64N(int64(f.cfg.Length)/2+1))
+	from := f.version
+	var began time.Time
+	err := f.api.watch(ctx, from, length, func() { began = time.Now(); f.usable() }, f.take, f.odd)
+	if began.IsZero() {
+		return err
+	}
+	lasted := time.Since(began)
+	switch {
+	case lasted >= length/4:
+		f.failed = 0
+	case err == nil:
+		err = fmt.Errorf("the API server ended the watch after %v", lasted.Round(time.Millisecond))
+	}
+	if f.stuck++; err == nil || f.version != from {
+		f.stuck = 0
+	}
+	if f.stuck > 1 { // what comes next in the history may be what breaks it
+		f.stuck, f.version = 0, ""
+	}
+	return err
+}
+
+// take takes one change.
+func (f *Finder) take(e event) {
+	f.version = e.version
+	changed := false
+	switch e.kind {
+	case "ADDED", "MODIFIED":
+		changed = f.pods.put(&e.pod)
+	case "DELETED":
+		changed = f.pods.remove(e.pod.Metadata.Name)
+	}
+	if changed {
+		f.apply()
+	}
+	f.bounded()
+}
+
+// apply gives the sink what has changed. A worker that goes is cordoned until it has gone.
+func (f *Finder) apply() {
+	t := f.pods.next(f.applied)
+	for _, id := range t.hold {
+		f.sink.Hold(id, true)
+		f.log.Info("worker cordoned", "worker", id, "reason", t.reasons[id])
+	}
+	for _, id := range t.gone {
+		f.sink.Remove(id)
+	}
+	for _, id := range t.forgive {
+		f.sink.Remove(id)
+	}
+	f.set(f.pods.endpoints())
+	for _, id := range t.gone {
+		f.sink.Hold(id, false)
+	}
+	for _, id := range t.lift {
+		f.sink.Hold(id, false)
+		f.log.Info("worker uncordoned: its pod is ready", "worker", id)
+	}
+	for _, id := range t.refuse {
+		f.sink.Refuse(pools.Worker{ID: id}, errors.New(t.reasons[id]))
+	}
+	f.applied = t.next
+	counts := f.pods.count()
+	for _, s := range states {
+		f.counts.WithLabelValues(string(s)).Set(float64(counts[s]))
+	}
+	f.bounded()
+}
+
+// bounded logs once that there are more pods than are looked at.
+func (f *Finder) bounded() {
+	if f.pods.over && !f.overran {
+		f.log.Warn("there are more pods than are looked at: some are left out", "selector", f.cfg.Selector, "limit", maxPods)
+	}
+	f.overran = f.pods.over
+}
+
+// odd logs an object that is no Pod.
+func (f *Finder) odd(err error) {
+	if suppressed, ok := f.strange.Allow("odd", time.Now()); ok {
+		f.log.Warn("an object of the API server is passed over", "error", err, "suppressed", suppressed)
+	}
+}

@@ -1,0 +1,236 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tandem-pd/tandem/internal/conf"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// Labels and annotations that are read of a pod.
+const (
+	labelRole      = "tandem.dev/role"
+	keyPort        = "tandem.dev/port"    // label or annotation: one port, or several with commas, each a worker
+	keyOptions     = "tandem.dev/options" // annotation: NAME=VALUE[,NAME=VALUE]…, as behind a --prefill-url
+	labelLWSWorker = "leaderworkerset.sigs.k8s.io/worker-index"
+)
+
+// roleLabels in the order in which they count: ours, llm-d's, AIBrix's.
+var roleLabels = []struct {
+	key   string
+	roles map[string]pools.Role
+}{
+	{labelRole, map[string]pools.Role{"prefill": pools.Prefill, "decode": pools.Decode, "both": pools.Both}},
+	{"llm-d.ai/role", map[string]pools.Role{
+		"prefill": pools.Prefill, "encode-prefill": pools.Prefill, "decode": pools.Decode,
+		"both": pools.Both, "prefill-decode": pools.Both, "encode-prefill-decode": pools.Both,
+	}},
+	{"role-name", map[string]pools.Role{"prefill": pools.Prefill, "decode": pools.Decode}},
+}
+
+// portKeys in the order in which they count, each as an annotation or a label.
+var portKeys = []string{keyPort, "llm-d.ai/active-ports", "model.aibrix.ai/port"}
+
+// Bounds of what one pod may say.
+const (
+	maxPorts       = 64
+	maxOptionBytes = 4 << 10
+)
+
+// pod is the part of a Pod that is read.
+type pod struct {
+	Metadata struct {
+		Name              string            `json:"name"`
+		Namespace         string            `json:"namespace"`
+		UID               string            `json:"uid"`
+		ResourceVersion   string            `json:"resourceVersion"`
+		DeletionTimestamp *string           `json:"deletionTimestamp"`
+		Labels            map[string]string `json:"labels"`
+		Annotations       map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Containers []struct {
+			Ports []struct {
+				Name          string `json:"name"`
+				ContainerPort int    `json:"containerPort"`
+				Protocol      string `json:"protocol"`
+			} `json:"ports"`
+		} `json:"containers"`
+	} `json:"spec"`
+	Status struct {
+		Phase      string `json:"phase"`
+		PodIP      string `json:"podIP"`
+		Conditions []struct {
+			Type   string `json:"type"`
+			Status string `json:"status"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+// follower reports whether the pod is one of a group that does not serve requests itself: a LeaderWorkerSet's pods but the first.
+func (p *pod) follower() bool {
+	index, grouped := p.Metadata.Labels[labelLWSWorker]
+	return grouped && index != "0"
+}
+
+// ended reports whether the pod's containers have ended for good; an evicted pod stays listed like that.
+func (p *pod) ended() bool { return p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded" }
+
+func (p *pod) deleted() bool { return p.Metadata.DeletionTimestamp != nil }
+
+func (p *pod) ready() bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True" && p.Status.PodIP != ""
+		}
+	}
+	return false
+}
+
+// id is the worker's: the pod's name, or its UID where the name is longer than an id may be.
+func (p *pod) id() string {
+	if len(p.Metadata.Name) > pools.MaxIDBytes-len("-65535") {
+		return p.Metadata.UID
+	}
+	return p.Metadata.Name
+}
+
+// workers are the pod's engines, one a port, as what a [discovery.Prober] asks the rest of.
+func (p *pod) workers() ([]discovery.Endpoint, error) {
+	role, err := p.role()
+	if err != nil {
+		return nil, err
+	}
+	ip, err := netip.ParseAddr(p.Status.PodIP)
+	if err != nil || ip.Zone() != "" {
+		return nil, fmt.Errorf("its IP %s is none", conf.Quote(p.Status.PodIP))
+	}
+	options, err := p.options(ip.String())
+	if err != nil {
+		return nil, err
+	}
+	ports, err := p.ports()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]discovery.Endpoint, 0, len(ports))
+	for _, port := range ports {
+		id := p.id()
+		if len(ports) > 1 {
+			id += "-" + strconv.Itoa(port)
+		}
+		e, err := discovery.ParseEndpoint(role, "http://"+net.JoinHostPort(ip.String(), strconv.Itoa(port))+",id="+id+options)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", keyOptions, err)
+		}
+		e.Given.Incarnation = p.Metadata.UID
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// role is what the first of the role labels says, both where there is none.
+func (p *pod) role() (pools.Role, error) {
+	for _, l := range roleLabels {
+		value, labelled := p.Metadata.Labels[l.key]
+		if !labelled {
+			continue
+		}
+		if role := l.roles[value]; role != "" {
+			return role, nil
+		}
+		return "", fmt.Errorf("its label %s is %s, which no worker here can be: set %s to prefill, decode or both", l.key, conf.Quote(value), labelRole)
+	}
+	return pools.Both, nil
+}
+
+// ports are where the pod's engines answer: those that a label or annotation names, else the container port named http, else
+// the first TCP port of its containers.
+func (p *pod) ports() ([]int, error) {
+	for _, key := range portKeys {
+		text, said := p.Metadata.Annotations[key]
+		if !said {
+			text, said = p.Metadata.Labels[key]
+		}
+		if !said {
+			continue
+		}
+		var ports []int
+		for item := range strings.SplitSeq(text, ",") {
+			port, err := parsePort(strings.TrimSpace(item))
+			if err != nil || slices.Contains(ports, port) || len(ports) == maxPorts {
+				return nil, fmt.Errorf("its %s is %s: want a port, or up to %d separated by commas", key, conf.Quote(text), maxPorts)
+			}
+			ports = append(ports, port)
+		}
+		return ports, nil
+	}
+	first := 0
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.Protocol != "" && port.Protocol != "TCP" || port.ContainerPort < 1 || port.ContainerPort > 65535 {
+				continue
+			}
+			if port.Name == "http" {
+				return []int{port.ContainerPort}, nil
+			}
+			if first == 0 {
+				first = port.ContainerPort
+			}
+		}
+	}
+	if first == 0 {
+		return nil, fmt.Errorf("its containers declare no port: set the annotation %s", keyPort)
+	}
+	return []int{first}, nil
+}
+
+// options is the annotation's options as they stand behind a URL. Where a URL's option has an address, a pod's has a port, which is
+// the pod's own: no annotation has the gateway connect elsewhere, or listen.
+func (p *pod) options(ip string) (string, error) {
+	text := p.Metadata.Annotations[keyOptions]
+	if strings.TrimSpace(text) == "" {
+		return "", nil
+	}
+	if len(text) > maxOptionBytes {
+		return "", fmt.Errorf("%s is longer than %d bytes", keyOptions, maxOptionBytes)
+	}
+	var b strings.Builder
+	for item := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(item), "=")
+		switch name {
+		case "id":
+			return "", fmt.Errorf("%s: id: a pod's name is its worker's id", keyOptions)
+		case "kv-events", "kv-replay", "transfer":
+			if name == "kv-events" && value == "none" {
+				break
+			}
+			port, err := parsePort(value)
+			if err != nil {
+				return "", fmt.Errorf("%s: %s: %w", keyOptions, name, err)
+			}
+			value = net.JoinHostPort(ip, strconv.Itoa(port))
+			if name != "transfer" {
+				value = "tcp://" + value
+			}
+			item = name + "=" + value
+		}
+		b.WriteString("," + item)
+	}
+	return b.String(), nil
+}
+
+func parsePort(text string) (int, error) {
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return 0, errors.New("want a port, from 1 to 65535: the address is the pod's")
+	}
+	return int(port), nil
+}

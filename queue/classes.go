@@ -1,0 +1,167 @@
+package queue
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tandem-pd/tandem/internal/setting"
+)
+
+// Classes says of which policy class a request is: its family, which the client may name, and how much of its prompt no
+// worker has cached. The names and the form of the file are those of Dynamo's --router-policy-config.
+type Classes struct {
+	// DefaultFamily is the family of requests that name none, or none that there is.
+	DefaultFamily string `yaml:"default_policy_family"`
+	// Buckets cut prompts by their uncached tokens; each reaches up to the next one's floor.
+	Buckets []Bucket `yaml:"uncached_isl_buckets"`
+	// List has the classes: one for each family and bucket, and any number that have neither and are named by requests.
+	List []PolicyClass `yaml:"policy_classes"`
+}
+
+// Bucket is a range of uncached tokens.
+type Bucket struct {
+	From int    `yaml:"min_tokens"`
+	Name string `yaml:"bucket"`
+}
+
+// PolicyClass is requests that share an order, and a part of the workers' time while those of other classes wait too.
+type PolicyClass struct {
+	Name   string `yaml:"name"`
+	Family string `yaml:"policy_family"` // empty where Bucket is, and requests name the class itself
+	Bucket string `yaml:"cache_bucket"`
+	// Policy is the order within the class; empty is Config.Policy.
+	Policy string `yaml:"queue_policy"`
+	// Quantum is how many uncached tokens the class may be granted a round: its share is its part of all quanta.
+	Quantum int `yaml:"quantum"`
+}
+
+const (
+	// maxClasses bounds the classes, and the labels of metrics.
+	maxClasses = 64
+	// maxQuantum keeps sums of quanta far from an int64's end.
+	maxQuantum = 1 << 30
+	// maxName is the most bytes of a name.
+	maxName = 64
+)
+
+// Find is the place in List of a request's class, by the name that the client gave, and whether that name is of a class
+// without a family or of a family. Any other name, and none, is the default family's. uncached is in tokens. c may be nil.
+func (c *Classes) Find(name string, uncached int) (class int, known bool) {
+	if c == nil {
+		return 0, false
+	}
+	family := ""
+	for i := range c.List {
+		p := &c.List[i]
+		switch {
+		case p.Family == "" && p.Name == name:
+			return i, true
+		case p.Family != "" && p.Family == name:
+			family = name
+		}
+	}
+	bucket := c.Buckets[0].Name
+	for _, b := range c.Buckets {
+		if uncached >= b.From {
+			bucket = b.Name
+		}
+	}
+	return c.in(cmp.Or(family, c.DefaultFamily), bucket), family != ""
+}
+
+// Name is the class's, empty where c is nil.
+func (c *Classes) Name(class int) string {
+	if c == nil {
+		return ""
+	}
+	return c.List[class].Name
+}
+
+// in is the class of a family and a bucket, below 0 if there is none.
+func (c *Classes) in(family, bucket string) int {
+	return slices.IndexFunc(c.List, func(p PolicyClass) bool { return p.Family == family && p.Bucket == bucket })
+}
+
+// Validate returns the first mistake as a [*setting.Error] that names the key.
+func (c *Classes) Validate() error {
+	switch n := len(c.List); {
+	case n == 0:
+		return setting.Errorf("policy_classes", "is empty: a list of name, policy_family, cache_bucket, queue_policy, quantum")
+	case n > maxClasses:
+		return setting.Errorf("policy_classes", "has %d classes, the limit is %d", n, maxClasses)
+	case len(c.Buckets) == 0:
+		return setting.Errorf("uncached_isl_buckets", "is empty: a list of min_tokens and bucket, the first from 0")
+	}
+	for i, b := range c.Buckets {
+		at := func(key string) string { return fmt.Sprintf("uncached_isl_buckets[%d].%s", i, key) }
+		switch {
+		case !named(b.Name):
+			return setting.Errorf(at("bucket"), "%s", badName(b.Name))
+		case slices.ContainsFunc(c.Buckets[:i], func(o Bucket) bool { return o.Name == b.Name }):
+			return setting.Errorf(at("bucket"), "%s is another bucket's name", b.Name)
+		case i == 0 && b.From != 0:
+			return setting.Errorf(at("min_tokens"), "is %d: the first bucket is from 0", b.From)
+		case i > 0 && b.From <= c.Buckets[i-1].From:
+			return setting.Errorf(at("min_tokens"), "is %d, not above the bucket before it, from %d", b.From, c.Buckets[i-1].From)
+		}
+	}
+	var families []string
+	for i := range c.List {
+		if err := c.check(i); err != nil {
+			return err
+		}
+		if f := c.List[i].Family; f != "" && !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+	}
+	if !slices.Contains(families, c.DefaultFamily) {
+		return setting.Errorf("default_policy_family", "%.64q is the policy_family of no class", c.DefaultFamily)
+	}
+	for _, f := range families {
+		for _, b := range c.Buckets {
+			if c.in(f, b.Name) < 0 {
+				return setting.Errorf("policy_classes", "the family %s has no class for the bucket %s", f, b.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// check checks class i.
+func (c *Classes) check(i int) error {
+	p := &c.List[i]
+	at := func(key string) string { return fmt.Sprintf("policy_classes[%d].%s", i, key) }
+	before := c.List[:i]
+	_, known := orders[p.Policy]
+	switch {
+	case !named(p.Name):
+		return setting.Errorf(at("name"), "%s", badName(p.Name))
+	case slices.ContainsFunc(before, func(o PolicyClass) bool { return o.Name == p.Name }):
+		return setting.Errorf(at("name"), "%s is another class's name", p.Name)
+	case p.Quantum < 1 || p.Quantum > maxQuantum:
+		return setting.Errorf(at("quantum"), "is %d, of class %s: from 1 to %d uncached tokens a round", p.Quantum, p.Name, maxQuantum)
+	case p.Policy != "" && !known:
+		return setting.Errorf(at("queue_policy"), "%.64q is none of %s", p.Policy, strings.Join(Orders(), ", "))
+	case p.Family == "" && p.Bucket == "":
+		return nil
+	case !named(p.Family):
+		return setting.Errorf(at("policy_family"), "%s; or leave out cache_bucket too, and requests name the class itself", badName(p.Family))
+	case !slices.ContainsFunc(c.Buckets, func(b Bucket) bool { return b.Name == p.Bucket }):
+		return setting.Errorf(at("cache_bucket"), "%.64q is none of uncached_isl_buckets", p.Bucket)
+	}
+	if o := slices.IndexFunc(before, func(o PolicyClass) bool { return o.Family == p.Family && o.Bucket == p.Bucket }); o >= 0 {
+		return setting.Errorf(at("cache_bucket"), "family %s and bucket %s are those of class %s", p.Family, p.Bucket, c.List[o].Name)
+	}
+	return nil
+}
+
+// named reports whether name may be a class's, a family's or a bucket's, all of which become labels.
+func named(name string) bool {
+	return name != "" && len(name) <= maxName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
+}
+
+func badName(name string) string {
+	return fmt.Sprintf("%.64q is no name: 1 to %d letters, digits, _ and -", name, maxName)
+}

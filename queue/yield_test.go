@@ -1,0 +1,357 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// rooms is how many places there are for requests here, and whether those of other gateways fit in them too.
+type rooms struct {
+	t      *testing.T
+	core   *Core[string]
+	now    time.Time
+	places int
+	fits   bool // what waits elsewhere
+	served []string
+}
+
+func newRooms(t *testing.T) *rooms {
+	r := &rooms{t: t, now: start, fits: true}
+	var err error
+	if r.core, err = NewCore(DefaultConfig(), start, func(k *Ticket[string], err error) { r.served = append(r.served, k.ID) }); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reserve is as the gateway's: with room, but for another gateway's request.
+func (r *rooms) reserve(*Ticket[string]) error {
+	switch {
+	case r.places == 0:
+		return ErrWait
+	case r.core.Yields() > 0 && r.fits:
+		return fmt.Errorf("%w: %w", ErrYield, ErrWait)
+	}
+	r.places--
+	return nil
+}
+
+func (r *rooms) push(items ...Item) {
+	r.t.Helper()
+	for _, it := range items {
+		if err := r.core.Push(&Ticket[string]{Item: it}, r.now); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// elsewhere says what waits at another gateway.
+func (r *rooms) elsewhere(heads ...Head) (gone bool) { return r.core.Elsewhere("b", heads, r.now) }
+
+// pass lets time go by, with a drain at each due moment and word of the other gateway each 20 ms.
+func (r *rooms) pass(d time.Duration, heads ...Head) {
+	for end := r.now.Add(d); ; {
+		if len(heads) > 0 {
+			r.elsewhere(heads...)
+		}
+		r.core.Drain(r.now, r.reserve)
+		next := min(20*time.Millisecond, end.Sub(r.now))
+		if wake := r.core.NextWake(); !wake.IsZero() && wake.Sub(r.now) < next {
+			next = wake.Sub(r.now)
+		}
+		if next <= 0 {
+			if r.now.Before(end) {
+				r.t.Fatalf("a drain is due at once, for ever: at %v", r.now.Sub(start))
+			}
+			return
+		}
+		r.now = r.now.Add(next)
+	}
+}
+
+func (r *rooms) are(want string) {
+	r.t.Helper()
+	if got := strings.Join(r.served, " "); got != want {
+		r.t.Errorf("after %v %q are served, want %q", r.now.Sub(start), got, want)
+	}
+}
+
+// TestRoomIsLeftToOthers: what has come to wait for a place leaves it to a request of a higher strict priority at another gateway, takes it
+// when that has gone, and leaves the next place again.
+func TestRoomIsLeftToOthers(t *testing.T) {
+	r := newRooms(t)
+	r.push(Item{ID: "plain"}, Item{ID: "equal", Strict: 10}, Item{ID: "retry", Retry: true}, Item{ID: "higher", Strict: 11})
+	r.pass(time.Second, Head{Strict: 10, Tokens: 100}) // nothing is left while there is no room
+	r.places = 3
+	r.core.Drain(r.now, r.reserve)
+	r.are("retry higher equal")
+	for range 50 { // the other gateway takes each place within 15 ms: it keeps its priority for as long
+		r.places = 1
+		r.pass(15*time.Millisecond, Head{Strict: 10, Tokens: 100})
+		r.places = 0
+		r.pass(100*time.Millisecond, Head{Strict: 10, Tokens: 100})
+	}
+	r.elsewhere(Head{Strict: 10, Tokens: 100})
+	for range 3 { // or does, and nothing is heard of it that is a reason to drain
+		r.places = 1
+		r.core.Drain(r.now, r.reserve)
+		r.places = 0
+		r.now = r.now.Add(yieldFor)
+		if r.elsewhere(Head{Strict: 10, Tokens: 100}) {
+			t.Error("woken, though the same waits there")
+		}
+		r.core.Drain(r.now, r.reserve)
+	}
+	r.places = 1
+	r.core.Drain(r.now, r.reserve)
+	if !r.elsewhere(Head{Strict: 10, Tokens: 100, Key: 1}) {
+		t.Error("the queue is not woken though something has been served there")
+	}
+	r.are("retry higher equal")
+	r.places = 1
+	r.pass(10*time.Millisecond, Head{Strict: 10, Tokens: 100})
+	if !r.elsewhere() {
+		t.Error("the queue is not woken")
+	}
+	r.core.Drain(r.now, r.reserve)
+	r.are("retry higher equal plain")
+	if s := r.core.Stats(r.now); s.YieldedTotal != 1 || s.YieldsUnusedTotal != 0 {
+		t.Errorf("%+v", s)
+	}
+	if r.elsewhere(); len(r.core.others) != 0 {
+		t.Error("gateways are kept at which nothing waits")
+	}
+}
+
+// TestRoomIsLeftForAMoment: a gateway that takes nothing of what is left to it costs a request 20 ms, and no other for a second; one that falls silent
+// no more than that.
+func TestRoomIsLeftForAMoment(t *testing.T) {
+	r := newRooms(t)
+	r.places = 100
+	head := Head{Strict: 10, Tokens: 100}
+	r.push(Item{ID: "1"}, Item{ID: "2"})
+	r.pass(19*time.Millisecond, head)
+	r.push(Item{ID: "3"})
+	r.are("")
+	r.pass(time.Millisecond, head)
+	r.are("1 2 3")
+	r.push(Item{ID: "4"})
+	r.pass(0, head)
+	r.are("1 2 3 4")
+	r.pass(time.Second, head)
+	r.push(Item{ID: "5"})
+	r.pass(0, head)
+	r.are("1 2 3 4")
+	r.pass(20 * time.Millisecond)
+	r.are("1 2 3 4 5")
+	if s := r.core.Stats(r.now); s.YieldedTotal != 2 || s.YieldsUnusedTotal != 2 { // 2 and 3 were behind 1
+		t.Errorf("%+v", s)
+	}
+
+	r.pass(2 * time.Second)
+	left := &Ticket[string]{}
+	if err := r.core.Push(left, r.now); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(0, head)
+	r.core.cancel(left, r.now) // which ends its moment
+	r.now = r.now.Add(time.Second)
+	r.push(Item{ID: "waits"})
+	r.pass(5*time.Millisecond, head)
+	r.are("1 2 3 4 5")
+	r.elsewhere()
+	r.pass(0)
+	r.served = r.served[:5]
+	r.elsewhere(head)
+	r.now = r.now.Add(headAge)
+	r.push(Item{ID: "6"})
+	r.pass(0)
+	r.are("1 2 3 4 5 6") // what was said is too old
+	r.places, r.fits = 1, false
+	r.elsewhere(head)
+	r.push(Item{ID: "7"})
+	r.pass(0)
+	r.are("1 2 3 4 5 6 7") // it would not fit
+}
+
+// TestLiarsAreBounded has gateways say, drop and change whatever they like, thousands of times a second: with room no request waits for more
+// than 20 ms, and what is kept of them is bounded.
+func TestLiarsAreBounded(t *testing.T) {
+	const seed = 7
+	rng := rand.New(rand.NewPCG(seed, 0))
+	r := newRooms(t)
+	arrived, longest, n := map[string]time.Time{}, time.Duration(0), 0
+	for step := range 100_000 {
+		r.places = 1 << 20
+		var heads []Head
+		for range rng.IntN(3) {
+			heads = append(heads, Head{Lane: uint64(rng.IntN(2)) * laneID("A"), Retry: rng.IntN(2) == 0, Key: rng.Uint64N(3), Strict: uint32(rng.IntN(5)), Tokens: rng.IntN(3)})
+		}
+		gone := r.core.Elsewhere(fmt.Sprint("liar ", rng.IntN(4)), heads, r.now)
+		if wake := r.core.NextWake(); gone || !wake.IsZero() && !r.now.Before(wake) {
+			r.core.Drain(r.now, r.reserve)
+		}
+		if step%13 == 0 {
+			it := Item{ID: fmt.Sprint(n), Strict: uint32(rng.IntN(4)), Lane: []string{"", "A", "B"}[rng.IntN(3)], Retry: rng.IntN(4) == 0}
+			n++
+			arrived[it.ID] = r.now
+			r.push(it)
+			r.core.Drain(r.now, r.reserve)
+		}
+		for _, id := range r.served {
+			longest = max(longest, r.now.Sub(arrived[id]))
+		}
+		r.served = r.served[:0]
+		r.now = r.now.Add(time.Duration(rng.IntN(200)) * time.Microsecond)
+	}
+	t.Logf("seed %d: of %d requests %+v; the longest wait is %v", seed, n, r.core.Stats(r.now), longest)
+	if longest > yieldFor+200*time.Microsecond {
+		t.Error("that is too long")
+	}
+	if r.core.stats.YieldedTotal == 0 || r.core.stats.YieldsUnusedTotal == 0 || len(r.core.others) > 4 {
+		t.Errorf("nothing was shown: %d others", len(r.core.others))
+	}
+}
+
+// TestHeads: of each lane the highest strict priority counts, and what has none is no head.
+func TestHeads(t *testing.T) {
+	r := newRooms(t)
+	r.push(Item{ID: "a", ISL: 1}, Item{ID: "b", ISL: 1, Lane: "A"})
+	r.pass(0)
+	if heads := r.core.Heads(); heads != nil {
+		t.Errorf("%v", heads)
+	}
+	r.push(Item{Strict: 2, ISL: 30}, Item{Strict: 3, ISL: 50}, Item{Strict: 3, ISL: 40}, Item{Strict: 1, ISL: 9, Lane: "A"}, Item{Strict: 2, ISL: 8, Lane: "A", Retry: true})
+	r.pass(0)
+	want := []Head{{0, false, 3, 4, 50}, {laneID("A"), false, 1, 6, 9}, {laneID("A"), true, 2, 7, 8}}
+	if heads := r.core.Heads(); !slices.Equal(heads, want) || want[1].Lane == 0 {
+		t.Errorf("%v, want %v", heads, want)
+	}
+}
+
+// TestALaneOfAnotherGateway: a request that is bound to some workers goes before those that are bound to the same, and one that takes any worker goes before
+// all.
+func TestALaneOfAnotherGateway(t *testing.T) {
+	for _, c := range []struct {
+		head Head
+		want string
+	}{
+		{Head{laneID("A"), false, 10, 0, 1}, "any B"},
+		{Head{laneID("no such lane"), false, 10, 0, 1}, "any A B"},
+		{Head{0, false, 10, 0, 1}, ""},
+	} {
+		r := newRooms(t)
+		r.places = 3
+		r.push(Item{ID: "any"}, Item{ID: "A", Lane: "A"}, Item{ID: "B", Lane: "B"})
+		r.pass(10*time.Millisecond, c.head)
+		r.are(c.want)
+	}
+}
+
+// TestRetriesOfAnotherGateway: a retry goes before all that are none wherever they wait, and among retries the strict priority decides.
+func TestRetriesOfAnotherGateway(t *testing.T) {
+	for _, c := range []struct {
+		head Head
+		want string
+	}{
+		{Head{Strict: 10}, "retry"},
+		{Head{Strict: 10, Retry: true}, ""},
+		{Head{Strict: 1, Retry: true}, "retry"},
+	} {
+		r := newRooms(t)
+		r.places = 2
+		r.push(Item{ID: "plain"}, Item{ID: "retry", Strict: 1, Retry: true})
+		r.pass(10*time.Millisecond, c.head)
+		r.are(c.want)
+	}
+}
+
+// TestPlannedRequestsYield: in mode eft what waits for a worker by a plan leaves it for 20 ms as well, and holds up none.
+func TestPlannedRequestsYield(t *testing.T) {
+	r := newRooms(t)
+	r.push(Item{ID: "1"}, Item{ID: "2"})
+	reserve := func(k *Ticket[string]) error {
+		if k.ID == "1" && r.core.Yields() > 0 {
+			return fmt.Errorf("%w: %w", ErrYield, &laterError{})
+		}
+		return nil
+	}
+	r.elsewhere(Head{Strict: 1, Tokens: 1})
+	r.core.Drain(r.now, reserve)
+	r.are("2")
+	if wake := r.core.NextWake(); wake.Sub(r.now) != yieldFor {
+		t.Errorf("the queue is woken after %v", wake.Sub(r.now))
+	}
+	r.now = r.now.Add(yieldFor)
+	r.core.Drain(r.now, reserve)
+	r.are("2 1")
+}
+
+// TestCallersYield has callers of the shell leave room: 20 ms where the other gateway takes nothing, and until it has what it waits for where it
+// does. The hook is called for requests with a strict priority that wait, and for no others.
+func TestCallersYield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, headed := DefaultConfig(), 0
+		cfg.OnHead = func() { headed++ }
+		r := newRoom(t, 1, cfg)
+		leaves := func(now time.Time, ahead []*caller) (*place, error) {
+			if r.q.Yields() > 0 && r.free.Load() > 0 {
+				return nil, fmt.Errorf("%w: %w", ErrYield, ErrWait)
+			}
+			return r.reserve(now, ahead)
+		}
+		r.q.Elsewhere("b", []Head{{Strict: 10, Tokens: 1}})
+		began := time.Now()
+		first := r.admitWith(t.Context(), Item{}, leaves)
+		got := <-first
+		if took := time.Since(began); took != yieldFor {
+			t.Errorf("it waited %v", took)
+		}
+		time.Sleep(2 * distrust)
+		second := r.admitWith(t.Context(), Item{}, leaves)
+		if headed != 0 {
+			t.Errorf("the hook was called %d times though nothing has a strict priority", headed)
+		}
+		third := r.admitWith(t.Context(), Item{Strict: 10, ISL: 7}, leaves)
+		if heads := r.q.Heads(); headed != 1 || len(heads) != 1 || heads[0] != (Head{Strict: 10, Key: 3, Tokens: 7}) {
+			t.Errorf("%v, and the hook was called %d times", heads, headed)
+		}
+		r.q.Elsewhere("b", []Head{{Strict: 10, Tokens: 1}})
+		got.release(t)
+		(<-third).release(t) // no lower than the other's
+		if headed != 2 || r.q.Heads() != nil {
+			t.Errorf("%v, and the hook was called %d times", r.q.Heads(), headed)
+		}
+		began = time.Now()
+		time.Sleep(5 * time.Millisecond)
+		if !r.q.Elsewhere("b", nil) {
+			t.Error("the queue is not to be woken")
+		}
+		r.q.Wake()
+		(<-second).release(t)
+		if took := time.Since(began); took != 5*time.Millisecond {
+			t.Errorf("it waited %v", took)
+		}
+		r.quiet(1)
+	})
+}
+
+// TestYieldingCostsNothing: a drain in which nothing waits elsewhere, or what waits does not go before, allocates nothing for it.
+func TestYieldingCostsNothing(t *testing.T) {
+	r := newRooms(t)
+	r.push(Item{ID: "1", Strict: 3})
+	drain := func() { r.core.Drain(r.now, r.reserve) }
+	drain()
+	if n := testing.AllocsPerRun(100, drain); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	r.elsewhere(Head{Strict: 2, Tokens: 1})
+	if n := testing.AllocsPerRun(100, drain); n != 0 {
+		t.Errorf("%v allocations with a head", n)
+	}
+}

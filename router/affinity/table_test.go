@@ -1,0 +1,160 @@
+package affinity
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+const ttl = time.Minute
+
+// clocked is a table and the time.
+type clocked struct {
+	*Table
+	now time.Time
+}
+
+func newClocked(shared bool) *clocked { return &clocked{New(ttl, shared), noon} }
+
+// use has a request of a session served by a worker; moves: because the session's own could not be chosen.
+func (c *clocked) use(session, worker string, moves bool) {
+	from := uint64(0)
+	if moves {
+		from, _, _ = c.Find(Hash(session), c.now)
+	}
+	c.Use(Hash(session), Hash(worker), 0, from, true, c.now)
+}
+
+// want fails unless a session is bound to a worker; empty: to none.
+func (c *clocked) want(t *testing.T, session, worker string) {
+	t.Helper()
+	got, rank, ok := c.Find(Hash(session), c.now)
+	if ok != (worker != "") || ok && (got != Hash(worker) || rank != 0) {
+		t.Errorf("%s is bound to %x (%v), want %q, which is %x", session, got, ok, worker, Hash(worker))
+	}
+}
+
+func (c *clocked) counts() Counts { return c.Counts(c.now) }
+
+// TestABindingLasts as long as its session is used, and no longer. It goes to another worker where its own cannot be chosen, and
+// stays where that is only full.
+func TestABindingLasts(t *testing.T) {
+	c := newClocked(false)
+	c.want(t, "s", "")
+	c.use("s", "w", false)
+	for range 5 {
+		c.now = c.now.Add(ttl - time.Millisecond)
+		c.want(t, "s", "w")
+		c.use("s", "w", false)
+	}
+	c.now = c.now.Add(ttl)
+	c.want(t, "s", "")
+	c.use("s", "v", false)
+	c.want(t, "s", "v")
+	c.use("s", "w", false)
+	c.want(t, "s", "v")
+	c.use("s", "w", true)
+	c.want(t, "s", "w")
+	if got, want := c.counts(), (Counts{Bindings: 1, Bound: 2, Hits: 5, Elsewhere: 1, Moved: 1}); got != want {
+		t.Errorf("counts %+v, want %+v", got, want)
+	}
+	c.Use(Hash("s"), Hash("u"), 0, Hash("v"), true, c.now)
+	c.want(t, "s", "w") // it was moved from v before
+	c.Use(Hash("s"), Hash("w"), 0, 0, false, c.now)
+	if c.counts().Hits != 5 {
+		t.Error("the end of a request that was counted counts once more")
+	}
+}
+
+// TestAFailureDropsABinding: the session's next worker is the one that serves it then. A failure of another worker is nothing to it.
+func TestAFailureDropsABinding(t *testing.T) {
+	c := newClocked(false)
+	c.use("s", "w", false)
+	c.Drop(Hash("s"), Hash("v"), 0, c.now)
+	c.Drop(Hash("s"), Hash("w"), 1, c.now)
+	c.want(t, "s", "w")
+	c.Drop(Hash("s"), Hash("w"), 0, c.now)
+	c.Drop(Hash("s"), Hash("w"), 0, c.now)
+	c.want(t, "s", "")
+	if got := c.counts(); got.Bindings != 0 || got.Dropped != 1 {
+		t.Errorf("counts %+v", got)
+	}
+	c.use("s", "v", false)
+	c.want(t, "s", "v")
+	c.now = c.now.Add(ttl)
+	if got := c.counts(); got.Bindings != 0 || len(c.index) != 0 {
+		t.Errorf("counts %+v after its time, with %d rows", got, len(c.index))
+	}
+}
+
+// TestSessionsAreBounded: a client that names a session a request takes the place of those that were not used for longest, and no more
+// memory. The bytes are those that [Most] and the settings promise.
+func TestSessionsAreBounded(t *testing.T) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	c := newClocked(true)
+	c.use("first", "w", false)
+	for i := range 10 * Most {
+		if i%1000 == 0 {
+			c.use("busy", "w", false)
+		}
+		c.use(fmt.Sprint("s", i), "w", false)
+		if i == Most/2 {
+			c.want(t, "first", "w")
+		}
+	}
+	each := float64(heap()-before) / Most
+	t.Logf("%.0f bytes a binding", each)
+	if each > 130 {
+		t.Errorf("a binding takes %.0f bytes", each)
+	}
+	c.want(t, "first", "")
+	c.want(t, "busy", "w")
+	got := c.counts()
+	if got.Bindings != Most || got.Evicted != 9*Most+2 || len(c.pending) > maxPending {
+		t.Errorf("counts %+v, %d pending", got, len(c.pending))
+	}
+	if n := testing.AllocsPerRun(100, func() { c.use("busy", "w", false); c.Find(Hash("busy"), c.now) }); n != 0 {
+		t.Errorf("a use of a bound session allocates %v times", n)
+	}
+	runtime.KeepAlive(c)
+}
+
+// TestExpiryIsSpread: many sessions that expire together are removed once, and their rows are used again.
+func TestExpiryIsSpread(t *testing.T) {
+	c := newClocked(false)
+	for round := range 3 {
+		for i := range 1000 {
+			c.use(fmt.Sprint(round, "-", i), "w", false)
+		}
+		if got := c.counts().Bindings; got != 1000 || len(c.rows) != 1001 {
+			t.Errorf("%d bindings in %d rows", got, len(c.rows))
+		}
+		c.now = c.now.Add(ttl)
+	}
+	if got := c.counts(); got.Bindings != 0 || got.Evicted != 0 {
+		t.Errorf("counts %+v", got)
+	}
+}
+
+func BenchmarkUse(b *testing.B) {
+	c := newClocked(false)
+	for i := range Most {
+		c.Use(uint64(i+1), 7, 0, 0, true, c.now)
+	}
+	i := uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		i++
+		c.Find(i%Most+1, c.now)
+		c.Use(i%Most+1, 7, 0, 0, true, c.now)
+	}
+}

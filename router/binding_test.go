@@ -1,0 +1,223 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// bindingRouter has sessions bound for a minute.
+func bindingRouter(t testing.TB, role pools.Role, change func(c *Config)) *Router {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.SessionTTL = time.Minute
+	if change != nil {
+		change(&cfg)
+	}
+	return newRouter(t, cfg.For(role), index.New(index.Config{}))
+}
+
+// serve has a request's worker begin to serve it, and end at once.
+func serve(t testing.TB, r *Router, p *pools.Pool, req Request, now time.Time) string {
+	t.Helper()
+	l, err := r.Reserve(p, req, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Bind(now)
+	l.Release(now)
+	l.Bind(now) // as at the end of an answer
+	return l.Worker.ID
+}
+
+// TestSessionsAreBound to a worker of each pool by the first request that it serves, whatever the policy, loads and caches; and to
+// none where no time is set.
+func TestSessionsAreBound(t *testing.T) {
+	for _, choice := range (Config{}).Choices("") {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Both} {
+			idx := index.New(index.Config{})
+			cfg := DefaultConfig()
+			cfg.Mode, cfg.SessionTTL = choice.Name, time.Minute
+			r := newRouter(t, cfg.For(role), idx)
+			p := poolOf(role, fleet("w", 4)...)
+			other := Request{ID: "0", ISL: 100, Session: "s", Pin: &Pin{Worker: "w0002"}}
+			if at := serve(t, r, p, other, noon); at != "w0002" {
+				t.Fatal(at)
+			}
+			idx.Store(idx.Owner("w0000", 0), index.Device, chain(1, 20))
+			l, err := r.Reserve(p, Request{ID: "load", ISL: 3200, Pin: &Pin{Worker: "w0002"}}, noon)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.PrefillDone(noon) // so that in mode eft it is free
+			req := Request{ID: "1", ISL: 320, Hashes: chain(1, 20), Session: "s"}
+			for i := range 20 {
+				req.ID = fmt.Sprint("turn-", i)
+				if at := serve(t, r, p, req, noon); at != "w0002" {
+					t.Errorf("%s, %s: on %s, bound to w0002", choice.Name, role, at)
+				}
+			}
+			if c := r.Bindings(noon); c != (affinity.Counts{Bindings: 1, Bound: 1, Hits: 20}) {
+				t.Errorf("%s, %s: %+v", choice.Name, role, c)
+			}
+			if n := len(picks(t, r, p, Request{ISL: 320, Session: "s"}, 5)); n != 1 {
+				t.Errorf("%s, %s: on %d workers", choice.Name, role, n)
+			}
+
+			off := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
+			plain := bindingRouter(t, role, func(c *Config) { c.Mode, c.SessionTTL = choice.Name, 0 })
+			serve(t, off, p, other, noon)
+			if l, err = plain.Reserve(p, other, noon); err != nil {
+				t.Fatal(err)
+			}
+			l.Release(noon)
+			l.Unbind(noon)
+			for i := range 50 {
+				req := Request{ID: fmt.Sprint(i), ISL: 320, Session: "s"}
+				a, aerr := off.Pick(p, req, noon)
+				b, berr := plain.Pick(p, req, noon)
+				if a.Worker != b.Worker || aerr != nil || berr != nil {
+					t.Fatalf("%s, %s: no session is bound, and it is %v, %v instead of %v, %v", choice.Name, role, a.Worker, aerr, b.Worker, berr)
+				}
+			}
+			if off.BindsSessions() || off.Bindings(noon) != (affinity.Counts{}) || off.BindingsClock(noon) != 0 || off.RepeatBindings() {
+				t.Errorf("%s, %s: no time is set, and something is kept", choice.Name, role)
+			}
+		}
+	}
+}
+
+// TestABoundWorkerGivesWay: to any other worker where it is full, busy or not what the request requires, and it keeps the session; to
+// the session's next one where it cannot be chosen at all. After a failure it is none of the session's.
+func TestABoundWorkerGivesWay(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		blunt func(p *pools.Pool, req *Request) // what keeps w0001 out of the choice
+		moves bool
+	}{
+		{"full", func(p *pools.Pool, req *Request) { req.ISL = 1700 }, false},
+		{"tainted", func(p *pools.Pool, req *Request) { req.Required = []string{"gold"} }, false},
+		{"pinned elsewhere", func(p *pools.Pool, req *Request) { req.Pin = &Pin{Worker: "w0000"} }, false},
+		{"claimed", func(p *pools.Pool, req *Request) {
+			req.Ahead = []Claim{{Role: pools.Both, Pin: &Pin{Worker: "w0001"}}}
+		}, false},
+		{"cordoned", func(p *pools.Pool, req *Request) { p.Members[1].Status = pools.Draining }, true},
+		{"down", func(p *pools.Pool, req *Request) {
+			p.Members[1].Status, p.Members[1].DownUntil = pools.Down, noon.Add(time.Hour)
+		}, true},
+		{"tried, or blocked by its circuit", func(p *pools.Pool, req *Request) { req.Exclude = []string{"w0001"} }, true},
+		{"gone", func(p *pools.Pool, req *Request) { p.Members = append(p.Members[:1:1], p.Members[2]) }, true},
+		{"of fewer ranks", func(p *pools.Pool, req *Request) {
+			w := *p.Members[1].Worker
+			w.DataParallelRanks = 1
+			p.Members[1].Worker = &w
+		}, true},
+	} {
+		r := bindingRouter(t, pools.Both, nil)
+		ws := fleet("w", 3)
+		ws[0].Taints = []string{"gold"}
+		ws[1].TotalKVBlocks, ws[1].DataParallelRanks = 100, 2
+		p := poolOf(pools.Both, ws...)
+		serve(t, r, p, Request{ID: "1", ISL: 100, Session: "s", Pin: &Pin{Worker: "w0001", Ranked: true, Rank: 1}}, noon)
+		changed := *p
+		changed.Version++
+		changed.Members = append([]pools.Member(nil), p.Members...)
+		req := Request{ID: "2", ISL: 100, Session: "s"}
+		c.blunt(&changed, &req)
+		l, err := r.Reserve(&changed, req, noon)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if l.Worker.ID == "w0001" && l.Rank == 1 {
+			t.Errorf("%s: on its worker", c.name)
+		}
+		l.Bind(noon)
+		l.Release(noon)
+		want := "w0001"
+		if c.moves {
+			want = l.Worker.ID
+		}
+		again, err := r.Pick(p, Request{ID: "3", ISL: 100, Session: "s"}, noon)
+		if err != nil || again.Worker.ID != want {
+			t.Errorf("%s: bound to %v (%v), want %s", c.name, again.Worker, err, want)
+		}
+		if got := r.Bindings(noon); (got.Moved == 1) != c.moves || (got.Elsewhere == 1) == c.moves {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+
+	r := bindingRouter(t, pools.Decode, nil)
+	p := poolOf(pools.Decode, fleet("w", 3)...)
+	l, err := r.Reserve(p, Request{ID: "1", ISL: 100, Session: "s"}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Bind(noon)
+	if n := len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 20)); n != 1 {
+		t.Errorf("on %d workers", n)
+	}
+	l.Release(noon)
+	l.Unbind(noon)
+	if n := len(picks(t, r, p, Request{ISL: 100, Session: "s"}, 50)); n != 3 {
+		t.Errorf("its worker failed, and it is on %d of 3", n)
+	}
+}
+
+// TestAHotSession keeps its worker up to the queue's threshold of prompt tokens. What is above it goes to the others.
+func TestAHotSession(t *testing.T) {
+	r := bindingRouter(t, pools.Prefill, func(c *Config) { c.QueueThreshold = 1 })
+	p := poolOf(pools.Prefill, fleet("w", 4)...)
+	first := serve(t, r, p, Request{ID: "first", ISL: 1000, Session: "s"}, noon)
+	counts := map[string]int{}
+	for i := range 20 {
+		l, err := r.Reserve(p, Request{ID: fmt.Sprint(i), ISL: 1000, Session: "s"}, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Bind(noon)
+		counts[l.Worker.ID]++
+	}
+	if counts[first] != 9 { // the ninth is above 8192 tokens, and any more are too many
+		t.Errorf("%v, bound to %s", counts, first)
+	}
+	if c := r.Bindings(noon); c.Hits != 9 || c.Elsewhere != 11 || c.Moved != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestALateSessionWaits: in mode eft a bound session waits for its worker while another is idle, and no longer than the threshold's tokens
+// take.
+func TestALateSessionWaits(t *testing.T) {
+	r, p, _ := lateRouter(t)
+	r.core.cfg.QueueThreshold = 1
+	r.core.bindings = affinity.New(time.Minute, false)
+	serve(t, r, p, Request{ID: "1", ISL: 100, Session: "s", Pin: &Pin{Worker: "b"}}, noon)
+	if _, err := r.Reserve(p, Request{ID: "2", ISL: 5000, Pin: &Pin{Worker: "b"}}, noon); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(id string) (string, time.Duration) {
+		t.Helper()
+		l, err := r.Reserve(p, Request{ID: id, ISL: 3000, Session: "s", Drain: 1}, noon)
+		if later, ok := errors.AsType[*LaterError](err); ok {
+			return p.Members[later.Slot].Worker.ID, later.Starts
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Worker.ID, 0
+	}
+	if at, starts := ask("3"); at != "b" || starts != 5*time.Second {
+		t.Errorf("on %s in %v, want b in 5 s", at, starts)
+	}
+	if at, starts := ask("4"); at != "b" || starts != 8*time.Second { // what is planned for it counts
+		t.Errorf("on %s in %v, want b in 8 s", at, starts)
+	}
+	if at, starts := ask("5"); at != "a" || starts != 0 {
+		t.Errorf("on %s in %v, want a: b is taken for 11 s, and 8192 tokens take 8.2", at, starts)
+	}
+}

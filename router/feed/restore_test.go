@@ -1,0 +1,178 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// weighed is a bus that counts the bytes of the answers to its requests.
+type weighed struct {
+	wire.Bus
+	bytes *atomic.Int64
+}
+
+func (w weighed) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	answer, err := w.Bus.Request(ctx, m)
+	if err == nil {
+		w.bytes.Add(int64(answer.Size()))
+	}
+	return answer, err
+}
+
+// site is a NATS server, publishers of workers, and feeds that follow them.
+type site struct {
+	t       testing.TB
+	url     string
+	workers []pools.Worker
+	sends   []*publish.Publisher
+	bytes   atomic.Int64 // of answers to feeds' requests of each other
+}
+
+func (s *site) bus() wire.Bus {
+	conn, err := nats.Connect(s.url)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(conn.Close)
+	return natsbus.OverNATS(conn, natsbus.PendingLimits{}, slog.New(slog.DiscardHandler))
+}
+
+// newSite has so many workers publish so many blocks, in prompts of 100.
+func newSite(t testing.TB, workers, blocks int) *site {
+	server, err := natsbus.StartCore(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	s := &site{t: t, url: server.URL()}
+	bus := s.bus()
+	for i := range workers {
+		w := pools.Worker{ID: fmt.Sprintf("w%d", i), Model: "m", Role: pools.Both, Engine: "vllm", Address: fmt.Sprintf("http://10.0.0.%d:8000", i+1), BlockSize: 16, KVEvents: "nats"}
+		p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: w.ID}}, bus, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, p.Run)
+		for j := range blocks / 100 {
+			if err := p.Publish([]wire.Event{eventstest.Chain(uint32(i*blocks/100+j), 100)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.workers, s.sends = append(s.workers, w), append(s.sends, p)
+	}
+	return s
+}
+
+// feed starts one, which asks the others.
+func (s *site) feed(own string, others ...string) (f *Feed, at *index.Index, stop func()) {
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	group := &follow.Group{Bus: weighed{s.bus(), &s.bytes}, Join: func(context.Context) (string, []string) { return own, others }}
+	if f, err = New(Config{Events: follow.Config{Group: group}}, s.bus(), roster, routers, log, prometheus.NewRegistry()); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, w := range s.workers {
+		roster.From("test").Put(w)
+	}
+	return f, routers.Index("m", pools.Both), run(s.t, f.Run)
+}
+
+// knows reports whether a feed knows every publisher's last message.
+func (s *site) knows(f *Feed) bool {
+	all := f.Sources()
+	return len(all) == len(s.sends) && !slices.ContainsFunc(all, func(is follow.SourceStatus) bool {
+		return is.State != follow.Live || !slices.ContainsFunc(s.sends, func(p *publish.Publisher) bool { return p.Epoch() == is.Epoch && p.Stats().Seq == is.Seq })
+	})
+}
+
+// snapshots is how many the publishers were asked for.
+func (s *site) snapshots() (n uint64) {
+	for _, p := range s.sends {
+		n += p.Stats().Snapshots
+	}
+	return n
+}
+
+// TestRestoredIndexAnswersAlike: a gateway's index that was restored from another's answers prompts as the other's, at the
+// same speed, though no publisher was asked for a snapshot; and when blocks go, it answers alike again.
+func TestRestoredIndexAnswersAlike(t *testing.T) {
+	s := newSite(t, 4, 1000)
+	first, from, _ := s.feed("first")
+	within(t, "the first knows all", func() bool { return s.knows(first) })
+	before := s.snapshots()
+	second, to, _ := s.feed("second", "first")
+	within(t, "the second knows all", func() bool { return s.knows(second) })
+	if n := s.snapshots() - before; n != 0 {
+		t.Errorf("publishers were asked for %d snapshots", n)
+	}
+	alike := func() {
+		t.Helper()
+		if a, b := from.Stats(), to.Stats(); a.Held != b.Held || a.Blocks != b.Blocks || a.Holed != b.Holed {
+			t.Errorf("restored %+v, of %+v", b, a)
+		}
+		for base := range uint32(40) {
+			prompt := tokens.SequenceHashes(nil, eventstest.Chain(base, 100).Tokens, 16, tokens.Seed("", ""))
+			var a, b index.Matches
+			from.Match(prompt, &a)
+			to.Match(prompt, &b)
+			for _, w := range s.workers {
+				if x, y := a.Tier(from.Owner(w.ID, 0), index.Device), b.Tier(to.Owner(w.ID, 0), index.Device); x != y {
+					t.Errorf("prompt %d: %s has %d blocks, restored %d", base, w.ID, x, y)
+				}
+			}
+		}
+	}
+	alike()
+	for i, p := range s.sends {
+		chain := eventstest.Chain(uint32(i*10), 100)
+		gone := wire.Event{Kind: wire.Removed, Medium: "GPU", Hashes: chain.Hashes[40:]}
+		more := eventstest.Chain(uint32(100+i), 7)
+		more.Parent, more.HasParent = chain.Hashes[39], true
+		if err := p.Publish([]wire.Event{gone, more}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, "both go on", func() bool { return s.knows(first) && s.knows(second) })
+	alike()
+}
+
+// BenchmarkRestore is a gateway's start among 64 workers with 10,000 blocks each: from another gateway, and from the workers.
+func BenchmarkRestore(b *testing.B) {
+	s := newSite(b, 64, 10_000)
+	first, _, _ := s.feed("first")
+	within(b, "the first knows all", func() bool { return s.knows(first) })
+	for name, others := range map[string][]string{"gateway": {"first"}, "workers": nil} {
+		b.Run(name, func(b *testing.B) {
+			asked := s.snapshots()
+			s.bytes.Store(0)
+			for b.Loop() {
+				second, _, stop := s.feed("second", others...)
+				within(b, "it knows all", func() bool { return s.knows(second) })
+				stop()
+			}
+			b.ReportMetric(float64(s.bytes.Load())/float64(b.N)/1e6, "MB/op")
+			b.ReportMetric(float64(s.snapshots()-asked)/float64(b.N), "snapshots/op")
+		})
+	}
+}

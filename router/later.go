@@ -1,0 +1,79 @@
+package router
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// grantPrefill books candidate i for a prompt whose decode worker is chosen later, or for a slice of one.
+func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) (*Lease, error) {
+	l := &Lease{Slice: prefill.cut(cp, i)}
+	need := cd.query.blocks() + 1
+	if l.Slice == 0 && !decode.keeps(cd.view, need, now) {
+		return nil, cd.refuse(ErrNoRoom)
+	}
+	if err := prefill.grant(l, cp, i, now); err != nil {
+		return nil, cp.refuse(err)
+	}
+	if l.Slice == 0 {
+		l.promise = decode.promise(need)
+	}
+	return l, nil
+}
+
+// cut returns where the slice of the prompt ends that candidate i is to compute now, in tokens, and has the choice be of
+// that slice; 0 where it computes all of it. The last slice is up to one and a half of them long.
+func (k *core) cut(c *scratch, i int) int {
+	q, slice := &c.query, k.cfg.Slice
+	if !q.Sliced || slice == 0 || 2*q.uncached(&c.ws[i]) <= 3*slice || q.Done.Slices*slice >= q.ISL {
+		return 0
+	}
+	blocks := c.ws[i].Overlap + max(1, slice/q.BlockSize)
+	if blocks > len(q.Hashes) {
+		return 0
+	}
+	c.req.ISL, c.req.Hashes = blocks*q.BlockSize, q.Hashes[:blocks]
+	return c.req.ISL
+}
+
+// SliceTokens is how many tokens of a longer prompt are computed at a time; 0 where none is computed in slices.
+func (r *Router) SliceTokens() int {
+	if !r.core.cfg.BindsLate() {
+		return 0
+	}
+	return r.core.cfg.Slice
+}
+
+// promise is room that a pool keeps for a prompt while it is computed.
+type promise struct {
+	of     *atomic.Int64 // the pool's promised blocks
+	blocks int64
+}
+
+func (k *core) promise(blocks int) promise {
+	k.promised.Add(int64(blocks))
+	return promise{&k.promised, int64(blocks)}
+}
+
+// end gives the room back. It is called once.
+func (p promise) end() {
+	if p.of != nil {
+		p.of.Add(-p.blocks)
+	}
+}
+
+// keeps reports whether the workers of v together have room for so many blocks in addition to those that are promised.
+func (k *core) keeps(v *view, blocks int, now time.Time) bool {
+	free := -k.promised.Load()
+	for i := range v.slots {
+		s := &v.slots[i]
+		if s.blocks == math.MaxInt {
+			return true
+		}
+		if v.eligible(s, now) {
+			free += int64(max(0, s.blocks-s.page.ActiveBlocks))
+		}
+	}
+	return int64(blocks) <= free
+}

@@ -1,0 +1,94 @@
+package member
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// listening is a listener until the test's end.
+func listening(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+func TestDial(t *testing.T) {
+	closed := listening(t)
+	_ = closed.Close()
+	stopped := listening(t) // its system takes connections, it does not answer
+	for addr, want := range map[string]replica.Verdict{
+		answers(t):                       replica.Answered,
+		secure + answers(t):              replica.Answered, // it speaks no TLS any more, and it speaks
+		closed.Addr().String():           replica.Refused,
+		stopped.Addr().String():          replica.Unreachable,
+		secure + closed.Addr().String():  replica.Refused,
+		secure + stopped.Addr().String(): replica.Unreachable,
+		"nowhere":                        replica.Unreachable,
+	} {
+		if got := dial(t.Context(), addr); got != want {
+			t.Errorf("%s: %v, want %v", addr, got, want)
+		}
+	}
+}
+
+// TestDialOverTLS: a gateway that takes TLS alone answers, whatever its certificate is and whether or not it asks for one, and what it
+// sees is a client that goes in the middle of the handshake: neither a request without TLS nor a certificate refused.
+func TestDialOverTLS(t *testing.T) {
+	ca := certstest.New(t, "unknown")
+	pair := ca.Issue(certstest.Leaf{Names: []string{"elsewhere"}})
+	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]*tls.Config{
+		"TLS 1.3":     {Certificates: []tls.Certificate{shown}},
+		"TLS 1.2":     {Certificates: []tls.Certificate{shown}, MaxVersion: tls.VersionTLS12},
+		"mutual":      {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert},
+		"mutual, 1.2": {Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MaxVersion: tls.VersionTLS12},
+	} {
+		ln := listening(t)
+		came := make(chan error, 1)
+		go func() {
+			conn, err := ln.Accept()
+			if err != nil {
+				came <- err
+				return
+			}
+			defer conn.Close()
+			came <- tls.Server(conn, config).Handshake()
+		}()
+		if got := dial(t.Context(), secure+ln.Addr().String()); got != replica.Answered {
+			t.Errorf("%s: %v", name, got)
+		}
+		err := <-came
+		remote, ofNetwork := errors.AsType[*net.OpError](err)
+		if ofNetwork && remote.Op == "remote error" || !ofNetwork && !errors.Is(err, io.EOF) {
+			t.Errorf("%s: the handshake ends by %v", name, err)
+		}
+	}
+}
+
+// TestUnreachableIsNotDead: only a refused connection shows that a process has ended. A gateway whose network is cut is unreachable too, and
+// what it has booked goes on.
+func TestUnreachableIsNotDead(t *testing.T) {
+	for errno, want := range map[syscall.Errno]replica.Verdict{
+		syscall.ECONNREFUSED: replica.Refused, syscall.EHOSTUNREACH: replica.Unreachable, syscall.ENETUNREACH: replica.Unreachable,
+		syscall.EHOSTDOWN: replica.Unreachable, syscall.ETIMEDOUT: replica.Unreachable, syscall.ECONNRESET: replica.Unreachable,
+	} {
+		if got := unanswered(&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno)}); got != want {
+			t.Errorf("%v: %v, want %v", errno, got, want)
+		}
+	}
+}

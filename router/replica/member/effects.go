@@ -1,0 +1,127 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/zeebo/xxh3"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/load"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// effect does what the core asks for. The caller holds m.mu.
+func (m *Member) effect(ctx context.Context, e replica.Effect) {
+	switch e.Do {
+	case replica.AskPage:
+		m.call(func() { m.ask(ctx, e.Peer, e.After) })
+	case replica.Dial:
+		m.call(func() {
+			v := dial(ctx, e.Addr)
+			m.with(ctx, func(do []replica.Effect) []replica.Effect { return m.peers.Dialled(e.Peer, v, time.Now(), do) })
+		})
+	case replica.Greet:
+		m.beatLocked()
+		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.GreetBindings(time.Now()) })
+	case replica.Reply:
+		m.send(m.cfg.answered(e.Peer), e.Say.Append(nil))
+	case replica.Stop:
+		if !m.stopped {
+			m.stopped = true
+			m.log.Error("another gateway of the group has this one's name: this one shares its bookings no longer. Give them different --replica-name", "replica", e.Peer)
+		}
+	case replica.Joined:
+		m.alone.Store(false)
+		m.Headed() // it has not heard what waits
+		m.log.Info("a gateway is in the group", "replica", e.Peer)
+	case replica.Died:
+		m.log.Warn("a gateway has died: what it had booked has ended", "replica", e.Peer)
+	case replica.Expired:
+		m.log.Warn("a gateway could not be reached for too long: what it had booked counts no more", "replica", e.Peer, "replica_expire", m.cfg.Expire)
+	case replica.Left:
+		m.log.Info("a gateway has drained and left", "replica", e.Peer)
+	}
+}
+
+// call runs f, for whose end Run waits.
+func (m *Member) call(f func()) {
+	m.calls.Add(1)
+	go func() {
+		defer m.calls.Done()
+		f()
+	}()
+}
+
+// ask asks a gateway for a page of what it has booked.
+func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.asked(name), Data: replica.Ask(after)})
+	if err != nil {
+		m.log.Debug("a gateway did not say what it has booked", "replica", name, "error", err)
+		return // the core asks again
+	}
+	m.hear(ctx, page.Data)
+}
+
+// reply answers who asks for a page.
+func (m *Member) reply(msg *nats.Msg) {
+	after, err := replica.ReadAsk(msg.Data)
+	if err != nil || msg.Reply == "" {
+		return
+	}
+	m.mu.Lock()
+	m.sayLocked()
+	page := m.own.Page(after)
+	m.mu.Unlock()
+	if err := m.link.Publish(&nats.Msg{Subject: msg.Reply, Data: page}); err != nil {
+		m.log.Debug("what this gateway has booked was not sent", "error", err)
+	}
+}
+
+// books is where a member's core puts what it hears. The caller of its method holds m.mu.
+type books Member
+
+func (b *books) Hear(peer, model string, role pools.Role, shares []load.Shared, now time.Time) {
+	if b.rooms.Routers.For(model, role).Hear(peer, shares, now) && !slices.Contains(b.woken, model) {
+		b.woken = append(b.woken, model)
+	}
+}
+
+func (b *books) HearSent(s replica.SlotSent, now time.Time) {
+	b.rooms.Routers.For(s.Model, s.Role).HearSent(b.rooms.Pool(s.Model, s.Role), router.Sent{Worker: s.Worker, Rank: s.Rank, Text: s.Text, Hashes: s.Hashes}, now)
+}
+
+func (b *books) HearOpened(peer string, slot replica.Slot) {
+	b.log.Info("a worker fails another gateway: its next failure here opens its circuit", "worker", slot.Worker, "leg", string(slot.Role), "replica", peer)
+	b.rooms.Warn(slot.Worker, slot.Role)
+}
+
+func (b *books) HearHeads(peer, model string, heads []replica.Head, _ time.Time) {
+	if len(heads) > 0 {
+		b.leaves.Store(2)
+	}
+	if b.rooms.Hear(peer, model, heads) && !slices.Contains(b.woken, model) {
+		b.woken = append(b.woken, model)
+	}
+}
+
+func (b *books) HearBound(bound replica.PoolBound, now time.Time) {
+	b.rooms.Routers.For(bound.Model, bound.Role).HearBindings(bound.Clock, bound.Bindings, now)
+}
+
+// asked is the subject at which a gateway is asked for what it has booked, and views for its views of workers' caches.
+func (c *Config) asked(name string) string { return c.to("ask", name) }
+func (c *Config) views(name string) string { return c.to("views", name) }
+
+// answered is the subject at which it hears answers.
+func (c *Config) answered(name string) string { return c.to("answer", name) }
+
+func (c *Config) to(what, name string) string {
+	return fmt.Sprintf("tandem.replica.%s.%s.%016x", c.Group, what, xxh3.HashString(name))
+}

@@ -1,0 +1,408 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// gateway is what of a gateway shares: its routers, and its membership.
+type gateway struct {
+	t       testing.TB
+	member  *Member
+	link    *cuttable
+	routers *router.Set
+	pool    *pools.Pool
+	logs    strings.Builder
+	logMu   sync.Mutex
+	woken   chan string
+	warned  chan string
+	heads   atomic.Pointer[[]replica.Head] // what waits
+	heard   chan string                    // of others
+	turn    int
+	leave   context.CancelFunc
+	left    chan struct{}
+}
+
+func (g *gateway) Write(b []byte) (int, error) {
+	g.logMu.Lock()
+	defer g.logMu.Unlock()
+	return g.logs.Write(b)
+}
+
+func (g *gateway) logged() string {
+	g.logMu.Lock()
+	defer g.logMu.Unlock()
+	return g.logs.String()
+}
+
+const workers = 16
+
+// join starts a gateway on the NATS server at url, which chooses as if it were alone.
+func join(t testing.TB, url, name string) *gateway { return joinAs(t, url, name, "") }
+
+// joinAs starts one that knows of the others when it chooses, and grants the last room of small workers in a certain way.
+func joinAs(t testing.TB, url, name, reserve string) *gateway {
+	t.Helper()
+	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
+	g.heads.Store(new([]replica.Head))
+	for i := range workers {
+		g.pool.Members = append(g.pool.Members, pools.Member{Worker: &pools.Worker{ID: fmt.Sprintf("w%02d", i), BlockSize: 16, TotalKVBlocks: 100_000}})
+	}
+	base := router.DefaultConfig()
+	if reserve != "" {
+		base.Peers = known{g}
+		for i := range g.pool.Members {
+			g.pool.Members[i].Worker.TotalKVBlocks = small
+		}
+	}
+	base.OnBooking, base.SessionTTL = func(made bool) { g.member.Booked(made) }, time.Minute
+	var err error
+	if g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := nats.Connect(url, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := setting.Default[Config]()
+	cfg.Group, cfg.Name, cfg.Reserve = "test", name, reserve
+	log := slog.New(slog.NewTextHandler(g, nil))
+	answering := answers(t)
+	g.link = &cuttable{Link: natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)}
+	g.member = New(cfg, g.link, Rooms{
+		Warn:    func(worker string, leg pools.Role) { g.warned <- worker + " " + string(leg) },
+		Routers: g.routers, Pool: func(string, pools.Role) *pools.Pool { return g.pool }, Addr: func() string { return answering },
+		Heads: func() []replica.Head { return slices.Clone(*g.heads.Load()) },
+		Hear: func(gateway, model string, heads []replica.Head) bool {
+			g.heard <- fmt.Sprint(gateway, " ", model, " ", heads)
+			return len(heads) == 0
+		},
+		Wake: func(model string) {
+			select {
+			case g.woken <- model:
+			default:
+			}
+		},
+	}, log)
+	g.member.patience = time.Minute // tests shorten it; an answer is late on a machine with other work
+	ctx, cancel := context.WithCancel(context.Background())
+	g.leave = sync.OnceFunc(func() { cancel(); <-g.left; conn.Close() })
+	go func() {
+		defer close(g.left)
+		if err := g.member.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(g.leave)
+	g.eventually("ready", g.member.Ready)
+	return g
+}
+
+// answers is an address that answers every connection.
+func answers(t testing.TB) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\n\r\n"))
+			_ = conn.Close()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func (g *gateway) eventually(what string, ok func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("never came true: %s\n%s", what, g.logged())
+		}
+	}
+}
+
+// book books a worker.
+func (g *gateway) book() *router.Lease {
+	g.t.Helper()
+	g.turn++
+	l, err := g.routers.For("m", pools.Both).Reserve(g.pool, router.Request{ID: fmt.Sprint(g.turn), ISL: 160}, time.Now())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return l
+}
+
+// requests is how many are booked, by all gateways as far as this one knows.
+func (g *gateway) requests() (n int) {
+	for _, l := range g.routers.For("m", pools.Both).Loads(g.pool) {
+		n += l.Requests
+	}
+	return n
+}
+
+func startNATS(t testing.TB, port int) *natsbus.Server {
+	t.Helper()
+	server, err := natsbus.StartCore(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestBookingsAreShared: what one gateway has booked counts at the others, from before they are ready; its end wakes who waits
+// there; and with a gateway that leaves it ends.
+func TestBookingsAreShared(t *testing.T) {
+	server := startNATS(t, 0)
+	a := join(t, server.URL(), "a")
+	early := a.book()
+	b, c := join(t, server.URL(), "b"), join(t, server.URL(), "c")
+	if b.requests() != 1 || c.requests() != 1 {
+		t.Errorf("ready, and %d and %d of 1 booking are known", b.requests(), c.requests())
+	}
+	var leases []*router.Lease
+	for range workers - 1 {
+		leases = append(leases, b.book())
+		a.eventually("a knows it", func() bool { return a.requests() == b.requests() })
+		c.eventually("c knows it", func() bool { return c.requests() == b.requests() })
+	}
+	used := map[string]bool{early.Worker.ID: true}
+	for _, l := range leases {
+		used[l.Worker.ID] = true
+	}
+	if len(used) != workers {
+		t.Errorf("%d bookings are on %d workers: b does not see a's", workers, len(used))
+	}
+	if len(c.woken) != 0 {
+		t.Error("c's queue is woken though nothing has ended")
+	}
+	early.Release(time.Now())
+	c.eventually("c's queue is woken", func() bool { return len(c.woken) > 0 })
+	b.leave()
+	for _, g := range []*gateway{a, c} {
+		g.eventually("what b had booked has ended with it", func() bool { return g.requests() == 0 })
+		g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "has drained and left") })
+		if log := g.logged(); strings.Contains(log, "has died") {
+			t.Errorf("b left: %s", log)
+		}
+	}
+}
+
+// TestPredictionsAreShared: where workers publish no KV events, a prompt that one gateway has sent is predicted at the others too.
+func TestPredictionsAreShared(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	req := router.Request{ID: "1", ISL: 64, Hashes: []uint64{11, 12, 13, 14}}
+	l, err := a.routers.For("m", pools.Both).Reserve(a.pool, req, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the prompt is predicted", func() bool { return b.routers.For("m", pools.Both).BestOverlap(b.pool, req, time.Now()) == 4 })
+	for i, held := range b.routers.For("m", pools.Both).Held(b.pool, req, time.Now()) {
+		if (held > 0) != (b.pool.Members[i].Worker.ID == l.Worker.ID) {
+			t.Errorf("worker %d is predicted to hold %d blocks; %s was sent them", i, held, l.Worker.ID)
+		}
+	}
+}
+
+// TestSessionsAreShared: a session that one gateway has bound is bound at the others, one that joins later too. A failure that one of
+// them sees drops it everywhere.
+func TestSessionsAreShared(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	use := func(g *gateway, pin *router.Pin) *router.Lease {
+		t.Helper()
+		g.turn++
+		l, err := g.routers.For("m", pools.Both).Reserve(g.pool, router.Request{ID: fmt.Sprint(g.turn), ISL: 160, Session: "s", Pin: pin}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Bind(time.Now())
+		return l
+	}
+	bound := func(g *gateway) int { return g.routers.For("m", pools.Both).Bindings(time.Now()).Bindings }
+	use(a, &router.Pin{Worker: "w07"})
+	b.eventually("b has the binding", func() bool { return bound(b) == 1 })
+	c := join(t, server.URL(), "c")
+	c.eventually("c has the binding", func() bool { return bound(c) == 1 })
+	for _, g := range []*gateway{a, b, c} {
+		for range 3 {
+			if l := use(g, nil); l.Worker.ID != "w07" {
+				t.Errorf("on %s, bound to w07, which has most to do", l.Worker.ID)
+			}
+		}
+	}
+	use(c, &router.Pin{Worker: "w07"}).Unbind(time.Now())
+	for _, g := range []*gateway{a, b, c} {
+		g.eventually("the binding is dropped", func() bool { return bound(g) == 0 })
+	}
+}
+
+// TestOpenedCircuitsAreKnown: where a worker's circuit opens at one gateway, the others are warned, once.
+func TestOpenedCircuitsAreKnown(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	a.member.Opened("m", "w07", pools.Decode)
+	if got := <-b.warned; got != "w07 decode" {
+		t.Errorf("warned of %s", got)
+	}
+	a.book()
+	b.eventually("b knows it", func() bool { return b.requests() == 1 })
+	if len(b.warned) != 0 || len(a.warned) != 0 {
+		t.Error("warned twice, or itself")
+	}
+}
+
+// TestHeadsAreKnown: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
+// their queues are woken, and what it has got is known by then. A gateway at which nothing waits says nothing.
+func TestHeadsAreKnown(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	set := func(heads ...replica.Head) {
+		a.heads.Store(&heads)
+		a.member.Headed()
+	}
+	set()
+	set(replica.Head{Model: "m", Strict: 10, Tokens: 100})
+	const said = "a m [{m 0 false 10 0 100}]"
+	began := time.Now()
+	for range 5 {
+		if got := <-b.heard; got != said {
+			t.Errorf("heard %q", got)
+		}
+	}
+	if took := time.Since(began); took < 75*time.Millisecond || len(b.woken) > 0 {
+		t.Errorf("said five times within %v, and the queue was woken %d times", took, len(b.woken))
+	}
+	a.book()
+	set()
+	for got := range b.heard {
+		if got != said {
+			if got != "a m []" || b.requests() != 1 {
+				t.Errorf("heard %q and %d bookings", got, b.requests())
+			}
+			break
+		}
+	}
+	if got := <-b.woken; got != "m" {
+		t.Errorf("%s is woken", got)
+	}
+	b.book()
+	a.eventually("words pass", func() bool { return a.requests() == 2 })
+	if len(b.heard) != 0 || len(a.heard) != 0 {
+		t.Error("said though nothing waits")
+	}
+	set(replica.Head{Model: "m", Strict: 1})
+	<-b.heard
+	c := join(t, server.URL(), "c")
+	<-c.heard
+	a.leave()
+	c.eventually("nothing waits at a gateway that has left", func() bool { return len(c.heard) > 0 && <-c.heard == "a m []" })
+}
+
+// TestEndsAreSaidAtOnce: while a request waits at another gateway, a release is not kept to go with a booking.
+func TestEndsAreSaidAtOnce(t *testing.T) {
+	m := New(setting.Default[Config](), nil, Rooms{Hear: func(string, string, []replica.Head) bool { return false }}, slog.New(slog.DiscardHandler))
+	defer m.tail.Stop()
+	m.Booked(false)
+	if len(m.wake) != 0 {
+		t.Error("said at once though nothing waits")
+	}
+	(*books)(m).HearHeads("a", "m", nil, time.Now())
+	m.Booked(false)
+	if len(m.wake) != 0 {
+		t.Error("said at once though nothing waits any more")
+	}
+	(*books)(m).HearHeads("a", "m", []replica.Head{{Strict: 1}}, time.Now())
+	m.Booked(false)
+	if len(m.wake) != 1 {
+		t.Error("kept though a request waits for it")
+	}
+}
+
+// TestNATSIsAway: bookings go on while no message passes. When they pass again, all is known again.
+func TestNATSIsAway(t *testing.T) {
+	server := startNATS(t, 0)
+	var port int
+	if _, err := fmt.Sscanf(server.URL(), "nats://127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	first := a.book()
+	b.eventually("b knows it", func() bool { return b.requests() == 1 })
+	server.Close()
+	b.eventually("b is cut off", b.member.CutOff)
+	first.Release(time.Now())
+	for range 3 {
+		a.book()
+	}
+	b.book()
+	if a.requests() != 3 && a.requests() != 4 || b.requests() == 4 {
+		t.Errorf("no message passes, and a knows of %d requests, b of %d", a.requests(), b.requests())
+	}
+	startNATS(t, port)
+	for _, g := range []*gateway{a, b} {
+		g.eventually("all is known again", func() bool { return g.requests() == 4 && !g.member.CutOff() })
+	}
+}
+
+// TestTwoOfOneName: the later of them goes on, the earlier says why it does not.
+func TestTwoOfOneName(t *testing.T) {
+	server := startNATS(t, 0)
+	early := join(t, server.URL(), "twin")
+	other := join(t, server.URL(), "other")
+	late := join(t, server.URL(), "twin")
+	early.eventually("the earlier one is stopped", func() bool { return strings.Contains(early.logged(), "--replica-name") })
+	late.book()
+	early.book()
+	other.eventually("the later one's booking is known", func() bool { return other.requests() == 1 })
+	if log := late.logged(); strings.Contains(log, "--replica-name") {
+		t.Errorf("the later one is stopped: %s", log)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for group, want := range map[string]string{"auto": "tandem_workers", "off": "off", "east-1": "east-1"} {
+		c := setting.Default[Config]()
+		c.Group = group
+		if err := c.Validate(); err != nil {
+			t.Error(err)
+		}
+		if c.Complete("/tandem/workers"); c.Group != want || c.Shares() == (group == "off") {
+			t.Errorf("%s is %s, shares: %v", group, c.Group, c.Shares())
+		}
+	}
+	for _, group := range []string{"a.b", "a b", "*", strings.Repeat("g", 65)} {
+		c := setting.Default[Config]()
+		c.Group = group
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "replica-group") {
+			t.Errorf("%q: %v", group, err)
+		}
+	}
+}

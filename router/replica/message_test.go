@@ -1,0 +1,122 @@
+package replica
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+func messages() []Message {
+	share := SlotShare{Slot{"model", pools.Decode, "worker", 3}, load.Share{
+		Account: load.Account{Requests: 1, ActiveBlocks: 2, PrefillTokens: 3, Faded: 4}, Left: 9 * time.Second, First: 2 * time.Microsecond, Computed: 5, FirstTokens: 6,
+	}}
+	promised := SlotShare{Slot{"model", pools.Decode, "", 0}, load.Share{Account: load.Account{ActiveBlocks: 77}}}
+	return []Message{
+		{Kind: Say, From: "a", Epoch: 1 << 60, Seq: 7, Shares: []SlotShare{share, promised}, Sends: []SlotSent{{share.Slot, true, []uint64{1, 1 << 63}}}, Opened: []Slot{share.Slot}, Bound: []PoolBound{
+			{"model", pools.Decode, 1 << 40, []affinity.Binding{{Session: 1 << 63, Worker: 2, Rank: 3, Moves: 4, Born: 5, Idle: 6}, {Session: 7, Moves: math.MaxInt32, Born: affinity.MaxMillis}}},
+		}},
+		{Kind: Beat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
+		{Kind: Say, From: "a", Epoch: 1, Seq: 8, Shares: []SlotShare{share}, Asked: Asked{share.Slot, "b"}},
+		{Kind: Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
+		{Kind: Bye, From: "a", Epoch: 1},
+		{Kind: Heads, From: "a", Epoch: 1, Seq: 3, Heads: []Head{{"model", 0, false, 10, 77, 4096}, {"model", 1 << 63, true, math.MaxUint32, math.MaxUint64, math.MaxInt32}, {"other", 5, false, 1, 1, 0}}},
+	}
+}
+
+func TestMessagesComeAsTheyWere(t *testing.T) {
+	for _, want := range messages() {
+		var got Message
+		if err := got.read(want.Append(nil), map[string]string{}); err != nil {
+			t.Error(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	}
+	after := Slot{"m", pools.Both, "w", 2}
+	if got, err := ReadAsk(Ask(after)); err != nil || got != after {
+		t.Errorf("asked for what comes after %v, %v", got, err)
+	}
+	for _, want := range []Answer{{"b", 1 << 60, 7, true}, {"", 0, 0, false}} {
+		if got, err := ReadAnswer(want.Append(nil)); err != nil || got != want {
+			t.Errorf("answered %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
+// TestUnknownItemsAreSkipped: a later version may say more in a message.
+func TestUnknownItemsAreSkipped(t *testing.T) {
+	m := messages()[0]
+	m.Sends, m.Opened, m.Bound = nil, nil, nil
+	data := append(m.Append(nil), 99, 2, 0, 'x', 'y')
+	data = appendShare(data, &m.Shares[0])
+	var got Message
+	if err := got.read(data, map[string]string{}); err != nil || len(got.Shares) != 3 {
+		t.Errorf("%d shares, %v", len(got.Shares), err)
+	}
+}
+
+// FuzzMessage: whatever comes, nothing panics or grows without bound, and what is taken can be said again.
+func FuzzMessage(f *testing.F) {
+	for _, m := range messages() {
+		f.Add(m.Append(nil))
+	}
+	f.Add([]byte{version, 9})
+	f.Add((&Answer{"b", 1, 7, true}).Append(nil))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var m, again Message
+		names := map[string]string{}
+		if m.read(data, names) == nil {
+			if err := again.read(m.Append(nil), names); err != nil {
+				t.Errorf("%+v cannot be read again: %v", m, err)
+			}
+			if !reflect.DeepEqual(m, again) {
+				t.Errorf("%+v became %+v", m, again)
+			}
+		}
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
+		do, _ := p.Hear(data, noon, nil)
+		do = p.Tick(noon.Add(time.Hour), true, do)
+		p.Tick(noon.Add(2*time.Hour), true, do)
+		_, _ = ReadAsk(data)
+		if a, err := ReadAnswer(data); err == nil {
+			if again, err := ReadAnswer(a.Append(nil)); err != nil || again != a {
+				t.Errorf("%+v became %+v, %v", a, again, err)
+			}
+		}
+	})
+}
+
+// BenchmarkRequest is what the sharing of one request costs two gateways, without what carries it: its shares said at its grant, when its
+// prompt is done and at its end, and heard.
+func BenchmarkRequest(b *testing.B) {
+	own := NewOwn("a", 1)
+	peers := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("b", 1), ledger{}, noon)
+	rng := rand.New(rand.NewPCG(1, 2))
+	workers := []string{"prefill-0", "prefill-1", "prefill-2", "prefill-3", "decode-0", "decode-1", "decode-2", "decode-3"}
+	bytes := 0
+	var do []Effect
+	b.ReportAllocs()
+	for b.Loop() {
+		for range 3 {
+			for leg, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				own.Set(Slot{"meta-llama/Llama-3.3-70B-Instruct", role, workers[4*leg+rng.IntN(4)], 0}, load.Share{Account: load.Account{
+					Requests: 1 + rng.IntN(20), ActiveBlocks: rng.IntN(9000), PrefillTokens: rng.IntN(90000),
+				}})
+			}
+			data := own.Say()
+			bytes += len(data)
+			var err error
+			if do, err = peers.Hear(data, noon, do[:0]); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(bytes)/float64(b.N), "wire_B/op")
+}

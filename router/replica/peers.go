@@ -1,0 +1,400 @@
+package replica
+
+import (
+	"maps"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// The times of the protocol.
+const (
+	// BeatEvery is how often each gateway sends a beat.
+	BeatEvery = 250 * time.Millisecond
+	// silence is how long a gateway may say nothing before its address is dialled, and how long until that is done again.
+	silence = time.Second
+	// reorder is how long a message that is missing may be on its way yet.
+	reorder = 20 * time.Millisecond
+	// patience is how long a page may take before it is asked for again.
+	patience = 250 * time.Millisecond
+)
+
+// What is kept of others is bounded.
+const (
+	maxPeers  = 256     // gateways
+	maxPools  = 256     // pools that were heard of
+	maxGone   = 4096    // names of processes that have ended
+	maxShared = 1 << 17 // accounts of one gateway
+	maxAhead  = 4096    // messages that came after one that is missing; a page is asked for long before
+	batch     = 64      // shares for the books at a time, for which they hold their lock
+)
+
+// Books are where the shares of other gateways count.
+type Books interface {
+	// Hear puts shares that a peer has in a pool in the place of those it had: see [router.Router.Hear].
+	Hear(peer, model string, role pools.Role, shares []load.Shared, now time.Time)
+	// HearSent takes in that a peer has sent a prompt, and keeps nothing of it: see [router.Router.HearSent].
+	HearSent(sent SlotSent, now time.Time)
+	// HearOpened takes in that a worker has failed a peer so often that its circuit there has opened.
+	HearOpened(peer string, slot Slot)
+	// HearHeads puts the heads of a peer's queue of a model, none or some, in the place of those that it had. It keeps nothing of them.
+	HearHeads(peer, model string, heads []Head, now time.Time)
+	// HearBound takes in to which workers sessions are bound, and keeps nothing of it: see [router.Router.HearBindings].
+	HearBound(bound PoolBound, now time.Time)
+	// Overbooked reports whether more is booked on a slot, by all gateways, than its worker has room for: see
+	// [router.Router.Overbooked].
+	Overbooked(slot Slot) bool
+}
+
+// Config is how long other gateways are waited for.
+type Config struct {
+	// Join is how long a gateway that starts waits for the shares of the others before it takes requests without them.
+	Join time.Duration `flag:"replica-join-timeout" default:"1s" range:"0s..1m" help:"How long a starting gateway waits for what the others have booked, before it takes requests without knowing it." when:"NATS is slow to answer"`
+	// Expire is how long the shares of a gateway count that cannot be reached.
+	Expire time.Duration `flag:"replica-expire" default:"10s" range:"1s..10m" help:"How long the bookings of a gateway count that is silent and whose address does not answer. One whose address refuses the connection is dead: its bookings end at once." when:"machines hang for longer and come back"`
+}
+
+// Peers knows the other gateways of a group, and what they have booked.
+type Peers struct {
+	cfg       Config
+	name      string
+	epoch     uint64
+	books     Books
+	began     time.Time
+	connected time.Time // since when messages pass; zero while they do not
+	cut       time.Time // since when they do not
+	peers     map[string]*peer
+	gone      map[string]uint64 // epochs of processes that are known to have ended: their late messages count for nothing
+	pools     map[poolKey]struct{}
+	names     map[string]string // in messages
+	msg       Message
+	pending   []SlotShare // for the books
+	pool      []load.Shared
+	counts    Counts
+}
+
+// Counts is what has happened so far.
+type Counts struct {
+	Heard      uint64 // messages with shares that counted
+	Doubled    uint64 // those that had been heard before
+	Malformed  uint64
+	Gaps       uint64 // times when a message did not come
+	Mismatches uint64 // digests that were not equal though all messages had come
+	Pages      uint64 // that were heard
+	Died       uint64 // gateways whose address refused the connection, or that started again
+	Expired    uint64 // gateways that could not be reached for long enough
+	Left       uint64 // gateways that had drained
+}
+
+// poolKey is a pool that was heard of.
+type poolKey struct {
+	model string
+	role  pools.Role
+}
+
+// peer is one other gateway.
+type peer struct {
+	name   string
+	epoch  uint64
+	addr   string
+	heard  time.Time // the latest message
+	shares map[Slot]word
+	digest uint64
+
+	whole bool                // all its shares have been heard once
+	seq   uint64              // all messages up to it have come, or a page in their place
+	ahead map[uint64]struct{} // messages that came after one that is missing
+	gap   time.Time           // since when one is missing; zero: none is
+
+	asked   time.Time // for a page; zero: not
+	from    Slot      // the page that is asked for
+	pageSeq uint64    // of the first page of the answer
+
+	dialled time.Time // zero: not since it was heard
+	lives   bool      // its address answered, though it is silent
+	faded   bool      // its shares count in part
+
+	booked   uint64
+	bookedAt time.Time
+	rate     float64       // bookings a second
+	stamp    time.Duration // of its latest beat
+	stamped  time.Time
+	delay    time.Duration // of its words
+
+	models  []string // whose queues have heads
+	headSeq uint64   // of the latest message with them
+}
+
+// word is a share, with the number of the message it came with.
+type word struct {
+	load.Share
+	seq uint64
+}
+
+// NewPeers returns the other gateways, none yet, of the gateway o.
+func NewPeers(cfg Config, o *Own, books Books, now time.Time) *Peers {
+	return &Peers{
+		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now,
+		peers: map[string]*peer{}, gone: map[string]uint64{}, pools: map[poolKey]struct{}{}, names: map[string]string{},
+	}
+}
+
+// Hear takes a message in, and appends what is to be done to do. The error is that it cannot be decoded.
+func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) {
+	m := &p.msg
+	if err := m.read(data, p.names); err != nil {
+		p.counts.Malformed++
+		return do, err
+	}
+	if m.From == p.name {
+		if m.Epoch > p.epoch {
+			do = append(do, Effect{Do: Stop, Peer: m.From})
+		}
+		return do, nil
+	}
+	from := p.peers[m.From]
+	if m.Epoch <= p.gone[m.From] || from != nil && m.Epoch < from.epoch {
+		return do, nil // of a process that has ended
+	}
+	if from != nil && m.Epoch > from.epoch {
+		p.bury(m.From, from.epoch)
+		do = p.drop(from, Died, now, do)
+		from = nil
+	}
+	if m.Kind == Bye {
+		p.bury(m.From, m.Epoch)
+		if from != nil {
+			do = p.drop(from, Left, now, do)
+		}
+		return do, nil
+	}
+	if from == nil {
+		if len(p.peers) >= maxPeers {
+			return do, nil
+		}
+		from = &peer{name: m.From, epoch: m.Epoch, shares: map[Slot]word{}, ahead: map[uint64]struct{}{}}
+		p.peers[m.From] = from
+		do = append(do, Effect{Do: Joined, Peer: m.From}, Effect{Do: Greet, Peer: m.From})
+	}
+	from.heard, from.lives, from.dialled = now, false, time.Time{}
+	if from.faded {
+		p.restore(from)
+	}
+	switch m.Kind {
+	case Say:
+		p.say(from, m, now)
+	case Beat:
+		p.beat(from, m, now)
+	case Page:
+		p.page(from, m, now)
+	case Heads:
+		p.heads(from, m, now)
+	}
+	for _, b := range m.Bound {
+		if p.admits(Slot{Model: b.Model, Role: b.Role}) {
+			p.books.HearBound(b, now)
+		}
+	}
+	p.enter(from, now)
+	return p.ask(from, now, p.reply(from, m, do)), nil
+}
+
+// say takes shares in that have changed.
+func (p *Peers) say(from *peer, m *Message, now time.Time) {
+	if _, here := from.ahead[m.Seq]; here || m.Seq <= from.seq {
+		p.counts.Doubled++
+		return
+	}
+	p.counts.Heard++
+	for i := range m.Shares {
+		p.set(from, m.Shares[i].Slot, m.Shares[i].Share, m.Seq)
+	}
+	for _, s := range m.Sends {
+		if p.admits(s.Slot) {
+			p.books.HearSent(s, now)
+		}
+	}
+	for _, s := range m.Opened {
+		p.books.HearOpened(from.name, s)
+	}
+	if len(from.ahead) < maxAhead {
+		from.ahead[m.Seq] = struct{}{}
+	}
+	p.settle(from, now)
+}
+
+// settle moves on the number up to which all messages have come.
+func (p *Peers) settle(from *peer, now time.Time) {
+	for {
+		if _, here := from.ahead[from.seq+1]; !here {
+			break
+		}
+		from.seq++
+		delete(from.ahead, from.seq)
+	}
+	switch {
+	case len(from.ahead) > 0:
+		p.misses(from, now)
+	case !from.gap.IsZero():
+		from.gap = time.Time{}
+		maps.DeleteFunc(from.shares, func(_ Slot, w word) bool { return w.Account == load.Account{} })
+	}
+}
+
+// misses notes that a message has not come.
+func (p *Peers) misses(from *peer, now time.Time) {
+	if from.gap.IsZero() {
+		from.gap = now
+		p.counts.Gaps++
+	}
+}
+
+// set replaces a share, unless a later word of it has come.
+func (p *Peers) set(from *peer, slot Slot, s load.Share, seq uint64) {
+	was, known := from.shares[slot]
+	if known && was.seq > seq || !known && (len(from.shares) >= maxShared || !p.admits(slot)) {
+		return
+	}
+	from.digest ^= mix(&slot, &was.Account) ^ mix(&slot, &s.Account)
+	if s.Account == (load.Account{}) && seq <= from.seq+1 {
+		delete(from.shares, slot) // no earlier word of it can come any more
+	} else {
+		from.shares[slot] = word{s, seq}
+	}
+	p.pending = append(p.pending, SlotShare{slot, s})
+}
+
+// admits reports whether a slot's pool is known, or one more may be: each is a router and an index.
+func (p *Peers) admits(slot Slot) bool {
+	key := poolKey{slot.Model, slot.Role}
+	if _, known := p.pools[key]; known {
+		return true
+	}
+	if len(p.pools) >= maxPools {
+		return false
+	}
+	p.pools[key] = struct{}{}
+	return true
+}
+
+// beat compares what has been heard with what was said.
+func (p *Peers) beat(from *peer, m *Message, now time.Time) {
+	from.addr = m.Addr
+	if passed := now.Sub(from.bookedAt); !from.bookedAt.IsZero() && passed > 0 && m.Booked >= from.booked {
+		from.rate += (float64(m.Booked-from.booked)/passed.Seconds() - from.rate) / 2
+	}
+	from.booked, from.bookedAt, from.stamp, from.stamped = m.Booked, now, m.Stamp, now
+	for _, e := range m.Echoes {
+		if back := p.Stamp(now) - e.Stamp - e.Held; e.Name == p.name && back >= 0 {
+			from.delay = back / 2
+		}
+	}
+	switch {
+	case m.Seq > from.seq && len(from.ahead) == 0:
+		p.misses(from, now) // the latest one
+	case m.Seq != from.seq || len(from.ahead) > 0: // later ones have come, or a gap is known
+	case m.Digest == from.digest:
+		from.whole = true
+	case from.whole:
+		from.whole = false // so that it is asked for all of them
+		p.counts.Mismatches++
+	}
+}
+
+// page takes in all shares that a peer has of a range of slots.
+func (p *Peers) page(from *peer, m *Message, now time.Time) {
+	if from.asked.IsZero() || m.After != from.from {
+		return // not what was asked for last
+	}
+	p.counts.Pages++
+	if (m.After == Slot{Role: roles[0]}) {
+		from.pageSeq = m.Seq
+	}
+	listed := make(map[Slot]struct{}, len(m.Shares))
+	for i := range m.Shares {
+		listed[m.Shares[i].Slot] = struct{}{}
+		p.set(from, m.Shares[i].Slot, m.Shares[i].Share, m.Seq)
+	}
+	for slot, w := range from.shares {
+		if _, here := listed[slot]; here || w.seq > m.Seq || compare(slot, m.After) <= 0 ||
+			!m.Last && compare(slot, m.Shares[len(m.Shares)-1].Slot) > 0 {
+			continue
+		}
+		p.set(from, slot, load.Share{}, m.Seq)
+	}
+	if !m.Last && len(m.Shares) > 0 {
+		from.from, from.asked = m.Shares[len(m.Shares)-1].Slot, time.Time{}
+		return
+	}
+	from.whole, from.asked, from.from = true, time.Time{}, Slot{}
+	from.gap = now // until settle has seen that there is none
+	for seq := range from.ahead {
+		if seq <= from.pageSeq {
+			delete(from.ahead, seq)
+		}
+	}
+	from.seq = max(from.seq, from.pageSeq)
+	p.settle(from, now)
+}
+
+// ask has a page asked for where shares are missing.
+func (p *Peers) ask(from *peer, now time.Time, do []Effect) []Effect {
+	goesOn := from.from != Slot{}
+	if !goesOn && from.whole && (from.gap.IsZero() || now.Sub(from.gap) < reorder) {
+		return do
+	}
+	if !from.asked.IsZero() && now.Sub(from.asked) < patience {
+		return do
+	}
+	if !goesOn {
+		from.from = Slot{Role: roles[0]} // the first in order
+	}
+	from.asked = now
+	return append(do, Effect{Do: AskPage, Peer: from.name, After: from.from})
+}
+
+// enter hands the shares that have changed to the books.
+func (p *Peers) enter(from *peer, now time.Time) {
+	for rest := p.pending; len(rest) > 0; {
+		first := &rest[0].Slot
+		p.pool = p.pool[:0]
+		for _, s := range rest[:min(len(rest), batch)] {
+			if s.Model != first.Model || s.Role != first.Role {
+				break
+			}
+			p.pool = append(p.pool, load.Shared{Worker: s.Worker, Rank: s.Rank, Share: s.Share})
+		}
+		rest = rest[len(p.pool):]
+		p.books.Hear(from.name, first.Model, first.Role, p.pool, now)
+	}
+	p.pending = p.pending[:0]
+}
+
+// bury notes that a process has said goodbye, or that a later one has its name. One whose address has only refused a connection may speak
+// again: a firewall may have been it that refused.
+func (p *Peers) bury(name string, epoch uint64) {
+	if len(p.gone) >= maxGone {
+		clear(p.gone)
+	}
+	p.gone[name] = epoch
+}
+
+// drop ends a peer's process and its shares.
+func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
+	for slot := range from.shares {
+		p.pending = append(p.pending, SlotShare{Slot: slot})
+	}
+	p.enter(from, now)
+	p.head(from, nil, now)
+	delete(p.peers, from.name)
+	switch why {
+	case Died:
+		p.counts.Died++
+	case Expired:
+		p.counts.Expired++
+	case Left:
+		p.counts.Left++
+	}
+	return append(do, Effect{Do: why, Peer: from.name})
+}

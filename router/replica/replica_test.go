@@ -1,0 +1,552 @@
+package replica
+
+import (
+	"container/heap"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// ledger is books of which each share can be looked at.
+type ledger map[string]map[Slot]load.Account
+
+func (l ledger) Hear(peer, model string, role pools.Role, shares []load.Shared, _ time.Time) {
+	if l[peer] == nil {
+		l[peer] = map[Slot]load.Account{}
+	}
+	for _, s := range shares {
+		slot := Slot{model, role, s.Worker, s.Rank}
+		if s.Account == (load.Account{}) {
+			delete(l[peer], slot)
+		} else {
+			l[peer][slot] = s.Account
+		}
+	}
+}
+
+func (ledger) HearSent(SlotSent, time.Time)   {}
+func (ledger) HearOpened(string, Slot)        {}
+func (ledger) HearBound(PoolBound, time.Time) {}
+
+// books is a ledger and the bindings of one pool's sessions.
+type books struct {
+	ledger
+	bindings *affinity.Table
+}
+
+func (b books) HearBound(p PoolBound, now time.Time) { b.bindings.Hear(p.Clock, p.Bindings, now) }
+
+func (ledger) HearHeads(string, string, []Head, time.Time) {}
+
+func (ledger) Overbooked(Slot) bool { return false }
+
+// group is gateways on a network in virtual time.
+type group struct {
+	t        *testing.T
+	seed     uint64
+	rng      *rand.Rand
+	now      time.Time
+	turn     int
+	members  []*member
+	under    heaped // way
+	dropped  float64
+	doubled  float64
+	reorders bool // a message may be overtaken by ten later ones
+	cut      map[string]bool
+}
+
+type member struct {
+	own    *Own
+	peers  *Peers
+	books  ledger
+	bound  *affinity.Table
+	truth  map[Slot]load.Account
+	dead   bool
+	stops  int
+	events []string
+}
+
+type parcel struct {
+	at   time.Time
+	turn int
+	do   func()
+}
+
+type heaped []parcel
+
+func (h heaped) Len() int { return len(h) }
+func (h heaped) Less(i, j int) bool {
+	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].turn < h[j].turn
+}
+func (h heaped) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *heaped) Push(v any)   { *h = append(*h, v.(parcel)) }
+func (h *heaped) Pop() any {
+	old := *h
+	v := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return v
+}
+
+func newGroup(t *testing.T, seed uint64) *group {
+	return &group{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: noon, cut: map[string]bool{}}
+}
+
+func (g *group) after(d time.Duration, do func()) {
+	g.turn++
+	heap.Push(&g.under, parcel{g.now.Add(d), g.turn, do})
+}
+
+// join starts a gateway. One of a name that was there takes its place.
+func (g *group) join(name string, epoch uint64) *member {
+	own := NewOwn(name, epoch)
+	m := &member{own: own, books: ledger{}, truth: map[Slot]load.Account{}, bound: affinity.New(bindingTTL, true)}
+	m.peers = NewPeers(Config{Join: time.Second, Expire: 10 * time.Second}, own, books{m.books, m.bound}, g.now)
+	g.members = append(g.members, m)
+	var tick, beat func()
+	tick = func() {
+		if !m.dead {
+			g.effects(m, m.peers.Tick(g.now, !g.cut[name], nil))
+			if m.bound.Repeat() {
+				g.say(m)
+			}
+			g.after(50*time.Millisecond, tick)
+		}
+	}
+	beat = func() {
+		if !m.dead {
+			g.beat(m)
+			g.after(BeatEvery, beat)
+		}
+	}
+	tick()
+	beat()
+	return m
+}
+
+func (g *group) say(m *member) {
+	for clock, all := m.bound.Say(g.now); len(all) > 0; clock, all = m.bound.Say(g.now) {
+		m.own.Bound("m", pools.Both, clock, all)
+	}
+	for data := m.own.Say(); data != nil; data = m.own.Say() {
+		g.publish(m, data)
+	}
+}
+
+func (g *group) beat(m *member) {
+	g.say(m)
+	m.own.Clock("m", pools.Both, m.bound.Clock(g.now))
+	g.publish(m, m.own.Beat(m.own.name+":8080", m.peers.Stamp(g.now), m.peers.Echoes(g.now)))
+}
+
+func (g *group) publish(m *member, data []byte) {
+	for _, to := range g.members {
+		if to != m {
+			g.send(m, to, data)
+		}
+	}
+}
+
+func (g *group) send(from, to *member, data []byte) {
+	data = slices.Clone(data)
+	times := 1
+	switch u := g.rng.Float64(); {
+	case g.cut[from.own.name] || g.cut[to.own.name] || u < g.dropped:
+		return
+	case u < g.dropped+g.doubled:
+		times = 2
+	}
+	for range times {
+		delay := 200 * time.Microsecond
+		if g.reorders {
+			delay = time.Duration(g.rng.IntN(10)) * time.Millisecond
+		}
+		g.after(delay, func() {
+			if to.dead || g.cut[to.own.name] {
+				return
+			}
+			do, err := to.peers.Hear(data, g.now, nil)
+			if err != nil {
+				g.t.Errorf("seed %d: %v", g.seed, err)
+			}
+			g.effects(to, do)
+		})
+	}
+}
+
+func (g *group) member(name string) *member {
+	for _, m := range slices.Backward(g.members) {
+		if m.own.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+func (g *group) effects(m *member, do []Effect) {
+	for _, e := range do {
+		of := g.member(e.Peer)
+		switch e.Do {
+		case AskPage:
+			if g.rng.Float64() >= g.dropped && !of.dead {
+				g.say(of)
+				g.send(of, m, of.own.Page(e.After))
+			}
+		case Dial:
+			v := Answered
+			if of.dead {
+				v = Refused
+			} else if g.cut[of.own.name+" refuses"] {
+				v = Refused
+			} else if g.cut[of.own.name+" hangs"] {
+				v = Unreachable
+			}
+			g.after(time.Millisecond, func() { g.effects(m, m.peers.Dialled(e.Peer, v, g.now, nil)) })
+		case Greet:
+			g.beat(m)
+			m.bound.Greet(g.now)
+		case Stop:
+			m.stops++
+		case Joined:
+			m.events = append(m.events, "joined "+e.Peer)
+		case Died:
+			m.events = append(m.events, "died "+e.Peer)
+		case Expired:
+			m.events = append(m.events, "expired "+e.Peer)
+		case Left:
+			m.events = append(m.events, "left "+e.Peer)
+		}
+	}
+}
+
+func (g *group) run(d time.Duration) {
+	for end := g.now.Add(d); ; {
+		if len(g.under) == 0 || g.under[0].at.After(end) {
+			g.now = end
+			return
+		}
+		p := heap.Pop(&g.under).(parcel)
+		g.now = p.at
+		p.do()
+	}
+}
+
+// book changes a share at random, and says so.
+func (g *group) book(m *member) {
+	slot := Slot{"m", roles[g.rng.IntN(3)], fmt.Sprint("w", g.rng.IntN(20)), g.rng.IntN(2)}
+	a := load.Account{Requests: g.rng.IntN(4)}
+	if a.Requests > 0 {
+		a.ActiveBlocks, a.PrefillTokens = g.rng.IntN(900), g.rng.IntN(9000)
+	}
+	if a.Requests == 0 {
+		delete(m.truth, slot)
+	} else {
+		m.truth[slot] = a
+	}
+	m.own.Set(slot, load.Share{Account: a})
+	m.own.Booked(1)
+	g.say(m)
+}
+
+// differences lists what gateways that live do not know of each other.
+func (g *group) differences() (all []string) {
+	for _, m := range g.members {
+		for _, of := range g.members {
+			if m == of || m.dead {
+				continue
+			}
+			want := of.truth
+			if of.dead {
+				want = nil
+			}
+			if !maps.Equal(m.books[of.own.name], want) {
+				all = append(all, fmt.Sprintf("%s of %s: %v, want %v", m.own.name, of.own.name, m.books[of.own.name], want))
+			}
+		}
+	}
+	return all
+}
+
+// TestSharesSurviveTheNetwork loses, doubles and reorders messages, of which pages and requests for them are some. At most a
+// second after the last booking, everyone's view has to be equal to what was booked.
+func TestSharesSurviveTheNetwork(t *testing.T) {
+	for seed := range uint64(60) {
+		g := newGroup(t, seed)
+		g.dropped, g.doubled, g.reorders = 0.01, 0.01, true
+		if seed%3 == 2 {
+			g.dropped = 0.2 // far worse than was asked for
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			g.join(name, 1)
+		}
+		for range 3000 {
+			g.book(g.members[g.rng.IntN(3)])
+			g.run(time.Duration(g.rng.IntN(2000)) * time.Microsecond)
+		}
+		limit := time.Second
+		if g.dropped > 0.1 {
+			limit = 5 * time.Second
+		}
+		g.run(limit)
+		if all := g.differences(); len(all) > 0 {
+			t.Fatalf("seed %d: %d views differ %v after the last booking: %s", seed, len(all), limit, all[0])
+		}
+		for _, m := range g.members {
+			if c := m.peers.Counts(); c.Heard == 0 || c.Doubled == 0 || c.Gaps == 0 || c.Pages == 0 {
+				t.Errorf("seed %d: the network was too good: %+v", seed, c)
+			}
+		}
+	}
+}
+
+// TestJoin starts a gateway among others that have booked: it is ready once it knows all of it, and soon.
+func TestJoin(t *testing.T) {
+	g := newGroup(t, 1)
+	g.join("a", 1)
+	g.join("b", 1)
+	for range 5000 {
+		slot := Slot{"m", pools.Decode, fmt.Sprint("w", g.rng.IntN(2000)), 0}
+		a := load.Account{Requests: 1, ActiveBlocks: g.rng.IntN(900)}
+		m := g.members[g.rng.IntN(2)]
+		m.truth[slot] = a
+		m.own.Set(slot, load.Share{Account: a})
+	}
+	g.run(time.Second)
+	c := g.join("c", 1)
+	began := g.now
+	for !c.peers.Ready(g.now) {
+		g.run(time.Millisecond)
+	}
+	if waited := g.now.Sub(began); waited > 300*time.Millisecond {
+		t.Errorf("ready after %v", waited)
+	}
+	if all := g.differences(); len(all) > 0 {
+		t.Errorf("ready, and %d views differ", len(all))
+	}
+	alone := newGroup(t, 1)
+	first := alone.join("first", 1)
+	alone.run(BeatEvery)
+	if !first.peers.Ready(alone.now) {
+		t.Error("the first gateway waits for others")
+	}
+}
+
+// TestJoinWithoutMessages: a gateway whose NATS is away takes requests all the same, after the time to join.
+func TestJoinWithoutMessages(t *testing.T) {
+	g := newGroup(t, 1)
+	g.cut["a"] = true
+	a := g.join("a", 1)
+	g.run(time.Second - time.Millisecond)
+	if a.peers.Ready(g.now) {
+		t.Error("ready before its time to join, with nothing heard")
+	}
+	g.run(time.Millisecond)
+	if !a.peers.Ready(g.now) || !a.peers.CutOff(g.now) {
+		t.Error("not ready or not cut off, at the end of its time to join")
+	}
+}
+
+// TestSilence: what becomes of the shares of a gateway that says nothing any more.
+func TestSilence(t *testing.T) {
+	start := func(t *testing.T) (*group, *member, *member) {
+		g := newGroup(t, 5)
+		a, b := g.join("a", 1), g.join("b", 1)
+		for range 300 {
+			g.book(b)
+		}
+		g.run(time.Second)
+		if len(a.books["b"]) == 0 || len(g.differences()) > 0 {
+			t.Fatal("a does not know what b has booked")
+		}
+		return g, a, b
+	}
+	t.Run("dead", func(t *testing.T) {
+		g, a, b := start(t)
+		b.dead = true
+		g.run(1200 * time.Millisecond)
+		if len(a.books["b"]) != 0 || a.events[len(a.events)-1] != "died b" {
+			t.Errorf("1.2 s after its death %d shares are left; %v", len(a.books["b"]), a.events)
+		}
+	})
+	t.Run("started again", func(t *testing.T) {
+		g, a, b := start(t)
+		b.dead = true
+		again := g.join("b", 2)
+		g.book(again)
+		g.run(300 * time.Millisecond)
+		if !maps.Equal(a.books["b"], again.truth) {
+			t.Errorf("the shares of the process that has ended are left: %v", a.books["b"])
+		}
+		do, err := a.peers.Hear((&Message{Kind: Say, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		if err != nil || len(do) != 0 || !maps.Equal(a.books["b"], again.truth) {
+			t.Error("a late word of a process that has ended counts")
+		}
+	})
+	t.Run("refused, and alive", func(t *testing.T) { // a firewall refuses what its peers dial
+		g, a, b := start(t)
+		g.cut["b"], g.cut["b refuses"] = true, true
+		g.run(1200 * time.Millisecond)
+		if len(a.books["b"]) != 0 {
+			t.Error("its address refuses, and what it has booked counts")
+		}
+		g.cut["b"] = false
+		g.book(b)
+		g.run(500 * time.Millisecond)
+		if d := g.differences(); len(d) > 0 || len(a.peers.All(g.now)) != 1 {
+			t.Errorf("it speaks again, and %v", d)
+		}
+	})
+	t.Run("unreachable", func(t *testing.T) {
+		g, a, _ := start(t)
+		g.cut["b"], g.cut["b hangs"] = true, true
+		before := maps.Clone(a.books["b"])
+		g.run(9 * time.Second)
+		if !maps.Equal(a.books["b"], before) {
+			t.Error("what it has booked does not count for 10 s")
+		}
+		g.run(1500 * time.Millisecond)
+		if len(a.books["b"]) != 0 {
+			t.Error("what it has booked counts for longer than 10 s")
+		}
+		g.cut["b"], g.cut["b hangs"] = false, false
+		g.run(time.Second)
+		if d := g.differences(); len(d) > 0 {
+			t.Errorf("it came back, and %v", d)
+		}
+	})
+	t.Run("alive", func(t *testing.T) {
+		g, a, b := start(t)
+		g.cut["b"] = true
+		sum := func() (n int) {
+			for _, account := range a.books["b"] {
+				n += account.ActiveBlocks
+			}
+			return n
+		}
+		whole := sum()
+		g.run(6 * time.Second)
+		if half := sum(); half < whole*4/10 || half > whole*6/10 {
+			t.Errorf("after 6 s of silence %d of %d blocks count", half, whole)
+		}
+		g.book(b)
+		g.run(6 * time.Second)
+		if sum() != 0 {
+			t.Errorf("after 12 s of silence %d of %d blocks count", sum(), whole)
+		}
+		if all := a.peers.All(g.now); len(all) != 1 || all[0].State != "silent" {
+			t.Errorf("%+v", all)
+		}
+		g.cut["b"] = false
+		g.run(time.Second)
+		if d := g.differences(); len(d) > 0 {
+			t.Errorf("it spoke again, and %v", d)
+		}
+	})
+	t.Run("drained", func(t *testing.T) {
+		g, a, b := start(t)
+		g.publish(b, b.own.Bye())
+		b.dead = true
+		g.run(time.Millisecond)
+		if len(a.books["b"]) != 0 || len(a.peers.All(g.now)) != 0 || a.events[len(a.events)-1] != "left b" {
+			t.Errorf("it left, and %v is left of it", a.books["b"])
+		}
+	})
+}
+
+// TestTwoOfOneName: the later process goes on, the earlier one stops.
+func TestTwoOfOneName(t *testing.T) {
+	g := newGroup(t, 1)
+	early, late := g.join("a", 1), g.join("a", 2)
+	g.run(time.Second)
+	if early.stops == 0 || late.stops != 0 {
+		t.Errorf("the earlier process was stopped %d times, the later %d", early.stops, late.stops)
+	}
+}
+
+// TestEqualSumsAreSaid: a share whose prompts are others is said though its sums are the same.
+func TestEqualSumsAreSaid(t *testing.T) {
+	o := NewOwn("a", 1)
+	slot := Slot{"m", pools.Prefill, "w", 0}
+	share := load.Share{Account: load.Account{Requests: 1, PrefillTokens: 4096}, Left: time.Second, First: time.Second, Turn: 1}
+	if o.Set(slot, share); o.Say() == nil {
+		t.Error("a new share is not said")
+	}
+	if o.Set(slot, share); o.Say() != nil {
+		t.Error("the same share is said twice")
+	}
+	share.Turn = 2
+	if o.Set(slot, share); o.Say() == nil {
+		t.Error("another prompt of the same length is not said")
+	}
+}
+
+// TestUnseen: what is on its way is the rate of bookings times the time that words take.
+func TestUnseen(t *testing.T) {
+	g := newGroup(t, 1)
+	a, b := g.join("a", 1), g.join("b", 1)
+	for range 5000 {
+		g.book(b)
+		g.run(time.Millisecond)
+	}
+	if got := a.peers.Unseen(); got < 0.19 || got > 0.21 {
+		t.Errorf("%v bookings are unseen, of 1,000 a second that take 0.2 ms", got)
+	}
+}
+
+// TestPoolsOfOthersAreBounded: each pool that is heard of is a router and an index here.
+func TestPoolsOfOthersAreBounded(t *testing.T) {
+	heard := map[string]bool{}
+	p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), pooled(heard), noon)
+	var do []Effect
+	for i := range 3 * maxPools {
+		slot := Slot{fmt.Sprint("model-", i), pools.Both, "w", 0}
+		m := Message{Kind: Say, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
+			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
+		var err error
+		if do, err = p.Hear(m.Append(nil), noon, do[:0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(heard) != maxPools {
+		t.Errorf("a peer has made %d pools, want %d", len(heard), maxPools)
+	}
+}
+
+// pooled notes the models that are heard of.
+type pooled map[string]bool
+
+func (p pooled) Hear(_, model string, _ pools.Role, _ []load.Shared, _ time.Time) { p[model] = true }
+func (p pooled) HearSent(s SlotSent, _ time.Time)                                 { p[s.Model] = true }
+func (p pooled) HearOpened(string, Slot)                                          {}
+func (p pooled) HearHeads(string, string, []Head, time.Time)                      {}
+func (p pooled) HearBound(b PoolBound, _ time.Time)                               { p[b.Model] = true }
+func (p pooled) Overbooked(s Slot) bool                                           { p[s.Model] = true; return false }
+
+// TestAnotherDigestIsFound spoils what is known of a peer: the next beat shows it.
+func TestAnotherDigestIsFound(t *testing.T) {
+	g := newGroup(t, 2)
+	a, b := g.join("a", 1), g.join("b", 1)
+	for range 100 {
+		g.book(b)
+	}
+	g.run(time.Second)
+	from := a.peers.peers["b"]
+	for slot, w := range from.shares {
+		from.digest ^= mix(&slot, &w.Account)
+		delete(from.shares, slot)
+		delete(a.books["b"], slot)
+		break
+	}
+	g.run(BeatEvery + 10*time.Millisecond)
+	if d := g.differences(); len(d) > 0 || a.peers.Counts().Mismatches != 1 {
+		t.Errorf("%v; %+v", d, a.peers.Counts())
+	}
+}

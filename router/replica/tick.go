@@ -1,0 +1,196 @@
+package replica
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// Tick does what is due, and appends what the shell is to do to do. It should be called some times in each BeatEvery. connected
+// is whether messages pass at all.
+func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
+	switch {
+	case connected && p.connected.IsZero():
+		p.connected = now
+		for _, from := range p.peers {
+			from.whole = false // what has passed meanwhile is not known
+		}
+	case !connected && !p.connected.IsZero():
+		p.connected, p.cut = time.Time{}, now
+	}
+	for _, from := range p.inOrder() {
+		silent := now.Sub(from.heard)
+		if silent < silence {
+			do = p.ask(from, now, do)
+			continue
+		}
+		if from.addr != "" && now.Sub(from.dialled) >= silence {
+			from.dialled = now
+			do = append(do, Effect{Do: Dial, Peer: from.name, Addr: from.addr})
+		}
+		if silent >= p.cfg.Expire && !from.lives {
+			do = p.drop(from, Expired, now, do)
+			continue
+		}
+		if from.lives {
+			p.fade(from, now)
+		}
+	}
+	return do
+}
+
+// inOrder is the peers by name, so that the same messages always have the same effects in the same order.
+func (p *Peers) inOrder() []*peer {
+	return slices.SortedFunc(maps.Values(p.peers), func(a, b *peer) int { return cmp.Compare(a.name, b.name) })
+}
+
+// fade has the shares of a peer count for less the longer it is silent, though it lives: they are as old as its last word.
+func (p *Peers) fade(from *peer, now time.Time) {
+	weight := max(0, 1-float64(now.Sub(from.heard)-silence)/float64(p.cfg.Expire))
+	for slot, w := range from.shares {
+		p.pending = append(p.pending, SlotShare{slot, part(w.Share, weight)})
+	}
+	p.enter(from, now)
+	from.faded = true
+}
+
+// part is a part of a share.
+func part(s load.Share, weight float64) load.Share {
+	for _, n := range [...]*int{&s.ActiveBlocks, &s.PrefillTokens, &s.Requests, &s.Faded, &s.Computed, &s.FirstTokens} {
+		*n = int(math.Round(weight * float64(*n)))
+	}
+	for _, d := range [...]*time.Duration{&s.Left, &s.First} {
+		*d = time.Duration(weight * float64(*d))
+	}
+	return s
+}
+
+// restore has the shares of a peer count whole again.
+func (p *Peers) restore(from *peer) {
+	from.faded = false
+	for slot, w := range from.shares {
+		p.pending = append(p.pending, SlotShare{slot, w.Share})
+	}
+}
+
+// Verdict is what came of dialling a gateway.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Answered    Verdict = iota // it lives
+	Refused                    // nothing listens there: its process has ended
+	Unreachable                // nothing is known
+)
+
+// Dialled takes in what came of [Dial].
+func (p *Peers) Dialled(name string, v Verdict, now time.Time, do []Effect) []Effect {
+	from := p.peers[name]
+	if from == nil || from.dialled.IsZero() {
+		return do // it has been heard since
+	}
+	if from.lives = v == Answered; v == Refused {
+		do = p.drop(from, Died, now, do)
+	}
+	return do
+}
+
+// Ready reports whether what the others have booked is known, or has been waited for long enough.
+func (p *Peers) Ready(now time.Time) bool {
+	if now.Sub(p.began) >= p.cfg.Join {
+		return true
+	}
+	if p.connected.IsZero() || now.Sub(p.connected) < BeatEvery {
+		return false
+	}
+	for _, from := range p.peers {
+		if !from.whole {
+			return false
+		}
+	}
+	return true
+}
+
+// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen.
+func (p *Peers) CutOff(now time.Time) bool {
+	return p.connected.IsZero() && now.Sub(p.cut) >= silence
+}
+
+// Stamp is the process's clock.
+func (p *Peers) Stamp(now time.Time) time.Duration { return now.Sub(p.began) }
+
+// Echoes are what a beat returns to the others.
+func (p *Peers) Echoes(now time.Time) []Echo {
+	var all []Echo
+	for _, from := range p.inOrder() {
+		if !from.stamped.IsZero() {
+			all = append(all, Echo{from.name, from.stamp, now.Sub(from.stamped)})
+		}
+	}
+	return all
+}
+
+// Delay is how long words take: the mean of the others', as half of the way there and back; 0 where none is known.
+func (p *Peers) Delay() time.Duration {
+	sum, n := time.Duration(0), 0
+	for _, from := range p.peers {
+		if from.delay > 0 {
+			sum, n = sum+from.delay, n+1
+		}
+	}
+	return sum / time.Duration(max(1, n))
+}
+
+// Unseen is how many bookings of others are made, on average, that are not known here yet: the rate of each times the delay of
+// its words.
+func (p *Peers) Unseen() float64 {
+	sum := 0.0
+	for _, from := range p.inOrder() {
+		sum += from.rate * from.delay.Seconds()
+	}
+	return sum
+}
+
+// Counts returns the counts so far.
+func (p *Peers) Counts() Counts { return p.counts }
+
+// Len is how many other gateways are known.
+func (p *Peers) Len() int { return len(p.peers) }
+
+// Peer is what is known of another gateway.
+type Peer struct {
+	Name  string
+	State string        // whole, waiting: for its shares, silent: but alive, or unreachable
+	Age   time.Duration // of its latest word
+	Delay time.Duration // of its words, on average half a way there and back; 0 unknown
+	// What it has booked, over all pools.
+	Requests, ActiveBlocks, PrefillTokens int
+}
+
+// All returns the other gateways by name.
+func (p *Peers) All(now time.Time) []Peer {
+	var all []Peer
+	for _, from := range p.peers {
+		one := Peer{Name: from.name, State: "whole", Age: now.Sub(from.heard), Delay: from.delay}
+		switch {
+		case from.lives:
+			one.State = "silent"
+		case !from.dialled.IsZero():
+			one.State = "unreachable"
+		case !from.whole:
+			one.State = "waiting"
+		}
+		for _, w := range from.shares {
+			one.Requests += w.Requests
+			one.ActiveBlocks += w.ActiveBlocks
+			one.PrefillTokens += w.PrefillTokens
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}

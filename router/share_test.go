@@ -1,0 +1,103 @@
+package router
+
+import (
+	"testing"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/load"
+)
+
+// TestSharesCountInTheChoice: what another gateway has booked takes room and weighs as what this one has, until it ends. What this one
+// says of itself is its own part.
+func TestSharesCountInTheChoice(t *testing.T) {
+	cfg := DefaultConfig()
+	made := 0
+	cfg.OnBooking = func(bool) { made++ }
+	r, err := New(cfg.For(pools.Decode), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pools.Pool{Model: "m", Role: pools.Decode, Members: []pools.Member{
+		{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}, {Worker: &pools.Worker{ID: "b", BlockSize: 16, TotalKVBlocks: 100}},
+	}}
+	hear := func(blocks int) bool {
+		s := load.Shared{Worker: "a"}
+		if blocks > 0 {
+			s.Share = load.Share{Account: load.Account{ActiveBlocks: blocks, Requests: 1}}
+		}
+		return r.Hear("peer", []load.Shared{s}, noon)
+	}
+	if hear(50) {
+		t.Error("more is booked, and it fell")
+	}
+	said := map[string]load.Account{}
+	changes := func() {
+		clear(said)
+		r.Changes(noon, func(s load.Shared) { said[s.Worker] = s.Account })
+	}
+	first, err := r.Reserve(p, Request{ID: "1", ISL: 160}, noon)
+	if err != nil || first.Worker.ID != "b" {
+		t.Fatalf("%v, %v: a has what another gateway booked", first, err)
+	}
+	if changes(); len(said) != 1 || said["b"] != (load.Account{ActiveBlocks: 10, Requests: 1}) {
+		t.Errorf("said %v", said)
+	}
+	hear(95)
+	pin := &Pin{Worker: "a"}
+	if _, err := r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon); err == nil {
+		t.Error("a is full with what another gateway booked, and was booked")
+	}
+	if !hear(0) {
+		t.Error("what the other gateway had ended, and nothing fell")
+	}
+	second, err := r.Reserve(p, Request{ID: "2", ISL: 160, Pin: pin}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loads := r.Loads(p); loads[0].Requests != 1 || loads[0].Others != (load.Account{}) {
+		t.Errorf("%+v", loads[0])
+	}
+	hear(7)
+	if loads := r.Loads(p); loads[0].Requests != 2 || loads[0].Others.ActiveBlocks != 7 {
+		t.Errorf("%+v", loads[0])
+	}
+	first.Release(noon)
+	second.Release(noon)
+	if changes(); said["a"] != (load.Account{}) || said["b"] != (load.Account{}) || len(said) != 2 || made != 4 {
+		t.Errorf("said %v after %d changes", said, made)
+	}
+	if changes(); len(said) != 0 {
+		t.Errorf("said %v, and nothing has changed", said)
+	}
+}
+
+// TestPromisesAreShared: room that another gateway's pool keeps for prompts under way is no room here.
+func TestPromisesAreShared(t *testing.T) {
+	cfg := DefaultConfig()
+	r, err := New(cfg.For(pools.Decode), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := r.see(&pools.Pool{Model: "m", Role: pools.Decode, Members: []pools.Member{{Worker: &pools.Worker{ID: "a", BlockSize: 16, TotalKVBlocks: 100}}}})
+	promised := func(blocks int) []load.Shared {
+		return []load.Shared{{Share: load.Share{Account: load.Account{ActiveBlocks: blocks}}}}
+	}
+	own := r.core.promise(30)
+	r.Hear("x", promised(20), noon)
+	r.Hear("y", promised(20), noon)
+	if !r.core.keeps(v, 30, noon) || r.core.keeps(v, 31, noon) {
+		t.Error("of 100 blocks 70 are promised, and 30 are not free")
+	}
+	r.Changes(noon, func(s load.Shared) {
+		if s.Worker != "" || s.ActiveBlocks != 30 {
+			t.Errorf("said %+v of its own promise", s)
+		}
+	})
+	if !r.Hear("x", promised(0), noon) || r.Hear("x", promised(0), noon) {
+		t.Error("one promise ended once")
+	}
+	own.end()
+	if !r.core.keeps(v, 80, noon) || r.core.keeps(v, 81, noon) {
+		t.Error("20 blocks are promised, and 80 are not free")
+	}
+}
