@@ -153,9 +153,14 @@ func TestReplicas(t *testing.T) {
 	}
 	_, _ = b.cmd.Process.Wait()
 
+	_, before, _ := a.group()
 	again := r.join("b")
-	if _, requests, theirs := again.group(); sum(requests) != theirs || theirs == 0 {
-		t.Errorf("healthy, and it knows of %v, %d of them the others'", requests, theirs)
+	_, requests, theirs := again.group()
+	if _, after, _ := a.group(); !maps.Equal(before, after) || sum(after) != 3 {
+		t.Errorf("the bookings do not stay: %v, then %v", before, after)
+	}
+	if !maps.Equal(requests, before) || theirs != 3 {
+		t.Errorf("healthy, and it counts %v, %d of them the others'; another gateway counts %v", requests, theirs, before)
 	}
 	for _, err := range ofA() {
 		if err != nil {

@@ -8,18 +8,6 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// The times of the protocol.
-const (
-	// BeatEvery is how often each gateway sends a beat.
-	BeatEvery = 250 * time.Millisecond
-	// silence is how long a gateway may say nothing before its address is dialled, and how long until that is done again.
-	silence = time.Second
-	// reorder is how long a message that is missing may be on its way yet.
-	reorder = 20 * time.Millisecond
-	// patience is how long a page may take before it is asked for again.
-	patience = 250 * time.Millisecond
-)
-
 // What is kept of others is bounded.
 const (
 	maxPeers  = 256     // gateways
@@ -121,6 +109,7 @@ type peer struct {
 	stamp    time.Duration // of its latest beat
 	stamped  time.Time
 	delay    time.Duration // of its words
+	others   []string      // the gateways that its latest beat answers
 
 	models  []string // whose queues have heads
 	headSeq uint64   // of the latest message with them
@@ -285,7 +274,9 @@ func (p *Peers) beat(from *peer, m *Message, now time.Time) {
 		from.rate += (float64(m.Booked-from.booked)/passed.Seconds() - from.rate) / 2
 	}
 	from.booked, from.bookedAt, from.stamp, from.stamped = m.Booked, now, m.Stamp, now
+	from.others = from.others[:0]
 	for _, e := range m.Echoes {
+		from.others = append(from.others, e.Name)
 		if back := p.Stamp(now) - e.Stamp - e.Held; e.Name == p.name && back >= 0 {
 			from.delay = back / 2
 		}

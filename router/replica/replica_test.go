@@ -325,15 +325,26 @@ func TestJoin(t *testing.T) {
 	for !c.peers.Ready(g.now) {
 		g.run(time.Millisecond)
 	}
-	if waited := g.now.Sub(began); waited > 300*time.Millisecond {
+	if waited := g.now.Sub(began); waited > settled+5*time.Millisecond {
 		t.Errorf("ready after %v", waited)
 	}
 	if all := g.differences(); len(all) > 0 {
 		t.Errorf("ready, and %d views differ", len(all))
 	}
+	g.cut["b"] = true // it is in a's beats, and nothing comes of it
+	d := g.join("d", 1)
+	if g.run(BeatEvery - time.Millisecond); d.peers.Ready(g.now) {
+		t.Error("ready without a gateway that another one names")
+	}
+	if g.run(time.Millisecond); !d.peers.Ready(g.now) {
+		t.Error("waits for a gateway that does not answer")
+	}
 	alone := newGroup(t, 1)
 	first := alone.join("first", 1)
-	alone.run(BeatEvery)
+	if alone.run(BeatEvery - time.Millisecond); first.peers.Ready(alone.now) {
+		t.Error("ready before others had the time to answer")
+	}
+	alone.run(time.Millisecond)
 	if !first.peers.Ready(alone.now) {
 		t.Error("the first gateway waits for others")
 	}

@@ -24,6 +24,8 @@ const (
 	tail = 5 * time.Millisecond
 	// tick is how often silence and gaps are looked for.
 	tick = 50 * time.Millisecond
+	// joinTick is how often a gateway that starts looks whether it is ready.
+	joinTick = 2 * time.Millisecond
 	// answer is how long another gateway has to send a page.
 	answer = 250 * time.Millisecond
 )
@@ -82,6 +84,7 @@ type Member struct {
 	peers   *replica.Peers // nil before Run
 	woken   []string       // models whose queues are to be woken
 	do      []replica.Effect
+	began   time.Time
 	stopped bool // another process has the name
 
 	questions map[uint64]question // that are open, by the number of their message
@@ -206,7 +209,7 @@ func (m *Member) join(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.own = replica.NewOwn(name, uint64(now.UnixMilli())<<16|uint64(os.Getpid()&0xffff))
-	m.peers = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now)
+	m.peers, m.began = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now), now
 	close(m.named)
 }
 
@@ -271,8 +274,10 @@ func (m *Member) Run(ctx context.Context) error {
 	beats, ticks := time.NewTicker(replica.BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()
 	defer ticks.Stop()
-	heads := time.NewTimer(time.Hour)
+	heads, joins := time.NewTimer(time.Hour), time.NewTicker(joinTick)
 	defer heads.Stop()
+	defer joins.Stop()
+	m.tick(ctx, time.Now())
 	m.beat()
 	for {
 		select {
@@ -290,6 +295,10 @@ func (m *Member) Run(ctx context.Context) error {
 			m.beat()
 		case now := <-ticks.C:
 			m.tick(ctx, now)
+		case now := <-joins.C:
+			if m.becomeReady(now) {
+				joins.Stop()
+			}
 		}
 	}
 }
@@ -315,13 +324,20 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 				m.log.Info("NATS is back: what other gateways book is seen again")
 			}
 		}
-		if !m.ready.Load() && m.peers.Ready(now) {
-			m.ready.Store(true)
-			close(m.joined)
-			m.log.Info("what the other gateways have booked is known", "gateways", len(m.peers.All(now)))
-		}
 		return do
 	})
+}
+
+// becomeReady looks whether what the others have booked is known, or has been waited for long enough, and returns [Member.Ready].
+func (m *Member) becomeReady(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ready.Load() && m.peers.Ready(now) {
+		m.ready.Store(true)
+		close(m.joined)
+		m.log.Info("what the other gateways have booked is known", "gateways", m.peers.Len(), "after", now.Sub(m.began))
+	}
+	return m.ready.Load()
 }
 
 // hear takes a message in.
