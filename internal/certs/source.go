@@ -80,6 +80,7 @@ func (c *contents) digest() (sum [sha256.Size]byte) {
 // material is contents that can be used.
 type material struct {
 	digest [sha256.Size]byte
+	pem    []byte           // certificate and key
 	pair   *tls.Certificate // nil without a certificate
 	roots  *x509.CertPool   // nil without a bundle
 	client *tls.Config      // see Source.Client
@@ -96,7 +97,7 @@ func (f *Files) parse(c *contents, now time.Time) (*material, error) {
 		if err := valid(pair.Leaf, now); err != nil {
 			return nil, setting.Errorf(f.Cert.Setting, "%s: %w", f.Cert.Path, err)
 		}
-		m.pair = &pair
+		m.pair, m.pem = &pair, slices.Concat(c.cert, []byte("\n"), c.key)
 	}
 	if f.CA.Path != "" {
 		roots, err := bundle(c.ca, now)
@@ -171,7 +172,8 @@ type Source struct {
 	files Files
 	now   atomic.Pointer[material]
 
-	failed string // why the files could not be used when they were last read; the store's, under its lock
+	copies []string // where the pair is kept; the store's, under its lock
+	failed string   // why the files could not be used when they were last read; the store's, under its lock
 }
 
 // Client is the configuration of connections that we make: the authorities and our certificate as they are now. The
