@@ -101,6 +101,7 @@ type peer struct {
 
 	dialled time.Time // zero: not since it was heard
 	lives   bool      // its address answered, though it is silent
+	quiet   bool      // it has said nothing for longer than silence
 	faded   bool      // its shares count in part
 
 	booked   uint64
@@ -165,6 +166,10 @@ func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) 
 		from = &peer{name: m.From, epoch: m.Epoch, shares: map[Slot]word{}, ahead: map[uint64]struct{}{}}
 		p.peers[m.From] = from
 		do = append(do, Effect{Do: Joined, Peer: m.From}, Effect{Do: Greet, Peer: m.From})
+	}
+	if from.quiet {
+		from.quiet = false
+		do = append(do, happened(Back, from, now))
 	}
 	from.heard, from.lives, from.dialled = now, false, time.Time{}
 	if from.faded {
@@ -373,6 +378,7 @@ func (p *Peers) bury(name string, epoch uint64) {
 
 // drop ends a peer's process and its shares.
 func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
+	do = append(do, happened(why, from, now))
 	for slot := range from.shares {
 		p.pending = append(p.pending, SlotShare{Slot: slot})
 	}
@@ -387,5 +393,5 @@ func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
 	case Left:
 		p.counts.Left++
 	}
-	return append(do, Effect{Do: why, Peer: from.name})
+	return do
 }

@@ -217,6 +217,10 @@ func (g *group) effects(m *member, do []Effect) {
 			m.stops++
 		case Joined:
 			m.events = append(m.events, "joined "+e.Peer)
+		case Quiet:
+			m.events = append(m.events, "quiet "+e.Peer)
+		case Back:
+			m.events = append(m.events, "back "+e.Peer)
 		case Died:
 			m.events = append(m.events, "died "+e.Peer)
 		case Expired:
@@ -413,6 +417,32 @@ func TestSilence(t *testing.T) {
 		g.run(500 * time.Millisecond)
 		if d := g.differences(); len(d) > 0 || len(a.peers.All(g.now)) != 1 {
 			t.Errorf("it speaks again, and %v", d)
+		}
+	})
+	t.Run("all are silent", func(t *testing.T) { // a network that is cut leaves the connection to NATS for a while
+		g, a, b := start(t)
+		c := g.join("c", 1)
+		g.run(time.Second)
+		g.cut["b"], g.cut["b hangs"] = true, true
+		if g.run(2 * time.Second); a.peers.CutOff(g.now) {
+			t.Error("cut off, and it hears c")
+		}
+		g.cut["c"], g.cut["c hangs"] = true, true
+		if g.run(2 * time.Second); !a.peers.CutOff(g.now) {
+			t.Error("not cut off, and it hears no other gateway")
+		}
+		g.cut["b"], g.cut["b hangs"] = false, false
+		if g.run(time.Second); a.peers.CutOff(g.now) {
+			t.Error("cut off, and it hears b")
+		}
+		if want := []string{"quiet b", "quiet c", "back b"}; !slices.Equal(a.events[len(a.events)-3:], want) {
+			t.Errorf("%v, want %v at the end", a.events, want)
+		}
+		b.dead, c.dead = true, true
+		for range 300 {
+			if g.run(10 * time.Millisecond); a.peers.CutOff(g.now) && a.peers.Len() != 1 {
+				t.Fatal("cut off, and the others have died")
+			}
 		}
 	})
 	t.Run("unreachable", func(t *testing.T) {

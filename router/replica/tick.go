@@ -43,6 +43,10 @@ func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
 			do = p.ask(from, now, do)
 			continue
 		}
+		if !from.quiet {
+			from.quiet = true
+			do = append(do, happened(Quiet, from, now))
+		}
 		if from.addr != "" && now.Sub(from.dialled) >= silence {
 			from.dialled = now
 			do = append(do, Effect{Do: Dial, Peer: from.name, Addr: from.addr})
@@ -136,9 +140,18 @@ func (p *Peers) knows(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return name != p.name && p.peers[name] == nil })
 }
 
-// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen.
+// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen. A network that is cut
+// leaves the connection to NATS as it is for a while; then every other gateway is silent, and has not died by the time it could be called.
 func (p *Peers) CutOff(now time.Time) bool {
-	return p.connected.IsZero() && now.Sub(p.cut) >= silence
+	if p.connected.IsZero() {
+		return now.Sub(p.cut) >= silence
+	}
+	for _, from := range p.peers {
+		if !from.quiet || !from.lives && now.Sub(from.heard) < silence*3/2 {
+			return false
+		}
+	}
+	return len(p.peers) > 0
 }
 
 // Stamp is the process's clock.

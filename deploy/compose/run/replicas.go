@@ -243,13 +243,16 @@ func gatewayCut(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 		service: victim, moment: underLoad, mends: join, lasts: quiet,
 		breaks: func(ctx context.Context, f *fleet, service string) error {
 			defer func() { served = l.answeredBy(victim) }()
-			return cut(ctx, f, service)
+			if err := cut(ctx, f, service); err != nil {
+				return err
+			}
+			return f.until(ctx, absent, victim+" says that it is cut off", func(ctx context.Context) error { return f.cutOff(ctx, victim, true) })
 		},
 		holds: func(ctx context.Context, f *fleet) error {
 			if n := l.answeredBy(victim) - served; n < l.cfg.clients {
 				return fmt.Errorf("%s gave %d answers while it was cut off", victim, n)
 			}
-			return errors.Join(f.ask(ctx, victim, "/health", nil), registered(ctx, f), f.cutOff(ctx, victim, true), f.cutOff(ctx, f.gateways[0], false))
+			return errors.Join(f.ask(ctx, victim, "/health", nil), registered(ctx, f), f.cutOff(ctx, f.gateways[0], false))
 		},
 	}
 	if hit, err = b.run(ctx, f, l); err != nil {

@@ -318,10 +318,13 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 			m.sayLocked()
 		}
 		if cutOff := m.peers.CutOff(now); cutOff != m.cutOff.Swap(cutOff) {
-			if cutOff {
+			switch {
+			case !cutOff:
+				m.log.Info("what other gateways book is seen again")
+			case m.link.Connected():
+				m.log.Warn("no other gateway is heard: what they book is not seen")
+			default:
 				m.log.Warn("NATS is away: what other gateways book is not seen")
-			} else {
-				m.log.Info("NATS is back: what other gateways book is seen again")
 			}
 		}
 		return do
