@@ -57,7 +57,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	theirs := s.Gauge("replica_requests", "Requests that each other gateway of the group has booked, over all workers; a silent one's count for less and less.", "replica")
 	delay := s.Gauge("replica_delay_seconds", "How long words of the slowest gateway of the group take.")
 	unseen := s.Gauge("replica_unseen_bookings", "Bookings of the other gateways that are made and not known here, on average: their rate times the delay.")
-	cutOff := s.Gauge("replica_cut_off", "1 while NATS is away and the bookings of others are not seen.")
+	cutOff := s.Gauge("replica_cut_off", "1 while the bookings of others are not seen: NATS is away, or no other gateway is heard and none has died.")
 	imbalance := s.Gauge("replica_imbalance", "How unevenly all gateways together have used the workers of a pool in the last one to two minutes: the most bookings of one less the fewest, over the mean; 0 below 10 a worker.", "model", "role")
 	used := map[string]*uneven{}
 	events := s.Counter("replica_events_total", "What has happened between gateways: messages heard, doubled or malformed; gaps, mismatches of digests, pages of shares; gateways that died, expired or left.", "event")

@@ -157,7 +157,7 @@ func (m *Member) Wait() {
 	}
 }
 
-// CutOff reports whether nothing is heard of the other gateways because NATS is away.
+// CutOff reports whether nothing is heard of the other gateways: NATS is away, or the network to it is cut.
 func (m *Member) CutOff() bool { return m != nil && m.cutOff.Load() }
 
 // Peers are the other gateways.
