@@ -42,6 +42,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			}
 		},
 		Heads: g.heads,
+		Among: func(gateways int) { g.Flow.Among(gateways) },
 		Hear: func(gateway, model string, heads []replica.Head) bool {
 			all := make([]queue.Head, len(heads))
 			for i, h := range heads {
