@@ -59,28 +59,6 @@ func newFleet(d *docker, project string, i *images, with []string, overlays ...s
 	return f
 }
 
-// withSecrets has the fleet use a folder's certificates and passwords, which are made if there are none.
-func (f *fleet) withSecrets(dir string) error {
-	if err := makeSecrets(dir); err != nil {
-		return err
-	}
-	config, err := trust(dir)
-	if err != nil {
-		return err
-	}
-	f.secrets, f.environ = dir, append(f.environ, "TANDEM_SECRETS="+dir)
-	f.client.Transport.(*http.Transport).TLSClientConfig = config
-	return nil
-}
-
-// removeSecrets removes the folder, if there is one.
-func (f *fleet) removeSecrets() error {
-	if f.secrets == "" {
-		return nil
-	}
-	return os.RemoveAll(f.secrets)
-}
-
 // readyLimit bounds how long a fleet may take to serve.
 const readyLimit = 60 * time.Second
 

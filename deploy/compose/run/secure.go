@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,6 +129,28 @@ func trust(dir string) (*tls.Config, error) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
+
+// withSecrets has the fleet use a folder's certificates and passwords, which are made if there are none.
+func (f *fleet) withSecrets(dir string) error {
+	if err := makeSecrets(dir); err != nil {
+		return err
+	}
+	config, err := trust(dir)
+	if err != nil {
+		return err
+	}
+	f.secrets, f.environ = dir, append(f.environ, "TANDEM_SECRETS="+dir)
+	f.client.Transport.(*http.Transport).TLSClientConfig = config
+	return nil
+}
+
+// removeSecrets removes the folder, if there is one.
+func (f *fleet) removeSecrets() error {
+	if f.secrets == "" {
+		return nil
+	}
+	return os.RemoveAll(f.secrets)
 }
 
 // usersLimit bounds how long etcd may take until its users are there.

@@ -50,7 +50,7 @@ type Rooms struct {
 	// of a model, to keep nothing of them. It reports whether the queue is to be woken, and must not do so itself.
 	Heads func() []replica.Head
 	Hear  func(gateway, model string, heads []replica.Head) (wake bool)
-	// Among is called with how many gateways the group has, where that changes; nil for no one to be called.
+	// Among is called with how many gateways the group has, where that changes, unless it is nil.
 	Among func(gateways int)
 	// Addr is HOST:PORT where this gateway takes requests, as the others reach it; behind https:// where it takes TLS alone.
 	Addr func() string
