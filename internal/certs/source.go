@@ -241,6 +241,7 @@ func (s *Source) Among() *tls.Config {
 func (s *Source) Explain(err error) error {
 	var (
 		unknown  x509.UnknownAuthorityError
+		invalid  x509.CertificateInvalidError
 		plain    tls.RecordHeaderError
 		refused  = refused(err)
 		ca, cert = s.files.CA, s.files.Cert
@@ -250,6 +251,9 @@ func (s *Source) Explain(err error) error {
 		return fmt.Errorf("%w: name its authority by %s", err, ca.Setting)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: it is not in %s, %s", err, ca.Setting, ca.Path)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
+		return fmt.Errorf("%w: it is the other side's certificate, of %s, in force from %s to %s",
+			err, bearer(invalid.Cert), invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &plain):
 		return fmt.Errorf("%w: the other side does not speak TLS", err)
 	case refused && cert.Path == "":
@@ -258,6 +262,17 @@ func (s *Source) Explain(err error) error {
 		return fmt.Errorf("%w: the other side refuses the certificate of %s, %s", err, cert.Setting, cert.Path)
 	}
 	return err
+}
+
+// bearer is what a certificate calls the side that shows it: its first name, else its subject.
+func bearer(c *x509.Certificate) string {
+	switch {
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	case len(c.IPAddresses) > 0:
+		return c.IPAddresses[0].String()
+	}
+	return c.Subject.String()
 }
 
 // refused reports whether the other side refused our certificate, or the want of one, by an alert: handshake_failure,

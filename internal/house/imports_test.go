@@ -119,7 +119,7 @@ var lab = storey{
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
 	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
-	"deploy/helm":                {},                                                                                       // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/helm":                {},                                                                                                        // a module of its own: tests of the chart and of deploy/kubernetes
 	"deploy/compose/run":         {"lab/engine", "lab/etcdusers", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
 	"deploy/release":             {"lab/gobuild"},
 	"deploy/compose/images/nats": {},

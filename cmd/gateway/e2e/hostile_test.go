@@ -242,6 +242,11 @@ func TestWorkersWithCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, For: -time.Minute})
+	expired, err := tls.X509KeyPair(old.Cert, old.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	start := func(f *fleet, role pools.Role, id string) string {
 		first := true
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
@@ -273,8 +278,12 @@ func TestWorkersWithCertificates(t *testing.T) {
 		{"wrong authority", stack.WorkerTLS{CA: other.Bundle(dir), Cert: cert, Key: key}, "it is not in worker-ca-file"},
 		{"no certificate", stack.WorkerTLS{CA: ca.Bundle(dir)}, "worker-cert-file and worker-key-file are not given"},
 		{"wrong certificate", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: foreignCert, Key: foreignKey}, "worker-cert-file"},
+		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, "it is the other side's certificate, of 127.0.0.1, in force from "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "expired worker" {
+				shown = expired
+			}
 			starter := &fleet{t: t, workers: map[string]*worker{}}
 			cfg := gatewayConfig()
 			cfg.Workers.TLS = c.tls
