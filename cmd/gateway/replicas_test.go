@@ -297,8 +297,10 @@ func TestReplicasUseWorkersEvenly(t *testing.T) {
 			return len(requests) == 0 && theirs == 0
 		})
 	}
-	if took := time.Since(quiet); took > 50*time.Millisecond+spare() {
-		t.Errorf("books are empty %v after the last answer", took)
+	took := time.Since(quiet)
+	t.Logf("the books of %d gateways are equal, and empty, %v after the last answer", len(gateways), took)
+	if took > 50*time.Millisecond+spare() {
+		t.Error("that is too late")
 	}
 	for _, role := range []string{"prefill", "decode"} {
 		least, most := n, 0

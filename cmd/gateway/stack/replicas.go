@@ -3,9 +3,11 @@ package stack
 import (
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/metrics"
@@ -107,6 +109,16 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			events.Set(float64(n), event)
 		}
 	})
+}
+
+// seedAmong mixes a gateway's name in its group, else its machine's and its port, into its seed: gateways with one seed would make the same choices at
+// the same moment, and give engines the same names of requests.
+func seedAmong(seed uint64, name string, port int) uint64 {
+	if name == "" {
+		host, _ := os.Hostname() // without one the port alone tells two apart
+		name = net.JoinHostPort(host, strconv.Itoa(port))
+	}
+	return max(1, xxh3.HashStringSeed(name, seed))
 }
 
 // heads is which requests with a strict priority are the first to wait.
