@@ -6,19 +6,21 @@ import (
 	"sync"
 )
 
-// The retry budget: the greater of retryShare of the live requests, and retryLeast, so
-// that a quiet gateway can retry at all.
+// The retry budget: the greater of retryShare of the live requests, and a floor, so
+// that a quiet gateway can retry at all. The floor is retryLeast divided among the gateways of a group, and retryAlone at least.
 const (
 	retryShare = 0.2
 	retryLeast = 10
+	retryAlone = 2
 )
 
 // Budget bounds retries, so that they do not multiply an outage: at most a fifth of the
-// live requests, and at least 10, may be on a retry. It counts requests in flight and
+// live requests, and at least 10 for all gateways of a group together, may be on a retry. It counts requests in flight and
 // so needs no clock. The zero Budget is ready; it is safe for concurrent use.
 type Budget struct {
 	mu      sync.Mutex
 	stats   BudgetStats
+	among   int             // gateways; 0 is one
 	waiting []chan struct{} // for a retry, the first first; closed when it is granted
 }
 
@@ -97,6 +99,13 @@ func (b *Budget) Return() {
 	}
 }
 
+// Among says of how many gateways of a group this one is.
+func (b *Budget) Among(gateways int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.among = gateways
+}
+
 // Stats is the state now.
 func (b *Budget) Stats() BudgetStats {
 	b.mu.Lock()
@@ -108,5 +117,5 @@ func (b *Budget) Stats() BudgetStats {
 
 // limit is how many retries may be in flight now.
 func (b *Budget) limit() int {
-	return max(retryLeast, int(retryShare*float64(b.stats.Live)))
+	return max(retryAlone, retryLeast/max(1, b.among), int(retryShare*float64(b.stats.Live)))
 }

@@ -49,6 +49,16 @@ func TestBudgetWaits(t *testing.T) {
 	})
 }
 
+// The floor of the budget is divided among the gateways of a group: an outage gets no more retries of three than of one.
+func TestBudgetAmongGateways(t *testing.T) {
+	var b Budget
+	for gateways, want := range map[int]int{0: 10, 1: 10, 3: 3, 4: 2, 20: 2} {
+		if b.Among(gateways); b.Stats().Limit != want {
+			t.Errorf("of %d gateways one may have %d retries, want %d", gateways, b.Stats().Limit, want)
+		}
+	}
+}
+
 func TestBudget(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -237,6 +237,9 @@ func (f *Flow) Close(ctx context.Context) error {
 // Retries is the state of the retry budget.
 func (f *Flow) Retries() fault.BudgetStats { return f.budget.Stats() }
 
+// Among says of how many gateways of a group this one is: they share the floor of the retry budget.
+func (f *Flow) Among(gateways int) { f.budget.Among(gateways) }
+
 // Waiting is the state of every model's queue.
 func (f *Flow) Waiting() map[string]queue.Stats {
 	f.mu.RLock()

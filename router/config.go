@@ -35,7 +35,7 @@ type Config struct {
 	GPUWeight float64 `flag:"encoder-cuda-to-cpu-ratio" default:"8" range:"0.001.." help:"How many requests a GPU worker takes for each that a CPU worker takes, in mode device-aware-weighted. A worker is on a CPU when it registered the device class cpu." when:"the fleet mixes CPU and GPU workers"`
 	// Seed of all random choices. The same seed, pool, request and attempt, over
 	// the same workers and loads, make the same choice.
-	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice, and of the names that engines know requests by. The same seed and requests in the same order give the same choices and the same injected faults. Two gateways of one fleet must not share a seed. 0 draws one at the start." when:"replaying a problem"`
+	Seed uint64 `flag:"router-seed" default:"0" range:"0.." help:"Seed of every random choice, and of the names that engines know requests by. The same seed and requests in the same order give the same choices and the same injected faults. Gateways of a group mix their names in; others of one fleet must not share a seed. 0 draws one at the start." when:"replaying a problem"`
 	// KVEvents says that what workers publish of their KV caches reaches the
 	// router's index. Those that publish nothing are predicted; without it, all.
 	KVEvents bool `flag:"router-kv-events,kv-events" default:"true" help:"On: follow the KV events of workers that publish them. Off: predict every cache from the prompts sent; that needs no NATS, but misses early evictions and what other gateways send. Off when remote-index-url is given, unless set explicitly." when:"there is no NATS"`

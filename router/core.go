@@ -237,6 +237,8 @@ type WorkerLoad struct {
 	PrefillTokens int    `json:"prefill_tokens"`
 	Requests      int    `json:"requests"`
 	CachedBlocks  int    `json:"cached_blocks"`
+	// Booked counts the bookings of all gateways, see [load.Page.Booked].
+	Booked uint64 `json:"-"`
 	// Others is the part of it that other gateways have booked.
 	Others load.Account `json:"-"`
 	// RecentBlocks is how many blocks it was sent within [Config.PredictedTTL]: they
@@ -254,6 +256,7 @@ func (k *core) loads(v *view) []WorkerLoad {
 		l.ActiveBlocks += s.page.ActiveBlocks
 		l.PrefillTokens += s.page.PrefillTokens
 		l.Requests += s.page.Requests
+		l.Booked += s.page.Booked()
 		l.Others = l.Others.Plus(s.page.Others())
 		l.RecentBlocks += k.sources.Recent(v.overlaps, i)
 		l.CachedBlocks += k.sources.Cached(v.overlaps, i)

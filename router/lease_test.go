@@ -17,9 +17,9 @@ func TestBookings(t *testing.T) {
 		granted, prefilled, grown WorkerLoad
 		overlap, tokens           int
 	}{
-		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, load.Account{}, 0}, 2, 68},
-		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, load.Account{}, 0}, 0, 0},
-		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, load.Account{}, 0}, 2, 68},
+		{pools.Prefill, WorkerLoad{"a", 0, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 0, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
+		{pools.Decode, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 0, 0},
+		{pools.Both, WorkerLoad{"a", 7, 68, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 7, 0, 1, 2, 1, load.Account{}, 0}, WorkerLoad{"a", 10, 0, 1, 2, 1, load.Account{}, 0}, 2, 68},
 	} {
 		t.Run(string(c.role), func(t *testing.T) {
 			idx := index.New(index.Config{})
@@ -49,7 +49,7 @@ func TestBookings(t *testing.T) {
 			check("grown", c.grown)
 			l.Release(noon)
 			l.Release(noon)
-			check("released", WorkerLoad{Worker: "a", CachedBlocks: 2})
+			check("released", WorkerLoad{Worker: "a", CachedBlocks: 2, Booked: 1})
 
 			next, err := r.Reserve(p, Request{ID: "r", ISL: 100, Hashes: prompt}, noon)
 			if err != nil {
@@ -58,6 +58,7 @@ func TestBookings(t *testing.T) {
 			l.Release(noon)
 			l.PrefillDone(noon)
 			l.Grow(5, noon)
+			c.granted.Booked = 2
 			check("the next lease of the same name", c.granted)
 			next.Release(noon)
 			if r.Open() != 0 {

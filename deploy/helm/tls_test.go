@@ -212,9 +212,9 @@ func TestGatewaysReachEachOther(t *testing.T) {
 		"peers":   {"replicas", "networkPolicy.clients", []any{}, []int{8000, 6222}},
 		"NATS":    {"production", "nats.enabled", true, []int{8000}},
 		"etcd":    {"registry", "gateway.replicas", 3, []int{8000}},
-		"nothing": {"production", "gateway.replicas", 3, nil},
+		"nothing": {"production", "gateway.peers.existingSecret", "", nil},
 	} {
-		text, err := render(t, set(examples(t)[tt.example], tt.path, tt.value))
+		text, err := render(t, set(sharing(examples(t)[tt.example], tt.path), tt.path, tt.value))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,13 +259,14 @@ func TestNotes(t *testing.T) {
 		{"vllm", "gateway.replicas", 1, "http://demo-tandem.serving.svc/v1/chat/completions", "each books for itself"},
 		{"vllm", "gateway.replicas", 2, "each books for itself", "https"},
 		{"vllm", "gateway.autoscaling.enabled", true, "each books for itself", ""},
-		{"production", "nats.enabled", true, "curl http://localhost:8000/health", "each books for itself"},
+		{"production", "nats.enabled", true, "curl --insecure https://localhost:8000/health", "each books for itself"},
+		{"production", "gateway.peers.existingSecret", "", "each books for itself", ""},
 		{"production", "gateway.tls.existingSecret", "pair", "BackendTLSPolicy for service demo-tandem", "http://"},
 		{"replicas", "gateway.service.port", 443, "https://demo-tandem.serving.svc/v1", "each books for itself"},
 		{"replicas", "gateway.service.port", 8443, "https://demo-tandem.serving.svc:8443/v1", "BackendTLSPolicy"},
 		{"certificates", "gateway.replicas", 2, "-- /gateway health --config", "curl"},
 	} {
-		files, err := rendered(t, set(set(examples(t)[tt.example], "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
+		files, err := rendered(t, set(set(sharing(examples(t)[tt.example], tt.path), "networkPolicy.extraEgress", everywhere), tt.path, tt.value))
 		if notes := files["tandem/templates/NOTES.txt"]; err != nil || !strings.Contains(notes, tt.want) || tt.not != "" && strings.Contains(notes, tt.not) {
 			t.Errorf("%s with %s: %v: %v, lacks %q or has %q:\n%s", tt.example, tt.path, tt.value, err, tt.want, tt.not, notes)
 		}

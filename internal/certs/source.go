@@ -80,6 +80,7 @@ func (c *contents) digest() (sum [sha256.Size]byte) {
 // material is contents that can be used.
 type material struct {
 	digest [sha256.Size]byte
+	pem    []byte           // certificate and key
 	pair   *tls.Certificate // nil without a certificate
 	roots  *x509.CertPool   // nil without a bundle
 	client *tls.Config      // see Source.Client
@@ -96,7 +97,7 @@ func (f *Files) parse(c *contents, now time.Time) (*material, error) {
 		if err := valid(pair.Leaf, now); err != nil {
 			return nil, setting.Errorf(f.Cert.Setting, "%s: %w", f.Cert.Path, err)
 		}
-		m.pair = &pair
+		m.pair, m.pem = &pair, slices.Concat(c.cert, []byte("\n"), c.key)
 	}
 	if f.CA.Path != "" {
 		roots, err := bundle(c.ca, now)
@@ -171,7 +172,8 @@ type Source struct {
 	files Files
 	now   atomic.Pointer[material]
 
-	failed string // why the files could not be used when they were last read; the store's, under its lock
+	copies []string // where the pair is kept; the store's, under its lock
+	failed string   // why the files could not be used when they were last read; the store's, under its lock
 }
 
 // Client is the configuration of connections that we make: the authorities and our certificate as they are now. The
@@ -239,6 +241,7 @@ func (s *Source) Among() *tls.Config {
 func (s *Source) Explain(err error) error {
 	var (
 		unknown  x509.UnknownAuthorityError
+		invalid  x509.CertificateInvalidError
 		plain    tls.RecordHeaderError
 		refused  = refused(err)
 		ca, cert = s.files.CA, s.files.Cert
@@ -248,6 +251,9 @@ func (s *Source) Explain(err error) error {
 		return fmt.Errorf("%w: name its authority by %s", err, ca.Setting)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%w: it is not in %s, %s", err, ca.Setting, ca.Path)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
+		return fmt.Errorf("%w: it is the other side's certificate, of %s, in force from %s to %s",
+			err, bearer(invalid.Cert), invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &plain):
 		return fmt.Errorf("%w: the other side does not speak TLS", err)
 	case refused && cert.Path == "":
@@ -256,6 +262,17 @@ func (s *Source) Explain(err error) error {
 		return fmt.Errorf("%w: the other side refuses the certificate of %s, %s", err, cert.Setting, cert.Path)
 	}
 	return err
+}
+
+// bearer is what a certificate calls the side that shows it: its first name, else its subject.
+func bearer(c *x509.Certificate) string {
+	switch {
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	case len(c.IPAddresses) > 0:
+		return c.IPAddresses[0].String()
+	}
+	return c.Subject.String()
 }
 
 // refused reports whether the other side refused our certificate, or the want of one, by an alert: handshake_failure,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -67,6 +68,27 @@ func (s *Store) Open(f Files) (*Source, error) {
 	return source, nil
 }
 
+// Keep writes a source's certificate and key, as they are in force, to one file, and again whenever they change. It is for servers that read
+// files at each handshake: the file never holds half a pair.
+func (s *Store) Keep(source *Source, path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := replace(path, source.now.Load().pem); err != nil {
+		return err
+	}
+	source.copies = append(source.copies, path)
+	return nil
+}
+
+// replace puts a file in the place of the one before, at once.
+func replace(path string, text []byte) error {
+	next := path + ".next"
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
 // Run reads the files again from time to time until ctx ends, when it returns nil.
 func (s *Store) Run(ctx context.Context) error {
 	if s == nil {
@@ -109,6 +131,11 @@ func (s *Store) reload(source *Source, now time.Time) error {
 	var m *material
 	if err == nil {
 		m, err = source.files.parse(&c, now)
+	}
+	for _, path := range source.copies {
+		if err == nil {
+			err = replace(path, m.pem)
+		}
 	}
 	if err != nil {
 		if text := err.Error(); text != source.failed { // else the log has it

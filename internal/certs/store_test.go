@@ -364,6 +364,17 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
+	old, err := tls.X509KeyPair(pair(ca.Issue(certstest.Leaf{Names: []string{"worker"}, For: -time.Minute})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := source(ca, &own)
+	config := client.Client().Clone()
+	config.ServerName = "worker"
+	_, _, err = handshake(t, &tls.Config{Certificates: []tls.Certificate{old}}, config)
+	if err = client.Explain(err); err == nil || !strings.Contains(err.Error(), "it is the other side's certificate, of worker, in force from ") {
+		t.Errorf("an expired certificate of the other side: %v", err)
+	}
 	if _, _, err := handshake(t, keep(t, nil, own).Server(nil), k.Itself()); err == nil {
 		t.Error("another server passes for this process's own")
 	}

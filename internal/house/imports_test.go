@@ -111,6 +111,7 @@ var lab = storey{
 	"lab/plot":                   {"lab/plot/plottest"}, // its tests
 	"lab/plot/plottest":          {},
 	"lab/gobuild":                {"internal/progress"},
+	"lab/etcdusers":              {}, // runs deploy/compose/security/etcd-users.sh, for tests and compose
 	"lab/porttest":               {},
 	"lab/linktest":               {},
 	"lab/wire":                   {},
@@ -118,8 +119,8 @@ var lab = storey{
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
 	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
-	"deploy/helm":                {},                                                                                       // a module of its own: tests of the chart and of deploy/kubernetes
-	"deploy/compose/run":         {"lab/engine", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
+	"deploy/helm":                {},                                                                                                        // a module of its own: tests of the chart and of deploy/kubernetes
+	"deploy/compose/run":         {"lab/engine", "lab/etcdusers", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
 	"deploy/release":             {"lab/gobuild"},
 	"deploy/compose/images/nats": {},
 	"deploy/compose/images/etcd": {},
@@ -129,7 +130,7 @@ var lab = storey{
 // command is the binary, which joins product and lab, and the tests of the whole.
 var command = storey{
 	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/porttest", "lab/wire"},
-	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest"},
+	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers"},
 	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
 	"cmd/gateway/viewer":       {below, telemetry, "lab/engine", "lab/devfleet"},
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},

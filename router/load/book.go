@@ -134,6 +134,7 @@ func (b *Book) Apply(e Event, now time.Time) bool {
 			held.expected = Unweighed
 		}
 		held.page.Requests++
+		held.page.line.booked++
 		held.page.PrefillTokens += held.prefillTokens
 		if held.prefillTokens > 0 && (e.PrefillTime > 0 || held.page.queued > 0) {
 			b.turns++

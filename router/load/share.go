@@ -105,6 +105,10 @@ func (p *Page) Others() (sum Account) {
 	return sum
 }
 
+// Booked is how many bookings the account has had, since it was last idle at least. Of another gateway's it counts how far a share rises: one that
+// comes in the message in which another ends is not seen.
+func (p *Page) Booked() uint64 { return p.line.booked }
+
 // own is this gateway's share.
 func (p *Page) own(now time.Time) Share {
 	s := Share{Account: p.Account}
@@ -133,6 +137,7 @@ func (b *Book) Hear(peer string, s Shared, now time.Time) (fell bool) {
 	}
 	p.add(was, -1)
 	p.add(s.Account, 1)
+	l.booked += uint64(max(0, s.Requests-was.Requests))
 	empty := s.Account == (Account{})
 	switch {
 	case empty && i >= 0:

@@ -1,5 +1,17 @@
 package replica
 
+import "time"
+
+// happened is an effect that says what has happened to a peer.
+func happened(what Do, p *peer, now time.Time) Effect {
+	e := Effect{Do: what, Peer: p.name, Age: now.Sub(p.heard)}
+	for _, w := range p.shares {
+		e.Requests += w.Requests
+		e.ActiveBlocks += w.ActiveBlocks
+	}
+	return e
+}
+
 // Effect is what the shell is to do, or to log.
 type Effect struct {
 	Do    Do
@@ -7,12 +19,15 @@ type Effect struct {
 	Addr  string // Dial
 	After Slot   // AskPage
 	Say   Answer // Reply
+	// Of Quiet, Back, Died, Expired and Left: how old the peer's latest word was, and what it had booked.
+	Age                    time.Duration
+	Requests, ActiveBlocks int
 }
 
 // Do is the kind of an effect.
 type Do uint8
 
-// The effects. The last four only say what has happened.
+// The effects. The last six only say what has happened.
 const (
 	AskPage Do = iota + 1 // ask the peer for the page after a slot, and have Hear take the answer
 	Dial                  // connect to its address, and have Dialled take the answer
@@ -20,6 +35,8 @@ const (
 	Stop                  // another, later process has this gateway's name: share nothing any more
 	Reply                 // send the peer an answer
 	Joined
+	Quiet // it has said nothing for a second
+	Back  // it speaks again
 	Died
 	Expired
 	Left

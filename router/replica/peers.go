@@ -8,18 +8,6 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// The times of the protocol.
-const (
-	// BeatEvery is how often each gateway sends a beat.
-	BeatEvery = 250 * time.Millisecond
-	// silence is how long a gateway may say nothing before its address is dialled, and how long until that is done again.
-	silence = time.Second
-	// reorder is how long a message that is missing may be on its way yet.
-	reorder = 20 * time.Millisecond
-	// patience is how long a page may take before it is asked for again.
-	patience = 250 * time.Millisecond
-)
-
 // What is kept of others is bounded.
 const (
 	maxPeers  = 256     // gateways
@@ -113,6 +101,7 @@ type peer struct {
 
 	dialled time.Time // zero: not since it was heard
 	lives   bool      // its address answered, though it is silent
+	quiet   bool      // it has said nothing for longer than silence
 	faded   bool      // its shares count in part
 
 	booked   uint64
@@ -121,6 +110,7 @@ type peer struct {
 	stamp    time.Duration // of its latest beat
 	stamped  time.Time
 	delay    time.Duration // of its words
+	others   []string      // the gateways that its latest beat answers
 
 	models  []string // whose queues have heads
 	headSeq uint64   // of the latest message with them
@@ -176,6 +166,10 @@ func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) 
 		from = &peer{name: m.From, epoch: m.Epoch, shares: map[Slot]word{}, ahead: map[uint64]struct{}{}}
 		p.peers[m.From] = from
 		do = append(do, Effect{Do: Joined, Peer: m.From}, Effect{Do: Greet, Peer: m.From})
+	}
+	if from.quiet {
+		from.quiet = false
+		do = append(do, happened(Back, from, now))
 	}
 	from.heard, from.lives, from.dialled = now, false, time.Time{}
 	if from.faded {
@@ -285,7 +279,9 @@ func (p *Peers) beat(from *peer, m *Message, now time.Time) {
 		from.rate += (float64(m.Booked-from.booked)/passed.Seconds() - from.rate) / 2
 	}
 	from.booked, from.bookedAt, from.stamp, from.stamped = m.Booked, now, m.Stamp, now
+	from.others = from.others[:0]
 	for _, e := range m.Echoes {
+		from.others = append(from.others, e.Name)
 		if back := p.Stamp(now) - e.Stamp - e.Held; e.Name == p.name && back >= 0 {
 			from.delay = back / 2
 		}
@@ -382,6 +378,7 @@ func (p *Peers) bury(name string, epoch uint64) {
 
 // drop ends a peer's process and its shares.
 func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
+	do = append(do, happened(why, from, now))
 	for slot := range from.shares {
 		p.pending = append(p.pending, SlotShare{Slot: slot})
 	}
@@ -396,5 +393,5 @@ func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
 	case Left:
 		p.counts.Left++
 	}
-	return append(do, Effect{Do: why, Peer: from.name})
+	return do
 }

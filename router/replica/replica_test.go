@@ -217,6 +217,10 @@ func (g *group) effects(m *member, do []Effect) {
 			m.stops++
 		case Joined:
 			m.events = append(m.events, "joined "+e.Peer)
+		case Quiet:
+			m.events = append(m.events, "quiet "+e.Peer)
+		case Back:
+			m.events = append(m.events, "back "+e.Peer)
 		case Died:
 			m.events = append(m.events, "died "+e.Peer)
 		case Expired:
@@ -325,15 +329,26 @@ func TestJoin(t *testing.T) {
 	for !c.peers.Ready(g.now) {
 		g.run(time.Millisecond)
 	}
-	if waited := g.now.Sub(began); waited > 300*time.Millisecond {
+	if waited := g.now.Sub(began); waited > settled+5*time.Millisecond {
 		t.Errorf("ready after %v", waited)
 	}
 	if all := g.differences(); len(all) > 0 {
 		t.Errorf("ready, and %d views differ", len(all))
 	}
+	g.cut["b"] = true // it is in a's beats, and nothing comes of it
+	d := g.join("d", 1)
+	if g.run(BeatEvery - time.Millisecond); d.peers.Ready(g.now) {
+		t.Error("ready without a gateway that another one names")
+	}
+	if g.run(time.Millisecond); !d.peers.Ready(g.now) {
+		t.Error("waits for a gateway that does not answer")
+	}
 	alone := newGroup(t, 1)
 	first := alone.join("first", 1)
-	alone.run(BeatEvery)
+	if alone.run(BeatEvery - time.Millisecond); first.peers.Ready(alone.now) {
+		t.Error("ready before others had the time to answer")
+	}
+	alone.run(time.Millisecond)
 	if !first.peers.Ready(alone.now) {
 		t.Error("the first gateway waits for others")
 	}
@@ -402,6 +417,32 @@ func TestSilence(t *testing.T) {
 		g.run(500 * time.Millisecond)
 		if d := g.differences(); len(d) > 0 || len(a.peers.All(g.now)) != 1 {
 			t.Errorf("it speaks again, and %v", d)
+		}
+	})
+	t.Run("all are silent", func(t *testing.T) { // a network that is cut leaves the connection to NATS for a while
+		g, a, b := start(t)
+		c := g.join("c", 1)
+		g.run(time.Second)
+		g.cut["b"], g.cut["b hangs"] = true, true
+		if g.run(2 * time.Second); a.peers.CutOff(g.now) {
+			t.Error("cut off, and it hears c")
+		}
+		g.cut["c"], g.cut["c hangs"] = true, true
+		if g.run(2 * time.Second); !a.peers.CutOff(g.now) {
+			t.Error("not cut off, and it hears no other gateway")
+		}
+		g.cut["b"], g.cut["b hangs"] = false, false
+		if g.run(time.Second); a.peers.CutOff(g.now) {
+			t.Error("cut off, and it hears b")
+		}
+		if want := []string{"quiet b", "quiet c", "back b"}; !slices.Equal(a.events[len(a.events)-3:], want) {
+			t.Errorf("%v, want %v at the end", a.events, want)
+		}
+		b.dead, c.dead = true, true
+		for range 300 {
+			if g.run(10 * time.Millisecond); a.peers.CutOff(g.now) && a.peers.Len() != 1 {
+				t.Fatal("cut off, and the others have died")
+			}
 		}
 	})
 	t.Run("unreachable", func(t *testing.T) {

@@ -10,6 +10,21 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
+// The times of the protocol.
+const (
+	// BeatEvery is how often each gateway sends a beat.
+	BeatEvery = 250 * time.Millisecond
+	// settled is how long a gateway that starts listens before it is ready, once it has the shares of all gateways that the others
+	// name. It listens for BeatEvery where none has answered or one of those named has not: each sends a beat by then.
+	settled = 100 * time.Millisecond
+	// silence is how long a gateway may say nothing before its address is dialled, and how long until that is done again.
+	silence = time.Second
+	// reorder is how long a message that is missing may be on its way yet.
+	reorder = 20 * time.Millisecond
+	// patience is how long a page may take before it is asked for again.
+	patience = 250 * time.Millisecond
+)
+
 // Tick does what is due, and appends what the shell is to do to do. It should be called some times in each BeatEvery. connected
 // is whether messages pass at all.
 func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
@@ -27,6 +42,10 @@ func (p *Peers) Tick(now time.Time, connected bool, do []Effect) []Effect {
 		if silent < silence {
 			do = p.ask(from, now, do)
 			continue
+		}
+		if !from.quiet {
+			from.quiet = true
+			do = append(do, happened(Quiet, from, now))
 		}
 		if from.addr != "" && now.Sub(from.dialled) >= silence {
 			from.dialled = now
@@ -104,20 +123,35 @@ func (p *Peers) Ready(now time.Time) bool {
 	if now.Sub(p.began) >= p.cfg.Join {
 		return true
 	}
-	if p.connected.IsZero() || now.Sub(p.connected) < BeatEvery {
+	passed := now.Sub(p.connected)
+	if p.connected.IsZero() || passed < settled || passed < BeatEvery && len(p.peers) == 0 {
 		return false
 	}
 	for _, from := range p.peers {
-		if !from.whole {
+		if !from.whole || passed < BeatEvery && !p.knows(from.others) {
 			return false
 		}
 	}
 	return true
 }
 
-// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen.
+// knows reports whether all gateways of these names are known.
+func (p *Peers) knows(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return name != p.name && p.peers[name] == nil })
+}
+
+// CutOff reports whether no message has passed for longer than silence allows: what others book is not seen. A network that is cut
+// leaves the connection to NATS as it is for a while; then every other gateway is silent, and has not died by the time it could be called.
 func (p *Peers) CutOff(now time.Time) bool {
-	return p.connected.IsZero() && now.Sub(p.cut) >= silence
+	if p.connected.IsZero() {
+		return now.Sub(p.cut) >= silence
+	}
+	for _, from := range p.peers {
+		if !from.quiet || !from.lives && now.Sub(from.heard) < silence*3/2 {
+			return false
+		}
+	}
+	return len(p.peers) > 0
 }
 
 // Stamp is the process's clock.

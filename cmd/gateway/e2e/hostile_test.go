@@ -1,15 +1,12 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,6 +23,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/etcdusers"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
 )
@@ -57,6 +55,7 @@ func newHostile(t *testing.T) *hostile {
 		t.Fatal(err)
 	}
 	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
+	options.Cluster, options.Routes = natsd.ClusterOpts{}, nil // it is alone
 	if h.nats, err = natsd.NewServer(options); err != nil {
 		t.Fatal(err)
 	}
@@ -78,58 +77,15 @@ func newHostile(t *testing.T) *hostile {
 	return h
 }
 
-// users runs the shipped script and does at etcd what it asks of etcdctl.
+// users runs the shipped script.
 func (h *hostile) users(args ...string) {
 	h.t.Helper()
-	bin := h.t.TempDir()
-	asked := filepath.Join(bin, "asked")
-	if err := os.WriteFile(filepath.Join(bin, "etcdctl"), []byte("#!/bin/sh\necho \"$*\" >> \"$ASKED\"\n"), 0o755); err != nil {
-		h.t.Fatal(err)
-	}
-	cmd := exec.Command("sh", append([]string{filepath.Join(securityFiles, "etcd-users.sh")}, args...)...)
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "ASKED="+asked, "TANDEM_PASSWORD=pw-of-"+args[min(1, len(args)-1)])
-	if out, err := cmd.CombinedOutput(); err != nil {
-		h.t.Fatalf("%v: %s", err, out)
-	}
-	lines, err := os.ReadFile(asked)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for line := range bytes.Lines(lines) {
-		if err := h.etcdctl(strings.Fields(string(line))); err != nil {
-			h.t.Fatalf("%s: %v", line, err)
-		}
-	}
-}
-
-// etcdctl is as much of that program as the script uses.
-func (h *hostile) etcdctl(args []string) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
-	var err error
-	switch what := strings.Join(args[:2], " "); what {
-	case "role add":
-		_, err = h.root.RoleAdd(ctx, args[2])
-	case "role grant-permission":
-		end, kind := "", clientv3.PermissionType(clientv3.PermReadWrite)
-		if args[3] == "read" {
-			kind = clientv3.PermissionType(clientv3.PermRead)
-		}
-		if len(args) == 6 && args[5] == "--prefix" {
-			end = clientv3.GetPrefixRangeEnd(args[4])
-		}
-		_, err = h.root.RoleGrantPermission(ctx, args[2], args[4], end, kind)
-	case "user add":
-		name, password, _ := strings.Cut(args[2], ":")
-		_, err = h.root.UserAdd(ctx, name, password)
-	case "user grant-role":
-		_, err = h.root.UserGrantRole(ctx, args[2], args[3])
-	case "auth enable":
-		_, err = h.root.AuthEnable(ctx)
-	default:
-		err = errors.New("not known here: " + what)
+	password := "TANDEM_PASSWORD=pw-of-" + args[min(1, len(args)-1)]
+	if err := etcdusers.Run(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...); err != nil {
+		h.t.Fatal(err)
 	}
-	return err
 }
 
 // discovery is how a process reaches both: by its certificate, and by its name and password.
@@ -286,6 +242,11 @@ func TestWorkersWithCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, For: -time.Minute})
+	expired, err := tls.X509KeyPair(old.Cert, old.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	start := func(f *fleet, role pools.Role, id string) string {
 		first := true
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
@@ -317,8 +278,12 @@ func TestWorkersWithCertificates(t *testing.T) {
 		{"wrong authority", stack.WorkerTLS{CA: other.Bundle(dir), Cert: cert, Key: key}, "it is not in worker-ca-file"},
 		{"no certificate", stack.WorkerTLS{CA: ca.Bundle(dir)}, "worker-cert-file and worker-key-file are not given"},
 		{"wrong certificate", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: foreignCert, Key: foreignKey}, "worker-cert-file"},
+		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, "it is the other side's certificate, of 127.0.0.1, in force from "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.name == "expired worker" {
+				shown = expired
+			}
 			starter := &fleet{t: t, workers: map[string]*worker{}}
 			cfg := gatewayConfig()
 			cfg.Workers.TLS = c.tls

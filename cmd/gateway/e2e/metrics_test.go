@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
 	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // exposed is a metric as a scrape shows it.
@@ -117,6 +119,18 @@ func afterTraffic(t *testing.T) exposition {
 	f.eventually("the request without a prefill leg is counted", func() bool {
 		_, counted := scrapeOf(t, f)["tandem_frontend_not_disaggregated_total"]
 		return counted
+	})
+	other, err := nats.Connect(f.nats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	f.eventually("another gateway is known", func() bool { // once it has spoken, as it does here
+		if err := other.Publish("tandem.replica.auto.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
+			t.Fatal(err)
+		}
+		_, known := scrapeOf(t, f)["tandem_replica_requests"]
+		return known
 	})
 	f.eventually("the pods are listed", func() bool { _, listed := scrapeOf(t, f)["tandem_kubernetes_pods"]; return listed })
 	f.eventually("the time between two tokens is known", func() bool { // two that come at once have none

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/browser"
 	"github.com/tandem-pd/tandem/internal/certs"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/scratch"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools/discovery"
 	"golang.org/x/sync/errgroup"
@@ -68,6 +69,7 @@ type Embedded struct {
 	etcd     *discovery.EmbeddedEtcd
 	nats     *natsbus.Server
 	certs    *certs.Store // nil where they are open
+	copied   *scratch.Dir // of the certificate and its key, for etcd; nil without
 	trust    discovery.Access
 	password string
 	peers    []string
@@ -82,6 +84,7 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 	etcd, bus := discovery.EtcdConfig{Dir: cfg.Dir, Host: cfg.Listen, Port: cfg.EtcdPort, Sync: cfg.Dir != ""}, natsbus.ServerConfig{Host: cfg.Listen, Port: cfg.NATSPort, JetStream: cfg.JetStream}
 	if cfg.PasswordFile != "" {
 		if err := e.protect(&cfg, &etcd, &bus); err != nil {
+			e.Close()
 			return nil, err
 		}
 	}
@@ -129,7 +132,16 @@ func (e *Embedded) protect(cfg *EmbedConfig, etcd *discovery.EtcdConfig, bus *na
 	if err != nil {
 		return err
 	}
-	etcd.CertFile, etcd.KeyFile, etcd.User, etcd.Password = files.Cert.Path, files.Key.Path, embedUser, e.password
+	if !cfg.OnlyNATS { // etcd reads files at each handshake: of its own, which hold the pair that was last read whole
+		if e.copied, err = scratch.New("certs"); err != nil {
+			return err
+		}
+		etcd.CertFile = filepath.Join(e.copied.Path(), "tls.pem")
+		if err := e.certs.Keep(source, etcd.CertFile); err != nil {
+			return fmt.Errorf("a copy of the certificate: %w", err)
+		}
+		etcd.KeyFile, etcd.User, etcd.Password = etcd.CertFile, embedUser, e.password
+	}
 	bus.TLS, bus.User, bus.Password = source.Server(nil), embedUser, e.password
 	e.trust = discovery.Access{User: embedUser, Password: e.password, Trust: itself{source, source.Itself()}, Log: log}
 	return nil
@@ -167,5 +179,8 @@ func (e *Embedded) Close() {
 	}
 	if e.nats != nil {
 		e.nats.Close()
+	}
+	if e.copied != nil {
+		e.copied.Remove()
 	}
 }

@@ -115,6 +115,10 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		cfg.Router.OnBooking = func(made bool) { g.member.Booked(made) }
 		cfg.Router.Peers = others{g}
 		cfg.Flow.Queue.OnHead = func() { g.member.Headed() }
+		if cfg.Flow.Seed != 0 { // one was given, maybe to all gateways
+			seed := seedAmong(cfg.Flow.Seed, cfg.Replicas.Name, cfg.Edge.Port)
+			cfg.Flow.Seed, cfg.Router.Seed = seed, seed
+		}
 	}
 	routers, err := router.NewSet(cfg.routers(forecast.of, func(w *pools.Worker, rank int) int { return g.feed.EngineBlock(w, rank) }), log)
 	if err != nil {

@@ -1,12 +1,13 @@
 package stack
 
 import (
-	"math"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/metrics"
@@ -43,6 +44,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			}
 		},
 		Heads: g.heads,
+		Among: func(gateways int) { g.Flow.Among(gateways) },
 		Hear: func(gateway, model string, heads []replica.Head) bool {
 			all := make([]queue.Head, len(heads))
 			for i, h := range heads {
@@ -54,11 +56,13 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 	}, g.log)
 	s := metrics.In(reg).Snapshot()
 	peers := s.Gauge("replica_peers", "Other gateways of the group, by what is known of each: whole, waiting for its bookings, silent though it lives, unreachable.", "state")
-	age := s.Gauge("replica_word_age_seconds", "Age of the oldest word of another gateway of the group.")
+	age := s.Gauge("replica_word_age_seconds", "Age of the latest word of each other gateway of the group.", "replica")
+	theirs := s.Gauge("replica_requests", "Requests that each other gateway of the group has booked, over all workers; a silent one's count for less and less.", "replica")
 	delay := s.Gauge("replica_delay_seconds", "How long words of the slowest gateway of the group take.")
 	unseen := s.Gauge("replica_unseen_bookings", "Bookings of the other gateways that are made and not known here, on average: their rate times the delay.")
-	cutOff := s.Gauge("replica_cut_off", "1 while NATS is away and the bookings of others are not seen.")
-	uneven := s.Gauge("replica_imbalance", "How unevenly all gateways together use the workers of a pool: the most requests on one less the fewest, over the mean.", "model", "role")
+	cutOff := s.Gauge("replica_cut_off", "1 while the bookings of others are not seen: NATS is away, or no other gateway is heard and none has died.")
+	imbalance := s.Gauge("replica_imbalance", "How unevenly all gateways together have used the workers of a pool in the last one to two minutes: the most bookings of one less the fewest, over the mean; 0 below 10 a worker.", "model", "role")
+	used := map[string]*uneven{}
 	events := s.Counter("replica_events_total", "What has happened between gateways: messages heard, doubled or malformed; gaps, mismatches of digests, pages of shares; gateways that died, expired or left.", "event")
 	yielded := s.Counter("replica_yielded_total", "Requests that left room for a moment to one of a higher strict priority which waits at another gateway: held, each once; unused, times when that took nothing of it.", "model", "result")
 	asked := s.Counter("replica_reserve_asked_total", "Questions to other gateways for the last room of workers that they own: granted, refused, silent (no answer in 5 ms), skipped (not sent).", "verdict")
@@ -69,24 +73,26 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			yielded.Set(float64(q.YieldsUnusedTotal), model, "unused")
 		}
 		states := map[string]int{"whole": 0, "waiting": 0, "silent": 0, "unreachable": 0}
-		var oldest, slowest time.Duration
+		var slowest time.Duration
 		for _, p := range g.member.Peers() {
 			states[p.State]++
-			oldest, slowest = max(oldest, p.Age), max(slowest, p.Delay)
+			slowest = max(slowest, p.Delay)
+			age.Set(p.Age.Seconds(), p.Name)
+			theirs.Set(float64(p.Requests), p.Name)
 		}
 		for state, n := range states {
 			peers.Set(float64(n), state)
 		}
-		age.Set(oldest.Seconds())
 		delay.Set(slowest.Seconds())
 		unseen.Set(g.member.Unseen())
 		cutOff.Set(metrics.Bool(g.member.CutOff()))
-		for _, p := range g.Fleet.Report() {
-			least, most, sum := math.MaxInt, 0, 0
-			for _, w := range p.Workers {
-				least, most, sum = min(least, w.Requests), max(most, w.Requests), sum+w.Requests
+		now := time.Now()
+		for _, p := range g.Roster.Pools() {
+			of := p.Model + "\x00" + string(p.Role)
+			if used[of] == nil {
+				used[of] = new(uneven)
 			}
-			uneven.Set(float64(most-least)*float64(len(p.Workers))/float64(max(1, sum)), p.Model, string(p.Role))
+			imbalance.Set(used[of].of(g.routers.For(p.Model, p.Role).Loads(p), now), p.Model, string(p.Role))
 		}
 		a := g.member.Asked()
 		for verdict, n := range map[string]uint64{"granted": a.Granted, "refused": a.Refused, "silent": a.Silent, "skipped": a.Skipped} {
@@ -103,6 +109,16 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 			events.Set(float64(n), event)
 		}
 	})
+}
+
+// seedAmong mixes a gateway's name in its group, else its machine's and its port, into its seed: gateways with one seed would make the same choices at
+// the same moment, and give engines the same names of requests.
+func seedAmong(seed uint64, name string, port int) uint64 {
+	if name == "" {
+		host, _ := os.Hostname() // without one the port alone tells two apart
+		name = net.JoinHostPort(host, strconv.Itoa(port))
+	}
+	return max(1, xxh3.HashStringSeed(name, seed))
 }
 
 // heads is which requests with a strict priority are the first to wait.

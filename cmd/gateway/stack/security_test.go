@@ -54,7 +54,8 @@ func connected(l Links) bool { return l.Bus.(interface{ Connected() bool }).Conn
 func TestEmbeddedForOtherMachines(t *testing.T) {
 	dir := t.TempDir()
 	ca, other := certstest.New(t, "ca"), certstest.New(t, "other")
-	cert, key := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir, "gateway")
+	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
+	cert, key := pair.Write(t, dir, "gateway")
 	file := func(name, text string) string { return certstest.Write(t, filepath.Join(dir, name), []byte(text)) }
 	for _, password := range []string{"first secret", "second"} {
 		password = strings.ReplaceAll(password, " ", "-")
@@ -114,6 +115,24 @@ func TestEmbeddedForOtherMachines(t *testing.T) {
 				t.Errorf("the log has the password: %s", log.String())
 			}
 		}
+		for name, pair := range map[string]certstest.Pair{
+			"half a key": {Cert: pair.Cert, Key: pair.Key[:len(pair.Key)/2]},
+			"expired":    ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, From: -2 * time.Hour, For: -time.Hour}),
+			"renewed":    ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}}),
+		} {
+			pair.Write(t, dir, "gateway")
+			if err := inside.certs.Reload(); (err == nil) != (name == "renewed") {
+				t.Errorf("%s: %v", name, err)
+			}
+			late := link(t, worker, quiet)
+			until(t, name+": a new worker reaches NATS", func() bool { return connected(late) })
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			if _, err := late.Etcd.Put(ctx, "/tandem/x", name); err != nil {
+				t.Errorf("%s: a new worker cannot register: %v", name, err)
+			}
+			cancel()
+		}
+		pair.Write(t, dir, "gateway")
 		stop()
 	}
 }

@@ -24,6 +24,7 @@ type composeFile struct {
 	Fleet    any                 `yaml:"x-fleet"`
 	Engine   any                 `yaml:"x-engine"`
 	Traces   any                 `yaml:"x-traces"`
+	Servers  any                 `yaml:"x-servers"`
 	Gateway  any                 `yaml:"x-gateway"`
 	NATS     any                 `yaml:"x-nats"`
 	Etcd     any                 `yaml:"x-etcd"`
@@ -304,6 +305,75 @@ func TestReplicas(t *testing.T) {
 				t.Errorf("%s does not know %s: %s", id, server, servers)
 			}
 		}
+	}
+}
+
+// The overlay with TLS uses every file of security. Each process has its own secrets alone, NATS knows every worker, and etcd's users are made by the
+// names that processes give.
+func TestSecure(t *testing.T) {
+	f := read(t, "compose.secure.yaml")
+	entries, err := os.ReadDir("../security")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		used := path.Base(usersScript) == e.Name()
+		for _, s := range f.Services {
+			used = used || slices.Contains(s.Volumes, "./security/"+e.Name()+":/etc/"+e.Name()+":ro")
+		}
+		if !used {
+			t.Errorf("nothing uses security/%s", e.Name())
+		}
+	}
+	conf, err := os.ReadFile("../security/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]string{"nats-2": "nats", "nats-3": "nats", "etcd-2": "etcd", "etcd-3": "etcd", "gateway-1": "gateway", "gateway-2": "gateway", "gateway-3": "gateway"}
+	for id, s := range f.Services {
+		process := id
+		if of[id] != "" {
+			process = of[id]
+		}
+		if own := "${TANDEM_SECRETS:-./secrets}/" + process + ":/secrets:ro"; !slices.Contains(s.Volumes, own) || known()[process] == nil {
+			t.Errorf("%s mounts %q, want %s", id, s.Volumes, own)
+		}
+		switch process {
+		case "nats":
+		case "etcd":
+			if !slices.Contains(known()["etcd"], id) || !slices.Contains(s.Command, "--peer-client-cert-auth") {
+				t.Errorf("%s: %q", id, s.Command)
+			}
+		default:
+			if s.Environment["TANDEM_ETCD_USER"] != process || s.Environment["TANDEM_NATS_CERT_FILE"] == "" {
+				t.Errorf("%s: %v", id, s.Environment)
+			}
+			if name := known()[process][0]; !strings.Contains(string(conf), `user: "`+name+`"`) {
+				t.Errorf("nats.conf has no entry for %s", name)
+			}
+		}
+	}
+	if base := read(t, "compose.replicas.yaml"); len(f.Services) != len(base.Services)-2 { // the balancer, and compose.yaml's gateway
+		t.Errorf("%d services, compose.replicas.yaml has %d", len(f.Services), len(base.Services))
+	}
+}
+
+// Secrets are made once: what is there stays.
+func TestSecretsAreMadeOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "secrets")
+	var first []byte
+	for range 2 {
+		if err := makeSecrets(dir); err != nil {
+			t.Fatal(err)
+		}
+		key, err := os.ReadFile(filepath.Join(dir, "gateway", "tls.key"))
+		if err != nil || first != nil && !bytes.Equal(key, first) {
+			t.Errorf("another key than before, or none: %v", err)
+		}
+		first = key
+	}
+	if config, err := trust(dir); err != nil || config.RootCAs == nil {
+		t.Error(err)
 	}
 }
 

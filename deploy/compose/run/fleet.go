@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type fleet struct {
 	environ []string
 	url     string // where clients ask
 	client  *http.Client
+	secrets string // folder of certificates and passwords, of a fleet with compose.secure.yaml; else empty
 
 	door      string            // the service that clients ask
 	gateways  []string          // services
@@ -27,12 +29,12 @@ type fleet struct {
 	admin     map[string]string // where that is published on this machine, by gateway
 }
 
-// composeFiles are compose.yaml, the compose.WITH.yaml if there is one, and the scenarios' overlays by name.
-func composeFiles(d *docker, with string, overlays ...string) []string {
+// composeFiles are compose.yaml, each compose.NAME.yaml of with, and the scenarios' overlays by name.
+func composeFiles(d *docker, with []string, overlays ...string) []string {
 	dir := filepath.Join(d.root, "deploy", "compose")
 	args := []string{"-f", filepath.Join(dir, "compose.yaml")}
-	if with != "" {
-		args = append(args, "-f", filepath.Join(dir, "compose."+with+".yaml"))
+	for _, name := range with {
+		args = append(args, "-f", filepath.Join(dir, "compose."+name+".yaml"))
 	}
 	for _, name := range overlays {
 		args = append(args, "-f", filepath.Join(dir, "scenarios", name+".yaml"))
@@ -41,7 +43,7 @@ func composeFiles(d *docker, with string, overlays ...string) []string {
 }
 
 // newFleet names a fleet; nothing runs before up.
-func newFleet(d *docker, project string, i *images, with string, overlays ...string) *fleet {
+func newFleet(d *docker, project string, i *images, with []string, overlays ...string) *fleet {
 	command := append([]string{}, d.compose...)
 	command = append(append(command, "-p", project), composeFiles(d, with, overlays...)...)
 	f := &fleet{
@@ -51,7 +53,7 @@ func newFleet(d *docker, project string, i *images, with string, overlays ...str
 		client:  &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 		door:    "gateway", gateways: []string{"gateway"}, adminPort: "8000", admin: map[string]string{},
 	}
-	if with == "replicas" {
+	if slices.Contains(with, "replicas") {
 		f.door, f.gateways, f.adminPort = "balancer", []string{"gateway-1", "gateway-2", "gateway-3"}, "9000"
 	}
 	return f
@@ -63,6 +65,11 @@ const readyLimit = 60 * time.Second
 // up starts everything and waits until every gateway is healthy with every
 // worker, and hears each worker's KV events.
 func (f *fleet) up(ctx context.Context) error {
+	if f.secrets != "" {
+		if err := f.secure(ctx); err != nil {
+			return fmt.Errorf("etcd's users: %w", err)
+		}
+	}
 	if _, err := f.compose(ctx, "up", "-d"); err != nil {
 		return err
 	}
@@ -94,7 +101,7 @@ func (f *fleet) whole(ctx context.Context) error {
 	return nil
 }
 
-// sees returns what a gateway lacks to serve with every worker, and to follow each one's KV events.
+// sees returns what a gateway lacks to serve with every worker, to follow each one's KV events, and to know what the others have booked.
 func (f *fleet) sees(ctx context.Context, gateway string) error {
 	if err := f.ask(ctx, gateway, "/health", nil); err != nil {
 		return err
@@ -114,7 +121,7 @@ func (f *fleet) sees(ctx context.Context, gateway string) error {
 			return fmt.Errorf("the KV events of %s are %s", id, w.events.State)
 		}
 	}
-	return nil
+	return f.shares(ctx, gateway)
 }
 
 // down removes the project's containers, networks and volumes.
@@ -223,20 +230,29 @@ type eventsView struct {
 	Gaps   uint64 `json:"gaps"`
 }
 
-// ask reads JSON from where operators ask a gateway. Its port may be another one after each start of the container.
+// ask reads JSON from where operators ask a gateway.
 func (f *fleet) ask(ctx context.Context, gateway, path string, v any) error {
+	body, err := f.page(ctx, gateway, path)
+	if err != nil || v == nil {
+		return err
+	}
+	return json.Unmarshal(body, v)
+}
+
+// page is what stands there. The port may be another one after each start of the container.
+func (f *fleet) page(ctx context.Context, gateway, path string) ([]byte, error) {
 	if f.admin[gateway] == "" {
 		address, err := f.port(ctx, gateway, f.adminPort)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		f.admin[gateway] = address
 	}
-	err := f.get(ctx, "http://"+f.admin[gateway]+path, v)
+	body, err := f.read(ctx, "http://"+f.admin[gateway]+path)
 	if err != nil {
 		delete(f.admin, gateway)
 	}
-	return err
+	return body, err
 }
 
 // workers asks the first gateway about all of them, by id.

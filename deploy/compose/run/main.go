@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -33,13 +32,14 @@ type options struct {
 	build    bool
 	up       bool
 	replicas bool
+	secure   bool
 	gateway  string
 	seed     uint64
 	names    []string
 }
 
 const synopsis = `go run ./deploy/compose/run [FLAGS] [SCENARIO…]: break a fleet in containers under load and check every answer.
-Without a scenario it runs all that --list shows without a star. TANDEM_NATS_IMAGE, TANDEM_ETCD_IMAGE, TANDEM_HAPROXY_IMAGE and
+Without a scenario it runs all that --list shows. TANDEM_NATS_IMAGE, TANDEM_ETCD_IMAGE, TANDEM_HAPROXY_IMAGE and
 TANDEM_PROMETHEUS_IMAGE name images to use in place of those it builds.
 
 `
@@ -57,6 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&o.build, "build", false, "build the images that compose.yaml names by default, print the variables to set, and end")
 	flags.BoolVar(&o.up, "up", false, "build the same images, bring the fleet up as project \"tandem\", wait until it serves, and end")
 	flags.BoolVar(&o.replicas, "replicas", false, "with --up or --build: three gateways behind HAProxy, NATS and etcd as clusters of three (compose.replicas.yaml)")
+	flags.BoolVar(&o.secure, "secure", false, "with --up --replicas: NATS and etcd over TLS, with certificates, passwords and users that are made (compose.secure.yaml)")
 	flags.StringVar(&o.gateway, "gateway", "", "static gateway binary to put into the image, instead of building this tree's")
 	flags.Uint64Var(&o.seed, "seed", 1, "seed of the prompts")
 	flags.Usage = func() {
@@ -66,14 +67,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if o.secure && !(o.up && o.replicas) {
+		return errors.New("--secure needs --up and --replicas")
+	}
 	o.names = flags.Args()
 	if o.list {
 		for _, s := range scenarios() {
-			star := " "
-			if s.byName {
-				star = "*"
-			}
-			fmt.Fprintf(stdout, "%-18s%s %s\n", s.name, star, s.shows)
+			fmt.Fprintf(stdout, "%-19s %s\n", s.name, s.shows)
 		}
 		return nil
 	}
@@ -113,11 +113,11 @@ func (o *options) with() []string {
 	return nil
 }
 
-// choose finds the scenarios by name; none means all that need not be named.
+// choose finds the scenarios by name; none means all.
 func choose(names []string) ([]scenario, error) {
 	all := scenarios()
 	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(s scenario) bool { return s.byName }), nil
+		return all, nil
 	}
 	var chosen []scenario
 	for _, name := range names {
@@ -136,12 +136,20 @@ func choose(names []string) ([]scenario, error) {
 
 // bringUp starts a fleet that stays, for trying things by hand.
 func bringUp(ctx context.Context, d *docker, o options, log io.Writer) error {
-	with := strings.Join(o.with(), "")
 	i, err := buildImages(ctx, d, "local", o.gateway, log, o.with()...)
 	if err != nil {
 		return err
 	}
-	f := newFleet(d, "tandem", i, with)
+	files := o.with()
+	if o.secure {
+		files = append(files, "secure")
+	}
+	f := newFleet(d, "tandem", i, files)
+	if o.secure {
+		if err := f.withSecrets(filepath.Join(d.root, "deploy", "compose", "secrets")); err != nil {
+			return err
+		}
+	}
 	if err := f.up(ctx); err != nil {
 		return err
 	}

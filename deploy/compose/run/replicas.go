@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// expireLimit bounds how long the bookings of a killed gateway count: --replica-expire, since a container's address goes with it, and the second until it
+// is called.
+const expireLimit = 13 * time.Second
+
 // longGone is how long all of NATS is away.
 const longGone = 60 * time.Second
 
@@ -29,22 +33,28 @@ func threeGateways() []scenario {
 			script: serversKilled,
 		},
 		{
+			name: "servers-killed-tls", with: "replicas", secure: true, overlay: "servers-killed", slowest: 10 * time.Second,
+			shows:  "the same where NATS and etcd take TLS alone, certificates and passwords (compose.secure.yaml)",
+			load:   usual,
+			script: serversKilled,
+		},
+		{
 			name: "gateways-restarted", with: "replicas", slowest: 10 * time.Second,
 			shows:  "every gateway is stopped and started, one after the other",
 			load:   usual,
 			script: gatewaysRestarted,
 		},
 		{
-			name: "gateway-cut", with: "replicas", overlay: "servers-killed", byName: true, slowest: 10 * time.Second,
+			name: "gateway-cut", with: "replicas", overlay: "servers-killed", slowest: 10 * time.Second,
 			shows:  "one gateway of three cannot reach NATS and etcd; it serves on",
 			load:   usual,
 			script: gatewayCut,
 		},
 		{
-			name: "nats-gone", with: "replicas", byName: true, slowest: 5 * time.Second,
+			name: "nats-gone", with: "replicas", slowest: 5 * time.Second,
 			shows:  "all NATS servers are away for a minute; KV events are followed again afterwards",
 			load:   usual,
-			script: breakage{"nats", underLoad, each(kill, natsServers), each(start, natsServers), longGone, nil}.run,
+			script: breakage{"nats", underLoad, each(kill, natsServers), each(start, natsServers), longGone, allCutOff}.run,
 		},
 	}
 }
@@ -132,7 +142,8 @@ func gatewayKilled(ctx context.Context, f *fleet, l *load) (hit int, err error) 
 		return hit, err
 	}
 	l.gatewayKilled(victim)
-	if err := errors.Join(more(ctx, f, l, 3*l.cfg.clients), start(ctx, f, victim)); err != nil {
+	err = f.until(ctx, expireLimit, "what "+victim+" had booked has ended", func(ctx context.Context) error { return f.forgotten(ctx, victim) })
+	if err := errors.Join(err, more(ctx, f, l, 3*l.cfg.clients), start(ctx, f, victim)); err != nil {
 		return hit, err
 	}
 	return hit, errors.Join(answering(ctx, f, l, victim), allServing(ctx, f))
@@ -173,7 +184,11 @@ func leader(ctx context.Context, f *fleet) (service string, err error) {
 		if err != nil {
 			return "", err
 		}
-		metrics, err := f.read(ctx, "http://"+address+"/metrics")
+		scheme := "http://"
+		if f.secrets != "" {
+			scheme = "https://"
+		}
+		metrics, err := f.read(ctx, scheme+address+"/metrics")
 		if err != nil {
 			return "", err
 		}
@@ -228,13 +243,16 @@ func gatewayCut(ctx context.Context, f *fleet, l *load) (hit int, err error) {
 		service: victim, moment: underLoad, mends: join, lasts: quiet,
 		breaks: func(ctx context.Context, f *fleet, service string) error {
 			defer func() { served = l.answeredBy(victim) }()
-			return cut(ctx, f, service)
+			if err := cut(ctx, f, service); err != nil {
+				return err
+			}
+			return f.until(ctx, absent, victim+" says that it is cut off", func(ctx context.Context) error { return f.cutOff(ctx, victim, true) })
 		},
 		holds: func(ctx context.Context, f *fleet) error {
 			if n := l.answeredBy(victim) - served; n < l.cfg.clients {
 				return fmt.Errorf("%s gave %d answers while it was cut off", victim, n)
 			}
-			return errors.Join(f.ask(ctx, victim, "/health", nil), registered(ctx, f))
+			return errors.Join(f.ask(ctx, victim, "/health", nil), registered(ctx, f), f.cutOff(ctx, f.gateways[0], false))
 		},
 	}
 	if hit, err = b.run(ctx, f, l); err != nil {

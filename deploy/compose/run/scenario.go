@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +23,8 @@ type scenario struct {
 	overlay string
 	// with is NAME of the compose.NAME.yaml that it adds, if one; of "observe" without the viewers.
 	with string
-	// byName leaves it out of a run that names no scenario.
-	byName bool
+	// secure adds compose.secure.yaml, with certificates and passwords of its own.
+	secure bool
 	// leavesKV allows KV at prefill workers until its lease ends: that whose hand-off no gateway has received or lived to
 	// use, or whose release was lost between two engines.
 	leavesKV bool
@@ -88,8 +90,13 @@ func (s *scenario) run(ctx context.Context, d *docker, i *images, project string
 	if s.overlay != "" {
 		overlays = append(overlays, s.overlay)
 	}
-	f := newFleet(d, project, i, s.with, overlays...)
-	outcomes, hit, err := s.drive(ctx, f, o.seed)
+	f := newFleet(d, project, i, s.files(), overlays...)
+	var outcomes []outcome
+	var hit int
+	err := s.secrets(f, project)
+	if err == nil {
+		outcomes, hit, err = s.drive(ctx, f, o.seed)
+	}
 	err = errors.Join(err, s.check(outcomes))
 	verdict := "ok    "
 	switch {
@@ -111,11 +118,30 @@ func (s *scenario) run(ctx context.Context, d *docker, i *images, project string
 		fmt.Fprintf(log, "       kept: docker-compose -p %s down --volumes\n", project)
 		return err == nil
 	}
-	if gone := f.down(after); gone != nil {
+	if gone := errors.Join(f.down(after), f.removeSecrets()); gone != nil {
 		fmt.Fprintf(log, "not all was removed: %v\n", gone)
 		return false
 	}
 	return err == nil
+}
+
+// files are the names of the compose.NAME.yaml that it adds.
+func (s *scenario) files() (names []string) {
+	if s.with != "" {
+		names = append(names, s.with)
+	}
+	if s.secure {
+		names = append(names, "secure")
+	}
+	return names
+}
+
+// secrets gives a secure fleet certificates and passwords of its own.
+func (s *scenario) secrets(f *fleet, project string) error {
+	if !s.secure {
+		return nil
+	}
+	return f.withSecrets(filepath.Join(os.TempDir(), project))
 }
 
 // What drive waits for.

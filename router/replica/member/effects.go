@@ -39,10 +39,15 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 		m.alone.Store(false)
 		m.Headed() // it has not heard what waits
 		m.log.Info("a gateway is in the group", "replica", e.Peer)
+	case replica.Quiet:
+		m.log.Warn("a gateway is silent: its address is called", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+	case replica.Back:
+		m.log.Info("a gateway that was silent is back", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Died:
-		m.log.Warn("a gateway has died: what it had booked has ended", "replica", e.Peer)
+		m.log.Warn("a gateway has died: what it had booked has ended", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Expired:
-		m.log.Warn("a gateway could not be reached for too long: what it had booked counts no more", "replica", e.Peer, "replica_expire", m.cfg.Expire)
+		m.log.Warn("a gateway could not be reached for too long: what it had booked counts no more", "replica", e.Peer,
+			"silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks, "replica_expire", m.cfg.Expire)
 	case replica.Left:
 		m.log.Info("a gateway has drained and left", "replica", e.Peer)
 	}

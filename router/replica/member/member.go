@@ -24,6 +24,8 @@ const (
 	tail = 5 * time.Millisecond
 	// tick is how often silence and gaps are looked for.
 	tick = 50 * time.Millisecond
+	// joinTick is how often a gateway that starts looks whether it is ready.
+	joinTick = 2 * time.Millisecond
 	// answer is how long another gateway has to send a page.
 	answer = 250 * time.Millisecond
 )
@@ -48,6 +50,8 @@ type Rooms struct {
 	// of a model, to keep nothing of them. It reports whether the queue is to be woken, and must not do so itself.
 	Heads func() []replica.Head
 	Hear  func(gateway, model string, heads []replica.Head) (wake bool)
+	// Among is called with how many gateways the group has, where that changes, unless it is nil.
+	Among func(gateways int)
 	// Addr is HOST:PORT where this gateway takes requests, as the others reach it; behind https:// where it takes TLS alone.
 	Addr func() string
 }
@@ -82,6 +86,7 @@ type Member struct {
 	peers   *replica.Peers // nil before Run
 	woken   []string       // models whose queues are to be woken
 	do      []replica.Effect
+	began   time.Time
 	stopped bool // another process has the name
 
 	questions map[uint64]question // that are open, by the number of their message
@@ -154,7 +159,7 @@ func (m *Member) Wait() {
 	}
 }
 
-// CutOff reports whether nothing is heard of the other gateways because NATS is away.
+// CutOff reports whether nothing is heard of the other gateways: NATS is away, or the network to it is cut.
 func (m *Member) CutOff() bool { return m != nil && m.cutOff.Load() }
 
 // Peers are the other gateways.
@@ -206,7 +211,7 @@ func (m *Member) join(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.own = replica.NewOwn(name, uint64(now.UnixMilli())<<16|uint64(os.Getpid()&0xffff))
-	m.peers = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now)
+	m.peers, m.began = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now), now
 	close(m.named)
 }
 
@@ -271,8 +276,10 @@ func (m *Member) Run(ctx context.Context) error {
 	beats, ticks := time.NewTicker(replica.BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()
 	defer ticks.Stop()
-	heads := time.NewTimer(time.Hour)
+	heads, joins := time.NewTimer(time.Hour), time.NewTicker(joinTick)
 	defer heads.Stop()
+	defer joins.Stop()
+	m.tick(ctx, time.Now())
 	m.beat()
 	for {
 		select {
@@ -290,6 +297,10 @@ func (m *Member) Run(ctx context.Context) error {
 			m.beat()
 		case now := <-ticks.C:
 			m.tick(ctx, now)
+		case now := <-joins.C:
+			if m.becomeReady(now) {
+				joins.Stop()
+			}
 		}
 	}
 }
@@ -309,19 +320,29 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 			m.sayLocked()
 		}
 		if cutOff := m.peers.CutOff(now); cutOff != m.cutOff.Swap(cutOff) {
-			if cutOff {
+			switch {
+			case !cutOff:
+				m.log.Info("what other gateways book is seen again")
+			case m.link.Connected():
+				m.log.Warn("no other gateway is heard: what they book is not seen")
+			default:
 				m.log.Warn("NATS is away: what other gateways book is not seen")
-			} else {
-				m.log.Info("NATS is back: what other gateways book is seen again")
 			}
-		}
-		if !m.ready.Load() && m.peers.Ready(now) {
-			m.ready.Store(true)
-			close(m.joined)
-			m.log.Info("what the other gateways have booked is known", "gateways", len(m.peers.All(now)))
 		}
 		return do
 	})
+}
+
+// becomeReady looks whether what the others have booked is known, or has been waited for long enough, and returns [Member.Ready].
+func (m *Member) becomeReady(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ready.Load() && m.peers.Ready(now) {
+		m.ready.Store(true)
+		close(m.joined)
+		m.log.Info("what the other gateways have booked is known", "gateways", m.peers.Len(), "after", now.Sub(m.began))
+	}
+	return m.ready.Load()
 }
 
 // hear takes a message in.

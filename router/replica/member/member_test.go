@@ -210,6 +210,38 @@ func TestBookingsAreShared(t *testing.T) {
 	}
 }
 
+// TestJoinsSoon starts a gateway again and again among two that have 5,000 bookings open. It is ready within 300 ms, and what it then counts
+// on each worker is what the others count there.
+func TestJoinsSoon(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	for i := range 5000 {
+		[]*gateway{a, b}[i%2].book().PrefillDone(time.Now())
+	}
+	for _, g := range []*gateway{a, b} {
+		g.eventually("it knows all bookings", func() bool { return g.requests() == 5000 })
+	}
+	const times = 10
+	var took []time.Duration
+	for range times {
+		began := time.Now()
+		c := join(t, server.URL(), "c")
+		took = append(took, time.Since(began))
+		theirs := a.routers.For("m", pools.Both).Loads(a.pool)
+		for i, own := range c.routers.For("m", pools.Both).Loads(c.pool) {
+			if want := theirs[i]; own.Requests != want.Requests || own.ActiveBlocks != want.ActiveBlocks || own.PrefillTokens != want.PrefillTokens {
+				t.Errorf("ready, and it counts %+v, another gateway %+v", own, want)
+			}
+		}
+		c.leave()
+	}
+	slices.Sort(took)
+	t.Logf("ready after %v, %v at most, of %d starts", took[times/2], took[times-1], times)
+	if took[times/2] > 300*time.Millisecond { // one may meet other work on the machine
+		t.Error("that is too late")
+	}
+}
+
 // TestPredictionsAreShared: where workers publish no KV events, a prompt that one gateway has sent is predicted at the others too.
 func TestPredictionsAreShared(t *testing.T) {
 	server := startNATS(t, 0)

@@ -91,6 +91,9 @@ func (m *Member) look(now time.Time) {
 	}
 	if next.group = was.group; was.group == nil || !slices.Equal(was.group.Names, names) {
 		next.group = &router.Group{Names: names, Own: m.own.Name()}
+		if m.rooms.Among != nil {
+			m.rooms.Among(len(names))
+		}
 	}
 	m.rooms.Routers.Each(func(model string, role pools.Role, r *router.Router) {
 		b := was.pools[pool{model, role}]

@@ -76,6 +76,16 @@ func configure(args []string) (*embed.Config, error) {
 	advertise := urlsFlag(flags, "advertise-client-urls", &cfg.AdvertiseClientUrls, "addresses that clients get, separated by commas")
 	listenPeers := urlsFlag(flags, "listen-peer-urls", &cfg.ListenPeerUrls, "where other members connect, separated by commas")
 	advertisePeers := urlsFlag(flags, "initial-advertise-peer-urls", &cfg.AdvertisePeerUrls, "addresses that other members get, separated by commas")
+	flags.StringVar(&cfg.ClientTLSInfo.CertFile, "cert-file", "", "certificate that clients are shown")
+	flags.StringVar(&cfg.ClientTLSInfo.KeyFile, "key-file", "", "its key")
+	flags.StringVar(&cfg.PeerTLSInfo.CertFile, "peer-cert-file", "", "certificate that other members are shown")
+	flags.StringVar(&cfg.PeerTLSInfo.KeyFile, "peer-key-file", "", "its key")
+	flags.StringVar(&cfg.PeerTLSInfo.TrustedCAFile, "peer-trusted-ca-file", "", "authorities that vouch for other members")
+	flags.BoolVar(&cfg.PeerTLSInfo.ClientCertAuth, "peer-client-cert-auth", false, "other members show certificates")
+	flags.Func("peer-cert-allowed-hostname", "a name that other members' certificates bear", func(name string) error {
+		cfg.PeerTLSInfo.AllowedHostnames = []string{name}
+		return nil
+	})
 	cluster := flags.String("initial-cluster", "", "all members, as NAME=PEER-URL separated by commas; none: a cluster of this member alone")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -107,8 +117,8 @@ func urlsFlag(flags *flag.FlagSet, name string, urls *[]url.URL, help string) *b
 			if err != nil {
 				return err
 			}
-			if u.Scheme != "http" || u.Host == "" {
-				return fmt.Errorf("%q is not an http URL", part)
+			if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+				return fmt.Errorf("%q is not an http or https URL", part)
 			}
 			*urls = append(*urls, *u)
 		}

@@ -60,7 +60,7 @@ func TestRefusals(t *testing.T) {
 		{"extra", `"extra" is not a flag`},
 		{"--listen-client-urls=http://0.0.0.0:2379", "both or neither"},
 		{"--initial-cluster=etcd=http://etcd:2380", "all or none"},
-		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "is not an http URL"},
+		{"--listen-client-urls=etcd:2379 --advertise-client-urls=http://etcd:2379", "is not an http or https URL"},
 		{"--auto-compaction-mode=never --auto-compaction-retention=1", "auto-compaction-mode"},
 	} {
 		if _, err := configure(strings.Fields(c.args)); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/tandem-pd/tandem/lab/etcdusers"
+)
+
+// usersScript makes etcd's users, and simModel is the workers' model.
+const (
+	usersScript = "deploy/compose/security/etcd-users.sh"
+	simModel    = "tandem-sim"
+)
+
+// known are the processes of compose.secure.yaml and the names that their certificates bear.
+func known() map[string][]string {
+	all := map[string][]string{
+		"gateway": {"gateway.tandem.internal"},
+		"nats":    natsServers,
+		"etcd":    append([]string{"etcd.tandem.internal", "127.0.0.1"}, etcdMembers...),
+	}
+	for _, id := range workerIDs {
+		all[id] = []string{id + ".tandem.internal"}
+	}
+	return all
+}
+
+// makeSecrets fills dir with a folder for each process: its certificate, its key, the authority and its password at etcd. A dir that has
+// them stays as it is. Containers' users read the folders, others on this machine do not get into dir.
+func makeSecrets(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "ca.crt")); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Tandem's fleet"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	authority, err := certificate(ca, ca, &caKey.PublicKey, caKey)
+	if err != nil {
+		return err
+	}
+	serial := int64(1)
+	for process, names := range known() {
+		serial++
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+		for _, name := range names {
+			if ip := net.ParseIP(name); ip != nil {
+				leaf.IPAddresses = append(leaf.IPAddresses, ip)
+			} else {
+				leaf.DNSNames = append(leaf.DNSNames, name)
+			}
+		}
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return err
+		}
+		secret, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return err
+		}
+		shown, err := certificate(leaf, ca, &key.PublicKey, caKey)
+		if err != nil {
+			return err
+		}
+		if err := writeAll(filepath.Join(dir, process), map[string][]byte{
+			"tls.crt": shown, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), "ca.crt": authority, "etcd-password": []byte(rand.Text() + "\n"),
+		}); err != nil {
+			return err
+		}
+	}
+	return writeAll(dir, map[string][]byte{"root-password": []byte(rand.Text() + "\n"), "ca.crt": authority}) // the last one: all are there
+}
+
+// certificate is one in PEM.
+func certificate(c, of *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.CreateCertificate(rand.Reader, c, of, public, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
+}
+
+// writeAll writes files into a folder, which it makes.
+func writeAll(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trust is the authority of a folder of secrets.
+func trust(dir string) (*tls.Config, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(text)
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
+
+// withSecrets has the fleet use a folder's certificates and passwords, which are made if there are none.
+func (f *fleet) withSecrets(dir string) error {
+	if err := makeSecrets(dir); err != nil {
+		return err
+	}
+	config, err := trust(dir)
+	if err != nil {
+		return err
+	}
+	f.secrets, f.environ = dir, append(f.environ, "TANDEM_SECRETS="+dir)
+	f.client.Transport.(*http.Transport).TLSClientConfig = config
+	return nil
+}
+
+// removeSecrets removes the folder, if there is one.
+func (f *fleet) removeSecrets() error {
+	if f.secrets == "" {
+		return nil
+	}
+	return os.RemoveAll(f.secrets)
+}
+
+// usersLimit bounds how long etcd may take until its users are there.
+const usersLimit = 60 * time.Second
+
+// secure starts etcd's members and makes the users, each with its own password. Users of an earlier start stay.
+func (f *fleet) secure(ctx context.Context) error {
+	if _, err := f.compose(ctx, append([]string{"up", "-d"}, etcdMembers...)...); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, usersLimit)
+	defer cancel()
+	address, err := f.port(ctx, etcdMembers[0], "2379")
+	if err != nil {
+		return err
+	}
+	config, err := trust(f.secrets)
+	if err != nil {
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + address}, TLS: config, Context: ctx, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for {
+		asked, err := client.AuthStatus(ctx)
+		if err == nil && asked.Enabled || errors.Is(err, rpctypes.ErrUserEmpty) {
+			return nil
+		}
+		if err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("etcd does not answer: %w", err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	root, err := f.password("root-password")
+	if err != nil {
+		return err
+	}
+	if _, err := client.UserAdd(ctx, "root", root); err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
+		return err
+	}
+	users := [][]string{{"gateway", "gateway"}}
+	for _, id := range workerIDs {
+		role, _, _ := strings.Cut(id, "-")
+		users = append(users, []string{"worker", id, simModel, role, id})
+	}
+	script := filepath.Join(f.docker.root, usersScript)
+	for _, args := range users {
+		password, err := f.password(filepath.Join(args[1], "etcd-password"))
+		if err != nil {
+			return err
+		}
+		if err := etcdusers.Run(ctx, client, script, []string{"TANDEM_PASSWORD=" + password}, args...); err != nil {
+			return err
+		}
+	}
+	return etcdusers.Run(ctx, client, script, nil, "enable")
+}
+
+// password is what a file of the secrets holds.
+func (f *fleet) password(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(f.secrets, name))
+	return strings.TrimSpace(string(text)), err
+}
