@@ -34,8 +34,11 @@ type Core[V any] struct {
 	aged     time.Time    // when all keys were computed last
 	plans    bool         // requests have been passed: their workers are planned
 	planning bool         // the drain plans, and grants nothing yet
+	targets  bool         // requests have had a target
 	round    uint64       // drains so far, and their resumptions
 	passed   []*Ticket[V] // in this drain
+
+	promotion promotion[V]
 
 	others   []peer    // that have something waiting, or had lately
 	way      int       // Yields of the ticket that is asked
@@ -93,7 +96,11 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	if limit := c.met(t); limit != "" && c.waits(t) && !c.draining {
 		return c.refuse(t, limit, now)
 	}
-	t.promoted, t.due = t.Promoted != nil && *t.Promoted, t.Arrival.Add(c.cfg.Target)
+	if t.Target <= 0 {
+		t.Target = c.cfg.Target
+	}
+	c.targets = c.targets || t.Target > 0
+	t.promoted, t.due = t.Promoted != nil && *t.Promoted, t.Arrival.Add(t.Target)
 	c.sequence++
 	t.sequence, t.pushed, t.key = c.sequence, now, c.classes[t.Class].order.Key(t.Item, now)
 	c.join(t)
@@ -147,13 +154,13 @@ func (c *Core[V]) next(now time.Time) *Ticket[V] {
 		c.age(now)
 	}
 	if !c.draining {
-		c.planning = c.plans && c.cfg.Target > 0 && c.waiting > 1
+		c.promotion.begin(c.round, now)
+		c.planning = c.plans && c.targets && c.waiting > 1 && c.promotion.plans()
 	}
 	c.draining = true
 	t := c.head()
 	if t == nil && c.planning {
-		c.promote(now)
-		c.planning = false
+		c.planning = c.promote(now)
 		c.resume()
 		t = c.head()
 	}
@@ -185,7 +192,8 @@ func (c *Core[V]) age(now time.Time) {
 }
 
 // Planning reports whether the drain only plans: each waiting request is asked for which worker it would wait, and none is to
-// be granted one. Those that would be late by that are promoted, and the drain goes on in the order that results.
+// be granted one. Some that would be late by that are tried before the order, which is planned again for each, and the drain
+// goes on in the best of these orders.
 func (c *Core[V]) Planning() bool { return c.planning }
 
 // settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
