@@ -39,6 +39,7 @@ type Core[V any] struct {
 	passed   []*Ticket[V] // in this drain
 
 	promotion promotion[V]
+	gathering
 
 	others   []peer    // that have something waiting, or had lately
 	way      int       // Yields of the ticket that is asked
@@ -132,7 +133,7 @@ func (c *Core[V]) waitsOn(t *Ticket[V], err error, now time.Time) bool {
 	}
 	if later, ok := errors.AsType[Later](err); ok {
 		var p plan
-		p.worker, p.starts, p.takes, p.then = later.Later()
+		p.starts, p.takes, p.then, p.free = later.Later()
 		c.pass(t, p)
 		return true
 	}
@@ -149,6 +150,7 @@ func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	c.Expire(now)
 	if !c.draining {
 		c.round++
+		c.gathered = time.Time{}
 	}
 	if !c.draining && (c.waiting <= maxPlanned || now.Sub(c.aged) >= ageing) {
 		c.age(now)
@@ -224,6 +226,7 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 // far as the limits allow; the others are refused.
 func (c *Core[V]) stop(now time.Time) {
 	c.draining, c.planning = false, false
+	c.foresee(now)
 	if !c.yielding {
 		c.yields = time.Time{}
 	}
@@ -272,16 +275,32 @@ func (c *Core[V]) endAll(err error, now time.Time) {
 	}
 }
 
-// NextWake is when a ticket expires next, or room is no longer left to others: a drain is due then. It is zero when no ticket waits.
+// NextWake is when a ticket expires next or a drain is due for another reason, [Core.NextDrain]. It is zero when no ticket waits.
 func (c *Core[V]) NextWake() time.Time {
 	if c.oldest == nil {
 		return time.Time{}
 	}
-	at := c.deadline(c.oldest)
-	if ends := c.yields.Add(yieldFor); !c.yields.IsZero() && ends.Before(at) {
-		at = ends
+	return earlier(c.deadline(c.oldest), c.NextDrain())
+}
+
+// NextDrain is when the queue is to be drained although nothing has happened: those that came lately have gathered for long
+// enough, or room is no longer left to others. It is zero if there is no such time.
+func (c *Core[V]) NextDrain() time.Time {
+	if c.oldest == nil {
+		return time.Time{}
 	}
-	return at
+	if c.yields.IsZero() {
+		return c.gathered
+	}
+	return earlier(c.gathered, c.yields.Add(yieldFor))
+}
+
+// earlier is the earlier of two times, of which a zero one is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // deadline is when t, which is or was in the queue, expires.

@@ -12,8 +12,8 @@ type laterError struct{ plan }
 
 func (*laterError) Error() string { return "later" }
 
-func (e *laterError) Later() (worker int, starts, takes, then time.Duration) {
-	return e.worker, e.starts, e.takes, e.then
+func (e *laterError) Later() (starts, takes, then, free time.Duration) {
+	return e.starts, e.takes, e.then, e.free
 }
 
 // newLine is a core with tickets of these names, pushed one after the other at start, and the list of what ended.

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -71,6 +72,19 @@ func (p *plan) begin(drain uint64, v *view) []time.Duration {
 	return p.takes
 }
 
+// free is how long the first worker among the candidates still computes what it was given, without what is planned for it.
+func (c *scratch) free() time.Duration {
+	least := time.Duration(math.MaxInt64)
+	for i := range c.ws {
+		left := c.ws[i].Left
+		if c.planned != nil {
+			left -= c.planned[c.ws[i].slot]
+		}
+		least = min(least, left)
+	}
+	return least
+}
+
 // bind reports whether candidate i may be booked now: its worker has computed what it was given, by what was predicted
 // of that. Otherwise the request is planned for it, and the error is a [*LaterError].
 func (k *core) bind(c *scratch, i int) error {
@@ -78,7 +92,7 @@ func (k *core) bind(c *scratch, i int) error {
 	if !c.query.late || w.Left <= 0 && !c.req.PlanOnly {
 		return nil
 	}
-	own := k.cfg.Forecast.own(&c.query, w)
+	own, free := k.cfg.Forecast.own(&c.query, w), c.free()
 	if c.planned != nil {
 		c.planned[w.slot] += own
 	}
@@ -90,6 +104,6 @@ func (k *core) bind(c *scratch, i int) error {
 	if later == nil {
 		later = new(LaterError)
 	}
-	*later = LaterError{int(w.slot), w.Left, own, then, PoolError{c.view.pool.Model, c.view.pool.Role, errNotFree}}
+	*later = LaterError{int(w.slot), w.Left, own, then, free, PoolError{c.view.pool.Model, c.view.pool.Role, errNotFree}}
 	return later
 }
