@@ -27,6 +27,6 @@ func (c *Core[V]) Gathers(t *Ticket[V], now time.Time) bool {
 	if !now.Before(c.free) || t.Retry || t.Strict > 0 || t.Lane != "" || c.waiting >= c.cfg.Limit || !c.queued(t) {
 		return false
 	}
-	c.gathered = earlier(c.gathered, now.Add(gatherFor))
+	c.gathered = earlier(c.gathered, earlier(now.Add(gatherFor), c.free))
 	return true
 }

@@ -26,6 +26,7 @@ func TestRequestsGather(t *testing.T) {
 	}{
 		{"no worker is free", 50 * ms, 10 * ms, Item{}, true},
 		{"a worker is free", 0, 10 * ms, Item{}, false},
+		{"a worker should be free soon", 12 * ms, 10 * ms, Item{}, true},
 		{"a worker should be free by now", 50 * ms, 50 * ms, Item{}, false},
 		{"it lacks decode alone", 50 * ms, 10 * ms, Item{Retry: true}, false},
 		{"it goes before all", 50 * ms, 10 * ms, Item{Strict: 1}, false},
@@ -44,7 +45,7 @@ func TestRequestsGather(t *testing.T) {
 			}
 			want := time.Time{}
 			if c.gathers {
-				want = now.Add(5 * ms)
+				want = now.Add(min(5*ms, c.free-c.at))
 			}
 			if at := core.NextDrain(); !at.Equal(want) {
 				t.Errorf("the next drain is at %v, want %v", at, want)
