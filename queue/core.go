@@ -226,7 +226,7 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 // far as the limits allow; the others are refused.
 func (c *Core[V]) stop(now time.Time) {
 	c.draining, c.planning = false, false
-	c.foresee(now)
+	c.predict(now)
 	if !c.yielding {
 		c.yields = time.Time{}
 	}

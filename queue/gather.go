@@ -5,14 +5,14 @@ import "time"
 // gatherFor is how long requests that come while others wait gather at most before the next drain.
 const gatherFor = 5 * time.Millisecond
 
-// gathering is what the latest drain foresees where requests wait by a plan.
+// gathering is what the latest drain predicts where requests wait by a plan.
 type gathering struct {
 	free     time.Time // when the first worker should be; until then none can be granted unless something changes; zero: none waits so
 	gathered time.Time // when those that came since are to be drained for; zero: none came
 }
 
-// foresee takes in the plans of the drain that ends.
-func (c *Core[V]) foresee(now time.Time) {
+// predict takes in the plans of the drain that ends.
+func (c *Core[V]) predict(now time.Time) {
 	c.free = time.Time{}
 	for _, t := range c.passed {
 		if t != nil {
