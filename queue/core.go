@@ -275,34 +275,6 @@ func (c *Core[V]) endAll(err error, now time.Time) {
 	}
 }
 
-// NextWake is when a ticket expires next or a drain is due for another reason, [Core.NextDrain]. It is zero when no ticket waits.
-func (c *Core[V]) NextWake() time.Time {
-	if c.oldest == nil {
-		return time.Time{}
-	}
-	return earlier(c.deadline(c.oldest), c.NextDrain())
-}
-
-// NextDrain is when the queue is to be drained although nothing has happened: those that came lately have gathered for long
-// enough, or room is no longer left to others. It is zero if there is no such time.
-func (c *Core[V]) NextDrain() time.Time {
-	if c.oldest == nil {
-		return time.Time{}
-	}
-	if c.yields.IsZero() {
-		return c.gathered
-	}
-	return earlier(c.gathered, c.yields.Add(yieldFor))
-}
-
-// earlier is the earlier of two times, of which a zero one is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // deadline is when t, which is or was in the queue, expires.
 func (c *Core[V]) deadline(t *Ticket[V]) time.Time { return t.pushed.Add(c.cfg.Timeout) }
 
