@@ -92,7 +92,7 @@ func (f *Flow) enter(ctx context.Context, r *request) error {
 	item := queue.Item{
 		ID: r.ID, Priority: float64(given(r.Call.Priority, x.Priority)), Strict: given(r.Call.StrictPriority, x.StrictPriority),
 		ISL: r.length(), Uncached: uncached, Bytes: int64(len(r.Call.Request.Raw)), Class: class,
-		Arrival: r.Call.Arrival, Retry: r.Attempts > 0 || r.KV != nil, Promoted: &r.promoted, Lane: ask.Lane(),
+		Arrival: r.Call.Arrival, Retry: r.Attempts > 0 || r.KV != nil, Target: x.TTFTTarget, Promoted: &r.promoted, Lane: ask.Lane(),
 	}
 	if ask.Sliced {
 		item.Slice = f.rooms.Routers.For(ask.Model, pools.Prefill).SliceTokens()

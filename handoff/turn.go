@@ -40,12 +40,12 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 		r.prefilled(&came)
 		failed = came.failed
 		if failed == nil {
-			f.found(r, came.cached)
+			f.found(r, a.P.ID, a.PRank, came.cached)
 			r.sliced = a.Slice - max(0, came.cached)
 			r.done = router.Done{Worker: a.P.ID, Rank: a.PRank, Tokens: a.Slice, Slices: r.done.Slices + 1}
 		}
 	} else if _, failed = f.prefillFirst(ctx, r, speaks, a, plan); failed == nil {
-		r.KV.Cached = f.found(r, r.KV.Cached)
+		r.KV.Cached = f.found(r, r.KV.producer.ID, a.PRank, r.KV.Cached)
 	}
 	if failed != nil {
 		r.Attempts++
@@ -59,9 +59,10 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 func (r *request) takesTurn() bool { return r.p.Lease != nil && r.d.Lease == nil }
 
 // found takes in how many of the prompt's tokens a turn found cached, below 0 where the worker did not say. It returns how
-// many were cached before the first turn.
-func (f *Flow) found(r *request, cached int) int {
-	if r.done.Tokens > 0 && cached >= 0 {
+// many were cached before the first turn. A turn that went to another worker than the slice before it found nothing of that
+// there, as was known when it was chosen: nothing is lost.
+func (f *Flow) found(r *request, worker string, rank, cached int) int {
+	if r.done.Tokens > 0 && cached >= 0 && r.done.Worker == worker && r.done.Rank == rank {
 		f.slices.note(r.sliced, max(0, r.done.Tokens-cached))
 	}
 	if r.turns == 0 || cached < r.cachedFirst {

@@ -34,3 +34,21 @@ func TestTurnWithoutADecodeWorker(t *testing.T) {
 		}
 	})
 }
+
+// A turn that went to another worker than the slice before it has lost nothing, however often it comes: the router chose it
+// knowing that. One that finds its worker's cache without the slice has.
+func TestATurnThatMovesLosesNothing(t *testing.T) {
+	for _, c := range []struct {
+		worker string
+		rank   int
+		on     bool
+	}{{"p", 0, false}, {"q", 0, true}, {"p", 1, true}} {
+		f, r := new(Flow), &request{sliced: 4096, done: router.Done{Worker: "p", Tokens: 8192}}
+		for range 100 {
+			f.found(r, c.worker, c.rank, 0)
+		}
+		if on := f.slices.on(); on != c.on {
+			t.Errorf("slices of p's rank 0 that go on at %s's rank %d: on %v, want %v", c.worker, c.rank, on, c.on)
+		}
+	}
+}

@@ -258,6 +258,8 @@ func TestPromotionStaysInItsClass(t *testing.T) {
 			tickets[id] = &Ticket[string]{Item: Item{ID: id, Uncached: 10}}
 			if id == "other" {
 				tickets[id].Class = 1
+			} else if id == "a" {
+				tickets[id].Target = time.Minute
 			}
 			if err := core.Push(tickets[id], start); err != nil {
 				t.Fatal(err)
@@ -265,7 +267,7 @@ func TestPromotionStaysInItsClass(t *testing.T) {
 		}
 		takes := map[string]time.Duration{"a": 300 * time.Millisecond, "other": c.other, "long": 1200 * time.Millisecond}
 		for range 2 {
-			core.Drain(start, planner(200*time.Millisecond, takes))
+			core.Drain(start, planner(core, 200*time.Millisecond, takes))
 		}
 		if head := core.head(); head.ID != c.first {
 			t.Errorf("the other takes %v: %s is first, want %s", c.other, head.ID, c.first)

@@ -34,8 +34,12 @@ type Core[V any] struct {
 	aged     time.Time    // when all keys were computed last
 	plans    bool         // requests have been passed: their workers are planned
 	planning bool         // the drain plans, and grants nothing yet
+	targets  bool         // requests have had a target
 	round    uint64       // drains so far, and their resumptions
 	passed   []*Ticket[V] // in this drain
+
+	promotion promotion[V]
+	gathering
 
 	others   []peer    // that have something waiting, or had lately
 	way      int       // Yields of the ticket that is asked
@@ -93,7 +97,11 @@ func (c *Core[V]) Push(t *Ticket[V], now time.Time) error {
 	if limit := c.met(t); limit != "" && c.waits(t) && !c.draining {
 		return c.refuse(t, limit, now)
 	}
-	t.promoted, t.due = t.Promoted != nil && *t.Promoted, t.Arrival.Add(c.cfg.Target)
+	if t.Target <= 0 {
+		t.Target = c.cfg.Target
+	}
+	c.targets = c.targets || t.Target > 0
+	t.promoted, t.due = t.Promoted != nil && *t.Promoted, t.Arrival.Add(t.Target)
 	c.sequence++
 	t.sequence, t.pushed, t.key = c.sequence, now, c.classes[t.Class].order.Key(t.Item, now)
 	c.join(t)
@@ -125,7 +133,7 @@ func (c *Core[V]) waitsOn(t *Ticket[V], err error, now time.Time) bool {
 	}
 	if later, ok := errors.AsType[Later](err); ok {
 		var p plan
-		p.worker, p.starts, p.takes, p.then = later.Later()
+		p.starts, p.takes, p.then, p.free = later.Later()
 		c.pass(t, p)
 		return true
 	}
@@ -142,18 +150,19 @@ func (c *Core[V]) next(now time.Time) *Ticket[V] {
 	c.Expire(now)
 	if !c.draining {
 		c.round++
+		c.gathered = time.Time{}
 	}
 	if !c.draining && (c.waiting <= maxPlanned || now.Sub(c.aged) >= ageing) {
 		c.age(now)
 	}
 	if !c.draining {
-		c.planning = c.plans && c.cfg.Target > 0 && c.waiting > 1
+		c.promotion.begin(c.round, now)
+		c.planning = c.plans && c.targets && c.waiting > 1 && c.promotion.plans()
 	}
 	c.draining = true
 	t := c.head()
 	if t == nil && c.planning {
-		c.promote(now)
-		c.planning = false
+		c.planning = c.promote(now)
 		c.resume()
 		t = c.head()
 	}
@@ -185,7 +194,8 @@ func (c *Core[V]) age(now time.Time) {
 }
 
 // Planning reports whether the drain only plans: each waiting request is asked for which worker it would wait, and none is to
-// be granted one. Those that would be late by that are promoted, and the drain goes on in the order that results.
+// be granted one. Some that would be late by that are tried before the order, which is planned again for each, and the drain
+// goes on in the best of these orders.
 func (c *Core[V]) Planning() bool { return c.planning }
 
 // settle takes t out with the answer of its reserve func, not ErrWait. It reports false if t has left the queue while
@@ -216,6 +226,7 @@ func (c *Core[V]) settle(t *Ticket[V], err error, now time.Time) bool {
 // far as the limits allow; the others are refused.
 func (c *Core[V]) stop(now time.Time) {
 	c.draining, c.planning = false, false
+	c.predict(now)
 	if !c.yielding {
 		c.yields = time.Time{}
 	}
@@ -262,18 +273,6 @@ func (c *Core[V]) endAll(err error, now time.Time) {
 		c.stats.CancelledTotal++
 		c.end(t, err, now)
 	}
-}
-
-// NextWake is when a ticket expires next, or room is no longer left to others: a drain is due then. It is zero when no ticket waits.
-func (c *Core[V]) NextWake() time.Time {
-	if c.oldest == nil {
-		return time.Time{}
-	}
-	at := c.deadline(c.oldest)
-	if ends := c.yields.Add(yieldFor); !c.yields.IsZero() && ends.Before(at) {
-		at = ends
-	}
-	return at
 }
 
 // deadline is when t, which is or was in the queue, expires.

@@ -19,17 +19,17 @@ var (
 )
 
 // Later, wrapped or not, is the answer of a reserve func where the request waits on and holds up none behind it: what it waits for
-// is planned, and those are asked with that in view. worker is any number that is that worker's alone; starts is from now, behind
-// those asked before it in the same drain; takes is its prompt's time there, and then that from the prompt's end to the first token.
+// is planned, and those are asked with that in view. starts is from now, behind those asked before it in the same drain; takes is
+// its prompt's time there, and then that from the prompt's end to the first token. free is when the first of all workers has nothing
+// left to compute, from now: until then no request like this one can be granted.
 type Later interface {
 	error
-	Later() (worker int, starts, takes, then time.Duration)
+	Later() (starts, takes, then, free time.Duration)
 }
 
 // plan is what a [Later] says.
 type plan struct {
-	worker              int
-	starts, takes, then time.Duration
+	starts, takes, then, free time.Duration
 }
 
 // FullError refuses a request that would have to wait, because too much waits already.

@@ -20,6 +20,8 @@ type Item struct {
 	// Retry is a request that was granted once and failed. It goes before all that are not, and is never refused for
 	// a full queue, for it holds its place already.
 	Retry bool
+	// Target is the time to first token, from Arrival, that the request is to have; 0 is the queue's.
+	Target time.Duration
 	// Promoted is whether the request goes before the order, which is read when it is pushed and set when it is granted: what
 	// is computed in turns keeps its place. nil is no.
 	Promoted *bool
@@ -61,6 +63,8 @@ type Ticket[V any] struct {
 	plan     plan      // of the latest drain
 	promoted bool      // goes before the order
 	due      time.Time // when its first token is late
+	tried    uint64    // the drain that tried it before the order last
+	wasLate  bool      // in the order that it was tried before
 	sequence uint64
 	lane     *lane[V]
 	place    int // in its lane's heap, from 0; unqueued when it is in no queue

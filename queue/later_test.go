@@ -12,8 +12,8 @@ type laterError struct{ plan }
 
 func (*laterError) Error() string { return "later" }
 
-func (e *laterError) Later() (worker int, starts, takes, then time.Duration) {
-	return e.worker, e.starts, e.takes, e.then
+func (e *laterError) Later() (starts, takes, then, free time.Duration) {
+	return e.starts, e.takes, e.then, e.free
 }
 
 // newLine is a core with tickets of these names, pushed one after the other at start, and the list of what ended.
@@ -73,52 +73,86 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// planner is a worker that is busy for a while: it plans one request behind the other.
-func planner(left time.Duration, takes map[string]time.Duration) func(t *Ticket[string]) error {
+// planner is a worker that is busy for a while: in each round it plans one request behind the other.
+func planner(core *Core[string], busy time.Duration, takes map[string]time.Duration) func(t *Ticket[string]) error {
+	var round uint64
+	var left time.Duration
 	return func(t *Ticket[string]) error {
+		if core.Round() != round {
+			round, left = core.Round(), busy
+		}
 		starts := left
 		left += takes[t.ID]
 		return &laterError{plan{starts: starts, takes: takes[t.ID]}}
 	}
 }
 
-// A request that its order would make late goes first where none of those before it is late for that, and goes back where it
-// is late all the same.
+// A request that its order would make late goes first where fewer are late for that, and goes back where it is late all the
+// same.
 func TestPromotion(t *testing.T) {
 	const target = 2 * time.Second
 	for _, c := range []struct {
 		name   string
 		long   time.Duration // what the long prompt takes; three short ones before it take 300 ms each, the first 200 ms from now
 		target time.Duration
-		first  string
+		own    time.Duration // the long one's own target
+		shorts time.Duration // theirs
+		goes   bool          // the long one is first
 	}{
-		{"in time where it is", 500 * time.Millisecond, target, "a"},
-		{"late where it is, in time at the front", 950 * time.Millisecond, target, "long"},
-		{"another would be late", 1300 * time.Millisecond, target, "a"},
-		{"late at the front", 1900 * time.Millisecond, target, "a"},
-		{"no target", 950 * time.Millisecond, 0, "a"},
+		{"in time where it is", 500 * time.Millisecond, target, 0, 0, false},
+		{"nearly late where it is", 800 * time.Millisecond, target, 0, 2 * target, true},
+		{"late where it is, in time at the front", 950 * time.Millisecond, target, 0, 2 * target, true},
+		{"another would be late", 1300 * time.Millisecond, target, 0, target + 100*time.Millisecond, false},
+		{"late at the front", 1900 * time.Millisecond, target, 0, 2 * target, false},
+		{"no target", 950 * time.Millisecond, 0, 0, 0, false},
+		{"a target of its own", 500 * time.Millisecond, target, time.Second, 0, true},
+		{"a target of its own alone", 950 * time.Millisecond, 0, target, 0, true},
+		{"a longer target of its own", 950 * time.Millisecond, target, 2 * target, 2 * target, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.Target = c.target
-			core, tickets, _ := newLine(t, cfg, "a", "b", "c", "long")
-			for id, ticket := range tickets {
-				if id != "long" && c.target > 0 {
-					ticket.due = ticket.due.Add(100 * time.Millisecond)
+			core, tickets, _ := newLine(t, cfg)
+			for _, id := range []string{"a", "b", "c", "long"} {
+				ticket := &Ticket[string]{Item: Item{ID: id, Target: c.shorts}}
+				if tickets[id] = ticket; id == "long" {
+					ticket.Target = c.own
+				}
+				if err := core.Push(ticket, start); err != nil {
+					t.Fatal(err)
 				}
 			}
 			takes := map[string]time.Duration{"a": 300 * time.Millisecond, "b": 300 * time.Millisecond, "c": 300 * time.Millisecond, "long": c.long}
 			for range 2 { // the first shows that there are plans
-				core.Drain(start, planner(200*time.Millisecond, takes))
+				core.Drain(start, planner(core, 200*time.Millisecond, takes))
 			}
-			if head := core.head(); head.ID != c.first {
-				t.Fatalf("%s is first, want %s", head.ID, c.first)
+			if head := core.head(); (head.ID == "long") != c.goes {
+				t.Fatalf("%s is first, want long %v", head.ID, c.goes)
 			}
-			core.Drain(start.Add(time.Hour), planner(0, takes))
-			if head := core.head(); c.first == "long" && head != nil && head.ID != "a" {
-				t.Errorf("%s is first, long is late all the same", head.ID)
+			core.Drain(start.Add(10*time.Second), planner(core, 0, takes))
+			if head := core.head(); head == nil || head.ID != "a" {
+				t.Errorf("%v is first, long is late all the same", head)
 			}
 		})
+	}
+}
+
+// However often the queue drains, few drains plan before they grant.
+func TestPlanningIsBounded(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Target = 2 * time.Second
+	core, _, _ := newLine(t, cfg, "a", "b", "c")
+	planned := map[uint64]bool{}
+	for i := range 2000 { // 0.5 ms apart
+		core.Drain(start.Add(time.Duration(i)*time.Millisecond/2), func(*Ticket[string]) error {
+			if core.Planning() {
+				planned[core.promotion.drain] = true
+			}
+			return &laterError{}
+		})
+	}
+	if most := planRate + planBurst; len(planned) > most || len(planned) < planRate {
+		t.Errorf("%d of 2000 drains in a second plan, want %d to %d", len(planned), planRate, most)
 	}
 }
 
@@ -176,7 +210,7 @@ func TestDrainsStayBounded(t *testing.T) {
 	for range 3 {
 		asked := 0
 		core.Drain(start, func(*Ticket[string]) error { asked++; return &laterError{} })
-		if asked > 2*maxPlanned {
+		if asked > (3+maxTried)*maxPlanned {
 			t.Fatalf("%d requests are asked in a drain", asked)
 		}
 	}

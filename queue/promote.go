@@ -1,66 +1,83 @@
 package queue
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	// maxPlanned is how many waiting requests a drain plans, the next ones first.
 	maxPlanned = 128
-	// maxPromoted is how many of them one drain promotes.
-	maxPromoted = 4
+	// maxTried is how many of them one drain tries before the order.
+	maxTried = 2
+	// planRate is how many drains a second plan before they grant, and planBurst how many may at once: planning takes up to
+	// four looks at all that are planned.
+	planRate, planBurst = 100, 16
 )
 
-// promote puts requests before the order that it would make late, where none is made late by that. A drain has planned
-// them: a request that is to be done after its target, and would be in time were it the first at its worker, is promoted
-// as long as those that it overtakes there stay in time who are. One that has become late all the same is put back.
-func (c *Core[V]) promote(now time.Time) {
-	planned := c.passed
-	done := 0
-	for j, t := range planned {
-		if t == nil {
-			continue
-		}
-		if t.promoted {
-			t.promoted = !t.late(now, t.plan.starts)
-			continue
-		}
-		if !t.late(now, t.plan.starts+c.cfg.Target/8) || done == maxPromoted {
-			continue
-		}
-		first := slices.IndexFunc(planned[:j], t.overtakes)
-		if first < 0 || t.late(now, planned[first].plan.starts) {
-			continue
-		}
-		starts, spoilt, delayed := planned[first].plan.starts, false, planned[first:j]
-		for _, o := range delayed {
-			spoilt = spoilt || t.delays(o) && !o.late(now, o.plan.starts) && o.late(now, o.plan.starts+t.plan.takes)
-		}
-		if spoilt {
-			continue
-		}
-		for _, o := range delayed {
-			if t.delays(o) {
-				o.plan.starts += t.plan.takes
-			}
-		}
-		t.promoted, t.plan.starts = true, starts
-		done++
+// promotion is what a drain finds out about an order that makes requests late: it plans them in that order, puts one before
+// it, plans them again, and keeps the better order. All workers count: who goes to another one then is planned there.
+type promotion[V any] struct {
+	drain  uint64     // its first round
+	credit float64    // drains that may plan
+	seen   time.Time  // when the latest drain began
+	back   bool       // those have been put back that their promotion does not help
+	late   int        // requests, by the best order so far
+	try    *Ticket[V] // which is before the order to see what comes of it
+	tries  int
+}
+
+// begin readies it for a drain that begins with this round.
+func (p *promotion[V]) begin(round uint64, now time.Time) {
+	*p = promotion[V]{drain: round, seen: now, credit: min(planBurst, p.credit+planRate*now.Sub(p.seen).Seconds())}
+}
+
+// plans reports whether this drain may plan, and counts it.
+func (p *promotion[V]) plans() bool {
+	if p.credit < 1 {
+		return false
 	}
+	p.credit--
+	return true
 }
 
-// overtakes reports whether t, promoted, goes before o of its class at the worker that both wait for; o may have left.
-func (t *Ticket[V]) overtakes(o *Ticket[V]) bool {
-	return t.delays(o) && o.Class == t.Class && !o.promoted && o.Retry == t.Retry && o.Strict == t.Strict
-}
-
-// delays reports whether o, planned behind the first that t overtakes, waits for the same worker.
-func (t *Ticket[V]) delays(o *Ticket[V]) bool {
-	return o != nil && o.plan.worker == t.plan.worker
+// promote looks at what has been planned, and reports whether it is to be planned once more, in another order: one request is
+// put before it that is to be done after its target, or within an eighth of it before that, and would be in time were its
+// worker free. It stays there if fewer are late for that, or none more where it was in time itself. One that was promoted
+// earlier and is late all the same is put back.
+func (c *Core[V]) promote(now time.Time) (again bool) {
+	p := &c.promotion
+	late := 0
+	for _, t := range c.passed {
+		if t == nil || !t.late(now, t.plan.starts) {
+			continue
+		}
+		if late++; t.promoted && t != p.try && !p.back {
+			t.promoted, again = false, true
+		}
+	}
+	if p.back = true; again {
+		return true
+	}
+	if t := p.try; t == nil || late < p.late || late == p.late && !t.wasLate {
+		p.late = late
+	} else {
+		t.promoted = false
+	}
+	p.try = nil
+	if p.tries == maxTried {
+		return false
+	}
+	for _, t := range c.passed {
+		if t == nil || t.promoted || t.tried == p.drain || t.late(now, 0) || !t.late(now, t.plan.starts+t.Target/8) {
+			continue
+		}
+		t.tried, t.wasLate, t.promoted = p.drain, t.late(now, t.plan.starts), true
+		p.try = t
+		p.tries++
+		return true
+	}
+	return false
 }
 
 // late reports whether t misses the target if its worker is free for it so long from now.
 func (t *Ticket[V]) late(now time.Time, starts time.Duration) bool {
-	return now.Add(starts + t.plan.takes + t.plan.then).After(t.due)
+	return t.Target > 0 && now.Add(starts+t.plan.takes+t.plan.then).After(t.due)
 }

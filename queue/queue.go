@@ -47,7 +47,7 @@ type Queue[R, G any] struct {
 	mu       sync.Mutex // guards all below; nothing that is handed in is called under it
 	core     *Core[*waiter[R, G]]
 	onHead   func()
-	yielding *time.Timer // wakes the queue when room is left no longer; nil until it is left
+	waker    *time.Timer // at Core.NextDrain; nil until there is one
 	draining bool        // a caller drains, or is asked to go on with it (waiter.drive)
 	again    bool        // something changed since the last ticket was asked
 	closed   bool
@@ -179,7 +179,11 @@ func (q *Queue[R, G]) admit(ctx context.Context, it Item, r R) (grant G, err err
 		q.mu.Unlock()
 		return grant, err
 	}
-	q.drain(now) // usually grants w on the spot
+	if q.core.Gathers(&w.ticket, now) {
+		q.wakeLater(now)
+	} else {
+		q.drain(now) // usually grants w on the spot
+	}
 	var left error
 	waited := false
 	for !w.done && left == nil {
@@ -325,17 +329,17 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 	}
 	q.core.stop(now)
 	q.draining = false
-	if !q.core.yields.IsZero() {
-		q.wakeIn(q.core.yields.Add(yieldFor).Sub(now))
-	}
+	q.wakeLater(now)
 }
 
-// wakeIn has the queue woken when room is no longer left to others.
-func (q *Queue[R, G]) wakeIn(in time.Duration) {
-	if q.yielding == nil {
-		q.yielding = time.AfterFunc(in, q.Wake)
-	} else {
-		q.yielding.Reset(in)
+// wakeLater has the queue woken when it is to be drained although nothing has happened.
+func (q *Queue[R, G]) wakeLater(now time.Time) {
+	switch at := q.core.NextDrain(); {
+	case at.IsZero():
+	case q.waker == nil:
+		q.waker = time.AfterFunc(at.Sub(now), q.Wake)
+	default:
+		q.waker.Reset(at.Sub(now))
 	}
 }
 

@@ -73,7 +73,7 @@ func (k *core) pick(c *scratch, now time.Time) (int, error) {
 		return 0, ErrDeclined
 	}
 	c.settle(i, cost)
-	return i, k.bind(c, i)
+	return i, k.bind(c, i, now)
 }
 
 // candidates are the slots that may be chosen.
@@ -131,7 +131,7 @@ func pickPair(prefill, decode *core, cp, cd *scratch, now time.Time) (i, j int, 
 		return 0, 0, cp.refuse(ErrDeclined)
 	}
 	cp.settle(i, cost)
-	if err := prefill.bind(cp, i); err != nil {
+	if err := prefill.bind(cp, i, now); err != nil {
 		return 0, 0, cp.refuse(err)
 	}
 	if later {

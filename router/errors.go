@@ -48,6 +48,7 @@ type LaterError struct {
 	Starts time.Duration // from now, behind what the worker has and what waits for it ahead of this request
 	Takes  time.Duration // the prompt, there
 	Then   time.Duration // from the end of that to the first token
+	Free   time.Duration // from now, until the first of all workers that can be chosen has nothing left to compute
 
 	pool PoolError
 }
@@ -56,9 +57,9 @@ var errNotFree = errors.New("the worker that would finish first is not free yet"
 
 func (e *LaterError) Error() string { return e.pool.Error() }
 
-// Later returns what stands in e, in the fields' order: a queue plans by it.
-func (e *LaterError) Later() (slot int, starts, takes, then time.Duration) {
-	return e.Slot, e.Starts, e.Takes, e.Then
+// Later returns the times in e, in the fields' order: a queue plans by them.
+func (e *LaterError) Later() (starts, takes, then, free time.Duration) {
+	return e.Starts, e.Takes, e.Then, e.Free
 }
 
 // Unwrap returns a [*PoolError] with the worker's pool.

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -53,6 +54,8 @@ type plan struct {
 	drain uint64
 	view  uint64
 	takes []time.Duration // by slot
+	free  time.Duration   // see freeIn
+	known bool
 }
 
 // begin readies the plan for a request of a drain in a view. A choice outside of a drain has none: it is nil.
@@ -61,7 +64,7 @@ func (p *plan) begin(drain uint64, v *view) []time.Duration {
 		return nil
 	}
 	if p.drain != drain || p.view != v.number {
-		p.drain, p.view = drain, v.number
+		p.drain, p.view, p.known = drain, v.number, false
 		if cap(p.takes) < len(v.slots) {
 			p.takes = make([]time.Duration, len(v.slots))
 		}
@@ -71,15 +74,30 @@ func (p *plan) begin(drain uint64, v *view) []time.Duration {
 	return p.takes
 }
 
+// freeIn is how long the first worker of v that may be chosen still computes what it was given, without what is planned for it.
+// It is looked up once in a drain.
+func (p *plan) freeIn(v *view, now time.Time) time.Duration {
+	if !p.known {
+		p.known, p.free = true, math.MaxInt64
+		for i := range v.slots {
+			if s := &v.slots[i]; v.eligible(s, now) {
+				p.free = min(p.free, s.page.Left(now))
+			}
+		}
+	}
+	return p.free
+}
+
 // bind reports whether candidate i may be booked now: its worker has computed what it was given, by what was predicted
 // of that. Otherwise the request is planned for it, and the error is a [*LaterError].
-func (k *core) bind(c *scratch, i int) error {
+func (k *core) bind(c *scratch, i int, now time.Time) error {
 	w := &c.ws[i]
 	if !c.query.late || w.Left <= 0 && !c.req.PlanOnly {
 		return nil
 	}
-	own := k.cfg.Forecast.own(&c.query, w)
+	own, free := k.cfg.Forecast.own(&c.query, w), time.Duration(0)
 	if c.planned != nil {
+		free = k.plan.freeIn(c.view, now)
 		c.planned[w.slot] += own
 	}
 	var then time.Duration
@@ -90,6 +108,6 @@ func (k *core) bind(c *scratch, i int) error {
 	if later == nil {
 		later = new(LaterError)
 	}
-	*later = LaterError{int(w.slot), w.Left, own, then, PoolError{c.view.pool.Model, c.view.pool.Role, errNotFree}}
+	*later = LaterError{int(w.slot), w.Left, own, then, free, PoolError{c.view.pool.Model, c.view.pool.Role, errNotFree}}
 	return later
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Nvext is the request's nvext object: hints to the gateway, with the names Dynamo gave them. Engines never see it.
@@ -22,6 +23,8 @@ type Nvext struct {
 	SessionID string
 	// OSL is agent_hints.osl, the answer's expected length in tokens.
 	OSL *uint32
+	// TTFTTarget is router.ttft_target, the time to first token that the request is to have; 0 is none.
+	TTFTTarget time.Duration
 
 	// BackendInstanceID, DecodeWorkerID and PrefillWorkerID pin workers, empty where absent. Worker ids are strings;
 	// a client that sends a whole number means its decimal text.
@@ -79,7 +82,7 @@ var (
 		{"nvext.routing_constraints.preferred_taints", (*scan).preferredTaints},
 	})
 	targetFields = newFieldSet(true, []field{
-		{"nvext.router.ttft_target", (*scan).hint},
+		{"nvext.router.ttft_target", (*scan).target},
 		{"nvext.router.itl_target", (*scan).hint},
 	})
 )
@@ -121,6 +124,16 @@ func (s *scan) uint32(dst **uint32) bool {
 	v, ok := s.int(0, math.MaxUint32)
 	u := uint32(v)
 	*dst = &u
+	return ok
+}
+
+// longestTarget bounds a target; what is longer means the same.
+const longestTarget = 24 * time.Hour
+
+// target reads milliseconds.
+func (s *scan) target() bool {
+	ms, ok := s.float(0, math.Inf(1))
+	s.req.Nvext.TTFTTarget = time.Duration(min(ms, float64(longestTarget.Milliseconds())) * float64(time.Millisecond))
 	return ok
 }
 

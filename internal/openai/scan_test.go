@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func scanned(t testing.TB, ep Endpoint, body string) *Request {
@@ -131,7 +132,7 @@ func TestScanNvext(t *testing.T) {
 	u32 := func(v uint32) *uint32 { return &v }
 	priority := int32(-3)
 	want := Nvext{ExtraFields: []string{"worker_id", "timing"}, Annotations: []string{"query_instance_id:"},
-		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100),
+		Priority: &priority, StrictPriority: u32(4294967295), OSL: u32(100), TTFTTarget: 200 * time.Millisecond,
 		BackendInstanceID: "9223372036854775807", DecodeWorkerID: "d", PrefillWorkerID: "0", DPRank: u32(1), PrefillDPRank: u32(2),
 		RequiredTaints: []string{"a"}, PreferredTaints: map[string]float64{"b": 0.5}, CacheSalt: "s", SessionID: "c"}
 	if !reflect.DeepEqual(r.Nvext, want) {

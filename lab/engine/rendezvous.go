@@ -79,7 +79,7 @@ type guest struct {
 // Meet is the producer's half of a rendezvous: a decode engine asks for the
 // blocks that are held under the shared id, or will be. The answer is in
 // a Result's Met, at the latest when until has come. Of a guest that gave
-// up, Dismiss is to be called.
+// up, Gone is to be called.
 func (c *Core) Meet(id string, promptTokens, moved int, number uint64, until, now time.Time) {
 	m := c.meeting(id)
 	if m.came {
@@ -118,6 +118,15 @@ func (c *Core) Dismiss(id string, until, now time.Time) {
 		c.apart = earlier(c.apart, until)
 	case m.seq.phase == expecting:
 		c.fail(m.seq, ErrNoDecode)
+	}
+}
+
+// Gone tells that the decode engine of a Meet is no longer there for the answer.
+// While it waits for the blocks it wants nothing any more; what it was promised
+// already it may be reading, and that ends as transfers do.
+func (c *Core) Gone(id string, number uint64, until, now time.Time) {
+	if m := c.meetings[id]; m != nil && m.guest != nil && m.guest.number == number {
+		c.Dismiss(id, until, now)
 	}
 }
 

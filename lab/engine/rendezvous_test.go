@@ -94,6 +94,39 @@ func TestHalvesMeetInEitherOrder(t *testing.T) {
 	}
 }
 
+// A decode engine that goes while it waits wants nothing any more. One that goes once it was promised the blocks may be reading
+// them: they stay until the hand-off's own time ends.
+func TestAGuestThatGoes(t *testing.T) {
+	gone := func(s *script) { s.Gone("room", 1, s.now.Add(time.Minute), s.now) }
+	t.Run("while it waits", func(t *testing.T) {
+		s := newScript(t)
+		s.meet(1, time.Minute)
+		gone(s)
+		s.add(half("p", Hold{For: time.Minute}))
+		s.to(10 * time.Second)
+		s.want("1:"+ErrNotHeld.Error()+" ", "p:length:<nil> ", 0)
+	})
+	t.Run("once it was promised the blocks", func(t *testing.T) {
+		s := newScript(t)
+		s.add(half("p", Hold{For: time.Minute}))
+		s.to(time.Second)
+		s.meet(1, time.Minute)
+		gone(s)
+		s.to(59 * time.Second)
+		s.want("1:<nil> ", "p:length:<nil> ", 3)
+		s.to(2 * time.Minute)
+		s.want("1:<nil> ", "p:length:<nil> ", 0)
+	})
+	t.Run("another's number", func(t *testing.T) {
+		s := newScript(t)
+		s.meet(2, time.Minute)
+		gone(s)
+		s.add(half("p", Hold{For: time.Minute}))
+		s.to(10 * time.Second)
+		s.want("2:<nil> ", "p:length:<nil> ", 3)
+	})
+}
+
 func TestHalvesThatNeverMeetGiveUp(t *testing.T) {
 	t.Run("prefill", func(t *testing.T) {
 		s := newScript(t)

@@ -137,11 +137,11 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 		default:
 			http.Error(w, met.Err.Error(), http.StatusNotFound)
 		}
-	case <-r.Context().Done(): // the decode engine is gone: its request wants nothing any more
+	case <-r.Context().Done(): // the decode engine is gone
 		s.mu.Lock()
 		delete(s.guests, number)
 		now := time.Now()
-		s.core.Dismiss(m.Requests[0], now.Add(m.patience()), now)
+		s.core.Gone(m.Requests[0], number, now.Add(m.patience()), now)
 		s.mu.Unlock()
 		s.awake()
 	}

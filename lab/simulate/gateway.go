@@ -22,7 +22,7 @@ type gateway struct {
 	member   *member   // nil where nothing is shared
 	learned  *learned  // nil where predictions are the engines' own model
 	indexed  []indexed // by machine
-	wakeAt   int64     // when the queue's expiry is on the agenda
+	wakeAt   int64     // of the queue, on the agenda
 	wakeTurn uint32
 	draining bool
 	again    bool
@@ -66,7 +66,12 @@ func (g *gateway) drain() {
 		g.queue.Drain(now, func(t *queue.Ticket[int32]) error { return r.reserve(t.Value, now) })
 	}
 	g.draining = false
-	wake := int64(never)
+	g.wakeLater()
+}
+
+// wakeLater puts on the agenda when the queue is to be looked at although nothing has happened.
+func (g *gateway) wakeLater() {
+	r, wake := g.run, int64(never)
 	if at := g.queue.NextWake(); !at.IsZero() {
 		wake = int64(at.Sub(r.epoch))
 	}

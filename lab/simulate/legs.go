@@ -249,9 +249,10 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 			l.observe(q.p, o.Cached, time.Duration(r.now-q.sent), r.at(r.now))
 		}
 	}
+	stayed := q.done.Tokens > 0 && q.done.Worker == q.p.Worker.ID
 	q.p.Release(r.at(r.now))
 	q.p = nil
-	if q.done.Tokens > 0 && o.Reason != engine.Aborted {
+	if stayed && o.Reason != engine.Aborted {
 		r.gateways[q.gateway].slicing.Note(q.sliced, max(0, q.done.Tokens-o.Cached), r.at(r.now))
 	}
 	if sliced {

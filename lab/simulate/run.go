@@ -302,7 +302,11 @@ func (r *run) wait(i int32, computed bool) {
 		r.end(i, shed)
 		return
 	}
-	g.drain()
+	if g.queue.Gathers(&q.ticket, now) {
+		g.wakeLater()
+	} else {
+		g.drain()
+	}
 }
 
 // Outcomes of a request other than replay.Answered.

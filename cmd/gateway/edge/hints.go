@@ -105,6 +105,10 @@ func (hs Hints) apply(call *handoff.Call) *openai.Error {
 		call.PolicyClass = ""
 		ignore(handoff.HeaderPolicyClass)
 	}
+	if x.TTFTTarget > 0 {
+		x.TTFTTarget = 0
+		ignore("nvext.router.ttft_target")
+	}
 	for _, p := range []struct {
 		field string
 		value **uint32

@@ -64,6 +64,7 @@ var hinted = []struct {
 	{"priority", "", `{"agent_hints":{"priority":2147483647}}`, "", "nvext.agent_hints.priority"},
 	{"strict", "", `{"agent_hints":{"strict_priority":1}}`, "", "nvext.agent_hints.strict_priority"},
 	{"expected length", "", `{"agent_hints":{"osl":1}}`, "", "nvext.agent_hints.osl"},
+	{"target", "", `{"router":{"ttft_target":500}}`, "", "nvext.router.ttft_target"},
 	{"nothing", "", `{"annotations":["llm_metrics"],"extra_fields":["worker_id","timing"],"cache_salt":"s","agent_hints":{"priority":-5,"strict_priority":0}}`, "", ""},
 }
 
@@ -120,7 +121,7 @@ func TestHintsByPrivilege(t *testing.T) {
 				x := &got.Request.Nvext
 				high := func(p *int32) bool { return p != nil && *p > 0 }
 				strict := func(p *uint32) bool { return p != nil && *p > 0 }
-				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || got.PolicyClass != ""; counts != (s.all && h.ignored != "") {
+				if counts := high(got.Priority) || high(x.Priority) || strict(got.StrictPriority) || strict(x.StrictPriority) || x.OSL != nil || x.TTFTTarget > 0 || got.PolicyClass != ""; counts != (s.all && h.ignored != "") {
 					t.Errorf("the hint counts: %t", counts)
 				}
 			})
@@ -195,7 +196,7 @@ func TestEveryHintIsDecided(t *testing.T) {
 	decided := map[reflect.Type][]string{
 		reflect.TypeFor[openai.Nvext](): {
 			// held
-			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "BackendInstanceID", "DecodeWorkerID", "PrefillWorkerID",
+			"ExtraFields", "Annotations", "Priority", "StrictPriority", "OSL", "TTFTTarget", "BackendInstanceID", "DecodeWorkerID", "PrefillWorkerID",
 			"DPRank", "PrefillDPRank", "RequiredTaints", "PreferredTaints", "Override",
 			// without an effect on other requests
 			"CacheSalt",

@@ -1,0 +1,131 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What comes while others wait for workers of which none is free is not drained for until 5 ms later, or until something
+// changes; what may be granted at once is.
+func TestRequestsGather(t *testing.T) {
+	const ms = time.Millisecond
+	wait := func(free time.Duration) func(*Ticket[string]) error {
+		return func(*Ticket[string]) error { return &laterError{plan{starts: 50 * ms, takes: ms, free: free}} }
+	}
+	for _, c := range []struct {
+		name    string
+		free    time.Duration // of the first worker, at start
+		at      time.Duration // when the other comes
+		other   Item
+		gathers bool
+	}{
+		{"no worker is free", 50 * ms, 10 * ms, Item{}, true},
+		{"a worker is free", 0, 10 * ms, Item{}, false},
+		{"a worker should be free soon", 12 * ms, 10 * ms, Item{}, true},
+		{"a worker should be free by now", 50 * ms, 50 * ms, Item{}, false},
+		{"it lacks decode alone", 50 * ms, 10 * ms, Item{Retry: true}, false},
+		{"it goes before all", 50 * ms, 10 * ms, Item{Strict: 1}, false},
+		{"it is bound to workers", 50 * ms, 10 * ms, Item{Lane: "w"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			core, _, _ := newLine(t, DefaultConfig(), "first")
+			core.Drain(start, wait(c.free))
+			now := start.Add(c.at)
+			other := &Ticket[string]{Item: c.other}
+			if err := core.Push(other, now); err != nil {
+				t.Fatal(err)
+			}
+			if g := core.Gathers(other, now); g != c.gathers {
+				t.Fatalf("gathers %v, want %v", g, c.gathers)
+			}
+			want := time.Time{}
+			if c.gathers {
+				want = now.Add(min(5*ms, c.free-c.at))
+			}
+			if at := core.NextDrain(); !at.Equal(want) {
+				t.Errorf("the next drain is at %v, want %v", at, want)
+			}
+			core.Drain(now, wait(c.free))
+			if at := core.NextDrain(); !at.IsZero() {
+				t.Errorf("after the drain, another is due at %v", at)
+			}
+		})
+	}
+	t.Run("the first", func(t *testing.T) {
+		core, tickets, _ := newLine(t, DefaultConfig(), "first")
+		if core.Gathers(tickets["first"], start) {
+			t.Error("one that comes to an empty queue gathers")
+		}
+	})
+	t.Run("a full queue", func(t *testing.T) {
+		cfg := DefaultConfig()
+		cfg.Limit = 2
+		core, _, _ := newLine(t, cfg, "first")
+		core.Drain(start, wait(time.Second))
+		other := &Ticket[string]{}
+		if err := core.Push(other, start); err != nil || core.Gathers(other, start) {
+			t.Errorf("%v; the last place gathers: limits are checked at drains", err)
+		}
+	})
+}
+
+// Those that gather are looked at 5 ms after the first of them came, in one drain, and none is lost that leaves meanwhile.
+func TestTheQueueGathers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		begun, free, asked := time.Now(), time.Hour, []time.Duration(nil)
+		q, err := New(DefaultConfig(), func(name string, _ []string, now time.Time) (string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, now.Sub(begun))
+			if free == 0 {
+				return name, nil
+			}
+			return "", &laterError{plan{starts: free, takes: time.Second, free: free}}
+		}, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, leave := context.WithCancelCause(t.Context())
+		left := errors.New("left")
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				in := t.Context()
+				if i == 3 {
+					in = ctx
+				}
+				if _, err := q.Admit(in, Item{ID: fmt.Sprint(i)}, fmt.Sprint(i)); err != nil && !errors.Is(err, left) || (i == 3) != (err != nil) {
+					t.Errorf("request %d: %v", i, err)
+				}
+			})
+		}
+		time.Sleep(4 * time.Millisecond)
+		synctest.Wait()
+		if len(asked) != 1 {
+			t.Errorf("after 4 ms, requests were asked %v after the first came", asked)
+		}
+		leave(left)
+		time.Sleep(2 * time.Millisecond) // the second request came at 1 ms
+		synctest.Wait()
+		for _, at := range asked[1:] {
+			if at != 6*time.Millisecond {
+				t.Errorf("a request was asked %v after the first came, want 6 ms", at)
+			}
+		}
+		if len(asked) < 4 {
+			t.Errorf("%d of 4 looks", len(asked))
+		}
+		mu.Lock()
+		free = 0
+		mu.Unlock()
+		q.Wake()
+		all.Wait()
+	})
+}
