@@ -140,6 +140,9 @@ func TestTracesAreTrees(t *testing.T) {
 					if tr.root.Name != "POST "+completionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
 						t.Errorf("the root: %+v", tr.root)
 					}
+					if _, known := tr.root.Attributes["gen_ai.response.time_to_first_chunk"]; known != stream {
+						t.Errorf("a time to the first chunk: %v", known)
+					}
 					seen := map[string]bool{}
 					for _, s := range tr.below {
 						seen[s.Name] = true
@@ -153,7 +156,7 @@ func TestTracesAreTrees(t *testing.T) {
 						if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" || own.Service != "tandem-worker-"+role+"-1" {
 							t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
 						}
-						if tokens := role == "decode"; tokens != (len(s.Events) == 1 && s.Events[0] == "first_token") {
+						if tokens := role == "decode" && stream; tokens != (len(s.Events) == 1 && s.Events[0] == "first_token") {
 							t.Errorf("%s has the events %q", s.Name, s.Events)
 						}
 					}

@@ -63,7 +63,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 		}
 		to.Int("tandem.overlap_blocks", r.Overlap)
 	}
-	if !r.Sent.First.IsZero() {
+	if req.Stream && !r.Sent.First.IsZero() { // of a whole answer it is not known
 		to.Float("gen_ai.response.time_to_first_chunk", r.Sent.First.Sub(r.Call.Arrival).Seconds())
 	}
 	to.String("tandem.request.id", r.Call.ID)
@@ -156,7 +156,7 @@ func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
 		if r.Reason != "" {
 			to.String("tandem.one_leg", r.Reason)
 		}
-		if !s.First.IsZero() {
+		if r.Call.Request.Stream && !s.First.IsZero() {
 			to.Event("first_token", s.First)
 		}
 		if s.From != (tracecontext.SpanID{}) {

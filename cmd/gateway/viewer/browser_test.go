@@ -242,9 +242,9 @@ func TestBrowserKilledWorker(t *testing.T) {
 		b.as(1280, "light")
 		b.do(chromedp.Navigate(f.url + "/"))
 		b.live()
-		f.eventually("dots are on their way", func() bool {
-			return look[int](b, `document.querySelectorAll(".diagram.wide .flights circle").length`) > 2
-		})
+		for _, kind := range []string{"queue", "prefill", "transfer", "decode"} {
+			b.until("a dot is in "+kind, `!!document.querySelector(".diagram.wide .flights circle.`+kind+`")`)
+		}
 		f.kills["decode-2"]()
 		killed := time.Now()
 		f.eventually("the worker is red", func() bool {
