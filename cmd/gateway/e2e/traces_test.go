@@ -131,7 +131,8 @@ func TestTracesAreTrees(t *testing.T) {
 					for name, want := range map[string]any{
 						"http.route": completionPath, "http.response.status_code": 200, "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
 						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.input_tokens": len(textPrompt(long)),
-						"gen_ai.request.stream": stream, "tandem.outcome": "ok",
+						"gen_ai.request.stream": stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim", "gen_ai.response.finish_reasons": "length",
+						"server.address": "127.0.0.1",
 					} {
 						if got := tr.root.Attributes[name]; got != want {
 							t.Errorf("%s is %v, want %v", name, got, want)
