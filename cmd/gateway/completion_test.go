@@ -129,6 +129,11 @@ func TestManualPage(t *testing.T) {
 			}
 		}
 	}
+	for _, name := range []string{"version", "help"} {
+		if !strings.Contains(page, ".B \""+name+"\"\n") {
+			t.Errorf("it lacks %s", name)
+		}
+	}
 	macro := regexp.MustCompile(`^\.(TH|SH|SS|PP|TP|B|nf|fi)( ".*")*$`)
 	for line := range strings.Lines(page) {
 		if line = strings.TrimSuffix(line, "\n"); (strings.HasPrefix(line, ".") && !macro.MatchString(line)) || strings.HasPrefix(line, "'") {

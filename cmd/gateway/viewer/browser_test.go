@@ -153,7 +153,7 @@ const audit = `(() => {
     if (!texts.currentNode.data.trim() || !e.checkVisibility({ visibilityProperty: true }) || e.closest(".skip, dialog:not([open])")) continue;
     const s = getComputedStyle(e), back = ground(e), ink = over(parse(e instanceof SVGElement ? s.fill : s.color), back);
     const [a, b] = [light(ink), light(back)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
-    const size = parseFloat(s.fontSize), least = size >= 24 || size >= 18.66 && s.fontWeight >= 700 ? 3 : 4.5;
+    const size = parseFloat(s.fontSize), least = e.matches("text.mark") /* a figure */ || size >= 24 || size >= 18.66 && s.fontWeight >= 700 ? 3 : 4.5;
     if (ratio < least) found.push("contrast " + ratio.toFixed(2) + " of " + JSON.stringify(texts.currentNode.data.trim().slice(0, 30)) + " in " + e.tagName + "." + e.getAttribute("class"));
   }
   const name = (e) => e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") && document.getElementById(e.getAttribute("aria-labelledby"))) || e.labels?.[0]?.textContent || e.textContent.trim();
