@@ -266,27 +266,37 @@ func TestExplains(t *testing.T) {
 
 // Ways are drawn only while a page is open, and a request that is over is handed out once more.
 func TestDrawnRequests(t *testing.T) {
-	c := NewRecorder(deaf{})
-	c.Arrived(newRecord(1))
-	if n := len(c.flights()); n != 0 {
-		t.Errorf("%d are drawn for no page", n)
-	}
-	c.Watch(true)
-	var all []*handoff.Record
-	for i := range 2 * maxDrawn {
-		r := newRecord(i)
-		c.Arrived(r)
-		all = append(all, r)
-	}
-	if n := len(c.flights()); n != maxDrawn {
-		t.Errorf("%d are drawn", n)
-	}
-	for _, r := range all {
-		c.Ended(r, nil)
-	}
-	if first, second := len(c.flights()), len(c.flights()); first != maxDrawn || second != 0 {
-		t.Errorf("of those that are over %d are drawn, and then %d", first, second)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := NewRecorder(deaf{})
+		c.Arrived(newRecord(1))
+		if n := len(c.flights()); n != 0 {
+			t.Errorf("%d are drawn for no page", n)
+		}
+		c.Watch(true)
+		var all []*handoff.Record
+		arrive := func(n int, every time.Duration) {
+			for range n {
+				r := newRecord(len(all))
+				c.Arrived(r)
+				all = append(all, r)
+				time.Sleep(every)
+			}
+		}
+		arrive(10*maxDrawn, drawnEvery/10)
+		if n := len(c.flights()); n != maxDrawn {
+			t.Errorf("of many a second %d are drawn", n)
+		}
+		for _, r := range all {
+			c.Ended(r, nil)
+		}
+		if first, second := len(c.flights()), len(c.flights()); first != maxDrawn || second != 0 {
+			t.Errorf("of those that are over %d are drawn, and then %d", first, second)
+		}
+		arrive(2*maxDrawn, drawnEvery)
+		if n := len(c.flights()); n != maxDrawn {
+			t.Errorf("%d are drawn at a time", n)
+		}
+	})
 }
 
 // A drawn way has each place once, and says when the request set out for it and how long its KV took.
