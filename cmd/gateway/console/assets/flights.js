@@ -80,7 +80,7 @@ export class Flights {
       if (!dot.circle.isConnected) dot.picture.querySelector(".flights").append(dot.circle);
       dot.circle.setAttribute("cx", from.x + (to.x - from.x) * eased);
       dot.circle.setAttribute("cy", from.y + (to.y - from.y) * eased);
-      dot.circle.setAttribute("class", dot.bad && dot.path.length < 3 && moves ? "bad" : !moves ? from.kind : from.kind === "prefill" && to.kind === "decode" ? "transfer" : to.kind);
+      dot.circle.setAttribute("class", dot.bad && dot.path.length < 3 && moves ? "bad" : !moves || to.kind === "client" ? from.kind : from.kind === "prefill" && to.kind === "decode" ? "transfer" : to.kind);
       if (share === 1) {
         dot.path.shift();
         dot.free = now;
