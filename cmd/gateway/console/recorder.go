@@ -25,8 +25,8 @@ const (
 	maxLive = 4096
 	// maxDrawn bounds how many requests' ways the page draws at a time.
 	maxDrawn = 32
-	// drawnEvery is the least time between two that are drawn: of many requests those of a whole second are, not those that
-	// came first after a page was told of others.
+	// drawnEvery is the least time between two that are drawn, so that of many requests some of the whole second are, and not
+	// the first after each event alone.
 	drawnEvery = 30 * time.Millisecond
 	// drawnFor is how long a request is drawn at the most, so that long answers leave room for new requests.
 	drawnFor = 15 * time.Second

@@ -76,7 +76,7 @@ export class Flights {
         continue;
       }
       const eased = share * share * (3 - 2 * share);
-      const moves = share > 0 && share < 1;
+      const moves = share > 0;
       if (!dot.circle.isConnected) dot.picture.querySelector(".flights").append(dot.circle);
       dot.circle.setAttribute("cx", from.x + (to.x - from.x) * eased);
       dot.circle.setAttribute("cy", from.y + (to.y - from.y) * eased);
