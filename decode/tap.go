@@ -170,9 +170,9 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		}
 	}
 	if stopped {
-		info.Finished = 1
+		info.Finished, info.Reason = 1, "stop"
 	}
-	t.finished += info.Finished
+	t.ends(&info)
 	last := t.last(info)
 	t.usage(info)
 	raw := ev.Raw
@@ -213,7 +213,7 @@ func (t *tap) goesOn() error {
 func (t *tap) finish() error {
 	var out []byte
 	if t.finished == 0 {
-		t.finished = 1
+		t.ends(&openai.ChunkInfo{Finished: 1, Reason: "length"})
 		out = openai.AppendEvent(nil, t.call.Draft.envelope.AppendEnd(nil, t.call.Draft.Request.Endpoint, "length"))
 	}
 	if err := t.Last(t.appendEnd(out)); err != nil {
@@ -339,22 +339,6 @@ func (t *tap) first(now time.Time) {
 	}
 }
 
-// usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
-func (t *tap) usage(info openai.ChunkInfo) {
-	given := t.call.Draft.had()
-	if info.PromptIDs != nil && t.call.Prompt != nil && given == 0 {
-		t.call.Prompt(info.PromptIDs)
-	}
-	if !info.Usage {
-		return
-	}
-	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine takes what was generated before for the prompt's
-	t.transcript.CachedTokens = info.CachedTokens
-	if n := info.CompletionTokens + given; n > t.transcript.Tokens {
-		t.transcript.Tokens = n
-	}
-}
-
 // whole relays an answer that is not streamed.
 func (t *tap) whole() error {
 	most := t.call.mostBytes()
@@ -378,6 +362,7 @@ func (t *tap) whole() error {
 	t.first(now)
 	t.transcript.Last = now
 	t.transcript.Tokens = 1
+	t.ends(&info)
 	t.usage(info)
 	var nvext []byte
 	if t.call.Tail != nil {

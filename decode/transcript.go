@@ -21,6 +21,10 @@ type Transcript struct {
 	Streamed int
 	// First and Last are the times of the first and the latest token.
 	First, Last time.Time
+	// Reason is why the answer ended, of several choices the latest to end: see [openai.ChunkInfo]. Empty while it has not.
+	Reason string
+	// ReasoningTokens is how many of the latest worker's tokens are reasoning, 0 where it does not say.
+	ReasoningTokens int
 	// PromptTokens and CachedTokens are the engine's usage figures, −1 while it has reported none.
 	PromptTokens, CachedTokens int
 }

@@ -19,8 +19,8 @@ type Call struct {
 	// and log lines carry it. Engines never see it.
 	ID string
 
-	// Client is the address that the request came from, for the log.
-	Client string
+	// Client is the address that the request came from, for the log, and Server the one that it came to.
+	Client, Server string
 
 	// Request is the scanned body.
 	Request *openai.Request

@@ -50,7 +50,7 @@ func (c *command) offers() []offer {
 			o := offer{name: strings.TrimPrefix(settings.Flag(row, row.Name), "--"), help: settings.Short(row), takes: !row.Switch()}
 			if o.takes {
 				o.values = row.OneOf
-				o.files = row.Metavar() == "TEXT"
+				o.files = row.Metavar() == "TEXT" && namesFile(o.name)
 			}
 			all = append(all, o)
 		}
@@ -61,11 +61,20 @@ func (c *command) offers() []offer {
 	return append(all, offer{name: "help", help: "Explain the command, or the setting or group that is named after it."}, offer{name: "help-all", help: "Explain every setting."})
 }
 
-// wordsOf are what may follow a command that is no flag, in order.
+// namesFile reports whether a setting of that name holds a file or a folder, of the tokenizer's behind its MODEL=.
+func namesFile(name string) bool {
+	switch name {
+	case "tokenizer", "router-policy-config", "fault-scenario", "trace", "from-log", "trace-out", "out", "json", "html":
+		return true
+	}
+	return strings.HasSuffix(name, "-file") || strings.HasSuffix(name, "-dir") || strings.HasSuffix(name, "-path") || name == "nats-creds"
+}
+
+// words are what may follow a command that is no flag, in order.
 func (c *command) words() []string { return slices.Sorted(maps.Keys(c.word)) }
 
-// version is no command of the table.
-var bareWords = []command{{name: "version", help: "print the version"}, {name: "help", help: "explain a command"}}
+// bareWords are no commands of the table: main itself knows them.
+var bareWords = []command{{name: "version", help: "print the version and the revision that the program was built from"}, {name: "help", help: "explain a command"}}
 
 // errScript is what a writer of scripts returns when its output is broken.
 func errScript(err error) error {

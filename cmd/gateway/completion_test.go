@@ -50,6 +50,26 @@ func TestCompletionsOfferEverything(t *testing.T) {
 	}
 }
 
+// Files are offered where a setting names one, and nowhere else: not for an address, a model or a password.
+func TestCompletionsOfferFiles(t *testing.T) {
+	files := map[string]bool{}
+	all := commands()
+	for i := range all {
+		for _, o := range all[i].offers() {
+			files[o.name] = o.files
+		}
+	}
+	for name, want := range map[string]bool{
+		"config": true, "api-key-file": true, "tls-cert-file": true, "nats-creds": true, "embed-dir": true, "model-path": true, "tokenizer": true,
+		"fault-scenario": true, "router-policy-config": true, "trace": true, "html": true,
+		"http-host": false, "nats-url": false, "url": false, "model": false, "admin-address": false, "replica-group": false, "title": false, "etcd-user": false,
+	} {
+		if got, ok := files[name]; !ok || got != want {
+			t.Errorf("--%s: offers files %v, want %v; there is such a flag: %v", name, got, want, ok)
+		}
+	}
+}
+
 // partOf is the part of a script that is about one command.
 func partOf(t *testing.T, shell, script, name string) string {
 	t.Helper()
@@ -107,6 +127,11 @@ func TestManualPage(t *testing.T) {
 					t.Errorf("%s: it lacks %s", c.name, row.Name)
 				}
 			}
+		}
+	}
+	for _, name := range []string{"version", "help"} {
+		if !strings.Contains(page, ".B \""+name+"\"\n") {
+			t.Errorf("it lacks %s", name)
 		}
 	}
 	macro := regexp.MustCompile(`^\.(TH|SH|SS|PP|TP|B|nf|fi)( ".*")*$`)

@@ -138,7 +138,7 @@ func usage(w io.Writer) {
 	say := func(text string) { settings.Paragraph(w, "", 0, columns, text) }
 	say("Tandem serves LLM inference with prefill and decode on separate pools of workers.")
 	fmt.Fprint(w, "\nUsage: gateway COMMAND [FLAGS]\n\n")
-	for _, c := range append(commands(), command{name: "version", help: "print the version and the revision that the program was built from"}) {
+	for _, c := range append(commands(), bareWords[0]) {
 		settings.Paragraph(w, "  "+c.name, 14, columns, c.help)
 	}
 	fmt.Fprintln(w)

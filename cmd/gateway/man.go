@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
@@ -70,7 +71,7 @@ func writeMan(w io.Writer, version string, all []command) error {
 	r.macro("B", "gateway")
 	r.text("COMMAND [FLAGS]")
 	r.macro("SH", "COMMANDS")
-	for _, c := range all {
+	for _, c := range slices.Concat(all, bareWords) {
 		r.macro("TP")
 		r.macro("B", c.name)
 		r.text(c.help)

@@ -258,6 +258,16 @@ const drainLook = 250 * time.Millisecond
 // errDrainLimit is the cause when --timeout has passed.
 var errDrainLimit = errors.New("the timeout has passed")
 
+// drainLeft says about how long a drain still takes at the pace so far, in which of first requests left are left; nothing
+// before one has ended, and in the first second.
+func drainLeft(first, left int, taken time.Duration) string {
+	if left >= first || left == 0 || taken < time.Second {
+		return ""
+	}
+	pace := taken / time.Duration(first-left)
+	return fmt.Sprintf(", about %v left", (time.Duration(left) * pace).Round(time.Second))
+}
+
 // drained waits until nothing is booked on a worker, and writes its progress to
 // out. It keeps got, the worker's standing, up to date.
 func (o *operator) drained(ctx context.Context, got *edge.Standing, limit time.Duration, out io.Writer) error {
@@ -266,13 +276,13 @@ func (o *operator) drained(ctx context.Context, got *edge.Standing, limit time.D
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, errDrainLimit)
 		defer cancel()
 	}
-	shown := -1
+	shown, began, first := -1, time.Now(), got.Requests
 	ticks := time.NewTicker(drainLook)
 	defer ticks.Stop()
 	for got.Requests > 0 || got.ActiveBlocks > 0 || got.PrefillTokens > 0 {
 		if got.Requests != shown {
 			shown = got.Requests
-			fmt.Fprintf(out, "%s: requests left: %d, blocks: %d\n", got.Worker, got.Requests, got.ActiveBlocks)
+			fmt.Fprintf(out, "%s: requests left: %d, blocks: %d%s\n", got.Worker, got.Requests, got.ActiveBlocks, drainLeft(first, got.Requests, time.Since(began)))
 		}
 		var r workersReport
 		var err error

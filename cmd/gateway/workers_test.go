@@ -304,3 +304,19 @@ func TestBrokenKeyFile(t *testing.T) {
 		t.Errorf("status %d\n%s%s", status, stdout, stderr)
 	}
 }
+
+// A drain says about how long it still takes, once it has a pace.
+func TestDrainLeft(t *testing.T) {
+	for _, tt := range []struct {
+		first, left int
+		taken       time.Duration
+		want        string
+	}{
+		{10, 10, 5 * time.Second, ""}, {10, 8, 500 * time.Millisecond, ""}, {10, 5, 10 * time.Second, ", about 10s left"},
+		{4, 1, 90 * time.Second, ", about 30s left"}, {10, 0, time.Minute, ""}, {5, 7, time.Minute, ""},
+	} {
+		if got := drainLeft(tt.first, tt.left, tt.taken); got != tt.want {
+			t.Errorf("%d of %d left after %v: %q, want %q", tt.left, tt.first, tt.taken, got, tt.want)
+		}
+	}
+}

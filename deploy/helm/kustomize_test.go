@@ -25,13 +25,17 @@ func kustomized(t *testing.T, folder string) string {
 	return string(text)
 }
 
-// The base and each overlay build as their golden files, a cluster would take them, and the gateway their settings.
+// The base, each overlay and each combination of one with components build as their golden files, a cluster would take them, and the gateway their settings.
 func TestKustomize(t *testing.T) {
 	overlays, err := filepath.Glob(filepath.Join(kubernetesFolder, "overlays", "*"))
 	if err != nil || len(overlays) < 3 {
 		t.Fatalf("%d overlays, %v", len(overlays), err)
 	}
-	for _, folder := range append(overlays, filepath.Join(kubernetesFolder, "base")) {
+	combined, err := filepath.Glob(filepath.Join("testdata", "kustomize", "*")) // overlays with components next to them
+	if err != nil || len(combined) < 3 {
+		t.Fatalf("%d combinations, %v", len(combined), err)
+	}
+	for _, folder := range append(append(overlays, combined...), filepath.Join(kubernetesFolder, "base")) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			text := kustomized(t, folder)
 			golden(t, "kustomize-"+filepath.Base(folder), text)

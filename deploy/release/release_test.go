@@ -79,6 +79,45 @@ func TestReleaseIsReproducible(t *testing.T) {
 	}
 }
 
+// The files next to the binary are what it prints of itself and what the tree has: here of a program that prints its
+// arguments, since the product takes minutes to compile.
+func TestExtras(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "gateway")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho \"printed: $*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := extras(t.Context(), &release{root: root}, program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range files {
+		if got[f.name] = string(f.data); f.mode != 0o644 || len(f.data) == 0 {
+			t.Errorf("%s has mode %o and %d bytes", f.name, f.mode, len(f.data))
+		}
+	}
+	for name, args := range map[string]string{
+		"man/gateway.1": "man", "completion/gateway.bash": "completion bash", "completion/_gateway": "completion zsh", "completion/gateway.fish": "completion fish",
+	} {
+		if want := "printed: " + args + "\n"; got[name] != want {
+			t.Errorf("%s is %q, want %q", name, got[name], want)
+		}
+	}
+	if unit := got["systemd/tandem-gateway.service"]; len(got) != 8 || !strings.Contains(unit, "ExecStart=") || !strings.Contains(got["LICENSE"], "Apache") {
+		t.Errorf("the archive has %q", slices.Sorted(maps.Keys(got)))
+	}
+	if _, err := extras(t.Context(), &release{root: root}, filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a program that does not run makes a release")
+	}
+	if _, err := extras(t.Context(), &release{root: t.TempDir()}, program); err == nil {
+		t.Error("a tree without a licence makes a release")
+	}
+}
+
 // cache is the folder in which this machine's own builds are cached, so that a test compiles little.
 func cache(t *testing.T) string {
 	t.Helper()

@@ -18,11 +18,15 @@ type ChunkInfo struct {
 	Tokens int
 	// Finished is how many choices end here.
 	Finished int
+	// Reason is why the latest of them ends, in a word: one of the reasons that OpenAI has, or "other".
+	Reason string
 	// Aborted: one of them ends because the engine gave it up (abort, error).
 	Aborted bool
 	// Usage: there is a usage object. CachedTokens is −1 where it has none.
 	Usage                                        bool
 	PromptTokens, CompletionTokens, CachedTokens int
+	// ReasoningTokens is how many of CompletionTokens the model thought in, 0 where the engine does not say.
+	ReasoningTokens int
 	// Error: the engine reports an error where an answer should be, in vLLM's form, {"error":…}, or the older
 	// {"object":"error",…}.
 	Error bool
@@ -190,8 +194,9 @@ func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 				c.value()
 			} else if t, ok := c.str(); ok {
 				info.Finished++
-				reason := string(c.data[t.start:t.end])
-				info.Aborted = info.Aborted || reason == "abort" || reason == "error"
+				reason := c.data[t.start:t.end]
+				info.Reason = reasonOf(reason)
+				info.Aborted = info.Aborted || string(reason) == "abort" || string(reason) == "error"
 			}
 		case "token_ids":
 			start := c.pos
@@ -355,45 +360,4 @@ func (c *cursor) count() (n int) {
 		n++
 	}
 	return n
-}
-
-// readUsage reads the usage, which is null in most chunks.
-func (info *ChunkInfo) readUsage(c *cursor) {
-	info.Usage = info.Usage || c.peek() == '{'
-	m := c.members()
-	for m.next() {
-		switch string(m.name()) {
-		case "prompt_tokens":
-			c.tokens(&info.PromptTokens)
-		case "completion_tokens":
-			c.tokens(&info.CompletionTokens)
-		case "prompt_tokens_details":
-			m := c.members()
-			for m.next() {
-				if string(m.name()) == "cached_tokens" {
-					c.tokens(&info.CachedTokens)
-				} else {
-					c.value()
-				}
-			}
-		default:
-			c.value()
-		}
-	}
-}
-
-// tokens reads a value and, where it is a whole number of tokens that is not absurd, stores it.
-func (c *cursor) tokens(dst *int) {
-	v, ok := c.value()
-	if !ok || v.end-v.start > 10 {
-		return
-	}
-	n := 0
-	for _, b := range v.of(c.data) {
-		if b-'0' > 9 {
-			return
-		}
-		n = n*10 + int(b-'0')
-	}
-	*dst = n
 }

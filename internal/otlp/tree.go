@@ -78,6 +78,7 @@ const (
 	statusMessage, statusCode, statusError                              = 2, 3, 2
 	pairKey, pairValue                                                  = 1, 2
 	valueString, valueBool, valueInt, valueDouble                       = 1, 2, 3, 4
+	valueList, listValue                                                = 5, 1
 	flagKnown, flagRemote                                        uint32 = 0x100, 0x200
 )
 
@@ -108,6 +109,17 @@ func (t *Tree) Add(s Span) {
 
 // String adds an attribute. What is no UTF-8 in its value is replaced: a collector refuses all spans that come with it.
 func (t *Tree) String(key, value string) { t.span = appendTextPair(t.span, spanAttributes, key, value) }
+
+// Strings adds an attribute that is a list, of one text.
+func (t *Tree) Strings(key, value string) {
+	value = valid(value)
+	text := protowire.SizeTag(valueString) + protowire.SizeBytes(len(value))
+	list := protowire.SizeTag(listValue) + protowire.SizeBytes(text)
+	b := appendPair(t.span, spanAttributes, key, protowire.SizeTag(valueList)+protowire.SizeBytes(list))
+	b = protowire.AppendVarint(protowire.AppendTag(b, valueList, protowire.BytesType), uint64(list))
+	b = protowire.AppendVarint(protowire.AppendTag(b, listValue, protowire.BytesType), uint64(text))
+	t.span = protowire.AppendString(protowire.AppendTag(b, valueString, protowire.BytesType), value)
+}
 
 // Int adds an attribute.
 func (t *Tree) Int(key string, value int) {

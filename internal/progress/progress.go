@@ -22,9 +22,11 @@ type State struct {
 	Text string
 }
 
-// When progress is shown: not in the first moments of a job; then so often on a terminal, and so often in a log.
+// When progress is shown: not in the first moments of a job, which last longer in a log; then so often on a terminal, and so
+// often in a log.
 const (
 	quiet     = time.Second
+	firstLine = 2 * time.Second
 	barEvery  = 200 * time.Millisecond
 	lineEvery = 5 * time.Second
 )
@@ -32,14 +34,14 @@ const (
 // Show shows the job's state on out until stop is called, which erases a bar and waits until nothing more is written.
 // state is called from another goroutine.
 func Show(out io.Writer, state func() State) (stop func()) {
-	every, bar := lineEvery, terminal.Rewrites(out)
+	first, bar := firstLine, terminal.Rewrites(out)
 	if bar {
-		every = barEvery
+		first = barEvery
 	}
 	began, done, ended := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		ticks := time.NewTicker(every)
+		ticks := time.NewTicker(first)
 		defer ticks.Stop()
 		shown := false
 		for {
@@ -60,6 +62,7 @@ func Show(out io.Writer, state func() State) (stop func()) {
 				shown = true
 			default:
 				fmt.Fprintln(out, state().Line(taken))
+				ticks.Reset(lineEvery)
 			}
 		}
 	}()

@@ -34,7 +34,7 @@ func TestBarAndLine(t *testing.T) {
 	}
 }
 
-// In a log nothing is written of a job that is over at once, and a line every few seconds of a longer one. Nothing
+// In a log nothing is written of a job that is over at once; of a longer one a line after two seconds, and then every few. Nothing
 // is written after stop.
 func TestShowInALog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestShowInALog(t *testing.T) {
 		stop = Show(&out, func() State { return State{Share: time.Since(began).Seconds() / 20, Text: "job"} })
 		time.Sleep(11 * time.Second)
 		stop()
-		if want := "25 %, 5s, about 15s left: job\n50 %, 10s, about 10s left: job\n"; out.String() != want {
+		if want := "10 %, 2s, about 18s left: job\n35 %, 7s, about 13s left: job\n"; out.String() != want {
 			t.Errorf("%q, want %q", out.String(), want)
 		}
 		time.Sleep(time.Minute)

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/plot"
 )
 
 // Generator makes a workload up: requests of one size that arrive as a Poisson
@@ -55,8 +57,8 @@ func (g Generator) Workload() (*Workload, error) {
 	}
 	rng := rand.New(rand.NewPCG(g.Seed, mix(g.Seed)))
 	shared := int(math.Round(g.SharedPrefix * float64(g.InputTokens)))
-	w := &Workload{Name: fmt.Sprintf("Poisson, %v req/s, %d tokens in (%d shared), %d out, seed %d",
-		g.Rate, g.InputTokens, shared, g.OutputTokens, g.Seed)}
+	w := &Workload{Name: fmt.Sprintf("Poisson, %v req/s, %s tokens in (%s shared), %s out",
+		g.Rate, plot.Number(float64(g.InputTokens)), plot.Number(float64(shared)), plot.Number(float64(g.OutputTokens)))}
 	at := 0.0 // seconds
 	for g.Requests == 0 || len(w.Requests) < g.Requests {
 		at += rng.ExpFloat64() / g.Rate

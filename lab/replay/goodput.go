@@ -80,6 +80,9 @@ func (r *Report) goodputOverTime() *plot.Plot {
 	return p
 }
 
+// beyond is to what factor the plot of other limits goes at the least: past the limits that were set.
+const beyond = 1.25
+
 // goodputByLimits plots what goodput would be were both limits tighter or wider by a factor.
 func (r *Report) goodputByLimits() *plot.Plot {
 	p := &plot.Plot{
@@ -108,8 +111,14 @@ func (r *Report) goodputByLimits() *plot.Plot {
 	slices.Sort(factors)
 	c := curve{Y: [][]float64{{}}}
 	every := max(1, len(factors)/curvePoints)
+	add := func(factor float64, good int) {
+		c.X, c.Y[0] = append(c.X, factor), append(c.Y[0], 100*float64(good)/float64(all))
+	}
 	for i := every - 1; i < len(factors); i += every {
-		c.X, c.Y[0] = append(c.X, factors[i]), append(c.Y[0], 100*float64(i+1)/float64(all))
+		add(factors[i], i+1)
+	}
+	if last := factors[len(factors)-1]; c.X[len(c.X)-1] < max(last, beyond) { // wider limits make no more requests good
+		add(max(last, beyond), len(factors))
 	}
 	p.Series = one("goodput", c)
 	return p

@@ -45,13 +45,13 @@ func (r *Report) Page() Page {
 	l := r.Limits
 	p.Plots = []Drawing{
 		r.goodputOverTime(), r.goodputByLimits(),
-		share("TTFT: share of answers at or below", "TTFT", cdf(ttft), l.TTFT),
+		share("TTFT: share of answers at or below", "TTFT", ttft, l.TTFT),
 		&plot.Plot{
 			Title: "TTFT over time", Help: "a dot a request", X: clock, Y: plot.Axis{Name: "TTFT", Unit: "ms", Log: true}, Dots: true,
 			Limits: limit("limit of TTFT", l.TTFT, false), Series: one("TTFT", ttftOverTime(r.Samples)),
 		},
-		share("ITL: share of answers at or below", "ITL", cdf(itl), l.ITL),
-		share("Gaps between chunks: share at or below", "gap", cdf(gap), 0),
+		share("ITL: share of answers at or below", "ITL", itl, l.ITL),
+		share("Gaps between chunks: share at or below", "gap", gap, 0),
 		overTime("Requests in flight over time", plot.Axis{Name: "requests in flight"}, inFlightOverTime(r.Samples, s.Wall)),
 		overTime("Output tokens over time", plot.Axis{Name: "output", Unit: "tokens/s"}, tokensOverTime(r.Samples, s.Wall)),
 	}
@@ -62,10 +62,14 @@ func (r *Report) Page() Page {
 var clock = plot.Axis{Name: "time since the start", Unit: "s"}
 
 // share plots a distribution, with the limit that its values are held to.
-func share(title, name string, c curve, held time.Duration) *plot.Plot {
+func share(title, name string, times []Millis, held time.Duration) *plot.Plot {
+	help := ""
+	if c := len(times); c > curvePoints {
+		help = fmt.Sprintf("of %s values; the lowest %d %% are not drawn", plot.Number(float64(c)), leftOut)
+	}
 	return &plot.Plot{
-		Title: title, X: plot.Axis{Name: name, Unit: "ms", Log: true}, Y: plot.Axis{Name: "share", Unit: "%"}, Steps: true,
-		Limits: limit("limit of "+name, held, true), Series: one(name, c),
+		Title: title, Help: help, X: plot.Axis{Name: name, Unit: "ms", Log: true}, Y: plot.Axis{Name: "share", Unit: "%"}, Steps: true,
+		Limits: limit("limit of "+name, held, true), Series: one(name, cdf(times)),
 	}
 }
 

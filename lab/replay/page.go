@@ -70,6 +70,19 @@ func (pageData) Sheet(tables []Table) sheet { return sheet{tables} }
 // sheet is what the tables' template reads.
 type sheet struct{ Tables []Table }
 
+// Name is what a table is called where it has no title.
+func (s sheet) Name(t Table) string {
+	if t.Title != "" {
+		return t.Title
+	}
+	for _, h := range t.Head {
+		if label := s.Label(h); label != "" {
+			return "Table by " + label
+		}
+	}
+	return "Table"
+}
+
 // Number reports whether a heading is over numbers.
 func (sheet) Number(head string) bool { return strings.HasPrefix(head, "#") }
 

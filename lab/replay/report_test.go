@@ -243,6 +243,28 @@ func TestReportOfNothing(t *testing.T) {
 	contains(t, b.String(), "hit rate unknown")
 }
 
+// The curve of other limits reaches the limits that are set, and beyond, at its last value, however far inside of them the
+// slowest request is; and a distribution that leaves something out says so.
+func TestPlotsAreHonest(t *testing.T) {
+	for n, limit := range map[int]time.Duration{5: time.Hour, 1003: time.Hour, 1004: time.Millisecond} {
+		r := &Report{Limits: Limits{TTFT: limit}}
+		var times []Millis
+		for i := range n {
+			s := Sample{Outcome: Answered, TTFT: Millis(time.Second) + Millis(i)}
+			r.Samples = append(r.Samples, s)
+			times = append(times, s.TTFT)
+		}
+		p := r.goodputByLimits()
+		x, y := p.Series[0].X, p.Series[0].Y
+		if x[len(x)-1] < beyond || y[len(y)-1] != 100 || !slices.IsSorted(x) || !slices.IsSorted(y) {
+			t.Errorf("%d requests, limit %v: the curve ends at %v, %v %%", n, limit, x[len(x)-1], y[len(y)-1])
+		}
+		if help := share("TTFT", "TTFT", times, 0).Help; strings.Contains(help, "the lowest 2 % are not drawn") != (n > curvePoints) {
+			t.Errorf("%d values: %q", n, help)
+		}
+	}
+}
+
 func TestCurves(t *testing.T) {
 	var times []Millis
 	for i := range 1000 {

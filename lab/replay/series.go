@@ -12,6 +12,7 @@ const (
 	curvePoints = 400
 	timeBins    = 240
 	maxDots     = 5_000
+	leftOut     = 2 // percent of many times, see cdf
 )
 
 // curve is the data of a plot, in the form the plots take: the values of x, and
@@ -23,7 +24,7 @@ type curve struct {
 
 // cdf returns the share of times (in percent) that are not above x
 // (milliseconds): at every time where there are few, else at curvePoints shares.
-// Of many times it leaves the lowest two percent out: two chunks in one read are
+// Of many times it leaves the lowest leftOut percent out: two chunks in one read are
 // no gap to stretch an axis for.
 func cdf(times []Millis) curve {
 	slices.Sort(times)
@@ -35,7 +36,7 @@ func cdf(times []Millis) curve {
 	at := func(i int) (Millis, float64) { return times[i], 100 * float64(i+1) / float64(len(times)) }
 	first, points := 0, len(times)
 	if len(times) > curvePoints {
-		first, points = curvePoints/50, curvePoints+1
+		first, points = curvePoints*leftOut/100, curvePoints+1
 		at = func(i int) (Millis, float64) {
 			share := 100 * float64(i) / curvePoints
 			return Quantile(times, share/100), share

@@ -96,7 +96,8 @@ func (c *Console) requestPage(name string) edge.Page {
 	return edge.Page{Status: http.StatusOK, ContentType: html, Body: c.render("page-request", frameData{Tab: tabs[2], Title: "Request " + r.ID}, &d)}
 }
 
-// bars are the request's steps; a decode call is its transfer, or its own prefill, and the decode behind it.
+// bars are the request's steps; a decode call is its transfer, or its own prefill, and the decode behind it. Where the
+// answer is not streamed, the two are one bar.
 func (r *Request) bars(now time.Time) []bar {
 	total := r.Total
 	if r.Phase != Over {
@@ -121,6 +122,10 @@ func (r *Request) bars(now time.Time) []bar {
 			add("queue", "Queue", s, s.From, s.To)
 		case s.Role == pools.Prefill:
 			add("prefill", "Prefill", s, s.From, s.To)
+		case s.Whole && s.Handed:
+			add("decode", "Transfer and decode", s, s.From, s.To)
+		case s.Whole:
+			add("decode", "Prefill and decode", s, s.From, s.To)
 		default:
 			begun := s.To
 			if s.First > 0 {

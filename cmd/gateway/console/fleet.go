@@ -347,16 +347,21 @@ func (s *snapshot) flights() []flight {
 	for i := range s.drawn {
 		r := &s.drawn[i]
 		f := flight{Name: r.Name, Model: r.Model, Ago: s.at.Sub(r.Arrived).Milliseconds(), Over: r.Phase == Over, Bad: r.Phase == Over && !r.ok()}
-		f.Way = append(f.Way, event{"queue", 0})
+		f.Way = append(f.Way, event{Node: "queue"})
 		for _, step := range r.Steps {
-			if step.Phase != Waiting {
-				f.Way = append(f.Way, event{step.Worker, step.From.Milliseconds()})
-			} else if step.Attempt > 0 {
-				f.Way = append(f.Way, event{"queue", step.From.Milliseconds()})
+			e := event{Node: step.Worker, At: step.From.Milliseconds()}
+			switch {
+			case step.Phase == Waiting && step.Attempt <= 1: // it has been there from the beginning
+				continue
+			case step.Phase == Waiting:
+				e.Node = "queue"
+			case step.Handed && step.First > 0:
+				e.Took = (step.First - step.From).Milliseconds()
 			}
+			f.Way = append(f.Way, e)
 		}
 		if f.Over {
-			f.Way = append(f.Way, event{"client", r.Total.Milliseconds()})
+			f.Way = append(f.Way, event{Node: "client", At: r.Total.Milliseconds()})
 		}
 		all = append(all, f)
 	}

@@ -25,6 +25,9 @@ const (
 	maxLive = 4096
 	// maxDrawn bounds how many requests' ways the page draws at a time.
 	maxDrawn = 32
+	// drawnEvery is the least time between two that are drawn, so that of many requests some of the whole second are, and not
+	// the first after each event alone.
+	drawnEvery = 30 * time.Millisecond
 	// drawnFor is how long a request is drawn at the most, so that long answers leave room for new requests.
 	drawnFor = 15 * time.Second
 	// termsPerSecond is how many candidates a second are recorded with the terms of their cost. A request, whose terms
@@ -51,6 +54,7 @@ type Recorder struct {
 	floor   time.Duration // no request that took less is one of the slowest
 	until   time.Time     // when the oldest of them makes room, whatever it took
 	drawn   []*trace
+	drew    time.Time // when the latest of them arrived
 	models  map[string]*modelStats
 }
 
@@ -107,8 +111,9 @@ func (c *Recorder) take(r *handoff.Record) *trace {
 	t.begin(r, m.name)
 	t.at, t.holds = len(c.live), 1
 	c.live = append(c.live, t)
-	if c.watched.Load() && len(c.drawn) < maxDrawn {
+	if at := r.Call.Arrival; c.watched.Load() && len(c.drawn) < maxDrawn && at.Sub(c.drew) >= drawnEvery {
 		t.holds++
+		c.drew = at
 		c.drawn = append(c.drawn, t)
 	}
 	return t

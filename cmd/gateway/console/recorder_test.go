@@ -100,6 +100,49 @@ func TestWayOfARequest(t *testing.T) {
 	})
 }
 
+// The first token of an answer that is not streamed is not known: its decode is one bar, it counts as in decode, and
+// neither the charts nor the slowest requests take its end for its TTFT.
+func TestWayOfAWholeAnswer(t *testing.T) {
+	for _, handed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c, r := NewRecorder(deaf{}), newRecord(1)
+			r.Call.Request.Stream = false
+			c.Arrived(r)
+			r.Attempts = 1
+			if handed {
+				r.KV = &handoff.StagedKV{Cached: 80}
+			}
+			d := handoff.Leg{Worker: decoder, Began: time.Now()}
+			r.HandedOver = d.Began
+			c.LegStarted(r, d)
+			time.Sleep(100 * time.Millisecond)
+			if n := c.phases(); n[Decoding] != 1 {
+				t.Errorf("handed %v: the phases are %v, want it in decode", handed, n)
+			}
+			d.First = time.Now()
+			c.FirstToken(r, d)
+			r.Sent = decode.Transcript{Started: true, First: d.First, Last: d.First, Tokens: 8}
+			c.LegEnded(r, d)
+			r.Outcome = fault.None.String()
+			c.Ended(r, nil)
+			got, _ := c.Find("own-1")
+			want := map[bool]string{true: "Transfer and decode", false: "Prefill and decode"}[handed]
+			if bars := got.bars(time.Now()); len(bars) != 1 || bars[0].Kind != "decode" || bars[0].Label != want || bars[0].Took != 100*time.Millisecond {
+				t.Errorf("handed %v: the bars are %+v", handed, bars)
+			}
+			if got.TTFT != 0 || got.ITL != 0 || got.Transfer != 0 || got.Total != 100*time.Millisecond {
+				t.Errorf("handed %v: TTFT %v, ITL %v, transfer %v, total %v", handed, got.TTFT, got.ITL, got.Transfer, got.Total)
+			}
+			if m := c.models["m"]; m.now.ended != 1 || m.now.ttft != (latencies{}) {
+				t.Errorf("handed %v: its end counts as a TTFT", handed)
+			}
+			if n := len(c.Slowest()); n != 0 {
+				t.Errorf("handed %v: it is one of the %d slowest", handed, n)
+			}
+		})
+	}
+}
+
 // A retry has its failure, and the steps of both attempts.
 func TestWayOfARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -223,27 +266,67 @@ func TestExplains(t *testing.T) {
 
 // Ways are drawn only while a page is open, and a request that is over is handed out once more.
 func TestDrawnRequests(t *testing.T) {
-	c := NewRecorder(deaf{})
-	c.Arrived(newRecord(1))
-	if n := len(c.flights()); n != 0 {
-		t.Errorf("%d are drawn for no page", n)
-	}
-	c.Watch(true)
-	var all []*handoff.Record
-	for i := range 2 * maxDrawn {
-		r := newRecord(i)
-		c.Arrived(r)
-		all = append(all, r)
-	}
-	if n := len(c.flights()); n != maxDrawn {
-		t.Errorf("%d are drawn", n)
-	}
-	for _, r := range all {
-		c.Ended(r, nil)
-	}
-	if first, second := len(c.flights()), len(c.flights()); first != maxDrawn || second != 0 {
-		t.Errorf("of those that are over %d are drawn, and then %d", first, second)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := NewRecorder(deaf{})
+		c.Arrived(newRecord(1))
+		if n := len(c.flights()); n != 0 {
+			t.Errorf("%d are drawn for no page", n)
+		}
+		c.Watch(true)
+		var all []*handoff.Record
+		arrive := func(n int, every time.Duration) {
+			for range n {
+				r := newRecord(len(all))
+				c.Arrived(r)
+				all = append(all, r)
+				time.Sleep(every)
+			}
+		}
+		arrive(10*maxDrawn, drawnEvery/10)
+		if n := len(c.flights()); n != maxDrawn {
+			t.Errorf("of many a second %d are drawn", n)
+		}
+		for _, r := range all {
+			c.Ended(r, nil)
+		}
+		if first, second := len(c.flights()), len(c.flights()); first != maxDrawn || second != 0 {
+			t.Errorf("of those that are over %d are drawn, and then %d", first, second)
+		}
+		arrive(2*maxDrawn, drawnEvery)
+		if n := len(c.flights()); n != maxDrawn {
+			t.Errorf("%d are drawn at a time", n)
+		}
+	})
+}
+
+// A drawn way has each place once, and says when the request set out for it and how long its KV took.
+func TestDrawnWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewRecorder(deaf{})
+		c.Watch(true)
+		serve(c, newRecord(1), 10*time.Millisecond, 200*time.Millisecond, 30*time.Millisecond, time.Second)
+		retried := newRecord(2)
+		c.Arrived(retried)
+		c.Queued(retried, 1)
+		for _, w := range []*pools.Worker{decoder, {ID: "d2", Model: "m", Role: pools.Decode}} {
+			time.Sleep(5 * time.Millisecond)
+			retried.Attempts++
+			retried.Spent.Queued += 5 * time.Millisecond
+			d := handoff.Leg{Worker: w, Began: time.Now()}
+			c.LegStarted(retried, d)
+			time.Sleep(20 * time.Millisecond)
+			c.LegEnded(retried, d)
+		}
+		s := snapshot{at: time.Now(), drawn: c.flights()}
+		for i, want := range [][]event{
+			{{Node: "queue"}, {Node: "p1", At: 10}, {Node: "d1", At: 210, Took: 30}, {Node: "client", At: 1240}},
+			{{Node: "queue"}, {Node: "d1", At: 5}, {Node: "queue", At: 25}, {Node: "d2", At: 30}},
+		} {
+			if got := s.flights()[i].Way; !slices.Equal(got, want) {
+				t.Errorf("got  %v\nwant %v", got, want)
+			}
+		}
+	})
 }
 
 func TestQuantiles(t *testing.T) {

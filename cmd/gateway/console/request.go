@@ -21,11 +21,11 @@ type summary struct {
 	Resumes         int
 	OneLeg          string // why there was no prefill leg, empty if there was one
 	Prefill, Decode handoff.Choice
-	TTFT            time.Duration // 0 without a first token
+	TTFT            time.Duration // 0 without a first token, and of an answer that is not streamed
 	ITL             time.Duration // the mean between two tokens; 0 with fewer than two
 	Total           time.Duration
 	Queued          time.Duration
-	Transfer        time.Duration // from prefill's answer to decode's first token; 0 without a hand-off
+	Transfer        time.Duration // from prefill's answer to decode's first token; 0 without a hand-off, or a TTFT
 	Family          uint64        // of the prompt's beginning; 0 for a prompt that has none
 }
 
@@ -38,7 +38,7 @@ func summarize(r *handoff.Record, now time.Time) summary {
 		Attempts: r.Attempts, Resumes: r.Resumes, OneLeg: r.Reason, Prefill: r.Prefill, Decode: r.Decode,
 		Total: now.Sub(r.Call.Arrival), Queued: r.Spent.Queued,
 	}
-	if !sent.First.IsZero() {
+	if !sent.First.IsZero() && s.Stream {
 		s.TTFT = sent.First.Sub(r.Call.Arrival)
 		if r.KV != nil && r.Resumes == 0 {
 			s.Transfer = sent.First.Sub(r.HandedOver)
@@ -50,9 +50,10 @@ func summarize(r *handoff.Record, now time.Time) summary {
 	return s
 }
 
-// slowness is what the slowest requests are kept by: how long the first token took, or, where none came, the end.
+// slowness is what the slowest requests are kept by: how long the first token took, or, where none came, the end. Of
+// an answer that came whole the first token is not known: it is none of them.
 func (s *summary) slowness() time.Duration {
-	if s.TTFT > 0 {
+	if s.TTFT > 0 || s.ok() && !s.Stream {
 		return s.TTFT
 	}
 	return s.Total

@@ -1,10 +1,15 @@
 package console
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +22,7 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/queue"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica"
 )
 
 // consoleOf is a console of n prefill and n decode workers that are called by hand.
@@ -67,6 +73,63 @@ func TestGoneWorkers(t *testing.T) {
 	}
 	if find(now.Add(goneFor+time.Second)) != nil {
 		t.Error("it is shown for longer than a minute")
+	}
+}
+
+// The other gateways of a group stand on the Fleet page, and the stream says what changes of them.
+func TestOtherGateways(t *testing.T) {
+	c, _ := consoleOf(t, 1)
+	peers := []replica.Peer{
+		{Name: "gw-b", State: "whole", Age: 100 * time.Millisecond, Requests: 12},
+		{Name: "gw-c", State: "silent", Age: 900 * time.Millisecond, Requests: 0},
+	}
+	c.src.Peers = func() []replica.Peer { return peers }
+	page := string(c.Page("/", "").Body)
+	for _, part := range []string{
+		"<h2>Other gateways</h2>", `<th scope="row">gw-b</th><td data-live="g.gw-b.state">whole</td><td class="n" data-live="g.gw-b.heard">0.1 s ago</td><td class="n" data-live="g.gw-b.requests">12</td>`,
+		`<th scope="row">gw-c</th><td data-live="g.gw-c.state">silent</td>`,
+	} {
+		if !strings.Contains(page, part) {
+			t.Errorf("the page lacks %s", part)
+		}
+	}
+	next, leave, _ := c.Watch()
+	defer leave()
+	events := make(chan message)
+	go func() {
+		for {
+			raw, err := next(t.Context())
+			var m message
+			if data, _ := bytes.CutPrefix(raw, []byte("data: ")); err != nil || json.Unmarshal(data, &m) != nil {
+				return
+			}
+			events <- m
+		}
+	}()
+	c.advance(time.Now(), false)
+	whole := <-events
+	for key, want := range map[string]string{"g.gw-b.state": "whole", "g.gw-b.heard": "0.1 s ago", "g.gw-b.requests": "12", "g.gw-c.state": "silent", "g.gw-c.requests": "0"} {
+		if got := whole.Live[key]; got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	peers = slices.Clone(peers)
+	peers[0].Requests, peers[1].State = 15, "whole"
+	c.advance(time.Now(), false)
+	changed := <-events
+	got := map[string]string{}
+	for key, text := range changed.Live {
+		if strings.HasPrefix(key, "g.") {
+			got[key] = text
+		}
+	}
+	if want := map[string]string{"g.gw-b.requests": "15", "g.gw-c.state": "whole"}; !maps.Equal(got, want) || changed.Revision["fleet"] != whole.Revision["fleet"] {
+		t.Errorf("what has changed is %v, want %v", got, want)
+	}
+	peers = peers[:1]
+	c.advance(time.Now(), false)
+	if left := <-events; left.Revision["fleet"] == changed.Revision["fleet"] {
+		t.Error("a gateway that has left stays on the page")
 	}
 }
 

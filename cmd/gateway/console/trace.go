@@ -18,7 +18,7 @@ const (
 	Waiting              // in the queue
 	Prefilling
 	Transferring // decode was called, and its first token is awaited
-	Decoding
+	Decoding     // of an answer that is not streamed: decode was called
 	Over
 )
 
@@ -40,6 +40,7 @@ type Step struct {
 	From, To time.Duration // To is below 0 while the step lasts
 	First    time.Duration // a decode call's first token; 0 before
 	Handed   bool          // a decode call took over KV, so that From to First is the transfer
+	Whole    bool          // a decode call whose answer is not streamed, so that its first token is not seen
 	Failed   string        // the class of its failure, empty for none
 	Action   string        // what was done about it
 }
@@ -100,19 +101,23 @@ func (t *trace) called(r *handoff.Record, leg *handoff.Leg) {
 	t.waited(r, at)
 	s := Step{Phase: Prefilling, Role: leg.Worker.Role, Worker: leg.Worker.ID, Attempt: r.Attempts, From: at, To: -1}
 	if t.phase = Prefilling; leg.Worker.Role != pools.Prefill {
-		s.Phase, s.Handed = Decoding, r.KV != nil
-		if s.Handed {
+		s.Phase, s.Handed, s.Whole = Decoding, r.KV != nil, !r.Call.Request.Stream
+		switch {
+		case s.Whole:
+			t.phase = Decoding
+		case s.Handed:
 			t.phase = Transferring
 		}
 	}
 	t.push(s)
 }
 
-// answered notes decode's first token, or the end of prefill.
+// answered notes decode's first token, or the end of prefill. A whole answer comes with its end, and its first token
+// is not known.
 func (t *trace) answered(leg *handoff.Leg) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.open(leg.Worker.ID); s != nil {
+	if s := t.open(leg.Worker.ID); s != nil && !s.Whole {
 		s.First = leg.First.Sub(t.arrived)
 	}
 	if leg.Worker.Role != pools.Prefill {

@@ -30,8 +30,7 @@ type message struct {
 	Points map[string][]*float64 `json:"points,omitempty"`
 }
 
-// flight is a request that is drawn: the nodes that it passed, and when it came to each, in milliseconds after it
-// arrived.
+// flight is a request that is drawn: the nodes that it passed, and when it set out for each.
 type flight struct {
 	Name  string  `json:"name"`
 	Model string  `json:"model"`
@@ -41,9 +40,12 @@ type flight struct {
 	Bad   bool    `json:"bad,omitempty"`
 }
 
+// event is one hop of a flight, in milliseconds: when it began, after the request's arrival, and how long the KV took
+// that was handed over.
 type event struct {
 	Node string `json:"node"`
 	At   int64  `json:"at"`
+	Took int64  `json:"took,omitempty"`
 }
 
 // Watch implements [edge.Console]: see there.

@@ -171,6 +171,11 @@ func (e exposition) wrongs(expr string, texts ...string) (wrongs []string) {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	for _, m := range summed.FindAllStringSubmatch(expr, -1) {
+		if slices.Contains(ofAll, m[2]) && !strings.Contains(m[1], "instance") && !strings.HasSuffix(expr, "== 0") {
+			wrongs = append(wrongs, "every gateway reports all of "+m[2]+": the sum of several gateways' counts them several times")
+		}
+	}
 	var any []string
 	for _, r := range refs {
 		labels, ok := e.series(r.metric)
@@ -197,6 +202,13 @@ func (e exposition) wrongs(expr string, texts ...string) (wrongs []string) {
 	}
 	return wrongs
 }
+
+// summed finds what a sum adds up, and ofAll are the gauges that each gateway reports of all workers, with what other
+// gateways of its group have booked on them.
+var (
+	summed = regexp.MustCompile(`sum(?: by \(([^)]*)\) )?\((\w+)(?:\{[^}]*\})?\)`)
+	ofAll  = []string{"tandem_frontend_router_workers", "tandem_frontend_worker_active_prefill_tokens", "tandem_frontend_worker_cached_blocks"}
+)
 
 var shownLabel = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}`)
 
@@ -355,7 +367,8 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 
 // What is wrong is found: the tests above can fail.
 func TestWrongsAreFound(t *testing.T) {
-	all := exposition{"a": {"gauge", []string{"m"}}, "h": {"histogram", []string{"m"}}}
+	all := exposition{"a": {"gauge", []string{"m"}}, "h": {"histogram", []string{"m"}}, ofAll[0]: {"gauge", []string{"m"}}}
+	const severally = "every gateway reports all of tandem_frontend_router_workers: the sum of several gateways' counts them several times"
 	tests := []struct{ expr, legend, want string }{
 		{`sum by (m) (a{m="x"})`, "{{m}}", ""},
 		{`histogram_quantile(0.5, sum by (le, m) (rate(h_bucket[5m])))`, "{{ $labels.m }}", ""},
@@ -366,6 +379,9 @@ func TestWrongsAreFound(t *testing.T) {
 		{`sum by (n) (a)`, "", "a has no label n"},
 		{`sum(a)`, "{{m}}", `"{{m}}" shows the label m, which is not left`},
 		{`sum by (le) (h_sum)`, "", "h_sum has no label le"},
+		{`sum by (m) (tandem_frontend_router_workers{m="x"})`, "{{m}}", severally},
+		{`sum by (m) (tandem_frontend_router_workers) == 0`, "{{m}}", ""},
+		{`max by (m) (sum by (instance, m) (tandem_frontend_router_workers))`, "{{m}}", ""},
 	}
 	for _, tt := range tests {
 		if got := strings.Join(all.wrongs(tt.expr, tt.legend), "; "); got != tt.want {

@@ -54,7 +54,8 @@ type conn struct {
 	limited bool // the socket has a read deadline
 	request request
 	turn    *turn         // while requests are served
-	client  string        // see peer
+	client  string        // see ends
+	own     string        // likewise
 	resume  func()        // has the connection attended again; made once
 	room    chan struct{} // wakes a write that waits; made once, holds one
 
@@ -311,10 +312,16 @@ func (c *conn) onWritable(f func()) bool {
 
 // peer is the client's address.
 func (c *conn) peer() string {
+	client, _ := c.ends()
+	return client
+}
+
+// ends are the addresses of both ends.
+func (c *conn) ends() (client, own string) {
 	if c.client == "" {
-		c.client = c.RemoteAddr().String()
+		c.client, c.own = c.RemoteAddr().String(), c.LocalAddr().String()
 	}
-	return c.client
+	return c.client, c.own
 }
 
 // reset makes Close break the connection off, where it is one of TCP.

@@ -123,7 +123,7 @@ func (f *frontend) signOut(c *fiber.Ctx) error {
 func setTicket(ctx *fasthttp.RequestCtx, ticket string, valid time.Duration) {
 	cookie := http.Cookie{
 		Name: ticketCookie, Value: ticket, Path: "/", MaxAge: int(valid.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: bytes.HasPrefix(ctx.Request.Header.Peek("Origin"), []byte("https:")), // a proxy with TLS stands in front
+		Secure: bytes.HasPrefix(ctx.Request.Header.Peek("Origin"), []byte("https:")), // over TLS, the gateway's or a proxy's
 	}
 	ctx.Response.Header.Add("Set-Cookie", cookie.String())
 }

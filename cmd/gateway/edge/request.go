@@ -85,7 +85,8 @@ func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 // to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
 	h := &ctx.Request.Header
-	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: ctx.Conn().(*conn).peer()}
+	client, own := ctx.Conn().(*conn).ends()
+	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
 	call.Session = cmp.Or(string(h.Peek(headerSession)), string(h.Peek(headerDynamoSession)))
 	if v := h.Peek(headerPriority); v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)

@@ -22,7 +22,7 @@ func textLine(line *telemetry.Line, r *handoff.Record, err error, t handoff.Timi
 	if t.Queue >= 1 {
 		line.Phrase("queue %s,", millis(t.Queue))
 	}
-	if t.TTFT > 0 {
+	if t.TTFT > 0 && req.Stream {
 		line.Phrase("TTFT %s,", millis(t.TTFT))
 	}
 	line.Phrase("total %s", millis(t.Total))

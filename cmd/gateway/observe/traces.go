@@ -1,6 +1,8 @@
 package observe
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -37,6 +39,12 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 	to.String("http.route", path)
 	to.String("url.path", path)
 	to.String("client.address", r.Call.Client)
+	if host, text, err := net.SplitHostPort(r.Call.Server); err == nil {
+		to.String("server.address", host)
+		if port, err := strconv.Atoi(text); err == nil {
+			to.Int("server.port", port)
+		}
+	}
 	if status > 0 {
 		to.Int("http.response.status_code", status)
 	}
@@ -55,6 +63,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 		to.Int("gen_ai.request.choice.count", req.N)
 	}
 	addSampling(to, req)
+	addAnswer(to, r)
 	if r.Attempts > 0 {
 		to.Int("gen_ai.usage.input_tokens", r.ISL)
 		to.Int("gen_ai.usage.output_tokens", r.Sent.Tokens)
@@ -63,7 +72,7 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 		}
 		to.Int("tandem.overlap_blocks", r.Overlap)
 	}
-	if !r.Sent.First.IsZero() {
+	if req.Stream && !r.Sent.First.IsZero() { // of a whole answer it is not known
 		to.Float("gen_ai.response.time_to_first_chunk", r.Sent.First.Sub(r.Call.Arrival).Seconds())
 	}
 	to.String("tandem.request.id", r.Call.ID)
@@ -81,6 +90,37 @@ func addOwn(to *otlp.Tree, r *handoff.Record, err error, now time.Time) {
 		if status >= http.StatusInternalServerError || r.Sent.Started && r.Outcome != fault.ClientGone.String() {
 			to.Fail(r.Outcome)
 		}
+	}
+}
+
+// maxConversation bounds the name of a conversation in a span, in bytes.
+const maxConversation = 128
+
+// addAnswer adds what was asked for, in which conversation, and what came.
+func addAnswer(to *otlp.Tree, r *handoff.Record) {
+	req, sent := r.Call.Request, &r.Sent
+	if session := cmp.Or(r.Call.Session, req.Session); session != "" && len(session) <= maxConversation {
+		to.String("gen_ai.conversation.id", session)
+	}
+	if raw, ok := req.Field("response_format"); ok {
+		var format struct{ Type string }
+		switch err := json.Unmarshal(raw, &format); {
+		case err != nil:
+		case format.Type == "text":
+			to.String("gen_ai.output.type", "text")
+		case strings.HasPrefix(format.Type, "json"):
+			to.String("gen_ai.output.type", "json")
+		}
+	}
+	if sent.First.IsZero() {
+		return
+	}
+	to.String("gen_ai.response.model", handoff.Shown(req.Model))
+	if sent.Reason != "" && req.N <= 1 { // of several choices one alone is known
+		to.Strings("gen_ai.response.finish_reasons", sent.Reason)
+	}
+	if sent.ReasoningTokens > 0 && r.Resumes == 0 {
+		to.Int("gen_ai.usage.reasoning.output_tokens", sent.ReasoningTokens)
 	}
 }
 
@@ -156,7 +196,7 @@ func addLeg(to *otlp.Tree, r *handoff.Record, s *handoff.Step) {
 		if r.Reason != "" {
 			to.String("tandem.one_leg", r.Reason)
 		}
-		if !s.First.IsZero() {
+		if r.Call.Request.Stream && !s.First.IsZero() {
 			to.Event("first_token", s.First)
 		}
 		if s.From != (tracecontext.SpanID{}) {

@@ -81,6 +81,39 @@ func TestOwnSpans(t *testing.T) {
 	}
 }
 
+// A span has what is known of the answer, and of the conversation that it is part of.
+func TestSpansOfAnswers(t *testing.T) {
+	c := otlptest.Start(t)
+	e, err := otlp.New(otlp.Config{Endpoint: c.URL, Sampler: "always_on"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := tracedRequest(time.Now())
+	body := `{"model":"m","prompt":"x","prompt_cache_key":"talk-7","response_format":{"type":"json_schema","json_schema":{}}}`
+	if r.Call.Request, err = (openai.Limits{}).Scan(openai.Completions, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	r.Call.Server = "[::1]:8000"
+	r.Sent.Reason, r.Sent.ReasoningTokens = "tool_calls", 3
+	traced(e, r, nil, time.Now())
+	e.Close()
+	for _, s := range c.Spans() {
+		if s.ID != r.Trace.Own.Span.String() {
+			continue
+		}
+		for name, want := range map[string]any{
+			"gen_ai.conversation.id": "talk-7", "gen_ai.output.type": "json", "gen_ai.response.model": "m", "gen_ai.response.finish_reasons": "tool_calls",
+			"gen_ai.usage.reasoning.output_tokens": 3, "server.address": "::1", "server.port": 8000,
+		} {
+			if got := s.Attributes[name]; got != want {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		return
+	}
+	t.Error("no span has come")
+}
+
 func TestServerOf(t *testing.T) {
 	for address, want := range map[string]struct {
 		host string

@@ -153,7 +153,7 @@ const audit = `(() => {
     if (!texts.currentNode.data.trim() || !e.checkVisibility({ visibilityProperty: true }) || e.closest(".skip, dialog:not([open])")) continue;
     const s = getComputedStyle(e), back = ground(e), ink = over(parse(e instanceof SVGElement ? s.fill : s.color), back);
     const [a, b] = [light(ink), light(back)].sort((x, y) => y - x), ratio = (a + .05) / (b + .05);
-    const size = parseFloat(s.fontSize), least = size >= 24 || size >= 18.66 && s.fontWeight >= 700 ? 3 : 4.5;
+    const size = parseFloat(s.fontSize), least = e.matches("text.mark") /* a figure */ || size >= 24 || size >= 18.66 && s.fontWeight >= 700 ? 3 : 4.5;
     if (ratio < least) found.push("contrast " + ratio.toFixed(2) + " of " + JSON.stringify(texts.currentNode.data.trim().slice(0, 30)) + " in " + e.tagName + "." + e.getAttribute("class"));
   }
   const name = (e) => e.getAttribute("aria-label") || (e.getAttribute("aria-labelledby") && document.getElementById(e.getAttribute("aria-labelledby"))) || e.labels?.[0]?.textContent || e.textContent.trim();
@@ -242,9 +242,9 @@ func TestBrowserKilledWorker(t *testing.T) {
 		b.as(1280, "light")
 		b.do(chromedp.Navigate(f.url + "/"))
 		b.live()
-		f.eventually("dots are on their way", func() bool {
-			return look[int](b, `document.querySelectorAll(".diagram.wide .flights circle").length`) > 2
-		})
+		for _, kind := range []string{"queue", "prefill", "transfer", "decode"} {
+			b.until("a dot is in "+kind, `!!document.querySelector(".diagram.wide .flights circle.`+kind+`")`)
+		}
 		f.kills["decode-2"]()
 		killed := time.Now()
 		f.eventually("the worker is red", func() bool {
@@ -257,7 +257,8 @@ func TestBrowserKilledWorker(t *testing.T) {
 			t.Errorf("its state is %q", word)
 		}
 		b.clean("the fleet")
-		shot(b, "console-fleet.png", 1280, 880)
+		b.until("the figures are there", `"ttft50 itl50 hits".split(" ").every((name) => /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.' + name + '"]').textContent))`)
+		shot(b, "console-fleet.png", 1280, 880, everywhere(".wide"))
 	}
 	if err := stop(); err != nil {
 		t.Errorf("a request was not answered: %v", err)
@@ -301,7 +302,7 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 	if bars := look[int](b, `[...document.querySelectorAll(".waterfall .part")].filter((e) => e.getBoundingClientRect().width > 0).length`); bars < 3 {
 		t.Errorf("the waterfall has %d bars", bars)
 	}
-	shot(b, "console-request.png", 1280, 900)
+	shot(b, "console-request.png", 1280, 900, "true")
 	b.do(chromedp.KeyEvent("/"))
 	if id := look[string](b, "document.activeElement.id"); id != "id" {
 		t.Errorf("/ focuses %q", id)
@@ -315,6 +316,30 @@ func TestBrowserKeyboardAndWaterfall(t *testing.T) {
 		t.Error("? does not show the keys")
 	}
 	b.clean("the keyboard")
+}
+
+// A hidden tab holds no connection, and one that is seen again is live.
+func TestBrowserHiddenTab(t *testing.T) {
+	f := newFleet(t, false)
+	if *chromium == "" {
+		if _, script := f.get("/static/console.js"); !strings.Contains(script, "visibilitychange") {
+			t.Error("the script does not look at whether its tab is hidden")
+		}
+		return
+	}
+	b := f.open(t)
+	b.as(1280, "light")
+	b.do(chromedp.Navigate(f.url + "/console/now"))
+	b.live()
+	hide := func(hidden string) {
+		look[bool](b, `Object.defineProperty(document, "hidden", { value: `+hidden+`, configurable: true }) && document.dispatchEvent(new Event("visibilitychange"))`)
+	}
+	hide("true")
+	b.until("the page says as of when it is", `document.getElementById("link").dataset.state === "still" && document.getElementById("link-text").textContent === "as of"`)
+	b.until("the stream is closed", `performance.getEntriesByType("resource").some((e) => e.name.endsWith("/console/stream") && e.responseEnd > 0)`)
+	hide("false")
+	b.live()
+	b.clean("a hidden tab")
 }
 
 // With an operator's key the browser signs in once, and out again.
@@ -359,44 +384,50 @@ func TestBrowserScreenshots(t *testing.T) {
 		return
 	}
 	stop := f.load(20)
-	f.within(2*time.Minute, "there is something to see", func() bool {
+	f.within(3*time.Minute, "the charts have something to show", func() bool {
 		_, points := f.get("/console/points")
-		return strings.Count(points, "[") > 15
+		return strings.Count(points, "[") > 22 // of five seconds each
 	})
 	b := f.open(t)
 	b.as(1280, "dark")
 	b.do(chromedp.Navigate(f.url + "/console/now"))
 	b.live()
 	b.until("the charts are drawn", `document.querySelectorAll(".charts canvas").length === 6`)
-	shot(b, "console-now.png", 1280, 900)
+	shot(b, "console-now.png", 1280, 900, `/\d/.test(document.querySelector('[data-live="m.tandem-sim.ttft50"]').textContent)`)
 	b.as(1280, "light")
 	b.do(chromedp.Navigate(f.url + "/console/cache"))
 	b.live()
-	shot(b, "console-cache.png", 1280, 560)
-	b.do(chromedp.Navigate(f.url + "/"))
-	b.live()
-	b.until("dots are on their way", `document.querySelectorAll(".flights circle").length > 2`)
+	shot(b, "console-cache.png", 1280, 560, "true")
 	b.as(390, "light")
 	b.do(chromedp.Navigate(f.url + "/"))
 	b.live()
-	b.until("dots are on their way", `document.querySelectorAll(".narrow .flights circle").length > 2`)
-	shot(b, "console-narrow.png", 390, 844)
+	shot(b, "console-narrow.png", 390, 844, everywhere(".narrow"))
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-// shot writes a screenshot of the window, where that is wanted.
-func shot(b *browser, name string, width, height int64) {
+// everywhere is the condition that dots are in every place of a picture, and that its figures are known.
+func everywhere(picture string) string {
+	return `"queue prefill transfer decode".split(" ").every((kind) => document.querySelector("` + picture + ` .flights circle." + kind)) && /\d/.test(document.querySelector('.figures [data-live="m.tandem-sim.ttft50"]').textContent)`
+}
+
+// shot writes a screenshot of the window, where that is wanted, in which a condition holds: before it is taken and after.
+func shot(b *browser, name string, width, height int64, condition string) {
 	b.f.t.Helper()
 	if !*update {
 		return
 	}
 	b.do(chromedp.EmulateViewport(width, height))
-	picture, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.f.t.Fatal(err)
-	}
+	var picture []byte
+	b.f.eventually(name+" shows what it should", func() (ok bool) {
+		b.until("there is something to see on "+name, condition)
+		var err error
+		if picture, err = chromedp.Run(b.ctx, chromedp.CaptureScreenshot()); err != nil {
+			b.f.t.Fatal(err)
+		}
+		return look[bool](b, condition)
+	})
 	if len(picture) > 150_000 {
 		b.f.t.Errorf("%s has %d bytes", name, len(picture))
 	}

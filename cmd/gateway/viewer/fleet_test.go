@@ -138,12 +138,14 @@ func (f *fleet) get(path string) (status int, body string) {
 }
 
 // ask sends one request, streamed, of one of five families of prompts, and reads the whole answer.
-func (f *fleet) ask(ctx context.Context, id string) error {
+func (f *fleet) ask(ctx context.Context, id string) error { return f.send(ctx, id, true) }
+
+func (f *fleet) send(ctx context.Context, id string, stream bool) error {
 	n := f.sent.Add(1)
 	family := []int64{0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4}[n%11]
 	system := strings.Repeat(fmt.Sprintf("You are assistant %d of the house of %s. ", family, secret), 40)
-	body := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":%d,"messages":[{"role":"system","content":%q},{"role":"user","content":"Question %d of %s, please?"}]}`,
-		stack.SimModel, 40+n%60, system, n, secret)
+	body := fmt.Sprintf(`{"model":%q,"stream":%v,"max_tokens":%d,"messages":[{"role":"system","content":%q},{"role":"user","content":"Question %d of %s, please?"}]}`,
+		stack.SimModel, stream, 40+n%60, system, n, secret)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/chat/completions", bytes.NewReader([]byte(body)))
 	if err != nil {
 		return err
@@ -158,7 +160,7 @@ func (f *fleet) ask(ctx context.Context, id string) error {
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
-	if err == nil && (res.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("[DONE]"))) {
+	if err == nil && (res.StatusCode != http.StatusOK || bytes.Contains(answer, []byte("[DONE]")) != stream) {
 		err = fmt.Errorf("status %d: %.300s", res.StatusCode, answer)
 	}
 	return err

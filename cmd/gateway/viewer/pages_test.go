@@ -161,6 +161,31 @@ func TestWaterfall(t *testing.T) {
 	}
 }
 
+// An answer that is not streamed has no first token to show: one bar for decode's call, and dashes.
+func TestWholeAnswer(t *testing.T) {
+	f := newFleet(t, false)
+	if err := f.send(t.Context(), "my-whole-answer", false); err != nil {
+		t.Fatal(err)
+	}
+	var body string
+	f.eventually("the request is kept", func() bool {
+		var status int
+		status, body = f.get("/console/requests?id=my-whole-answer")
+		return status == http.StatusOK
+	})
+	for _, part := range []string{"<b>Transfer and decode</b> decode-", "<b>–</b> TTFT", "<b>–</b> ITL, mean"} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the page lacks %q", part)
+		}
+	}
+	if strings.Contains(body, "<b>Transfer</b>") || strings.Contains(body, "<b>Decode</b>") {
+		t.Error("the page shows a first token that nothing has seen")
+	}
+	if _, list := f.get("/console/requests"); strings.Count(list, "my-whole-answer") != 1 {
+		t.Error("the request is one of the slowest by TTFT")
+	}
+}
+
 // Nothing of a prompt or an answer leaves by the console.
 func TestNoPromptOnAnyPage(t *testing.T) {
 	f := newFleet(t, false)

@@ -546,3 +546,28 @@ func TestSourceDockerfile(t *testing.T) {
 		t.Errorf("source.Dockerfile ends with %q and %q, the Dockerfile with %q and %q", stage, files, wantStage, wantFiles)
 	}
 }
+
+// The images that are still to be made are counted: the gateway's, and those that no variable names.
+func TestMissingImages(t *testing.T) {
+	for _, p := range packages {
+		t.Setenv(p.variable(), "")
+	}
+	for _, tt := range []struct {
+		of   *images
+		with []string
+		want int
+	}{
+		{&images{}, nil, 3}, {&images{nats: "mine"}, nil, 2}, {&images{nats: "mine", etcd: "mine"}, nil, 1}, {&images{}, []string{"replicas", "observe"}, 5},
+	} {
+		if got := tt.of.missing(tt.with); got != tt.want {
+			t.Errorf("%q, %q with %q: %d images, want %d", tt.of.nats, tt.of.etcd, tt.with, got, tt.want)
+		}
+	}
+	t.Setenv(packages["replicas"].variable(), "mine")
+	if got := new(images).missing([]string{"replicas"}); got != 3 {
+		t.Errorf("%d images are missing next to one that is named", got)
+	}
+	if s := imagesLeft(4, 4); s.Share != 1 || s.Text != "image 4 of 4" {
+		t.Errorf("after the last: %+v", s)
+	}
+}

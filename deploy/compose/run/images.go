@@ -24,6 +24,7 @@ type images struct {
 	gateway, nats, etcd string
 	packaged            map[string]string // by the variable that names it
 	made                []string
+	done                atomic.Int64 // of made, those that are finished
 }
 
 // environ names them as compose.yaml asks for them.
@@ -33,6 +34,27 @@ func (i *images) environ() []string {
 		all = append(all, variable+"="+i.packaged[variable])
 	}
 	return all
+}
+
+// missing is how many images are still to be made: the gateway's, and those that no variable names.
+func (i *images) missing(with []string) int {
+	n := 1
+	for _, named := range []string{i.nats, i.etcd} {
+		if named == "" {
+			n++
+		}
+	}
+	for _, name := range with {
+		if os.Getenv(packages[name].variable()) == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// imagesLeft is how far the making of images is.
+func imagesLeft(done, total int) progress.State {
+	return progress.State{Share: float64(done) / float64(total), Text: fmt.Sprintf("image %d of %d", min(done+1, total), total)}
 }
 
 // roots are where systems keep the certificates of the authorities they trust.
@@ -77,10 +99,8 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 			return i, err
 		}
 	}
-	var made atomic.Int64
-	defer progress.Show(log, func() progress.State {
-		return progress.State{Share: float64(made.Load()) / 3, Text: fmt.Sprintf("image %d of 3", made.Load()+1)}
-	})()
+	total := i.missing(with)
+	defer progress.Show(log, func() progress.State { return imagesLeft(int(i.done.Load()), total) })()
 	certificates, err := readRoots()
 	if err != nil {
 		return i, err
@@ -106,7 +126,6 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		if *server.image != "" {
 			continue
 		}
-		made.Add(1)
 		*server.image = "tandem-" + server.name + ":" + tag
 		if binary, err = os.ReadFile(filepath.Join(dir, server.name)); err != nil {
 			return i, err
@@ -157,6 +176,7 @@ func (i *images) build(ctx context.Context, d *docker, tag, dockerfile string, f
 		return err
 	}
 	i.made = append(i.made, tag)
+	defer i.done.Add(1)
 	_, err = d.feed(ctx, &buf, []string{"DOCKER_BUILDKIT=0"}, "docker", "build", "--quiet", "--force-rm", "--tag", tag, "-")
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -169,6 +170,12 @@ func values(all []*common.KeyValue) map[string]any {
 			out[a.Key] = int(v.IntValue)
 		case *common.AnyValue_DoubleValue:
 			out[a.Key] = v.DoubleValue
+		case *common.AnyValue_ArrayValue:
+			var texts []string
+			for _, one := range v.ArrayValue.GetValues() {
+				texts = append(texts, one.GetStringValue())
+			}
+			out[a.Key] = strings.Join(texts, ",")
 		}
 	}
 	return out

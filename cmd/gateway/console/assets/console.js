@@ -55,19 +55,38 @@ function show(state, text) {
   linkText.textContent = text;
 }
 
-const stream = new EventSource("/console/stream");
-stream.onopen = () => show("live", "live");
-stream.onerror = () => show("lost", stream.readyState === EventSource.CLOSED ? "no longer live" : "reconnecting");
-stream.onmessage = async ({ data }) => {
-  const event = JSON.parse(data);
-  for (const [name, text] of Object.entries(event.live ?? {})) for (const put of places.get(name) ?? []) put(text);
-  flights.show(event.flights ?? []);
-  charts.add(event.points);
-  const now = event.revision[tab];
-  if (now === undefined || single) return;
-  if (now !== revision) await refresh();
-};
+let stream; // none while the page is hidden: a browser has six connections to a host, and other tabs want one too
 
-addEventListener("beforeunload", () => stream.close());
+function open() {
+  stream = new EventSource("/console/stream");
+  stream.onopen = () => show("live", "live");
+  stream.onerror = () => show("lost", stream.readyState === EventSource.CLOSED ? "no longer live" : "reconnecting");
+  stream.onmessage = async ({ data }) => {
+    const event = JSON.parse(data);
+    for (const [name, text] of Object.entries(event.live ?? {})) for (const put of places.get(name) ?? []) put(text);
+    flights.show(event.flights ?? []);
+    charts.add(event.points);
+    const now = event.revision[tab];
+    if (now === undefined || single) return;
+    if (now !== revision) await refresh();
+  };
+}
+
+function close() {
+  stream?.close();
+  stream = undefined;
+}
+
+document.addEventListener("visibilitychange", () => {
+  close();
+  if (document.hidden) {
+    show("still", "as of");
+    return;
+  }
+  open();
+  charts.find(); // with the points that came meanwhile
+});
+addEventListener("beforeunload", close);
+if (!document.hidden) open();
 find();
 keys();

@@ -1,0 +1,158 @@
+//go:build !race
+
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/handoff"
+)
+
+// TestViewersCostLittle: ten open pages, which follow the stream over sockets and fetch their page again as the script
+// does, cost less than 2 % of a core while 500 requests a second end. What counts is the CPU of this process, which the
+// viewers' own ends are part of, with and without them; the best of some tries, since the machine may be busy.
+func TestViewersCostLittle(t *testing.T) {
+	const most = .02
+	least := 1.
+	for try := 0; try < 4 && least > most; try++ {
+		without, with := shareOfACore(t, 0), shareOfACore(t, 10)
+		least = min(least, with-without)
+		t.Logf("%.2f %% of a core without viewers, %.2f %% with ten", 100*without, 100*with)
+	}
+	if least > most {
+		t.Errorf("ten viewers cost %.2f %% of a core", 100*least)
+	}
+}
+
+// shareOfACore is how much of a core the process takes while so many pages are open, over three seconds of 500 requests.
+func shareOfACore(t *testing.T, viewers int) float64 {
+	c, _ := consoleOf(t, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { _ = c.Run(ctx) }) // ends with ctx
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/console/stream" {
+			_, _ = w.Write(c.Page(r.URL.Path, r.URL.RawQuery).Body) // a viewer that left is none
+			return
+		}
+		next, leave, _ := c.Watch()
+		defer leave()
+		for {
+			event, err := next(r.Context())
+			if err == nil {
+				_, err = w.Write(event)
+			}
+			if err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush() // the next write fails where this does
+		}
+	}))
+	defer server.Close()
+	defer cancel() // before the server waits for its viewers
+	seen := make(chan struct{}, viewers)
+	for i := range viewers {
+		group.Go(func() { view(ctx, server.URL, tabs[i%len(tabs)], seen) })
+	}
+
+	beat, n := time.NewTicker(10*time.Millisecond), 0
+	defer beat.Stop()
+	second := func() {
+		for range 100 {
+			<-beat.C
+			for range 5 {
+				n++
+				endOne(c.recorder, n)
+			}
+		}
+	}
+	for len(seen) < viewers { // each has its first event
+		second()
+	}
+	before := spentCPU(t)
+	began := time.Now()
+	for range 3 {
+		second()
+	}
+	return (spentCPU(t) - before).Seconds() / time.Since(began).Seconds()
+}
+
+// view follows the stream, and fetches a page when it is made of other things, no oftener than the script does.
+func view(ctx context.Context, url string, at *tab, seen chan<- struct{}) {
+	get := func(path string) (io.ReadCloser, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		return res.Body, nil
+	}
+	stream, err := get("/console/stream")
+	if err != nil {
+		return
+	}
+	defer stream.Close()
+	lines := bufio.NewScanner(stream)
+	lines.Buffer(nil, 1<<20)
+	var fetched time.Time
+	revision := ""
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		select {
+		case seen <- struct{}{}:
+		default:
+		}
+		var m message
+		if json.Unmarshal([]byte(data), &m) != nil || m.Revision[at.Name] == revision || time.Since(fetched) < map[string]time.Duration{"requests": 2 * time.Second, "cache": 3 * time.Second}[at.Name] {
+			continue
+		}
+		fetched, revision = time.Now(), m.Revision[at.Name]
+		if page, err := get(at.Path); err == nil {
+			_, _ = io.Copy(io.Discard, page)
+			page.Close()
+		}
+	}
+}
+
+// endOne takes a request through both legs at once.
+func endOne(c *Recorder, n int) {
+	r := newRecord(n)
+	c.Arrived(r)
+	r.Attempts = 1
+	c.LegStarted(r, leg(prefiller))
+	c.LegEnded(r, leg(prefiller))
+	c.LegStarted(r, leg(decoder))
+	c.FirstToken(r, leg(decoder))
+	c.LegEnded(r, leg(decoder))
+	r.KV, r.Outcome = &handoff.StagedKV{Cached: 80}, fault.None.String()
+	c.Ended(r, nil)
+}
+
+// spentCPU is the process's CPU time.
+func spentCPU(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,63 @@
+package openai
+
+// readUsage reads the usage, which is null in most chunks.
+func (info *ChunkInfo) readUsage(c *cursor) {
+	info.Usage = info.Usage || c.peek() == '{'
+	m := c.members()
+	for m.next() {
+		switch string(m.name()) {
+		case "prompt_tokens":
+			c.tokens(&info.PromptTokens)
+		case "completion_tokens":
+			c.tokens(&info.CompletionTokens)
+		case "prompt_tokens_details":
+			m := c.members()
+			for m.next() {
+				if string(m.name()) == "cached_tokens" {
+					c.tokens(&info.CachedTokens)
+				} else {
+					c.value()
+				}
+			}
+		case "reasoning_tokens": // SGLang's
+			c.tokens(&info.ReasoningTokens)
+		case "completion_tokens_details":
+			m := c.members()
+			for m.next() {
+				if string(m.name()) == "reasoning_tokens" {
+					c.tokens(&info.ReasoningTokens)
+				} else {
+					c.value()
+				}
+			}
+		default:
+			c.value()
+		}
+	}
+}
+
+// tokens reads a value and, where it is a whole number of tokens that is not absurd, stores it.
+func (c *cursor) tokens(dst *int) {
+	v, ok := c.value()
+	if !ok || v.end-v.start > 10 {
+		return
+	}
+	n := 0
+	for _, b := range v.of(c.data) {
+		if b-'0' > 9 {
+			return
+		}
+		n = n*10 + int(b-'0')
+	}
+	*dst = n
+}
+
+// reasonOf is a reason to end a choice as one of OpenAI's words, so that no text of an answer is kept for it.
+func reasonOf(reason []byte) string {
+	for _, r := range [...]string{"stop", "length", "tool_calls", "content_filter", "function_call"} {
+		if string(reason) == r {
+			return r
+		}
+	}
+	return "other"
+}
