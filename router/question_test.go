@@ -136,7 +136,7 @@ func TestTheReserveIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestWhatIsAskedForIsNotKnownYet: until it is told, a booking takes room here and is in no share; after it, it is as any other.
+// TestWhatIsAskedForIsNotKnownYet: until it is sent, a booking takes room here and is in no share; after it, it is as any other.
 func TestWhatIsAskedForIsNotKnownYet(t *testing.T) {
 	a := newAsker(t, 100, 0)
 	a.hear(a.theirs, 80, 1)
@@ -158,7 +158,7 @@ func TestWhatIsAskedForIsNotKnownYet(t *testing.T) {
 	asked.Tell()
 	asked.Tell() // says no more
 	if got := a.said(a.theirs); len(got) != 1 || got[0] != (load.Account{ActiveBlocks: 13, Requests: 2}) {
-		t.Errorf("said %v once it is told", got)
+		t.Errorf("said %v once it is sent", got)
 	}
 	asked.Release(noon)
 	asked.Tell()
@@ -177,7 +177,7 @@ func TestWhatIsAskedForIsNotKnownYet(t *testing.T) {
 	new(Lease).Refuse(noon, noon)
 }
 
-// TestSharesWithQuestions enters bookings with and without questions, and ends them in every way: what is known is what was told.
+// TestSharesWithQuestions enters bookings with and without questions, and ends them in every way: what is known is what was sent.
 func TestSharesWithQuestions(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))

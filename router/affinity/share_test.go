@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// tell has others hear what a table reports, and returns how many bindings that were.
-func (c *clocked) tell(others ...*clocked) (n int) {
+// report has others hear what a table reports, and returns how many bindings that were.
+func (c *clocked) report(others ...*clocked) (n int) {
 	for clock, all := c.Say(c.now); len(all) > 0; clock, all = c.Say(c.now) {
 		n += len(all)
 		for _, o := range others {
@@ -32,29 +32,29 @@ func TestTheFirstBindingWins(t *testing.T) {
 	for _, order := range [][2]int{{0, 1}, {1, 0}} {
 		a, b := newClocked(true), newClocked(true)
 		a.use("other", "v", false)
-		a.tell(b) // b has a's clock
+		a.report(b) // b has a's clock
 		together(noon.Add(10*time.Millisecond), a, b)
 		a.use("s", "early", false)
 		together(noon.Add(15*time.Millisecond), a, b)
 		b.use("s", "late", false)
 		both := []*clocked{a, b}
-		both[order[0]].tell(both[order[1]])
-		both[order[1]].tell(both[order[0]])
-		both[order[0]].tell(both[order[1]])
+		both[order[0]].report(both[order[1]])
+		both[order[1]].report(both[order[0]])
+		both[order[0]].report(both[order[1]])
 		a.want(t, "s", "early")
 		b.want(t, "s", "early")
-		if n := a.tell(b) + b.tell(a); n != 0 {
+		if n := a.report(b) + b.report(a); n != 0 {
 			t.Errorf("equal, and %d bindings are reported", n)
 		}
 
 		b.use("s", "moved", true)
-		b.tell(a)
+		b.report(a)
 		a.want(t, "s", "moved")
 		a.Drop(Hash("s"), Hash("moved"), 0, a.now)
-		a.tell(b)
+		a.report(b)
 		b.want(t, "s", "")
 		b.use("s", "early", false)
-		b.tell(a)
+		b.report(a)
 		a.want(t, "s", "early")
 	}
 }
@@ -64,9 +64,9 @@ func TestTiesAreAlike(t *testing.T) {
 	a, b := newClocked(true), newClocked(true)
 	a.use("s", "v", false)
 	b.use("s", "w", false)
-	a.tell(b)
-	b.tell(a)
-	a.tell(b)
+	a.report(b)
+	b.report(a)
+	a.report(b)
 	at, _, _ := a.Find(Hash("s"), a.now)
 	of, _, _ := b.Find(Hash("s"), b.now)
 	if at != of {
@@ -81,7 +81,7 @@ func TestRefreshesAreRare(t *testing.T) {
 	for range 1000 {
 		together(a.now.Add(ttl/100), a, b)
 		a.use("s", "w", false)
-		said += a.tell(b)
+		said += a.report(b)
 		b.want(t, "s", "w")
 	}
 	if said < 35 || said > 41 {
@@ -100,7 +100,7 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 	a, b, c := newClocked(true), newClocked(true), newClocked(true)
 	for i := range 3000 {
 		a.use(fmt.Sprint("s", i), fmt.Sprint("w", i%7), false)
-		a.tell(b)
+		a.report(b)
 		together(a.now.Add(ttl/4000), a, b)
 	}
 	together(a.now, a, b, c)
@@ -109,21 +109,21 @@ func TestAJoiningGatewayLearns(t *testing.T) {
 		t.Error("a gateway that starts has the group's clock")
 	}
 	c.Hear(a.Clock(a.now), nil, c.now)
-	c.tell(a, b)
+	c.report(a, b)
 	a.want(t, "s2999", "w3")
 	a.Greet(a.now)
 	b.Greet(b.now)
-	told, pieces := 0, 0
+	reported, pieces := 0, 0
 	for goesOn := true; goesOn; pieces++ {
 		together(a.now.Add(50*time.Millisecond), a, b, c)
 		goesOn = a.Repeat()
-		told += a.tell(b, c)
+		reported += a.report(b, c)
 		goesOn = b.Repeat() || goesOn
-		told += b.tell(a, c)
+		reported += b.report(a, c)
 	}
-	t.Logf("%d reports in %d pieces", told, pieces)
-	if pieces < 7 || told > 2*3000+2 {
-		t.Errorf("%d reports in %d pieces", told, pieces)
+	t.Logf("%d reports in %d pieces", reported, pieces)
+	if pieces < 7 || reported > 2*3000+2 {
+		t.Errorf("%d reports in %d pieces", reported, pieces)
 	}
 	for i := range 3000 {
 		c.want(t, fmt.Sprint("s", i), fmt.Sprint("w", i%7))
@@ -144,7 +144,7 @@ func TestAFloodOfAnother(t *testing.T) {
 	for i := range Most / 2 {
 		c.use(fmt.Sprint("own", i), "w", false)
 	}
-	c.tell()
+	c.report()
 	var flood []Binding
 	for i := range 3 * Most {
 		flood = append(flood, Binding{Session: Hash(fmt.Sprint("theirs", i)), Worker: 1, Born: MaxMillis, Idle: int64(i % 3)})
@@ -158,11 +158,11 @@ func TestAFloodOfAnother(t *testing.T) {
 	}
 	calm := newClocked(true)
 	calm.use("s", "w", false)
-	calm.tell()
+	calm.report()
 	for range 100 {
 		calm.Hear(1, []Binding{{Session: Hash("s"), Worker: 2, Born: MaxMillis}}, calm.now)
 	}
-	if n := calm.tell(); n != 1 {
+	if n := calm.report(); n != 1 {
 		t.Errorf("%d answers to a hundred times the same", n)
 	}
 	c.Hear(-5, []Binding{{Session: 0, Worker: 1}, {Session: 1, Worker: 1, Idle: -1}, {Session: 1, Worker: 1, Idle: ttl.Milliseconds()}}, c.now)

@@ -72,7 +72,7 @@ func TestSessionsKeepTheirWorker(t *testing.T) {
 		g.run(2 * bindingTTL)
 		for _, m := range live {
 			if c := m.bound.Counts(g.now); c.Bindings != 0 {
-				t.Errorf("seed %d: %d bindings are left of sessions that nobody uses", seed, c.Bindings)
+				t.Errorf("seed %d: %d bindings are left of unused sessions", seed, c.Bindings)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/router/load"
 )
 
-// hearsay is books that list the heads which they are told, by peer and model.
+// hearsay is books that list the heads that they receive, by peer and model.
 type hearsay map[string][]Head
 
 func (hearsay) Hear(string, string, pools.Role, []load.Shared, time.Time) {}

@@ -161,7 +161,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 			<-time.After(2 * time.Millisecond)
 		}
 	})
-	a.eventually("lies are told", func() bool { return said.Load() > 5 })
+	a.eventually("lies have been sent", func() bool { return said.Load() > 5 })
 	stats := func() queue.Stats { return a.gateway.Flow.Waiting()["tandem-sim"] }
 	began, longest := time.Now(), time.Duration(0)
 	for i := 0; i < 10 || time.Since(began) < 2200*time.Millisecond; i++ {
@@ -178,6 +178,6 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 	}
 	a.idle()
 	if n := len(a.gateway.Flow.Waiting()); n != 1 {
-		t.Errorf("there are %d queues: a model that nobody asks for has one", n)
+		t.Errorf("there are %d queues: a model without requests has one", n)
 	}
 }

@@ -111,7 +111,7 @@ func TestGroupAmongOthers(t *testing.T) {
 			}
 		}
 	}
-	// Neither as the answer to a question that nobody asked it.
+	// Neither as the answer to a question that was never asked.
 	if err := h.try("prefill-1", "publish", nats.NewInbox()); err == nil {
 		t.Error("a worker answers what it was not asked")
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
-// beside starts another gateway of f's group, over the same workers.
-func (f *fleet) beside(name string, change func(c *stack.GatewayConfig)) *fleet {
+// join starts another gateway of f's group, over the same workers.
+func (f *fleet) join(name string, change func(c *stack.GatewayConfig)) *fleet {
 	f.t.Helper()
 	b := &fleet{t: f.t, workers: map[string]*worker{}, logs: &logBuffer{}, reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(b.logs, nil))
@@ -43,13 +43,13 @@ func (f *fleet) beside(name string, change func(c *stack.GatewayConfig)) *fleet 
 }
 
 // TestTheLastRoomIsAskedFor: two gateways on workers that are nearly full all the time ask each other for their last room. Every
-// request is answered, whatever it is told, and nothing stays booked.
+// request is answered, whatever the owner answers, and nothing stays booked.
 func TestTheLastRoomIsAskedFor(t *testing.T) {
 	asks := func(c *stack.GatewayConfig) { c.Replicas.Reserve = "owner" }
 	a := newFleet(t, options{both: 2, group: true, gateway: asks, worker: func(c *devfleet.WorkerConfig) {
 		c.Engine.TotalKVBlocks, c.Engine.BlockSize, c.Engine.ContextLength = 64, 16, 64*16
 	}})
-	b := a.beside("b", asks)
+	b := a.join("b", asks)
 	for _, f := range []*fleet{a, b} {
 		f.eventually("it knows the other", func() bool { return f.value("tandem_replica_peers", "whole") == 1 })
 	}

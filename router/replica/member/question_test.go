@@ -128,8 +128,8 @@ func overshoots(t *testing.T, reserve string, tries int) (granted int, asked Ask
 	return granted, asked
 }
 
-// TestTheLastRoomIsGrantedOnce: whoever asks for it, and whatever the owner itself books meanwhile. That nobody asks shows that it
-// would be granted more often.
+// TestTheLastRoomIsGrantedOnce, however many ask for it, and whatever the owner itself books meanwhile. Without questions it
+// is granted more often, or the test shows nothing.
 func TestTheLastRoomIsGrantedOnce(t *testing.T) {
 	const tries = 60
 	if n, asked := overshoots(t, byOwner, tries); n != tries || asked.Granted == 0 || asked.Refused == 0 || asked.Silent+asked.Skipped > 0 {
