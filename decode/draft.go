@@ -35,6 +35,7 @@ type Draft struct {
 	given int      // how many tokens that call was given
 	event []byte   // the latest event as the client gets it, where that is not as it came
 	seen  []uint32 // memory for a prompt that its engine shows
+	shape openai.Shape
 
 	framing openai.Envelope // memory of the envelope
 }
@@ -54,7 +55,8 @@ func (d *Draft) Release() {
 	if d == nil || cap(d.ids)+cap(d.seen) > mostPooled {
 		return
 	}
-	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0]}
+	d.shape.Reset()
+	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0], shape: d.shape}
 	drafts.Put(d)
 }
 
@@ -93,12 +95,12 @@ func (d *Draft) Undo() Transcript {
 	return d.transcript()
 }
 
-// pinned is Pinned, nil of no draft.
-func (d *Draft) pinned() []byte {
+// inspect reads the data of an event.
+func (d *Draft) inspect(data []byte) openai.ChunkInfo {
 	if d == nil {
-		return nil
+		return openai.Inspect(data)
 	}
-	return d.Pinned
+	return d.shape.Inspect(data, d.Pinned)
 }
 
 // had is how many tokens the client had before the present call.
@@ -235,7 +237,7 @@ const dataField = "data: "
 // framed ends the event in d.event, whose data it returns.
 func (d *Draft) framed() (data []byte) {
 	data = d.event[len(dataField):]
-	if bytes.ContainsAny(data, "\r\n") { // a field of several lines
+	if bytes.IndexByte(data, '\n') >= 0 || bytes.IndexByte(data, '\r') >= 0 { // a field of several lines
 		d.event = openai.AppendEvent(nil, data)
 		return data
 	}

@@ -115,7 +115,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	}
 	info := openai.ChunkInfo{}
 	if !ev.Done() {
-		info = openai.InspectOf(ev.Data, t.call.Draft.pinned())
+		info = t.call.Draft.inspect(ev.Data)
 	}
 	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil || info.PromptIDs != nil || t.call.Draft.mayStop()) {
 		return dst, relay.ErrWaits

@@ -38,9 +38,11 @@ type ChunkInfo struct {
 	// KVParams is the object kv_transfer_params, nil where there is none.
 	KVParams []byte
 
-	shows  [2]span // the members that show token ids, with one comma each
-	showed int     // how many there are
-	text   text    // of the latest choice that has some
+	shows   [2]span // the members that show token ids, with one comma each
+	showed  int     // how many there are
+	text    text    // of the latest choice that has some
+	ids     span    // IDs
+	choices int     // how many there are
 }
 
 // Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
@@ -182,6 +184,7 @@ func (e *Edit) setCached(tokens int) {
 // choice reads one choice.
 func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 	content, ids := false, -1
+	info.choices++
 	m := c.members()
 	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
@@ -201,7 +204,8 @@ func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 		case "token_ids":
 			start := c.pos
 			if ids = c.count(); ids >= 0 && c.ok() {
-				info.IDs = c.data[start:c.pos]
+				info.ids = span{start, c.pos}
+				info.IDs = info.ids.of(c.data)
 				info.show(c, m.key, before)
 			}
 		case "prompt_token_ids":

@@ -1,0 +1,88 @@
+package openai
+
+import "bytes"
+
+// Shape is what the events of one stream have in common. An engine writes hundreds that differ only in a text and in its
+// tokens' ids: those that are like the one before are compared with it, and not read member by member. The zero Shape knows
+// no event.
+type Shape struct {
+	event     []byte // the one to be like; empty where none is known
+	text, ids span   // where its text lies, between the quotes, and the array of ids, empty where it has none
+	info      ChunkInfo
+}
+
+// longestShape bounds what a stream keeps of an event.
+const longestShape = 4 << 10
+
+// Inspect is InspectOf, and the faster the more events of the stream are alike.
+func (s *Shape) Inspect(data, pinned []byte) ChunkInfo {
+	if info, ok := s.like(data); ok {
+		return info
+	}
+	info := InspectOf(data, pinned)
+	s.learn(data, &info)
+	return info
+}
+
+// Reset forgets the event and keeps its memory.
+func (s *Shape) Reset() { *s = Shape{event: s.event[:0]} }
+
+// learn keeps an event of one choice with a text, and with ids behind it or none: what InspectOf finds in one that has
+// another text that is not empty, and other ids, depends on these alone.
+func (s *Shape) learn(data []byte, info *ChunkInfo) {
+	text := span{info.text.start, info.text.end}
+	switch {
+	case info.choices != 1, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
+		return
+	case info.IDs == nil && info.showed == 0:
+		s.ids = span{len(data), len(data)}
+	case info.IDs != nil && info.showed == 1 && info.ids.start > text.end:
+		s.ids = info.ids
+	default:
+		return
+	}
+	s.event, s.text, s.info = append(s.event[:0], data...), text, *info
+	s.info.IDs = nil // a part of data
+}
+
+// like reads an event that is like the one before.
+func (s *Shape) like(data []byte) (info ChunkInfo, ok bool) {
+	if len(s.event) == 0 || !bytes.HasPrefix(data, s.event[:s.text.start]) {
+		return info, false
+	}
+	c := newCursor(data, deepest)
+	c.pos = s.text.start - 1 // its quote
+	t, ok := c.str()
+	if !ok || t.decoded == 0 || !bytes.HasPrefix(data[t.end:], s.event[s.text.end:s.ids.start]) {
+		return info, false
+	}
+	info = s.info
+	info.text = t
+	moved := t.end - s.text.end
+	ids := span{s.ids.start + moved, s.ids.start + moved}
+	if s.ids.end > s.ids.start {
+		var n int
+		if ids.end, n = idsEnd(data, ids.start); n == 0 {
+			return info, false
+		}
+		info.IDs, info.ids, info.Tokens = ids.of(data), ids, n
+		info.shows[0] = span{info.shows[0].start + moved, info.shows[0].end + ids.end - s.ids.end}
+	}
+	return info, bytes.Equal(data[ids.end:], s.event[s.ids.end:])
+}
+
+// idsEnd returns the end of the array at start, and how many ids it has: 0 where it holds none, or anything but whole
+// numbers with a comma between two.
+func idsEnd(data []byte, start int) (end, n int) {
+	before := byte('[')
+	for i := start; i+1 < len(data) && data[i] == before; n++ {
+		whole := digits(data, i+1)
+		if whole == i+1 || data[i+1] == '0' && whole > i+2 {
+			return start, 0
+		}
+		if i, before = whole, ','; i < len(data) && data[i] == ']' {
+			return i + 1, n + 1
+		}
+	}
+	return start, 0
+}

@@ -1,0 +1,101 @@
+package openai
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// plainEvents are engines' events with a text: vLLM's with and without ids, its completions', SGLang's, and one of two texts.
+var plainEvents = []string{
+	`{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null,"token_ids":[7]}]}`,
+	`{"id":"c","choices":[{"index":0,"delta":{"content":" b"},"finish_reason":null}],"usage":null}`,
+	`{"id":"c","choices":[{"token_ids":[1,2],"index":0,"text":"ids first"}]}`,
+	`{"id":"c","choices":[{"index":0,"text":"c\n","logprobs":null,"finish_reason":null,"token_ids":[10,20]}],"usage":{"prompt_tokens":3,"completion_tokens":1}}`,
+	`{"choices":[{"delta":{"role":"assistant","content":"x","reasoning_content":null},"matched_stop":null}]}`,
+	`{"choices":[{"text":"one","delta":{"content":"two"},"token_ids":[1]}]}`,
+	`{"choices":[{"text":"a"},{"text":"b"}]}`,
+	`{"choices":[{"text":"twice","token_ids":[1],"token_ids":[2,3]}]}`,
+	`{"choices":[{"text":"end","finish_reason":"stop","token_ids":[0]}]}`,
+}
+
+// TestShapeReadsAlikeEvents checks that events which are like the one before are found to be, and are read as any other.
+func TestShapeReadsAlikeEvents(t *testing.T) {
+	for _, form := range []string{plainEvents[0], plainEvents[1], plainEvents[3], plainEvents[4], plainEvents[5], plainEvents[8]} {
+		var s Shape
+		s.Inspect([]byte(form), nil)
+		old := Inspect([]byte(form))
+		for _, text := range []string{"z", `é \"quoted\" \u00e9`, strings.Repeat("long ", 100)} {
+			for _, ids := range []string{"[0]", "[1,22,333]", "[4294967295]"} {
+				data := []byte(form[:old.text.start] + text + form[old.text.end:])
+				if old.IDs != nil {
+					at := Inspect(data).ids
+					data = []byte(string(data[:at.start]) + ids + string(data[at.end:]))
+				}
+				got, ok := s.like(data)
+				if want := Inspect(data); !ok || !reflect.DeepEqual(got, want) {
+					t.Errorf("%s\n%v %+v\nwant %+v", data, ok, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestShapeNeverGuesses checks events that look alike and are not.
+func TestShapeNeverGuesses(t *testing.T) {
+	var s Shape
+	form := plainEvents[0]
+	s.Inspect([]byte(form), nil)
+	for _, change := range [][2]string{
+		{`"a"`, `""`}, {`"a"`, `"a","refusal":"no"`}, {`"a"`, "\"\x01\""}, {`"a"`, `"\q"`}, {`[7]`, `[]`}, {`[7]`, `[07]`}, {`[7]`, `[7,]`},
+		{`[7]`, `[-7]`}, {`[7]`, `[7`}, {`[7]`, `null`}, {`[7]`, `[7] `}, {`null,"token`, `"stop","token`}, {`}]}`, `}],"error":{}}`}, {`}]}`, `}]} x`},
+	} {
+		data := []byte(strings.Replace(form, change[0], change[1], 1))
+		if info, ok := s.like(data); ok {
+			t.Errorf("%s is taken for an event like %s: %+v", data, form, info)
+		}
+	}
+}
+
+// FuzzShape holds what a stream's events are read as against Inspect, which knows no event before.
+func FuzzShape(f *testing.F) {
+	for i, a := range plainEvents {
+		f.Add(a, plainEvents[(i+1)%len(plainEvents)], "text", "[1,2]")
+	}
+	f.Fuzz(func(t *testing.T, a, b, text, ids string) {
+		var s Shape
+		events := []string{a, b, a}
+		if info := Inspect([]byte(a)); info.text.end > 0 {
+			other := a[:info.text.start] + text + a[info.text.end:]
+			events = append(events, other)
+			if at := info.ids; at.end > 0 {
+				events = append(events, a[:at.start]+ids+a[at.end:])
+			}
+			if at := Inspect([]byte(other)).ids; at.end > 0 {
+				events = append(events, other[:at.start]+ids+other[at.end:], a)
+			}
+		}
+		for _, data := range events {
+			if got, want := s.Inspect([]byte(data), nil), Inspect([]byte(data)); !reflect.DeepEqual(got, want) {
+				t.Fatalf("%q after %q:\n%+v\nwant %+v", data, s.event, got, want)
+			}
+		}
+	})
+}
+
+// BenchmarkShape reads the events of a stream, of which each is like the one before.
+func BenchmarkShape(b *testing.B) {
+	events := [2][]byte{}
+	for i := range events {
+		events[i] = fmt.Appendf(nil, `{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,`+
+			`"delta":{"content":" word%d"},"logprobs":null,"finish_reason":null,"token_ids":[%d]}]}`, i, i)
+	}
+	var s Shape
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if !s.Inspect(events[i%2], nil).Content {
+			b.Fatal("no content")
+		}
+	}
+}
