@@ -173,10 +173,10 @@ func (c *cursor) str() (t text, ok bool) {
 	i := c.pos + 1
 	t.start = i
 	saved := 0
-	for {
+	for words := 2; ; words = 0 { // most strings are keys and short; text behind an escape is long
 		if i < len(c.data) && c.data[i] != '\\' { // escapes come in rows
 			var wide uint64
-			i, wide = plainRun(c.data, i)
+			i, wide = plainRun(c.data, i, words)
 			c.wide = c.wide || wide != 0
 		}
 		if i == len(c.data) {

@@ -12,15 +12,13 @@ const (
 
 // plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). wide is 0
 // if all bytes before it are ASCII. It looks at eight bytes at a time; a zero byte in w^pattern is found by the borrow of
-// a subtraction, whose false alarms lie only above the first true one.
-func plainRun(data []byte, i int) (end int, wide uint64) {
-	for {
-		if i = asciiRun(data, i); i+8 > len(data) {
-			break
-		}
-		for range 4 { // what stopped the run is in the next 32 bytes, or they are the last ones
+// a subtraction, whose false alarms lie only above the first true one. After words of eight bytes it goes on by asciiRun,
+// and what stops that is in the next 32 bytes, or they are the last ones.
+func plainRun(data []byte, i, words int) (end int, wide uint64) {
+	for ; ; words = 4 {
+		for range words {
 			if i+8 > len(data) {
-				break
+				return lastRun(data, i, wide)
 			}
 			w := binary.LittleEndian.Uint64(data[i:])
 			q := w ^ ones*'"'
@@ -32,11 +30,16 @@ func plainRun(data []byte, i int) (end int, wide uint64) {
 			}
 			i += 8
 		}
+		i = asciiRun(data, i)
 	}
+}
+
+// lastRun is plainRun of less than eight bytes.
+func lastRun(data []byte, i int, wide uint64) (int, uint64) {
 	for ; i < len(data); i++ {
 		b := data[i]
 		if b < 0x20 || b == '"' || b == '\\' {
-			return i, wide
+			break
 		}
 		wide |= uint64(b & 0x80)
 	}
