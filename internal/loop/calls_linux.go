@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reads and writes do not tell Go's scheduler that they may take long: they never wait.
+// Reads and writes do not tell Go's scheduler that they may take long: they never wait. Each call that does tell it starts
+// the scheduler's monitor, which then wakes every 50 µs or so for 4 ms and more.
 
 func read(fd int, p []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))

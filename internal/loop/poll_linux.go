@@ -136,7 +136,7 @@ func (p *poller) wake() {
 
 func (p *poller) poke() {
 	one := [8]byte{1}
-	_, _ = unix.Write(p.wakeup, one[:]) // it can only be full, and wakes the loop then
+	_, _ = write(p.wakeup, one[:]) // it can only be full, and wakes the loop then
 }
 
 // add has the loop watch s from now on. It reports false if the system refuses.
@@ -308,7 +308,7 @@ func (p *poller) take(events []unix.EpollEvent) (idle bool) {
 		e := &events[i]
 		if int(e.Fd) == p.wakeup {
 			var drained [8]byte
-			_, _ = unix.Read(p.wakeup, drained[:])
+			_, _ = read(p.wakeup, drained[:])
 			continue
 		}
 		if s := p.sockets[e.Fd]; s != nil && s.serial == e.Pad {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"slices"
@@ -33,19 +32,6 @@ const (
 	asText              // for people, see people
 )
 
-// output is where whole lines go, one at a time.
-type output struct {
-	mu      sync.Mutex
-	w       io.Writer
-	colours bool // w is a terminal that shows them
-}
-
-func (o *output) Write(line []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.w.Write(line)
-}
-
 // Line is a log line that is written as its fields come, byte for byte as [slog.Logger.LogAttrs] writes it: for a line
 // of every request, of which slog's attributes cost twice as much as the bytes. It belongs to one goroutine. Keys must
 // be letters, digits and underscores.
@@ -54,6 +40,7 @@ type Line struct {
 	buf   []byte
 	group string // the open group's key, empty without one
 	first bool   // the next field is the first of its JSON object
+	waits bool   // it need not be written at once
 
 	// Of a logger that NewLogger did not make, the record itself, and the attributes of the open group.
 	log    slog.Handler
@@ -74,6 +61,7 @@ func NewLine(log *slog.Logger, level slog.Level, at time.Time, message string) *
 	}
 	l := lines.Get().(*Line)
 	l.to, _ = h.(*handler)
+	l.waits = level <= slog.LevelInfo
 	switch {
 	case l.to == nil:
 		l.log, l.record = h, slog.NewRecord(at, level, message, 0)
@@ -97,9 +85,9 @@ func (l *Line) End() {
 	case l.to == nil:
 		_ = l.log.Handle(context.Background(), l.record)
 	case l.to.form == asJSON:
-		_, _ = l.to.out.Write(append(l.buf, '}', '\n'))
+		l.to.out.line(append(l.buf, '}', '\n'), l.waits)
 	default:
-		_, _ = l.to.out.Write(append(l.buf, '\n'))
+		l.to.out.line(append(l.buf, '\n'), l.waits)
 	}
 	if cap(l.buf) <= maxKeptLine {
 		*l = Line{buf: l.buf[:0]}

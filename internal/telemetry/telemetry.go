@@ -37,7 +37,7 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 			l.Format = "text"
 		}
 	}
-	out := &output{w: w}
+	out := newOutput(w, l.Format == "text")
 	switch l.Format {
 	case "json":
 		return slog.New(&handler{slog.NewJSONHandler(out, opts), out, asJSON}), nil

@@ -295,6 +295,7 @@ func (g *Gateway) UseListener(ln net.Listener) { g.listener = ln }
 // Run serves until ctx ends, then lets requests in flight finish within the drain time. What feeds the flow (roster,
 // watcher, events) ends after what it serves.
 func (g *Gateway) Run(ctx context.Context) error {
+	defer telemetry.Flush(g.log)
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, inner := errgroup.WithContext(inner)

@@ -1,0 +1,86 @@
+package telemetry
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// heldFor is how long lines of requests wait for others, to be written together: a write costs what a tenth of a
+	// short request does, and starts the scheduler's monitor besides.
+	heldFor = 50 * time.Millisecond
+	// heldBytes is how many of them wait at most.
+	heldBytes = 32 << 10
+)
+
+// output is where whole lines go, one at a time or several together.
+type output struct {
+	w       io.Writer
+	colours bool // w is a terminal that shows them
+	holds   bool // lines may wait: w is a file or a pipe, and each write a system call
+
+	mu    sync.Mutex
+	held  []byte // lines that wait, in the order in which they came
+	timer *time.Timer
+}
+
+func newOutput(w io.Writer, people bool) *output {
+	_, file := w.(*os.File)
+	return &output{w: w, holds: file && !people}
+}
+
+// Write writes a line, behind those that wait.
+func (o *output) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flush()
+	return o.w.Write(line)
+}
+
+// line writes a line, at once unless it waits.
+func (o *output) line(line []byte, waits bool) {
+	if !waits || !o.holds {
+		_, _ = o.Write(line)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.held = append(o.held, line...)
+	switch {
+	case len(o.held) >= heldBytes:
+		o.flush()
+	case len(o.held) > len(line): // the timer runs
+	case o.timer == nil:
+		o.timer = time.AfterFunc(heldFor, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.flush()
+		})
+	default:
+		o.timer.Reset(heldFor)
+	}
+}
+
+// flush writes the lines that wait. The caller holds mu.
+func (o *output) flush() {
+	if len(o.held) == 0 {
+		return
+	}
+	_, _ = o.w.Write(o.held)
+	o.held = o.held[:0]
+	if cap(o.held) > 2*heldBytes { // a line may be long
+		o.held = nil
+	}
+}
+
+// Flush writes what waits of a log that NewLogger made. A program calls it before it ends.
+func Flush(log *slog.Logger) {
+	if h, ok := log.Handler().(*handler); ok {
+		h.out.mu.Lock()
+		defer h.out.mu.Unlock()
+		h.out.flush()
+	}
+}
