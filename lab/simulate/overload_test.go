@@ -12,23 +12,23 @@ func TestAFleetThatCannotKeepUp(t *testing.T) {
 	const plan = `
 seeds: [1]
 workload:
-  families: [{rate: RATE, duration: LASTS, input: {p50: 8000, p99: 16000}, output: {p50: 20, p99: 40}}]
+  families: [{rate: RATE, duration: LASTS, input: {PROMPT}, output: {p50: 20, p99: 40}}]
 fleet: {workers: WORKERS, fit: qwen3-32b-h200-tp2, kv_tokens: 671000, bandwidth_gb: 50}
 router: {queue_threshold: -1, mode: auto}
 slo: {ttft: 2s}
 `
 	for _, c := range []struct {
-		name, workers, rate, lasts string
-		givenUp                    bool
+		name, workers, rate, lasts, prompt string
+		givenUp                            bool
 	}{
-		{"enough", "2P1D", "2", "300s", false},
-		{"a peak", "1P1D", "4", "300s", false}, // needs 8 minutes more than it lasts
-		{"far too few", "1P1D", "30", "300s", true},
-		{"far too few of role both", "1", "30", "300s", true},
-		{"far too few for hours", "1P1D", "10", "1h", true},
+		{"enough", "2P1D", "2", "300s", "p50: 8000, p99: 16000", false},
+		{"a peak", "1P1D", "4", "300s", "p50: 8000, p99: 16000", false}, // needs 8 minutes more than it lasts
+		{"far too few", "1P1D", "30", "300s", "p50: 8000, p99: 16000", true},
+		{"far too few of role both", "1", "30", "300s", "p50: 8000, p99: 16000", true},
+		{"far too few for hours", "1P1D", "4", "2h", "p50: 40000, p99: 80000", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := ParsePlan("plan.yaml", []byte(strings.NewReplacer("RATE", c.rate, "WORKERS", c.workers, "LASTS", c.lasts).Replace(plan)))
+			s, err := ParsePlan("plan.yaml", []byte(strings.NewReplacer("RATE", c.rate, "WORKERS", c.workers, "LASTS", c.lasts, "PROMPT", c.prompt).Replace(plan)))
 			if err != nil {
 				t.Fatal(err)
 			}
