@@ -75,9 +75,13 @@ faults: ## every fault and every pair in virtual time, then deaths of real proce
 soak: ## a gateway under load, faults and deaths for SOAK (30m): its plot and figures into docs/faults.md
 	go test ./cmd/gateway -count 1 -v -timeout 0 -run '^TestSoak$$' -soak $(SOAK) -update
 
-recipes: build ## simulate bench/recipes and write their results; reads bench/traces
-	mkdir -p bench/recipes/results
-	cd bench/recipes && for r in r*.yaml; do ../../bin/gateway simulate $$r --json results/$${r%.yaml}.json || exit 1; done
+recipes: build ## simulate every plan of bench/recipes and write results next to them, the better part of an hour; reads bench/traces
+	@mkdir -p bench/recipes/results
+	@cd bench/recipes && set -- *.yaml && n=0 && for plan; do \
+		n=$$((n+1)); name=$${plan%.yaml}; echo "$$n of $$# recipes: $$name" >&2; \
+		../../bin/gateway simulate $$plan --advise --json results/$$name.json > results/$$name.txt || exit 1; \
+		sed -n '/^Mode auto/,/^$$/p' results/$$name.txt; \
+	done
 
 docs: ## these documents as a site with search, in docs/site; fails on a link that leads nowhere
 	go run ./docs/book -version '$(VERSION)'

@@ -86,6 +86,9 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	case !ok:
 		fmt.Fprintf(b, "No arm had a request to answer.\n")
 		return
+	case r.Capacity == nil && !slices.ContainsFunc(arms, func(a *ArmReport) bool { return a.GivenUp == nil }):
+		fmt.Fprintf(b, "No fleet here can keep up with this load: it takes more workers, or less load. Of %s, %v.\n", top.Name, top.GivenUp)
+		return
 	case rank.Mean == 0 && r.Capacity != nil:
 		fmt.Fprintf(b, "No arm has %s of its requests good, not even at %g times the workload's speed.\n", percent(r.Capacity.Share), r.Capacity.From)
 		return
@@ -107,11 +110,12 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 			take = "Take %s (%s)"
 		}
 	}
-	fmt.Fprintf(b, take+": ", top.Name, top.Fleet)
+	fmt.Fprintf(b, take+": ", top.Name, top.named())
 	if r.Capacity != nil {
 		fmt.Fprintf(b, "%s of the requests are good at %.2f times the workload's speed (%s)%s.\n",
 			percent(r.Capacity.Share), rank.Mean, top.over(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max)), r.bounds(top))
 		r.adviseNext(b, best)
+		r.adviseChoices(b, best)
 		r.adviseBase(b, top, []string{"capacity"})
 		return
 	}
@@ -119,8 +123,10 @@ func (r *Report) advise(b *strings.Builder, arms []*ArmReport) {
 	if len(top.slo.limits()) == 0 {
 		good = "answered, since the plan sets no slo"
 	}
-	fmt.Fprintf(b, "%s of its requests are %s (%s)%s.\n", percent(rank.Mean), good, top.over(percent(rank.Min), percent(rank.Max)), top.latencies())
+	fmt.Fprintf(b, "%s of its requests are %s%s%s; %s.\n", percent(rank.Mean), good, top.between(percent(rank.Min), percent(rank.Max)), top.latencies(), top.ranges())
 	r.adviseNext(b, best)
+	r.adviseChoices(b, best)
+	adviseSooner(b, best)
 	r.adviseBase(b, top, []string{"goodput", "ttft_s.mean", "itl_ms.mean", "hit_rate"})
 	adviseSize(b, best)
 	adviseMissed(b, top)
@@ -145,6 +151,31 @@ func (r *Report) adviseNothing(b *strings.Builder, arms []*ArmReport) {
 		strings.ToUpper(r.ranking()[:1])+r.ranking()[1:], strings.Join(parts, ", "))
 }
 
+// named is an arm's workers and mode in words, with what mode auto chose.
+func (a *ArmReport) named() string {
+	text := a.Fleet + "; mode " + a.Mode
+	if a.Mode == automatic && a.Chosen.Policy != "" {
+		text += ", which chose " + a.Chosen.Policy + ": " + a.Chosen.Reason
+	}
+	return text
+}
+
+// between is a range in brackets; nothing where the runs are all alike.
+func (a *ArmReport) between(least, most string) string {
+	if a.distinct() == 1 {
+		return ""
+	}
+	return " (" + least + " to " + most + ")"
+}
+
+// ranges says what such brackets are.
+func (a *ArmReport) ranges() string {
+	if a.distinct() == 1 {
+		return a.seeds()
+	}
+	return "in brackets the least and the most of " + a.seeds()
+}
+
 // over is a range and how many seeds it is over.
 func (a *ArmReport) over(least, most string) string {
 	if a.distinct() == 1 {
@@ -160,7 +191,8 @@ func (a *ArmReport) latencies() (text string) {
 		decimals           int
 	}{{"mean TTFT", "ttft_s.mean", "s", 2}, {"p99", "ttft_s.p99", "s", 1}, {"mean ITL", "itl_ms.mean", "ms", 1}} {
 		if value := a.Stats.text(l.metric, l.decimals); value != none {
-			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit)
+			s := a.Stats[l.metric]
+			text += fmt.Sprintf(", %s %s %s", l.name, value, l.unit) + a.between(fmt.Sprintf("%.*f", l.decimals, s.Min), fmt.Sprintf("%.*f", l.decimals, s.Max))
 		}
 	}
 	return text
@@ -180,26 +212,62 @@ func (a *ArmReport) seeds() string {
 
 // adviseNext says how sure the first place is.
 func (r *Report) adviseNext(b *strings.Builder, best []*ArmReport) {
-	if len(best) < 2 {
+	if len(best) > 1 {
+		fmt.Fprintf(b, "Next is %s\n", r.after(best[0], best[1]))
+	}
+}
+
+// adviseChoices says how sure the mode is on the first arm's workers, and the split of as many, where the next arm has not shown it.
+func (r *Report) adviseChoices(b *strings.Builder, best []*ArmReport) {
+	top := best[0]
+	for _, c := range []struct {
+		what  string
+		other func(a *ArmReport) bool
+	}{
+		{"Of other modes on these workers the best is", func(a *ArmReport) bool { return a.under == top.under && a.Mode != top.Mode }},
+		{fmt.Sprintf("Of other splits of %d workers the best is", top.workers), func(a *ArmReport) bool { return a.workers == top.workers && a.Fleet != top.Fleet }},
+	} {
+		if i := slices.IndexFunc(best, c.other); i > 1 {
+			fmt.Fprintf(b, "%s %s\n", c.what, r.after(top, best[i]))
+		}
+	}
+}
+
+// adviseSooner names the arm of the least mean TTFT, where that is surely less than the first one's and nearly as much is good.
+func adviseSooner(b *strings.Builder, best []*ArmReport) {
+	const ttft = "ttft_s.mean"
+	var sooner *ArmReport
+	for _, a := range best[1:] {
+		s, ok := a.Stats[ttft]
+		if ok && a.Stats["goodput"].Mean >= (1-noise)*best[0].Stats["goodput"].Mean && (sooner == nil || s.Mean < sooner.Stats[ttft].Mean) {
+			sooner = a
+		}
+	}
+	if sooner == nil || !differ(sooner, best[0], ttft) || sooner.Stats[ttft].Mean >= best[0].Stats[ttft].Mean {
 		return
 	}
+	s := sooner.Stats[ttft]
+	fmt.Fprintf(b, "%s (%s) has fewer by under %g %%, and its mean TTFT is less: %.2f s (%.2f to %.2f).\n", sooner.Name, sooner.named(), 100*noise, s.Mean, s.Min, s.Max)
+}
+
+// after is an arm that comes after another, with its figure and whether the runs tell the two apart.
+func (r *Report) after(first, a *ArmReport) string {
 	name := r.ranking()
-	rank := best[1].Stats.share(name)
+	rank := a.Stats[name]
+	text := a.Stats.share(name) + a.between(percent(rank.Min), percent(rank.Max))
 	if r.Capacity != nil {
-		rank = best[1].Stats.text(name, 2)
+		text = a.Stats.text(name, 2) + a.between(fmt.Sprintf("%.2f", rank.Min), fmt.Sprintf("%.2f", rank.Max))
 	}
-	fmt.Fprintf(b, "Next is %s with %s: ", best[1].Name, rank)
-	first, second := best[0].Stats[name], best[1].Stats[name]
-	switch few := min(best[0].distinct(), best[1].distinct()); {
-	case first.Min <= second.Max:
-		fmt.Fprintf(b, "the ranges overlap, so call it a tie and choose by what else matters to you.\n")
-	case few < leastRuns && len(best[0].Seeds) >= leastRuns:
-		fmt.Fprintf(b, "the seeds change nothing in one of the two, so this may be luck; a trace has a spread with workload.shuffle.\n")
+	sure := "every seed of the first beats every seed of it."
+	switch few := min(first.distinct(), a.distinct()); {
+	case first.Stats[name].Min <= rank.Max:
+		sure = "the ranges overlap, so that the difference is noise; choose by what else matters to you."
+	case few < leastRuns && len(first.Seeds) >= leastRuns:
+		sure = "the seeds change nothing in one of the two, so this may be luck; a trace has a spread with workload.shuffle."
 	case few < leastRuns:
-		fmt.Fprintf(b, "with fewer than %d seeds that may be luck; --seeds 5 tells.\n", leastRuns)
-	default:
-		fmt.Fprintf(b, "every seed of the first beats every seed of it.\n")
+		sure = fmt.Sprintf("with fewer than %d seeds that may be luck; --seeds 5 tells.", leastRuns)
 	}
+	return a.Name + " with " + text + ": " + sure
 }
 
 // adviseBase says how an arm differs from its base.

@@ -68,7 +68,7 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 		},
 		{
 			"one request", []string{"requests: 30", "requests: 1"},
-			[]string{"the ranges overlap"}, []string{"Take "},
+			[]string{"the ranges overlap, so that the difference is noise"}, []string{"Take "},
 		},
 		{
 			"answers of one token have no ITL", []string{"output_tokens: 20", "output_tokens: 1"},
@@ -80,7 +80,7 @@ func TestAdviceSaysWhatRunsShow(t *testing.T) {
 		},
 		{
 			"one arm", []string{"  - {name: two, set: {router.mode: kv}}\n", ""},
-			[]string{"one (2 both): 100.0 % of its requests are good"}, []string{"Take ", "First is", "Against", "Next is"},
+			[]string{"one (2 both; mode round-robin): 100.0 % of its requests are good (100.0 % to 100.0 %)", "in brackets the least and the most of 5 seeds"}, []string{"Take ", "First is", "Against", "Next is"},
 		},
 		{
 			"no limits", []string{"slo: {ttft: 2s, itl: 50ms}", ""},

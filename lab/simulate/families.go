@@ -29,6 +29,9 @@ type Spread struct {
 	P99 int `yaml:"p99"`
 }
 
+// z99 is the standard normal quantile of .99.
+const z99 = 2.3263
+
 // window is the stretch of time that has one rate in a family with bursts.
 const window = 10 * time.Second
 
@@ -71,7 +74,6 @@ func (f *FamilyPlan) appendTo(all []replay.Request, family int, rng *rand.Rand) 
 
 // draw is a length.
 func (s Spread) draw(rng *rand.Rand) int {
-	const z99 = 2.3263 // standard normal quantile of .99
 	sigma := math.Log(float64(s.P99)/float64(s.P50)) / z99
 	n := math.Round(float64(float64(s.P50) * math.Exp(float64(sigma*rng.NormFloat64()))))
 	return int(max(1, min(n, 1.5*float64(s.P99))))

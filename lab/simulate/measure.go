@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // Metrics are one run's figures by name, "ttft_s.p99". What a run does not show
@@ -34,6 +35,7 @@ type Measured struct {
 	Classes []StageMeasured // by policy class, where there are any
 	Curves  Curves
 	GivenUp *GivenUp // nil where the run was not stopped
+	Chosen  router.Mode
 }
 
 // StageMeasured is one stage's part of it, or one policy class's.
@@ -59,7 +61,7 @@ type Curves struct {
 func measure(v *Variant, seed uint64, stages []Stage, out *Outcome) *Measured {
 	m := &Measured{Seed: seed, Metrics: measured(&v.plan.SLO, out, -1, -1)}
 	m.Metrics["preemptions"] = float64(out.Preemptions)
-	m.Curves, m.GivenUp = curves(v, out), out.GivenUp
+	m.Curves, m.GivenUp, m.Chosen = curves(v, out), out.GivenUp, out.Chosen
 	m.Metrics.means("kv_use", m.Curves.KVUse)
 	m.Metrics.means("batch", m.Curves.Batch)
 	m.Metrics.means("queued", m.Curves.Queued)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // Outcome is what came of a run.
@@ -25,6 +26,8 @@ type Outcome struct {
 	Preemptions, FailedLoads uint64
 	// GivenUp says why the run was stopped; nil where it was not.
 	GivenUp *GivenUp
+	// Chosen is the mode by which the last prompts were placed, of the first gateway.
+	Chosen router.Mode
 	// Steps counts the events that were worked off.
 	Steps uint64
 }

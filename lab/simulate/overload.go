@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tandem-pd/tandem/pools"
@@ -10,9 +11,13 @@ import (
 // overloaded ends the requests of a run that was given up.
 const overloaded = "fleet_overloaded"
 
-// grace is how much longer than its workload lasts a fleet may need for what waits, before its run is given up: a peak, or a
-// short stage, that is worked off afterwards is none of that.
-const grace = 10 * time.Minute
+// A run is given up where what waits takes its fleet longer than the workload lasts, or than patience where that is less, and grace
+// on top: a peak, or a short stage, that is worked off afterwards is none of that. Without patience a long workload would fill the
+// memory with what waits.
+const (
+	patience = 20 * time.Minute
+	grace    = 10 * time.Minute
+)
 
 // GivenUp says why a run ended before its requests did.
 type GivenUp struct {
@@ -77,12 +82,11 @@ func (r *run) needs() time.Duration {
 	return time.Duration(max(longest, ratio(r.owed.decode, decode+both)) * 1e6)
 }
 
-// giveUp ends the run where what is open takes the fleet longer than the stage lasts, and the grace: waiting requests would
-// only become more.
+// giveUp ends the run where what is open takes the fleet too long: waiting requests would only become more.
 func (r *run) giveUp(last int64) bool {
 	lasts := time.Duration(last - r.began)
 	needs := r.needs()
-	if needs <= lasts+grace {
+	if needs <= min(lasts, patience)+grace {
 		return false
 	}
 	g := &GivenUp{At: time.Duration(r.now - r.began), Lasts: lasts, Needs: needs}
@@ -101,4 +105,42 @@ func (r *run) giveUp(last int64) bool {
 	}
 	r.out.GivenUp = g
 	return true
+}
+
+// A run keeps its requests and the hashes of their blocks in memory from its start to its end, about two kilobytes for a request and
+// eight bytes for a block; as many runs as there are processors are made at once.
+const (
+	mostRequests = 1 << 20
+	mostBlocks   = 1 << 28
+)
+
+// checkSize refuses to make up more than a run can keep.
+func (v *Variant) checkSize() error {
+	w := &v.plan.Workload
+	var requests, tokens float64
+	turns := float64(max(1, w.Turns))
+	for _, s := range w.Stages {
+		n := float64(s.Requests)
+		if byTime := float64(s.Rate * s.Duration.Seconds()); n == 0 || byTime > 0 && byTime < n {
+			n = byTime
+		}
+		requests += float64(n * turns)
+		grown := float64(float64(w.InputTokens) + float64((turns-1)/2*float64(w.InputTokens+w.OutputTokens)))
+		tokens += float64(n * turns * (float64(w.SharedTokens) + grown))
+	}
+	for _, f := range w.Families {
+		n := float64(f.Rate * f.Duration.Seconds())
+		requests += n
+		tokens += float64(n * (float64(f.SharedTokens) + f.Input.mean()))
+	}
+	if blocks := tokens / float64(v.blockTokens()); requests > mostRequests || blocks > mostBlocks {
+		return v.doc.Errorf("workload", "makes up about %.0f requests with %.0f blocks of prompt, and a run can keep %d and %d: shorten it, or lower its rate", requests, blocks, mostRequests, mostBlocks)
+	}
+	return nil
+}
+
+// mean is the distribution's, without what is cut.
+func (s Spread) mean() float64 {
+	sigma := math.Log(float64(s.P99)/float64(s.P50)) / z99
+	return float64(float64(s.P50) * math.Exp(float64(sigma*sigma)/2))
 }

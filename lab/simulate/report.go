@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tandem-pd/tandem/lab/plot"
+	"github.com/tandem-pd/tandem/router"
 )
 
 // Stat is a metric over those of an arm's seeds that show it.
@@ -48,9 +49,13 @@ type ArmReport struct {
 	Curves Curves
 	// GivenUp says why a run of it was stopped; nil where none was.
 	GivenUp *GivenUp
+	// Mode is the router's where prompts are computed, and Chosen what mode auto was there at the end of the first seed's run.
+	Mode   string
+	Chosen router.Mode
 
 	workers int    // of the fleet
 	asked   string // its workload and limits: arms that share them can be ranked
+	under   string // these, the workers, and what else no router changes
 	slo     SLO
 	runs    []*Measured
 }
@@ -90,7 +95,7 @@ const none = "–"
 
 func newArmReport(v *Variant, seeds int) ArmReport {
 	return ArmReport{
-		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
+		Name: v.Name(), Arm: v.Arm, Fleet: v.title(), Point: v.Point, workers: v.workers(), asked: v.asked(), under: v.under(), Mode: v.mode(), slo: v.plan.SLO, runs: make([]*Measured, seeds),
 	}
 }
 
@@ -110,7 +115,7 @@ func (r *Report) finish(baseline string) {
 				r.Notes = append(slices.Clip(r.Notes), a.Name+": "+m.GivenUp.String()+".")
 			}
 		}
-		a.Stats, a.Curves = stats(all), a.runs[0].Curves
+		a.Stats, a.Curves, a.Chosen = stats(all), a.runs[0].Curves, a.runs[0].Chosen
 		a.Stages = a.parts(func(m *Measured) []StageMeasured { return m.Stages })
 		a.Classes = a.parts(func(m *Measured) []StageMeasured { return m.Classes })
 		a.runs = nil
@@ -247,7 +252,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	for i := range r.Arms {
 		a := &r.Arms[i]
 		out := nested(a.Stats)
-		out["name"], out["fleet"], out["seeds"] = a.Name, a.Fleet, a.Seeds
+		out["name"], out["fleet"], out["seeds"], out["mode"], out["chosen"] = a.Name, a.Fleet, a.Seeds, a.Mode, a.Chosen.Policy
 		if a.GivenUp != nil {
 			out["given_up"] = a.GivenUp.String()
 		}
@@ -273,7 +278,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(map[string]any{
 		"name": r.Name, "baseline": r.Arms[r.Baseline].Name, "slo": map[string]float64{
 			"ttft_s": r.SLO.TTFT.Seconds(), "itl_ms": float64(r.SLO.ITL) / 1e6, "tbt_ms": float64(r.SLO.TBT) / 1e6,
-		}, "skipped_rows": r.Skipped, "arms": arms, "published": r.publishedJSON(),
+		}, "skipped_rows": r.Skipped, "arms": arms, "auto": r.Margins(), "published": r.publishedJSON(),
 	})
 }
 
@@ -328,6 +333,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	r.writeCapacities(b)
 	r.writeDeltas(b)
+	r.writeMargins(b)
 	r.writePublished(b)
 	if r.Skipped > 0 {
 		fmt.Fprintf(b, "\n%d bad rows were skipped.\n", r.Skipped)

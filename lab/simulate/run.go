@@ -159,6 +159,7 @@ func (r *run) all(ctx context.Context) error {
 			break
 		}
 	}
+	r.out.Chosen = r.chosen()
 	for _, m := range r.machines {
 		s := m.core.Stats()
 		r.out.Preemptions += s.Preemptions

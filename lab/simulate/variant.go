@@ -65,7 +65,10 @@ func newVariant(doc *document, arm string, point []setting) (*Variant, error) {
 	if _, err := v.queue(); err != nil {
 		return nil, doc.Errorf("queue", "%w", err)
 	}
-	return v, v.checkWorkload()
+	if err := v.checkWorkload(); err != nil {
+		return nil, err
+	}
+	return v, v.checkSize()
 }
 
 // workersText is "8", "6P2D" and the like.

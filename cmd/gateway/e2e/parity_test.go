@@ -69,7 +69,7 @@ func (f *parityFleet) router() router.Config {
 // queue is the gateway's queue, in the order that suits the mode.
 func (f *parityFleet) queue() queue.Config {
 	cfg := gatewayConfig().Flow.Queue
-	if cfg.Policy = "fcfs"; f.mode == "eft" {
+	if cfg.Policy = "fcfs"; f.mode == "eft" || f.mode == "auto" {
 		cfg.Policy = "hrrn"
 	}
 	return cfg
@@ -148,7 +148,7 @@ func TestSimulateAgreesWithTheWire(t *testing.T) {
 		for _, f := range []parityFleet{
 			{mode: "kv", threshold: -1}, {mode: "kv", threshold: 0.1}, {mode: "kv", threshold: -1, temperature: 0.5},
 			{mode: "round-robin", threshold: 0.1}, {mode: "least-loaded", threshold: 0.1}, {mode: "power-of-two", threshold: 0.1},
-			{mode: "lmetric", threshold: 0.1}, {mode: "eft", threshold: -1, warm: 120},
+			{mode: "lmetric", threshold: 0.1}, {mode: "eft", threshold: -1, warm: 120}, {mode: "auto", threshold: -1, warm: 120},
 		} {
 			f.groups, f.reg = shape.groups, prometheus.NewRegistry()
 			w := f.after(w)

@@ -1,0 +1,177 @@
+package simulate
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// automatic is the mode whose arms are compared with all others.
+const automatic = "auto"
+
+// noise is the share by which a figure may be worse without being reported so.
+const noise = .01
+
+// prefiller is the role whose router chooses where prompts are computed.
+func prefiller(has func(pools.Role) bool) pools.Role {
+	for _, role := range []pools.Role{pools.Prefill, pools.Both} {
+		if has(role) {
+			return role
+		}
+	}
+	return pools.Decode
+}
+
+// mode is the configured mode by which prompts are placed.
+func (v *Variant) mode() string {
+	return v.routers[prefiller(func(role pools.Role) bool {
+		return slices.ContainsFunc(v.fleet, func(g Group) bool { return g.Role == role && g.Count > 0 })
+	})].Mode
+}
+
+// chosen is the mode by which the last prompts were placed.
+func (r *run) chosen() router.Mode {
+	of := map[pools.Role]*pools.Pool{pools.Prefill: r.fleet.Prefill, pools.Both: r.fleet.Both, pools.Decode: r.fleet.Decode}
+	role := prefiller(func(role pools.Role) bool { return len(of[role].Members) > 0 })
+	return r.gateways[0].routers.For(Model, role).Mode(of[role])
+}
+
+// under names all that a router has no part in: arms that share it differ in how they schedule alone.
+func (v *Variant) under() string {
+	p := &v.plan
+	var classes queue.Classes
+	if p.Queue.Classes != nil {
+		classes = *p.Queue.Classes
+	}
+	return fmt.Sprintf("%s %+v %v %v %+v %v %v %v %v %v %+v", v.asked(), v.fleet, p.Fleet.EventDelay, p.Fleet.EventLoss, v.replicas,
+		p.Router.ForecastScale, p.Router.Learns, p.Router.UnknownPrompts, p.Queue.Limit, p.Queue.Timeout, classes)
+}
+
+// Margin is how a figure of an arm in mode auto differs from that of another arm with the same workload, limits and workers.
+type Margin struct {
+	Arm     string  `json:"arm"`
+	Against string  `json:"against"`
+	Best    bool    `json:"best"` // of all other arms by this metric; otherwise the first of mode kv
+	Metric  string  `json:"metric"`
+	Own     Stat    `json:"own"`
+	Other   Stat    `json:"other"`
+	Better  float64 `json:"better"` // a share of the other's figure; negative where auto is worse
+	Sure    bool    `json:"sure"`   // the runs tell the two apart
+}
+
+// mark is the margin as a change of the figure, with what it means.
+func (m *Margin) mark() string {
+	text := change(m.Own.Mean/m.Other.Mean, 1)
+	if !m.Sure {
+		text = "~" + text
+	}
+	if m.Better < -noise {
+		text += " worse"
+	}
+	return text
+}
+
+// margined are the metrics that arms in mode auto are compared by, and whether less of one is better.
+func (r *Report) margined() []struct {
+	name, short string
+	less        bool
+} {
+	all := []struct {
+		name, short string
+		less        bool
+	}{{"goodput", "goodput", false}, {"ttft_s.mean", "TTFT", true}, {"hit_rate", "hit rate", false}, {"itl_ms.mean", "ITL", true}, {"ttft_s.p99", "TTFT p99", true}}
+	if r.Capacity != nil { // other figures are each of a load of its own
+		all = all[:1]
+		all[0].name, all[0].short = "capacity", "capacity"
+	}
+	return all
+}
+
+// Margins compares each arm in mode auto with the first one in mode kv that has the same workload, limits and workers, and with
+// the best of all of those by each metric.
+func (r *Report) Margins() (all []Margin) {
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		if a.Mode != automatic {
+			continue
+		}
+		var others []*ArmReport
+		for k := range r.Arms {
+			if b := &r.Arms[k]; b.under == a.under && b.Mode != automatic {
+				others = append(others, b)
+			}
+		}
+		kv := slices.IndexFunc(others, func(b *ArmReport) bool { return b.Mode == "kv" })
+		for _, m := range r.margined() {
+			if kv >= 0 {
+				all = appendMargin(all, a, others[kv], m.name, m.less, false)
+			}
+			if best := bestBy(others, m.name, m.less); best != nil {
+				all = appendMargin(all, a, best, m.name, m.less, true)
+			}
+		}
+	}
+	return all
+}
+
+// bestBy is the arm of the best figure, nil where none has one.
+func bestBy(arms []*ArmReport, metric string, less bool) (best *ArmReport) {
+	for _, b := range arms {
+		s, ok := b.Stats[metric]
+		if ok && (best == nil || s.Mean != best.Stats[metric].Mean && (s.Mean < best.Stats[metric].Mean) == less) {
+			best = b
+		}
+	}
+	return best
+}
+
+func appendMargin(all []Margin, a, b *ArmReport, metric string, less, best bool) []Margin {
+	own, ok := a.Stats[metric]
+	other, has := b.Stats[metric]
+	if !ok || !has || other.Mean == 0 {
+		return all
+	}
+	better := own.Mean/other.Mean - 1
+	if less {
+		better = -better
+	}
+	return append(all, Margin{Arm: a.Name, Against: b.Name, Best: best, Metric: metric, Own: own, Other: other, Better: better, Sure: differ(a, b, metric)})
+}
+
+// writeMargins writes them: a line for an arm, and another for what is better than kv.
+func (r *Report) writeMargins(b io.Writer) {
+	margins := r.Margins()
+	if len(margins) == 0 {
+		return
+	}
+	short := map[string]string{}
+	for _, m := range r.margined() {
+		short[m.name] = m.short
+	}
+	fmt.Fprintf(b, "\nMode auto, among arms with the same workload, limits and workers (worse: by more than %g %%; %s):\n", 100*noise, r.tilde())
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		var kv, best []string
+		against := ""
+		for _, m := range margins {
+			switch {
+			case m.Arm != a.Name:
+			case m.Best && m.Against != against: // what comes before of the same metric is against kv
+				best = append(best, fmt.Sprintf("%s %s (%s)", short[m.Metric], m.mark(), m.Against))
+			case !m.Best:
+				kv, against = append(kv, short[m.Metric]+" "+m.mark()), m.Against
+			}
+		}
+		if kv != nil {
+			fmt.Fprintf(b, "  %s against %s: %s\n", a.Name, against, strings.Join(kv, ", "))
+		}
+		if best != nil {
+			fmt.Fprintf(b, "  %s against the best of each, where that is another: %s\n", a.Name, strings.Join(best, ", "))
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package simulate
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/router"
+)
+
+// kept are the goodputs that a piece of recipe r3 gave when they were written here: the mean of its seeds, by arm. A change that
+// raises one should raise it here too.
+type kept struct {
+	trace        string // the built-in one where it is empty
+	limit, seeds int
+	arms         map[string]float64
+}
+
+// TestGoodputIsKept: on a piece of r3, mode auto is nowhere below mode kv, and its goodput is no more than .005 below what it was.
+func TestGoodputIsKept(t *testing.T) {
+	k := kept{conversation, 2000, 1, map[string]float64{"6P2D kv": .8685, "6P2D auto": .8920, "4P4D kv": .6310, "4P4D auto": .8695}} // ten minutes of it
+	if _, err := os.Stat(k.trace); err != nil || underRace {                                                                         // its first 500 requests
+		k = kept{"", 0, 1, map[string]float64{"6P2D kv": .8720, "6P2D auto": .8980, "4P4D kv": .6100, "4P4D auto": .8660}}
+	}
+	s, err := ParsePlan("plan.yaml", []byte(onlyArms(t, readRecipe(t, "r3"), k.arms)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.UseSeeds(k.seeds)
+	for _, v := range s.Variants {
+		v.plan.Workload.Trace, v.plan.Workload.Limit = k.trace, k.limit
+	}
+	r, err := s.Run(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range r.Arms {
+		a := &r.Arms[i]
+		g, want := a.Stats["goodput"], k.arms[a.Name]
+		t.Logf("%s, seeds %v: goodput %.4f (%.4f to %.4f), recorded %.4f; mean TTFT %s s", a.Name, a.Seeds, g.Mean, g.Min, g.Max, want, a.Stats.text("ttft_s.mean", 3))
+		if a.Mode == automatic && g.Mean < want-.005 {
+			t.Errorf("%s, seeds %v: goodput %.4f is more than .005 below the recorded %.4f", a.Name, a.Seeds, g.Mean, want)
+		}
+	}
+	margins := r.Margins()
+	for _, m := range margins {
+		if m.Metric == "goodput" && m.Own.Mean < m.Other.Mean {
+			t.Errorf("%s: goodput %.4f is below the %.4f of %s, seeds 1 to %d", m.Arm, m.Own.Mean, m.Other.Mean, m.Against, k.seeds)
+		}
+	}
+	if len(margins) == 0 {
+		t.Error("no arm in mode auto was compared")
+	}
+}
+
+func readRecipe(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../bench/recipes", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// onlyArms is a plan with those of its arms alone, and with none of its published figures.
+func onlyArms(t *testing.T, plan string, arms map[string]float64) string {
+	t.Helper()
+	head, rest, ok := strings.Cut(plan, "\nbaseline: ")
+	_, rest, found := strings.Cut(rest, "\narms:\n")
+	if !ok || !found {
+		t.Fatal("the plan has no baseline or no arms")
+	}
+	head += "\narms:\n"
+	n := 0
+	for line := range strings.Lines(rest) {
+		name, _, isArm := strings.Cut(strings.TrimPrefix(line, "  - {name: "), ", set:")
+		if _, wanted := arms[name]; isArm && wanted {
+			head += line
+			n++
+		}
+	}
+	if n != len(arms) {
+		t.Fatalf("the plan has %d of %d arms", n, len(arms))
+	}
+	return head
+}
+
+// TestRecipesCompareAuto: every recipe has an arm in mode auto, and another one with the same workload and workers.
+func TestRecipesCompareAuto(t *testing.T) {
+	files, err := filepath.Glob("../../bench/recipes/*.yaml")
+	if err != nil || len(files) < 14 {
+		t.Fatalf("%d recipes, error %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := ParsePlan(file, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(s.Variants, func(a *Variant) bool {
+			return a.mode() == automatic && slices.ContainsFunc(s.Variants, func(b *Variant) bool { return b.mode() == "kv" && a.under() == b.under() })
+		}) {
+			t.Errorf("%s compares no arm in mode auto with one in mode kv", file)
+		}
+	}
+}
+
+// TestMargins: an arm in mode auto is compared with the first in mode kv and with the best of each figure, among those that differ in
+// nothing but how they schedule.
+func TestMargins(t *testing.T) {
+	stat := func(mean float64) Stat { return Stat{mean, mean - .01, mean + .01} }
+	arm := func(name, mode, under string, goodput, ttft float64) ArmReport {
+		return ArmReport{Name: name, Arm: name, Mode: mode, under: under, Seeds: []uint64{1, 2, 3, 4, 5}, Stats: Stats{"goodput": stat(goodput), "ttft_s.mean": stat(ttft)}}
+	}
+	r := &Report{Arms: []ArmReport{
+		arm("kv", "kv", "six", .80, 1), arm("kv wspt", "kv", "six", .90, 2), arm("lmetric", "lmetric", "six", .70, .5), arm("auto", "auto", "six", .89, .9),
+		arm("elsewhere", "kv", "four", .99, .1), arm("alone", "auto", "two", .5, 1),
+	}}
+	var found []string
+	for _, m := range r.Margins() {
+		if m.Arm != "auto" {
+			t.Errorf("%+v", m)
+		}
+		found = append(found, m.Metric+" "+m.mark()+" "+m.Against)
+	}
+	want := []string{"goodput +11.3 % kv", "goodput ~-1.1 % worse kv wspt", "ttft_s.mean -10.0 % kv", "ttft_s.mean +80.0 % worse lmetric"}
+	if !slices.Equal(found, want) {
+		t.Errorf("%q, want %q", found, want)
+	}
+	text, _ := written(t, r)
+	saysAndNot(t, text, []string{
+		"  auto against kv: goodput +11.3 %, TTFT -10.0 %\n",
+		"  auto against the best of each, where that is another: goodput ~-1.1 % worse (kv wspt), TTFT +80.0 % worse (lmetric)\n",
+	}, []string{"  alone against", "against elsewhere"})
+}
+
+// TestAdviceNamesModeSplitAndSize: the advice says of the mode, of the split and of the size whether the seeds tell the next best apart,
+// and which arm is sooner with as many good requests.
+func TestAdviceNamesModeSplitAndSize(t *testing.T) {
+	arm := func(name, mode, fleet string, workers int, goodput, by, ttft float64) ArmReport {
+		a := ArmReport{Name: name, Arm: name, Mode: mode, Fleet: fleet, workers: workers, under: fleet, Seeds: []uint64{1, 2, 3, 4, 5}, slo: SLO{TTFT: 1}}
+		a.Stats = Stats{"goodput": {goodput, goodput - by, goodput + by}, "ttft_s.mean": {ttft, ttft - .01, ttft + .01}}
+		if mode == automatic {
+			a.Chosen = router.Mode{Policy: "eft", Reason: "speed is known"}
+		}
+		return a
+	}
+	r := &Report{Arms: []ArmReport{
+		arm("four", "kv", "2 prefill, 2 decode", 4, .91, .005, 3),
+		arm("six auto", "auto", "6 prefill, 2 decode", 8, .96, .01, 1), arm("six kv", "kv", "6 prefill, 2 decode", 8, .955, .01, .5),
+		arm("five", "auto", "5 prefill, 3 decode", 8, .94, .001, 1), arm("eight", "kv", "8 both", 8, .80, .01, 2), arm("six lmetric", "lmetric", "6 prefill, 2 decode", 8, .5, .01, 1),
+	}}
+	saysAndNot(t, r.Advice(), []string{
+		"First is six auto (6 prefill, 2 decode; mode auto, which chose eft: speed is known): 96.0 % of its requests are good (95.0 % to 97.0 %), mean TTFT 1.00 s (0.99 to 1.01); in brackets the least and the most of 5 seeds.\n",
+		"Next is six kv with 95.5 % (94.5 % to 96.5 %): the ranges overlap, so that the difference is noise; choose by what else matters to you.\n",
+		"Of other splits of 8 workers the best is five with 94.0 % (93.9 % to 94.1 %): every seed of the first beats every seed of it.\n",
+		"six kv (6 prefill, 2 decode; mode kv) has fewer by under 1 %, and its mean TTFT is less: 0.50 s (0.49 to 0.51).\n",
+		"The smallest fleet here that reaches 90.0 % in every run has 4 workers: four, over 5 seeds.\n",
+	}, []string{"Of other modes"})
+	r.Arms[2].Stats["goodput"] = Stat{.7, .69, .71}
+	saysAndNot(t, r.Advice(), []string{
+		"Take six auto (", "Next is five with", "Of other modes on these workers the best is six kv with 70.0 % (69.0 % to 71.0 %): every seed of the first beats every seed of it.\n",
+	}, []string{"Of other splits", "has fewer by"})
+}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package simulate
+
+// underRace: see there.
+const underRace = false

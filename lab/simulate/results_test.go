@@ -1,0 +1,135 @@
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// resultsHead begins the table of docs/results.md that compares mode auto.
+const resultsHead = "\n| recipe: arm | seeds | "
+
+// marginCell is a figure of an arm in mode auto, and how it differs from that of kv and, where that is another, of the best arm.
+func marginCell(kv, best *Margin, decimals int) string {
+	if best == nil {
+		return "–"
+	}
+	cell := strings.TrimPrefix(fmt.Sprintf("%.*f", decimals, best.Own.Mean), "0")
+	against := func(m *Margin) string {
+		if ratio := m.Own.Mean / m.Other.Mean; ratio > 2 {
+			return fmt.Sprintf("%.1f times as much", ratio)
+		}
+		return m.mark()
+	}
+	if kv != nil {
+		cell += ", " + against(kv)
+		if kv.Against == best.Against {
+			return cell
+		}
+	}
+	var other []string // without what both names have
+	for word := range strings.FieldsSeq(best.Against) {
+		if !slices.Contains(strings.Fields(best.Arm), word) {
+			other = append(other, word)
+		}
+	}
+	return cell + "; " + against(best) + " " + strings.Join(other, " ")
+}
+
+// resultRows are those of a recipe's results.
+func resultRows(t *testing.T, file string) (rows []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		Auto []Margin `json:"auto"`
+		Arms []struct {
+			Name  string
+			Seeds []uint64
+		}
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	recipe := strings.TrimSuffix(filepath.Base(file), ".json")
+	for _, a := range r.Arms {
+		kv, best := map[string]*Margin{}, map[string]*Margin{}
+		for i := range r.Auto {
+			if m := &r.Auto[i]; m.Arm == a.Name && m.Best {
+				best[m.Metric] = m
+			} else if m.Arm == a.Name {
+				kv[m.Metric] = m
+			}
+		}
+		if len(best) == 0 {
+			continue
+		}
+		row := fmt.Sprintf("| %s: %s | %d |", recipe, a.Name, len(a.Seeds))
+		for _, c := range []struct {
+			metric, otherwise string
+			decimals          int
+		}{{"goodput", "capacity", 3}, {"ttft_s.mean", "", 2}, {"hit_rate", "", 3}, {"ttft_s.p99", "", 1}} {
+			if best[c.metric] == nil && best[c.otherwise] != nil {
+				row += " × " + marginCell(kv[c.otherwise], best[c.otherwise], 2) + " |"
+				continue
+			}
+			row += " " + marginCell(kv[c.metric], best[c.metric], c.decimals) + " |"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// TestResultsTable: docs/results.md has each recipe, as a rule in the table that compares mode auto; -update writes its rows from
+// bench/recipes/results, which `make recipes` writes, and keeps those of recipes that have none.
+func TestResultsTable(t *testing.T) {
+	const page = "../../docs/results.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, table, ok := strings.Cut(string(text), resultsHead)
+	table, after, ended := strings.Cut(table, "\n\n")
+	if !ok || !ended {
+		t.Fatalf("%s has no such table", page)
+	}
+	lines := strings.Split(table, "\n")
+	head, rows := lines[:2], lines[2:]
+	recipes, err := filepath.Glob("../../bench/recipes/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, recipe := range recipes {
+		name := strings.TrimSuffix(filepath.Base(recipe), ".yaml")
+		var own []string
+		for _, row := range rows {
+			if strings.HasPrefix(row, "| "+name+": ") {
+				own = append(own, row)
+			}
+		}
+		if results := filepath.Join("../../bench/recipes/results", name+".json"); *update {
+			if file, err := os.Stat(results); err == nil && file.Size() > 0 {
+				own = resultRows(t, results)
+			}
+		}
+		if len(own) == 0 && !strings.Contains(string(text), name+".yaml") {
+			t.Errorf("%s has no row of recipe %s and does not mention it: make recipes, and go test ./lab/simulate -run TestResultsTable -update", page, name)
+		}
+		all = append(all, own...)
+	}
+	written := before + resultsHead + strings.Join(append(head, all...), "\n") + "\n\n" + after
+	if *update {
+		if err := os.WriteFile(page, []byte(written), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if written != string(text) {
+		t.Errorf("%s has rows of no recipe, or not in their order", page)
+	}
+}
