@@ -128,6 +128,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	f.budget.Begin()
 	defer func() {
 		f.endRetries(r)
+		r.done.End()
 		f.budget.End()
 		r.end(err)
 		f.observer.Ended(&r.Record, err)

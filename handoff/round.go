@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
+	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
@@ -150,7 +151,8 @@ type prefilled struct {
 	took   time.Duration
 	permit permit // of the leg that has ended well; its owner ends it
 	failed *fault.Error
-	first  bool // it failed while nothing else had ended the round
+	done   router.Done // of a slice, with it
+	first  bool        // it failed while nothing else had ended the round
 	// panicked is what the leg's own goroutine panicked with.
 	panicked any
 }
@@ -191,7 +193,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	}
 	if a.Slice > 0 && failed == nil { // no other request gets the worker before r comes back, at once, for the next slice
 		r.stack.disown(r.pPlace)
-		booking.Lease.Release(out.ended)
+		out.done = booking.Lease.Computed(r.done, out.ended)
 	} else {
 		r.stack.free(r.pPlace)
 		f.Wake(r.Call.Request.Model)

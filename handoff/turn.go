@@ -9,7 +9,6 @@ import (
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/pools"
-	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/placement"
 )
 
@@ -42,7 +41,7 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 		if failed == nil {
 			f.found(r, a.P.ID, a.PRank, came.cached)
 			r.sliced = a.Slice - max(0, came.cached)
-			r.done = router.Done{Worker: a.P.ID, Rank: a.PRank, Tokens: a.Slice, Slices: r.done.Slices + 1}
+			r.done = came.done
 		}
 	} else if _, failed = f.prefillFirst(ctx, r, speaks, a, plan); failed == nil {
 		r.KV.Cached = f.found(r, r.KV.producer.ID, a.PRank, r.KV.Cached)

@@ -90,6 +90,9 @@ func (k *core) candidates(c *scratch, now time.Time) ([]candidate, error) {
 	k.book.Look(c.query.shares(&k.cfg))
 	ws, err := c.view.choices(c, k.book, now)
 	c.query.Done.count(ws, c.view.blockSize)
+	if c.query.late {
+		k.delays(c, ws)
+	}
 	return ws, err
 }
 

@@ -4,10 +4,13 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // grantPrefill books candidate i for a prompt whose decode worker is chosen later, or for a slice of one.
 func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) (*Lease, error) {
+	w, whole := &cp.ws[i], prefill.cfg.Forecast.own(&cp.query, &cp.ws[i])
 	l := &Lease{Slice: prefill.cut(cp, i)}
 	need := cd.query.blocks() + 1
 	if l.Slice == 0 && !decode.keeps(cd.view, need, now) {
@@ -16,8 +19,12 @@ func grantPrefill(prefill, decode *core, cp, cd *scratch, i int, now time.Time) 
 	if err := prefill.grant(l, cp, i, now); err != nil {
 		return nil, cp.refuse(err)
 	}
+	cp.req.Done.rest.End()
 	if l.Slice == 0 {
 		l.promise = decode.promise(need)
+	} else {
+		l.rest = &load.Rest{Request: cp.req.ID, Takes: max(0, whole-prefill.cfg.Forecast.own(&cp.query, w))}
+		cp.view.slots[w.slot].page.Await(l.rest)
 	}
 	return l, nil
 }

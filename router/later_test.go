@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/index"
+	"github.com/tandem-pd/tandem/router/load"
 )
 
 // A pair whose decode worker is chosen later books the prefill worker alone, and room in the decode pool as a whole: never
@@ -62,16 +63,16 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Release(noon)
 		booked += p.PrefillTokens
 		ends = append(ends, p.Slice)
 		if p.Slice == 0 {
+			p.Release(noon)
 			break
 		}
 		if req.Done.Tokens > 0 && p.Worker.ID != req.Done.Worker {
 			t.Errorf("the slice to %d is computed on %s, the one before on %s", p.Slice, p.Worker.ID, req.Done.Worker)
 		}
-		req.Done = Done{Worker: p.Worker.ID, Rank: p.Rank, Tokens: p.Slice, Slices: req.Done.Slices + 1}
+		req.Done = p.Computed(req.Done, noon)
 	}
 	if want := []int{256, 512, 768, 0}; len(ends) != 4 || ends[0] != want[0] || ends[1] != want[1] || ends[2] != want[2] || ends[3] != 0 || booked != tokens {
 		t.Errorf("slices end at %v, want %v; %d tokens were booked, want %d", ends, want, booked, tokens)
@@ -80,5 +81,75 @@ func TestSlicesGoOnFromEachOther(t *testing.T) {
 	req.Done = Done{Slices: tokens/slice + 1}
 	if p, _, err := ReservePair(prefill, decode, pp, dp, req, req, noon); err != nil || p.Slice != 0 {
 		t.Errorf("after %d slices: %v, another one to %d", req.Done.Slices, err, p.Slice)
+	}
+}
+
+// Between two slices a worker stays wanted for the rest of its prompt: a prompt that would delay the rest goes elsewhere where it
+// is done little later. Nothing is awaited once the next part is booked, or the prompt given up.
+func TestARestKeepsItsWorker(t *testing.T) {
+	const tokens, slice = 10_000, 1000
+	prefill, pp, _ := lateRouter(t)
+	prefill.core.cfg.Slice = slice
+	decode := newRouter(t, DefaultConfig().For(pools.Decode), nil)
+	dp := poolOf(pools.Decode, worker("d", 2000, 0, 0))
+	long := Request{ID: "long", ISL: tokens, Hashes: chain(1, tokens/16), DecodeLater: true, Sliced: true}
+	book := func(req Request) *Lease {
+		t.Helper()
+		l, _, err := ReservePair(prefill, decode, pp, dp, req, req, noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := book(long)
+	page := func() *load.Page { return prefill.core.book.Page(first.Worker.ID, first.Rank) }
+	goes := func(what, id string, drain uint64, elsewhere bool) {
+		t.Helper()
+		// The other worker computes for 20 ms more, the one that has the rest for none: that tells them apart by less than
+		// a fifth of the 120 ms that the short prompt takes.
+		l, _, err := ReservePair(prefill, decode, pp, dp, Request{ID: id, ISL: 120, DecodeLater: true, Drain: drain, PlanOnly: true}, Request{ID: id, ISL: 120}, noon)
+		later, ok := errors.AsType[*LaterError](err)
+		if !ok {
+			t.Fatalf("%s: %v, %v", what, l, err)
+		}
+		if got := later.Starts > 0; got != elsewhere {
+			t.Errorf("%s: the short prompt starts after %v, want elsewhere %v", what, later.Starts, elsewhere)
+		}
+	}
+	other := book(Request{ID: "other", ISL: 20, DecodeLater: true})
+	if other.Worker == first.Worker {
+		t.Fatal("both are on one worker")
+	}
+	long.Done = first.Computed(Done{}, noon)
+	if long.Done.Worker != first.Worker.ID || long.Done.Tokens != first.Slice || long.Done.Slices != 1 || prefill.Open() != 1 {
+		t.Errorf("%+v is done of a slice to %d, %d bookings", long.Done, first.Slice, prefill.Open())
+	}
+	goes("between two slices", "short", 1, true)
+	planned := long
+	planned.Drain, planned.PlanOnly = 2, true
+	if _, _, err := ReservePair(prefill, decode, pp, dp, planned, planned, noon); err == nil {
+		t.Fatal("a plan was booked")
+	}
+	if page().Delays("short", time.Second, 2) != 0 || page().Delays("short", time.Second, 3) != time.Second || page().Delays("long", time.Second, 3) != 0 {
+		t.Error("the rest counts where it is planned, or delays itself, or does not count in the next drain")
+	}
+	long.Done.End()
+	long.Done.End()
+	goes("given up", "short", 4, false)
+
+	second := book(long)
+	long.Done = second.Computed(long.Done, noon)
+	third := book(long)
+	if got := page().Delays("short", time.Hour, 0); !page().Awaits() || got != time.Duration(tokens-third.Slice)*time.Millisecond {
+		t.Errorf("%v is awaited behind the third slice, want what follows it", got)
+	}
+	third.Release(noon)
+	if page().Awaits() {
+		t.Error("a slice that failed is awaited")
+	}
+	long.Done.End() // of the second, whose rest ended when the third was booked
+	other.Release(noon)
+	if prefill.Open() != 0 {
+		t.Errorf("%d bookings are open", prefill.Open())
 	}
 }

@@ -30,7 +30,8 @@ type Lease struct {
 	attempt  int
 	released bool // guarded by router.mu
 	promise  promise
-	session  sessionOf // guarded by router.mu
+	rest     *load.Rest // guarded by router.mu; of a slice
+	session  sessionOf  // guarded by router.mu
 }
 
 // PrefillDone ends the booking of the prompt's tokens: prefill has answered, or the first token is here.
@@ -79,6 +80,19 @@ func (l *Lease) Release(now time.Time) {
 	}
 }
 
+// Computed ends the booking of a slice that was computed, behind what was done of the prompt before. Its worker stays wanted
+// for the rest, until the next part is booked or [Done.End].
+func (l *Lease) Computed(before Done, now time.Time) Done {
+	done := Done{Worker: l.Worker.ID, Rank: l.Rank, Tokens: l.Slice, Slices: before.Slices + 1, router: l.router}
+	if l.router != nil {
+		l.router.mu.Lock()
+		done.rest, l.rest = l.rest, nil
+		l.router.mu.Unlock()
+	}
+	l.Release(now)
+	return done
+}
+
 // sentTo ties the lease to the router that granted it, and notes what its worker is about to compute.
 func (l *Lease) sentTo(r *Router, c *scratch, now time.Time) {
 	l.router = r
@@ -95,6 +109,7 @@ func (l *Lease) enter(k *core, e load.Event, now time.Time) {
 	}
 	if l.released = e.Kind == load.Free; l.released {
 		l.promise.end()
+		l.rest.End()
 		l.Question.show(k)
 	}
 	k.book.Apply(e, now)

@@ -71,6 +71,19 @@ type Done struct {
 	Rank   int
 	Tokens int // from the prompt's beginning
 	Slices int
+
+	router *Router    // of the worker; nil where the rest is not awaited
+	rest   *load.Rest // that comes back there
+}
+
+// End has the worker no longer be wanted for the rest of the prompt. A caller that gives up the prompt before its next part is booked
+// owes it; it may be called at any time.
+func (d *Done) End() {
+	if d.router != nil {
+		d.router.mu.Lock()
+		d.rest.End()
+		d.router.mu.Unlock()
+	}
 }
 
 // count has the part that is computed count as cached where it is.
@@ -186,7 +199,9 @@ type candidate struct {
 	Predicted int32
 	// Left is how long its prompts should take from now on, with those that wait for it ahead of this one. Mode eft alone
 	// looks at it.
-	Left   time.Duration
+	Left time.Duration
+	// Delays is how long this request, and the rests of others in slices that come back to the worker, delay each other, likewise.
+	Delays time.Duration
 	Favour float64 // the sum of the weights of the preferred taints it has
 }
 

@@ -17,13 +17,15 @@ func init() {
 				return byCost(amongAnswers)
 			}
 			forecast := c.Forecast
-			return byCost(func(q *query, c *candidate) float64 { return (c.Left + forecast.own(q, c)).Seconds() })
+			return byCost(func(q *query, c *candidate) float64 {
+				return (c.Left + forecast.own(q, c)).Seconds() + float64(perRest*c.Delays.Seconds())
+			})
 		})
 }
 
 // perAnswer is what delaying one running answer counts against delaying the prompt itself. It is below 1 because an answer
-// spreads the delay over all its tokens.
-const perAnswer = .3
+// spreads the delay over all its tokens. perRest is the same of the rest of a prompt in slices, which takes long in any case.
+const perAnswer, perRest = .3, .2
 
 // amongAnswers is what a prompt costs where answers are generated too, in tokens to compute: those before its first token,
 // and its own ones once more, in part, for each answer that waits while they are computed.
@@ -46,6 +48,16 @@ func (f Forecast) takes(w *pools.Worker, uncached, cached int) time.Duration {
 		}
 	}
 	return time.Duration(uncached) * 50 * time.Microsecond
+}
+
+// delays notes of each candidate how long the prompt and the rests that come back there delay each other.
+func (k *core) delays(c *scratch, ws []candidate) {
+	for i := range ws {
+		w := &ws[i]
+		if page := c.view.slots[w.slot].page; page.Awaits() {
+			w.Delays = page.Delays(c.req.ID, k.cfg.Forecast.own(&c.query, w), c.req.Drain)
+		}
+	}
 }
 
 // plan is what the requests of one drain that go on waiting will put on the workers that they wait for, so that those
@@ -99,6 +111,9 @@ func (k *core) bind(c *scratch, i int, now time.Time) error {
 	if c.planned != nil {
 		free = k.plan.freeIn(c.view, now)
 		c.planned[w.slot] += own
+		if rest := c.req.Done.rest; rest != nil {
+			rest.Drain = c.req.Drain
+		}
 	}
 	var then time.Duration
 	if k.cfg.Transfer != nil {

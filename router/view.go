@@ -246,7 +246,7 @@ func (v *view) choices(c *scratch, book *load.Book, now time.Time) ([]candidate,
 		w.Load = page.Account
 		w.Load.PrefillTokens = prefill
 		w.Reused = reused
-		if w.Left = 0; c.query.late {
+		if w.Left, w.Delays = 0, 0; c.query.late {
 			w.Left = page.Left(now)
 			if c.planned != nil {
 				w.Left += c.planned[i]

@@ -250,19 +250,17 @@ func (r *run) prefilled(i, machine int32, o *engine.Output) {
 		}
 	}
 	stayed := q.done.Tokens > 0 && q.done.Worker == q.p.Worker.ID
-	q.p.Release(r.at(r.now))
-	q.p = nil
 	if stayed && o.Reason != engine.Aborted {
 		r.gateways[q.gateway].slicing.Note(q.sliced, max(0, q.done.Tokens-o.Cached), r.at(r.now))
 	}
-	if sliced {
-		q.sliced = slice - o.Cached
-		q.done = router.Done{Worker: r.machines[machine].worker.ID, Tokens: slice, Slices: q.done.Slices + 1}
-	}
+	lease := q.p
+	q.p = nil
 	if sliced && o.Reason != engine.Aborted {
+		q.sliced, q.done = slice-o.Cached, lease.Computed(q.done, r.at(r.now))
 		r.wait(i, false)
 		return
 	}
+	lease.Release(r.at(r.now))
 	if o.Pinned == nil {
 		r.gateways[q.gateway].drain()
 		r.release(q)

@@ -339,6 +339,7 @@ func (r *run) end(i int32, outcome string) {
 	q := &r.requests[i]
 	r.open--
 	q.over = true
+	q.done.End()
 	r.pay(q, true)
 	if n := r.next[i]; n != never {
 		r.agenda.add(event{at: r.now + r.scaled(r.requests[n].Delay), what: arrive, who: n})

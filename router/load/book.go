@@ -194,7 +194,7 @@ func (b *Book) Page(worker string, rank int) *Page {
 // [Page.Shared] to tell until the next look.
 func (b *Book) Look(chain []uint64) {
 	b.looks++
-	b.chains.look(chain, func(p *Page, blocks int) { p.shared, p.looked = blocks, b.looks })
+	b.chains.look(chain, func(p *Page, blocks int) { p.shared, p.looked = narrow(blocks), b.looks })
 }
 
 // Shared returns how many leading blocks of the chain that b looked for last the
@@ -203,7 +203,7 @@ func (b *Book) Shared(p *Page) int {
 	if p.looked != b.looks {
 		return 0
 	}
-	return p.shared
+	return int(p.shared)
 }
 
 // Prune closes the accounts that have no open booking and whose worker keep

@@ -13,7 +13,8 @@ import (
 type Page struct {
 	Account
 
-	shared int    // leading blocks of the chain looked for that it holds
+	shared int32  // leading blocks of the chain looked for that it holds
+	rests  int32  // that come back to it
 	looked uint64 // the look that shared is of
 	queued int32  // prompts in line
 	others int32  // gateways that have a share
@@ -27,6 +28,7 @@ type line struct {
 	turned  time.Time     // when the oldest came to be that
 	takes   time.Duration // all of them together, as far as it is known
 	others  []other       // what other gateways have of the account
+	rests   []*Rest       // that come back to it
 	hidden  Account       // the part of this gateway's bookings that its share leaves out
 	booked  uint64        // bookings so far, of all gateways
 	changed bool          // it is in the book's list of those that changed
