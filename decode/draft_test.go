@@ -49,7 +49,7 @@ func play(t *testing.T, draft *Draft, usage bool, events ...string) (sent string
 	t.Helper()
 	r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(strings.Join(events, ""))})
 	out := &client{}
-	tr, failed = r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}, out)
+	tr, failed = runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, IncludeUsage: usage}, out)
 	return strings.Join(out.writes, ""), tr, failed
 }
 

@@ -32,7 +32,7 @@ func TestHeldOutputIsBounded(t *testing.T) {
 			body := io.LimitReader(src, 300<<20)
 			r, lease, _ := room(t, &engine{status: 200, body: body})
 			out := &client{}
-			_, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out)
+			_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1}, out)
 			if failed == nil || failed.Class != fault.Garbled || !failed.Class.Blames() || len(out.writes) > 0 {
 				t.Errorf("ended with %v after %d writes", failed, len(out.writes))
 			}
@@ -45,7 +45,7 @@ func TestHeldOutputIsBounded(t *testing.T) {
 	before := strings.Repeat(role, maxHeldBytes/len(role))
 	r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(before + one + done)})
 	out := &client{}
-	if _, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out); failed != nil {
+	if _, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1}, out); failed != nil {
 		t.Fatal(failed)
 	}
 	if got := strings.Join(out.writes, ""); got != before+one+done {
@@ -61,7 +61,7 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 	r, lease, _ := room(t, &engine{status: 200, body: io.LimitReader(src, 300<<20)})
 	out := &client{}
 	call := Call{Lease: lease, Choices: 2, PromptTokens: 8, Longest: 4}
-	_, failed := r.Run(t.Context(), &call, out)
+	_, failed := runs(t, r, &call, out)
 	if failed == nil || failed.Class != fault.Garbled || len(out.writes) > 0 {
 		t.Errorf("ended with %v after %d writes", failed, len(out.writes))
 	}

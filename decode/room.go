@@ -101,6 +101,10 @@ type Call struct {
 	Gap func(d time.Duration)
 	// First is called once, after the first token was booked.
 	First func()
+
+	// Sent is what left for the client, whatever the end, once Run has returned. By value it would lie on the stack for as long
+	// as a stream runs.
+	Sent Transcript
 }
 
 // maxAnswerBytes bounds an answer that is not streamed. Where its length in tokens is known, so do answerBytes for
@@ -114,28 +118,28 @@ const (
 // maxDetailBytes bounds what is kept of an engine's error.
 const maxDetailBytes = 64 << 10
 
-// Run makes the call and relays the answer to out. The transcript says what left for the client, whatever the end;
-// the error names the failure, nil at the answer's proper end. When the transcript was started, the failure comes
-// after the first byte: the caller must not try again as if nothing had been sent, and may have another worker go on with
-// the call's Draft.
+// Run makes the call, relays the answer to out and writes call.Sent. The error names the failure, nil at the answer's proper
+// end. When Sent was started, the failure comes after the first byte: the caller must not try again as if nothing had been
+// sent, and may have another worker go on with the call's Draft.
 //
 // A worker that is silent for longer than Config allows is left: the call is cut, which frees the engine, and has
 // failed with fault.Timeout before the first token and fault.Stalled after it.
-func (r *Room) Run(ctx context.Context, call *Call, out Sink) (Transcript, *fault.Error) {
+func (r *Room) Run(ctx context.Context, call *Call, out Sink) *fault.Error {
 	in := r.runs.Get().(*run)
 	in.life.Begin(ctx)
 	defer r.end(in)
 	first := r.begin(in, call, out)
 	defer r.exceeded(in, call, first)
 	defer in.watch.stop()
+	defer func() { call.Sent = in.tap.transcript }()
 	stream, err := r.open(&in.life, call)
 	if err != nil {
-		return in.tap.transcript, r.unopened(call, err)
+		return r.unopened(call, err)
 	}
 	call.Leg.Body = nil // it has left
 	defer upstream.End(stream)
 	if fault.Classify(nil, stream.Status()) != fault.None {
-		return in.tap.transcript, reported(call, stream)
+		return reported(call, stream)
 	}
 	in.watch.src = stream
 	in.tap.transcript.Accepted = true
@@ -144,8 +148,7 @@ func (r *Room) Run(ctx context.Context, call *Call, out Sink) (Transcript, *faul
 	} else {
 		err = in.tap.whole()
 	}
-	failed := in.ended(err)
-	return in.tap.transcript, failed
+	return in.ended(err)
 }
 
 // Run's frame lies on the stack for as long as a stream runs. What comes before and after has frames of its own.

@@ -141,7 +141,7 @@ func TestStream(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &c.engine)
 			out := &client{gone: c.gone}
-			tr, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out)
+			tr, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1}, out)
 			class := fault.None
 			if failed != nil {
 				class = failed.Class
@@ -164,7 +164,7 @@ func TestStream(t *testing.T) {
 func TestNothingLeavesBeforeTheFirstToken(t *testing.T) {
 	r, lease, _ := room(t, &engine{status: 200, body: io.MultiReader(strings.NewReader(role), strings.NewReader(": ping\n\n"), strings.NewReader(one), strings.NewReader(end+done))})
 	out := &client{}
-	if _, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1}, out); failed != nil {
+	if _, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1}, out); failed != nil {
 		t.Fatal(failed)
 	}
 	if want := role + ": ping\n\n" + one; len(out.writes) != 2 || out.writes[0] != want {
@@ -190,7 +190,7 @@ func TestLastEvent(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, IncludeUsage: c.usage, Choices: 1, CachedTokens: func() int { return 2 }, Tail: tail}, out)
+			tr, failed := runs(t, r, &Call{Lease: lease, Stream: true, IncludeUsage: c.usage, Choices: 1, CachedTokens: func() int { return 2 }, Tail: tail}, out)
 			if failed != nil || strings.Join(out.writes, "") != c.want {
 				t.Errorf("%v\n got %q\nwant %q", failed, strings.Join(out.writes, ""), c.want)
 			}
@@ -215,7 +215,7 @@ func TestSeveralChoices(t *testing.T) {
 	} {
 		r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.engine)})
 		out := &client{}
-		_, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 2,
+		_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 2,
 			Tail: func(*Transcript) []byte { return []byte(`{"x":1}`) }}, out)
 		if got := strings.Join(out.writes, ""); failed != nil || got != c.want {
 			t.Errorf("%s: %v\n got %q\nwant %q", c.name, failed, got, c.want)
@@ -228,7 +228,7 @@ func TestSeveralChoices(t *testing.T) {
 func TestBookingsGrow(t *testing.T) {
 	r, lease, load := room(t, &engine{status: 200, body: strings.NewReader(one + two + one + two + end + done)})
 	before, firsts := load().ActiveBlocks, 0
-	if _, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{}); failed != nil {
+	if _, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, First: func() { firsts++ }}, &client{}); failed != nil {
 		t.Fatal(failed)
 	}
 	if grown := load().ActiveBlocks - before; grown != 2 || firsts != 1 {
@@ -255,7 +255,7 @@ func TestWholeAnswer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), &Call{Lease: lease, CachedTokens: func() int { return 3 }}, out)
+			tr, failed := runs(t, r, &Call{Lease: lease, CachedTokens: func() int { return 3 }}, out)
 			if (failed == nil) != (c.want == fault.None) || failed != nil && (failed.Class != c.want || tr.Started) {
 				t.Fatalf("%v, started %v", failed, tr.Started)
 			}
@@ -269,7 +269,7 @@ func TestWholeAnswer(t *testing.T) {
 // A worker that refuses the connection is out of the choice at once.
 func TestRefusedWorkerIsDown(t *testing.T) {
 	r, lease, _ := room(t, &engine{err: &upstream.Error{Worker: "d1", Op: upstream.OpDial, Err: errors.New("refused")}})
-	if _, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true}, &client{}); failed == nil {
+	if _, failed := runs(t, r, &Call{Lease: lease, Stream: true}, &client{}); failed == nil {
 		t.Fatal("no failure")
 	}
 	if m := r.roster.Snapshot("m", pools.Decode).Members[0]; m.Eligible(time.Now()) {
@@ -296,7 +296,7 @@ func TestRunawaysAreEnded(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(c.body)})
 			out := &client{}
-			tr, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: c.choices, Longest: c.longest}, out)
+			tr, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: c.choices, Longest: c.longest}, out)
 			class := fault.None
 			if failed != nil {
 				class = failed.Class
@@ -306,4 +306,11 @@ func TestRunawaysAreEnded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runs makes the call and returns what left for the client.
+func runs(t *testing.T, r *Room, call *Call, out Sink) (Transcript, *fault.Error) {
+	t.Helper()
+	failed := r.Run(t.Context(), call, out)
+	return call.Sent, failed
 }

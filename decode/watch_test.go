@@ -157,7 +157,7 @@ func TestSilentWorkersAreLeft(t *testing.T) {
 				e := &timed{head: c.head, script: c.script}
 				r, lease := timedRoom(t, c.cfg, e)
 				out, start := &slowly{takes: c.client}, time.Now()
-				tr, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}, out)
+				tr, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}, out)
 				took := time.Since(start).Round(time.Microsecond)
 				class := fault.None
 				if failed != nil {
@@ -203,7 +203,7 @@ func TestToolCallsMayBeSilent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, lease := timedRoom(t, c.cfg, &timed{script: c.script})
 				start, class := time.Now(), fault.None
-				_, failed := r.Run(t.Context(), &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
+				_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4, MaxTokens: c.tokens, Tools: c.tools}, &client{})
 				if failed != nil {
 					class = failed.Class
 				}
@@ -239,7 +239,7 @@ func TestSilentWorkersWithoutStream(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, lease := timedRoom(t, c.cfg, &timed{script: []beat{{c.after, answer}}})
 				start := time.Now()
-				_, failed := r.Run(t.Context(), &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
+				_, failed := runs(t, r, &Call{Lease: lease, PromptTokens: 4, MaxTokens: c.tokens}, &client{})
 				switch {
 				case c.limit == 0 && failed != nil:
 					t.Error(failed)
@@ -280,7 +280,7 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 				e := &timed{script: c.script}
 				r, lease := timedRoom(t, Config{}, e)
 				call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 4}
-				if _, failed := r.Run(t.Context(), &call, &slowly{takes: c.client}); failed != nil {
+				if _, failed := runs(t, r, &call, &slowly{takes: c.client}); failed != nil {
 					t.Fatal(failed)
 				}
 				if r.known("d1").gap() == 0 {
@@ -288,7 +288,7 @@ func TestIdleLimitIsLearnt(t *testing.T) {
 				}
 				e.script = []beat{{0, one}, {forever, ""}}
 				start := time.Now()
-				_, failed := r.Run(t.Context(), &call, &client{})
+				_, failed := runs(t, r, &call, &client{})
 				if took := time.Since(start).Round(time.Microsecond); failed == nil || failed.Class != fault.Stalled || took < c.lo || took > c.hi {
 					t.Errorf("%v after %v, want from %v to %v", failed, took, c.lo, c.hi)
 				}
@@ -307,7 +307,7 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 		e := &timed{script: []beat{{10 * time.Second, one}, {0, end}, {0, done}}}
 		r, lease := timedRoom(t, Config{}, e)
 		call := Call{Lease: lease, Stream: true, Choices: 1, PromptTokens: 1000, HandedOff: true}
-		if _, failed := r.Run(t.Context(), &call, &client{}); failed != nil {
+		if _, failed := runs(t, r, &call, &client{}); failed != nil {
 			t.Fatal(failed)
 		}
 		for _, c := range []struct {
@@ -318,7 +318,7 @@ func TestFirstTokenLimitIsLearnt(t *testing.T) {
 			e.script = []beat{{forever, ""}}
 			call.PromptTokens, call.HandedOff = c.tokens, c.handedOff
 			start := time.Now()
-			if _, failed := r.Run(t.Context(), &call, &client{}); failed == nil || failed.Class != fault.Timeout || time.Since(start).Round(time.Millisecond) != c.want {
+			if _, failed := runs(t, r, &call, &client{}); failed == nil || failed.Class != fault.Timeout || time.Since(start).Round(time.Millisecond) != c.want {
 				t.Errorf("%+v: %v after %v", c, failed, time.Since(start))
 			}
 		}
@@ -336,7 +336,7 @@ func TestAPoolOfLongPromptsLearnsItsSpeed(t *testing.T) {
 		run := func(script ...beat) (time.Duration, *fault.Error) {
 			e.script = script
 			start := time.Now()
-			_, failed := r.Run(t.Context(), &call, &client{})
+			_, failed := runs(t, r, &call, &client{})
 			return time.Since(start).Round(time.Millisecond), failed
 		}
 		for _, limit := range []time.Duration{30 * time.Second, time.Minute} {

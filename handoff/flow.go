@@ -159,32 +159,44 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 			r.served = true
 			return nil
 		}
-		if failed.Class == fault.Reset || failed.Class == fault.Truncated {
-			r.Dead = append(r.Dead, failed.Worker)
+		var next context.Context
+		if next, err = f.again(ctx, r, failed, out); next == nil {
+			return err
 		}
-		action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
-		if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
-			action = Fail
-		}
-		if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
-			action = Fail
-		}
-		f.observer.Failed(&r.Record, failed, action)
-		if action == Fail {
-			return r.fail(failed, out)
-		}
-		r.failed(failed)
-		r.prepare(action)
-		if action == Resume {
-			ctx = f.resume(ctx, r)
-		}
-		if err := f.awaitRetry(ctx, r); err != nil {
-			if r.Sent.Started {
-				return r.refuse(ctx, err, out)
-			}
-			return r.fail(failed, out)
-		}
+		ctx = next
 	}
+}
+
+// again takes in how a round failed and gives the context of the next one, or nil with the request's end, which may be no error.
+//
+//go:noinline
+func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
+	if failed.Class == fault.Reset || failed.Class == fault.Truncated {
+		r.Dead = append(r.Dead, failed.Worker)
+	}
+	action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
+	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {
+		action = Fail
+	}
+	if action != Fail && (r.pins.of(failed.Leg).Worker != "" || !f.waitsForRetry(r, failed, action) && !f.mayRetry(r)) {
+		action = Fail
+	}
+	f.observer.Failed(&r.Record, failed, action)
+	if action == Fail {
+		return nil, r.fail(failed, out)
+	}
+	r.failed(failed)
+	r.prepare(action)
+	if action == Resume {
+		ctx = f.resume(ctx, r)
+	}
+	if err := f.awaitRetry(ctx, r); err != nil {
+		if r.Sent.Started {
+			return nil, r.refuse(ctx, err, out)
+		}
+		return nil, r.fail(failed, out)
+	}
+	return ctx, nil
 }
 
 // waitsForRetry reports whether the request waits for its place in the retry budget where none is free: what one worker's death

@@ -241,8 +241,8 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 	m := r.now
 	m.sibling, m.worker, m.given = s, w.ID, answer != nil
 	f.callInto(&m.call, r, w, leg, answer)
-	var failed *fault.Error
-	r.Sent, failed = f.rooms.Decode.Run(ctx, &m.call, out)
+	failed := f.rooms.Decode.Run(ctx, &m.call, out)
+	r.Sent = m.call.Sent
 	f.decoded(ctx, r, failed)
 	return failed
 }
