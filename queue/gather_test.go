@@ -129,3 +129,39 @@ func TestTheQueueGathers(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// Where no worker is free, a drain asks no more than it grants and one besides, in each lane, however many wait. Where one is free,
+// each is asked: it may be the one that takes that worker.
+func TestABusyFleetIsAskedOnce(t *testing.T) {
+	ids := make([]string, 100)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+	}
+	for _, c := range []struct {
+		name          string
+		free          time.Duration // of the first worker, once those are granted that can be
+		grants, asked int
+	}{
+		{"nothing is granted", time.Second, 0, 1},
+		{"three are", time.Second, 3, 4},
+		{"a worker is free for others", 0, 3, 100},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Target = 0 // or some drains would plan, which asks all
+			core, _, _ := newLine(t, cfg, ids...)
+			for range 2 { // as often as drains come
+				asked := 0
+				granted := core.Drain(start, func(*Ticket[string]) error {
+					if asked++; asked <= c.grants {
+						return nil
+					}
+					return &laterError{plan{starts: time.Second, takes: time.Second, free: c.free}}
+				})
+				if granted != c.grants || asked != min(c.asked, granted+core.Len()) {
+					t.Errorf("asked %d and granted %d, want %d and %d; %d wait on", asked, granted, c.asked, c.grants, core.Len())
+				}
+			}
+		})
+	}
+}

@@ -131,7 +131,8 @@ func (c *Core[V]) hold(t *Ticket[V]) {
 	}
 }
 
-// pass says that t, which next returned, waits on by this plan and holds up none.
+// pass says that t, which next returned, waits on by this plan and holds up none. Where no worker is free, all the others of
+// its lane would wait on too: only a drain that plans asks them.
 func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	if !c.queued(t) {
 		return
@@ -140,7 +141,7 @@ func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	c.charge(t, false)
 	heap.Remove(&t.lane.lines[t.Class], t.place)
 	t.place = aside - len(c.passed)
-	if c.passed = append(c.passed, t); len(c.passed) >= maxPlanned {
+	if c.passed = append(c.passed, t); len(c.passed) >= maxPlanned || p.free > 0 && !c.planning {
 		t.lane.held, t.lane.holder, c.holding = true, t.Class, true // a drain's cost stays bounded, however many wait
 	}
 }
