@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,42 @@ func TestEFTBindsLate(t *testing.T) {
 	// A prompt that takes longer than it should keeps no worker from its next one.
 	if got, _ = ask("second", 4, cached, 420, 110*time.Millisecond); got != "a" {
 		t.Errorf("once a should be done, the second goes to %s", got)
+	}
+}
+
+// Short prompts of one drain go to a free worker together, up to 256 tokens, and not past one that waits for it.
+func TestShortPromptsJoin(t *testing.T) {
+	r, _, _ := lateRouter(t)
+	for _, c := range []struct {
+		name   string
+		isls   []int // at one moment
+		drains []uint64
+		want   string
+	}{
+		{"up to 256 tokens", []int{60, 180, 16, 1}, []uint64{1, 1, 1, 1}, "now now now later"},
+		{"a later drain finds the worker busy", []int{60, 60}, []uint64{1, 2}, "now later"},
+		{"none joins a long one", []int{600, 60}, []uint64{1, 1}, "now later"},
+		{"a long one joins none, and goes before those behind it", []int{60, 600, 60}, []uint64{1, 1, 1}, "now later later"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := poolOf(pools.Prefill, worker("w", 0, 0, 0))
+			var got []string
+			for i, isl := range c.isls {
+				l, err := r.Reserve(p, Request{ID: fmt.Sprint(c.name, i), ISL: isl, Drain: c.drains[i]}, noon)
+				if _, later := errors.AsType[*LaterError](err); later {
+					got = append(got, "later")
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Release(noon)
+				got = append(got, "now")
+			}
+			if s := strings.Join(got, " "); s != c.want {
+				t.Errorf("prompts of %v tokens: %s, want %s", c.isls, s, c.want)
+			}
+		})
 	}
 }
 

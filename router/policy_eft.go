@@ -66,6 +66,7 @@ type plan struct {
 	drain uint64
 	view  uint64
 	takes []time.Duration // by slot
+	given []bool          // by slot: the worker was free in this drain, and was given a prompt
 	free  time.Duration   // see freeIn
 	known bool
 }
@@ -78,10 +79,11 @@ func (p *plan) begin(drain uint64, v *view) []time.Duration {
 	if p.drain != drain || p.view != v.number {
 		p.drain, p.view, p.known = drain, v.number, false
 		if cap(p.takes) < len(v.slots) {
-			p.takes = make([]time.Duration, len(v.slots))
+			p.takes, p.given = make([]time.Duration, len(v.slots)), make([]bool, len(v.slots))
 		}
-		p.takes = p.takes[:len(v.slots)]
+		p.takes, p.given = p.takes[:len(v.slots)], p.given[:len(v.slots)]
 		clear(p.takes)
+		clear(p.given)
 	}
 	return p.takes
 }
@@ -100,11 +102,27 @@ func (p *plan) freeIn(v *view, now time.Time) time.Duration {
 	return p.free
 }
 
+// together is up to how many tokens a worker that is free is given in several prompts of one drain. Its engine computes the first at
+// once and the others in one step: up to some 300 tokens that takes as long as to read the weights (peak FLOPS over memory
+// bandwidth: A100 156, H100 295, B200 281), and one after the other they would take as long each.
+const together = 256
+
+// joins reports whether the prompt goes to w with those that w was given in this drain.
+func (k *core) joins(c *scratch, w *candidate) bool {
+	return c.planned != nil && k.plan.given[w.slot] && c.planned[w.slot] == 0 && w.Load.PrefillTokens+c.query.uncached(w) <= together
+}
+
 // bind reports whether candidate i may be booked now: its worker has computed what it was given, by what was predicted
-// of that. Otherwise the request is planned for it, and the error is a [*LaterError].
+// of that, or it was given others in this drain that the prompt joins. Otherwise the request is planned for it, and the error is a [*LaterError].
 func (k *core) bind(c *scratch, i int, now time.Time) error {
 	w := &c.ws[i]
-	if !c.query.late || w.Left <= 0 && !c.req.PlanOnly {
+	if !c.query.late {
+		return nil
+	}
+	if (w.Left <= 0 || k.joins(c, w)) && !c.req.PlanOnly {
+		if c.planned != nil {
+			k.plan.given[w.slot] = true
+		}
 		return nil
 	}
 	own, free := k.cfg.Forecast.own(&c.query, w), time.Duration(0)
