@@ -113,7 +113,8 @@ func (k *core) joins(c *scratch, w *candidate) bool {
 }
 
 // bind reports whether candidate i may be booked now: its worker has computed what it was given, by what was predicted
-// of that, or it was given others in this drain that the prompt joins. Otherwise the request is planned for it, and the error is a [*LaterError].
+// of that, or it was given others in this drain that the prompt joins. Otherwise the request is planned for it, and the error is a
+// [*LaterError].
 func (k *core) bind(c *scratch, i int, now time.Time) error {
 	w := &c.ws[i]
 	if !c.query.late {

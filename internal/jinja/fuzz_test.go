@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -124,13 +125,19 @@ func TestBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		began := time.Now()
 		out, err := tmpl.Render(nil, map[string]Value{"long": long, "many": List(many)})
+		runtime.ReadMemStats(&after)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %d bytes, %v; want %v", source, len(out), err, want)
 		}
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%s took %v", source, took)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 1<<30 {
+			t.Errorf("%s took %d MB of memory, one after the other", source, took>>20)
 		}
 	}
 	if tmpl, err := Parse(`{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}`); err != nil {

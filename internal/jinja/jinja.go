@@ -56,10 +56,12 @@ func Parse(source string) (t *Template, err error) {
 	return t, nil
 }
 
-// Bounds of a render: about 0.2 s of evaluation, and of copying.
+// Bounds of a render: about 0.2 s of evaluation, and of copying; and the bytes of its text, which are more than the largest body has
+// by default. Text is copied again as it grows, and memory that is touched for the first time may cost more than the copying.
 const (
 	maxSteps = 4 << 20
 	maxBytes = 256 << 20
+	maxText  = 96 << 20
 )
 
 // Render appends the text that the template makes of the variables to dst. The error is an [*Error], or [ErrBudget].
@@ -77,7 +79,7 @@ func (t *Template) Render(dst []byte, vars map[string]Value) (out []byte, err er
 
 // begin begins a render.
 func (t *Template) begin(dst []byte, vars map[string]Value) *state {
-	return &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes, frame: &frame{slots: make([]Value, t.root.slots)}}
+	return &state{vars: vars, out: dst, steps: maxSteps, bytes: maxBytes, text: maxText, frame: &frame{slots: make([]Value, t.root.slots)}}
 }
 
 // state is one render.
@@ -88,6 +90,7 @@ type state struct {
 	frame   *frame
 	steps   int // left
 	bytes   int // left
+	text    int // left
 	depth   int // of macro calls
 	line    int
 }
@@ -117,6 +120,9 @@ func (s *state) pay(n int) {
 
 func (s *state) write(text string) {
 	s.pay(len(text))
+	if s.text -= len(text); s.text < 0 {
+		panic(ErrBudget)
+	}
 	s.out = append(s.out, text...)
 }
 

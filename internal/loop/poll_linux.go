@@ -224,8 +224,8 @@ func (p *poller) run() {
 	}
 }
 
-// wait gives the next events. Goroutines that the last ones woke run first, and those that these wake: to let all run
-// twice costs a third of a look at whether there are events, and linger sees those at once.
+// wait gives the next events. Goroutines that the last ones woke run first, and those that these wake. Events that are there
+// meanwhile end linger at once.
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()

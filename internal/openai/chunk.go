@@ -41,7 +41,7 @@ type ChunkInfo struct {
 	shows   [2]span // the members that show token ids, with one comma each
 	showed  int     // how many there are
 	text    text    // of the latest choice that has some
-	ids     span    // IDs
+	ids     span    // where IDs lies
 	choices int     // how many there are
 }
 
