@@ -52,8 +52,8 @@ type followed struct {
 	zmq               zmq.Address // without an endpoint where it is NATS
 }
 
-// New returns a Feed that has not begun. bus may be nil: workers are then followed over ZeroMQ alone. The error is
-// the config's.
+// New returns a Feed that has not begun; from now on routers predict the workers that are not heard. bus may be nil: workers
+// are then followed over ZeroMQ alone. The error is the config's.
 func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) (*Feed, error) {
 	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, stale: map[string]ranks{}}
 	cfg.Events.OnState = f.changed
@@ -65,6 +65,8 @@ func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, lo
 	if cfg.Reannounce {
 		f.reannounce = &reannounce{status: f.subscriber.Source}
 	}
+	f.roster.OnChange(f.update)
+	f.update()
 	return f, nil
 }
 
@@ -76,8 +78,6 @@ func split(pool string) (model string, role pools.Role) {
 
 // Run follows until ctx ends. It may be called once. Its error is that the bus cannot be subscribed to.
 func (f *Feed) Run(ctx context.Context) error {
-	f.roster.OnChange(f.update)
-	f.update()
 	return f.subscriber.Run(ctx)
 }
 

@@ -118,6 +118,24 @@ func TestEngineBlockIsKnown(t *testing.T) {
 	}
 }
 
+// A worker that joins before the feed runs is predicted where its events cannot come.
+func TestPredictedFromTheFirst(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	roster := pools.NewRoster(pools.Config{}, log)
+	routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Config{}, nil, roster, routers, log, prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	w := pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"}
+	roster.From("test").Put(w)
+	if !routers.For("m", pools.Both).Sources().Predicts(&w, 0) {
+		t.Error("the worker is not predicted")
+	}
+}
+
 // within waits for a condition.
 func within(t testing.TB, what string, condition func() bool) {
 	t.Helper()
