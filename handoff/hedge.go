@@ -97,12 +97,12 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 			e.came = came
 			race <- e
 		}()
-		answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, plan.Prefill)
-		came.cached = cached
+		answer, failed := f.rooms.Prefill.Run(ctx, booking.Lease, plan.Prefill)
 		if failed == nil {
+			came.cached = answer.Said.CachedTokens
 			var whole bool
 			if came.kv, whole, failed = handedOver(ctx, speaks, &a, answer); whole {
-				came.whole = answer
+				came.whole = answer.Body
 			}
 		}
 		came.ended, came.failed, came.first = time.Now(), failed, failed != nil && ctx.Err() == nil

@@ -40,7 +40,7 @@ func (m meeting) Plan(r connector.Round) (connector.Plan, error) {
 }
 
 func (meeting) Pairs(_, _ *pools.Worker) error { return nil }
-func (m meeting) OnPrefill(r connector.Round, _ []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+func (m meeting) OnPrefill(r connector.Round, _ prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	return prefill.KV{Producer: r.P.ID, Expires: now.Add(time.Minute)}, m.ends, nil
 }
 func (meeting) Bind(*upstream.Leg, prefill.KV) {}

@@ -164,12 +164,13 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	leg, booking := Leg{Worker: a.P, Began: time.Now()}, r.p
 	call.TraceParent = f.traceLeg(r, &leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, leg)
-	answer, cached, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
-	out := prefilled{cached: cached}
+	answer, failed := f.rooms.Prefill.Run(ctx, booking.Lease, call)
+	out := prefilled{cached: -1}
 	if failed == nil {
+		out.cached = answer.Said.CachedTokens
 		var whole bool
 		if out.kv, whole, failed = handedOver(ctx, speaks, a, answer); whole {
-			out.whole = answer
+			out.whole = answer.Body
 		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
 			f.cleanup.abandon(speaks, *a, out.kv)
@@ -206,7 +207,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
 // nil, name what is to be released. whole says that it is the client's whole answer.
-func handedOver(ctx context.Context, speaks connector.Connector, a *connector.Round, answer []byte) (kv prefill.KV, whole bool, _ *fault.Error) {
+func handedOver(ctx context.Context, speaks connector.Connector, a *connector.Round, answer prefill.Answer) (kv prefill.KV, whole bool, _ *fault.Error) {
 	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
 	switch {
 	case err == nil:

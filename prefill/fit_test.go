@@ -22,7 +22,7 @@ func TestForecastLearns(t *testing.T) {
 		call := func(tokens, ahead int, took time.Duration) {
 			t.Helper()
 			e.after = took
-			if _, _, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead}, upstream.Leg{}); failed != nil {
+			if _, failed := r.Run(t.Context(), &router.Lease{Choice: router.Choice{Worker: w}, PrefillTokens: tokens, BacklogTokens: tokens + ahead}, upstream.Leg{}); failed != nil {
 				t.Fatal(failed)
 			}
 		}

@@ -98,9 +98,17 @@ func (in *run) answer(from io.Reader) ([]byte, error) {
 	return slices.Clone(body), nil
 }
 
-// Run calls the worker that lease holds and reads its whole answer. cached is the prompt tokens that the worker had
-// cached, −1 if it did not report it. The lease stays the caller's.
-func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (body []byte, cached int, _ *fault.Error) {
+// Answer is what a prefill worker answered, and what that says.
+type Answer struct {
+	Body []byte
+	Said openai.ChunkInfo
+}
+
+// ReadAnswer reads a worker's answer, once for all who want to know something of it.
+func ReadAnswer(body []byte) Answer { return Answer{body, openai.Inspect(body)} }
+
+// Run calls the worker that lease holds and reads its whole answer. The lease stays the caller's.
+func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (answer Answer, _ *fault.Error) {
 	worker := lease.Worker
 	booked := lease.BacklogTokens
 	limit := r.timeout(worker, booked)
@@ -117,31 +125,31 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 	start := time.Now()
 	stream, err := r.transport.Call(ctx, leg)
 	if err != nil {
-		return nil, -1, r.failed(worker, err)
+		return answer, r.failed(worker, err)
 	}
 	defer upstream.End(stream)
-	body, err = in.answer(stream)
+	body, err := in.answer(stream)
 	refused := fault.Classify(nil, stream.Status()) != fault.None
 	if err == nil && refused && ctx.Err() != nil {
 		err = context.Cause(ctx) // an engine's answer to a client that left is not its failure
 	}
 	switch {
 	case err != nil:
-		return nil, -1, r.failed(worker, err)
+		return answer, r.failed(worker, err)
 	case len(body) > maxAnswerBytes:
-		return nil, -1, fault.New(pools.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
+		return answer, fault.New(pools.Prefill, worker.ID, fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, maxAnswerBytes), 0)
 	case refused:
-		return nil, -1, reported(worker, nil, stream.Status(), body)
+		return answer, reported(worker, nil, stream.Status(), body)
 	}
-	said := openai.Inspect(body)
-	if said.Error {
-		return nil, -1, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
+	answer = ReadAnswer(body)
+	if answer.Said.Error {
+		return answer, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
 	r.took(worker, booked, took)
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
-	r.fit(lease, said.CachedTokens, took)
-	return body, said.CachedTokens, nil
+	r.fit(lease, answer.Said.CachedTokens, took)
+	return answer, nil
 }
 
 // fit has a prefill that had its worker to itself from the start tell how long such prompts take there.

@@ -86,13 +86,13 @@ func TestRunNamesWhatCame(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, lease := room(t, Config{}, &c.engine, 100)
-			got, _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+			answer, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
 			class := fault.None
 			if failed != nil {
 				class = failed.Class
 			}
-			if class != c.want || class == fault.None && string(got) != c.engine.body {
-				t.Errorf("%v, %q", failed, got)
+			if class != c.want || class == fault.None && string(answer.Body) != c.engine.body {
+				t.Errorf("%v, %q", failed, answer.Body)
 			}
 			if eligible := r.pool("m").Members[0].Eligible(time.Now()); eligible != (c.want != fault.Refused) {
 				t.Errorf("eligible: %v", eligible)
@@ -124,7 +124,7 @@ func TestTimeouts(t *testing.T) {
 					r.limits.Observe("m", lease.Worker.ID, int(c.rate), time.Second)
 				}
 				start := time.Now()
-				_, _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+				_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
 				if failed == nil || failed.Class != fault.Timeout || time.Since(start) != c.want {
 					t.Errorf("%v after %v, want a timeout after %v", failed, time.Since(start), c.want)
 				}
@@ -137,7 +137,7 @@ func TestTimeouts(t *testing.T) {
 func TestRunObservesTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, lease := room(t, Config{}, &engine{after: 2 * time.Second, status: 200, body: "{}"}, 40_000)
-		if _, _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
+		if _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"}); failed != nil {
 			t.Fatal(failed)
 		}
 		if got := r.Rate("p1"); got != 20_000 {
@@ -172,7 +172,7 @@ func TestAFleetOfLongPromptsLearnsItsSpeed(t *testing.T) {
 						break // it was never answered
 					}
 					start := time.Now()
-					_, _, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
+					_, failed := r.Run(t.Context(), lease, upstream.Leg{Worker: "p1"})
 					answered := i == len(c.tries)-1
 					if answered != (failed == nil) || !answered && (failed.Class != fault.Timeout || time.Since(start) != limit) {
 						t.Fatalf("try %d ended after %v with %v, want a limit of %v", i+1, time.Since(start), failed, limit)
@@ -190,7 +190,7 @@ func TestLeavingIsNotTheWorkersFault(t *testing.T) {
 	r, lease := room(t, Config{}, &engine{after: -1}, 100)
 	ctx, leave := context.WithCancelCause(t.Context())
 	leave(fault.ErrClientGone)
-	if _, _, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"}); failed == nil || failed.Class != fault.ClientGone {
+	if _, failed := r.Run(ctx, lease, upstream.Leg{Worker: "p1"}); failed == nil || failed.Class != fault.ClientGone {
 		t.Errorf("%v", failed)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -338,7 +339,7 @@ func TestPinnedIDsMergeWithTheHandOff(t *testing.T) {
 	if got, _ := raw(t, plan.Prefill.Body.AppendTo(nil)); got["kv_transfer_params"] != `"kv_transfer_params":{"prompt_token_ids":[7,8],`+string(prefillParams[1:]) {
 		t.Errorf("prefill gets %s", got["kv_transfer_params"])
 	}
-	kv, _, err := NIXL{}.OnPrefill(r, []byte(`{"kv_transfer_params":`+goodParams+`}`), time.Now())
+	kv, _, err := NIXL{}.OnPrefill(r, prefill.ReadAnswer([]byte(`{"kv_transfer_params":`+goodParams+`}`)), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

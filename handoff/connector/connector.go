@@ -35,7 +35,7 @@ type Connector interface {
 	//
 	// whole says that prefill's answer is the whole answer, because generation ended with its first token: the client
 	// gets it, and decode is not called. There is no KV then.
-	OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error)
+	OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error)
 
 	// Bind adds the hand-off metadata to the decode leg of a plan that is PrefillFirst, once. It changes the list of the
 	// body's segments, which is that leg's own, and no segment. Other plans carry what the legs need to find each other.

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/prefill"
 )
 
 // leg edits the body for the round's worker of a role: as the client sent it less nvext and what the engine refuses
@@ -200,10 +200,12 @@ func older(version, than string) bool {
 
 // leading is the number at the beginning of dotted ones, −1 for none, and those behind it.
 func leading(version string) (n int, rest string) {
-	digits := len(version) - len(strings.TrimLeft(version, "0123456789"))
-	n, err := strconv.Atoi(version[:digits])
+	digits := 0
+	for ; digits < len(version) && version[digits] >= '0' && version[digits] <= '9'; digits++ {
+		n = min(10*n+int(version[digits]-'0'), 1<<30)
+	}
 	switch {
-	case err != nil:
+	case digits == 0:
 		return -1, ""
 	case digits < len(version) && version[digits] == '.':
 		return n, version[digits+1:]
@@ -281,11 +283,11 @@ var endFields = []string{
 
 // answered reports a prefill answer that is none, though its status is 200: nothing, which is what an engine's server
 // writes when its caller has closed its half of the connection, or an aborted request.
-func answered(answer []byte) error {
-	switch info := openai.Inspect(answer); {
-	case !info.Valid:
+func answered(a prefill.Answer) error {
+	switch {
+	case !a.Said.Valid:
 		return errors.New("prefill's answer is not a JSON object")
-	case info.Aborted:
+	case a.Said.Aborted:
 		return errors.New("prefill's engine aborted the request")
 	}
 	return nil

@@ -38,7 +38,7 @@ func (LMCache) Plan(r Round) (Plan, error) {
 }
 
 // OnPrefill hands nothing over but the time.
-func (LMCache) OnPrefill(r Round, _ []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+func (LMCache) OnPrefill(r Round, _ prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	return prefill.KV{Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(storedFor)}, false, nil
 }
 

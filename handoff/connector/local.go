@@ -24,7 +24,7 @@ func (Local) Plan(r Round) (Plan, error) {
 func (Local) Pairs(_, _ *pools.Worker) error { return nil }
 
 // OnPrefill hands nothing over.
-func (Local) OnPrefill(Round, []byte, time.Time) (kv prefill.KV, whole bool, err error) {
+func (Local) OnPrefill(Round, prefill.Answer, time.Time) (kv prefill.KV, whole bool, err error) {
 	return kv, false, nil
 }
 

@@ -105,7 +105,7 @@ func secret(r Round, use string) string {
 
 // OnPrefill checks that prefill's answer is one. There is nothing to bind: that the blocks have arrived, decode knows
 // first. A first token that ends the answer is decode's to report.
-func (SGLang) OnPrefill(_ Round, answer []byte, _ time.Time) (prefill.KV, bool, error) {
+func (SGLang) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (prefill.KV, bool, error) {
 	return prefill.KV{}, false, answered(answer)
 }
 

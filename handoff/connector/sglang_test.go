@@ -195,7 +195,7 @@ func TestSGLangOnPrefill(t *testing.T) {
 		{`<html>`, false},
 		{``, false},
 	} {
-		kv, whole, err := SGLang{}.OnPrefill(rooms(nil), []byte(c.answer), time.Now())
+		kv, whole, err := SGLang{}.OnPrefill(rooms(nil), prefill.ReadAnswer([]byte(c.answer)), time.Now())
 		if (err == nil) != c.ok || whole || kv.Params != nil {
 			t.Errorf("%s: %v %v %v", c.answer, kv, whole, err)
 		}

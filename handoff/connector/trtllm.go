@@ -120,8 +120,8 @@ type contextParams struct {
 
 // OnPrefill takes the hand-off out of the context worker's answer: disaggregated_params of its one choice, the prompt's
 // ids and its usage. A finish reason other than "length" and "not_finished" says that the first token ended the answer.
-func (TensorRT) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
-	a, whole, err := readContext(answer)
+func (TensorRT) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
+	a, whole, err := readContext(answer.Body)
 	if err != nil || whole {
 		return kv, whole, err
 	}

@@ -60,8 +60,8 @@ func contextEndpoint(w *pools.Worker) (rank int, endpoint string, ok bool) {
 
 // OnPrefill reads whether generation ended with the first token, which the generation worker cannot know.
 // All else reaches it without the gateway.
-func (TensorRTGenerationFirst) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
-	a, whole, err := readContext(answer)
+func (TensorRTGenerationFirst) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (kv prefill.KV, whole bool, err error) {
+	a, whole, err := readContext(answer.Body)
 	if err == nil && !whole && !bytes.HasPrefix(a.Choices[0].Params, []byte{'{'}) {
 		err = errors.New("prefill's answer has no disaggregated_params: the KV was not handed over")
 	}

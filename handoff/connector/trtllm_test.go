@@ -100,7 +100,7 @@ func contextAnswered(params, finish string) []byte {
 func TestTensorRTHandOff(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, finish := range []string{"length", "not_finished"} {
-		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), contextAnswered(goodContext, finish), now)
+		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(goodContext, finish)), now)
 		if err != nil || whole || kv.Producer != "p1" || kv.Incarnation != "i" || !kv.Expires.Equal(now.Add(time.Minute)) {
 			t.Fatalf("%+v, %v, %v", kv, whole, err)
 		}
@@ -117,19 +117,19 @@ func TestTensorRTHandOff(t *testing.T) {
 	}
 	// An older release knows no ctx_usage, and refuses unknown fields.
 	older := strings.Replace(goodContext, `"ctx_usage":null,`, ``, 1)
-	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), contextAnswered(older, "length"), now); err != nil || strings.Contains(string(kv.Params), "ctx_usage") {
+	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(older, "length")), now); err != nil || strings.Contains(string(kv.Params), "ctx_usage") {
 		t.Errorf("%v %s", err, kv.Params)
 	}
 	// An address that means each machine itself is the context worker's.
 	for _, host := range []string{"127.0.0.1", "localhost", "0.0.0.0", "*", "[::1]"} {
 		here := strings.Replace(goodContext, "tcp://10.0.0.1:", "tcp://"+host+":", 1)
-		if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), contextAnswered(here, "length"), now); err != nil || !strings.Contains(string(kv.Params), `"tcp://10.0.0.1:4711"`) {
+		if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(here, "length")), now); err != nil || !strings.Contains(string(kv.Params), `"tcp://10.0.0.1:4711"`) {
 			t.Errorf("%s: %v %s", host, err, kv.Params)
 		}
 	}
 	// Ids that fill a hand-off are made again by generation.
 	long := strings.Replace(string(contextAnswered(goodContext, "length")), `[1,2,3]`, `[1`+strings.Repeat(`,123456`, prefill.MaxKVBytes/7)+`]`, 1)
-	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), []byte(long), now); err != nil || strings.Contains(string(kv.Params), "prompt_token_ids") || !strings.Contains(string(kv.Params), "generation_only") {
+	if kv, _, err := (TensorRT{}).OnPrefill(tensorRTPair(), prefill.ReadAnswer([]byte(long)), now); err != nil || strings.Contains(string(kv.Params), "prompt_token_ids") || !strings.Contains(string(kv.Params), "generation_only") {
 		t.Errorf("%v, %d bytes", err, len(kv.Params))
 	}
 }
@@ -157,7 +157,7 @@ func TestTensorRTMalformedHandOff(t *testing.T) {
 		"too large a state": changed(`"c3RhdGU="`, `"`+strings.Repeat("x", prefill.MaxKVBytes)+`"`),
 		"no UTF-8":          changed(`c3RhdGU=`, "\xff"),
 	} {
-		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), []byte(answer), time.Unix(0, 0))
+		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer([]byte(answer)), time.Unix(0, 0))
 		state := strings.Contains(answer, `"encoded_opaque_state":"c3RhdGU="`) && strings.Count(answer, "finish_reason\":\"length") == 1
 		if err == nil || whole || (kv.Params != nil) != state {
 			t.Errorf("%s: %v, whole %v, %.200s", name, err, whole, kv.Params)
@@ -182,7 +182,7 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 	for _, finish := range []string{"stop", "tool_calls", "content_filter"} {
 		for _, params := range []string{goodContext, `null`} {
 			for _, c := range []Connector{TensorRT{}, TensorRTGenerationFirst{}} {
-				if kv, whole, err := c.OnPrefill(tensorRTPair(), contextAnswered(params, finish), time.Unix(0, 0)); !whole || err != nil || kv.Params != nil {
+				if kv, whole, err := c.OnPrefill(tensorRTPair(), prefill.ReadAnswer(contextAnswered(params, finish)), time.Unix(0, 0)); !whole || err != nil || kv.Params != nil {
 					t.Errorf("%s: %v, %v", finish, whole, err)
 				}
 			}
@@ -193,7 +193,7 @@ func TestTensorRTEarlyFinish(t *testing.T) {
 // An abandoned hand-off is taken over for one token: it is there already, and the transfer frees the context worker.
 func TestTensorRTAbandon(t *testing.T) {
 	r := tensorRTPair()
-	kv, _, err := TensorRT{}.OnPrefill(r, contextAnswered(goodContext, "length"), time.Unix(0, 0))
+	kv, _, err := TensorRT{}.OnPrefill(r, prefill.ReadAnswer(contextAnswered(goodContext, "length")), time.Unix(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,10 +239,10 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 	if legs := (TensorRTGenerationFirst{}).Abandon(r, prefill.KV{}); legs != nil {
 		t.Errorf("%+v", legs)
 	}
-	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, contextAnswered(goodContext, "length"), time.Unix(0, 0)); err != nil {
+	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, prefill.ReadAnswer(contextAnswered(goodContext, "length")), time.Unix(0, 0)); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, contextAnswered(`null`, "length"), time.Unix(0, 0)); err == nil {
+	if _, _, err := (TensorRTGenerationFirst{}).OnPrefill(r, prefill.ReadAnswer(contextAnswered(`null`, "length")), time.Unix(0, 0)); err == nil {
 		t.Error("an answer without a hand-off was taken")
 	}
 }
@@ -300,7 +300,7 @@ func FuzzTensorRTOnPrefill(f *testing.F) {
 	f.Add(contextAnswered(`{"disagg_request_id":4611686018427387905,"disagg_request_id":1,"ctx_request_id":1,"first_gen_tokens":[1]}`, "length"))
 	f.Add([]byte(`{"choices":[{"finish_reason":"not_finished","disaggregated_params":{}}],"prompt_token_ids":{}}`))
 	f.Fuzz(func(t *testing.T, answer []byte) {
-		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), answer, time.Unix(0, 0))
+		kv, whole, err := TensorRT{}.OnPrefill(tensorRTPair(), prefill.ReadAnswer(answer), time.Unix(0, 0))
 		if err != nil || whole {
 			if kv.Params == nil {
 				return

@@ -71,7 +71,7 @@ func TestVLLMConcurrentPlans(t *testing.T) {
 		if plan.Prefill.RequestID != r.ID || plan.Decode.RequestID != r.ID || plan.Prefill.Rank != 1 || plan.Decode.Rank != -1 || plan.Prefill.Stream || !plan.Decode.Stream {
 			t.Errorf("%s: %+v %+v", name, plan.Prefill, plan.Decode)
 		}
-		kv, whole, err := c.connector.OnPrefill(r, []byte(`{"choices":[],"kv_transfer_params":{"x":1}}`), time.Now())
+		kv, whole, err := c.connector.OnPrefill(r, prefill.ReadAnswer([]byte(`{"choices":[],"kv_transfer_params":{"x":1}}`)), time.Now())
 		if kv.Params != nil || whole || err != nil {
 			t.Errorf("%s: %+v %v %v", name, kv, whole, err)
 		}
@@ -174,7 +174,7 @@ func TestLMCachePlan(t *testing.T) {
 		}
 	}
 	now := time.Unix(1000, 0)
-	kv, whole, err := LMCache{}.OnPrefill(r, []byte(`{}`), now)
+	kv, whole, err := LMCache{}.OnPrefill(r, prefill.ReadAnswer([]byte(`{}`)), now)
 	if err != nil || whole || kv.Producer != "p1" || !kv.Bindable(now.Add(time.Minute)) || len(LMCache{}.Abandon(r, kv)) != 0 {
 		t.Errorf("%+v %v %v", kv, whole, err)
 	}

@@ -69,7 +69,7 @@ func mooncakeDecode(r Round) []byte {
 func transferID(r Round) string { return "xfer-" + strconv.FormatInt(r.TransferID, 10) }
 
 // OnPrefill hands nothing over: decode has it already.
-func (Mooncake) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
+func (Mooncake) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (kv prefill.KV, whole bool, err error) {
 	return kv, false, answered(answer)
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -147,12 +148,12 @@ func slowNIXL(raw []byte) (p nixlParams, err error) {
 
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
 // logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
-func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+func (NIXL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	if r.Slice > 0 {
 		return kv, false, nil
 	}
-	raw, ok := openai.KVParams(answer)
-	if !ok {
+	raw := answer.Said.KVParams
+	if raw == nil || !utf8.Valid(raw) {
 		return kv, false, errors.New("prefill's answer has no kv_transfer_params")
 	}
 	p, err := readNIXL(raw)
@@ -162,7 +163,7 @@ func (NIXL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, who
 	if kv = nixlKV(r, raw, now); err == nil && !loopback(p.Host) && kv.Validate() == nil {
 		return kv, false, nil
 	}
-	e, _ := openai.NewEdit(raw) // an object, as KVParams found it
+	e, _ := openai.NewEdit(raw) // an object, as Inspect found it
 	defer e.Release()
 	if loopback(p.Host) {
 		// vLLM's side channel is "localhost" by default, which decode would look for on its own machine.

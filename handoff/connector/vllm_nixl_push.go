@@ -49,7 +49,7 @@ func pushParams(r Round) []byte {
 }
 
 // OnPrefill hands nothing over: decode has registered already. What prefill answers is the pull protocol's.
-func (NIXLPush) OnPrefill(_ Round, answer []byte, _ time.Time) (kv prefill.KV, whole bool, err error) {
+func (NIXLPush) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (kv prefill.KV, whole bool, err error) {
 	return kv, false, answered(answer)
 }
 

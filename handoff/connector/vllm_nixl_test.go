@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,7 +202,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 	answer := func(params string) []byte {
 		return []byte(`{"id":"x","choices":[],"kv_transfer_params":` + params + `}`)
 	}
-	kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(goodParams), now)
+	kv, _, err := NIXL{}.OnPrefill(pair("text"), prefill.ReadAnswer(answer(goodParams)), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,14 +210,14 @@ func TestNIXLOnPrefill(t *testing.T) {
 		t.Errorf("%+v %s", kv, kv.Params)
 	}
 	for _, host := range []string{"localhost", "127.0.0.1", "127.9.9.9", "::1", "0.0.0.0"} {
-		kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(strings.Replace(goodParams, "10.0.0.1", host, 1)), now)
+		kv, _, err := NIXL{}.OnPrefill(pair("text"), prefill.ReadAnswer(answer(strings.Replace(goodParams, "10.0.0.1", host, 1))), now)
 		if err != nil || string(kv.Params) != goodParams {
 			t.Errorf("host %s: %v %s", host, err, kv.Params)
 		}
 	}
 	// vLLM before March 2026 has one list.
 	flat := strings.Replace(goodParams, `[[12,13,14]]`, `[12,13,14]`, 1)
-	if kv, _, err := (NIXL{}).OnPrefill(pair("text"), answer(flat), now); err != nil || string(kv.Params) != flat {
+	if kv, _, err := (NIXL{}).OnPrefill(pair("text"), prefill.ReadAnswer(answer(flat)), now); err != nil || string(kv.Params) != flat {
 		t.Errorf("one list of blocks: %v %s", err, kv.Params)
 	}
 	for name, c := range map[string]struct {
@@ -237,11 +238,12 @@ func TestNIXLOnPrefill(t *testing.T) {
 		"empty groups":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[],[]]`, 1), true},
 		"mixed blocks":    {strings.Replace(goodParams, `[[12,13,14]]`, `[[12],13]`, 1), true},
 		"another type":    {strings.Replace(goodParams, `"do_remote_prefill":true`, `"do_remote_prefill":"yes"`, 1), true},
+		"not in UTF-8":    {strings.Replace(goodParams, `"e"`, "\"e\xff\"", 1), false},
 		"push":            {strings.Replace(goodParams, `"pull"`, `"push"`, 1), true},
 		"too large":       {strings.Replace(goodParams, `"tp_size"`, `"pad":"`+strings.Repeat("x", prefill.MaxKVBytes)+`","tp_size"`, 1), false},
 		"too many blocks": {strings.Replace(goodParams, `[[12,13,14]]`, `[[12`+strings.Repeat(",13", prefill.MaxKVBytes/3)+`]]`, 1), true},
 	} {
-		kv, _, err := NIXL{}.OnPrefill(pair("text"), answer(c.params), now)
+		kv, _, err := NIXL{}.OnPrefill(pair("text"), prefill.ReadAnswer(answer(c.params)), now)
 		if err == nil || (kv.Params != nil) != c.releases {
 			t.Errorf("%s: %v, %.200s; to be released: %t", name, err, kv.Params, c.releases)
 		}
@@ -257,7 +259,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 			t.Errorf("%s: released with %s", name, legs[0].Body.AppendTo(nil))
 		}
 	}
-	if _, _, err := (NIXL{}).OnPrefill(pair("text"), []byte(`{"choices":[]}`), now); err == nil {
+	if _, _, err := (NIXL{}).OnPrefill(pair("text"), prefill.ReadAnswer([]byte(`{"choices":[]}`)), now); err == nil {
 		t.Error("an answer without hand-off was taken")
 	}
 }
@@ -320,8 +322,7 @@ func FuzzNIXLParams(f *testing.F) {
 		f.Add([]byte(params))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		raw, ok := openai.KVParams(append(append([]byte(`{"kv_transfer_params":`), raw...), '}'))
-		if !ok {
+		if raw = openai.Inspect(slices.Concat([]byte(`{"kv_transfer_params":`), raw, []byte{'}'})).KVParams; raw == nil {
 			return
 		}
 		fast, fastErr := readNIXL(raw)

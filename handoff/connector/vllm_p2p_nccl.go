@@ -66,7 +66,7 @@ func (P2PNCCL) requestID(r Round) string {
 }
 
 // OnPrefill says that the KV is in decode's buffer, where it stays.
-func (P2PNCCL) OnPrefill(r Round, answer []byte, now time.Time) (kv prefill.KV, whole bool, err error) {
+func (P2PNCCL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
 	if err := answered(answer); err != nil {
 		return kv, false, err
 	}

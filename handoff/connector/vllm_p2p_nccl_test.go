@@ -49,7 +49,7 @@ func TestP2PNCCLPlan(t *testing.T) {
 func TestP2PNCCLAbandon(t *testing.T) {
 	r := roundOf("vllm-p2p-nccl", scan(t, openai.Completions, `{"model":"m","prompt":"hi","stream":true,"max_tokens":9}`), nil)
 	c, now := P2PNCCL{}, time.Now()
-	kv, whole, err := c.OnPrefill(r, []byte(`{"choices":[{"finish_reason":"length"}]}`), now)
+	kv, whole, err := c.OnPrefill(r, prefill.ReadAnswer([]byte(`{"choices":[{"finish_reason":"length"}]}`)), now)
 	if err != nil || whole || kv.Producer != "d2" || !kv.Bindable(now) {
 		t.Fatalf("%+v %v %v", kv, whole, err)
 	}
@@ -68,7 +68,7 @@ func TestP2PNCCLAbandon(t *testing.T) {
 			t.Errorf("%s: %+v", name, legs)
 		}
 	}
-	if kv, _, err := c.OnPrefill(r, nil, now); err == nil || len(c.Abandon(r, kv)) != 0 || len(c.Abandon(r, prefill.KV{})) != 0 {
+	if kv, _, err := c.OnPrefill(r, prefill.Answer{}, now); err == nil || len(c.Abandon(r, kv)) != 0 || len(c.Abandon(r, prefill.KV{})) != 0 {
 		t.Errorf("KV that may not be there is asked for: %+v, %v", kv, err)
 	}
 }

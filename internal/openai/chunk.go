@@ -3,7 +3,6 @@ package openai
 import (
 	"bytes"
 	"strconv"
-	"unicode/utf8"
 )
 
 // ChunkInfo is what the data of a stream's event, or a whole answer, holds, for OpenAI's shape as vLLM and SGLang
@@ -35,7 +34,7 @@ type ChunkInfo struct {
 	PromptIDs []byte
 	// IDs is the array token_ids of the latest choice that has one, nil where none has.
 	IDs []byte
-	// KVParams is the object kv_transfer_params, nil where there is none.
+	// KVParams is the object kv_transfer_params, nil where there is none. It may not be UTF-8.
 	KVParams []byte
 
 	shows   [2]span // the members that show token ids, with one comma each
@@ -92,13 +91,6 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 		return ChunkInfo{}
 	}
 	return info
-}
-
-// KVParams returns the object kv_transfer_params of a prefill worker's answer, as a part of data, and whether there
-// is one that can be put into another body as it is.
-func KVParams(data []byte) ([]byte, bool) {
-	kv := Inspect(data).KVParams
-	return kv, kv != nil && utf8.Valid(kv)
 }
 
 // RewriteTail appends to dst an engine's answer, or the data of a stream's event, as the client shall see it. Where

@@ -160,6 +160,10 @@ func (l *Line) Float(key string, value float64) {
 		return
 	}
 	size := math.Abs(value)
+	if b, ok := appendThousandths(l.buf, value); ok {
+		l.buf = b
+		return
+	}
 	switch {
 	case l.to.form != asJSON:
 		l.buf = strconv.AppendFloat(l.buf, value, 'g', -1, 64)
@@ -173,6 +177,24 @@ func (l *Line) Float(key string, value float64) {
 		}
 		l.buf = append(l.buf, raw...)
 	}
+}
+
+// appendThousandths appends a number of whole thousandths below a million, as most durations in milliseconds are, in the shortest
+// form: a tenth of what package strconv takes. It reports false of any other.
+func appendThousandths(dst []byte, value float64) ([]byte, bool) {
+	n := int64(value*1000 + 0.5)
+	if !(value >= 0.001 && value < 1e6) || float64(n)/1000 != value {
+		return dst, false
+	}
+	dst = strconv.AppendInt(dst, n/1000, 10)
+	if n %= 1000; n == 0 {
+		return dst, true
+	}
+	dst = append(dst, '.', byte('0'+n/100), byte('0'+n/10%10), byte('0'+n%10))
+	for dst[len(dst)-1] == '0' {
+		dst = dst[:len(dst)-1]
+	}
+	return dst, true
 }
 
 // field begins a field of the line, and reports whether its value is to be written. Otherwise it is an attribute.

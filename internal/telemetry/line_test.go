@@ -5,9 +5,33 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 )
+
+// Thousandths are written as package strconv writes them.
+func TestThousandths(t *testing.T) {
+	check := func(x float64) (short bool) {
+		got, short := appendThousandths(nil, x)
+		if want := strconv.FormatFloat(x, 'g', -1, 64); short && string(got) != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+		return short
+	}
+	for n := 1; n < 1e9; n += 1 + n/5000 {
+		if x := float64(n) / 1000; !check(x) {
+			t.Fatalf("%v takes the long way", x)
+		}
+		check(math.Nextafter(float64(n)/1000, 0))
+		check(math.Nextafter(float64(n)/1000, 1e9))
+	}
+	for _, x := range []float64{0, math.Copysign(0, -1), -1, 0.0005, 0.0009999, 1e6, 1e300, math.Inf(1), math.NaN()} {
+		if check(x) {
+			t.Errorf("%v takes the short way", x)
+		}
+	}
+}
 
 // A line is, byte for byte, what slog writes of the same fields, to our own handlers and to others.
 func FuzzLine(f *testing.F) {

@@ -88,15 +88,18 @@ func forwarded(names []string) []string {
 	return out
 }
 
-// pass notes in call what of a request's head goes on to engines: its trace,
-// and the fields called names. A value with a control byte in it does not.
-func pass(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
+// passTrace notes in call the trace of a request that goes on to engines.
+func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
 		if _, ok := tracecontext.Parse(all[0]); ok {
 			call.TraceParent = string(all[0])
 			call.TraceState = traceState(h.PeekAll(headerTraceState))
 		}
 	}
+}
+
+// passFields notes in call the fields called names, which go on to engines. A value with a control byte in it does not.
+func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {
 			if printable(v) {

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 
-	"github.com/valyala/fasthttp"
-
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
@@ -28,8 +26,7 @@ func newGatewayID() string {
 
 // hop notes in call which gateways the request came through, this one included. Its error is a 508: it was here
 // before, or came through too many.
-func (s *Server) hop(call *handoff.Call, h *fasthttp.RequestHeader) error {
-	came := h.Peek(headerGateway)
+func (s *Server) hop(call *handoff.Call, came []byte) error {
 	if len(came) == 0 {
 		call.Forward = s.hops
 		return nil

@@ -3,8 +3,6 @@ package edge
 import (
 	"strconv"
 
-	"github.com/valyala/fasthttp"
-
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
@@ -13,12 +11,13 @@ import (
 const maxWorkerIDBytes = 128
 
 // readPins reads the headers that name workers and ranks. Whether there are such workers is the flow's to say.
-func readPins(h *fasthttp.RequestHeader, pins *handoff.Pins) error {
-	for _, id := range []struct {
+func readPins(h *head, pins *handoff.Pins) error {
+	for _, id := range [...]struct {
 		name string
+		v    []byte
 		dst  *string
-	}{{handoff.HeaderWorker, &pins.Worker}, {handoff.HeaderPrefill, &pins.Prefill}} {
-		v := h.Peek(id.name)
+	}{{handoff.HeaderWorker, h[headWorker], &pins.Worker}, {handoff.HeaderPrefill, h[headPrefill], &pins.Prefill}} {
+		v := id.v
 		if v == nil {
 			continue
 		}
@@ -27,15 +26,15 @@ func readPins(h *fasthttp.RequestHeader, pins *handoff.Pins) error {
 		}
 		*id.dst = string(v)
 	}
-	for _, rank := range []struct {
+	for _, rank := range [...]struct {
 		name string
+		v    []byte
 		dst  **uint32
-	}{{handoff.HeaderRank, &pins.Rank}, {handoff.HeaderPrefillRank, &pins.PrefillRank}} {
-		v := h.Peek(rank.name)
-		if v == nil {
+	}{{handoff.HeaderRank, h[headRank], &pins.Rank}, {handoff.HeaderPrefillRank, h[headPrefillRank], &pins.PrefillRank}} {
+		if rank.v == nil {
 			continue
 		}
-		n, err := strconv.ParseUint(string(v), 10, 32)
+		n, err := strconv.ParseUint(string(rank.v), 10, 32)
 		if err != nil {
 			return openai.BadRequest(rank.name, "%s: it must be an integer between 0 and 4294967295", rank.name)
 		}

@@ -77,18 +77,18 @@ func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		s.bodies.give(cap(call.Request.Raw))
 		return e
 	}
-	pass(call, &ctx.Request.Header, s.forward)
 	return nil
 }
 
 // readCall checks a request to one of the generating endpoints and reads its body, whose memory the caller gives back
 // to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
-	h := &ctx.Request.Header
 	client, own := ctx.Conn().(*conn).ends()
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
-	call.Session = cmp.Or(string(h.Peek(headerSession)), string(h.Peek(headerDynamoSession)))
-	if v := h.Peek(headerPriority); v != nil {
+	var h head
+	h.read(&ctx.Request.Header)
+	call.Session = cmp.Or(string(h[headSession]), string(h[headDynamoSession]))
+	if v := h[headPriority]; v != nil {
 		n, err := strconv.ParseInt(string(v), 10, 32)
 		if err != nil {
 			return openai.BadRequest(strings.ToLower(headerPriority), "it must be an integer between -2147483648 and 2147483647")
@@ -96,7 +96,7 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		p := int32(n)
 		call.Priority = &p
 	}
-	if v := h.Peek(headerStrictPriority); v != nil {
+	if v := h[headStrictPriority]; v != nil {
 		n, err := strconv.ParseUint(string(v), 10, 32)
 		if err != nil {
 			return openai.BadRequest(strings.ToLower(headerStrictPriority), "it must be an integer between 0 and 4294967295")
@@ -104,13 +104,17 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		p := uint32(n)
 		call.StrictPriority = &p
 	}
-	call.PolicyClass = string(bytes.TrimSpace(h.Peek(handoff.HeaderPolicyClass)))
-	if err := readPins(h, &call.Pins); err != nil {
+	call.PolicyClass = string(bytes.TrimSpace(h[headPolicyClass]))
+	if err := readPins(&h, &call.Pins); err != nil {
 		return err
 	}
-	if err := s.hop(call, h); err != nil {
+	if err := s.hop(call, h[headGateway]); err != nil {
 		return err
 	}
+	if h[headTraceParent] != nil {
+		passTrace(call, &ctx.Request.Header)
+	}
+	passFields(call, &ctx.Request.Header, s.forward)
 	// (Fiber's c.Body() would read and decompress without a limit.)
 	raw, err := s.readBody(ctx, s.cfg.MaxBodyBytes)
 	if err != nil {
@@ -124,7 +128,7 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		return err
 	}
 	if s.cfg.SaltByKey && s.keys.Load().client != nil {
-		call.Request.Isolate(bearer(h))
+		call.Request.Isolate(bearer(&ctx.Request.Header))
 	}
 	return nil
 }
