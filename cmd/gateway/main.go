@@ -25,6 +25,7 @@ import (
 )
 
 func main() {
+	runtime.MemProfileRate = 0 // nothing shows the profile, whose table takes 1.4 MiB
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-ctx.Done()
