@@ -19,8 +19,10 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 	f := newFleet(t, options{speedup: 4, gateway: func(c *stack.GatewayConfig) {
 		c.Router.Mode, c.Flow.Queue.Policy = "eft", "hrrn"
 	}})
+	// Each prompt is its own from the start, and too long for an engine to be given two at once.
+	asked := func(i int) question { return questionOf(i, fmt.Sprint(i, " ", strings.Repeat(long, 10))) }
 	for i := range 4 { // the workers' speeds are known
-		q := ithQuestion(1000 + i)
+		q := asked(1000 + i)
 		f.post(q.path, q.body)
 	}
 	most := 0
@@ -40,7 +42,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range clients {
 		group.Go(func() {
-			q := ithQuestion(i)
+			q := asked(i)
 			if whole, err := f.verdict(q, f.post(q.path, q.body)); err != nil || !whole {
 				t.Errorf("request %d: whole %v, %v", i, whole, err)
 			}
@@ -49,7 +51,7 @@ func TestEFTWaitsInTheGateway(t *testing.T) {
 	group.Wait()
 	stop()
 	<-watched
-	if most > clients/4 {
+	if most > clients/8 {
 		t.Errorf("up to %d prompts were at one prefill engine", most)
 	}
 	t.Logf("up to %d prompts were at one prefill engine", most)

@@ -56,12 +56,16 @@ type question struct {
 }
 
 func ithQuestion(i int) question {
+	if i%2 == 0 {
+		return questionOf(i, long+fmt.Sprint(i))
+	}
+	return questionOf(i, fmt.Sprintf("%d %s", i, long))
+}
+
+// questionOf asks text in the form of the i-th question.
+func questionOf(i int, text string) question {
 	const tokens = 12
 	q := question{path: completionPath, stream: i%3 != 0}
-	text := fmt.Sprintf("%d %s", i, long)
-	if i%2 == 0 {
-		text = long + fmt.Sprint(i)
-	}
 	content, prompt := fmt.Sprintf(`"prompt":%q`, text), textPrompt(text)
 	if i%4 < 2 {
 		q.path = chatPath
