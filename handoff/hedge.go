@@ -80,7 +80,7 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 	plan.Prefill.TraceParent = f.traceLeg(r, &e.leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, e.leg)
 	f.cleanup.calls.Go(func() {
-		came := prefilled{}
+		came := prefilled{cached: -1}
 		defer func() {
 			if came.panicked = recover(); came.panicked != nil {
 				came.failed = garbled(&a, errHedged)

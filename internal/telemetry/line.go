@@ -159,11 +159,11 @@ func (l *Line) Float(key string, value float64) {
 	if !l.field(key, slog.Float64Value(value)) {
 		return
 	}
-	size := math.Abs(value)
-	if b, ok := appendThousandths(l.buf, value); ok {
-		l.buf = b
+	var short bool
+	if l.buf, short = appendThousandths(l.buf, value); short {
 		return
 	}
+	size := math.Abs(value)
 	switch {
 	case l.to.form != asJSON:
 		l.buf = strconv.AppendFloat(l.buf, value, 'g', -1, 64)
@@ -182,8 +182,11 @@ func (l *Line) Float(key string, value float64) {
 // appendThousandths appends a number of whole thousandths below a million, as most durations in milliseconds are, in the shortest
 // form: a tenth of what package strconv takes. It reports false of any other.
 func appendThousandths(dst []byte, value float64) ([]byte, bool) {
+	if !(value >= 0.001 && value < 1e6) {
+		return dst, false
+	}
 	n := int64(value*1000 + 0.5)
-	if !(value >= 0.001 && value < 1e6) || float64(n)/1000 != value {
+	if float64(n)/1000 != value {
 		return dst, false
 	}
 	dst = strconv.AppendInt(dst, n/1000, 10)

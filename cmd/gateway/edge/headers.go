@@ -88,7 +88,7 @@ func forwarded(names []string) []string {
 	return out
 }
 
-// passTrace notes in call the trace of a request that goes on to engines.
+// passTrace notes in call the trace that a request carries, which goes on to engines.
 func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	if all := h.PeekAll(headerTraceParent); len(all) == 1 {
 		if _, ok := tracecontext.Parse(all[0]); ok {
@@ -98,7 +98,7 @@ func passTrace(call *handoff.Call, h *fasthttp.RequestHeader) {
 	}
 }
 
-// passFields notes in call the fields called names, which go on to engines. A value with a control byte in it does not.
+// passFields notes in call the fields called names, which go on to engines. Values with a control byte are left out.
 func passFields(call *handoff.Call, h *fasthttp.RequestHeader, names []string) {
 	for _, name := range names {
 		for _, v := range h.PeekAll(name) {

@@ -13,28 +13,27 @@ const maxWorkerIDBytes = 128
 // readPins reads the headers that name workers and ranks. Whether there are such workers is the flow's to say.
 func readPins(h *head, pins *handoff.Pins) error {
 	for _, id := range [...]struct {
-		name string
-		v    []byte
-		dst  *string
+		name  string
+		value []byte
+		dst   *string
 	}{{handoff.HeaderWorker, h[headWorker], &pins.Worker}, {handoff.HeaderPrefill, h[headPrefill], &pins.Prefill}} {
-		v := id.v
-		if v == nil {
+		if id.value == nil {
 			continue
 		}
-		if len(v) == 0 || len(v) > maxWorkerIDBytes || !visible(v) {
+		if len(id.value) == 0 || len(id.value) > maxWorkerIDBytes || !visible(id.value) {
 			return openai.BadRequest(id.name, "%s: it must be a worker's id, 1 to %d visible ASCII characters", id.name, maxWorkerIDBytes)
 		}
-		*id.dst = string(v)
+		*id.dst = string(id.value)
 	}
 	for _, rank := range [...]struct {
-		name string
-		v    []byte
-		dst  **uint32
+		name  string
+		value []byte
+		dst   **uint32
 	}{{handoff.HeaderRank, h[headRank], &pins.Rank}, {handoff.HeaderPrefillRank, h[headPrefillRank], &pins.PrefillRank}} {
-		if rank.v == nil {
+		if rank.value == nil {
 			continue
 		}
-		n, err := strconv.ParseUint(string(rank.v), 10, 32)
+		n, err := strconv.ParseUint(string(rank.value), 10, 32)
 		if err != nil {
 			return openai.BadRequest(rank.name, "%s: it must be an integer between 0 and 4294967295", rank.name)
 		}
