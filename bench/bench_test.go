@@ -70,8 +70,8 @@ func TestMeasure(t *testing.T) {
 		gateway2Key:  slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
 		againstKey:   slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
 		gateway1Key:  slices.Concat(ttft, added, short, open),
-		bareKey:      slices.Concat(short, chunk, prompt),
-		bareEpollKey: slices.Concat(short, chunk),
+		bareKey:      slices.Concat(ttft, added, short, chunk, prompt),
+		bareEpollKey: slices.Concat(ttft, added, short, chunk),
 	} {
 		f := r.find(key)
 		if f == nil {

@@ -21,7 +21,6 @@ type scenario struct {
 // The arms by how their keys begin.
 var (
 	everyArm  = []string{direct2Key, direct1Key, gateway2Key, againstKey, gateway1Key, nginxKey, haproxyKey, bareKey, bareEpollKey}
-	proxyArms = []string{direct2Key, direct1Key, gateway2Key, againstKey, gateway1Key, nginxKey, haproxyKey}
 	longArms  = []string{gateway2Key, againstKey, nginxKey, haproxyKey, bareKey} // epoll's writes do not wait
 	flowArms  = append(longArms[:len(longArms):len(longArms)], bareEpollKey)
 	spaceArms = []string{gateway2Key, againstKey, nginxKey, haproxyKey}
@@ -45,7 +44,7 @@ func scenarios() []scenario {
 		return time.Duration(p.Rounds*arms) * one
 	}
 	return []scenario{
-		{"latency", "TTFT at rising rates", proxyArms, false, (*meter).latency, func(p plan, arms int) time.Duration {
+		{"latency", "TTFT at rising rates", everyArm, false, (*meter).latency, func(p plan, arms int) time.Duration {
 			var sum time.Duration
 			for _, r := range p.Rates {
 				sum += rounds(p, arms, r.For+p.WarmUp)

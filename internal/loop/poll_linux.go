@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,8 +16,9 @@ import (
 
 // Loops are the event loops of one process. A loop's goroutine runs while the loop has sockets.
 type Loops struct {
-	all  []*poller
-	next atomic.Uint32
+	all     []*poller
+	next    atomic.Uint32
+	outside outside
 }
 
 // New makes loops: one for every two threads that Go may run at once, and at least one, so that the goroutines which
@@ -24,8 +26,9 @@ type Loops struct {
 func New() *Loops {
 	l := &Loops{}
 	for range max(1, runtime.GOMAXPROCS(0)/2) {
-		l.all = append(l.all, &poller{})
+		l.all = append(l.all, &poller{outside: &l.outside})
 	}
+	l.all[0].listeners = true
 	return l
 }
 
@@ -54,6 +57,64 @@ func (l *Loops) Take(c net.Conn) net.Conn {
 	return s
 }
 
+// Expect has the loops sleep in Go's poller for the next outsideFor, since a connection outside them, which that poller
+// watches, will soon be ready. l may be nil.
+func (l *Loops) Expect() {
+	if l != nil {
+		l.outside.expect()
+	}
+}
+
+// Watch has a loop notice that a connection comes to the listener, which stays in Go's poller, and lets that poller
+// have its turn. It does nothing where it cannot: ln is no TCP listener, or l is nil.
+func (l *Loops) Watch(ln net.Listener) {
+	tcp, ok := ln.(*net.TCPListener)
+	if !ok || l == nil {
+		return
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return
+	}
+	l.outside.mu.Lock()
+	l.outside.listeners = append(l.outside.listeners, raw)
+	l.outside.mu.Unlock()
+	p := l.all[0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running {
+		watch(p.epoll, raw)
+	}
+}
+
+// outside is what the loops know of connections that Go's poller watches.
+type outside struct {
+	until atomic.Int64 // one will soon be ready, until then
+
+	mu        sync.Mutex
+	listeners []syscall.RawConn // that are open
+}
+
+func (o *outside) expect() { o.until.Store(now() + int64(outsideFor)) }
+
+// watched has an epoll watch every listener that is open.
+func (o *outside) watched(epoll int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.listeners = slices.DeleteFunc(o.listeners, func(l syscall.RawConn) bool { return !watch(epoll, l) })
+}
+
+// listens is the serial of a listener in an epoll: no socket has it.
+const listens = -1
+
+// watch reports false if the listener is closed.
+func watch(epoll int, l syscall.RawConn) bool {
+	return l.Control(func(fd uintptr) {
+		event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET&0xffffffff, Fd: int32(fd), Pad: listens}
+		_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(fd), &event) // without it a client waits for sleepEvery at most
+	}) == nil
+}
+
 const (
 	// lookEvery is how often deadlines are looked at, at the least, while there are sockets. One that comes sooner has
 	// the loop look then.
@@ -66,12 +127,17 @@ const (
 	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
 	// looked after.
 	sleepEvery = 5 * time.Millisecond
+	// outsideFor is how long the loop sleeps there instead of lingering when a connection outside is about to be ready.
+	outsideFor = time.Millisecond
 	// batch is how many events one wait may bring.
 	batch = 256
 )
 
 // poller is one loop.
 type poller struct {
+	outside   *outside
+	listeners bool // it watches those outside, for all loops
+
 	look atomic.Int64 // when to look at the deadlines; 0 for never
 
 	// The loop's own, while it runs.
@@ -123,6 +189,9 @@ func (p *poller) start() error {
 	}
 	p.epoll, p.file, p.events, p.wakeup, p.running = epoll, file, ready, wakeup, true
 	p.look.Store(now() + int64(lookEvery))
+	if p.listeners {
+		p.outside.watched(epoll)
+	}
 	go p.run()
 	return nil
 }
@@ -229,11 +298,16 @@ func (p *poller) run() {
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
-	n := linger(p.epoll, events)
+	expected, n := p.outside.until.Load() > now(), 0
+	if expected {
+		n = peek(p.epoll, events)
+	} else {
+		n = linger(p.epoll, events)
+	}
 	if n == 0 {
 		return p.sleep(events)
 	}
-	if at := now(); at-p.slept > int64(sleepEvery) {
+	if at := now(); expected || at-p.slept > int64(sleepEvery) {
 		p.nap(at)
 	}
 	return n
@@ -308,6 +382,10 @@ func (p *poller) take(events []unix.EpollEvent) (idle bool) {
 		if int(e.Fd) == p.wakeup {
 			var drained [8]byte
 			_, _ = read(p.wakeup, drained[:])
+			continue
+		}
+		if e.Pad == listens {
+			p.outside.expect()
 			continue
 		}
 		if s := p.sockets[e.Fd]; s != nil && s.serial == e.Pad {

@@ -76,6 +76,7 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 		defer cancel()
 		ctx = inner
 	}
+	p.cfg.Loops.Expect()
 	raw, err := p.cfg.Dial(ctx, "tcp", p.target.address)
 	if err != nil {
 		return nil, err

@@ -43,6 +43,7 @@ func (f *frontend) bounded(ln net.Listener) *listen.Listener {
 		limit = min(limit, maxAdminConns)
 	}
 	loops := f.s.cfg.Loops
+	loops.Watch(ln)
 	if f.tls != nil {
 		loops = nil // a loop reads and writes the socket, TLS goes through a goroutine
 	}
