@@ -176,3 +176,83 @@ func TestLoopEndsWithItsLastSocket(t *testing.T) {
 		s.Close()
 	}
 }
+
+// A client that comes and a dial have the loop sleep in Go's poller, which watches them.
+func TestLoopExpectsConnectionsOutside(t *testing.T) {
+	l := New()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, running := range []bool{false, true} { // the loop, when the listener is given to it
+		if running {
+			pair(t, l)
+		}
+		l.Watch(ln)
+		if !running {
+			pair(t, l)
+		}
+		l.outside.until.Store(0)
+		far, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l.outside.until.Load() == 0 {
+			runtime.Gosched()
+		}
+		accepted, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted.Close()
+		far.Close()
+	}
+	ln.Close()
+	again := New()
+	again.Watch(ln)
+	pair(t, again)
+	if n := len(again.outside.listeners); n > 0 {
+		t.Errorf("it watches %d listeners, of which none is open", n)
+	}
+	l.Expect()
+	if until := l.outside.until.Load(); until <= now() {
+		t.Errorf("it expects nothing after %d", until)
+	}
+	(*Loops)(nil).Expect()
+	(*Loops)(nil).Watch(ln)
+}
+
+// BenchmarkNewConnection is a dial and its acceptance while a loop is busy with other connections and Go has one thread.
+func BenchmarkNewConnection(b *testing.B) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := New()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ln.Close()
+	l.Watch(ln)
+	near, far := pair(b, l)
+	other := l.Take(far)
+	defer other.Close()
+	go func() { _, _ = io.Copy(near, near) }()
+	go func() {
+		_, _ = other.Write([]byte{1})
+		_, _ = io.Copy(other, other)
+	}()
+	for b.Loop() {
+		l.Expect()
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		accepted, err := ln.Accept()
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.Close()
+		accepted.Close()
+	}
+	near.Close() // ends both copies
+}
