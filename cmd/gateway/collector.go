@@ -9,7 +9,7 @@ import (
 
 const (
 	// heapRoom is how many bytes at least the heap grows between two collections.
-	heapRoom = 10 << 20
+	heapRoom = 6 << 20
 	// heapShare is how far at least it grows, in percent of what is live; Go's own default is 100.
 	heapShare = 40
 )
