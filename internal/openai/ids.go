@@ -8,7 +8,7 @@ import (
 )
 
 // idsSlack is how many bytes past its result AppendIDs may write.
-const idsSlack = 8
+const idsSlack = 4
 
 // AppendIDs appends ids as a JSON array to dst.
 func AppendIDs(dst []byte, ids []uint32) []byte {
@@ -18,14 +18,22 @@ func AppendIDs(dst []byte, ids []uint32) []byte {
 	out[at] = '['
 	at++
 	for _, id := range ids {
-		n := digitCount(id)
-		if n <= 8 {
-			binary.LittleEndian.PutUint64(out[at:], digits8(id)>>(64-8*n))
-		} else {
-			strconv.AppendUint(out[:at], uint64(id), 10)
+		switch {
+		case id < 1000:
+			text := leading[id]
+			binary.LittleEndian.PutUint32(out[at:], text&0x00ffffff)
+			at += int(text >> 24)
+		case id < 1000_000: // every vocabulary's
+			text := leading[id/1000]
+			binary.LittleEndian.PutUint32(out[at:], text)
+			at += int(text >> 24)
+			binary.LittleEndian.PutUint32(out[at:], following[id%1000])
+			at += 3
+		default:
+			at = len(strconv.AppendUint(out[:at], uint64(id), 10))
 		}
-		out[at+n] = ','
-		at += n + 1
+		out[at] = ','
+		at++
 	}
 	if len(ids) > 0 {
 		at-- // the last comma
@@ -52,15 +60,16 @@ func AppendMoreIDs(dst, text []byte, had, more []uint32) []byte {
 	return dst
 }
 
-// digits8 returns the eight decimal digits of v, below 10^8, as text: the first digit in the lowest byte. Each step
-// splits all parts of the number at once, by multiplications that stand for divisions by 100 and by 10.
-func digits8(v uint32) uint64 {
-	x := uint64(v/10000) | uint64(v%10000)<<32
-	q := x * 10486 >> 20 & 0x0000007f0000007f
-	x = q | (x-100*q)<<16
-	q = x * 103 >> 10 & 0x000f000f000f000f
-	return q | (x-10*q)<<8 | ones*'0'
-}
+// leading and following are the numbers below 1,000 as text, the first digit in the lowest byte: without zeros in front,
+// and the number of digits in the highest byte; and with them, as three digits.
+var leading, following = func() (leading, following [1000]uint32) {
+	for v := range uint32(1000) {
+		text := '0' + v/100 | ('0'+v/10%10)<<8 | ('0'+v%10)<<16
+		n := uint32(digitCount(v))
+		leading[v], following[v] = text>>(8*(3-n))|n<<24, text
+	}
+	return leading, following
+}()
 
 // idsSize returns how many bytes ids take as a JSON array.
 func idsSize(ids []uint32) int {
