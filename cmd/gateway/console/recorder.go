@@ -37,7 +37,7 @@ const (
 )
 
 // Recorder is the observer that keeps what the page shows of requests. It passes each moment on to the observer that it
-// was made with. A request's record is preallocated and used again; nothing is allocated on a request's way.
+// was made with. Records are used again: nothing is allocated for a request that meets no failure.
 type Recorder struct {
 	next     handoff.Observer
 	terms    atomic.Int64 // candidates that may be explained until the next second

@@ -77,9 +77,8 @@ type Request struct {
 func (t *trace) copied() Request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	kept := min(t.count, maxSteps)
 	return Request{
 		summary: t.sum, ID: t.id, Name: t.name, Model: t.model, Arrived: t.arrived, Phase: t.phase,
-		Steps: slices.Clone(t.steps[:kept]), Dropped: t.count - kept,
+		Steps: slices.Clone(t.steps), Dropped: t.count - len(t.steps),
 	}
 }

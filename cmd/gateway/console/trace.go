@@ -27,9 +27,13 @@ func (p Phase) String() string {
 	return [...]string{"read", "queue", "prefill", "transfer", "decode", "over"}[p]
 }
 
-// maxSteps bounds what is kept of one request's way. A retry takes three steps, so that a request of four attempts is
-// kept whole; of what comes behind only the number is.
-const maxSteps = 12
+const (
+	// maxSteps bounds what is kept of one request's way. A retry takes three steps, so that a request of four attempts is
+	// kept whole; of what comes behind only the number is.
+	maxSteps = 12
+	// undisturbed is the steps of a request that nothing disturbs: queue, prefill, decode.
+	undisturbed = 3
+)
 
 // Step is one part of a request's way. Its times count from the request's arrival.
 type Step struct {
@@ -57,8 +61,9 @@ type trace struct {
 	arrived time.Time
 	phase   Phase
 	queued  time.Duration // of Spent.Queued, what has a step already
-	steps   [maxSteps]Step
-	count   int // of steps; those beyond maxSteps are not kept
+	first   [undisturbed]Step
+	steps   []Step // in first, or in memory of their own if there are more
+	count   int    // of steps; those beyond maxSteps are not kept
 	sum     summary
 }
 
@@ -67,6 +72,7 @@ func (t *trace) begin(r *handoff.Record, model string) {
 	t.mu.Lock()
 	t.id, t.name, t.model, t.arrived = r.Call.ID, r.ID, model, r.Call.Arrival
 	t.phase, t.queued, t.count, t.sum = Reading, 0, 0, summary{}
+	t.steps = t.first[:0]
 	t.mu.Unlock()
 }
 
@@ -77,10 +83,10 @@ func (t *trace) enter(p Phase) {
 	t.mu.Unlock()
 }
 
-// push adds a step and returns it, or memory that nothing reads where there are too many. The caller holds mu.
+// push adds a step, unless there are too many. The caller holds mu.
 func (t *trace) push(s Step) {
 	if t.count < maxSteps {
-		t.steps[t.count] = s
+		t.steps = append(t.steps, s)
 	}
 	t.count++
 }
@@ -143,7 +149,7 @@ func (t *trace) ended(leg *handoff.Leg) {
 func (t *trace) failed(f *fault.Error, action handoff.Action) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := min(t.count, maxSteps) - 1; i >= 0; i-- {
+	for i := len(t.steps) - 1; i >= 0; i-- {
 		if s := &t.steps[i]; s.Worker == f.Worker {
 			s.Failed, s.Action = f.Class.String(), action.String()
 			return
@@ -155,7 +161,7 @@ func (t *trace) failed(f *fault.Error, action handoff.Action) {
 
 // open is the latest step of the worker that lasts, nil for none. The caller holds mu.
 func (t *trace) open(worker string) *Step {
-	for i := min(t.count, maxSteps) - 1; i >= 0; i-- {
+	for i := len(t.steps) - 1; i >= 0; i-- {
 		if s := &t.steps[i]; s.Worker == worker && s.To < 0 {
 			return s
 		}
@@ -169,7 +175,7 @@ func (t *trace) finish(r *handoff.Record, s *summary, now time.Time) {
 	defer t.mu.Unlock()
 	at := now.Sub(t.arrived)
 	t.waited(r, at)
-	for i := range t.steps[:min(t.count, maxSteps)] {
+	for i := range t.steps {
 		if t.steps[i].To < 0 { // a hedge that lost may end later
 			t.steps[i].To = at
 		}
