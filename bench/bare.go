@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +58,7 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 	}
 	defer d.Close()
 	from := wire.NewReader(p, 4<<10)
-	var in, out []byte
+	var in, asks, out []byte
 	buf := make([]byte, 16<<10)
 	for {
 		body, size, err := bareBody(in)
@@ -72,7 +73,8 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 			in = append(in, buf[:n]...)
 			continue
 		}
-		out = wire.AppendRequest(out[:0], wire.ChatPath, "prefill", body[:len(body)-1], []byte(wire.PrefillFields))
+		asks = bareAsk(asks[:0], body)
+		out = wire.AppendRequest(out[:0], wire.ChatPath, "prefill", asks, []byte(wire.PrefillFields))
 		if _, err := p.Write(out); err != nil {
 			return err
 		}
@@ -80,7 +82,7 @@ func bareConnection(c net.Conn, prefill, decode string) error {
 		if err != nil {
 			return err
 		}
-		if out, err = bareDecode(out, body, answer); err != nil {
+		if out, err = bareDecode(out, asks, answer); err != nil {
 			return err
 		}
 		if _, err := d.Write(out); err != nil {
@@ -109,13 +111,36 @@ func bareBody(in []byte) (body []byte, size int, err error) {
 	return body, size, err
 }
 
+const (
+	// longBody is how many bytes a chat has at least to whose legs the bare minimum adds token ids.
+	longBody = 8 << 10
+	// bytesPerID10 is ten times the bytes of text that one token of our tokenizer stands for.
+	bytesPerID10 = 29
+	anID         = "1234,"
+)
+
+// someIDs are token ids as text, for a body of 1 MiB.
+var someIDs = bytes.Repeat([]byte(anID), 10<<20/bytesPerID10)
+
+// bareAsk makes what both legs' bodies begin with: the client's without its last brace, and, to a long chat of the model
+// whose tokenizer is known, about as many token ids as the gateway adds.
+func bareAsk(dst, body []byte) []byte {
+	dst = append(dst, body[:len(body)-1]...)
+	if len(body) < longBody || !bytes.Contains(body[:64], []byte(wire.Model)) {
+		return dst
+	}
+	dst = append(dst, `,"prompt_token_ids":[`...)
+	dst = append(dst, someIDs[:min(len(someIDs), len(body)*10/bytesPerID10*len(anID))]...)
+	return append(dst, "1234]"...)
+}
+
 // bareDecode makes the request of the decode leg.
-func bareDecode(dst, body, answer []byte) ([]byte, error) {
+func bareDecode(dst, asks, answer []byte) ([]byte, error) {
 	params, ok := wire.KVParams(answer)
 	if !ok {
 		return nil, errors.New("prefill answers without a hand-off")
 	}
-	return wire.AppendDecode(dst[:0], body[:len(body)-1], params), nil
+	return wire.AppendDecode(dst[:0], asks, params), nil
 }
 
 // endsStream reports whether a read ends a streamed answer. The engines write

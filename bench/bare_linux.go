@@ -13,7 +13,7 @@ import (
 // exchange is a client's connection and its two to the engines.
 type exchange struct {
 	client, prefill, decode int // descriptors
-	in, answer, out         []byte
+	in, asks, answer, out   []byte
 }
 
 // looper is the bare minimum on one thread: raw system calls on one epoll.
@@ -112,7 +112,8 @@ func (lo *looper) ready(x *exchange, fd int) error {
 		if err != nil || size == 0 {
 			return err
 		}
-		x.out = wire.AppendRequest(x.out[:0], wire.ChatPath, "prefill", body[:len(body)-1], []byte(wire.PrefillFields))
+		x.asks = bareAsk(x.asks[:0], body)
+		x.out = wire.AppendRequest(x.out[:0], wire.ChatPath, "prefill", x.asks, []byte(wire.PrefillFields))
 		return send(x.prefill, x.out)
 	}
 	x.answer = append(x.answer, lo.buf[:n]...)
@@ -120,11 +121,7 @@ func (lo *looper) ready(x *exchange, fd int) error {
 	if err != nil || size == 0 {
 		return err
 	}
-	body, _, err := bareBody(x.in)
-	if err != nil {
-		return err
-	}
-	if x.out, err = bareDecode(x.out, body, answer); err != nil {
+	if x.out, err = bareDecode(x.out, x.asks, answer); err != nil {
 		return err
 	}
 	x.in, x.answer = x.in[:0], x.answer[:0] // a client asks again when its answer has ended

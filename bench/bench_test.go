@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/wire"
 )
 
 // The bare minimum is this binary itself.
@@ -70,7 +72,7 @@ func TestMeasure(t *testing.T) {
 		gateway2Key:  slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
 		againstKey:   slices.Concat(ttft, added, short, chunk, prompt, seen, space, open),
 		gateway1Key:  slices.Concat(ttft, added, short, open),
-		bareKey:      slices.Concat(ttft, added, short, chunk, prompt),
+		bareKey:      slices.Concat(ttft, added, short, chunk, prompt, []string{"prompt_20kB_new_no_tokenizer_us"}),
 		bareEpollKey: slices.Concat(ttft, added, short, chunk),
 	} {
 		f := r.find(key)
@@ -144,6 +146,27 @@ func TestStopped(t *testing.T) {
 		if c, err := net.Dial("tcp", a.process.address); err == nil {
 			_ = c.Close()
 			t.Errorf("%s still listens", a.name)
+		}
+	}
+}
+
+// The bare minimum's legs are as long as the gateway's: a long chat gets token ids, where the tokenizer is known.
+func TestBareAsk(t *testing.T) {
+	for _, c := range []struct {
+		model string
+		bytes int
+		ids   bool
+	}{{wire.Model, 100, false}, {wire.TextModel, 40_000, false}, {wire.Model, 40_000, true}, {wire.Model, 2 << 20, true}} {
+		asked := append(body(c.model, bytes.Repeat([]byte("a"), c.bytes)), '}')
+		asks := append(bareAsk(nil, asked), '}')
+		var got struct {
+			IDs []int `json:"prompt_token_ids"`
+		}
+		if err := json.Unmarshal(asks, &got); err != nil || len(got.IDs) > 0 != c.ids {
+			t.Errorf("%s, %d bytes: %d ids, %v", c.model, c.bytes, len(got.IDs), err)
+		}
+		if want := c.bytes * 10 / bytesPerID10; c.ids && c.bytes < 1<<20 && (len(got.IDs) < want || len(got.IDs) > want+want/10) {
+			t.Errorf("%d bytes: %d ids, want about %d", c.bytes, len(got.IDs), want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/lab/replay"
@@ -112,8 +113,11 @@ func (m *meter) longPrompts(ctx context.Context) error {
 			n := max(conversations, int(step.Rate.PerSecond*step.Rate.For.Seconds()))
 			for _, a := range turns(m.measured(), round) {
 				kinds := promptKinds()
-				if a.key != gateway2Key && a.key != againstKey {
-					kinds = kinds[:1] // the others read no prompt
+				switch a.key {
+				case nginxKey, haproxyKey:
+					kinds = kinds[:1] // they read no prompt
+				case bareKey:
+					kinds = slices.DeleteFunc(kinds, func(k promptKind) bool { return k.seen })
 				}
 				for _, k := range kinds {
 					m.bar.say("round %d of %d: %s, %s", round+1, m.Rounds, a.name, k.label(step))
