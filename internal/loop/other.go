@@ -18,3 +18,6 @@ func (l *Loops) Expect() {}
 
 // Watch does nothing.
 func (l *Loops) Watch(net.Listener) {}
+
+// Outside counts nothing.
+func (l *Loops) Outside() (gone func()) { return func() {} }

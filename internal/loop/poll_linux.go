@@ -18,13 +18,14 @@ import (
 type Loops struct {
 	all     []*poller
 	next    atomic.Uint32
+	alone   bool // Go has one thread, which a loop that waits keeps from all others
 	outside outside
 }
 
 // New makes loops: one for every two threads that Go may run at once, and at least one, so that the goroutines which
 // the loops wake find a thread of their own.
 func New() *Loops {
-	l := &Loops{}
+	l := &Loops{alone: runtime.GOMAXPROCS(0) == 1}
 	for range max(1, runtime.GOMAXPROCS(0)/2) {
 		l.all = append(l.all, &poller{outside: &l.outside})
 	}
@@ -87,15 +88,36 @@ func (l *Loops) Watch(ln net.Listener) {
 	}
 }
 
+// Outside counts a connection that stays in Go's poller, since it has TLS, until gone is called. l may be nil.
+func (l *Loops) Outside() (gone func()) {
+	if l == nil || !l.alone {
+		return func() {}
+	}
+	l.outside.conns.Add(1)
+	return sync.OnceFunc(func() { l.outside.conns.Add(-1) })
+}
+
 // outside is what the loops know of connections that Go's poller watches.
 type outside struct {
 	until atomic.Int64 // one will soon be ready, until then
+	conns atomic.Int64 // that are open, where the loop has the only thread
 
 	mu        sync.Mutex
 	listeners []syscall.RawConn // that are open
 }
 
 func (o *outside) expect() { o.until.Store(now() + int64(outsideFor)) }
+
+// every is how often a loop with events has to sleep in Go's poller. Below sleepEvery it does not linger.
+func (o *outside) every() time.Duration {
+	switch {
+	case o.until.Load() > now():
+		return 0
+	case o.conns.Load() > 0:
+		return outsideEvery
+	}
+	return sleepEvery
+}
 
 // watched has an epoll watch every listener that is open.
 func (o *outside) watched(epoll int) {
@@ -129,6 +151,9 @@ const (
 	sleepEvery = 5 * time.Millisecond
 	// outsideFor is how long the loop sleeps there instead of lingering when a connection outside is about to be ready.
 	outsideFor = time.Millisecond
+	// outsideEvery is how often it sleeps there while Go has one thread and connections outside are open: a request on one, or
+	// an event, waits for so long at most, and the loop spends a twentieth of a busy thread on it.
+	outsideEvery = 200 * time.Microsecond
 	// batch is how many events one wait may bring.
 	batch = 256
 )
@@ -298,8 +323,8 @@ func (p *poller) run() {
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
-	expected, n := p.outside.until.Load() > now(), 0
-	if expected {
+	n, every := 0, p.outside.every()
+	if every < sleepEvery {
 		n = peek(p.epoll, events)
 	} else {
 		n = linger(p.epoll, events)
@@ -307,7 +332,7 @@ func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	if n == 0 {
 		return p.sleep(events)
 	}
-	if at := now(); expected || at-p.slept > int64(sleepEvery) {
+	if at := now(); at-p.slept >= int64(every) {
 		p.nap(at)
 	}
 	return n

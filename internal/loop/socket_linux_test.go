@@ -3,6 +3,7 @@ package loop
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -223,6 +224,46 @@ func TestLoopExpectsConnectionsOutside(t *testing.T) {
 	(*Loops)(nil).Watch(ln)
 }
 
+// A connection outside is counted where Go has one thread, until it is gone.
+func TestLoopCountsConnectionsOutside(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := New()
+	first, second := l.Outside(), l.Outside()
+	first()
+	first()
+	if every := l.outside.every(); every != outsideEvery {
+		t.Errorf("with one connection outside: %v, want %v", every, outsideEvery)
+	}
+	second()
+	if every := l.outside.every(); every != sleepEvery {
+		t.Errorf("with none: %v, want %v", every, sleepEvery)
+	}
+	runtime.GOMAXPROCS(2)
+	l = New()
+	l.Outside()
+	if every := l.outside.every(); every != sleepEvery {
+		t.Errorf("with two threads: %v, want %v", every, sleepEvery)
+	}
+	(*Loops)(nil).Outside()()
+}
+
+// busy has Go's one thread and a loop on it pass bytes to and fro, until it is called.
+func busy(b *testing.B, l *Loops) (stop func()) {
+	near, far := pair(b, l)
+	other := l.Take(far)
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = io.Copy(near, near) })
+	both.Go(func() {
+		_, _ = other.Write([]byte{1})
+		_, _ = io.Copy(other, other)
+	})
+	return func() {
+		near.Close()
+		other.Close()
+		both.Wait()
+	}
+}
+
 // BenchmarkNewConnection is a dial and its acceptance while a loop is busy with other connections and Go has one thread.
 func BenchmarkNewConnection(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -233,14 +274,7 @@ func BenchmarkNewConnection(b *testing.B) {
 	}
 	defer ln.Close()
 	l.Watch(ln)
-	near, far := pair(b, l)
-	other := l.Take(far)
-	defer other.Close()
-	go func() { _, _ = io.Copy(near, near) }()
-	go func() {
-		_, _ = other.Write([]byte{1})
-		_, _ = io.Copy(other, other)
-	}()
+	defer busy(b, l)()
 	for b.Loop() {
 		l.Expect()
 		c, err := net.Dial("tcp", ln.Addr().String())
@@ -254,5 +288,42 @@ func BenchmarkNewConnection(b *testing.B) {
 		c.Close()
 		accepted.Close()
 	}
-	near.Close() // ends both copies
+}
+
+// BenchmarkOutside is a byte to and fro on a connection of Go's poller, as those with TLS are, while a loop is busy.
+func BenchmarkOutside(b *testing.B) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, counted := range []bool{true, false} {
+		b.Run(fmt.Sprintf("counted=%t", counted), func(b *testing.B) {
+			l := New()
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer ln.Close()
+			c, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			echo, err := ln.Accept()
+			if err != nil {
+				b.Fatal(err)
+			}
+			go func() { _, _ = io.Copy(echo, echo) }()
+			if counted {
+				defer l.Outside()()
+			}
+			defer busy(b, l)()
+			one := []byte{1}
+			for b.Loop() {
+				if _, err := c.Write(one); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(c, one); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -20,6 +20,7 @@ type conn struct {
 	since    time.Time // idle since
 	carried  bool      // a whole call already
 	closed   atomic.Bool
+	outside  func() // the loops forget it; nil without TLS
 
 	raw   syscall.RawConn // nil where the network has none
 	look  func(fd uintptr) bool
@@ -66,7 +67,10 @@ func (c *conn) halfClose() bool {
 // farewell, for which it might have to wait. It may be called more than once.
 func (c *conn) cut() {
 	if c.closed.CompareAndSwap(false, true) {
-		c.pool.gone()       // before anyone whom the end wakes up asks
+		c.pool.gone() // before anyone whom the end wakes up asks
+		if c.outside != nil {
+			c.outside()
+		}
 		_ = c.under.Close() // whatever it says, the connection is gone
 	}
 }

@@ -98,6 +98,9 @@ func (p *pool) dial(ctx context.Context) (*conn, error) {
 	p.used = time.Now()
 	c := newConn(raw, p)
 	c.dialed = p.used
+	if p.target.secure {
+		c.outside = p.cfg.Loops.Outside()
+	}
 	return c, nil
 }
 

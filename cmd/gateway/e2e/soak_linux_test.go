@@ -38,6 +38,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("seed %d, relay %s, %v", seed, *relayed, *soakFor)
 	f := newFleet(t, options{
 		prefill: 2, decode: 3, speedup: 20,
+		logLevel: slog.LevelWarn, // the test keeps the log: 255 MB of lines in half an hour
 		worker:  func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
 		gateway: func(c *stack.GatewayConfig) { c.Pools.DownFor = 50 * time.Millisecond },
 	})

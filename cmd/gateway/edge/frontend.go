@@ -86,11 +86,14 @@ func (f *frontend) serve(ln net.Listener) error {
 func (f *frontend) welcome(slot *listen.Conn) {
 	c := &conn{Conn: slot.Conn, slot: slot, frontend: f, stall: f.s.cfg.WriteStall}
 	c.socket, _ = slot.Conn.(loop.Socket)
+	gone := func() {}
 	if f.tls != nil {
 		c.secure = tls.Server(slot.Conn, f.tls)
 		c.Conn = c.secure
+		gone = f.s.cfg.Loops.Outside()
 	}
 	c.forget = func(c *conn) {
+		gone()
 		f.conns.remove(c)
 		_ = slot.Close() // c is closed: this makes room for another
 	}
