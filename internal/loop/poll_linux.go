@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -142,9 +143,8 @@ const (
 	// the loop look then.
 	lookEvery = time.Second
 	// lingerFor is how long the loop waits for the next event before it sleeps in Go's poller. Until
-	// then the next event finds the loop awake: neither the scheduler nor its monitor has to be woken. On a machine
-	// with one thread for Go, timers and connections outside the loop may have to wait for as long. A collection does
-	// not: its signal ends the wait.
+	// then the next event finds the loop awake: neither the scheduler nor its monitor has to be woken. Where Go has one
+	// thread, timers may have to wait for as long. A collection does not: its signal ends the wait.
 	lingerFor = time.Millisecond
 	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
 	// looked after.
@@ -240,7 +240,7 @@ func (p *poller) add(s *socket) bool {
 	if !p.running && p.start() != nil {
 		return false
 	}
-	p.serial++
+	p.serial = (p.serial + 1) & math.MaxInt32 // never listens
 	s.poller, s.serial = p, p.serial
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, Fd: int32(s.fd), Pad: s.serial}
 	if unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &event) != nil {
