@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,85 +58,6 @@ func (l *Loops) Take(c net.Conn) net.Conn {
 	return s
 }
 
-// Expect has the loops sleep in Go's poller for the next outsideFor, since a connection outside them, which that poller
-// watches, will soon be ready. l may be nil.
-func (l *Loops) Expect() {
-	if l != nil {
-		l.outside.expect()
-	}
-}
-
-// Watch has a loop notice that a connection comes to the listener, which stays in Go's poller, and lets that poller
-// have its turn. It does nothing where it cannot: ln is no TCP listener, or l is nil.
-func (l *Loops) Watch(ln net.Listener) {
-	tcp, ok := ln.(*net.TCPListener)
-	if !ok || l == nil {
-		return
-	}
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return
-	}
-	l.outside.mu.Lock()
-	l.outside.listeners = append(l.outside.listeners, raw)
-	l.outside.mu.Unlock()
-	p := l.all[0]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running {
-		watch(p.epoll, raw)
-	}
-}
-
-// Outside counts a connection that stays in Go's poller, since it has TLS, until gone is called. l may be nil.
-func (l *Loops) Outside() (gone func()) {
-	if l == nil || !l.alone {
-		return func() {}
-	}
-	l.outside.conns.Add(1)
-	return sync.OnceFunc(func() { l.outside.conns.Add(-1) })
-}
-
-// outside is what the loops know of connections that Go's poller watches.
-type outside struct {
-	until atomic.Int64 // one will soon be ready, until then
-	conns atomic.Int64 // that are open, where the loop has the only thread
-
-	mu        sync.Mutex
-	listeners []syscall.RawConn // that are open
-}
-
-func (o *outside) expect() { o.until.Store(now() + int64(outsideFor)) }
-
-// every is how often a loop with events has to sleep in Go's poller. Below sleepEvery it does not linger.
-func (o *outside) every() time.Duration {
-	switch {
-	case o.until.Load() > now():
-		return 0
-	case o.conns.Load() > 0:
-		return outsideEvery
-	}
-	return sleepEvery
-}
-
-// watched has an epoll watch every listener that is open.
-func (o *outside) watched(epoll int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.listeners = slices.DeleteFunc(o.listeners, func(l syscall.RawConn) bool { return !watch(epoll, l) })
-}
-
-// listens is the serial of a listener in an epoll: no socket has it.
-const listens = -1
-
-// watch reports false if the listener is closed.
-func watch(epoll int, l syscall.RawConn) bool {
-	return l.Control(func(fd uintptr) {
-		event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET&0xffffffff, Fd: int32(fd), Pad: listens}
-		_ = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, int(fd), &event) // without it a client waits for sleepEvery at most
-	}) == nil
-}
-
 const (
 	// lookEvery is how often deadlines are looked at, at the least, while there are sockets. One that comes sooner has
 	// the loop look then.
@@ -149,11 +69,6 @@ const (
 	// sleepEvery is how often the loop, however busy, sleeps in Go's poller, so that connections outside the loops are
 	// looked after.
 	sleepEvery = 5 * time.Millisecond
-	// outsideFor is how long the loop sleeps there instead of lingering when a connection outside is about to be ready.
-	outsideFor = time.Millisecond
-	// outsideEvery is how often it sleeps there while Go has one thread and connections outside are open: a request on one, or
-	// an event, waits for so long at most, and the loop spends a twentieth of a busy thread on it.
-	outsideEvery = 200 * time.Microsecond
 	// batch is how many events one wait may bring.
 	batch = 256
 )
