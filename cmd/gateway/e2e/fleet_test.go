@@ -457,7 +457,10 @@ func (f *fleet) books() string {
 	return strings.Join(held, "; ")
 }
 
-// logBuffer is a log that several goroutines write to.
+// keptLog is how many bytes of a log are kept: more than any test looks at, and not the 255 MB of half an hour under load.
+const keptLog = 4 << 20
+
+// logBuffer is the latest keptLog of a log that several goroutines write to.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -466,6 +469,9 @@ type logBuffer struct {
 func (b *logBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.buf.Len() > keptLog {
+		b.buf.Next(keptLog / 2)
+	}
 	return b.buf.Write(p)
 }
 

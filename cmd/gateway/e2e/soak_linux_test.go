@@ -38,9 +38,8 @@ func TestSoak(t *testing.T) {
 	t.Logf("seed %d, relay %s, %v", seed, *relayed, *soakFor)
 	f := newFleet(t, options{
 		prefill: 2, decode: 3, speedup: 20,
-		logLevel: slog.LevelWarn, // the test keeps the log: 255 MB of lines in half an hour
-		worker:   func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
-		gateway:  func(c *stack.GatewayConfig) { c.Pools.DownFor = 50 * time.Millisecond },
+		worker:  func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
+		gateway: func(c *stack.GatewayConfig) { c.Pools.DownFor = 50 * time.Millisecond },
 	})
 	var whole, failed, left atomic.Int64
 	stream := func(rng *rand.Rand, tokens int) {
