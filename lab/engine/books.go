@@ -14,7 +14,7 @@ type Books struct {
 	Running      int `json:"running"`
 	Waiting      int `json:"waiting"`
 	Transferring int `json:"transferring"`
-	// BusyMs is what the steps so far have taken, in milliseconds.
+	// BusyMs is what the steps so far have taken, in milliseconds, with what has passed of the one in progress.
 	BusyMs float64 `json:"busy_ms"`
 	// Requests are the ids of the live sequences, sorted.
 	Requests []string `json:"requests"`
@@ -54,11 +54,19 @@ type PinBooks struct {
 // Idle reports whether nothing runs, waits or is held.
 func (b *Books) Idle() bool { return len(b.Requests)+len(b.Received) == 0 && b.Blocks.Active == 0 }
 
+// workedBy is what the steps have taken by now.
+func (c *Core) workedBy(now time.Time) time.Duration {
+	if !c.busy {
+		return c.worked
+	}
+	return c.worked + min(c.took, max(0, c.took-c.end.Sub(now)))
+}
+
 // Books are the core's.
 func (c *Core) Books(now time.Time) Books {
 	b := Books{
 		Running: len(c.running), Waiting: c.waiting.n + len(c.expecting), Transferring: len(c.fetching),
-		BusyMs:   c.worked.Seconds() * 1000,
+		BusyMs:   c.workedBy(now).Seconds() * 1000,
 		Requests: slices.AppendSeq(make([]string, 0, len(c.seqs)), maps.Keys(c.seqs)),
 		Blocks: BlockBooks{
 			Total: len(c.cache.blocks), Free: len(c.cache.free), Cached: c.cache.inactive, Active: c.cache.active(),

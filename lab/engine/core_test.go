@@ -208,6 +208,29 @@ func TestLastAdmittedIsPreemptedFirst(t *testing.T) {
 	}
 }
 
+func TestBusyTimeHasThePassedPartOfAStep(t *testing.T) {
+	c := newTestCore(t, Config{})
+	mustAdd(t, c, Request{ID: "a", Prompt: prompt(1, 5000), MaxTokens: 1})
+	r := c.Step(epoch)
+	step := r.Next.Sub(epoch)
+	busy := func(at time.Duration) time.Duration {
+		books := c.Books(epoch.Add(at))
+		return time.Duration(math.Round(books.BusyMs * 1e6))
+	}
+	for _, at := range []time.Duration{0, step / 4, step} {
+		if got := busy(at); got != at {
+			t.Errorf("busy for %v, %v after the step began", got, at)
+		}
+	}
+	if got := busy(2 * step); got != step {
+		t.Errorf("busy for %v with a late timer, and the step took %v", got, step)
+	}
+	_, end := drive(t, c, r.Next)
+	if got, want := busy(end.Sub(epoch)+time.Second), c.worked; got != want {
+		t.Errorf("busy for %v with nothing to do, and the steps took %v", got, want)
+	}
+}
+
 func TestAbortFreesInMidStep(t *testing.T) {
 	c := newTestCore(t, Config{})
 	mustAdd(t, c,
