@@ -97,8 +97,9 @@ type poller struct {
 
 // ready is an event of a socket.
 type ready struct {
-	s  *socket
-	is uint32
+	s     *socket
+	is    uint32
+	group uint8
 }
 
 // start starts the loop. The caller holds mu.
@@ -223,12 +224,22 @@ func (p *poller) run() {
 		if p.take(events[:n]) && p.over() {
 			return
 		}
-		for i := range p.ready {
-			p.ready[i].s.happened(p.ready[i].is)
-			p.ready[i].s = nil
-		}
+		p.handOn()
 		if at := p.look.Load(); at != 0 && at <= now() {
 			p.lookAtDeadlines(at)
+		}
+	}
+}
+
+// handOn hands on the events in hand, group by group.
+func (p *poller) handOn() {
+	for group := Groups; group > 0; {
+		group--
+		for i := range p.ready {
+			if r := &p.ready[i]; r.s != nil && int(r.group) == group {
+				r.s.happened(r.is)
+				r.s = nil
+			}
 		}
 	}
 }
@@ -329,7 +340,7 @@ func (p *poller) take(events []unix.EpollEvent) (idle bool) {
 			continue
 		}
 		if s := p.sockets[e.Fd]; s != nil && s.serial == e.Pad {
-			p.ready = append(p.ready, ready{s, e.Events})
+			p.ready = append(p.ready, ready{s, e.Events, uint8(s.group.Load())})
 		}
 	}
 	return p.open == 0

@@ -21,6 +21,7 @@ type socket struct {
 	serial        int32 // which tells it from others that had its descriptor
 	poller        *poller
 	local, remote net.Addr
+	group         atomic.Uint32
 
 	readBy, writeBy atomic.Int64 // deadlines; 0 for none
 
@@ -230,6 +231,9 @@ func (s *socket) OnHangup(f func()) bool {
 	s.onHangup = f
 	return true
 }
+
+// Group puts the socket into a group.
+func (s *socket) Group(n uint8) { s.group.Store(uint32(min(n, Groups-1))) }
 
 // Quiet says that nothing has come.
 func (s *socket) Quiet() bool {

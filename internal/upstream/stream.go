@@ -61,8 +61,23 @@ func newStream(ctx context.Context, leg *Leg, c *conn) *stream {
 	s := streams.Get().(*stream)
 	s.worker, s.ctx, s.parting, s.onSent, s.conn = leg.Worker, ctx, leg.Parting, leg.Sent, c
 	s.body.open(c.Conn)
+	if c.socket != nil {
+		c.socket.Group(group(leg.Purpose))
+	}
 	lifetime.After(ctx, &s.hook, s)
 	return s
+}
+
+// group is the loop's group of the calls of one purpose, whose answers lead to the same code. A client's connection is in
+// group 0, and decode, which ends a request, comes before what begins one.
+func group(purpose string) uint8 {
+	switch purpose {
+	case "decode":
+		return 2
+	case "prefill":
+		return 1
+	}
+	return 0
 }
 
 // Ended ends the call because its context has ended: it closes the connection, or its sending side only, so that the
