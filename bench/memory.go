@@ -94,7 +94,12 @@ func (m *meter) memory(ctx context.Context) error {
 	for _, a := range m.measured() {
 		m.bar.say("%s: memory of %d streams", a.name, m.Streams)
 		m.fleet.setPace(m.Pace)
-		if _, _, err := m.send(ctx, a, rate{200, 500 * time.Millisecond}); err != nil {
+		// As many requests before as streams after, so that the difference is the
+		// streams'.
+		if err := m.eachOnce(ctx, a.client, m.prompts.short(a, m.Streams, m.Chunks), false); err != nil {
+			return m.explain(a, err)
+		}
+		if err := m.bar.pass(ctx, settled); err != nil {
 			return err
 		}
 		before, err := m.space(ctx, a)

@@ -96,11 +96,12 @@ func (d *Draft) Undo() Transcript {
 }
 
 // inspect reads the data of an event.
-func (d *Draft) inspect(data []byte) openai.ChunkInfo {
+func (d *Draft) inspect(info *openai.ChunkInfo, data []byte) {
 	if d == nil {
-		return openai.Inspect(data)
+		*info = openai.Inspect(data)
+		return
 	}
-	return d.shape.Inspect(data, d.Pinned)
+	d.shape.Inspect(info, data, d.Pinned)
 }
 
 // had is how many tokens the client had before the present call.

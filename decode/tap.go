@@ -113,9 +113,9 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if !mayWait && (!t.began || ev.Done()) {
 		return dst, relay.ErrWaits
 	}
-	info := openai.ChunkInfo{}
+	var info openai.ChunkInfo
 	if !ev.Done() {
-		info = t.call.Draft.inspect(ev.Data)
+		t.call.Draft.inspect(&info, ev.Data)
 	}
 	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil || info.PromptIDs != nil || t.call.Draft.mayStop()) {
 		return dst, relay.ErrWaits
@@ -173,12 +173,12 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		info.Finished, info.Reason = 1, "stop"
 	}
 	t.ends(&info)
-	last := t.last(info)
-	t.usage(info)
+	last := t.last(&info)
+	t.usage(&info)
 	raw := ev.Raw
 	switch {
 	case last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil:
-		raw = t.rewrite(data, info, last)
+		raw = t.rewrite(data, &info, last)
 	case &data[0] != &ev.Data[0]:
 		raw = draft.event
 	}
@@ -228,7 +228,7 @@ func (t *tap) appendEnd(dst []byte) []byte {
 	if d := t.call.Draft; t.call.IncludeUsage && t.transcript.PromptTokens < 0 {
 		t.transcript.PromptTokens, t.transcript.Tokens = len(d.Prompt), len(d.ids)
 		data := d.envelope.AppendUsage(nil, len(d.Prompt), len(d.ids))
-		dst = append(dst, t.rewrite(data, openai.ChunkInfo{Usage: true}, true)...)
+		dst = append(dst, t.rewrite(data, &openai.ChunkInfo{Usage: true}, true)...)
 	}
 	return openai.AppendEvent(dst, []byte(openai.Done))
 }
@@ -283,7 +283,7 @@ func (t *tap) pass(dst, raw []byte, weighty bool) []byte {
 
 // last says whether this event is the one to carry nvext: the usage event where the client asked for it, else the one
 // that finishes the last choice.
-func (t *tap) last(info openai.ChunkInfo) bool {
+func (t *tap) last(info *openai.ChunkInfo) bool {
 	if t.call.IncludeUsage {
 		return info.Usage && t.finished >= t.call.Choices && !info.Content
 	}
@@ -291,7 +291,7 @@ func (t *tap) last(info openai.ChunkInfo) bool {
 }
 
 // rewrite gives the event its changed form.
-func (t *tap) rewrite(data []byte, info openai.ChunkInfo, last bool) []byte {
+func (t *tap) rewrite(data []byte, info *openai.ChunkInfo, last bool) []byte {
 	var nvext []byte
 	if last && t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)
@@ -363,7 +363,7 @@ func (t *tap) whole() error {
 	t.transcript.Last = now
 	t.transcript.Tokens = 1
 	t.ends(&info)
-	t.usage(info)
+	t.usage(&info)
 	var nvext []byte
 	if t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)

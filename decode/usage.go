@@ -13,7 +13,7 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 }
 
 // usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
-func (t *tap) usage(info openai.ChunkInfo) {
+func (t *tap) usage(info *openai.ChunkInfo) {
 	given := t.call.Draft.had()
 	if info.PromptIDs != nil && t.call.Prompt != nil && given == 0 {
 		t.call.Prompt(info.PromptIDs)

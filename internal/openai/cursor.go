@@ -1,5 +1,10 @@
 package openai
 
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
 // deepest bounds how many containers of one JSON text may be open at once, whatever limit a caller sets: skip keeps
 // one bit for each, on the stack.
 const deepest = 512
@@ -168,15 +173,39 @@ func (c *cursor) next(closing byte, first bool) bool {
 	return true
 }
 
-// str takes the string that begins at pos.
+// str takes the string that begins at pos. Most are keys and short: those of less than sixteen bytes are read here.
 func (c *cursor) str() (t text, ok bool) {
-	i := c.pos + 1
+	d, i := c.data, c.pos+1
 	t.start = i
+	var wide uint64
+	for range 2 {
+		if i+8 > len(d) {
+			break
+		}
+		w := binary.LittleEndian.Uint64(d[i:])
+		wide |= w & highs
+		if hits := stops(w); hits != 0 {
+			if i += bits.TrailingZeros64(hits) >> 3; d[i] != '"' {
+				break
+			}
+			c.wide = c.wide || wide != 0
+			c.pos = i + 1
+			t.end, t.decoded = i, i-t.start
+			return t, true
+		}
+		i += 8
+	}
+	c.wide = c.wide || wide != 0
+	return c.longStr(t, i)
+}
+
+// longStr goes on from i with the string t, which has no escape before it.
+func (c *cursor) longStr(t text, i int) (_ text, ok bool) {
 	saved := 0
-	for words := 2; ; words = 0 { // most strings are keys and short; text behind an escape is long
+	for {
 		if i < len(c.data) && c.data[i] != '\\' { // escapes come in rows
 			var wide uint64
-			i, wide = plainRun(c.data, i, words)
+			i, wide = plainRun(c.data, i)
 			c.wide = c.wide || wide != 0
 		}
 		if i == len(c.data) {

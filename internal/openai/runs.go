@@ -11,27 +11,32 @@ const (
 )
 
 // plainRun returns the index of the first quote, backslash or control character at or after i, or len(data). wide is 0
-// if all bytes before it are ASCII. It looks at eight bytes at a time; a zero byte in w^pattern is found by the borrow of
-// a subtraction, whose false alarms lie only above the first true one. After words of eight bytes it goes on by asciiRun,
-// and what stops that is in the next 32 bytes, or they are the last ones.
-func plainRun(data []byte, i, words int) (end int, wide uint64) {
-	for ; ; words = 4 {
-		for range words {
+// if all bytes before it are ASCII. It goes by 32 bytes as long as they are plain ASCII; what stops that is in the next
+// 32 bytes, or they are the last ones.
+func plainRun(data []byte, i int) (end int, wide uint64) {
+	for {
+		i = asciiRun(data, i)
+		for range 4 {
 			if i+8 > len(data) {
 				return lastRun(data, i, wide)
 			}
 			w := binary.LittleEndian.Uint64(data[i:])
-			q := w ^ ones*'"'
-			b := w ^ ones*'\\'
 			wide |= w & highs
-			hits := ((q-ones)&^q | (b-ones)&^b | (w-ones*0x20)&^w) & highs
-			if hits != 0 {
+			if hits := stops(w); hits != 0 {
 				return i + bits.TrailingZeros64(hits)>>3, wide
 			}
 			i += 8
 		}
-		i = asciiRun(data, i)
 	}
+}
+
+// stops has high bits set in w's first byte that is a quote, a backslash or a control character, and perhaps in bytes
+// behind it; it is 0 if none is. A zero byte in w^pattern is found by the borrow of a subtraction, whose false alarms lie
+// only above the first true one.
+func stops(w uint64) uint64 {
+	q := w ^ ones*'"'
+	b := w ^ ones*'\\'
+	return ((q-ones)&^q | (b-ones)&^b | (w-ones*0x20)&^w) & highs
 }
 
 // lastRun is plainRun of less than eight bytes.
@@ -47,7 +52,7 @@ func lastRun(data []byte, i int, wide uint64) (int, uint64) {
 }
 
 // asciiRun goes on from i by 32 bytes as long as they are ASCII without a quote, a backslash and control characters. In
-// such bytes no subtraction of plainRun's borrows, so that nothing need be masked.
+// such bytes no subtraction of stops borrows, so that nothing need be masked.
 func asciiRun(data []byte, i int) int {
 	for i+32 <= len(data) {
 		b := data[i : i+32 : i+32]

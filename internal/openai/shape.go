@@ -14,14 +14,12 @@ type Shape struct {
 // longestShape bounds what a stream keeps of an event.
 const longestShape = 4 << 10
 
-// Inspect is InspectOf, and the faster the more events of the stream are alike.
-func (s *Shape) Inspect(data, pinned []byte) ChunkInfo {
-	if info, ok := s.like(data); ok {
-		return info
+// Inspect sets info to what InspectOf finds, and is the faster the more events of the stream are alike.
+func (s *Shape) Inspect(info *ChunkInfo, data, pinned []byte) {
+	if !s.like(info, data) {
+		*info = InspectOf(data, pinned)
+		s.learn(data, info)
 	}
-	info := InspectOf(data, pinned)
-	s.learn(data, &info)
-	return info
 }
 
 // Reset forgets the event and keeps its memory.
@@ -45,30 +43,30 @@ func (s *Shape) learn(data []byte, info *ChunkInfo) {
 	s.info.IDs = nil // a part of data
 }
 
-// like reads an event that is like the one before.
-func (s *Shape) like(data []byte) (info ChunkInfo, ok bool) {
+// like reads an event that is like the one before. It reports false of any other, and leaves info as it may be then.
+func (s *Shape) like(info *ChunkInfo, data []byte) bool {
 	if len(s.event) == 0 || !bytes.HasPrefix(data, s.event[:s.text.start]) {
-		return info, false
+		return false
 	}
 	c := newCursor(data, deepest)
 	c.pos = s.text.start - 1 // its quote
 	t, ok := c.str()
 	if !ok || t.decoded == 0 || !bytes.HasPrefix(data[t.end:], s.event[s.text.end:s.ids.start]) {
-		return info, false
+		return false
 	}
-	info = s.info
+	*info = s.info
 	info.text = t
 	moved := t.end - s.text.end
 	ids := span{s.ids.start + moved, s.ids.start + moved}
 	if s.ids.end > s.ids.start {
 		var n int
 		if ids.end, n = idsEnd(data, ids.start); n == 0 {
-			return info, false
+			return false
 		}
 		info.IDs, info.ids, info.Tokens = ids.of(data), ids, n
 		info.shows[0] = span{info.shows[0].start + moved, info.shows[0].end + ids.end - s.ids.end}
 	}
-	return info, bytes.Equal(data[ids.end:], s.event[s.ids.end:])
+	return bytes.Equal(data[ids.end:], s.event[s.ids.end:])
 }
 
 // idsEnd returns the end of the array at start, and how many ids it has: 0 where it holds none, or anything but whole

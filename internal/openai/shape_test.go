@@ -24,7 +24,7 @@ var plainEvents = []string{
 func TestShapeReadsAlikeEvents(t *testing.T) {
 	for _, form := range []string{plainEvents[0], plainEvents[1], plainEvents[3], plainEvents[4], plainEvents[5], plainEvents[8]} {
 		var s Shape
-		s.Inspect([]byte(form), nil)
+		s.Inspect(new(ChunkInfo), []byte(form), nil)
 		old := Inspect([]byte(form))
 		for _, text := range []string{"z", `é \"quoted\" \u00e9`, strings.Repeat("long ", 100)} {
 			for _, ids := range []string{"[0]", "[1,22,333]", "[4294967295]"} {
@@ -33,7 +33,8 @@ func TestShapeReadsAlikeEvents(t *testing.T) {
 					at := Inspect(data).ids
 					data = []byte(string(data[:at.start]) + ids + string(data[at.end:]))
 				}
-				got, ok := s.like(data)
+				var got ChunkInfo
+				ok := s.like(&got, data)
 				if want := Inspect(data); !ok || !reflect.DeepEqual(got, want) {
 					t.Errorf("%s\n%v %+v\nwant %+v", data, ok, got, want)
 				}
@@ -46,13 +47,14 @@ func TestShapeReadsAlikeEvents(t *testing.T) {
 func TestShapeNeverGuesses(t *testing.T) {
 	var s Shape
 	form := plainEvents[0]
-	s.Inspect([]byte(form), nil)
+	s.Inspect(new(ChunkInfo), []byte(form), nil)
 	for _, change := range [][2]string{
 		{`"a"`, `""`}, {`"a"`, `"a","refusal":"no"`}, {`"a"`, "\"\x01\""}, {`"a"`, `"\q"`}, {`[7]`, `[]`}, {`[7]`, `[07]`}, {`[7]`, `[7,]`},
 		{`[7]`, `[-7]`}, {`[7]`, `[7`}, {`[7]`, `null`}, {`[7]`, `[7] `}, {`null,"token`, `"stop","token`}, {`}]}`, `}],"error":{}}`}, {`}]}`, `}]} x`},
 	} {
 		data := []byte(strings.Replace(form, change[0], change[1], 1))
-		if info, ok := s.like(data); ok {
+		var info ChunkInfo
+		if s.like(&info, data) {
 			t.Errorf("%s is taken for an event like %s: %+v", data, form, info)
 		}
 	}
@@ -77,7 +79,9 @@ func FuzzShape(f *testing.F) {
 			}
 		}
 		for _, data := range events {
-			if got, want := s.Inspect([]byte(data), nil), Inspect([]byte(data)); !reflect.DeepEqual(got, want) {
+			var got ChunkInfo
+			s.Inspect(&got, []byte(data), nil)
+			if want := Inspect([]byte(data)); !reflect.DeepEqual(got, want) {
 				t.Fatalf("%q after %q:\n%+v\nwant %+v", data, s.event, got, want)
 			}
 		}
@@ -94,7 +98,8 @@ func BenchmarkShape(b *testing.B) {
 	var s Shape
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if !s.Inspect(events[i%2], nil).Content {
+		var info ChunkInfo
+		if s.Inspect(&info, events[i%2], nil); !info.Content {
 			b.Fatal("no content")
 		}
 	}

@@ -58,7 +58,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	} else {
 		n, b.err = b.readPlain(p)
 	}
-	if errors.Is(b.err, loop.ErrWouldBlock) {
+	if b.err == loop.ErrWouldBlock { //nolint:errorlint // it is never wrapped
 		b.err = nil
 		return n, loop.ErrWouldBlock
 	}

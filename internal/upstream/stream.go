@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"time"
@@ -188,9 +187,9 @@ func (s *stream) took(n int, err error) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case errors.Is(err, loop.ErrWouldBlock):
-		return n, loop.ErrWouldBlock
-	case errors.Is(err, io.EOF):
+	case err == loop.ErrWouldBlock: //nolint:errorlint // it is never wrapped
+		return n, err
+	case err == io.EOF: //nolint:errorlint // a wrapped one is no end of the body
 		s.mu.Lock()
 		s.ended = true
 		s.mu.Unlock()

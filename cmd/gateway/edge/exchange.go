@@ -118,12 +118,18 @@ func (x *exchange) start(contentType string) {
 // streams reports whether the answer leaves as it comes. The caller holds mu.
 func (x *exchange) streams() bool { return x.started && isEventStream(x.contentType) }
 
+// The fields of every streamed answer: no cache keeps it, and nginx in front of us holds nothing back.
+var (
+	cacheControl, noCache = []byte("Cache-Control"), []byte("no-cache")
+	accelBuffering, no    = []byte("X-Accel-Buffering"), []byte("no")
+)
+
 // head appends the head of a streamed answer.
 func (x *exchange) head(dst []byte) []byte {
 	h := &x.ctx.Response.Header
 	h.SetContentType(x.contentType)
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // nginx in front of us
+	h.SetCanonical(cacheControl, noCache)
+	h.SetCanonical(accelBuffering, no)
 	x.conn.request.streamed = true
 	switch {
 	case x.plain:
