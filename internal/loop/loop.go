@@ -29,6 +29,10 @@ type Socket interface {
 	// TryWrite is Write without waiting: it may write a part of p without an error. Its error is [ErrWouldBlock] if
 	// nothing could be sent.
 	TryWrite(p []byte) (int, error)
+	// Post is Write of a short p, which leaves when what the events that came at one time lead to is done, together with
+	// what was posted meanwhile. It keeps a copy. Its error shows in what is read, and Close drops what has not left. It
+	// reports false, and has taken nothing, if p is better written at once.
+	Post(p []byte) bool
 	// TryWritev is TryWrite of several pieces in one call to the system.
 	TryWritev(p [][]byte) (int, error)
 

@@ -27,7 +27,7 @@ type Loops struct {
 func New() *Loops {
 	l := &Loops{alone: runtime.GOMAXPROCS(0) == 1}
 	for range max(1, runtime.GOMAXPROCS(0)/2) {
-		l.all = append(l.all, &poller{outside: &l.outside})
+		l.all = append(l.all, &poller{outside: &l.outside, posts: l.alone})
 	}
 	l.all[0].listeners = true
 	return l
@@ -77,6 +77,8 @@ const (
 type poller struct {
 	outside   *outside
 	listeners bool // it watches those outside, for all loops
+	posts     bool // during turns of many events posts wait for the end
+	outbox    outbox
 
 	look atomic.Int64 // when to look at the deadlines; 0 for never
 
@@ -224,6 +226,9 @@ func (p *poller) run() {
 		if p.take(events[:n]) && p.over() {
 			return
 		}
+		if p.posts && len(p.ready) >= postFrom {
+			p.outbox.begin()
+		}
 		p.handOn()
 		if at := p.look.Load(); at != 0 && at <= now() {
 			p.lookAtDeadlines(at)
@@ -249,6 +254,7 @@ func (p *poller) handOn() {
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
+	p.outbox.end()
 	n, every := 0, p.outside.every()
 	if every < sleepEvery {
 		n = peek(p.epoll, events)

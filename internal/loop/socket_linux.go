@@ -22,6 +22,7 @@ type socket struct {
 	poller        *poller
 	local, remote net.Addr
 	group         atomic.Uint32
+	waiting       atomic.Int32 // posts of it in the outbox
 
 	readBy, writeBy atomic.Int64 // deadlines; 0 for none
 
@@ -32,6 +33,7 @@ type socket struct {
 	readLate   bool // the read deadline has passed
 	writeLate  bool
 	closed     bool
+	rest       []byte // of what was posted, which found no room; writable is false meanwhile
 	onReadable func()
 	onWritable func()
 	onHangup   func()
@@ -64,7 +66,7 @@ func (s *socket) happened(is uint32) {
 		s.readable = true
 		read, s.onReadable = s.onReadable, nil
 	}
-	if is&(unix.EPOLLOUT|broken) != 0 {
+	if is&(unix.EPOLLOUT|broken) != 0 && s.sendRest() {
 		s.writable = true
 		write, s.onWritable = s.onWritable, nil
 	}
@@ -163,8 +165,75 @@ func (s *socket) TryWritev(p [][]byte) (int, error) {
 	return s.try(size, func() (int, syscall.Errno) { return writev(s.fd, pieces) })
 }
 
+// Post takes p for the end of the loop's turn.
+func (s *socket) Post(p []byte) bool { return s.poller.outbox.take(s, p) }
+
+// posts reports whether the socket takes a post, and counts it.
+func (s *socket) posts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.writeLate || !s.writable {
+		return false
+	}
+	s.waiting.Add(1)
+	return true
+}
+
+// posted sends a post. It reports false if the connection has broken.
+func (s *socket) posted(p []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting.Add(-1)
+	if s.closed {
+		return true
+	}
+	if len(s.rest) > 0 {
+		s.rest = append(s.rest, p...)
+		return true
+	}
+	left, errno := s.send(p)
+	s.rest = append(s.rest, left...)
+	return errno == 0
+}
+
+// sendRest sends what is left of posts, and reports whether nothing is left any more. The caller holds mu.
+func (s *socket) sendRest() bool {
+	if len(s.rest) > 0 {
+		s.rest, _ = s.send(s.rest) // its error shows in what is read
+	}
+	if len(s.rest) > 0 {
+		return false
+	}
+	s.rest = nil
+	return true
+}
+
+// send sends p as far as there is room and returns what is left, nothing if the connection has broken. The caller holds mu.
+func (s *socket) send(p []byte) (left []byte, errno syscall.Errno) {
+	for len(p) > 0 {
+		var n int
+		switch n, errno = write(s.fd, p); errno {
+		case 0:
+			p = p[n:]
+		case unix.EINTR:
+		case unix.EAGAIN:
+			s.writable = false
+			return p, 0
+		default:
+			return nil, errno
+		}
+	}
+	return nil, 0
+}
+
+// broke has those that wait see that the connection has broken.
+func (s *socket) broke() { s.happened(unix.EPOLLERR) }
+
 // try calls write, which writes up to size bytes.
 func (s *socket) try(size int, write func() (int, syscall.Errno)) (int, error) {
+	if s.waiting.Load() > 0 {
+		s.poller.outbox.flush()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -305,6 +374,9 @@ func (s *socket) Close() error {
 
 // CloseWrite ends the sending side.
 func (s *socket) CloseWrite() error {
+	if s.waiting.Load() > 0 {
+		s.poller.outbox.flush()
+	}
 	return s.control("close", func() error { return unix.Shutdown(s.fd, unix.SHUT_WR) })
 }
 

@@ -101,6 +101,9 @@ func (r *request) build(t *target, leg *Leg, token string) error {
 // writeTo writes the request and says how many bytes left.
 func (r *request) writeTo(c net.Conn) (int64, error) {
 	if r.size == 0 {
+		if socket, ok := c.(loop.Socket); ok && socket.Post(r.head) {
+			return int64(len(r.head)), nil
+		}
 		n, err := c.Write(r.head)
 		return int64(n), err
 	}
