@@ -3,6 +3,9 @@ package loop
 import (
 	"sync"
 	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -76,3 +79,67 @@ func (o *outbox) flush() {
 		s.broke()
 	}
 }
+
+// Post takes p for the end of the loop's turn.
+func (s *socket) Post(p []byte) bool { return s.poller.outbox.take(s, p) }
+
+// posts reports whether the socket takes a post, and counts it.
+func (s *socket) posts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.writeLate || !s.writable {
+		return false
+	}
+	s.waiting.Add(1)
+	return true
+}
+
+// posted sends a post. It reports false if the connection has broken.
+func (s *socket) posted(p []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting.Add(-1)
+	if s.closed {
+		return true
+	}
+	if len(s.rest) > 0 {
+		s.rest = append(s.rest, p...)
+		return true
+	}
+	left, errno := s.send(p)
+	s.rest = append(s.rest, left...)
+	return errno == 0
+}
+
+// sendRest sends what is left of posts, and reports whether nothing is left any more. The caller holds mu.
+func (s *socket) sendRest() bool {
+	if len(s.rest) > 0 {
+		s.rest, _ = s.send(s.rest) // its error shows in what is read
+	}
+	if len(s.rest) > 0 {
+		return false
+	}
+	s.rest = nil
+	return true
+}
+
+// send sends p as far as there is room and returns what is left, nothing if the connection has broken. The caller holds mu.
+func (s *socket) send(p []byte) (left []byte, errno syscall.Errno) {
+	for len(p) > 0 {
+		var n int
+		switch n, errno = write(s.fd, p); errno {
+		case 0:
+			p = p[n:]
+		case unix.EINTR:
+		case unix.EAGAIN:
+			s.writable = false
+			return p, 0
+		default:
+			return nil, errno
+		}
+	}
+	return nil, 0
+}
+
+// broke has those that wait see that the connection has broken.
+func (s *socket) broke() { s.happened(unix.EPOLLERR) }

@@ -254,7 +254,9 @@ func (p *poller) handOn() {
 func (p *poller) wait(events *[batch]unix.EpollEvent) int {
 	runtime.Gosched()
 	runtime.Gosched()
-	p.outbox.end()
+	if p.posts {
+		p.outbox.end()
+	}
 	n, every := 0, p.outside.every()
 	if every < sleepEvery {
 		n = peek(p.epoll, events)

@@ -1,0 +1,219 @@
+package loop
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestPostsLeaveAtTheEndOfATurn has many calls answered at one time, whose goroutines post: none of it leaves before the
+// turn's end, all of it then.
+func TestPostsLeaveAtTheEndOfATurn(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := New()
+	const calls, rounds = 4 * postFrom, 20
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	posted := 0
+	fars := make([]*net.TCPConn, calls)
+	for i := range fars {
+		s, far := pair(t, l)
+		fars[i] = far
+		all.Go(func() {
+			b := make([]byte, 1)
+			for range rounds {
+				if _, err := s.Read(b); err != nil {
+					t.Error(err)
+					return
+				}
+				if s.Post([]byte{b[0], 'p'}) {
+					mu.Lock()
+					posted++
+					mu.Unlock()
+				} else if _, err := s.Write([]byte{b[0], 'w'}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for round := range byte(rounds) {
+		for _, far := range fars {
+			far.Write([]byte{round})
+		}
+		for _, far := range fars {
+			var got [2]byte
+			if _, err := io.ReadFull(far, got[:]); err != nil || got[0] != round {
+				t.Fatalf("round %d: %v, %v", round, got, err)
+			}
+		}
+	}
+	all.Wait()
+	if posted == 0 {
+		t.Error("no turn was long enough to post")
+	}
+	t.Logf("%d of %d were posted", posted, calls*rounds)
+}
+
+// ownTurns gives both ends of a connection whose loop begins no turn: the test does.
+func ownTurns(t *testing.T) (Socket, *net.TCPConn, *outbox) {
+	l := New()
+	for _, p := range l.all {
+		p.posts = false
+	}
+	s, far := pair(t, l)
+	room := make(chan struct{})
+	if s.OnWritable(func() { close(room) }) { // until the loop has looked
+		<-room
+	}
+	return s, far, &s.(*socket).poller.outbox
+}
+
+// TestPostKeepsOrder posts and writes by turns from a turn that never ends by itself.
+func TestPostKeepsOrder(t *testing.T) {
+	s, far, o := ownTurns(t)
+	if s.Post([]byte("no")) {
+		t.Fatal("no turn has begun")
+	}
+	o.begin()
+	for _, p := range []string{"one ", "two "} {
+		if !s.Post([]byte(p)) {
+			t.Fatalf("%q is not taken", p)
+		}
+	}
+	if _, err := s.Write([]byte("three ")); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Post([]byte("four")) {
+		t.Fatal("not taken behind a write")
+	}
+	s.CloseWrite()
+	if got, err := io.ReadAll(far); string(got) != "one two three four" || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if o.end(); s.Post(nil) {
+		t.Error("taken after the turn's end")
+	}
+}
+
+// TestPostWithoutRoom posts to a peer that does not read: what finds no room leaves when there is some, before what is
+// written later, and takes no more posts meanwhile.
+func TestPostWithoutRoom(t *testing.T) {
+	const seed = 5
+	s, far, o := ownTurns(t)
+	inner := s.(*socket)
+	if err := unix.SetsockoptInt(inner.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<10); err != nil {
+		t.Fatal(err)
+	}
+	far.SetReadBuffer(4 << 10)
+	var sent []byte
+	rng := rand.NewChaCha8([32]byte{seed})
+	for full := false; !full; {
+		o.begin()
+		for range 2 { // the second may have to go behind what is left of the first
+			p := make([]byte, 4<<10)
+			rng.Read(p)
+			if !s.Post(p) {
+				full = true
+				break
+			}
+			sent = append(sent, p...)
+		}
+		o.end()
+	}
+	inner.mu.Lock()
+	left := len(inner.rest)
+	inner.mu.Unlock()
+	if left == 0 {
+		t.Error("nothing found no room")
+	}
+	last := []byte("the last bytes")
+	sent = append(sent, last...)
+	go func() {
+		s.Write(last)
+		s.CloseWrite()
+	}()
+	if got, err := io.ReadAll(far); !bytes.Equal(got, sent) || err != nil {
+		t.Fatalf("seed %d: %d bytes of %d, %v", seed, len(got), len(sent), err)
+	}
+}
+
+// TestPostToABrokenConnection has the reader learn that a post cannot be sent.
+func TestPostToABrokenConnection(t *testing.T) {
+	s, far, o := ownTurns(t)
+	o.begin()
+	if !s.Post([]byte("to no one")) {
+		t.Fatal("not taken")
+	}
+	far.SetLinger(0)
+	far.Close()
+	b := make([]byte, 1)
+	if _, err := s.Read(b); !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+	o.end()
+	if s.Quiet() {
+		t.Error("it is taken for sound")
+	}
+}
+
+// TestClosedSocketPostsNothing closes between the post and the end of the turn. The descriptor may be another's by then.
+func TestClosedSocketPostsNothing(t *testing.T) {
+	s, far, o := ownTurns(t)
+	o.begin()
+	if !s.Post([]byte("dropped")) {
+		t.Fatal("not taken")
+	}
+	s.Close()
+	if s.Post([]byte("late")) {
+		t.Error("a closed socket takes a post")
+	}
+	o.end()
+	if got, err := io.ReadAll(far); len(got) > 0 || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+// TestOutboxIsBounded posts more than it holds.
+func TestOutboxIsBounded(t *testing.T) {
+	s, far, o := ownTurns(t)
+	o.begin()
+	p, taken := make([]byte, 1<<10), 0
+	for s.Post(p) {
+		taken += len(p)
+	}
+	if taken != postedBytes {
+		t.Errorf("%d bytes were taken of %d", taken, postedBytes)
+	}
+	go func() {
+		o.end()
+		s.CloseWrite()
+	}()
+	if n, err := io.Copy(io.Discard, far); n != int64(taken) || err != nil {
+		t.Errorf("%d bytes came, %v", n, err)
+	}
+}
+
+// TestEventsAreHandedOnByGroups checks the order of what comes at one time.
+func TestEventsAreHandedOnByGroups(t *testing.T) {
+	p := new(poller)
+	var got []int
+	for i, group := range []uint8{0, 2, 1, 0, 9, 1, 2} {
+		s := new(socket)
+		s.Group(group)
+		s.OnReadable(func() { got = append(got, i) })
+		p.ready = append(p.ready, ready{s, unix.EPOLLIN, uint8(s.group.Load())})
+	}
+	p.handOn()
+	if want := []int{1, 4, 6, 2, 5, 0, 3}; !slices.Equal(got, want) {
+		t.Errorf("handed on as %v, want %v", got, want)
+	}
+}
