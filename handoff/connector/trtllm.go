@@ -93,7 +93,10 @@ func contextLeg(r Round, generatesFirst bool) (upstream.Leg, error) {
 		}
 		e.Set("disaggregated_params", params.Bytes())
 	})
-	l.Stream, l.Parting = false, contextParting
+	l.Stream = false
+	if !generatesFirst { // else its answer names nothing that has to be released, and decode's refusal waits for its end
+		l.Parting = contextParting
+	}
 	return l, err
 }
 

@@ -225,6 +225,9 @@ func TestTensorRTGenerationFirstPlan(t *testing.T) {
 		if err != nil || plan.Order != DecodeFirst || plan.Prefill.Stream || !plan.Decode.Stream {
 			t.Fatalf("%+v, %v", plan, err)
 		}
+		if plan.Prefill.Parting != 0 {
+			t.Errorf("a client whose call decode has refused waits for prefill's answer, %v at most", plan.Prefill.Parting)
+		}
 		id := strconv.FormatInt(tensorRTID, 10)
 		context := `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":false,"disaggregated_params":{"request_type":"context_only","disagg_request_id":` + id + `,"schedule_style":1}}`
 		generation := `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7,"stream":true,"disaggregated_params":{"request_type":"generation_only","ctx_request_id":` + id +
