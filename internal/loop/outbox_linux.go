@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +14,8 @@ const (
 	postFrom = 8
 	// postedBytes is how much of them waits at most.
 	postedBytes = 128 << 10
+	// postedFor is how long the first of them waits at most, unless a goroutine runs for longer without posting.
+	postedFor = 2 * time.Millisecond
 )
 
 // outbox holds what sockets post during a loop's turn until those that its events woke have run. Posts that leave in a row
@@ -22,6 +25,7 @@ type outbox struct {
 	open atomic.Bool // as of mu
 
 	mu    sync.Mutex
+	until int64 // the first of posts waits
 	bytes []byte
 	posts []post
 }
@@ -34,17 +38,25 @@ type post struct {
 
 // take takes p in, for the end of the turn.
 func (o *outbox) take(s *socket, p []byte) bool {
-	if !o.open.Load() {
+	if !o.open.Load() || len(p) > postedBytes {
 		return false
 	}
+	var broken []*socket
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.open.Load() || len(o.bytes)+len(p) > postedBytes || !s.posts() {
-		return false
+	if len(o.posts) > 0 && (now() > o.until || len(o.bytes)+len(p) > postedBytes) {
+		broken = o.send()
 	}
-	o.bytes = append(o.bytes, p...)
-	o.posts = append(o.posts, post{s, len(o.bytes)})
-	return true
+	taken := o.open.Load() && s.posts()
+	if taken {
+		if len(o.posts) == 0 {
+			o.until = now() + int64(postedFor)
+		}
+		o.bytes = append(o.bytes, p...)
+		o.posts = append(o.posts, post{s, len(o.bytes)})
+	}
+	o.mu.Unlock()
+	broke(broken)
+	return taken
 }
 
 // begin opens the outbox, for a turn.
@@ -57,14 +69,21 @@ func (o *outbox) end() {
 	}
 	o.mu.Lock()
 	o.open.Store(false)
+	broken := o.send()
 	o.mu.Unlock()
-	o.flush()
+	broke(broken)
 }
 
 // flush sends what waits.
 func (o *outbox) flush() {
-	var broken []*socket
 	o.mu.Lock()
+	broken := o.send()
+	o.mu.Unlock()
+	broke(broken)
+}
+
+// send sends what waits, and returns the sockets whose connections have broken. The caller holds mu.
+func (o *outbox) send() (broken []*socket) {
 	begin := 0
 	for i, p := range o.posts {
 		if !p.s.posted(o.bytes[begin:p.end]) {
@@ -74,9 +93,13 @@ func (o *outbox) flush() {
 		o.posts[i].s = nil
 	}
 	o.bytes, o.posts = o.bytes[:0], o.posts[:0]
-	o.mu.Unlock()
+	return broken
+}
+
+// broke has those that wait for a socket see that its connection has broken. No lock is held.
+func broke(broken []*socket) {
 	for _, s := range broken {
-		s.broke()
+		s.happened(unix.EPOLLERR)
 	}
 }
 
@@ -140,6 +163,3 @@ func (s *socket) send(p []byte) (left []byte, errno syscall.Errno) {
 	}
 	return nil, 0
 }
-
-// broke has those that wait see that the connection has broken.
-func (s *socket) broke() { s.happened(unix.EPOLLERR) }

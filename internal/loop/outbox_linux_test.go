@@ -182,23 +182,54 @@ func TestClosedSocketPostsNothing(t *testing.T) {
 	}
 }
 
-// TestOutboxIsBounded posts more than it holds.
+// TestPostsDoNotWaitForALongTurn has a turn go on for longer than posts wait: what was posted leaves with the next post.
+func TestPostsDoNotWaitForALongTurn(t *testing.T) {
+	s, far, o := ownTurns(t)
+	o.begin()
+	if !s.Post([]byte("early ")) {
+		t.Fatal("not taken")
+	}
+	o.mu.Lock()
+	o.until = now() - 1
+	o.mu.Unlock()
+	if !s.Post([]byte("late")) {
+		t.Fatal("not taken after a long time")
+	}
+	got := make([]byte, len("early "))
+	if _, err := io.ReadFull(far, got); string(got) != "early " || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	o.mu.Lock()
+	left := string(o.bytes)
+	o.mu.Unlock()
+	if left != "late" {
+		t.Errorf("%q waits, want what was posted last", left)
+	}
+}
+
+// TestOutboxIsBounded posts more than it holds, to a peer that reads nothing until no more is taken.
 func TestOutboxIsBounded(t *testing.T) {
 	s, far, o := ownTurns(t)
 	o.begin()
-	p, taken := make([]byte, 1<<10), 0
-	for s.Post(p) {
-		taken += len(p)
+	if s.Post(make([]byte, postedBytes+1)) {
+		t.Error("a long post was taken")
 	}
-	if taken != postedBytes {
-		t.Errorf("%d bytes were taken of %d", taken, postedBytes)
+	p, taken := make([]byte, 8<<10), 0
+	for s.Post(p) {
+		if taken += len(p); len(o.bytes) > postedBytes {
+			t.Fatalf("%d bytes wait, %d may", len(o.bytes), postedBytes)
+		}
+	}
+	if taken <= postedBytes {
+		t.Errorf("%d bytes were taken", taken)
 	}
 	go func() {
 		o.end()
+		s.Write([]byte("!")) // behind what found no room
 		s.CloseWrite()
 	}()
-	if n, err := io.Copy(io.Discard, far); n != int64(taken) || err != nil {
-		t.Errorf("%d bytes came, %v", n, err)
+	if n, err := io.Copy(io.Discard, far); n != int64(taken)+1 || err != nil {
+		t.Errorf("%d bytes came of %d, %v", n, taken+1, err)
 	}
 }
 
