@@ -242,7 +242,7 @@ func TestReplicasWithoutANATS(t *testing.T) {
 // one would.
 func TestReplicasUseWorkersEvenly(t *testing.T) {
 	const workers = 8
-	perSecond, n := 100, 300
+	perSecond, n := 100, 600
 	if spare() == 0 {
 		perSecond, n = 600, 6000
 	}

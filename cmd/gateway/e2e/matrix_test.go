@@ -148,6 +148,7 @@ type meddler struct {
 	fails  pools.Role                 // whose first leg is answered with 500
 	answer func(answer []byte) []byte // changes what prefill answers
 	late   time.Duration              // how long the first decode leg is on its way
+	begun  func() bool                // when the spoilt decode leg's refusal comes: not before; nil: at once
 
 	mu      sync.Mutex // guards the following
 	calls   map[pools.Role]int
@@ -179,6 +180,9 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 		return s, err
 	}
 	if role == m.spoil && s.Status() >= 400 {
+		for m.begun != nil && !m.begun() && ctx.Err() == nil {
+			<-time.After(time.Millisecond)
+		}
 		m.mu.Lock()
 		m.refused = time.Now()
 		m.mu.Unlock()
@@ -590,6 +594,9 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 	s := &scene{fleet: newFleet(t, o), pairing: p, meddler: m, mortals: mortals, prompt: h.prompt}
 	if s.prompt == "" {
 		s.prompt = long
+	}
+	if p.together && m.spoil == pools.Decode { // between machines a refusal takes longer than a leg that is sent at the same time
+		m.begun = func() bool { return !s.free("prefill") }
 	}
 	h.run(s)
 	out := outcome{client: s.client()}
