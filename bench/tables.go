@@ -137,7 +137,7 @@ func (r *report) memories() (table, bool) {
 			"process", "idle MiB", fmt.Sprintf("with %d streams MiB", r.Plan.Streams), "kB a stream", "heap", "stacks",
 			fmt.Sprintf("with %d idle connections MiB", r.Plan.IdleConnections), "kB a connection", "heap", "stacks", fmt.Sprintf("saturated for %v, most MiB", r.Plan.Soak), "MiB a minute",
 		}},
-		notes: []string{"Resident set of processes that have done nothing else, measured once. Idle is after as many requests as there are streams then, on a few connections; each stream has its connection, and a chunk once a second. " +
+		notes: []string{"Resident set of processes that have done nothing else, measured once. Idle is after as many requests, on a few connections, as there are streams later; each stream has its connection, and a chunk once a second. " +
 			"Each idle connection has had one request; as many went through before on a few. Heap and stacks are go_memstats_heap_inuse_bytes and go_memstats_stack_inuse_bytes of /metrics. " +
 			"Growth a minute is the slope of the second half."},
 	}

@@ -22,10 +22,10 @@ const (
 // find the kernel's code in the processor's caches, and wake a worker once that would go back to sleep between two. It is
 // open during turns of many events where Go has one thread: with more, the turn ends while others still run.
 type outbox struct {
-	open atomic.Bool // as of mu
+	open atomic.Bool // a turn that posts; closed under mu
 
 	mu    sync.Mutex
-	until int64 // the first of posts waits
+	until int64 // when the first of posts leaves at the latest; see postedFor
 	bytes []byte
 	posts []post
 }

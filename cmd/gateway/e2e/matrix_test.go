@@ -50,6 +50,8 @@ type pairing struct {
 	worker    func(c *devfleet.WorkerConfig) // more of both workers; nil for nothing
 	// together: both legs run at once.
 	together bool
+	// decodeFirst: prefill is called once decode's call has left.
+	decodeFirst bool
 	// apart: no engine ever waits for the other. lmcache's share a store.
 	apart bool
 	// keeps is the word for what no time-out of the engine frees, empty where there is no such thing.
@@ -105,7 +107,7 @@ var pairings = []pairing{
 		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
 	},
 	{connector: "trtllm", engine: "trtllm", worker: noticesLate, waits: tensorRT, malform: without("ctx_request_id")},
-	{connector: "trtllm-gen-first", engine: "trtllm", together: true, worker: noticesLate, waits: tensorRT},
+	{connector: "trtllm-gen-first", engine: "trtllm", together: true, decodeFirst: true, worker: noticesLate, waits: tensorRT},
 }
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
@@ -148,7 +150,7 @@ type meddler struct {
 	fails  pools.Role                 // whose first leg is answered with 500
 	answer func(answer []byte) []byte // changes what prefill answers
 	late   time.Duration              // how long the first decode leg is on its way
-	begun  func() bool                // when the spoilt decode leg's refusal comes: not before; nil: at once
+	begun  func() bool                // what the spoilt leg's refusal waits for; nil for nothing
 
 	mu      sync.Mutex // guards the following
 	calls   map[pools.Role]int
@@ -595,7 +597,7 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 	if s.prompt == "" {
 		s.prompt = long
 	}
-	if p.together && m.spoil == pools.Decode { // between machines a refusal takes longer than a leg that is sent at the same time
+	if p.decodeFirst && m.spoil == pools.Decode { // between machines a refusal takes longer than the leg that is sent meanwhile
 		m.begun = func() bool { return !s.free("prefill") }
 	}
 	h.run(s)

@@ -121,7 +121,7 @@ func (x *exchange) streams() bool { return x.started && isEventStream(x.contentT
 // The fields of every streamed answer: no cache keeps it, and nginx in front of us holds nothing back.
 var (
 	cacheControl, noCache = []byte("Cache-Control"), []byte("no-cache")
-	accelBuffering, no    = []byte("X-Accel-Buffering"), []byte("no")
+	accelBuffering, off   = []byte("X-Accel-Buffering"), []byte("no")
 )
 
 // head appends the head of a streamed answer.
@@ -129,7 +129,7 @@ func (x *exchange) head(dst []byte) []byte {
 	h := &x.ctx.Response.Header
 	h.SetContentType(x.contentType)
 	h.SetCanonical(cacheControl, noCache)
-	h.SetCanonical(accelBuffering, no)
+	h.SetCanonical(accelBuffering, off)
 	x.conn.request.streamed = true
 	switch {
 	case x.plain:
