@@ -227,6 +227,9 @@ func newEcho(t *testing.T, bus wire.Bus, of, late string) *echo {
 	var err error
 	x.stop, err = bus.Subscribe("echo", func(m *nats.Msg) {
 		got, err := bus.Request(t.Context(), &nats.Msg{Subject: of, Data: m.Data})
+		if t.Context().Err() != nil {
+			return
+		}
 		if err != nil {
 			t.Error(err)
 			return

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/replay"
 	"github.com/tandem-pd/tandem/lab/simulate"
 	"github.com/tandem-pd/tandem/pools"
@@ -18,9 +19,9 @@ import (
 // more than the 2 ms that each takes to come, of 107 ms in the mean to be computed.
 func TestPrefillIsRarelyIdle(t *testing.T) {
 	const engines, from, span = 2, 125 * time.Second, 15 * time.Second
-	engine := parityEngine()
+	each := parityEngine()
 	f := parityFleet{
-		groups: []simulate.Group{{Count: engines, Role: pools.Prefill, Engine: engine}, {Count: 2, Role: pools.Decode, Engine: engine}},
+		groups: []simulate.Group{{Count: engines, Role: pools.Prefill, Engine: each}, {Count: 2, Role: pools.Decode, Engine: each}},
 		mode:   "eft", threshold: -1, warm: 120, delay: 2 * time.Millisecond, reg: prometheus.NewRegistry(),
 	}
 	rng := rand.New(rand.NewPCG(paritySeed, 7))
@@ -36,19 +37,21 @@ func TestPrefillIsRarelyIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		busy := func() (ms float64) {
-			for _, e := range f.engines[:engines] {
-				ms += e.Books().BusyMs
-			}
-			return ms
-		}
 		idle := make(chan float64, 1)
-		go func() {
-			time.Sleep(from)
-			before := busy()
-			time.Sleep(span)
-			idle <- 1 - (busy()-before)/float64(span.Milliseconds())/engines
-		}()
+		f.begun = func(all []*engine.Server) {
+			busy := func() (ms float64) {
+				for _, e := range all[:engines] {
+					ms += e.Books().BusyMs
+				}
+				return ms
+			}
+			go func() {
+				time.Sleep(from)
+				before := busy()
+				time.Sleep(span)
+				idle <- 1 - (busy()-before)/float64(span.Milliseconds())/engines
+			}()
+		}
 		f.onTheWire(t, f.after(more), prompter)
 		share := <-idle
 		t.Logf("prefill engines were idle for %.2f %% of %v", 100*share, span)

@@ -56,8 +56,9 @@ type parityFleet struct {
 
 	delay time.Duration // of what the gateway sends to workers
 
-	reg     *prometheus.Registry // of the gateway on the wire
-	engines []*engine.Server     // there
+	// Of the gateway on the wire.
+	reg   *prometheus.Registry
+	begun func(engines []*engine.Server) // where it is set: requests begin now
 }
 
 func (f *parityFleet) router() router.Config {
@@ -273,6 +274,7 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 		}
 	})
 	port := 9000
+	var engines []*engine.Server
 	for _, g := range f.groups {
 		for i := range g.Count {
 			port++
@@ -283,7 +285,7 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.engines = append(f.engines, worker.Engine)
+			engines = append(engines, worker.Engine)
 			group.Go(func() {
 				if err := worker.Run(ctx); err != nil {
 					t.Errorf("worker: %v", err)
@@ -302,6 +304,9 @@ func (f *parityFleet) onTheWire(t *testing.T, w *replay.Workload, prompter *repl
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if f.begun != nil {
+		f.begun(engines)
 	}
 	samples := run.Run(ctx)
 	client.CloseIdleConnections()

@@ -24,6 +24,8 @@ func TestSessionsAreBound(t *testing.T) {
 		if holds.CompareAndSwap(true, false) {
 			firstToken(w)
 			<-held
+			sse(w, last, "[DONE]")
+			return
 		}
 		if host := ill.Load(); host != nil && *host == r.Host {
 			w.WriteHeader(http.StatusInternalServerError)

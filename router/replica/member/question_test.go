@@ -144,11 +144,12 @@ func TestTheLastRoomIsGrantedOnce(t *testing.T) {
 
 // stranger is another gateway of the group whose answers a test decides.
 type stranger struct {
-	t        *testing.T
-	link     Link
-	peers    *replica.Peers
-	over     atomic.Bool
-	answered atomic.Int64
+	t       *testing.T
+	link    Link
+	peers   *replica.Peers
+	over    atomic.Bool
+	hearing sync.Mutex // held while it answers
+	gone    bool       // the test is over: it answers no more
 }
 
 func (*stranger) Hear(string, string, pools.Role, []load.Shared, time.Time) {}
@@ -181,6 +182,11 @@ func meet(t *testing.T, answer func(s *stranger, e replica.Effect)) (s *stranger
 	s.peers = replica.NewPeers(replica.Config{}, own, s, time.Now())
 	said := a.member.cfg.said()
 	stop, err := s.link.Subscribe(said, func(m *nats.Msg) {
+		s.hearing.Lock()
+		defer s.hearing.Unlock()
+		if s.gone {
+			return
+		}
 		do, err := s.peers.Hear(m.Data, time.Now(), nil)
 		if err != nil {
 			t.Error(err)
@@ -188,7 +194,6 @@ func meet(t *testing.T, answer func(s *stranger, e replica.Effect)) (s *stranger
 		for _, e := range do {
 			if e.Do == replica.Reply && answer != nil {
 				answer(s, e)
-				s.answered.Add(1)
 			}
 		}
 	}, func(int) {})
@@ -198,19 +203,23 @@ func meet(t *testing.T, answer func(s *stranger, e replica.Effect)) (s *stranger
 	done := make(chan struct{})
 	var beats sync.WaitGroup
 	beats.Go(func() {
-		for ticks := time.NewTicker(50 * time.Millisecond); ; {
-			if err := s.link.Publish(&nats.Msg{Subject: said, Data: own.Beat(answers(t), 0, nil)}); err != nil {
-				return
-			}
+		ticks := time.Tick(50 * time.Millisecond)
+		for s.link.Publish(&nats.Msg{Subject: said, Data: own.Beat(answers(t), 0, nil)}) == nil {
 			select {
-			case <-ticks.C:
+			case <-ticks:
 			case <-done:
-				ticks.Stop()
 				return
 			}
 		}
 	})
-	t.Cleanup(func() { close(done); beats.Wait(); stop() })
+	t.Cleanup(func() {
+		close(done)
+		beats.Wait()
+		stop()
+		s.hearing.Lock()
+		s.gone = true
+		s.hearing.Unlock()
+	})
 	acquaint(2, a)
 	for _, m := range a.pool.Members {
 		l, err := a.reserve(m.Worker.ID, small-2)
