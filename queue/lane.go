@@ -146,6 +146,9 @@ func (c *Core[V]) pass(t *Ticket[V], p plan) {
 	}
 }
 
+// asked reports whether this drain has asked tickets that wait on: what changes from then on they have not seen.
+func (c *Core[V]) asked() bool { return c.holding || len(c.passed) > 0 }
+
 // aside is the place of the first ticket that was passed in this drain; those behind it have smaller ones.
 const aside = unqueued - 1
 

@@ -1,9 +1,13 @@
 package queue
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -225,4 +229,50 @@ func TestDrainsStayBounded(t *testing.T) {
 	if want := []string{"0 granted", "1 granted", "2 granted"}; !slices.Equal(*ended, want) {
 		t.Errorf("%q, want %q", *ended, want)
 	}
+}
+
+// A change that comes while a request is planned is seen by that request too, though what is asked behind it ends without a grant
+// and nothing happens after it.
+func TestAChangeInMidDrainReachesThePlanned(t *testing.T) {
+	errGone := errors.New("it can be served no more")
+	synctest.Test(t, func(t *testing.T) {
+		var q *Queue[string, string]
+		free, armed := false, false
+		cfg := DefaultConfig()
+		cfg.Target = 0 // no drain plans first
+		q, err := New(cfg, func(id string, _ []string, _ time.Time) (string, error) {
+			if id != "planned" {
+				return "", errGone
+			}
+			if free {
+				return id, nil
+			}
+			if armed { // the worker becomes free behind this one's back, and who frees it does not drain, for this one does
+				free = true
+				var woken sync.WaitGroup
+				woken.Go(q.Wake)
+				woken.Wait()
+			}
+			return "", &laterError{}
+		}, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			if _, err := q.Admit(context.Background(), Item{ID: "planned"}, "planned"); err != nil {
+				t.Errorf("planned: %v", err)
+			}
+		})
+		synctest.Wait()
+		armed = true
+		if _, err := q.Admit(context.Background(), Item{ID: "behind"}, "behind"); !errors.Is(err, errGone) {
+			t.Errorf("behind: %v", err)
+		}
+		synctest.Wait()
+		if n := q.Stats().Waiting; n != 0 {
+			t.Errorf("%d waits, and nothing will wake it", n)
+		}
+		waiting.Wait()
+	})
 }

@@ -297,7 +297,7 @@ func (q *Queue[R, G]) run(me *waiter[R, G], now time.Time) {
 			w.rouse()
 			return
 		}
-		if !q.core.holding {
+		if !q.core.asked() {
 			q.again = false // what changed until here, the ticket will see
 		}
 		clear(q.ahead)

@@ -125,7 +125,7 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 			prompt  string
 			there   func(f *fleet) bool
 		}{
-			{"prefill", options{speedup: .05}, strings.Repeat(long, 10), func(f *fleet) bool { return f.engines("prefill") == clients }},
+			{"prefill", options{speedup: .005}, strings.Repeat(long, 10), func(f *fleet) bool { return f.engines("prefill") == clients }},
 			{
 				"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = time.Minute }}, long,
 				func(f *fleet) bool { return f.transferring() == clients && f.engines("prefill") == 0 },

@@ -206,7 +206,7 @@ func TestClientsLeave(t *testing.T) {
 			func(f *fleet) bool { return f.gateway.Flow.Waiting()["tandem-sim"].Waiting >= clients-2 },
 		},
 		{
-			"prefill", options{speedup: .05}, strings.Repeat(long, 10),
+			"prefill", options{speedup: .005}, strings.Repeat(long, 10),
 			func(f *fleet) bool { return f.engines("prefill") == clients },
 		},
 		{

@@ -118,7 +118,7 @@ func (f *fleet) verdict(q question, a answer) (whole bool, err error) {
 	case strings.Contains(f.parse([]byte(last)).Error.Message, "did not stop") && got != "":
 		return false, nil // the worker went on with what it liked, and was ended for it
 	case !strings.HasPrefix(q.want, got) || got == "":
-		return false, fmt.Errorf("failed after %q, undisturbed %q", got, q.want)
+		return false, fmt.Errorf("failed after %q, undisturbed %q: %q", got, q.want, a.events)
 	}
 	return false, nil
 }
