@@ -25,6 +25,10 @@ type Call struct {
 	// Request is the scanned body.
 	Request *openai.Request
 
+	// Alone is what Serve says at its end: nothing of the gateway refers to Request.Raw any more, and its memory may be used
+	// again. Without it, something may.
+	Alone bool
+
 	// Arrival is when the request's head was read: TTFT and the queue count from it.
 	Arrival time.Time
 

@@ -133,7 +133,7 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 		r.end(err)
 		f.observer.Ended(&r.Record, err)
 		r.draft.Release()
-		f.reuse(r)
+		call.Alone = f.reuse(r)
 	}()
 	if err := f.understand(ctx, r); err != nil {
 		return err

@@ -99,11 +99,12 @@ func (f *Flow) newRequest(call *Call) *request {
 }
 
 // reuse gives the memory of a request that has ended to the next one, if it was served in its first round: then no queue,
-// no clean-up and no leg refers to it any more.
-func (f *Flow) reuse(r *request) {
+// no clean-up and no leg refers to it, or to its body, any more. It reports whether that is so.
+func (f *Flow) reuse(r *request) bool {
 	if !r.served || r.Attempts > 1 || r.shared {
-		return
+		return false
 	}
 	*r = request{calls: r.calls}
 	f.requests.Put(r)
+	return true
 }

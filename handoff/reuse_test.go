@@ -9,7 +9,8 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 )
 
-// The memory of a request goes to the next one only where nothing else can refer to it, and nothing of the request is left in it.
+// The memory of a request goes to the next one only where nothing else can refer to it, and nothing of the request is left in it. So
+// does its body's.
 func TestOnlyTheServedAreReused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(r *request)
@@ -26,7 +27,9 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		r.served, r.Attempts, r.now, r.ids = true, 1, &r.first, []uint32{1}
 		r.first.round.ID, r.first.call = "mine-1", decode.Call{Answer: []byte("mine")}
 		c.change(r)
-		f.reuse(r)
+		if alone := f.reuse(r); alone != c.reused {
+			t.Errorf("%s: alone: %v", name, alone)
+		}
 		if r.calls.first == nil {
 			t.Errorf("%s: its callbacks are gone", name)
 		}

@@ -2,6 +2,7 @@ package models
 
 import (
 	"fmt"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -137,7 +138,7 @@ func (c *chat) variables(l *Language, t *template) (map[string]jinja.Value, erro
 		if len(args) == 1 {
 			if format, ok := args[0].Str(); ok {
 				text := strftime(now(), format)
-				c.dates = append(c.dates, date{format, text})
+				c.dates = append(c.dates, date{strings.Clone(format), text}) // it may be a part of the body, and outlives it
 				return jinja.String(text), nil
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,4 +87,30 @@ func BenchmarkGrownJSON(b *testing.B) {
 			idsJSON(a, before, len(before.ids)-unstable)
 		}
 	})
+}
+
+// TestNothingOfABodyIsRemembered: a body's memory is used again once its request is over, and what is remembered of its prompt
+// stays: the format of a date too, though the client's own kwargs bring it.
+func TestNothingOfABodyIsRemembered(t *testing.T) {
+	l := language(t, `{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ strftime_now(day) }} {{ strftime_now(plain) }}`)
+	req := func() *openai.Request {
+		return scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat(prose, 40)+`"}],"chat_template_kwargs":{"day":"%d %B","plain":"no day"}}`)
+	}
+	card := Card{BlockSize: 16}
+	first := req()
+	p, _, err := card.Tokens(first, l)
+	if err != nil || p.kept == nil || len(p.kept.dates) != 2 {
+		t.Fatalf("%+v, %v", p.kept, err)
+	}
+	want := slices.Clone(p.IDs)
+	for i := range first.Raw {
+		first.Raw[i] = '!'
+	}
+	if d := p.kept.dates; d[0] != (date{"%d %B", "07 March"}) || d[1] != (date{"no day", "no day"}) {
+		t.Errorf("dates %q", d)
+	}
+	again, _, err := card.Tokens(req(), l)
+	if err != nil || again.kept != p.kept || !slices.Equal(again.IDs, want) {
+		t.Errorf("it is not remembered: %v", err)
+	}
 }

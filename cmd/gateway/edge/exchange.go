@@ -69,14 +69,16 @@ func (x *exchange) serve() {
 	s, c := x.s, x.conn
 	x.stream = x.call.Request.Stream
 	x.life.Begin(context.Background())
-	held := cap(x.call.Request.Raw) // of the budget
+	body := x.call.Request.Raw
 	s.live.add(x)
 	s.startBeats()
 	c.onLeave(func() { x.leave(fault.ErrClientGone) })
 	err, panicked := x.run()
 	c.unwatch()
 	s.live.remove(x)
-	s.bodies.give(held)
+	if s.bodies.give(cap(body)); x.call.Alone {
+		s.bodies.keep(body)
+	}
 	x.life.Close()
 	x.end(err, panicked)
 }

@@ -186,6 +186,11 @@ type option func(*Config)
 // serve runs a server on ln until the test's end.
 func serve(t testing.TB, ln net.Listener, flow flowFunc, settings ...option) *served {
 	t.Helper()
+	return serveFlow(t, ln, flow, settings...)
+}
+
+func serveFlow(t testing.TB, ln net.Listener, flow Flow, settings ...option) *served {
+	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Host, cfg.AllowedHosts = "127.0.0.1", []string{"t"}
 	if *relayed == "loop" {

@@ -3,8 +3,6 @@ package edge
 import (
 	"errors"
 	"io"
-	"sync/atomic"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -16,45 +14,12 @@ const (
 	prefetchBytes = 8 << 10
 
 	// firstBodyBytes is the largest buffer that a body gets before its bytes have come.
-	firstBodyBytes = 32 << 10
+	firstBodyBytes = 32 << 10 // a size of spare memory
 
 	// declaredGrowth is how many times its size a full buffer gets where the body's length is declared, and no more than
 	// that: most long bodies are copied once. Without a length it doubles.
 	declaredGrowth = 16
-
-	// budgetRetry is after how long a request that found the budget taken may be worth another try.
-	budgetRetry = time.Second
 )
-
-// budget counts the bytes of memory that request bodies take, of those that are being read and of those whose
-// requests wait or run. It is safe for concurrent use.
-type budget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-// take counts n more bytes and reports whether they are within the limit; if not, nothing is counted.
-func (b *budget) take(n int) bool {
-	if b.used.Add(int64(n)) <= b.limit {
-		return true
-	}
-	b.give(n)
-	return false
-}
-
-// give returns n bytes.
-func (b *budget) give(n int) { b.used.Add(-int64(n)) }
-
-// fits reports whether n more bytes would be within the limit just now.
-func (b *budget) fits(n int) bool { return b.used.Load()+int64(n) <= b.limit }
-
-// exhausted is the error for a request whose body is beyond the budget.
-func (b *budget) exhausted() *openai.Error {
-	e := openai.Unavailable("body_budget_exhausted",
-		"the bodies of other requests take the memory that body-budget-bytes allows; try again later")
-	e.RetryAfter = budgetRetry
-	return e
-}
 
 // errUnreadable wraps why a body could not be read to its end; the connection carries no other request.
 type errUnreadable struct{ error }
@@ -82,15 +47,12 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 	}
 	for {
 		if len(body) == cap(body) {
-			size := min(most, max(firstBodyBytes, growth*cap(body)))
-			if !s.bodies.take(size - cap(body)) {
+			var ok bool
+			if body, ok = s.bodies.grow(body, min(most, max(firstBodyBytes, growth*cap(body)))); !ok {
 				return body, s.bodies.exhausted()
 			}
-			grown := make([]byte, len(body), size)
-			copy(grown, body)
-			body = grown
 		}
-		n, err := stream.Read(body[len(body):cap(body)])
+		n, err := stream.Read(body[len(body):min(most, cap(body))])
 		body = body[:len(body)+n]
 		switch {
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:

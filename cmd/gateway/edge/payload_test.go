@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/tandem-pd/tandem/handoff"
 )
@@ -89,7 +91,7 @@ func TestBodiesNobodyTakes(t *testing.T) {
 // request has ended. Above it a request is refused by its head, with the name of
 // the setting and when to try again.
 func TestBodyBudget(t *testing.T) {
-	const size = 600_000
+	const size = 9 << 16 // of spare memory, which takes no more than the body
 	running, release := make(chan int64, 4), make(chan struct{})
 	sv := serve(t, loopback(t), func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
 		running <- int64(cap(c.Request.Raw))
@@ -190,5 +192,97 @@ func TestBodiesArriveWhole(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// TestSpareSizes: memory is little more than what is asked for, and what comes back is found again.
+func TestSpareSizes(t *testing.T) {
+	last := -1
+	for size := 1; size <= 1<<maxSpareBits+1; size++ {
+		pool, whole := spareSize(size)
+		switch {
+		case size < 1<<minSpareBits || size > 1<<maxSpareBits:
+			if pool >= 0 || whole != size {
+				t.Fatalf("%d bytes: pool %d of %d", size, pool, whole)
+			}
+			continue
+		case whole < size || whole > size+size/spareSteps || pool < max(0, last) || pool > last+1 || pool >= spareSizes:
+			t.Fatalf("%d bytes: pool %d of %d, after pool %d", size, pool, whole, last)
+		}
+		if again, same := spareSize(whole); again != pool || same != whole {
+			t.Fatalf("%d bytes: pool %d of %d, whose own is %d of %d", size, pool, whole, again, same)
+		}
+		last = pool
+	}
+	if _, whole := spareSize(firstBodyBytes); last != spareSizes-1 || whole != firstBodyBytes {
+		t.Errorf("the last pool is %d of %d; a body's first buffer takes %d", last, spareSizes, whole)
+	}
+}
+
+// TestBodiesGrowWithinTheBudget: memory of a kept size where the budget allows it, of the very size where only that is allowed.
+func TestBodiesGrowWithinTheBudget(t *testing.T) {
+	const size = 33 << 10
+	_, whole := spareSize(size)
+	for _, c := range []struct {
+		limit int64
+		cap   int
+		used  int64
+	}{{int64(whole), whole, int64(whole)}, {int64(whole) - 1, size, size}, {size, size, size}, {size - 1, 5, 5}} {
+		b := &budget{limit: c.limit}
+		body := []byte("begun")
+		b.used.Store(int64(cap(body)))
+		body, ok := b.grow(body, size)
+		if ok != (c.cap >= size) || string(body) != "begun" || cap(body) != c.cap || b.used.Load() != c.used {
+			t.Errorf("limit %d: %v, %q, %d bytes, %d counted", c.limit, ok, body, cap(body), b.used.Load())
+		}
+	}
+}
+
+// aloneFlow says at its end whether the body is no other's.
+type aloneFlow struct {
+	flowFunc
+	alone *atomic.Bool
+}
+
+func (f *aloneFlow) Serve(ctx context.Context, c *handoff.Call, out handoff.Sink) error {
+	err := f.flowFunc.Serve(ctx, c, out)
+	c.Alone = f.alone.Load()
+	return err
+}
+
+// TestBodiesMemoryIsUsedAgain where the flow says that it is alone with it, and is no other's before. The race detector has pools
+// forget some of what they get, so one of many tries has to show it.
+func TestBodiesMemoryIsUsedAgain(t *testing.T) {
+	var alone atomic.Bool
+	bodies := make(chan []byte, 1)
+	sv := serveFlow(t, loopback(t), &aloneFlow{func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
+		bodies <- c.Request.Raw
+		return answerJSON(ctx, c, out)
+	}, &alone})
+	body := goodBody + strings.Repeat(" ", 50_000)
+	c := sv.dial()
+	seen := func() *byte {
+		c.send(post(body))
+		raw := <-bodies
+		if resp, text := c.receive(); resp.StatusCode != http.StatusOK {
+			t.Fatalf("status %d: %s", resp.StatusCode, text)
+		}
+		eventually(t, "it is given back", func() bool { return sv.bodies.used.Load() == 0 })
+		return unsafe.SliceData(raw)
+	}
+	all := map[*byte]bool{}
+	for range 50 {
+		all[seen()] = true
+	}
+	if len(all) != 50 {
+		t.Errorf("50 bodies in %d places, though others may refer to them", len(all))
+	}
+	alone.Store(true)
+	clear(all)
+	for range 50 {
+		all[seen()] = true
+	}
+	if len(all) == 50 {
+		t.Error("50 bodies in 50 places, though nothing refers to them")
 	}
 }
