@@ -123,6 +123,7 @@ func (s *cleanupStack) letGo(h *held) {
 	case h.kv != nil:
 		h.kv.permit.end()
 		if !h.kv.taken {
+			s.abandoned = true
 			s.abandon(h.kv)
 		}
 	}

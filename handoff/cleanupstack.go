@@ -10,7 +10,9 @@ type cleanupStack struct {
 	// queue is woken when a booking was given back; nil before the first.
 	queue *waitingRoom
 	held  []held
-	room  [3]held // memory of held: a round without failures has a booking for each leg, and KV
+	// abandoned is set when KV was given up: clean-up calls, which may carry the request's body, are under way.
+	abandoned bool
+	room      [3]held // memory of held: a round without failures has a booking for each leg, and KV
 }
 
 // held is one thing that is held: a booking or, without a lease, KV. The zero held is nothing.

@@ -99,9 +99,10 @@ func (f *Flow) newRequest(call *Call) *request {
 }
 
 // reuse gives the memory of a request that has ended to the next one, if it was served in its first round: then no queue,
-// no clean-up and no leg refers to it, or to its body, any more. It reports whether that is so.
+// no clean-up and no leg refers to it, or to its body, any more. (KV may be given up before the first round, too.) It reports
+// whether that is so.
 func (f *Flow) reuse(r *request) bool {
-	if !r.served || r.Attempts > 1 || r.shared {
+	if !r.served || r.Attempts > 1 || r.shared || r.stack.abandoned {
 		return false
 	}
 	*r = request{calls: r.calls}

@@ -20,8 +20,12 @@ func TestOnlyTheServedAreReused(t *testing.T) {
 		"failed":                       {func(r *request) { r.served = false }, false},
 		"served at the second attempt": {func(r *request) { r.Attempts = 2 }, false},
 		"a leg may outlive it":         {func(r *request) { r.shared = true }, false},
+		"KV was given up before": {func(r *request) {
+			r.stage(&StagedKV{})
+			r.startOver() // the lease on it was over while it waited for decode, which is no attempt
+		}, false},
 	} {
-		f := new(Flow)
+		f := &Flow{abandon: func(*StagedKV) {}}
 		f.requests.New = func() any { return f.blank() }
 		r := f.newRequest(&Call{ID: "mine", Request: &openai.Request{Model: "m"}})
 		r.served, r.Attempts, r.now, r.ids = true, 1, &r.first, []uint32{1}
