@@ -68,8 +68,9 @@ type wait struct {
 	short time.Duration // in the test
 }
 
-// The engines' time-outs in the tests: of 30 s for vLLM's lease, of 4 s until SGLang notices that a caller has left,
-// and of 300 s and 480 s for a leg whose other one does not come.
+// The engines' time-outs in the tests: of 30 s for vLLM's lease, of 4 s and of 1 s until SGLang and TensorRT-LLM notice
+// that a caller has left, and of 300 s and 480 s for a leg whose other one does not come. Each is far more than a busy
+// machine adds: what an engine holds is counted from the answer's end, which may come well after the leg was given up.
 const leaseShort, noticeShort, bootstrapShort = 2500 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second
 
 // firstTokenShort is --decode-first-token-timeout in the tests: more than the engines' own time-outs.
@@ -87,7 +88,7 @@ var (
 
 // tensorRT are TensorRT-LLM's time-outs in the tests.
 var tensorRT = []wait{
-	{"until its engine notices, 1 s", 150 * time.Millisecond},
+	{"until its engine notices, 1 s", noticeShort},
 	{"until `kv_transfer_timeout_ms`, 60 s", bootstrapShort},
 }
 
@@ -241,6 +242,9 @@ func slowTransfers(d time.Duration) func(o *options) {
 	}
 }
 
+// longer is a prompt whose prefill takes a slow engine seconds, more than it takes to notice that a caller has left.
+var longer = strings.Repeat(long, 50)
+
 var happenings = []happening{
 	{
 		name: "nothing goes wrong", run: func(s *scene) { s.ask() },
@@ -254,11 +258,11 @@ var happenings = []happening{
 		run: func(s *scene) { s.ask() },
 	},
 	{
-		name: "prefill dies while it computes", options: slow("prefill"), prompt: strings.Repeat(long, 10),
+		name: "prefill dies while it computes", options: slow("prefill"), prompt: longer,
 		run: func(s *scene) { s.during(s.prefills, func() { s.kill("prefill-1") }) },
 	},
 	{
-		name: "prefill takes longer than `--prefill-timeout`", prompt: strings.Repeat(long, 10),
+		name: "prefill takes longer than `--prefill-timeout`", prompt: longer,
 		options: func(o *options) {
 			slow("prefill")(o)
 			o.gateway = func(c *stack.GatewayConfig) { c.Prefill.Timeout = 150 * time.Millisecond }
@@ -269,7 +273,7 @@ var happenings = []happening{
 		name: "the first token ends the answer", prompt: endsAtOnce(), run: func(s *scene) { s.ask() },
 	},
 	{
-		name: "the client leaves the queue", prompt: strings.Repeat(long, 10),
+		name: "the client leaves the queue", prompt: longer,
 		options: func(o *options) {
 			o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.MaxNumSeqs = slowly/10, 1 }
 		},
@@ -297,7 +301,7 @@ var happenings = []happening{
 		},
 	},
 	{
-		name: "the client leaves during prefill", options: slow("prefill"), prompt: strings.Repeat(long, 10),
+		name: "the client leaves during prefill", options: slow("prefill"), prompt: longer,
 		run: func(s *scene) { s.leaveWhen(s.prefills) },
 	},
 	{
