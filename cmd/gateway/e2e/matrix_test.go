@@ -242,7 +242,7 @@ func slowTransfers(d time.Duration) func(o *options) {
 	}
 }
 
-// longer is a prompt whose prefill takes a slow engine seconds, more than it takes to notice that a caller has left.
+// longer is a prompt whose prefill takes a slow engine two seconds: several times noticeShort.
 var longer = strings.Repeat(long, 50)
 
 var happenings = []happening{
