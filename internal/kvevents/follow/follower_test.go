@@ -97,6 +97,34 @@ func TestStreamNeverTakesTheViewBack(t *testing.T) {
 	}
 }
 
+// A snapshot of where messages have brought the view meanwhile is no repair, unless one is wanted.
+func TestSnapshotOfWhatIsKnown(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	g := eventstest.NewEngine(1, 16)
+	first := wire.AppendBatch(nil, &wire.Batch{Events: []wire.Event{g.Store(1)}})
+	for _, c := range []struct {
+		name      string
+		meanwhile func(f *published)
+		taken     bool
+	}{
+		{"all messages came", func(*published) {}, false},
+		{"another message is reported", func(f *published) { f.message(1, 2, nil, false, now) }, true},
+		{"a message could not be read", func(f *published) { f.message(1, 2, []byte{0}, false, now) }, true},
+	} {
+		f := newPublished(newSource(wire.Source{Pool: eventstest.Pool, Worker: "w"}, &eventstest.Part{}, tracked{blockSize: 16}, &Config{SnapshotEvery: time.Second}, new(wire.Batch), newMetrics(nil, nil).pool(eventstest.Pool), slog.New(slog.DiscardHandler)))
+		asked := f.flow.horizon()
+		f.message(1, 1, first, false, now)
+		c.meanwhile(f)
+		if f.wants() != c.taken {
+			t.Fatalf("%s: a repair is wanted: %v", c.name, f.wants())
+		}
+		s := &snapshot{epoch: 1, seq: f.flow.seq, pages: [][]byte{first}}
+		if f.restore(asked, s, now) != c.taken || (f.status().Snapshots > 0) != c.taken || f.view.Blocks() != 1 {
+			t.Errorf("%s: %+v", c.name, f.status())
+		}
+	}
+}
+
 // Over a stream a heartbeat has the last number that the stream took: it lags while messages are on their way. No snapshot
 // is asked for then, unless the lag stays.
 func TestHeartbeatsMayLagBehindAStream(t *testing.T) {

@@ -289,7 +289,9 @@ func (p *published) takeRun(r *wire.Run, by Method, now time.Time) bool {
 // restore takes a snapshot in, unless it says less than is known already. asked is what was known when it was asked for.
 func (p *published) restore(asked horizon, s *snapshot, now time.Time) bool {
 	p.retry(now)
-	if !p.flow.restore(asked, s.epoch, s.seq) {
+	// Where messages have brought the view to the same place meanwhile, it is not emptied for nothing.
+	known := s.epoch == p.flow.epoch && s.seq == p.flow.seq && !p.wants()
+	if known || !p.flow.restore(asked, s.epoch, s.seq) {
 		return false
 	}
 	p.reached(s.epoch, s.at)
