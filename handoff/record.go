@@ -88,9 +88,9 @@ type Spent struct {
 // not, or if nothing ran. t is the decode leg's, nil if there was none.
 func (r *Record) Found(t *decode.Transcript) int {
 	switch {
-	case r.KV != nil:
+	case r.KV != nil && (r.KV.Cached >= 0 || t == nil || !r.KV.reported()):
 		return r.KV.Cached
-	case t != nil && !t.First.IsZero(): // it was computed where it was decoded
+	case t != nil && !t.First.IsZero(): // it was computed where it was decoded, or decode reports prefill's number
 		return t.CachedTokens
 	}
 	return -1

@@ -109,6 +109,9 @@ func (SGLang) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (prefill.KV
 	return prefill.KV{}, false, answered(answer)
 }
 
+// ReportsCached: the number comes with the first token (srt/disaggregation/decode.py, _commit_transfer_to_req).
+func (SGLang) ReportsCached() {}
+
 // Bind changes nothing: both legs carry the room.
 func (SGLang) Bind(*upstream.Leg, prefill.KV) {}
 

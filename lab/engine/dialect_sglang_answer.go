@@ -127,9 +127,6 @@ func (d *sglang) object(c *call, kind string) sglangAnswer {
 func (d *sglang) usage(c *call) *sglangUsage {
 	u := c.total()
 	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
-	if d.mode() == "decode" { // without a prefix cache it has none; that prefill had some, it does not know
-		u.PromptTokensDetails.CachedTokens = 0
-	}
 	if !d.s.cfg.NoCacheReport {
 		out.PromptTokensDetails = u.PromptTokensDetails
 	}
