@@ -60,7 +60,7 @@ func TestRecordedEngineErrors(t *testing.T) {
 	for _, file := range []string{"answers_disaggregated.json", "answers_unified.json"} {
 		raw, err := os.ReadFile("../../../shared/vectors/sglang-0.5.23/" + file)
 		if os.IsNotExist(err) {
-			t.Skip("the recordings are not here: ", err)
+			t.Skipf("reads ../shared, which is absent: %v", err)
 		}
 		var answers []struct {
 			Name, Body string
