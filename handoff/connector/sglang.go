@@ -38,8 +38,8 @@ const bootstrapPort = 8998
 // Pairs refuses other page sizes: blocks are moved as they are. SGLang's decode worker finds that out at the first
 // request, and fails it.
 func (SGLang) Pairs(p, d *pools.Worker) error {
-	if p.BlockSize != d.BlockSize {
-		return fmt.Errorf("its pages have %d tokens and those of %s %d: start both with the same --page-size", p.BlockSize, d.ID, d.BlockSize)
+	if p.Page() != d.Page() {
+		return fmt.Errorf("its pages have %d tokens and those of %s %d: start both with the same --page-size", p.Page(), d.ID, d.Page())
 	}
 	return nil
 }

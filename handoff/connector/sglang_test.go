@@ -234,6 +234,14 @@ func TestSGLangPairs(t *testing.T) {
 			t.Errorf("pages of %d and %d: %v", c.p, c.d, err)
 		}
 	}
+	// --dcp-size 2 on decode alone makes its blocks two pages (srt/disaggregation/common/conn.py, requires_dcp_relayout).
+	r := rooms(func(r *Round) { r.P.BlockSize, r.D.BlockSize, r.D.PageSize = 16, 32, 16 })
+	if err := (SGLang{}).Pairs(r.P, r.D); err != nil {
+		t.Errorf("pages of one size in wider blocks: %v", err)
+	}
+	if r.P.PageSize = 1; (SGLang{}).Pairs(r.P, r.D) == nil {
+		t.Error("pages of two sizes in blocks of any are paired")
+	}
 	w := rooms(nil).P
 	w.BlockSize = 16
 	if MixesBlocks(w) {
