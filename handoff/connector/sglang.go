@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -53,7 +54,7 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 	host, port := bootstrap(r.P)
 	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit) {
 		return func(e *openai.Edit) {
-			e.SetString("bootstrap_host", host)
+			e.SetString("bootstrap_host", urlHost(host))
 			e.SetInt("bootstrap_port", int64(port))
 			e.SetInt("bootstrap_room", s.room(r))
 			e.SetString("rid", s.rid(r, role))
@@ -80,6 +81,15 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 	})
 	prefill.Stream = false
 	return Plan{Order: Together, Prefill: prefill, Decode: decode}, err
+}
+
+// urlHost is host as it stands in a URL. Decode puts host and port together as they come; since NetworkAddress
+// (srt/utils/network.py) it takes either form.
+func urlHost(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
 }
 
 // room is the round's bootstrap_room, far above 0, which health probes use, and at most 2^63−1. Prefill workers with

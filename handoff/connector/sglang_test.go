@@ -118,7 +118,9 @@ func TestSGLangBootstrapAddress(t *testing.T) {
 		{"http://10.0.0.1:8000", "localhost:9001", `"10.0.0.1"`, "9001"},
 		{"http://10.0.0.1:8000", "0.0.0.0:9001", `"10.0.0.1"`, "9001"},
 		{"http://127.0.0.1:8000", "127.0.0.1:9001", `"127.0.0.1"`, "9001"},
-		{"http://[fd00::1]:8000", "[::]:9001", `"fd00::1"`, "9001"},
+		{"http://[fd00::1]:8000", "[::]:9001", `"[fd00::1]"`, "9001"}, // releases put host and port together as they come
+		{"http://[fd00::1]:8000", "", `"[fd00::1]"`, "8998"},
+		{"http://p1.example:8000", "[fd00::2]:9001", `"[fd00::2]"`, "9001"},
 		{"https://p1.example", "", `"p1.example"`, "8998"},
 	} {
 		r := rooms(func(r *Round) { r.P.Address, r.P.Transfer = c.address, c.transfer })

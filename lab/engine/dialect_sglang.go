@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -136,6 +137,12 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 		if host == "" {
 			host = "127.0.0.1" // its own machine, where no bootstrap server is
 		}
+		// Releases before NetworkAddress (srt/utils/network.py) put host and port together as they come; it takes brackets off.
+		at, err := url.Parse("http://" + host + ":" + strconv.Itoa(port))
+		if err != nil {
+			return d.handOffFailed(err)
+		}
+		host = at.Hostname()
 		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize, Patience: d.s.cfg.AbortTimeout}
 	}
 	return f.err

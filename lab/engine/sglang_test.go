@@ -80,6 +80,26 @@ func TestSGLangPairAnswersAsOneEngine(t *testing.T) {
 	})
 }
 
+// Of an IPv6 address decode makes a URL only where it stands in brackets, as releases before NetworkAddress do.
+func TestSGLangBootstrapOverIPv6(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		p, d := sglangPair(b, func(c *Config) { c.AbortTimeout = time.Second })
+		six := &http.Server{Handler: p.TransferHandler()}
+		b.serve(six, "[fd00::1]:5600")
+		defer six.Close()
+		for host, want := range map[string]int{"fd00::1": 500, "[fd00::1]": 200} {
+			leg := body(ids(1, 100), 5, "bootstrap_host", host, "bootstrap_port", 5600, "bootstrap_room", 70+want)
+			if heads, bodies := b.both(completions, leg, leg); heads[1] != want {
+				t.Errorf("%s: %v, want %d: %s", host, heads, want, bodies[1])
+			}
+		}
+		synctest.Wait()
+		b.idle(p, d)
+	})
+}
+
 // What prefill had cached, both legs report.
 func TestSGLangCachedTokens(t *testing.T) {
 	for _, silent := range []bool{false, true} {
