@@ -48,8 +48,9 @@ func validation(e *apiError) string {
 // null is absent, a number may come as a string or a float without a fraction.
 // The first thing wrong stays in err; unknown members are ignored.
 type fields struct {
-	raw map[string]json.RawMessage
-	err *apiError
+	raw   map[string]json.RawMessage
+	err   *apiError
+	kills string // see call
 }
 
 func parseFields(body []byte) (*fields, *apiError) {
