@@ -54,6 +54,8 @@ type Record struct {
 	NotResumable string
 	// Dead are the workers that died while they had this request.
 	Dead []string
+	// NoneLeft: there is no worker left that could serve it.
+	NoneLeft bool
 	// Prefill and Decode are the latest choice of each leg's worker.
 	Prefill, Decode Choice
 	// Overlap is the blocks of the prompt that the router predicted to be cached on the worker that computes it, and
@@ -96,9 +98,9 @@ func (r *Record) Found(t *decode.Transcript) int {
 	return -1
 }
 
-// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, and it
-// is tried on no other.
-func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths }
+// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, or all there
+// are. It is tried on no other.
+func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths || r.NoneLeft && len(r.Dead) > 0 }
 
 // end sets the outcome of a request that ends with err.
 func (r *Record) end(err error) {

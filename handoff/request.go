@@ -195,8 +195,13 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 		return cause
 	}
 	answer := r.refusal(err)
-	if r.last != nil && errors.Is(err, placement.ErrNoDecode) {
-		answer = answerTo(r.last) // every worker was tried: the last one's failure says more
+	noDecode := errors.Is(err, placement.ErrNoDecode)
+	r.NoneLeft = noDecode || errors.Is(err, placement.ErrNoPrefill)
+	switch { // every worker was tried: the last one's failure says more
+	case r.Poison():
+		answer = poisoned()
+	case noDecode && r.last != nil:
+		answer = answerTo(r.last)
 	}
 	r.Outcome = answer.Code
 	r.endStream(answer, out)

@@ -78,6 +78,8 @@ type Worker struct {
 	MaxNumBatchedTokens int `json:"max_num_batched_tokens"`
 	// ContextLength is the longest prompt and answer together, in tokens; 0 when unknown.
 	ContextLength int `json:"context_length"`
+	// VocabSize is how many rows the model's embedding has, so that every token id is below it; 0 when unknown.
+	VocabSize int `json:"vocab_size,omitempty"`
 	// DataParallelRanks is the number of data-parallel ranks behind Address; 0 means 1. See [Worker.Ranks].
 	DataParallelRanks int `json:"data_parallel_ranks"`
 	// DeviceClass is free text, "h100" for example.
@@ -159,6 +161,7 @@ func (w *Worker) Validate() error {
 		{"max_num_seqs", countProblem(w.MaxNumSeqs, 0, MaxCount)},
 		{"max_num_batched_tokens", countProblem(w.MaxNumBatchedTokens, 0, MaxCount)},
 		{"context_length", countProblem(w.ContextLength, 0, MaxCount)},
+		{"vocab_size", countProblem(w.VocabSize, 0, MaxCount)},
 		{"data_parallel_ranks", countProblem(w.DataParallelRanks, 0, MaxRanks)},
 		{"device_class", textProblem(w.DeviceClass, 0, MaxIDBytes)},
 		{"topology", topologyProblem(w.Topology)},

@@ -102,6 +102,9 @@ var vllmFields = []string{"truncate_prompt_tokens", "truncation_side", "include_
 // handOff reads the room where the request's two legs meet. In the plain mode the
 // fields are ignored.
 func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
+	if d.unchecked(f); f.err != nil {
+		return f.err
+	}
 	for _, name := range vllmFields {
 		delete(f.raw, name)
 	}
@@ -172,7 +175,6 @@ func (d *sglang) settings(c *call, f *fields) int {
 	if c.endpoint == openai.Chat {
 		c.parsed.read(f)
 	}
-	d.unchecked(f)
 	n := d.s.settings(c, f)
 	for _, name := range []string{"return_token_ids", "return_prompt_token_ids"} {
 		if c.endpoint == openai.Chat && c.stream && f.flag(name) {
