@@ -31,9 +31,6 @@ func (r *request) nvext() func(t *decode.Transcript) []byte {
 				out.WorkerID.Prefill = r.Prefill.Worker
 			}
 		}
-		if timing || routed {
-			r.now.sibling.settle(r) // prefill's answer has its times and what it had cached
-		}
 		if timing {
 			timings := r.Timings(t, time.Now())
 			out.Timing = &timings
@@ -126,7 +123,7 @@ func (r *Record) Routing(t *decode.Transcript) *Routing {
 	if out.Prefill == nil && out.Decode == nil {
 		return nil
 	}
-	out.Predicted = min(r.ISL, r.OverlapTokens)
+	out.Predicted = r.OverlapTokens
 	if actual := r.Found(t); actual >= 0 && t != nil {
 		out.Actual = &actual
 	}

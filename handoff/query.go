@@ -17,12 +17,12 @@ func (f *Flow) query(r *request, out Sink) error {
 	}
 	d := placed.Decode.Lease
 	chosen := workerID{Decode: d.Worker.ID, DecodeRank: &d.Rank}
-	r.Decode, r.OverlapTokens = Choice{d.Worker.ID, d.Why}, d.Overlap*r.card.DecodeBlockSize
+	r.Decode, r.OverlapTokens = Choice{d.Worker.ID, d.Why}, r.reusable(d.Overlap, r.card.DecodeBlockSize)
 	if p := placed.Prefill.Lease; p != nil {
 		chosen.Prefill, chosen.PrefillRank = p.Worker.ID, &p.Rank
 		r.Prefill = Choice{p.Worker.ID, p.Why}
 		if p.Overlap > 0 {
-			r.OverlapTokens = p.Overlap * r.card.BlockSize
+			r.OverlapTokens = r.reusable(p.Overlap, r.card.BlockSize)
 		}
 	}
 	body := queryAnswer(r, &chosen)

@@ -118,8 +118,15 @@ func (r *request) take(g *placement.Placement, q *waitingRoom) {
 		}
 	}
 	if computes != nil && r.turns == 0 {
-		r.Overlap, r.OverlapTokens = computes.Overlap, computes.Overlap*computes.Worker.BlockSize
+		r.Overlap, r.OverlapTokens = computes.Overlap, r.reusable(computes.Overlap, computes.Worker.BlockSize)
 	}
+}
+
+// reusable is how many of the prompt's tokens a worker that holds so many of its leading blocks can use again. Engines
+// compute the last token, and with it its block, however much is cached (max_cache_hit_length in vLLM 0.32's
+// v1/core/kv_cache_manager.py; max_prefix_len in SGLang 0.5.23's srt/managers/schedule_batch.py).
+func (r *request) reusable(blocks, blockSize int) int {
+	return min(blocks, max(0, r.ISL-1)/blockSize) * blockSize
 }
 
 // failed notes why a round ended, and which worker to leave out.
@@ -136,13 +143,13 @@ func (r *request) failed(failed *fault.Error) {
 	}
 }
 
-// cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: most decode workers call
-// every transferred token cached. Of a prefill worker that did not report it nothing is known to have been.
+// cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: a decode worker calls
+// every transferred token cached. Of a prefill worker that did not say nothing is known to have been.
 func (r *request) cachedTokens() int {
 	switch {
 	case r.Resumes > 0:
 		return min(r.CachedBefore, r.ISL)
-	case r.KV == nil, r.KV.Cached < 0 && r.KV.reported():
+	case r.KV == nil:
 		return -1
 	}
 	return max(0, r.KV.Cached)
@@ -195,13 +202,8 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 		return cause
 	}
 	answer := r.refusal(err)
-	noDecode := errors.Is(err, placement.ErrNoDecode)
-	r.NoneLeft = noDecode || errors.Is(err, placement.ErrNoPrefill)
-	switch { // every worker was tried: the last one's failure says more
-	case r.Poison():
-		answer = poisoned()
-	case noDecode && r.last != nil:
-		answer = answerTo(r.last)
+	if r.last != nil && errors.Is(err, placement.ErrNoDecode) {
+		answer = answerTo(r.last) // every worker was tried: the last one's failure says more
 	}
 	r.Outcome = answer.Code
 	r.endStream(answer, out)

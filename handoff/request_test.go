@@ -71,3 +71,15 @@ func TestPromptOnlyTakesOneLeg(t *testing.T) {
 func requestOf(call Call, id string) *request {
 	return &request{Record: Record{Call: call, ID: id}}
 }
+
+// Of a prompt that is cached whole the last token's block is computed: predicted is ISL - 1, rounded down to a block.
+func TestTheLastTokenIsComputed(t *testing.T) {
+	for _, c := range []struct{ isl, blocks, want int }{
+		{64, 2, 32}, {65, 2, 64}, {63, 2, 32}, {64, 1, 32}, {32, 1, 0}, {1, 0, 0}, {0, 0, 0}, {10, 3, 0},
+	} {
+		r := &request{Record: Record{ISL: c.isl}}
+		if got := r.reusable(c.blocks, 32); got != c.want {
+			t.Errorf("%d blocks of 32 held of a prompt of %d tokens: %d, want %d", c.blocks, c.isl, got, c.want)
+		}
+	}
+}

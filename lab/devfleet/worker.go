@@ -313,9 +313,17 @@ func eventOf(e engine.Event, speaks string) wire.Event {
 	for i, h := range e.Hashes {
 		out.Hashes[i] = wire.Hash(h)
 	}
+	if speaks == "vllm" {
+		out.GroupIdx = wire.OptInt{Value: int64(e.Group), Set: true}
+	}
 	switch e.Kind {
 	case engine.Stored:
-		out.Kind = wire.Stored
+		if out.Kind = wire.Stored; speaks == "vllm" {
+			out.SpecKind = "full_attention"
+			if e.Window > 0 {
+				out.SpecKind, out.SlidingWindow = "sliding_window", wire.OptInt{Value: int64(e.Window), Set: true}
+			}
+		}
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
 		out.Tokens, out.BlockSize, out.Medium, out.LoraName, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.LoRA, e.Salt
 		if speaks != "sglang" && (e.LoRA != "" || e.Salt != "") {
@@ -332,7 +340,7 @@ func eventOf(e engine.Event, speaks string) wire.Event {
 	case engine.Removed:
 		out.Kind, out.Medium = wire.Removed, "GPU"
 	case engine.Cleared:
-		out.Kind, out.Hashes = wire.Cleared, nil
+		out = wire.Event{Kind: wire.Cleared}
 	}
 	return out
 }

@@ -48,7 +48,7 @@ func audit(c *Core) error {
 	if n := len(c.running) + len(c.fetching); n > c.cfg.MaxNumSeqs {
 		return fmt.Errorf("%d sequences in %d seats", n, c.cfg.MaxNumSeqs)
 	}
-	active, inactive, indexed := 0, 0, 0
+	active, inactive, indexed, firsts := 0, 0, 0, 0
 	children := make([]int32, len(refs))
 	for i, b := range c.cache.blocks {
 		if b.refs != refs[i] {
@@ -61,7 +61,14 @@ func audit(c *Core) error {
 			continue
 		}
 		indexed++
-		if c.cache.index[b.hash] != int32(i) {
+		at := c.cache.index[b.hash]
+		if at == int32(i) {
+			firsts++
+		}
+		for at != int32(i) && at != none && c.cache.twins {
+			at = c.cache.blocks[at].twin
+		}
+		if at != int32(i) {
 			return fmt.Errorf("block %d is not under its hash", i)
 		}
 		if b.refs == 0 {
@@ -88,8 +95,8 @@ func audit(c *Core) error {
 		}
 	}
 	switch {
-	case indexed != len(c.cache.index):
-		return fmt.Errorf("%d blocks indexed, %d in the index", indexed, len(c.cache.index))
+	case firsts != len(c.cache.index):
+		return fmt.Errorf("%d of %d blocks are in the index, which has %d", firsts, indexed, len(c.cache.index))
 	case leaves != len(c.cache.leaves.heap):
 		return fmt.Errorf("%d leaves, %d in the heap", leaves, len(c.cache.leaves.heap))
 	case inactive != c.cache.inactive:
@@ -112,6 +119,7 @@ type mirrored struct {
 	parent    uint64
 	hasParent bool
 	tokens    string
+	copies    int
 }
 
 func (m mirror) apply(events []Event) error {
@@ -126,18 +134,20 @@ func (m mirror) apply(events []Event) error {
 				if _, ok := m[parent]; has && !ok {
 					return fmt.Errorf("stored under an unknown parent")
 				}
-				if _, ok := m[h]; ok {
-					return fmt.Errorf("stored twice")
-				}
-				m[h] = mirrored{parent, has, fmt.Sprint(e.TokenIDs[i*e.BlockSize : (i+1)*e.BlockSize])}
+				m[h] = mirrored{parent, has, fmt.Sprint(e.TokenIDs[i*e.BlockSize : (i+1)*e.BlockSize]), m[h].copies + 1}
 				parent, has = h, true
 			}
 		case Removed:
 			for _, h := range e.Hashes {
-				if _, ok := m[h]; !ok {
+				b, ok := m[h]
+				if !ok {
 					return fmt.Errorf("removed, never stored")
 				}
-				delete(m, h)
+				if b.copies--; b.copies > 0 {
+					m[h] = b
+				} else {
+					delete(m, h)
+				}
 			}
 		case Cleared:
 			clear(m)

@@ -6,13 +6,15 @@ const none = int32(-1)
 // cache is the paged KV cache: a fixed number of blocks, each free, active
 // (referred to by a sequence or a pin) or inactive (reusable, referred to by
 // none of them). A full block whose tokens were computed is indexed under its chained
-// hash, once: a second block of the same content gives way to the first. (vLLM
-// keeps such twins until their sequences end; the index is the same.)
+// hash, once: a second block of the same content gives way to the first. vLLM
+// indexes it as well, and evicts and announces each by itself
+// (v1/core/block_pool.py of 0.32, BlockHashToBlockMap); see cache.twins.
 //
 // A sequence that refers to a block refers to the whole chain before it. So the blocks
 // of an inactive one's chain that come after it are inactive too, and evicting
 // leaves first, the longest unused before the others, can always reach all of
-// them.
+// them. Where twins are kept all inactive blocks count as leaves: the ends of
+// chains have been unused for longer than what they extend.
 type cache struct {
 	size     int // tokens of a block
 	blocks   []block
@@ -20,6 +22,8 @@ type cache struct {
 	index    map[uint64]int32
 	leaves   leaves // inactive blocks that no indexed block extends
 	inactive int    // indexed blocks without references
+	twins    bool   // blocks of one content are all kept; the index has the first
+	window   int    // blocks that a sliding window spans, 0 without one
 	clock    uint64 // grows with every release
 
 	ids []uint32 // tokens of the indexed blocks, by block; nil until some are known
@@ -31,11 +35,15 @@ type block struct {
 	hash     uint64
 	used     uint64 // the clock when its last reference went
 	refs     int32
-	parent   int32 // the block that it extends; none where a chain begins
-	children int32 // indexed blocks that extend it
-	leaf     int32 // its place among the leaves
+	parent   int32  // the block that it extends; none where a chain begins, and where twins are kept
+	before   uint64 // the hash of the one that it extends
+	chained  bool   // before counts
+	children int32  // indexed blocks that extend it
+	leaf     int32  // its place among the leaves
+	twin     int32  // the next block of its hash; none
 	indexed  bool
 	known    bool // its tokens are in cache.ids
+	windowed bool // its sliding-window layers' KV is indexed too
 }
 
 func newCache(blocks, blockSize int) *cache {
@@ -46,7 +54,7 @@ func newCache(blocks, blockSize int) *cache {
 		index:  make(map[uint64]int32),
 	}
 	for i := range c.blocks {
-		c.blocks[i] = block{parent: none, leaf: none}
+		c.blocks[i] = block{parent: none, leaf: none, twin: none}
 		c.free[i] = int32(blocks - 1 - i)
 	}
 	c.leaves.blocks = c.blocks
@@ -105,7 +113,8 @@ func (c *cache) alloc(dst []int32, n int) []int32 {
 // content is cached already, that block takes its place: insert moves the
 // caller's reference to it, frees the caller's and reports false.
 func (c *cache) insert(i, parent int32, hash uint64, ids []uint32) (int32, bool) {
-	if twin, ok := c.index[hash]; ok {
+	twin, ok := c.index[hash]
+	if ok && !c.twins {
 		c.retain(twin)
 		c.blocks[i].refs = 0
 		c.free = append(c.free, i)
@@ -114,9 +123,19 @@ func (c *cache) insert(i, parent int32, hash uint64, ids []uint32) (int32, bool)
 	b := &c.blocks[i]
 	b.hash, b.parent, b.children, b.indexed = hash, parent, 0, true
 	if parent != none {
+		b.before, b.chained = c.blocks[parent].hash, true
+	}
+	switch {
+	case c.twins:
+		b.parent = none
+	case parent != none:
 		c.blocks[parent].children++
 	}
-	c.index[hash] = i
+	if ok {
+		b.twin, c.blocks[twin].twin = c.blocks[twin].twin, i
+	} else {
+		c.index[hash] = i
+	}
 	if len(ids) == c.size {
 		if c.ids == nil {
 			c.ids = make([]uint32, len(c.blocks)*c.size)
@@ -142,6 +161,9 @@ func (c *cache) release(chain []int32) {
 			c.free = append(c.free, i)
 			continue
 		}
+		if c.twins {
+			c.clock++
+		}
 		b.used = c.clock
 		c.inactive++
 		if b.children == 0 {
@@ -157,7 +179,7 @@ func (c *cache) clear() bool {
 		return false
 	}
 	fresh := newCache(len(c.blocks), c.size)
-	fresh.log, fresh.clock = c.log, c.clock
+	fresh.log, fresh.clock, fresh.twins, fresh.window = c.log, c.clock, c.twins, c.window
 	*c = *fresh
 	c.log.add(Event{Kind: Cleared})
 	return true
@@ -167,20 +189,22 @@ func (c *cache) clear() bool {
 // without forks in one event each.
 func (c *cache) snapshot() []Event {
 	children := make(map[int32][]int32)
+	var starts []int32
 	for i := range c.blocks {
-		if b := &c.blocks[i]; b.indexed {
-			children[b.parent] = append(children[b.parent], int32(i))
+		switch b := &c.blocks[i]; {
+		case b.indexed && b.chained:
+			parent := c.index[b.before]
+			children[parent] = append(children[parent], int32(i))
+		case b.indexed:
+			starts = append(starts, int32(i))
 		}
 	}
 	var events []Event
-	starts := children[none]
 	for len(starts) > 0 {
 		i := starts[len(starts)-1]
 		starts = starts[:len(starts)-1]
-		e := Event{Kind: Stored, BlockSize: c.size}
-		if p := c.blocks[i].parent; p != none {
-			e.Parent, e.HasParent = c.blocks[p].hash, true
-		}
+		e := Event{Kind: Stored, BlockSize: c.size, Group: c.fullGroup()}
+		e.Parent, e.HasParent = c.blocks[i].before, c.blocks[i].chained
 		known := true
 		for {
 			e.Hashes = append(e.Hashes, c.blocks[i].hash)
@@ -218,8 +242,23 @@ func (c *cache) retain(i int32) {
 func (c *cache) evict() {
 	i := c.leaves.pop()
 	b := &c.blocks[i]
-	delete(c.index, b.hash)
-	c.log.removed(b.hash)
+	switch first := c.index[b.hash]; {
+	case first != i:
+		for c.blocks[first].twin != i {
+			first = c.blocks[first].twin
+		}
+		c.blocks[first].twin = b.twin
+	case b.twin != none:
+		c.index[b.hash] = b.twin
+	default:
+		delete(c.index, b.hash)
+	}
+	if other, ok := c.index[b.hash]; b.windowed && ok && !c.blocks[other].windowed {
+		c.blocks[other].windowed = true // the window's own block is used, and stays, as long as any
+	} else if b.windowed {
+		c.log.removed(b.hash, 0)
+	}
+	c.log.removed(b.hash, c.fullGroup())
 	c.inactive--
 	if p := b.parent; p != none {
 		c.blocks[p].children--
@@ -227,6 +266,6 @@ func (c *cache) evict() {
 			c.leaves.push(p)
 		}
 	}
-	*b = block{parent: none, leaf: none}
+	*b = block{parent: none, leaf: none, twin: none}
 	c.free = append(c.free, i)
 }

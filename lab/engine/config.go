@@ -53,6 +53,9 @@ type Config struct {
 	// Reannounces has requests that ask for it (vllm_xargs.kv_cache_report_mode "full")
 	// announce the cached prefix that they use again, as vLLM does from 0.26.0.
 	Reannounces bool
+	// SlidingWindow makes it a hybrid model, of vLLM: a KV-cache group of layers that see so many tokens, and behind it one with
+	// full attention. 0 is none.
+	SlidingWindow int
 	// NoPrefixCache has no block used again, and none announced: SGLang's decode mode
 	// without --disaggregation-decode-enable-radix-cache.
 	NoPrefixCache bool
@@ -99,9 +102,6 @@ type Config struct {
 	// 0, of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), of TensorRT-LLM 1 s
 	// (await_disconnected).
 	NoticeAfter time.Duration
-	// CrashSilence is how long SGLang's port takes connections and answers nothing after its scheduler has ended.
-	// Default 5 s.
-	CrashSilence time.Duration
 	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
 	// many is refused. Default 0, no limit.
 	MaxQueued int
@@ -208,6 +208,9 @@ func (c Config) Validate() error {
 			return fmt.Errorf("engine: %s is %v, want 0 or more", f.name, f.d)
 		}
 	}
+	if c.SlidingWindow != 0 && (c.SlidingWindow < 2 || c.Engine != "vllm") {
+		return fmt.Errorf("engine: SlidingWindow is %d, want 2 or more, of vllm", c.SlidingWindow)
+	}
 	if need := blocksFor(c.ContextLength, c.BlockSize); c.TotalKVBlocks < need {
 		return fmt.Errorf("engine: TotalKVBlocks is %d, but one sequence of ContextLength %d takes %d blocks of BlockSize %d",
 			c.TotalKVBlocks, c.ContextLength, need, c.BlockSize)
@@ -249,7 +252,6 @@ func (c Config) withDefaults() Config {
 	if c.Engine == "sglang" {
 		orNumber(&c.AbortTimeout, sglangTimeout)
 		orNumber(&c.NoticeAfter, sglangNotice)
-		orNumber(&c.CrashSilence, 5*time.Second)
 		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
 	}
 	orNumber(&c.AbortTimeout, 480*time.Second)

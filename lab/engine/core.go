@@ -128,9 +128,14 @@ func NewCore(cfg Config, vocab Vocabulary) (*Core, error) {
 		return nil, errors.New("engine: Vocabulary.Words is empty")
 	}
 	cfg = cfg.withDefaults()
+	cache := newCache(cfg.TotalKVBlocks, cfg.BlockSize)
+	cache.twins = cfg.Engine == "vllm"
+	if cfg.SlidingWindow > 0 {
+		cache.window = blocksFor(cfg.SlidingWindow-1, cfg.BlockSize)
+	}
 	return &Core{
 		cfg: cfg, vocab: vocab,
-		cache: newCache(cfg.TotalKVBlocks, cfg.BlockSize),
+		cache: cache,
 		seqs:  make(map[string]*sequence),
 		pins:  make(map[string]*pin), meetings: make(map[string]*meeting),
 		received: make(map[string]bool),
@@ -313,7 +318,7 @@ func (c *Core) index(s *sequence) {
 	if c.cfg.NoPrefixCache {
 		return
 	}
-	full := s.computed / c.cfg.BlockSize
+	full, first := s.computed/c.cfg.BlockSize, s.indexed
 	open := -1 // the event in the log that the next block extends
 	for ; s.indexed < full; s.indexed++ {
 		i := s.indexed
@@ -332,7 +337,7 @@ func (c *Core) index(s *sequence) {
 			continue
 		}
 		if open < 0 {
-			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt}
+			e := Event{Kind: Stored, BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt, Group: c.cache.fullGroup()}
 			if i > 0 {
 				e.Parent, e.HasParent = s.hashes[i-1], true
 			}
@@ -340,6 +345,9 @@ func (c *Core) index(s *sequence) {
 			c.cache.log.add(e)
 		}
 		s.extend(&c.cache.log.events[open], i, ids)
+	}
+	if c.cache.window > 0 && open >= 0 {
+		c.indexWindow(s, first, open)
 	}
 }
 

@@ -42,6 +42,9 @@ type Event struct {
 	BlockSize int
 	// LoRA and Salt are the stored blocks' (Request).
 	LoRA, Salt string
+	// Group is the KV-cache group, and Window the tokens of its sliding window, 0 for full attention. A window's
+	// stored event has fewer Hashes than its tokens fill.
+	Group, Window int
 }
 
 // eventLog gathers the events of a step in order.
@@ -50,12 +53,12 @@ type eventLog struct {
 }
 
 // removed notes an evicted block; evictions in a row share one event.
-func (l *eventLog) removed(hash uint64) {
-	if n := len(l.events); n > 0 && l.events[n-1].Kind == Removed {
+func (l *eventLog) removed(hash uint64, group int) {
+	if n := len(l.events); n > 0 && l.events[n-1].Kind == Removed && l.events[n-1].Group == group {
 		l.events[n-1].Hashes = append(l.events[n-1].Hashes, hash)
 		return
 	}
-	l.events = append(l.events, Event{Kind: Removed, Hashes: []uint64{hash}})
+	l.events = append(l.events, Event{Kind: Removed, Hashes: []uint64{hash}, Group: group})
 }
 
 func (l *eventLog) add(e Event) { l.events = append(l.events, e) }

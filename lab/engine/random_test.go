@@ -18,6 +18,9 @@ func randomRun(seed uint64, operations int) (trace uint64, seen Stats, err error
 	rng := rand.New(rand.NewPCG(seed, 1))
 	cfg := smallConfig()
 	cfg.TotalKVBlocks, cfg.ContextLength = 40+rng.IntN(30), 150
+	if seed%2 == 1 {
+		cfg.Engine = "vllm" // blocks of one content are all kept
+	}
 	cfg.Lease, cfg.LeaseExtension = 300*time.Millisecond, 200*time.Millisecond
 	c, err := NewCore(cfg, testVocabulary())
 	if err != nil {
@@ -135,6 +138,11 @@ func randomRun(seed uint64, operations int) (trace uint64, seen Stats, err error
 	whole := mirror{}
 	if err := whole.apply(c.Snapshot()); err != nil || !maps.Equal(whole, index) {
 		return 0, seen, fmt.Errorf("snapshot of %d blocks, events say %d: %w", len(whole), len(index), err)
+	}
+	for _, b := range whole {
+		if b.copies > 1 && cfg.Engine != "vllm" {
+			return 0, seen, fmt.Errorf("a block is stored %d times", b.copies)
+		}
 	}
 	return out.Sum64(), c.Stats(), nil
 }

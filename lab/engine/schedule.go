@@ -110,6 +110,10 @@ func (c *Core) place(s *sequence) bool {
 	}
 	reusable := s.hashes[:min(len(s.hashes), (s.tokens()-1)/c.cfg.BlockSize)]
 	found, inactive := c.cache.match(reusable)
+	if reach := c.cache.reach(reusable[:found]); reach < found {
+		s.shared = found
+		found, inactive = c.cache.match(reusable[:reach])
+	}
 	s.needs = blocksFor(s.tokens(), c.cfg.BlockSize) - found + inactive
 	if c.cache.available() < s.needs {
 		return false
@@ -136,7 +140,7 @@ func (c *Core) reannounce(s *sequence, found int) {
 		return
 	}
 	to := n * c.cfg.BlockSize
-	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt})
+	c.cache.log.add(Event{Kind: Stored, Hashes: s.hashes[:n:n], TokenIDs: s.Prompt[:to:to], BlockSize: c.cfg.BlockSize, LoRA: s.LoRA, Salt: s.Salt, Group: c.cache.fullGroup()})
 }
 
 // reserve gives a sequence the blocks for its next n tokens, or reports false.

@@ -28,8 +28,8 @@ type sequence struct {
 	blocks   []int32  // the block table
 	computed int      // leading tokens whose KV is in the blocks
 	indexed  int      // leading blocks that are in the cache's index
+	shared   int      // leading blocks that were cached but for their sliding window
 	cached   int      // prompt tokens that were not computed here; -1 before the first turn
-	handed   bool     // cached is what the producer of its blocks said
 
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard

@@ -63,8 +63,6 @@ type sideAnswer struct {
 	WaitNs int64 `json:"wait_ns"`
 	// First is the answer's first token, where prefill hands it over.
 	First []uint32 `json:"first,omitempty"`
-	// Cached is how many of the prompt's tokens prefill had cached.
-	Cached int `json:"cached,omitempty"`
 }
 
 // newSideChannel is the producer's side.
@@ -133,7 +131,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	case met := <-answered:
 		switch met.Err {
 		case nil:
-			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First, Cached: met.Cached})
+			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First})
 		case ErrNoPrefill:
 			http.Error(w, met.Err.Error(), http.StatusGone)
 		default:
@@ -211,7 +209,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
 		s.core.FetchFailed(f.ID, err)
 	} else {
-		s.core.FirstTokens(f.ID, answer.First, answer.Cached)
+		s.core.FirstTokens(f.ID, answer.First)
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()

@@ -16,7 +16,6 @@ type pin struct {
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
 	first   []uint32
-	cached  int // prompt tokens that were not computed here
 
 	meeting *meeting // of the shared id, nil without one
 	seq     *sequence
@@ -86,13 +85,10 @@ func (c *Core) Release(requestID string) bool {
 }
 
 // FirstTokens tells which tokens of the answer the producer of a fetching sequence
-// hands over with the blocks, and how many tokens of the prompt it had cached, which is what
-// the sequence reports then (SGLang 0.5.23, srt/disaggregation/decode.py, _commit_transfer_to_req).
-// Fetched has to follow.
-func (c *Core) FirstTokens(id string, tokens []uint32, cached int) {
+// hands over with the blocks. Fetched has to follow.
+func (c *Core) FirstTokens(id string, tokens []uint32) {
 	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
-		s.First, s.handed = tokens, true
-		s.cached = cached
+		s.First = tokens
 	}
 }
 
@@ -166,9 +162,7 @@ func (c *Core) land(now time.Time) {
 		case len(s.First) > 0:
 			s.computed++
 		}
-		if !s.handed {
-			s.cached = s.computed
-		}
+		s.cached = s.computed
 		c.stats.ExternalHits += uint64(s.computed - held)
 		c.index(s)
 		c.letGo(s)
@@ -214,7 +208,7 @@ func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
 	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
 	if s.Hold.HandFirst {
-		p.first, p.cached = slices.Clone(s.out), s.cached
+		p.first = slices.Clone(s.out)
 	}
 	s.blocks = nil
 	c.pins[p.id] = p

@@ -16,8 +16,8 @@ func (s *Sources) Believe(l *Lookup, w *pools.Worker, rank, isl, blockSize int) 
 	if !known || l.slots.epoch != s.idx.Epoch() {
 		return Belief{}
 	}
-	// No more than the whole of the prompt's blocks is worth anything.
-	m, whole := &l.events, isl/blockSize
+	// Engines compute the last token's block however much of it is cached.
+	m, whole := &l.events, max(0, isl-1)/blockSize
 	device := min(m.Leading(owner), whole)
 	slower := m.Tier(owner, index.Host) + m.Tier(owner, index.Disk) + m.Tier(owner, index.Shared)
 	b := Belief{

@@ -100,7 +100,8 @@ func (r *Route) Cached(now time.Time) int {
 	}
 	q := &r.ask.Request
 	blocks := in.BestOverlap(pool, router.Request{Hashes: q.Hashes, Text: q.Text, RemoteOverlap: q.RemoteOverlap}, now)
-	return min(q.ISL, blocks*pool.Members[0].Worker.BlockSize)
+	size := pool.Members[0].Worker.BlockSize
+	return min(max(0, q.ISL-1)/size, blocks) * size // engines compute the last token's block
 }
 
 // Fits returns a [*router.TooBigError] when no worker that generates could ever hold the prompt.

@@ -34,7 +34,7 @@ func summarize(r *handoff.Record, now time.Time) summary {
 	sent := &r.Sent
 	s := summary{
 		Outcome: r.Outcome, Endpoint: r.Call.Request.Endpoint.String(), Stream: r.Call.Request.Stream,
-		ISL: r.ISL, OSL: sent.Tokens, Tokenized: r.Tokenized, Predicted: min(r.ISL, r.OverlapTokens), Actual: r.Found(sent),
+		ISL: r.ISL, OSL: sent.Tokens, Tokenized: r.Tokenized, Predicted: r.OverlapTokens, Actual: r.Found(sent),
 		Attempts: r.Attempts, Resumes: r.Resumes, OneLeg: r.Reason, Prefill: r.Prefill, Decode: r.Decode,
 		Total: now.Sub(r.Call.Arrival), Queued: r.Spent.Queued,
 	}

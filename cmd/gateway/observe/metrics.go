@@ -155,14 +155,13 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 		m.notResumable.WithLabelValues(r.Call.Request.Model, r.NotResumable).Inc()
 	case action != handoff.Fail:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationNew).Inc()
+	case r.Poison():
+		m.poison.Inc()
 	}
 }
 
 // ended counts a request that is over and took t.
 func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
-	if r.Poison() {
-		m.poison.Inc()
-	}
 	req, status := r.Call.Request, "error"
 	if r.Outcome == fault.None.String() {
 		status = "success"
@@ -193,7 +192,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 		s.classWaits.Get(class, func() prometheus.Observer { return s.classWait(class) }).Observe(t.Queue / 1e3)
 	}
 	s.isl.Observe(float64(r.ISL))
-	s.hitRate.Observe(min(1, float64(r.OverlapTokens)/float64(max(1, r.ISL))))
+	s.hitRate.Observe(float64(r.OverlapTokens) / float64(max(1, r.ISL)))
 	if r.Reason != "" {
 		m.oneLeg.WithLabelValues(req.Model, r.Reason).Inc()
 	} else if r.Spent.Prefill > 0 {

@@ -18,21 +18,27 @@ var _ edge.Catalog = (*Gateway)(nil)
 
 // Models lists the models that have workers now, each under all its names, and their adapters.
 func (g *Gateway) Models() []openai.Model {
-	all := []openai.Model{}
+	models := []openai.Model{}
 	view := g.Roster.View()
 	for _, name := range view.Models() {
-		card, _ := models.CardOf(g.Roster, name) // admission's own limit
-		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix(), MaxModelLen: card.ContextTokens}
-		all = append(all, m)
+		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix()}
+		for _, p := range view.Pools() {
+			for _, w := range p.Members {
+				if p.Model == name && w.Worker.ContextLength > 0 {
+					m.MaxModelLen = w.Worker.ContextLength
+				}
+			}
+		}
+		models = append(models, m)
 		for _, m.ID = range view.ServedNames(name) {
-			all = append(all, m)
+			models = append(models, m)
 		}
 		m.Parent = name
 		for _, m.ID = range view.Adapters(name) {
-			all = append(all, m)
+			models = append(models, m)
 		}
 	}
-	return all
+	return models
 }
 
 // workersReport is the answer of GET /workers.

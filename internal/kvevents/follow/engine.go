@@ -201,6 +201,9 @@ func (e *engine) countFromOne(n uint64) {
 func (e *engine) notice(payload []byte, before view.Tally, ok bool) {
 	e.sum = xxh3.Hash(payload)
 	after := e.view.Tally()
+	if e.lost.open {
+		e.view.Uncount()
+	}
 	switch {
 	case !ok:
 		e.clear()

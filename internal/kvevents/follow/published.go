@@ -109,6 +109,9 @@ func (p *published) message(epoch, seq uint64, payload []byte, partial bool, now
 	if epoch == p.flow.epoch && seq >= p.flow.seq { // an older message does not describe the view
 		p.partial = partial
 	}
+	if p.partial {
+		p.view.Uncount()
+	}
 	p.count.verdicts[v].Inc()
 	if v == gap && !behind {
 		p.gaps.Add(1)

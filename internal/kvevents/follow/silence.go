@@ -76,6 +76,8 @@ func reason(f follower) string {
 	switch misfit := is.view.Misfit(); {
 	case is.view.Overgrown():
 		return fmt.Sprintf("its events name far more blocks than the %d that it registered", is.how.capacity)
+	case is.view.Pieces() != "":
+		return fmt.Sprintf("its KV-cache groups (%s) hold pieces of a prompt, and none holds its blocks from the first on", is.view.Pieces())
 	case misfit != 0 && (e == nil || !e.lost.open):
 		return fmt.Sprintf("the engine's blocks have %d tokens, which neither divides the router's %d nor is a multiple of it", misfit, is.how.blockSize)
 	}

@@ -166,8 +166,8 @@ func (s *source) hear(now time.Time) {
 
 // publish makes what changed visible to status. state is how far the view can be trusted by its messages.
 func (s *source) publish(state State) {
-	// Of blocks that do not fit it is known what the engine holds, and no prompt can be looked up in it.
-	if state == Live && (s.view.Misfit() != 0 || s.view.Overgrown()) {
+	// Of blocks that do not fit, or are pieces, it is known what the engine holds, and no prompt can be looked up in it.
+	if state == Live && (s.view.Misfit() != 0 || s.view.Overgrown() || s.view.Pieces() != "") {
 		state = Predicted
 	}
 	was, known := State(s.state.Swap(uint32(state))), s.epoch.Swap(s.flow.epoch)

@@ -34,7 +34,7 @@ type standing struct {
 }
 
 // standingVersion is raised when an older gateway would read a view wrongly.
-const standingVersion = 1
+const standingVersion = 2
 
 // question asks for a source. Gateways that follow it otherwise, by another address for example, do not answer it.
 type question struct {

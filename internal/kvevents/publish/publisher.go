@@ -141,6 +141,9 @@ func (p *Publisher) Publish(events []wire.Event) error {
 
 	p.mu.Lock()
 	p.held.Apply(events)
+	if p.partial.Load() {
+		p.held.Uncount()
+	}
 	first := p.seq + 1
 	p.seq += uint64(len(payloads))
 	for i, payload := range payloads {

@@ -3,6 +3,7 @@ package view
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
@@ -13,6 +14,8 @@ import (
 // not held up while it is encoded.
 type Copy struct {
 	known     known
+	group     group
+	copies    copies
 	part      Part
 	blockSize int
 	largest   int
@@ -22,7 +25,7 @@ type Copy struct {
 func (v *View) Copy() *Copy {
 	k := known{homes: v.known.homes, n: v.known.n, slots: slices.Clone(v.known.slots), marks: slices.Clone(v.known.marks)}
 	k.seeds.of, k.odds.words = slices.Clone(v.known.seeds.of), slices.Clone(v.known.odds.words)
-	return &Copy{k, v.part, v.blockSize, v.largest}
+	return &Copy{k, v.group, maps.Clone(v.copies), v.part, v.blockSize, v.largest}
 }
 
 // A block's link says what its first own hash follows on in the index.
@@ -43,12 +46,15 @@ type copied struct {
 	done   bool
 }
 
-// Append encodes the copy: the block sizes and the number of blocks as varints, then of each block its hash and sequence
-// hash in eight bytes, its mark in two, its seed, own hashes, tail and link. What each block follows on is asked of the
+// Append encodes the copy: the block sizes, the KV-cache group (one more than its number, 0 where no event named its kind)
+// and the number of blocks as varints, then of each block its hash and sequence
+// hash in eight bytes, its mark in two, its seed, own hashes, tail and link; then of each further copy the block's hash, its
+// place and how many. What each block follows on is asked of the
 // index, and is unknown of one that has gone since: the index is slower with those, and as right.
 func (c *Copy) Append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.blockSize))
 	dst = binary.AppendUvarint(dst, uint64(c.largest))
+	dst = binary.AppendUvarint(dst, c.group.number())
 	dst = binary.AppendUvarint(dst, uint64(c.known.n))
 	all := c.chains()
 	w := copyWriter{copy: c, dst: dst}
@@ -63,7 +69,7 @@ func (c *Copy) Append(dst []byte) []byte {
 			}
 		}
 	}
-	return w.dst
+	return c.copies.append(w.dst)
 }
 
 // chains are the copy's blocks, each with its link, and with one that follows on it.
@@ -186,30 +192,35 @@ var (
 type ReadableCopy struct {
 	data    []byte // of the blocks
 	largest int
+	group   uint64
 	blocks  int
+	copies  []byte
 }
 
 // ReadCopy checks what [Copy.Append] wrote, which may be anything. blockSize is the router's. It keeps data.
 func ReadCopy(data []byte, blockSize int) (ReadableCopy, error) {
 	size, data, ok1 := uvarint(data, 1<<16-1)
 	largest, data, ok2 := uvarint(data, 1<<31-1)
-	blocks, data, ok3 := uvarint(data, uint64(len(data)/leastCopied))
+	group, data, ok3 := uvarint(data, 1<<31)
+	blocks, data, ok4 := uvarint(data, uint64(len(data)/leastCopied))
 	switch {
-	case !ok1 || !ok2 || !ok3:
+	case !ok1 || !ok2 || !ok3 || !ok4:
 		return ReadableCopy{}, errCopy
 	case int(size) != blockSize:
 		return ReadableCopy{}, errCopySize
 	}
-	c := ReadableCopy{data, int(largest), int(blocks)}
+	c := ReadableCopy{data: data, largest: int(largest), group: group, blocks: int(blocks)}
 	r := copyReader{data: data, blockSize: blockSize}
 	for range c.blocks {
 		if !r.next() {
 			return ReadableCopy{}, errCopy
 		}
 	}
-	if len(r.data) > 0 {
+	further, data, ok := uvarint(r.data, uint64(c.blocks)*(tier.Count+1))
+	if !ok || len(data) != int(further)*copiedBytes {
 		return ReadableCopy{}, errCopy
 	}
+	c.data, c.copies = c.data[:len(c.data)-len(r.data)], data
 	return c, nil
 }
 
@@ -226,6 +237,7 @@ func (v *View) Restore(c ReadableCopy) bool {
 		return false
 	}
 	v.largest = max(v.largest, c.largest)
+	v.group.restore(c.group)
 	coming := c.blocks
 	var ends chained
 	for r := v.reader(c); r.next(); coming-- {
@@ -246,6 +258,7 @@ func (v *View) Restore(c ReadableCopy) bool {
 		v.Clear()
 		return false
 	}
+	v.restoreCopies(c.copies)
 	return true
 }
 

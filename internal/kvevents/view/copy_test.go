@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -26,6 +27,10 @@ func differsCopied(v *View) string {
 	}
 	if again.Blocks() != v.Blocks() || again.EngineBlock() != v.EngineBlock() {
 		return fmt.Sprintf("%d blocks of %d tokens, want %d of %d", again.Blocks(), again.EngineBlock(), v.Blocks(), v.EngineBlock())
+	}
+	if !maps.Equal(again.copies, v.copies) || again.again != v.again || again.known.device != v.known.device {
+		return fmt.Sprintf("%d copies, %d of them among %d blocks on the device, want %d, %d, %d",
+			len(again.copies), again.again, again.known.device, len(v.copies), v.again, v.known.device)
 	}
 	var held [tier.Count]map[uint64]bool
 	for i, m := range v.known.marks {
@@ -122,7 +127,7 @@ func FuzzReadCopy(f *testing.F) {
 			next.Parent, next.HasParent = all[0], true
 		}
 		v.Apply([]wire.Event{next})
-		for _, medium := range []string{"GPU", "CPU", "DISK", "SHARED", "moon"} {
+		for _, medium := range slices.Repeat([]string{"GPU", "CPU", "DISK", "SHARED", "moon"}, 1+mostCopies) {
 			v.Apply([]wire.Event{{Kind: wire.Removed, Medium: medium, Hashes: append(all, next.Hashes...)}})
 		}
 		if v.Blocks() != 0 || part.Blocks() != 0 {

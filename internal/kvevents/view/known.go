@@ -15,12 +15,13 @@ import (
 // but for empty slots, a search ends at the first greater key, and growing is one pass in the order of memory. Removing
 // moves back the keys behind their homes, and leaves no tombstones.
 type known struct {
-	slots []slot
-	marks []mark // parallel to slots; zero is an empty slot, and the last one is always empty
-	homes int    // slots that are a home; the few behind them take what is pushed over the end
-	n     int    // blocks
-	seeds seeds
-	odds  odds
+	slots  []slot
+	marks  []mark // parallel to slots; zero is an empty slot, and the last one is always empty
+	homes  int    // slots that are a home; the few behind them take what is pushed over the end
+	n      int    // blocks
+	device int    // of these, on the device
+	seeds  seeds
+	odds   odds
 }
 
 // slot is a block's key, and its sequence hash; or the number of its record in odds.
@@ -141,7 +142,10 @@ func (k *known) tail(into []uint32, i int) []uint32 {
 }
 
 // place says where the block there is now: somewhere.
-func (k *known) place(i int, held tierSet) { k.marks[i] = k.marks[i]&^heldMask | markOf(held) }
+func (k *known) place(i int, held tierSet) {
+	k.device += int(held&onDevice) - int(k.marks[i].held()&onDevice)
+	k.marks[i] = k.marks[i]&^heldMask | markOf(held)
+}
 
 // add takes in a block that is not known, and is somewhere. run are its own hashes if it has more than one. coming is how
 // many blocks, this one included, may be added next.
@@ -178,12 +182,14 @@ func (k *known) add(h wire.Hash, b block, run []uint64, tail []uint32, coming in
 		copy(k.marks[i+1:end+1], k.marks[i:end])
 		k.slots[i], k.marks[i] = s, m
 		k.n++
+		k.device += int(b.held & onDevice)
 		return
 	}
 }
 
 // drop forgets the block there.
 func (k *known) drop(i int) {
+	k.device -= int(k.marks[i].held() & onDevice)
 	if m := k.marks[i]; m&markOdd != 0 {
 		k.odds.drop(k.slots[i].value)
 	} else {

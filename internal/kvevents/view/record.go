@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"maps"
 	"math/bits"
 	"slices"
 	"time"
@@ -11,12 +12,14 @@ import (
 
 // Record is what an engine holds, by its own events: the tree of its blocks, with their tokens, so that a subscriber that
 // missed the events can be given events that amount to the same. Applied to an empty [View], those make it what a View is
-// that applied all events. It holds blocks of the first KV-cache group only, as a View does, and costs about 200 bytes a
+// that applied all events. It holds blocks of one KV-cache group only, as a View does, and costs about 200 bytes a
 // block of 16 tokens. It is a core, for one goroutine at a time.
 //
 // A removed block stays as long as blocks that follow on it do, because these cannot be described without it.
 type Record struct {
 	blocks map[wire.Hash]*recordedBlock
+	group  group
+	copies copies // further ones, by a medium's bit
 	born   uint64
 	media  []string // each once; a bit of recordedBlock.media is a place in it
 }
@@ -26,6 +29,8 @@ type kind struct {
 	lora, salt string
 	loraID     wire.OptInt
 	blockSize  int
+	groupIdx   wire.OptInt
+	specKind   string
 }
 
 // recordedBlock is one block. What is set when it is made is never changed, so that it may be read without a lock; media
@@ -67,13 +72,23 @@ func (r *Record) Apply(events []wire.Event) {
 		switch {
 		case e.Kind == wire.Cleared:
 			r.clear()
-		case e.GroupIdx.Value != 0:
+		case !r.follows(e):
 		case e.Kind == wire.Stored:
 			r.store(e)
 		case e.Kind == wire.Removed:
 			r.remove(e)
 		}
 	}
+}
+
+func (r *Record) follows(e *wire.Event) bool {
+	ok, changed := r.group.takes(e)
+	if changed {
+		now := r.group
+		r.clear()
+		r.group = now
+	}
+	return ok
 }
 
 func (r *Record) store(e *wire.Event) {
@@ -85,7 +100,9 @@ func (r *Record) store(e *wire.Event) {
 		if b == nil && withTokens && medium != 0 {
 			b = r.make(e, i, parent, hasParent)
 		}
-		if b != nil {
+		if b != nil && medium != 0 && b.media&medium != 0 {
+			r.copies.add(h, medium)
+		} else if b != nil {
 			b.media |= medium
 		}
 		parent, hasParent = h, true
@@ -103,7 +120,7 @@ func (r *Record) make(e *wire.Event, i int, parent wire.Hash, hasParent bool) *r
 			b.up.children++
 		}
 	}
-	k := kind{e.LoraName, e.CacheSalt, e.LoraID, e.BlockSize}
+	k := kind{e.LoraName, e.CacheSalt, e.LoraID, e.BlockSize, e.GroupIdx, e.SpecKind}
 	if b.up != nil && *b.up.kind == k {
 		b.kind = b.up.kind
 	} else {
@@ -125,7 +142,7 @@ func (r *Record) remove(e *wire.Event) {
 	medium := r.medium(e.Medium)
 	for _, h := range e.Hashes {
 		b := r.blocks[h]
-		if b == nil {
+		if b == nil || r.copies.take(h, medium) {
 			continue
 		}
 		b.media &^= medium
@@ -137,6 +154,9 @@ func (r *Record) remove(e *wire.Event) {
 		}
 	}
 }
+
+// Uncount has each block be held once, as [View.Uncount] does.
+func (r *Record) Uncount() { r.copies = nil }
 
 // medium is the bit of a medium, 0 if there are too many.
 func (r *Record) medium(name string) uint64 {
@@ -154,6 +174,7 @@ func (r *Record) medium(name string) uint64 {
 type Image struct {
 	blocks []imaged
 	media  []string
+	copies copies
 }
 
 type imaged struct {
@@ -163,7 +184,7 @@ type imaged struct {
 
 // Image returns what is recorded now. It may be used while the Record goes on.
 func (r *Record) Image() *Image {
-	img := &Image{blocks: make([]imaged, 0, len(r.blocks)), media: slices.Clone(r.media)}
+	img := &Image{blocks: make([]imaged, 0, len(r.blocks)), media: slices.Clone(r.media), copies: maps.Clone(r.copies)}
 	for _, b := range r.blocks {
 		img.blocks = append(img.blocks, imaged{b, b.media})
 	}
@@ -172,7 +193,7 @@ func (r *Record) Image() *Image {
 
 // Batches returns the events that make an empty cache what the image shows, as batches that [wire.DecodeBatch] reads, each of at
 // most limit bytes unless a single block takes more: the blocks, each where it is first; then the other places of those that
-// are in several; then the removal of those that are only there for their children.
+// are in several and the further copies; then the removal of those that are only there for their children.
 func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	p := wire.NewPacker(limit, ts, rank)
 	slices.SortFunc(img.blocks, func(a, b imaged) int { return cmp.Compare(a.born, b.born) })
@@ -197,7 +218,7 @@ func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 			runKind = *b.kind
 			run = wire.Event{
 				Kind: wire.Stored, Parent: b.parent, HasParent: b.hasParent, Medium: place, BlockSize: b.kind.blockSize,
-				LoraName: b.kind.lora, LoraID: b.kind.loraID, CacheSalt: b.kind.salt,
+				LoraName: b.kind.lora, LoraID: b.kind.loraID, CacheSalt: b.kind.salt, GroupIdx: b.kind.groupIdx, SpecKind: b.kind.specKind,
 			}
 		}
 		run.Hashes = append(run.Hashes, b.hash)
@@ -206,17 +227,27 @@ func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	p.Add(run)
 
 	for at, name := range img.media {
-		p.Add(img.pick(wire.Stored, name, func(media uint64) bool { return media&^(media&-media)&(1<<at) != 0 }))
+		p.Add(img.pick(wire.Stored, name, func(b imaged) bool { return b.media&^(b.media&-b.media)&(1<<at) != 0 }))
 	}
-	p.Add(img.pick(wire.Removed, "", func(media uint64) bool { return media == 0 }))
+	for n, left := 1, len(img.copies) > 0; left; n++ {
+		left = false
+		for at, name := range img.media {
+			p.Add(img.pick(wire.Stored, name, func(b imaged) bool {
+				has := img.copies[spot{b.hash, 1 << at}]
+				left = left || has > n
+				return has >= n
+			}))
+		}
+	}
+	p.Add(img.pick(wire.Removed, "", func(b imaged) bool { return b.media == 0 }))
 	return p.Batches()
 }
 
-// pick is an event of all blocks whose places are like that, without their tokens.
-func (img *Image) pick(k wire.Kind, medium string, like func(media uint64) bool) wire.Event {
+// pick is an event of all blocks that are like that, without their tokens.
+func (img *Image) pick(k wire.Kind, medium string, like func(imaged) bool) wire.Event {
 	e := wire.Event{Kind: k, Medium: medium}
 	for _, b := range img.blocks {
-		if like(b.media) {
+		if like(b) {
 			e.Hashes = append(e.Hashes, b.hash)
 		}
 	}

@@ -5,7 +5,10 @@ import "github.com/tandem-pd/tandem/internal/tier"
 // tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
 type tierSet uint8
 
-const elsewhere = tierSet(1) << 7
+const (
+	onDevice  = tierSet(1) << tier.Device
+	elsewhere = tierSet(1) << 7
+)
 
 // tierOf is the place an engine means by a medium (router semantics §5).
 func tierOf(medium string) tierSet {

@@ -36,6 +36,9 @@ type View struct {
 	misfit    int   // tokens in a block refused for its size, the last one since the view was empty
 	fitting   int   // blocks since then whose size was good, less those whose size was not
 	known     known // the engine's blocks
+	group     group
+	copies    copies // further ones
+	again     int    // of copies, those on the device
 
 	tail   []uint32 // for use within one call, as all that follows
 	tokens []uint32
@@ -49,17 +52,17 @@ type Tally struct {
 	Stored  uint64 // engine blocks, counting each time and place
 	Removed uint64 // engine blocks
 	Cleared uint64 // events
-	Unknown uint64 // blocks of the first KV-cache group removed though not known: the view is not whole
+	Unknown uint64 // blocks of the KV-cache group that is followed, removed though not known: the view is not whole
 
 	// Orphans are events whose parent is unknown, Unhashable blocks whose hash covers more than tokens, a LoRA name and a
 	// salt (images, for example). Both, and what follows on them, are not indexed: the first want a snapshot, the second
 	// would be taken for their likes.
 	Orphans, Unhashable uint64
 	BadSize             uint64 // blocks refused: their size neither divides the router's nor is a multiple
-	// Again counts blocks stored twice in the same place, and Reannounced chains from their beginning that had such.
+	// Again counts blocks stored twice in the same place: a second copy, or the first announced again; and Reannounced chains from their beginning that had such.
 	Again, Reannounced uint64
-	// Ignored are blocks of other KV-cache groups than the first, blocks without tokens that were not announced before,
-	// and blocks whose number of tokens is not what their event says.
+	// Ignored are blocks of other KV-cache groups than the one followed, blocks without tokens that were not announced
+	// before, and blocks whose number of tokens is not what their event says.
 	Ignored uint64
 }
 
@@ -105,8 +108,14 @@ func (v *View) Clear() {
 	v.part.Clear()
 	v.known.clear()
 	v.misfit, v.fitting = 0, 0
+	v.group = group{}
+	v.Uncount()
 	v.bound.begin(v.blockSize)
 }
+
+// Pieces is the kind of KV-cache group that all events so far were of, where that holds no prefixes, so that no prompt
+// can be looked up; else "".
+func (v *View) Pieces() string { return v.group.pieces }
 
 // Misfit is how many tokens the engine's blocks have, if most of those it named since the view was empty were refused
 // because that neither divides the router's block size nor is a multiple; else 0.
@@ -125,9 +134,7 @@ func (v *View) Apply(events []wire.Event) {
 		case e.Kind == wire.Cleared:
 			v.tally.Cleared++
 			v.Clear()
-		case v.bound.over:
-			v.tally.Ignored += uint64(len(e.Hashes))
-		case e.GroupIdx.Value != 0:
+		case v.bound.over || !v.follows(e):
 			v.tally.Ignored += uint64(len(e.Hashes))
 		case e.Kind == wire.Removed:
 			v.remove(e)
@@ -139,9 +146,23 @@ func (v *View) Apply(events []wire.Event) {
 	}
 }
 
+// follows reports whether e is of the group that is followed. It empties the view where that is another one now.
+func (v *View) follows(e *wire.Event) bool {
+	ok, changed := v.group.takes(e)
+	if changed {
+		now := v.group
+		v.Clear()
+		v.group = now
+	}
+	return ok
+}
+
 // store takes blocks with their tokens in.
 func (v *View) store(e *wire.Event) {
 	if len(e.Tokens) != len(e.Hashes)*e.BlockSize {
+		if len(e.Tokens) > len(e.Hashes)*e.BlockSize {
+			v.group.window()
+		}
 		v.tally.Ignored += uint64(len(e.Hashes))
 		return
 	}
@@ -211,6 +232,7 @@ func (v *View) store(e *wire.Event) {
 	if v.outgrown() {
 		return
 	}
+	v.recount()
 	if !e.HasParent && v.tally.Again > before {
 		v.tally.Reannounced++
 	}
@@ -232,6 +254,7 @@ func (v *View) put(h wire.Hash, b block, run []uint64, tail []uint32, coming int
 	old := v.known.at(at)
 	if old.held&b.held != 0 {
 		v.tally.Again++
+		v.copied(h, b.held)
 	}
 	if old.seq == b.seq && old.own == b.own && old.tail == b.tail || b.own&lost != 0 {
 		v.known.place(at, old.held|b.held)
@@ -264,9 +287,13 @@ func (v *View) place(e *wire.Event) {
 		}
 		v.tally.Stored++
 		b := v.known.at(at)
+		if b.held&held != 0 {
+			v.copied(h, held)
+		}
 		v.known.place(at, b.held|held)
 		v.index(at, &b, held)
 	}
+	v.recount()
 }
 
 func (v *View) remove(e *wire.Event) {
@@ -286,6 +313,12 @@ func (v *View) remove(e *wire.Event) {
 			continue
 		}
 		v.tally.Removed++
+		if v.copies.take(h, uint64(from)) {
+			if from == onDevice {
+				v.again--
+			}
+			continue
+		}
 		v.taken = append(v.taken, v.ownOf(at, &b)...)
 		if b.held &^= from; b.held == 0 {
 			v.known.drop(at)

@@ -69,6 +69,7 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		change(&e)
 		return []wire.Event{e}
 	}
+	removed3 := wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}}
 	digest := wire.ExtraKey{Bytes: []byte{1}}
 	for _, c := range []struct {
 		name       string
@@ -106,7 +107,11 @@ func TestViewSeedsAndSkips(t *testing.T) {
 			{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: prompt[:4], BlockSize: 4, CacheSalt: "s"},
 			{Kind: wire.Stored, Hashes: []wire.Hash{2, 3}, Parent: 1, HasParent: true, Tokens: prompt[4:], BlockSize: 4},
 		}, "", "s", 3, Tally{Stored: 3}},
-		{"announced twice, removed once", append(with(func(*wire.Event) {}), base, wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}}), "", "", 2, Tally{Stored: 6, Removed: 1, Again: 3, Reannounced: 1}},
+		{"held twice, removed once", append(with(func(*wire.Event) {}), base, removed3), "", "", 3, Tally{Stored: 6, Removed: 1, Again: 3, Reannounced: 1}},
+		{"held twice, removed twice", append(with(func(*wire.Event) {}), base, removed3, removed3), "", "", 2, Tally{Stored: 6, Removed: 2, Again: 3, Reannounced: 1}},
+		{"held twice, and on the host, removed once of each", append(with(func(*wire.Event) {}), base,
+			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{3}, Medium: "CPU"}, removed3, wire.Event{Kind: wire.Removed, Hashes: []wire.Hash{3}, Medium: "CPU"}),
+			"", "", 3, Tally{Stored: 7, Removed: 2, Again: 3, Reannounced: 1}},
 		{"orphan, then announced with its parent", append(
 			with(func(e *wire.Event) {
 				e.Parent, e.HasParent, e.Hashes, e.Tokens = 1, true, []wire.Hash{2, 3}, prompt[4:]

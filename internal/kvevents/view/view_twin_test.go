@@ -20,11 +20,21 @@ type slowView struct {
 	blocks    map[wire.Hash]block
 	runs      map[wire.Hash][]uint64
 	tails     map[wire.Hash][]uint32
+	held      map[wire.Hash]map[tierSet]int // copies
 }
 
 func (v *slowView) clear() {
 	v.part.Clear()
 	v.blocks, v.runs, v.tails = map[wire.Hash]block{}, map[wire.Hash][]uint64{}, map[wire.Hash][]uint32{}
+	v.held = map[wire.Hash]map[tierSet]int{}
+}
+
+func (v *slowView) count(h wire.Hash, in tierSet, by int) (left int) {
+	if v.held[h] == nil {
+		v.held[h] = map[tierSet]int{}
+	}
+	v.held[h][in] += by
+	return v.held[h][in]
 }
 
 func (v *slowView) apply(e *wire.Event) {
@@ -33,7 +43,7 @@ func (v *slowView) apply(e *wire.Event) {
 	case e.Kind == wire.Cleared:
 		v.tally.Cleared++
 		v.clear()
-	case e.GroupIdx.Value != 0:
+	case e.GroupIdx.Value != 0 && e.SpecKind == "":
 		v.tally.Ignored += n
 	case e.Kind == wire.Removed:
 		for _, h := range e.Hashes {
@@ -104,6 +114,7 @@ func (v *slowView) store(e *wire.Event) {
 
 func (v *slowView) put(h wire.Hash, b block, run []uint64, tail []uint32) {
 	old, ok := v.blocks[h]
+	v.count(h, b.held, 1)
 	if old.held&b.held != 0 {
 		v.tally.Again++
 	}
@@ -139,6 +150,7 @@ func (v *slowView) place(h wire.Hash, held tierSet) {
 		return
 	}
 	v.tally.Stored++
+	v.count(h, held, 1)
 	b.held |= held
 	v.blocks[h] = b
 	v.each(held, func(t tier.Tier) { v.part.Place(t, v.ownOf(h)) })
@@ -153,6 +165,9 @@ func (v *slowView) remove(h wire.Hash, from tierSet) {
 		return
 	}
 	v.tally.Removed++
+	if v.count(h, from, -1) > 0 {
+		return
+	}
 	v.each(from, func(t tier.Tier) { v.part.Remove(t, v.ownOf(h)) })
 	if b.held &^= from; b.held == 0 {
 		v.forget(h)

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestHybridAsRecorded sends the prompts of ../shared/vectors/kvevents-vllm-0.32/hybrid-sliding-first.json, a model of
+// Gemma 3's form under vLLM 0.32, and wants what that engine's answers said was cached.
+func TestHybridAsRecorded(t *testing.T) {
+	c := newTestCore(t, Config{Engine: "vllm", BlockSize: 32, SlidingWindow: 128, TotalKVBlocks: 1200, ContextLength: 2048})
+	s := prompt(1, 640)
+	a := append(slices.Clone(s), prompt(2, 50)...)
+	with := func(p []uint32, seed uint32, n int) []uint32 { return append(slices.Clone(p), prompt(seed, n)...) }
+	turn := [][]uint32{with(a, 6, 90)}
+	for i := range uint32(3) {
+		turn = append(turn, with(turn[i], 7+i, 90))
+	}
+	now, windows := epoch, 0
+	for i, r := range []struct {
+		prompt         []uint32
+		answer, cached int
+	}{
+		{a, 8, 0}, {a, 8, 672}, {a, 8, 672}, {with(s, 3, 70), 8, 0}, {with(s, 4, 70), 8, 640}, {with(s, 5, 70), 8, 640}, {with(s, 9, 70), 8, 640},
+		{turn[0], 40, 672}, {turn[1], 40, 768}, {turn[2], 40, 864}, {turn[3], 40, 928},
+	} {
+		mustAdd(t, c, Request{ID: "r", Prompt: r.prompt, MaxTokens: r.answer, IgnoreEOS: true})
+		for step := c.Step(now); ; step = c.Step(now) {
+			for _, o := range step.Outputs {
+				if o.Cached != r.cached {
+					t.Fatalf("request %d of %d tokens: %d cached, want %d", i, len(r.prompt), o.Cached, r.cached)
+				}
+			}
+			for _, e := range step.Events {
+				if e.Window > 0 {
+					windows++
+				}
+				if e.Kind == Stored && e.Group == 1 != (e.Window == 0) || e.Window == 0 && len(e.Hashes)*32 != len(e.TokenIDs) {
+					t.Errorf("request %d: %+v", i, e)
+				}
+			}
+			if step.Next.IsZero() {
+				break
+			}
+			now = step.Next
+		}
+	}
+	if err := audit(c); err != nil || windows == 0 {
+		t.Errorf("%d events of the window, %v", windows, err)
+	}
+}
+
+// TestATwinIsEvictedByItself is ../shared/vectors/kvevents-vllm-0.32/stored-twice-evicted-once: the last block of a prompt
+// that is cached whole is computed and stored again, and a removal comes for each of its copies.
+func TestATwinIsEvictedByItself(t *testing.T) {
+	cfg := smallConfig()
+	cfg.Engine, cfg.TotalKVBlocks, cfg.ContextLength = "vllm", 12, 40
+	c := newTestCore(t, cfg)
+	now := epoch
+	var events []Event
+	run := func(p []uint32) (cached int) {
+		mustAdd(t, c, Request{ID: "r", Prompt: p, MaxTokens: 1})
+		for step := c.Step(now); ; step = c.Step(now) {
+			for _, e := range step.Events {
+				e.Hashes = slices.Clone(e.Hashes)
+				events = append(events, e)
+			}
+			for _, o := range step.Outputs {
+				cached = o.Cached
+			}
+			if step.Next.IsZero() {
+				return cached
+			}
+			now = step.Next
+		}
+	}
+	p := prompt(1, 8)
+	last := BlockHashes(nil, p, 4, 0)[1]
+	longer := append(slices.Clone(p), prompt(2, 4)...)
+	run(p)
+	if got := run(p); got != 4 {
+		t.Errorf("%d tokens cached, want 4: the last block is computed again", got)
+	}
+	for i := range uint32(8) {
+		run(prompt(10+i, 12))
+		if got := run(longer); i > 0 && got != 8 {
+			t.Errorf("%d tokens of the prompt in use are cached, want 8", got)
+		}
+	}
+	stored, removed := 0, 0
+	for _, e := range events {
+		if n := len(e.Hashes); slices.Contains(e.Hashes, last) && n > 0 {
+			if e.Kind == Stored {
+				stored++
+			} else {
+				removed++
+			}
+		}
+	}
+	if stored != 2 || removed != 1 {
+		t.Errorf("the last block was stored %d times and removed %d times, want 2 and 1", stored, removed)
+	}
+}
