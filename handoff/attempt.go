@@ -38,6 +38,12 @@ type StagedKV struct {
 	pushed    bool                // it lies at the round's decode worker, and no other can have it
 }
 
+// reported says that decode's own figure of cached tokens is prefill's.
+func (kv *StagedKV) reported() bool {
+	_, ok := kv.connector.(connector.ReportsCached)
+	return ok
+}
+
 // complete reports whether nothing is lacking for a round, or for a turn.
 func (a *attempt) complete() bool {
 	return a.p.Lease != nil || a.d.Lease != nil && (a.KV != nil || a.Reason != "")

@@ -31,6 +31,9 @@ func (r *request) nvext() func(t *decode.Transcript) []byte {
 				out.WorkerID.Prefill = r.Prefill.Worker
 			}
 		}
+		if timing || routed {
+			r.now.sibling.settle(r) // prefill's answer has its times and what it had cached
+		}
 		if timing {
 			timings := r.Timings(t, time.Now())
 			out.Timing = &timings

@@ -54,6 +54,8 @@ type Record struct {
 	NotResumable string
 	// Dead are the workers that died while they had this request.
 	Dead []string
+	// NoneLeft: there is no worker left that could serve it.
+	NoneLeft bool
 	// Prefill and Decode are the latest choice of each leg's worker.
 	Prefill, Decode Choice
 	// Overlap is the blocks of the prompt that the router predicted to be cached on the worker that computes it, and
@@ -88,17 +90,17 @@ type Spent struct {
 // not, or if nothing ran. t is the decode leg's, nil if there was none.
 func (r *Record) Found(t *decode.Transcript) int {
 	switch {
-	case r.KV != nil:
+	case r.KV != nil && (r.KV.Cached >= 0 || t == nil || !r.KV.reported()):
 		return r.KV.Cached
-	case t != nil && !t.First.IsZero(): // it was computed where it was decoded
+	case t != nil && !t.First.IsZero(): // it was computed where it was decoded, or decode reports prefill's number
 		return t.CachedTokens
 	}
 	return -1
 }
 
-// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, and it
-// is tried on no other.
-func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths }
+// Poison reports whether the request is suspected of killing workers: MaxDeaths have died while they had it, or all there
+// are. It is tried on no other.
+func (r *Record) Poison() bool { return len(r.Dead) >= MaxDeaths || r.NoneLeft && len(r.Dead) > 0 }
 
 // end sets the outcome of a request that ends with err.
 func (r *Record) end(err error) {

@@ -143,13 +143,13 @@ func (r *request) failed(failed *fault.Error) {
 	}
 }
 
-// cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: a decode worker calls
-// every transferred token cached. Of a prefill worker that did not say nothing is known to have been.
+// cachedTokens is the count of cached tokens that the client gets, −1 to leave decode's figure: most decode workers call
+// every transferred token cached. Of a prefill worker that did not report it nothing is known to have been.
 func (r *request) cachedTokens() int {
 	switch {
 	case r.Resumes > 0:
 		return min(r.CachedBefore, r.ISL)
-	case r.KV == nil:
+	case r.KV == nil, r.KV.Cached < 0 && r.KV.reported():
 		return -1
 	}
 	return max(0, r.KV.Cached)
@@ -202,8 +202,13 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 		return cause
 	}
 	answer := r.refusal(err)
-	if r.last != nil && errors.Is(err, placement.ErrNoDecode) {
-		answer = answerTo(r.last) // every worker was tried: the last one's failure says more
+	noDecode := errors.Is(err, placement.ErrNoDecode)
+	r.NoneLeft = noDecode || errors.Is(err, placement.ErrNoPrefill)
+	switch { // every worker was tried: the last one's failure says more
+	case r.Poison():
+		answer = poisoned()
+	case noDecode && r.last != nil:
+		answer = answerTo(r.last)
 	}
 	r.Outcome = answer.Code
 	r.endStream(answer, out)

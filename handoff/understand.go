@@ -30,6 +30,9 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 	r.Known, r.BlockSize = true, r.card.BlockSize
 	f.observer.Arrived(&r.Record)
 	defer f.observer.Understood(&r.Record)
+	if err := r.card.CheckIDs(req, f.rooms.Languages.Of(req.Model)); err != nil {
+		return err
+	}
 	if err := f.pin(r); err != nil {
 		return err
 	}

@@ -19,8 +19,9 @@ type Card struct {
 	Engine string
 	// ContextTokens is the shortest context of any worker, 0 unknown.
 	ContextTokens int
-
-	kvTokens int // the smallest KV cache of any worker, less a block to generate in, 0 unknown
+	vocab         int  // the smallest vocabulary that a worker reports, 0 unknown
+	checks        bool // every worker's engine compares token ids with it
+	kvTokens      int  // the smallest KV cache of any worker, less a block to generate in, 0 unknown
 }
 
 // defaultBlockSize counts blocks for a model whose workers are all away.
@@ -28,16 +29,21 @@ const defaultBlockSize = 16
 
 // CardOf reads a model's card off its pools; ok is false for a model that no worker was ever seen to serve.
 func CardOf(roster *pools.Roster, model string) (c Card, ok bool) {
+	c.checks = true
 	for _, role := range []pools.Role{pools.Prefill, pools.Both, pools.Decode} {
 		ok = ok || roster.Known(model, role)
 		for _, m := range roster.Snapshot(model, role).Members {
 			c.BlockSize = cmp.Or(c.BlockSize, m.Worker.BlockSize)
 			c.Engine = cmp.Or(c.Engine, m.Worker.Engine)
+			c.checks = c.checks && m.Worker.Engine != "sglang"
 			if role == pools.Decode {
 				c.DecodeBlockSize = m.Worker.BlockSize
 			}
 			if n := m.Worker.ContextLength; n > 0 && (c.ContextTokens == 0 || n < c.ContextTokens) {
 				c.ContextTokens = n
+			}
+			if n := m.Worker.VocabSize; n > 0 && (c.vocab == 0 || n < c.vocab) {
+				c.vocab = n
 			}
 			if n := (m.Worker.TotalKVBlocks - 1) * m.Worker.BlockSize; n > 0 && (c.kvTokens == 0 || n < c.kvTokens) {
 				c.kvTokens = n

@@ -18,6 +18,7 @@ type Language struct {
 	// Path is the folder that it was read from; empty for the simulated model's.
 	Path string
 
+	vocab     int // rows of the model's embedding, 0 unknown
 	tokenizer *tokens.Cache
 	templates map[string]*template // by name; the one used is "default", or "tool_use" with tools
 	prompts   *prompts

@@ -65,6 +65,7 @@ type Library struct {
 	kick   chan struct{}
 
 	calls, checks *prometheus.CounterVec
+	unsized       map[string]bool // models that reportUnsized has logged; Run's own
 
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
@@ -83,7 +84,7 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 	set := metrics.In(reg)
 	l := &Library{
 		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
-		shelf: map[string]*Language{}, missing: map[string]bool{}, compared: map[string]map[incarnation]bool{},
+		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{}, compared: map[string]map[incarnation]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts whose tokens workers were asked for, by model and outcome.", "model", "outcome"),
 		checks: set.Counter("tokenizer_checks_total", "Answers whose count or ids of prompt tokens were compared with the gateway's own, by model and result.", "model", "result"),
 	}
@@ -244,6 +245,7 @@ func (l *Library) Run(ctx context.Context) error {
 				l.find(model)
 			}
 			l.retry(model)
+			l.reportUnsized(model)
 			for _, outcome := range askOutcomes { // so that a scrape shows them before they happen
 				l.calls.WithLabelValues(model, outcome)
 			}

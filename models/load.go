@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,10 +43,33 @@ func Load(path string, cacheBytes int64) (*Language, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(folder, file), err)
 	}
 	l := newLanguage(folder, t, cacheBytes)
+	if l.vocab, err = embedded(folder); err != nil {
+		return nil, err
+	}
 	if err := l.loadTemplates(config); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// embedded is how many rows the embedding of the model in folder has, by its config.json; 0 where that is not there or does
+// not say so. It is padded: more than the tokenizer has tokens, mostly.
+func embedded(folder string) (rows int, err error) {
+	data, err := optional(filepath.Join(folder, "config.json"))
+	if data == nil || err != nil {
+		return 0, err
+	}
+	type size struct {
+		VocabSize int `json:"vocab_size"`
+	}
+	var config struct {
+		size
+		Text     size `json:"text_config"` // of models with several modalities
+		LLM      size `json:"llm_config"`
+		Language size `json:"language_config"`
+	}
+	_ = json.Unmarshal(data, &config) // up to what has another form
+	return max(0, cmp.Or(config.Text.VocabSize, config.LLM.VocabSize, config.Language.VocabSize, config.VocabSize)), nil
 }
 
 // read reads a file of a model.

@@ -52,17 +52,20 @@ func TestPoolsOfDifferentBlockSizes(t *testing.T) {
 		role, otherRole         Role
 		size, otherSize, forced int
 		joins                   bool
+		otherPage               int
 	}{
-		{"a pair", "vllm", Prefill, Decode, 16, 64, 0, true},
-		{"the other way round", "vllm", Decode, Prefill, 16, 64, 0, true},
-		{"one pool", "vllm", Prefill, Prefill, 16, 64, 0, false},
-		{"with one that serves alone", "vllm", Both, Decode, 16, 64, 0, false},
-		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false},
-		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false},
+		{"a pair", "vllm", Prefill, Decode, 16, 64, 0, true, 0},
+		{"the other way round", "vllm", Decode, Prefill, 16, 64, 0, true, 0},
+		{"one pool", "vllm", Prefill, Prefill, 16, 64, 0, false, 0},
+		{"with one that serves alone", "vllm", Both, Decode, 16, 64, 0, false, 0},
+		{"an engine that does not convert", "sglang", Prefill, Decode, 16, 64, 0, false, 0},
+		{"blocks of several pages", "sglang", Prefill, Decode, 16, 64, 0, true, 16},
+		{"one pool, blocks of several pages", "sglang", Decode, Decode, 16, 64, 0, false, 16},
+		{"where the operator says one size", "vllm", Prefill, Decode, 16, 64, 16, false, 0},
 	} {
 		r := NewRoster(Config{BlockSize: c.forced, MixesBlocks: func(w *Worker) bool { return w.Engine == "vllm" }}, slog.New(slog.DiscardHandler))
 		first := Worker{ID: "a", Model: "m", Role: c.role, Engine: c.engine, Address: "http://h:1", BlockSize: c.size}
-		second := Worker{ID: "b", Model: "m", Role: c.otherRole, Engine: c.engine, Address: "http://h:2", BlockSize: c.otherSize}
+		second := Worker{ID: "b", Model: "m", Role: c.otherRole, Engine: c.engine, Address: "http://h:2", BlockSize: c.otherSize, PageSize: c.otherPage}
 		if err := r.Put(first); err != nil {
 			t.Fatal(err)
 		}

@@ -109,11 +109,11 @@ func (c *Core) check(source string, w *Worker) error {
 	return refusal
 }
 
-// mixes reports whether two workers of a model may have different block sizes: the halves of a pair of whose engine the
-// hand-off converts between them.
+// mixes reports whether two workers of a model may have different block sizes: the halves of a pair that hands over in pages of
+// one size, or of whose engine the hand-off converts between them.
 func (c *Core) mixes(a, b *Worker) bool {
 	return a.Role != b.Role && a.Role != Both && b.Role != Both &&
-		c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a) && c.cfg.MixesBlocks(b)
+		(a.Page() == b.Page() || c.cfg.MixesBlocks != nil && c.cfg.MixesBlocks(a) && c.cfg.MixesBlocks(b))
 }
 
 // refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.

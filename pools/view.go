@@ -23,7 +23,7 @@ type View struct {
 // Fleet is the three pools of one model at one moment; none is nil. The pools are immutable and shared.
 type Fleet struct {
 	Prefill, Decode, Both *Pool
-	// Mixed says that the prefill and decode workers differ in engine, release, connector or block size: two of them may be
+	// Mixed says that the prefill and decode workers differ in engine, release, connector, block or page size: two of them may be
 	// unable to hand over.
 	Mixed bool
 }
@@ -162,12 +162,12 @@ func (v *View) fleet(model string) Fleet {
 	f := Fleet{Prefill: v.Pool(model, Prefill), Decode: v.Pool(model, Decode), Both: v.Pool(model, Both)}
 	type kind struct {
 		engine, release, connector string
-		blockSize                  int
+		blockSize, page            int
 	}
 	var first kind
 	for _, p := range [...]*Pool{f.Prefill, f.Decode} {
 		for _, m := range p.Members {
-			k := kind{m.Worker.Engine, m.Worker.EngineVersion, m.Worker.Connector, m.Worker.BlockSize}
+			k := kind{m.Worker.Engine, m.Worker.EngineVersion, m.Worker.Connector, m.Worker.BlockSize, m.Worker.Page()}
 			if first == (kind{}) {
 				first = k
 			}

@@ -16,6 +16,7 @@ func TestMixedFleets(t *testing.T) {
 		{"another engine", func(w *Worker) { w.Engine = "sglang" }, true},
 		{"another release", func(w *Worker) { w.EngineVersion = "0.27.1" }, true},
 		{"another connector", func(w *Worker) { w.Connector = "vllm-mooncake" }, true},
+		{"other pages in blocks of one size", func(w *Worker) { w.PageSize = 1 }, true},
 		{"one that serves alone", func(w *Worker) { w.Engine, w.Role = "sglang", Both }, false},
 	} {
 		r := NewRoster(Config{}, slog.New(slog.DiscardHandler))

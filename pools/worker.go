@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,6 +67,9 @@ type Worker struct {
 	// BlockSize is the tokens in a KV block, 1 to [MaxBlockSize]. All workers of a model agree on it, or
 	// those of each role where the engine can hand over between sizes; see [Config].
 	BlockSize int `json:"block_size"`
+	// PageSize is the tokens in a page, the unit in which the engine hands its cache over, where that is not a block; 0: it
+	// is. See [Worker.Page].
+	PageSize int `json:"page_size,omitempty"`
 	// TotalKVBlocks is the size of the KV cache of one rank, in blocks; 0 when unknown, which means no limit.
 	TotalKVBlocks int `json:"total_kv_blocks"`
 	// MaxNumSeqs is how many requests one rank runs at a time; 0 when unknown, which means no limit.
@@ -74,6 +78,8 @@ type Worker struct {
 	MaxNumBatchedTokens int `json:"max_num_batched_tokens"`
 	// ContextLength is the longest prompt and answer together, in tokens; 0 when unknown.
 	ContextLength int `json:"context_length"`
+	// VocabSize is how many rows the model's embedding has, so that every token id is below it; 0 when unknown.
+	VocabSize int `json:"vocab_size,omitempty"`
 	// DataParallelRanks is the number of data-parallel ranks behind Address; 0 means 1. See [Worker.Ranks].
 	DataParallelRanks int `json:"data_parallel_ranks"`
 	// DeviceClass is free text, "h100" for example.
@@ -150,10 +156,12 @@ func (w *Worker) Validate() error {
 		{"connector", unlessEmpty(w.Connector, idProblem)},
 		{"address", addressProblem(w.Address)},
 		{"block_size", countProblem(w.BlockSize, 1, MaxBlockSize)},
+		{"page_size", countProblem(w.PageSize, 0, MaxBlockSize)},
 		{"total_kv_blocks", countProblem(w.TotalKVBlocks, 0, MaxCount)},
 		{"max_num_seqs", countProblem(w.MaxNumSeqs, 0, MaxCount)},
 		{"max_num_batched_tokens", countProblem(w.MaxNumBatchedTokens, 0, MaxCount)},
 		{"context_length", countProblem(w.ContextLength, 0, MaxCount)},
+		{"vocab_size", countProblem(w.VocabSize, 0, MaxCount)},
 		{"data_parallel_ranks", countProblem(w.DataParallelRanks, 0, MaxRanks)},
 		{"device_class", textProblem(w.DeviceClass, 0, MaxIDBytes)},
 		{"topology", topologyProblem(w.Topology)},
@@ -177,6 +185,9 @@ func (w *Worker) Validate() error {
 
 // Ranks is the number of data-parallel ranks, at least 1. Ranks are numbered from 0.
 func (w *Worker) Ranks() int { return max(1, w.DataParallelRanks) }
+
+// Page is the tokens in the unit in which the engine hands its cache over.
+func (w *Worker) Page() int { return cmp.Or(w.PageSize, w.BlockSize) }
 
 // ServesAlone reports whether the worker can compute a prompt and generate without another worker. A decode worker of
 // SGLang (--disaggregation-mode decode) refuses every request that no prefill worker has been given too; one of vLLM with

@@ -55,6 +55,10 @@ type Repeater interface{ RepeatAfter() time.Duration }
 // that prefills too: when no decode worker is left, another prefill worker makes it.
 type ReleasedByAny interface{ ReleasedByAny() }
 
+// ReportsCached is a connector whose decode engines report how many of the prompt's tokens prefill's had cached; others count
+// what was transferred.
+type ReportsCached interface{ ReportsCached() }
+
 // DecodeLater is a connector whose prefill leg needs no decode worker: that may be chosen once the prompt is computed.
 type DecodeLater interface{ DecodeLater() }
 

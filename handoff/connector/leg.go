@@ -174,11 +174,12 @@ func takesIDs(w *pools.Worker) bool {
 }
 
 // ShowsIDs reports whether a worker's stream can show the tokens that it generates, so that another one can go on with
-// them: completions and chats of vLLM, completions of SGLang (clients.md §4.3).
+// them: completions of vLLM and SGLang, whose prompt every release takes as ids, and chats of the releases of vLLM that take
+// a chat's (clients.md §4.3). A release that does not know return_token_ids ignores it (vLLM's OpenAIBaseModel).
 func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
 	switch speech(w) {
 	case ofVLLM:
-		return takesIDs(w)
+		return endpoint == openai.Completions || takesIDs(w)
 	case ofSGLang:
 		return endpoint == openai.Completions
 	}

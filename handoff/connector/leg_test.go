@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
@@ -54,5 +55,22 @@ func BenchmarkLegs(b *testing.B) {
 				make()
 			}
 		})
+	}
+}
+
+// TestShowsIDs: whose streams can show their tokens. vLLM 0.26's completions do (its completion/serving.py); its chats do as
+// well, but it takes no tokens of a chat to go on from.
+func TestShowsIDs(t *testing.T) {
+	for _, c := range []struct {
+		engine, version   string
+		completions, chat bool
+	}{
+		{"vllm", "0.32.0", true, true}, {"vllm", "0.27.0", true, true}, {"vllm", "0.26.0", true, false}, {"vllm", "", true, false},
+		{"sim", "", true, true}, {"sglang", "0.5.23", true, false}, {"trtllm", "1.2.0", false, false}, {"other", "", false, false},
+	} {
+		w := &pools.Worker{Engine: c.engine, EngineVersion: c.version}
+		if a, b := ShowsIDs(w, openai.Completions), ShowsIDs(w, openai.Chat); a != c.completions || b != c.chat {
+			t.Errorf("%s %s: completions %v, chats %v", c.engine, c.version, a, b)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -38,8 +39,8 @@ const bootstrapPort = 8998
 // Pairs refuses other page sizes: blocks are moved as they are. SGLang's decode worker finds that out at the first
 // request, and fails it.
 func (SGLang) Pairs(p, d *pools.Worker) error {
-	if p.BlockSize != d.BlockSize {
-		return fmt.Errorf("its pages have %d tokens and those of %s %d: start both with the same --page-size", p.BlockSize, d.ID, d.BlockSize)
+	if p.Page() != d.Page() {
+		return fmt.Errorf("its pages have %d tokens and those of %s %d: start both with the same --page-size", p.Page(), d.ID, d.Page())
 	}
 	return nil
 }
@@ -53,7 +54,7 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 	host, port := bootstrap(r.P)
 	edit := func(role pools.Role, w *pools.Worker, rank int) func(*openai.Edit) {
 		return func(e *openai.Edit) {
-			e.SetString("bootstrap_host", host)
+			e.SetString("bootstrap_host", urlHost(host))
 			e.SetInt("bootstrap_port", int64(port))
 			e.SetInt("bootstrap_room", s.room(r))
 			e.SetString("rid", s.rid(r, role))
@@ -82,6 +83,15 @@ func (s SGLang) Plan(r Round) (Plan, error) {
 	return Plan{Order: Together, Prefill: prefill, Decode: decode}, err
 }
 
+// urlHost is host as it stands in a URL. Decode puts host and port together as they come; since NetworkAddress
+// (srt/utils/network.py) it takes either form.
+func urlHost(host string) string {
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
 // room is the round's bootstrap_room, far above 0, which health probes use, and at most 2^63−1. Prefill workers with
 // several ranks that balance by follow_bootstrap_room compute the prompt on rank room % ranks, so that it names the rank
 // that was chosen; other balances read the rank from its field.
@@ -108,6 +118,9 @@ func secret(r Round, use string) string {
 func (SGLang) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (prefill.KV, bool, error) {
 	return prefill.KV{}, false, answered(answer)
 }
+
+// ReportsCached: the number comes with the first token (srt/disaggregation/decode.py, _commit_transfer_to_req).
+func (SGLang) ReportsCached() {}
 
 // Bind changes nothing: both legs carry the room.
 func (SGLang) Bind(*upstream.Leg, prefill.KV) {}

@@ -118,7 +118,9 @@ func TestSGLangBootstrapAddress(t *testing.T) {
 		{"http://10.0.0.1:8000", "localhost:9001", `"10.0.0.1"`, "9001"},
 		{"http://10.0.0.1:8000", "0.0.0.0:9001", `"10.0.0.1"`, "9001"},
 		{"http://127.0.0.1:8000", "127.0.0.1:9001", `"127.0.0.1"`, "9001"},
-		{"http://[fd00::1]:8000", "[::]:9001", `"fd00::1"`, "9001"},
+		{"http://[fd00::1]:8000", "[::]:9001", `"[fd00::1]"`, "9001"}, // releases put host and port together as they come
+		{"http://[fd00::1]:8000", "", `"[fd00::1]"`, "8998"},
+		{"http://p1.example:8000", "[fd00::2]:9001", `"[fd00::2]"`, "9001"},
 		{"https://p1.example", "", `"p1.example"`, "8998"},
 	} {
 		r := rooms(func(r *Round) { r.P.Address, r.P.Transfer = c.address, c.transfer })
@@ -233,6 +235,14 @@ func TestSGLangPairs(t *testing.T) {
 		if err := (SGLang{}).Pairs(r.P, r.D); (err == nil) != c.ok {
 			t.Errorf("pages of %d and %d: %v", c.p, c.d, err)
 		}
+	}
+	// --dcp-size 2 on decode alone makes its blocks two pages (srt/disaggregation/common/conn.py, requires_dcp_relayout).
+	r := rooms(func(r *Round) { r.P.BlockSize, r.D.BlockSize, r.D.PageSize = 16, 32, 16 })
+	if err := (SGLang{}).Pairs(r.P, r.D); err != nil {
+		t.Errorf("pages of one size in wider blocks: %v", err)
+	}
+	if r.P.PageSize = 1; (SGLang{}).Pairs(r.P, r.D) == nil {
+		t.Error("pages of two sizes in blocks of any are paired")
 	}
 	w := rooms(nil).P
 	w.BlockSize = 16

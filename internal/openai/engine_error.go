@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,7 +33,7 @@ const tensorRTFailed = "Error in kv cache transfer"
 // like that, by a field that it quotes.
 const vllmDied = "EngineCore encountered an issue"
 
-// ReadEngineError reads an error in vLLM's and SGLang's form, {"error":{"message","type","param","code"}}, with those
+// ReadEngineError reads an error in vLLM's form, {"error":{"message","type","param","code"}}, in SGLang's, with those
 // members at the top, in TensorRT-LLM's for a field that it refuses, {"error": "text"}, or in FastAPI's,
 // {"detail": "text"} or {"detail":[{"loc","msg"}]}, of which the first counts.
 // Anything else gives the zero EngineError.
@@ -51,12 +53,17 @@ func ReadEngineError(data []byte) EngineError {
 	inner := said.fields
 	if len(said.Error) > 0 {
 		_ = json.Unmarshal(said.Error, &inner) // a number says nothing more
-		if json.Unmarshal(said.Error, &inner.Message) == nil {
-			inner.Param = readPlace(inner.Message)
-		}
+		_ = json.Unmarshal(said.Error, &inner.Message)
 	}
 	if len(said.Error) == 0 && inner.Message == "" {
 		inner.Message, inner.Param = readDetail(said.Detail)
+	}
+	// SGLang sends FastAPI's RequestValidationError as text, which names the place in the server's source at its end.
+	inner.Message, _, _ = strings.Cut(inner.Message, "\n\n  File \"")
+	if place, ok := strings.CutPrefix(inner.Param, "body."); ok { // vLLM since 0.32
+		inner.Param = fieldOf(strings.Split(place, "."))
+	} else if inner.Param == "" {
+		inner.Param = fieldOf(readPlace(inner.Message))
 	}
 	e := EngineError{
 		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
@@ -80,39 +87,53 @@ func readDetail(detail json.RawMessage) (message, param string) {
 	if json.Unmarshal(detail, &checks) != nil || len(checks) == 0 {
 		return "", ""
 	}
+	var parts []string
 	for i, part := range checks[0].Place {
-		switch part := part.(type) {
-		case float64:
-			param += fmt.Sprintf("[%d]", int(part))
-		case string:
-			if i > 0 || part != "body" {
-				param += "." + part
-			}
+		if i > 0 || part != "body" {
+			parts = append(parts, fmt.Sprint(part))
 		}
 	}
-	return checks[0].Text, strings.TrimPrefix(param, ".")
+	return checks[0].Text, fieldOf(parts)
 }
 
-// readPlace finds the field in pydantic's errors as Python prints them, "… 'loc': ('body', 'messages', 0, 'role') …":
-// empty where there is none.
-func readPlace(text string) (param string) {
+// placePart is one part of a place as Python prints it, and what stands behind it. The name of a kind may hold commas.
+var placePart = regexp.MustCompile(`^(?:'([^']*)'|"([^"]*)"|(\d+))(, |,?\))`)
+
+// readPlace finds where the first of pydantic's errors is, as Python prints them, "… 'loc': ('body', 'messages', 0, 'role') …":
+// nil where there is none.
+func readPlace(text string) (parts []string) {
 	_, place, _ := strings.Cut(text, "'loc': ('body', ")
-	place, _, ok := strings.Cut(place, ")")
-	if !ok {
-		return ""
-	}
-	for part := range strings.SplitSeq(place, ", ") {
-		switch name := strings.Trim(strings.TrimSuffix(part, ","), "'"); {
-		case part != name && param == "":
-			param = name
-		case strings.HasPrefix(part, "'"):
-			param += "." + name
-		default:
-			param += "[" + name + "]"
+	for {
+		m := placePart.FindStringSubmatch(place)
+		if m == nil {
+			return nil
+		}
+		parts = append(parts, m[1]+m[2]+m[3])
+		if place = place[len(m[0]):]; m[4] != ", " {
+			return parts
 		}
 	}
-	return param
 }
+
+// fieldOf joins a place's parts to a path, messages[0].role. What pydantic names on the way to say which form of a field it
+// tried, list[int], function-after[…], int or the name of a class, is no part of the body. A place in no field, the number of a
+// byte, is empty.
+func fieldOf(parts []string) (field string) {
+	for _, part := range parts {
+		_, err := strconv.Atoi(part)
+		switch {
+		case part == "" || strings.ContainsAny(part, "[({-") || part[0] >= 'A' && part[0] <= 'Z' || slices.Contains(pythonKinds, part):
+		case err == nil && field != "":
+			field += "[" + part + "]"
+		case err != nil:
+			field += "." + part
+		}
+	}
+	return strings.TrimPrefix(field, ".")
+}
+
+// pythonKinds are the kinds of values that pydantic names without brackets.
+var pythonKinds = []string{"bool", "bytes", "dict", "float", "int", "list", "none", "nullable", "set", "str", "tuple"}
 
 // statusOf is the status that a code stands for, a number or a string of one. Where the code is a word or absent, the
 // type decides.

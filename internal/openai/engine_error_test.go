@@ -1,6 +1,11 @@
 package openai
 
-import "testing"
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
 
 // Each engine words an error in its own way; the status is read from the code or,
 // where that is no number, from the type.
@@ -26,6 +31,8 @@ func TestReadEngineError(t *testing.T) {
 		{"TensorRT-LLM's checks cut off", `{"error":"{'loc': ('body', 'mess"}`, EngineError{Message: "{'loc': ('body', 'mess"}},
 		{"TensorRT-LLM's failed transfer", `{"object":"error","message":"Error in kv cache transfer for generation requests","type":"BadRequestError","param":null,"code":400}`,
 			EngineError{Status: 500, Message: "Error in kv cache transfer for generation requests", Failed: true}},
+		{"vLLM's checks", `{"error":{"message":"1 validation error:\n  {'loc': 'body.prompt'}","type":"Bad Request","param":"body.messages.0.role","code":400}}`,
+			EngineError{Status: 400, Message: "1 validation error:\n  {'loc': 'body.prompt'}", Param: "messages[0].role"}},
 		{"a message of another type", `{"error":{"message":{"a":1},"code":400}}`, EngineError{Status: 400, Message: "", Param: ""}},
 		{"a core that died", `{"error":{"message":"EngineCore encountered an issue. See","code":400}}`, EngineError{Status: 400, Message: "EngineCore encountered an issue. See", Died: true}},
 		{"a client that says so", `{"error":{"message":"no 'EngineCore encountered an issue'","code":400}}`, EngineError{Status: 400, Message: "no 'EngineCore encountered an issue'"}},
@@ -39,6 +46,37 @@ func TestReadEngineError(t *testing.T) {
 	} {
 		if got := ReadEngineError([]byte(c.data)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// Of each error that a real SGLang answers, the field is named where it names one, and nothing of its server's files.
+func TestRecordedEngineErrors(t *testing.T) {
+	params := map[string]string{
+		"room_text": "bootstrap_room", "room_float": "bootstrap_room", "chat_input_ids_no_messages": "messages", "chat_no_messages": "messages",
+		"chat_bad_role": "messages[0].role", "chat_wrong_type": "max_tokens", "completion_max_tokens_0": "max_tokens",
+		"completion_max_tokens_0_stream": "max_tokens", "model_none": "model",
+	}
+	for _, file := range []string{"answers_disaggregated.json", "answers_unified.json"} {
+		raw, err := os.ReadFile("../../../shared/vectors/sglang-0.5.23/" + file)
+		if os.IsNotExist(err) {
+			t.Skipf("reads ../shared, which is absent: %v", err)
+		}
+		var answers []struct {
+			Name, Body string
+			Status     int
+		}
+		if err != nil || json.Unmarshal(raw, &answers) != nil {
+			t.Fatal(file, err)
+		}
+		for _, a := range answers {
+			got := ReadEngineError([]byte(a.Body))
+			if a.Status < 400 || got.Message == "" && !strings.Contains(a.Body, `"message"`) {
+				continue
+			}
+			if got.Param != params[a.Name] || got.Message == "" || strings.Contains(got.Message, ".py") {
+				t.Errorf("%s: %+v, want the param %q", a.Name, got, params[a.Name])
+			}
 		}
 	}
 }

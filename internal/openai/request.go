@@ -39,6 +39,9 @@ type Request struct {
 	IgnoreEOS bool
 	// Logprobs asks for the tokens' probabilities.
 	Logprobs bool
+	// LargestID is the largest token id that a field other than the prompt names, and LargestIn that field; empty for none.
+	LargestID uint32
+	LargestIn string
 	// Truncate cuts the prompt to so many tokens: its last ones, or its first where TruncateRight is set. 0 leaves it
 	// whole, below 0 stands for as many as the context has room for (truncate_prompt_tokens, truncation_side).
 	Truncate      int

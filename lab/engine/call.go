@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -129,6 +130,7 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	if f.err != nil {
 		return c, f.err
 	}
+	c.kills = cmp.Or(c.kills, f.kills)
 	template := &c.request
 	if len(prompts)*n > 1 && (template.Pin || template.Remote != nil) {
 		// vLLM's siblings would share, and free, the same blocks.

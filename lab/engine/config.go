@@ -102,6 +102,9 @@ type Config struct {
 	// 0, of SGLang 4 s (SGLANG_REQUEST_STATE_WAIT_TIMEOUT), of TensorRT-LLM 1 s
 	// (await_disconnected).
 	NoticeAfter time.Duration
+	// CrashSilence is how long SGLang's port takes connections and answers nothing after its scheduler has ended.
+	// Default 5 s.
+	CrashSilence time.Duration
 	// MaxQueued is SGLang's --max-queued-requests: a request that would wait behind so
 	// many is refused. Default 0, no limit.
 	MaxQueued int
@@ -252,6 +255,7 @@ func (c Config) withDefaults() Config {
 	if c.Engine == "sglang" {
 		orNumber(&c.AbortTimeout, sglangTimeout)
 		orNumber(&c.NoticeAfter, sglangNotice)
+		orNumber(&c.CrashSilence, 5*time.Second)
 		c.NoPrefixCache = c.NoPrefixCache || c.Role == "decode"
 	}
 	orNumber(&c.AbortTimeout, 480*time.Second)

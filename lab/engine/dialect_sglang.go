@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -101,6 +102,9 @@ var vllmFields = []string{"truncate_prompt_tokens", "truncation_side", "include_
 // handOff reads the room where the request's two legs meet. In the plain mode the
 // fields are ignored.
 func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
+	if d.unchecked(f); f.err != nil {
+		return f.err
+	}
 	for _, name := range vllmFields {
 		delete(f.raw, name)
 	}
@@ -133,9 +137,15 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 		c.request.Pin = true
 		c.request.Hold = Hold{Shared: shared, For: d.s.cfg.AbortTimeout, GuestFirst: d.s.cfg.AbortTimeout, HandFirst: true}
 	default:
-		if host == "" {
-			host = "127.0.0.1" // its own machine, where no bootstrap server is
+		if host == "" { // srt/disaggregation/decode.py, _bootstrap_addr, which nothing catches
+			c.kills = "bootstrap_host is None"
 		}
+		// Releases before NetworkAddress (srt/utils/network.py) put host and port together as they come; it takes brackets off.
+		at, err := url.Parse("http://" + host + ":" + strconv.Itoa(port))
+		if err != nil {
+			return d.handOffFailed(err)
+		}
+		host = at.Hostname()
 		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize, Patience: d.s.cfg.AbortTimeout}
 	}
 	return f.err
@@ -177,6 +187,34 @@ func (d *sglang) settings(c *call, f *fields) int {
 	return n
 }
 
+// unchecked reads the ids of other fields. Of these only logit_bias is compared with the vocabulary before the scheduler
+// has it (verify of srt/sampling/sampling_params.py of 0.5.23); stop_token_ids index a tensor one wider than that where
+// min_tokens forbids them (srt/sampling/penaltylib/min_new_tokens.py), and are only compared elsewhere.
+func (d *sglang) unchecked(f *fields) {
+	vocab := int64(d.s.tokenizer.Tokenizer().VocabSize())
+	var bias map[string]float64
+	f.decode("logit_bias", &bias, "an object of numbers")
+	for key := range bias {
+		if id, err := strconv.ParseInt(key, 10, 64); err != nil || id < 0 || id >= vocab {
+			f.fail("", "logit_bias must has keys in [0, %d], got %s.", vocab-1, key)
+		}
+	}
+	var stops []json.Number
+	f.decode("stop_token_ids", &stops, "a list of token ids")
+	known := make([]int64, 0, len(stops))
+	for _, stop := range stops {
+		switch id, err := stop.Int64(); {
+		case err == nil && id >= 0 && id < vocab:
+			known = append(known, id)
+		case d.mode() != "decode" && f.integer("min_tokens", 0, 0, math.MaxInt32) > 0 && (err != nil || id != vocab):
+			f.kills = "RuntimeError: index " + stop.String() + " is out of bounds for dimension 1"
+		}
+	}
+	if f.get("stop_token_ids") != nil {
+		f.raw["stop_token_ids"], _ = json.Marshal(known) // cannot fail
+	}
+}
+
 // prompts reads the prompt: input_ids in place of a chat's messages, which are read
 // all the same. A chat that ends with the assistant's words is continued only if it asks
 // for that; else they become the user's.
@@ -193,11 +231,7 @@ func (d *sglang) prompts(c *call, f *fields) [][]uint32 {
 			f.fail("input_ids", "input_ids must be a list of token ids")
 			return nil
 		}
-		ids, err := parseIDs(raw, d.s.tokenizer.Tokenizer().VocabSize())
-		if err != nil {
-			f.fail("input_ids", "input_ids: %v", err)
-		}
-		return [][]uint32{ids}
+		return [][]uint32{d.s.ids(f, "input_ids", raw)}
 	}
 	return [][]uint32{rendered}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
-// sglangError is an error as SGLang writes it: flat.
+// sglangError is an error as SGLang writes it: flat, and without a param but for the model.
 type sglangError struct {
 	Object  string  `json:"object"`
 	Message string  `json:"message"`
@@ -15,8 +15,16 @@ type sglangError struct {
 	Code    int     `json:"code"`
 }
 
+// failure words what is wrong with a field as srt/entrypoints/http_server.py does in 0.5.23 (validation_exception_handler):
+// FastAPI's text with the place in the source, and the same once more.
 func (d *sglang) failure(e *apiError) any {
-	return sglangError{Object: "error", Message: e.Message, Type: e.Type, Param: e.Param, Code: e.Code}
+	said := sglangError{Object: "error", Message: e.Message, Type: e.Type, Code: e.Code}
+	if e.Param != nil {
+		check := validation(e)
+		said.Type, said.Message = "Bad Request", "1 validation error:\n  "+check+
+			"\n\n  File \"/site-packages/sglang/srt/entrypoints/http_server.py\", line 1870, in openai_v1_chat_completions\n    POST /v1/chat/completions ["+check+"]"
+	}
+	return said
 }
 
 // sglangAnswer is an answer, or a chunk of one, in either form.
@@ -119,9 +127,6 @@ func (d *sglang) object(c *call, kind string) sglangAnswer {
 func (d *sglang) usage(c *call) *sglangUsage {
 	u := c.total()
 	out := &sglangUsage{PromptTokens: u.PromptTokens, TotalTokens: u.TotalTokens, CompletionTokens: u.CompletionTokens}
-	if d.mode() == "decode" { // without a prefix cache it has none; that prefill had some, it does not know
-		u.PromptTokensDetails.CachedTokens = 0
-	}
 	if !d.s.cfg.NoCacheReport {
 		out.PromptTokensDetails = u.PromptTokensDetails
 	}

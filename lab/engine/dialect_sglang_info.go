@@ -38,10 +38,13 @@ func (d *sglang) serverInfo(w http.ResponseWriter, _ *http.Request) {
 	c := d.s.cfg
 	info := map[string]any{
 		"model_path": c.Model, "served_model_name": c.Model, "version": c.EngineVersion, "random_seed": xxh3.HashString(c.Incarnation) >> 34,
-		"tp_size": 1, "dp_size": 1, "pp_size": 1, "page_size": c.BlockSize, "context_length": c.ContextLength,
+		// Every rank that can be chosen is one of dp_size × attn_dp_size (srt/runtime_context.py, num_dp_ranks_of), a block of
+		// events one page on each of dcp_size devices (srt/arg_groups/overrides.py, kv_event_block_size_of).
+		"tp_size": 1, "dp_size": 1, "attn_dp_size": 1, "enable_dp_attention": false, "dcp_size": 1, "pp_size": 1, "page_size": c.BlockSize, "context_length": c.ContextLength,
 		"max_total_num_tokens": c.TotalKVBlocks * c.BlockSize, "max_running_requests": c.MaxNumSeqs, "chunked_prefill_size": c.MaxNumBatchedTokens,
 		"max_queued_requests": nil, "disaggregation_mode": d.mode(), "disaggregation_bootstrap_port": c.TransferPort, "disaggregation_transfer_backend": "mooncake",
 		"enable_cache_report": !c.NoCacheReport, "enable_priority_scheduling": false, "kv_events": nil,
+		"internal_states": []map[string]any{{"effective_max_running_requests_per_dp": c.MaxNumSeqs}},
 	}
 	if c.MaxQueued > 0 {
 		info["max_queued_requests"] = c.MaxQueued

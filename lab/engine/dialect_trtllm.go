@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/http"
 	"strconv"
@@ -171,7 +170,7 @@ func (d *tensorRT) handOffFailed(error) *apiError {
 // failure is an error in one of the server's two forms: its validation's, which is text, and its own.
 func (d *tensorRT) failure(e *apiError) any {
 	if e.Param != nil {
-		return map[string]string{"error": fmt.Sprintf("1 validation error:\n  {'type': 'value_error', 'loc': ('body', '%s'), 'msg': '%s'}\n", *e.Param, e.Message)}
+		return map[string]string{"error": "1 validation error:\n  " + validation(e) + "\n"}
 	}
 	return map[string]any{"object": "error", "message": e.Message, "type": e.Type, "param": nil, "code": e.Code}
 }

@@ -341,7 +341,7 @@ func TestEngineTellsOfItself(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/version": `"version":"tandem-sim"`,
-		"/metrics": `vllm:cache_config_info{block_size="32",engine="0",num_gpu_blocks="10000"} 1`,
+		"/metrics": `vllm:cache_config_info{block_size="32",effective_attention_block_size="32",engine="0",kv_cache_size_tokens="320000",num_gpu_blocks="10000"} 1`,
 	} {
 		rec := httptest.NewRecorder()
 		s.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))

@@ -39,12 +39,18 @@ func newError(status int, param, format string, args ...any) *apiError {
 	return e
 }
 
+// validation is the error as Python prints one of pydantic's.
+func validation(e *apiError) string {
+	return fmt.Sprintf("{'type': 'value_error', 'loc': ('body', '%s'), 'msg': '%s'}", *e.Param, e.Message)
+}
+
 // fields reads a JSON object's members as loosely as vLLM's request models do:
 // null is absent, a number may come as a string or a float without a fraction.
 // The first thing wrong stays in err; unknown members are ignored.
 type fields struct {
-	raw map[string]json.RawMessage
-	err *apiError
+	raw   map[string]json.RawMessage
+	err   *apiError
+	kills string // see call
 }
 
 func parseFields(body []byte) (*fields, *apiError) {

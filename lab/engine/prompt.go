@@ -20,13 +20,7 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 		f.fail("prompt", "prompt is required")
 		return nil
 	}
-	ids := func(raw json.RawMessage) []uint32 {
-		ids, err := parseIDs(raw, s.tokenizer.Tokenizer().VocabSize())
-		if err != nil {
-			f.fail("prompt", "prompt: %v", err)
-		}
-		return ids
-	}
+	ids := func(raw json.RawMessage) []uint32 { return s.ids(f, "prompt", raw) }
 	text := func(raw json.RawMessage) []uint32 {
 		var t string
 		if json.Unmarshal(raw, &t) != nil {
@@ -72,6 +66,29 @@ func firstOf(raw json.RawMessage) byte {
 		return 0
 	}
 	return bytes.TrimLeft(raw[1:], " \t\r\n")[0] // at least the closing bracket
+}
+
+// ids reads the token ids of a field. SGLang does not compare those of a prompt with its vocabulary: the embedding does,
+// which ends the scheduler (0.5.23: _validate_one_request of srt/managers/tokenizer_manager.py checks lengths alone).
+func (s *Server) ids(f *fields, name string, raw json.RawMessage) []uint32 {
+	ids, err := parseIDs(raw, s.tokenizer.Tokenizer().VocabSize())
+	switch {
+	case err == nil:
+	case s.cfg.Engine == "sglang" && wholeNumbers(raw):
+		if s.cfg.Role != "decode" { // which takes the KV, or waits for it
+			f.kills = "IndexError: index out of range in self"
+		}
+		ids = append(ids, 0) // not empty
+	default:
+		f.fail(name, "%s: %v", name, err)
+	}
+	return ids
+}
+
+// wholeNumbers reports whether raw is a list of 64-bit integers.
+func wholeNumbers(raw json.RawMessage) bool {
+	var all []int64
+	return json.Unmarshal(raw, &all) == nil
 }
 
 // parseIDs reads a JSON array of token ids below vocab. It is a hundred times

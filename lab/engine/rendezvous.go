@@ -40,6 +40,8 @@ type Met struct {
 	Wait time.Duration
 	// First is the answer's first token, where prefill hands it over.
 	First []uint32
+	// Cached is how many of the prompt's tokens prefill had cached.
+	Cached int
 	// Err is nil, ErrNoPrefill, ErrTaken, ErrMismatch, or ErrNotHeld where the
 	// prefill has ended without blocks to fetch.
 	Err error
@@ -186,7 +188,8 @@ func (c *Core) serve(m *meeting, now time.Time) {
 	}
 	m.pin.asked = true
 	c.met(g.number, c.carry(now, g.moved).Sub(now), nil)
-	c.result.Met[len(c.result.Met)-1].First = m.pin.first
+	met := &c.result.Met[len(c.result.Met)-1]
+	met.First, met.Cached = m.pin.first, m.pin.cached
 }
 
 func (c *Core) turnAway(m *meeting, err error) {

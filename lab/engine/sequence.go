@@ -30,6 +30,7 @@ type sequence struct {
 	indexed  int      // leading blocks that are in the cache's index
 	shared   int      // leading blocks that were cached but for their sliding window
 	cached   int      // prompt tokens that were not computed here; -1 before the first turn
+	handed   bool     // cached is what the producer of its blocks said
 
 	needs int       // while waiting: blocks that must be available before another look
 	ready time.Time // while fetching: the transfer's end; zero while the producer was not heard

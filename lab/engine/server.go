@@ -48,7 +48,8 @@ type Server struct {
 	beat     time.Time     // when the next heartbeat is due; zero: nothing is awaited
 	running  bool          // Run runs
 	closed   bool          // nothing more is accepted
-	dead     bool          // the core has died; its process serves errors
+	dead     bool          // the core has died; see mortal for what its process serves
+	diedAt   time.Time     // when
 	drainAt  time.Time     // from when on an idle server is drained; zero: not draining
 	drained  chan struct{} // closed when drained
 }
@@ -109,12 +110,12 @@ func (s *Server) Config() Config { return s.cfg }
 
 // Handler serves the engine's faces: completions, models, health, metrics and
 // the books.
-func (s *Server) Handler() http.Handler { return s.faces }
+func (s *Server) Handler() http.Handler { return s.mortal(s.faces) }
 
 // TransferHandler serves the side channel on which decode engines ask for
 // blocks. It belongs on a listener of its own: Config.TransferHost and
 // TransferPort, which is what a worker registers as its transfer endpoint.
-func (s *Server) TransferHandler() http.Handler { return s.transfer }
+func (s *Server) TransferHandler() http.Handler { return s.mortal(s.transfer) }
 
 // Run steps the core until the context ends; it may be called once. At its end
 // every live request fails, producers get calls to free what was not pulled, and

@@ -134,7 +134,7 @@ func TestSGLangChatPrompts(t *testing.T) {
 		if text(chats, chat("assistant")) != asUser || text(chats, chat("assistant", "continue_final_message", true)) == asUser {
 			t.Error("a last message of the assistant's")
 		}
-		for _, wrong := range []any{"x", []string{"x"}, []int{-1}} {
+		for _, wrong := range []any{"x", []string{"x"}, []float64{1.5}} {
 			if status, raw := b.post("alone", chats, chat("user", "input_ids", wrong)); status != 400 {
 				t.Errorf("input_ids %v: %d %s", wrong, status, raw)
 			}

@@ -63,6 +63,8 @@ type sideAnswer struct {
 	WaitNs int64 `json:"wait_ns"`
 	// First is the answer's first token, where prefill hands it over.
 	First []uint32 `json:"first,omitempty"`
+	// Cached is how many of the prompt's tokens prefill had cached.
+	Cached int `json:"cached,omitempty"`
 }
 
 // newSideChannel is the producer's side.
@@ -131,7 +133,7 @@ func (s *Server) meet(w http.ResponseWriter, r *http.Request) {
 	case met := <-answered:
 		switch met.Err {
 		case nil:
-			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First})
+			writeJSON(w, http.StatusOK, sideAnswer{WaitNs: int64(met.Wait), First: met.First, Cached: met.Cached})
 		case ErrNoPrefill:
 			http.Error(w, met.Err.Error(), http.StatusGone)
 		default:
@@ -209,7 +211,7 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 		s.log.Warn("loading KV blocks failed", "request", f.ID, "producer", f.Remote.EngineID, "error", err)
 		s.core.FetchFailed(f.ID, err)
 	} else {
-		s.core.FirstTokens(f.ID, answer.First)
+		s.core.FirstTokens(f.ID, answer.First, answer.Cached)
 		s.core.Fetched(f.ID, time.Duration(max(0, answer.WaitNs)), time.Now())
 	}
 	s.awake()

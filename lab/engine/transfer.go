@@ -16,6 +16,7 @@ type pin struct {
 	expires time.Time
 	asked   bool // a decode engine has begun to pull
 	first   []uint32
+	cached  int // prompt tokens that were not computed here
 
 	meeting *meeting // of the shared id, nil without one
 	seq     *sequence
@@ -85,10 +86,13 @@ func (c *Core) Release(requestID string) bool {
 }
 
 // FirstTokens tells which tokens of the answer the producer of a fetching sequence
-// hands over with the blocks. Fetched has to follow.
-func (c *Core) FirstTokens(id string, tokens []uint32) {
+// hands over with the blocks, and how many tokens of the prompt it had cached, which is what
+// the sequence reports then (SGLang 0.5.23, srt/disaggregation/decode.py, _commit_transfer_to_req).
+// Fetched has to follow.
+func (c *Core) FirstTokens(id string, tokens []uint32, cached int) {
 	if s, ok := c.seqs[id]; ok && s.phase == fetching && s.ready.IsZero() && len(tokens) > 0 {
-		s.First = tokens
+		s.First, s.handed = tokens, true
+		s.cached = cached
 	}
 }
 
@@ -162,7 +166,9 @@ func (c *Core) land(now time.Time) {
 		case len(s.First) > 0:
 			s.computed++
 		}
-		s.cached = s.computed
+		if !s.handed {
+			s.cached = s.computed
+		}
 		c.stats.ExternalHits += uint64(s.computed - held)
 		c.index(s)
 		c.letGo(s)
@@ -208,7 +214,7 @@ func (c *Core) pin(s *sequence, now time.Time) *Pinned {
 	p := &pin{id: s.key(), tokens: s.computed, blocks: s.blocks, meeting: s.meeting}
 	p.expires = now.Add(cmp.Or(s.Hold.For, c.cfg.Lease))
 	if s.Hold.HandFirst {
-		p.first = slices.Clone(s.out)
+		p.first, p.cached = slices.Clone(s.out), s.cached
 	}
 	s.blocks = nil
 	c.pins[p.id] = p

@@ -256,14 +256,19 @@ func (e *Endpoint) rule(name, field string) error {
 	return nil
 }
 
-// idFor is the id of a worker at an address that was given none: its host and port.
+// idFor is the id of a worker at an address that was given none: its host and port. It begins with no dash, so that it is no flag
+// on a command line: [::1] is [0::1] as well.
 func idFor(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
 		return ""
 	}
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
-	return cleanID(u.Hostname() + "-" + port)
+	id := cleanID(u.Hostname() + "-" + port)
+	if strings.HasPrefix(id, "-") {
+		id = "0" + id
+	}
+	return id
 }
 
 // cleanID is s with dashes for what an id may not have.

@@ -19,7 +19,8 @@ func TestParseEndpoint(t *testing.T) {
 		{"", "http://10.0.0.7:8000/", pools.Worker{ID: "10.0.0.7-8000", Role: pools.Both, Address: "http://10.0.0.7:8000"}},
 		{"", "https://engine.example,role=decode", pools.Worker{ID: "engine.example-443", Role: pools.Decode, Address: "https://engine.example"}},
 		{"", "http://[fe80::1]:80,id=p-1", pools.Worker{ID: "p-1", Role: pools.Both, Address: "http://[fe80::1]:80"}},
-		{"", "http://[::1]:80", pools.Worker{ID: "--1-80", Role: pools.Both, Address: "http://[::1]:80"}},
+		{"", "http://[::1]:80", pools.Worker{ID: "0--1-80", Role: pools.Both, Address: "http://[::1]:80"}},
+		{"", "http://[fd00::1]:80", pools.Worker{ID: "fd00--1-80", Role: pools.Both, Address: "http://[fd00::1]:80"}},
 		{
 			pools.Decode,
 			"http://h:1, model=org/m ,engine=sglang,block-size=32,kv-blocks=900,max-num-seqs=8,max-num-batched-tokens=4096,context-length=1000,ranks=2,device=h100,taints=gold;eu,model-input=tokens,transfer=h:5600",

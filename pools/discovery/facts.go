@@ -27,9 +27,10 @@ type facts struct {
 	model           string
 	names           string // the model's others, a line each
 	adapters        string // loaded now, a line each, sorted; they come and go in the life of a process
-	blockTokens     int
-	kvTokens        int // of one rank's cache
-	maxSeqs         int
+	blockTokens     int    // as KV events have it
+	pageTokens      int    // of SGLang's pages, several of which may make a block
+	kvTokens        int    // of one rank's cache
+	maxSeqs         int    // of one rank
 	maxBatchTokens  int
 	contextTokens   int
 	ranks           int
@@ -74,6 +75,9 @@ func (f facts) record(given pools.Worker, blockSize int) (w pools.Worker, noEven
 		w.BlockSize = tensorRTBlockSize
 	}
 	w.BlockSize = cmp.Or(w.BlockSize, defaultBlockSize)
+	if f.pageTokens != w.BlockSize && f.pageTokens <= pools.MaxBlockSize {
+		w.PageSize = f.pageTokens
+	}
 	w.TotalKVBlocks = cmp.Or(given.TotalKVBlocks, f.kvTokens/w.BlockSize)
 	w.MaxNumSeqs = cmp.Or(given.MaxNumSeqs, f.maxSeqs)
 	w.MaxNumBatchedTokens = cmp.Or(given.MaxNumBatchedTokens, f.maxBatchTokens)
@@ -146,6 +150,9 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 			})
 		})
 	}
+	if at := slices.IndexFunc(list.Data, func(o listedModel) bool { return o.ID == m.Parent }); m.MaxModelLen == nil && at >= 0 {
+		m.MaxModelLen = list.Data[at].MaxModelLen // engines list an adapter without one
+	}
 	if m.MaxModelLen != nil {
 		f.contextTokens = bounded(float64(*m.MaxModelLen))
 	}
@@ -188,7 +195,9 @@ func servedNames(names []string) []string {
 }
 
 // readMetrics reads vLLM's gauges: the cache's geometry, one sample for each data-parallel rank, and when the process
-// began. Other lines are not parsed: an engine's release may have some that are no metrics.
+// began. Other lines are not parsed: an engine's release may have some that are no metrics. Every sample has the same
+// values: num_gpu_blocks is the sum over the ranks, kv_cache_size_tokens one rank's (v1/engine/core_client.py,
+// _apply_ready_response).
 func (f *facts) readMetrics(body []byte) (isVLLM bool) {
 	const config, start = "vllm:cache_config_info", "process_start_time_seconds"
 	var wanted bytes.Buffer
@@ -202,16 +211,19 @@ func (f *facts) readMetrics(body []byte) (isVLLM bool) {
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	read, _ := parser.TextToMetricFamilies(&wanted) // up to an error
-	ranks := map[string]bool{}
+	ranks, blocks, tokens := map[string]bool{}, 0, 0
 	for _, m := range read[config].GetMetric() {
 		values := map[string]string{}
 		for _, l := range m.GetLabel() {
 			values[l.GetName()] = l.GetValue()
 		}
-		f.blockTokens = countOf(values["block_size"])
-		f.kvTokens = bounded(float64(countOf(values["num_gpu_blocks"])) * float64(f.blockTokens))
+		// With decode context parallelism a block of events is wider than block_size.
+		f.blockTokens = cmp.Or(countOf(values["effective_attention_block_size"]), countOf(values["block_size"]))
+		// Of hybrid caches a token takes blocks in several groups; only the tokens count those.
+		blocks, tokens = countOf(values["num_gpu_blocks"]), countOf(values["kv_cache_size_tokens"])
 		ranks[values["engine"]] = true
 	}
+	f.kvTokens = cmp.Or(tokens, bounded(float64(blocks)*float64(f.blockTokens)/float64(max(1, len(ranks)))))
 	if len(ranks) > 1 {
 		f.ranks = min(len(ranks), pools.MaxRanks)
 	}
@@ -242,17 +254,39 @@ func (f *facts) readServerInfo(body []byte) (isSGLang bool) {
 	_, _ = json.Unmarshal(fields["enable_priority_scheduling"], &priority), json.Unmarshal(fields["schedule_low_priority_values_first"], &lowFirst)
 	f.prioritizes = priority && !lowFirst
 	f.readVersion(body)
-	f.blockTokens = number("page_size")
-	f.kvTokens = number("max_total_num_tokens")
-	f.maxSeqs = number("max_running_requests")
+	f.kv = readKVEvents(fields["kv_events"])
+	f.pageTokens = number("page_size")
+	f.blockTokens = cmp.Or(f.kv.blockTokens, f.pageTokens*max(1, number("dcp_size"))) // arg_groups/overrides.py, kv_event_block_size_of
+	f.kvTokens = number("max_total_num_tokens")                                       // of one rank, over the devices that share its pages
 	f.maxBatchTokens = cmp.Or(number("chunked_prefill_size"), number("max_prefill_tokens"))
 	f.contextTokens = cmp.Or(f.contextTokens, number("context_length"))
-	if f.ranks = number("dp_size"); f.ranks == 1 || f.ranks > pools.MaxRanks {
+	// The ranks are replicas times attention's (runtime_context.py, num_dp_ranks_of). Releases without attn_dp_size count
+	// either kind in dp_size. max_running_requests is of each replica.
+	replicas, attention := max(1, number("dp_size")), max(1, number("attn_dp_size"))
+	if f.ranks = replicas * attention; f.ranks == 1 || f.ranks > pools.MaxRanks {
 		f.ranks = 0
 	}
-	f.kv = readKVEvents(fields["kv_events"])
+	var divided bool
+	if _ = json.Unmarshal(fields["enable_dp_attention"], &divided); divided && attention == 1 {
+		attention = replicas
+	}
+	f.maxSeqs = cmp.Or(leastSeqs(fields["internal_states"]), number("max_running_requests")/attention)
 	f.born = string(fields["random_seed"]) // drawn by each process unless it is set
 	return f.disaggregatesAs != "" || f.blockTokens > 0 && fields["tp_size"] != nil
+}
+
+// leastSeqs is how many requests the smallest of SGLang's ranks runs at a time, as the schedulers report it; 0 where they do not.
+func leastSeqs(states json.RawMessage) (least int) {
+	var ranks []struct {
+		Most float64 `json:"effective_max_running_requests_per_dp"`
+	}
+	_ = json.Unmarshal(states, &ranks) // what cannot be read was not reported
+	for _, r := range ranks {
+		if n := bounded(r.Most); n > 0 && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	return least
 }
 
 // readBootstrap reads GET /query of Mooncake's bootstrap server: the engine id of each data-parallel rank. It reports

@@ -17,13 +17,15 @@ import (
 
 // kvReported is what a worker reported of its KV events; comparable, as facts are.
 type kvReported struct {
-	how      string // "" not reported, "none" switched off, "zmq"
-	host     string // of both sockets, as reported: empty where it stands for any
-	port     int    // of rank 0; each further rank has the next
-	replay   int    // the same of the replay socket, 0 for none
-	topic    string
-	ranks    int    // that publish
-	unusable string // why what was reported cannot be used; empty when it can
+	how    string // "" not reported, "none" switched off, "zmq"
+	host   string // of both sockets, as reported: empty where it stands for any
+	port   int    // of rank 0; each further rank has the next
+	replay int    // the same of the replay socket, 0 for none
+	topic  string
+	ranks  int // that publish
+	// blockTokens is that of SGLang's events; 0 not reported.
+	blockTokens int
+	unusable    string // why what was reported cannot be used; empty when it can
 }
 
 // into has the record say where the events are, as far as the worker reported and it can be so. The string is why it cannot:
@@ -169,6 +171,7 @@ func readKVEvents(raw json.RawMessage) kvReported {
 		Replay    *int   `json:"replay_endpoint_port_base"`
 		Topic     string `json:"topic"`
 		Ranks     int    `json:"dp_size"`
+		Block     int    `json:"block_size"`
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return unusableKV("kv_events of its /server_info cannot be read")
@@ -176,7 +179,7 @@ func readKVEvents(raw json.RawMessage) kvReported {
 	if s == nil || s.Publisher != "zmq" {
 		return kvReported{how: "none"}
 	}
-	k := kvReported{how: "zmq", host: namedHost(s.Host), port: s.Port, topic: s.Topic, ranks: max(1, s.Ranks)}
+	k := kvReported{how: "zmq", host: namedHost(s.Host), port: s.Port, topic: s.Topic, ranks: max(1, s.Ranks), blockTokens: bounded(float64(s.Block))}
 	if s.Replay != nil {
 		k.replay = *s.Replay
 	}

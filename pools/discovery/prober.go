@@ -181,6 +181,7 @@ type probe struct {
 	incarnation string
 	began       time.Time    // when it was drawn
 	facts       facts        // the latest
+	vocab       int          // of the process that was asked for it, which may not say it; 0 unknown
 	reported    pools.Worker // to the sink
 	complained  bool         // the log says that the worker does not answer
 }
@@ -234,6 +235,9 @@ func (f *probe) beat(ctx context.Context) {
 	case err != nil:
 	case full:
 		reported, err = f.asker.all(ctx, &f.given)
+		if err == nil && reported.engine == "sglang" && (f.vocab == 0 || reported.born != f.facts.born) {
+			f.vocab = f.asker.vocabulary(ctx, f.given.Address)
+		}
 	default: // adapters come and go without any other sign
 		now := f.facts
 		if now.adapters = f.asker.adapters(ctx, &f.given, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
@@ -291,7 +295,7 @@ func (f *probe) publish(reported facts, fresh bool) {
 	}
 	f.facts = reported
 	w, noEvents := reported.record(f.given, f.cfg.BlockSize)
-	w.Incarnation = f.incarnation
+	w.Incarnation, w.VocabSize = f.incarnation, cmp.Or(f.given.VocabSize, f.vocab)
 	if !fresh && w.Equal(&f.reported) {
 		return
 	}

@@ -72,8 +72,8 @@ func (s *stock) count(path string) int {
 
 const vllmMetrics = `# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="32",cache_dtype="auto",note="a \"quoted\" } brace",engine="0",num_gpu_blocks="1000"} 1.0
-vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="1",num_gpu_blocks="1000"} 1.0
+vllm:cache_config_info{block_size="32",cache_dtype="auto",note="a \"quoted\" } brace",engine="0",num_gpu_blocks="2000"} 1.0
+vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="1",num_gpu_blocks="2000"} 1.0
 vllm:num_requests_running{engine="0"} 3.0
 process_start_time_seconds 1.7e+09
 `
@@ -195,7 +195,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 			Model: "m", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
 		}},
 		{name: "vllm's adapter", faces: vllm("m"), role: "prefill", options: ",model=lora", want: pools.Worker{
-			Model: "lora", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, DataParallelRanks: 2,
+			Model: "lora", Engine: "vllm", EngineVersion: "0.24.0", BlockSize: 32, TotalKVBlocks: 1000, ContextLength: 4096, DataParallelRanks: 2,
 		}},
 		{
 			name: "several names of one model", role: "both",
@@ -229,7 +229,7 @@ func TestEnginesTellTheirLimits(t *testing.T) {
 				"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 				"/get_server_info": `{"page_size":1,"max_total_num_tokens":12800,"max_running_requests":null,"dp_size":4,"disaggregation_mode":"null"}`,
 			},
-			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, TotalKVBlocks: 100, DataParallelRanks: 4},
+			want: pools.Worker{Model: "m", Engine: "sglang", BlockSize: 128, PageSize: 1, TotalKVBlocks: 100, DataParallelRanks: 4},
 		},
 		{name: "sglang's prefill mode", faces: sglangAs("prefill", `"disaggregation_bootstrap_port":9001,`), role: "prefill", want: pools.Worker{
 			Model: "m", Engine: "sglang", EngineVersion: "0.5.20", BlockSize: 64, TotalKVBlocks: 10000, MaxNumSeqs: 48, MaxNumBatchedTokens: 8192, ContextLength: 8192,
@@ -392,7 +392,7 @@ func TestAnotherProcessIsAnotherIncarnation(t *testing.T) {
 	s.CloseClientConnections()
 	second := member(t, r, "another start", func(w *pools.Worker) bool { return w.Incarnation != first }).Incarnation
 	s.set(func(s *stock) {
-		s.faces["/metrics"] = strings.ReplaceAll(vllmMetrics, `"1000"`, `"500"`)
+		s.faces["/metrics"] = strings.ReplaceAll(vllmMetrics, `"2000"`, `"1000"`)
 	})
 	s.CloseClientConnections()
 	member(t, r, "other limits", func(w *pools.Worker) bool { return w.Incarnation != second && w.TotalKVBlocks == 500 })

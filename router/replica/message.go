@@ -264,10 +264,16 @@ func (m *Message) read(b []byte, names map[string]string) error {
 		}
 		r.bad = r.bad || item.bad
 	}
-	if r.bad || m.From == "" {
+	if r.bad || m.From == "" || m.Kind == Page && !m.Last && !m.leads() {
 		return errMessage
 	}
 	return nil
+}
+
+// leads reports whether a page has shares after those that it was asked for to go on from: without them the next would be asked for
+// without end.
+func (m *Message) leads() bool {
+	return len(m.Shares) > 0 && compare(m.Shares[len(m.Shares)-1].Slot, m.After) > 0
 }
 
 func (r *reader) share() SlotShare {

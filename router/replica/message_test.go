@@ -24,6 +24,7 @@ func messages() []Message {
 		{Kind: Beat, From: "a", Epoch: 1, Seq: 7, Digest: 1 << 63, Addr: "a:8080", Booked: 9, Stamp: time.Second, Echoes: []Echo{{"b", time.Second, time.Millisecond}}, Bound: []PoolBound{{Model: "model", Role: pools.Both, Clock: 9}}},
 		{Kind: Say, From: "a", Epoch: 1, Seq: 8, Shares: []SlotShare{share}, Asked: Asked{share.Slot, "b"}},
 		{Kind: Page, From: "a", Epoch: 1, After: share.Slot, Last: true, Shares: []SlotShare{share}},
+		{Kind: Page, From: "a", Epoch: 1, Seq: 7, After: Slot{Role: pools.Prefill}, Shares: []SlotShare{share}},
 		{Kind: Bye, From: "a", Epoch: 1},
 		{Kind: Heads, From: "a", Epoch: 1, Seq: 3, Heads: []Head{{"model", 0, false, 10, 77, 4096}, {"model", 1 << 63, true, math.MaxUint32, math.MaxUint64, math.MaxInt32}, {"other", 5, false, 1, 1, 0}}},
 	}
@@ -62,6 +63,38 @@ func TestUnknownItemsAreSkipped(t *testing.T) {
 	}
 }
 
+// TestPagesThatLeadNowhere: a page that is not the last is refused unless it has shares after those that it was asked for, and the peer's
+// other messages count as before.
+func TestPagesThatLeadNowhere(t *testing.T) {
+	first := Slot{Role: roles[0]}
+	share := SlotShare{Slot{"model", pools.Decode, "worker", 3}, load.Share{Account: load.Account{Requests: 1}}}
+	for name, page := range map[string]Message{
+		"no shares":        {After: first},
+		"the slot itself":  {After: first, Shares: []SlotShare{{Slot: first}}},
+		"those before":     {After: first, Shares: []SlotShare{share, {Slot: first}}},
+		"the last, whole":  {After: first, Shares: []SlotShare{share}, Last: true},
+		"the last, empty":  {After: first, Last: true},
+		"one of several":   {After: first, Shares: []SlotShare{share}},
+		"after the latest": {After: share.Slot, Shares: []SlotShare{share}},
+	} {
+		page.Kind, page.From, page.Epoch, page.Seq = Page, "a", 1, 1
+		leads := page.Last || name == "one of several"
+		heard := ledger{}
+		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), heard, noon)
+		say := Message{Kind: Say, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
+		if do, _ := p.Hear(say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: AskPage, Peer: "a", After: first}) {
+			t.Fatalf("a new gateway is asked for no page: %+v", do)
+		}
+		if _, err := p.Hear(page.Append(nil), noon, nil); (err == nil) != leads {
+			t.Errorf("%s: %v", name, err)
+		}
+		say.Seq = 2
+		if _, err := p.Hear(say.Append(nil), noon, nil); err != nil || heard["a"][share.Slot] != share.Account {
+			t.Errorf("%s: then %v, %v", name, err, heard)
+		}
+	}
+}
+
 // FuzzMessage: whatever comes, nothing panics or grows without bound, and what is taken can be said again.
 func FuzzMessage(f *testing.F) {
 	for _, m := range messages() {
@@ -81,7 +114,11 @@ func FuzzMessage(f *testing.F) {
 			}
 		}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
-		do, _ := p.Hear(data, noon, nil)
+		said := messages()[2]
+		do, _ := p.Hear(said.Append(nil), noon, nil) // which has a page asked for
+		for range 2 {
+			do, _ = p.Hear(data, noon, do)
+		}
 		do = p.Tick(noon.Add(time.Hour), true, do)
 		p.Tick(noon.Add(2*time.Hour), true, do)
 		_, _ = ReadAsk(data)

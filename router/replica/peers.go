@@ -319,7 +319,7 @@ func (p *Peers) page(from *peer, m *Message, now time.Time) {
 		}
 		p.set(from, slot, load.Share{}, m.Seq)
 	}
-	if !m.Last && len(m.Shares) > 0 {
+	if !m.Last {
 		from.from, from.asked = m.Shares[len(m.Shares)-1].Slot, time.Time{}
 		return
 	}

@@ -1,11 +1,38 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
+
+// Of two legs at once each form of an answer says what prefill had cached: prefill's own answer may be read after decode's, and
+// may lack the number, where decode's has it.
+func TestCachedTokensOfAPair(t *testing.T) {
+	for _, reports := range []bool{true, false} {
+		f := sglangFleet(t, 1, 1, func(w *devfleet.WorkerConfig) {
+			w.Engine.NoCacheReport = !reports && w.Engine.Role == "prefill"
+		}, nil)
+		for i, form := range []string{"", `"stream":true,`, `"stream":true,"stream_options":{"include_usage":true},`} {
+			for _, tokens := range []int{1, 8} {
+				prompt := strings.Repeat(fmt.Sprintf("%d.%d. %s", i, tokens, long), 2)
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,%s"prompt":%q,"nvext":{"extra_fields":["routing","timing"]}}`, tokens, form, prompt)
+				f.post(completionPath, body)
+				a := f.post(completionPath, body)
+				got := string(a.body) + strings.Join(a.events, "\n")
+				known := reports || form != `"stream":true,` // a stream without usage does not say it
+				if strings.Contains(got, `"actual_cached_tokens":0`) || strings.Contains(got, `"actual_cached_tokens":`) != known ||
+					strings.Contains(got, `"usage":{`) && strings.Contains(got, `"cached_tokens":0}`) {
+					t.Errorf("prefill reports: %v, %s%d tokens: %s", reports, form, tokens, got)
+				}
+			}
+		}
+		f.freed(t, "at the end")
+	}
+}
 
 // The log and the metric say what the worker that computed the prompt had cached, whether another decodes or not.
 func TestCachedTokensOfTheWorkerThatComputed(t *testing.T) {

@@ -188,6 +188,9 @@ func (f *fleet) runGateway(n *network) (stop func()) {
 	}
 	f.t.Cleanup(func() {
 		stop()
+		if held := f.inHand(); held != "" {
+			f.t.Errorf("the gateway has ended and holds: %s", held)
+		}
 		f.http().CloseIdleConnections()
 		if f.t.Failed() {
 			f.t.Logf("gateway's log:\n%s", f.logs)
@@ -430,6 +433,28 @@ func (f *fleet) text(a answer) string {
 func (f *fleet) idle() {
 	f.t.Helper()
 	f.eventually("all books are zero", func() bool { return f.books() == "" })
+}
+
+// inHand is what the gateway's own metrics report as held of requests, empty for nothing. Open connections count once it has ended.
+func (f *fleet) inHand() string {
+	families, err := f.reg.Gather()
+	if err != nil {
+		f.t.Error(err)
+	}
+	var held []string
+	for _, family := range families {
+		switch name := strings.TrimPrefix(family.GetName(), "tandem_frontend_"); name {
+		case "body_bytes", "open_streams", "open_connections", "inflight_requests", "active_requests", "queued_requests", "stage_requests",
+			"retrying_requests", "retries_waiting", "router_queue_pending_requests", "router_queue_pending_bytes", "router_queue_pending_isl_tokens",
+			"router_queue_pending_cached_tokens", "router_queue_class_pending_requests", "router_queue_class_pending_uncached_tokens":
+			for _, m := range family.GetMetric() {
+				if v := m.GetGauge().GetValue(); v != 0 {
+					held = append(held, fmt.Sprintf("%s %v", name, v))
+				}
+			}
+		}
+	}
+	return strings.Join(held, "; ")
 }
 
 // books says what is still held, empty for nothing.

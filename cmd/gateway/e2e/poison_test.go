@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -79,6 +80,34 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			}
 			if log := f.logs.String(); strings.Count(log, "suspected poison") != 1 || strings.Contains(log, long) {
 				t.Error("not one line of the log names it, or the log has the prompt")
+			}
+			if got := f.metric(`tandem_frontend_suspected_poison_total`); got != "1" {
+				t.Errorf("the metric is %q", got)
+			}
+			f.idle()
+		})
+	}
+}
+
+// A request under which the only worker of a role dies is not one that is worth another try once that is back: 503, which
+// clients' libraries send again by themselves, would kill it each time.
+func TestTheOnlyWorkerDies(t *testing.T) {
+	for _, leg := range []pools.Role{pools.Both, pools.Prefill, pools.Decode} {
+		t.Run(string(leg), func(t *testing.T) {
+			f := newFleet(t, options{alone: true, gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
+			newEngines(f, leg, 1, dies)
+			switch leg {
+			case pools.Prefill:
+				newEngines(f, pools.Decode, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+			case pools.Decode:
+				newEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
+			}
+			a := f.post(completionPath, ask(long, 4))
+			if err := f.parse(a.body).Error; a.status != http.StatusBadGateway || err == nil || *err.Code != "suspected_poison" || a.header.Get("X-Should-Retry") != "false" {
+				t.Errorf("status %d, headers %v: %s", a.status, a.header, a.body)
+			}
+			if log := f.logs.String(); strings.Count(log, "suspected poison") != 1 {
+				t.Error("not one line of the log names it")
 			}
 			if got := f.metric(`tandem_frontend_suspected_poison_total`); got != "1" {
 				t.Errorf("the metric is %q", got)

@@ -32,6 +32,12 @@ func (b *budget) take(n int) bool {
 // give returns n bytes.
 func (b *budget) give(n int) { b.used.Add(-int64(n)) }
 
+// release gives back what the body of r has taken. A second call gives nothing.
+func (b *budget) release(r *request) {
+	b.give(r.held)
+	r.held = 0
+}
+
 // fits reports whether n more bytes would be within the limit just now.
 func (b *budget) fits(n int) bool { return b.used.Load()+int64(n) <= b.limit }
 

@@ -94,7 +94,6 @@ func (f *frontend) signIn(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	defer s.bodies.give(cap(body))
 	form, _ := url.ParseQuery(string(body)) // what cannot be read is no key
 	digest, ring := auth.Bearer("Bearer "+form.Get("key")), s.keys.Load()
 	if ring.admin != nil && !ring.admin.Hold(digest) {

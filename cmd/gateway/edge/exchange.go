@@ -76,7 +76,7 @@ func (x *exchange) serve() {
 	err, panicked := x.run()
 	c.unwatch()
 	s.live.remove(x)
-	if s.bodies.give(cap(body)); x.call.Alone {
+	if s.bodies.release(&c.request); x.call.Alone {
 		s.bodies.keep(body)
 	}
 	x.life.Close()

@@ -217,8 +217,8 @@ func (sv *served) stop() {
 	cancel()
 	sv.Shutdown(ctx)
 	<-sv.done
-	if n := sv.main.conns.len() + sv.live.len(); n != 0 {
-		sv.t.Errorf("%d connections or flows are left after the shutdown", n)
+	if held := sv.held(); held != "" {
+		sv.t.Errorf("after the shutdown is held: %s", held)
 	}
 }
 

@@ -25,20 +25,14 @@ const (
 type errUnreadable struct{ error }
 
 // readBody reads the request's body of at most limit bytes into memory that is taken from the budget as bytes arrive,
-// cap(body) in all, which the caller gives back; on an error nothing is taken. The error is an *openai.Error, or an
-// errUnreadable.
+// and that the route gives back. The error is an *openai.Error, or an errUnreadable.
 func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err error) {
+	c := ctx.Conn().(*conn)
 	stream := ctx.RequestBodyStream()
 	declared := ctx.Request.Header.ContentLength()
 	if stream == nil || declared == 0 {
 		return nil, nil
 	}
-	defer func() {
-		if err != nil {
-			s.bodies.give(cap(body))
-			body = nil
-		}
-	}()
 	most, growth := limit+1, 2 // of a chunked body: one more shows that it is too large
 	if declared > limit {
 		return nil, openai.TooLarge(limit)
@@ -49,23 +43,23 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, limit int) (body []byte, err
 		if len(body) == cap(body) {
 			var ok bool
 			if body, ok = s.bodies.grow(body, min(most, max(firstBodyBytes, growth*cap(body)))); !ok {
-				return body, s.bodies.exhausted()
+				return nil, s.bodies.exhausted()
 			}
+			c.request.held = cap(body)
 		}
 		n, err := stream.Read(body[len(body):min(most, cap(body))])
 		body = body[:len(body)+n]
 		switch {
 		case len(body) == declared, len(body) <= limit && errors.Is(err, io.EOF) && declared < 0:
-			c := ctx.Conn().(*conn)
 			c.request.unread = false
 			c.arrival() // what came of the body is no part of the next request
 			return body, nil
 		case len(body) > limit:
-			return body, openai.TooLarge(limit)
+			return nil, openai.TooLarge(limit)
 		case errors.Is(err, io.EOF): // fasthttp calls a connection's end an EOF, too
-			return body, errUnreadable{io.ErrUnexpectedEOF}
+			return nil, errUnreadable{io.ErrUnexpectedEOF}
 		case err != nil:
-			return body, errUnreadable{err}
+			return nil, errUnreadable{err}
 		}
 	}
 }

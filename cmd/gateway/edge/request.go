@@ -31,6 +31,7 @@ type request struct {
 	arrival  time.Time
 	endpoint string // for the metrics
 	unread   bool   // a part of the body is still on the connection
+	held     int    // bytes of the budget that the body takes
 	streamed bool   // the answer has left by itself
 	next     bool   // and another request may follow
 }
@@ -74,14 +75,13 @@ func (s *Server) takeCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		return err
 	}
 	if e := s.hold(call, ctx); e != nil {
-		s.bodies.give(cap(call.Request.Raw))
 		return e
 	}
 	return nil
 }
 
-// readCall checks a request to one of the generating endpoints and reads its body, whose memory the caller gives back
-// to the budget once the Call is over. Nothing in the Call refers to fasthttp's memory.
+// readCall checks a request to one of the generating endpoints and reads its body. Nothing in the Call refers to
+// fasthttp's memory.
 func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *request, call *handoff.Call) error {
 	client, own := ctx.Conn().(*conn).ends()
 	*call = handoff.Call{ID: r.id, Arrival: r.arrival, Client: client, Server: own}
@@ -124,7 +124,6 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 		return openai.BadRequest("", "the body is empty; it must be a JSON object")
 	}
 	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
-		s.bodies.give(cap(raw))
 		return err
 	}
 	if s.cfg.SaltByKey && s.keys.Load().client != nil {

@@ -80,11 +80,14 @@ func (f *frontend) register(rows []route) {
 }
 
 // handle checks a request's head, then serves it. serve reads a body by readBody, if at all: nothing else bounds it.
+// Whatever the end, what the body has taken of the budget is given back.
 func (r route) handle(f *frontend) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		ctx := c.Context()
 		h := &ctx.Request.Header
-		ctx.Conn().(*conn).request.endpoint = r.endpoint
+		cn := ctx.Conn().(*conn)
+		defer f.s.bodies.release(&cn.request)
+		cn.request.endpoint = r.endpoint
 		if e := f.admit(r.access, h, ctx.RemoteAddr()); e != nil {
 			if done, err := f.mayPage(c, &r, e); done {
 				return err

@@ -39,7 +39,6 @@ func (s *Server) setThresholds(c *fiber.Ctx) error {
 	if err != nil {
 		return err
 	}
-	defer s.bodies.give(cap(body))
 	asked, e := readThreshold(body, s.cat.Thresholds())
 	var answer kept.Answer
 	if e == nil {

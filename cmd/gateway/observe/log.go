@@ -37,10 +37,6 @@ func (l *requestLog) failed(r *handoff.Record, failed *fault.Error, action hando
 		l.log.Warn("leg failed", "request_id", r.Call.ID, "attempt", r.Attempts, "leg", failed.Leg,
 			"worker", failed.Worker, "class", failed.Class.String(), "error", failed.Error(), "action", action.String())
 	}
-	if action == handoff.Fail && r.Poison() {
-		l.log.Error("suspected poison: workers died while they had this request, and it is tried on no other",
-			"request_id", r.Call.ID, "engine_request_id", r.ID, "model", handoff.Shown(r.Call.Request.Model), "workers", r.Dead)
-	}
 }
 
 // released logs a release that failed.
@@ -53,6 +49,10 @@ func (l *requestLog) released(kv prefill.KV, attempt string, err error) {
 
 // ended logs the request, which took t until now.
 func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handoff.Timings) {
+	if r.Poison() {
+		l.log.Error("suspected poison: workers died while they had this request, and it is tried on no other",
+			"request_id", r.Call.ID, "engine_request_id", r.ID, "model", handoff.Shown(r.Call.Request.Model), "workers", r.Dead)
+	}
 	level := slog.LevelInfo
 	if r.Sent.Started && err != nil {
 		level = slog.LevelWarn

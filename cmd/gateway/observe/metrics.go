@@ -155,13 +155,14 @@ func (m *requestMetrics) Failed(r *handoff.Record, failed *fault.Error, action h
 		m.notResumable.WithLabelValues(r.Call.Request.Model, r.NotResumable).Inc()
 	case action != handoff.Fail:
 		m.migrations.WithLabelValues(r.Call.Request.Model, migrationNew).Inc()
-	case r.Poison():
-		m.poison.Inc()
 	}
 }
 
 // ended counts a request that is over and took t.
 func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
+	if r.Poison() {
+		m.poison.Inc()
+	}
 	req, status := r.Call.Request, "error"
 	if r.Outcome == fault.None.String() {
 		status = "success"

@@ -18,27 +18,21 @@ var _ edge.Catalog = (*Gateway)(nil)
 
 // Models lists the models that have workers now, each under all its names, and their adapters.
 func (g *Gateway) Models() []openai.Model {
-	models := []openai.Model{}
+	all := []openai.Model{}
 	view := g.Roster.View()
 	for _, name := range view.Models() {
-		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix()}
-		for _, p := range view.Pools() {
-			for _, w := range p.Members {
-				if p.Model == name && w.Worker.ContextLength > 0 {
-					m.MaxModelLen = w.Worker.ContextLength
-				}
-			}
-		}
-		models = append(models, m)
+		card, _ := models.CardOf(g.Roster, name) // admission's own limit
+		m := openai.Model{ID: name, Object: "model", OwnedBy: "tandem", Created: g.began.Unix(), MaxModelLen: card.ContextTokens}
+		all = append(all, m)
 		for _, m.ID = range view.ServedNames(name) {
-			models = append(models, m)
+			all = append(all, m)
 		}
 		m.Parent = name
 		for _, m.ID = range view.Adapters(name) {
-			models = append(models, m)
+			all = append(all, m)
 		}
 	}
-	return models
+	return all
 }
 
 // workersReport is the answer of GET /workers.

@@ -44,6 +44,27 @@ func TestFleetWithoutPrefill(t *testing.T) {
 	}
 }
 
+// TestModelsStateTheShortestContext: what /v1/models states is what admission goes by, in whichever order the workers are listed.
+func TestModelsStateTheShortestContext(t *testing.T) {
+	g := &Gateway{Roster: pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))}
+	for id, context := range map[string]int{"a": 8192, "b": 4096, "c": 16384, "d": 0} {
+		w := workerOf(id, pools.Both)
+		w.ContextLength, w.ServedNames, w.Adapters = context, []string{"n"}, []string{"l"}
+		if err := g.Roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := g.Models()
+	if len(all) != 3 {
+		t.Fatalf("%+v", all)
+	}
+	for _, m := range all {
+		if m.MaxModelLen != 4096 {
+			t.Errorf("%s: %d, want the shortest, 4096", m.ID, m.MaxModelLen)
+		}
+	}
+}
+
 // TestForecastGoesByTheRole: a prefill worker's forecast is the prefill leg's, that
 // of one that does both goes by the decode leg's rate; without one nothing is forecast.
 func TestForecastGoesByTheRole(t *testing.T) {

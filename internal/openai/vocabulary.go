@@ -1,0 +1,87 @@
+package openai
+
+import (
+	"slices"
+	"strconv"
+)
+
+// Bounds of what is multiplied with logits, or added to them. Engines compute these in 32 bits: beyond such values they
+// are infinite, no probability is one any more, and SGLang's sampler fails, which ends its process. vLLM cuts biases to
+// ±100, which is OpenAI's range.
+const (
+	mostBias     = 1e6
+	leastPenalty = 1e-6
+)
+
+// OutsideVocabulary is the 400 for a token id of the request that is not below size, the tokens of the model's vocabulary.
+// It is nil where there is none.
+func (r *Request) OutsideVocabulary(size int) *Error {
+	id, param := r.LargestID, r.LargestIn
+	if r.Prompt.Kind == PromptIDs {
+		if highest := slices.Max(r.Prompt.IDs); int64(highest) >= int64(size) {
+			id, param = highest, "prompt"
+		}
+	}
+	if param == "" || int64(id) < int64(size) {
+		return nil
+	}
+	return BadRequest(param, "%s holds the token id %d, and the model's vocabulary ends at %d", param, id, size-1)
+}
+
+// tokenIDs reads an array of token ids.
+func (s *scan) tokenIDs() bool {
+	var ids []uint32
+	if !s.ids(&ids) {
+		return false
+	}
+	for _, id := range ids {
+		s.names(id)
+	}
+	return true
+}
+
+// tokenIDLists reads an array of token ids, or of such arrays.
+func (s *scan) tokenIDLists() bool {
+	outside := s.cursor
+	if !s.enter('[', "an array of token ids") {
+		return false
+	}
+	if s.peek() != '[' {
+		s.cursor = outside
+		return s.tokenIDs()
+	}
+	for first := true; s.element(first); first = false {
+		if !s.tokenIDs() {
+			return false
+		}
+	}
+	return s.ok()
+}
+
+// names notes a token id of the field at hand.
+func (s *scan) names(id uint32) {
+	if r := s.req; r.LargestIn == "" || id > r.LargestID {
+		r.LargestID, r.LargestIn = id, s.param
+	}
+}
+
+// logitBias reads an object of token ids and what is added to their logits.
+func (s *scan) logitBias() bool {
+	const want = "an object whose keys are token ids (whole numbers from 0 to 4294967295)"
+	if s.peek() != '{' {
+		return s.wrong(want)
+	}
+	m := s.members()
+	for m.next() {
+		key := m.name()
+		id, err := strconv.ParseUint(string(key), 10, 32)
+		if err != nil || len(key) > 1 && key[0] == '0' { // engines read "01" as 1 again
+			return s.wrong(want)
+		}
+		s.names(uint32(id))
+		if _, ok := s.float(-mostBias, mostBias); !ok {
+			return false
+		}
+	}
+	return s.ok()
+}

@@ -1,0 +1,101 @@
+package models
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// The bound of token ids is the engine's own where it is reported, then the rows of the embedding, then what the tokenizer
+// has, which the folder's is 4 of. A text is refused if the tokenizer makes tokens of it that the model does not have.
+func TestVocabularySize(t *testing.T) {
+	for _, c := range []struct {
+		reported int
+		config   string // config.json, empty for none
+		bare     bool   // no language
+		want     int
+	}{
+		{bare: true},
+		{reported: 151_936, bare: true, want: 151_936},
+		{reported: 151_936, config: `{"vocab_size":1000}`, want: 151_936},
+		{config: `{"vocab_size":151936}`, want: 151_936}, // of Qwen2.5, whose tokenizer has 151,665
+		{config: `{"vocab_size":7,"text_config":{"vocab_size":262208}}`, want: 262_208},
+		{config: `{"language_config":{"vocab_size":129280}}`, want: 129_280},
+		{config: `{"vocab_size":"many"}`, want: -1},
+		{config: `[`, want: -1},
+		{want: -1},
+	} {
+		var l *Language
+		if !c.bare {
+			files := map[string]string{}
+			if c.config != "" {
+				files["config.json"] = c.config
+			}
+			var err error
+			if l, err = Load(folder(t, files), 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			if c.want < 0 {
+				c.want = l.Tokenizer().Tokenizer().VocabSize()
+			}
+		}
+		card := Card{vocab: c.reported}
+		if got := card.VocabSize(l); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+	l := Sim(1 << 20)
+	l.vocab = 3
+	_, _, err := (&Card{}).Tokens(scanned(t, openai.Completions, `{"model":"m","prompt":"Hello"}`), l)
+	if err == nil || !strings.Contains(err.Error(), "no embedding") {
+		t.Errorf("a text with tokens beyond the embedding: %v", err)
+	}
+}
+
+// Where no size is known, what SGLang does not check itself is refused, other engines check ids, and one line of the log
+// says so.
+func TestUnknownVocabulary(t *testing.T) {
+	for engine, refused := range map[string]bool{"sglang": true, "vllm": false} {
+		log := &strings.Builder{}
+		logger := slog.New(slog.NewTextHandler(log, nil))
+		roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
+		l, err := NewLibrary(Config{}, roster, nil, logger, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := pools.Worker{ID: "w", Model: "m", Role: pools.Both, Engine: engine, Address: "http://w:1", BlockSize: 16}
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			l.reportUnsized("m")
+		}
+		if strings.Count(log.String(), "vocabulary size unknown") != 1 || strings.Contains(log.String(), "refused") != refused {
+			t.Errorf("%s: %s", engine, log)
+		}
+		card, _ := CardOf(roster, "m")
+		for _, c := range []struct{ members, param string }{
+			{`"prompt":[1]`, "prompt"},
+			{`"prompt":"a","stop_token_ids":[1],"min_tokens":1`, "stop_token_ids"},
+			{`"prompt":"a","stop_token_ids":[1]`, ""},
+			{`"prompt":"a","logit_bias":{"1":1}`, ""},
+		} {
+			err := card.CheckIDs(scanned(t, openai.Completions, `{"model":"m",`+c.members+`}`), nil)
+			if got := err != nil; got != (refused && c.param != "") || err != nil && err.Param != c.param {
+				t.Errorf("%s, %s: %v", engine, c.members, err)
+			}
+		}
+		w.VocabSize = 1
+		if err := roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+		card, _ = CardOf(roster, "m")
+		if err := card.CheckIDs(scanned(t, openai.Completions, `{"model":"m","prompt":[1]}`), nil); err == nil || !strings.Contains(fmt.Sprint(err), "ends at 0") {
+			t.Errorf("%s: %v", engine, err)
+		}
+	}
+}
