@@ -16,24 +16,16 @@ func (c *Card) VocabSize(l *Language) int {
 }
 
 // CheckIDs returns the 400 for a request that names token ids outside of the vocabulary, nil for any other. vLLM 0.32 compares
-// them itself. SGLang 0.5.23 does not: ids of a prompt, and stop_token_ids with min_tokens, end its process. Where the
-// vocabulary's size is not known, such a request to it is refused as a whole.
+// them itself, SGLang 0.5.23 not all. Where the vocabulary's size is not known, a request to SGLang with others is refused.
 func (c *Card) CheckIDs(req *openai.Request, l *Language) *openai.Error {
 	if size := c.VocabSize(l); size > 0 {
 		return req.OutsideVocabulary(size)
 	}
-	param := ""
-	switch {
-	case c.checks:
-	case req.Prompt.Kind == openai.PromptIDs:
-		param = "prompt"
-	case req.MinTokens > 0 && req.LargestIn != "" && req.Has("stop_token_ids"):
-		param = "stop_token_ids"
-	}
-	if param == "" {
+	param := req.Unchecked()
+	if c.checks || param == "" {
 		return nil
 	}
-	return openai.BadRequest(param, "%s: the size of this model's vocabulary is not known, so that token ids cannot be checked, and its engine does not check them; "+
+	return openai.BadRequest(param, "%s: the size of this model's vocabulary is not known, so that it cannot be checked, and its engine does not check it; "+
 		"the operator can give the gateway the model's tokenizer", param)
 }
 

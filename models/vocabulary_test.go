@@ -82,6 +82,8 @@ func TestUnknownVocabulary(t *testing.T) {
 			{`"prompt":[1]`, "prompt"},
 			{`"prompt":"a","stop_token_ids":[1],"min_tokens":1`, "stop_token_ids"},
 			{`"prompt":"a","stop_token_ids":[1]`, ""},
+			{`"prompt":"a","logprobs":21`, "logprobs"},
+			{`"prompt":"a","logprobs":20`, ""},
 			{`"prompt":"a","logit_bias":{"1":1}`, ""},
 		} {
 			err := card.CheckIDs(scanned(t, openai.Completions, `{"model":"m",`+c.members+`}`), nil)

@@ -63,6 +63,7 @@ var (
 		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
 		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
 		{"best_of", integer(1, 128, nil)},
+		{"use_beam_search", func(s *scan) bool { return s.bool(&s.req.BeamSearch) }},
 		{"stop", (*scan).stop},
 		{"stop_token_ids", (*scan).tokenIDs},
 		{"allowed_token_ids", (*scan).tokenIDs},
@@ -96,7 +97,7 @@ var (
 		{"tools", (*scan).tools},
 		{"functions", (*scan).tools},
 		{"logprobs", func(s *scan) bool { return s.bool(&s.req.Logprobs) }},
-		{"top_logprobs", integer(-1, math.MaxInt32, nil)},
+		{"top_logprobs", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.TopLogprobs = int(v) })},
 		{"tool_choice", (*scan).toolChoice},
 		{"parallel_tool_calls", anyBool},
 		{"response_format", anyObject},
@@ -104,7 +105,7 @@ var (
 	completionOnly = []field{
 		{"max_tokens", count(0, func(s *scan, v int) { s.maxTokens, s.req.PromptOnly = v, v == 0 })},
 		{"prompt", (*scan).prompt},
-		{"logprobs", integer(-1, math.MaxInt32, func(s *scan, _ int64) { s.req.Logprobs = true })},
+		{"logprobs", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Logprobs, s.req.TopLogprobs = true, int(v) })},
 		{"echo", anyBool},
 		{"suffix", anyString},
 	}
@@ -123,7 +124,7 @@ func gatewayField(name []byte) bool {
 	case "kv_transfer_params", "ec_transfer_params", "disaggregated_params",
 		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank",
 		"rid", "request_id", "priority",
-		"input_ids", "prompt_token_ids", "prompt_token_ids_b64", "extra_key", "session_params",
+		"input_ids", "prompt_token_ids", "prompt_token_ids_b64", "prompt_embeds", "input_embeds", "extra_key", "session_params",
 		"lora_path", "lora_request", "return_hidden_states":
 		return true
 	}

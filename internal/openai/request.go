@@ -33,12 +33,16 @@ type Request struct {
 	MinTokens int
 	// N is how many answers are asked for, 1 to 128.
 	N int
+	// BeamSearch asks for the best of several answers, which vLLM computes as requests of their own, without a hand-off
+	// (entrypoints/generate/beam_search).
+	BeamSearch bool
 	// Stop is the strings that end an answer, none of them empty.
 	Stop []string
 	// IgnoreEOS asks to generate past the end-of-sequence token.
 	IgnoreEOS bool
-	// Logprobs asks for the tokens' probabilities.
-	Logprobs bool
+	// Logprobs asks for the tokens' probabilities, and TopLogprobs for those of as many others in each one's place, −1 for all.
+	Logprobs    bool
+	TopLogprobs int
 	// LargestID is the largest token id that a field other than the prompt names, and LargestIn that field; empty for none.
 	LargestID uint32
 	LargestIn string

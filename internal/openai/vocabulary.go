@@ -5,17 +5,19 @@ import (
 	"strconv"
 )
 
-// Bounds of what is multiplied with logits, or added to them. Engines compute these in 32 bits: beyond such values they
-// are infinite, no probability is one any more, and SGLang's sampler fails, which ends its process. vLLM cuts biases to
-// ±100, which is OpenAI's range.
+// Bounds of what is multiplied with logits, or added to them. Engines compute these in 32 bits: beyond such values, at a low
+// temperature, they are infinite and no probability is a number any more. vLLM cuts biases to ±100, which is OpenAI's range.
 const (
 	mostBias     = 1e6
 	leastPenalty = 1e-6
 )
 
-// OutsideVocabulary is the 400 for a token id of the request that is not below size, the tokens of the model's vocabulary.
-// It is nil where there is none.
+// OutsideVocabulary is the 400 for a token id of the request that is not below size, the tokens of the model's vocabulary,
+// and for more probabilities than these. It is nil where there is neither.
 func (r *Request) OutsideVocabulary(size int) *Error {
+	if r.TopLogprobs > size {
+		return BadRequest(r.topLogprobsField(), "%s is %d, and the model's vocabulary has %d tokens", r.topLogprobsField(), r.TopLogprobs, size)
+	}
 	id, param := r.LargestID, r.LargestIn
 	if r.Prompt.Kind == PromptIDs {
 		if highest := slices.Max(r.Prompt.IDs); int64(highest) >= int64(size) {
@@ -26,6 +28,29 @@ func (r *Request) OutsideVocabulary(size int) *Error {
 		return nil
 	}
 	return BadRequest(param, "%s holds the token id %d, and the model's vocabulary ends at %d", param, id, size-1)
+}
+
+// Unchecked names a field that SGLang 0.5.23 takes unchecked though a value outside of the vocabulary ends its process, empty
+// where there is none: token ids of the prompt, those of stop_token_ids with min_tokens, and more probabilities than any
+// vocabulary is sure to have, which is OpenAI's limit.
+func (r *Request) Unchecked() (param string) {
+	const safeLogprobs = 20
+	switch {
+	case r.Prompt.Kind == PromptIDs:
+		return "prompt"
+	case r.TopLogprobs > safeLogprobs:
+		return r.topLogprobsField()
+	case r.MinTokens > 0 && r.LargestIn != "" && r.Has("stop_token_ids"):
+		return "stop_token_ids"
+	}
+	return ""
+}
+
+func (r *Request) topLogprobsField() string {
+	if r.Endpoint == Chat {
+		return "top_logprobs"
+	}
+	return "logprobs"
 }
 
 // tokenIDs reads an array of token ids.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -192,11 +193,21 @@ func (d *sglang) settings(c *call, f *fields) int {
 // min_tokens forbids them (srt/sampling/penaltylib/min_new_tokens.py), and are only compared elsewhere.
 func (d *sglang) unchecked(f *fields) {
 	vocab := int64(d.s.tokenizer.Tokenizer().VocabSize())
+	var zeros []int64 // a prompt of zeros is taken for none (_validate_request of srt/entrypoints/openai/serving_completions.py)
+	if raw := f.get("prompt"); raw != nil && json.Unmarshal(raw, &zeros) == nil && !slices.ContainsFunc(zeros, func(id int64) bool { return id != 0 }) {
+		f.fail("", "Prompt cannot be empty")
+	}
 	var bias map[string]float64
 	f.decode("logit_bias", &bias, "an object of numbers")
 	for key := range bias {
 		if id, err := strconv.ParseInt(key, 10, 64); err != nil || id < 0 || id >= vocab {
 			f.fail("", "logit_bias must has keys in [0, %d], got %s.", vocab-1, key)
+		}
+	}
+	for _, name := range []string{"logprobs", "top_logprobs"} { // get_top_logprobs_raw of srt/layers/logprob_processor.py
+		var n int64
+		if json.Unmarshal(f.raw[name], &n) == nil && n > vocab && (name == "logprobs" || f.flag("logprobs")) {
+			f.kills = "RuntimeError: selected index k out of range"
 		}
 	}
 	var stops []json.Number

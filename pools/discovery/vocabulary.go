@@ -17,7 +17,7 @@ var outsideVocabulary = regexp.MustCompile(`logit_bias must has keys in \[0, ([0
 func (a *asker) vocabulary(ctx context.Context, base string) int {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	const outside = `{"prompt":[0],"max_tokens":1,"logit_bias":{"-1":0}}`
+	const outside = `{"prompt":[1],"max_tokens":1,"logit_bias":{"-1":0}}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/completions", strings.NewReader(outside))
 	if err != nil {
 		return 0

@@ -41,7 +41,7 @@ func TestVocabularyOfSGLang(t *testing.T) {
 		roster, _, _ := prober(t, ProberConfig{}, "prefill "+s.URL+",id=w1")
 		w := member(t, roster, "the worker joins", func(*pools.Worker) bool { return true })
 		s.Close()
-		if w.VocabSize != c.want || asked != `/v1/completions {"prompt":[0],"max_tokens":1,"logit_bias":{"-1":0}}` {
+		if w.VocabSize != c.want || asked != `/v1/completions {"prompt":[1],"max_tokens":1,"logit_bias":{"-1":0}}` {
 			t.Errorf("%d %s: %+v, asked %s", c.status, c.body, w, asked)
 		}
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -29,6 +30,15 @@ func TestIDsOutsideTheVocabulary(t *testing.T) {
 		}
 		if a := f.post(c.path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(c.body, vocab-1)+`}`); a.status != http.StatusOK {
 			t.Errorf(c.body+": status %d: %s", vocab-1, a.status, a.body)
+		}
+	}
+	for _, body := range []string{`"prompt":"Hello","logprobs":%d`, `"messages":[{"role":"user","content":"Hello"}],"logprobs":true,"top_logprobs":%d`} {
+		path := chatPath
+		if strings.HasPrefix(body, `"prompt"`) {
+			path = completionPath
+		}
+		if a := f.post(path, `{"model":"tandem-sim","max_tokens":4,`+fmt.Sprintf(body, vocab+1)+`}`); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "logprobs is") {
+			t.Errorf("status %d: %s", a.status, a.body)
 		}
 	}
 	f.freed(t, "at the end")
