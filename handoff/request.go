@@ -18,7 +18,7 @@ import (
 
 // Reasons why a request is served without a prefill leg, besides placement's; metric labels.
 const (
-	reasonChoices    = "n"               // siblings would share the handed-off blocks
+	reasonChoices    = "n"               // siblings, and a search's beams, would share the handed-off blocks
 	reasonPromptOnly = "max_tokens"      // nothing is decoded
 	reasonPrompt     = "prompt_logprobs" // the prompt's own probabilities cross no hand-off
 )
@@ -78,7 +78,7 @@ func given[T any](values ...*T) (v T) {
 // oneLeg is the reason why this request is decoded without hand-off by any worker, empty when it is not.
 func (r *request) oneLeg() string {
 	switch {
-	case r.Call.Request.N > 1:
+	case r.Call.Request.N > 1, r.Call.Request.BeamSearch:
 		return reasonChoices
 	case r.Call.Request.PromptOnly:
 		return reasonPromptOnly

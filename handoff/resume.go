@@ -20,7 +20,7 @@ import (
 type Resuming struct {
 	// Mode: engines are asked for the tokens of a stream's answer, and when its worker fails the prompt and these tokens
 	// go to other workers. A greedy answer (temperature 0) then is what it would have been. One that is drawn goes on as
-	// another draw, and presence and frequency penalties forget what was generated before.
+	// another draw.
 	Mode string `flag:"resume" default:"continue" oneof:"continue=another worker goes on with a stream|exact=only with one that is greedy, which then is token for token what it would have been|off=the stream ends with an error event" help:"What becomes of a stream whose worker fails after its first token."`
 	// Limit is how many times an answer may move.
 	Limit int `flag:"migration-limit" default:"3" range:"0..100" help:"How often one answer may move to another worker."`
@@ -48,6 +48,10 @@ var NotResumable = map[string]string{
 	"max_tokens": "nothing is generated",
 	"grammar":    "it is bound to a grammar",
 	"echo":       "it echoes its prompt",
+	"bad_words":  "words are forbidden in it, one of which may have begun",
+	"penalties":  "its penalties count the tokens that were generated",
+	"repetition": "repetitions are to end it, one of which may have begun",
+	"details":    "more was asked for than its text and its tokens",
 	"reasoning":  "its reasoning is hidden",
 	"processor":  "its tokens pass a processor of their own",
 	"sampling":   "it is not greedy, and --resume is exact",
@@ -69,7 +73,7 @@ func (f *Flow) draft(r *request) *decode.Draft {
 	if r.draft != nil || r.NotResumable != "" || f.cfg.Resume.Mode == ResumeOff {
 		return r.draft
 	}
-	if r.NotResumable = req.Unresumable(f.cfg.Resume.Mode == ResumeExact); !req.Stream {
+	if r.NotResumable = req.Unresumable(r.card.Engine, f.cfg.Resume.Mode == ResumeExact); !req.Stream {
 		r.NotResumable = "whole"
 	}
 	if r.NotResumable != "" {

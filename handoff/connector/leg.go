@@ -277,10 +277,7 @@ func firstToken(e *openai.Edit, r *openai.Request) {
 
 // endFields say when an answer ends, or ask for more of it than its text: both concern a token that decode computes
 // again.
-var endFields = []string{
-	"stream_options", "min_tokens", "min_completion_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "best_of",
-	"logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "echo",
-}
+var endFields = openai.EndFields()
 
 // answered reports a prefill answer that is none, though its status is 200: nothing, which is what an engine's server
 // writes when its caller has closed its half of the connection, or an aborted request.

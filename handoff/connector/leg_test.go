@@ -74,3 +74,41 @@ func TestShowsIDs(t *testing.T) {
 		}
 	}
 }
+
+// TestFieldsThatNeedEachOther: a prefill leg of vLLM has no field whose other half it goes without, over which the engine
+// answers 400 (the validators of vllm/entrypoints/openai/*/protocol.py of 0.32.0).
+func TestFieldsThatNeedEachOther(t *testing.T) {
+	for _, c := range []struct {
+		endpoint           openai.Endpoint
+		members            string
+		field, needs, with string
+	}{
+		{openai.Completions, `"logprobs":1,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "1"},
+		{openai.Chat, `"logprobs":true,"logprob_token_ids":[5]`, "logprob_token_ids", "logprobs", "true"},
+		{openai.Chat, `"logprobs":true,"top_logprobs":2`, "top_logprobs", "logprobs", "true"},
+		{openai.Completions, `"stream":true,"stream_options":{"include_usage":true}`, "stream_options", "stream", "true"},
+		{openai.Completions, `"max_tokens":9,"min_tokens":3`, "min_tokens", "max_tokens", "9"},
+		{openai.Completions, `"stream":true,"stream_interval":3`, "stream_interval", "stream", "true"},
+	} {
+		prompt := `"prompt":"x"`
+		if c.endpoint == openai.Chat {
+			prompt = `"messages":[{"role":"user","content":"x"}]`
+		}
+		r, err := openai.Limits{}.Scan(c.endpoint, []byte(`{"model":"m",`+prompt+`,`+c.members+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, leg := range legs(r, nil) {
+			if engine, _, _ := strings.Cut(name, " "); engineOf(engine) != "vllm" {
+				continue
+			}
+			var got map[string]json.RawMessage
+			if err := json.Unmarshal(leg, &got); err != nil {
+				t.Fatal(err)
+			}
+			if _, there := got[c.field]; there && string(got[c.needs]) != c.with {
+				t.Errorf("%s has %s with the %s %s: %s", name, c.field, c.needs, got[c.needs], leg)
+			}
+		}
+	}
+}

@@ -49,21 +49,18 @@ func (r *Request) Resume(e *Edit, so Resume) {
 		e.SetInt("min_tokens", int64(max(0, r.MinTokens-so.Generated)))
 	}
 	e.Delete("truncate_prompt_tokens") // it was cut already
+	e.Delete("suffix")                 // of the prompt's text, which SGLang puts into a template; the tokens have it
 	if so.OwnStop {
 		e.Delete("stop")
 		e.Delete("include_stop_str_in_output")
 	}
 }
 
-// Unresumable says by one word what of the request keeps its answer from being continued by another engine from the tokens
-// generated so far, empty where nothing does (clients.md §4.2). exact asks for an answer that is token for token what it
-// would have been.
-func (r *Request) Unresumable(exact bool) string {
+// Unresumable says by one word what of the request keeps its answer from being continued by another engine of its kind from
+// the tokens generated so far, empty where nothing does: see parameters, and clients.md §4.2. exact asks for an answer that
+// is token for token what it would have been.
+func (r *Request) Unresumable(engine string, exact bool) string {
 	switch {
-	case r.N > 1:
-		return "n"
-	case r.Logprobs:
-		return "logprobs"
 	case r.HasMedia():
 		return "media"
 	case r.PromptOnly:
@@ -71,60 +68,34 @@ func (r *Request) Unresumable(exact bool) string {
 	case r.ToolRequired:
 		return "grammar"
 	}
-	greedy, penalised := false, false
+	greedy := false
 	for i := range r.members {
 		m := &r.members[i]
 		v := m.value.of(r.Raw)
-		if string(v) == "null" {
-			continue
-		}
-		switch name := string(m.name); name {
-		case "response_format":
-			var kind string
-			if e, ok := NewEdit(v); ok {
-				kind = e.plain("type")
-			}
-			if kind != "text" {
-				return "grammar"
-			}
-		case "tool_choice":
-			if v[0] == '{' {
-				return "grammar"
-			}
-		case "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "structural_tag", "json_schema", "regex", "ebnf", "grammar":
-			return "grammar"
-		case "guided_json_object", "echo", "use_beam_search":
-			if string(v) == "true" {
-				return map[string]string{"guided_json_object": "grammar", "echo": "echo", "use_beam_search": "n"}[name]
-			}
-		case "best_of":
-			if string(v) != "1" {
-				return "n"
-			}
-		case "include_reasoning":
-			if string(v) == "false" {
-				return "reasoning"
-			}
-		case "prompt_logprobs", "top_logprobs":
-			if string(v) != "0" {
-				return "logprobs"
-			}
-		case "logits_processors", "logit_processors", "custom_logit_processor":
-			return "processor"
-		case "temperature":
+		p := parameterOf[string(m.name)]
+		switch {
+		case p == nil:
+		case p.name == "temperature":
 			t, err := strconv.ParseFloat(string(v), 64)
 			greedy = err == nil && t < 1e-5 // as vLLM has it
-		case "top_k":
+		case p.name == "top_k":
 			greedy = greedy || string(v) == "1"
-		case "presence_penalty", "frequency_penalty":
-			p, err := strconv.ParseFloat(string(v), 64)
-			penalised = penalised || err != nil || p != 0
+		case p.name == "tool_choice" && v[0] != '{':
+		case p.name == "response_format" && isText(v):
+		case p.binds(engine, v):
+			return p.reason
 		}
 	}
-	if exact && (!greedy || penalised) {
+	if exact && !greedy {
 		return "sampling"
 	}
 	return ""
+}
+
+// isText reports whether a response_format asks for no form.
+func isText(v []byte) bool {
+	e, ok := NewEdit(v)
+	return ok && e.plain("type") == "text"
 }
 
 // plain returns a member's value, without its quotes where it is a string, empty where the object has none.

@@ -98,6 +98,14 @@ func (d *vllm) settings(c *call, f *fields) int {
 		f.fail("priority", "priority needs --scheduling-policy priority")
 	}
 	n := d.s.settings(c, f)
+	if logprobs := f.get("logprobs"); logprobs == nil || string(logprobs) == "false" { // check_logprobs of 0.32.0's protocol.py, both of them
+		if ids := f.get("logprob_token_ids"); ids != nil && firstOf(ids) != ']' {
+			f.fail("logprob_token_ids", "when using `logprob_token_ids`, `logprobs` must be set")
+		}
+		if c.endpoint == openai.Chat && f.integer("top_logprobs", 0, -1, math.MaxInt32) != 0 {
+			f.fail("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true")
+		}
+	}
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
 		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
 	}

@@ -191,7 +191,7 @@ func (d *vllm) handOff(c *call, _ *http.Request, f *fields) *apiError {
 		return d.byID(c)
 	}
 	raw := f.get("kv_transfer_params")
-	if raw == nil || d.connector == nil {
+	if raw == nil || d.connector == nil || f.flag("use_beam_search") { // whose parameters have no extra_args (to_beam_search_params of 0.32.0)
 		return nil
 	}
 	required := "prompt"

@@ -167,6 +167,12 @@ func TestPromptLogprobsTakeOneLeg(t *testing.T) {
 			t.Errorf("%q: served by %q and %q", more, p, d)
 		}
 	}
+	if p, d := f.served(f.post(completionPath, with(`"use_beam_search":true,`))); p != "" || d == "" {
+		t.Errorf("beam search: served by %q and %q", p, d)
+	}
+	if p, d := f.served(f.post(completionPath, with(`"logprobs":1,"logprob_token_ids":[5],`))); p == "" || d == "" {
+		t.Errorf("logprob_token_ids: served by %q and %q", p, d)
+	}
 	if got := f.metric(`tandem_frontend_not_disaggregated_total{model="tandem-sim",reason="prompt_logprobs"}`); got != "2" {
 		t.Errorf("the metric is %q", got)
 	}

@@ -221,7 +221,11 @@ var resumeFeatures = []struct{ name, path, body string }{
 	{"`logprobs`", chatPath, `"logprobs":true`},
 	{"`n` > 1", chatPath, `"n":2`},
 	{"hidden reasoning (`include_reasoning` false)", chatPath, `"include_reasoning":false`},
-	{"penalties, `seed`, `temperature` > 0", chatPath, `"temperature":0.7,"seed":1,"presence_penalty":0.5`},
+	{"`seed`, `temperature` > 0", chatPath, `"temperature":0.7,"seed":1`},
+	{"penalties", completionPath, `"presence_penalty":0.5`},
+	{"`bad_words`", completionPath, `"bad_words":["never said"]`},
+	{"`repetition_detection`", completionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
+	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", completionPath, `"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
 }
 
 // TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream goes on and ends as
