@@ -86,6 +86,11 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 	if !under {
 		select {
 		case a.slots <- struct{}{}:
+			if !q.take() {
+				<-a.slots
+				a.mu.Unlock()
+				return nil, askSaturated
+			}
 		default:
 			a.mu.Unlock()
 			return nil, askSaturated
@@ -103,6 +108,7 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 		return call.ids, call.outcome
 	}
 	defer func() {
+		q.give()
 		a.mu.Lock()
 		delete(a.calls, key)
 		if call.ids != nil {
@@ -195,7 +201,7 @@ func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uin
 	if status = stream.Status(); status != http.StatusOK {
 		return nil, status, nil
 	}
-	most := int64(12*len(body) + 64<<10) // a token takes a byte at least, and ten digits and a comma at most
+	most := int64(answerBytes*len(body) + 64<<10)
 	answer, err := io.ReadAll(io.LimitReader(stream, most+1))
 	if err != nil {
 		return nil, -1, err
@@ -214,6 +220,27 @@ func (a *asker) one(ctx context.Context, q question, w *pools.Worker) (ids []uin
 		return nil, -1, fmt.Errorf("%d tokens", len(said.Tokens))
 	}
 	return said.Tokens, http.StatusOK, nil
+}
+
+// answerBytes is how long an answer may be for each byte of the question: a token takes a byte at least, and ten digits and a comma
+// at most.
+const answerBytes = 12
+
+// cost is what an answer and its tokens may take, which move as they grow; 0 for a short question.
+func (q *question) cost() int {
+	if q.req.Memory == nil || len(q.req.Raw) <= freeBytes {
+		return 0
+	}
+	return 3 * answerBytes * len(q.req.Raw)
+}
+
+// take takes the memory that the question may need, and give gives it back.
+func (q *question) take() bool { return q.cost() == 0 || q.req.Memory.Take(q.cost()) }
+
+func (q *question) give() {
+	if n := q.cost(); n > 0 {
+		q.req.Memory.Give(n)
+	}
 }
 
 // asks reports whether engines like this are asked for tokens of a request like this: they have /tokenize, and it is

@@ -20,6 +20,7 @@ type chat struct {
 	instead   []jinja.Value // in place of the request's messages; nil for those
 	now       func() time.Time
 	dates     []date // what the template made of the clock
+	memory    *memory
 }
 
 // view is b as a string, for as long as b does not change.
@@ -43,12 +44,32 @@ func (c *chat) field(name string) (jinja.Value, error) {
 	if !ok {
 		return jinja.None, nil
 	}
-	v, err := jinja.FromJSON(raw)
+	v, err := c.value(raw)
 	if err != nil {
 		return v, unrendered("%s: %v", name, err)
 	}
 	return v, nil
 }
+
+// value reads JSON.
+func (c *chat) value(raw []byte) (jinja.Value, error) {
+	if c.memory != nil {
+		c.memory.values = true
+		defer func() { c.memory.values = false }()
+	}
+	return jinja.FromJSON(raw, c.memory)
+}
+
+// copies counts the memory of what a message, a tool or a call is copied to.
+func (c *chat) copies(entries int) error {
+	if !c.memory.Take(copiedBytes + entries*copiedEntry) {
+		return errTooMuch
+	}
+	return nil
+}
+
+// The memory of a copied dict, and of each key and value in it.
+const copiedBytes, copiedEntry = 256, 96
 
 // choose finds the template: "tool_use" for a request with tools where there is one, else "default".
 func (c *chat) choose(l *Language) (*template, error) {
@@ -190,6 +211,9 @@ func (c *chat) readTools() error {
 		function, ok := f.Dict()
 		if !ok {
 			return unrendered("a tool has no function")
+		}
+		if err := c.copies(tool.Len() + function.Len() + 4); err != nil {
+			return err
 		}
 		out[i] = jinja.Map(c.tool(tool, function))
 	}

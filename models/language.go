@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/jinja"
@@ -89,30 +88,39 @@ func (l *Language) encode(dst []uint32, req *openai.Request, engine string) ([]u
 	if req.HasMedia() {
 		return dst, nil, unrendered("media")
 	}
+	d := newDraft(req)
+	defer d.release()
 	if req.Prompt.Kind == openai.PromptText {
+		if !d.Take(tokenBytes * req.Prompt.TokensAtLeast(1)) {
+			return dst, nil, errTooMuch
+		}
 		return l.encodeText(dst, req), nil, nil
 	}
 	if l.simulated() {
-		if req.HasTools || req.HasToolMessages {
+		switch {
+		case req.HasTools || req.HasToolMessages:
 			return dst, nil, unrendered("tools")
+		case !d.Take(tokenBytes * len(req.Raw)):
+			return dst, nil, errTooMuch
 		}
-		return l.encodeSimulated(dst, req), nil, nil
+		return l.encodeSimulated(dst, req, d), nil, nil
 	}
-	text := texts.Get().(*[]byte)
-	defer texts.Put(text)
 	var dates []date
 	var err error
-	if *text, dates, err = l.render((*text)[:0], req, engine); err != nil {
+	if d.text, dates, err = l.render(d.text[:0], req, engine, &d.memory); err != nil {
 		return dst, nil, err
 	}
-	if wants, given := boolField(req, "add_special_tokens"); given && wants {
-		return l.tokenizer.EncodePrompt(dst, view(*text)), dates, nil
+	if !d.Take(tokenBytes * len(d.text)) {
+		return dst, nil, errTooMuch
 	}
-	return l.tokenizer.Encode(dst, view(*text)), dates, nil
+	if wants, given := boolField(req, "add_special_tokens"); given && wants {
+		return l.tokenizer.EncodePrompt(dst, view(d.text)), dates, nil
+	}
+	return l.tokenizer.Encode(dst, view(d.text)), dates, nil
 }
 
 // encodeSimulated encodes a chat as the simulated model's engine does.
-func (l *Language) encodeSimulated(dst []uint32, req *openai.Request) []uint32 {
+func (l *Language) encodeSimulated(dst []uint32, req *openai.Request, d *draft) []uint32 {
 	var few [maxOutlined]tokens.Message
 	chat := few[:0]
 	n := req.Prompt.Plain()
@@ -122,9 +130,7 @@ func (l *Language) encodeSimulated(dst []uint32, req *openai.Request) []uint32 {
 		}
 		return l.tokenizer.EncodeChat(dst, chat)
 	}
-	text := texts.Get().(*[]byte)
-	defer texts.Put(text)
-	all := (*text)[:0]
+	all := d.text[:0]
 	for i := range n {
 		role := len(all)
 		all = req.Prompt.AppendRole(all, i)
@@ -132,7 +138,7 @@ func (l *Language) encodeSimulated(dst []uint32, req *openai.Request) []uint32 {
 		all = req.Prompt.AppendContent(all, i) // what it grows out of stays as it is
 		chat = append(chat, tokens.Message{Role: view(all[role:content]), Content: view(all[content:])})
 	}
-	*text = all
+	d.text = all
 	return l.tokenizer.EncodeChat(dst, chat)
 }
 
@@ -147,21 +153,17 @@ func (l *Language) encodeText(dst []uint32, req *openai.Request) []uint32 {
 // simulated reports whether this is the simulated model's language.
 func (l *Language) simulated() bool { return l.Path == "" }
 
-// texts are buffers to render into. An encoder keeps no part of them.
-var texts = sync.Pool{New: func() any {
-	text := make([]byte, 0, 16<<10)
-	return &text
-}}
-
 // Render appends the text that the model's chat template makes of a chat request, as the engine prepares it. The error
 // wraps [ErrUnrendered].
 func (l *Language) Render(dst []byte, req *openai.Request, engine string) ([]byte, error) {
-	dst, _, err := l.render(dst, req, engine)
+	d := newDraft(req)
+	defer d.release()
+	dst, _, err := l.render(dst, req, engine, &d.memory)
 	return dst, err
 }
 
 // render is Render, and returns what the template made of the clock.
-func (l *Language) render(dst []byte, req *openai.Request, engine string) ([]byte, []date, error) {
+func (l *Language) render(dst []byte, req *openai.Request, engine string, m *memory) ([]byte, []date, error) {
 	if given(req, "chat_template") {
 		return dst, nil, unrendered("the request brings its own chat_template")
 	}
@@ -172,7 +174,7 @@ func (l *Language) render(dst []byte, req *openai.Request, engine string) ([]byt
 			return out, nil, nil
 		}
 	}
-	c := chat{req: req, sglang: engine == "sglang", now: l.now}
+	c := chat{req: req, sglang: engine == "sglang", now: l.now, memory: m}
 	t, err := c.choose(l)
 	if err != nil {
 		return dst, nil, err
@@ -181,7 +183,7 @@ func (l *Language) render(dst []byte, req *openai.Request, engine string) ([]byt
 	if err != nil {
 		return dst, nil, err
 	}
-	if dst, err = t.Render(dst, vars); err != nil {
+	if dst, err = t.Render(dst, vars, m); err != nil {
 		return dst[:from], nil, unrendered("%v", err)
 	}
 	if c.continues {

@@ -52,6 +52,9 @@ func roleOf(m *jinja.Dict) string {
 }
 
 func (c *chat) message(m *jinja.Dict, t *template) (*jinja.Dict, error) {
+	if err := c.copies(m.Len() + 2); err != nil {
+		return nil, err
+	}
 	role := roleOf(m)
 	content, err := c.content(m, role, t)
 	if err != nil {
@@ -66,7 +69,7 @@ func (c *chat) message(m *jinja.Dict, t *template) (*jinja.Dict, error) {
 	switch role {
 	case "assistant":
 		if calls, ok := m.Get("tool_calls"); ok && !calls.IsNone() {
-			read, err := vllmCalls(calls)
+			read, err := c.vllmCalls(calls)
 			if err != nil {
 				return nil, err
 			}
@@ -112,7 +115,7 @@ func (c *chat) sglangMessage(m *jinja.Dict, role string, content jinja.Value) (*
 		}
 		if name == "tool_calls" {
 			var err error
-			if v, err = sglangCalls(v, role == "assistant"); err != nil {
+			if v, err = c.sglangCalls(v, role == "assistant"); err != nil {
 				return nil, err
 			}
 		}
@@ -149,7 +152,7 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 	case wantsParts && role == "tool":
 		return v, unrendered("a tool's content in parts") // engines' releases differ in what they make of it
 	case wantsParts:
-		return textParts(parts)
+		return c.textParts(parts)
 	}
 	between := "\n"
 	if c.sglang {
@@ -165,6 +168,9 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 		if i > 0 {
 			b.WriteString(between)
 		}
+		if !c.memory.Take(2 * len(said)) {
+			return v, errTooMuch
+		}
 		b.WriteString(said)
 	}
 	return jinja.String(b.String()), nil
@@ -177,7 +183,10 @@ func stated(m *jinja.Dict, key string) bool {
 }
 
 // textParts are parts with their type and text alone.
-func textParts(parts []jinja.Value) (jinja.Value, error) {
+func (c *chat) textParts(parts []jinja.Value) (jinja.Value, error) {
+	if err := c.copies(4 * len(parts)); err != nil {
+		return jinja.None, err
+	}
 	out := make([]jinja.Value, len(parts))
 	for i, p := range parts {
 		text, ok := mapOf(p).Get("text")
@@ -194,12 +203,12 @@ func textParts(parts []jinja.Value) (jinja.Value, error) {
 
 // vllmCalls are an assistant's tool calls with their arguments as objects: vLLM reads the JSON in them, and takes an
 // empty object where it finds none.
-func vllmCalls(calls jinja.Value) (jinja.Value, error) {
-	return eachCall(calls, func(function *jinja.Dict) error {
+func (c *chat) vllmCalls(calls jinja.Value) (jinja.Value, error) {
+	return c.eachCall(calls, func(function *jinja.Dict) error {
 		arguments, _ := function.Get("arguments")
 		if text, ok := arguments.Str(); ok && text != "" {
 			var err error
-			if arguments, err = parsed(text); err != nil {
+			if arguments, err = c.parsed(text); err != nil {
 				return err
 			}
 		}
@@ -213,7 +222,10 @@ func vllmCalls(calls jinja.Value) (jinja.Value, error) {
 
 // parsed reads a tool call's arguments as Python's json.loads does; None for what is no JSON. What Python alone takes
 // for JSON (NaN, half a character) is an error.
-func parsed(text string) (jinja.Value, error) {
+func (c *chat) parsed(text string) (jinja.Value, error) {
+	if !c.memory.Take(len(text)) {
+		return jinja.None, errTooMuch
+	}
 	raw := []byte(text)
 	if !json.Valid(raw) {
 		if strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") {
@@ -221,7 +233,7 @@ func parsed(text string) (jinja.Value, error) {
 		}
 		return jinja.None, nil
 	}
-	v, err := jinja.FromJSON(raw)
+	v, err := c.value(raw)
 	if err != nil {
 		return jinja.None, unrendered("a tool call's arguments: %v", err)
 	}
@@ -229,11 +241,11 @@ func parsed(text string) (jinja.Value, error) {
 }
 
 // sglangCalls are tool calls as SGLang's types print them, with an assistant's arguments read as JSON.
-func sglangCalls(calls jinja.Value, parse bool) (jinja.Value, error) {
-	return eachCall(calls, func(function *jinja.Dict) error {
+func (c *chat) sglangCalls(calls jinja.Value, parse bool) (jinja.Value, error) {
+	return c.eachCall(calls, func(function *jinja.Dict) error {
 		arguments, _ := function.Get("arguments")
 		if text, ok := arguments.Str(); ok && parse {
-			read, err := parsed(text)
+			read, err := c.parsed(text)
 			if err != nil || read.IsNone() {
 				return unrendered("a tool call's arguments are no JSON")
 			}
@@ -244,7 +256,7 @@ func sglangCalls(calls jinja.Value, parse bool) (jinja.Value, error) {
 }
 
 // eachCall copies tool calls, and has f change the function of each.
-func eachCall(calls jinja.Value, f func(function *jinja.Dict) error) (jinja.Value, error) {
+func (c *chat) eachCall(calls jinja.Value, f func(function *jinja.Dict) error) (jinja.Value, error) {
 	items, ok := calls.Items()
 	if !ok {
 		return calls, unrendered("tool_calls is no array")
@@ -259,6 +271,9 @@ func eachCall(calls jinja.Value, f func(function *jinja.Dict) error) (jinja.Valu
 		d, ok := function.Dict()
 		if !ok {
 			return calls, unrendered("a tool call has no function")
+		}
+		if err := c.copies(call.Len() + d.Len() + 4); err != nil {
+			return calls, err
 		}
 		call, d = call.Clone(), d.Clone()
 		if err := f(d); err != nil {

@@ -76,7 +76,11 @@ func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
 	}
 	// How many tokens a prompt has is known only afterwards: the request keeps a copy of the right size.
 	buffer := encodings.Get().(*[]uint32)
-	defer encodings.Put(buffer)
+	defer func() {
+		if cap(*buffer) <= keptIDs {
+			encodings.Put(buffer)
+		}
+	}()
 	var dates []date
 	var err error
 	if *buffer, dates, err = l.encode((*buffer)[:0], req, engine); err != nil {

@@ -42,7 +42,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		v, err := FromJSON(raw)
+		v, err := FromJSON(raw, nil)
 		if err != nil {
 			return
 		}
@@ -54,11 +54,11 @@ func FuzzTemplate(f *testing.F) {
 		}
 		tmpl.LoopsOverContent()
 		began := time.Now()
-		first, err1 := tmpl.Render(nil, all)
+		first, err1 := tmpl.Render(nil, all, nil)
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("it took %v", took)
 		}
-		second, err2 := tmpl.Render(nil, all)
+		second, err2 := tmpl.Render(nil, all, nil)
 		if string(first) != string(second) || (err1 == nil) != (err2 == nil) {
 			t.Errorf("%q, %v and then %q, %v", first, err1, second, err2)
 		}
@@ -80,7 +80,7 @@ func FuzzJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var want any
 		wantErr := json.Unmarshal(raw, &want)
-		v, err := FromJSON(raw)
+		v, err := FromJSON(raw, nil)
 		if strings.Contains(strings.ToLower(string(raw)), `\ud`) || !utf8.Valid(raw) {
 			return // encoding/json replaces half a character, which here is an error
 		}
@@ -90,7 +90,7 @@ func FuzzJSON(f *testing.F) {
 		if wantErr != nil || err != nil {
 			return // the scan of a body has refused what is no JSON
 		}
-		out, err := print.Render(nil, map[string]Value{"v": v})
+		out, err := print.Render(nil, map[string]Value{"v": v}, nil)
 		if err != nil {
 			t.Fatalf("%q: %v", raw, err)
 		}
@@ -128,7 +128,7 @@ func TestBudget(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
-		out, err := tmpl.Render(nil, map[string]Value{"long": long, "many": List(many)})
+		out, err := tmpl.Render(nil, map[string]Value{"long": long, "many": List(many)}, nil)
 		runtime.ReadMemStats(&after)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %d bytes, %v; want %v", source, len(out), err, want)
@@ -142,7 +142,7 @@ func TestBudget(t *testing.T) {
 	}
 	if tmpl, err := Parse(`{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}`); err != nil {
 		t.Fatal(err)
-	} else if _, err := tmpl.Render(nil, nil); err == nil {
+	} else if _, err := tmpl.Render(nil, nil, nil); err == nil {
 		t.Error("a macro calls itself without end")
 	}
 	for _, source := range []string{

@@ -64,10 +64,12 @@ const (
 	maxText  = 96 << 20
 )
 
-// Render appends the text that the template makes of the variables to dst. The error is an [*Error], or [ErrBudget].
-// The variables are not changed; they may hold strings that share memory with a body, which the result does not.
-func (t *Template) Render(dst []byte, vars map[string]Value) (out []byte, err error) {
+// Render appends the text that the template makes of the variables to dst. The error is an [*Error], [ErrBudget], or
+// [ErrMemory]: m, unless it is nil, counts the memory of the text. The variables are not changed; they may hold strings that
+// share memory with a body, which the result does not.
+func (t *Template) Render(dst []byte, vars map[string]Value, m Memory) (out []byte, err error) {
 	s := t.begin(dst, vars)
+	s.memory = m
 	defer func() {
 		if failed := recovered(recover()); failed != nil {
 			out, err = dst, failed
@@ -91,6 +93,7 @@ type state struct {
 	steps   int // left
 	bytes   int // left
 	text    int // left
+	memory  Memory
 	depth   int // of macro calls
 	line    int
 }
@@ -123,6 +126,12 @@ func (s *state) write(text string) {
 	if s.text -= len(text); s.text < 0 {
 		panic(ErrBudget)
 	}
+	if need := len(s.out) + len(text); need > cap(s.out) {
+		if s.memory != nil && !s.memory.Take(2*need) {
+			panic(ErrMemory)
+		}
+		s.out = append(make([]byte, 0, 2*need), s.out...)
+	}
 	s.out = append(s.out, text...)
 }
 
@@ -139,7 +148,7 @@ func recovered(p any) error {
 	case *Error:
 		return p
 	case error:
-		if errors.Is(p, ErrBudget) || errors.Is(p, errHole) {
+		if errors.Is(p, ErrBudget) || errors.Is(p, ErrMemory) || errors.Is(p, errHole) {
 			return p
 		}
 	}

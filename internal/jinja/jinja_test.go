@@ -14,7 +14,7 @@ import (
 // vars reads a JSON object as variables.
 func vars(t testing.TB, raw []byte) map[string]Value {
 	t.Helper()
-	v, err := FromJSON(raw)
+	v, err := FromJSON(raw, nil)
 	if err != nil {
 		t.Fatalf("%v: %.200s", err, raw)
 	}
@@ -57,7 +57,7 @@ func TestGolden(t *testing.T) {
 				form, _ := a[0].Str()
 				return String(strings.NewReplacer("%Y", "2026", "%m", "03", "%d", "07", "%b", "Mar").Replace(form)), nil
 			})
-			out, err = tmpl.Render([]byte("before "), all)
+			out, err = tmpl.Render([]byte("before "), all, nil)
 			got = strings.TrimPrefix(string(out), "before ")
 		}
 		switch {
@@ -119,7 +119,7 @@ func TestQwenVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		n++
-		got, err := tmpl.Render(nil, vars(t, c.Request))
+		got, err := tmpl.Render(nil, vars(t, c.Request), nil)
 		if err != nil || string(got) != c.Rendered {
 			t.Errorf("%s\n%v\ngot  %q\nwant %q", c.Request, err, got, c.Rendered)
 		}
@@ -164,7 +164,7 @@ func BenchmarkRender(b *testing.B) {
 					all := vars(b, raw)
 					all["strftime_now"] = Func(func([]Value) (Value, error) { return String("2026-03-07"), nil })
 					var err error
-					if out, err = tmpl.Render(out[:0], all); err != nil {
+					if out, err = tmpl.Render(out[:0], all, nil); err != nil {
 						b.Fatal(err)
 					}
 				}

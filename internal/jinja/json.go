@@ -16,26 +16,65 @@ import (
 // ErrJSON is what FromJSON returns for what is no JSON.
 var ErrJSON = errors.New("jinja: not JSON")
 
+// ErrMemory is what FromJSON and Render return where their [Memory] gives no more.
+var ErrMemory = errors.New("jinja: the values take too much memory")
+
+// Memory counts the memory of values and of what is rendered of them.
+type Memory interface {
+	// Take counts n more bytes, and reports whether they may be taken. A refusal counts nothing.
+	Take(n int) bool
+}
+
+// indexBytes is what a key in a dict's index takes, and boxBytes what a list, a dict or a number takes in addition to what is in it.
+const indexBytes, boxBytes = 128, 48
+
 // maxNesting bounds the nesting of values.
 const maxNesting = 512
 
 // FromJSON reads a value as Python's json.loads does: whole numbers stay whole however long, an object keeps the
 // order of its keys and the last value of each. Texts without escapes share memory with data, which must not change
-// while the value is in use.
-func FromJSON(data []byte) (Value, error) {
-	r := &reader{data: data}
+// while the value is in use. What the value takes beyond data is counted by m, unless that is nil.
+func FromJSON(data []byte, m Memory) (Value, error) {
+	r := &reader{data: data, memory: m}
 	v := r.value(0)
 	r.space()
-	if r.bad || r.pos != len(data) {
+	switch {
+	case r.poor:
+		return Value{}, ErrMemory
+	case r.bad || r.pos != len(data):
 		return Value{}, ErrJSON
 	}
 	return v, nil
 }
 
 type reader struct {
-	data []byte
-	pos  int
-	bad  bool
+	data   []byte
+	pos    int
+	bad    bool
+	poor   bool // there was no memory
+	memory Memory
+}
+
+// room returns s with room for one more, and reports whether there was memory for it. It doubles what it grows.
+func room[T any](r *reader, s []T) ([]T, bool) {
+	if len(s) < cap(s) {
+		return s, true
+	}
+	n := max(2, 2*cap(s))
+	if !r.pay(n * int(unsafe.Sizeof(*new(T)))) {
+		return s, false
+	}
+	return append(make([]T, 0, n), s...), true
+}
+
+// pay reports whether there is memory for n bytes. Without it the reading ends.
+func (r *reader) pay(n int) bool {
+	if r.memory == nil || r.memory.Take(n) {
+		return true
+	}
+	r.poor = true
+	r.fail()
+	return false
 }
 
 func (r *reader) space() {
@@ -79,14 +118,18 @@ func (r *reader) value(depth int) Value {
 	case c == '[':
 		r.pos++
 		items := []Value{}
+		if !r.pay(boxBytes) {
+			return Value{}
+		}
 		for first := true; !r.take(']'); first = false {
 			if !first && !r.take(',') {
 				return r.fail()
 			}
-			items = append(items, r.value(depth+1))
-			if r.bad {
+			item, ok := r.value(depth+1), false
+			if items, ok = room(r, items); r.bad || !ok {
 				return Value{}
 			}
+			items = append(items, item)
 		}
 		return List(items)
 	case c == 't':
@@ -100,7 +143,10 @@ func (r *reader) value(depth int) Value {
 }
 
 func (r *reader) object(depth int) Value {
-	d := NewDict(2)
+	d := &Dict{}
+	if !r.pay(boxBytes) {
+		return Value{}
+	}
 	for first := true; !r.take('}'); first = false {
 		if !first && !r.take(',') {
 			return r.fail()
@@ -112,8 +158,8 @@ func (r *reader) object(depth int) Value {
 		if !r.take(':') {
 			return r.fail()
 		}
-		v := r.value(depth + 1)
-		if r.bad {
+		v, ok := r.value(depth+1), false
+		if d.entries, ok = room(r, d.entries); r.bad || !ok || len(d.entries) >= manyKeys && !r.pay(indexBytes) {
 			return Value{}
 		}
 		d.Set(key, v)
@@ -139,6 +185,9 @@ func (r *reader) number() Value {
 			break
 		}
 		r.pos++
+	}
+	if !r.pay(boxBytes + r.pos - from) {
+		return Value{}
 	}
 	digits := string(r.data[from:r.pos])
 	rest := strings.TrimPrefix(digits, "-")
@@ -174,12 +223,21 @@ func (r *reader) str() string {
 		r.pos = from + end + 1
 		return unsafe.String(unsafe.SliceData(r.data[from:]), end)
 	}
+	if !r.pay(end + end/2 + 32) {
+		return ""
+	}
 	b := make([]byte, 0, end+end/2+32)
 	for at := from; ; {
 		end := stringEnd(r.data[at:])
 		if end < 0 || at+end+1 >= len(r.data) && r.data[at+end] == '\\' {
 			r.fail()
 			return ""
+		}
+		if need := len(b) + end + utf8.UTFMax; need > cap(b) {
+			if !r.pay(2 * need) {
+				return ""
+			}
+			b = append(make([]byte, 0, 2*need), b...)
 		}
 		b = append(b, r.data[at:at+end]...)
 		at += end

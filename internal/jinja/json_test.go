@@ -23,7 +23,7 @@ func TestJSONIsLinear(t *testing.T) {
 		"nested":   strings.Repeat("[", maxNesting) + strings.Repeat("]", maxNesting),
 	} {
 		began := time.Now()
-		v, err := FromJSON([]byte(text))
+		v, err := FromJSON([]byte(text), nil)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -32,7 +32,7 @@ func TestJSONIsLinear(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := print.Render(nil, map[string]Value{"v": v}); err != nil {
+		if _, err := print.Render(nil, map[string]Value{"v": v}, nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {

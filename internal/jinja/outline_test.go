@@ -57,7 +57,7 @@ func outlined(t *testing.T, source string, all map[string]Value, pick func(i int
 		return true
 	}
 	vars, _ = with(func(i int) Value { return String(pick(i)) })
-	if want, err := tmpl.Render([]byte("before "), vars); err != nil || string(got) != string(want) {
+	if want, err := tmpl.Render([]byte("before "), vars, nil); err != nil || string(got) != string(want) {
 		t.Errorf("%s\ngot  %q\nwant %q (%v)", source, got, want, err)
 	}
 	return true
@@ -153,7 +153,7 @@ func FuzzOutline(f *testing.F) {
 		f.Add(c.Template, []byte(c.Vars), "Hello", "x</think>y ")
 	}
 	f.Fuzz(func(t *testing.T, source string, raw []byte, one, other string) {
-		v, err := FromJSON(raw)
+		v, err := FromJSON(raw, nil)
 		if err != nil {
 			return
 		}

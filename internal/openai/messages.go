@@ -106,12 +106,17 @@ func (s *scan) messages() bool {
 			}
 			return false
 		}
+		if n := len(s.spans); n == cap(s.spans) && n >= keptScans { // as many as the rest holds, at the rate so far
+			s.spans = slices.Grow(s.spans, min(maxMessages-n, n/8+int(int64(n)*int64(len(s.data)-s.pos)/int64(s.pos))))
+		}
 		s.spans = append(s.spans, m)
 	}
 	if s.ok() && len(s.spans) == 0 {
 		return s.wrong("an array of at least one message")
 	}
-	p.spans = slices.Clone(s.spans)
+	if p.spans = s.spans; cap(s.spans) <= keptScans {
+		p.spans = slices.Clone(s.spans)
+	}
 	return s.ok()
 }
 

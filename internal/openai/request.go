@@ -3,6 +3,7 @@ package openai
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"unsafe"
 )
 
 // Request is what a request body says, as far as routing needs it. Scan makes it; the rest of the body stays in Raw
@@ -65,12 +66,28 @@ type Request struct {
 	HasToolMessages bool
 	// Nvext is the extensions the request came with.
 	Nvext Nvext
+	// Memory counts what is made of the request beyond its body; nil counts nothing. Scan leaves it nil.
+	Memory Memory
 
 	members []member
 	media   []media // in the order of the body
 
 	// mediaNames are the members that name the media, nil of those that have no name; made by NameMedia.
 	mediaNames [][]byte
+}
+
+// Memory counts memory, in bytes.
+type Memory interface {
+	// Take counts n more bytes, and reports whether they may be taken. A refusal counts nothing.
+	Take(n int) bool
+	// Give counts n bytes no more.
+	Give(n int)
+}
+
+// Extra is how many bytes the request takes beyond Raw, of a body of many tiny items; 0 for what is less than Raw itself.
+func (r *Request) Extra() int {
+	all := len(r.Prompt.spans)*int(unsafe.Sizeof(messageSpan{})) + 4*len(r.Prompt.IDs) + len(r.media)*int(unsafe.Sizeof(media{}))
+	return max(0, all-len(r.Raw))
 }
 
 // member is where one member of an object lies: its name with escapes resolved, the quote its key begins with, its

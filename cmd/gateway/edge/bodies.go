@@ -38,6 +38,26 @@ func (b *budget) release(r *request) {
 	r.held = 0
 }
 
+// making counts what is made of an exchange's request beyond its body. It implements [openai.Memory].
+type making exchange
+
+// Take implements [openai.Memory]. Half of the budget is for bodies alone: where much is made of some, others are not refused.
+func (m *making) Take(n int) bool {
+	b := &m.s.bodies
+	if b.used.Add(int64(n)) > b.limit/2 {
+		b.give(n)
+		return false
+	}
+	m.conn.request.held += n
+	return true
+}
+
+// Give implements [openai.Memory].
+func (m *making) Give(n int) {
+	m.s.bodies.give(n)
+	m.conn.request.held -= n
+}
+
 // fits reports whether n more bytes would be within the limit just now.
 func (b *budget) fits(n int) bool { return b.used.Load()+int64(n) <= b.limit }
 

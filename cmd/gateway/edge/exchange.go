@@ -68,6 +68,7 @@ type exchange struct {
 func (x *exchange) serve() {
 	s, c := x.s, x.conn
 	x.stream = x.call.Request.Stream
+	x.call.Request.Memory = (*making)(x)
 	x.life.Begin(context.Background())
 	body := x.call.Request.Raw
 	s.live.add(x)

@@ -126,6 +126,11 @@ func (s *Server) readCall(ctx *fasthttp.RequestCtx, ep openai.Endpoint, r *reque
 	if call.Request, err = (openai.Limits{MaxBytes: s.cfg.MaxBodyBytes}).Scan(ep, raw); err != nil {
 		return err
 	}
+	extra := call.Request.Extra()
+	if !s.bodies.take(extra) {
+		return s.bodies.exhausted()
+	}
+	r.held += extra
 	if s.cfg.SaltByKey && s.keys.Load().client != nil {
 		call.Request.Isolate(bearer(&ctx.Request.Header))
 	}
