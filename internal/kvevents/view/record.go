@@ -21,8 +21,11 @@ type Record struct {
 	group  group
 	copies copies // further ones, by a medium's bit
 	born   uint64
-	media  []string // each once; a bit of recordedBlock.media is a place in it
+	media  []medium // each once; a bit of recordedBlock.media is a place in it
 }
+
+// medium is where blocks are, as events name it.
+type medium struct{ name, locality string }
 
 // kind is what a chain's blocks have in common. A block shares its parent's if it is the same. It is never changed.
 type kind struct {
@@ -92,18 +95,18 @@ func (r *Record) follows(e *wire.Event) bool {
 }
 
 func (r *Record) store(e *wire.Event) {
-	medium := r.medium(e.Medium)
+	in := r.medium(medium{e.Medium, e.Locality})
 	withTokens := len(e.Tokens) > 0 && len(e.Tokens) == len(e.Hashes)*e.BlockSize
 	parent, hasParent := e.Parent, e.HasParent
 	for i, h := range e.Hashes {
 		b := r.blocks[h]
-		if b == nil && withTokens && medium != 0 {
+		if b == nil && withTokens && in != 0 {
 			b = r.make(e, i, parent, hasParent)
 		}
-		if b != nil && medium != 0 && b.media&medium != 0 {
-			r.copies.add(h, medium)
+		if b != nil && in != 0 && b.media&in != 0 {
+			r.copies.add(h, in)
 		} else if b != nil {
-			b.media |= medium
+			b.media |= in
 		}
 		parent, hasParent = h, true
 	}
@@ -139,13 +142,13 @@ func (r *Record) make(e *wire.Event, i int, parent wire.Hash, hasParent bool) *r
 }
 
 func (r *Record) remove(e *wire.Event) {
-	medium := r.medium(e.Medium)
+	in := r.medium(medium{e.Medium, e.Locality})
 	for _, h := range e.Hashes {
 		b := r.blocks[h]
-		if b == nil || r.copies.take(h, medium) {
+		if b == nil || r.copies.take(h, in) {
 			continue
 		}
-		b.media &^= medium
+		b.media &^= in
 		for b != nil && b.media == 0 && b.children == 0 {
 			delete(r.blocks, b.hash)
 			if b = b.up; b != nil {
@@ -159,7 +162,7 @@ func (r *Record) remove(e *wire.Event) {
 func (r *Record) Uncount() { r.copies = nil }
 
 // medium is the bit of a medium, 0 if there are too many.
-func (r *Record) medium(name string) uint64 {
+func (r *Record) medium(name medium) uint64 {
 	at := slices.Index(r.media, name)
 	if at < 0 {
 		if at = len(r.media); at == maxMedia {
@@ -173,7 +176,7 @@ func (r *Record) medium(name string) uint64 {
 // Image is a [Record] at one moment: quick to take, so that the Record is not held up while events are made of it.
 type Image struct {
 	blocks []imaged
-	media  []string
+	media  []medium
 	copies copies
 }
 
@@ -200,24 +203,24 @@ func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 	var run wire.Event
 	var runKind kind
 	for _, b := range img.blocks {
-		place := ""
+		var place medium
 		if b.media != 0 {
 			place = img.media[bits.TrailingZeros64(b.media)]
 		}
 		if b.odd != nil {
 			e := *b.odd
-			e.Medium = place
+			e.Medium, e.Locality = place.name, place.locality
 			p.Add(run)
 			p.Add(e)
 			run = wire.Event{}
 			continue
 		}
 		follows := len(run.Hashes) > 0 && b.hasParent && run.Hashes[len(run.Hashes)-1] == b.parent
-		if !follows || runKind != *b.kind || run.Medium != place {
+		if !follows || runKind != *b.kind || (medium{run.Medium, run.Locality}) != place {
 			p.Add(run)
 			runKind = *b.kind
 			run = wire.Event{
-				Kind: wire.Stored, Parent: b.parent, HasParent: b.hasParent, Medium: place, BlockSize: b.kind.blockSize,
+				Kind: wire.Stored, Parent: b.parent, HasParent: b.hasParent, Medium: place.name, Locality: place.locality, BlockSize: b.kind.blockSize,
 				LoraName: b.kind.lora, LoraID: b.kind.loraID, CacheSalt: b.kind.salt, GroupIdx: b.kind.groupIdx, SpecKind: b.kind.specKind,
 			}
 		}
@@ -239,13 +242,13 @@ func (img *Image) Batches(limit int, ts time.Time, rank int) [][]byte {
 			}))
 		}
 	}
-	p.Add(img.pick(wire.Removed, "", func(b imaged) bool { return b.media == 0 }))
+	p.Add(img.pick(wire.Removed, medium{}, func(b imaged) bool { return b.media == 0 }))
 	return p.Batches()
 }
 
 // pick is an event of all blocks that are like that, without their tokens.
-func (img *Image) pick(k wire.Kind, medium string, like func(imaged) bool) wire.Event {
-	e := wire.Event{Kind: k, Medium: medium}
+func (img *Image) pick(k wire.Kind, in medium, like func(imaged) bool) wire.Event {
+	e := wire.Event{Kind: k, Medium: in.name, Locality: in.locality}
 	for _, b := range img.blocks {
 		if like(b) {
 			e.Hashes = append(e.Hashes, b.hash)

@@ -1,6 +1,9 @@
 package view
 
-import "github.com/tandem-pd/tandem/internal/tier"
+import (
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
+)
 
 // tierSet is the set of places where a block is. elsewhere is a medium that the router knows no tier for.
 type tierSet uint8
@@ -10,8 +13,22 @@ const (
 	elsewhere = tierSet(1) << 7
 )
 
-// tierOf is the place an engine means by a medium (router semantics §5).
-func tierOf(medium string) tierSet {
+// tierOf is the place that an engine means by an event's medium (router semantics §5). What is not local to the engine, a
+// peer's or a store's, is shared; where a locality or a medium is not known, it is nobody's.
+func tierOf(e *wire.Event) tierSet {
+	local := mediumTier(e.Medium)
+	switch e.Locality {
+	case "", "LOCAL":
+		return local
+	case "REMOTE":
+		if local != elsewhere {
+			return 1 << tier.Shared
+		}
+	}
+	return elsewhere
+}
+
+func mediumTier(medium string) tierSet {
 	switch medium {
 	case "", "GPU", "DEVICE":
 		return 1 << tier.Device

@@ -197,7 +197,7 @@ func (v *View) store(e *wire.Event) {
 		v.hashes[i] = seq
 	}
 
-	held := tierOf(e.Medium)
+	held := tierOf(e)
 	v.bound.widen(e.BlockSize, held, v.blockSize)
 	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
 	before := v.tally.Again
@@ -274,7 +274,7 @@ func (v *View) put(h wire.Hash, b block, run []uint64, tail []uint32, coming int
 
 // place notes a further place of blocks announced before.
 func (v *View) place(e *wire.Event) {
-	held := tierOf(e.Medium)
+	held := tierOf(e)
 	v.bound.widen(0, held, v.blockSize)
 	for i, h := range e.Hashes {
 		if i%reads == 0 {
@@ -297,7 +297,7 @@ func (v *View) place(e *wire.Event) {
 }
 
 func (v *View) remove(e *wire.Event) {
-	from := tierOf(e.Medium)
+	from := tierOf(e)
 	v.taken = v.taken[:0]
 	for i, h := range e.Hashes {
 		if i%reads == 0 {

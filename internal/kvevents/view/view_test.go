@@ -102,6 +102,8 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		{"orphan", with(func(e *wire.Event) { e.Parent, e.HasParent = 99, true }), "", "", 0, Tally{Stored: 3, Orphans: 1}},
 		{"size that does not go in", []wire.Event{{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 6}}, "", "", 0, Tally{Stored: 2, BadSize: 2}},
 		{"short last block", []wire.Event{base, {Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: eventstest.IDs(112, 3), BlockSize: 3}}, "", "", 3, Tally{Stored: 4}},
+		{"remote", with(func(e *wire.Event) { e.Locality = "REMOTE" }), "", "", 0, Tally{Stored: 3}},
+		{"unknown locality", with(func(e *wire.Event) { e.Locality = "NEARBY" }), "", "", 0, Tally{Stored: 3}},
 		{"unknown medium", with(func(e *wire.Event) { e.Medium = "moon" }), "", "", 0, Tally{Stored: 3}},
 		{"child of a salted block", []wire.Event{
 			{Kind: wire.Stored, Hashes: []wire.Hash{1}, Tokens: prompt[:4], BlockSize: 4, CacheSalt: "s"},
@@ -295,6 +297,40 @@ func TestParentZeroOfArraysIsNone(t *testing.T) {
 		}
 		if indexed := part.Blocks() == 3; indexed != arrays {
 			t.Errorf("%v: %d blocks are indexed, %+v", d, part.Blocks(), v.Tally())
+		}
+	}
+}
+
+// What an engine marks as remote is a peer's or a store's: it counts as shared, whatever its medium, and as nobody's where
+// its medium or locality is not known. It is removed from there alone, also after a snapshot.
+func TestLocalities(t *testing.T) {
+	for _, c := range []struct {
+		medium, locality string
+		on               tier.Tier // tier.Count for none
+	}{
+		{"STORAGE", "", tier.Disk}, {"STORAGE", "LOCAL", tier.Disk}, {"STORAGE", "REMOTE", tier.Shared}, {"STORAGE", "ELSEWHERE", tier.Count},
+		{"CPU", "REMOTE", tier.Shared}, {"GPU", "REMOTE", tier.Shared}, {"", "REMOTE", tier.Shared}, {"", "LOCAL", tier.Device},
+		{"moon", "LOCAL", tier.Count}, {"moon", "REMOTE", tier.Count}, {"GPU", "remote", tier.Count},
+	} {
+		stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: eventstest.IDs(1, 8), BlockSize: 4, Medium: c.medium, Locality: c.locality}
+		r := NewRecord()
+		r.Apply([]wire.Event{stored})
+		var b wire.Batch
+		if err := wire.DecodeBatch(&b, r.Image().Batches(1<<16, time.Unix(0, 0), 0)[0]); err != nil {
+			t.Fatal(err)
+		}
+		for how, e := range map[string]wire.Event{"event": stored, "snapshot": b.Events[0]} {
+			v, part := newTestView(4)
+			v.Apply([]wire.Event{e})
+			for at := tier.Device; at <= tier.Shared; at++ {
+				if got, want := len(part.On(at)), map[bool]int{true: 2}[at == c.on]; got != want {
+					t.Errorf("%s of %q, %q: %d blocks on tier %d, want %d", how, c.medium, c.locality, got, at, want)
+				}
+			}
+			v.Apply([]wire.Event{{Kind: wire.Removed, Hashes: stored.Hashes, Medium: c.medium, Locality: c.locality}})
+			if v.Blocks()+part.Blocks() != 0 {
+				t.Errorf("%s of %q, %q: %d blocks are left", how, c.medium, c.locality, v.Blocks())
+			}
 		}
 	}
 }

@@ -47,11 +47,11 @@ func (v *slowView) apply(e *wire.Event) {
 		v.tally.Ignored += n
 	case e.Kind == wire.Removed:
 		for _, h := range e.Hashes {
-			v.remove(h, tierOf(e.Medium))
+			v.remove(h, tierOf(e))
 		}
 	case e.Kind == wire.Stored && len(e.Tokens) == 0:
 		for _, h := range e.Hashes {
-			v.place(h, tierOf(e.Medium))
+			v.place(h, tierOf(e))
 		}
 	case e.Kind == wire.Stored && len(e.Tokens) != len(e.Hashes)*e.BlockSize:
 		v.tally.Ignored += n
@@ -83,7 +83,7 @@ func (v *slowView) store(e *wire.Event) {
 	follows, parent := p.own&begun != 0, p.seq
 	last := p
 	for i, h := range e.Hashes {
-		b := block{seed: p.seed, own: lost, held: tierOf(e.Medium)}
+		b := block{seed: p.seed, own: lost, held: tierOf(e)}
 		var run []uint64
 		if i < whole && p.own&lost == 0 {
 			tail = slices.Concat(tail, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize])
@@ -103,7 +103,7 @@ func (v *slowView) store(e *wire.Event) {
 	if !e.HasParent && v.tally.Again > before {
 		v.tally.Reannounced++
 	}
-	t, ok := tierOf(e.Medium).one()
+	t, ok := tierOf(e).one()
 	switch {
 	case ok && follows:
 		v.part.Extend(t, parent, chain)
@@ -269,9 +269,10 @@ func playView(t interface{ Fatalf(string, ...any) }, data []byte, names int) {
 		return all
 	}
 	media := []string{"GPU", "GPU", "GPU", "GPU", "", "CPU", "DISK", "SHARED", "moon"}
+	localities := []string{"", "", "", "", "LOCAL", "REMOTE", "far"}
 	sizes := []int{4, 4, 4, 4, 8, 16, 2, 1, 3, 6}
 	for ops := 0; len(data) > 0; ops++ {
-		e := wire.Event{Kind: wire.Stored, Medium: media[next()%len(media)]}
+		e := wire.Event{Kind: wire.Stored, Medium: media[next()%len(media)], Locality: localities[next()%len(localities)]}
 		switch op := next(); {
 		case op < 120:
 			e.Hashes, e.BlockSize = hashes(6), sizes[next()%len(sizes)]
