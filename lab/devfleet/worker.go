@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"net"
 	"net/http"
@@ -325,6 +326,9 @@ func eventOf(e engine.Event, speaks string) wire.Event {
 			}
 		}
 		out.Parent, out.HasParent = wire.Hash(e.Parent), e.HasParent
+		if e.LoRA != "" && speaks != "sglang" { // older releases send the number alone
+			out.LoraID = wire.OptInt{Value: 1 + int64(crc32.ChecksumIEEE([]byte(e.LoRA))), Set: true}
+		}
 		out.Tokens, out.BlockSize, out.Medium, out.LoraName, out.CacheSalt = e.TokenIDs, e.BlockSize, "GPU", e.LoRA, e.Salt
 		if speaks != "sglang" && (e.LoRA != "" || e.Salt != "") {
 			out.CacheSalt, out.ExtraKeys = "", make([][]wire.ExtraKey, len(e.Hashes))

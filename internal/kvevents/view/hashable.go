@@ -10,9 +10,13 @@ func fits(e *wire.Event, blockSize int) bool {
 	return e.BlockSize%blockSize == 0 || blockSize%e.BlockSize == 0 || len(e.Hashes) == 1 && e.BlockSize < blockSize
 }
 
-// hashable is how many of e's blocks, from the first, are named by their tokens, LoRA name and salt alone.
+// hashable is how many of e's blocks, from the first, are named by their tokens, LoRA name and salt alone. None are where
+// only a number says which adapter they are of (vLLM before 0.14, TensorRT-LLM): prompts name it.
 func hashable(e *wire.Event) int {
 	n := len(e.Hashes)
+	if e.LoraID.Set && e.LoraName == "" {
+		return 0
+	}
 	if len(e.Texts) > 0 {
 		n = min(n, e.Texts[0].Index/e.BlockSize)
 	}

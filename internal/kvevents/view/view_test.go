@@ -83,6 +83,9 @@ func TestViewSeedsAndSkips(t *testing.T) {
 		{"LoRA as extra key too", with(func(e *wire.Event) {
 			e.LoraName, e.ExtraKeys = "l", [][]wire.ExtraKey{{{Text: "l"}}, {{Text: "l"}}, {{Text: "l"}}}
 		}), "l", "", 3, Tally{Stored: 3}},
+		{"LoRA by number alone", with(func(e *wire.Event) { e.LoraID = wire.OptInt{Value: 7, Set: true} }), "", "", 0, Tally{Stored: 3, Unhashable: 3}},
+		{"LoRA by number alone, and what follows", append(with(func(e *wire.Event) { e.LoraID = wire.OptInt{Value: 0, Set: true} }),
+			wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{4}, Parent: 3, HasParent: true, Tokens: prompt[:4], BlockSize: 4}), "", "", 0, Tally{Stored: 4, Unhashable: 3}},
 		{"salt, SGLang's", with(func(e *wire.Event) { e.CacheSalt = "s" }), "", "s", 3, Tally{Stored: 3}},
 		{"salt, vLLM's", with(func(e *wire.Event) { e.ExtraKeys = [][]wire.ExtraKey{{{Text: "s"}}, nil, nil} }), "", "s", 3, Tally{Stored: 3}},
 		{"salt and LoRA, vLLM's", with(func(e *wire.Event) {
@@ -331,6 +334,28 @@ func TestLocalities(t *testing.T) {
 			if v.Blocks()+part.Blocks() != 0 {
 				t.Errorf("%s of %q, %q: %d blocks are left", how, c.medium, c.locality, v.Blocks())
 			}
+		}
+	}
+}
+
+// In no engine's form are an adapter's blocks the base model's.
+func TestAdaptersAreNotTheBaseModel(t *testing.T) {
+	prompt := eventstest.IDs(1, 8)
+	stored := wire.Event{Kind: wire.Stored, Hashes: []wire.Hash{1, 2}, Tokens: prompt, BlockSize: 4, Medium: "GPU", LoraName: "ad", LoraID: wire.OptInt{Value: 3, Set: true}}
+	for d := wire.Dialect(0); d.Valid(); d++ {
+		var b wire.Batch
+		if err := wire.DecodeBatch(&b, d.Append(nil, &wire.Batch{Events: []wire.Event{stored}})); err != nil {
+			t.Fatal(err)
+		}
+		v, part := newTestView(4)
+		v.Apply(b.Events)
+		base, adapter := leading(part, prompt, 4, tokens.Seed("", "")), leading(part, prompt, 4, tokens.Seed("ad", ""))
+		named := 0
+		if b.Events[0].LoraName != "" {
+			named = 2
+		}
+		if v.Blocks() != 2 || base != 0 || adapter != named {
+			t.Errorf("%v: %d blocks of the base model, %d of the adapter, want 0 and %d", d, base, adapter, named)
 		}
 	}
 }

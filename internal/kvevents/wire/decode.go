@@ -207,8 +207,11 @@ func (d *eventDecoder) decodeArray(p []byte) ([]byte, error) {
 			return p, err
 		}
 	}
-	// An array has a place for the parent always, and publishers without a null in their type write 0 there.
+	// An array has a place for the parent and for the adapter always, and publishers without a null in their type write 0 there.
 	d.event.HasParent = d.event.HasParent && d.event.Parent != 0
+	if d.event.LoraID.Value == 0 {
+		d.event.LoraID = OptInt{}
+	}
 	return p, nil
 }
 
