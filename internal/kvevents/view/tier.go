@@ -14,7 +14,7 @@ const (
 )
 
 // tierOf is the place that an engine means by an event's medium (router semantics §5). What is not local to the engine, a
-// peer's or a store's, is shared; where a locality or a medium is not known, it is nobody's.
+// peer's or a store's, is shared; where a locality or a medium is not known, it is on no tier.
 func tierOf(e *wire.Event) tierSet {
 	local := mediumTier(e.Medium)
 	switch e.Locality {
