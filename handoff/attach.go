@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
@@ -12,8 +13,9 @@ import (
 
 // takes reports whether decode's engine has the KV in hand although its call ended before its first token was seen:
 // one that reports a failed transfer has, and so has one whose call was cut. Where it was given time to ask for the KV,
-// only an answer that is not streamed leaves open whether it has.
-func takes(plan *connector.Plan, r *request, failed *fault.Error) bool {
+// only an answer that is not streamed leaves open whether it has. sent is set when a call has left that may ask once; nil if it may
+// ask again.
+func takes(plan *connector.Plan, r *request, failed *fault.Error, sent *atomic.Bool) bool {
 	switch {
 	case openai.ReadEngineError(failed.Detail).Failed:
 		return true
@@ -24,7 +26,7 @@ func takes(plan *connector.Plan, r *request, failed *fault.Error) bool {
 	case plan.Attach > 0:
 		return !r.Call.Request.Stream
 	}
-	return r.Sent.Accepted
+	return r.Sent.Accepted || sent != nil && sent.Load()
 }
 
 // letAttach is a context for a decode call that goes on for a while after ctx has ended, or until the answer begins,

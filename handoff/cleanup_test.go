@@ -106,7 +106,7 @@ func TestReleaseByAPrefillWorker(t *testing.T) {
 	for _, called := range [][]string{{"d1", "p2"}, {"d1"}} {
 		calls := &releasers{status: map[string]int{"p1": http.StatusNotFound, "p2": http.StatusNotFound}}
 		clean := newCleanup(Rooms{Transport: calls, Roster: roster, Between: connector.Between}, &releases{})
-		a := connector.Round{ID: "x-1", Held: true, Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
+		a := connector.Round{ID: "x-1", Request: &openai.Request{Model: "m"}, P: &pools.Worker{ID: "p1"}, D: &pools.Worker{ID: "d1", Model: "m"}}
 		clean.abandon(connector.NIXL{}, a, prefill.KV{Params: []byte("{}")})
 		if err := clean.wait(t.Context()); err != nil {
 			t.Fatal(err)

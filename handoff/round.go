@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-pd/tandem/decode"
@@ -56,8 +57,13 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 	}
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
+	var sent *atomic.Bool
+	if plan.Once {
+		sent = new(atomic.Bool)
+		plan.Decode.Sent = func() { sent.Store(true) }
+	}
 	failed = f.decode(call, r, a.D, &plan.Decode, nil, nil, out)
-	if r.KV != nil && (failed == nil || r.Sent.Began || takes(plan, r, failed)) {
+	if r.KV != nil && (failed == nil || r.Sent.Began || takes(plan, r, failed, sent)) {
 		// Decode has computed with the KV, or was cut off while it waited for it: either way its engine notifies
 		// prefill's, which lets go.
 		r.KV.taken = true
@@ -365,8 +371,6 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	if failed == nil {
 		r.KV.taken = true
 	} else { // decode's engine may take a while to notice that its caller has left
-		// A decode engine whose call was closed notifies prefill's. One that refused the call, or died, does not.
-		r.KV.round.Held = came.failed == nil && !r.Sent.Began && failed.Class != fault.ClientGone
 		r.dropKV()
 	}
 	if failed != nil && came.first {

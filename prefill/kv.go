@@ -14,6 +14,8 @@ type KV struct {
 	Params json.RawMessage
 	// Producer and Incarnation name the process that holds the blocks.
 	Producer, Incarnation string
+	// RequestID is the request's id in prefill's engine, where decode's engine must know it by the same; empty where it need not.
+	RequestID string
 	// Expires is when the producer's lease on the blocks ends.
 	Expires time.Time
 }

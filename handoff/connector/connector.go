@@ -93,9 +93,6 @@ type Round struct {
 	// P and D are the workers of the round, with their data-parallel ranks; P is nil if there is no prefill leg.
 	P, D         *pools.Worker
 	PRank, DRank int
-	// Held says, to Abandon, that prefill has ended well and that no decode engine has taken notice of the round: prefill's
-	// keeps the KV until one does. Of plans that are PrefillFirst, kv says it.
-	Held bool
 	// DecodeLater says that the round is prefill's alone: the plan's decode leg is not used, and D stands in for the one to
 	// come where something is to be released. Slice is how many of the prompt's tokens, from its beginning, are computed
 	// for prefill's own cache, with nothing to hand over; 0: all, for decode.
@@ -119,6 +116,9 @@ type Plan struct {
 	// Pushed: with prefill's answer the KV lies at the round's decode worker, so that another one needs a prefill of its
 	// own. A request that decode's engine has taken notice of takes the KV along, whatever its end.
 	Pushed bool
+	// Once: a decode engine whose call is cut may have asked for the KV, and sees to it that prefill's lets go. Asked for
+	// again, the KV that it has taken would be waited for.
+	Once bool
 }
 
 // Order is the order of a plan's steps.

@@ -6,32 +6,29 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// Mooncake is vLLM's MooncakeConnector: both legs are called at once with one transfer id. Decode asks prefill's
-// bootstrap server where its engine is, and waits there until prefill has computed the prompt. Fields as in vLLM's
-// examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py.
+// Mooncake is vLLM's MooncakeConnector: both legs have one transfer id. Decode asks prefill's bootstrap server where its engine
+// is, and that engine for the blocks. Fields as in vLLM's
+// examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py, which calls both legs at once.
 //
-// Engines hang rather than fail: a decode engine whose prefill ends otherwise than by length waits for
-// VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, 480 s, and so does a prefill engine for its decode. The flow ends both legs
-// together, so that neither is left alone.
+// Here decode is called when prefill has answered. Engines hang rather than fail: a decode engine that has asked and whose
+// prefill ends otherwise than by length, or not at all, waits for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, 480 s, and keeps its
+// blocks for as long though the request has ended (finish_requests in v1/core/sched/scheduler.py); each one that waits takes
+// one of the 20 senders of prefill's engine (num_sender_tasks in mooncake_connector.py).
 type Mooncake struct{}
 
 var _ Connector = Mooncake{}
 
+// mooncakeLease is how long prefill's engine holds the blocks for decode (VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT).
+const mooncakeLease = 480 * time.Second
+
 // Pairs reports different releases or block sizes, and a prefill worker of which decode could not know where it is.
 func (Mooncake) Pairs(p, d *pools.Worker) error {
-	return vllmConcurrent(p, d)
-}
-
-// vllmConcurrent reports what keeps two vLLM workers from being called at once: decode has to know prefill's engine
-// before that answers.
-func vllmConcurrent(p, d *pools.Worker) error {
 	switch {
 	case p.BlockSize != d.BlockSize:
 		return fmt.Errorf("%s has blocks of %d tokens and %s of %d: want the same", p.ID, p.BlockSize, d.ID, d.BlockSize)
@@ -43,16 +40,17 @@ func vllmConcurrent(p, d *pools.Worker) error {
 	return sameRelease(p, d)
 }
 
-// Plan edits the body into the two legs.
+// Plan edits the body into the two legs, or the decode leg of staged KV.
 func (Mooncake) Plan(r Round) (Plan, error) {
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", mooncakeDecode(r)) })
-	if err != nil {
-		return Plan{}, err
+	decode, err := leg(r, pools.Decode, nil)
+	plan := Plan{Order: PrefillFirst, Decode: decode, Once: true}
+	if err != nil || r.P == nil {
+		return plan, err
 	}
 	params, _ := openai.NewEdit([]byte(`{"do_remote_decode":true,"do_remote_prefill":false}`))
 	params.SetString("transfer_id", transferID(r))
-	prefill, err := vllmPrefill(r, params.Bytes())
-	return Plan{Order: Together, Prefill: prefill, Decode: decode}, err
+	plan.Prefill, err = vllmPrefill(r, params.Bytes())
+	return plan, err
 }
 
 // mooncakeDecode is the hand-off of a decode leg. [Mooncake.Pairs] has seen that the record has it all.
@@ -68,28 +66,21 @@ func mooncakeDecode(r Round) []byte {
 // transferID names the round to both engines. It is fresh in every round, and no client can guess it.
 func transferID(r Round) string { return "xfer-" + strconv.FormatInt(r.TransferID, 10) }
 
-// OnPrefill hands nothing over: decode has it already.
-func (Mooncake) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, false, answered(answer)
+// OnPrefill hands over where prefill's engine is, and the round's transfer id. The answer itself says nothing.
+func (Mooncake) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
+	if err := answered(answer); err != nil {
+		return kv, false, err
+	}
+	return prefill.KV{Params: mooncakeDecode(r), Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(mooncakeLease)}, false, nil
 }
 
-// Bind changes nothing.
-func (Mooncake) Bind(*upstream.Leg, prefill.KV) {}
+// Bind adds the metadata to the body.
+func (Mooncake) Bind(d *upstream.Leg, kv prefill.KV) { d.Body = withParams(d.Body, kv.Params) }
 
-// Abandon takes the KV over, through a request for one token whose answer is not read: no call releases it, and a
-// decode worker that refuses a request leaves it where it is (vLLM #50425). While prefill runs there is nothing to
-// release: the end of its call ends it.
-func (Mooncake) Abandon(r Round, _ prefill.KV) []upstream.Leg {
-	if !r.Held {
-		return nil
-	}
-	d, err := leg(r, pools.Decode, func(e *openai.Edit) {
-		firstToken(e, r.Request)
-		e.Set("kv_transfer_params", mooncakeDecode(r))
-	})
-	if err != nil {
-		return nil // the round's own leg was made of the same request
-	}
-	d.Purpose, d.RequestID, d.Stream = fault.Release, r.ID+"-release", false
+// Abandon frees prefill's blocks through a decode worker that refuses a request, as [NIXL.Abandon] does: its engine asks for
+// none of them (request_finished in mooncake_connector.py). Releases before vLLM #41269 keep them for 480 s (#50425).
+func (Mooncake) Abandon(r Round, kv prefill.KV) []upstream.Leg {
+	d := vllmRelease(r)
+	Mooncake{}.Bind(&d, kv)
 	return []upstream.Leg{d}
 }

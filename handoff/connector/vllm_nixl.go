@@ -149,19 +149,25 @@ func slowNIXL(raw []byte) (p nixlParams, err error) {
 // OnPrefill takes kv_transfer_params from prefill's answer. vLLM does not check them: with a field missing decode
 // logs a line and waits forever, with no blocks it fails an assertion inside its core, so they are checked here.
 func (NIXL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
+	kv, err = onPrefill(r, answer, now, "pull")
+	return kv, false, err
+}
+
+// onPrefill is OnPrefill of engines that move blocks in a mode.
+func onPrefill(r Round, answer prefill.Answer, now time.Time, mode string) (kv prefill.KV, err error) {
 	if r.Slice > 0 {
-		return kv, false, nil
+		return kv, nil
 	}
 	raw := answer.Said.KVParams
 	if raw == nil || !utf8.Valid(raw) {
-		return kv, false, errors.New("prefill's answer has no kv_transfer_params")
+		return kv, errors.New("prefill's answer has no kv_transfer_params")
 	}
 	p, err := readNIXL(raw)
 	if err == nil {
-		err = p.check()
+		err = p.check(mode)
 	}
 	if kv = nixlKV(r, raw, now); err == nil && !loopback(p.Host) && kv.Validate() == nil {
-		return kv, false, nil
+		return kv, nil
 	}
 	e, _ := openai.NewEdit(raw) // an object, as Inspect found it
 	defer e.Release()
@@ -173,7 +179,7 @@ func (NIXL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill
 	if err == nil {
 		kv.Params = e.Bytes()
 		if err = kv.Validate(); err == nil {
-			return kv, false, nil
+			return kv, nil
 		}
 		kv.Params = nil
 	}
@@ -188,7 +194,7 @@ func (NIXL) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill
 			kv.Params = nil
 		}
 	}
-	return kv, false, fmt.Errorf("kv_transfer_params: %w", err)
+	return kv, fmt.Errorf("kv_transfer_params: %w", err)
 }
 
 // nixlKV is what the round's prefill worker keeps for as long as its lease lasts.
@@ -196,7 +202,7 @@ func nixlKV(r Round, params []byte, now time.Time) prefill.KV {
 	return prefill.KV{Params: params, Producer: r.P.ID, Incarnation: r.P.Incarnation, Expires: now.Add(LeaseDuration)}
 }
 
-func (p *nixlParams) check() error {
+func (p *nixlParams) check(mode string) error {
 	if err := p.reachable(); err != nil {
 		return err
 	}
@@ -205,8 +211,8 @@ func (p *nixlParams) check() error {
 		return errors.New("do_remote_prefill is not true, or do_remote_decode is not false")
 	case p.Blocks == 0:
 		return errors.New("remote_block_ids lists no blocks")
-	case p.TransferMode != nil && *p.TransferMode != "pull":
-		return fmt.Errorf("transfer_mode is %.20q, not pull", *p.TransferMode)
+	case p.TransferMode != nil && *p.TransferMode != mode:
+		return fmt.Errorf("transfer_mode is %.20q, not %s", *p.TransferMode, mode)
 	}
 	return nil
 }
@@ -237,7 +243,7 @@ const releaseModel = "tandem-release"
 // after parsing, here for its model, makes the engine notify prefill at once that no decode will come
 // (_with_kv_transfer_rejection_cleanup, vLLM #41269). Without it the blocks stay pinned for the whole lease.
 func (NIXL) Abandon(r Round, kv prefill.KV) []upstream.Leg {
-	d := vllmRelease(r, openai.Completions)
+	d := vllmRelease(r)
 	NIXL{}.Bind(&d, kv)
 	return []upstream.Leg{d}
 }
@@ -247,14 +253,10 @@ func (NIXL) ReleasedByAny() {}
 
 // vllmRelease is a request to the round's decode worker that fails validation after parsing. The hand-off is to be
 // bound to it. What the endpoint requires is there: without it the request ends before its hand-off is read.
-func vllmRelease(r Round, to openai.Endpoint) upstream.Leg {
-	prompt := `"prompt":"-"`
-	if to == openai.Chat {
-		prompt = `"messages":[{"role":"user","content":"-"}]`
-	}
+func vllmRelease(r Round) upstream.Leg {
 	d := upstream.Leg{
-		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: to.Path(), RequestID: r.ID + "-release", Rank: -1,
-		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `",` + prompt + `,"max_tokens":1}`)},
+		Purpose: fault.Release, Worker: r.D.ID, Base: r.D.Address, Path: openai.Completions.Path(), RequestID: r.ID + "-release", Rank: -1,
+		Body: upstream.Body{[]byte(`{"model":"` + releaseModel + `","prompt":"-","max_tokens":1}`)},
 	}
 	if r.D.Ranks() > 1 {
 		d.Rank = r.DRank

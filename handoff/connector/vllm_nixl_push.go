@@ -1,69 +1,46 @@
 package connector
 
 import (
+	"fmt"
 	"time"
 
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 )
 
-// NIXLPush is vLLM's NixlPushConnector: both legs are called at once, decode registers with prefill's engine, which
-// writes the blocks when it has them. The engines know the request by X-Request-Id and path, which are the same on
-// both legs; where prefill's engine is comes from its record. Fields as in vLLM's disagg_proxy_pushconnector_demo.py.
+// NIXLPush is vLLM's NixlPushConnector: as with [NIXL] prefill answers with where its blocks lie, and keeps them under a lease;
+// decode gets that answer and registers with prefill's engine, which writes the blocks. The engines know the request by
+// X-Request-Id and path, which are the same on both legs (nixl/push_worker.py, _pop_matching_finished_blocks).
 //
-// Prefill's engine keeps what decode has not asked for under NIXL's lease, 30 s. A decode engine forgets its
-// registration after push_registration_timeout, 480 s, and its request waits until its call ends.
-type NIXLPush struct{}
+// Decode is called when prefill has answered, though it could register before: a decode request that has registered and
+// ends, because its client leaves or prefill fails, keeps its blocks until the KV comes (finish_requests in
+// v1/core/sched/scheduler.py), and without it until the engine is started again.
+type NIXLPush struct{ NIXL }
 
 var _ Connector = NIXLPush{}
 
-// Pairs reports different releases or block sizes, and a prefill worker of which decode could not know where it is.
+// Pairs reports different releases or block sizes.
 func (NIXLPush) Pairs(p, d *pools.Worker) error {
-	return vllmConcurrent(p, d)
-}
-
-// Plan edits the body into the two legs.
-func (NIXLPush) Plan(r Round) (Plan, error) {
-	params := pushParams(r)
-	decode, err := leg(r, pools.Decode, func(e *openai.Edit) { e.Set("kv_transfer_params", params) })
-	if err != nil {
-		return Plan{}, err
+	if p.BlockSize != d.BlockSize {
+		return fmt.Errorf("%s has blocks of %d tokens and %s of %d: want the same", p.ID, p.BlockSize, d.ID, d.BlockSize)
 	}
-	prefill, err := vllmPrefill(r, prefillParams)
-	return Plan{Order: Together, Prefill: prefill, Decode: decode}, err
+	return sameRelease(p, d)
 }
 
-// pushParams is the hand-off of a decode leg: where prefill's rank is. Each rank has the port after the one before it.
-func pushParams(r Round) []byte {
-	host, base := bootstrap(r.P)
-	e, _ := openai.NewEdit([]byte(`{"do_remote_prefill":true,"do_remote_decode":false}`))
-	e.SetString("remote_engine_id", r.P.TransferIDs[r.PRank])
-	e.SetString("remote_host", host)
-	e.SetInt("remote_port", int64(base+r.PRank))
-	e.SetInt("tp_size", int64(max(1, r.P.TensorParallel)))
-	e.SetInt("pp_size", int64(max(1, r.P.PipelineParallel)))
-	e.SetString("remote_request_id", r.ID)
-	return e.Bytes()
+// OnPrefill is NIXL's.
+func (NIXLPush) OnPrefill(r Round, answer prefill.Answer, now time.Time) (kv prefill.KV, whole bool, err error) {
+	kv, err = onPrefill(r, answer, now, "push")
+	kv.RequestID = r.ID
+	return kv, false, err
 }
 
-// OnPrefill hands nothing over: decode has registered already. What prefill answers is the pull protocol's.
-func (NIXLPush) OnPrefill(_ Round, answer prefill.Answer, _ time.Time) (kv prefill.KV, whole bool, err error) {
-	return kv, false, answered(answer)
+// Bind adds the metadata to the body, and has decode know the request by the id of the round that prefilled it.
+func (NIXLPush) Bind(d *upstream.Leg, kv prefill.KV) {
+	NIXL{}.Bind(d, kv)
+	d.RequestID = kv.RequestID
 }
 
-// Bind changes nothing.
-func (NIXLPush) Bind(*upstream.Leg, prefill.KV) {}
-
-// Abandon has a decode worker refuse a request under the round's own id, which frees prefill's blocks as with [NIXL].
-// While prefill runs there is nothing to release: the end of its call ends it.
-func (NIXLPush) Abandon(r Round, _ prefill.KV) []upstream.Leg {
-	if !r.Held {
-		return nil
-	}
-	d := vllmRelease(r, r.Request.Endpoint)
-	d.RequestID = r.ID
-	NIXL{}.Bind(&d, prefill.KV{Params: pushParams(r)})
-	return []upstream.Leg{d}
-}
+// Abandon makes no call: of a request that decode refuses nothing is sent to prefill (start_load_kv in 0.32's
+// nixl/push_worker.py), and one that registers after another has would wait for ever. The lease frees prefill's blocks.
+func (NIXLPush) Abandon(Round, prefill.KV) []upstream.Leg { return nil }

@@ -255,7 +255,7 @@ func TestNIXLOnPrefill(t *testing.T) {
 		var body struct {
 			KV json.RawMessage `json:"kv_transfer_params"`
 		}
-		if json.Unmarshal(legs[0].Body.AppendTo(nil), &body) != nil || json.Unmarshal(body.KV, &sent) != nil || sent.check() != nil || sent.RequestID != "cmpl-x-0-1a2b3c4d" {
+		if json.Unmarshal(legs[0].Body.AppendTo(nil), &body) != nil || json.Unmarshal(body.KV, &sent) != nil || sent.check("pull") != nil || sent.RequestID != "cmpl-x-0-1a2b3c4d" {
 			t.Errorf("%s: released with %s", name, legs[0].Body.AppendTo(nil))
 		}
 	}

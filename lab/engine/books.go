@@ -67,13 +67,20 @@ func (c *Core) Books(now time.Time) Books {
 	b := Books{
 		Running: len(c.running), Waiting: c.waiting.n + len(c.expecting), Transferring: len(c.fetching),
 		BusyMs:   c.workedBy(now).Seconds() * 1000,
-		Requests: slices.AppendSeq(make([]string, 0, len(c.seqs)), maps.Keys(c.seqs)),
+		Requests: make([]string, 0, len(c.seqs)),
 		Blocks: BlockBooks{
 			Total: len(c.cache.blocks), Free: len(c.cache.free), Cached: c.cache.inactive, Active: c.cache.active(),
 			ByOwner: make(map[string]int),
 		},
 		Pinned:   make([]PinBooks, 0, len(c.pins)),
 		Received: slices.AppendSeq(make([]string, 0, len(c.received)), maps.Keys(c.received)),
+	}
+	for id, s := range c.seqs {
+		if s.gone {
+			b.Transferring--
+		} else {
+			b.Requests = append(b.Requests, id)
+		}
 	}
 	slices.Sort(b.Requests)
 	slices.Sort(b.Received)

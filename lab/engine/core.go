@@ -201,14 +201,14 @@ func (c *Core) Step(now time.Time) Result {
 
 // Abort ends a live sequence at once, in the middle of a step too, and frees
 // its blocks; it reports false when there is none of this id. (vLLM waits for
-// the step to end: this is kinder.) What a finished prefill has pinned stays.
+// the step to end: this is kinder.) What a finished prefill has pinned stays, and the
+// blocks that a transfer writes to may linger.
 func (c *Core) Abort(id string) bool {
 	s, ok := c.seqs[id]
-	if !ok {
+	if !ok || s.gone {
 		return false
 	}
-	c.drop(s)
-	c.finish(s, Output{ID: id, Generated: len(s.out), Cached: max(0, s.cached), Reason: Aborted})
+	c.depart(s, Output{ID: id, Generated: len(s.out), Cached: max(0, s.cached), Reason: Aborted})
 	return true
 }
 

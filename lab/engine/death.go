@@ -18,9 +18,7 @@ func (s *Server) die(assertion string) {
 		s.log.Error("the engine's core has died", "assertion", assertion)
 		s.dead, s.diedAt = true, time.Now()
 	}
-	for id := range s.core.seqs {
-		s.core.Abort(id)
-	}
+	s.core.AbortAll()
 	s.awake()
 }
 

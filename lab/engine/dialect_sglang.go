@@ -147,7 +147,7 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 			return d.handOffFailed(err)
 		}
 		host = at.Hostname()
-		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize, Patience: d.s.cfg.AbortTimeout}
+		c.request.Remote = &Remote{RequestID: shared, Host: host, Port: port, Shared: true, PageTokens: d.s.cfg.BlockSize, Patience: d.s.cfg.AbortTimeout, Lingers: d.s.cfg.Lease}
 	}
 	return f.err
 }

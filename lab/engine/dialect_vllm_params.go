@@ -72,7 +72,7 @@ func (nixlPull) decode(_ *vllm, _ *call, p *kvParams) (Remote, []string) {
 	if p.blocks() == 0 {
 		missing = append(missing, "remote_block_ids")
 	}
-	return Remote{EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs}, missing
+	return Remote{EngineID: p.EngineID, RequestID: p.RequestID, Host: p.Host, Port: p.Port, BlockIDs: p.BlockIDs, Lingers: Endless}, missing
 }
 
 func (nixlPull) params(d *vllm, p *Pinned) *kvParams {
@@ -102,7 +102,7 @@ func (nixlPush) decode(d *vllm, c *call, p *kvParams) (Remote, []string) {
 		EngineID: p.EngineID, RequestID: c.id + "-0", Host: p.Host, Port: p.Port,
 		// The watchdog (push_registration_timeout) drops decode's registration; what the
 		// request still waits for then will never come.
-		Shared: true, Registered: d.s.cfg.AbortTimeout,
+		Shared: true, Registered: d.s.cfg.AbortTimeout, Lingers: Endless,
 	}, p.unreachable()
 }
 
@@ -113,7 +113,9 @@ func (nixlPush) params(d *vllm, p *Pinned) *kvParams {
 }
 
 func (nixlPush) enforcesRoles() bool { return false }
-func (nixlPush) frees() bool         { return true }
+
+// frees: an empty receive sends prefill nothing (start_load_kv in 0.32's nixl/push_worker.py).
+func (nixlPush) frees() bool { return false }
 
 // mooncake is MooncakeConnector: both legs have a transfer id, and decode asks
 // prefill's bootstrap server for the engine.
@@ -125,7 +127,7 @@ func (mooncake) prefill(d *vllm, _ *call, p *kvParams) (Hold, bool) {
 }
 
 func (mooncake) decode(d *vllm, _ *call, p *kvParams) (r Remote, missing []string) {
-	r = Remote{EngineID: p.EngineID, RequestID: p.TransferID, Shared: true, Patience: d.s.cfg.AbortTimeout}
+	r = Remote{EngineID: p.EngineID, RequestID: p.TransferID, Shared: true, Patience: d.s.cfg.AbortTimeout, Lingers: Endless}
 	u, err := url.Parse(p.Bootstrap)
 	if err == nil {
 		r.Host = u.Hostname()
@@ -146,9 +148,9 @@ func (mooncake) params(*vllm, *Pinned) *kvParams { return nil }
 
 func (mooncake) enforcesRoles() bool { return true }
 
-// frees: a request that is refused before the engine's core has seen it leaves
-// prefill's blocks where they are (vLLM #50425).
-func (mooncake) frees() bool { return false }
+// frees: an empty pull has prefill's blocks freed (request_finished and _handle_failed_recv in 0.32's mooncake_connector.py); before,
+// a request that was refused left them where they were (vLLM #50425).
+func (mooncake) frees() bool { return true }
 
 // query is Mooncake's bootstrap server: which engine has which rank.
 func (d *vllm) query(w http.ResponseWriter, _ *http.Request) {
@@ -282,7 +284,7 @@ func (d *vllm) takeOver(c *call, p *kvParams) error {
 		c.kills = "assert num_external_tokens == 0" // inside EngineCore
 	default:
 		// It logs "invalid KVTransferParams", queues no transfer, and still waits for one.
-		r = Remote{Lost: true}
+		r = Remote{Lost: true, Lingers: Endless}
 	}
 	c.request.Remote = &r
 	if missing != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -155,9 +156,9 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 		{"vllm-mooncake", "prefill ends by a stop token", func(p, _ legs) { p["stops"] = true }, 500, 480 * time.Second, "", 0},
 		{"vllm-mooncake", "prefill runs as decode", func(p, _ legs) { p["do_remote_decode"], p["do_remote_prefill"] = false, true }, 500, 0, "p", 0},
 		{"vllm-mooncake", "decode runs as prefill", func(_, d legs) { d["do_remote_decode"], d["do_remote_prefill"] = true, false }, 500, 0, "d", 480 * time.Second},
-		{"vllm-mooncake", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 480 * time.Second},
+		{"vllm-mooncake", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
 		{"vllm-nixl", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
-		{"vllm-nixl-push", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 0},
+		{"vllm-nixl-push", "refused before the core", func(_, d legs) { d["model"] = "unknown" }, 404, 0, "", 30 * time.Second},
 	} {
 		t.Run(tc.connector+", "+tc.name, func(t *testing.T) {
 			vllmPair(t, tc.connector, func(b *bench, p, d *Server) {
@@ -212,7 +213,12 @@ func TestVLLMIsStrictAboutHandOffs(t *testing.T) {
 				}
 				time.Sleep(time.Until(prefilled.Add(tc.pins + time.Second)))
 				b.rests("prefill", p)
-				if tc.dead != "d" {
+				switch {
+				case tc.after == hangs: // its client has left, and the KV never comes
+					if books := d.Books(); books.Blocks.Active == 0 || len(books.Requests) > 0 {
+						t.Errorf("decode holds %+v, want the blocks of a request that has ended", books)
+					}
+				case tc.dead != "d":
 					b.rests("decode", d)
 				}
 			})
@@ -239,19 +245,34 @@ func TestVLLMTransferIDIsUsedOnce(t *testing.T) {
 	})
 }
 
-// A decode engine whose client leaves while it waits tells prefill's, which keeps nothing for it.
-func TestVLLMDecodeThatLeavesFreesPrefill(t *testing.T) {
-	for _, connector := range []string{"vllm-mooncake", "vllm-nixl-push"} {
-		t.Run(connector, func(t *testing.T) {
-			vllmPair(t, connector, func(b *bench, p, d *Server) {
-				pp, dp := legsOf(connector)
-				decode := b.call("d", time.Second, "a", body(ids(1, 100), 5, "kv_transfer_params", dp))
-				if r := <-decode; r.status != 0 {
+// A decode engine whose client leaves while it waits keeps the blocks until the KV has come, whether prefill is there or not.
+func TestVLLMDecodeThatLeavesKeepsItsBlocks(t *testing.T) {
+	for _, c := range []struct {
+		connector string
+		prefilled bool
+		held      time.Duration
+	}{
+		{"vllm-mooncake", true, time.Minute}, {"vllm-nixl-push", true, time.Minute},
+		{"vllm-mooncake", false, 480 * time.Second}, {"vllm-nixl-push", false, 24 * time.Hour},
+	} {
+		t.Run(fmt.Sprint(c.connector, c.prefilled), func(t *testing.T) {
+			vllmPair(t, c.connector, func(b *bench, p, d *Server) {
+				began := time.Now()
+				pp, dp := legsOf(c.connector)
+				if r := <-b.call("d", time.Second, "a", body(ids(1, 100), 5, "kv_transfer_params", dp)); r.status != 0 {
 					t.Fatalf("%+v", r)
 				}
-				b.rests("decode", d)
-				if r := <-b.call("p", time.Minute, "a", body(ids(1, 100), 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
-					t.Fatalf("%+v", r)
+				time.Sleep(time.Until(began.Add(c.held - time.Second)))
+				if books := d.Books(); books.Blocks.Active != 7 || len(books.Requests) > 0 {
+					t.Errorf("decode holds %+v, want the 7 blocks of a request that has ended", books)
+				}
+				if c.prefilled {
+					if r := <-b.call("p", time.Minute, "a", body(ids(1, 100), 1, "kv_transfer_params", pp)); r.status != http.StatusOK {
+						t.Fatalf("%+v", r)
+					}
+				}
+				if time.Sleep(2 * time.Second); c.held < time.Hour {
+					b.rests("decode", d)
 				}
 				b.rests("prefill", p)
 			})

@@ -47,14 +47,14 @@ func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error)
 	l := n.listeners[address]
 	n.mu.Unlock()
 	if l == nil {
-		return nil, errors.New("connection refused")
+		return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
 	}
 	here, there := net.Pipe()
 	select {
 	case l.conns <- there:
 		return here, nil
 	case <-l.closed:
-		return nil, errors.New("connection refused")
+		return nil, &net.OpError{Op: "dial", Net: "memory", Err: errors.New("connection refused")}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -156,11 +156,17 @@ func (c *Core) join(s *sequence) error {
 	return nil
 }
 
-// expect sets when prefills that have just begun to wait for decode give up.
+// expect sets when prefills that have just begun to wait for decode give up, and when what lingers is freed.
 func (c *Core) expect(now time.Time) {
 	for _, s := range c.expecting {
 		if s.deadline.IsZero() {
 			s.deadline = now.Add(s.Hold.GuestFirst)
+			c.apart = earlier(c.apart, s.deadline)
+		}
+	}
+	for _, s := range c.fetching {
+		if s.gone && s.deadline.IsZero() && s.Remote.Lingers < Endless {
+			s.deadline = now.Add(s.Remote.Lingers)
 			c.apart = earlier(c.apart, s.deadline)
 		}
 	}
@@ -258,7 +264,7 @@ func (s *sequence) lost(now time.Time) bool {
 }
 
 // waits reports whether a fetching sequence's deadline still counts.
-func (s *sequence) waits() bool { return s.ready.IsZero() || s.Remote.Silent }
+func (s *sequence) waits() bool { return s.ready.IsZero() || s.Remote.Silent || s.gone }
 
 // fail ends a live sequence whose hand-off came to nothing.
 func (c *Core) fail(s *sequence, err error) {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -84,12 +85,22 @@ type Remote struct {
 	PageTokens int
 	// Lost: nothing is asked for, and the sequence waits for it until it is aborted.
 	Lost bool
+	// Lingers is how long the blocks of a sequence that has ended while it waited for the transfer are kept, unless the
+	// transfer ends before: [Endless] for vLLM (finish_requests in v1/core/sched/scheduler.py frees an aborted waiter when
+	// its KV has come or its load has failed), 30 s for SGLang, whose prefill is asked to confirm that it writes no more
+	// (SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE_TIMEOUT). 0: not at all.
+	Lingers time.Duration
+	// Drained is, in a release, the sequence whose blocks are freed with the producer's answer.
+	Drained string
 	// Registered is how long prefill's engine knows of a Shared request; 0 for Patience.
 	Registered time.Duration
 	// Patience is how long a sequence with its blocks allocated waits for the
 	// producer's answer; after that it ends with LoadFailed and ErrNoPrefill. 0 is for ever.
 	Patience time.Duration
 }
+
+// Endless is a Remote.Lingers without an end.
+const Endless time.Duration = math.MaxInt64
 
 // Errors of Core.Add. They never carry a prompt.
 var (

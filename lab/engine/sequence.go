@@ -37,6 +37,7 @@ type sequence struct {
 
 	loading  int       // while fetching from a store: the tokens that are there then
 	meeting  *meeting  // prefill's half of which it is, nil for none
+	gone     bool      // it has ended, and its blocks linger
 	asked    bool      // the producer of its blocks was asked for them
 	deadline time.Time // while expecting or fetching: when it gives up; zero for never
 

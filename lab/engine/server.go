@@ -374,9 +374,7 @@ func (s *Server) close() {
 	defer s.mu.Unlock()
 	s.closed = true
 	s.running = false
-	for id := range s.core.seqs {
-		s.core.Abort(id)
-	}
+	s.core.AbortAll()
 	for number, answered := range s.guests {
 		delete(s.guests, number)
 		answered <- Met{Guest: number, Err: ErrNoPrefill}

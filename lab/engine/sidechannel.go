@@ -202,8 +202,10 @@ func (s *Server) fetch(ctx context.Context, f Fetch) {
 	err := s.tell(ctx, limit, f.Remote, path, sideMessage{
 		Requests: []string{f.Remote.RequestID}, BlockIDs: f.Remote.BlockIDs, PageTokens: f.Remote.PageTokens, PromptTokens: f.PromptTokens, Tokens: f.Tokens,
 	}, &answer)
-	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) {
-		return // the registration is forgotten, and the request still waits
+	if f.Remote.Registered > 0 && errors.Is(err, ErrNoPrefill) || f.Remote.Shared && f.Remote.Lingers == Endless && errors.Is(err, ErrBrokeOff) {
+		// The registration is forgotten, or prefill has died, which neither NIXL's notifications nor Mooncake's ZMQ socket
+		// reports: the request still waits.
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,6 +233,11 @@ func (s *Server) push(caller context.Context, to Remote) {
 func (s *Server) tellRelease(ctx context.Context, r Remote) {
 	if err := s.tell(ctx, s.cfg.CallTimeout, r, pathRelease, sideMessage{Requests: []string{r.RequestID}}, nil); err != nil {
 		s.log.Debug("release not sent: the producer keeps the blocks until their lease ends", "producer", r.EngineID, "request", r.RequestID, "error", err)
+	} else if r.Drained != "" {
+		s.mu.Lock()
+		s.core.Drained(r.Drained)
+		s.mu.Unlock()
+		s.awake()
 	}
 }
 
@@ -262,13 +269,16 @@ func (s *Server) tell(ctx context.Context, limit time.Duration, r Remote, path s
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("engine: the producer cannot be reached: %w", err)
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			return fmt.Errorf("engine: the producer cannot be reached: %w", err)
+		}
+		return fmt.Errorf("%w: %w", ErrBrokeOff, err)
 	}
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, maxSideBytes))
 	switch {
 	case err != nil:
-		return fmt.Errorf("engine: the producer broke off: %w", err)
+		return fmt.Errorf("%w: %w", ErrBrokeOff, err)
 	case resp.StatusCode == http.StatusGone:
 		return ErrNoPrefill
 	case resp.StatusCode != http.StatusOK:

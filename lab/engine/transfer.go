@@ -46,6 +46,8 @@ var (
 	ErrNotHeld = errors.New("engine: the request's blocks are not held here")
 	// ErrMismatch: the blocks that are pinned are not the ones asked for.
 	ErrMismatch = errors.New("engine: the held blocks are not the ones asked for")
+	// ErrBrokeOff: the engine that holds the blocks was asked and gave no answer.
+	ErrBrokeOff = errors.New("engine: the producer broke off")
 )
 
 // Fetch is the producer's half of a pull: it checks that the blocks named are
@@ -111,10 +113,65 @@ func (c *Core) Fetched(id string, wait time.Duration, now time.Time) {
 // vLLM's kv_load_failure_policy "fail", its default.)
 func (c *Core) FetchFailed(id string, err error) {
 	s, ok := c.seqs[id]
-	if !ok || s.phase != fetching {
+	switch {
+	case !ok || s.phase != fetching:
+	case s.Remote.Lingers > 0 && s.Remote.Lingers < Endless && errors.Is(err, ErrBrokeOff):
+		if !s.gone {
+			c.stats.FailedLoads++
+			c.depart(s, Output{ID: s.ID, Reason: LoadFailed, Err: err})
+		}
+	case s.gone:
+		c.bury(s)
+	default:
+		c.fail(s, err)
+	}
+}
+
+// depart ends a live sequence with o, in the middle of a step too. Blocks that a transfer may still write to linger.
+func (c *Core) depart(s *sequence, o Output) {
+	r := s.Remote
+	if s.phase != fetching || r == nil || r.Lingers == 0 {
+		c.drop(s)
+		c.finish(s, o)
 		return
 	}
-	c.fail(s, err)
+	s.gone = true
+	if r.Lingers < Endless { // prefill confirms that it writes no more, or does not in time
+		ask := *r
+		ask.Drained = s.ID
+		c.result.Releases = append(c.result.Releases, ask)
+		s.deadline = time.Time{}
+	}
+	c.result.Outputs = append(c.result.Outputs, o)
+}
+
+// AbortAll ends every live sequence with its transfer, as the end of the process does. Nothing lingers.
+func (c *Core) AbortAll() {
+	for id, s := range c.seqs {
+		if s.Remote != nil {
+			s.Remote.Lingers = 0
+		}
+		if s.gone {
+			c.bury(s)
+		} else {
+			c.Abort(id)
+		}
+	}
+}
+
+// Drained tells that the producer of a sequence that has ended writes no more.
+func (c *Core) Drained(id string) {
+	if s := c.seqs[id]; s != nil && s.gone {
+		s.Remote.Lost = true // it knows
+		c.bury(s)
+	}
+}
+
+// bury frees what lingers of a sequence.
+func (c *Core) bury(s *sequence) {
+	c.drop(s)
+	c.finish(s, Output{})
+	c.result.Outputs = c.result.Outputs[:len(c.result.Outputs)-1] // it has had its last
 }
 
 // Awaited are the remote requests whose leases sequences here depend on, in no
@@ -152,11 +209,16 @@ func (c *Core) Receive(name string, now time.Time) {
 // prompt token is computed here, for its logits; all others count as cached.
 func (c *Core) land(now time.Time) {
 	landed := 0
+	var gone []*sequence
 	for _, s := range c.fetching {
 		if s.ready.IsZero() || s.ready.After(now) {
 			continue
 		}
 		landed++
+		if s.gone {
+			gone = append(gone, s)
+			continue
+		}
 		held := s.computed
 		s.phase = running
 		s.computed = s.tokens() - 1
@@ -175,6 +237,9 @@ func (c *Core) land(now time.Time) {
 		if !c.continues(s, now) {
 			c.running = append(c.running, s)
 		}
+	}
+	for _, s := range gone {
+		c.bury(s)
 	}
 	if landed > 0 {
 		c.fetching = slices.DeleteFunc(c.fetching, func(s *sequence) bool { return s.phase != fetching })

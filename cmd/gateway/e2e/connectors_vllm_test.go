@@ -116,7 +116,7 @@ func TestVLLMConnectorsAnswer(t *testing.T) {
 	}
 }
 
-// A client that leaves frees both engines, in every phase and with every connector.
+// A client that leaves frees both engines, in every phase and with every connector; what is being transferred, at its end.
 func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 	for _, name := range vllmConnectors {
 		for _, c := range []struct {
@@ -127,8 +127,8 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 		}{
 			{"prefill", options{speedup: .005}, strings.Repeat(long, 10), func(f *fleet) bool { return f.engines("prefill") == clients }},
 			{
-				"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = time.Minute }}, long,
-				func(f *fleet) bool { return f.transferring() == clients && f.engines("prefill") == 0 },
+				"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = transfers / clients }}, long,
+				func(f *fleet) bool { return f.transferring() > clients/2 && f.engines("prefill") == 0 },
 			},
 			{"streaming", options{speedup: 1}, long, func(f *fleet) bool { return f.started() >= clients }},
 		} {
@@ -181,8 +181,8 @@ func (f *fleet) kept() (n int) {
 	return n
 }
 
-// A decode worker that is gone when prefill has finished costs no answer, and prefill's KV is released at once: the engines'
-// own time limits are 30 s and 480 s.
+// A decode worker that is gone when prefill has finished costs no answer, and prefill's KV is released at once, though the engines'
+// own time limits are 30 s and 480 s; for NixlPushConnector there is nothing but its lease.
 func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {
@@ -195,6 +195,9 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 				}
 				return errors.New("the connection broke")
 			})
+			if name == "vllm-nixl-push" {
+				o.worker = func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second }
+			}
 			f := newFleet(t, speaking(t, name, o))
 			*at = f
 			a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":8,"prompt":"`+long+`"}`)
@@ -206,8 +209,8 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 	}
 }
 
-// A request that prefill's engine refuses is the client's to hear of, with no byte of decode before it, and decode is let
-// go at once: left alone it would wait for 480 s.
+// A request that prefill's engine refuses is the client's to hear of, with no byte of decode before it, and decode holds nothing
+// of it: a decode engine that waited would do so for 480 s, or until it is started again.
 func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 	for _, name := range vllmConnectors {
 		t.Run(name, func(t *testing.T) {

@@ -210,8 +210,8 @@ func TestClientsLeave(t *testing.T) {
 			func(f *fleet) bool { return f.engines("prefill") == clients },
 		},
 		{
-			"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = time.Minute }}, long,
-			func(f *fleet) bool { return f.transferring() == clients },
+			"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = transfers / clients }}, long,
+			func(f *fleet) bool { return f.transferring() > clients/2 },
 		},
 		{
 			"streaming", options{speedup: 1}, long,
@@ -221,17 +221,23 @@ func TestClientsLeave(t *testing.T) {
 		t.Run(c.phase, func(t *testing.T) {
 			// A neighbour that takes the cores for a moment is not what is
 			// being measured: the best of ten rounds counts, and the first good one ends them.
-			best := time.Hour
-			for round := 0; round < 10 && best > leaveLimit; round++ {
+			best, limit := time.Hour, leaveLimit
+			if c.phase == "transfer" {
+				limit += transfers
+			}
+			for round := 0; round < 10 && best > limit; round++ {
 				best = min(best, leaveAtOnce(t, newFleet(t, c.options), c.phase, c.prompt, c.there))
 				t.Logf("%d clients left in %s: books zero after %v", clients, c.phase, best)
 			}
-			if best > leaveLimit {
-				t.Errorf("books were zero after %v, the limit is %v", best, leaveLimit)
+			if best > limit {
+				t.Errorf("books were zero after %v, the limit is %v", best, limit)
 			}
 		})
 	}
 }
+
+// transfers is how long the transfers of all clients take, one after another: an engine that has begun one comes to its end.
+const transfers = 2500 * time.Millisecond
 
 // clients is how many leave at once.
 const clients = 50

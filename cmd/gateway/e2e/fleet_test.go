@@ -474,9 +474,9 @@ func (f *fleet) books() string {
 		default:
 		}
 		b := w.Engine.Books()
-		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+len(b.Received) != 0 {
-			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d received",
-				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), len(b.Received)))
+		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+len(b.Received)+b.Blocks.Active != 0 {
+			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d received, %d blocks",
+				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), len(b.Received), b.Blocks.Active))
 		}
 	}
 	return strings.Join(held, "; ")

@@ -58,6 +58,8 @@ type pairing struct {
 	keeps string
 	// waits are the time-outs of the engine after which it frees what no call has freed, shortened for the test.
 	waits []wait
+	// moves is how long a transfer takes in the happenings that have it last, where the engine lets it end though the request has.
+	moves time.Duration
 	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
 	malform func(answer []byte) []byte
 }
@@ -73,6 +75,9 @@ type wait struct {
 // machine adds: what an engine holds is counted from the answer's end, which may come well after the leg was given up.
 const leaseShort, noticeShort, bootstrapShort = 2500 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second
 
+// movesShort is how long a transfer takes that goes on to its end.
+const movesShort = 1400 * time.Millisecond
+
 // firstTokenShort is --decode-first-token-timeout in the tests: more than the engines' own time-outs.
 const firstTokenShort = 10 * time.Second
 
@@ -82,9 +87,13 @@ func without(field string) func(answer []byte) []byte {
 }
 
 var (
-	leased   = []wait{{"until its lease ends, 30 s", leaseShort}}
-	awaiting = []wait{{"until its engine's time-out, 480 s", bootstrapShort}}
+	moved    = wait{"until the transfer has ended", movesShort}
+	leased   = []wait{moved, {"until its lease ends, 30 s", leaseShort}}
+	awaiting = []wait{moved, {"until its engine's time-out, 480 s", bootstrapShort}}
 )
+
+// restarted is the word for what no time-out of an engine frees.
+const restarted = "until it is started again"
 
 // tensorRT are TensorRT-LLM's time-outs in the tests.
 var tensorRT = []wait{
@@ -95,17 +104,17 @@ var tensorRT = []wait{
 func noticesLate(c *devfleet.WorkerConfig) { c.Engine.NoticeAfter = tensorRT[0].short }
 
 var pairings = []pairing{
-	{connector: "vllm-nixl", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
-	{connector: "vllm-multi", engine: "vllm", waits: leased, malform: without("remote_block_ids")},
-	{connector: "vllm-nixl-push", engine: "vllm", together: true, waits: slices.Concat(leased, awaiting)},
-	{connector: "vllm-mooncake", engine: "vllm", together: true, waits: awaiting},
-	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: "until it is started again"},
+	{connector: "vllm-nixl", engine: "vllm", waits: leased, moves: movesShort, malform: without("remote_block_ids")},
+	{connector: "vllm-multi", engine: "vllm", waits: leased, moves: movesShort, malform: without("remote_block_ids")},
+	{connector: "vllm-nixl-push", engine: "vllm", waits: leased, moves: movesShort, keeps: restarted, malform: without("remote_block_ids")},
+	{connector: "vllm-mooncake", engine: "vllm", waits: awaiting, moves: movesShort},
+	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: restarted},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
 		connector: "sglang", engine: "sglang",
 		worker:   func(c *devfleet.WorkerConfig) { c.Engine.NoticeAfter = noticeShort },
 		together: true,
-		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}},
+		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}, {"until its engine's time-out, 30 s", leaseShort}},
 	},
 	{connector: "trtllm", engine: "trtllm", worker: noticesLate, waits: tensorRT, malform: without("ctx_request_id")},
 	{connector: "trtllm-gen-first", engine: "trtllm", together: true, decodeFirst: true, worker: noticesLate, waits: tensorRT},
@@ -585,6 +594,9 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		}
 		if config != nil {
 			config(c)
+		}
+		if p.moves > 0 && c.Engine.TransferSetup == time.Minute {
+			c.Engine.TransferSetup = p.moves
 		}
 	}
 	o.gateway = func(c *stack.GatewayConfig) {

@@ -413,7 +413,10 @@ func TestSGLangConversations(t *testing.T) {
 func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 	for _, victim := range []string{"prefill-1", "decode-1"} {
 		t.Run(victim, func(t *testing.T) {
-			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 5 }, nil)
+			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) {
+				c.Engine.Speedup = 5
+				c.Engine.Lease = time.Second // decode keeps blocks to which a dead prefill may still write, 30 s by default
+			}, nil)
 			const requests, length = 16, 40
 			var all sync.WaitGroup
 			var whole, cut atomic.Int32
