@@ -217,6 +217,21 @@ func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	return true
 }
 
+// Doubt has a worker take no requests, as [Core.Down] does, or take them again at once: its source finds out whether its process
+// has ended.
+func (c *Core) Doubt(source, id string, on bool, now time.Time) (changed bool) {
+	e, there := c.entries[id]
+	switch {
+	case !there || e.source != source || e.ended:
+		return false
+	case on:
+		return c.Down(id, e.worker.Incarnation, now)
+	}
+	changed, e.downUntil = !e.downUntil.IsZero(), time.Time{}
+	c.touch(e.key())
+	return changed
+}
+
 // last reports whether none of a pool's other workers takes requests at now.
 func (c *Core) last(of *entry, now time.Time) bool {
 	for _, e := range c.entries {

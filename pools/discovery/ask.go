@@ -127,28 +127,81 @@ func (a *asker) ask(ctx context.Context, base, path string, leave bool) (r reply
 	return r, nil
 }
 
-// health asks whether the worker is healthy, leave over a connection for the last time. fresh reports that a new connection
-// was made, so that it may be another process.
-func (a *asker) health(ctx context.Context, base string, leave bool) (fresh bool, err error) {
-	r, err := a.ask(ctx, base, "/health", leave)
+// statusError is an answer that is no success.
+type statusError struct {
+	path   string
+	status int
+}
+
+func (e *statusError) Error() string {
+	if e.status/100 == 3 {
+		return fmt.Sprintf("GET %s: status %d, and redirects are not followed", e.path, e.status)
+	}
+	return fmt.Sprintf("GET %s: status %d", e.path, e.status)
+}
+
+// health asks whether the worker is healthy by one of its paths, leave over a connection for the last time. fresh reports that a
+// new connection was made, so that it may be another process.
+func (a *asker) health(ctx context.Context, base, path string, leave bool) (fresh bool, err error) {
+	r, err := a.ask(ctx, base, path, leave)
 	switch {
 	case err != nil:
 		return false, err
 	case r.status/100 == 2, r.status == http.StatusNotFound, r.status == http.StatusMethodNotAllowed:
-		return r.fresh, nil // not every server of OpenAI's API has a /health
-	case r.status/100 == 3:
-		return false, fmt.Errorf("GET /health: status %d, and redirects are not followed", r.status)
+		return r.fresh, nil // not every server of OpenAI's API has a /health, and no SGLang before 0.5.20 a /ready
 	default:
-		return false, fmt.Errorf("GET /health: status %d", r.status)
+		return false, &statusError{path, r.status}
 	}
 }
 
-// all asks the worker everything. Its error is an [*answerError] where asking again would not help.
-func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
+// alive asks what every engine answers at once, whatever it computes.
+func (a *asker) alive(ctx context.Context, base, engine string, leave bool) (fresh bool, err error) {
+	if engine == "sglang" {
+		return a.health(ctx, base, "/ready", leave)
+	}
+	return a.health(ctx, base, "/health", leave)
+}
+
+// slowest is how long SGLang may take to answer what its scheduler answers between two forward passes. Its /health gives up by
+// itself, after 20 s unless SGLANG_HEALTH_CHECK_TIMEOUT is another time.
+const slowest = time.Minute
+
+// patient is a with the time that SGLang's scheduler needs.
+func (a *asker) patient() *asker {
+	p := *a
+	p.timeout = max(a.timeout, slowest)
+	return &p
+}
+
+// well asks whether a worker can take requests. SGLang's /health generates a token, which takes a second at least, and alone sets
+// what its /ready answers at once (srt/entrypoints/http_server.py): it is asked where /ready does not suffice, and with deep.
+func (a *asker) well(ctx context.Context, base, engine string, deep bool) error {
+	in := a
+	switch engine {
+	case "sglang":
+		in = a.patient()
+		fallthrough
+	case "":
+		if r, err := a.get(ctx, base, "/ready"); err != nil || r.status == http.StatusOK && !deep {
+			return err
+		}
+	}
+	_, err := in.health(ctx, base, "/health", false)
+	if err == nil && engine == "sglang" {
+		_, err = a.health(ctx, base, "/ready", false)
+	}
+	return err
+}
+
+// all asks a worker everything, of an engine that is known or empty; deep is that of [asker.well]. Its error is an [*answerError]
+// where asking again would not help.
+func (a *asker) all(ctx context.Context, given *pools.Worker, engine string, deep bool) (facts, error) {
 	refuse := func(problem string, args ...any) (facts, error) {
 		return facts{}, &answerError{Worker: given.ID, Address: given.Address, Problem: fmt.Sprintf(problem, args...)}
 	}
-	if _, err := a.health(ctx, given.Address, false); err != nil {
+	err := a.well(ctx, given.Address, engine, deep)
+	slow := engine == "" && errors.Is(err, context.DeadlineExceeded) // as SGLang is
+	if err != nil && !slow {
 		return facts{}, err
 	}
 	models, err := a.get(ctx, given.Address, "/v1/models")
@@ -181,6 +234,11 @@ func (a *asker) all(ctx context.Context, given *pools.Worker) (facts, error) {
 	}
 	if f.engine == "" {
 		return refuse("unknown engine: set engine=")
+	}
+	if slow {
+		if err := a.well(ctx, given.Address, f.engine, deep); err != nil {
+			return facts{}, err
+		}
 	}
 	if given.KVEvents == "" && (f.engine == "vllm" || f.engine == "sim") {
 		sources, err := a.get(ctx, given.Address, "/kv_event_sources")
@@ -251,7 +309,7 @@ var owners = map[string]string{"vllm": "vllm", "sglang": "sglang", "tensorrt_llm
 // reports none; its /metrics and /kv_cache_events are not asked, since they give their data to the first reader only.
 func (a *asker) limits(ctx context.Context, base string, f *facts) error {
 	if f.engine == "sglang" || f.engine == "" {
-		reported, err := a.optional(ctx, base, "/server_info", "/get_server_info")
+		reported, err := a.patient().optional(ctx, base, "/server_info", "/get_server_info") // the scheduler answers it
 		if err != nil {
 			return err
 		}

@@ -503,7 +503,7 @@ func TestPulse(t *testing.T) {
 	p := pulse{limit: 3}
 	fails := func(times int) (out int) { // how often one of so many failures took it out
 		for range times {
-			if p.failed(false) {
+			if p.failed(false, false) {
 				out++
 			}
 		}
@@ -530,7 +530,7 @@ func TestPulse(t *testing.T) {
 	if !p.answered(g) {
 		t.Error("it came back as it was")
 	}
-	if p.failed(true) || !p.answered(g) || p.answered(g) {
+	if p.failed(true, false) || !p.answered(g) || p.answered(g) {
 		t.Error("a closed port is one other process")
 	}
 }

@@ -25,12 +25,15 @@ func (p *pulse) answered(f facts) (fresh bool) {
 // as another's.
 func (p *pulse) suspect() { p.gone = true }
 
-// failed takes that the worker did not answer; closed, that nothing listens at its address. out says that it is to
-// leave the roster now.
-func (p *pulse) failed(closed bool) (out bool) {
+// alive takes that the worker answered what says nothing but that it is alive.
+func (p *pulse) alive() { p.failures = 0 }
+
+// failed takes that the worker did not answer; closed, that nothing listens at its address; certain, that no more failures are
+// needed. out says that it is to leave the roster now.
+func (p *pulse) failed(closed, certain bool) (out bool) {
 	p.failures++
 	p.gone = p.gone || closed
-	if !p.in || p.failures < p.limit {
+	if !p.in || p.failures < p.limit && !certain {
 		return false
 	}
 	p.in = false

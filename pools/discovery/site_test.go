@@ -151,6 +151,8 @@ func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
 	r.mu.Unlock()
 }
 
+func (r *recorder) Doubt(id string, on bool) { r.From("").Doubt(id, on) }
+
 func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, reason) }
 
 func (r *recorder) knows(id string) bool { _, found := r.Lookup(id); return found }

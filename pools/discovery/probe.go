@@ -1,0 +1,308 @@
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// probe looks after one worker.
+type probe struct {
+	*Prober
+	given  pools.Worker
+	pulse  pulse
+	rng    *rand.Rand
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has ended
+
+	suspected chan time.Time // holds at most one: since when
+	ended     chan struct{}  // holds at most one
+
+	looks chan look          // what the look in the background found; nil while there is none
+	stop  context.CancelFunc // of that look
+
+	beats       int
+	incarnation string
+	began       time.Time    // when it was drawn
+	facts       facts        // the latest
+	vocab       int          // of the process that was asked for it, which may not say it; 0 unknown
+	reported    pools.Worker // to the sink
+	complained  bool         // the log says that the worker does not answer
+}
+
+func (f *probe) run(ctx context.Context) {
+	if f.given.Model != "" && !f.cfg.AskFirst {
+		f.pulse.join()
+		f.publish(facts{}, true)
+	}
+	defer f.endLook()
+	for {
+		f.beat(ctx)
+		if !f.await(ctx) {
+			return
+		}
+	}
+}
+
+// await waits until the next beat is due; false is the end of ctx.
+func (f *probe) await(ctx context.Context) bool {
+	due := time.After(f.pause())
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case since := <-f.suspected:
+			if !f.began.After(since) { // else it was reported as another since
+				f.endLook()
+				f.pulse.suspect()
+			}
+			return true
+		case <-f.ended:
+			f.doubt(ctx)
+			return true
+		case l := <-f.looks:
+			f.looks = nil
+			f.stop()
+			f.heed(ctx, true, l.facts, l.err)
+			due = time.After(f.pause())
+		case <-due:
+			return true
+		}
+	}
+}
+
+// suspect has run ask, soon. Of several times that it was not yet asked about the latest counts: the latest moment since which it may be another
+// then is another since before. The Prober's Run alone calls it.
+func (f *probe) suspect(since time.Time) {
+	select {
+	case before := <-f.suspected:
+		if before.After(since) {
+			since = before
+		}
+	default:
+	}
+	f.suspected <- since // no other goroutine fills it
+}
+
+// end has run doubt the worker, soon.
+func (f *probe) end() {
+	select {
+	case f.ended <- struct{}{}:
+	default:
+	}
+}
+
+// aliveWithin is how soon a worker that may have ended has to show that it has not.
+const aliveWithin = 500 * time.Millisecond
+
+// doubt keeps new requests from a worker that may have ended until it shows that it is alive, and takes it out if it does not: the
+// port of an SGLang that has crashed accepts connections for 5 s and answers nothing (srt/managers/tokenizer_manager.py,
+// "before crash diagnostics").
+func (f *probe) doubt(ctx context.Context) {
+	if !f.pulse.in {
+		return
+	}
+	f.endLook()
+	f.sink.Doubt(f.given.ID, true)
+	soon := *f.asker
+	soon.timeout = min(soon.timeout, aliveWithin)
+	_, err := soon.alive(ctx, f.given.Address, f.engine(), true)
+	switch {
+	case ctx.Err() != nil:
+	case err == nil || unasked(err):
+		f.sink.Doubt(f.given.ID, false)
+	default:
+		f.failed(err, true)
+	}
+}
+
+// askAgain is after how many looks at its health a worker is asked everything again, over a new connection: its name may
+// have moved to another address while the old one goes on answering.
+const askAgain = 12
+
+// generatesEvery is about how often an SGLang is to generate a token, and so asked everything: a scheduler that hangs is found by
+// nothing else.
+const generatesEvery = 10 * time.Second
+
+// engine is the worker's, empty unknown.
+func (f *probe) engine() string { return cmp.Or(f.given.Engine, f.facts.engine) }
+
+// look is what a worker answered in the background.
+type look struct {
+	facts facts
+	err   error
+}
+
+// startLook asks the worker everything in the background, unless it is asked already.
+func (f *probe) startLook(ctx context.Context) {
+	if f.looks != nil {
+		return
+	}
+	ctx, f.stop = context.WithCancel(ctx)
+	looks, given, engine := make(chan look, 1), f.given, f.engine()
+	f.looks = looks
+	go func() {
+		facts, err := f.asker.all(ctx, &given, engine, true)
+		looks <- look{facts, err}
+	}()
+}
+
+// endLook ends the look in the background and waits for its end.
+func (f *probe) endLook() {
+	if f.looks != nil {
+		f.stop()
+		<-f.looks
+		f.looks = nil
+	}
+}
+
+// beat asks once, and reports what follows. An SGLang in the roster answers some of what it is asked only between two forward
+// passes: that is asked in the background, and meanwhile whether it is alive.
+func (f *probe) beat(ctx context.Context) {
+	var reported facts
+	f.beats++
+	slow, every := f.pulse.in && f.engine() == "sglang", askAgain
+	if slow {
+		every = max(1, int(generatesEvery/f.cfg.Every))
+	}
+	full, err := !f.pulse.steady() || f.beats%every == 0, error(nil)
+	if !full || slow {
+		var fresh bool
+		fresh, err = f.asker.alive(ctx, f.given.Address, f.engine(), f.beats%every == every-1)
+		full = full || fresh
+	}
+	switch {
+	case err != nil:
+	case full && slow:
+		f.startLook(ctx)
+		full = false
+	case full:
+		reported, err = f.asker.all(ctx, &f.given, f.engine(), false)
+	default: // adapters come and go without any other sign
+		now := f.facts
+		if now.adapters = f.asker.adapters(ctx, &f.given, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
+			f.log.Info("worker has other adapters", "worker", f.given.ID, "adapters", strings.Split(now.adapters, "\n"))
+			f.publish(now, false)
+		}
+	}
+	f.heed(ctx, full, reported, err)
+}
+
+// heed reports what follows from an answer: full of all that the worker reports, else that it is alive; or from there being none.
+func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) {
+	if errors.Is(err, errGateway) {
+		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
+		f.pulse.in = false // it never was a worker
+	}
+	if ctx.Err() == nil && f.cfg.OnBeat != nil {
+		f.cfg.OnBeat(f.given.ID, err)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case unasked(err):
+		if !f.complained {
+			f.complained = true
+			f.log.Warn("worker cannot be asked: the gateway's own machine cannot connect; the worker stays as it is", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		}
+	case err != nil:
+		unwell, answered := errors.AsType[*statusError](err)
+		f.failed(err, answered && f.engine() == "sglang" && unwell.path == "/health") // it has waited for 20 s by then
+	default:
+		if f.complained {
+			f.complained = false
+			f.log.Info("worker answers", "worker", f.given.ID, "address", f.given.Address)
+		}
+		if !full {
+			f.pulse.alive()
+			break
+		}
+		if reported.engine == "sglang" && (f.vocab == 0 || reported.born != f.facts.born) {
+			f.vocab = f.asker.vocabulary(ctx, f.given.Address)
+		}
+		f.publish(reported, f.pulse.answered(reported))
+	}
+}
+
+// unasked says that this machine could not even make the connection, which says nothing about the worker. That its name
+// does not exist does: it is how a worker in a cluster ends.
+func unasked(err error) bool {
+	resolver, ok := errors.AsType[*net.DNSError](err)
+	return upstream.LocalFailure(err) && !(ok && resolver.IsNotFound)
+}
+
+// draw is another incarnation: the one that was given with the worker, and for each later process that and a number.
+func (f *probe) draw() string {
+	switch {
+	case f.given.Incarnation == "":
+		return fmt.Sprintf("%016x", f.rng.Uint64())
+	case f.incarnation == "":
+		return f.given.Incarnation
+	}
+	return fmt.Sprintf("%s-%08x", f.given.Incarnation, f.rng.Uint32())
+}
+
+// publish puts the worker into the sink, if that is news.
+func (f *probe) publish(reported facts, fresh bool) {
+	if fresh {
+		f.incarnation, f.began = f.draw(), time.Now()
+	}
+	f.facts = reported
+	w, noEvents := reported.record(f.given, f.cfg.BlockSize)
+	w.Incarnation, w.VocabSize = f.incarnation, cmp.Or(f.given.VocabSize, f.vocab)
+	if !fresh && w.Equal(&f.reported) {
+		return
+	}
+	f.reported = w
+	if f.sink.Put(w) != nil {
+		return // the sink has said so; it takes the worker itself when nothing stands against it any more
+	}
+	f.log.Info("worker taken in by its URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
+		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength, "kv_events", w.KVEvents)
+	if noEvents != "" {
+		f.log.Warn("the worker's KV events are not followed, its cache is predicted", "worker", w.ID, "reason", noEvents)
+	}
+}
+
+// failed notes that the worker did not answer, or not well; certain takes it out at once.
+func (f *probe) failed(err error, certain bool) {
+	out := f.pulse.failed(errors.Is(err, syscall.ECONNREFUSED), certain)
+	_, answers := errors.AsType[*answerError](err)
+	switch {
+	case answers && !f.pulse.in:
+		f.reported = pools.Worker{}
+		f.sink.Refuse(f.given, err)
+	case out:
+		f.log.Warn("worker taken out: it does not answer", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
+		f.endLook()
+		f.reported = pools.Worker{}
+		f.sink.Remove(f.given.ID)
+		f.complained = true
+	case !f.complained:
+		f.log.Warn("worker does not answer; it is asked on", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		f.complained = true
+	}
+}
+
+// pause is the time to the next question: after a failure short at first, so that a dead worker is soon out and one
+// that starts is soon in.
+func (f *probe) pause() time.Duration {
+	every := f.cfg.Every
+	switch n := f.pulse.failures; {
+	case n == 0:
+		return every - time.Duration(f.rng.Int64N(int64(every)/10+1))
+	case f.pulse.in:
+		return backoff.Backoff{Min: every / 5, Max: every}.Delay(n-1, f.rng)
+	default:
+		return backoff.Backoff{Min: every / 25, Max: every}.Delay(n-1, f.rng)
+	}
+}
