@@ -56,7 +56,10 @@ func (d *sglang) routes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /flush_cache", d.flushCache)
 	mux.HandleFunc("GET /flush_cache", d.flushCache)
 	for _, path := range []string{"/health", "/health_generate"} {
-		mux.HandleFunc("GET "+path, s.health)
+		mux.HandleFunc("GET "+path, d.health)
+	}
+	if !s.cfg.Before("0.5.20") { // it is there in 0.5.20, and not in 0.5.9
+		mux.HandleFunc("GET /ready", s.health)
 	}
 	for _, path := range []string{"/server_info", "/get_server_info"} {
 		mux.HandleFunc("GET "+path, d.serverInfo)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,7 +323,14 @@ func TestSGLangInfo(t *testing.T) {
 					}
 				}
 			}
-			for _, path := range []string{"/health", "/health_generate", "/model_info", "/v1/models", "/v1/loads", "/metrics"} {
+			for path, want := range map[string]int{"/health": 200, "/health_generate": 200, "/ready": 404} { // of 0.5.19
+				began := time.Now()
+				status, _ := b.get(engine, path)
+				if took := time.Since(began); status != want || (took >= time.Second) != (want == 200) {
+					t.Errorf("%s%s: %d after %v", engine, path, status, took)
+				}
+			}
+			for _, path := range []string{"/model_info", "/v1/models", "/v1/loads", "/metrics"} {
 				if status, raw := b.get(engine, path); status != 200 || path == "/metrics" && !strings.Contains(raw, "sglang:token_usage{") {
 					t.Errorf("%s%s: %d %s", engine, path, status, raw)
 				}
@@ -341,6 +349,29 @@ func TestSGLangInfo(t *testing.T) {
 		answer := httptest.NewRecorder()
 		if late.TransferHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/route", nil)); answer.Code != 503 {
 			t.Errorf("before it runs: %d %s", answer.Code, answer.Body)
+		}
+	})
+}
+
+// A scheduler in a long step answers neither /health nor /server_info before its end; /ready needs it for nothing.
+func TestSGLangInALongStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		defer b.close()
+		b.engine(Config{ID: "e", Engine: "sglang", Latency: Latency{A: 15_000}})
+		for _, c := range []struct {
+			path  string
+			takes time.Duration
+		}{{"/ready", 0}, {"/health", 14 * time.Second}, {"/server_info", 14 * time.Second}} {
+			var sent sync.WaitGroup
+			sent.Go(func() { b.send(t.Context(), "e", completions, body(ids(1, 64), 1)).Body.Close() })
+			time.Sleep(time.Second)
+			began := time.Now()
+			status, _ := b.get("e", c.path)
+			if took := time.Since(began); status != 200 || took != c.takes {
+				t.Errorf("%s: %d after %v", c.path, status, took)
+			}
+			sent.Wait()
 		}
 	})
 }
