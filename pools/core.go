@@ -217,9 +217,9 @@ func (c *Core) Down(id, incarnation string, now time.Time) (changed bool) {
 	return true
 }
 
-// Doubt has a worker take no requests, as [Core.Down] does, or take them again at once: its source finds out whether its process
+// Suspend has a worker take no requests, as [Core.Down] does, or take them again at once: its source finds out whether its process
 // has ended.
-func (c *Core) Doubt(source, id string, on bool, now time.Time) (changed bool) {
+func (c *Core) Suspend(source, id string, on bool, now time.Time) (changed bool) {
 	e, there := c.entries[id]
 	switch {
 	case !there || e.source != source || e.ended:

@@ -37,9 +37,9 @@ func (s *Source) Remove(id string) {
 	s.roster.change(func(c *Core, _ time.Time) bool { return c.Remove(s.name, id) })
 }
 
-// Doubt takes a worker out of the choice while its source finds out whether its process has ended; see [Core.Doubt].
-func (s *Source) Doubt(id string, on bool) {
-	s.roster.change(func(c *Core, now time.Time) bool { return c.Doubt(s.name, id, on, now) })
+// Suspend takes a worker out of the choice while its source finds out whether its process has ended; see [Core.Suspend].
+func (s *Source) Suspend(id string, on bool) {
+	s.roster.change(func(c *Core, now time.Time) bool { return c.Suspend(s.name, id, on, now) })
 }
 
 // Hold cordons a worker for the source, or lifts that cordon; see [Core.Hold].

@@ -89,7 +89,8 @@ type Worker struct {
 	registrar *discovery.Registrar
 	record    pools.Worker
 	cut       sync.Once
-	dead      chan struct{} // closed by Cut
+	dead      chan struct{}   // closed by Cut
+	silenced  context.Context // ends when the engine's core dies
 
 	closeEvents func() error // gives back what KV events are published on, where it does not run
 }
@@ -152,6 +153,7 @@ func (w *Worker) build() error {
 		cfg.OnEvents = w.publish
 	}
 	cfg.EventSources = w.eventSources(how)
+	w.silenced, cfg.OnDeath = context.WithCancel(context.Background())
 	if w.Engine, err = engine.NewServer(cfg, w.log); err != nil {
 		return err
 	}
@@ -251,7 +253,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	group.Go(func() error { return serveHTTP(front, w.serve, w.log) })
 	group.Go(func() error { return serveHTTP(side, w.transfer, w.log) })
 	if w.publisher != nil {
-		group.Go(func() error { return w.publisher.Run(inner) })
+		group.Go(func() error {
+			publishing, end := context.WithCancel(inner)
+			defer end()
+			defer context.AfterFunc(w.silenced, end)()
+			return w.publisher.Run(publishing)
+		})
+	}
+	if w.cfg.Engine.Engine == "sglang" {
+		context.AfterFunc(w.silenced, func() { time.AfterFunc(w.Engine.Config().CrashSilence, w.Cut) })
 	}
 	if w.registrar != nil {
 		group.Go(func() error { return w.registrar.Run(inner) })

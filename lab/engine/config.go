@@ -132,6 +132,9 @@ type Config struct {
 	// runs Run. It may keep the events but not the slice, and must not block:
 	// the engine waits for it. Optional.
 	OnEvents func([]Event)
+	// OnDeath is called when the core dies, under the server's lock: with it ends what runs in its process, such as the publisher of
+	// KV events. Optional.
+	OnDeath func()
 	// OnServed is called at the end of each request for answers that was not refused, on its goroutine. nil is not at all.
 	OnServed func(Served)
 	// EventSources is what GET /kv_event_sources tells, by data-parallel rank, in

@@ -17,6 +17,9 @@ func (s *Server) die(assertion string) {
 	if !s.dead {
 		s.log.Error("the engine's core has died", "assertion", assertion)
 		s.dead, s.diedAt = true, time.Now()
+		if s.cfg.OnDeath != nil {
+			s.cfg.OnDeath()
+		}
 	}
 	s.core.AbortAll()
 	s.awake()

@@ -68,7 +68,7 @@ func (f *probe) await(ctx context.Context) bool {
 			}
 			return true
 		case <-f.ended:
-			f.doubt(ctx)
+			f.confirm(ctx)
 			return true
 		case l := <-f.looks:
 			f.looks = nil
@@ -94,7 +94,7 @@ func (f *probe) suspect(since time.Time) {
 	f.suspected <- since // no other goroutine fills it
 }
 
-// end has run doubt the worker, soon.
+// end has run confirm that the worker is alive, soon.
 func (f *probe) end() {
 	select {
 	case f.ended <- struct{}{}:
@@ -105,22 +105,22 @@ func (f *probe) end() {
 // aliveWithin is how soon a worker that may have ended has to show that it has not.
 const aliveWithin = 500 * time.Millisecond
 
-// doubt keeps new requests from a worker that may have ended until it shows that it is alive, and takes it out if it does not: the
+// confirm keeps new requests from a worker that may have ended until it shows that it is alive, and takes it out if it does not: the
 // port of an SGLang that has crashed accepts connections for 5 s and answers nothing (srt/managers/tokenizer_manager.py,
 // "before crash diagnostics").
-func (f *probe) doubt(ctx context.Context) {
+func (f *probe) confirm(ctx context.Context) {
 	if !f.pulse.in {
 		return
 	}
 	f.endLook()
-	f.sink.Doubt(f.given.ID, true)
+	f.sink.Suspend(f.given.ID, true)
 	soon := *f.asker
 	soon.timeout = min(soon.timeout, aliveWithin)
 	_, err := soon.alive(ctx, f.given.Address, f.engine(), true)
 	switch {
 	case ctx.Err() != nil:
 	case err == nil || unasked(err):
-		f.sink.Doubt(f.given.ID, false)
+		f.sink.Suspend(f.given.ID, false)
 	default:
 		f.failed(err, true)
 	}

@@ -151,7 +151,7 @@ func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
 	r.mu.Unlock()
 }
 
-func (r *recorder) Doubt(id string, on bool) { r.From("").Doubt(id, on) }
+func (r *recorder) Suspend(id string, on bool) { r.From("").Suspend(id, on) }
 
 func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, reason) }
 

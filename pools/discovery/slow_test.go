@@ -192,7 +192,7 @@ func TestSGLangForwardPasses(t *testing.T) {
 
 // The end of the connection of its KV events keeps new requests from a worker that has crashed, though its port still accepts
 // connections; where the worker answers, it is as it was.
-func TestEndedConnectionsAreDoubted(t *testing.T) {
+func TestCrashedSGLangIsTakenOutAtOnce(t *testing.T) {
 	e := &forward{}
 	probed(t, e, 5*time.Second, func(p *Prober, up func() bool, id func() string) {
 		time.Sleep(2 * time.Second)

@@ -22,8 +22,8 @@ type Sink interface {
 	// Resync reports all workers at once. Those known before that are not among them should go only if they have
 	// not come back within grace.
 	Resync(ws []pools.Worker, grace time.Duration)
-	// Doubt reports that a worker may have ended, so that it should get no new requests, or that it has not.
-	Doubt(id string, on bool)
+	// Suspend reports that a worker may have ended, so that it should get no new requests, or that it has not.
+	Suspend(id string, on bool)
 	// Refuse reports a worker that cannot be taken, and why.
 	Refuse(w pools.Worker, reason error)
 }

@@ -132,8 +132,8 @@ func (s proberSink) Remove(string) { s.send(news{}) }
 // Refuse takes that the engine answers, but cannot be used.
 func (s proberSink) Refuse(_ pools.Worker, reason error) { s.send(news{refused: reason}) }
 
-// Doubt does nothing: gateways find out by themselves.
-func (proberSink) Doubt(string, bool) {}
+// Suspend does nothing: gateways find out by themselves.
+func (proberSink) Suspend(string, bool) {}
 
 // Resync does nothing: a prober has no list that it might lose.
 func (proberSink) Resync([]pools.Worker, time.Duration) {}

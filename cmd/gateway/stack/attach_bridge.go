@@ -40,6 +40,7 @@ func (a *Attach) follows(at bridged) error {
 	}
 	a.unbridge()
 	follow := a.cfg.Follow
+	follow.OnCut = a.prober.Ended
 	follow.OnState = func() {
 		select {
 		case a.moved <- struct{}{}:

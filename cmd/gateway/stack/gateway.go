@@ -240,6 +240,11 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 	if links.Group != nil {
 		events.Group = &follow.Group{Bus: links.Group, Join: g.member.JoinViews}
 	}
+	events.OnCut = func(worker string) {
+		for _, p := range g.given.probers {
+			p.Ended(worker)
+		}
+	}
 	g.feed, err = feed.New(feed.Config{Events: events, Reannounce: g.cfg.Reannounce}, links.Bus, g.Roster, g.routers, g.log, reg)
 	if err == nil {
 		g.exportParity(reg)

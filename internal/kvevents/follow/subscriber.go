@@ -42,6 +42,9 @@ type Config struct {
 	Relearn time.Duration
 	// OnState is called by Run when the state or the epoch of a source has changed in Sources. It must not wait.
 	OnState func()
+	// OnCut is called by Run when an engine has closed a connection of its events, as one does whose process ends; nil for nothing. It
+	// must not wait.
+	OnCut func(worker string)
 	// ZMQ is how engines are connected to that publish by themselves. A message may have [wire.MaxBatchBytes] by default.
 	ZMQ zmtp.Options
 

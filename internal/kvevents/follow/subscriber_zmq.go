@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
@@ -105,6 +107,9 @@ func (s *Subscriber) linkTo(e *engine, pass func(arrival)) zmtp.SubConfig {
 			event(func(now time.Time) {
 				log.Warn("KV events disconnected; connecting again", "error", err)
 				e.disconnect(now)
+				if s.cfg.OnCut != nil && closedByPeer(err) {
+					s.cfg.OnCut(e.name.Worker)
+				}
 			})
 		},
 		Failed: func(err error) { event(func(time.Time) { log.Debug("KV events not connected", "error", err) }) },
@@ -116,6 +121,11 @@ func (s *Subscriber) linkTo(e *engine, pass func(arrival)) zmtp.SubConfig {
 			}
 		},
 	}
+}
+
+// closedByPeer reports whether the other side ended a connection, and not silence or what it sent.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // awaiting is a port at which engines are awaited.
