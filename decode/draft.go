@@ -27,17 +27,28 @@ type Draft struct {
 	// Context is the most tokens that prompt and answer have together, 0 where that is not known: what an engine shows beyond
 	// it is not kept.
 	Context int
-	// Text makes text of tokens as the engine does, for stop strings; nil where no tokenizer is known.
-	Text func(ids []uint32) []byte
+	// Tokenizer is the model's, nil where none is known. Without it, answers with stop strings do not move, and of an event of
+	// several tokens it is not known whether it shows the text of them all.
+	Tokenizer Tokenizer
+	// SGLang: the engine of the present call is SGLang, else it is vLLM.
+	SGLang bool
 
 	progress
 	began progress // as the present call found it
-	given int      // how many tokens that call was given
+	moved bool     // it has gone on from another worker
+	given int      // how many tokens the present call was given
 	event []byte   // the latest event as the client gets it, where that is not as it came
 	seen  []uint32 // memory for a prompt that its engine shows
 	shape openai.Shape
 
 	framing openai.Envelope // memory of the envelope
+	scratch []byte          // memory of what is compared
+}
+
+// Tokenizer makes text of tokens: all of it, or without special tokens, as engines show it unless they are asked not to.
+type Tokenizer interface {
+	Decode(dst []byte, ids []uint32) []byte
+	DecodeText(dst []byte, ids []uint32) []byte
 }
 
 // drafts keep the memory of drafts that are no longer in use: nearly every stream has one, and nearly none needs it.
@@ -56,7 +67,7 @@ func (d *Draft) Release() {
 		return
 	}
 	d.shape.Reset()
-	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0]}, event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0], shape: d.shape}
+	*d = Draft{progress: progress{ids: d.ids[:0], text: d.text[:0], ahead: d.ahead[:0]}, scratch: d.scratch[:0], event: d.event[:0], seen: d.seen[:0], framing: d.framing[:0], shape: d.shape}
 	drafts.Put(d)
 }
 
@@ -68,20 +79,25 @@ type progress struct {
 	sent     Transcript
 	envelope openai.Envelope
 	ids      []uint32 // of the tokens generated so far
-	shown    int      // how many of them there were at the latest event that showed something
+	told     int      // how many of them the client was shown the ids of, at the most
+	cut      cut      // from where another worker can go on
+	ahead    []byte   // the text that the client has beyond the cut
+	repeated int      // how much of it the present call's engine has made again
 
 	blind                 bool // an event showed content without its ids
 	said, thought, called bool
 	finished              bool
+	reasoned, thinking    int // tokens thought in; the tokens at the latest event if it was a thought, 0 if it was none
 
 	text    []byte         // what was said, where stop strings are looked for
-	unsaid  []byte         // what was held back of it when the answer moved
+	unsaid  []byte         // what the engine had held back of it when the answer moved, and can be shown
 	stopper openai.Stopper // looks for them in what another worker generates
+	pushed  int            // how much text it has seen
 }
 
 // transcript is that of a call which is about to be made.
 func (d *Draft) transcript() Transcript {
-	if d == nil || d.given == 0 {
+	if d == nil || !d.moved {
 		return Transcript{PromptTokens: -1, CachedTokens: -1}
 	}
 	return d.sent
@@ -121,38 +137,43 @@ func (d *Draft) Unresumable() string {
 		return "engine"
 	case d.called:
 		return "tool_call"
-	case len(d.Request.Stop) > 0 && (d.Text == nil || d.thought || !bytes.HasPrefix(d.whole(), d.text)):
+	case len(d.Request.Stop) > 0 && (d.Tokenizer == nil || d.thought || !d.agrees()):
 		return "stop"
 	}
 	return ""
 }
 
-// whole is the text of the tokens whose text the client has, and of those behind them that were held back for a stop
-// string. Some tokens' text depends on the one before: the prompt's last are put in front.
-func (d *Draft) whole() []byte {
-	const before = 8
-	tail := d.Prompt[max(0, len(d.Prompt)-before):]
-	ids := append(append(make([]uint32, 0, len(tail)+d.shown), tail...), d.ids[:d.shown]...)
-	return bytes.TrimPrefix(d.Text(ids), d.Text(tail))
-}
-
 // Continue has the next call begin where the client's answer ends, and returns what it is to ask for. Tokens that have
-// shown nothing (a part of a character, the beginning of what a parser holds back) are generated again. The caller has
-// asked Unresumable.
+// shown nothing, or not all of their text (a part of a character, the beginning of what a parser holds back), are generated
+// again; what the client has of their text, and of their ids, is left out. The caller has asked Unresumable.
 func (d *Draft) Continue() openai.Resume {
-	d.ids = d.ids[:d.shown]
-	d.given = len(d.ids)
+	d.ids, d.reasoned = d.ids[:d.cut.tokens], d.cut.reasoned
+	d.given, d.moved, d.repeated, d.thinking = len(d.ids), true, 0, 0
 	d.sent.Tokens, d.sent.Streamed, d.sent.PromptTokens, d.sent.CachedTokens = d.given, d.given, -1, -1
 	d.sent.Accepted, d.sent.Began = false, false
 	own := len(d.Request.Stop) > 0
 	if own {
-		include, _ := d.Request.Field("include_stop_str_in_output")
-		d.stopper = openai.Stopper{Stops: d.Request.Stop, Include: string(include) == "true"}
-		d.unsaid = d.whole()[len(d.text):]
+		d.stopper = openai.Stopper{Stops: d.Request.Stop, Include: d.includesStop(), InOrder: d.SGLang}
+		whole := d.decode(nil, d.ids)
+		has := min(len(whole), len(d.text))
+		d.pushed = len(whole)
+		d.stopper.Pass(string(whole[:has]))
+		d.unsaid = []byte(d.stopper.Skip(string(whole[has:]))) // a stop string that is complete in it would have ended the answer
+		d.ahead = append(d.ahead[:0], d.text[has:]...)
 	}
 	d.began = d.progress
 	prompt := make([]uint32, 0, len(d.Prompt)+d.given)
 	return openai.Resume{Prompt: append(append(prompt, d.Prompt...), d.ids...), Generated: d.given, OwnStop: own}
+}
+
+// includesStop reports whether the engine shows the stop string that ends the answer.
+func (d *Draft) includesStop() bool {
+	name := "include_stop_str_in_output"
+	if d.SGLang {
+		name = "no_stop_trim"
+	}
+	v, _ := d.Request.Field(name)
+	return string(v) == "true"
 }
 
 // ends reports whether the answer to call lacks its end alone, whose stream has ended with err: its last event has come, or
@@ -162,7 +183,7 @@ func (d *Draft) ends(call *Call, err error, counted bool) bool {
 	if d == nil || errors.As(err, &gone) || d.envelope == nil || call.IncludeUsage && !counted && (d.blind || d.Prompt == nil) {
 		return false
 	}
-	return d.finished || !errors.Is(err, fault.ErrRunaway) && !d.blind && len(d.ids) > 0 && d.shown == len(d.ids) && d.Request.MaxTokens == len(d.ids)
+	return d.finished || !errors.Is(err, fault.ErrRunaway) && !d.blind && len(d.ids) > 0 && d.cut.tokens == len(d.ids) && d.Request.MaxTokens == len(d.ids)
 }
 
 // mayStop reports whether the gateway itself may end the answer.
@@ -182,10 +203,10 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 	if info.PromptIDs != nil && d.Prompt == nil {
 		d.see(info.PromptIDs)
 	}
-	if info.Thought && d.said && d.given > 0 {
+	if info.Thought && d.said && d.moved {
 		return nil, false, ErrParser
 	}
-	silent := !info.Content && info.Finished == 0 && !info.Usage
+	before := len(d.ids)
 	if info.IDs != nil {
 		if cap(d.ids) == 0 {
 			d.ids, d.event = make([]uint32, 0, 64), make([]byte, 0, 512)
@@ -197,21 +218,25 @@ func (d *Draft) take(data []byte, info *openai.ChunkInfo) (out []byte, stopped b
 		}
 	}
 	d.blind = d.blind || info.Content && info.IDs == nil
-	if !silent {
-		d.shown = len(d.ids)
-	}
 	d.said, d.thought, d.called = d.said || info.Said, d.thought || info.Thought, d.called || info.Called
 	d.finished = d.finished || info.Finished > 0
-	if d.given > 0 {
-		return d.rest(data, info, silent)
+	if info.Content {
+		d.reason(info.Thought, before)
+	}
+	if d.moved {
+		return d.rest(data, info, before)
+	}
+	if info.Content {
+		d.mark(data, info)
 	}
 	if info.Said && len(d.Request.Stop) > 0 {
 		d.text = info.AppendText(d.text, data)
 	}
+	d.told = len(d.ids)
 	switch {
 	case !d.HideIDs || !info.ShowsIDs():
 		return data, false, nil
-	case silent && len(info.IDs) > len("[]"):
+	case !info.Content && info.Finished == 0 && !info.Usage && len(info.IDs) > len("[]"):
 		return nil, false, nil // without ids engines write no such event
 	}
 	d.event = info.HideIDs(append(d.event[:0], dataField...), data)
@@ -244,30 +269,4 @@ func (d *Draft) framed() (data []byte) {
 	}
 	d.event = append(d.event, "\n\n"...)
 	return d.event[len(dataField) : len(d.event)-2]
-}
-
-// rest is take of an answer that has moved.
-func (d *Draft) rest(data []byte, info *openai.ChunkInfo, silent bool) (out []byte, stopped bool, _ error) {
-	if silent {
-		return nil, false, nil // its role, and tokens without a text
-	}
-	rest := openai.Rest{Generated: d.given, HideIDs: d.HideIDs}
-	if len(d.stopper.Stops) > 0 && (info.Said || info.Finished > 0) {
-		more := string(info.AppendText(d.unsaid, data))
-		d.unsaid = nil
-		var text string
-		if len(d.ids) <= d.Request.MinTokens {
-			text = d.stopper.Pass(more)
-		} else if text, rest.Stop = d.stopper.Push(more); rest.Stop == "" && info.Finished > 0 {
-			text += d.stopper.Rest()
-		}
-		if text == "" && info.Finished == 0 && rest.Stop == "" {
-			return nil, false, nil
-		}
-		rest.Text = append([]byte{}, text...)
-		d.text = append(d.text, text...)
-		d.finished = d.finished || rest.Stop != ""
-	}
-	d.event = d.envelope.AppendRest(append(d.event[:0], dataField...), data, rest)
-	return d.framed(), rest.Stop != "", nil
 }

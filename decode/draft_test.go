@@ -113,6 +113,37 @@ func TestDraftGoesOn(t *testing.T) {
 			t.Errorf("%+v", tr)
 		}
 	})
+	t.Run("what the last worker counts", func(t *testing.T) {
+		// Its usage takes what the first worker generated for the prompt's, and its thought alone for the thought; vLLM's last
+		// chunk alone has the fingerprint, and with continuous_usage_stats all have a usage (chat_completion/serving.py).
+		used := func(prompt, completion, cached, reasoned int) string {
+			return fmt.Sprintf(`"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},"completion_tokens_details":{"reasoning_tokens":%d,"audio_tokens":0}}`,
+				prompt, completion, prompt+completion, cached, reasoned)
+		}
+		with := func(e, more string) string { return strings.Replace(e, `"choices"`, more+`,"choices"`, 1) }
+		draft := &Draft{Request: chat(t, ""), HideIDs: true}
+		_, _, _ = play(t, draft, true, shownRole, thought, thought)
+		draft.Continue()
+		const whole = `data: {"id":"b","created":9,"system_fingerprint":"v","choices":[],`
+		sent, tr, failed := play(t, draft, true, with(other(shownRole), used(6, 0, 5, 0)), other(thought), with(other(shownOne), used(6, 2, 5, 1)),
+			other(shownEnd), whole+used(6, 3, 5, 1)+"}\n\n", done)
+		want := plain(thought) + plain(with(shownOne, used(4, 4, 4, 3))) + plain(shownEnd) +
+			`data: {"id":"a","created":7,"system_fingerprint":"v","choices":[],` + used(4, 5, 4, 3) + "}\n\n" + done
+		if failed != nil || sent != want || tr.ReasoningTokens != 3 || tr.CachedTokens != 4 {
+			t.Errorf("%v, %+v\n%s, want\n%s", failed, tr, sent, want)
+		}
+	})
+	t.Run("ids that the client has", func(t *testing.T) {
+		draft := &Draft{Request: chat(t, `,"return_token_ids":true`)}
+		_, _, _ = play(t, draft, false, shownRole, shownOne, silent, silent)
+		draft.Continue()
+		two := strings.Replace(silent, "[12]", "[12,12]", 1)
+		sent, _, failed := play(t, draft, false, other(shownRole), other(silent), other(two), other(shownEnd), done)
+		want := strings.Replace(two, "[12,12]", "[12]", 1) + shownEnd + done
+		if failed != nil || sent != want {
+			t.Errorf("%v\n%s, want\n%s", failed, sent, want)
+		}
+	})
 	t.Run("a parser that lost its place", func(t *testing.T) {
 		sent, _, failed := play(t, begun(t, false), false, other(shownRole), other(shownOne), other(thought))
 		if failed == nil || failed.Class != fault.Rejected || !errors.Is(failed, ErrParser) || sent != plain(shownOne) {

@@ -30,6 +30,7 @@ type tap struct {
 	done       bool   // the end marker was seen
 	after      int    // events behind the one that finished the last choice
 	counted    bool   // the usage was one of them
+	summed     bool   // the usage of the whole came, in an event of its own
 	detail     []byte // the error inside the answer
 	status     int    // and the HTTP status that it stands for
 }
@@ -44,7 +45,7 @@ func (t *tap) stream() error {
 	if err == nil && t.done {
 		return nil
 	}
-	if !t.done && t.call.Draft.ends(t.call, err, t.transcript.PromptTokens >= 0) { // only its end is missing
+	if !t.done && t.call.Draft.ends(t.call, err, t.summed) { // only its end is missing
 		t.done = true
 		err = t.finish()
 	}
@@ -184,7 +185,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	}
 	t.transcript.Events++
 	if stopped {
-		t.done = true
+		t.done, t.transcript.Tokens = true, len(draft.ids)
 		return t.appendEnd(append(dst, raw...)), errStopped
 	}
 	dst = t.pass(dst, raw, info.Content || info.Finished > 0)
@@ -225,7 +226,7 @@ func (t *tap) finish() error {
 // appendEnd appends the events behind the one that finishes an answer: its usage, where it was asked for and has not come,
 // and the end marker.
 func (t *tap) appendEnd(dst []byte) []byte {
-	if d := t.call.Draft; t.call.IncludeUsage && t.transcript.PromptTokens < 0 {
+	if d := t.call.Draft; t.call.IncludeUsage && !t.summed {
 		t.transcript.PromptTokens, t.transcript.Tokens = len(d.Prompt), len(d.ids)
 		data := d.envelope.AppendUsage(nil, len(d.Prompt), len(d.ids))
 		dst = append(dst, t.rewrite(data, &openai.ChunkInfo{Usage: true}, true)...)

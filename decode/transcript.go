@@ -23,7 +23,7 @@ type Transcript struct {
 	First, Last time.Time
 	// Reason is why the answer ended, of several choices the latest to end: see [openai.ChunkInfo]. Empty while it has not.
 	Reason string
-	// ReasoningTokens is how many of the latest worker's tokens are reasoning, 0 where it does not say.
+	// ReasoningTokens is how many of the tokens are reasoning, 0 where the engine does not say.
 	ReasoningTokens int
 	// PromptTokens and CachedTokens are the engine's usage figures, −1 while it has reported none.
 	PromptTokens, CachedTokens int

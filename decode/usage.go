@@ -14,8 +14,9 @@ func (t *tap) ends(info *openai.ChunkInfo) {
 
 // usage takes the engine's own figures over, where there are any, and shows the prompt's ids where they are there.
 func (t *tap) usage(info *openai.ChunkInfo) {
-	given := t.call.Draft.had()
-	if info.PromptIDs != nil && t.call.Prompt != nil && given == 0 {
+	d, given := t.call.Draft, t.call.Draft.had()
+	moved := d != nil && d.moved
+	if info.PromptIDs != nil && t.call.Prompt != nil && !moved {
 		t.call.Prompt(info.PromptIDs)
 	}
 	if !info.Usage {
@@ -23,6 +24,10 @@ func (t *tap) usage(info *openai.ChunkInfo) {
 	}
 	t.transcript.PromptTokens = max(0, info.PromptTokens-given) // the engine takes what was generated before for the prompt's
 	t.transcript.CachedTokens, t.transcript.ReasoningTokens = info.CachedTokens, info.ReasoningTokens
+	if moved {
+		t.transcript.CachedTokens, t.transcript.ReasoningTokens = min(info.CachedTokens, t.transcript.PromptTokens), d.reasoned
+	}
+	t.summed = t.summed || info.Choices == 0
 	if n := info.CompletionTokens + given; n > t.transcript.Tokens {
 		t.transcript.Tokens = n
 	}

@@ -85,10 +85,8 @@ func (f *Flow) draft(r *request) *decode.Draft {
 	if r.Pinnable || r.ids != nil && r.Source == models.FromRequest {
 		r.draft.Prompt = r.ids
 	}
-	if len(req.Stop) > 0 {
-		if language := f.rooms.Languages.Of(req.Model); language != nil {
-			r.draft.Text = func(ids []uint32) []byte { return language.Tokenizer().Tokenizer().Decode(nil, ids) }
-		}
+	if language := f.rooms.Languages.Of(req.Model); language != nil {
+		r.draft.Tokenizer = language.Tokenizer().Tokenizer()
 	}
 	return r.draft
 }

@@ -284,7 +284,7 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 		leg.TraceParent = f.traceLeg(r, &r.leg, r.d.Lease)
 	}
 	if r.draft != nil {
-		r.draft.Pinned = r.pinned
+		r.draft.Pinned, r.draft.SGLang = r.pinned, w.Engine == "sglang"
 	}
 	req := r.Call.Request
 	*call = decode.Call{

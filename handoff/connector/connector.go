@@ -84,7 +84,7 @@ type Round struct {
 	// prioritize may be sent one.
 	Priority *int32
 	// Resume is what the round goes on with, where an answer has moved: IDs, and PinnedIDs of a chat, then have what was
-	// generated of it behind the prompt. Generated is 0 otherwise.
+	// generated of it behind the prompt. Its Prompt is nil otherwise.
 	Resume openai.Resume
 	// ShowIDs asks decode's engine to show the tokens that it generates.
 	ShowIDs bool

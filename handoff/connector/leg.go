@@ -32,8 +32,8 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	}
 	e := r.Edit()
 	defer e.Release()
-	if round.Resume.Generated > 0 {
-		if r.Endpoint == openai.Chat && !takesIDs(w) {
+	if round.Resume.Prompt != nil {
+		if r.Endpoint == openai.Chat && round.Resume.Generated > 0 && !takesIDs(w) {
 			return l, ErrTakesNoIDs
 		}
 		r.Resume(e, round.Resume)
@@ -57,7 +57,7 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	if role == pools.Decode && round.ShowIDs {
 		e.Set("return_token_ids", jsonTrue)
 	}
-	if r.Truncate < 0 && round.Kept < math.MaxInt && round.Resume.Generated == 0 {
+	if r.Truncate < 0 && round.Kept < math.MaxInt && round.Resume.Prompt == nil {
 		// The engine would reckon by max_tokens, which the legs have not in common.
 		e.SetInt("truncate_prompt_tokens", int64(round.Kept))
 	}

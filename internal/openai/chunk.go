@@ -37,11 +37,14 @@ type ChunkInfo struct {
 	// KVParams is the object kv_transfer_params, nil where there is none. It may not be UTF-8.
 	KVParams []byte
 
+	// Choices is how many choices there are.
+	Choices int
+
 	shows   [2]span // the members that show token ids, with one comma each
 	showed  int     // how many there are
 	text    text    // of the latest choice that has some
+	thought text    // its reasoning
 	ids     span    // where IDs lies
-	choices int     // how many there are
 }
 
 // Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
@@ -176,7 +179,7 @@ func (e *Edit) setCached(tokens int) {
 // choice reads one choice.
 func (info *ChunkInfo) choice(c *cursor, pinned []byte) {
 	content, ids := false, -1
-	info.choices++
+	info.Choices++
 	m := c.members()
 	for before := 0; m.next(); before = c.pos {
 		switch string(m.name()) {
@@ -226,7 +229,11 @@ func (info *ChunkInfo) message(c *cursor) bool {
 		case "refusal":
 			said = c.something() || said
 		case "reasoning_content", "reasoning":
-			thought = c.something() || thought
+			if c.peek() != '"' {
+				c.value()
+			} else if t, ok := c.str(); ok && t.decoded > 0 && !thought { // some engines write it under both names
+				thought, info.thought = true, t
+			}
 		case "tool_calls", "function_call":
 			called = c.something() || called
 		default:
@@ -298,6 +305,11 @@ func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
 // AppendText appends the text of the latest choice of data that has some to dst, its escapes resolved. c was read from
 // data.
 func (info *ChunkInfo) AppendText(dst, data []byte) []byte { return info.text.appendTo(dst, data) }
+
+// AppendThought is AppendText of its reasoning.
+func (info *ChunkInfo) AppendThought(dst, data []byte) []byte {
+	return info.thought.appendTo(dst, data)
+}
 
 // ParseIDs reads a JSON array of token ids, as engines show them, and appends them to dst. It reports false for anything
 // else.

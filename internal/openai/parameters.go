@@ -115,7 +115,7 @@ var parameters = []parameter{
 	{name: "logprobs", use: ending, reason: "logprobs", unless: "false"},
 	{name: "min_completion_tokens", use: ending},
 	{name: "min_tokens", use: ending},
-	{name: "no_stop_trim", use: ending, reason: "stop", unless: "false"},
+	{name: "no_stop_trim", use: ending},
 	{name: "prompt_logprobs", use: ending, reason: "logprobs", unless: "0"},
 	{name: "repetition_detection", use: ending, reason: "repetition", unless: "{}"},
 	{name: "return_cached_tokens_details", use: ending, reason: "details", unless: "false"},

@@ -70,8 +70,7 @@ func TestUnresumable(t *testing.T) {
 		{`"repetition_penalty":1.0`, "", ""},
 		{`"min_tokens":3,"seed":1,"logit_bias":{"1":2},"allowed_token_ids":[1],"thinking_token_budget":9`, "", ""},
 		{`"stop_regex":"a+"`, "stop", "stop"},
-		{`"stop":["a"],"no_stop_trim":true`, "stop", "stop"},
-		{`"stop":["a"],"no_stop_trim":false`, "", ""},
+		{`"stop":["a"],"no_stop_trim":true,"include_stop_str_in_output":true`, "", ""}, // decode looks for it, and shows it
 		{`"custom_params":{"thinking_budget":9}`, "processor", "processor"},
 		{`"custom_params":{ }`, "", ""},
 		{`"custom_logit_processor":"x"`, "processor", "processor"},

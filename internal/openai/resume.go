@@ -109,8 +109,17 @@ func (e *Edit) plain(key string) string {
 }
 
 // Envelope is what all chunks of one stream have in common: their id, time, model and kind, as members of an object
-// without its braces, but for the choices and the usage. It is made by [AppendEnvelope].
+// without its braces. It is made by [AppendEnvelope].
 type Envelope []byte
+
+// enveloped reports whether a chunk's member is one of the envelope's.
+func enveloped(name []byte) bool {
+	switch string(name) {
+	case "id", "object", "created", "model":
+		return true
+	}
+	return false
+}
 
 // AppendEnvelope appends to own, which is empty, the envelope of the stream whose chunk data is, that info was read from.
 func AppendEnvelope(own Envelope, data []byte, info *ChunkInfo) Envelope {
@@ -118,17 +127,13 @@ func AppendEnvelope(own Envelope, data []byte, info *ChunkInfo) Envelope {
 	own = slices.Grow(own, 160)
 	m := c.members()
 	for m.next() {
-		start, name := m.key.start-1, string(m.name())
+		start, in := m.key.start-1, enveloped(m.name())
 		if ids := info.PromptIDs; len(ids) > 0 && &ids[0] == &data[c.pos] { // a long one is not read again
 			c.pos += len(ids)
 			continue
 		}
 		v, ok := c.value()
-		switch name {
-		case "choices", "usage", "prompt_token_ids", "kv_transfer_params", "nvext":
-			continue
-		}
-		if !ok || v.end-start > 4<<10 { // no engine's name or time
+		if !in || !ok || v.end-start > 4<<10 { // no engine's name or time
 			continue
 		}
 		if len(own) > 0 {
@@ -145,10 +150,13 @@ type Rest struct {
 	Generated int
 	// HideIDs: the client did not ask for token ids. Those of the prompt it had before in any case.
 	HideIDs bool
-	// Text takes the place of the choice's text, unless it is nil.
-	Text []byte
-	// Stop is the stop string that ends the answer here, empty for none.
-	Stop string
+	// Reasoned is how many tokens of the whole answer so far are a thought's.
+	Reasoned int
+	// Text and Thought take the place of the choice's text and reasoning, and IDs of its token ids, unless they are nil.
+	Text, Thought, IDs []byte
+	// Stop is the stop string that ends the answer here, empty for none. SGLang: it is named as SGLang does.
+	Stop   string
+	SGLang bool
 }
 
 // AppendRest appends the data of a chunk of a resumed answer in the envelope of the answer's first engine: without a role,
@@ -169,6 +177,11 @@ func (v Envelope) AppendRest(dst, data []byte, rest Rest) []byte {
 		case "usage":
 			dst = append(dst, `,"usage":`...)
 			dst = rest.appendUsage(dst, value)
+		case "prompt_token_ids", "kv_transfer_params", "nvext":
+		default: // such as vLLM's system_fingerprint, which its last chunk alone has
+			if !enveloped(m.name) {
+				dst = append(append(dst, ','), data[m.start:m.value.end]...)
+			}
 		}
 	}
 	return append(dst, '}')
@@ -206,12 +219,11 @@ func (rest *Rest) appendChoices(dst, raw []byte) []byte {
 		return append(dst, raw...)
 	}
 	e.Delete("prompt_token_ids")
-	if rest.HideIDs {
+	switch {
+	case rest.HideIDs:
 		e.Delete("token_ids")
-	}
-	var text []byte
-	if rest.Text != nil {
-		text = appendQuoted(nil, rest.Text)
+	case rest.IDs != nil:
+		e.Set("token_ids", rest.IDs)
 	}
 	for i := range e.members {
 		m := &e.members[i]
@@ -222,40 +234,72 @@ func (rest *Rest) appendChoices(dst, raw []byte) []byte {
 				continue
 			}
 			delta.Delete("role")
-			if text != nil {
-				delta.Set("content", text)
+			for _, name := range [...]string{"reasoning", "reasoning_content"} {
+				if rest.Thought != nil && delta.Has(name) {
+					delta.SetString(name, string(rest.Thought))
+				}
+			}
+			if rest.Text != nil {
+				delta.SetString("content", string(rest.Text))
 			}
 			e.Set("delta", delta.Bytes())
 		case "text":
-			if text != nil {
-				e.Set("text", text)
+			if rest.Text != nil {
+				e.SetString("text", string(rest.Text))
 			}
 		}
 	}
 	if rest.Stop != "" {
 		e.SetString("finish_reason", "stop")
-		if e.Has("stop_reason") {
-			e.SetString("stop_reason", rest.Stop)
+		name := "stop_reason"
+		if rest.SGLang {
+			name = "matched_stop"
 		}
+		e.SetString(name, rest.Stop)
 	}
 	return append(e.Append(append(dst, '[')), ']')
 }
 
+// appendUsage counts the tokens that the engine takes for the prompt's as the answer's, in all that counts either.
 func (rest *Rest) appendUsage(dst, raw []byte) []byte {
 	e, ok := NewEdit(raw)
 	if !ok {
 		return append(dst, raw...)
 	}
+	prompt := 0
 	for i := range e.members {
 		m := &e.members[i]
 		n, err := strconv.Atoi(string(m.value.of(raw)))
 		switch name := string(m.name); {
 		case err != nil:
 		case name == "prompt_tokens":
-			e.SetInt(name, int64(max(0, n-rest.Generated)))
+			prompt = max(0, n-rest.Generated)
+			e.SetInt(name, int64(prompt))
 		case name == "completion_tokens":
 			e.SetInt(name, int64(n+rest.Generated))
+		case name == "reasoning_tokens": // SGLang's
+			e.SetInt(name, int64(rest.Reasoned))
 		}
 	}
+	e.bound("prompt_tokens_details", "cached_tokens", func(n int) int { return min(n, prompt) })
+	e.bound("completion_tokens_details", "reasoning_tokens", func(int) int { return rest.Reasoned })
 	return e.Append(dst)
+}
+
+// bound changes a number within one of the object's members, which is an object, where it is there.
+func (e *Edit) bound(object, name string, change func(int) int) {
+	for i := range e.members {
+		m := &e.members[i]
+		if string(m.name) != object {
+			continue
+		}
+		within, ok := NewEdit(m.value.of(e.raw))
+		if !ok {
+			continue
+		}
+		if n, err := strconv.Atoi(within.plain(name)); err == nil {
+			within.SetInt(name, int64(change(n)))
+			e.Set(object, within.Bytes())
+		}
+	}
 }

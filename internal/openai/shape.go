@@ -30,7 +30,7 @@ func (s *Shape) Reset() { *s = Shape{event: s.event[:0]} }
 func (s *Shape) learn(data []byte, info *ChunkInfo) {
 	text := span{info.text.start, info.text.end}
 	switch {
-	case info.choices != 1, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
+	case info.Choices != 1, info.Thought, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
 		return
 	case info.IDs == nil && info.showed == 0:
 		s.ids = span{len(data), len(data)}

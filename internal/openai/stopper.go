@@ -2,53 +2,87 @@ package openai
 
 import "strings"
 
-// Stopper cuts an answer before the first stop string and holds back whatever may still become one, so that no part of a
-// stop string is ever shown. Engines do it; the gateway does it for an answer that another engine goes on with.
+// Stopper finds the stop string that ends an answer which another engine goes on with, as engines do: it counts where it is
+// complete in new text, though it may begin in what the client has already.
 type Stopper struct {
 	// Stops are the stop strings, none of them empty. Include shows the one that ends the answer.
 	Stops   []string
 	Include bool
+	// InOrder: of several in the same text the first of Stops counts (SGLang), else the one that is complete first (vLLM).
+	InOrder bool
 
-	held string // not shown yet
+	text string // the end of the answer's text, as much as matters
+	held int    // how much of its end is not shown yet
 }
 
-// Push adds text and returns what can be shown of the answer now. When a stop string is complete, stop is that string and
-// everything after it is gone.
-func (s *Stopper) Push(text string) (shown, stop string) {
+// Push adds text and returns what can be shown of the answer now: all but what may still become a stop string that is not to
+// be shown. When one is complete, stop is that string, everything behind it is gone, and dropped is how many bytes of text
+// came behind it.
+func (s *Stopper) Push(text string) (shown, stop string, dropped int) {
 	if len(s.Stops) == 0 {
-		return text, ""
+		return text, "", 0
 	}
-	s.held += text
-	at := -1
+	before := len(s.text)
+	s.text += text
+	at, end := 0, -1
 	for _, candidate := range s.Stops {
-		if i := strings.Index(s.held, candidate); i >= 0 && (at < 0 || i < at) {
-			at, stop = i, candidate
+		from := max(0, before-len(candidate)+1)
+		if i := strings.Index(s.text[from:], candidate); i >= 0 && (end < 0 || !s.InOrder && from+i+len(candidate) < end) {
+			at, end, stop = from+i, from+i+len(candidate), candidate
 		}
 	}
-	if at >= 0 {
+	begin := before - s.held
+	if end >= 0 {
+		dropped = len(s.text) - end
 		if s.Include {
-			at += len(stop)
+			at = end
 		}
-		shown, s.held = s.held[:at], ""
-		return shown, stop
+		shown = s.text[min(begin, at):at] // nothing where the client has its beginning
+		s.text, s.held = "", 0
+		return shown, stop, dropped
 	}
-	keep := 0
-	for _, candidate := range s.Stops {
-		keep = max(keep, stopBegins(s.held, candidate))
-	}
-	shown, s.held = s.held[:len(s.held)-keep], s.held[len(s.held)-keep:]
-	return shown, ""
+	return s.show(begin), "", 0
 }
 
-// Pass adds text in which no stop string counts (min_tokens).
+// Skip is Push of text in which no stop string counts that is complete in it (min_tokens).
+func (s *Stopper) Skip(text string) (shown string) {
+	s.text += text
+	return s.show(len(s.text) - len(text) - s.held)
+}
+
+// show returns the text from begin on but for what is held back of it.
+func (s *Stopper) show(begin int) string {
+	s.held = 0
+	for _, candidate := range s.Stops {
+		if !s.Include {
+			s.held = max(s.held, min(len(s.text)-begin, stopBegins(s.text, candidate)))
+		}
+	}
+	shown := s.text[begin : len(s.text)-s.held]
+	s.forget()
+	return shown
+}
+
+// Pass adds text that the client has, or gets whatever it is, and returns it with all that was held back.
 func (s *Stopper) Pass(text string) string {
-	shown := s.held + text
-	s.held = ""
+	s.text += text
+	shown := s.text[len(s.text)-len(text)-s.held:]
+	s.held = 0
+	s.forget()
 	return shown
 }
 
 // Rest returns the held-back text of an answer that ended without a stop string.
 func (s *Stopper) Rest() string { return s.Pass("") }
+
+// forget keeps as much text as a stop string may have begun in.
+func (s *Stopper) forget() {
+	keep := s.held
+	for _, candidate := range s.Stops {
+		keep = max(keep, len(candidate)-1)
+	}
+	s.text = s.text[max(0, len(s.text)-keep):]
+}
 
 // stopBegins is the length of the longest end of text that begins stop without
 // being all of it.

@@ -5,33 +5,43 @@ import (
 	"testing"
 )
 
-func TestStopperHoldsBackNoMoreThanItMust(t *testing.T) {
-	for _, tc := range []struct {
-		stops []string
-		in    []string
-		out   []string
-		stop  string
+// TestStopper: what is shown of each piece, and by which stop string the answer ends. had is what the client has before.
+func TestStopper(t *testing.T) {
+	for _, c := range []struct {
+		had  string
+		s    Stopper
+		in   []string
+		out  []string
+		stop string
 	}{
-		{[]string{"abc"}, []string{"xa", "b", "d"}, []string{"x", "", "abd"}, ""},
-		{[]string{"abc"}, []string{"xa", "b", "c", "d"}, []string{"x", "", ""}, "abc"},
-		{[]string{"aab"}, []string{"aa", "a", "b"}, []string{"", "a", ""}, "aab"},
-		{[]string{"b", "ab"}, []string{"xab"}, []string{"x"}, "ab"},
-		{[]string{"zz"}, []string{"plain", "text"}, []string{"plain", "text"}, ""},
-		{nil, []string{"a", "b"}, []string{"a", "b"}, ""},
+		{"", Stopper{Stops: []string{"abc"}}, []string{"xa", "b", "d"}, []string{"x", "", "abd"}, ""},
+		{"", Stopper{Stops: []string{"abc"}}, []string{"xa", "b", "c", "d"}, []string{"x", "", ""}, "abc"},
+		{"", Stopper{Stops: []string{"aab"}}, []string{"aa", "a", "b"}, []string{"", "a", ""}, "aab"},
+		{"", Stopper{Stops: []string{"zz"}}, []string{"plain", "text"}, []string{"plain", "text"}, ""},
+		{"", Stopper{}, []string{"a", "b"}, []string{"a", "b"}, ""},
+		{"x E", Stopper{Stops: []string{"END"}}, []string{"N", "D", "y"}, []string{"", ""}, "END"},
+		{"x EN", Stopper{Stops: []string{"END"}, Include: true}, []string{"D y"}, []string{"D"}, "END"},
+		{"x E", Stopper{Stops: []string{"END"}, Include: true}, []string{"N", "D"}, []string{"N", "D"}, "END"},
+		{"x END", Stopper{Stops: []string{"END"}}, []string{"y"}, []string{"y"}, ""},         // it was complete before it counted (min_tokens)
+		{"aba", Stopper{Stops: []string{"abab", "bb"}}, []string{"b"}, []string{""}, "abab"}, // overlapping beginnings
+		{"ana", Stopper{Stops: []string{"nanas"}}, []string{"na", "s"}, []string{"", ""}, "nanas"},
+		{"", Stopper{Stops: []string{"abcd", "bc"}}, []string{"xabcd"}, []string{"xa"}, "bc"}, // vllm/v1/engine/detokenizer.py, check_stop_strings
+		{"", Stopper{Stops: []string{"abcd", "bc"}, InOrder: true}, []string{"xabcd"}, []string{"x"}, "abcd"},
+		{"\xf0\x9f\x98\x80\xf0", Stopper{Stops: []string{"😀😀"}}, []string{"\x9f\x98\x80!"}, []string{""}, "😀😀"},
 	} {
-		s := Stopper{Stops: tc.stops}
 		var out []string
 		var stop string
-		for _, in := range tc.in {
+		c.s.Pass(c.had)
+		for _, in := range c.in {
 			var shown string
-			shown, stop = s.Push(in)
+			shown, stop, _ = c.s.Push(in)
 			out = append(out, shown)
 			if stop != "" {
 				break
 			}
 		}
-		if !slices.Equal(out, tc.out) || stop != tc.stop {
-			t.Errorf("%v over %q: %q, %q; want %q, %q", tc.stops, tc.in, out, stop, tc.out, tc.stop)
+		if !slices.Equal(out, c.out) || stop != c.stop {
+			t.Errorf("%q, then %q with %v: %q, %q; want %q, %q", c.had, c.in, c.s.Stops, out, stop, c.out, c.stop)
 		}
 	}
 }

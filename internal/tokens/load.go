@@ -108,6 +108,7 @@ func (t *Tokenizer) loadAdded(f *file) error {
 	t.added, t.ids = newAddedMatcher(), make(map[string]uint32)
 	late := newAddedMatcher()
 	special := make(map[uint32]string)
+	t.special = make(map[uint32]bool)
 	for i := range f.AddedTokens {
 		a := &f.AddedTokens[i]
 		if a.Content == "" {
@@ -126,7 +127,7 @@ func (t *Tokenizer) loadAdded(f *file) error {
 		t.ids[a.Content] = a.ID
 		t.bytes[a.ID] = decoded
 		if a.Special {
-			special[a.ID] = a.Content
+			special[a.ID], t.special[a.ID] = a.Content, true
 		}
 		if !a.Normalized {
 			t.added.add(a.Content, addedToken{a.ID, a.Special, a.LStrip, a.RStrip, a.SingleWord})

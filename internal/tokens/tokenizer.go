@@ -27,6 +27,7 @@ type Tokenizer struct {
 	vocab    *vocab
 	merges   *merges
 	bytes    [][]byte // what each id decodes to, nil where there is no such token
+	special  map[uint32]bool
 	pieces   *pieceCache
 	longest  int
 
@@ -66,6 +67,16 @@ func (t *Tokenizer) Decode(dst []byte, ids []uint32) []byte {
 	for _, id := range ids {
 		if int(id) < len(t.bytes) {
 			dst = append(dst, t.bytes[id]...)
+		}
+	}
+	return dst
+}
+
+// DecodeText is Decode without special tokens, as engines show an answer (skip_special_tokens).
+func (t *Tokenizer) DecodeText(dst []byte, ids []uint32) []byte {
+	for i, id := range ids {
+		if !t.special[id] {
+			dst = t.Decode(dst, ids[i:i+1])
 		}
 	}
 	return dst

@@ -27,9 +27,9 @@ func (s *Server) writeWhole(w http.ResponseWriter, r *http.Request, c *call) {
 		unread = s.hear(noticed, c, unread)
 		for i := range unread {
 			ch := &c.choices[unread[i].choice]
-			text, ids := s.read(ch, &unread[i].Output)
-			ch.text = append(ch.text, text...)
-			ch.ids = append(ch.ids, ids...)
+			shown := s.read(ch, &unread[i].Output)
+			ch.text = append(ch.text, shown.Text...)
+			ch.ids = append(ch.ids, shown.IDs...)
 		}
 		if left == nil && !c.done() {
 			return
@@ -107,11 +107,11 @@ func (s *Server) appendChunks(out []byte, c *call, m *mail) []byte {
 	if ch.finish != "" {
 		return out
 	}
-	text, ids := s.read(ch, &m.Output)
-	if ch.failure != nil {
+	shown := s.read(ch, &m.Output)
+	if ch.failure != nil || shown.Held {
 		return out
 	}
-	return s.dialect.appendChunk(out, c, m.choice, text, ids)
+	return s.dialect.appendChunk(out, c, m.choice, shown.Text, shown.IDs)
 }
 
 // appendJSON appends v as an event.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/detokenize"
 	"github.com/tandem-pd/tandem/internal/openai"
 )
 
@@ -58,8 +59,7 @@ type call struct {
 type choice struct {
 	request Request
 	first   bool // of its prompt: it counts for the prompt's usage
-	stopper openai.Stopper
-	minimum int // tokens in which no stop string counts
+	detok   detokenize.Detokenizer
 
 	text      []byte   // shown so far, of a whole answer
 	ids       []uint32 // the same, as ids
@@ -139,7 +139,10 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 	for i, p := range prompts {
 		prompts[i] = s.truncate(f, p, template.MaxTokens)
 	}
-	stop := openai.Stopper{Stops: f.strings("stop"), Include: f.flag("include_stop_str_in_output")}
+	stops := detokenize.Stops{
+		Strings: f.strings("stop"), MinTokens: template.MinTokens,
+		Include: f.flag("include_stop_str_in_output") || s.cfg.Engine == "sglang" && f.flag("no_stop_trim"),
+	}
 	for _, p := range prompts {
 		if failure := s.checkLength(p, template.MaxTokens); failure != nil {
 			return c, failure
@@ -149,7 +152,8 @@ func (s *Server) understand(fm form, w http.ResponseWriter, r *http.Request) (*c
 			request := *template
 			request.Prompt, request.Choice = p, k
 			request.Prepare(&s.cfg) // here, and not under everybody's lock
-			c.choices = append(c.choices, choice{request: request, first: k == 0, stopper: stop, minimum: template.MinTokens})
+			detok := detokenize.New(s.cfg.Engine, s.tokenizer.Tokenizer(), p, stops)
+			c.choices = append(c.choices, choice{request: request, first: k == 0, detok: detok})
 		}
 	}
 	return c, f.err
@@ -282,15 +286,14 @@ func (c *call) total() *openai.Usage {
 	return u
 }
 
-// read takes one output of a choice in and returns the text and the ids that it
-// adds to what is shown.
-func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
+// read takes one output of a choice in and returns what it adds to what is shown.
+func (s *Server) read(ch *choice, o *Output) detokenize.Shown {
 	if ch.finish != "" {
-		return "", nil // cut by a stop string; the core had not heard yet
+		return detokenize.Shown{} // cut by a stop string; the core had not heard yet
 	}
 	if errors.Is(o.Err, errAborted) { // what was generated so far is the answer
 		ch.finish = o.Reason.String()
-		return ch.stopper.Rest(), nil
+		return ch.detok.Step(nil, detokenize.Last)
 	}
 	ch.generated, ch.cached = o.Generated, o.Cached
 	switch o.Reason {
@@ -304,36 +307,32 @@ func (s *Server) read(ch *choice, o *Output) (text string, ids []uint32) {
 		case s.isDead():
 			ch.failure = newError(http.StatusInternalServerError, "", "%v", errDead)
 		}
-		return "", nil
+		return detokenize.Shown{}
 	case LoadFailed:
 		ch.finish = o.Reason.String()
 		ch.failure = s.dialect.handOffFailed(o.Err)
-		return "", nil
+		return detokenize.Shown{}
+	}
+	end := detokenize.Last
+	switch o.Reason {
+	case Unfinished:
+		end = detokenize.More
 	case Stopped:
-		// Neither the end token nor a stop token is text.
-		if o.Token != s.core.vocab.EOS {
-			ch.reason = o.Token
-		}
-		text = ch.stopper.Rest()
-	default:
-		word := string(s.tokenizer.Tokenizer().Decode(nil, []uint32{o.Token}))
-		if o.Generated <= ch.minimum {
-			text = ch.stopper.Pass(word)
-			break
-		}
-		var stop string
-		if text, stop = ch.stopper.Push(word); stop != "" {
-			ch.finish, ch.reason = Stopped.String(), stop
-			s.abort(ch.request.ID)
-		} else if o.Reason == Length {
-			text += ch.stopper.Rest()
-		}
+		end = detokenize.Stopped
+	}
+	shown := ch.detok.Step([]uint32{o.Token}, end)
+	switch {
+	case shown.Stop != "":
+		ch.finish, ch.reason = Stopped.String(), shown.Stop
+		s.abort(ch.request.ID)
+	case o.Reason == Stopped && o.Token != s.core.vocab.EOS:
+		ch.reason = o.Token
 	}
 	if ch.finish == "" {
 		ch.finish = o.Reason.String()
 	}
 	ch.pinned = o.Pinned
-	return text, []uint32{o.Token}
+	return shown
 }
 
 // requestID is the request's X-Request-Id, or a random one.

@@ -159,9 +159,16 @@ func (d *vllm) appendEnd(out []byte, c *call) []byte {
 	return appendJSON(out, a)
 }
 
-// usage has no details without --enable-prompt-tokens-details.
+// usage has no details without --enable-prompt-tokens-details, and says of its own tokens alone how many are a thought
+// (chat_completion/serving.py, _make_completion_tokens_details).
 func (d *vllm) usage(c *call) *openai.Usage {
 	u := c.total()
+	if c.parsed.thinks {
+		u.CompletionTokensDetails = &openai.CompletionTokensDetails{}
+		for i := range c.choices {
+			u.CompletionTokensDetails.ReasoningTokens += c.parsed.thought(c.choices[i].generated)
+		}
+	}
 	if d.s.cfg.NoCacheReport {
 		u.PromptTokensDetails = nil
 	}

@@ -124,6 +124,9 @@ func TestAnswersAreResumed(t *testing.T) {
 			if reason, prompt, completion := f.ends(a); reason != c.reason || prompt != c.prompt || completion != c.completion {
 				t.Errorf("it ended by %q with %d + %d tokens, want %q, %d + %d\n%v", reason, prompt, completion, c.reason, c.prompt, c.completion, a.events)
 			}
+			if got, want := details(a), details(undisturbed); got != want {
+				t.Errorf("the usage has %s, want %s", got, want)
+			}
 			if shows := strings.Contains(strings.Join(a.events, ""), `"token_ids"`); shows != strings.Contains(c.body, "return_token_ids") {
 				t.Errorf("token ids are shown: %v", shows)
 			}
@@ -135,39 +138,63 @@ func TestAnswersAreResumed(t *testing.T) {
 	}
 }
 
+// details are what a stream's usage says of the answer's tokens.
+func details(a answer) string {
+	_, all, _ := strings.Cut(a.events[len(a.events)-2], `"completion_tokens_details":`)
+	one, _, _ := strings.Cut(all, "}")
+	return one
+}
+
 // of is a fleet of an engine.
 func of(name string) options {
 	return options{worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = name }}
 }
 
-// TestStopStringsAcrossTheCut: a stop string that began before the worker died ends the answer where it would have ended.
+// TestStopStringsAcrossTheCut: a stop string that began before the worker died ends the answer where it would have ended, as
+// its engine reports it, whether the engine holds its beginning back or has shown it.
 func TestStopStringsAcrossTheCut(t *testing.T) {
-	prompt := textPrompt(long)
-	whole := generated(prompt, 120, false)
-	for _, path := range []string{completionPath, chatPath} {
-		t.Run(path, func(t *testing.T) {
-			f := newFleet(t, options{prefill: 1, decode: 2, speedup: 2})
-			ask := `"prompt":` + fmt.Sprintf("%q", long)
-			text := whole
-			if path == chatPath {
+	const at = 60 // words before the stop string, which has six
+	for name, c := range map[string]struct {
+		engine, path, body string
+		cuts               []int // events
+	}{
+		"vllm":           {"vllm", completionPath, `"min_tokens":8`, []int{50, 54}}, // which show six words less than there are
+		"vllm, included": {"vllm", completionPath, `"include_stop_str_in_output":true`, []int{57, at + 1, at + 3}},
+		"chat":           {"vllm", chatPath, `"min_tokens":63`, []int{50, 54}},
+		"chat, included": {"vllm", chatPath, `"include_stop_str_in_output":true`, []int{57, at + 2, at + 4}},
+		"sglang":         {"sglang", completionPath, `"min_tokens":8`, []int{54, 58}},
+		"sglang, whole":  {"sglang", completionPath, `"no_stop_trim":true`, []int{54, 58}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := of(c.engine)
+			o.prefill, o.decode, o.speedup = 1, 2, 2
+			f := newFleet(t, o)
+			ask, text := `"prompt":`+fmt.Sprintf("%q", long), generated(textPrompt(long), 120, false)
+			if c.path == chatPath {
 				ask, text = `"messages":[{"role":"user","content":"Hello"}]`, generated(chatPrompt("Hello"), 120, false)
 			}
 			words := strings.SplitAfter(text, " ")
-			for at := 60; at < 64; at++ {
-				stop := strings.Join(words[at:at+6], "")
-				if strings.Index(text, stop) != len(strings.Join(words[:at], "")) {
-					continue // it stands earlier, too
+			stop := strings.Join(words[at:at+6], "")
+			if strings.Index(text, stop) != len(strings.Join(words[:at], "")) {
+				t.Fatal("it stands earlier, too")
+			}
+			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
+			undisturbed := f.post(c.path, body)
+			reason, prompt, completion := f.ends(undisturbed)
+			named := fmt.Sprintf(`_reason":%q`, stop)
+			if c.engine == "sglang" {
+				named = fmt.Sprintf(`"matched_stop":%q`, stop)
+			}
+			if reason != "stop" || !strings.Contains(strings.Join(undisturbed.events, ""), named) {
+				t.Fatalf("undisturbed it ends by %q: %v", reason, undisturbed.events)
+			}
+			for _, after := range c.cuts {
+				a := f.generatingAfter(c.path, body, after, o)
+				if got, want := f.text(a), f.text(undisturbed); got != want {
+					t.Errorf("cut after %d events: %q, want %q", after, got, want)
 				}
-				body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,"max_tokens":120,"stop":[%q,"never"],%s}`, stop, ask)
-				want := strings.Join(words[:at], "")
-				for after := at - 4; after < at+1; after += 2 {
-					dies := f.generatingAfter(path, body, after)
-					if got := f.text(dies); got != want {
-						t.Errorf("cut after %d events: %q, want %q", after, got, want)
-					}
-					if reason, _, completion := f.ends(dies); reason != "stop" || completion < at {
-						t.Errorf("it ended by %q after %d tokens", reason, completion)
-					}
+				if r, p, n := f.ends(a); r != reason || p != prompt || n != completion || !strings.Contains(strings.Join(a.events, ""), named) {
+					t.Errorf("cut after %d events it ended by %q with %d + %d tokens, want %q with %d + %d\n%v", after, r, p, n, reason, prompt, completion, a.events)
 				}
 			}
 			f.idle()
@@ -176,7 +203,7 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 }
 
 // generatingAfter is cut, with a worker that comes back.
-func (f *fleet) generatingAfter(path, body string, after int) answer {
+func (f *fleet) generatingAfter(path, body string, after int, o options) answer {
 	var id string
 	n := 0
 	a, err := f.try(context.Background(), path, body, func(string) {
@@ -189,7 +216,7 @@ func (f *fleet) generatingAfter(path, body string, after int) answer {
 		f.t.Fatal(err)
 	}
 	if id != "" {
-		f.start(pools.Decode, id, options{speedup: 2}, slog.New(slog.DiscardHandler))
+		f.start(pools.Decode, id, o, slog.New(slog.DiscardHandler))
 	}
 	return a
 }

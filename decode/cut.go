@@ -1,0 +1,192 @@
+package decode
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// cut is a place in an answer from which another worker can go on: the text of its tokens ends with a whole character, so
+// that both engines' detokenizers begin again behind it, and the client has all of it. An engine shows what comes between two
+// such places as it likes: SGLang the blank of " 😀" with its first token, whose other bytes it keeps; vLLM of several tokens
+// at once the text of those before a part of a character.
+type cut struct {
+	tokens   int // before it
+	reasoned int // of them, tokens thought in
+}
+
+// most is how many bytes beyond a cut are kept to be made again where no tokenizer finds the next one.
+const mostAhead = 1 << 10
+
+// mark takes in an event with content: the cut moves behind it, or the client has its text beyond the cut.
+func (d *Draft) mark(data []byte, info *openai.ChunkInfo) {
+	d.ahead = info.AppendText(info.AppendThought(d.ahead, data), data)
+	d.repeated = len(d.ahead)
+	d.reach(info)
+}
+
+// reach moves the cut behind the latest token, if the text up to there is shown.
+func (d *Draft) reach(info *openai.ChunkInfo) {
+	if d.whole(info) {
+		d.cut = cut{len(d.ids), d.reasoned}
+		d.ahead, d.repeated = d.ahead[:copy(d.ahead, d.ahead[d.repeated:])], 0
+	}
+}
+
+// whole reports whether all text of the tokens up to the latest event's last one is shown, as far as that is known.
+func (d *Draft) whole(info *openai.ChunkInfo) bool {
+	shown := d.ahead[:d.repeated]
+	switch {
+	case d.Tokenizer == nil:
+		return d.wholeBySight(info, shown)
+	case !d.endsWhole():
+		return false
+	case len(d.Request.Stop) > 0:
+		return true // what is held back for a stop string is found when the answer moves
+	}
+	d.scratch = d.decode(d.scratch[:0], d.ids[d.cut.tokens:])
+	return len(d.scratch) <= len(shown) || !bytes.HasPrefix(d.scratch, shown) // else a parser holds some back
+}
+
+// endsWhole reports whether the tokens end with a whole character. U+FFFD is none: engines take it for the place of a part.
+func (d *Draft) endsWhole() bool {
+	const longest = 8 // tokens of a character, special ones between them
+	for n := 1; n <= min(longest, len(d.ids)); n++ {
+		d.scratch = d.decode(d.scratch[:0], d.ids[len(d.ids)-n:])
+		if r, _ := utf8.DecodeLastRune(d.scratch); r != utf8.RuneError {
+			return true
+		}
+	}
+	return false
+}
+
+// wholeBySight is whole without a tokenizer. Where SGLang shows a part of what it has, that ends with a blank or a character
+// of Chinese (find_printable_text); vLLM shows one token's text whole. Of several tokens of vLLM's nothing is known: a greedy
+// answer is made again from an earlier place, for as long as that is near; one that is drawn goes on from here.
+func (d *Draft) wholeBySight(info *openai.ChunkInfo, shown []byte) bool {
+	last, _ := utf8.DecodeLastRune(shown)
+	if d.SGLang && last != ' ' && last < 0x2E80 || !d.SGLang && info.Tokens == 1 {
+		return true
+	}
+	return len(shown) > mostAhead || d.Request.Unresumable("", true) != ""
+}
+
+// decode makes text of tokens as the engine shows it.
+func (d *Draft) decode(dst []byte, ids []uint32) []byte {
+	if skip, _ := d.Request.Field("skip_special_tokens"); string(skip) == "false" {
+		return d.Tokenizer.Decode(dst, ids)
+	}
+	return d.Tokenizer.DecodeText(dst, ids)
+}
+
+// agrees reports whether what was said is the text of the tokens up to the cut, less what is held back of it or more by
+// what the client has beyond it.
+func (d *Draft) agrees() bool {
+	whole := d.decode(nil, d.ids[:d.cut.tokens])
+	return bytes.HasPrefix(whole, d.text) || bytes.HasPrefix(d.text, whole)
+}
+
+// reason counts the tokens of an event with content, of which before were there: those of a thought, with any that showed
+// nothing within it.
+func (d *Draft) reason(thought bool, before int) {
+	if !thought {
+		d.thinking = 0
+		return
+	}
+	if d.thinking > 0 {
+		before = d.thinking
+	}
+	d.reasoned += len(d.ids) - before
+	d.thinking = len(d.ids)
+}
+
+// rest is take of an answer that has moved. before is how many tokens there were.
+func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byte, stopped bool, _ error) {
+	if info.Choices == 0 && !info.Usage {
+		return nil, false, nil
+	}
+	rest := openai.Rest{Generated: d.given, Reasoned: d.reasoned, HideIDs: d.HideIDs, SGLang: d.SGLang}
+	thought, text := info.AppendThought(nil, data), info.AppendText(nil, data)
+	shows := info.Content && len(thought)+len(text) == 0
+	var again bool
+	if thought, again = d.strip(thought); again {
+		rest.Thought = thought
+	}
+	if len(d.stopper.Stops) > 0 && (info.Said || info.Finished > 0) {
+		text = append(append([]byte{}, d.unsaid...), d.stop(&rest, text, info, before)...)
+		d.unsaid, rest.Text = nil, text
+	}
+	if text, again = d.strip(text); again {
+		rest.Text = text
+	}
+	if d.finished = d.finished || rest.Stop != ""; info.Content && rest.Stop == "" {
+		d.reach(info)
+	}
+	if len(d.Request.Stop) > 0 {
+		d.text = append(d.text, text...)
+	}
+	shows = shows || len(thought)+len(text) > 0 || info.Finished > 0 || rest.Stop != ""
+	var fresh []uint32 // ids that the client lacks; those of tokens whose text may turn out to lie behind a stop string wait for it
+	if !d.HideIDs && info.IDs != nil && (shows || len(d.stopper.Stops) == 0) {
+		fresh = d.ids[min(d.told, len(d.ids)):]
+		rest.IDs, d.told = openai.AppendIDs(nil, fresh), max(d.told, len(d.ids))
+	}
+	if info.Choices > 0 && !shows && len(fresh) == 0 {
+		return nil, false, nil // its role, or what the client has already
+	}
+	d.event = d.envelope.AppendRest(append(d.event[:0], dataField...), data, rest)
+	return d.framed(), rest.Stop != "", nil
+}
+
+// strip takes from text what the client has of it already, and notes what it gets. An answer that is drawn may go on in
+// another way.
+func (d *Draft) strip(text []byte) (more []byte, stripped bool) {
+	n, has := 0, d.ahead[d.repeated:]
+	for n < min(len(has), len(text)) && has[n] == text[n] {
+		n++
+	}
+	if n < len(has) && n < len(text) {
+		for n > 0 && !utf8.RuneStart(text[n]) {
+			n--
+		}
+		d.ahead = d.ahead[:d.repeated+n]
+	}
+	d.repeated += n
+	if more = text[n:len(text):len(text)]; len(more) > 0 {
+		d.ahead = append(d.ahead, more...)
+		d.repeated = len(d.ahead)
+	}
+	return more, n > 0
+}
+
+// stop looks for stop strings in more of the answer, and returns what can be shown of it. The tokens behind the one that
+// completes a stop string are dropped, as engines do.
+func (d *Draft) stop(rest *openai.Rest, more []byte, info *openai.ChunkInfo, before int) []byte {
+	var text string
+	if least := d.Request.MinTokens; before < least && !d.SGLang { // SGLang's stop strings count from the first token
+		n := len(more)
+		if len(d.ids) > least {
+			n = min(n, max(0, len(d.decode(nil, d.ids[:least]))-d.pushed))
+		}
+		d.pushed += n
+		text, more = d.stopper.Skip(string(more[:n])), more[n:]
+	}
+	d.pushed += len(more)
+	shown, stop, dropped := d.stopper.Push(string(more))
+	text += shown
+	switch rest.Stop = stop; {
+	case stop == "" && info.Finished > 0:
+		text += d.stopper.Rest()
+	case stop != "":
+		has := len(d.decode(nil, d.ids))
+		for len(d.ids) > d.given {
+			last := len(d.ids) - 1
+			if has -= len(d.decode(nil, d.ids[last:])); has < d.pushed-dropped {
+				break
+			}
+			d.ids = d.ids[:last]
+		}
+	}
+	return []byte(text)
+}
