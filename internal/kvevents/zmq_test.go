@@ -355,6 +355,23 @@ func TestConnectionsCut(t *testing.T) {
 	}
 }
 
+// The end of an engine's connection is reported, and what the subscriber ends itself is not.
+func TestEndedConnectionsAreReported(t *testing.T) {
+	e, left := newZMQEngine(t, 1, zmqpub.Config{}), newZMQEngine(t, 2, zmqpub.Config{})
+	cfg, cut := zmqConfig(), make(chan string, 16)
+	cfg.OnCut = func(worker string) { cut <- worker }
+	r := newRig(t, cfg, nil, nil)
+	r.trackZMQ("w", e, 0)
+	r.trackZMQ("left", left, 0)
+	r.until("subscribed", func() bool { return e.pub.Subscribers() == 1 && left.pub.Subscribers() == 1 })
+	r.sub.Untrack(eventstest.Pool, "left")
+	r.until("unsubscribed", func() bool { return left.pub.Subscribers() == 0 })
+	e.restart()
+	if worker := <-cut; worker != "w" || len(cut) > 0 {
+		t.Errorf("%s, and %d more", worker, len(cut))
+	}
+}
+
 // Two ranks are two ports, and one worker's in the index.
 func TestRanksOverZMQ(t *testing.T) {
 	var zero, one *zmqEngine
