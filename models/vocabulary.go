@@ -16,8 +16,11 @@ func (c *Card) VocabSize(l *Language) int {
 }
 
 // CheckIDs returns the 400 for a request that names token ids outside of the vocabulary, nil for any other. vLLM 0.32 compares
-// them itself, SGLang 0.5.23 not all. Where the vocabulary's size is not known, a request to SGLang with others is refused.
+// them itself, SGLang 0.5.23 not all; nor does it keep clients from files of its machine. Where the vocabulary's size is not known, a request to SGLang with others is refused.
 func (c *Card) CheckIDs(req *openai.Request, l *Language) *openai.Error {
+	if !c.checks && req.NamesFiles() {
+		return openai.BadRequest("messages", "messages: images, audio and video come from a URL of http or https, or in the body as a data: URL")
+	}
 	if size := c.VocabSize(l); size > 0 {
 		return req.OutsideVocabulary(size)
 	}

@@ -91,6 +91,17 @@ func TestUnknownVocabulary(t *testing.T) {
 				t.Errorf("%s, %s: %v", engine, c.members, err)
 			}
 		}
+		for url, local := range map[string]bool{
+			"https://h/x.png": false, "http://h/x": false, "data:image/png;base64,eA==": false,
+			"file:///etc/passwd": true, "/etc/x.png": true, "x.png": true, `\u0066ile:///x`: true,
+		} {
+			for _, part := range []string{`{"type":"image_url","image_url":{"url":"` + url + `"}}`, `{"type":"video_url","video_url":"` + url + `"}`} {
+				err := card.CheckIDs(scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":[`+part+`]}]}`), nil)
+				if got := err != nil; got != (refused && local) {
+					t.Errorf("%s, %s: %v", engine, part, err)
+				}
+			}
+		}
 		w.VocabSize = 1
 		if err := roster.Put(w); err != nil {
 			t.Fatal(err)

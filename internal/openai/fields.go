@@ -63,8 +63,14 @@ var (
 		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
 		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
 		{"best_of", integer(1, 128, nil)},
+		{"structured_outputs", (*scan).grammar},
+		{"structural_tag", (*scan).grammar},
+		{"guided_json", (*scan).grammar},
+		{"json_schema", (*scan).grammar},
 		{"use_beam_search", func(s *scan) bool { return s.bool(&s.req.BeamSearch) }},
 		{"stop", (*scan).stop},
+		{"stop_regex", (*scan).stopRegex},
+		{"stream_interval", count(1, nil)},
 		{"stop_token_ids", (*scan).tokenIDs},
 		{"allowed_token_ids", (*scan).tokenIDs},
 		{"logprob_token_ids", (*scan).tokenIDs},
@@ -100,7 +106,7 @@ var (
 		{"top_logprobs", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.TopLogprobs = int(v) })},
 		{"tool_choice", (*scan).toolChoice},
 		{"parallel_tool_calls", anyBool},
-		{"response_format", anyObject},
+		{"response_format", (*scan).formatted},
 	}
 	completionOnly = []field{
 		{"max_tokens", count(0, func(s *scan, v int) { s.maxTokens, s.req.PromptOnly = v, v == 0 })},
@@ -108,6 +114,7 @@ var (
 		{"logprobs", integer(-1, math.MaxInt32, func(s *scan, v int64) { s.req.Logprobs, s.req.TopLogprobs = true, int(v) })},
 		{"echo", anyBool},
 		{"suffix", anyString},
+		{"response_format", (*scan).formatted},
 	}
 	streamOptionFields = newFieldSet(false, []field{
 		{"stream_options.include_usage", func(s *scan) bool { return s.bool(&s.req.IncludeUsage) }},
@@ -144,7 +151,11 @@ func integer(lo, hi int64, set func(*scan, int64)) reader {
 
 // count reads a number of tokens, lo or more.
 func count(lo int64, set func(*scan, int)) reader {
-	return integer(lo, math.MaxInt32, func(s *scan, v int64) { set(s, int(v)) })
+	return integer(lo, math.MaxInt32, func(s *scan, v int64) {
+		if set != nil {
+			set(s, int(v))
+		}
+	})
 }
 
 // number checks a number from lo to hi.
@@ -221,7 +232,7 @@ func (s *scan) tools() bool {
 	}
 	for first := true; s.element(first); first = false {
 		s.req.HasTools = true
-		if _, ok := s.value(); !ok {
+		if !s.grammar() {
 			return false
 		}
 	}

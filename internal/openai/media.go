@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"iter"
+	"strings"
 )
 
 // Modality is what a piece of a prompt holds.
@@ -53,7 +54,7 @@ func (r *Request) NameMedia(e *Edit) {
 	if r.mediaNames == nil && len(r.media) > 0 {
 		r.mediaNames = make([][]byte, len(r.media))
 		for i, m := range r.media {
-			if held := heldIn(m.where.of(r.Raw)); held != nil {
+			if held, _ := heldIn(m.where.of(r.Raw)); held != nil {
 				r.mediaNames[i] = nameOf(held, r.CacheSalt)
 			}
 		}
@@ -74,22 +75,34 @@ func nameOf(held []byte, salt string) []byte {
 	return append(hex.AppendEncode([]byte(`,"uuid":"`), h.Sum(nil)), '"')
 }
 
+// NamesFiles reports whether an image, audio or video is to be fetched from neither http nor https, and is not in the body
+// either: SGLang takes what is there for a path of the worker's (srt/utils/common.py of 0.5.23, load_image). vLLM opens
+// files only where its operator allows them.
+func (r *Request) NamesFiles() bool {
+	for _, m := range r.media {
+		if _, local := heldIn(m.where.of(r.Raw)); local {
+			return true
+		}
+	}
+	return false
+}
+
 // heldIn is the media that a part holds, as it stands in the JSON; nil for one that says where it is to be fetched, and
-// for one of another form.
-func heldIn(part []byte) (held []byte) {
+// for one of another form. local: that is no URL of http or https.
+func heldIn(part []byte) (held []byte, local bool) {
 	c := newCursor(part, deepest)
 	parts := c.members()
 	for parts.next() {
 		switch string(parts.name()) {
 		case "image_url", "audio_url", "video_url":
 			if c.peek() == '"' {
-				held = dataURL(&c)
+				held, local = dataURL(&c)
 				continue
 			}
 			inner := c.members()
 			for inner.next() {
 				if string(inner.name()) == "url" && c.peek() == '"' {
-					held = dataURL(&c)
+					held, local = dataURL(&c)
 				} else {
 					c.value()
 				}
@@ -101,16 +114,18 @@ func heldIn(part []byte) (held []byte) {
 			c.value()
 		}
 	}
-	return held
+	return held, local
 }
 
-// dataURL takes a string and returns what it holds where it is a data: URL, nil of any other.
-func dataURL(c *cursor) []byte {
+// dataURL takes a string and returns what it holds where it is a data: URL, nil of any other. local is as in heldIn.
+func dataURL(c *cursor) (held []byte, local bool) {
 	t, _ := c.str()
-	if url := c.data[t.start:t.end]; bytes.HasPrefix(url, []byte("data:")) {
-		return url
+	url := c.data[t.start:t.end]
+	if bytes.HasPrefix(url, []byte("data:")) {
+		return url, false
 	}
-	return nil
+	plain := t.decode(c.data)
+	return nil, !strings.HasPrefix(plain, "http://") && !strings.HasPrefix(plain, "https://")
 }
 
 // Pieces yields the raw JSON of what becomes the prompt, in the order that templates have it: the tools, then the

@@ -31,6 +31,7 @@ func TestVocabulary(t *testing.T) {
 		{"logit_bias", `{"\u0033":1.5}`, ``, `{"03":1}`},
 		{"logit_bias", `null`, ``, `{"3":null}`},
 		{"repetition_penalty", `1e-6`, ``, `1e-40`},
+		{"stream_interval", `1`, ``, `1180591620717411303424`}, // over which vLLM 0.32 answers 500
 		{"repetition_penalty", `2`, ``, `1e39`},
 	} {
 		body := func(value string) []byte {
