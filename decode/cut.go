@@ -186,6 +186,7 @@ func (d *Draft) stop(rest *openai.Rest, more []byte, info *openai.ChunkInfo, bef
 				break
 			}
 			d.ids = d.ids[:last]
+			rest.Dropped++
 		}
 	}
 	return []byte(text)

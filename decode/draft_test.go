@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
 )
 
 // The events of a chat whose engine shows its tokens.
@@ -130,6 +131,23 @@ func TestDraftGoesOn(t *testing.T) {
 		want := plain(thought) + plain(with(shownOne, used(4, 4, 4, 3))) + plain(shownEnd) +
 			`data: {"id":"a","created":7,"system_fingerprint":"v","choices":[],` + used(4, 5, 4, 3) + "}\n\n" + done
 		if failed != nil || sent != want || tr.ReasoningTokens != 3 || tr.CachedTokens != 4 {
+			t.Errorf("%v, %+v\n%s, want\n%s", failed, tr, sent, want)
+		}
+	})
+	t.Run("tokens behind a stop string", func(t *testing.T) {
+		draft := &Draft{Request: chat(t, `,"stop":"b c"`), Tokenizer: tokens.Sim(), Prompt: []uint32{1, 2, 3, 4}}
+		ids := func(text string) string { return string(openai.AppendIDs(nil, tokens.Sim().Encode(nil, text))) }
+		event := func(text, more string) string {
+			return `data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":"` + text + `"},"token_ids":` + ids(text) + more + "\n\n"
+		}
+		_, _, _ = play(t, draft, false, event("a b", "}]}"))
+		had := draft.Continue().Generated
+		n := len(tokens.Sim().Encode(nil, " c d e"))
+		sent, tr, failed := play(t, draft, false, event(" c d e", fmt.Sprintf(`}],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}}`, 4+had, n, 4+had+n)))
+		kept := len(tokens.Sim().Encode(nil, " c"))
+		want := fmt.Sprintf(`data: {"id":"a","created":7,"choices":[{"index":0,"delta":{"content":""},"token_ids":%s,"finish_reason":"stop","stop_reason":"b c"}],"usage":{"prompt_tokens":4,"completion_tokens":%d,"total_tokens":%d}}`+"\n\n",
+			ids(" c"), had+kept, 4+had+kept) + done
+		if failed != nil || sent != want || tr.Tokens != had+kept {
 			t.Errorf("%v, %+v\n%s, want\n%s", failed, tr, sent, want)
 		}
 	})

@@ -155,8 +155,10 @@ type Rest struct {
 	// Text and Thought take the place of the choice's text and reasoning, and IDs of its token ids, unless they are nil.
 	Text, Thought, IDs []byte
 	// Stop is the stop string that ends the answer here, empty for none. SGLang: it is named as SGLang does.
-	Stop   string
-	SGLang bool
+	// Dropped is how many of the engine's tokens come behind it.
+	Stop    string
+	SGLang  bool
+	Dropped int
 }
 
 // AppendRest appends the data of a chunk of a resumed answer in the envelope of the answer's first engine: without a role,
@@ -276,7 +278,9 @@ func (rest *Rest) appendUsage(dst, raw []byte) []byte {
 			prompt = max(0, n-rest.Generated)
 			e.SetInt(name, int64(prompt))
 		case name == "completion_tokens":
-			e.SetInt(name, int64(n+rest.Generated))
+			e.SetInt(name, int64(n+rest.Generated-rest.Dropped))
+		case name == "total_tokens":
+			e.SetInt(name, int64(n-rest.Dropped))
 		case name == "reasoning_tokens": // SGLang's
 			e.SetInt(name, int64(rest.Reasoned))
 		}
