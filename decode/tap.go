@@ -69,7 +69,7 @@ func (t *tap) stream() error {
 func (t *tap) Write(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
-		t.out.Start("text/event-stream")
+		t.out.Start(openai.EventStream)
 	}
 	return t.out.Write(p)
 }
@@ -78,7 +78,7 @@ func (t *tap) Write(p []byte) error {
 func (t *tap) Last(p []byte) error {
 	if !t.transcript.Started {
 		t.transcript.Started = true
-		t.out.Start("text/event-stream")
+		t.out.Start(openai.EventStream)
 	}
 	return t.out.Last(p)
 }

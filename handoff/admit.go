@@ -208,19 +208,22 @@ func (r *request) refusal(err error) *openai.Error {
 	case errors.As(err, &pin):
 		return r.pins.of(pin.Role).away()
 	case errors.As(err, &over):
-		return overloaded(over.Error())
+		return openai.Overloaded(time.Second, over.Error())
 	case errors.Is(err, router.ErrTaints) && r.Call.Request.Adapter != "":
 		return openai.Unavailable("no_adapter_worker", "no worker that can be chosen has the adapter "+Shown(r.Call.Request.Adapter)+" loaded, and the taints that the request requires")
 	case errors.Is(err, router.ErrTaints):
 		return openai.Unavailable("no_tainted_worker", "no worker that can be chosen has the taints in nvext.routing_constraints.required_taints")
 	case errors.As(err, &full):
-		return openai.Overloaded(full.RetryAfter)
+		if full.Class != "" {
+			return openai.SlowDown(full.RetryAfter, "the queue has no more room for requests of the policy class "+full.Class)
+		}
+		return openai.Overloaded(full.RetryAfter, "the queue is full")
 	case errors.As(err, &big):
 		return openai.BadRequest("", "the request needs %d KV blocks, and the largest worker has %d", big.NeedBlocks, big.LargestBlocks)
 	case errors.Is(err, queue.ErrExpired):
 		return openai.GatewayTimeout("queue_timeout", "the request waited longer than queue-timeout for a worker")
 	case placement.Waits(err): // of a query
-		return overloaded("every worker is busy now: the request would wait")
+		return openai.Overloaded(time.Second, "every worker is busy now: the request would wait")
 	case errors.Is(err, placement.ErrNoDecode):
 		return openai.Unavailable("no_worker", placement.ErrNoDecode.Error())
 	case errors.As(err, &alone):
@@ -232,11 +235,4 @@ func (r *request) refusal(err error) *openai.Error {
 	default:
 		return openai.Internal()
 	}
-}
-
-// overloaded is the 529 of workers that are all above a threshold, or full.
-func overloaded(message string) *openai.Error {
-	e := &openai.Error{Status: openai.StatusOverloaded, Type: "overloaded_error", Code: "workers_overloaded", RetryAfter: time.Second}
-	e.Message = message
-	return e
 }

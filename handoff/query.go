@@ -27,7 +27,7 @@ func (f *Flow) query(r *request, out Sink) error {
 	}
 	body := queryAnswer(r, &chosen)
 	if r.Call.Request.Stream {
-		out.Start("text/event-stream")
+		out.Start(openai.EventStream)
 		return out.Write(append(openai.AppendEvent(nil, body), "data: [DONE]\n\n"...))
 	}
 	out.Start("application/json")

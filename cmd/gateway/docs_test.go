@@ -20,7 +20,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 func operating(t *testing.T) string {
@@ -321,9 +320,6 @@ func statusOf(e ast.Expr) string {
 		name = e.Sel.Name
 	case *ast.Ident:
 		name = e.Name
-	}
-	if name == "StatusOverloaded" {
-		return strconv.Itoa(openai.StatusOverloaded)
 	}
 	for n := 100; n < 600; n++ {
 		if text := http.StatusText(n); text != "" && name == "Status"+strings.ReplaceAll(text, " ", "") {

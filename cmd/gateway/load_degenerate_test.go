@@ -31,8 +31,8 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 	}
 	full := func(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", "1")
-		w.WriteHeader(529)
-		fmt.Fprint(w, `{"error":{"message":"the queue is full; try again in 1 s","type":"overloaded_error","code":"queue_full"}}`)
+		w.WriteHeader(503)
+		fmt.Fprint(w, `{"error":{"message":"the queue is full; try again in 1 s","type":"overloaded_error","code":"server_is_overloaded"}}`)
 	}
 	var asked atomic.Int32
 	for _, c := range []struct {
@@ -46,8 +46,8 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 		{
 			"all refused", 107, func(w http.ResponseWriter, _ *http.Request) { full(w) }, "",
 			[]string{
-				"0 answered, 107 refused, 0 failed", "107 http_529 queue_full: the queue is full; try again in 1 s",
-				"Goodput: 0 of 107 requests, since none was answered.", "107 of 107 requests were not answered, 107 of them: http_529 queue_full: the queue is full",
+				"0 answered, 107 refused, 0 failed", "107 http_503 server_is_overloaded: the queue is full; try again in 1 s",
+				"Goodput: 0 of 107 requests, since none was answered.", "107 of 107 requests were not answered, 107 of them: http_503 server_is_overloaded: the queue is full",
 			},
 			`TTFT +0 +0`,
 		},
@@ -59,7 +59,7 @@ func TestLoadSaysWhatItsFiguresShow(t *testing.T) {
 				}
 				tokens(w, 3)
 			}, "--max-in-flight 1",
-			[]string{"refused", "http_529 queue_full: the queue is full"}, ``,
+			[]string{"refused", "http_503 server_is_overloaded: the queue is full"}, ``,
 		},
 		{
 			"two answers", 2, func(w http.ResponseWriter, _ *http.Request) { tokens(w, 3) }, "",

@@ -3,13 +3,10 @@ package openai
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
-
-// StatusOverloaded is the HTTP status of a full queue. It is not registered, and is what Dynamo's and Anthropic's
-// clients know overload by.
-const StatusOverloaded = 529
 
 // Error is a failure as a client gets it. Its message names fields and numbers, never a prompt.
 type Error struct {
@@ -127,11 +124,15 @@ func GatewayTimeout(code, message string) *Error {
 	return &Error{Status: http.StatusGatewayTimeout, Code: code, Message: message}
 }
 
-// Overloaded is the 529 for a full queue.
-func Overloaded(retryAfter time.Duration) *Error {
-	e := &Error{Status: StatusOverloaded, Code: "queue_full", RetryAfter: retryAfter}
-	e.Message = fmt.Sprintf("the queue is full; try again in %d s", e.RetrySeconds())
-	return e
+// Overloaded is the 503 for a fleet that has no room, by the code that OpenAI's clients retry. Balancers retry a 503 and
+// pass the 529 of Anthropic's dialect on.
+func Overloaded(retryAfter time.Duration, message string) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: "overloaded_error", Code: "server_is_overloaded", Message: message, RetryAfter: retryAfter}
+}
+
+// SlowDown is the 429 for a client whose own load is the cause.
+func SlowDown(retryAfter time.Duration, message string) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "slow_down", Message: message, RetryAfter: retryAfter}
 }
 
 // types are the classes of the statuses that are not just any failure of the client's or the server's.
@@ -142,7 +143,6 @@ var types = map[int]string{
 	http.StatusRequestTimeout:     "timeout_error",
 	http.StatusServiceUnavailable: "service_unavailable_error",
 	http.StatusGatewayTimeout:     "timeout_error",
-	StatusOverloaded:              "overloaded_error",
 }
 
 // kind is the error's class.
@@ -158,9 +158,15 @@ func (e *Error) kind() string {
 	return "invalid_request_error"
 }
 
-// RetrySeconds returns RetryAfter for the header of that name: whole seconds, rounded up, at least 1.
-func (e *Error) RetrySeconds() int {
-	return max(1, int((e.RetryAfter+time.Second-1)/time.Second))
+// SetRetry sets the headers Retry-After (whole seconds, at least 1) and Retry-After-Ms, which OpenAI's and Anthropic's
+// libraries prefer. Both lie between RetryAfter and half as much again, at random: libraries wait exactly as long as they
+// are advised, and would all return in one moment. random is in [0, 1).
+func (e *Error) SetRetry(set func(name, value string), random func() float64) {
+	if e.RetryAfter > 0 {
+		wait := e.RetryAfter.Seconds() * (1 + random()/2)
+		set("Retry-After", strconv.Itoa(max(1, int(wait+random()))))
+		set("Retry-After-Ms", strconv.Itoa(int(1000*wait)))
+	}
 }
 
 // Error implements error.

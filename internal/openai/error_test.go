@@ -2,6 +2,8 @@ package openai
 
 import (
 	"encoding/json"
+	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +37,8 @@ func TestErrorKinds(t *testing.T) {
 		{BadGateway("c", "m"), 502, "server_error", "c"},
 		{Unavailable("c", "m"), 503, "service_unavailable_error", "c"},
 		{GatewayTimeout("c", "m"), 504, "timeout_error", "c"},
-		{Overloaded(1500 * time.Millisecond), 529, "overloaded_error", "queue_full"},
+		{Overloaded(time.Second, "m"), 503, "overloaded_error", "server_is_overloaded"},
+		{SlowDown(time.Second, "m"), 429, "rate_limit_error", "slow_down"},
 	}
 	for _, tt := range tests {
 		if tt.e.Status != tt.status || tt.e.kind() != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
@@ -44,12 +47,26 @@ func TestErrorKinds(t *testing.T) {
 	}
 }
 
-func TestErrorRetrySeconds(t *testing.T) {
-	for after, want := range map[time.Duration]int{0: 1, time.Millisecond: 1, time.Second: 1, 1001 * time.Millisecond: 2, time.Minute: 60} {
-		if got := Overloaded(after).RetrySeconds(); got != want {
-			t.Errorf("%s: %d, want %d", after, got, want)
+// TestRetriesAreSpread: openai-python and openai-node read Retry-After-Ms before Retry-After and wait exactly as long.
+func TestRetriesAreSpread(t *testing.T) {
+	for after, most := range map[time.Duration]int{time.Millisecond: 1, time.Second: 2, time.Minute: 91} {
+		exact := map[string]bool{}
+		for range 100 {
+			sent := map[string]string{}
+			Overloaded(after, "m").SetRetry(func(name, value string) { sent[name] = value }, rand.Float64)
+			seconds, err := strconv.Atoi(sent["Retry-After"])
+			ms, errMs := strconv.Atoi(sent["Retry-After-Ms"])
+			if least := max(1, int(after.Seconds())); err != nil || errMs != nil || seconds < least || seconds > most ||
+				time.Duration(ms)*time.Millisecond < after || ms > int(1.5*1000*after.Seconds()) {
+				t.Fatalf("%s: %v", after, sent)
+			}
+			exact[sent["Retry-After-Ms"]] = true
+		}
+		if after >= time.Second && len(exact) < 50 {
+			t.Errorf("%s: %d times for 100 clients", after, len(exact))
 		}
 	}
+	BadRequest("", "m").SetRetry(func(name, _ string) { t.Errorf("%s without a time", name) }, rand.Float64)
 }
 
 // FuzzError holds that an error is valid JSON with its five members, and gives

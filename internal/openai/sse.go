@@ -8,6 +8,10 @@ import (
 	"iter"
 )
 
+// EventStream is the content type of a streamed answer, as vLLM, SGLang and TensorRT-LLM send it (Starlette appends the
+// charset). Python's requests reads text without a charset as Latin-1.
+const EventStream = "text/event-stream; charset=utf-8"
+
 // Done is the data of the event that ends an OpenAI stream.
 const Done = "[DONE]"
 

@@ -100,7 +100,7 @@ type Sample struct {
 // Statuses and error codes by which endpoints refuse requests for want of room.
 var (
 	refusingStatuses = []int{http.StatusTooManyRequests, http.StatusServiceUnavailable, 529}
-	refusingCodes    = []string{"queue_full", "queue_timeout", "workers_overloaded", "overloaded"}
+	refusingCodes    = []string{"server_is_overloaded", "slow_down", "queue_timeout", "overloaded"}
 )
 
 // Refused reports whether the endpoint would not serve the request at the time:

@@ -195,7 +195,7 @@ func TestUnevenWorkersCount(t *testing.T) {
 // failed, and an answer without a token is not good.
 func TestObservedCountsRefusals(t *testing.T) {
 	samples := []replay.Sample{
-		{Outcome: "http_529", Status: 529, Code: "queue_full"},
+		{Outcome: "http_503", Status: 503, Code: "server_is_overloaded"},
 		{Outcome: "http_504", Status: 504, Code: "queue_timeout"},
 		{Outcome: replay.ErrorEvent, Status: 200, Code: "queue_timeout"},
 		{Outcome: "http_502", Status: 502, Code: "reset"},

@@ -357,7 +357,7 @@ func TestPoints(t *testing.T) {
 	ended := summary{Outcome: fault.None.String(), TTFT: 100 * time.Millisecond, ISL: 100, Predicted: 50, Actual: 25}
 	for range 3 * maxPoints {
 		m.count(&ended, false)
-		m.count(&summary{Outcome: "queue_full", Actual: -1}, true)
+		m.count(&summary{Outcome: "server_is_overloaded", Actual: -1}, true)
 		at = at.Add(pointEvery)
 		m.sample(observe.Streams{}, 7, at)
 	}

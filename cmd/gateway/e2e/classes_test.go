@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/queue"
 )
@@ -70,7 +69,7 @@ func TestClassesTakeTurns(t *testing.T) {
 		})
 		f.eventually(name+" waits", func() bool { return f.waiting() == i+1 })
 	}
-	if a := f.post(completionPath, text("r6")); a.status != openai.StatusOverloaded {
+	if a := f.post(completionPath, text("r6")); a.status != http.StatusTooManyRequests {
 		t.Errorf("a sixth regular request of 10 places, half of them its class's: status %d", a.status)
 	}
 	leave()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
-	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
@@ -45,7 +44,7 @@ func (f *fleet) occupyFor(tokens int) (leave func()) {
 
 func (f *fleet) waiting() int { return f.gateway.Flow.Waiting()["tandem-sim"].Waiting }
 
-// A full queue answers 529 at once, and says when to come back.
+// TestQueueFull: a full queue is a 503 at once, with the time to retry.
 func TestQueueFull(t *testing.T) {
 	f := narrow(t, 1, time.Minute)
 	leave := f.occupy()
@@ -56,7 +55,7 @@ func TestQueueFull(t *testing.T) {
 	a := f.post(completionPath, ask(long, 2))
 	e := f.parse(a.body).Error
 	after, err := strconv.Atoi(a.header.Get("Retry-After"))
-	if a.status != openai.StatusOverloaded || e == nil || *e.Code != "queue_full" || err != nil || after < 1 {
+	if a.status != http.StatusServiceUnavailable || e == nil || *e.Code != "server_is_overloaded" || err != nil || after < 1 {
 		t.Errorf("status %d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
 	}
 	leave()

@@ -137,7 +137,7 @@ func TestBusyThreshold(t *testing.T) {
 		t.Errorf("listed: %+v", listed)
 	}
 	a, err := f.try(context.Background(), completionPath, asked(`{}`), nil)
-	if err != nil || a.status != 529 || !strings.Contains(string(a.body), "workers_overloaded") {
+	if err != nil || a.status != 503 || !strings.Contains(string(a.body), "server_is_overloaded") {
 		t.Errorf("above it: %v, status %d: %s", err, a.status, a.body)
 	}
 	if n := f.value("tandem_frontend_router_overloaded_total", router.OverDecodeBlocks); n != 1 {

@@ -308,7 +308,7 @@ func TestCordonDrainUncordon(t *testing.T) {
 func TestAdminAddress(t *testing.T) {
 	enough := make(chan struct{})
 	flow := func(ctx context.Context, c handoff.Call, out handoff.Sink) error {
-		out.Start("text/event-stream")
+		out.Start("text/event-stream; charset=utf-8")
 		<-enough
 		return writeStream(out)
 	}

@@ -1,9 +1,14 @@
 package edge
 
-import "time"
+import (
+	"time"
 
-// ping is the comment that shows a silent event stream to be alive.
-const ping = ": ping\n\n"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// ping is the comment that shows a silent event stream to be alive. A blank line of its own behind it is an empty event
+// to openai-go up to 3.42, which fails on it.
+const ping = ": ping\n"
 
 // looks is how often the heartbeat looks at a stream before it calls it silent.
 const looks = 8
@@ -54,9 +59,11 @@ func (x *exchange) sendPing() {
 	if x.over != nil || x.left.Load() {
 		return
 	}
-	x.start(eventStream)
+	x.start(openai.EventStream)
 	if x.streams() && x.sent == 0 && x.betweenEvents() {
+		tail := x.tail
 		_ = x.queue([]byte(ping))
+		x.tail = tail // a whole line between two events
 	}
 	_ = x.push() // what fails shows at the next write
 	x.active.Store(false)

@@ -165,7 +165,7 @@ func (f *frontend) watch(c *fiber.Ctx) error {
 		return e
 	}
 	h := &ctx.Response.Header
-	h.SetContentType(eventStream)
+	h.SetContentType(openai.EventStream)
 	if ctx.IsHead() {
 		return nil
 	}

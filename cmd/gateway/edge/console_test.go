@@ -144,7 +144,7 @@ func TestWatch(t *testing.T) {
 	c := sv.dial()
 	c.send(get("GET /console/stream"))
 	resp := c.head()
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
 		t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 	}
 	events := bufio.NewReader(resp.Body)

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -42,9 +42,7 @@ func (s *Server) writeError(r *fasthttp.Response, id string, e *openai.Error) {
 	if e.Status == http.StatusUnauthorized {
 		r.Header.Set("WWW-Authenticate", "Bearer")
 	}
-	if e.RetryAfter > 0 {
-		r.Header.Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
-	}
+	e.SetRetry(r.Header.Set, rand.Float64)
 	if e.Final {
 		r.Header.Set("X-Should-Retry", "false") // OpenAI's and Anthropic's libraries obey it
 	}

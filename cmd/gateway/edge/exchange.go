@@ -28,9 +28,6 @@ import (
 // sent.
 const statusClientLeft = 499
 
-// eventStream is the content type of an answer that is streamed.
-const eventStream = "text/event-stream"
-
 // errNoAnswer is a flow's that ended without an error and without an answer.
 var errNoAnswer = errors.New("the flow ended without an answer")
 
@@ -296,16 +293,21 @@ func (x *exchange) end(err error, panicked bool) {
 	x.over = io.ErrClosedPipe
 }
 
-// endStream ends an event stream. The caller holds mu.
+// endStream ends an event stream. One that failed ends without its last chunk: clients that do not read error events
+// (curl, load tools) see from HTTP that the body is incomplete. The caller holds mu.
 func (x *exchange) endStream(err error, panicked bool) {
 	if x.over == nil && !x.left.Load() {
-		switch {
-		case !x.begun:
-			_ = x.queue(x.errorEvent(x.explain(cmp.Or(err, errNoAnswer))))
-		case panicked:
+		if !x.begun {
+			err = cmp.Or(err, errNoAnswer)
+		}
+		if !x.begun || panicked {
 			_ = x.queue(x.errorEvent(x.explain(err)))
 		}
-		x.finish()
+		if err != nil {
+			x.conn.request.next = false
+		} else {
+			x.finish()
+		}
 	}
 	failed := x.flush()
 	status := http.StatusOK
@@ -350,8 +352,8 @@ func (x *exchange) cut() {
 	x.cutBy = e
 	if x.streams() {
 		_ = x.queue(x.errorEvent(e))
-		x.finish()
 		_ = x.push()
+		x.conn.request.next = false
 		x.over = e
 	}
 }
@@ -365,9 +367,14 @@ func (x *exchange) explain(err error) *openai.Error {
 	return openai.Internal()
 }
 
-// errorEvent is e as the last event of a stream, set off from whatever half event may stand before it.
+// errorEvent is e as the last event of a stream, set off from the half event that may stand before it. Between events
+// it begins at once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
 func (x *exchange) errorEvent(e *openai.Error) []byte {
-	return fmt.Appendf(nil, "\n\ndata: %s\n\n", e.Append(nil, x.conn.request.id))
+	event := openai.AppendEvent(nil, e.Append(nil, x.conn.request.id))
+	if x.betweenEvents() {
+		return event
+	}
+	return append([]byte("\n\n"), event...)
 }
 
 // leaveCause names why a client is given up whose connection failed with err.
@@ -379,5 +386,5 @@ func leaveCause(err error) error {
 }
 
 func isEventStream(contentType string) bool {
-	return strings.HasPrefix(contentType, eventStream)
+	return strings.HasPrefix(contentType, "text/event-stream")
 }

@@ -84,7 +84,7 @@ func answerJSON(_ context.Context, _ handoff.Call, out handoff.Sink) error {
 
 // answerStream streams three events and the end.
 func answerStream(_ context.Context, _ handoff.Call, out handoff.Sink) error {
-	out.Start("text/event-stream")
+	out.Start(openai.EventStream)
 	return writeStream(out)
 }
 
@@ -276,6 +276,18 @@ func (c *client) receive() (*http.Response, string) {
 	if err != nil {
 		c.t.Fatalf("receiving the body after %q: %v", b, err)
 	}
+	return resp, string(b)
+}
+
+// failed reads a stream that must end without its last chunk, and then with the connection.
+func (c *client) failed() (*http.Response, string) {
+	c.t.Helper()
+	resp := c.head()
+	b, err := io.ReadAll(resp.Body)
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		c.t.Errorf("the body %q ends with %v, want an incomplete one", b, err)
+	}
+	c.closed()
 	return resp, string(b)
 }
 

@@ -91,7 +91,7 @@ func TestLeavingClientsAreSeenOverTLS(t *testing.T) {
 			begun, ended := make(chan struct{}, clients), make(chan error, clients)
 			sv := serve(t, loopback(t), func(ctx context.Context, _ handoff.Call, out handoff.Sink) error {
 				if c.start {
-					out.Start("text/event-stream")
+					out.Start("text/event-stream; charset=utf-8")
 					if err := out.Write([]byte("data: 1\n\n")); err != nil {
 						return err
 					}
@@ -167,7 +167,7 @@ func TestSlowClientsOverTLS(t *testing.T) {
 	g := newVouched(t)
 	ended := make(chan error, 1)
 	sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
-		out.Start("text/event-stream")
+		out.Start("text/event-stream; charset=utf-8")
 		for event := []byte("data: " + strings.Repeat("x", 60<<10) + "\n\n"); ; {
 			if err := out.Write(event); err != nil {
 				ended <- err

@@ -31,7 +31,7 @@ func awaitHangup(c net.Conn) error {
 }
 
 // setUserTimeout makes the kernel give a connection up when what was sent on it stays unacknowledged for d: a peer
-// that vanished without a word is then noticed at the next heartbeat instead of after some fifteen minutes of
+// that vanished is then noticed at the next keep-alive probe or write instead of after some fifteen minutes of
 // retransmission.
 func setUserTimeout(c *net.TCPConn, d time.Duration) {
 	raw, err := c.SyscallConn()

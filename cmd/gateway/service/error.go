@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -36,9 +36,7 @@ func refuse(w http.ResponseWriter, err error) int {
 	if !ok {
 		e = &openai.Error{Status: http.StatusInternalServerError, Code: "internal", Message: "internal error"}
 	}
-	if e.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(e.RetrySeconds()))
-	}
+	e.SetRetry(w.Header().Set, rand.Float64)
 	return send(w, e.Status, e.Append(nil, ""))
 }
 

@@ -212,7 +212,7 @@ func refusal(err error) error {
 	case errors.As(err, &alone):
 		e.Status, e.Code, e.Param = http.StatusBadRequest, "pairs_only", alone.Reason
 	case placement.Waits(err), errors.As(err, &over):
-		e.Status, e.Code, e.RetryAfter = 529, "overloaded", time.Second
+		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "server_is_overloaded", time.Second
 	case errors.Is(err, placement.ErrNoDecode), errors.Is(err, placement.ErrNoPrefill), errors.As(err, &pin), errors.Is(err, router.ErrDeclined):
 		e.Status, e.Code, e.RetryAfter = http.StatusServiceUnavailable, "no_workers", time.Second
 	default:

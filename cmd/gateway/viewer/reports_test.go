@@ -37,7 +37,7 @@ func reports(t *testing.T) map[string][]byte {
 		}
 		s.End(time.Duration(end))
 		if i%200 == 0 {
-			s = replay.Sample{Index: i, Outcome: "http_529", Code: "queue_full", Detail: "the queue is full", Status: 529, Scheduled: s.Scheduled, E2E: replay.Millis(time.Millisecond), CachedTokens: -1}
+			s = replay.Sample{Index: i, Outcome: "http_503", Code: "server_is_overloaded", Detail: "the queue is full", Status: 503, Scheduled: s.Scheduled, E2E: replay.Millis(time.Millisecond), CachedTokens: -1}
 		}
 		load.Samples = append(load.Samples, s)
 	}
