@@ -219,7 +219,11 @@ func (r *request) refusal(err error) *openai.Error {
 		}
 		return openai.Overloaded(full.RetryAfter, "the queue is full")
 	case errors.As(err, &big):
-		return openai.BadRequest("", "the request needs %d KV blocks, and the largest worker has %d", big.NeedBlocks, big.LargestBlocks)
+		size := r.card.BlockSize
+		if pool := (*router.PoolError)(nil); errors.As(err, &pool) && pool.Role == pools.Decode {
+			size = r.card.DecodeBlockSize
+		}
+		return r.Call.Request.TooLong(max(r.ISL, (big.LargestBlocks-1)*size), (big.LargestBlocks-1)*size, false)
 	case errors.Is(err, queue.ErrExpired):
 		return openai.GatewayTimeout("queue_timeout", "the request waited longer than queue-timeout for a worker")
 	case placement.Waits(err): // of a query

@@ -68,6 +68,7 @@ func rejected(failed *fault.Error) *openai.Error {
 	}
 	if said := openai.ReadEngineError(failed.Detail); said.Message != "" {
 		answer.Message, answer.Param = said.Message, said.Param
+		answer.NameOverflow()
 	}
 	return answer
 }

@@ -40,7 +40,7 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 		case c.Kept(req) < limit || !l.simulated():
 			return Prompt{}, FromText, nil
 		default:
-			return Prompt{}, FromText, openai.ContextLength(promptField(req), n, limit, true)
+			return Prompt{}, FromText, req.TooLong(n, limit, true)
 		}
 	}
 	whole, err := l.prompt(req, c.Engine)
@@ -101,10 +101,10 @@ func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
 func (c *Card) Fit(req *openai.Request, ids []uint32) ([]uint32, error) {
 	ids = truncated(ids, c.Kept(req), req.TruncateRight)
 	if len(ids) == 0 {
-		return ids, openai.BadRequest(promptField(req), "the prompt is empty")
+		return ids, openai.BadRequest(req.PromptField(), "the prompt is empty")
 	}
 	if limit := c.ContextTokens; limit > 0 && (len(ids) >= limit || len(ids)+req.MaxTokens > limit) {
-		return ids, openai.ContextLength(promptField(req), len(ids)+max(1, req.MaxTokens), limit, false)
+		return ids, req.TooLong(len(ids), limit, false)
 	}
 	return ids, nil
 }
@@ -124,12 +124,4 @@ func truncated(ids []uint32, n int, first bool) []uint32 {
 		return ids[:n]
 	}
 	return ids[len(ids)-n:]
-}
-
-// promptField names the body's field that holds the prompt.
-func promptField(req *openai.Request) string {
-	if req.Endpoint == openai.Chat {
-		return "messages"
-	}
-	return "prompt"
 }

@@ -3,6 +3,7 @@ package openai
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,16 +41,45 @@ func badJSON(format string, args ...any) *Error {
 	return e
 }
 
-// ContextLength is the 400 for a request longer than its model's context. Tokens is what it asks for, prompt and
-// answer, or as much of that as is known; atLeast means that it may be more.
-func ContextLength(param string, tokens, context int, atLeast bool) *Error {
-	approx := ""
+// overflowCode is the code of a request that is longer than its model's context.
+const overflowCode = "context_length_exceeded"
+
+// PromptField names the body's field that holds the prompt.
+func (r *Request) PromptField() string {
+	if r.Endpoint == Chat {
+		return "messages"
+	}
+	return "prompt"
+}
+
+// TooLong is the 400 for a request whose prompt and answer are longer than the context together; atLeast means that the prompt
+// may be longer than promptTokens. Agents compact their history when they recognise the message: its words are OpenAI's and
+// vLLM's, which LiteLLM, LangChain and pi match, and it ends in the code for libraries that hide the body. Where the prompt
+// alone fits, max_tokens is to blame.
+func (r *Request) TooLong(promptTokens, context int, atLeast bool) *Error {
+	param, approx, answer := r.PromptField(), "", max(1, r.MaxTokens)
+	if promptTokens < context {
+		param = "max_tokens"
+	}
 	if atLeast {
 		approx = "at least "
 	}
-	e := BadRequest(param, "this model's context is %d tokens; the request asks for %s%d", context, approx, tokens)
-	e.Code = "context_length_exceeded"
+	e := BadRequest(param, "This model's maximum context length is %d tokens. However, you requested %s%d tokens (%[2]s%[4]d in the messages, %d in the completion). "+
+		"Please reduce the length of the messages or completion. (%s)", context, approx, promptTokens+answer, promptTokens, answer, overflowCode)
+	e.Code = overflowCode
 	return e
+}
+
+// overflows are parts of the messages by which vLLM and SGLang refuse a request that is longer than the context
+// (vllm/renderers/params.py, sglang/srt/managers/tokenizer_manager.py).
+var overflows = []string{"maximum context length", "longer than the model's context length", "exceeds the model's context length"}
+
+// NameOverflow gives an engine's refusal of a request that is too long the code of TooLong, in the message too.
+func (e *Error) NameOverflow() {
+	if slices.ContainsFunc(overflows, func(part string) bool { return strings.Contains(e.Message, part) }) {
+		e.Code = overflowCode
+		e.Message += " (" + overflowCode + ")"
+	}
 }
 
 // Unauthorized is the 401 for a missing or unknown API key.

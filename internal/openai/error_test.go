@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,7 +26,7 @@ func TestErrorKinds(t *testing.T) {
 		kind, code string
 	}{
 		{BadRequest("", "x"), 400, "invalid_request_error", ""},
-		{ContextLength("prompt", 300000, 262144, true), 400, "invalid_request_error", "context_length_exceeded"},
+		{new(Request).TooLong(300000, 262144, true), 400, "invalid_request_error", "context_length_exceeded"},
 		{Unauthorized(), 401, "authentication_error", "invalid_api_key"},
 		{NotFoundModel("m"), 404, "not_found_error", "model_not_found"},
 		{NotFound("GET", "/x"), 404, "not_found_error", "not_found"},
@@ -43,6 +44,46 @@ func TestErrorKinds(t *testing.T) {
 	for _, tt := range tests {
 		if tt.e.Status != tt.status || tt.e.kind() != tt.kind || tt.e.Code != tt.code || tt.e.Message == "" {
 			t.Errorf("got %d %s %q %q, want %d %s %q", tt.e.Status, tt.e.kind(), tt.e.Code, tt.e.Message, tt.status, tt.kind, tt.code)
+		}
+	}
+}
+
+// TestOverflowIsRecognised by the patterns of agents: LiteLLM's litellm_core_utils/exception_mapping_utils.py, pi's
+// packages/ai/src/utils/overflow.ts, LangChain's context_length_exceeded.
+func TestOverflowIsRecognised(t *testing.T) {
+	agents := []string{
+		`This model's maximum context length is \d+ tokens`, `(?i)maximum context length is \d+ tokens`, `context_length_exceeded`,
+		`However, you requested (at least )?\d+ tokens \((at least )?\d+ in the messages, \d+ in the completion\)`,
+		`(?i)please reduce the length of the messages`,
+	}
+	chat := &Request{Endpoint: Chat, MaxTokens: 100}
+	for _, tt := range []struct {
+		e     *Error
+		param string
+	}{
+		{chat.TooLong(1000, 1000, false), "messages"},
+		{chat.TooLong(1000, 1000, true), "messages"},
+		{chat.TooLong(999, 1000, false), "max_tokens"},
+		{(&Request{Endpoint: Completions}).TooLong(1000, 1000, false), "prompt"},
+	} {
+		for _, pattern := range agents {
+			if !regexp.MustCompile(pattern).MatchString(tt.e.Message) {
+				t.Errorf("%q does not match %s", tt.e.Message, pattern)
+			}
+		}
+		if tt.e.Param != tt.param || tt.e.Code != "context_length_exceeded" || tt.e.Status != 400 {
+			t.Errorf("%+v, want the param %s", tt.e, tt.param)
+		}
+	}
+	for message, named := range map[string]bool{
+		"The input (12 tokens) is longer than the model's context length (8 tokens).":              true, // SGLang 0.5.23
+		"Requested token count exceeds the model's maximum context length of 8 tokens. You …":      true,
+		"This model's maximum context length is 8 tokens. However, your prompt contains 9 input …": true, // vLLM 0.32
+		"context must be a string": false,
+	} {
+		e := &Error{Status: 400, Code: "rejected_by_engine", Message: message}
+		if e.NameOverflow(); (e.Code == "context_length_exceeded") != named || strings.Contains(e.Message, "context_length_exceeded") != named {
+			t.Errorf("%+v", e)
 		}
 	}
 }

@@ -271,7 +271,7 @@ func TestErrorsHaveOneShape(t *testing.T) {
 		{"unknown model", `{"model":"gpt-9","prompt":"x"}`, 404, "model_not_found", "model"},
 		{"over the context by ids", `{"model":"tandem-sim","prompt":[` + tooLong + `12]}`, 400, "context_length_exceeded", "prompt"},
 		{"over the context by length alone", `{"model":"tandem-sim","prompt":"` + strings.Repeat("z", 40<<20) + `"}`, 400, "context_length_exceeded", "prompt"},
-		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "context_length_exceeded", "prompt"},
+		{"answer over the context", `{"model":"tandem-sim","prompt":"x","max_tokens":262144}`, 400, "context_length_exceeded", "max_tokens"},
 		{"negative max_tokens", `{"model":"tandem-sim","prompt":"x","max_tokens":-1}`, 400, "", "max_tokens"},
 		{"empty prompt", `{"model":"tandem-sim","prompt":""}`, 400, "", "prompt"},
 		{"forged hand-off", `{"model":"tandem-sim","prompt":"x","kv_transfer_p\u0061rams":{}}`, 400, "", ""},

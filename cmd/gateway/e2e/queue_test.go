@@ -128,7 +128,7 @@ func TestTooBigForAnyWorker(t *testing.T) {
 	f.eventually("another request waits", func() bool { return f.waiting() == 1 })
 	ids := strings.TrimSuffix(strings.Repeat("12,", 2045), ",")
 	a := f.post(completionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":[`+ids+`]}`)
-	if e := f.parse(a.body).Error; a.status != http.StatusBadRequest || e == nil || !strings.Contains(e.Message, "129") || !strings.Contains(e.Message, "128") {
+	if e := f.parse(a.body).Error; a.status != http.StatusBadRequest || e == nil || *e.Code != "context_length_exceeded" || !strings.Contains(e.Message, "context length is 2032 tokens") {
 		t.Errorf("status %d: %s", a.status, a.body)
 	}
 	if f.waiting() != 1 {
