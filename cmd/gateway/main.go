@@ -175,15 +175,15 @@ func everySettings() []any {
 	}, labSettings()...)
 }
 
-// newLogger makes a command's logger, whose first line may be a warning: a DYN_
-// variable that is passed over is seldom meant to be.
+// newLogger makes a command's logger, whose first line may be a warning: a variable
+// of Dynamo that is ignored is seldom meant to be.
 func newLogger(p process, r *settings.Resolved, l telemetry.Logging) (*slog.Logger, error) {
 	log, err := telemetry.NewLogger(p.stderr, l)
 	if err != nil {
 		return nil, usageError{err}
 	}
 	if unknown := r.UnknownVariables(); len(unknown) > 0 {
-		log.Warn("DYN_ variables that are no settings here are passed over", "variables", strings.Join(unknown, ", "))
+		log.Warn("variables of Dynamo that are no settings here are ignored", "variables", strings.Join(unknown, ", "))
 	}
 	return log, nil
 }

@@ -31,7 +31,7 @@ func New(kind string) (*Dir, error) {
 	sweep(os.TempDir(), kind)
 	root, err := os.MkdirTemp("", prefix(kind)+strconv.Itoa(os.Getpid())+"-")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("no temporary folder can be made in %s, which TMPDIR names: %w", os.TempDir(), err)
 	}
 	d := &Dir{root: root}
 	if err = os.Mkdir(d.Path(), 0o700); err == nil {

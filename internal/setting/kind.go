@@ -179,7 +179,7 @@ const maxDuration = 365 * 24 * time.Hour
 // written well and has too many hours is out of range, not malformed.
 func parseDuration(word string) (time.Duration, error) {
 	d, err := time.ParseDuration(word)
-	if err != nil {
+	if last := len(word) - 1; err != nil && last >= 0 && (word[last] < '0' || word[last] > '9') { // which has a unit
 		zeros := strings.Map(func(r rune) rune {
 			if '0' <= r && r <= '9' {
 				return '0'

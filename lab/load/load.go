@@ -4,6 +4,7 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -169,8 +170,8 @@ func (s *Settings) workload(isSet func(string) bool) (*replay.Workload, error) {
 			Rate: w.Rate, InputTokens: w.InputTokens, OutputTokens: w.OutputTokens, SharedPrefix: w.SharedPrefix,
 			Requests: w.Requests, Duration: w.Duration, Seed: uint64(w.Seed),
 		}
-		if w.Requests > 0 && !isSet("duration") {
-			g.Duration = 0
+		if n := cmp.Or(w.Requests, w.Limit); n > 0 && !isSet("duration") {
+			g.Requests, g.Duration = n, 0
 		}
 		made, err := g.Workload()
 		if err != nil {

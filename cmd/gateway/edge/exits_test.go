@@ -118,7 +118,7 @@ func TestEveryExitGivesBack(t *testing.T) {
 		case v == "refuses":
 			return openai.BadRequest("prompt", "on purpose")
 		case v == "fails":
-			out.Start(eventStream)
+			out.Start(openai.EventStream)
 			_ = out.Write([]byte("data: {}\n\n"))
 			return errors.New("on purpose")
 		case v == "waits":

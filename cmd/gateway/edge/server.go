@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -137,6 +138,11 @@ func (s *Server) Listen() (net.Listener, error) { return open("http-host, http-p
 
 func open(settings, addr string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		_, port, _ := net.SplitHostPort(addr)
+		return nil, fmt.Errorf("%s: %w: most likely by another gateway (`gateway dev` or `serve`); `ss -ltnp 'sport = :%s'` shows the process. "+
+			"Stop it, or choose another port (0 picks a free one)", settings, err, port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", settings, err)
 	}

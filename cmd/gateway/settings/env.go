@@ -50,6 +50,9 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 				env.tandem = append(env.tandem, *a)
 			}
 		}
+		if name := dynamoServers[key]; name != "" && s.fromEnv(envSuffix(name)) != nil && !linked(key, text) {
+			env.unknown = append(env.unknown, key+" (here "+tandemPrefix+envSuffix(name)+")")
+		}
 		if suffix, ok := strings.CutPrefix(key, dynPrefix); ok {
 			switch row := s.fromEnv(suffix); {
 			case row != nil:
@@ -64,6 +67,10 @@ func (s *Set) readEnviron(environ []string) (env environment, problems []error) 
 	}
 	return env, problems
 }
+
+// dynamoServers are variables of Dynamo without a prefix, and the settings that take their place. They are not read: another
+// program's etcd is not joined by accident.
+var dynamoServers = map[string]string{"ETCD_ENDPOINTS": "etcd-endpoints", "NATS_SERVER": "nats-url"}
 
 // readTandem reads one TANDEM_ variable: this command's, another command's or unknown.
 func (s *Set) readTandem(key, suffix, text string, env *environment) (*assignment, error) {

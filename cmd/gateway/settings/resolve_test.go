@@ -122,6 +122,7 @@ func TestResolveSaysWhereItWasWrong(t *testing.T) {
 		{"a heartbeat without a pause", []string{"--sse-heartbeat=1ns"}, nil, "", []string{"flag --sse-heartbeat: 1ns is below 100ms, the least it may be but for 0"}},
 		{"too little", nil, []string{"DYN_ROUTER_TEMPERATURE=-0.5"}, "", []string{"DYN_ROUTER_TEMPERATURE: -0.5 is below 0, the least it may be"}},
 		{"not finite", []string{"--router-temperature=NaN"}, nil, "", []string{`flag --router-temperature: "NaN" is not a finite number`}},
+		{"one digit", []string{"--queue-timeout=5"}, nil, "", []string{`flag --queue-timeout: "5" is not a duration with its unit`}},
 		{"no unit", []string{"--queue-timeout=60"}, nil, "", []string{`flag --queue-timeout: "60" is not a duration with its unit`}},
 		{"unknown unit", []string{"--queue-bytes=5MX"}, nil, "", []string{`flag --queue-bytes: "5MX" is not a number of bytes`}},
 		{"a duration without end", []string{"--stream-idle-timeout=2562047h47m"}, nil, "", []string{`flag --stream-idle-timeout: "2562047h47m" is longer than 8760h, the most a duration may be`}},
@@ -266,6 +267,13 @@ func TestUnknownDynVariables(t *testing.T) {
 	}, files{}.read)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var servers struct {
+		Etcd []string `flag:"etcd-endpoints" help:"Servers."`
+	}
+	dynamo, _, err := New(&servers).Resolve(nil, []string{"ETCD_ENDPOINTS=http://etcd:2379", "NATS_SERVER=nats://nats"}, files{}.read)
+	if err != nil || len(servers.Etcd) > 0 || !reflect.DeepEqual(dynamo.UnknownVariables(), []string{"ETCD_ENDPOINTS (here TANDEM_ETCD_ENDPOINTS)"}) {
+		t.Errorf("Dynamo's server: %v, %v", servers.Etcd, err)
 	}
 	want := []string{"DYN_DISABLE_FRONTEND_NVEXT", "DYN_MAX_TOKENS", "DYN_NAMESPACE", "DYN_ROL (the nearest is DYN_ROLE)", "DYN_TOKEN_ECHO_DELAY_MS"}
 	if got := r.UnknownVariables(); !reflect.DeepEqual(got, want) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/edge"
 	"github.com/tandem-pd/tandem/internal/auth"
@@ -99,24 +100,27 @@ func Embed(cfg EmbedConfig) (*Embedded, error) {
 		if cfg.OnlyNATS {
 			return nil
 		}
-		if e.etcd, err = discovery.StartEtcd(etcd); err != nil {
-			return fmt.Errorf("embed-etcd-port: %w", err)
-		}
-		return nil
+		e.etcd, err = discovery.StartEtcd(etcd)
+		return named("embed-etcd-port", err)
 	})
 	if cfg.Dir != "" {
 		bus.Dir = filepath.Join(cfg.Dir, "nats")
 	}
 	nats, err := natsbus.StartServer(bus)
 	e.nats = nats
-	if err != nil {
-		err = fmt.Errorf("embed-nats-port: %w", err)
-	}
-	if err := errors.Join(err, starting.Wait()); err != nil {
+	if err := errors.Join(named("embed-nats-port", err), starting.Wait()); err != nil {
 		e.Close()
 		return nil, err
 	}
 	return e, nil
+}
+
+// named blames the setting for a port that is taken; a server may fail to start for other reasons.
+func named(setting string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s: %w", setting, err)
+	}
+	return err
 }
 
 // protect has both servers ask for the password, over TLS.
