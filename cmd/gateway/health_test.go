@@ -28,3 +28,21 @@ func TestHealthSaysWhy(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthByAnAuthority: a gateway elsewhere whose certificate no authority of this machine vouches for.
+func TestHealthByAnAuthority(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":"healthy"}`) }))
+	defer srv.Close()
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	certstest.Write(t, ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
+	if status, _, stderr := inside(t, nil, "health", "--url", srv.URL, "--ca-file", ca); status != exitOK {
+		t.Errorf("with its authority: %d, %s", status, stderr)
+	}
+	if status, _, stderr := inside(t, nil, "health", "--url", srv.URL); status == exitOK || !strings.Contains(stderr, "unknown authority") {
+		t.Errorf("without: %d, %s", status, stderr)
+	}
+	if status, _, stderr := inside(t, nil, "health", "--url", srv.URL, "--ca-file", os.Args[0]); status == exitOK || !strings.Contains(stderr, "ca-file") {
+		t.Errorf("with a file that holds none: %d, %s", status, stderr)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -25,6 +26,8 @@ type local struct {
 	// Cert and Key are the gateway's own, or an operator's.
 	Cert string `flag:"tls-cert-file"`
 	Key  string `flag:"tls-key-file"`
+	// CA holds the authorities that vouch for a gateway elsewhere.
+	CA string `flag:"ca-file" help:"PEM file of the certificate authorities that vouch for the gateway, besides those of this machine. A gateway on this machine needs none: its certificate is compared with tls-cert-file."`
 }
 
 // url is where to reach it from the same machine.
@@ -48,8 +51,24 @@ func (l local) reachable(host, port string) string {
 // tls is how the gateway at base is asked, nil without certificates: it is believed if it shows our own one, which is
 // then that of the gateway on this machine, or if the machine's authorities vouch for it. Ours is shown where it asks.
 func (l local) tls(base string) (*tls.Config, error) {
-	if l.Cert == "" {
+	if l.Cert == "" && l.CA == "" {
 		return nil, nil
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, fmt.Errorf("the certificate authorities of this machine: %w", err)
+	}
+	if l.CA != "" {
+		pem, err := os.ReadFile(l.CA)
+		if err == nil && !roots.AppendCertsFromPEM(pem) {
+			err = errors.New("no certificate is in it")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ca-file: %w", err)
+		}
+	}
+	if l.Cert == "" {
+		return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, nil
 	}
 	own, err := tls.LoadX509KeyPair(l.Cert, l.Key)
 	if err != nil {
@@ -70,7 +89,7 @@ func (l local) tls(base string) (*tls.Config, error) {
 			for _, c := range state.PeerCertificates[1:] {
 				chain.AddCert(c)
 			}
-			_, err := leaf.Verify(x509.VerifyOptions{DNSName: at.Hostname(), Intermediates: chain})
+			_, err := leaf.Verify(x509.VerifyOptions{DNSName: at.Hostname(), Intermediates: chain, Roots: roots})
 			return err
 		},
 	}, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/settings"
+	"github.com/tandem-pd/tandem/pools/discovery"
 )
 
 // supervisor is the socket of one, and its path.
@@ -100,6 +101,27 @@ func TestSystemdUnit(t *testing.T) {
 	var s serveSettings
 	if _, _, err := settings.New(&s, everySettings()...).Resolve(command[2:], nil, func(string) ([]byte, error) { return yaml, nil }); err != nil {
 		t.Error(err)
+	}
+	if s.Edge.APIKeyFile == "" && s.Edge.Host != "127.0.0.1" {
+		t.Errorf("without keys it listens on %s", s.Edge.Host)
+	}
+	steps, err := os.ReadFile("../../docs/deploy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{string(raw), string(steps)} { // each file that it reads is installed by the printed steps
+		if name := filepath.Base(s.Workers.File); !strings.Contains(text, "systemd/"+name+" "+s.Workers.File) {
+			t.Errorf("%s is not installed", s.Workers.File)
+		}
+	}
+	workers, err := os.ReadFile("../../deploy/systemd/workers.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{string(workers), strings.ReplaceAll(strings.Replace(string(workers), "[]", "", 1), "#- ", "- ")} {
+		if _, err := discovery.ParseFile("workers.yaml", []byte(text)); err != nil {
+			t.Error(err)
+		}
 	}
 	if stop, err := time.ParseDuration(set["TimeoutStopSec"] + "s"); err != nil || stop < s.Grace+s.GatewayConfig.Drain+5*time.Second {
 		t.Errorf("TimeoutStopSec is %s: %v and %v are cut short", set["TimeoutStopSec"], s.Grace, s.GatewayConfig.Drain)

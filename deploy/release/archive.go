@@ -150,7 +150,7 @@ func extras(ctx context.Context, r *release, binary string) ([]file, error) {
 	}
 	for name, path := range map[string]string{
 		"LICENSE": "LICENSE", "CHANGELOG.md": "CHANGELOG.md", "systemd/tandem-gateway.service": "deploy/systemd/tandem-gateway.service",
-		"systemd/gateway.yaml": "deploy/systemd/gateway.yaml",
+		"systemd/gateway.yaml": "deploy/systemd/gateway.yaml", "systemd/workers.yaml": "deploy/systemd/workers.yaml",
 	} {
 		data, err := os.ReadFile(filepath.Join(r.root, filepath.FromSlash(path)))
 		if err != nil {

@@ -107,7 +107,7 @@ func TestExtras(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, got[name], want)
 		}
 	}
-	if unit := got["systemd/tandem-gateway.service"]; len(got) != 8 || !strings.Contains(unit, "ExecStart=") || !strings.Contains(got["LICENSE"], "Apache") {
+	if unit := got["systemd/tandem-gateway.service"]; len(got) != 9 || !strings.Contains(unit, "ExecStart=") || !strings.Contains(got["LICENSE"], "Apache") {
 		t.Errorf("the archive has %q", slices.Sorted(maps.Keys(got)))
 	}
 	if _, err := extras(t.Context(), &release{root: root}, filepath.Join(t.TempDir(), "none")); err == nil {

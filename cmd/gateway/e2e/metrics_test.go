@@ -548,7 +548,7 @@ func TestMetricsAddUp(t *testing.T) {
 		{"tandem_component_router_requests_started_total", []string{"prefill"}, requests},
 		{"tandem_component_router_requests_total", []string{"prefill"}, requests},
 		{"tandem_component_router_requests_total", []string{"decode"}, requests + 2},
-		{"tandem_router_overhead_total_ms", nil, requests + 2},
+		{"tandem_router_overhead_total_seconds", nil, requests + 2},
 		{"tandem_frontend_router_workers", []string{"prefill", "up"}, 0},
 		{"tandem_frontend_router_workers", []string{"prefill", "draining"}, 1},
 		{"tandem_frontend_router_workers", []string{"decode", "up"}, 2},

@@ -37,7 +37,7 @@ var (
 	gapBuckets      = []float64{.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .25, .5, 1, 5}
 	tokenBuckets    = prometheus.ExponentialBuckets(16, 2, 15) // 16 … 262,144
 	ratioBuckets    = prometheus.LinearBuckets(0, .1, 11)
-	overheadBuckets = []float64{.002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 50, 200}
+	overheadBuckets = []float64{2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, .001, .002, .005, .01, .05, .2}
 )
 
 // Arrived implements [handoff.Observer], as do the methods below.
@@ -59,7 +59,7 @@ func (m *requestMetrics) Understood(r *handoff.Record) {
 		}).Inc()
 	}
 	if r.Tokenized {
-		m.tokenizing.Observe(milliseconds(r.Spent.Tokenizing))
+		m.tokenizing.Observe(r.Spent.Tokenizing.Seconds())
 	}
 }
 
@@ -74,11 +74,11 @@ func (m *requestMetrics) Granted(r *handoff.Record, err error) {
 		m.refused(r, err)
 		return
 	}
-	m.scheduling.Observe(milliseconds(r.Spent.Scheduling))
+	m.scheduling.Observe(r.Spent.Scheduling.Seconds())
 	if r.Attempts == 0 {
-		m.hashing.Observe(milliseconds(r.Spent.Hashing))
-		m.matching.Observe(milliseconds(r.Spent.Matching))
-		m.overhead.Observe(milliseconds(r.Spent.Hashing + r.Spent.Asking + r.Spent.Matching + r.Spent.Scheduling))
+		m.hashing.Observe(r.Spent.Hashing.Seconds())
+		m.matching.Observe(r.Spent.Matching.Seconds())
+		m.overhead.Observe((r.Spent.Hashing + r.Spent.Asking + r.Spent.Matching + r.Spent.Scheduling).Seconds())
 	}
 }
 

@@ -49,7 +49,7 @@ var phases = map[pools.Role]string{pools.Prefill: "prefill", pools.Decode: "deco
 func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	set, m := metrics.In(reg), &requestMetrics{}
 	overhead := func(what, help string) prometheus.Observer {
-		return set.Histogram("router_overhead_"+what+"_ms", help, overheadBuckets).WithLabelValues()
+		return set.Histogram("router_overhead_"+what+"_seconds", help, overheadBuckets).WithLabelValues()
 	}
 	m.requests = set.Counter("frontend_requests_total", "Requests ended, by status (success or error) and outcome: ok, a fault class, or an error code.",
 		"model", "endpoint", "request_type", "status", "outcome")
@@ -66,7 +66,7 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	m.cancelled = set.Counter("frontend_model_cancellation_total", "Requests whose client left before the answer was complete.", "model", "endpoint", "request_type")
 	m.backpressure = set.Counter("frontend_router_queue_backpressure_total", "Requests refused because the queue was full, by the limit that was met.", "model", "reason")
 	m.overloaded = set.Counter("frontend_router_overloaded_total", "Requests refused because every worker was above a busy threshold, by the threshold that most were above.", "model", "reason")
-	m.tokenizing = set.Histogram("frontend_tokenizer_latency_ms", "Time to make a prompt's tokens, the chat template included.", overheadBuckets, "operation").WithLabelValues("tokenize")
+	m.tokenizing = set.Histogram("frontend_tokenizer_latency_seconds", "Time to make a prompt's tokens, the chat template included.", overheadBuckets, "operation").WithLabelValues("tokenize")
 	m.hashing = overhead("block_hashing", "Time to compute the hashes of a prompt's blocks, chained.")
 	m.matching = overhead("indexer_find_matches", "Time to look a prompt's blocks up in the index, before it queues.")
 	m.scheduling = overhead("scheduling", "Time of the step that picks and books a request's workers.")

@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer, sources func() []SourceStatus) *count
 		}
 	})
 	return &counters{
-		applied: set.Counter("component_kv_cache_events_applied",
+		applied: set.Counter("component_kv_cache_events_applied_total",
 			"KV events that reached the index, by pool, event_type and status: ok, parent_block_not_found or invalid_block.", "pool", "event_type", "status"),
 		blocks:    set.Counter("kv_events_blocks_total", "KV blocks that workers reported, by pool and kind: stored or removed.", "pool", "kind"),
 		messages:  set.Counter("kv_events_messages_total", "KV event messages received, by pool and the verdict on their number.", "pool", "verdict"),
