@@ -55,19 +55,20 @@ type workerID struct {
 }
 
 // Timings is nvext.timing, in milliseconds with microseconds kept. Transfer is the time from prefill's answer to
-// decode's first token: the pull and one decode step.
+// decode's first token: the pull and one decode step. It and TTFT are left out of an answer that is not streamed, whose first
+// token nobody sees.
 type Timings struct {
 	Queue    float64 `json:"queue_ms"`
 	Prefill  float64 `json:"prefill_ms"`
-	Transfer float64 `json:"transfer_ms"`
-	TTFT     float64 `json:"ttft_ms"`
+	Transfer float64 `json:"transfer_ms,omitempty"`
+	TTFT     float64 `json:"ttft_ms,omitempty"`
 	Total    float64 `json:"total_ms"`
 }
 
 // Timings are the request's as of now; t is what the client was sent.
 func (r *Record) Timings(t *decode.Transcript, now time.Time) Timings {
 	out := Timings{Queue: ms(r.Spent.Queued), Prefill: ms(r.Spent.Prefill), Total: ms(now.Sub(r.Call.Arrival))}
-	if !t.First.IsZero() {
+	if !t.First.IsZero() && r.Call.Request.Stream {
 		out.TTFT = ms(t.First.Sub(r.Call.Arrival))
 		if r.KV != nil && r.Resumes == 0 {
 			out.Transfer = ms(t.First.Sub(r.HandedOver))

@@ -51,7 +51,7 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 		return Prompt{}, FromText, err
 	}
 	if size := c.VocabSize(l); size < l.tokenizer.Tokenizer().VocabSize() && len(whole.IDs) > 0 && int64(slices.Max(whole.IDs)) >= int64(size) {
-		return Prompt{}, FromText, openai.BadRequest(promptField(req), "%s holds a token that the model has no embedding of", promptField(req))
+		return Prompt{}, FromText, openai.BadRequest(req.PromptField(), "%s holds a token that the model has no embedding of", req.PromptField())
 	}
 	ids, err := c.Fit(req, whole.IDs)
 	if err != nil && !l.proven() { // the engine may count others

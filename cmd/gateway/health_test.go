@@ -1,11 +1,18 @@
 package main
 
 import (
+	"encoding/pem"
+	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
 )
 
 // What is not healthy says why, in one line.

@@ -118,7 +118,7 @@ func TestSystemdUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{string(workers), strings.ReplaceAll(strings.Replace(string(workers), "[]", "", 1), "#- ", "- ")} {
+	for _, text := range []string{string(workers), strings.ReplaceAll(strings.Replace(string(workers), "\n[]\n", "\n", 1), "#- ", "- ")} {
 		if _, err := discovery.ParseFile("workers.yaml", []byte(text)); err != nil {
 			t.Error(err)
 		}

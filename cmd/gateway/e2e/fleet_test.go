@@ -3,8 +3,10 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -354,6 +356,13 @@ func (f *fleet) try(ctx context.Context, path, body string, each func(data strin
 				each(data)
 			}
 		}
+	}
+	// A stream that fails has no last chunk: who does not read events sees an incomplete body.
+	if n := len(a.events); n > 0 && strings.HasPrefix(a.events[n-1], `{"error":`) {
+		if err := lines.Err(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			return a, fmt.Errorf("after its error event the body ends with %w", cmp.Or(err, io.EOF))
+		}
+		return a, nil
 	}
 	return a, lines.Err()
 }

@@ -13,8 +13,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 
@@ -80,7 +82,8 @@ func (e exposition) series(name string) (labels []string, ok bool) {
 // left, calls that failed and requests that were decoded without hand-off.
 var trafficked = struct {
 	sync.Mutex
-	all exposition
+	all      exposition
+	problems []promlint.Problem
 }{}
 
 func afterTraffic(t *testing.T) exposition {
@@ -139,7 +142,14 @@ func afterTraffic(t *testing.T) exposition {
 		return known
 	})
 	f.idle()
-	all := scrapeOf(t, f)
+	families, err := f.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint(); err != nil {
+		t.Fatal(err)
+	}
+	all := scrape(t, families)
 	process, err := telemetry.NewRegistry().Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -350,6 +360,13 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s lacks a severity, a summary or a description", r.Alert)
 			}
+			page, section, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], "https://github.com/tandem-pd/tandem/blob/main/"), "#")
+			if text, err := os.ReadFile("../../../" + page); err != nil || !hasSection(string(text), section) {
+				t.Errorf("%s: the runbook %s: no such page or section (%v)", r.Alert, r.Annotations["runbook_url"], err)
+			}
+			if strings.HasPrefix(r.Expr, "up{") { // Prometheus' own
+				continue
+			}
 			for _, wrong := range all.wrongs(r.Expr, r.Annotations["summary"], r.Annotations["description"]) {
 				t.Errorf("%s: %s", r.Alert, wrong)
 			}
@@ -362,6 +379,35 @@ func TestAlertsNameWhatThereIs(t *testing.T) {
 	}
 	if len(names) < 5 {
 		t.Errorf("%d alerts: the file was not read whole", len(names))
+	}
+}
+
+// hasSection reports whether a page of Markdown has a heading with this anchor, as GitHub makes it.
+func hasSection(page, anchor string) bool {
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && line[0] == '#' {
+			slug := strings.Map(func(r rune) rune {
+				switch {
+				case r == ' ':
+					return '-'
+				case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+					return unicode.ToLower(r)
+				}
+				return -1
+			}, strings.TrimSpace(title))
+			if slug == anchor {
+				return true
+			}
+		}
+	}
+	return anchor == ""
+}
+
+// TestMetricsAreClean: Prometheus' own linter (`promtool check metrics`) has no complaint.
+func TestMetricsAreClean(t *testing.T) {
+	afterTraffic(t)
+	for _, p := range trafficked.problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
 

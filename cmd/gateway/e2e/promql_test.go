@@ -94,7 +94,7 @@ func promql(expr string) (found []reference, left []string, err error) {
 
 var (
 	promAggregates = []string{"sum", "max", "min", "avg", "count"}
-	promFunctions  = append([]string{"rate", "increase", "histogram_quantile", "label_values", "clamp_min"}, promAggregates...)
+	promFunctions  = append([]string{"rate", "increase", "histogram_quantile", "label_values", "clamp_min", "absent"}, promAggregates...)
 )
 
 // promTokens takes an expression apart. A range in brackets is one token, as is

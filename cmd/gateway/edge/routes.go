@@ -152,18 +152,30 @@ func (s *Server) model(c *fiber.Ctx) error {
 // health says whether requests can be served: 503 until each pool that is needed has a worker, and again once a
 // shutdown has begun.
 func (s *Server) health(c *fiber.Ctx) error {
-	ready, detail := s.cat.Ready()
-	status, code := "healthy", http.StatusOK
-	switch {
-	case s.leaving.Load(), s.draining.Load():
-		status, code = "draining", http.StatusServiceUnavailable
-	case !ready:
-		status, code = "unhealthy", http.StatusServiceUnavailable
+	status, detail := s.condition()
+	code := http.StatusOK
+	if status != healthy {
+		code = http.StatusServiceUnavailable
 	}
 	return writeJSON(c, code, struct {
 		Status string `json:"status"`
 		Detail any    `json:"detail,omitempty"`
 	}{status, detail})
+}
+
+// healthy is the status of a gateway that serves.
+const healthy = "healthy"
+
+// condition is the status of health, and what it counts.
+func (s *Server) condition() (status string, detail any) {
+	ready, detail := s.cat.Ready()
+	switch {
+	case s.leaving.Load(), s.draining.Load():
+		return "draining", detail
+	case !ready:
+		return "unhealthy", detail
+	}
+	return healthy, detail
 }
 
 // alive says that the process runs.

@@ -14,7 +14,7 @@ import (
 // is read every few seconds, so that one in exemplarEvery is enough: an exemplar costs more than a request's spans.
 type exemplified struct {
 	prometheus.Observer
-	next [17]atomic.Int64 // by bucket of latencyBuckets, the last one's bound is infinite: when it takes another one
+	next [26]atomic.Int64 // by bucket of latencyBuckets, the last one's bound is infinite: when it takes another one
 }
 
 // exemplarEvery is the least time between two exemplars of a bucket.

@@ -83,8 +83,10 @@ func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handof
 	line.String("decode_worker", r.Decode.Worker)
 	line.Float("queue_ms", t.Queue)
 	line.Float("prefill_ms", t.Prefill)
-	line.Float("transfer_ms", t.Transfer)
-	line.Float("ttft_ms", t.TTFT)
+	if t.TTFT > 0 {
+		line.Float("transfer_ms", t.Transfer)
+		line.Float("ttft_ms", t.TTFT)
+	}
 	line.Float("total_ms", t.Total)
 	if r.PolicyClass != "" {
 		line.String("policy_class", r.PolicyClass)

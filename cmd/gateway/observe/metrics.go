@@ -33,7 +33,7 @@ type requestMetrics struct {
 }
 
 var (
-	latencyBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
+	latencyBuckets  = []float64{.001, .0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60, 120}
 	gapBuckets      = []float64{.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .25, .5, 1, 5}
 	tokenBuckets    = prometheus.ExponentialBuckets(16, 2, 15) // 16 … 262,144
 	ratioBuckets    = prometheus.LinearBuckets(0, .1, 11)
@@ -112,7 +112,9 @@ func (m *requestMetrics) FirstToken(r *handoff.Record, leg handoff.Leg) {
 	s := m.model(r)
 	l := s.legs[leg.Worker.Role]
 	l.dispatch.Dec()
-	l.ttft.observe(leg.First.Sub(leg.Began).Seconds(), r, leg.Span)
+	if leg.Worker.Role == pools.Prefill || r.Call.Request.Stream {
+		l.ttft.observe(leg.First.Sub(leg.Began).Seconds(), r, leg.Span)
+	}
 	switch {
 	case leg.Worker.Role == pools.Prefill:
 	case r.Resumes > 0:
@@ -202,11 +204,14 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 	if cached := r.Found(&r.Sent); cached >= 0 {
 		s.cached.Observe(float64(cached))
 	}
-	if r.Sent.First.IsZero() || status == "error" && !r.Sent.Started {
+	if status == "error" && !r.Sent.Started {
+		return
+	}
+	s.osl.Observe(float64(r.Sent.Tokens))
+	if t.TTFT == 0 { // nothing but an end came, or the answer is not streamed: its end is not its first token
 		return
 	}
 	s.ttft.observe(t.TTFT/1e3, r, r.OwnSpan())
-	s.osl.Observe(float64(r.Sent.Tokens))
 	computed := r.Decode.Worker
 	if r.KV != nil && r.Resumes == 0 {
 		s.transfer.Observe(t.Transfer / 1e3)

@@ -123,6 +123,8 @@ func (q *question) judge(res *http.Response, heard func(text string)) judged {
 	done := false
 	for data, err := range openai.Events(res.Body, 1<<20) {
 		switch {
+		case err != nil && len(pieces) > 0 && pieces[len(pieces)-1].Error != nil: // a stream that failed has no last chunk
+			continue
 		case err != nil:
 			return judged{severed, "the stream broke off: " + err.Error()}
 		case done:
