@@ -329,7 +329,7 @@ func TestMistakesAreTheClients(t *testing.T) {
 func TestNoWorkerYet(t *testing.T) {
 	f := newFleet(t, options{alone: true})
 	a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
-	if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), `"no_worker"`) || a.header.Get("Retry-After") != "5" {
+	if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), `"no_worker"`) || a.header.Get("Retry-After") < "5" {
 		t.Errorf("%d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
 	}
 	for _, id := range []string{"one", "two"} {

@@ -162,7 +162,7 @@ func TestRefusalsAreLoggedWithinBounds(t *testing.T) {
 	if n := strings.Count(log, "request refused"); n != 11 {
 		t.Errorf("%d lines, want 10 of one kind and 1 of another:\n%s", n, log)
 	}
-	if !strings.Contains(log, "suppressed=0") || !strings.Contains(log, "client=127.0.0.1:") {
+	if !strings.Contains(log, "suppressed=0") || !strings.Contains(log, "client=127.0.0.1:") || !strings.Contains(log, "method=GET path=/nothing") {
 		t.Errorf("a line lacks a field:\n%s", log)
 	}
 	if n := sv.metric("tandem_frontend_http_responses_total", "400"); n != 50 {

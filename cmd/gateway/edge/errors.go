@@ -29,6 +29,7 @@ func (s *Server) logRefusal(ctx *fasthttp.RequestCtx, r *request, e *openai.Erro
 	if suppressed, ok := s.refusals.Allow(r.endpoint+" "+e.Code, time.Now()); ok {
 		s.log.LogAttrs(context.Background(), slog.LevelInfo, "request refused",
 			slog.String("request_id", r.id), slog.String("endpoint", r.endpoint),
+			slog.String("method", string(ctx.Method())), slog.String("path", fmt.Sprintf("%.128s", ctx.Path())),
 			slog.Int("status", e.Status), slog.String("code", e.Code), slog.String("param", e.Param),
 			slog.String("client", ctx.RemoteAddr().String()), slog.Int("suppressed", suppressed))
 	}

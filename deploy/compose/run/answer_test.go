@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -192,5 +193,19 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := choose([]string{"moon-eclipsed"}); err == nil || !strings.Contains(err.Error(), "moon-eclipsed") {
 		t.Error(err)
+	}
+}
+
+// TestStatic: a binary that needs a loader, as every system's shell does, is refused with that reason.
+func TestStatic(t *testing.T) {
+	shell, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := static(shell); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
+		t.Errorf("/bin/sh: %v", err)
+	}
+	if err := static([]byte("#!/bin/sh")); err == nil || !strings.Contains(err.Error(), "no Linux binary") {
+		t.Errorf("a script: %v", err)
 	}
 }

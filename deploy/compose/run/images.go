@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"debug/elf"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -65,6 +67,19 @@ var roots = []string{
 	"/etc/ssl/cert.pem",                  // macOS
 }
 
+// static returns an error for a binary that an image without a loader cannot run: the kernel then reports only that there is no
+// such file.
+func static(binary []byte) error {
+	f, err := elf.NewFile(bytes.NewReader(binary))
+	if err != nil {
+		return fmt.Errorf("no Linux binary: %w", err)
+	}
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return errors.New("linked dynamically, and the image has no loader: build it with CGO_ENABLED=0 or make build")
+	}
+	return nil
+}
+
 // buildImages builds the static binaries and puts each into an image from
 // scratch, with the tag given. NATS and etcd are built unless the environment
 // names images of theirs; so are the servers that each compose.NAME.yaml in with
@@ -106,8 +121,11 @@ func buildImages(ctx context.Context, d *docker, tag, gateway string, log io.Wri
 		return i, err
 	}
 	binary, err := os.ReadFile(gateway)
+	if err == nil {
+		err = static(binary)
+	}
 	if err != nil {
-		return i, err
+		return i, fmt.Errorf("gateway %s: %w", gateway, err)
 	}
 	license, err := os.ReadFile(filepath.Join(d.root, "LICENSE"))
 	if err != nil {
