@@ -55,8 +55,8 @@ type workerID struct {
 }
 
 // Timings is nvext.timing, in milliseconds with microseconds kept. Transfer is the time from prefill's answer to
-// decode's first token: the pull and one decode step. It and TTFT are left out of an answer that is not streamed, whose first
-// token nobody sees.
+// decode's first token: the pull and one decode step. It and TTFT are left out of an answer that is not streamed: when its
+// first token came is not known.
 type Timings struct {
 	Queue    float64 `json:"queue_ms"`
 	Prefill  float64 `json:"prefill_ms"`
