@@ -14,6 +14,35 @@ import (
 	"github.com/tandem-pd/tandem/prefill"
 )
 
+// TestSGLangDecodeNamesPrefill: decode ends its process over a leg with a room and no bootstrap_host (srt/disaggregation/decode.py
+// of 0.5.23, _bootstrap_addr). No plan has one, and decode alone has no plan.
+func TestSGLangDecodeNamesPrefill(t *testing.T) {
+	r, err := openai.Limits{}.Scan(openai.Completions, []byte(`{"model":"m","prompt":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	round := roundOf("sglang", r, nil)
+	for _, address := range []string{"http://10.0.0.1:8000", "http://[fd00::1]:8000", "http://p"} {
+		for _, transfer := range []string{"", ":8998", "10.0.0.1:8998", "127.0.0.1:8998", "[::1]:8998", "nonsense"} {
+			round.P.Address, round.P.Transfer = address, transfer
+			plan, err := SGLang{}.Plan(round)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var leg struct {
+				Host string `json:"bootstrap_host"`
+			}
+			if err := json.Unmarshal(plan.Decode.Body.AppendTo(nil), &leg); err != nil || leg.Host == "" {
+				t.Errorf("%s, %q: %v, %q", address, transfer, err, leg.Host)
+			}
+		}
+	}
+	round.P = nil
+	if plan, err := (SGLang{}).Plan(round); err == nil {
+		t.Errorf("decode alone: %s", plan.Decode.Body.AppendTo(nil))
+	}
+}
+
 // rooms is a round between two SGLang workers.
 func rooms(change func(r *Round)) Round {
 	r := pair("text")
