@@ -73,6 +73,8 @@ type Call struct {
 	Draft *Draft
 	// IncludeUsage says that the client asked for a usage event, which then is the last one.
 	IncludeUsage bool
+	// HideUsage says that the engine was asked for the usage so far in each event, and the client did not ask for it.
+	HideUsage bool
 	// Choices is how many answers were asked for (n), at least 1.
 	Choices int
 	// PromptTokens is the prompt's length, MaxTokens that of the longest answer the engine may give, 0 where it is

@@ -3,6 +3,7 @@ package decode
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -156,6 +157,52 @@ func TestStream(t *testing.T) {
 				t.Errorf("%d events are counted as sent, and none was", tr.Events)
 			}
 		})
+	}
+}
+
+// A decode worker that takes KV over and ends without any token, by its own count, has failed: nothing of it leaves. An end token counts
+// as one, and an answer that was computed where it was decoded is the engine's own affair.
+func TestAnswersOfNothing(t *testing.T) {
+	const ends = `{"choices":[{"index":0,%s,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":%d,"total_tokens":4}}`
+	for _, c := range []struct {
+		handedOff bool
+		text      string
+		tokens    int
+		want      fault.Class
+	}{
+		{true, "", 0, fault.EngineError}, {true, "", 1, fault.None}, {false, "", 0, fault.None}, {true, "x", 0, fault.None},
+	} {
+		for _, stream := range []bool{false, true} {
+			body := fmt.Sprintf(ends, fmt.Sprintf(`"message":{"content":%q}`, c.text), c.tokens)
+			if stream {
+				body = role + "data: " + fmt.Sprintf(ends, fmt.Sprintf(`"delta":{"content":%q}`, c.text), c.tokens) + "\n\n" + done
+			}
+			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(body)})
+			out, class := &client{}, fault.None
+			if _, failed := runs(t, r, &Call{Lease: lease, Stream: stream, HideUsage: true, Choices: 1, HandedOff: c.handedOff}, out); failed != nil {
+				class = failed.Class
+			}
+			if class != c.want || (len(out.writes) == 0) != (class != fault.None) {
+				t.Errorf("%+v, stream %v: %s, sent %q", c, stream, class, out.writes)
+			}
+		}
+	}
+}
+
+// An event that says how many tokens there are brings as many as it says, whatever its text, and is the client's without that number.
+func TestCountedStreams(t *testing.T) {
+	counted := func(event string, n int) string {
+		return strings.Replace(event, "]}", fmt.Sprintf(`],"usage":{"prompt_tokens":4,"total_tokens":%d,"completion_tokens":%d}}`, 4+n, n), 1)
+	}
+	r, lease, load := room(t, &engine{status: 200, body: strings.NewReader(counted(role, 1) + counted(one, 4) + counted(two, 4) + counted(two, 9) + counted(end, 12) + done)})
+	out, gaps, most := &client{}, 0, 0
+	call := &Call{Lease: lease, Stream: true, HideUsage: true, Choices: 1, Gap: func(time.Duration) { gaps++; most = max(most, load().ActiveBlocks) }}
+	tr, failed := runs(t, r, call, out)
+	if want := role + one + two + two + end + done; failed != nil || strings.Join(out.writes, "") != want {
+		t.Errorf("%v\n got %q\nwant %q", failed, out.writes, want)
+	}
+	if tr.Tokens != 12 || tr.Streamed != 9 || gaps != 8 || most == 0 {
+		t.Errorf("%d tokens, %d streamed, %d gaps, %d blocks", tr.Tokens, tr.Streamed, gaps, most)
 	}
 }
 

@@ -31,6 +31,7 @@ type tap struct {
 	after      int    // events behind the one that finished the last choice
 	counted    bool   // the usage was one of them
 	summed     bool   // the usage of the whole came, in an event of its own
+	plain      []byte // the latest event, where its usage is hidden
 	detail     []byte // the error inside the answer
 	status     int    // and the HTTP status that it stands for
 }
@@ -118,6 +119,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if !ev.Done() {
 		t.call.Draft.inspect(&info, ev.Data)
 	}
+	counts, hides := t.counts(&info)
 	if !mayWait && (!info.Valid || info.Error || info.Finished > 0 || info.Usage || info.KVParams != nil || info.PromptIDs != nil || t.call.Draft.mayStop()) {
 		return dst, relay.ErrWaits
 	}
@@ -150,13 +152,14 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		}
 		t.counted = t.counted || info.Usage
 	}
+	if !t.began && counts && info.Finished > 0 && t.nothing(&info) {
+		return dst, errNoTokens
+	}
 	if !t.began && (info.Content || info.Finished > 0) {
 		t.began = true
 		t.watch.begin()
 	}
-	if info.Content {
-		t.token(max(1, info.Tokens))
-	}
+	t.tokens(&info, counts)
 	data, stopped := ev.Data, false
 	if draft != nil {
 		var err error
@@ -177,9 +180,14 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	last := t.last(&info)
 	t.usage(&info)
 	raw := ev.Raw
+	if hides = hides && &data[0] == &ev.Data[0]; hides {
+		data = t.hide(&info, data)
+	}
 	switch {
 	case last && t.call.Tail != nil || info.Usage && t.call.CachedTokens != nil || info.KVParams != nil:
 		raw = t.rewrite(data, &info, last)
+	case hides:
+		raw = t.plain
 	case &data[0] != &ev.Data[0]:
 		raw = draft.event
 	}
@@ -358,6 +366,8 @@ func (t *tap) whole() error {
 		return t.failed(body)
 	case info.Aborted && !info.Content:
 		return fault.ErrEngine
+	case info.Usage && t.nothing(&info):
+		return errNoTokens
 	}
 	now := time.Now()
 	t.first(now)

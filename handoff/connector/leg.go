@@ -65,6 +65,16 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 		reannounce(e, r)
 	}
 	how := speech(w)
+	if role == pools.Decode && Counts(w, r, round.ShowIDs) {
+		options := []byte(`{"continuous_usage_stats":true}`)
+		if given, ok := r.Field("stream_options"); ok {
+			if own, ok := openai.NewEdit(given); ok {
+				own.Set("continuous_usage_stats", jsonTrue)
+				options = own.Bytes()
+			}
+		}
+		e.Set("stream_options", options)
+	}
 	if how == ofVLLM {
 		r.NameMedia(e)
 		if round.Priority != nil && w.Prioritizes {
@@ -184,6 +194,13 @@ func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
 		return endpoint == openai.Completions
 	}
 	return false
+}
+
+// Counts reports whether decode's engine is asked to count the tokens of its stream, though the client did not ask for that: an event
+// may bring several, where the engine speculates or its server falls behind, and shows no ids that count them. SGLang writes the
+// usage so far into each event then, whatever include_usage says (should_include_usage in 0.5.23's entrypoints/openai/utils.py).
+func Counts(w *pools.Worker, r *openai.Request, showIDs bool) bool {
+	return speech(w) == ofSGLang && r.Stream && !showIDs && r.N <= 1 && !r.ContinuousUsage
 }
 
 // older reports whether a version's leading dotted numbers, 0, 27 and 1 of "v0.27.1rc2", come before another's.

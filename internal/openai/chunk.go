@@ -45,6 +45,8 @@ type ChunkInfo struct {
 	text    text    // of the latest choice that has some
 	thought text    // its reasoning
 	ids     span    // where IDs lies
+
+	usage, usageValue span // the member usage with the comma before it, and its value
 }
 
 // Inspect reads an event's data or a whole answer without allocating. Anything that is not a JSON object, [DONE] too,
@@ -69,7 +71,12 @@ func InspectOf(data, pinned []byte) ChunkInfo {
 				}
 			}
 		case "usage":
+			object := c.peek() == '{'
+			start := c.pos
 			info.readUsage(&c)
+			if object {
+				info.usage, info.usageValue = span{before, c.pos}, span{start, c.pos}
+			}
 		case "error":
 			null := c.peek() == 'n'
 			if _, ok := c.value(); ok && !null {
@@ -300,6 +307,19 @@ func (info *ChunkInfo) HideIDs(dst, data []byte) []byte {
 		from = at.end
 	}
 	return append(dst, data[from:]...)
+}
+
+// Counts reports whether the usage is of the answer so far, in an event of a choice: continuous_usage_stats.
+func (info *ChunkInfo) Counts() bool { return info.Usage && info.Choices == 1 && info.usage.start > 0 }
+
+// HideUsage appends data, that c was read from and which Counts, as its engine writes it for a client that did not ask for
+// continuous_usage_stats: without the member or, if null, with null in its place.
+func (info *ChunkInfo) HideUsage(dst, data []byte, null bool) []byte {
+	if null {
+		dst = append(append(dst, data[:info.usageValue.start]...), "null"...)
+		return append(dst, data[info.usageValue.end:]...)
+	}
+	return append(append(dst, data[:info.usage.start]...), data[info.usage.end:]...)
 }
 
 // AppendText appends the text of the latest choice of data that has some to dst, its escapes resolved. c was read from

@@ -60,6 +60,7 @@ func TestInspect(t *testing.T) {
 	for _, tt := range tests {
 		got := Inspect([]byte(tt.data))
 		got.Said, got.Thought, got.Called, got.IDs, got.text, got.shows, got.showed, got.ids, got.Choices, got.thought = false, false, false, nil, text{}, [2]span{}, 0, span{}, 0, text{} // TestInspectWhatIsShown's
+		got.usage, got.usageValue = span{}, span{}                                                                                                                                         // TestContinuousUsage's
 		if !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s\ngot  %+v\nwant %+v", tt.data, got, tt.want)
 		}

@@ -118,7 +118,7 @@ var (
 	}
 	streamOptionFields = newFieldSet(false, []field{
 		{"stream_options.include_usage", func(s *scan) bool { return s.bool(&s.req.IncludeUsage) }},
-		{"stream_options.continuous_usage_stats", anyBool},
+		{"stream_options.continuous_usage_stats", func(s *scan) bool { return s.bool(&s.req.ContinuousUsage) }},
 		{"stream_options.include_obfuscation", anyBool},
 	})
 )

@@ -23,6 +23,8 @@ type Request struct {
 	Stream bool
 	// IncludeUsage asks for a last chunk with the usage (stream_options).
 	IncludeUsage bool
+	// ContinuousUsage asks for the usage so far in each chunk (stream_options).
+	ContinuousUsage bool
 	// MaxTokens is the most tokens to generate, 1 to 2^31−1, 0 where the client set no limit. On chat it is
 	// max_completion_tokens where that is given, whatever the older max_tokens says, as OpenAI and vLLM have it; on
 	// completions max_completion_tokens means nothing.

@@ -30,10 +30,15 @@ func (s *Shape) Reset() { *s = Shape{event: s.event[:0]} }
 func (s *Shape) learn(data []byte, info *ChunkInfo) {
 	text := span{info.text.start, info.text.end}
 	switch {
+	case info.Usage && (info.usageValue.start < max(text.end, info.ids.end) || bytes.Count(data, usageName) > 1):
+		return
 	case info.Choices != 1, info.Thought, text.end == text.start, info.PromptIDs != nil, info.KVParams != nil, len(data) > longestShape:
 		return
 	case info.IDs == nil && info.showed == 0:
 		s.ids = span{len(data), len(data)}
+		if info.Usage {
+			s.ids = span{info.usageValue.start, info.usageValue.start}
+		}
 	case info.IDs != nil && info.showed == 1 && info.ids.start > text.end:
 		s.ids = info.ids
 	default:
@@ -42,6 +47,8 @@ func (s *Shape) learn(data []byte, info *ChunkInfo) {
 	s.event, s.text, s.info = append(s.event[:0], data...), text, *info
 	s.info.IDs = nil // a part of data
 }
+
+var usageName = []byte(`"usage"`)
 
 // like reads an event that is like the one before. It reports false of any other, and leaves info as it may be then.
 func (s *Shape) like(info *ChunkInfo, data []byte) bool {
@@ -66,7 +73,22 @@ func (s *Shape) like(info *ChunkInfo, data []byte) bool {
 		info.IDs, info.ids, info.Tokens = ids.of(data), ids, n
 		info.shows[0] = span{info.shows[0].start + moved, info.shows[0].end + ids.end - s.ids.end}
 	}
-	return bytes.Equal(data[ids.end:], s.event[s.ids.end:])
+	rest, was := data[ids.end:], s.event[s.ids.end:]
+	if !s.info.Usage {
+		return bytes.Equal(rest, was)
+	}
+	upTo := s.info.usageValue.start - s.ids.end
+	if !bytes.HasPrefix(rest, was[:upTo]) {
+		return false
+	}
+	if c.pos = ids.end + upTo; c.peek() != '{' {
+		return false
+	}
+	info.PromptTokens, info.CompletionTokens, info.CachedTokens, info.ReasoningTokens = 0, 0, -1, 0
+	info.readUsage(&c)
+	info.usageValue = span{ids.end + upTo, c.pos}
+	info.usage = span{s.info.usage.start - s.ids.end + ids.end, c.pos}
+	return c.ok() && bytes.Equal(data[c.pos:], s.event[s.info.usageValue.end:])
 }
 
 // idsEnd returns the end of the array at start, and how many ids it has: 0 where it holds none, or anything but whole

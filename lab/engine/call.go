@@ -46,6 +46,7 @@ type call struct {
 	promptTokens int // of all prompts together
 	stream       bool
 	usage        bool    // a stream ends with its usage
+	counts       bool    // each event has the usage so far
 	tokenIDs     bool    // answers show token ids
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
@@ -65,10 +66,12 @@ type choice struct {
 	ids       []uint32 // the same, as ids
 	generated int
 	cached    int
-	begun     bool    // its first chunk is out
-	finish    string  // why it ended; empty while it goes on
-	reason    any     // the stop string or stop token id that ended it
-	pinned    *Pinned // what waits for decode
+	begun     bool     // its first chunk is out
+	behind    string   // of what is to come with the next chunk
+	behindIDs []uint32 // the same, as ids
+	finish    string   // why it ended; empty while it goes on
+	reason    any      // the stop string or stop token id that ended it
+	pinned    *Pinned  // what waits for decode
 	failure   *apiError
 }
 
@@ -192,7 +195,7 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 		}
 		options := &fields{}
 		f.decode("stream_options", &options.raw, "an object")
-		c.usage = options.flag("include_usage")
+		c.usage, c.counts = options.flag("include_usage"), options.flag("continuous_usage_stats")
 		if options.err != nil {
 			f.fail("stream_options", "stream_options.%s", options.err.Message)
 		}

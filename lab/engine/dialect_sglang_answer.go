@@ -198,6 +198,9 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 	event := func(fill func(one *sglangChoice)) {
 		a, one := d.object(c, c.chunk), sglangChoice{Index: i}
 		fill(&one)
+		if c.counts { // 0.5.23's serving_chat.py and serving_completions.py, with include_usage or without
+			a.Usage = d.usage(c)
+		}
 		a.Choices = append(a.Choices, one)
 		out = appendJSON(out, a)
 	}

@@ -409,6 +409,37 @@ func TestSGLangConversations(t *testing.T) {
 	}
 }
 
+// Tokens are counted, whatever an event brings: a server that speculates writes four at once.
+func TestSGLangTokensAreCounted(t *testing.T) {
+	f := sglangFleet(t, 1, 1, func(c *devfleet.WorkerConfig) { c.Engine.ChunkTokens = 4 }, nil)
+	for i, options := range []string{"", `"stream_options":{"include_usage":true},`, `"stream_options":{"continuous_usage_stats":true},`} {
+		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + long + `"}]}`
+		a, err := f.try(context.Background(), chatPath, body, nil, "x-request-id", fmt.Sprint("counted-", i))
+		if err != nil || a.status != http.StatusOK {
+			t.Fatal(err, a.status)
+		}
+		all := strings.Join(a.events, "\n")
+		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
+			t.Errorf("%s%d events with usage: %s", options, n, all)
+		}
+		if got, want := f.text(a), generated(chatPrompt(long), 40, false); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		f.eventually("the request is logged with its tokens", func() bool {
+			for line := range strings.Lines(f.logs.String()) {
+				if strings.Contains(line, fmt.Sprintf("request_id=counted-%d ", i)) {
+					return strings.Contains(line, " osl=40 ")
+				}
+			}
+			return false
+		})
+	}
+	if n := f.value("tandem_frontend_inter_token_latency_seconds"); n != 3*36 {
+		t.Errorf("%v times between tokens, want 3 of 36", n)
+	}
+	f.freed(t, "at the end")
+}
+
 // A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
 func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 	for _, victim := range []string{"prefill-1", "decode-1"} {
