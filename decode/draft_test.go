@@ -114,6 +114,16 @@ func TestDraftGoesOn(t *testing.T) {
 			t.Errorf("%+v", tr)
 		}
 	})
+	t.Run("events without end of which nothing is the client's", func(t *testing.T) {
+		for name, event := range map[string]string{"roles": shownRole, "what it has": shownOne, "no choices": `data: {"id":"b","choices":[]}` + "\n\n"} {
+			draft := begun(t, false)
+			r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(strings.Repeat(other(event), 10_000))})
+			_, failed := runs(t, r, &Call{Lease: lease, Stream: true, Choices: 1, Draft: draft, Longest: 4}, &client{})
+			if failed == nil || !errors.Is(failed, fault.ErrRunaway) {
+				t.Errorf("%s: %v", name, failed)
+			}
+		}
+	})
 	t.Run("what the last worker counts", func(t *testing.T) {
 		// Its usage takes what the first worker generated for the prompt's, and its thought alone for the thought; vLLM's last
 		// chunk alone has the fingerprint, and with continuous_usage_stats all have a usage (chat_completion/serving.py).

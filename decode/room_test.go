@@ -337,6 +337,8 @@ func TestRunawaysAreEnded(t *testing.T) {
 		{"does not stop", 4, 1, strings.Repeat(one, 10_000), fault.EngineError, 2*4 + 64},
 		{"does not stop, three choices", 4, 3, strings.Repeat(one, 10_000), fault.EngineError, 2*12 + 64},
 		{"does not stop, and brings nothing", 4, 1, one + strings.Repeat(role, 10_000), fault.EngineError, 2*4 + 64},
+		{"does not stop, and sends comments", 4, 1, one + strings.Repeat("\n", 10_000), fault.EngineError, 1},
+		{"a comment a token", 5_000, 1, strings.Repeat(": ping\n\n"+one, 4_000) + end + done, fault.None, 4_001},
 		{"two events a token", 500, 1, strings.Repeat(one+role, 500) + end + done, fault.None, 1001},
 		{"of unknown length", 0, 1, strings.Repeat(one, 10_000) + end + done, fault.None, 10_001},
 	} {

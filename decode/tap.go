@@ -2,6 +2,7 @@ package decode
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,8 @@ type tap struct {
 	blocks     int    // grown blocks booked on the lease
 	began      bool   // the first token came, or the end of an answer without any
 	done       bool   // the end marker was seen
+	came       int    // events of this call, whatever became of them
+	comments   int    // since the latest of them
 	after      int    // events behind the one that finished the last choice
 	counted    bool   // the usage was one of them
 	summed     bool   // the usage of the whole came, in an event of its own
@@ -109,10 +112,13 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if len(t.held) > maxHeldBytes {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
 	}
-	if len(ev.Data) == 0 {
-		return t.pass(dst, ev.Raw, false), nil // a comment: an engine's keep-alive, and no sign of life
+	if len(ev.Data) == 0 { // a comment: an engine's keep-alive, and no sign of life
+		if t.comments++; t.began && t.comments > mostComments {
+			return dst, fmt.Errorf("%w: %d comments and no event", fault.ErrRunaway, mostComments)
+		}
+		return t.pass(dst, ev.Raw, false), nil
 	}
-	if !mayWait && (!t.began || ev.Done()) {
+	if !mayWait && (!t.began || ev.Done() || len(ev.Data) > longEvent) {
 		return dst, relay.ErrWaits
 	}
 	var info openai.ChunkInfo
@@ -143,8 +149,9 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if info.Aborted && (!info.Content && !t.began || t.began && draft.Unresumable() == "") { // given up: another may do better
 		return dst, fault.ErrEngine
 	}
-	if most := t.call.mostEvents(); most > 0 && t.transcript.Events >= most {
-		return dst, fmt.Errorf("%w: %d events for %d tokens", fault.ErrRunaway, most, t.call.Longest*max(1, t.call.Choices))
+	t.came, t.comments = t.came+1, 0
+	if most := t.call.mostEvents(); t.came > most {
+		return dst, fmt.Errorf("%w: over %d events", fault.ErrRunaway, most)
 	}
 	if t.finished >= max(1, t.call.Choices) { // of the events behind the last of its tokens
 		if err := t.goesOn(); err != nil || info.Content || info.Finished > 0 || info.Usage && t.counted {
@@ -210,6 +217,12 @@ var errStopped = errors.New("a stop string ends the answer")
 // engine has to add.
 const mostAfter = 64
 
+// mostComments is how many comments may come without an event between them: at one a second, those of an hour.
+const mostComments = 3600
+
+// longEvent is how long an event may be, in bytes, that is read where nothing may wait: others' streams do meanwhile.
+const longEvent = 64 << 10
+
 // goesOn takes in an event behind the end of the answer. Its error cuts a stream that goes on without one.
 func (t *tap) goesOn() error {
 	if t.after++; t.after > mostAfter {
@@ -250,14 +263,9 @@ func (c *Call) cachedTokens() int {
 	return c.CachedTokens()
 }
 
-// mostEvents is how many events an answer may have, 0 for any number. Engines write one event a token, some two where
+// mostEvents is how many events a call may bring, whatever becomes of them. Engines write one event a token, some two where
 // a parser takes a token apart, and a few about the answer as a whole.
-func (c *Call) mostEvents() int {
-	if c.Longest == 0 {
-		return 0
-	}
-	return 2*c.Longest*max(1, c.Choices) + 64
-}
+func (c *Call) mostEvents() int { return 2*cmp.Or(c.Longest, mostTokens)*max(1, c.Choices) + 64 }
 
 // mostBytes is how many bytes an answer that is not streamed may have.
 func (c *Call) mostBytes() int {

@@ -65,9 +65,14 @@ func (p *pump) relay() error {
 	}
 }
 
-// step relays what is there, and has itself called when there is more. It never waits.
+// mostReads is how many reads in a row the loop makes for one stream. The caller goes on with one that brings more: the
+// scheduler divides its time with the loop, which has others' connections to see to.
+const mostReads = 4
+
+// step relays what is there, and has itself called when there is more. It never waits, and comes to an end however much there
+// is.
 func (p *pump) step() {
-	for {
+	for reads := 0; ; {
 		if p.slow {
 			err := p.to.TryFlush()
 			switch {
@@ -81,6 +86,10 @@ func (p *pump) step() {
 				return
 			}
 			p.slow = false
+		}
+		if reads++; reads > mostReads {
+			p.end(nil)
+			return
 		}
 		if p.b == nil {
 			p.b = take()

@@ -7,8 +7,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -169,6 +171,66 @@ func TestLoopAndGoroutineAreTwins(t *testing.T) {
 func FuzzLoopAndGoroutineAreTwins(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(twins)
+}
+
+// flood is an engine's connection that has always more to give, once its first byte has come.
+type flood struct {
+	polledSource
+	on bool
+}
+
+func (f *flood) TryRead(p []byte) (int, error) {
+	if !f.on {
+		n, err := f.polledSource.TryRead(p[:1])
+		f.on = n > 0
+		return n, err
+	}
+	return copy(p, bytes.Repeat([]byte("data: {}\n\n"), len(p)/10)), nil
+}
+
+// until is a tap that drops every event until its function ends the stream.
+type until func() error
+
+func (f until) Event(dst []byte, _ openai.Event, _ bool) ([]byte, error) { return dst, f() }
+
+// TestAFloodHoldsUpNoOthers: while an engine sends without end, and nothing of it leaves, the loop serves other connections.
+func TestAFloodHoldsUpNoOthers(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	l := loop.New()
+	from, engine := connected(t, l)
+	to, client := connected(t, l)
+	ends := []io.Closer{from, to, engine, client}
+	var others []*net.TCPConn
+	var served atomic.Int32
+	for range runtime.GOMAXPROCS(0) { // which all loops share
+		near, far := connected(t, l)
+		near.OnReadable(func() { served.Add(1) })
+		others, ends = append(others, far), append(ends, near, far)
+	}
+	if _, err := engine.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	errServed, events := errors.New("served"), 0
+	err := Stream(&flood{polledSource: polledSource{from}}, &polledSink{Socket: to}, until(func() error {
+		if events++; events == 2 {
+			for _, far := range others {
+				far.Write([]byte("x"))
+			}
+		}
+		switch {
+		case int(served.Load()) == len(others):
+			return errServed
+		case events == 1<<26:
+			return fmt.Errorf("%d of %d others were served", served.Load(), len(others))
+		}
+		return nil
+	}))
+	if !errors.Is(err, errServed) {
+		t.Error(err)
+	}
+	for _, c := range ends {
+		c.Close()
+	}
 }
 
 // TestEitherEndMayBreak closes one of the two connections in mid-stream: the relay ends at once, and names the end.
