@@ -205,7 +205,7 @@ func reported(call *Call, stream upstream.Stream) *fault.Error {
 	switch said := openai.ReadEngineError(detail); {
 	case said.Died:
 		err = fault.ErrEngineDied
-	case said.Failed:
+	case said.Failed, said.NotLoaded:
 		err, status = fault.ErrEngine, said.Status
 	}
 	e := fault.New(pools.Decode, call.Lease.Worker.ID, err, status)

@@ -47,9 +47,11 @@ const (
 	Open     State = "open"      // no call goes through
 )
 
-// Circuit is the state of one worker's leg.
+// Circuit is the state of one worker's leg, or of an adapter on it.
 type Circuit struct {
 	Worker string `json:"worker"`
+	// Adapter is the one that the state is about, empty for the worker itself.
+	Adapter string `json:"adapter,omitempty"`
 	// Incarnation is the process that the state is about.
 	Incarnation string     `json:"incarnation"`
 	Leg         pools.Role `json:"leg"`
@@ -63,6 +65,9 @@ type Circuit struct {
 // Breakers are the circuits of all workers: one for each worker, leg and incarnation, so that a worker that comes
 // back as another process starts with a closed one. They read the wall clock. A nil *Breakers lets every call
 // through. Breakers are safe for concurrent use.
+//
+// A call for an adapter has a circuit of its own, too, so that a broken adapter takes no worker from the model and its other adapters:
+// of its failures only [Refused] counts for the worker. It goes nowhere where the worker's own circuit is open, and is no trial of it.
 //
 // The states:
 //
@@ -89,7 +94,7 @@ type Breakers struct {
 
 	mu       sync.RWMutex
 	circuits map[circuitKey]*guarded
-	tripped  map[circuitKey]*guarded // those that are not closed, of circuits
+	tripped  map[circuitKey]map[string]*guarded // of circuits those that are not closed: by leg and adapter, by worker
 }
 
 // guarded is a circuit that several goroutines ask.
@@ -99,14 +104,18 @@ type guarded struct {
 }
 
 type circuitKey struct {
-	worker string
-	leg    pools.Role
+	worker  string
+	leg     pools.Role
+	adapter string
 }
+
+// without is the key of a leg and adapter on every worker.
+func (k circuitKey) without() circuitKey { return circuitKey{"", k.leg, k.adapter} }
 
 // NewBreakers makes breakers without circuits. cfg must be valid.
 func NewBreakers(cfg BreakerConfig) *Breakers {
 	setting.Fill(&cfg)
-	return &Breakers{cfg: cfg, circuits: map[circuitKey]*guarded{}, tripped: map[circuitKey]*guarded{}}
+	return &Breakers{cfg: cfg, circuits: map[circuitKey]*guarded{}, tripped: map[circuitKey]map[string]*guarded{}}
 }
 
 // OnAvailable sets the function that is called, outside any lock, when a worker becomes available by time alone: its
@@ -118,18 +127,49 @@ func (b *Breakers) OnAvailable(f func()) {
 	}
 }
 
-// Acquire takes a permit to call a worker, or fails with ErrCircuitOpen. failOpen permits the call although the
-// circuit is open, unless it is half-open; the result of such a call is not counted.
+// Acquire takes a permit to call a worker for an adapter, empty for none, or fails with ErrCircuitOpen. failOpen permits the call
+// although the circuit is open, unless it is half-open; the result of such a call is not counted.
 //
 // The holder must call done with the call's result: nil, a [Class], an [*Error] or an error for [Classify]. It may
 // call done twice: with nil at the first sign of an answer, so that a long stream does not keep a circuit half-open,
 // and with the call's end. A failure then takes the sign back: the sign interrupts no row of failures. Further calls
 // of done change nothing. A class that does not blame the worker, as when a client leaves, counts neither way.
-func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen bool) (done func(error), err error) {
-	if b == nil {
+func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, adapter string, failOpen bool) (done func(error), err error) {
+	key := circuitKey{worker, leg, adapter}
+	switch {
+	case b == nil:
 		return uncounted, nil
+	case adapter == "":
+		return b.acquire(key, incarnation, failOpen)
 	}
-	c := b.circuit(worker, incarnation, leg)
+	whole := uncounted
+	if b.State(worker, leg) != HalfOpen {
+		if whole, err = b.acquire(circuitKey{worker, leg, ""}, incarnation, failOpen); err != nil {
+			return nil, err
+		}
+	}
+	own, err := b.acquire(key, incarnation, failOpen)
+	if err != nil {
+		whole(ClientGone)
+		return nil, err
+	}
+	return func(err error) {
+		class := classOf(err)
+		of := ClientGone
+		if class == None || class == Refused {
+			of = class
+		}
+		whole(of)
+		if class == NotServed { // the roster is about to know
+			class = ClientGone
+		}
+		own(class)
+	}, nil
+}
+
+// acquire is Acquire of one circuit.
+func (b *Breakers) acquire(key circuitKey, incarnation string, failOpen bool) (done func(error), err error) {
+	c := b.circuit(key, incarnation)
 	now := time.Now()
 	c.mu.Lock()
 	k, ok := c.acquire(now)
@@ -157,7 +197,7 @@ func (b *Breakers) Acquire(worker, incarnation string, leg pools.Role, failOpen 
 // Warn says that a worker failed another gateway, whose circuit has opened. Its circuit here stays as it is, and its next failure opens
 // it: one gateway that is cut off must not take a worker from all others.
 func (b *Breakers) Warn(worker, incarnation string, leg pools.Role) {
-	c := b.circuit(worker, incarnation, leg)
+	c := b.circuit(circuitKey{worker, leg, ""}, incarnation)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.row.warn(b.cfg.Consecutive - 1)
@@ -172,7 +212,7 @@ func (b *Breakers) State(worker string, leg pools.Role) State {
 		return Closed
 	}
 	b.mu.RLock()
-	c := b.circuits[circuitKey{worker, leg}]
+	c := b.circuits[circuitKey{worker, leg, ""}]
 	b.mu.RUnlock()
 	if c == nil {
 		return Closed
@@ -180,24 +220,31 @@ func (b *Breakers) State(worker string, leg pools.Role) State {
 	return b.view(c).State
 }
 
-// Blocked lists the workers whose permit Acquire would refuse for that leg now, in
-// order. It costs next to nothing while every circuit is closed.
-func (b *Breakers) Blocked(leg pools.Role) []string { return b.which(leg, (*circuit).blocked) }
+// Blocked lists the workers whose permit Acquire would refuse for that leg and adapter now, in order. It costs next to nothing
+// while every circuit is closed.
+func (b *Breakers) Blocked(leg pools.Role, adapter string) []string {
+	list := b.which(circuitKey{"", leg, adapter}, (*circuit).blocked)
+	if adapter == "" {
+		return list
+	}
+	list = append(list, b.which(circuitKey{"", leg, ""}, (*circuit).open)...)
+	slices.Sort(list)
+	return slices.Compact(list)
+}
 
-// OnTrial lists the workers, in order, whose half-open circuit for that leg has a trial under way: no other call may
+// OnTrial lists the workers, in order, whose half-open circuit for that leg and adapter has a trial under way: no other call may
 // go there until the trial ends or has been silent for long enough.
-func (b *Breakers) OnTrial(leg pools.Role) []string { return b.which(leg, (*circuit).onTrial) }
+func (b *Breakers) OnTrial(leg pools.Role, adapter string) []string {
+	return b.which(circuitKey{"", leg, adapter}, (*circuit).onTrial)
+}
 
-// which lists the workers whose circuit satisfies is.
-func (b *Breakers) which(leg pools.Role, is func(c *circuit, now time.Time) bool) []string {
+// which lists the workers whose circuit of a leg and adapter satisfies is.
+func (b *Breakers) which(of circuitKey, is func(c *circuit, now time.Time) bool) []string {
 	if b == nil {
 		return nil
 	}
 	var list []string
-	for _, c := range b.inTrouble() {
-		if c.key.leg != leg {
-			continue
-		}
+	for _, c := range b.inTrouble(of) {
 		c.mu.Lock()
 		yes, changes := is(&c.circuit, time.Now()), c.news()
 		c.mu.Unlock()
@@ -223,7 +270,7 @@ func (b *Breakers) States() []Circuit {
 		list = append(list, b.view(c))
 	}
 	slices.SortFunc(list, func(a, b Circuit) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Leg, b.Leg))
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Leg, b.Leg), cmp.Compare(a.Adapter, b.Adapter))
 	})
 	return list
 }
@@ -239,7 +286,7 @@ func NewBreaker(name string, cfg BreakerConfig) *Breaker { return &Breaker{NewBr
 
 // Acquire is as [Breakers.Acquire].
 func (b *Breaker) Acquire() (done func(error), err error) {
-	return b.of.Acquire(b.name, "", "", false)
+	return b.of.Acquire(b.name, "", "", "", false)
 }
 
 // State is the circuit's state.
@@ -255,22 +302,31 @@ func (b *Breakers) view(c *guarded) Circuit {
 	return is
 }
 
-// Forget drops the circuits of a worker that has left the roster.
-func (b *Breakers) Forget(worker string) {
+// Forget drops the circuits that gone reports: of workers that have left the roster, of adapters that were unloaded.
+func (b *Breakers) Forget(gone func(worker, adapter string) bool) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
-		delete(b.circuits, circuitKey{worker, leg})
-		delete(b.tripped, circuitKey{worker, leg})
+	for key := range b.circuits {
+		if gone(key.worker, key.adapter) {
+			delete(b.circuits, key)
+			b.close(key)
+		}
 	}
 }
 
-// circuit finds or makes the circuit of a worker's leg. Another incarnation's is replaced.
-func (b *Breakers) circuit(worker, incarnation string, leg pools.Role) *guarded {
-	key := circuitKey{worker, leg}
+// close takes a circuit out of the tripped ones. The caller holds b.mu.
+func (b *Breakers) close(key circuitKey) {
+	of := key.without()
+	if delete(b.tripped[of], key.worker); len(b.tripped[of]) == 0 {
+		delete(b.tripped, of)
+	}
+}
+
+// circuit finds or makes a circuit. Another incarnation's is replaced.
+func (b *Breakers) circuit(key circuitKey, incarnation string) *guarded {
 	b.mu.RLock()
 	c := b.circuits[key]
 	b.mu.RUnlock()
@@ -285,18 +341,15 @@ func (b *Breakers) circuit(worker, incarnation string, leg pools.Role) *guarded 
 	c = &guarded{circuit: newCircuit(key, incarnation, &b.cfg)}
 	c.start()
 	b.circuits[key] = c
-	delete(b.tripped, key)
+	b.close(key)
 	return c
 }
 
-// inTrouble lists the circuits that are not closed.
-func (b *Breakers) inTrouble() []*guarded {
+// inTrouble lists the circuits of a leg and adapter that are not closed.
+func (b *Breakers) inTrouble(of circuitKey) []*guarded {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if len(b.tripped) == 0 {
-		return nil
-	}
-	return slices.Collect(maps.Values(b.tripped))
+	return slices.Collect(maps.Values(b.tripped[of]))
 }
 
 // settle reports changes of a circuit and updates the list of tripped ones.
@@ -308,9 +361,13 @@ func (b *Breakers) settle(c *guarded, changes []change) {
 	if b.circuits[c.key] == c { // neither forgotten nor replaced
 		c.mu.Lock()
 		if c.look() == Closed {
-			delete(b.tripped, c.key)
+			b.close(c.key)
 		} else {
-			b.tripped[c.key] = c
+			of := c.key.without()
+			if b.tripped[of] == nil {
+				b.tripped[of] = map[string]*guarded{}
+			}
+			b.tripped[of][c.key.worker] = c
 		}
 		c.mu.Unlock()
 	}

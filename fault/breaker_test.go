@@ -18,7 +18,7 @@ import (
 func TestWarnedCircuitOpensAtTheNextFailure(t *testing.T) {
 	b := NewBreakers(BreakerConfig{})
 	call := func(result error) {
-		done, err := b.Acquire("w", "1", pools.Decode, false)
+		done, err := b.Acquire("w", "1", pools.Decode, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestWarnedCircuitOpensAtTheNextFailure(t *testing.T) {
 
 func try(t *testing.T, b *Breakers, class Class) bool {
 	t.Helper()
-	done, err := b.Acquire("d1", "i1", pools.Decode, false)
+	done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 	if err != nil {
 		if !errors.Is(err, ErrCircuitOpen) || done != nil {
 			t.Fatalf("%v", err)
@@ -59,7 +59,7 @@ func expectState(t *testing.T, b *Breakers, want State) {
 	if got := b.State("d1", pools.Decode); got != want {
 		t.Errorf("state is %s, want %s", got, want)
 	}
-	if blocked := len(b.Blocked(pools.Decode)) > 0; blocked != (want == Open) {
+	if blocked := len(b.Blocked(pools.Decode, "")) > 0; blocked != (want == Open) {
 		t.Errorf("blocked is %v while %s", blocked, want)
 	}
 }
@@ -145,11 +145,11 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		synctest.Wait() // the circuit reports by itself that it half-opens
 		expectState(t, b, HalfOpen)
-		trial, err := b.Acquire("d1", "i1", pools.Decode, false)
+		trial, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if try(t, b, None) || !slices.Equal(b.Blocked(pools.Decode), []string{"d1"}) {
+		if try(t, b, None) || !slices.Equal(b.Blocked(pools.Decode, ""), []string{"d1"}) {
 			t.Error("a second call while the first tries")
 		}
 		trial(ClientGone) // says nothing: another may try
@@ -160,7 +160,7 @@ func TestBreakerHalfOpensByOneCall(t *testing.T) {
 		expectState(t, b, Open)
 		time.Sleep(time.Minute + 1)
 		synctest.Wait()
-		trial, err = b.Acquire("d1", "i1", pools.Decode, false)
+		trial, err = b.Acquire("d1", "i1", pools.Decode, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestBreakersAreApart(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
 	fail := func(worker, incarnation string, leg pools.Role) {
 		t.Helper()
-		done, err := b.Acquire(worker, incarnation, leg, false)
+		done, err := b.Acquire(worker, incarnation, leg, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,13 +196,13 @@ func TestBreakersAreApart(t *testing.T) {
 	}
 	fail("w1", "a", pools.Prefill)
 	fail("w2", "a", pools.Decode)
-	if got := b.Blocked(pools.Prefill); !slices.Equal(got, []string{"w1"}) {
+	if got := b.Blocked(pools.Prefill, ""); !slices.Equal(got, []string{"w1"}) {
 		t.Errorf("blocked for prefill: %q", got)
 	}
-	if _, err := b.Acquire("w1", "a", pools.Decode, false); err != nil {
+	if _, err := b.Acquire("w1", "a", pools.Decode, "", false); err != nil {
 		t.Error("the other leg is blocked too")
 	}
-	if _, err := b.Acquire("w1", "b", pools.Prefill, false); err != nil || b.State("w1", pools.Prefill) != Closed || b.Blocked(pools.Prefill) != nil {
+	if _, err := b.Acquire("w1", "b", pools.Prefill, "", false); err != nil || b.State("w1", pools.Prefill) != Closed || b.Blocked(pools.Prefill, "") != nil {
 		t.Errorf("the next incarnation inherits: %v", err)
 	}
 	want := []string{
@@ -214,10 +214,48 @@ func TestBreakersAreApart(t *testing.T) {
 	if got := series(t, b); !slices.Equal(got, want) {
 		t.Errorf("series %q", got)
 	}
-	b.Forget("w2")
-	if b.State("w2", pools.Decode) != Closed || b.Blocked(pools.Decode) != nil || len(b.States()) != 2 {
+	b.Forget(func(w, _ string) bool { return w == "w2" })
+	if b.State("w2", pools.Decode) != Closed || b.Blocked(pools.Decode, "") != nil || len(b.States()) != 2 {
 		t.Errorf("not forgotten: %+v", b.States())
 	}
+}
+
+// An adapter's failures are its own on that worker: no model and no other adapter loses the worker by them. Where the worker itself
+// fails, so does every adapter on it; and one that was unloaded leaves nothing behind.
+func TestAdaptersFailAlone(t *testing.T) {
+	b := NewBreakers(BreakerConfig{Consecutive: 3, MinCalls: 5})
+	call := func(adapter string, end error) {
+		t.Helper()
+		if done, err := b.Acquire("w", "a", pools.Decode, adapter, false); err == nil {
+			done(end)
+		}
+	}
+	blocked := func(want ...string) {
+		t.Helper()
+		for _, adapter := range []string{"", "sql", "math"} {
+			if got := len(b.Blocked(pools.Decode, adapter)) > 0; got != slices.Contains(want, adapter) {
+				t.Errorf("adapter %q: blocked %v", adapter, got)
+			}
+		}
+	}
+	for _, c := range []Class{EngineError, Reset, Timeout, Garbled, Overloaded, Truncated, Stalled} {
+		for range 20 {
+			call("sql", c)
+			call("math", NotServed)
+		}
+		blocked("sql")
+	}
+	if s := b.States(); len(s) != 3 || s[0].Failures != 0 || len(series(t, b)) != 4 {
+		t.Errorf("%+v", s)
+	}
+	b.Forget(func(_, adapter string) bool { return adapter != "" })
+	if blocked(); len(b.States()) != 1 || len(b.tripped) != 0 {
+		t.Errorf("%+v", b.States())
+	}
+	for range 3 {
+		call("math", Refused) // nothing listens there
+	}
+	blocked("", "sql", "math")
 }
 
 // series lists what breakers export, one line each.
@@ -250,13 +288,13 @@ func series(t *testing.T, b *Breakers) []string {
 // A call that ends after its worker was forgotten changes nobody else's state.
 func TestBreakersForgetCallsInFlight(t *testing.T) {
 	b := NewBreakers(BreakerConfig{Consecutive: 1})
-	done, err := b.Acquire("w", "a", pools.Decode, false)
+	done, err := b.Acquire("w", "a", pools.Decode, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Forget("w")
+	b.Forget(func(w, _ string) bool { return w == "w" })
 	done(Reset)
-	if b.Blocked(pools.Decode) != nil || len(b.States()) != 0 {
+	if b.Blocked(pools.Decode, "") != nil || len(b.States()) != 0 {
 		t.Errorf("%+v", b.States())
 	}
 }
@@ -268,8 +306,8 @@ func TestNilBreakersLetEverythingThrough(t *testing.T) {
 			t.Fatal("blocked")
 		}
 	}
-	b.Forget("d1")
-	if b.State("d1", pools.Decode) != Closed || b.States() != nil || b.Blocked(pools.Decode) != nil {
+	b.Forget(func(w, _ string) bool { return w == "d1" })
+	if b.State("d1", pools.Decode) != Closed || b.States() != nil || b.Blocked(pools.Decode, "") != nil {
 		t.Error("a state of nothing")
 	}
 }
@@ -281,13 +319,13 @@ func TestBreakersTogether(t *testing.T) {
 		go func() {
 			for i := range 500 {
 				worker := fmt.Sprintf("w%d", (g+i)%3)
-				if done, err := b.Acquire(worker, fmt.Sprint(i/250), pools.Decode, false); err == nil {
+				if done, err := b.Acquire(worker, fmt.Sprint(i/250), pools.Decode, "", false); err == nil {
 					done(classes()[(g*7+i)%len(classes())])
 				}
-				b.Blocked(pools.Decode)
+				b.Blocked(pools.Decode, "")
 				b.States()
 				if i%100 == 0 {
-					b.Forget(worker)
+					b.Forget(func(w, _ string) bool { return w == worker })
 				}
 			}
 			ended <- true
@@ -321,14 +359,14 @@ func TestBreakerConfigValidate(t *testing.T) {
 func BenchmarkBreakers(b *testing.B) {
 	all := NewBreakers(BreakerConfig{Consecutive: 1})
 	for i := range 100 {
-		done, _ := all.Acquire(fmt.Sprint("w", i), "a", pools.Decode, false)
+		done, _ := all.Acquire(fmt.Sprint("w", i), "a", pools.Decode, "", false)
 		done(None)
 	}
 	call := func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			all.Blocked(pools.Decode)
-			done, err := all.Acquire("w7", "a", pools.Decode, false)
+			all.Blocked(pools.Decode, "")
+			done, err := all.Acquire("w7", "a", pools.Decode, "", false)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -336,7 +374,7 @@ func BenchmarkBreakers(b *testing.B) {
 		}
 	}
 	b.Run("closed", call)
-	done, _ := all.Acquire("w8", "a", pools.Decode, false)
+	done, _ := all.Acquire("w8", "a", pools.Decode, "", false)
 	done(Reset)
 	b.Run("one open", call)
 }

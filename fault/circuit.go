@@ -205,6 +205,9 @@ func (c *circuit) blocked(now time.Time) bool {
 	return state == Open || c.tried(state, now)
 }
 
+// open reports whether no call goes through, trials included.
+func (c *circuit) open(time.Time) bool { return c.look() == Open }
+
 // onTrial reports whether the circuit is half-open and a trial has the worker alone.
 func (c *circuit) onTrial(now time.Time) bool { return c.tried(c.look(), now) }
 
@@ -223,7 +226,7 @@ func (c *circuit) news() []change {
 // view is the circuit as others see it, in that state.
 func (c *circuit) view(state State) Circuit {
 	return Circuit{
-		Worker: c.key.worker, Incarnation: c.incarnation, Leg: c.key.leg,
+		Worker: c.key.worker, Adapter: c.key.adapter, Incarnation: c.incarnation, Leg: c.key.leg,
 		State: state, Failures: c.row.length(), Opened: c.opened,
 	}
 }

@@ -21,12 +21,15 @@ const (
 	// GatewayError: the gateway's own machine could not make the connection: it ran out of descriptors, ports or
 	// memory, or its resolver failed. Another worker may have a connection to spare; this one is not to blame.
 	GatewayError
-	Moved       // an operator has the worker's streams go on on others
-	Refused     // there was no connection. The worker has seen nothing.
-	Reset       // the connection broke, or the engine died, before the answer was whole
-	Timeout     // the worker did not answer within its limit: no prefill, no first token, no whole answer
-	Stalled     // a stream that had begun was silent for its idle limit
-	Overloaded  // the engine has no room now (429, 503)
+	Moved      // an operator has the worker's streams go on on others
+	Refused    // there was no connection. The worker has seen nothing.
+	Reset      // the connection broke, or the engine died, before the answer was whole
+	Timeout    // the worker did not answer within its limit: no prefill, no first token, no whole answer
+	Stalled    // a stream that had begun was silent for its idle limit
+	Overloaded // the engine has no room now (429, 503)
+	// NotServed: the engine has no model or adapter of that name (404). It blames the worker unless an adapter was asked for, which comes
+	// and goes.
+	NotServed
 	EngineError // any other status, an error inside an answer, or an answer that does not stop
 	// Garbled: an answer that cannot be understood, such as broken JSON or
 	// a prefill answer without its hand-off metadata.
@@ -37,7 +40,7 @@ const (
 var classNames = [...]string{
 	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
 	GatewayError: "gateway_error", Moved: "moved", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
-	EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
+	NotServed: "not_served", EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
 
 // String is the class's metric label.

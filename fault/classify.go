@@ -43,6 +43,7 @@ var (
 //	nil                         2xx                  None
 //	nil                         429, 503             Overloaded
 //	nil                         400, 413, 415, 422   Rejected
+//	nil                         404                  NotServed
 //	nil                         other                EngineError
 //	ErrClientGone, Canceled     any                  ClientGone
 //	ErrShutdown                 any                  Shutdown
@@ -52,6 +53,7 @@ var (
 //	ErrGarbled                  any                  Garbled
 //	ErrTruncated                any                  Truncated
 //	ErrEngine                   429, 503             Overloaded
+//	ErrEngine                   404                  NotServed
 //	ErrEngine                   4xx but 408, 429     Rejected
 //	ErrEngine                   other                EngineError
 //	ErrRunaway                  any                  EngineError
@@ -101,13 +103,15 @@ func classifyStatus(status int) Class {
 		return Overloaded
 	case slices.Contains(aboutTheRequest, status):
 		return Rejected
+	case status == http.StatusNotFound:
+		return NotServed
 	default:
 		return EngineError
 	}
 }
 
 // aboutTheRequest are the statuses by which an engine refuses a request for what it says. Any other 4xx is between
-// gateway and worker: a key that the worker lost (401, 403), a model or route that it no longer serves (404, 405),
+// gateway and worker: a key that the worker lost (401, 403), a model or route that it does not serve (404, 405),
 // its own impatience (408).
 var aboutTheRequest = []int{
 	http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity,
@@ -119,6 +123,8 @@ func classifyEvent(status int) Class {
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
 		return Overloaded
+	case status == http.StatusNotFound:
+		return NotServed
 	case status >= 400 && status < 500 && status != http.StatusRequestTimeout:
 		return Rejected
 	default:

@@ -20,7 +20,7 @@ func TestFailuresAfterASignOfLifeAreARow(t *testing.T) {
 			for b.State("d1", pools.Decode) == Closed && broken < 24 {
 				var calls []func(error)
 				for range together {
-					done, err := b.Acquire("d1", "i1", pools.Decode, false)
+					done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -49,7 +49,7 @@ func TestSignOfLifeEndsARow(t *testing.T) {
 		for range 5 { // too few for the ratio
 			try(t, b, Reset)
 			try(t, b, Reset)
-			done, err := b.Acquire("d1", "i1", pools.Decode, false)
+			done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 			if err != nil {
 				t.Fatal(err)
 			}

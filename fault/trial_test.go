@@ -26,7 +26,7 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			var group sync.WaitGroup
 			for range asking {
 				group.Go(func() {
-					if done, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
+					if done, err := b.Acquire("d1", "i1", pools.Decode, "", false); err == nil {
 						through.Add(1)
 						trial = done
 					}
@@ -36,14 +36,14 @@ func TestOneTrialInOpenFor(t *testing.T) {
 			if n := through.Load(); n != 1 {
 				t.Fatalf("round %d: %d got through", round, n)
 			}
-			if got := b.OnTrial(pools.Decode); !slices.Equal(got, []string{"d1"}) {
+			if got := b.OnTrial(pools.Decode, ""); !slices.Equal(got, []string{"d1"}) {
 				t.Errorf("round %d: on trial: %q", round, got)
 			}
 			if try(t, b, None) {
 				t.Errorf("round %d: a second call beside the trial", round)
 			}
 			trial(Timeout)
-			if got := b.OnTrial(pools.Decode); got != nil || b.State("d1", pools.Decode) != Open {
+			if got := b.OnTrial(pools.Decode, ""); got != nil || b.State("d1", pools.Decode) != Open {
 				t.Errorf("round %d: on trial after its end: %q, %s", round, got, b.State("d1", pools.Decode))
 			}
 		}
@@ -62,11 +62,11 @@ func TestTrialThatSaysNothing(t *testing.T) {
 				try(t, b, Reset)
 				time.Sleep(time.Second + 1)
 				for i := range 5 {
-					done, err := b.Acquire("d1", "i1", pools.Decode, false)
+					done, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 					if err != nil {
 						t.Fatalf("trial %d: %v", i, err)
 					}
-					if _, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
+					if _, err := b.Acquire("d1", "i1", pools.Decode, "", false); err == nil {
 						t.Fatalf("two at once after trial %d", i)
 					}
 					done(class)
@@ -85,7 +85,7 @@ func TestOnTrialIsPerLeg(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
 		for i := range 3 {
 			for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {
-				done, err := b.Acquire(fmt.Sprint("w", i), "i", leg, false)
+				done, err := b.Acquire(fmt.Sprint("w", i), "i", leg, "", false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -93,22 +93,22 @@ func TestOnTrialIsPerLeg(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second + 1)
-		if b.OnTrial(pools.Prefill) != nil || b.OnTrial(pools.Decode) != nil {
+		if b.OnTrial(pools.Prefill, "") != nil || b.OnTrial(pools.Decode, "") != nil {
 			t.Error("a trial that nobody has begun")
 		}
-		done, err := b.Acquire("w1", "i", pools.Prefill, false)
+		done, err := b.Acquire("w1", "i", pools.Prefill, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.OnTrial(pools.Prefill); !slices.Equal(got, []string{"w1"}) || b.OnTrial(pools.Decode) != nil {
-			t.Errorf("on trial: %q and %q", got, b.OnTrial(pools.Decode))
+		if got := b.OnTrial(pools.Prefill, ""); !slices.Equal(got, []string{"w1"}) || b.OnTrial(pools.Decode, "") != nil {
+			t.Errorf("on trial: %q and %q", got, b.OnTrial(pools.Decode, ""))
 		}
 		done(None)
-		if b.OnTrial(pools.Prefill) != nil || len(b.Blocked(pools.Prefill)) != 0 {
+		if b.OnTrial(pools.Prefill, "") != nil || len(b.Blocked(pools.Prefill, "")) != 0 {
 			t.Error("still on trial after its success")
 		}
 	})
-	if (*Breakers)(nil).OnTrial(pools.Decode) != nil {
+	if (*Breakers)(nil).OnTrial(pools.Decode, "") != nil {
 		t.Error("nobody's circuits have a trial")
 	}
 }
@@ -133,7 +133,7 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 		var trials []func(error)
 		var at []time.Duration
 		for time.Since(began) < 4*openFor {
-			if done, err := b.Acquire("d1", "i1", pools.Decode, false); err == nil {
+			if done, err := b.Acquire("d1", "i1", pools.Decode, "", false); err == nil {
 				trials, at = append(trials, done), append(at, time.Since(began))
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -150,7 +150,7 @@ func TestSilentTrialsMakePlace(t *testing.T) {
 			t.Errorf("a trial that left while others ran: %s", b.State("d1", pools.Decode))
 		}
 		trials[2](None)
-		if got := b.State("d1", pools.Decode); got != Closed || b.OnTrial(pools.Decode) != nil {
+		if got := b.State("d1", pools.Decode); got != Closed || b.OnTrial(pools.Decode, "") != nil {
 			t.Errorf("after a sign of life it is %s", got)
 		}
 		trials[0](Timeout) // it was sent to the worker that hung
@@ -167,7 +167,7 @@ func TestSecondTrialFails(t *testing.T) {
 		b := NewBreakers(BreakerConfig{Consecutive: 1, OpenFor: time.Second})
 		try(t, b, Reset)
 		time.Sleep(time.Second + 1)
-		first, err := b.Acquire("d1", "i1", pools.Decode, false)
+		first, err := b.Acquire("d1", "i1", pools.Decode, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}

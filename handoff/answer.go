@@ -37,6 +37,14 @@ func answerTo(failed *fault.Error) *openai.Error {
 	return e
 }
 
+// answerTo is answerTo for r, whose adapter may be loaded nowhere any more.
+func (r *request) answerTo(failed *fault.Error) *openai.Error {
+	if failed.Class == fault.NotServed && r.Call.Request.Adapter != "" {
+		return openai.NotFoundModel(r.Call.Request.Adapter)
+	}
+	return answerTo(failed)
+}
+
 // messages say a class in a sentence for people.
 var messages = map[fault.Class]string{
 	fault.Shutdown:    "the gateway is shutting down",
@@ -45,6 +53,7 @@ var messages = map[fault.Class]string{
 	fault.Timeout:     "it did not answer in time",
 	fault.Stalled:     "its stream stood still",
 	fault.Overloaded:  "it has no room",
+	fault.NotServed:   "it has no such model",
 	fault.EngineError: "it reported an error",
 	fault.Garbled:     "its answer could not be understood",
 	fault.Truncated:   "its stream ended early",

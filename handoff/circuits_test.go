@@ -103,7 +103,7 @@ func (h *house) reserve(r *request, ahead []*placement.Ask, now time.Time) (*pla
 func (h *house) open(t *testing.T, leg pools.Role, workers ...string) {
 	t.Helper()
 	for _, w := range workers {
-		end, err := h.breakers.Acquire(w, "i", leg, false)
+		end, err := h.breakers.Acquire(w, "i", leg, "", false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,8 +150,8 @@ func TestOneTrialAmongMany(t *testing.T) {
 					t.Errorf("round %d: %d requests try %s", round, chosen[trial], trial)
 				}
 			}
-			if len(h.breakers.OnTrial(pools.Decode)) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
-				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(pools.Decode))
+			if len(h.breakers.OnTrial(pools.Decode, "")) != chosen["d1"]+chosen["d2"] || chosen["d1"]+chosen["d2"]+chosen["p1"] == 0 {
+				t.Errorf("round %d: chosen %v, on trial %q", round, chosen, h.breakers.OnTrial(pools.Decode, ""))
 			}
 			for _, g := range grants {
 				if g.Decode.Worker.ID != "d3" {
@@ -352,4 +352,38 @@ func TestHalfOpenCircuitWakesTheQueue(t *testing.T) {
 		first.stack.release()
 		waits.stack.release()
 	})
+}
+
+// A broken adapter takes no worker from the model: its own requests go elsewhere, all others do not.
+func TestAdaptersCircuits(t *testing.T) {
+	h := newHouse(t, true, map[string]pools.Role{"d1": pools.Both, "d2": pools.Both})
+	for _, id := range []string{"d1", "d2"} {
+		m, _ := h.rooms.Roster.Lookup(id)
+		w := *m.Worker
+		w.Adapters = []string{"sql"}
+		if err := h.rooms.Roster.Put(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end, err := h.breakers.Acquire("d1", "i", pools.Decode, "sql", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(fault.EngineError)
+	chosen := map[string]map[string]int{"": {}, "sql": {}}
+	for range 8 {
+		for adapter, ids := range chosen {
+			r := h.ask()
+			r.Call.Request.Adapter = adapter
+			g, err := h.reserve(r, nil, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids[g.Decode.Worker.ID]++
+			defer g.Release(time.Now())
+		}
+	}
+	if chosen[""]["d1"] == 0 || chosen["sql"]["d1"] != 0 {
+		t.Errorf("chosen: %v", chosen)
+	}
 }

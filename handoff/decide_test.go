@@ -21,6 +21,7 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		fault.Timeout:      {OtherPrefill, Again},
 		fault.Stalled:      {OtherPrefill, Again},
 		fault.Overloaded:   {OtherPrefill, Again},
+		fault.NotServed:    {OtherPrefill, Again},
 		fault.EngineError:  {OtherPrefill, Again},
 		fault.Garbled:      {OtherPrefill, Again},
 		fault.Truncated:    {OtherPrefill, Again},

@@ -75,6 +75,8 @@ type Rooms struct {
 	// candidate's terms although neither the request nor Config.Explain asks for that. It is asked once a choice; nil
 	// never wants it.
 	Explains func(rounds int) bool
+	// NotServed is called with a worker that turned out to have no such adapter loaded, though its record says so; it may be nil.
+	NotServed func(worker string)
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
 	Starting func() *openai.Error
@@ -173,6 +175,9 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
 	if failed.Class == fault.Reset || failed.Class == fault.Truncated {
 		r.Dead = append(r.Dead, failed.Worker)
+	}
+	if failed.Class == fault.NotServed && f.rooms.NotServed != nil {
+		f.rooms.NotServed(failed.Worker)
 	}
 	action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
 	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {

@@ -197,7 +197,7 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 		class := fault.Classify(cause, 0)
 		r.Outcome = class.String()
 		if class == fault.Timeout { // an answer that was to move
-			r.endStream(answerTo(r.last), out)
+			r.endStream(r.answerTo(r.last), out)
 		}
 		return cause
 	}
@@ -208,7 +208,7 @@ func (r *request) refuse(ctx context.Context, err error, out Sink) error {
 	case r.Poison():
 		answer = poisoned()
 	case noDecode && r.last != nil:
-		answer = answerTo(r.last)
+		answer = r.answerTo(r.last)
 	}
 	r.Outcome = answer.Code
 	r.endStream(answer, out)
@@ -239,7 +239,7 @@ func (r *request) fail(failed *fault.Error, out Sink) error {
 	if failed.Class == fault.ClientGone {
 		return failed
 	}
-	answer := answerTo(failed)
+	answer := r.answerTo(failed)
 	if !r.Sent.Started {
 		return answer
 	}

@@ -51,18 +51,18 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 	case failed.Class != fault.EngineError:
 	case f.hasOtherPrefill(r, kv.producer):
 		r.tried = append(r.tried, kv.producer.ID)
-		r.suspected = f.suspicion(kv, d)
+		r.suspected = f.suspicion(r, kv, d)
 	case f.cfg.DecodeFallback && d.ServesAlone():
 		r.Reason = placement.ReasonPrefillFailed
-		r.suspected = f.suspicion(kv, d)
+		r.suspected = f.suspicion(r, kv, d)
 	}
 }
 
 // suspicion is that of the KV which d could not use. The next round is d's, if it may be called.
-func (f *Flow) suspicion(kv *StagedKV, d *pools.Worker) suspicion {
+func (f *Flow) suspicion(r *request, kv *StagedKV, d *pools.Worker) suspicion {
 	s := suspicion{decode: d.ID, producer: kv.producer.ID, permit: kv.permit}
 	kv.permit = nil
-	if slices.Contains(f.rooms.Breakers.Blocked(pools.Decode), d.ID) {
+	if slices.Contains(f.rooms.Breakers.Blocked(pools.Decode, r.Call.Request.Adapter), d.ID) {
 		return s
 	}
 	for _, m := range f.rooms.Roster.Snapshot(d.Model, d.Role).Members {

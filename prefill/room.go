@@ -206,7 +206,7 @@ func reported(worker *pools.Worker, err error, status int, body []byte) *fault.E
 	switch said := openai.ReadEngineError(body); {
 	case said.Died:
 		err = fault.ErrEngineDied
-	case said.Failed:
+	case said.Failed, said.NotLoaded:
 		err, status = fault.ErrEngine, said.Status
 	}
 	e := fault.New(pools.Prefill, worker.ID, err, status)

@@ -23,7 +23,13 @@ type EngineError struct {
 	// Failed says that the engine itself failed, whatever the answer's status: TensorRT-LLM calls any exception a 400.
 	// Status is 500 then.
 	Failed bool
+	// NotLoaded says that the engine has no LoRA adapter of the name that was asked for: SGLang calls that a 400. Status is 404 then.
+	NotLoaded bool
 }
+
+// sglangNotLoaded is how SGLang words it (srt/managers/tokenizer_manager.py and srt/lora/lora_registry.py in 0.5.23): of an adapter that
+// was never loaded or was unloaded, and of one that goes in the same moment.
+var sglangNotLoaded = []string{"Got LoRA adapter that has never been loaded: ", "The following requested LoRA adapters are not loaded: "}
 
 // tensorRTFailed is how TensorRT-LLM words a transfer that failed (_torch/pyexecutor/py_executor.py). A client cannot
 // make an error begin like that either.
@@ -69,8 +75,12 @@ func ReadEngineError(data []byte) EngineError {
 		Status: statusOf(string(inner.Code), inner.Type), Message: inner.Message, Param: inner.Param,
 		Died: strings.HasPrefix(inner.Message, vllmDied), Failed: strings.HasPrefix(inner.Message, tensorRTFailed),
 	}
-	if e.Failed {
+	e.NotLoaded = slices.ContainsFunc(sglangNotLoaded, func(begins string) bool { return strings.HasPrefix(e.Message, begins) })
+	switch {
+	case e.Failed:
 		e.Status = http.StatusInternalServerError
+	case e.NotLoaded:
+		e.Status = http.StatusNotFound
 	}
 	return e
 }

@@ -19,6 +19,8 @@ func TestReadEngineError(t *testing.T) {
 		{"a code in a string", `{"error":{"message":"no","code":"422"}}`, EngineError{Status: 422, Message: "no", Param: ""}},
 		{"a code in a word", `{"error":{"message":"no","type":"invalid_request_error","code":"context_length_exceeded"}}`, EngineError{Status: 400, Message: "no", Param: ""}},
 		{"the code wins over the type", `{"error":{"type":"BadRequestError","code":500}}`, EngineError{Status: 500, Message: "", Param: ""}},
+		{"SGLang, an adapter that was unloaded", `{"object":"error","message":"Got LoRA adapter that has never been loaded: sql\nAll loaded adapters: dict_keys([]).","type":"BadRequestError","param":null,"code":400}`,
+			EngineError{Status: 404, Message: "Got LoRA adapter that has never been loaded: sql\nAll loaded adapters: dict_keys([]).", NotLoaded: true}},
 		{"no code", `{"error":{"message":"no","type":"NotFoundError"}}`, EngineError{Status: 404, Message: "no", Param: ""}},
 		{"a code that is no error's", `{"error":{"message":"no","code":200}}`, EngineError{Status: 0, Message: "no", Param: ""}},
 		{"a code out of bounds", `{"error":{"message":"no","code":99999999999999999999}}`, EngineError{Status: 0, Message: "no", Param: ""}},

@@ -172,8 +172,8 @@ func (d *sglang) settings(c *call, f *fields) int {
 	case !ok:
 	case d.s.loaded(adapter):
 		c.request.LoRA = adapter
-	default:
-		f.fail("model", "LoRA adapter %.100q was requested, but LoRA is not enabled", adapter)
+	case f.err == nil: // as srt/managers/tokenizer_manager.py of 0.5.23 words its ValueError, which is a 400
+		f.err = newError(http.StatusBadRequest, "", "Got LoRA adapter that has never been loaded: %.100s", adapter)
 	}
 	c.request.Salt = f.text("cache_salt")
 	if c.endpoint == openai.Chat {

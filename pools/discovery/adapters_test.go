@@ -57,3 +57,14 @@ func TestAdaptersHaveBounds(t *testing.T) {
 		t.Errorf("%d adapters", n)
 	}
 }
+
+// A worker that was found to have other adapters than its record lists is asked at once.
+func TestLookAtAdapters(t *testing.T) {
+	s := newStock(t, vllm("m"))
+	s.set(func(s *stock) { s.faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"vllm"},{"id":"sql","owned_by":"vllm","parent":"m"}]}` })
+	r, p, _ := prober(t, ProberConfig{Every: time.Hour}, "both "+s.URL+",id=w1,model=m")
+	member(t, r, "the worker with its adapter", func(w *pools.Worker) bool { return slices.Equal(w.Adapters, []string{"sql"}) })
+	s.set(func(s *stock) { s.faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"vllm"}]}` })
+	p.Look("w1")
+	member(t, r, "the worker without", func(w *pools.Worker) bool { return len(w.Adapters) == 0 })
+}

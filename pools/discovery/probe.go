@@ -27,6 +27,7 @@ type probe struct {
 
 	suspected chan time.Time // holds at most one: since when
 	ended     chan struct{}  // holds at most one
+	due       chan struct{}  // holds at most one
 
 	looks chan look          // what the look in the background found; nil while there is none
 	stop  context.CancelFunc // of that look
@@ -75,6 +76,8 @@ func (f *probe) await(ctx context.Context) bool {
 			f.stop()
 			f.heed(ctx, true, l.facts, l.err)
 			due = time.After(f.pause())
+		case <-f.due:
+			return true
 		case <-due:
 			return true
 		}
@@ -94,10 +97,10 @@ func (f *probe) suspect(since time.Time) {
 	f.suspected <- since // no other goroutine fills it
 }
 
-// end has run confirm that the worker is alive, soon.
-func (f *probe) end() {
+// notify puts what c lacks into c.
+func notify(c chan struct{}) {
 	select {
-	case f.ended <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

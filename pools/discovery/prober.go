@@ -72,11 +72,12 @@ func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256)}, nil
 }
 
-// suspicion is that a worker may be another process than at some time, or that it has ended.
+// suspicion is that a worker may be another process than at some time, that it has ended, or that it has other adapters.
 type suspicion struct {
 	id    string
 	since time.Time
 	ended bool
+	look  bool // only that its record may be out of date
 }
 
 // Suspect says that another process may have come in a worker's place since then: it is asked everything at once, and reported
@@ -90,6 +91,9 @@ func (p *Prober) Suspect(id string, since time.Time) {
 
 // Ended says that a worker closed a connection as its process does when it ends. It gets no new requests unless it answers soon. It does not wait.
 func (p *Prober) Ended(id string) { p.put(suspicion{id: id, ended: true}) }
+
+// Look has a worker asked at once which adapters it has. It does not wait.
+func (p *Prober) Look(id string) { p.put(suspicion{id: id, look: true}) }
 
 func (p *Prober) put(s suspicion) {
 	select {
@@ -157,7 +161,9 @@ func (p *Prober) Run(ctx context.Context) error {
 				switch f := followed[s.id]; {
 				case f == nil:
 				case s.ended:
-					f.end()
+					notify(f.ended)
+				case s.look:
+					notify(f.due)
 				default:
 					f.suspect(s.since)
 				}
@@ -170,6 +176,7 @@ func (p *Prober) Run(ctx context.Context) error {
 func (p *Prober) probe(given pools.Worker, nth uint64) *probe {
 	return &probe{
 		Prober: p, given: given, pulse: pulse{limit: p.cfg.Failures}, done: make(chan struct{}), suspected: make(chan time.Time, 1), ended: make(chan struct{}, 1),
+		due: make(chan struct{}, 1),
 		rng: rand.New(rand.NewPCG(p.cfg.Seed, nth)),
 	}
 }

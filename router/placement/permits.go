@@ -11,12 +11,13 @@ import (
 
 // Permits say which workers may be called in a role, prefill or decode. Circuit breakers are such.
 type Permits interface {
-	// Blocked lists the workers that Acquire refuses now, OnTrial those of them that have one call on trial.
-	Blocked(role pools.Role) []string
-	OnTrial(role pools.Role) []string
-	// Acquire permits one call to a process of a worker; done takes how it ended (see [Booking]). failOpen permits
+	// Blocked lists the workers that Acquire refuses for an adapter, empty for none, now, OnTrial those of them that have one call on
+	// trial.
+	Blocked(role pools.Role, adapter string) []string
+	OnTrial(role pools.Role, adapter string) []string
+	// Acquire permits one call to a process of a worker for an adapter; done takes how it ended (see [Booking]). failOpen permits
 	// the call although the worker is blocked, unless it is on trial.
-	Acquire(worker, incarnation string, role pools.Role, failOpen bool) (done func(error), err error)
+	Acquire(worker, incarnation string, role pools.Role, adapter string, failOpen bool) (done func(error), err error)
 }
 
 // leg is the role in which a pool's workers are called: one of role both is called to decode.
@@ -27,12 +28,12 @@ func leg(p *pools.Pool) pools.Role {
 	return pools.Decode
 }
 
-// blocked lists the workers of a pool that may not be called.
-func (p *Placer) blocked(pool *pools.Pool) []string {
+// blocked lists the workers of a pool that may not be called for an adapter.
+func (p *Placer) blocked(pool *pools.Pool, adapter string) []string {
 	if p.Permits == nil {
 		return nil
 	}
-	return p.Permits.Blocked(leg(pool))
+	return p.Permits.Blocked(leg(pool), adapter)
 }
 
 // survey is the workers of a pool that could serve an ask: they are up, have what the ask requires and room for its
@@ -44,8 +45,8 @@ type survey struct {
 }
 
 func (p *Placer) survey(pool *pools.Pool, ask *Ask, now time.Time) (s survey) {
-	if s.blocked = p.blocked(pool); len(s.blocked) > 0 {
-		s.trials = p.Permits.OnTrial(leg(pool))
+	if s.blocked = p.blocked(pool, ask.Adapter); len(s.blocked) > 0 {
+		s.trials = p.Permits.OnTrial(leg(pool), ask.Adapter)
 	}
 	in, req := p.Routers.For(ask.Model, pool.Role), ask.Request
 	req.Pin = ask.pin(pool.Role)
@@ -77,7 +78,7 @@ type look struct {
 func (r *Route) look(now time.Time) look {
 	l := look{exclude: r.ask.Exclude}
 	for _, pool := range [...]*pools.Pool{r.Prefill, r.Decode} {
-		if len(r.placer.blocked(pool)) == 0 {
+		if len(r.placer.blocked(pool, r.ask.Adapter)) == 0 {
 			continue
 		}
 		s := r.placer.survey(pool, r.ask, now)
@@ -108,13 +109,13 @@ func (l *look) wait(err error) error {
 }
 
 // acquire gets the permit for a booking. It fails where the permit was given away since the look.
-func (p *Placer) acquire(b *Booking, role pools.Role, l *look) (err error) {
+func (p *Placer) acquire(b *Booking, role pools.Role, adapter string, l *look) (err error) {
 	switch {
 	case b.Lease == nil:
 	case p.Permits == nil:
 		b.Done = func(error) {}
 	default:
-		b.Done, err = p.Permits.Acquire(b.Worker.ID, b.Worker.Incarnation, role, slices.Contains(l.failOpen, role))
+		b.Done, err = p.Permits.Acquire(b.Worker.ID, b.Worker.Incarnation, role, adapter, slices.Contains(l.failOpen, role))
 	}
 	return err
 }

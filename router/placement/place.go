@@ -32,7 +32,7 @@ func (p *Placer) Book(fleet pools.Fleet, ask *Ask, ahead []*Ask, now time.Time) 
 			err = look.wait(failed)
 			break
 		}
-		if p.acquire(&out.Prefill, pools.Prefill, &look) == nil && p.acquire(&out.Decode, pools.Decode, &look) == nil {
+		if p.acquire(&out.Prefill, pools.Prefill, ask.Adapter, &look) == nil && p.acquire(&out.Decode, pools.Decode, ask.Adapter, &look) == nil {
 			return out, nil
 		}
 		out.Release(now)

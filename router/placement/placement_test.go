@@ -82,8 +82,8 @@ type permits struct {
 	given, returned int
 }
 
-func (p *permits) Blocked(role pools.Role) []string { return of(role, p.blocked) }
-func (p *permits) OnTrial(role pools.Role) []string { return of(role, p.trials) }
+func (p *permits) Blocked(role pools.Role, _ string) []string { return of(role, p.blocked) }
+func (p *permits) OnTrial(role pools.Role, _ string) []string { return of(role, p.trials) }
 
 // of is the workers of a role.
 func of(role pools.Role, all []string) (ids []string) {
@@ -95,7 +95,7 @@ func of(role pools.Role, all []string) (ids []string) {
 	return ids
 }
 
-func (p *permits) Acquire(worker, _ string, _ pools.Role, failOpen bool) (func(error), error) {
+func (p *permits) Acquire(worker, _ string, _ pools.Role, _ string, failOpen bool) (func(error), error) {
 	if p.refuse > 0 {
 		p.refuse--
 		return nil, errors.New("refused")

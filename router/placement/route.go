@@ -126,7 +126,7 @@ func (r *Route) checkPins(now time.Time) error {
 		if id == "" || r.ask.Want == Prefill && pool == r.Decode || r.ask.Want == Decode && pool == r.Prefill {
 			continue
 		}
-		if m, ok := pool.Member(id); !ok || !m.Eligible(now) || slices.Contains(r.placer.blocked(pool), id) {
+		if m, ok := pool.Member(id); !ok || !m.Eligible(now) || slices.Contains(r.placer.blocked(pool, r.ask.Adapter), id) {
 			return &PinError{leg(pool), id}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/lab/devfleet"
 )
 
 // adapters loads an adapter into a worker's engine, or unloads it, and gives the roster the worker as a look at
@@ -19,8 +20,11 @@ func (f *fleet) adapters(id, verb, adapter string) {
 	if !ok {
 		f.t.Fatalf("no worker %s", id)
 	}
-	w := *m.Worker
-	res, err := http.Post(w.Address+"/v1/"+verb+"_lora_adapter", "application/json", strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
+	w, prefix := *m.Worker, "/v1/"
+	if w.Engine == "sglang" {
+		prefix = "/"
+	}
+	res, err := http.Post(w.Address+prefix+verb+"_lora_adapter", "application/json", strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -119,6 +123,32 @@ func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
 		t.Errorf("an adapter that was unloaded everywhere: %s", got)
 	}
 	f.idle()
+}
+
+// TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is listed, then no
+// model; no circuit opens by it, and the base model keeps every worker.
+func TestUnloadedAdapters(t *testing.T) {
+	for engine, fleet := range map[string]options{"": {}, "sglang": {both: 2}} {
+		fleet.worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }
+		f := newFleet(t, fleet)
+		for id := range f.workers {
+			f.adapters(id, "load", "sql")
+			m, _ := f.gateway.Roster.Lookup(id)
+			f.adapters(id, "unload", "sql")
+			if err := f.gateway.Roster.Put(*m.Worker); err != nil { // as it was read before
+				t.Fatal(err)
+			}
+		}
+		for range 8 {
+			if got := f.refusedAs("tandem-sim:sql"); got != "404 model_not_found" {
+				t.Fatalf("%s: %s", engine, got)
+			}
+		}
+		if open := f.circuits(); len(open) > 0 {
+			t.Errorf("%s: circuits %v", engine, open)
+		}
+		f.idle()
+	}
 }
 
 // TestOverlapsOfAdaptersAndSalts: equal prompts under another adapter or salt share no block, and what the gateway

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -162,6 +163,11 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
+		NotServed: func(worker string) {
+			for _, p := range g.given.probers {
+				p.Look(worker)
+			}
+		},
 	}
 	if links.Group != nil {
 		rooms.Confirm = func(ctx context.Context, l *router.Lease) bool { return g.member.Ask(ctx, l) }
@@ -256,19 +262,22 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 func (g *Gateway) breakers(reg prometheus.Registerer) *fault.Breakers {
 	cfg := g.cfg.Breakers
 	cfg.OnChange = func(c fault.Circuit, from fault.State) {
-		g.log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
-		if m, known := g.Roster.Lookup(c.Worker); known && c.State == fault.Open {
+		log := g.log
+		if c.Adapter != "" {
+			log = log.With("adapter", c.Adapter)
+		}
+		log.Warn("circuit "+string(c.State), "worker", c.Worker, "leg", c.Leg, "was", from)
+		if m, known := g.Roster.Lookup(c.Worker); known && c.State == fault.Open && c.Adapter == "" {
 			g.member.Opened(m.Worker.Model, c.Worker, c.Leg)
 		}
 	}
 	b := fault.NewBreakers(cfg)
 	b.Export(reg)
 	g.Roster.OnChange(func() {
-		for _, c := range b.States() {
-			if _, known := g.Roster.Lookup(c.Worker); !known {
-				b.Forget(c.Worker)
-			}
-		}
+		b.Forget(func(worker, adapter string) bool {
+			m, known := g.Roster.Lookup(worker)
+			return !known || adapter != "" && !slices.Contains(m.Worker.Adapters, adapter)
+		})
 	})
 	return b
 }
