@@ -48,6 +48,7 @@ type call struct {
 	usage        bool    // a stream ends with its usage
 	counts       bool    // each event has the usage so far
 	tokenIDs     bool    // answers show token ids
+	promptIDs    bool    // answers show the prompt's, which SGLang's chats may do alone
 	request      Request // what all of its sequences have in common
 	remote       *Remote // to be released if the request is refused
 	push         *Remote // where the prompt's KV goes before it is answered, nil for nowhere

@@ -121,6 +121,11 @@ type Config struct {
 	// Language is the model's tokenizer and chat template. Default: the simulated
 	// model's.
 	Language Language
+	// ChatTemplateKwargs is --default-chat-template-kwargs of vLLM and SGLang, a JSON object: what the Language's template
+	// gets under the names for which a chat has no kwarg of its own. Default: none.
+	ChatTemplateKwargs string
+	// ExcludeTools is vLLM's --exclude-tools-when-tool-choice-none.
+	ExcludeTools bool
 	// Client makes the calls of the side channel. Default: a client of the
 	// server's own, closed with Run.
 	Client *http.Client

@@ -185,6 +185,7 @@ func (d *sglang) settings(c *call, f *fields) int {
 			f.fail(name, "%s is not supported with stream=true", name)
 		}
 	}
+	c.promptIDs = c.endpoint == openai.Chat && f.flag("return_prompt_token_ids")
 	if d.mode() == "prefill" { // whatever the request asks for; decode has it too
 		c.request.MaxTokens, c.request.MinTokens = 1, min(1, c.request.MinTokens)
 	}

@@ -54,7 +54,9 @@ type sglangChoice struct {
 	Logprobs     *struct{}      `json:"logprobs"`
 	FinishReason *string        `json:"finish_reason"`
 	MatchedStop  any            `json:"matched_stop"`
-	TokenIDs     []uint32       `json:"token_ids,omitempty"`
+	TokenIDs     []uint32       `json:"token_ids,omitempty"`          // of completions
+	PromptIDs    []uint32       `json:"prompt_token_ids,omitempty"`   // of whole answers
+	ResponseIDs  []uint32       `json:"response_token_ids,omitempty"` // of chats
 }
 
 // sglangMessage is a message, or what a chunk adds to one.
@@ -151,7 +153,14 @@ func (d *sglang) whole(c *call) any {
 		text := string(ch.text)
 		one := sglangChoice{Index: i}
 		one.ended(c, ch)
-		if c.tokenIDs {
+		if c.tokenIDs || c.promptIDs { // ../shared/vectors/sglang-0.5.23/answers_unified.json, chat_return_token_ids
+			one.PromptIDs = ch.request.Prompt
+		}
+		switch {
+		case !c.tokenIDs:
+		case c.endpoint == openai.Chat:
+			one.ResponseIDs = ch.ids
+		default:
 			one.TokenIDs = ch.ids
 		}
 		if c.endpoint != openai.Chat {
@@ -209,7 +218,11 @@ func (d *sglang) appendChunk(out []byte, c *call, i int, text string, ids []uint
 			one.Text = &text
 			if c.tokenIDs {
 				one.TokenIDs = ids
+				if !ch.begun { // completion_stream_return_token_ids of the same recording
+					one.PromptIDs = ch.request.Prompt
+				}
 			}
+			ch.begun = true
 			if ch.finish != "" {
 				one.ended(c, ch)
 			}

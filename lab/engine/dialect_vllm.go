@@ -123,6 +123,9 @@ func (d *vllm) prompts(c *call, f *fields) [][]uint32 {
 	if c.endpoint != openai.Chat {
 		return d.s.prompts(f)
 	}
+	if d.s.cfg.ExcludeTools && f.text("tool_choice") == "none" { // vllm-0.32.0/vllm/renderers/online_renderer.py, render_chat
+		delete(f.raw, "tools")
+	}
 	rendered := d.s.chatPrompt(f) // which checks the messages, too
 	if pinned := d.pinned(f); pinned != nil {
 		if n := len(rendered); len(pinned) > n && slices.Equal(pinned[:n], rendered) {

@@ -28,6 +28,12 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 	}
 	var ids []uint32
 	if f.get("messages") != nil {
+		if s.cfg.Engine != "sglang" { // whose endpoint prepares messages as its chat does, all fields
+			// vllm-0.32.0/vllm/entrypoints/serve/tokenize/protocol.py, TokenizeChatRequest, has none of them.
+			for _, name := range []string{"tool_choice", "reasoning_effort", "documents", "response_format"} {
+				delete(f.raw, name)
+			}
+		}
 		ids = s.chatPrompt(f)
 	} else {
 		ids = s.encodeText(f.text("prompt"))

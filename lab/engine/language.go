@@ -47,6 +47,9 @@ func (s *Server) rendered(f *fields) []uint32 {
 			seen[name] = raw
 		}
 	}
+	if defaults := s.cfg.ChatTemplateKwargs; defaults != "" {
+		seen["chat_template_kwargs"] = withDefaults(seen["chat_template_kwargs"], defaults)
+	}
 	body, _ := json.Marshal(seen) // of raw JSON: cannot fail
 	req, err := openai.Limits{}.Scan(openai.Chat, body)
 	var ids []uint32
@@ -57,6 +60,22 @@ func (s *Server) rendered(f *fields) []uint32 {
 		f.err = newError(http.StatusBadRequest, "messages", "%v", err)
 	}
 	return ids
+}
+
+// withDefaults adds to a chat's kwargs those of the server's that it has not (vllm-0.32.0/vllm/renderers/params.py,
+// merge_kwargs; sglang-0.5.23/sglang/srt/entrypoints/openai/serving_chat.py, _process_messages). vLLM takes a null for none.
+func withDefaults(own json.RawMessage, defaults string) json.RawMessage {
+	var all, given map[string]json.RawMessage
+	if json.Unmarshal([]byte(defaults), &all) != nil || own != nil && json.Unmarshal(own, &given) != nil {
+		return own
+	}
+	for name, v := range given {
+		if string(v) != "null" {
+			all[name] = v
+		}
+	}
+	merged, _ := json.Marshal(all) // of raw JSON: cannot fail
+	return merged
 }
 
 // encodeText is a completion's prompt as the model's tokenizer makes it.
