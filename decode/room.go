@@ -71,6 +71,8 @@ type Call struct {
 	Stream bool
 	// Draft keeps what another worker needs to go on with a stream, nil where none could.
 	Draft *Draft
+	// HideIDs says, of an answer that is not streamed, that its engine was asked for token ids, and its client did not ask.
+	HideIDs bool
 	// IncludeUsage says that the client asked for a usage event, which then is the last one.
 	IncludeUsage bool
 	// HideUsage says that the engine was asked for the usage so far in each event, and the client did not ask for it.

@@ -387,6 +387,9 @@ func (t *tap) whole() error {
 	if t.call.Tail != nil {
 		nvext = t.call.Tail(&t.transcript)
 	}
+	if t.call.HideIDs && info.ShowsIDs() {
+		body = info.HideIDs(make([]byte, 0, len(body)), body)
+	}
 	body = openai.RewriteTail(nil, body, t.call.cachedTokens(), nvext)
 	t.transcript.Started = true
 	t.out.Start("application/json")

@@ -157,7 +157,9 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 				continue
 			}
 		} else if failed = f.round(ctx, r, out); failed == nil {
-			f.compareTokens(r)
+			if r.computesAndShows() && !r.shown {
+				f.compareTokens(r.prompt, r.leg.Worker, &openai.ChunkInfo{Usage: r.Sent.PromptTokens >= 0, PromptTokens: r.Sent.PromptTokens})
+			}
 			r.served = true
 			return nil
 		}
@@ -173,8 +175,12 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 //
 //go:noinline
 func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out Sink) (next context.Context, err error) {
-	if failed.Class == fault.Reset || failed.Class == fault.Truncated {
+	switch failed.Class {
+	case fault.Reset, fault.Truncated:
 		r.Dead = append(r.Dead, failed.Worker)
+		fallthrough
+	case fault.Refused:
+		f.rooms.Languages.Stale(r.Call.Request.Model, failed.Worker)
 	}
 	if failed.Class == fault.NotServed && f.rooms.NotServed != nil {
 		f.rooms.NotServed(failed.Worker)

@@ -79,6 +79,7 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 	e := &entrant{round: a, plan: plan, booking: booking, leg: Leg{Worker: a.P, Began: time.Now()}, stop: stop}
 	plan.Prefill.TraceParent = f.traceLeg(r, &e.leg, booking.Lease)
 	f.observer.LegStarted(&r.Record, e.leg)
+	prompt := r.prompt // which is another one where the request goes on elsewhere while this leg still runs
 	f.cleanup.calls.Go(func() {
 		came := prefilled{cached: -1}
 		defer func() {
@@ -101,7 +102,7 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 		if failed == nil {
 			came.cached = answer.Said.CachedTokens
 			var whole bool
-			if came.kv, whole, failed = handedOver(ctx, speaks, &a, answer); whole {
+			if came.kv, whole, failed = f.handedOver(ctx, prompt, speaks, &a, answer); whole {
 				came.whole = answer.Body
 			}
 		}
@@ -136,7 +137,8 @@ func (f *Flow) enterSecond(ctx context.Context, r *request, speaks connector.Con
 	}
 	b := *a
 	b.P, b.PRank = placed.Prefill.Worker, placed.Prefill.Rank
-	b.ID, b.TransferID, b.Memory = a.ID+"h", transferID(), nil
+	b.ID, b.TransferID, b.Memory, b.PinnedIDs, b.ShowPrompt = a.ID+"h", transferID(), nil, nil, false
+	r.pin(&b)
 	same, err := f.rooms.Between(b.P, b.D)
 	if err == nil && same == speaks {
 		if plan, err := speaks.Plan(b); err == nil && plan.Order == connector.PrefillFirst {

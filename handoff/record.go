@@ -30,9 +30,6 @@ type Record struct {
 	Tokenized bool
 	// Source is where the prompt's tokens come from.
 	Source models.Source
-	// Pinnable: the tokens are those that the engine would make, as far as is known, and may take their place in a
-	// body. Now and then it is false of a source that is right, so that engines go on being compared.
-	Pinnable bool
 	// Hashes are the sequence hashes of the prompt's full blocks, and BlockSize the tokens of a block. They are
 	// hashes of its text unless Tokenized.
 	Hashes    []uint64

@@ -34,7 +34,6 @@ type request struct {
 	override *router.Override // the weights that the client wants, nil for the pools'
 	prompt   models.Prompt    // the prompt's tokens
 	ids      []uint32         // the same, nil if unknown
-	pinned   []byte           // the same as JSON, of a chat that was sent; made once
 	// decodeHashes are Hashes in decode's blocks, nil if they are of one size.
 	decodeHashes  []uint64
 	remoteOverlap *overlap.Report // the overlap that a remote index answered
@@ -42,7 +41,7 @@ type request struct {
 	traceParent string // what engines get as traceparent, unless a leg has a span of its own
 
 	asks      placement.Ask // of the first round; those of later ones are their own
-	differs   bool          // the engine showed other ids for the prompt than ids
+	shown     bool          // decode's engine has shown the prompt's ids, which it computed itself
 	tried     []string      // workers that failed this request
 	last      *fault.Error  // why the latest round ended
 	suspected suspicion     // of the latest round

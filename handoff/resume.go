@@ -79,16 +79,19 @@ func (f *Flow) draft(r *request) *decode.Draft {
 	if r.NotResumable != "" {
 		return nil
 	}
-	asked, _ := req.Field("return_token_ids")
 	r.draft = decode.NewDraft(req)
-	r.draft.HideIDs, r.draft.Context = string(asked) != "true", r.card.ContextTokens
-	if r.Pinnable || r.ids != nil && r.Source == models.FromRequest {
-		r.draft.Prompt = r.ids
-	}
+	r.draft.HideIDs, r.draft.Context = !asksIDs(req), r.card.ContextTokens
 	if language := f.rooms.Languages.Of(req.Model); language != nil {
 		r.draft.Tokenizer = language.Tokenizer().Tokenizer()
 	}
 	return r.draft
+}
+
+// asksIDs reports whether the client itself asks for token ids.
+func asksIDs(req *openai.Request) bool {
+	all, _ := req.Field("return_token_ids")
+	prompts, _ := req.Field("return_prompt_token_ids")
+	return string(all) == "true" || string(prompts) == "true"
 }
 
 // resumable finds out whether another worker may go on with r's answer after this failure. If not, r.NotResumable says why.
@@ -141,7 +144,7 @@ func (f *Flow) resume(ctx context.Context, r *request) context.Context {
 	r.before = r.Attempts
 	r.done = router.Done{}
 	r.goesOn = r.draft.Continue()
-	r.ids, r.pinned = r.goesOn.Prompt, nil
+	r.ids = r.goesOn.Prompt
 	r.prompt = models.Prompt{IDs: r.ids}
 	r.Hashes, r.decodeHashes = r.card.Hashes(r.Call.Request, r.prompt)
 	return ctx

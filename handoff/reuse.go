@@ -7,6 +7,7 @@ import (
 
 	"github.com/tandem-pd/tandem/decode"
 	"github.com/tandem-pd/tandem/handoff/connector"
+	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -46,7 +47,7 @@ func (r *request) roundOf(id string, d *pools.Worker, rank int) *connector.Round
 		ID: id, Request: r.Call.Request,
 		TraceParent: r.traceParent, TraceState: r.Call.TraceState, Forward: r.Call.Forward,
 		Priority: cmp.Or(r.Call.Priority, r.Call.Request.Nvext.Priority),
-		IDs:      r.ids, PinnedIDs: r.pinnedIDs(), Kept: r.card.Kept(r.Call.Request), D: d, DRank: rank,
+		IDs:      r.ids, Kept: r.card.Kept(r.Call.Request), D: d, DRank: rank,
 		Resume: r.goesOn,
 	}
 	if r.p.Lease != nil {
@@ -83,8 +84,13 @@ func (f *Flow) blank() *request {
 	r.calls = callbacks{
 		cachedTokens: func() int { r.now.sibling.settle(r); return r.cachedTokens() },
 		mayMove:      func() bool { return f.mayMove(r) },
-		prompt:       func(ids []byte) { r.seePrompt(ids) },
-		first:        func() { f.firstToken(r) },
+		prompt: func(ids []byte) {
+			if r.computesAndShows() && !r.shown {
+				r.shown = true
+				f.compareTokens(r.prompt, r.leg.Worker, &openai.ChunkInfo{PromptIDs: ids})
+			}
+		},
+		first: func() { f.firstToken(r) },
 	}
 	return r
 }

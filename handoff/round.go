@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/prefill"
 	"github.com/tandem-pd/tandem/router"
@@ -29,6 +31,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		return failed
 	}
 	a.TransferID = transferID()
+	r.pin(a)
 	if ask := f.rooms.Reannounce; ask != nil && r.KV == nil { // of the worker that computes the prompt
 		a.PReannounce = a.P != nil && ask(a.P, a.PRank)
 		a.DReannounce = a.P == nil && ask(a.D, a.DRank)
@@ -53,7 +56,7 @@ func (f *Flow) round(ctx context.Context, r *request, out Sink) *fault.Error {
 		}
 	}
 	if r.KV != nil {
-		bindKV(&plan.Decode, speaks, r.KV)
+		bindKV(&plan.Decode, a.D, speaks, r.KV)
 	}
 	call, out, end := letAttach(ctx, plan.Attach, out)
 	defer end()
@@ -86,10 +89,15 @@ func planInto(p *connector.Plan, speaks connector.Connector, a *connector.Round)
 	return err
 }
 
-// bindKV adds to decode's leg what prefill handed over.
+// bindKV adds to the leg of decode worker w what prefill handed over.
 //
 //go:noinline
-func bindKV(d *upstream.Leg, speaks connector.Connector, kv *StagedKV) { speaks.Bind(d, kv.KV) }
+func bindKV(d *upstream.Leg, w *pools.Worker, speaks connector.Connector, kv *StagedKV) {
+	if kv.Prompt != nil {
+		connector.Pin(d, w, kv.Prompt)
+	}
+	speaks.Bind(d, kv.KV)
+}
 
 // prefillFirst calls the prefill leg and stages its KV, unless its answer is the whole one.
 func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Connector, a *connector.Round, plan *connector.Plan) (whole *prefilled, _ *fault.Error) {
@@ -107,14 +115,6 @@ func (f *Flow) prefillFirst(ctx context.Context, r *request, speaks connector.Co
 	r.now.kv = StagedKV{KV: came.kv, Cached: came.cached, connector: speaks, producer: a.P, permit: came.permit, round: a, pushed: plan.Pushed}
 	r.stage(&r.now.kv)
 	return nil, nil
-}
-
-// pinnedIDs are the ids of a chat's prompt as the engines get them, nil where the gateway does not know them exactly.
-func (r *request) pinnedIDs() []byte {
-	if req := r.Call.Request; (r.Pinnable || r.Resumes > 0) && r.pinned == nil && r.ids != nil && req.Endpoint == openai.Chat && !req.HasMedia() {
-		r.pinned = r.prompt.JSON()
-	}
-	return r.pinned
 }
 
 // connect finds how the round's workers hand over. If they speak different protocols, decode computes the prompt
@@ -175,7 +175,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	if failed == nil {
 		out.cached = answer.Said.CachedTokens
 		var whole bool
-		if out.kv, whole, failed = handedOver(ctx, speaks, a, answer); whole {
+		if out.kv, whole, failed = f.handedOver(ctx, r.prompt, speaks, a, answer); whole {
 			out.whole = answer.Body
 		}
 		if failed != nil && out.kv.Params != nil { // it cannot be bound, and names what is to be released
@@ -213,8 +213,14 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 
 // handedOver reads what prefill's answer hands over. Of one that cannot be bound the KV's Params, where they are not
 // nil, name what is to be released. whole says that it is the client's whole answer.
-func handedOver(ctx context.Context, speaks connector.Connector, a *connector.Round, answer prefill.Answer) (kv prefill.KV, whole bool, _ *fault.Error) {
+func (f *Flow) handedOver(ctx context.Context, prompt models.Prompt, speaks connector.Connector, a *connector.Round, answer prefill.Answer) (kv prefill.KV, whole bool, _ *fault.Error) {
 	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
+	if a.ShowPrompt {
+		if ids := answer.Said.PromptIDs; len(bytes.Trim(ids, "[0123456789, ]")) == 0 {
+			kv.Prompt = ids
+		}
+		f.compareTokens(prompt, a.P, &answer.Said)
+	}
 	switch {
 	case err == nil:
 		return kv, whole, nil
@@ -283,13 +289,11 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 	if answer == nil {
 		leg.TraceParent = f.traceLeg(r, &r.leg, r.d.Lease)
 	}
-	if r.draft != nil {
-		r.draft.Pinned, r.draft.SGLang = r.pinned, w.Engine == "sglang"
-	}
+	r.startDraft(w)
 	req := r.Call.Request
 	*call = decode.Call{
 		Lease: r.d.Lease, Leg: *leg, Answer: answer,
-		Stream: req.Stream, Draft: r.draft, IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
+		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req), IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
 		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
 		HideUsage:    answer == nil && connector.Counts(w, req, r.showsIDs(w)),

@@ -24,6 +24,9 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	a := r.roundOf(r.ID+"-"+strconv.Itoa(r.Attempts+1)+"p"+strconv.Itoa(r.turns), standIn, 0)
 	a.DecodeLater, a.Slice = true, r.p.Slice
 	a.TransferID = transferID()
+	if r.pin(a); a.Slice > 0 { // which is no chat
+		a.ShowPrompt = false
+	}
 	if ask := f.rooms.Reannounce; ask != nil {
 		a.PReannounce = ask(a.P, a.PRank)
 	}
@@ -84,7 +87,7 @@ func (f *Flow) decodesLater(r *request, ask *placement.Ask) (later, sliced bool)
 		return false, false
 	}
 	req := r.Call.Request
-	exact := r.ids != nil && r.Pinnable && !req.HasMedia()
+	exact := r.ids != nil && r.prompt.Likely() && !req.HasMedia()
 	return true, exact && r.Resumes == 0 && f.slices.on()
 }
 

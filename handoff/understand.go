@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -65,7 +64,6 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	req, language := r.Call.Request, f.rooms.Languages.Of(r.Call.Request.Model)
 	r.prompt, r.Source, err = r.card.Tokens(req, language)
 	if r.ids = r.prompt.IDs; err != nil || r.ids != nil {
-		r.Pinnable = r.Source == models.FromRequest || r.Source == models.FromOwn && language.Pin()
 		return len(r.ids), err
 	}
 	route := f.route(r)
@@ -76,27 +74,10 @@ func (f *Flow) tokenize(ctx context.Context, r *request) (n int, err error) {
 	if asked == nil {
 		return 0, nil
 	}
-	r.Source, r.Pinnable = models.FromEngine, true
+	r.Source = models.FromEngine
 	r.ids, err = r.card.Fit(req, asked)
 	r.prompt = models.Prompt{IDs: r.ids}
 	return len(r.ids), err
-}
-
-// seePrompt is called with the prompt's ids as the engine shows them.
-func (r *request) seePrompt(ids []byte) {
-	if r.Source == models.FromOwn && !r.Pinnable {
-		r.differs = !bytes.Equal(bytes.ReplaceAll(ids, []byte(" "), nil), openai.AppendIDs(nil, r.ids))
-	}
-}
-
-// compareTokens reports to the model's language whether the engine computed the same prompt, by the number of its
-// tokens, and by the tokens where the client asked for them. Where the gateway's tokens may have taken the place of
-// the engine's own, there is nothing to compare.
-func (f *Flow) compareTokens(r *request) {
-	if r.Source != models.FromOwn || r.Pinnable || r.Resumes > 0 || r.Sent.PromptTokens < 0 || r.leg.Worker.ModelInput == "tokens" && r.Call.Request.Endpoint == openai.Completions {
-		return
-	}
-	f.rooms.Languages.Compare(r.Call.Request.Model, r.Sent.PromptTokens == len(r.ids) && !r.differs)
 }
 
 // constrain reads the request's own weights. Its error is an *openai.Error: 400 for a weight of a cost that this

@@ -70,8 +70,6 @@ type Library struct {
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
 	missing map[string]bool // looked for in the folders and not found, or broken there
-	// compared are the workers that a distrusted language was compared with.
-	compared map[string]map[incarnation]bool
 }
 
 // NewLibrary reads the languages that cfg names; those in folders are looked for by Run once a worker of the roster
@@ -84,12 +82,12 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 	set := metrics.In(reg)
 	l := &Library{
 		cfg: cfg, log: log, given: given, roster: roster, asker: newAsker(t, cfg.AskTimeout, cfg.CacheBytes), seed: rand.Uint64(), kick: make(chan struct{}, 1),
-		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{}, compared: map[string]map[incarnation]bool{},
+		unsized: map[string]bool{}, shelf: map[string]*Language{}, missing: map[string]bool{},
 		calls:  set.Counter("tokenize_calls_total", "Prompts whose tokens workers were asked for, by model and outcome.", "model", "outcome"),
-		checks: set.Counter("tokenizer_checks_total", "Answers whose count or ids of prompt tokens were compared with the gateway's own, by model and result.", "model", "result"),
+		checks: set.Counter("tokenizer_checks_total", "Prompts whose tokens, as the engine computed them, were compared with the gateway's own, by model and result.", "model", "result"),
 	}
 	group := set.Snapshot()
-	distrusted := group.Gauge("tokenizer_distrusted", "1 for a model whose tokenizer or chat template disagreed with its workers and is not used, else 0.", "model")
+	distrusted := group.Gauge("tokenizer_distrusted", "1 for a model whose tokenizer or chat template disagreed with its workers about a kind of prompts and is not used for those, else 0.", "model")
 	group.Read(func() {
 		for _, model := range l.Models() {
 			distrusted.Set(metrics.Bool(l.Of(model).Trust().Distrusted), model)
@@ -156,26 +154,31 @@ const (
 	disagrees = "disagree"
 )
 
-// Compare notes whether an engine computed the tokens that the model's own language made, and which it says it did. A
-// language that disagrees distrustAfter times in a row makes no tokens until it is read again, or until a worker of
-// the model is another process than those that it was compared with.
-func (l *Library) Compare(model string, same bool) {
-	language := l.Of(model)
-	if language == nil {
+// Compare notes whether the process w computed the tokens that the model's own language made of a prompt, token by token.
+func (l *Library) Compare(w *pools.Worker, p Prompt, same bool) {
+	if p.by == nil {
 		return
 	}
-	result := agrees
+	model, result := w.Model, agrees
 	if !same {
 		result = disagrees
 	}
 	l.checks.WithLabelValues(model, result).Inc()
-	if !language.compare(same) {
-		return
+	first, lost := p.by.compare(w, p.kind, same)
+	if first {
+		l.log.Warn("the tokenizer or chat template of a model disagrees with a worker; the worker renders such chats itself", "model", model, "path", p.by.Path, "worker", w.ID)
 	}
-	l.log.Warn("the tokenizer or chat template of a model disagrees with its workers and is no longer used", "model", model, "path", language.Path, "disagreements", distrustAfter)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.compared[model] = l.lives(model)
+	if lost {
+		l.log.Warn("the tokenizer or chat template of a model disagrees with its workers and is no longer used for such prompts", "model", model, "path", p.by.Path, "disagreements", distrustAfter)
+	}
+}
+
+// Stale takes in that a connection to a worker of a model broke: its process may have ended. The next one is compared from
+// the beginning, though no probe has noticed yet that it is another.
+func (l *Library) Stale(model, worker string) {
+	if language := l.Of(model); language != nil {
+		language.stale(worker)
+	}
 }
 
 // lives are the processes that serve a model now.
@@ -189,21 +192,9 @@ func (l *Library) lives(model string) map[incarnation]bool {
 	return lives
 }
 
-// retry uses a distrusted language again once the model has a worker that it was not compared with.
-func (l *Library) retry(model string) {
-	l.mu.Lock()
-	before, distrusted := l.compared[model]
-	again := false
-	if distrusted {
-		for life := range l.lives(model) {
-			again = again || !before[life]
-		}
-	}
-	if again {
-		delete(l.compared, model)
-	}
-	l.mu.Unlock()
-	if again && l.Of(model).retry() {
+// meet has a model's language take in which processes serve the model.
+func (l *Library) meet(model string) {
+	if language := l.Of(model); language != nil && language.meets(l.lives(model)) {
 		l.log.Info("a model's tokenizer is tried again: a worker has started since", "model", model)
 	}
 }
@@ -244,7 +235,7 @@ func (l *Library) Run(ctx context.Context) error {
 			if len(l.cfg.ModelPaths) > 0 {
 				l.find(model)
 			}
-			l.retry(model)
+			l.meet(model)
 			l.reportUnsized(model)
 			for _, outcome := range askOutcomes { // so that a scrape shows them before they happen
 				l.calls.WithLabelValues(model, outcome)
@@ -356,7 +347,6 @@ func (l *Library) Reload() error {
 		}
 		l.mu.Lock()
 		l.shelf[model] = language
-		delete(l.compared, model)
 		l.mu.Unlock()
 	}
 	l.Wake()

@@ -16,8 +16,11 @@ type Prompt struct {
 	// IDs may be shared with other requests: they must not be written to.
 	IDs []uint32
 
-	kept *answer // where the whole prompt is remembered
-	in   *prompts
+	by    *Language // that made them, nil where they came from elsewhere
+	kind  uint64    // of the request
+	dated bool      // they depend on the time
+	kept  *answer   // where the whole prompt is remembered
+	in    *prompts
 }
 
 // JSON returns the ids as a JSON array, which must not be written to.

@@ -31,7 +31,11 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 		ids, err := c.Fit(req, req.Prompt.IDs)
 		return Prompt{IDs: ids}, FromRequest, err
 	}
-	if l == nil || l.Trust().Distrusted {
+	if l == nil {
+		return Prompt{}, FromText, nil
+	}
+	kind := l.kind(req, c.Engine)
+	if l.misleads(kind) {
 		return Prompt{}, FromText, nil
 	}
 	if limit := c.ContextTokens; limit > 0 {
@@ -53,12 +57,13 @@ func (c *Card) Tokens(req *openai.Request, l *Language) (Prompt, Source, error) 
 	if size := c.VocabSize(l); size < l.tokenizer.Tokenizer().VocabSize() && len(whole.IDs) > 0 && int64(slices.Max(whole.IDs)) >= int64(size) {
 		return Prompt{}, FromText, openai.BadRequest(req.PromptField(), "%s holds a token that the model has no embedding of", req.PromptField())
 	}
+	whole.kind = kind
 	ids, err := c.Fit(req, whole.IDs)
-	if err != nil && !l.proven() { // the engine may count others
+	if err != nil && !l.likely(kind) { // the engine may count others
 		return Prompt{}, FromText, nil
 	}
 	if len(ids) < len(whole.IDs) {
-		whole = Prompt{IDs: slices.Clone(ids)}
+		whole.IDs, whole.kept, whole.in = slices.Clone(ids), nil, nil
 	}
 	return whole, FromOwn, err
 }
@@ -71,7 +76,7 @@ func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
 		q := question{req: req, seed: l.prompts.seed, own: engine}
 		key = q.key()
 		if a, ok := l.prompts.find(key, l.now); ok {
-			return Prompt{a.ids, a, l.prompts}, nil
+			return Prompt{IDs: a.ids, by: l, dated: len(a.dates) > 0, kept: a, in: l.prompts}, nil
 		}
 	}
 	// How many tokens a prompt has is known only afterwards: the request keeps a copy of the right size.
@@ -86,7 +91,7 @@ func (l *Language) prompt(req *openai.Request, engine string) (Prompt, error) {
 	if *buffer, dates, err = l.encode((*buffer)[:0], req, engine); err != nil {
 		return Prompt{}, err
 	}
-	p := Prompt{IDs: slices.Clone(*buffer), in: l.prompts}
+	p := Prompt{IDs: slices.Clone(*buffer), by: l, dated: len(dates) > 0, in: l.prompts}
 	if p.IDs == nil {
 		p.IDs = []uint32{}
 	}

@@ -1,24 +1,32 @@
 package models
 
-import "sync"
+import (
+	"math/rand/v2"
+	"sync"
 
-const (
-	// distrustAfter is how many comparisons in a row must disagree before a language is no longer used. One may be an
-	// engine's own doing (another release for a moment, say); a wrong template disagrees every time, or with every
-	// request of a kind, and three such requests in a row are soon there.
-	distrustAfter = 3
-	// provenBy is how many comparisons in a row must agree before tokens may take the place of the engine's own.
-	provenBy = 3
-	// compareEvery is how often a proven language's tokens are left out of a body all the same, so that the engine
-	// makes its own and the comparison goes on.
-	compareEvery = 32
+	"github.com/tandem-pd/tandem/pools"
 )
 
-// trust is how a language's tokens compare with what engines answer that they computed.
+const (
+	// distrustAfter is how many comparisons of one kind of prompts must disagree in a row, whatever processes they were
+	// with, before such prompts are no longer routed by the language's tokens. One may be one process's own doing.
+	distrustAfter = 3
+	// provenBy is how many comparisons of a kind must agree with a process, and none disagree, before the tokens may take
+	// the place of that process's own.
+	provenBy = 3
+	// compareEvery is which part of the prompts of a proven kind is left to the process all the same, drawn at random, so
+	// that the comparison goes on.
+	compareEvery = 16
+)
+
+// trust is how a language's tokens compare, token by token, with those that engines report. An engine is known by its
+// process: one that is started again may have been given another template, or other defaults.
 type trust struct {
-	mu    sync.Mutex // guards all below
-	state TrustState
-	asked uint64 // times that its tokens were wanted for a body
+	mu        sync.Mutex // guards all below
+	state     TrustState
+	all       ledger
+	processes map[incarnation]*ledger
+	lives     map[incarnation]bool // of the model's workers as they were last seen
 }
 
 // TrustState is how a language's comparisons went.
@@ -26,63 +34,200 @@ type TrustState struct {
 	// Agreed and Disagreed count comparisons.
 	Agreed    uint64 `json:"agreed"`
 	Disagreed uint64 `json:"disagreed"`
-	// Distrusted: too many disagreed in a row, and the language makes no tokens.
+	// Distrusted: too many of one kind of prompts disagreed in a row, and the language makes no tokens of those.
 	Distrusted bool `json:"distrusted,omitempty"`
+}
 
-	right, wrong int // in a row
+// ledger has the comparisons of some kinds of prompts, at most sets × ways of them: clients may make up any number. A kind
+// that is used stays; a new one takes the place of one that has not been used for a while, and is compared from the
+// beginning when it comes again.
+type ledger struct {
+	kinds  [sets][ways]verdict
+	warned bool
+}
+
+const (
+	sets = 64
+	ways = 4
+)
+
+// verdict is how the comparisons of one kind of prompts went.
+type verdict struct {
+	kind         uint64
+	right, wrong uint8
+	uses         uint8 // lately
+}
+
+// decides reports whether the kind may be pinned, or may not.
+func (v *verdict) decides() bool { return v.right >= provenBy || v.wrong > 0 }
+
+// weight orders the kinds of a set: the least gives its place up.
+func (v *verdict) weight() int {
+	if v.decides() {
+		return 256 + int(v.uses)
+	}
+	return int(v.uses)
+}
+
+// of finds a kind's verdict, nil where it has none.
+func (l *ledger) of(kind uint64) *verdict {
+	if l == nil {
+		return nil
+	}
+	set := &l.kinds[kind%sets]
+	for i := range set {
+		if v := &set[i]; v.kind == kind && v.right|v.wrong > 0 {
+			v.uses = min(v.uses, 254) + 1
+			return v
+		}
+	}
+	return nil
+}
+
+// note adds a comparison. It returns nil for a kind that has no place: it has only worn out the one that is used least, and
+// one that decides anything but now and then.
+func (l *ledger) note(kind uint64, same bool) *verdict {
+	v := l.of(kind)
+	if v == nil {
+		set := &l.kinds[kind%sets]
+		v = &set[0]
+		for i := range set {
+			if set[i].weight() < v.weight() {
+				v = &set[i]
+			}
+		}
+		if v.uses > 0 {
+			if !v.decides() || rand.N(compareEvery) == 0 {
+				v.uses--
+			}
+			return nil
+		}
+		*v = verdict{kind: kind, uses: 2}
+	}
+	if same {
+		v.right = min(v.right, 254) + 1
+	} else {
+		v.wrong = min(v.wrong, 254) + 1
+	}
+	return v
 }
 
 // Trust is the state at this moment.
 func (l *Language) Trust() TrustState {
-	l.trust.mu.Lock()
-	defer l.trust.mu.Unlock()
-	return l.trust.state
+	t := &l.trust
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.state
+	for i := range t.all.kinds {
+		for _, v := range t.all.kinds[i] {
+			s.Distrusted = s.Distrusted || v.wrong >= distrustAfter
+		}
+	}
+	return s
 }
 
-// compare notes whether an engine computed the tokens that the language made, and reports whether the language is
-// distrusted from now on.
-func (l *Language) compare(same bool) (lost bool) {
-	l.trust.mu.Lock()
-	defer l.trust.mu.Unlock()
-	s := &l.trust.state
+// compare notes whether the process w computed the tokens that the language made of a prompt. first says that it is the
+// first disagreement with that process, and lost that the language makes no tokens of such prompts from now on.
+func (l *Language) compare(w *pools.Worker, kind uint64, same bool) (first, lost bool) {
+	t := &l.trust
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	life := lifeOf(w)
+	own := t.processes[life]
+	if own == nil {
+		if t.processes == nil || len(t.processes) >= maxPauses { // lives that are over
+			t.processes = map[incarnation]*ledger{}
+		}
+		own = new(ledger)
+		t.processes[life] = own
+	}
+	own.note(kind, same)
+	v := t.all.note(kind, same)
 	if same {
-		s.Agreed++
-		s.right, s.wrong = s.right+1, 0
-		return false
+		t.state.Agreed++
+		if v != nil {
+			v.wrong = 0
+		}
+		return false, false
 	}
-	s.Disagreed++
-	s.right, s.wrong = 0, s.wrong+1
-	if lost = !s.Distrusted && s.wrong >= distrustAfter; lost {
-		s.Distrusted = true
+	t.state.Disagreed++
+	first, own.warned = !own.warned, true
+	if v == nil {
+		return first, false
 	}
-	return lost
+	v.right = 0
+	return first, v.wrong == distrustAfter
 }
 
-// proven reports whether the language's latest comparisons agreed, enough of them.
-func (l *Language) proven() bool {
-	s := l.Trust()
-	return l.simulated() || !s.Distrusted && s.right >= provenBy
-}
-
-// Pin reports whether the language's tokens may be put into a body, in the place of what the engine would make of its
-// text: they are proven, and it is not this request's turn to be compared.
-func (l *Language) Pin() bool {
-	if !l.proven() {
-		return false
-	}
+// misleads reports whether prompts of a kind are not to be routed by the language's tokens.
+func (l *Language) misleads(kind uint64) bool {
 	l.trust.mu.Lock()
 	defer l.trust.mu.Unlock()
-	l.trust.asked++
-	return l.trust.asked%compareEvery != 0
+	v := l.trust.all.of(kind)
+	return v != nil && v.wrong >= distrustAfter
 }
 
-// retry forgets the comparisons of a distrusted language, and reports whether it was one.
-func (l *Language) retry() bool {
+// likely reports whether the latest comparisons of a kind agreed, enough of them, whatever processes they were with.
+func (l *Language) likely(kind uint64) bool {
 	l.trust.mu.Lock()
 	defer l.trust.mu.Unlock()
-	was := l.trust.state.Distrusted
-	if was {
-		l.trust.state = TrustState{}
+	v := l.trust.all.of(kind)
+	return l.simulated() || v != nil && v.right >= provenBy
+}
+
+// Likely reports whether engines are likely to compute these tokens. It is not enough to have them do so.
+func (p Prompt) Likely() bool { return p.by == nil || p.by.likely(p.kind) }
+
+// Pins reports whether the tokens may be put into the body of a chat to w, in the place of what its process would make of
+// the messages: that process was seen to make the same of such chats, and it is not this one's turn to be compared. A
+// prompt that has a date in it is never pinned. The simulated model's language is that of its engines by construction.
+func (p Prompt) Pins(w *pools.Worker) bool {
+	if p.by == nil || p.dated {
+		return false
 	}
-	return was
+	if p.by.simulated() {
+		return true
+	}
+	t := &p.by.trust
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.processes[lifeOf(w)].of(p.kind)
+	return v != nil && v.right >= provenBy && v.wrong == 0 && rand.N(compareEvery) > 0
+}
+
+// stale forgets how a worker's process compared: it may have ended, and another come in its place.
+func (l *Language) stale(worker string) {
+	l.trust.mu.Lock()
+	defer l.trust.mu.Unlock()
+	for life := range l.trust.processes {
+		if life.worker == worker {
+			delete(l.trust.processes, life)
+		}
+	}
+}
+
+// meets takes in which processes serve the model now. What is known of others is forgotten; and a process that was not
+// there before has prompts tried again whose kind is distrusted, which again reports.
+func (l *Language) meets(lives map[incarnation]bool) (again bool) {
+	t := &l.trust
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for life := range t.processes {
+		if !lives[life] {
+			delete(t.processes, life)
+		}
+	}
+	fresh := false
+	for life := range lives {
+		fresh = fresh || !t.lives[life]
+	}
+	t.lives = lives
+	for i := range t.all.kinds {
+		for j := range t.all.kinds[i] {
+			if v := &t.all.kinds[i][j]; fresh && v.wrong >= distrustAfter {
+				*v, again = verdict{}, true
+			}
+		}
+	}
+	return again
 }

@@ -18,6 +18,8 @@ type KV struct {
 	RequestID string
 	// Expires is when the producer's lease on the blocks ends.
 	Expires time.Time
+	// Prompt is the ids of the prompt that it is the KV of, a JSON array, where the engine was asked to report them.
+	Prompt []byte
 }
 
 // MaxKVBytes bounds hand-off metadata. A block id is a few bytes, so that this is over a hundred thousand blocks.

@@ -77,9 +77,11 @@ type Round struct {
 	Forward                 []upstream.Field
 	// IDs are the prompt's tokens, for workers that take tokens; nil if unknown.
 	IDs []uint32
-	// PinnedIDs are a chat's IDs as a JSON array, where they are exact: engines that take them render no template. nil
-	// leaves that to the engines. The legs of all rounds share it.
+	// PinnedIDs are a chat's IDs as a JSON array, where the worker that computes the prompt was seen to make the same:
+	// engines that take them render no template. nil leaves that to the engines. The legs of all rounds share it.
 	PinnedIDs []byte
+	// ShowPrompt asks the worker that computes the prompt to report its ids; see [ShowsPrompt].
+	ShowPrompt bool
 	// Priority is the request's where it has one: the higher is served first. Only workers whose record says that they
 	// prioritize may be sent one.
 	Priority *int32

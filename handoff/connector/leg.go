@@ -95,6 +95,14 @@ func leg(round Round, role pools.Role, more func(e *openai.Edit)) (upstream.Leg,
 	if more != nil {
 		more(e)
 	}
+	if round.ShowPrompt && (role == pools.Prefill) == (round.P != nil) {
+		switch {
+		case how == ofSGLang && r.Endpoint == openai.Chat:
+			e.Set("return_prompt_token_ids", jsonTrue)
+		case how != ofTensorRT: // a context worker reports them unasked
+			e.Set("return_token_ids", jsonTrue)
+		}
+	}
 	if pinned == nil || how != ofVLLM {
 		l.Body = round.Memory.body(e, role)
 		return l, nil
@@ -201,6 +209,31 @@ func ShowsIDs(w *pools.Worker, endpoint openai.Endpoint) bool {
 // usage so far into each event then, whatever include_usage says (should_include_usage in 0.5.23's entrypoints/openai/utils.py).
 func Counts(w *pools.Worker, r *openai.Request, showIDs bool) bool {
 	return speech(w) == ofSGLang && r.Stream && !showIDs && r.N <= 1 && !r.ContinuousUsage
+}
+
+// ShowsPrompt reports whether a worker can report the ids of the prompt that it computes: SGLang's chats do in whole answers
+// alone, TensorRT-LLM's context workers always, and its others never.
+func ShowsPrompt(w *pools.Worker, endpoint openai.Endpoint, role pools.Role, stream bool) bool {
+	switch speech(w) {
+	case ofVLLM:
+		return true
+	case ofSGLang:
+		return endpoint == openai.Completions || role == pools.Prefill || !stream
+	case ofTensorRT:
+		return role == pools.Prefill
+	}
+	return false
+}
+
+// TakesPrompt reports whether a decode worker takes, with the KV of a chat, the ids that prefill's engine reported of it.
+func TakesPrompt(w *pools.Worker) bool { return speech(w) == ofVLLM && takesIDs(w) }
+
+// Pin adds to a decode leg, before anything is bound to it, the ids that prefill's engine reported of the prompt, a JSON
+// array: KV that was computed of these goes with no others.
+func Pin(d *upstream.Leg, w *pools.Worker, ids []byte) {
+	if TakesPrompt(w) && d.Path == openai.Chat.Path() {
+		d.Body = withMember(d.Body, openIDs, ids, closeIDs)
+	}
 }
 
 // older reports whether a version's leading dotted numbers, 0, 27 and 1 of "v0.27.1rc2", come before another's.

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"slices"
@@ -40,6 +41,25 @@ func AppendIDs(dst []byte, ids []uint32) []byte {
 	}
 	out[at] = ']'
 	return out[:at+1]
+}
+
+// EqualIDs reports whether a JSON array is that of these ids, as engines write them.
+func EqualIDs(array []byte, ids []uint32) bool {
+	at, before := 0, byte('[')
+	var room [10]byte
+	for _, id := range ids {
+		if at >= len(array) || array[at] != before {
+			return false
+		}
+		for at++; at < len(array) && array[at] == ' '; at++ {
+		}
+		text := strconv.AppendUint(room[:0], uint64(id), 10)
+		if !bytes.HasPrefix(array[at:], text) {
+			return false
+		}
+		at, before = at+len(text), ','
+	}
+	return string(array[at:]) == "]" || len(ids) == 0 && string(array) == "[]"
 }
 
 // AppendMoreIDs appends the JSON array of a list of ids to dst that begins as another does, whose array is text. They have

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"slices"
@@ -16,8 +17,70 @@ type Message struct{ Role, Content string }
 type messageSpan struct {
 	role, content text
 	parts         span
-	bytes         int  // decoded length of the content's text
-	plain         bool // nothing but a role and a text
+	bytes         int    // decoded length of the content's text
+	plain         bool   // nothing but a role and a text
+	speaker       uint8  // its role's place in speakers
+	form          uint16 // what it has besides a role and a text, one bit each
+}
+
+// speakers are the roles that templates know; any other's place is behind them, and one more is for no message.
+var speakers = [...]string{"system", "developer", "user", "assistant", "tool", "function"}
+
+const (
+	others  = len(speakers)
+	nothing = others + 1
+)
+
+// The forms of a message. Other fields have the bits above, by their names' lengths.
+const (
+	inParts  = 1 << iota // its content is a list
+	empty                // it has no text
+	blank                // its text begins or ends with white space
+	thoughts             // its text has the end of a thought
+	fieldForm
+)
+
+// AppendForm appends what a chat's messages are but for their texts, in a few bytes whatever their number: which roles
+// follow which, and what the messages of each role have besides a text. Templates decide by both.
+func (p *Prompt) AppendForm(dst []byte) []byte {
+	if p.Kind != PromptMessages {
+		return append(dst, byte(p.Kind))
+	}
+	var follow uint64
+	var forms [others + 1]uint16
+	before := nothing
+	for i := range p.spans {
+		m := &p.spans[i]
+		follow |= 1 << (before*(nothing+1) + int(m.speaker))
+		before = int(m.speaker)
+		forms[m.speaker] |= m.form | m.textForm(p.raw)
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, follow|1<<(before*(nothing+1)+nothing))
+	for _, f := range forms {
+		dst = binary.LittleEndian.AppendUint16(dst, f)
+	}
+	return dst
+}
+
+// textForm is the forms of the message's text, as it stands in the body.
+func (m *messageSpan) textForm(raw []byte) (form uint16) {
+	text := raw[m.content.start:m.content.end]
+	if m.parts.end > 0 {
+		form, text = inParts, raw[m.parts.start:m.parts.end]
+	}
+	switch {
+	case m.content.start == 0 && form == 0: // null, or absent
+		return empty | blank
+	case m.bytes == 0:
+		return form | empty
+	}
+	if n := len(text); text[0] <= ' ' || text[0] == '\\' || text[n-1] <= ' ' || n > 1 && text[n-2] == '\\' {
+		form |= blank
+	}
+	if bytes.Contains(text, []byte("think>")) {
+		form |= thoughts
+	}
+	return form
 }
 
 // decode returns the message's text.
@@ -125,7 +188,7 @@ func (s *scan) message(m *messageSpan) bool {
 	if s.peek() != '{' {
 		return s.misplaced("", "must be an object")
 	}
-	content, others := false, false
+	content, more := false, false
 	fields := s.members()
 	for fields.next() {
 		switch string(fields.name()) {
@@ -146,24 +209,29 @@ func (s *scan) message(m *messageSpan) bool {
 				return false
 			}
 		case "tool_calls", "function_call", "tool_call_id":
-			others = true
+			more = true
+			m.form |= fieldForm << (len(fields.name()) % 12)
 			null := s.peek() == 'n'
 			if v, ok := s.value(); ok && !null && !emptyArray(v.of(s.data)) {
 				s.req.HasToolMessages = true
 			}
 		default:
-			others = true
+			more = true
+			m.form |= fieldForm << (len(fields.name()) % 12)
 			s.value()
 		}
 	}
 	if !s.ok() {
 		return false
 	}
-	m.plain = !others && m.content.start != 0
+	m.plain = !more && m.content.start != 0
 	if m.role.decoded == 0 {
 		return s.misplaced(".role", "is required")
 	}
 	role := string(m.role.resolve(s.data, &fields.buf))
+	if m.speaker = uint8(slices.Index(speakers[:], role)); int(m.speaker) > nothing {
+		m.speaker = uint8(others)
+	}
 	s.req.HasToolMessages = s.req.HasToolMessages || role == "tool" || role == "function"
 	return true
 }

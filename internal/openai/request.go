@@ -3,6 +3,7 @@ package openai
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"iter"
 	"unsafe"
 )
 
@@ -108,6 +109,17 @@ func (r *Request) Field(name string) (value []byte, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// Fields are the body's top-level members, in its order: names and raw JSON values, as parts of Raw.
+func (r *Request) Fields() iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for i := range r.members {
+			if m := &r.members[i]; !yield(m.name, m.value.of(r.Raw)) {
+				return
+			}
+		}
+	}
 }
 
 // Has reports whether the body has a field of that name.

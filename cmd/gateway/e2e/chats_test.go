@@ -9,8 +9,8 @@ import (
 )
 
 // TestChatStaysChat: both legs of a chat are chats with the client's own bytes, and the ids of its prompt next to them,
-// the same on both; with tools, which the simulated model's template lacks, and with images it goes without ids. No leg
-// has what the client left out.
+// the same on both; with tools, which the simulated model's template lacks, prefill goes without ids and decode gets those
+// that prefill's engine made; with images both go without. No leg has what the client left out.
 func TestChatStaysChat(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1})
 	prefill, decode := f.record("prefill-1"), f.record("decode-1")
@@ -31,7 +31,7 @@ func TestChatStaysChat(t *testing.T) {
 		if a := f.post("/v1/chat/completions", c.body); a.status != http.StatusOK {
 			t.Fatalf("%s: %d %s", name, a.status, a.body)
 		}
-		var ids [][]uint32
+		ids := map[string][]uint32{}
 		for leg, r := range map[string]*recorder{"prefill": prefill, "decode": decode} {
 			sent := r.takeBodies()
 			if len(sent) != 1 || !strings.HasPrefix(sent[0], "/v1/chat/completions ") {
@@ -53,10 +53,10 @@ func TestChatStaysChat(t *testing.T) {
 			if err := json.Unmarshal([]byte(sent[0][strings.IndexByte(sent[0], ' '):]), &body); err != nil {
 				t.Fatal(err)
 			}
-			ids = append(ids, body.Params.IDs)
+			ids[leg] = body.Params.IDs
 		}
-		if (len(ids[0]) > 0) != c.ids || !slices.Equal(ids[0], ids[1]) {
-			t.Errorf("%s: the legs have the ids %v and %v", name, ids[0], ids[1])
+		if (len(ids["prefill"]) > 0) != c.ids || c.ids && !slices.Equal(ids["prefill"], ids["decode"]) || (len(ids["decode"]) > 0) != (name != "image") {
+			t.Errorf("%s: the legs have the ids %v", name, ids)
 		}
 	}
 	f.idle()

@@ -57,7 +57,7 @@ func (f *fleet) routing(model, content string) (routed, string) {
 	return said.Nvext.Routing, f.text(a)
 }
 
-// A template that is not the engine's is found out by the engine's own counts, and left; the workers are asked in its
+// A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
 // place. A right one, read in its place, is used and proven.
 func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	path := modelFolder(t, "Some words of my own. "+chatML)
@@ -122,13 +122,13 @@ func TestWrongTemplatesAreFoundOut(t *testing.T) {
 	if err := f.gateway.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 5 {
+	for i := range 12 {
 		if got := say(); got != models.FromOwn {
 			t.Errorf("request %d after the reload: tokens are from %s", i+1, got)
 		}
 	}
-	if got := f.metric(`tandem_tokenizer_checks_total{model="tandem-sim",result="agree"}`); got != "3" { // then they are pinned
-		t.Errorf("%s comparisons agree, want 3", got)
+	if n := f.value("tandem_tokenizer_checks_total", "agree"); n < 3 || n > 11 { // three at each prefill worker, and few of the others
+		t.Errorf("%v comparisons agree", n)
 	}
 }
 

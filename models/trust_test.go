@@ -1,0 +1,252 @@
+package models
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// process is a worker of the model m.
+func process(id, life string) *pools.Worker {
+	return &pools.Worker{ID: id, Incarnation: life, Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://h:1", BlockSize: 16}
+}
+
+// trusting is a library with a language for m, and a way to its prompts.
+func trusting(t *testing.T, template string, workers ...*pools.Worker) (l *Library, prompt func(more string) (Prompt, Source), log *strings.Builder) {
+	t.Helper()
+	roster := pools.NewRoster(pools.Config{}, slog.New(slog.DiscardHandler))
+	for _, w := range workers {
+		if err := roster.Put(*w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log = &strings.Builder{}
+	path := folder(t, map[string]string{"chat_template.jinja": template})
+	l, err := NewLibrary(Config{Tokenizers: []string{"m=" + path}}, roster, &engines{}, slog.New(slog.NewTextHandler(log, nil)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	card := Card{BlockSize: 16, Engine: "vllm"}
+	return l, func(more string) (Prompt, Source) {
+		t.Helper()
+		p, source, err := card.Tokens(scanned(t, openai.Chat, `{"model":"m","messages":[{"role":"user","content":"hi"}]`+more+`}`), l.Of("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, source
+	}, log
+}
+
+// pins is how many of a thousand prompts are pinned.
+func pins(p Prompt, w *pools.Worker) (n int) {
+	for range 1000 {
+		if p.Pins(w) {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *Library) compares(n int, w *pools.Worker, p Prompt, same bool) {
+	for range n {
+		l.Compare(w, p, same)
+	}
+}
+
+// Tokens are pinned at a process that was seen to make the same of such prompts, and at no other; not all of them, so that
+// a minority that differs is found; and never again once one differed.
+func TestPinsWhatAProcessWasSeenToMake(t *testing.T) {
+	const thinking = `,"chat_template_kwargs":{"thinking":true}`
+	a, b := process("a", "1"), process("b", "1")
+	l, prompt, log := trusting(t, "x{{ messages[0].content }}", a, b)
+	l.meet("m")
+	plain, _ := prompt("")
+	kwargs, _ := prompt(thinking)
+	expect := func(what string, p Prompt, w *pools.Worker, pinned bool) {
+		t.Helper()
+		least, most := 0, 0
+		if pinned { // one of compareEvery is left to the process
+			least, most = 850, 990
+		}
+		if n := pins(p, w); n < least || n > most {
+			t.Errorf("%s: %d of 1000 are pinned", what, n)
+		}
+	}
+	l.compares(provenBy-1, a, plain, true)
+	expect("not often enough", plain, a, false)
+	l.compares(1, a, plain, true)
+	expect("often enough", plain, a, true)
+	expect("another process", plain, b, false)
+	expect("another kind", kwargs, a, false)
+	expect("the same worker, started again", plain, process("a", "2"), false)
+	l.compares(3, a, kwargs, false)
+	l.compares(100, a, kwargs, true)
+	expect("a kind that differed once", kwargs, a, false)
+	expect("the kind beside it", plain, a, true)
+	l.compares(provenBy, b, plain, true)
+	l.compares(1, b, plain, false)
+	expect("a minority at another process", plain, b, false)
+	expect("which is its own", plain, a, true)
+	if n := strings.Count(log.String(), "the worker renders such chats itself"); n != 2 {
+		t.Errorf("%d log lines: %s", n, log)
+	}
+	l.Stale("m", "a")
+	expect("its connection broke", plain, a, false)
+	l.compares(provenBy, a, plain, true)
+	expect("and it is proven again", plain, a, true)
+	l.roster.Remove("a")
+	l.meet("m")
+	expect("it has left", plain, a, false)
+}
+
+// A prompt with a date in it is never pinned: the next one may be another day's, or another time zone's.
+func TestDatesAreNotPinned(t *testing.T) {
+	a := process("a", "1")
+	for template, pinned := range map[string]bool{"{{ strftime_now('%d %b') }}": false, "{{ messages[0].content }}": true} {
+		l, prompt, _ := trusting(t, template, a)
+		p, _ := prompt("")
+		l.compares(100, a, p, true)
+		if n := pins(p, a); n > 0 != pinned {
+			t.Errorf("%s: %d of 1000 are pinned", template, n)
+		}
+	}
+}
+
+// Prompts of a kind that differ three times in a row are no longer routed by the language, until it is read again or
+// another process serves the model.
+func TestDistrust(t *testing.T) {
+	a := process("a", "1")
+	l, prompt, log := trusting(t, "x{{ messages[0].content }}", a)
+	l.meet("m")
+	p, _ := prompt("")
+	expect := func(what string, want Source, lines int) {
+		t.Helper()
+		if _, got := prompt(""); got != want {
+			t.Errorf("%s: tokens are %s, want %s", what, got, want)
+		}
+		if got := strings.Count(log.String(), "no longer used"); got != lines {
+			t.Errorf("%s: %d log lines, want %d: %s", what, got, lines, log)
+		}
+	}
+	l.compares(2, a, p, false)
+	l.compares(1, process("b", "1"), p, true)
+	l.compares(2, a, p, false)
+	expect("never three in a row", FromOwn, 0)
+	l.compares(7, a, p, false)
+	expect("three in a row", FromText, 1)
+	if _, source := prompt(`,"reasoning_effort":"low"`); source != FromOwn {
+		t.Errorf("another kind is made %s", source)
+	}
+	if r := l.Report()["m"]; !r.Distrusted || r.Agreed != 1 || r.Disagreed != 11 {
+		t.Errorf("the report is %+v", r)
+	}
+	l.meet("m")
+	expect("the same workers", FromText, 1)
+	if err := l.roster.Put(*process("a", "2")); err != nil {
+		t.Fatal(err)
+	}
+	l.meet("m")
+	expect("a new process", FromOwn, 1)
+	l.compares(3, a, p, false)
+	expect("three again", FromText, 2)
+	if err := l.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	expect("read again", FromOwn, 2)
+}
+
+// A client that makes kinds up, by the hundred thousand, takes no memory and no others' place, and makes nobody distrusted.
+func TestMadeUpKinds(t *testing.T) {
+	a := process("a", "1")
+	l, prompt, _ := trusting(t, "x{{ messages[0].content }}", a)
+	useful, _ := prompt("")
+	l.compares(provenBy, a, useful, true)
+	pins(useful, a) // as others use it
+	for i := range 100_000 {
+		made := useful
+		made.kind = uint64(i) * 0x9e3779b97f4a7c15
+		l.compares(1+i%5, a, made, i%3 > 0)
+		if i%1000 == 0 && !useful.Likely() {
+			t.Fatalf("after %d kinds the useful one is not known", i)
+		}
+		if i%1000 == 0 && pins(useful, a) == 0 {
+			t.Fatalf("after %d kinds the useful one is not pinned", i)
+		}
+	}
+	if _, source := prompt(""); source != FromOwn {
+		t.Errorf("useful prompts are made %s", source)
+	}
+	if n := len(l.Of("m").trust.processes); n != 1 {
+		t.Errorf("%d processes are remembered", n)
+	}
+}
+
+// What only the gateway takes for too long is left to the engine, until its tokens are proven.
+func TestUnprovenCountsRefuseNothing(t *testing.T) {
+	l := language(t, `{{ messages[0].content }} and so on and so on and so on`)
+	card := Card{BlockSize: 16, ContextTokens: 8, Engine: "vllm"}
+	req := scanned(t, openai.Chat, chatOf(1))
+	if p, source, err := card.Tokens(req, l); p.IDs != nil || source != FromText || err != nil {
+		t.Errorf("%v from %s, %v", p.IDs, source, err)
+	}
+	for range provenBy {
+		l.compare(process("a", "1"), l.kind(req, "vllm"), true)
+	}
+	if _, _, err := card.Tokens(req, l); err == nil {
+		t.Error("a prompt that is too long by proven tokens is not refused")
+	}
+}
+
+// TestKinds: requests that templates, or engines' options, may treat in another way are of another kind; those that differ
+// in texts and in how an answer is drawn are of one.
+func TestKinds(t *testing.T) {
+	l := language(t, "x")
+	of := func(messages, more string) uint64 {
+		return l.kind(scanned(t, openai.Chat, `{"model":"m","messages":[`+messages+`]`+more+`}`), "vllm")
+	}
+	const user, said = `{"role":"user","content":"hi"}`, `{"role":"assistant","content":"hm"}`
+	const system, tool = `{"role":"system","content":"be"}`, `,"tools":[{"type":"function","function":{"name":"f"}}]`
+	seen := map[uint64]string{}
+	for _, c := range [][2]string{
+		{user, ""}, {system + "," + user, ""}, {system + "," + system + "," + user, ""}, {user + "," + system + "," + user, ""},
+		{user + "," + said, ""}, {user + "," + user, ""}, {`{"role":"developer","content":"hi"}`, ""}, {`{"role":"critic","content":"hi"}`, ""},
+		{user + "," + said + "," + user, ""}, {said + "," + user, ""},
+		{user, tool}, {user, `,"tools":[{"type":"function","function":{"name":"g"}}]`}, {user, tool + `,"tool_choice":"none"`},
+		{user, tool + `,"tool_choice":"auto"`}, {user, `,"chat_template_kwargs":{}`}, {user, `,"chat_template_kwargs":{"thinking":true}`},
+		{user, `,"chat_template_kwargs":{"thinking":false}`}, {user, `,"reasoning_effort":"low"`}, {user, `,"reasoning_effort":"high"`},
+		{user, `,"add_generation_prompt":false`}, {user, `,"continue_final_message":true`}, {user, `,"documents":[{"text":"a"}]`},
+		{user, `,"add_special_tokens":true`}, {user, `,"response_format":{"type":"text"}`}, {user, `,"truncate_prompt_tokens":5`},
+		{user, `,"thinking":{"type":"enabled"}`}, {user, `,"task":"query"`}, {user, `,"of_a_later_release":1`},
+		{`{"role":"user","content":[{"type":"text","text":"hi"}]}`, ""}, {`{"role":"user","content":null}`, ""}, {`{"role":"user","content":""}`, ""},
+		{`{"role":"user","content":"hi\n"}`, ""}, {`{"role":"user","content":"hi","name":"a"}`, ""},
+		{user + `,{"role":"assistant","content":"<think>a</think>b"},` + user, ""}, {user + `,{"role":"assistant","content":"b","reasoning_content":"a"},` + user, ""},
+		{user + `,{"role":"assistant","content":"b","tool_calls":[]},` + user, ""}, {user + "," + said + `,{"role":"tool","content":"c","tool_call_id":"1"}`, ""},
+	} {
+		body := c[0] + c[1]
+		if before, ok := seen[of(c[0], c[1])]; ok {
+			t.Errorf("of one kind: %s and %s", before, body)
+		}
+		seen[of(c[0], c[1])] = body
+	}
+	for _, c := range [][2]string{
+		{user, `,"temperature":0.5,"max_tokens":9,"stream":true,"seed":4,"user":"u","metadata":{"a":1}`},
+		{`{"content":"another text, and longer","role":"user"}`, `,"tools":[],"chat_template_kwargs":null,"reasoning_effort":null`},
+	} {
+		if of(c[0], c[1]) != of(user, "") {
+			t.Errorf("another kind: %v", c)
+		}
+	}
+	turns := func(n int) string { return strings.Repeat(user+","+said+",", n) + user }
+	if of(turns(2), "") != of(turns(9), "") {
+		t.Error("a conversation's turns are of another kind as it grows")
+	}
+	if of(user, tool+`,"tool_choice":"auto"`) != of(user, `,"tool_choice":"auto"`+tool) {
+		t.Error("the order of fields makes another kind")
+	}
+	if l.kind(scanned(t, openai.Chat, chatOf(1)), "sglang") == l.kind(scanned(t, openai.Chat, chatOf(1)), "vllm") {
+		t.Error("two engines' ways of preparing a chat are one kind")
+	}
+}
