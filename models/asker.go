@@ -64,6 +64,7 @@ type pause struct {
 type asking struct {
 	done    chan struct{}
 	ids     []uint32
+	life    incarnation // whose they are
 	outcome string
 }
 
@@ -79,8 +80,13 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 	key := q.key()
 	a.mu.Lock()
 	if known, ok := a.known.get(key); ok {
-		a.mu.Unlock()
-		return known.ids, askRemember
+		for i := range members {
+			if lifeOf(members[i].Worker) == known.life {
+				a.mu.Unlock()
+				return known.ids, askRemember
+			}
+		}
+		a.known.drop(known) // the process that made them has ended; another may have another template
 	}
 	call, under := a.calls[key]
 	if !under {
@@ -112,7 +118,9 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 		a.mu.Lock()
 		delete(a.calls, key)
 		if call.ids != nil {
-			a.known.put(key, call.ids, nil)
+			if known := a.known.put(key, call.ids, nil); known != nil {
+				known.life = call.life
+			}
 		}
 		a.mu.Unlock()
 		<-a.slots
@@ -121,33 +129,33 @@ func (a *asker) ask(ctx context.Context, q question, members []pools.Member) (id
 	// Others may wait for the answer: it is awaited though this request's client leaves, within the time limit.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout)
 	defer cancel()
-	call.ids, call.outcome = a.call(ctx, q, members)
+	call.ids, call.life, call.outcome = a.call(ctx, q, members)
 	return call.ids, call.outcome
 }
 
 // call asks one worker after another.
-func (a *asker) call(ctx context.Context, q question, members []pools.Member) (ids []uint32, outcome string) {
+func (a *asker) call(ctx context.Context, q question, members []pools.Member) (ids []uint32, life incarnation, outcome string) {
 	outcome = askNone
 	for range askTries {
 		w := a.choose(members)
 		if w == nil {
-			return nil, outcome
+			return nil, life, outcome
 		}
 		ids, status, err := a.one(ctx, q, w)
 		switch {
 		case err == nil && status == http.StatusOK:
 			a.settle(w, 0)
-			return ids, askAnswered
+			return ids, lifeOf(w), askAnswered
 		case err == nil && (status == http.StatusBadRequest || status == http.StatusUnprocessableEntity):
 			a.settle(w, 0)
-			return nil, askRefused
+			return nil, life, askRefused
 		}
 		a.settle(w, status)
 		if outcome = askFailed; ctx.Err() != nil {
-			return nil, askTimeout
+			return nil, life, askTimeout
 		}
 	}
-	return nil, outcome
+	return nil, life, outcome
 }
 
 // choose takes turns among the workers that may be asked.

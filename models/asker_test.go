@@ -292,3 +292,32 @@ func TestManyAskOnce(t *testing.T) {
 		}
 	})
 }
+
+// An answer counts for as long as the process lives that gave it, whatever other workers the model has.
+func TestAnswersEndWithTheirProcess(t *testing.T) {
+	e := &engines{answers: map[string]func(context.Context, string) (int, string){"a": answers(200, `{"tokens":[1]}`)}}
+	l, roster := askingLibrary(t, e, "vllm")
+	e.answers["b"] = answers(200, `{"tokens":[2]}`)
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want uint32
+	}{
+		{"at first", func() error { return nil }, 1},
+		{"another worker joins", func() error { return roster.Put(*process("b", "1")) }, 1},
+		{"it is started again", func() error { e.answers["a"] = answers(200, `{"tokens":[3]}`); return roster.Put(*process("a", "2")) }, 0},
+		{"it leaves", func() error { roster.Remove("a"); return nil }, 2},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if ids := ask(t, l, "vllm", chatOf(1)); len(ids) != 1 || step.want > 0 && ids[0] != step.want || step.want == 0 && ids[0] == 1 {
+				t.Errorf("%s: the tokens are %v", step.what, ids)
+			}
+		}
+	}
+	if n := len(e.calls()); n < 2 || n > 3 {
+		t.Errorf("%d calls, want one for each process that was asked", n)
+	}
+}

@@ -126,6 +126,7 @@ type remembered struct {
 type answer struct {
 	key    askKey
 	ids    []uint32
+	life   incarnation // the process that made them; none where the gateway did
 	dates  []date
 	json   []byte
 	chains []chain

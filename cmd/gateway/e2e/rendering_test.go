@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/tokens"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/models"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // ownTemplate is the template in the model's folder: the gateway's, and an engine's unless its operator says otherwise.
@@ -184,5 +186,43 @@ func TestChatsAreRenderedAsTheEngineDoes(t *testing.T) {
 			}
 			f.idle()
 		})
+	}
+}
+
+// TestTokenizeAnswersAreNotPinned: what a worker once made of a prompt (POST /tokenize) is computed neither by the process that
+// comes in its place nor by another worker, which may have another template each.
+func TestTokenizeAnswersAreNotPinned(t *testing.T) {
+	now := operator{}
+	o := options{both: 2, speedup: 1000, gateway: func(g *stack.GatewayConfig) {
+		g.Models.AskTimeout, g.Pools.Aliases = 5*time.Second, []string{"tandem-sim=another"}
+	}}
+	by := map[string]operator{}
+	o.worker = func(w *devfleet.WorkerConfig) {
+		language, err := models.Load(modelFolder(t, ownTemplate), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if by[w.Engine.ID] = now; now.thinking {
+			w.Engine.ChatTemplateKwargs = `{"thinking":true}`
+		}
+		w.Engine.Engine, w.Engine.Model, w.Engine.Language = "vllm", "another", language
+	}
+	f := newFleet(t, o)
+	for _, restarted := range [][]string{nil, {"both-1"}, {"both-2"}} {
+		now.thinking = true
+		for _, id := range restarted {
+			f.workers[id].kill()
+			f.start(pools.Both, id, o, slog.New(slog.DiscardHandler))
+		}
+		for i := range 12 {
+			chat := chatting{content: fmt.Sprint("the question ", i%3)}
+			a := f.post(chatPath, chat.body(false))
+			if want := by[f.parse(a.body).Nvext.WorkerID.Decode].prompt(chat); f.text(a) != generated(want, 4, false) {
+				t.Errorf("after %v: chat %d is computed with another prompt than the engine's: %s", restarted, i, a.body)
+			}
+		}
+	}
+	if asked, remembered := f.value("tandem_tokenize_calls_total", "answered"), f.value("tandem_tokenize_calls_total", "remembered"); asked < 3 || remembered < 9 {
+		t.Errorf("the workers were asked %v times, and %v answers were remembered", asked, remembered)
 	}
 }
