@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"bytes"
+
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
@@ -41,14 +43,18 @@ func (r *request) pin(a *connector.Round) {
 }
 
 // compareTokens reports to the model's language what the worker that computed the prompt made of it, as its answer says.
-// Another number of tokens is another prompt. The same number says nothing.
-func (f *Flow) compareTokens(prompt models.Prompt, w *pools.Worker, said *openai.ChunkInfo) {
+// Another number of tokens is another prompt. The same number says nothing. It returns the answer's ids, nil for what is none.
+func (f *Flow) compareTokens(prompt models.Prompt, w *pools.Worker, said *openai.ChunkInfo) (ids []byte) {
 	switch {
 	case said.PromptIDs != nil:
 		f.rooms.Languages.Compare(w, prompt, openai.EqualIDs(said.PromptIDs, prompt.IDs))
 	case said.Usage && said.PromptTokens != len(prompt.IDs):
 		f.rooms.Languages.Compare(w, prompt, false)
 	}
+	if len(bytes.Trim(said.PromptIDs, "[0123456789, ]")) > 0 {
+		return nil
+	}
+	return said.PromptIDs
 }
 
 // computesAndShows reports whether the round's decode worker computes the prompt, and shows what it made of it.

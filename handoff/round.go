@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -216,10 +215,7 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 func (f *Flow) handedOver(ctx context.Context, prompt models.Prompt, speaks connector.Connector, a *connector.Round, answer prefill.Answer) (kv prefill.KV, whole bool, _ *fault.Error) {
 	kv, whole, err := speaks.OnPrefill(*a, answer, time.Now())
 	if a.ShowPrompt {
-		if ids := answer.Said.PromptIDs; len(bytes.Trim(ids, "[0123456789, ]")) == 0 {
-			kv.Prompt = ids
-		}
-		f.compareTokens(prompt, a.P, &answer.Said)
+		kv.Prompt = f.compareTokens(prompt, a.P, &answer.Said)
 	}
 	switch {
 	case err == nil:
