@@ -37,6 +37,7 @@ var ground = storey{
 	"internal/certs":           {"internal/certs/certstest", "internal/metrics", "internal/setting"},
 	"internal/certs/certstest": {},
 	"internal/backoff":         {},
+	"internal/contain":         {"internal/backoff", "internal/loglimit"},
 	"internal/browser":         {},
 	"internal/conf":            {},
 	"internal/loglimit":        {},
@@ -56,10 +57,10 @@ var ground = storey{
 	"internal/kvevents/zmq/zmtp":   {"internal/backoff"},
 	"internal/kvevents/eventstest": kv,
 	"internal/kvevents/zmq":        append(kv, "internal/kvevents/zmq/zmtp"),
-	"internal/kvevents/natsbus":    append(kv, "internal/scratch", "internal/setting", "internal/backoff"),
+	"internal/kvevents/natsbus":    append(kv, "internal/scratch", "internal/setting", "internal/backoff", "internal/contain"),
 	"internal/kvevents/view":       append(kv, "internal/kvevents/eventstest"),
 	"internal/kvevents/publish":    append(kv, "internal/kvevents/view", "internal/kvevents/eventstest"),
-	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff"),
+	"internal/kvevents/follow":     append(kv, "internal/kvevents/view", "internal/kvevents/eventstest", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/metrics", "internal/setting", "internal/backoff", "internal/contain"),
 	"internal/kvevents/bridge":     append(kv, "internal/kvevents/view", "internal/kvevents/publish", "internal/kvevents/follow", "internal/kvevents/zmq", "internal/metrics"),
 	"internal/listen":              {"internal/backoff", "internal/loglimit"},
 	"internal/relay":               {"internal/openai", "internal/loop"},
@@ -73,9 +74,9 @@ var rooms = storey{
 	"router/load":     {"internal/granule"},
 	"router/affinity": {},
 	"router/overlap":  {"internal/granule", "internal/setting", "pools", "router/index"},
-	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                     // injects failures into transports
-	"pools/discovery": {"internal/setting", "pools", "internal/backoff", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
-	"pools/kept":      {"internal/backoff", "internal/kvevents/natsbus"},                                                           // natsbus in its tests
+	"fault":           {"pools", "internal/conf", "internal/metrics", "internal/setting", "internal/upstream"},                                         // injects failures into transports
+	"pools/discovery": {"internal/setting", "pools", "internal/backoff", "internal/contain", "internal/conf", "internal/scratch", "internal/upstream"}, // upstream separates this machine's shortages from a worker's failures
+	"pools/kept":      {"internal/backoff", "internal/contain", "internal/kvevents/natsbus"},                                                           // natsbus in its tests
 	// Pods, in a package of its own: etcd's client is no part of it.
 	"pools/discovery/kubernetes":         {"internal/setting", "pools", "pools/discovery", "internal/backoff", "internal/conf", "internal/loglimit", "internal/metrics", "pools/discovery/kubernetes/apitest"},
 	"pools/discovery/kubernetes/apitest": {},
@@ -96,7 +97,7 @@ var roof = storey{
 	"cmd/gateway/settings":       {"internal/setting", "internal/conf"},
 	"cmd/gateway/edge":           {below},
 	"cmd/gateway/service":        {below, "cmd/gateway/service/remote"},
-	"cmd/gateway/service/remote": {"internal/setting", "pools", "router/overlap", "fault", "internal/metrics"},                                                               // the client of the index service, and their wire types
+	"cmd/gateway/service/remote": {"internal/contain", "internal/setting", "pools", "router/overlap", "fault", "internal/metrics"},                                           // the client of the index service, and their wire types
 	"cmd/gateway/observe":        {below, telemetry},                                                                                                                         // the lines that it writes itself
 	"cmd/gateway/console":        {below, "cmd/gateway/edge", "cmd/gateway/observe"},                                                                                         // the edge's Page, and what the observer counts
 	"cmd/gateway/stack":          {below, telemetry, "cmd/gateway/console", "cmd/gateway/edge", "cmd/gateway/observe", "cmd/gateway/service/remote", "cmd/gateway/settings"}, // settings in force, for the console

@@ -5,12 +5,15 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tier"
 )
 
 // within waits for a condition, asking for it again every pause. In a bubble the time is virtual.
@@ -93,6 +96,31 @@ func (b *lossyBus) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) 
 type fakeIndex struct {
 	mu    sync.Mutex // guards ranks
 	ranks map[fakeRank]*eventstest.Part
+
+	faults atomic.Int32 // how many of the next changes panic
+}
+
+// faulty is a part whose changes may panic.
+type faulty struct {
+	view.Part
+	faults *atomic.Int32
+}
+
+func (f faulty) Store(t tier.Tier, chain []uint64) {
+	f.fault()
+	f.Part.Store(t, chain)
+}
+
+func (f faulty) Extend(t tier.Tier, parent uint64, chain []uint64) {
+	f.fault()
+	f.Part.Extend(t, parent, chain)
+}
+
+func (f faulty) fault() {
+	if f.faults.Load() > 0 {
+		f.faults.Add(-1)
+		panic("on purpose")
+	}
 }
 
 type fakeRank struct {

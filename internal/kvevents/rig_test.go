@@ -54,7 +54,9 @@ func newRigWithLog(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log
 // indexOf is a fake index as a Subscriber takes it.
 type indexOf struct{ *fakeIndex }
 
-func (x indexOf) Part(worker string, rank int) view.Part { return x.Of(worker, rank) }
+func (x indexOf) Part(worker string, rank int) view.Part {
+	return faulty{x.Of(worker, rank), &x.faults}
+}
 
 // counted is the value of a counter, of all its series that have a label of that value.
 func (r *rig) counted(name, label string) (sum float64) {

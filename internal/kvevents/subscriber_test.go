@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/publish"
@@ -54,6 +55,37 @@ func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on from its beginning.
+func TestAPanicLosesNoSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := eventstest.NewBus()
+		t.Cleanup(bus.Close)
+		r, before := newRig(t, follow.Config{}, bus, bus), contain.Panics()["kv_events"]
+		workers := []string{"a", "b"}
+		engines, publishers := map[string]*eventstest.Engine{}, map[string]*publish.Publisher{}
+		for i, w := range workers {
+			engines[w] = eventstest.NewEngine(uint64(i), 16)
+			publishers[w], _ = r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: w, Rank: 0}, MaxBytes: 4096})
+			r.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
+		}
+		for i := range 200 {
+			if i%50 == 25 {
+				r.idx.faults.Store(2)
+			}
+			if w := workers[i%2]; publishers[w].Publish(engines[w].Step()) != nil {
+				t.Fatal("not published")
+			}
+			time.Sleep(50 * time.Millisecond) // virtual
+		}
+		for _, w := range workers {
+			within(t, 30*time.Minute, 50*time.Millisecond, w+" settles", func() bool { return r.settled(engines[w], publishers[w], w) })
+		}
+		if n := contain.Panics()["kv_events"] - before; n < 4 {
+			t.Errorf("%d panics", n)
+		}
+	})
 }
 
 func TestLastMessageLost(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -147,7 +148,7 @@ func (p *Prober) Run(ctx context.Context) error {
 				running.Go(func() {
 					defer cancel()
 					defer close(f.done)
-					f.run(ctx)
+					_ = contain.Run(ctx, p.log, "probe", func(ctx context.Context) error { f.run(ctx); return nil })
 				})
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -88,7 +89,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 			return err
 		}
 		for _, e := range events {
-			w.publish(e)
+			contain.Do(w.log, "etcd", func() { w.publish(e) })
 		}
 		return nil
 	})

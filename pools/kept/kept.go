@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/contain"
 )
 
 // Store keeps entries, each KIND/NAME with a value. It takes changes one after another and reports them in that order.
@@ -118,8 +119,11 @@ func (b *Board) Run(ctx context.Context) error {
 		return nil
 	}
 	var all sync.WaitGroup
-	all.Go(func() { b.follow(ctx) })
-	all.Go(func() { b.send(ctx) })
+	for _, part := range []func(context.Context){b.follow, b.send} {
+		all.Go(func() {
+			_ = contain.Run(ctx, b.log, "kept", func(ctx context.Context) error { part(ctx); return nil })
+		})
+	}
 	b.put(ctx)
 	all.Wait()
 	return nil
@@ -150,7 +154,7 @@ func (b *Board) put(ctx context.Context) {
 			b.mu.Lock()
 			value := b.core.value(name)
 			b.mu.Unlock()
-			b.apply(name, value)
+			contain.Do(b.log, "kept", func() { b.apply(name, value) })
 		}
 		if known {
 			b.mu.Lock()
@@ -201,10 +205,10 @@ func (b *Board) follow(ctx context.Context) {
 // heard takes something in.
 func (b *Board) heard(take func()) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	take()
 	close(b.progress)
 	b.progress = make(chan struct{})
-	b.mu.Unlock()
 	poke(b.wake)
 	poke(b.write)
 }

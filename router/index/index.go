@@ -106,20 +106,21 @@ func (x *Index) store(o Owner, t Tier, from origin, parent uint64, chain []uint6
 	for len(chain) > 0 {
 		part := chain[:min(piece, len(chain))]
 		chain = chain[len(part):]
-		w.mu.Lock()
-		if w.gone {
-			w.mu.Unlock()
+		if !x.add(w, tab, t, from, parent, part) {
 			return
 		}
-		x.add(w, tab, t, from, parent, part)
-		w.mu.Unlock()
 		from, parent = follows, part[len(part)-1]
 		x.evict()
 	}
 }
 
-// add is store for a piece. The caller holds w.mu.
-func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, chain []uint64) {
+// add is store for a piece. It reports whether w is still there.
+func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, chain []uint64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone {
+		return false
+	}
 	s := &w.held[t]
 	before, stamp := s.n, x.budget.now()
 	s.touch(tab, chain)
@@ -141,6 +142,7 @@ func (x *Index) add(w *owner, tab *table, t Tier, from origin, parent uint64, ch
 	x.settled(w, t)
 	w.came.Add(uint64(s.n - before))
 	x.budget.count(s.n - before)
+	return true
 }
 
 // Remove records that o no longer holds the named blocks on tier t. Blocks it did not hold are passed over.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/metrics"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/queue"
@@ -21,7 +22,11 @@ func Expose(reg prometheus.Registerer, flow *handoff.Flow, fleet *Fleet, o *Obse
 	set := metrics.In(reg).Snapshot()
 	queues, pool, budget := exposeQueues(set), exposePools(set, fleet, o), exposeBudget(set)
 	migrations := set.Gauge("frontend_model_migration_limit", "Times that an answer which has begun may move to another worker.", "model")
+	panics := set.Counter("handler_panics_total", "Panics that ended the handling of one message or the run of one loop, by handler: nats, stream, zmq, kv_events, kv_snapshot, replica, probe, etcd, kubernetes, workers_file, kept, remote_index. Each is a fault of the gateway, and a line in its log.", "handler")
 	set.Read(func() {
+		for handler, n := range contain.Panics() {
+			panics.Set(float64(n), handler)
+		}
 		now, waiting, all := time.Now(), flow.Waiting(), fleet.rooms.Roster.Pools()
 		o.forget(all)
 		for model, q := range waiting {

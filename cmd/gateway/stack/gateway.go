@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 	"github.com/tandem-pd/tandem/handoff/connector"
 	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/follow"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/loop"
@@ -322,7 +323,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	group.Go(func() error { return g.member.Run(inner) })
 	group.Go(func() error { return g.kept.Run(inner) })
 	if g.watcher != nil {
-		group.Go(func() error { return g.watcher.Run(inner) })
+		group.Go(func() error { return contain.Run(inner, g.log, "etcd", g.watcher.Run) })
 	}
 	if g.remote != nil {
 		group.Go(func() error { return g.remote.Run(inner) })

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -112,10 +113,10 @@ func (g *Gateway) runGiven(ctx context.Context, group *errgroup.Group) {
 		group.Go(func() error { return p.Run(ctx) })
 	}
 	if g.given.file != nil {
-		group.Go(func() error { return g.given.file.Run(ctx) })
+		group.Go(func() error { return contain.Run(ctx, g.log, "workers_file", g.given.file.Run) })
 	}
 	if g.given.pods != nil {
-		group.Go(func() error { return g.given.pods.Run(ctx) })
+		group.Go(func() error { return contain.Run(ctx, g.log, "kubernetes", g.given.pods.Run) })
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/view"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
@@ -246,40 +247,12 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	}
 	s.join(ctx)
 	s.reconcile(ctx)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case m := <-s.messages:
-			if s.take(m, time.Now()) {
-				s.schedule(ctx, time.Now())
-			}
-		case a := <-s.arrivals:
-			if s.arrive(a, time.Now()) {
-				s.schedule(ctx, time.Now())
-			}
-		case f := <-s.fetched:
-			s.finish(f, time.Now())
-			s.schedule(ctx, time.Now())
-		case <-s.kick:
-			s.reconcile(ctx)
-			s.schedule(ctx, time.Now())
-		case <-s.timer.C:
-			s.schedule(ctx, time.Now())
-		case q := <-s.asked:
-			q.answer <- s.view(q)
-		case others := <-s.joined:
-			s.peers.know(others, time.Now())
-			s.schedule(ctx, time.Now())
-		case now := <-look:
-			s.listen(now)
-			s.schedule(ctx, now)
-		case dropped := <-drops:
-			s.metrics.dropped.Add(float64(max(0, dropped-s.dropped)))
-			s.dropped = dropped
-			s.log.Warn("KV events arrive faster than they are applied: snapshots will repair the gaps", "dropped", dropped)
+	for ctx.Err() == nil {
+		if !contain.Do(s.log, "kv_events", func() { s.step(ctx, look, drops) }) {
+			contain.Do(s.log, "kv_events", func() { s.renew(ctx) })
 		}
 	}
+	return nil
 }
 
 // subscribe has what comes over NATS put into messages.

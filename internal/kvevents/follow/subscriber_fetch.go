@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/tandem-pd/tandem/internal/contain"
 )
 
 // schedule begins the requests that are due, as many at once as may be, and sets the timer for the next.
@@ -48,7 +50,13 @@ func (s *Subscriber) fetch(ctx context.Context, f follower) {
 		get = s.restore(f)
 	}
 	s.fetches.Go(func() {
-		got := fetched{f, get(ctx)}
+		got := fetched{f, func(time.Time) {}}
+		if !contain.Do(s.log, "kv_snapshot", func() { got.take = get(ctx) }) {
+			select {
+			case <-time.After(s.cfg.RetryMax): // it is asked for again
+			case <-ctx.Done():
+			}
+		}
 		select {
 		case s.fetched <- got:
 		case <-ctx.Done():

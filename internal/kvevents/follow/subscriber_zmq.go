@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
@@ -85,7 +86,9 @@ func (s *Subscriber) relink(ctx context.Context) {
 			s.links[e] = func() { unlink(); leave() }
 			continue
 		}
-		s.linked.Go(func() { zmtp.NewSub(cfg).Run(linkCtx) })
+		s.linked.Go(func() {
+			_ = contain.Run(linkCtx, s.log, "zmq", func(ctx context.Context) error { zmtp.NewSub(cfg).Run(ctx); return nil })
+		})
 	}
 }
 
@@ -151,7 +154,9 @@ func (s *Subscriber) await(ctx context.Context, cfg zmtp.SubConfig) (leave func(
 		s.awaited[at] = a
 		var hubCtx context.Context
 		hubCtx, a.end = context.WithCancel(ctx)
-		s.linked.Go(func() { a.hub.Run(hubCtx) })
+		s.linked.Go(func() {
+			_ = contain.Run(hubCtx, s.log, "zmq", func(ctx context.Context) error { a.hub.Run(ctx); return nil })
+		})
 	}
 	a.links++
 	drop := a.hub.Add(cfg)

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/internal/contain"
 )
 
 // PendingLimits bound what a subscription holds that was not handled yet. Zero keeps the client's defaults (500,000
@@ -36,7 +38,7 @@ func (b *Core) Request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 }
 
 func (b *Core) Subscribe(subject string, handle func(*nats.Msg), slow func(int)) (func(), error) {
-	sub, err := b.nc.Subscribe(subject, handle)
+	sub, err := b.nc.Subscribe(subject, func(m *nats.Msg) { contain.Do(b.log, "nats", func() { handle(m) }) })
 	if err != nil {
 		return nil, err
 	}

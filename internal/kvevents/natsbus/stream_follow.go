@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
@@ -147,7 +148,9 @@ func (s *Stream) read(ctx context.Context, stream jetstream.Stream, f *following
 	if err != nil {
 		return nil, err
 	}
-	return consumer.Consume(func(m jetstream.Msg) { f.message(made, m) }, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+	return consumer.Consume(func(m jetstream.Msg) {
+		contain.Do(s.log, "stream", func() { f.message(made, m) })
+	}, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 		s.log.Debug("KV events stream", "stream", s.cfg.Name, "error", err)
 		if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerDeleted) {
 			s.search()

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/zeebo/xxh3"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
 	"github.com/tandem-pd/tandem/router/load"
@@ -58,7 +59,7 @@ func (m *Member) call(f func()) {
 	m.calls.Add(1)
 	go func() {
 		defer m.calls.Done()
-		f()
+		contain.Do(m.log, "replica", f)
 	}()
 }
 
@@ -80,13 +81,18 @@ func (m *Member) reply(msg *nats.Msg) {
 	if err != nil || msg.Reply == "" {
 		return
 	}
-	m.mu.Lock()
-	m.sayLocked()
-	page := m.own.Page(after)
-	m.mu.Unlock()
+	page := m.page(after)
 	if err := m.link.Publish(&nats.Msg{Subject: msg.Reply, Data: page}); err != nil {
 		m.log.Debug("what this gateway has booked was not sent", "error", err)
 	}
+}
+
+// page is what this gateway has booked, from a slot on.
+func (m *Member) page(after replica.Slot) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sayLocked()
+	return m.own.Page(after)
 }
 
 // books is where a member's core puts what it hears. The caller of its method holds m.mu.

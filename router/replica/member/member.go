@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
@@ -358,19 +359,24 @@ func (m *Member) hear(ctx context.Context, data []byte) {
 
 // with calls f under the lock, does what it asks for, and wakes the queues of models whose workers have more room.
 func (m *Member) with(ctx context.Context, f func(do []replica.Effect) []replica.Effect) {
-	m.mu.Lock()
-	if ctx.Err() != nil {
-		m.mu.Unlock()
-		return
-	}
-	m.do = f(m.do[:0])
-	for _, e := range m.do {
-		m.effect(ctx, e)
-	}
-	woken := m.woken
-	m.woken = nil
-	m.mu.Unlock()
-	for _, model := range woken {
+	for _, model := range m.locked(ctx, f) {
 		m.rooms.Wake(model)
 	}
+}
+
+// locked calls f and does what it asks for, and returns the models whose queues are to be woken. A panic there leaves the lock free.
+func (m *Member) locked(ctx context.Context, f func(do []replica.Effect) []replica.Effect) (woken []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	contain.Do(m.log, "replica", func() {
+		m.do = f(m.do[:0])
+		for _, e := range m.do {
+			m.effect(ctx, e)
+		}
+	})
+	woken, m.woken = m.woken, nil
+	return woken
 }

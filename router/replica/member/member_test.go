@@ -14,10 +14,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
 	"github.com/tandem-pd/tandem/internal/setting"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/affinity"
+	"github.com/tandem-pd/tandem/router/load"
 	"github.com/tandem-pd/tandem/router/replica"
 )
 
@@ -170,6 +173,85 @@ func startNATS(t testing.TB, port int) *natsbus.Server {
 	}
 	t.Cleanup(server.Close)
 	return server
+}
+
+// TestAPanicEndsOneMessageAlone: what is heard after a message whose handling has panicked counts as before.
+func TestAPanicEndsOneMessageAlone(t *testing.T) {
+	server := startNATS(t, 0)
+	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
+	close(b.heard) // the next heads panic
+	a.heads.Store(&[]replica.Head{{Model: "m", Strict: 1, Key: 1}})
+	a.member.Headed()
+	b.eventually("it has panicked", func() bool { return strings.Contains(b.logged(), "panic in a handler") })
+	a.book()
+	b.eventually("b knows of a's booking", func() bool { return b.requests() == 1 })
+}
+
+// quiet is a link on which nothing passes but the page that is asked for.
+type quiet struct {
+	Link
+	page []byte
+}
+
+func (quiet) Connected() bool         { return true }
+func (quiet) Publish(*nats.Msg) error { return nil }
+func (q quiet) Request(context.Context, *nats.Msg) (*nats.Msg, error) {
+	return &nats.Msg{Data: q.page}, nil
+}
+
+// FuzzMember: whatever comes at each of a member's subjects, or as a page that it has asked for, nothing panics: neither here nor in the
+// routers, which take in what is heard.
+func FuzzMember(f *testing.F) {
+	share := replica.SlotShare{Slot: replica.Slot{Model: "m", Role: pools.Both, Worker: "w00", Rank: 1}, Share: load.Share{Account: load.Account{Requests: 1, ActiveBlocks: 9}, Left: time.Second}}
+	for _, m := range []replica.Message{
+		{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}, Sends: []replica.SlotSent{{Slot: share.Slot, Hashes: []uint64{1, 2}}},
+			Opened: []replica.Slot{share.Slot}, Asked: replica.Asked{Slot: share.Slot, Owner: "me"},
+			Bound: []replica.PoolBound{{Model: "m", Role: pools.Both, Clock: 9, Bindings: []affinity.Binding{{Session: 1, Worker: 2, Born: 3}}}}},
+		{Kind: replica.Beat, From: "a", Epoch: 1, Seq: 1, Digest: 1, Addr: "127.0.0.1:1", Echoes: []replica.Echo{{Name: "me"}}},
+		{Kind: replica.Page, From: "a", Epoch: 1, Seq: 1, After: replica.Slot{Role: pools.Prefill}, Shares: []replica.SlotShare{share}},
+		{Kind: replica.Heads, From: "a", Epoch: 1, Seq: 1, Heads: []replica.Head{{Model: "m", Strict: 1}}},
+		{Kind: replica.Bye, From: "a", Epoch: 1},
+	} {
+		f.Add(m.Append(nil))
+	}
+	f.Add(replica.Ask(share.Slot))
+	f.Add((&replica.Answer{From: "a", Epoch: 1, Seq: 1, Granted: true}).Append(nil))
+	first := replica.Message{Kind: replica.Say, From: "a", Epoch: 1, Seq: 1, Shares: []replica.SlotShare{share}}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		pool := &pools.Pool{Model: "m", Role: pools.Both, Members: []pools.Member{{Worker: &pools.Worker{ID: "w00", BlockSize: 16, TotalKVBlocks: 100}}}}
+		base := router.DefaultConfig()
+		base.SessionTTL = time.Minute
+		routers, err := router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := setting.Default[Config]()
+		cfg.Group, cfg.Name = "test", "me"
+		m := New(cfg, quiet{page: data}, Rooms{
+			Routers: routers, Pool: func(string, pools.Role) *pools.Pool { return pool }, Addr: func() string { return "" },
+			Warn: func(string, pools.Role) {}, Wake: func(string) {}, Heads: func() []replica.Head { return nil },
+			Hear: func(string, string, []replica.Head) bool { return true },
+		}, slog.New(slog.DiscardHandler))
+		before := contain.Panics()["replica"]
+		ctx := t.Context()
+		m.join(time.Now())
+		m.tick(ctx, time.Now())
+		m.hear(ctx, first.Append(nil)) // which has a page asked for
+		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, msg.Data) }, m.reply, m.answered} {
+			for range 2 {
+				handle(&nats.Msg{Reply: "r", Data: data})
+			}
+		}
+		m.tick(ctx, time.Now().Add(time.Minute))
+		m.calls.Wait()
+		m.say()
+		if _, err := routers.For("m", pools.Both).Reserve(pool, router.Request{ID: "r", ISL: 160}, time.Now()); err != nil && contain.Panics()["replica"] > before {
+			t.Error(err)
+		}
+		if n := contain.Panics()["replica"] - before; n > 0 {
+			t.Errorf("%d panics", n)
+		}
+	})
 }
 
 // TestBookingsAreShared: what one gateway has booked counts at the others, from before they are ready; its end wakes who waits

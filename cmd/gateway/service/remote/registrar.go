@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -56,7 +57,9 @@ func (c *Client) Run(ctx context.Context) error {
 	})
 	var group sync.WaitGroup
 	for _, s := range c.siblings {
-		group.Go(func() { c.keep(ctx, s) })
+		group.Go(func() {
+			_ = contain.Run(ctx, c.log, "remote_index", func(ctx context.Context) error { c.keep(ctx, s); return nil })
+		})
 	}
 	group.Wait()
 	c.http.CloseIdleConnections()

@@ -1,0 +1,75 @@
+// Package contain keeps a fault in what handles the messages of others from ending the process: a panic ends the handling of one
+// message, or one run of a loop that is begun again, and shows in the log and in a metric.
+package contain
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/backoff"
+	"github.com/tandem-pd/tandem/internal/loglimit"
+)
+
+// panics counts them by handler, for the process. Those named here are shown before the first.
+var (
+	mu     sync.Mutex
+	panics = map[string]uint64{
+		"nats": 0, "stream": 0, "zmq": 0, "kv_events": 0, "kv_snapshot": 0, "replica": 0, "probe": 0, "etcd": 0, "kubernetes": 0,
+		"workers_file": 0, "kept": 0, "remote_index": 0,
+	}
+	lines = loglimit.Limiter{Burst: 3, Window: time.Minute}
+)
+
+// Panics is how often each handler has panicked.
+func Panics() map[string]uint64 {
+	mu.Lock()
+	defer mu.Unlock()
+	all := make(map[string]uint64, len(panics))
+	for handler, n := range panics {
+		all[handler] = n
+	}
+	return all
+}
+
+// Do calls f, and reports whether it returned. A panic of f ends there. What f holds it must let go of by defer. Handlers come from a
+// fixed set of names.
+func Do(log *slog.Logger, handler string, f func()) (returned bool) {
+	defer func() {
+		if returned {
+			return
+		}
+		fault := recover()
+		if fault == nil {
+			return // runtime.Goexit, as tests end
+		}
+		mu.Lock()
+		panics[handler]++
+		mu.Unlock()
+		if suppressed, ok := lines.Allow(handler, time.Now()); ok {
+			log.Error("panic in a handler; going on without what it handled", "handler", handler, "panic", fault,
+				"suppressed", suppressed, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+	return true
+}
+
+// again is how long the next run of a loop waits that has panicked.
+var again = backoff.Backoff{Min: 100 * time.Millisecond, Max: time.Minute}
+
+// Run calls f, which ends with ctx, and again where it panics, ever more slowly. It returns what f returns.
+func Run(ctx context.Context, log *slog.Logger, handler string, f func(context.Context) error) (err error) {
+	for failures := 0; ; failures++ {
+		if Do(log, handler, func() { err = f(ctx) }) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(again.Delay(failures, nil)):
+		}
+	}
+}
