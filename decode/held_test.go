@@ -1,11 +1,13 @@
 package decode
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
 
 	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // endless is a stream that repeats an event and counts what was taken of it.
@@ -69,11 +71,78 @@ func TestWholeAnswersAreBounded(t *testing.T) {
 		t.Errorf("%d bytes were taken, want %d", src.taken, most)
 	}
 	for _, c := range []struct {
-		call Call
-		want int
-	}{{Call{PromptTokens: 8}, maxAnswerBytes}, {Call{Longest: 1 << 31, Choices: 128, PromptTokens: 1 << 31}, maxAnswerBytes}} {
-		if got := c.call.mostBytes(); got != c.want {
-			t.Errorf("%d choices of %d tokens: %d bytes, want %d", c.call.Choices, c.call.Longest, got, c.want)
+		call   Call
+		want   int
+		longer error
+	}{
+		{Call{PromptTokens: 8}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Longest: 1 << 31, Choices: 128, PromptTokens: 1 << 31}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Longest: 1, Large: true}, maxAnswerBytes, fault.ErrTooLarge},
+		{Call{Longest: 1, Choices: 1}, answerBytes + tokenBytes, fault.ErrGarbled},
+	} {
+		if got, longer := c.call.mostBytes(); got != c.want || !errors.Is(longer, c.longer) {
+			t.Errorf("%d choices of %d tokens: %d bytes, else %v", c.call.Choices, c.call.Longest, got, longer)
 		}
+	}
+}
+
+// ledger counts memory up to a limit.
+type ledger struct{ used, most, limit int }
+
+func (l *ledger) Give(n int) { l.used -= n }
+func (l *ledger) Take(n int) bool {
+	if l.used+n > l.limit {
+		return false
+	}
+	l.used += n
+	l.most = max(l.most, l.used)
+	return true
+}
+
+// TestLargeAnswersAreTheRequests: an event as large as an answer passes where the client asks for more than text. What is larger
+// than the gateway relays, or than it has memory for, is the request's; all that was counted is given back.
+func TestLargeAnswersAreTheRequests(t *testing.T) {
+	logprobs := func(n int) string {
+		return `{"choices":[{"index":0,"text":" a","logprobs":{"tokens":["` + strings.Repeat("x", n) + `"]},"finish_reason":"length"}]}`
+	}
+	event := func(n int) string { return "data: " + logprobs(n) + "\n\n" + done }
+	long := io.MultiReader(strings.NewReader(`{"choices":"`), io.LimitReader(&endless{event: "x"}, maxAnswerBytes))
+	for _, c := range []struct {
+		name   string
+		stream bool
+		large  bool
+		limit  int
+		body   io.Reader
+		want   fault.Class
+		status int
+	}{
+		{"an event of 10 MiB", true, true, 64 << 20, strings.NewReader(event(10 << 20)), fault.None, 0},
+		{"one of 10 MiB of text", true, false, 64 << 20, strings.NewReader(event(10 << 20)), fault.Garbled, 0},
+		{"one without room", true, true, 16 << 20, strings.NewReader(event(10 << 20)), fault.TooLarge, 503},
+		{"one held before the first token", true, true, 64 << 20, strings.NewReader(strings.Replace(event(10<<20), `" a"`, `""`, 1)), fault.None, 0},
+		{"one without end", true, true, 1 << 40, io.MultiReader(strings.NewReader("data: "), &endless{event: "x"}), fault.TooLarge, 0},
+		{"a whole answer", false, true, 64 << 20, strings.NewReader(logprobs(10 << 20)), fault.None, 0},
+		{"one without room", false, false, 16 << 20, strings.NewReader(logprobs(10 << 20)), fault.TooLarge, 503},
+		{"one over 256 MiB", false, false, 1 << 40, long, fault.TooLarge, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			memory, out := &ledger{limit: c.limit}, &client{}
+			r, lease, _ := room(t, &engine{status: 200, body: c.body})
+			_, failed := runs(t, r, &Call{Lease: lease, Stream: c.stream, Choices: 1, Large: c.large, Memory: memory}, out)
+			if c.want == fault.None {
+				if failed != nil || len(strings.Join(out.writes, "")) < 10<<20 || memory.most < 20<<20 {
+					t.Errorf("%v; %d bytes were counted", failed, memory.most)
+				}
+			} else if failed == nil || failed.Class != c.want || failed.Class.Blames() != (c.want == fault.Garbled) || len(out.writes) > 0 {
+				t.Errorf("%v after %d writes", failed, len(out.writes))
+			}
+			var says *openai.Error
+			if c.status > 0 && (!errors.As(failed, &says) || says.Status != c.status || says.RetryAfter == 0) {
+				t.Errorf("%+v", says)
+			}
+			if memory.used != 0 || memory.most > c.limit {
+				t.Errorf("%d bytes are still counted, %d were", memory.used, memory.most)
+			}
+		})
 	}
 }

@@ -82,6 +82,10 @@ type Call struct {
 	// PromptTokens is the prompt's length, MaxTokens that of the longest answer the engine may give, 0 where it is
 	// not known. They bound how long it may take.
 	PromptTokens, MaxTokens int
+	// Memory counts what is held of an answer; nil counts nothing. Large: the client asks for more than text, so that one token may
+	// take any number of bytes, and an event as many as an answer.
+	Memory openai.Memory
+	Large  bool
 	// Longest is how many tokens each answer can have at the very most: what the client asked for, or the model's
 	// context; 0 where neither is known. A stream that goes on well past it is ended.
 	Longest int
@@ -110,14 +114,6 @@ type Call struct {
 	// as a stream runs.
 	Sent Transcript
 }
-
-// maxAnswerBytes bounds an answer that is not streamed. Where its length in tokens is known, so do answerBytes for
-// the whole and tokenBytes for each token, echoed ones too: a token with its twenty alternatives is about 3 KB.
-const (
-	maxAnswerBytes = 256 << 20
-	answerBytes    = 4 << 20
-	tokenBytes     = 64 << 10
-)
 
 // maxDetailBytes bounds what is kept of an engine's error.
 const maxDetailBytes = 64 << 10
@@ -220,6 +216,7 @@ func reported(call *Call, stream upstream.Stream) *fault.Error {
 //go:noinline
 func (in *run) ended(err error) *fault.Error {
 	t := &in.tap
+	t.give()
 	if draft := t.call.Draft; draft != nil {
 		draft.sent = t.transcript
 		if !t.transcript.Began {

@@ -2,10 +2,8 @@ package decode
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -32,6 +30,8 @@ type tap struct {
 	came       int    // events of this call, whatever became of them
 	comments   int    // since the latest of them
 	after      int    // events behind the one that finished the last choice
+	taken      int    // of the call's memory, for what is long
+	over       error  // why the answer is too long, of a request that asks for it
 	counted    bool   // the usage was one of them
 	summed     bool   // the usage of the whole came, in an event of its own
 	plain      []byte // the latest event, where its usage is hidden
@@ -45,7 +45,7 @@ const maxHeldBytes = 4 << 20
 
 // stream relays events until the end marker.
 func (t *tap) stream() error {
-	err := relay.Stream(t.watch, t, t)
+	err := relay.Stream(t.watch, t, t, t.longer())
 	if err == nil && t.done {
 		return nil
 	}
@@ -61,6 +61,8 @@ func (t *tap) stream() error {
 		return nil // whatever the engine did with the connection after its end marker
 	case err == nil, errors.Is(err, openai.ErrEventCut): // the engine ended it; a connection that breaks is another error
 		return fault.ErrTruncated
+	case t.over != nil: // the request asks for it
+		return t.over
 	case errors.Is(err, openai.ErrEventTooBig): // the worker is alive, and writes on
 		return fmt.Errorf("%w: %w", fault.ErrGarbled, err)
 	default:
@@ -109,7 +111,7 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 	if t.done {
 		return dst, t.goesOn()
 	}
-	if len(t.held) > maxHeldBytes {
+	if len(t.held) > maxHeldBytes && !t.fits(len(t.held)) {
 		return dst, fmt.Errorf("%w: over %d bytes before its first token", fault.ErrGarbled, maxHeldBytes)
 	}
 	if len(ev.Data) == 0 { // a comment: an engine's keep-alive, and no sign of life
@@ -263,18 +265,6 @@ func (c *Call) cachedTokens() int {
 	return c.CachedTokens()
 }
 
-// mostEvents is how many events a call may bring, whatever becomes of them. Engines write one event a token, some two where
-// a parser takes a token apart, and a few about the answer as a whole.
-func (c *Call) mostEvents() int { return 2*cmp.Or(c.Longest, mostTokens)*max(1, c.Choices) + 64 }
-
-// mostBytes is how many bytes an answer that is not streamed may have.
-func (c *Call) mostBytes() int {
-	if c.Longest == 0 {
-		return maxAnswerBytes
-	}
-	return min(maxAnswerBytes, answerBytes+tokenBytes*(c.Longest+c.PromptTokens)*max(1, c.Choices))
-}
-
 // failed takes in an error that came where an answer should be.
 func (t *tap) failed(said []byte) error {
 	e := openai.ReadEngineError(said)
@@ -354,47 +344,4 @@ func (t *tap) first(now time.Time) {
 	if t.call.First != nil {
 		t.call.First()
 	}
-}
-
-// whole relays an answer that is not streamed.
-func (t *tap) whole() error {
-	most := t.call.mostBytes()
-	body, err := io.ReadAll(io.LimitReader(t.watch, int64(most)+1))
-	if err != nil {
-		return err
-	}
-	if len(body) > most {
-		return fmt.Errorf("%w: over %d bytes", fault.ErrGarbled, most)
-	}
-	info := openai.Inspect(body)
-	switch {
-	case !info.Valid:
-		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
-	case info.Error:
-		return t.failed(body)
-	case info.Aborted && !info.Content:
-		return fault.ErrEngine
-	case info.Usage && t.nothing(&info):
-		return errNoTokens
-	}
-	now := time.Now()
-	t.first(now)
-	t.transcript.Last = now
-	t.transcript.Tokens = 1
-	t.ends(&info)
-	t.usage(&info)
-	var nvext []byte
-	if t.call.Tail != nil {
-		nvext = t.call.Tail(&t.transcript)
-	}
-	if t.call.HideIDs && info.ShowsIDs() {
-		body = info.HideIDs(make([]byte, 0, len(body)), body)
-	}
-	body = openai.RewriteTail(nil, body, t.call.cachedTokens(), nvext)
-	t.transcript.Started = true
-	t.out.Start("application/json")
-	if err := t.out.Write(body); err != nil {
-		return fmt.Errorf("%w: %w", fault.ErrClientGone, err)
-	}
-	return nil
 }

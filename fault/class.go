@@ -18,6 +18,9 @@ const (
 	// Rejected: the engine refused the request for what it says (400, 413, 415,
 	// 422). The client's own error: never retried, never the worker's.
 	Rejected
+	// TooLarge: the answer to what the client asked for is larger than the gateway relays, or than it has memory for. It is the
+	// request's: any other worker would answer as largely.
+	TooLarge
 	// GatewayError: the gateway's own machine could not make the connection: it ran out of descriptors, ports or
 	// memory, or its resolver failed. Another worker may have a connection to spare; this one is not to blame.
 	GatewayError
@@ -38,7 +41,7 @@ const (
 )
 
 var classNames = [...]string{
-	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected",
+	None: "ok", ClientGone: "client_gone", Shutdown: "shutdown", Rejected: "rejected", TooLarge: "too_large",
 	GatewayError: "gateway_error", Moved: "moved", Refused: "refused", Reset: "reset", Timeout: "timeout", Stalled: "stalled", Overloaded: "overloaded",
 	NotServed: "not_served", EngineError: "engine_error", Garbled: "garbled", Truncated: "truncated",
 }
@@ -62,7 +65,7 @@ func (c Class) Status() int {
 		return http.StatusOK
 	case ClientGone:
 		return 499
-	case Rejected:
+	case Rejected, TooLarge:
 		return http.StatusBadRequest
 	case Shutdown, GatewayError, Refused, Overloaded:
 		return http.StatusServiceUnavailable

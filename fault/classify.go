@@ -23,7 +23,9 @@ var (
 
 // Errors a leg finds in an answer that arrived.
 var (
-	ErrGarbled   = errors.New("answer cannot be understood")
+	ErrGarbled = errors.New("answer cannot be understood")
+	// ErrTooLarge: an answer that is whole and long, because the request asks for that much.
+	ErrTooLarge  = errors.New("answer is larger than the gateway relays")
 	ErrTruncated = errors.New("stream ended before its end marker")
 	// ErrEngine: an error where an answer with status 200 should be, such as an
 	// error event inside a stream. Its status is what the error says of itself.
@@ -50,6 +52,7 @@ var (
 //	ErrTimeout, deadline        any                  Timeout
 //	ErrStalled                  any                  Stalled
 //	ErrMoved                    any                  Moved
+//	ErrTooLarge                 any                  TooLarge
 //	ErrGarbled                  any                  Garbled
 //	ErrTruncated                any                  Truncated
 //	ErrEngine                   429, 503             Overloaded
@@ -75,6 +78,8 @@ func Classify(err error, status int) Class {
 		return ClientGone
 	case errors.Is(err, ErrMoved):
 		return Moved
+	case errors.Is(err, ErrTooLarge):
+		return TooLarge
 	case errors.Is(err, ErrGarbled), errors.Is(err, upstream.ErrProtocol):
 		return Garbled
 	case errors.Is(err, ErrTruncated):

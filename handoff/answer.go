@@ -18,6 +18,10 @@ func answerTo(failed *fault.Error) *openai.Error {
 	switch failed.Class {
 	case fault.Rejected:
 		return rejected(failed)
+	case fault.TooLarge:
+		e := openai.BadRequest("", "the answer is larger than the gateway relays: ask for fewer log probabilities, choices or tokens")
+		e.Code = failed.Class.String()
+		return e
 	case fault.GatewayError:
 		return openai.Unavailable("gateway_error", "the gateway could not connect to a worker: its own machine lacks descriptors, ports or memory, or its resolver fails")
 	}

@@ -14,6 +14,7 @@ func TestDecideBeforeTheFirstByte(t *testing.T) {
 		fault.ClientGone:   {Fail, Fail},
 		fault.Shutdown:     {Fail, Fail},
 		fault.Rejected:     {Fail, Fail},
+		fault.TooLarge:     {Fail, Fail},
 		fault.GatewayError: {OtherPrefill, OtherDecode},
 		fault.Moved:        {OtherPrefill, Again},
 		fault.Refused:      {OtherPrefill, OtherDecode},

@@ -292,7 +292,8 @@ func (f *Flow) callInto(call *decode.Call, r *request, w *pools.Worker, leg *ups
 		Stream: req.Stream, Draft: r.draft, HideIDs: r.computesAndShows() && !asksIDs(req), IncludeUsage: req.IncludeUsage, Choices: max(1, req.N),
 		CachedTokens: r.calls.cachedTokens, MayMove: r.calls.mayMove, Prompt: r.calls.prompt, First: r.calls.first,
 		Tail: r.nvext(), Gap: f.observer.LegStarted(&r.Record, r.leg),
-		HideUsage:    answer == nil && connector.Counts(w, req, r.showsIDs(w)),
+		HideUsage: answer == nil && connector.Counts(w, req, r.showsIDs(w)),
+		Memory:    req.Memory, Large: req.ShowsMore(),
 		PromptTokens: r.length(), MaxTokens: r.longestAnswer(), Longest: r.mostTokens(), Tools: req.HasTools, HandedOff: r.KV != nil,
 	}
 }

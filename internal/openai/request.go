@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
@@ -126,6 +127,18 @@ func (r *Request) Fields() iter.Seq2[[]byte, []byte] {
 func (r *Request) Has(name string) bool {
 	_, ok := r.Field(name)
 	return ok
+}
+
+// ShowsMore reports whether the request has a field by which engines add more to an answer than its text: the prompt, log
+// probabilities, ids, the experts of each token. One token then takes as much as the client asks for.
+func (r *Request) ShowsMore() bool {
+	for i := range r.members {
+		name := r.members[i].name
+		if string(name) == "echo" || bytes.Contains(name, []byte("logprob")) || bytes.HasPrefix(name, []byte("return_")) {
+			return true
+		}
+	}
+	return false
 }
 
 // Isolate keeps the request's cached prefixes apart from those of other tenants: CacheSalt becomes a digest of the

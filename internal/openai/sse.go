@@ -51,6 +51,9 @@ func (e Event) Done() bool { return string(e.Data) == Done }
 // An event that lies in one chunk is not copied. A CR at the very end of a chunk ends its line at once; should the LF
 // of a CRLF follow in the next chunk, it goes with the next event's Raw.
 type Splitter struct {
+	// Longer is asked whether an event of n bytes, more than the splitter allows, may be held all the same; nil allows none.
+	Longer func(n int) bool
+
 	maxBytes int
 	chunk    []byte
 	start    int    // where the event being looked for begins in chunk
@@ -72,6 +75,9 @@ func NewSplitter(maxBytes int) *Splitter {
 // Reset makes the splitter ready for another stream.
 func (s *Splitter) Reset() {
 	*s = Splitter{maxBytes: s.maxBytes, held: s.held[:0], joined: s.joined}
+	if cap(s.held)+cap(s.joined) > keptEvent {
+		s.held, s.joined = nil, nil
+	}
 }
 
 // Write hands over the stream's next chunk, once Next has returned false for the one before. The splitter reads it in
@@ -155,7 +161,7 @@ func (s *Splitter) Rest() (Event, bool) {
 func (s *Splitter) event() (Event, bool) {
 	raw := s.chunk[s.start:s.pos]
 	s.start = s.pos
-	if len(s.held)+len(raw) > s.maxBytes {
+	if s.exceeds(len(s.held) + len(raw)) {
 		return s.tooBig()
 	}
 	if len(s.held) > 0 {
@@ -169,12 +175,18 @@ func (s *Splitter) event() (Event, bool) {
 func (s *Splitter) hold() (Event, bool) {
 	rest := s.chunk[s.start:]
 	s.chunk, s.start, s.pos = nil, 0, 0
-	if len(s.held)+len(rest) > s.maxBytes {
+	if s.exceeds(len(s.held) + len(rest)) {
 		return s.tooBig()
 	}
 	s.held = append(s.held, rest...)
 	return Event{}, false
 }
+
+// keptEvent is the longest event, in bytes, whose memory Reset keeps.
+const keptEvent = 1 << 20
+
+// exceeds reports whether an event of n bytes is too big.
+func (s *Splitter) exceeds(n int) bool { return n > s.maxBytes && (s.Longer == nil || !s.Longer(n)) }
 
 func (s *Splitter) tooBig() (Event, bool) {
 	s.err = fmt.Errorf("%w: more than %d bytes", ErrEventTooBig, s.maxBytes)

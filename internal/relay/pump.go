@@ -18,6 +18,8 @@ type pump struct {
 	b    *buffer // nil while nothing is in hand
 	over chan struct{}
 
+	longer func(n int) bool
+
 	again  func()       // step, as the ends are given it
 	slow   bool         // the client has yet to take something
 	ended  error        // why the loop's part is over
@@ -44,7 +46,7 @@ func (p *pump) relay() error {
 		p.step()
 		<-p.over
 		if p.b == nil {
-			p.b = take()
+			p.b = take(p.longer)
 		}
 		failed := p.ended
 		if p.holds {
@@ -92,7 +94,7 @@ func (p *pump) step() {
 			return
 		}
 		if p.b == nil {
-			p.b = take()
+			p.b = take(p.longer)
 		}
 		n, err := p.from.TryRead(p.b.in)
 		if n == 0 && errors.Is(err, loop.ErrWouldBlock) {

@@ -121,7 +121,7 @@ func twins(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 14))
 	stream := script(rng)
 	var want sink
-	wantErr := Stream(&cut{data: stream, rng: rng}, &want, &picky{})
+	wantErr := Stream(&cut{data: stream, rng: rng}, &want, &picky{}, nil)
 
 	l := loop.New()
 	from, engine := connected(t, l)
@@ -148,7 +148,7 @@ func twins(t *testing.T, seed uint64) {
 			}
 		}
 	})
-	err := Stream(polledSource{from}, &polledSink{Socket: to}, &picky{})
+	err := Stream(polledSource{from}, &polledSink{Socket: to}, &picky{}, nil)
 	from.Close()
 	to.Close()
 	all.Wait()
@@ -224,7 +224,7 @@ func TestAFloodHoldsUpNoOthers(t *testing.T) {
 			return fmt.Errorf("%d of %d others were served", served.Load(), len(others))
 		}
 		return nil
-	}))
+	}), nil)
 	if !errors.Is(err, errServed) {
 		t.Error(err)
 	}
@@ -249,7 +249,7 @@ func TestEitherEndMayBreak(t *testing.T) {
 			from, engine := connected(t, l)
 			to, client := connected(t, l)
 			ended := make(chan error, 1)
-			go func() { ended <- Stream(polledSource{from}, &polledSink{Socket: to}, &picky{}) }()
+			go func() { ended <- Stream(polledSource{from}, &polledSink{Socket: to}, &picky{}, nil) }()
 			io.WriteString(engine, event)
 			if _, err := io.ReadFull(client, make([]byte, len(event))); err != nil {
 				t.Fatal(err)

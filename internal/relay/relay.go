@@ -59,20 +59,20 @@ func (e *WriteError) Unwrap() error { return e.Err }
 // Stream relays src to dst until src ends, a tap's error or a failed write. All events that one read brought leave in
 // one write, so that a burst stays a burst. It returns nil at the clean end of src, a *WriteError, the tap's error as
 // it is, openai.ErrEventTooBig or openai.ErrEventCut, or src's error as it is. An end marker needs no blank line
-// behind it: some engines end with it.
-func Stream(src io.Reader, dst Writer, tap Tap) error {
+// behind it: some engines end with it. longer is the splitter's of events of more than 8 MiB; see openai.Splitter.
+func Stream(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
 	from, ok := src.(Source)
 	to, both := dst.(Sink)
 	if ok && both && from.Polls() && to.Polls() {
-		return pumped(from, to, tap)
+		return pumped(from, to, tap, longer)
 	}
-	return copied(src, dst, tap)
+	return copied(src, dst, tap, longer)
 }
 
 // pumped is Stream where the loop relays.
-func pumped(from Source, to Sink, tap Tap) error {
+func pumped(from Source, to Sink, tap Tap, longer func(n int) bool) error {
 	p := pumps.Get().(*pump)
-	p.from, p.to, p.tap, p.b = from, to, tap, take()
+	p.from, p.to, p.tap, p.longer, p.b = from, to, tap, longer, take(longer)
 	err := p.relay()
 	p.b.release()
 	p.release()
@@ -80,8 +80,8 @@ func pumped(from Source, to Sink, tap Tap) error {
 }
 
 // copied is Stream on the caller's goroutine.
-func copied(src io.Reader, dst Writer, tap Tap) error {
-	b := take()
+func copied(src io.Reader, dst Writer, tap Tap, longer func(n int) bool) error {
+	b := take(longer)
 	defer b.release()
 	for {
 		n, err := src.Read(b.in)
@@ -112,13 +112,19 @@ var buffers = sync.Pool{New: func() any {
 	return &buffer{in: make([]byte, readBytes), split: openai.NewSplitter(maxEventBytes)}
 }}
 
-// maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB.
+// maxEventBytes bounds one event: a token with the log-probabilities of many alternatives is a few KB. The caller may let
+// longer ones pass.
 const maxEventBytes = 8 << 20
 
-func take() *buffer { return buffers.Get().(*buffer) }
+func take(longer func(n int) bool) *buffer {
+	b := buffers.Get().(*buffer)
+	b.split.Longer = longer
+	return b
+}
 
 func (b *buffer) release() {
 	b.split.Reset()
+	b.split.Longer = nil
 	if cap(b.out) > 4*readBytes {
 		b.out = nil
 	}

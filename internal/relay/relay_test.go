@@ -48,7 +48,7 @@ func TestBytesPassUnchanged(t *testing.T) {
 	for range 200 {
 		var out sink
 		src := &cut{data: []byte(three), rng: rng}
-		if err := Stream(src, &out, tapFunc(pass)); err != nil {
+		if err := Stream(src, &out, tapFunc(pass), nil); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if out.all() != three {
@@ -69,20 +69,20 @@ func TestEndMarkerWithoutABlankLine(t *testing.T) {
 	} {
 		for _, src := range []io.Reader{strings.NewReader(c.src), iotest.OneByteReader(strings.NewReader(c.src))} {
 			var out sink
-			if err := Stream(src, &out, tapFunc(pass)); err != nil || out.all() != c.want {
+			if err := Stream(src, &out, tapFunc(pass), nil); err != nil || out.all() != c.want {
 				t.Errorf("%q: %v, %q", c.src, err, out.all())
 			}
 		}
 	}
 	for _, src := range []string{one + "data: {\"a\":2}\n", one + "data: [DONE", one + ": ping"} {
 		var out sink
-		if err := Stream(strings.NewReader(src), &out, tapFunc(pass)); !errors.Is(err, openai.ErrEventCut) || out.all() != one {
+		if err := Stream(strings.NewReader(src), &out, tapFunc(pass), nil); !errors.Is(err, openai.ErrEventCut) || out.all() != one {
 			t.Errorf("%q: %v, %q", src, err, out.all())
 		}
 	}
 	for range 2 { // the buffer that the end was completed in serves another stream
 		var out sink
-		if err := Stream(strings.NewReader(three), &out, tapFunc(pass)); err != nil || out.all() != three {
+		if err := Stream(strings.NewReader(three), &out, tapFunc(pass), nil); err != nil || out.all() != three {
 			t.Errorf("afterwards: %v, %q", err, out.all())
 		}
 	}
@@ -107,7 +107,7 @@ func (c *cut) Read(p []byte) (int, error) {
 func TestABurstStaysABurst(t *testing.T) {
 	var out sink
 	burst := strings.Repeat("data: x\n\n", 50)
-	if err := Stream(strings.NewReader(burst), &out, tapFunc(pass)); err != nil {
+	if err := Stream(strings.NewReader(burst), &out, tapFunc(pass), nil); err != nil {
 		t.Fatal(err)
 	}
 	if len(out.writes) != 1 || out.all() != burst {
@@ -141,7 +141,7 @@ func TestEndsAreToldApart(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out := sink{failAt: c.failAt}
-			err := Stream(c.src, &out, c.tap)
+			err := Stream(c.src, &out, c.tap, nil)
 			if !errors.Is(err, c.want) || out.all() != c.sent {
 				t.Errorf("error %v, want %v; sent %q, want %q", err, c.want, out.all(), c.sent)
 			}
@@ -168,7 +168,7 @@ func BenchmarkRelayChunk(b *testing.B) {
 		}
 		return append(dst, ev.Raw...), nil
 	})
-	if err := Stream(src, discard{}, tap); err != nil {
+	if err := Stream(src, discard{}, tap, nil); err != nil {
 		b.Fatal(err)
 	}
 	if tokens != b.N {

@@ -119,6 +119,35 @@ func TestClientsMistakeInsideAnAnswer(t *testing.T) {
 	}
 }
 
+// A client asks for an answer for which the gateway has no memory, whole or in one event: it gets one typed error, one call is made
+// for it, and no circuit opens.
+func TestLargeAnswersBlameNoWorker(t *testing.T) {
+	large := `{"choices":[{"index":0,"text":" a","logprobs":{"tokens":["` + strings.Repeat("x", 12<<20) + `"]},"finish_reason":"length"}]}`
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+			f := newFleet(t, options{alone: true, gateway: func(c *stack.GatewayConfig) { c.Edge.MaxBodyBytes, c.Edge.BodyBudgetBytes = 1<<20, 32<<20 }})
+			e := newEngines(f, pools.Both, 4, func(w http.ResponseWriter, r *http.Request) {
+				if stream {
+					sse(w, large, "[DONE]")
+				} else {
+					_, _ = io.WriteString(w, large)
+				}
+			})
+			const requests = 5
+			for range requests {
+				a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":1,"echo":true,"logprobs":5,"stream":%v,"prompt":"hi"}`, stream))
+				if err := f.parse(a.body).Error; a.status != http.StatusServiceUnavailable || err == nil || *err.Code != "body_budget_exhausted" {
+					t.Errorf("status %d: %.200s", a.status, a.body)
+				}
+			}
+			if n, open := e.calls.Load(), f.circuits(); n != requests || len(open) > 0 {
+				t.Errorf("%d calls for %d requests, circuits %v", n, requests, open)
+			}
+			f.idle()
+		})
+	}
+}
+
 // The same on the prefill leg.
 func TestClientsMistakeInsidePrefillsAnswer(t *testing.T) {
 	f := newFleet(t, options{alone: true})

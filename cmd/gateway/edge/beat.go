@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"strings"
 	"time"
 
 	"github.com/tandem-pd/tandem/internal/openai"
@@ -60,7 +61,7 @@ func (x *exchange) sendPing() {
 		return
 	}
 	x.start(openai.EventStream)
-	if x.streams() && x.sent == 0 && x.betweenEvents() {
+	if x.events() && x.sent == 0 && x.betweenEvents() {
 		tail := x.tail
 		_ = x.queue([]byte(ping))
 		x.tail = tail // a whole line between two events
@@ -73,4 +74,21 @@ func (x *exchange) sendPing() {
 func (x *exchange) betweenEvents() bool {
 	t := string(x.tail[:])
 	return t == "\x00\x00\x00\x00" || t[2:] == "\n\n" || t[2:] == "\r\r" || t == "\r\n\r\n"
+}
+
+// errorEvent is e as the last event of a stream, set off from the half event that may stand before it. Between events
+// it begins at once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
+func (x *exchange) errorEvent(e *openai.Error) []byte {
+	event := openai.AppendEvent(nil, e.Append(nil, x.conn.request.id))
+	if x.betweenEvents() {
+		return event
+	}
+	return append([]byte("\n\n"), event...)
+}
+
+// events reports whether the answer is an event stream. The caller holds mu.
+func (x *exchange) events() bool { return x.started && isEventStream(x.contentType) }
+
+func isEventStream(contentType string) bool {
+	return strings.HasPrefix(contentType, "text/event-stream")
 }

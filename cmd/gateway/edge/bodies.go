@@ -43,6 +43,8 @@ type making exchange
 
 // Take implements [openai.Memory]. Half of the budget is for bodies alone: where much is made of some, others are not refused.
 func (m *making) Take(n int) bool {
+	m.mu.Lock() // a stream's loop takes memory too
+	defer m.mu.Unlock()
 	b := &m.s.bodies
 	if b.used.Add(int64(n)) > b.limit/2 {
 		b.give(n)
@@ -54,6 +56,8 @@ func (m *making) Take(n int) bool {
 
 // Give implements [openai.Memory].
 func (m *making) Give(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.s.bodies.give(n)
 	m.conn.request.held -= n
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -53,6 +52,7 @@ type exchange struct {
 	begun       bool // by the flow, and not by the heartbeat
 	contentType string
 	body        []byte  // of a JSON answer
+	long        bool    // it is one, and leaves piece by piece
 	out         []byte  // of a stream, framed: what is to be sent
 	lent        *[]byte // out's memory; nil while nothing is to be sent
 	sent        int     // of out
@@ -108,15 +108,20 @@ func (x *exchange) start(contentType string) {
 	}
 	x.started, x.contentType = true, contentType
 	if x.streams() {
-		x.conn.turn.shed()
-		x.s.metrics.openStreams.Inc()
-		x.borrow()
-		x.out = x.head(x.out)
+		x.open()
 	}
 }
 
+// open begins an answer that leaves as it comes. The caller holds mu.
+func (x *exchange) open() {
+	x.conn.turn.shed()
+	x.s.metrics.openStreams.Inc()
+	x.borrow()
+	x.out = x.head(x.out)
+}
+
 // streams reports whether the answer leaves as it comes. The caller holds mu.
-func (x *exchange) streams() bool { return x.started && isEventStream(x.contentType) }
+func (x *exchange) streams() bool { return x.long || x.events() }
 
 // The fields of every streamed answer: no cache keeps it, and nginx in front of us holds nothing back.
 var (
@@ -153,11 +158,27 @@ func (x *exchange) Last(p []byte) error { return x.take(p, false) }
 func (x *exchange) take(p []byte, now bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if now && len(p) > pieceBytes && x.started && !x.streams() {
+		x.long = true
+		x.open()
+	}
+	for ; len(p) > pieceBytes && now; p = p[pieceBytes:] {
+		err := x.queue(p[:pieceBytes])
+		if err == nil {
+			err = x.flush()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := x.queue(p); err != nil || !now {
 		return err
 	}
 	return x.flush()
 }
+
+// pieceBytes is how much of a long answer is framed at a time; a JSON answer that is longer leaves while the flow holds it.
+const pieceBytes = 256 << 10
 
 // TryWrite queues p and sends what the client takes at once. Its error is loop.ErrWouldBlock while something of what
 // was queued waits; TryFlush sends more of it.
@@ -300,7 +321,7 @@ func (x *exchange) endStream(err error, panicked bool) {
 		if !x.begun {
 			err = cmp.Or(err, errNoAnswer)
 		}
-		if !x.begun || panicked {
+		if x.events() && (!x.begun || panicked) {
 			_ = x.queue(x.errorEvent(x.explain(err)))
 		}
 		if err != nil {
@@ -351,7 +372,9 @@ func (x *exchange) cut() {
 	e := openai.Unavailable("shutting_down", "the gateway is shutting down")
 	x.cutBy = e
 	if x.streams() {
-		_ = x.queue(x.errorEvent(e))
+		if x.events() {
+			_ = x.queue(x.errorEvent(e))
+		}
 		_ = x.push()
 		x.conn.request.next = false
 		x.over = e
@@ -367,24 +390,10 @@ func (x *exchange) explain(err error) *openai.Error {
 	return openai.Internal()
 }
 
-// errorEvent is e as the last event of a stream, set off from the half event that may stand before it. Between events
-// it begins at once: openai-go up to 3.42 fails on blank lines there. The caller holds mu.
-func (x *exchange) errorEvent(e *openai.Error) []byte {
-	event := openai.AppendEvent(nil, e.Append(nil, x.conn.request.id))
-	if x.betweenEvents() {
-		return event
-	}
-	return append([]byte("\n\n"), event...)
-}
-
 // leaveCause names why a client is given up whose connection failed with err.
 func leaveCause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: it stopped reading", fault.ErrClientGone)
 	}
 	return fault.ErrClientGone
-}
-
-func isEventStream(contentType string) bool {
-	return strings.HasPrefix(contentType, "text/event-stream")
 }

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/loop"
+	"github.com/tandem-pd/tandem/internal/openai"
 )
 
 // TestDeclaredBodiesTakeNoMemory: memory follows what has arrived of a body,
@@ -284,5 +286,33 @@ func TestBodiesMemoryIsUsedAgain(t *testing.T) {
 	}
 	if len(all) == 50 {
 		t.Error("50 bodies in 50 places, though nothing refers to them")
+	}
+}
+
+// TestLongJSONLeavesAsItComes: an answer of several MiB that is not streamed is not held twice, reaches the client as it is, and the
+// connection carries the next one. While a client does not read it, the flow waits, and what it has counted stays counted.
+func TestLongJSONLeavesAsItComes(t *testing.T) {
+	long := []byte(`{"a":"` + strings.Repeat("x", 16<<20) + `"}`)
+	for name, loops := range map[string]*loop.Loops{"loop": loops, "goroutine": nil} {
+		t.Run(name, func(t *testing.T) {
+			sv := serve(t, loopback(t), func(_ context.Context, c handoff.Call, out handoff.Sink) error {
+				if !c.Request.Memory.Take(len(long)) {
+					return openai.Internal()
+				}
+				defer c.Request.Memory.Give(len(long))
+				out.Start("application/json")
+				return out.Write(long)
+			}, func(c *Config) { c.Loops = loops })
+			c := sv.dial()
+			for range 2 {
+				c.send(post(goodBody))
+				eventually(t, "the client does not read, and the answer is counted", func() bool { return sv.bodies.used.Load() > int64(len(long)) })
+				resp, body := c.receive()
+				if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/json" || body != string(long) {
+					t.Fatalf("status %d, %v, %d bytes", resp.StatusCode, resp.Header, len(body))
+				}
+			}
+			eventually(t, "nothing is held", func() bool { return sv.bodies.used.Load() == 0 && sv.live.len() == 0 })
+		})
 	}
 }

@@ -1,0 +1,150 @@
+package decode
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/openai"
+)
+
+// maxAnswerBytes bounds an answer that is not streamed, and one event of a stream whose client asks for more than text. Where the
+// length of a text in tokens is known, so do answerBytes for the whole and tokenBytes for each token, echoed ones too. What is
+// longer than freeBytes is counted in the call's memory.
+const (
+	maxAnswerBytes = 256 << 20
+	answerBytes    = 4 << 20
+	tokenBytes     = 64 << 10
+	freeBytes      = 64 << 10
+)
+
+// mostEvents is how many events a call may bring, whatever becomes of them. Engines write one event a token, some two where
+// a parser takes a token apart, and a few about the answer as a whole.
+func (c *Call) mostEvents() int { return 2*cmp.Or(c.Longest, mostTokens)*max(1, c.Choices) + 64 }
+
+// mostBytes is how many bytes an answer that is not streamed may have, and what a longer one is: more than the client asked for,
+// which is the worker's failure, or more than the gateway relays.
+func (c *Call) mostBytes() (most int, longer error) {
+	most = answerBytes + tokenBytes*(c.Longest+c.PromptTokens)*max(1, c.Choices)
+	if c.Large || c.Longest == 0 || most >= maxAnswerBytes {
+		return maxAnswerBytes, fault.ErrTooLarge
+	}
+	return most, fault.ErrGarbled
+}
+
+// longer is what the stream's splitter asks of a long event, nil where none may come.
+func (t *tap) longer() func(n int) bool {
+	if !t.call.Large {
+		return nil
+	}
+	return t.fits
+}
+
+// fits reports whether an event of n bytes may be held, of which there are up to three copies on its way to the client. If not,
+// and if the request asks for it, it sets over.
+func (t *tap) fits(n int) bool {
+	switch {
+	case !t.call.Large:
+		return false
+	case n > maxAnswerBytes:
+		t.over = fmt.Errorf("%w: an event over %d bytes", fault.ErrTooLarge, maxAnswerBytes)
+	default:
+		t.over = t.take(3 * n)
+	}
+	return t.over == nil
+}
+
+// take counts n bytes, of which some may be counted already. Its error is that of a gateway without room for them.
+func (t *tap) take(n int) error {
+	if n <= t.taken || t.call.Memory == nil {
+		return nil
+	}
+	more := max(n-t.taken, t.taken/4) // it is asked again and again
+	if !t.call.Memory.Take(more) {
+		e := openai.Unavailable("body_budget_exhausted", "the gateway's memory for long answers, a part of body-budget-bytes, is taken; try again later")
+		return fmt.Errorf("%w: %w", fault.ErrTooLarge, e)
+	}
+	t.taken += more
+	return nil
+}
+
+// give gives back what the call has taken.
+func (t *tap) give() {
+	if t.taken > 0 {
+		t.call.Memory.Give(t.taken)
+		t.taken = 0
+	}
+}
+
+// read reads an answer that is not streamed. It is counted twice: with the memory out of which it grows, or with its changed form.
+func (t *tap) read() ([]byte, error) {
+	most, longer := t.call.mostBytes()
+	body := make([]byte, 0, 512)
+	for {
+		if len(body) > most {
+			return nil, fmt.Errorf("%w: over %d bytes", longer, most)
+		}
+		if len(body) == cap(body) {
+			size := 2 * cap(body)
+			if size > 1<<20 {
+				size = min(cap(body)*5/4, most+1)
+			}
+			if size > freeBytes {
+				if err := t.take(2 * size); err != nil {
+					return nil, err
+				}
+			}
+			body = append(make([]byte, 0, size), body...)
+		}
+		n, err := t.watch.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if errors.Is(err, io.EOF) {
+			return body, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// whole relays an answer that is not streamed.
+func (t *tap) whole() error {
+	body, err := t.read()
+	if err != nil {
+		return err
+	}
+	info := openai.Inspect(body)
+	switch {
+	case !info.Valid:
+		return fmt.Errorf("%w: not a JSON object", fault.ErrGarbled)
+	case info.Error:
+		return t.failed(body)
+	case info.Aborted && !info.Content:
+		return fault.ErrEngine
+	case info.Usage && t.nothing(&info):
+		return errNoTokens
+	}
+	now := time.Now()
+	t.first(now)
+	t.transcript.Last = now
+	t.transcript.Tokens = 1
+	t.ends(&info)
+	t.usage(&info)
+	var nvext []byte
+	if t.call.Tail != nil {
+		nvext = t.call.Tail(&t.transcript)
+	}
+	if t.call.HideIDs && info.ShowsIDs() {
+		body = info.HideIDs(make([]byte, 0, len(body)), body)
+	}
+	body = openai.RewriteTail(make([]byte, 0, len(body)+len(nvext)+64), body, t.call.cachedTokens(), nvext)
+	t.transcript.Started = true
+	t.out.Start("application/json")
+	if err := t.out.Write(body); err != nil {
+		return fmt.Errorf("%w: %w", fault.ErrClientGone, err)
+	}
+	return nil
+}
