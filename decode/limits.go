@@ -56,6 +56,8 @@ type seen struct {
 	gaps  gaps
 	taken pace.Rate // prompts handed over: the transfer and one step
 
+	latest atomic.Pointer[time.Time] // when the latest token came, up to 100 ms before that; nil for none
+
 	moves atomic.Bool // an operator has the streams go on elsewhere
 }
 
@@ -115,4 +117,12 @@ func (w *seen) gap() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.gaps.p99()
+}
+
+// token takes in that a token came. Most leave what is shared as it is.
+func (w *seen) token(now time.Time) {
+	if before := w.latest.Load(); before == nil || now.Sub(*before) >= 100*time.Millisecond {
+		at := now // so that now stays on the stack
+		w.latest.Store(&at)
+	}
 }

@@ -262,6 +262,14 @@ func (r *Room) Move(worker string, on bool) { r.known(worker).moves.Store(on) }
 // both does; 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.computing.PerSecond(worker) }
 
+// Latest is when the latest token of a worker came, up to 100 ms before that; zero for one without.
+func (r *Room) Latest(worker string) (at time.Time) {
+	if latest := r.known(worker).latest.Load(); latest != nil {
+		at = *latest
+	}
+	return at
+}
+
 // Forget drops what is known of workers that are no longer in the roster.
 func (r *Room) Forget() {
 	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }

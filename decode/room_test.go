@@ -123,7 +123,7 @@ func TestStream(t *testing.T) {
 		{"no room", engine{status: 503, body: strings.NewReader("")}, false, fault.Overloaded, "", 0},
 		{"error before the first token", engine{status: 200, body: strings.NewReader(role + bad + done)}, false, fault.EngineError, "", 0},
 		{"client's mistake before the first token", engine{status: 200, body: strings.NewReader(role + mistake + done)}, false, fault.Rejected, "", 0},
-		{"client's mistake by its type", engine{status: 200, body: strings.NewReader(noModel + done)}, false, fault.Rejected, "", 0},
+		{"an adapter that the engine has not, by its type", engine{status: 200, body: strings.NewReader(noModel + done)}, false, fault.NotServed, "", 0},
 		{"client's mistake in mid-stream", engine{status: 200, body: strings.NewReader(role + one + mistake + done)}, false, fault.Rejected, role + one, 1},
 		{"no room, in an event", engine{status: 200, body: strings.NewReader(tooMany + done)}, false, fault.Overloaded, "", 0},
 		{"a 408 in an event", engine{status: 200, body: strings.NewReader(tooSlow + done)}, false, fault.EngineError, "", 0},

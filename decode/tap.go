@@ -328,6 +328,7 @@ func (t *tap) token(n int) {
 	}
 	tr.Last = now
 	tr.Tokens += n
+	t.watch.seen.token(now)
 	if grown := (tr.Tokens - t.had) / max(1, t.call.Lease.Worker.BlockSize); grown > t.blocks {
 		t.call.Lease.Grow(grown-t.blocks, now)
 		t.blocks = grown

@@ -161,8 +161,22 @@ func (f *Flow) reserve(ask *placement.Ask, ahead []*placement.Ask, now time.Time
 	if _, later := errors.AsType[queue.Later](err); !later && err != nil && placement.Waits(err) {
 		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
 	}
+	if f.comesBack(ask, err, now) {
+		err = fmt.Errorf("%w: %w", queue.ErrWait, err)
+	}
+	ask.Waited = ask.Waited || err != nil
 	placed.Took = time.Since(now)
 	return placed, err
+}
+
+// comesBack reports whether an ask that waits for room waits on although the last worker that could serve it has gone: that may be
+// restarted, or was slow to show that it is alive. One that comes when there is no worker and no queue is refused, so that its client can
+// go elsewhere at once; so is one that has tried workers, of which the failure says more.
+func (f *Flow) comesBack(ask *placement.Ask, err error, now time.Time) bool {
+	lacks := errors.Is(err, placement.ErrNoDecode) || errors.Is(err, placement.ErrNoPrefill)
+	unloaded := ask.Adapter != "" && errors.Is(err, router.ErrTaints)
+	return lacks && !unloaded && len(ask.Exclude) == 0 && ask.Waited &&
+		(ask.Want == placement.Any || !f.placer.Alone(f.rooms.Roster.Fleet(ask.Model), ask, now))
 }
 
 // ask is what the next round of r asks of the choice of its workers.

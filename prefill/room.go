@@ -42,6 +42,7 @@ type Room struct {
 	limits    *pace.Limits
 	fits      *pace.Fits
 	runs      sync.Pool // of *run
+	ended     sync.Map  // by worker, when its latest prefill ended well: a time.Time
 
 	mu     sync.Mutex
 	latest map[string]*latest // by model, where prefills are hedged
@@ -146,6 +147,7 @@ func (r *Room) Run(ctx context.Context, lease *router.Lease, leg upstream.Leg) (
 		return answer, reported(worker, fault.ErrEngine, openai.ReadEngineError(body).Status, body)
 	}
 	took := time.Since(start)
+	r.ended.Store(worker.ID, start.Add(took))
 	r.took(worker, booked, took)
 	r.limits.Observe(worker.Model, worker.ID, booked, took)
 	r.fit(lease, answer.Said.CachedTokens, took)
@@ -184,10 +186,23 @@ func (r *Room) Forecast(w *pools.Worker, booked, uncached, cached int) (time.Dur
 // Rate is the worker's observed prefill speed in tokens a second, 0 while unknown.
 func (r *Room) Rate(worker string) float64 { return r.limits.PerSecond(worker) }
 
+// Latest is when the latest prefill of a worker ended well, zero for one without.
+func (r *Room) Latest(worker string) time.Time {
+	at, _ := r.ended.Load(worker)
+	t, _ := at.(time.Time)
+	return t
+}
+
 // Forget drops what is known of workers that are no longer in the roster.
 func (r *Room) Forget() {
 	gone := func(worker string) bool { _, known := r.roster.Lookup(worker); return !known }
 	r.fits.Forget(gone)
+	r.ended.Range(func(worker, _ any) bool {
+		if gone(worker.(string)) {
+			r.ended.Delete(worker)
+		}
+		return true
+	})
 	r.limits.Forget(
 		gone,
 		func(model string) bool { return len(r.pool(model).Members) == 0 })

@@ -61,7 +61,9 @@ func TestAdaptersHaveBounds(t *testing.T) {
 // A worker that was found to have other adapters than its record lists is asked at once.
 func TestLookAtAdapters(t *testing.T) {
 	s := newStock(t, vllm("m"))
-	s.set(func(s *stock) { s.faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"vllm"},{"id":"sql","owned_by":"vllm","parent":"m"}]}` })
+	s.set(func(s *stock) {
+		s.faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"vllm"},{"id":"sql","owned_by":"vllm","parent":"m"}]}`
+	})
 	r, p, _ := prober(t, ProberConfig{Every: time.Hour}, "both "+s.URL+",id=w1,model=m")
 	member(t, r, "the worker with its adapter", func(w *pools.Worker) bool { return slices.Equal(w.Adapters, []string{"sql"}) })
 	s.set(func(s *stock) { s.faces["/v1/models"] = `{"data":[{"id":"m","owned_by":"vllm"}]}` })

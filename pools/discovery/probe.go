@@ -207,6 +207,9 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 		err = &answerError{Worker: f.given.ID, Address: f.given.Address, Problem: errGateway.Error()}
 		f.pulse.in = false // it never was a worker
 	}
+	if f.generates(err) {
+		full, err = false, nil
+	}
 	if ctx.Err() == nil && f.cfg.OnBeat != nil {
 		f.cfg.OnBeat(f.given.ID, err)
 	}
@@ -234,6 +237,12 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 		}
 		f.publish(reported, f.pulse.answered(reported))
 	}
+}
+
+// generates reports whether a worker that was too slow to answer generates all the same: under load an engine's HTTP server, which
+// tokenizes and writes the streams, takes seconds to anything else. It says nothing of an answer that came, nor of a port that is closed.
+func (f *probe) generates(err error) bool {
+	return f.pulse.in && f.cfg.Latest != nil && errors.Is(err, context.DeadlineExceeded) && time.Since(f.cfg.Latest(f.given.ID)) < time.Second
 }
 
 // unasked says that this machine could not even make the connection, which says nothing about the worker. That its name

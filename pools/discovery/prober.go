@@ -33,6 +33,9 @@ type ProberConfig struct {
 	AskFirst bool
 	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
 	OnBeat func(id string, err error)
+	// Latest is when a worker last brought what it generates: a token of the last second is health, however long /health takes. nil
+	// knows of none.
+	Latest func(id string) time.Time
 	// Seed of pauses and incarnations.
 	Seed uint64
 }

@@ -27,6 +27,9 @@ type Ask struct {
 	// Yield is the length of a prompt at another gateway that goes before the ask, in tokens; 0 for none.
 	Yield int
 
+	// Waited says that it had to wait for room before.
+	Waited bool
+
 	claims []router.Claim
 }
 

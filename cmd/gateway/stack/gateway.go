@@ -71,6 +71,7 @@ type Gateway struct {
 	edge      *edge.Server
 	console   *console.Console
 	routers   *router.Set
+	prefill   *prefill.Room
 	decode    *decode.Room
 	transport *upstream.HTTP
 	feed      *feed.Feed // nil where no router follows KV events
@@ -137,11 +138,11 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.certs.Export(own)
 	feed.ExportIndexes(own, func(emit feed.EmitIndex) { routers.IndexStats(g.Roster.Pools(), emit) })
 	breakers := g.breakers(own)
-	prefillRoom := prefill.New(cfg.Prefill, g.Roster, transport)
-	g.Roster.OnChange(prefillRoom.Forget)
+	g.prefill = prefill.New(cfg.Prefill, g.Roster, transport)
+	g.Roster.OnChange(g.prefill.Forget)
 	g.decode = decode.New(cfg.Decode, g.Roster, transport)
 	g.Roster.OnChange(g.decode.Forget)
-	forecast.prefill, forecast.both = prefillRoom.Forecast, g.decode.Rate
+	forecast.prefill, forecast.both = g.prefill.Forecast, g.decode.Rate
 	if len(cfg.Remote.URLs) > 0 {
 		if g.remote, err = remote.New(cfg.Remote, g.Roster, log, own); err != nil {
 			return nil, err
@@ -156,7 +157,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 	g.OnReload(g.languages.Reload)
 	rooms := handoff.Rooms{
 		Roster:     g.Roster,
-		Prefill:    prefillRoom,
+		Prefill:    g.prefill,
 		Decode:     g.decode,
 		Breakers:   breakers,
 		Transport:  transport,

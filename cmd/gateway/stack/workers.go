@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,10 @@ func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	prober := func(source *pools.Source, seed uint64) (*discovery.Prober, error) {
 		probe := cfg.Probe
 		probe.Seed ^= seed
+		probe.Latest = func(id string) time.Time {
+			prefilled, generated := g.prefill.Latest(id), g.decode.Latest(id)
+			return slices.MaxFunc([]time.Time{prefilled, generated}, time.Time.Compare)
+		}
 		p, err := discovery.NewProber(source, probe, g.log)
 		if err == nil {
 			g.given.probers = append(g.given.probers, p)
