@@ -160,6 +160,23 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// The end of a streamed answer that shows no token is its first one: it has a time, proves the worker, and leaves, so that what fails
+// after it is tried on no other.
+func TestAnEndIsAFirstToken(t *testing.T) {
+	for body, want := range map[string]fault.Class{role + empty + done: fault.None, role + empty: fault.Truncated} {
+		r, lease, _ := room(t, &engine{status: 200, body: strings.NewReader(body)})
+		first, class := 0, fault.None
+		call := &Call{Lease: lease, Stream: true, Choices: 1, First: func() { first++ }}
+		tr, failed := runs(t, r, call, &client{})
+		if failed != nil {
+			class = failed.Class
+		}
+		if class != want || first != 1 || !tr.Began || tr.First.IsZero() || tr.Last != tr.First || tr.Tokens != 0 {
+			t.Errorf("%q: %v, %d first tokens, %+v", body, failed, first, tr)
+		}
+	}
+}
+
 // A decode worker that takes KV over and ends without any token, by its own count, has failed: nothing of it leaves. An end token counts
 // as one, and an answer that was computed where it was decoded is the engine's own affair.
 func TestAnswersOfNothing(t *testing.T) {

@@ -168,6 +168,9 @@ func (t *tap) Event(dst []byte, ev openai.Event, mayWait bool) ([]byte, error) {
 		t.began = true
 		t.watch.begin()
 	}
+	if info.Finished > 0 && !info.Content {
+		t.arrived() // an end token, which shows nothing
+	}
 	t.tokens(&info, counts)
 	data, stopped := ev.Data, false
 	if draft != nil {
@@ -315,10 +318,7 @@ func (t *tap) token(n int) {
 	now := t.watch.at()
 	tr := &t.transcript
 	before := tr.Tokens
-	if !tr.Began {
-		t.room.began(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
-		t.first(now)
-	}
+	t.arrived()
 	if before > 0 && t.call.Gap != nil {
 		gap := now.Sub(tr.Last) / time.Duration(n)
 		for range n {
@@ -332,6 +332,19 @@ func (t *tap) token(n int) {
 	if grown := (tr.Tokens - t.had) / max(1, t.call.Lease.Worker.BlockSize); grown > t.blocks {
 		t.call.Lease.Grow(grown-t.blocks, now)
 		t.blocks = grown
+	}
+}
+
+// arrived takes in that a token is here, or the end of an answer without any.
+func (t *tap) arrived() {
+	if t.transcript.Began {
+		return
+	}
+	now := t.watch.at()
+	t.room.began(t.call.Lease.Worker, t.watch.seen, t.waits, t.watch.now)
+	t.first(now)
+	if t.transcript.Last.IsZero() {
+		t.transcript.Last = now
 	}
 }
 

@@ -10,7 +10,7 @@ type Transcript struct {
 	Accepted bool
 	// Started says that bytes have left for the client, in this round or one before.
 	Started bool
-	// Began says that this round had its first token.
+	// Began says that this round had its first token, or the end of an answer that shows none.
 	Began bool
 	// Events is the number of stream events sent.
 	Events int
@@ -19,7 +19,7 @@ type Transcript struct {
 	Tokens int
 	// Streamed is the number of those that came one by one: the first, and one for each call of Call.Gap.
 	Streamed int
-	// First and Last are the times of the first and the latest token.
+	// First and Last are the times of the first and the latest token; of an answer that shows none, of its end.
 	First, Last time.Time
 	// Reason is why the answer ended, of several choices the latest to end: see [openai.ChunkInfo]. Empty while it has not.
 	Reason string

@@ -134,7 +134,7 @@ func (m *requestMetrics) LegEnded(r *handoff.Record, leg handoff.Leg) {
 		l.dispatch.Dec()
 	}
 	l.ended.Inc()
-	if leg.Worker.Role == pools.Prefill || sent.Tokens == 0 {
+	if leg.Worker.Role == pools.Prefill || leg.First.IsZero() {
 		return
 	}
 	if more := sent.Tokens - sent.Streamed; more > 0 {
@@ -208,7 +208,7 @@ func (m *requestMetrics) ended(r *handoff.Record, t handoff.Timings) {
 		return
 	}
 	s.osl.Observe(float64(r.Sent.Tokens))
-	if t.TTFT == 0 { // nothing but an end came, or the answer is not streamed: its end is not its first token
+	if t.TTFT == 0 { // not even an end came, or the answer is not streamed: its end is not its first token
 		return
 	}
 	s.ttft.observe(t.TTFT/1e3, r, r.OwnSpan())
