@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func (s *site) record(c *clientv3.Client, id string) *Registrar {
 	return r
 }
 
-// TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace; later one goes at once.
+// TestRemovalsAfterAnOutage: a worker whose lease ends right after etcd was away stays for its grace; later it goes after a moment.
 func TestRemovalsAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -54,7 +55,43 @@ func TestRemovalsAfterAnOutage(t *testing.T) {
 	if _, err := direct.Delete(t.Context(), w.key); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 10*time.Second, "removed at once", func() bool { removed, _ := known.reported(); return len(removed) == 1 })
+	within(t, 10*time.Second, "gone", func() bool { return !known.knows("w") })
+}
+
+// TestLeasesThatEndTogether: a worker whose lease was ended, by an etcd that stood still for longer, say, stays for a moment, in which it
+// registers again as the process that it is; one that comes back too late goes, and one that deregisters goes at once.
+func TestLeasesThatEndTogether(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("")
+	direct := s.client(s.etcd.URL())
+	known := s.watchWith(time.Minute, time.Minute)
+	back, stop := s.register(testWorker("back"))
+	gone := s.record(direct, "gone")
+	within(t, 10*time.Second, "both there", func() bool { return known.knows("back") && known.knows("gone") })
+	_, before := known.reported()
+	if _, err := direct.Revoke(t.Context(), back.lease); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := direct.Delete(t.Context(), gone.key); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "their ends are seen", func() bool { _, resyncs := known.reported(); return resyncs > before })
+	if removed, _ := known.reported(); len(removed) > 0 || !known.knows("back") {
+		t.Errorf("removed %v", removed)
+	}
+	within(t, 10*time.Second, "gone after a moment", func() bool { return !known.knows("gone") })
+	if !known.knows("back") || known.lastGrace() > probation {
+		t.Errorf("one that registered again is gone, or stays for %v", known.lastGrace())
+	}
+	if err := back.Deregister(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, 10*time.Second, "deregistered", func() bool { return !known.knows("back") })
+	if removed, _ := known.reported(); !slices.Equal(removed, []string{"back"}) {
+		t.Errorf("removed %v at once", removed)
+	}
+	stop()
 }
 
 // TestCutOffLongerThanLeases: a watcher with its own pace notices a silent link before etcd could end the leases.

@@ -120,6 +120,11 @@ func (r *Registrar) Deregister(ctx context.Context) error {
 	if lease == clientv3.NoLease {
 		return nil
 	}
+	// An empty record is the farewell: without it, watchers take the end of the record for that of a lease that etcd let lapse.
+	ours := clientv3.Compare(clientv3.LeaseValue(r.key), "=", lease)
+	if _, err := r.client.Txn(ctx).If(ours).Then(clientv3.OpPut(r.key, "", clientv3.WithLease(lease))).Commit(); err != nil {
+		return fmt.Errorf("deregister %s: %w", r.key, err)
+	}
 	// The end of a lease deletes the keys that hang on it, and no others.
 	if _, err := r.client.Revoke(ctx, lease); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return fmt.Errorf("deregister %s: %w", r.key, err)

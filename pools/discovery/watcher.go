@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -58,6 +57,10 @@ func NewWatcher(client *clientv3.Client, sink Sink, cfg WatcherConfig, log *slog
 	return &Watcher{prefixWatch: watch, sink: sink, cfg: cfg, log: log, keys: map[string]string{}}
 }
 
+// probation is how long a worker stays whose record has gone without its farewell. An etcd that stood still, or the process that it
+// runs in, ends all leases together when it goes on, while the workers live and register again within a second or two.
+const probation = 3 * time.Second
+
 // Run follows until ctx ends, when it returns nil. It may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	w.persist(ctx, w.follow, func(err error) {
@@ -72,7 +75,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 	// it does not mean that the workers have left.
 	var doubtful time.Time
 	list := func(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-		header, err := w.list(ctx)
+		header, err := w.list(ctx, w.cfg.Grace)
 		if w.failed > 0 {
 			doubtful = time.Now().Add(w.cfg.Grace)
 		}
@@ -83,20 +86,29 @@ func (w *Watcher) follow(ctx context.Context) error {
 			w.log.Info("workers are watched again", "prefix", w.cfg.Prefix)
 			w.failed = 0
 		}
-		removed := slices.ContainsFunc(events, func(e *clientv3.Event) bool { return e.Type == clientv3.EventTypeDelete })
-		if removed && time.Now().Before(doubtful) {
-			_, err := w.list(ctx) // has all these changes
-			return err
-		}
+		lost := 0
 		for _, e := range events {
-			contain.Do(w.log, "etcd", func() { w.publish(e) })
+			contain.Do(w.log, "etcd", func() {
+				if w.publish(e) {
+					lost++
+				}
+			})
 		}
-		return nil
+		if lost == 0 {
+			return nil
+		}
+		grace := min(probation, w.cfg.Grace)
+		if time.Now().Before(doubtful) {
+			grace = w.cfg.Grace
+		}
+		w.log.Warn("registrations ended without the workers' deregistering", "workers", lost, "kept_for", grace)
+		_, err := w.list(ctx, grace) // has all these changes
+		return err
 	})
 }
 
-// list reports all workers to the sink.
-func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
+// list reports all workers to the sink; of those that it knew, missing ones go after grace.
+func (w *Watcher) list(ctx context.Context, grace time.Duration) (*etcdserverpb.ResponseHeader, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	r, err := w.client.Get(ctx, w.cfg.Prefix, clientv3.WithPrefix(),
@@ -112,6 +124,9 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	clear(w.keys)
 	for _, kv := range r.Kvs {
 		key := string(kv.Key)
+		if len(kv.Value) == 0 {
+			continue // it is leaving
+		}
 		worker, err := parseRecord(w.cfg.Prefix, key, kv.Value)
 		if err != nil {
 			w.log.Warn("worker record skipped", "key", key, "error", err)
@@ -130,7 +145,7 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	for _, id := range order {
 		all = append(all, byID[id])
 	}
-	w.sink.Resync(all, w.cfg.Grace)
+	w.sink.Resync(all, grace)
 	for id, r := range refused {
 		if w.keys[id] == "" { // else another record of that id is good
 			w.keys[id] = r.key
@@ -140,35 +155,41 @@ func (w *Watcher) list(ctx context.Context) (*etcdserverpb.ResponseHeader, error
 	return r.Header, nil
 }
 
-// publish reports one change to the sink.
-func (w *Watcher) publish(e *clientv3.Event) {
+// publish reports one change to the sink, but that a worker's record went without its farewell: lost reports that.
+func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 	key := string(e.Kv.Key)
-	if e.Type == clientv3.EventTypeDelete {
+	if e.Type == clientv3.EventTypeDelete || len(e.Kv.Value) == 0 {
 		// A worker that moved to another key (with another role, say) has not left when its old key goes.
-		if id := idOf(w.cfg.Prefix, key); id != "" && w.keys[id] == key {
-			delete(w.keys, id)
-			w.sink.Remove(id)
+		id := idOf(w.cfg.Prefix, key)
+		if id == "" || w.keys[id] != key {
+			return false
 		}
-		return
+		if e.Type == clientv3.EventTypeDelete {
+			return true
+		}
+		delete(w.keys, id)
+		w.sink.Remove(id)
+		return false
 	}
 	worker, err := parseRecord(w.cfg.Prefix, key, e.Kv.Value)
 	if err != nil {
 		w.log.Warn("worker record skipped", "key", key, "error", err)
-		return
+		return false
 	}
 	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= maxEndpoints {
 		w.log.Debug("worker record skipped: there are as many as are looked at", "key", key, "limit", maxEndpoints)
-		return
+		return false
 	}
 	if err := w.admit(&worker); err != nil {
 		if held := w.keys[worker.ID]; held == "" || held == key {
 			w.keys[worker.ID] = key
 			w.sink.Refuse(worker, err)
 		}
-		return
+		return false
 	}
 	w.keys[worker.ID] = key
 	if err := w.sink.Put(worker); err != nil {
 		w.log.Debug("worker record not taken", "key", key, "error", err)
 	}
+	return false
 }
