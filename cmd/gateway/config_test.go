@@ -81,7 +81,7 @@ func TestDefaults(t *testing.T) {
 		got, want any
 	}{
 		{"edge", []any{e.Host, e.Port, e.MaxBodyBytes, e.BodyBudgetBytes, e.ReadTimeout, e.WriteStall, e.IdleTimeout, e.Heartbeat, e.ClientHints},
-			[]any{"127.0.0.1", 8000, 64 << 20, int64(1 << 30), time.Minute, 30 * time.Second, 2 * time.Minute, 15 * time.Second, "auto"}},
+			[]any{"127.0.0.1", 8000, 64 << 20, int64(1 << 30), time.Minute, 30 * time.Second, 620 * time.Second, time.Duration(0), "auto"}},
 		{"stop", []any{got.Grace, got.Drain}, []any{5 * time.Second, 30 * time.Second}},
 		{"router", []any{r.Mode, r.OverlapWeight, r.Temperature, r.GPUWeight, r.KVEvents, r.TrackPrefillTokens, r.TrackActiveBlocks, r.TrackOutputBlocks, r.Room, r.QueueThreshold, r.DefaultMaxBatchedTokens},
 			[]any{"kv", 1.0, 0.0, 8.0, true, true, true, true, true, 4.0, 8192}},

@@ -41,9 +41,6 @@ func badJSON(format string, args ...any) *Error {
 	return e
 }
 
-// overflowCode is the code of a request that is longer than its model's context.
-const overflowCode = "context_length_exceeded"
-
 // PromptField names the body's field that holds the prompt.
 func (r *Request) PromptField() string {
 	if r.Endpoint == Chat {
@@ -65,8 +62,8 @@ func (r *Request) TooLong(promptTokens, context int, atLeast bool) *Error {
 		approx = "at least "
 	}
 	e := BadRequest(param, "This model's maximum context length is %d tokens. However, you requested %s%d tokens (%[2]s%[4]d in the messages, %d in the completion). "+
-		"Please reduce the length of the messages or completion. (%s)", context, approx, promptTokens+answer, promptTokens, answer, overflowCode)
-	e.Code = overflowCode
+		"Please reduce the length of the messages or completion. (context_length_exceeded)", context, approx, promptTokens+answer, promptTokens, answer)
+	e.Code = "context_length_exceeded"
 	return e
 }
 
@@ -77,8 +74,8 @@ var overflows = []string{"maximum context length", "longer than the model's cont
 // NameOverflow gives an engine's refusal of a request that is too long the code of TooLong, in the message too.
 func (e *Error) NameOverflow() {
 	if slices.ContainsFunc(overflows, func(part string) bool { return strings.Contains(e.Message, part) }) {
-		e.Code = overflowCode
-		e.Message += " (" + overflowCode + ")"
+		e.Code = "context_length_exceeded"
+		e.Message += " (context_length_exceeded)"
 	}
 }
 

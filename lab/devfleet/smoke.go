@@ -54,7 +54,7 @@ func smokeChecks(engine string, handsOver bool) []check {
 	if engine == "sglang" { // whose pairs never serve several choices, and whose decode workers never serve alone
 		twice = contains(400, `"param":"n"`)
 	}
-	explained := []string{`"decode_worker_id":"decode-`, `"ttft_ms"`}
+	explained := []string{`"decode_worker_id":"decode-`, `"total_ms"`}
 	if handsOver {
 		explained = append(explained, `"prefill_worker_id":"prefill-`)
 	}
