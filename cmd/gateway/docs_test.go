@@ -149,7 +149,7 @@ func TestOperatingErrorCodes(t *testing.T) {
 	}
 	want := errorCodes(t, "../../internal/openai", "../../cmd/gateway/edge", "../../handoff", "stack")
 	for class := fault.None; class <= fault.Truncated; class++ {
-		if class.Blames() || class == fault.GatewayError {
+		if class.Blames() || class == fault.GatewayError || class == fault.TooLarge {
 			want[class.String()] = strconv.Itoa(class.Status())
 		}
 	}

@@ -74,8 +74,7 @@ var overflows = []string{"maximum context length", "longer than the model's cont
 // NameOverflow gives an engine's refusal of a request that is too long the code of TooLong, in the message too.
 func (e *Error) NameOverflow() {
 	if slices.ContainsFunc(overflows, func(part string) bool { return strings.Contains(e.Message, part) }) {
-		e.Code = "context_length_exceeded"
-		e.Message += " (context_length_exceeded)"
+		*e = Error{Status: http.StatusBadRequest, Type: e.Type, Code: "context_length_exceeded", Message: e.Message + " (context_length_exceeded)", Param: e.Param}
 	}
 }
 
