@@ -21,6 +21,10 @@ const mostAhead = 1 << 10
 
 // mark takes in an event with content: the cut moves behind it, or the client has its text beyond the cut.
 func (d *Draft) mark(data []byte, info *openai.ChunkInfo) {
+	if d.Tokenizer == nil && d.shownWhole(info) {
+		d.cut, d.ahead, d.repeated = cut{len(d.ids), d.reasoned}, d.ahead[:0], 0
+		return
+	}
 	d.ahead = info.AppendText(info.AppendThought(d.ahead, data), data)
 	d.repeated = len(d.ahead)
 	d.reach(info)
@@ -36,16 +40,23 @@ func (d *Draft) reach(info *openai.ChunkInfo) {
 
 // whole reports whether all text of the tokens up to the latest event's last one is shown, as far as that is known.
 func (d *Draft) whole(info *openai.ChunkInfo) bool {
-	shown := d.ahead[:d.repeated]
-	switch {
-	case d.Tokenizer == nil:
+	shown, fresh := d.ahead[:d.repeated], d.ids[d.cut.tokens:]
+	if d.Tokenizer == nil {
 		return d.wholeBySight(info, shown)
+	}
+	if len(fresh) == 1 { // as most events have it
+		d.scratch = d.decode(d.scratch[:0], fresh)
+		if n := len(d.scratch); n > 0 && d.scratch[n-1] < utf8.RuneSelf {
+			return len(d.Request.Stop) > 0 || n <= len(shown) || !bytes.HasPrefix(d.scratch, shown)
+		}
+	}
+	switch {
 	case !d.endsWhole():
 		return false
 	case len(d.Request.Stop) > 0:
 		return true // what is held back for a stop string is found when the answer moves
 	}
-	d.scratch = d.decode(d.scratch[:0], d.ids[d.cut.tokens:])
+	d.scratch = d.decode(d.scratch[:0], fresh)
 	return len(d.scratch) <= len(shown) || !bytes.HasPrefix(d.scratch, shown) // else a parser holds some back
 }
 
@@ -66,11 +77,14 @@ func (d *Draft) endsWhole() bool {
 // answer is made again from an earlier place, for as long as that is near; one that is drawn goes on from here.
 func (d *Draft) wholeBySight(info *openai.ChunkInfo, shown []byte) bool {
 	last, _ := utf8.DecodeLastRune(shown)
-	if d.SGLang && last != ' ' && last < 0x2E80 || !d.SGLang && info.Tokens == 1 {
+	if d.SGLang && last != ' ' && last < 0x2E80 || d.shownWhole(info) {
 		return true
 	}
 	return len(shown) > mostAhead || d.Request.Unresumable("", true) != ""
 }
+
+// shownWhole reports whether an event is one of vLLM's that shows one token.
+func (d *Draft) shownWhole(info *openai.ChunkInfo) bool { return !d.SGLang && info.Tokens == 1 }
 
 // decode makes text of tokens as the engine shows it.
 func (d *Draft) decode(dst []byte, ids []uint32) []byte {
