@@ -31,6 +31,7 @@ type Core struct {
 	entries  map[string]*entry
 	refused  map[claim]Refusal
 	cordoned map[string]bool // by worker id, absent workers among them
+	lost     map[string]Lost // by worker id
 	held     map[claim]bool  // cordoned by their source, absent workers among them
 	known    map[key]*Pool   // every pool that ever had a worker, as it was at the last View
 	stale    map[key]bool    // of those, the ones to build again
@@ -66,6 +67,7 @@ func NewCore(cfg Config) *Core {
 		refused:  make(map[claim]Refusal),
 		cordoned: make(map[string]bool),
 		held:     make(map[claim]bool),
+		lost:     make(map[string]Lost),
 		known:    make(map[key]*Pool),
 		stale:    make(map[key]bool),
 	}
@@ -80,6 +82,7 @@ func (c *Core) Put(source string, w *Worker, now time.Time) (changed bool, err e
 		return c.refuse(Refusal{Worker: w, Source: source, Err: err, Since: now}), err
 	}
 	delete(c.refused, claim{source, w.ID})
+	delete(c.lost, w.ID)
 	old, there := c.entries[w.ID]
 	switch {
 	case !there:
@@ -110,6 +113,7 @@ func (c *Core) Remove(source, id string) (changed bool) {
 	of := claim{source, id}
 	_, changed = c.refused[of]
 	delete(c.refused, of)
+	changed = c.found(of) || changed
 	if c.drop(of) {
 		c.reconsider()
 		return true
@@ -266,7 +270,14 @@ func (c *Core) Advance(now time.Time) (changed bool) {
 			changed = true
 		}
 		if !e.goneAt.IsZero() && !now.Before(e.goneAt) {
-			dropped = c.drop(claim{e.source, id})
+			dropped = c.drop(claim{e.source, id}) || dropped
+			c.lose(Lost{Worker: e.worker, Source: e.source, Since: now})
+		}
+	}
+	for id, l := range c.lost {
+		if until := l.expires(); !until.IsZero() && !now.Before(until) {
+			delete(c.lost, id)
+			changed = true
 		}
 	}
 	if dropped {
@@ -283,6 +294,11 @@ func (c *Core) NextDeadline() time.Time {
 			if !t.IsZero() && (next.IsZero() || t.Before(next)) {
 				next = t
 			}
+		}
+	}
+	for _, l := range c.lost {
+		if t := l.expires(); !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
 		}
 	}
 	return next
@@ -307,7 +323,8 @@ func (c *Core) View() *View {
 	refused := slices.SortedFunc(maps.Values(c.refused), func(a, b Refusal) int {
 		return cmp.Or(strings.Compare(a.Worker.ID, b.Worker.ID), strings.Compare(a.Source, b.Source))
 	})
-	return newView(maps.Clone(c.known), c.aliases, refused, slices.Sorted(maps.Keys(c.cordoned)))
+	lost := slices.SortedFunc(maps.Values(c.lost), func(a, b Lost) int { return strings.Compare(a.Worker.ID, b.Worker.ID) })
+	return newView(maps.Clone(c.known), c.aliases, refused, slices.Sorted(maps.Keys(c.cordoned)), lost)
 }
 
 func (c *Core) member(e *entry) Member {

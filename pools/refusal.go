@@ -118,6 +118,7 @@ func (c *Core) mixes(a, b *Worker) bool {
 
 // refuse remembers r, if it has an id to be remembered by, and takes out the worker of that source and id.
 func (c *Core) refuse(r Refusal) (changed bool) {
+	c.found(claim{r.Source, r.Worker.ID})
 	if idProblem(r.Worker.ID) != "" {
 		return false
 	}

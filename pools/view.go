@@ -18,6 +18,7 @@ type View struct {
 	aliases  map[string]string // the models of the operator's names; never changed
 	refused  []Refusal
 	cordoned []string
+	lost     []Lost
 }
 
 // Fleet is the three pools of one model at one moment; none is nil. The pools are immutable and shared.
@@ -33,8 +34,8 @@ func (f *Fleet) Empty() bool {
 	return len(f.Prefill.Members) == 0 && len(f.Decode.Members) == 0 && len(f.Both.Members) == 0
 }
 
-func newView(pools map[key]*Pool, aliases map[string]string, refused []Refusal, cordoned []string) *View {
-	v := &View{pools: pools, fleets: map[string]Fleet{}, aliases: aliases, refused: refused, cordoned: cordoned}
+func newView(pools map[key]*Pool, aliases map[string]string, refused []Refusal, cordoned []string, lost []Lost) *View {
+	v := &View{pools: pools, fleets: map[string]Fleet{}, aliases: aliases, refused: refused, cordoned: cordoned, lost: lost}
 	v.sorted = slices.SortedFunc(maps.Values(pools), func(a, b *Pool) int {
 		return cmp.Or(strings.Compare(a.Model, b.Model), strings.Compare(string(a.Role), string(b.Role)))
 	})

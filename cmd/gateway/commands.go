@@ -57,10 +57,11 @@ func commands() []command {
 		lab["simulate"],
 		lab["traces"],
 		{
-			name: "workers", help: "list or watch the workers, cordon, drain or uncordon one", run: workers,
+			name: "workers", help: "list or watch the workers, cordon, drain, uncordon or forget one", run: workers,
 			of: new(workersSettings), text: workersText, word: map[string]wordFor{
 				"list": {help: "show every worker"}, "cordon": {"take a worker out of the choice", "id"},
 				"drain": {"cordon a worker and wait until nothing is booked on it", "id"}, "uncordon": {"take a worker back into the choice", "id"},
+				"forget": {"take a lost worker off the list of this gateway", "id"},
 			},
 		},
 		{
@@ -106,9 +107,9 @@ const configText = "gateway config [FLAGS]: print every setting of `gateway serv
 
 const healthText = "gateway health [FLAGS]: exit with 0 when the gateway is healthy, with 1 and the reason when it is not."
 
-const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
+const workersText = "gateway workers list | cordon ID | drain ID | uncordon ID | forget ID [FLAGS]: see the workers, and take one out of the choice or back in.\n" +
 	"A cordoned worker finishes what it has and takes no more, also after a restart; drain cordons and waits until nothing is booked on it; " +
-	"with --move its streams go on on other workers at once, as before a restart.\n\n" +
+	"with --move its streams go on on other workers at once, as before a restart. A worker that is lost (gone without deregistering) is listed for a day, or until it is forgotten.\n\n" +
 	"  gateway workers list --watch\n  gateway workers drain decode-1 --move"
 
 const attachText = "gateway attach --url http://HOST:PORT --etcd-endpoints … [FLAGS]: run next to an unmodified vLLM, SGLang or TensorRT-LLM.\n" +

@@ -83,13 +83,16 @@ func TestWatchFitsTheTerminal(t *testing.T) {
 // A table that is too wide does without addresses; its columns stay whole.
 func TestWorkersTableByWidth(t *testing.T) {
 	var r workersReport
-	if err := json.Unmarshal([]byte(`{"pools":[{"model":"m","role":"decode","workers":[{"id":"d1","state":"up","address":"http://10.0.0.1:8000","circuit":"closed"}]}],"cordoned":["gone"]}`), &r); err != nil {
+	if err := json.Unmarshal([]byte(`{"pools":[{"model":"m","role":"decode","workers":[{"id":"d1","state":"up","address":"http://10.0.0.1:8000","circuit":"closed"},{"id":"d2","state":"lost","address":"http://10.0.0.1:8000","lost_seconds":3723.4},{"id":"d3","state":"down","address":"http://10.0.0.1:8000","circuit":"closed","cached_blocks":7}]}],"kv_events":{"m/decode":[{"worker":"d3","state":"live"}]},"cordoned":["gone"]}`), &r); err != nil {
 		t.Fatal(err)
 	}
 	for addresses, columns := range map[bool]int{true: 11, false: 10} {
 		text, err := r.table(addresses)
 		if err != nil || strings.Contains(text, "10.0.0.1") != addresses || strings.Contains(text, "ADDRESS") != addresses {
 			t.Errorf("%v\n%s", err, text)
+		}
+		if strings.Count(text, "live") != 0 || strings.Count(text, "closed") != 1 || !strings.Contains(text, "lost for 1h2m3s") {
+			t.Errorf("what is so no more is shown:\n%s", text)
 		}
 		for line := range strings.Lines(text) {
 			if n := len(regexp.MustCompile(`\S( ?\S)*`).FindAllString(line, -1)); n != columns {

@@ -54,10 +54,11 @@ type workersReport struct {
 type workerRow struct {
 	ID, State, Address, Circuit string
 	Requests                    int
-	ActiveBlocks                int `json:"active_blocks"`
-	TotalBlocks                 int `json:"total_blocks"`
-	PrefillTokens               int `json:"prefill_tokens"`
-	CachedBlocks                int `json:"cached_blocks"`
+	ActiveBlocks                int      `json:"active_blocks"`
+	TotalBlocks                 int      `json:"total_blocks"`
+	PrefillTokens               int      `json:"prefill_tokens"`
+	CachedBlocks                int      `json:"cached_blocks"`
+	LostFor                     *float64 `json:"lost_seconds"`
 }
 
 // find returns the worker of that id; nil when it is not there.
@@ -113,12 +114,12 @@ func workers(ctx context.Context, args []string, p process) error {
 
 // verbAndID checks the words of the command line.
 func verbAndID(words []string) (verb, id string, err error) {
-	verbs := []string{"list", "cordon", "drain", "uncordon"}
+	verbs := []string{"list", "cordon", "drain", "uncordon", "forget"}
 	words = append(words, "", "")
 	verb, id = words[0], words[1]
 	switch {
 	case verb == "":
-		err = errors.New("say what to do: list, cordon ID, drain ID or uncordon ID")
+		err = errors.New("say what to do: list, cordon ID, drain ID, uncordon ID or forget ID")
 	case !slices.Contains(verbs, verb):
 		err = fmt.Errorf("%q: %w", verb, conf.Unknown("verb", verb, verbs))
 	case verb == "list" && id != "":
@@ -160,6 +161,13 @@ func (r *workersReport) table(addresses bool) (string, error) {
 	}
 	for _, p := range r.Pools {
 		for _, w := range p.Workers {
+			if w.State == "down" || w.State == "lost" { // nothing of the rest is so now
+				if w.LostFor != nil {
+					w.State += " for " + time.Duration(*w.LostFor*float64(time.Second)).Round(time.Second).String()
+				}
+				fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t-\t-\t-\t-\t-\n", cmp.Or(p.Model, "-"), p.Role, w.ID, w.State, address(w.Address), w.Requests)
+				continue
+			}
 			fmt.Fprintf(&b, "%s\t%s\t%s\t%s\t%s%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Model, p.Role, w.ID, w.State, address(w.Address), w.Requests,
 				w.ActiveBlocks, w.TotalBlocks, w.PrefillTokens, w.CachedBlocks, r.events(p.Model+"/"+p.Role, w.ID), w.Circuit)
 		}
@@ -222,6 +230,9 @@ func (o *operator) cordon(ctx context.Context, verb, id string, s workersSetting
 	switch {
 	case verb == "uncordon":
 		text = fmt.Sprintf("%s is cordoned no more; state: %s", id, got.State)
+	case verb == "forget":
+		text = id + " is listed no more by this gateway, unless it registers again"
+		got.Kept = ""
 	case wait:
 		text = id + " is drained: nothing is booked on it"
 	}

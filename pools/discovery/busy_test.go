@@ -50,6 +50,6 @@ func TestAWorkerThatGeneratesIsWell(t *testing.T) {
 		default:
 			generates.Store(false)
 		}
-		within(t, 10*time.Second, end, func() bool { _, in := r.Lookup("w1"); return !in })
+		within(t, 10*time.Second, end, func() bool { _, in := r.Lookup("w1"); return !in && len(r.View().Lost()) == 1 })
 	}
 }

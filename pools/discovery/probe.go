@@ -296,10 +296,16 @@ func (f *probe) failed(err error, certain bool) {
 	case out:
 		f.log.Warn("worker taken out: it does not answer", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
 		f.endLook()
-		f.reported = pools.Worker{}
-		f.sink.Remove(f.given.ID)
+		w := f.reported
+		if f.reported = (pools.Worker{}); w.ID == "" {
+			w = f.given
+		}
+		f.sink.Lose(w)
 		f.complained = true
 	case !f.complained:
+		if !f.pulse.in {
+			f.sink.Lose(f.given)
+		}
 		f.log.Warn("worker does not answer; it is asked on", "worker", f.given.ID, "address", f.given.Address, "error", err)
 		f.complained = true
 	}

@@ -151,6 +151,8 @@ func (r *recorder) Resync(ws []pools.Worker, grace time.Duration) {
 	r.mu.Unlock()
 }
 
+func (r *recorder) Lose(w pools.Worker) { r.From("").Lose(w) }
+
 func (r *recorder) Suspend(id string, on bool) { r.From("").Suspend(id, on) }
 
 func (r *recorder) Refuse(w pools.Worker, reason error) { r.From("").Refuse(w, reason) }

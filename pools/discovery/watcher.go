@@ -19,6 +19,8 @@ type Sink interface {
 	Put(w pools.Worker) error
 	// Remove reports that a worker has left.
 	Remove(id string)
+	// Lose reports that a worker that is configured does not respond, with what is known of it.
+	Lose(w pools.Worker)
 	// Resync reports all workers at once. Those known before that are not among them should go only if they have
 	// not come back within grace.
 	Resync(ws []pools.Worker, grace time.Duration)

@@ -74,7 +74,7 @@ func (w *worker) Word() string {
 // Tone is how the state looks: good, busy, warn, bad.
 func (w *worker) Tone() string {
 	switch w.Word() {
-	case "gone", pools.Down.String(), "circuit " + string(fault.Open):
+	case "gone", "lost", pools.Down.String(), "circuit " + string(fault.Open):
 		return "bad"
 	case pools.Up.String():
 		if w.Used() >= 90 || w.MaxNumSeqs > 0 && w.Requests >= w.slots() {
@@ -142,7 +142,7 @@ func (w *worker) Text(field string) string {
 		}
 		return fmt.Sprintf("%d %%", w.Filled())
 	case "circuit":
-		return string(w.Circuit)
+		return cmp.Or(string(w.Circuit), "–")
 	case "events":
 		return cmp.Or(w.Events, "none")
 	case "rate":
@@ -221,6 +221,9 @@ func (c *Console) workers(now time.Time) map[string]*model {
 		own := pool{Role: p.Role}
 		for _, r := range p.Workers {
 			w := worker{WorkerReport: r, Model: p.Model, Role: p.Role, Events: events[r.ID]}
+			if r.State == pools.Down.String() || r.LostFor != nil {
+				w.Events, w.Circuit = "–", "" // nothing of that is so now
+			}
 			own.Workers = append(own.Workers, w)
 			present[w.Key("")] = true
 			c.known[w.Key("")] = seen{w, now}

@@ -53,7 +53,7 @@ func (f *fleet) circuits() map[string]fault.State {
 	open := map[string]fault.State{}
 	for _, p := range f.gateway.Fleet.Report() {
 		for _, w := range p.Workers {
-			if w.Circuit != fault.Closed {
+			if w.Circuit != fault.Closed && w.LostFor == nil {
 				open[w.ID] = w.Circuit
 			}
 		}
@@ -170,7 +170,7 @@ func TestClientsMistakeInsidePrefillsAnswer(t *testing.T) {
 // and so draws requests. It is the worker's failure: another one answers, and no
 // client is told that its own key is wrong.
 func TestWorkersOwn4xx(t *testing.T) {
-	for _, status := range []int{401, 403, 404, 405, 408} {
+	for status, code := range map[int]string{401: "engine_error", 403: "engine_error", 404: "not_served", 405: "engine_error", 408: "engine_error"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			f := newFleet(t, options{alone: true})
 			bad := newEngines(f, pools.Both, 1, func(w http.ResponseWriter, _ *http.Request) {
@@ -178,7 +178,7 @@ func TestWorkersOwn4xx(t *testing.T) {
 				_, _ = io.WriteString(w, `{"error":"Unauthorized"}`)
 			})
 			alone := f.post(completionPath, ask("hi", 4))
-			if err := f.parse(alone.body).Error; alone.status != http.StatusBadGateway || err == nil || *err.Code != "engine_error" {
+			if err := f.parse(alone.body).Error; alone.status != http.StatusBadGateway || err == nil || *err.Code != code {
 				t.Errorf("by itself: status %d: %s", alone.status, alone.body)
 			}
 			f.start(pools.Both, "good", options{speedup: 1000}, slog.New(slog.DiscardHandler))

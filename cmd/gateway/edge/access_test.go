@@ -271,6 +271,18 @@ func TestStrangersChangeNothing(t *testing.T) {
 	}
 }
 
+// A worker that is lost can be forgotten, and no other.
+func TestForget(t *testing.T) {
+	sv := serve(t, loopback(t), answerJSON)
+	for id, want := range map[string]int{"lost-1": http.StatusOK, "decode-1": http.StatusConflict, "unknown": http.StatusNotFound} {
+		c := sv.dial()
+		c.send(change("/workers/" + id + "/forget"))
+		if resp, body := c.receive(); resp.StatusCode != want {
+			t.Errorf("%s: %d %s", id, resp.StatusCode, body)
+		}
+	}
+}
+
 func TestCordonDrainUncordon(t *testing.T) {
 	sv := serve(t, loopback(t), answerJSON)
 	for _, tc := range []struct {

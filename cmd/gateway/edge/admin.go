@@ -45,6 +45,17 @@ func (s *Server) cordon(c *fiber.Ctx, action string, on bool) error {
 	return writeJSON(c, http.StatusOK, standing)
 }
 
+// forget takes a lost worker off the list of this gateway.
+func (s *Server) forget(c *fiber.Ctx) error {
+	id := strings.Clone(c.Params("id"))
+	e := explainCordon(s.cat.Forget(id))
+	s.administered(c.Context(), "forget", e, slog.String("worker", id[:min(len(id), pools.MaxIDBytes)]))
+	if e != nil {
+		return e
+	}
+	return writeJSON(c, http.StatusOK, Standing{Worker: id, State: "forgotten", Kept: kept.No})
+}
+
 // administered logs a change that an operator asked for.
 func (s *Server) administered(ctx *fasthttp.RequestCtx, action string, e *openai.Error, whom ...slog.Attr) {
 	outcome, level := "done", slog.LevelInfo
@@ -64,6 +75,8 @@ func explainCordon(err error) *openai.Error {
 	case errors.Is(err, pools.ErrUnknownWorker):
 		return &openai.Error{Status: http.StatusNotFound, Code: "worker_not_found", Param: "id",
 			Message: "there is no such worker; GET /workers lists them"}
+	case errors.Is(err, pools.ErrNotLost):
+		return &openai.Error{Status: http.StatusConflict, Code: "worker_not_lost", Param: "id", Message: pools.ErrNotLost.Error()}
 	case errors.Is(err, pools.ErrTooManyCordons):
 		return &openai.Error{Status: http.StatusConflict, Code: "too_many_cordons",
 			Message: pools.ErrTooManyCordons.Error()}

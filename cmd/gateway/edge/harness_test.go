@@ -119,6 +119,17 @@ func (c *catalog) Workers() any {
 	return map[string]any{"pools": []string{}}
 }
 
+// Forget knows one worker that is lost.
+func (c *catalog) Forget(id string) error {
+	switch id {
+	case "decode-1":
+		return pools.ErrNotLost
+	case "lost-1":
+		return nil
+	}
+	return pools.ErrUnknownWorker
+}
+
 // Cordon knows one worker, with two requests on it.
 func (c *catalog) Cordon(id string, on, _ bool) (Standing, error) {
 	if id != "decode-1" {

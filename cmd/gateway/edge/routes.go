@@ -54,6 +54,7 @@ func (f *frontend) table(metrics http.Handler) []route {
 			route{http.MethodGet, "/busy_threshold", "busy_threshold", operators, 0, s.thresholds},
 			route{http.MethodPost, "/busy_threshold", "busy_threshold", changes, maxAdminBytes, s.setThresholds},
 			route{http.MethodGet, "/metrics", "metrics", operators, 0, adaptor.HTTPHandler(metrics)})
+		rows = append(rows, route{http.MethodPost, "/workers/:id/forget", "workers", changes, 0, s.forget})
 		for action, on := range map[string]bool{"cordon": true, "uncordon": false, "drain": true, "move": true} {
 			rows = append(rows, route{http.MethodPost, "/workers/:id/" + action, "workers", changes, 0,
 				func(c *fiber.Ctx) error { return s.cordon(c, action, on) }})

@@ -47,6 +47,8 @@ type Catalog interface {
 	// Cordon takes a worker out of the choice (on), or back in, and returns how it then stands; with move its streams
 	// go on on other workers, those that can. Its errors are pools.ErrUnknownWorker and pools.ErrTooManyCordons.
 	Cordon(id string, on, move bool) (Standing, error)
+	// Forget takes a worker that had registered and is lost off the list.
+	Forget(id string) error
 	// Thresholds are the busy thresholds of each model that is served, and SetThreshold changes one model's and returns
 	// whether that is kept; its error is what is answered.
 	Thresholds() []BusyThreshold

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-pd/tandem/fault"
@@ -47,8 +48,10 @@ type WorkerReport struct {
 	Transfer       string            `json:"transfer_endpoint,omitempty"`
 	// PrefillRate is the observed prefill speed in tokens a second, 0 while unknown.
 	PrefillRate float64 `json:"prefill_tokens_per_second,omitempty"`
-	// Circuit is the worker's breaker for the leg that its pool serves.
-	Circuit fault.State `json:"circuit"`
+	// Circuit is the worker's breaker for the leg that its pool serves, absent of one that is lost.
+	Circuit fault.State `json:"circuit,omitempty"`
+	// LostFor is for how many seconds a worker that is lost, or configured and down, has not responded; absent of others.
+	LostFor *float64 `json:"lost_seconds,omitempty"`
 }
 
 // Fleet reads the pools, their bookings and their circuits.
@@ -79,9 +82,33 @@ func (f *Fleet) Report() []PoolReport {
 				leg, wr.PrefillRate = pools.Prefill, f.rooms.Prefill.Rate(w.ID)
 			}
 			wr.Circuit = f.rooms.Breakers.State(w.ID, leg)
+			if wr.State == pools.Down.String() {
+				wr.PrefillRate = 0 // nothing of that is so now
+			}
 			rep.Workers = append(rep.Workers, wr)
 		}
 		out = append(out, rep)
+	}
+	return addLost(out, f.rooms.Roster.View().Lost(), now)
+}
+
+// lost is the state of a worker that had registered and has gone without leaving.
+const lost = "lost"
+
+// addLost adds the workers that have gone without leaving to their pools.
+func addLost(out []PoolReport, all []pools.Lost, now time.Time) []PoolReport {
+	for _, l := range all {
+		w, ago := l.Worker, now.Sub(l.Since).Round(time.Millisecond).Seconds()
+		row := WorkerReport{ID: w.ID, Address: w.Address, Engine: w.Engine, State: lost, TotalBlocks: w.TotalKVBlocks, BlockSize: w.BlockSize, Ranks: w.Ranks(), LostFor: &ago}
+		if l.Configured {
+			row.State = pools.Down.String()
+		}
+		at := slices.IndexFunc(out, func(p PoolReport) bool { return p.Model == w.Model && p.Role == w.Role })
+		if at < 0 {
+			at = len(out)
+			out = append(out, PoolReport{Model: w.Model, Role: w.Role})
+		}
+		out[at].Workers = append(out[at].Workers, row)
 	}
 	return out
 }

@@ -132,6 +132,9 @@ func (s proberSink) Remove(string) { s.send(news{}) }
 // Refuse takes that the engine answers, but cannot be used.
 func (s proberSink) Refuse(_ pools.Worker, reason error) { s.send(news{refused: reason}) }
 
+// Lose takes that the engine does not respond.
+func (s proberSink) Lose(pools.Worker) { s.send(news{}) }
+
 // Suspend does nothing: gateways find out by themselves.
 func (proberSink) Suspend(string, bool) {}
 

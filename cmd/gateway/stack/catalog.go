@@ -147,6 +147,9 @@ func (g *Gateway) Cordon(id string, on, move bool) (edge.Standing, error) {
 	return standing, nil
 }
 
+// Forget takes a worker that had registered and is lost off the list.
+func (g *Gateway) Forget(id string) error { return g.Roster.Forget(id) }
+
 // standing is how a worker stands.
 func (g *Gateway) standing(id string) edge.Standing {
 	for _, p := range g.Fleet.Report() {
