@@ -179,14 +179,6 @@ func anyString(s *scan) bool {
 	return ok
 }
 
-func anyObject(s *scan) bool {
-	if s.peek() != '{' {
-		return s.wrong("an object")
-	}
-	_, ok := s.value()
-	return ok
-}
-
 // filled reads a string that is not empty.
 func (s *scan) filled(dst *string) bool {
 	if !s.string(dst) {
