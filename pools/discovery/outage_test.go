@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -101,5 +102,21 @@ func TestCutOffLongerThanLeases(t *testing.T) {
 		if notices := w.probeEvery + w.probeLimit; notices >= ttl*2/3 || notices > 8*time.Second {
 			t.Errorf("TTL %v: a cut is noticed after %v", ttl, notices)
 		}
+	}
+}
+
+// TestDeregisterWithoutEtcd: a worker that ends does not wait for an etcd that has gone.
+func TestDeregisterWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start("")
+	r, stop := s.registerFor(testWorker("w"), time.Minute)
+	defer stop()
+	within(t, 10*time.Second, "registered", r.Held)
+	s.gate.shut()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := r.Deregister(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("%v, and %v", err, ctx.Err())
 	}
 }

@@ -97,15 +97,17 @@ func (r *Registrar) Lodged() bool {
 }
 
 // Deregister ends Run and takes the record out of etcd, so that watchers see the worker leave at once. A record that
-// another process has put in its place meanwhile stays. Its error is that etcd did not do so before ctx ended; then
-// the lease does.
+// another process has put in its place meanwhile stays. Its error is that etcd did not do so before ctx ended, or
+// within a few seconds; then the lease does.
 func (r *Registrar) Deregister(ctx context.Context) error {
 	r.mu.Lock()
 	r.left = true
-	cancel, done := r.cancel, r.done
+	end, done := r.cancel, r.done
 	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, r.timeout) // an etcd that has gone is not waited for
+	defer cancel()
 	if done != nil {
-		cancel()
+		end()
 		select {
 		case <-done:
 		case <-ctx.Done():

@@ -339,9 +339,7 @@ func (a *Attach) withdraw(why string) {
 
 // deregister ends a registration that runs no more.
 func (a *Attach) deregister(r *registration) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.inner), 3*time.Second)
-	defer cancel()
-	if err := r.registrar.Deregister(ctx); err != nil {
+	if err := r.registrar.Deregister(context.WithoutCancel(a.inner)); err != nil {
 		a.log.Warn("not deregistered: the registration ends with its lease", "worker", r.record.ID, "error", err)
 	}
 }
