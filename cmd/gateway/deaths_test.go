@@ -98,7 +98,9 @@ func (f *fleet) addresses() map[string]string {
 	addresses := map[string]string{}
 	for _, p := range report.Pools {
 		for _, w := range p.Workers {
-			addresses[w.ID] = w.Address
+			if w.LostFor == nil {
+				addresses[w.ID] = w.Address
+			}
 		}
 	}
 	return addresses

@@ -281,12 +281,12 @@ func TestRealDeaths(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"prefill-1", "decode-1"} {
-		f.eventually(id+" is gone with its lease", 20*time.Second, func() bool {
+		f.eventually(id+" is lost with its lease", 20*time.Second, func() bool {
 			state := f.state(id)
 			if state == "up" {
 				t.Fatalf("%s is up again, and dead", id)
 			}
-			return state == ""
+			return state == "lost"
 		})
 	}
 
