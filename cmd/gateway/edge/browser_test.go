@@ -64,7 +64,7 @@ func TestEveryRouteHasItsChecks(t *testing.T) {
 				continue
 			}
 			if r.body == 0 {
-				if resp, body := ask(2, "{}", own...); resp.StatusCode != 200 {
+				if resp, body := ask(2, "{}", own...); resp.StatusCode != 200 && !strings.Contains(body, "worker_not_lost") { // forget, of one that is here
 					t.Errorf("%s with a body that nobody reads: status %d, %s", name, resp.StatusCode, body)
 				}
 				continue
