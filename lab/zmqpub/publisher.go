@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 
 // Config is how a [Publisher] works. The zero value of each field but Endpoint means its default.
 type Config struct {
-	// Endpoint is tcp://HOST:PORT of rank 0: bound for a host of *, 0.0.0.0 or ::, else connected to, as vLLM does.
+	// Endpoint is tcp://HOST:PORT of rank 0, bound or connected to as the dialect's engine does: see [Config.binds].
 	Endpoint       string
 	ReplayEndpoint string       // where rank 0 is asked for what it sent before; it is bound. Empty for none
 	Topic          string       // goes before each message
@@ -51,6 +52,18 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// binds reports whether the engine binds its endpoint: vLLM one with * or :: (ZmqEventPublisher._is_bind_endpoint in 0.32's
+// distributed/kv_events.py), SGLang also one with 0.0.0.0 (0.5.23's srt/disaggregation/kv_events.py), TensorRT-LLM all.
+func (c *Config) binds() bool {
+	switch d := c.Dialect; {
+	case d == wire.TensorRT:
+		return true
+	case strings.HasPrefix(d.String(), "sglang") && strings.Contains(c.Endpoint, "0.0.0.0"):
+		return true
+	}
+	return strings.Contains(c.Endpoint, "*") || strings.Contains(c.Endpoint, "::")
+}
+
 // Publisher publishes an engine's events as vLLM and SGLang do by themselves: a batch a message, numbered from 0, with
 // a buffer of the last ones to ask for and nothing else.
 type Publisher struct {
@@ -79,7 +92,7 @@ func New(cfg Config) (*Publisher, error) {
 		listen = new(net.ListenConfig).Listen
 	}
 	var err error
-	if p.at.Binds() {
+	if cfg.binds() {
 		if p.events, err = listen(context.Background(), "tcp", p.at.Address()); err != nil {
 			return nil, fmt.Errorf("KV events endpoint: %w", err)
 		}

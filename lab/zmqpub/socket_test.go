@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/kvevents/zmq/zmtp"
 )
 
@@ -49,5 +50,30 @@ func TestSlowSubscriberLosesItsOwn(t *testing.T) {
 	m, err := c.Read()
 	if err != nil || len(m.Frames) != 2 || string(m.Frames[0]) != "a" {
 		t.Errorf("%+v, %v", m.Command, err)
+	}
+}
+
+// Each engine binds what it binds, and connects to the rest, where no subscriber finds it.
+func TestWhatEnginesBind(t *testing.T) {
+	for _, c := range []struct {
+		dialect  wire.Dialect
+		endpoint string
+		binds    bool
+	}{
+		{wire.VLLM, "tcp://*:0", true}, {wire.VLLM, "tcp://[::]:0", true}, {wire.VLLM, "tcp://127.0.0.1:1", false}, {wire.VLLM, "tcp://0.0.0.0:1", false},
+		{wire.VLLMArrays, "tcp://0.0.0.0:1", false}, {wire.VLLM, "tcp://gpu-1:1", false},
+		{wire.SGLang, "tcp://*:0", true}, {wire.SGLang, "tcp://0.0.0.0:0", true}, {wire.SGLangFirst, "tcp://0.0.0.0:0", true}, {wire.SGLang, "tcp://127.0.0.1:1", false},
+		{wire.TensorRT, "tcp://*:0", true},
+	} {
+		p, err := New(Config{Endpoint: c.endpoint, Dialect: c.dialect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, _ := p.Ports(); at != 0 != c.binds {
+			t.Errorf("%v %s is bound at %d, want bound: %v", c.dialect, c.endpoint, at, c.binds)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
