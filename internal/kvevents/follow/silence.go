@@ -24,6 +24,9 @@ func connected(b wire.Bus) bool {
 
 // listen looks which publishers are silent. None is while messages wait here: the delay is this process's then.
 func (s *Subscriber) listen(now time.Time) {
+	for _, f := range s.followers {
+		f.base().age(now)
+	}
 	up := connected(s.bus)
 	if up != s.reach.up {
 		s.reach = reach{up, now}

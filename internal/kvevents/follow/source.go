@@ -105,6 +105,7 @@ func (s *source) observe(epoch, seq uint64, payload []byte) verdict {
 
 // apply puts one message's events into the view.
 func (s *source) apply(payload []byte) {
+	s.age(time.Now())
 	before, over := s.view.Tally(), s.view.Overgrown()
 	if wire.DecodeBatch(s.batch, payload) != nil {
 		s.count.skipped("malformed", 1)
@@ -125,6 +126,16 @@ func (s *source) apply(payload []byte) {
 		s.lose()
 	}
 	s.applied(payload, before, true)
+}
+
+// age has the view drop what has gone where no removal is announced.
+func (s *source) age(now time.Time) {
+	if gone := s.view.Age(now); len(gone) > 0 {
+		s.blocks.Store(int64(s.view.Blocks()))
+		if s.cfg.Tap != nil {
+			s.cfg.Tap.Applied(s.name, gone)
+		}
+	}
 }
 
 // catchUp applies held messages as far as they have become the next ones.

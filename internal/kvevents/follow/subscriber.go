@@ -239,16 +239,12 @@ func (s *Subscriber) Run(ctx context.Context) error {
 	s.timer = time.NewTimer(0)
 	defer s.timer.Stop()
 	s.reach = reach{s.bus == nil || connected(s.bus), time.Now()}
-	look := make(<-chan time.Time)
-	if s.bus != nil {
-		ticker := time.NewTicker(min(time.Second, s.cfg.SilentAfter/4+1))
-		defer ticker.Stop()
-		look = ticker.C
-	}
+	look := time.NewTicker(min(time.Second, s.cfg.SilentAfter/4+1))
+	defer look.Stop()
 	s.join(ctx)
 	s.reconcile(ctx)
 	for ctx.Err() == nil {
-		if !contain.Do(s.log, "kv_events", func() { s.step(ctx, look, drops) }) {
+		if !contain.Do(s.log, "kv_events", func() { s.step(ctx, look.C, drops) }) {
 			contain.Do(s.log, "kv_events", func() { s.renew(ctx) })
 		}
 	}

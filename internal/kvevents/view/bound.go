@@ -40,6 +40,15 @@ func MostBlocks(registered int) int {
 	return max(offloadedShare*registered, leastBound)
 }
 
+// ageless is how many blocks a medium that announces no removal is taken to hold: a few times as many as the device, whose
+// number is known.
+func (b *bound) ageless() int {
+	if b.registered == 0 {
+		return unregisteredBound / offloadedShare
+	}
+	return max(deviceShare*b.registered, leastBound)
+}
+
 // begin is for a view that is empty.
 func (b *bound) begin(blockSize int) {
 	b.largest, b.offloads, b.over = 0, false, false

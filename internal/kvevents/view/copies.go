@@ -88,6 +88,7 @@ func (v *View) restoreCopies(data []byte) {
 		}
 		for range of[9] {
 			v.copied(h, tierSet(place))
+			v.ages.restored(h, tierSet(place), v.now)
 		}
 	}
 	v.recount()

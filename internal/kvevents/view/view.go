@@ -1,6 +1,8 @@
 package view
 
 import (
+	"time"
+
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/internal/tier"
 	"github.com/tandem-pd/tandem/internal/tokens"
@@ -39,6 +41,8 @@ type View struct {
 	group     group
 	copies    copies // further ones
 	again     int    // of copies, those on the device
+	ages      ages
+	now       time.Time // of Age
 
 	tail   []uint32 // for use within one call, as all that follows
 	tokens []uint32
@@ -108,7 +112,7 @@ func (v *View) Clear() {
 	v.part.Clear()
 	v.known.clear()
 	v.misfit, v.fitting = 0, 0
-	v.group = group{}
+	v.group, v.ages = group{}, nil
 	v.Uncount()
 	v.bound.begin(v.blockSize)
 }
@@ -137,6 +141,7 @@ func (v *View) Apply(events []wire.Event) {
 		case v.bound.over || !v.follows(e):
 			v.tally.Ignored += uint64(len(e.Hashes))
 		case e.Kind == wire.Removed:
+			v.ages.stop(e)
 			v.remove(e)
 		case e.Kind == wire.Stored && len(e.Tokens) == 0:
 			v.place(e)
@@ -198,6 +203,7 @@ func (v *View) store(e *wire.Event) {
 	}
 
 	held := tierOf(e)
+	v.ages.of(e).add(e.Hashes, v.now)
 	v.bound.widen(e.BlockSize, held, v.blockSize)
 	start, done := len(c.tail), 0 // tokens and own blocks before the engine's block
 	before := v.tally.Again
@@ -274,7 +280,7 @@ func (v *View) put(h wire.Hash, b block, run []uint64, tail []uint32, coming int
 
 // place notes a further place of blocks announced before.
 func (v *View) place(e *wire.Event) {
-	held := tierOf(e)
+	held, ages := tierOf(e), v.ages.of(e)
 	v.bound.widen(0, held, v.blockSize)
 	for i, h := range e.Hashes {
 		if i%reads == 0 {
@@ -286,6 +292,7 @@ func (v *View) place(e *wire.Event) {
 			continue
 		}
 		v.tally.Stored++
+		ages.add(e.Hashes[i:i+1], v.now)
 		b := v.known.at(at)
 		if b.held&held != 0 {
 			v.copied(h, held)
