@@ -192,11 +192,13 @@ func TestTrackedAgainIsEmpty(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(10 * time.Second) // virtual: a snapshot that was requested before the publisher listened is requested again
+		time.Sleep(10500 * time.Millisecond) // virtual, between two heartbeats: a snapshot that was requested too early is requested again
+		synctest.Wait()
 		if !r.settled(g, p, "w") || r.idx.Of("w", 0).Blocks() == 0 {
 			t.Fatalf("not live: %+v", r.status("w"))
 		}
-		stop() // it has died: no word of it will come
+		stop() // it has died: no message of it will come
+		synctest.Wait()
 		r.sub.Untrack(eventstest.Pool, "w")
 		r.sub.Track(eventstest.Pool, "w", []int{0}, 16, 0)
 		synctest.Wait()
