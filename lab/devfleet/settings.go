@@ -117,7 +117,7 @@ const tokenizerCacheBytes = 16 << 20
 // workerEvents is how a simulated worker publishes its KV events.
 type workerEvents struct {
 	How      string `flag:"worker-kv-events,kv-events" default:"nats" oneof:"nats=over NATS, where nats-url is given|zmq-vllm=over ZeroMQ, as vLLM does|zmq-sglang=over ZeroMQ, as SGLang does|zmq-trtllm=over ZeroMQ, as TensorRT-LLM does|none=not at all" help:"How the KV events are published."`
-	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. A host of *, 0.0.0.0 or :: is listened on, any other is connected to. Port 0 picks a free one."`
+	Endpoint string `flag:"kv-events-endpoint" default:"tcp://*:5557" help:"With a zmq form of worker-kv-events: where they are published. Bound as the engine binds: * and ::, with SGLang 0.0.0.0 too, with TensorRT-LLM any; another host is connected to. Port 0 picks a free one."`
 	Replay   string `flag:"kv-events-replay-endpoint" help:"With a zmq form of worker-kv-events: where the last messages can be requested again, as tcp://*:5558. Empty keeps none."`
 	Topic    string `flag:"kv-events-topic" help:"With a zmq form of worker-kv-events: the topic before each message."`
 	Steps    int    `flag:"kv-events-buffer-steps" default:"10000" range:"1..10000000" help:"With a zmq form of worker-kv-events: how many messages are kept for such requests."`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -24,6 +25,9 @@ type Config struct {
 	Events follow.Config // its OnState is the Feed's
 	// Reannounce has requests ask engines whose events were lost to announce the cached prefixes that the requests use.
 	Reannounce bool
+	// Computed is when a worker last computed a prompt or generated a token, zero for never: its KV events are expected then. nil knows
+	// of none.
+	Computed func(worker string) time.Time
 }
 
 // Feed has a subscriber follow the KV events of a roster's workers, and reports to their routers which ranks' events cannot
@@ -35,11 +39,14 @@ type Feed struct {
 	reannounce *reannounce // nil: no engine is asked
 	nats       bool        // there is a bus
 	log        *slog.Logger
+	computed   func(worker string) time.Time
 
 	mu       sync.Mutex          // guards what follows
 	followed map[string]followed // by worker id
 	stale    map[string]ranks    // as last reported to routers, by pool
 	epochs   map[wire.Source]uint64
+	tracked  map[string]time.Time // since when, by worker id
+	silent   map[wire.Source]silent
 }
 
 type ranks = map[overlap.Rank]struct{}
@@ -55,7 +62,7 @@ type followed struct {
 // New returns a Feed that has not begun; from now on routers predict the workers that are not heard. bus may be nil: workers
 // are then followed over ZeroMQ alone. The error is the config's.
 func New(cfg Config, bus wire.Bus, roster *pools.Roster, routers *router.Set, log *slog.Logger, reg prometheus.Registerer) (*Feed, error) {
-	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, stale: map[string]ranks{}}
+	f := &Feed{roster: roster, routers: routers, nats: bus != nil, log: log, computed: cfg.Computed, stale: map[string]ranks{}, tracked: map[string]time.Time{}}
 	cfg.Events.OnState = f.changed
 	var err error
 	f.subscriber, err = follow.New(cfg.Events, bus, Into(func(pool string) *index.Index { return routers.Index(split(pool)) }), log, reg)
@@ -78,6 +85,11 @@ func split(pool string) (model string, role pools.Role) {
 
 // Run follows until ctx ends. It may be called once. Its error is that the bus cannot be subscribed to.
 func (f *Feed) Run(ctx context.Context) error {
+	var silent sync.WaitGroup
+	defer silent.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	silent.Go(func() { f.runSilent(ctx) })
 	return f.subscriber.Run(ctx)
 }
 
@@ -125,6 +137,7 @@ func (f *Feed) update() {
 	for id, old := range f.followed { // first, for a port of theirs may be another's now
 		if old != now[id] {
 			f.subscriber.Untrack(old.pool, id)
+			delete(f.tracked, id)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(now)) {
@@ -138,6 +151,7 @@ func (f *Feed) update() {
 
 // track has the subscriber follow one worker. The caller holds f.mu.
 func (f *Feed) track(w followed, id string) {
+	f.tracked[id] = time.Now()
 	all := make([]int, w.ranks)
 	for i := range all {
 		all[i] = i

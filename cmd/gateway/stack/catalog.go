@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
 
@@ -69,7 +70,7 @@ type sourceReport struct {
 	// Transport is "nats" or "zmq".
 	Transport string `json:"transport"`
 	State     string `json:"state"`
-	// Reason is why it is predicted: "loss" of events, or "parity".
+	// Reason is why it is predicted: "loss" of events, "parity", or "silent" with the likely cause.
 	Reason string `json:"reason,omitempty"`
 	Seq    uint64 `json:"seq"`
 	Gaps   uint64 `json:"gaps"`
@@ -118,7 +119,10 @@ func (g *Gateway) sourceReport(s follow.SourceStatus) sourceReport {
 		ago := time.Since(s.Heard).Round(time.Millisecond).Seconds()
 		r.Heard = &ago
 	}
-	if s.State == follow.Predicted {
+	switch {
+	case g.feed.Silent(s.Source):
+		r.Reason = "silent: " + feed.SilentCause
+	case s.State == follow.Predicted:
 		r.Reason = "loss"
 	}
 	slash := strings.LastIndexByte(s.Source.Pool, '/')

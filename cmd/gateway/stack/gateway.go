@@ -253,7 +253,7 @@ func (g *Gateway) addFeed(links Links, reg prometheus.Registerer) (err error) {
 			p.Ended(worker)
 		}
 	}
-	g.feed, err = feed.New(feed.Config{Events: events, Reannounce: g.cfg.Reannounce}, links.Bus, g.Roster, g.routers, g.log, reg)
+	g.feed, err = feed.New(feed.Config{Events: events, Reannounce: g.cfg.Reannounce, Computed: g.latest}, links.Bus, g.Roster, g.routers, g.log, reg)
 	if err == nil {
 		g.exportParity(reg)
 	}

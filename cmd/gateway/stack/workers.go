@@ -56,10 +56,7 @@ func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 	prober := func(source *pools.Source, seed uint64) (*discovery.Prober, error) {
 		probe := cfg.Probe
 		probe.Seed ^= seed
-		probe.Latest = func(id string) time.Time {
-			prefilled, generated := g.prefill.Latest(id), g.decode.Latest(id)
-			return slices.MaxFunc([]time.Time{prefilled, generated}, time.Time.Compare)
-		}
+		probe.Latest = g.latest
 		p, err := discovery.NewProber(source, probe, g.log)
 		if err == nil {
 			g.given.probers = append(g.given.probers, p)
@@ -94,6 +91,11 @@ func (g *Gateway) addGiven(reg prometheus.Registerer) error {
 		}
 	}
 	return nil
+}
+
+// latest is when a worker last computed a prompt or generated a token, zero for never.
+func (g *Gateway) latest(id string) time.Time {
+	return slices.MaxFunc([]time.Time{g.prefill.Latest(id), g.decode.Latest(id)}, time.Time.Compare)
 }
 
 // logPredicted logs once that some workers' caches are predicted.

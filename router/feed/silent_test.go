@@ -1,0 +1,86 @@
+package feed
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// lines is a log that may be read meanwhile.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) { l.mu.Lock(); defer l.mu.Unlock(); return l.b.Write(p) }
+func (l *lines) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), s)
+}
+
+// TestSilentSources: a worker that computes prompts and publishes nothing, as a vLLM with the endpoint tcp://127.0.0.1:PORT does
+// (it connects there), is one warning; one that is idle, or publishes, is none.
+func TestSilentSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out lines
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		bus := eventstest.NewBus()
+		t.Cleanup(bus.Close)
+		roster := pools.NewRoster(pools.Config{}, log)
+		routers, err := router.NewSet(map[pools.Role]router.Config{pools.Both: router.DefaultConfig()}, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined := time.Now()
+		computing := map[string]bool{"mute": true, "speaks": true}
+		f, err := New(Config{Computed: func(id string) time.Time {
+			if computing[id] {
+				return time.Now()
+			}
+			return time.Time{}
+		}}, bus, roster, routers, log, prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"mute", "idle", "speaks"} {
+			roster.From("test").Put(pools.Worker{ID: id, Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://10.0.0.1:8000", BlockSize: 16, KVEvents: "nats"})
+		}
+		run(t, f.Run)
+		p, err := publish.New(publish.Config{Source: wire.Source{Pool: "m/both", Worker: "speaks"}}, bus, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run(t, p.Run)
+		const warning = "publishes no KV events"
+		time.Sleep(silentAfter - time.Second)
+		if n := out.count(warning); n != 0 {
+			t.Errorf("%d warnings after %v", n, time.Since(joined))
+		}
+		time.Sleep(time.Hour)
+		if n := out.count(warning); n != 1 || out.count("worker=mute")+out.count("mute/0") == 0 {
+			t.Errorf("%d warnings, want one of the silent worker:\n%s", n, out.b.String())
+		}
+		for id, want := range map[string]bool{"mute": true, "idle": false, "speaks": false} {
+			if got := f.Silent(wire.Source{Pool: "m/both", Worker: id}); got != want {
+				t.Errorf("%s is silent: %v; %+v", id, got, f.Sources())
+			}
+		}
+		if f.Sources()[0].State == follow.Live {
+			t.Error("a source that brought nothing is live")
+		}
+	})
+}
