@@ -75,8 +75,9 @@ type Rooms struct {
 	// candidate's terms although neither the request nor Config.Explain asks for that. It is asked once a choice; nil
 	// never wants it.
 	Explains func(rounds int) bool
-	// NotServed is called with a worker that turned out to have no such adapter loaded, though its record says so; it may be nil.
-	NotServed func(worker string)
+	// Look has a worker asked at once what it serves and hands over by: it turned out to have no such model or adapter, its connection
+	// broke, or its KV could not be pulled. A Mooncake prefill that has started again has another engine id. It may be nil.
+	Look func(worker string)
 	// Starting is the error of a request that comes before the gateway is ready, nil once it is. Starting is nil if
 	// requests are taken from the start.
 	Starting func() *openai.Error
@@ -178,12 +179,12 @@ func (f *Flow) again(ctx context.Context, r *request, failed *fault.Error, out S
 	switch failed.Class {
 	case fault.Reset, fault.Truncated:
 		r.Dead = append(r.Dead, failed.Worker)
+		f.look(failed.Worker)
 		fallthrough
 	case fault.Refused:
 		f.rooms.Languages.Stale(r.Call.Request.Model, failed.Worker)
-	}
-	if failed.Class == fault.NotServed && f.rooms.NotServed != nil {
-		f.rooms.NotServed(failed.Worker)
+	case fault.NotServed:
+		f.look(failed.Worker)
 	}
 	action := Decide(failed.Leg, failed.Class, r.Attempts-r.before, len(r.Dead), r.Sent.Began, r.Sent.Began && f.resumable(r, failed))
 	if action == LocalPrefill && (!f.cfg.DecodeFallback || r.d.Lease != nil && !r.d.Worker.ServesAlone()) {

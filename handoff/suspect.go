@@ -62,6 +62,7 @@ func (f *Flow) suspect(r *request, d *pools.Worker, failed *fault.Error) {
 func (f *Flow) suspicion(r *request, kv *StagedKV, d *pools.Worker) suspicion {
 	s := suspicion{decode: d.ID, producer: kv.producer.ID, permit: kv.permit}
 	kv.permit = nil
+	f.look(kv.producer.ID)
 	if slices.Contains(f.rooms.Breakers.Blocked(pools.Decode, r.Call.Request.Adapter), d.ID) {
 		return s
 	}
@@ -71,6 +72,13 @@ func (f *Flow) suspicion(r *request, kv *StagedKV, d *pools.Worker) suspicion {
 		}
 	}
 	return s
+}
+
+// look has a worker asked at once what it is now.
+func (f *Flow) look(worker string) {
+	if f.rooms.Look != nil {
+		f.rooms.Look(worker)
+	}
 }
 
 // cleared takes in a decode worker's first token: one that reported an error with another's KV was not to blame for it.

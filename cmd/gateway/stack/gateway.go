@@ -165,7 +165,7 @@ func NewGateway(cfg GatewayConfig, links Links, log *slog.Logger, reg *prometheu
 		Languages:  g.languages,
 		Reannounce: func(w *pools.Worker, rank int) bool { return g.feed.Reannounce(w, rank) },
 		Starting:   g.starting,
-		NotServed: func(worker string) {
+		Look: func(worker string) {
 			for _, p := range g.given.probers {
 				p.Look(worker)
 			}
