@@ -241,10 +241,13 @@ func (v *View) Restore(c ReadableCopy) bool {
 	coming := c.blocks
 	var ends chained
 	for r := v.reader(c); r.next(); coming-- {
-		if _, ok := v.known.find(r.hash); !ok { // of one that is named twice the first counts
-			v.known.add(r.hash, r.block, r.run, r.tail, coming)
-			v.ages.restored(r.hash, r.block.held, v.now)
+		if _, ok := v.known.find(r.hash); ok { // of one that is named twice the first counts, in the index too: no removal would end the second
+			v.chain(&ends)
+			ends.held = 0
+			continue
 		}
+		v.known.add(r.hash, r.block, r.run, r.tail, coming)
+		v.ages.restored(r.hash, r.block.held, v.now)
 		if len(r.run) == 0 {
 			continue
 		}
