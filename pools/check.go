@@ -102,7 +102,7 @@ func addressProblem(s string) string {
 
 func hostPortProblem(s string) string {
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" {
+	if err != nil || host == "" || strings.ContainsAny(host, " /?#@") || textProblem(s, 1, MaxModelBytes) != "" {
 		return fmt.Sprintf("must be host:port, is %q", s)
 	}
 	return portProblem(port)

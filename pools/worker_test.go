@@ -62,6 +62,8 @@ func TestValidateNamesTheField(t *testing.T) {
 		{"taints", func(w *Worker) { w.Taints = make([]string, maxTaints+1) }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = ":5600" }},
+		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1\r\nX-A: b:5600" }},
+		{"transfer_endpoint", func(w *Worker) { w.Transfer = "a/b:5600" }},
 		{"transfer_endpoint", func(w *Worker) { w.Transfer = "10.0.0.1:http" }},
 		{"model_input", func(w *Worker) { w.ModelInput = "images" }},
 		{"kv_events", func(w *Worker) { w.KVEvents = "zmq" }},
