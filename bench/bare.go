@@ -29,7 +29,7 @@ func runBare(args []string, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "ready http://%s\n", l.Addr())
+	fmt.Fprintf(stdout, "listening http://%s\n", l.Addr())
 	if args[0] == "epoll" {
 		return bareEpoll(l, args[1], args[2])
 	}

@@ -69,7 +69,7 @@ func (p *process) last() string {
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// startReady runs one of our programs and waits for its line "ready http://ADDRESS".
+// startReady runs one of our programs and waits for its line "listening http://ADDRESS".
 func startReady(ctx context.Context, cores cores, name, dir, binary string, args ...string) (*process, error) {
 	out, in := io.Pipe()
 	defer out.Close()
@@ -80,7 +80,7 @@ func startReady(ctx context.Context, cores cores, name, dir, binary string, args
 	ready := make(chan string, 1)
 	go func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if url, ok := strings.CutPrefix(lines.Text(), "ready http://"); ok {
+			if url, ok := strings.CutPrefix(lines.Text(), "listening http://"); ok {
 				ready <- url
 				break
 			}

@@ -136,7 +136,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	if code, body := get(beside.line + "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(body, engine) {
 		t.Errorf("before there is an engine: %d %s", code, body)
 	}
-	gateway := startChild(t, "ready ", "serve", "--http-port", "0", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "2s")
+	gateway := startChild(t, "listening ", "serve", "--http-port", "0", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "2s")
 	worker := work()
 	type source struct {
 		Worker, Transport, State string

@@ -106,7 +106,7 @@ func serveInside(b *testing.B, flags ...string) (address string, stop func()) {
 	}()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		if url, ok := strings.CutPrefix(lines.Text(), "ready http://"); ok {
+		if url, ok := strings.CutPrefix(lines.Text(), "listening http://"); ok {
 			go func() { _, _ = io.Copy(io.Discard, out) }()
 			return url, func() {
 				cancel()

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -154,12 +157,39 @@ func serve(ctx context.Context, args []string, p process) error {
 	if admin := g.AdminAddr(); admin != nil {
 		fmt.Fprintf(p.stdout, "admin %s://%s\n", scheme, stack.LocalAddr(admin))
 	}
-	fmt.Fprintf(p.stdout, "ready %s://%s\n", scheme, stack.LocalAddr(addr))
+	fmt.Fprintf(p.stdout, "listening %s://%s\n", scheme, stack.LocalAddr(addr))
 	if err := notify(p.environ, "READY=1"); err != nil {
 		log.Warn("the supervisor is not notified: it may stop this process as one that did not start", "error", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = notify(p.environ, "STOPPING=1") })() // it is a courtesy
+	var announcing sync.WaitGroup
+	defer announcing.Wait()
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	announcing.Go(func() { announce(running, p.stdout, g.Waiting, fmt.Sprintf("ready %s://%s", scheme, stack.LocalAddr(addr))) })
 	return g.Run(ctx)
+}
+
+// announce prints ready once waiting returns nothing, and ends. What a start waits for longer than a second is printed
+// each time that it changes.
+func announce(ctx context.Context, out io.Writer, waiting func() string, ready string) {
+	ticks := time.NewTicker(100 * time.Millisecond)
+	defer ticks.Stop()
+	for began, last := time.Now(), ""; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		switch now := waiting(); {
+		case now == "":
+			fmt.Fprintln(out, ready)
+			return
+		case now != last && time.Since(began) >= time.Second:
+			fmt.Fprintln(out, now)
+			last = now
+		}
+	}
 }
 
 // embed starts the servers inside. A port that is taken is most often another gateway's.

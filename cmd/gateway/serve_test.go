@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -46,7 +45,7 @@ func loneWorker(t *testing.T, role, id string) string {
 // served is a `gateway serve` in a process of its own.
 type served struct {
 	*fleet
-	stdout string // until it was ready
+	stdout string // until it listened
 }
 
 // serveArgs is a command line of serve that shares the machine with other
@@ -60,7 +59,7 @@ func serveProcess(t *testing.T, args ...string) *served {
 	return runServe(t, exec.Command(os.Args[0], append(serveArgs(), args...)...))
 }
 
-// runServe starts cmd, which runs serve, and waits until it is ready.
+// runServe starts cmd, which runs serve, and waits until it listens.
 func runServe(t *testing.T, cmd *exec.Cmd) *served {
 	t.Helper()
 	s := &served{fleet: &fleet{t: t, cmd: cmd}}
@@ -77,7 +76,7 @@ func runServe(t *testing.T, cmd *exec.Cmd) *served {
 	lines := bufio.NewScanner(stdout)
 	for s.url == "" && lines.Scan() {
 		s.stdout += lines.Text() + "\n"
-		if url, ok := strings.CutPrefix(lines.Text(), "ready "); ok {
+		if url, ok := strings.CutPrefix(lines.Text(), "listening "); ok {
 			s.url = url
 		}
 	}
@@ -85,7 +84,11 @@ func runServe(t *testing.T, cmd *exec.Cmd) *served {
 		_ = s.cmd.Wait()
 		t.Fatalf("serve did not come up:\n%s", s.logs.String())
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }()
+	go func() {
+		for lines.Scan() {
+			_, _ = s.later.Write(append(lines.Bytes(), '\n'))
+		}
+	}()
 	return s
 }
 
@@ -127,17 +130,24 @@ func TestServeOnWorkersByURL(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("[]\n")
+	write("- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n")
 	s := serveProcess(t, "--decode-url", loneWorker(t, "decode", "d")+",id=d", "--workers-file", path,
 		"--worker-health-interval", "100ms", "--router-min-initial-workers", "1")
 	if strings.Contains(s.stdout, "run inside") {
 		t.Errorf("it started etcd and NATS although it has workers:\n%s", s.stdout)
+	}
+	s.eventually("it prints what it waits for", func() bool {
+		return strings.Contains(s.later.String(), "waiting for workers: 1 of 2 up; tandem-sim has no prefill worker\n")
+	})
+	if strings.Contains(s.later.String(), "ready") {
+		t.Errorf("without a prefill worker it printed %q", s.later.String())
 	}
 	write(fmt.Sprintf("- url: %s\n  role: prefill\n  id: p\n", loneWorker(t, "prefill", "p")))
 	if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the fleet is whole", func() bool { return s.healthy() && s.listed("p") && s.listed("d") })
+	s.eventually("it prints that it is ready", func() bool { return strings.HasSuffix(s.later.String(), "ready "+s.url+"\n") })
 	if p, d, err := s.served(4); err != nil || p != "p" || d != "d" {
 		t.Errorf("served by %q and %q, %v", p, d, err)
 	}
@@ -237,7 +247,7 @@ func TestServeOnATakenPort(t *testing.T) {
 		if status != exitFailed || !strings.Contains(stderr, test.flag+":") || !strings.Contains(stderr, taken) || !strings.Contains(stderr, test.want) {
 			t.Errorf("--%s %s: status %d: %s", test.flag, taken, status, stderr)
 		}
-		if strings.Contains(stdout, "ready") || time.Since(began) > 8*time.Second {
+		if strings.Contains(stdout, "listening") || time.Since(began) > 8*time.Second {
 			t.Errorf("--%s %s: after %v it had printed %q", test.flag, taken, time.Since(began), stdout)
 		}
 	}

@@ -222,9 +222,9 @@ func startServe(t *testing.T, args ...string) (url string, logs *logText, cmd *e
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
-		if ready, ok := strings.CutPrefix(lines.Text(), "ready "); ok {
+		if url, ok := strings.CutPrefix(lines.Text(), "listening "); ok {
 			go func() { _, _ = io.Copy(io.Discard, stdout) }()
-			return ready, logs, cmd
+			return url, logs, cmd
 		}
 	}
 	_ = cmd.Wait()

@@ -151,16 +151,16 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			lines, ready := bufio.NewScanner(out), false
-			for !ready && lines.Scan() {
-				ready = lines.Text() == "ready https://127.0.0.1:"+port
+			lines, listens := bufio.NewScanner(out), false
+			for !listens && lines.Scan() {
+				listens = lines.Text() == "listening https://127.0.0.1:"+port
 			}
 			go func() { _, _ = io.Copy(io.Discard, out) }()
 			probe := find[*appsv1.Deployment](c, "demo-tandem-gateway").Spec.Template.Spec.Containers[0].ReadinessProbe
 			if (probe.Exec != nil) != (example == "certificates") {
 				t.Errorf("the probe is %v", probe)
 			}
-			if ready && probe.Exec != nil {
+			if listens && probe.Exec != nil {
 				args := strings.Fields(strings.Replace(strings.Join(probe.Exec.Command[1:], " "), "/etc/tandem/gateway/gateway.yaml", config, 1))
 				said, err := run(t, nil, args...)
 				if err == nil || !strings.Contains(said, `503 "unhealthy"`) {
@@ -169,7 +169,7 @@ func TestGatewaysStartWithTheSecrets(t *testing.T) {
 			}
 			cancel()
 			_ = cmd.Wait() // it was killed
-			if !ready {
+			if !listens {
 				t.Errorf("it does not start with\n%s\n%s", settings, logs.String())
 			}
 		})

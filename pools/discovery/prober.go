@@ -118,6 +118,13 @@ func (p *Prober) Set(es []Endpoint) {
 	}
 }
 
+// Wanted is how many workers the list has.
+func (p *Prober) Wanted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.wanted)
+}
+
 // Run looks after the workers until ctx ends, when it returns nil and leaves them in the sink. It may be called once.
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.asker.close()

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -192,7 +193,9 @@ const prefillPatience = 10 * time.Second
 // Ready reports whether every model that has workers can be served: by a pool of role both, or by a prefill and a
 // decode pool. A prefill pool that has emptied after it was there is not needed while decode may stand in for it: the
 // gateway then serves degraded, and says so.
-func (g *Gateway) Ready() (bool, any) {
+func (g *Gateway) Ready() (bool, any) { return g.readiness() }
+
+func (g *Gateway) readiness() (bool, readiness) {
 	now := time.Now()
 	out := readiness{Status: "ok", Pools: []poolReadiness{}}
 	view := g.Roster.View()
@@ -232,4 +235,46 @@ func (g *Gateway) Ready() (bool, any) {
 		ok, out.Status = false, "starting"
 	}
 	return ok, out
+}
+
+// Waiting is a line on what is missing until every model that has workers can be served, empty when nothing is.
+func (g *Gateway) Waiting() string {
+	ok, now := g.readiness()
+	switch {
+	case ok:
+		return ""
+	case now.Awaits != "":
+		return "waiting: " + now.Awaits
+	}
+	up, known, lacks := 0, 0, ""
+	for _, p := range g.given.probers {
+		known += p.Wanted()
+	}
+	for _, p := range g.Roster.Pools() {
+		for i := range p.Members {
+			if p.Members[i].Source == fromEtcd {
+				known++
+			}
+		}
+	}
+	serve := map[pools.Role]map[string]int{pools.Prefill: {}, pools.Decode: {}}
+	for _, p := range now.Pools {
+		up += p.Workers
+		for role, of := range serve {
+			if p.Role == role || p.Role == pools.Both {
+				of[p.Model] += p.Workers
+			}
+		}
+	}
+	for _, model := range g.Roster.Models() {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			if serve[role][model] == 0 {
+				lacks += fmt.Sprintf("; %s has no %s worker", model, role)
+			}
+		}
+	}
+	if known == 0 {
+		return "waiting for workers: none has joined"
+	}
+	return fmt.Sprintf("waiting for workers: %d of %d up%s", up, max(known, up), lacks)
 }

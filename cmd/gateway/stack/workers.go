@@ -147,14 +147,13 @@ func (g *Gateway) Reload() error {
 	return errors.Join(errs...)
 }
 
-// Awaits says what is still missing before the first request is taken, empty
-// when nothing is. Once nothing is, nothing ever is again.
+// Awaits is what is still missing before the first request is accepted, empty when nothing is. Once empty it stays empty.
 func (g *Gateway) Awaits() string {
 	if !g.kept.Ready() {
-		return "etcd or NATS is asked which workers are cordoned"
+		return "the list of cordoned workers is read from etcd or NATS"
 	}
 	if !g.member.Ready() {
-		return "the other gateways of the group are asked what they have booked"
+		return "bookings are requested from the other gateways of the group"
 	}
 	if g.given.started.Load() {
 		return ""
