@@ -110,6 +110,7 @@ func NewWorker(cfg WorkerConfig, links stack.Links, log *slog.Logger) (*Worker, 
 	if w.transfer, err = listen("tcp", net.JoinHostPort(cfg.Host, "0")); err != nil {
 		return nil, errors.Join(fmt.Errorf("transfer port: %w", err), w.serve.Close())
 	}
+	w.serve, w.transfer = mortalListener{w.serve, w.dead}, mortalListener{w.transfer, w.dead}
 	if err := w.build(); err != nil {
 		w.traces.Close()
 		return nil, errors.Join(err, w.serve.Close(), w.transfer.Close(), w.closeEvents())
@@ -271,9 +272,13 @@ func (w *Worker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-inner.Done(): // another part failed
 		case <-w.dead:
+		}
+		select {
+		case <-w.dead: // also where ctx has ended too
 			_, _ = front.Close(), side.Close()
 			stop()
 			return nil
+		default:
 		}
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.Grace+w.cfg.Drain)
 		defer cancel()

@@ -25,6 +25,8 @@ type Books struct {
 	// Received are the names of KV that prefill engines have pushed here and no request has
 	// taken, sorted.
 	Received []string `json:"received"`
+	// Guests counts the decode engines that wait here for a prompt's KV.
+	Guests int `json:"guests"`
 }
 
 // BlockBooks splits the KV cache's blocks: Total = Free + Cached + Active.

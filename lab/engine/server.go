@@ -179,7 +179,9 @@ func (s *Server) Drain(ctx context.Context) error {
 func (s *Server) Books() Books {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Books(time.Now())
+	b := s.core.Books(time.Now())
+	b.Guests = len(s.guests)
+	return b
 }
 
 // turn steps the core once, hands out what came of it and returns when the next

@@ -437,9 +437,10 @@ func (s *scene) leaveWhen(there func() bool) {
 	<-gone
 }
 
-// prefills: prefill's engine has the request, and so has decode's where both run at once.
+// prefills: prefill's engine has the request, and so has decode's where both run at once. SGLang's waits for prefill by then.
 func (s *scene) prefills() bool {
-	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1)
+	return s.engines("prefill") == 1 && (!s.together || s.engines("decode") == 1) &&
+		(s.engine != "sglang" || s.workers["prefill-1"].Engine.Books().Guests == 1)
 }
 
 // decodes: the client reads, and prefill has nothing more to do with it.
