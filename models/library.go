@@ -166,10 +166,10 @@ func (l *Library) Compare(w *pools.Worker, p Prompt, same bool) {
 	l.checks.WithLabelValues(model, result).Inc()
 	first, lost := p.by.compare(w, p.kind, same)
 	if first {
-		l.log.Warn("the tokenizer or chat template of a model disagrees with a worker; the worker renders such chats itself", "model", model, "path", p.by.Path, "worker", w.ID)
+		l.log.Warn("tokenizer or chat template disagrees with a worker; that worker renders such chats itself", "model", model, "path", p.by.Path, "worker", w.ID)
 	}
 	if lost {
-		l.log.Warn("the tokenizer or chat template of a model disagrees with its workers and is no longer used for such prompts", "model", model, "path", p.by.Path, "disagreements", distrustAfter)
+		l.log.Warn("tokenizer or chat template disagrees with the model's workers; no longer used for such prompts", "model", model, "path", p.by.Path, "disagreements", distrustAfter)
 	}
 }
 
@@ -195,7 +195,7 @@ func (l *Library) lives(model string) map[incarnation]bool {
 // meet has a model's language take in which processes serve the model.
 func (l *Library) meet(model string) {
 	if language := l.Of(model); language != nil && language.meets(l.lives(model)) {
-		l.log.Info("a model's tokenizer is tried again: a worker has started since", "model", model)
+		l.log.Info("retrying the tokenizer: a worker has started since", "model", model)
 	}
 }
 
@@ -265,7 +265,7 @@ func (l *Library) find(model string) {
 	if path != "" {
 		var err error
 		if language, err = Load(path, l.cfg.CacheBytes); err != nil {
-			l.log.Warn("a model's tokenizer cannot be read; its prompts are routed without", "model", model, "path", path, "error", err)
+			l.log.Warn("tokenizer cannot be read; routing the model's prompts without it", "model", model, "path", path, "error", err)
 		}
 	}
 	l.mu.Lock()

@@ -90,7 +90,7 @@ func TestPinsWhatAProcessWasSeenToMake(t *testing.T) {
 	l.compares(1, b, plain, false)
 	expect("a minority at another process", plain, b, false)
 	expect("which is its own", plain, a, true)
-	if n := strings.Count(log.String(), "the worker renders such chats itself"); n != 2 {
+	if n := strings.Count(log.String(), "that worker renders such chats itself"); n != 2 {
 		t.Errorf("%d log lines: %s", n, log)
 	}
 	l.Stale("m", "a")

@@ -83,7 +83,11 @@ func (r *Roster) cordon(f func(c *Core, id string, on bool) (bool, error), id st
 		changed, err = f(c, id, on)
 		return changed
 	}) {
-		r.log.Info("worker cordon", "worker", id, "on", on)
+		what := "worker uncordoned"
+		if on {
+			what = "worker cordoned"
+		}
+		r.log.Info(what, "worker", id)
 	}
 	return err
 }

@@ -28,7 +28,7 @@ func (s *Source) Put(w Worker) error {
 // [Core.Refuse].
 func (s *Source) Refuse(w Worker, reason error) {
 	if s.roster.change(func(c *Core, now time.Time) bool { return c.Refuse(s.name, own(w), reason, now) }) {
-		s.roster.log.Warn("worker turned away", "worker", w.ID, "source", named(s.name), "error", reason)
+		s.roster.log.Warn("worker refused", "worker", w.ID, "source", named(s.name), "error", reason)
 	}
 }
 
@@ -69,7 +69,7 @@ func (s *Source) Resync(ws []Worker, grace time.Duration) {
 // logRefusal logs which worker was refused and why: registries are not read by people.
 func (s *Source) logRefusal(err error) {
 	if err != nil {
-		s.roster.log.Warn("worker turned away", "source", named(s.name), "error", err)
+		s.roster.log.Warn("worker refused", "source", named(s.name), "error", err)
 	}
 }
 

@@ -26,10 +26,10 @@ func (c Config) logTo(log *slog.Logger) Config {
 		log := log.With("model", m.Worker.Model, "role", string(m.Worker.Role), "worker", m.Worker.ID, "rank", m.Rank,
 			"wrong", m.Wrong, "samples", m.Samples)
 		if m.Marked {
-			log.Warn("KV events are not what answers say: predicting the worker's cache until they agree again", "last", m.Last.String())
+			log.Warn("KV events disagree with reported cache hits; predicting the worker's cache until they agree", "last", m.Last.String())
 			return
 		}
-		log.Info("KV events agree with answers again")
+		log.Info("KV events agree with reported cache hits again")
 	}
 	return c
 }

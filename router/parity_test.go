@@ -81,7 +81,7 @@ func TestParity(t *testing.T) {
 	if p, _ := g.Sources().RankParity(overlap.Rank{Worker: "w", Rank: 0}); p != (overlap.RankParity{Samples: 32}) {
 		t.Errorf("the rank has %+v", p)
 	}
-	if marked, back := strings.Count(g.logs.String(), "are not what"), strings.Count(g.logs.String(), "agree with answers again"); marked != 1 || back != 1 {
+	if marked, back := strings.Count(g.logs.String(), "disagree with"), strings.Count(g.logs.String(), "agree with reported cache hits again"); marked != 1 || back != 1 {
 		t.Errorf("%d and %d lines in the log:\n%s", marked, back, &g.logs)
 	}
 }

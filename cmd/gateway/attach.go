@@ -95,10 +95,10 @@ func attach(ctx context.Context, args []string, p process) error {
 	}
 	reach := cmp.Or(cfg.Advertise, cfg.Engine.Given.Address)
 	if here(reach) {
-		log.Warn("gateways on other machines cannot reach this address: --advertise-url names another", "address", reach)
+		log.Warn("address not reachable from other machines (set --advertise-url)", "address", reach)
 	}
 	if s.NATSURL == "" {
-		log.Warn("without --nats-url the engine's KV events are not forwarded: the record names where the engine publishes them, and each gateway follows it by itself")
+		log.Warn("KV events not forwarded (set --nats-url); each gateway connects to the engine's endpoint")
 	}
 	links, unlink, err := stack.Connect(&s.Discovery, s.Stream.Config(), log, nats.Name("tandem attach "+cfg.Engine.Given.ID))
 	if err != nil {

@@ -200,7 +200,7 @@ func TestAttachBesideARealWorker(t *testing.T) {
 	case <-time.After(readyLimit):
 		t.Fatal("SIGTERM does not end it")
 	}
-	if code := beside.cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(beside.log(), "detached: the engine is left as it is") {
+	if code := beside.cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(beside.log(), "detached; the engine keeps running") {
 		t.Errorf("exit status %d:\n%s", code, beside.log())
 	}
 	soon(t, "the gateway sees it leave", func() bool { return known().Worker == "" })

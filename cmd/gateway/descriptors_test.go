@@ -107,13 +107,13 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 				http.DefaultClient.CloseIdleConnections()
 				return err == nil
 			})
-			if lines := strings.Count(s.logs.String(), "new ones wait"); lines > 2 {
+			if lines := strings.Count(s.logs.String(), "new connections wait"); lines > 2 {
 				t.Errorf("%d lines about a shortage:\n%s", lines, s.logs.String())
 			}
 			if said := strings.Contains(s.logs.String(), "max-connections leaves too few descriptors"); said != (len(args) > 1 && args[1] == "10000") {
 				t.Errorf("the log speaks of a bound that cannot be kept: %v", said)
 			}
-			if name == "default bound" && !strings.Contains(s.logs.String(), "idle connections are closed to make room") {
+			if name == "default bound" && !strings.Contains(s.logs.String(), "closing idle connections to make room") {
 				t.Errorf("the log says nothing of the shortage:\n%s", s.logs.String())
 			}
 			s.stop()

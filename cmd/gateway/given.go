@@ -36,10 +36,10 @@ func onHangup(ctx context.Context, p process, reload func() error, log *slog.Log
 				return
 			case <-got:
 				if err := reload(); err != nil {
-					log.Error("not everything could be read again; what could not is as it was", "error", err)
+					log.Error("reload incomplete: files that failed keep their previous contents", "error", err)
 					continue
 				}
-				log.Info("files read again")
+				log.Info("files reloaded")
 			}
 		}
 	}()

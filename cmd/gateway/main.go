@@ -183,7 +183,7 @@ func newLogger(p process, r *settings.Resolved, l telemetry.Logging) (*slog.Logg
 		return nil, usageError{err}
 	}
 	if unknown := r.UnknownVariables(); len(unknown) > 0 {
-		log.Warn("variables of Dynamo that are no settings here are ignored", "variables", strings.Join(unknown, ", "))
+		log.Warn("ignoring variables of Dynamo that are not settings here", "variables", strings.Join(unknown, ", "))
 	}
 	return log, nil
 }

@@ -362,7 +362,7 @@ func TestKilledWorkersComeBack(t *testing.T) {
 		t.Errorf("decoded by %q, %v", d, err)
 	}
 	f.stop()
-	if log := f.logs.String(); !strings.Contains(log, "it is not started again") || strings.Count(log, "it is started again") != 2 ||
+	if log := f.logs.String(); !strings.Contains(log, "not restarted") || strings.Count(log, "restarting") != 2 ||
 		!strings.Contains(log, `"worker ended" worker=prefill-1`) || !strings.Contains(log, `"worker ended" worker=decode-1`) {
 		t.Errorf("the log does not say which workers were down and started again:\n%s", log)
 	}

@@ -174,7 +174,7 @@ func TestReplicas(t *testing.T) {
 		})
 	}
 	c.stop()
-	a.eventually("c has left", func() bool { return strings.Contains(a.logs.String(), "a gateway has drained and left") })
+	a.eventually("c has left", func() bool { return strings.Contains(a.logs.String(), "gateway drained and left the group") })
 	again.stop()
 	a.stop()
 }

@@ -157,7 +157,7 @@ func TestReplicasOverTLS(t *testing.T) {
 	_, _ = gateways[2].cmd.Process.Wait()
 	for _, s := range gateways[:2] {
 		are(s, "silent", 1)
-		s.eventually("the log says who has died", func() bool { return strings.Contains(s.logs.String(), "a gateway has died") })
+		s.eventually("the log says who has died", func() bool { return strings.Contains(s.logs.String(), "gateway died") })
 		for _, reason := range []string{"plain_http", "client_certificate", "handshake"} {
 			if want := fmt.Sprintf("tandem_frontend_tls_failures_total{reason=%q} 0\n", reason); !strings.Contains(get(s, "/metrics"), want) {
 				t.Errorf("not %s%s", want, s.logs.String())

@@ -85,7 +85,7 @@ func serve(ctx context.Context, args []string, p process) error {
 		defer inside.Close()
 		inside.Join(d)
 		if s.Stream.Durable && s.Embedded.Dir == "" {
-			log.Warn("KV events are kept for as long as this gateway runs, and no longer: --embed-dir names a folder that stays")
+			log.Warn("KV event stream is not persisted (set --embed-dir)")
 		}
 		switch {
 		case s.Embedded.OnlyNATS:
@@ -104,15 +104,15 @@ func serve(ctx context.Context, args []string, p process) error {
 	// Workers by URL and in pods publish over ZMQ or not at all.
 	if !s.Router.KVEvents || len(d.EtcdEndpoints) == 0 {
 		if r.IsSet("nats-url") && !cfg.Replicas.Shares() {
-			log.Info("NATS is not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
+			log.Info("NATS not used: no worker publishes KV events there, or they are not followed", "nats_url", r.Source("nats-url"))
 		}
 		if s.Stream.Durable && !embedded {
-			log.Info("No KV events are kept: they do not pass through NATS here", "durable_kv_events", r.Source("durable-kv-events"))
+			log.Info("KV events are not stored: they do not pass through NATS here", "durable_kv_events", r.Source("durable-kv-events"))
 		}
 		events.NATSURL = ""
 	}
 	if alone {
-		log.Info("KV events are left to the remote index; with --router-kv-events they are followed here as well", "index", s.Remote.URLs)
+		log.Info("KV events are followed by the remote index alone (set --router-kv-events to follow them here too)", "index", s.Remote.URLs)
 	}
 	links, unlink, err := stack.Connect(&events, s.Stream.Config(), log, nats.Name("tandem gateway"))
 	if _, wrong := errors.AsType[*setting.Error](err); wrong {
@@ -159,7 +159,7 @@ func serve(ctx context.Context, args []string, p process) error {
 	}
 	fmt.Fprintf(p.stdout, "listening %s://%s\n", scheme, stack.LocalAddr(addr))
 	if err := notify(p.environ, "READY=1"); err != nil {
-		log.Warn("the supervisor is not notified: it may stop this process as one that did not start", "error", err)
+		log.Warn("supervisor not notified; it may stop this process as one that did not start", "error", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = notify(p.environ, "STOPPING=1") })() // it is a courtesy
 	var announcing sync.WaitGroup

@@ -152,7 +152,7 @@ func TestServeOnWorkersByURL(t *testing.T) {
 		t.Errorf("served by %q and %q, %v", p, d, err)
 	}
 	s.stop()
-	if !strings.Contains(s.logs.String(), "files read again") {
+	if !strings.Contains(s.logs.String(), "files reloaded") {
 		t.Errorf("the log does not tell of SIGHUP:\n%s", s.logs.String())
 	}
 }

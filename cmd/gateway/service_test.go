@@ -173,7 +173,7 @@ func TestServiceTokensAreReloaded(t *testing.T) {
 		write("the-first-token\n")
 		s := startService(t, name, "the-first-token", "--token-file", file)
 		for _, step := range []struct{ file, says string }{
-			{"the-second-token\n", "files read again"},
+			{"the-second-token\n", "files reloaded"},
 			{"short\n", "tokens:1: the key has 5 bytes; it must have at least 8"},
 			{"", "tokens: there is no key in it"},
 		} {

@@ -141,7 +141,7 @@ func (s *Store) reload(source *Source, now time.Time) error {
 		if text := err.Error(); text != source.failed { // else the log has it
 			source.failed = text
 			s.reloads.WithLabelValues(source.files.Use, "failed").Inc()
-			s.log.Error("the certificate files cannot be used: those read before stay in force", "use", source.files.Use, "error", err)
+			s.log.Error("certificate files cannot be used; keeping those read before", "use", source.files.Use, "error", err)
 		}
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *Store) reload(source *Source, now time.Time) error {
 	if m.pair != nil {
 		attrs = append(attrs, "serial", m.pair.Leaf.SerialNumber.String(), "expires", m.pair.Leaf.NotAfter)
 	}
-	s.log.Info("certificate files read again", attrs...)
+	s.log.Info("certificate files reloaded", attrs...)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func Do(log *slog.Logger, handler string, f func()) (returned bool) {
 		panics[handler]++
 		mu.Unlock()
 		if suppressed, ok := lines.Allow(handler, time.Now()); ok {
-			log.Error("panic in a handler; going on without what it handled", "handler", handler, "panic", fault,
+			log.Error("panic in a handler; what it handled was dropped", "handler", handler, "panic", fault,
 				"suppressed", suppressed, "stack", string(debug.Stack()))
 		}
 	}()

@@ -230,7 +230,7 @@ func TestLogSaysWhoIsLostAndWhole(t *testing.T) {
 		expect := func(when string, silent, lost, whole, again int) {
 			t.Helper()
 			synctest.Wait()
-			for text, want := range map[string]int{"KV events are silent": silent, "KV events lost": lost, "KV events repaired": whole, "KV events come again": again} {
+			for text, want := range map[string]int{"no KV events received": silent, "KV events lost": lost, "KV events repaired": whole, "KV events received again": again} {
 				if n := lines.count(text); n != want {
 					t.Errorf("%s: %d lines %q, want %d", when, n, text, want)
 				}

@@ -178,15 +178,15 @@ func (l *Listener) free() {
 func (l *Listener) paused(p Pause, err error) {
 	l.cfg.Paused(p)
 	if p == Bound {
-		l.warn("as many connections are open as may be, and none is idle: new ones wait")
+		l.warn("connection limit reached and no connection is idle; new connections wait")
 	} else {
-		l.warn("the system has no room for another connection: new ones wait", slog.Any("error", err))
+		l.warn("out of descriptors or memory; new connections wait", slog.Any("error", err))
 	}
 }
 
 func (l *Listener) evicted() {
 	l.cfg.Evicted()
-	l.warn("idle connections are closed to make room for new ones")
+	l.warn("closing idle connections to make room for new ones")
 }
 
 func (l *Listener) warn(event string, attrs ...slog.Attr) {

@@ -131,5 +131,5 @@ func checkSecrets() error {
 
 // ignore logs a value that is passed over.
 func ignore(log *slog.Logger, name, value, used string) {
-	log.Warn("value of an OpenTelemetry variable is not known here and is passed over", "variable", name, "value", value, "used", used)
+	log.Warn("unknown value of an OpenTelemetry variable ignored", "variable", name, "value", value, "used", used)
 }

@@ -169,7 +169,7 @@ func (b *batches) ExportSpans(ctx context.Context, items []sdk.ReadOnlySpan) err
 	}
 	e.failed.Add(float64(n))
 	if suppressed, ok := b.limit.Allow("export", time.Now()); ok {
-		b.log.Warn("spans not exported: the collector did not take them", "spans", n, "error", err, "suppressed", suppressed)
+		b.log.Warn("spans not exported", "spans", n, "error", err, "suppressed", suppressed)
 	}
 	return nil
 }

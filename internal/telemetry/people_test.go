@@ -51,6 +51,32 @@ func TestLinesForPeople(t *testing.T) {
 	}
 }
 
+// Collectors get durations as milliseconds under a key that says so, and no struct by its fields' names in Go.
+func TestFieldsForPrograms(t *testing.T) {
+	type source struct{ Worker, Pool string }
+	for format, want := range map[string]string{
+		"json":   `"grace_ms":1500,"from":"{w m}","error":"gone","role":"both","with_ms":0.25,"ids":["a","b"]}`,
+		"logfmt": `grace_ms=1500 from="{w m}" error=gone role=both with_ms=0.25 ids="[a b]"`,
+		"text":   `grace=1.5s from="{w m}" error=gone role=both with=250µs ids="[a b]"`,
+	} {
+		var b bytes.Buffer
+		log, err := NewLogger(&b, Logging{"info", format})
+		if err != nil {
+			t.Fatal(err)
+		}
+		type role string
+		log.Info("stopping", "grace", 1500*time.Millisecond, "from", source{"w", "m"}, "error", error(&gone{1}), "role", role("both"),
+			"with", 250*time.Microsecond, "ids", []string{"a", "b"})
+		if !strings.HasSuffix(b.String(), want+"\n") {
+			t.Errorf("%s: %s, want …%s", format, &b, want)
+		}
+	}
+}
+
+type gone struct{ Count int }
+
+func (*gone) Error() string { return "gone" }
+
 // What is no terminal is for machines.
 func TestAutoIsJSONForMachines(t *testing.T) {
 	var b bytes.Buffer

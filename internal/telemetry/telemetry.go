@@ -4,10 +4,12 @@ package telemetry
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +28,7 @@ type Logging struct {
 
 // NewLogger makes a logger that writes to w.
 func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{}
+	opts := &slog.HandlerOptions{ReplaceAttr: forPrograms}
 	var level slog.Level
 	if err := errors.Join(setting.Check(&l), level.UnmarshalText([]byte(l.Level))); err != nil {
 		return nil, err
@@ -46,6 +48,21 @@ func NewLogger(w io.Writer, l Logging) (*slog.Logger, error) {
 	}
 	out.colours = terminal.Rewrites(w) && os.Getenv("NO_COLOR") == ""
 	return slog.New(&handler{&people{out: out, level: level}, out, asText}), nil
+}
+
+// forPrograms is a field as collectors take it: a duration is a number of milliseconds under a key with the unit, and a
+// struct is its text instead of its fields under their names in Go.
+func forPrograms(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindDuration:
+		return slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1e3)
+	case slog.KindAny:
+		switch v := a.Value.Any(); reflect.ValueOf(v).Kind() {
+		case reflect.Struct, reflect.Pointer, reflect.Map:
+			return slog.String(a.Key, fmt.Sprint(v))
+		}
+	}
+	return a
 }
 
 // NewRegistry makes a registry that already counts the process and the Go runtime.

@@ -117,7 +117,7 @@ func (f *Fleet) keep(ctx context.Context, c *child, up <-chan struct{}) error {
 		}
 		log := f.log.With("worker", c.id, "pid", p.pid())
 		if p.cmd.ProcessState.Success() {
-			log.Info("worker process ended well: it is not started again")
+			log.Info("worker process exited; not restarted")
 			return nil
 		}
 		dead, _ := f.gateway.Roster.Lookup(c.id)
@@ -125,13 +125,13 @@ func (f *Fleet) keep(ctx context.Context, c *child, up <-chan struct{}) error {
 			f.gateway.Roster.ReportEnded(c.id, dead.Worker.Incarnation)
 		}
 		if !f.cfg.Restart {
-			log.Warn("worker process ended: it is not started again", "state", p.cmd.ProcessState.String())
+			log.Warn("worker process failed; not restarted", "state", p.cmd.ProcessState.String())
 			return nil
 		}
 		if time.Since(began) > longLife {
 			deaths = 0
 		}
-		log.Warn("worker process ended: it is started again", "state", p.cmd.ProcessState.String(), "in", restart.Delay(deaths, nil))
+		log.Warn("worker process failed; restarting", "state", p.cmd.ProcessState.String(), "delay", restart.Delay(deaths, nil))
 		for started := false; !started; deaths++ {
 			select {
 			case <-ctx.Done():

@@ -284,11 +284,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		defer cancel()
 		if w.registrar != nil {
 			if err := w.registrar.Deregister(limit); err != nil {
-				w.log.Warn("not deregistered: the registration ends with its lease", "worker", w.record.ID, "error", err)
+				w.log.Warn("deregistration failed; the registration expires with its lease", "worker", w.record.ID, "error", err)
 			}
 		}
 		if err := w.Engine.Drain(limit); err != nil {
-			w.log.Warn("not every request could finish within the drain time", "worker", w.record.ID, "error", err)
+			w.log.Warn("drain time over; unfinished requests are cut off", "worker", w.record.ID, "error", err)
 		}
 		// Drained engines may still have bytes in the server's buffers.
 		flush, cancelFlush := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -21,7 +21,7 @@ type refusal struct {
 // listener here: a worker whose engine is to connect is taken without its KV events.
 func (w *Watcher) admit(worker *pools.Worker) error {
 	if pools.Listens(worker.KVEndpoint) {
-		w.log.Warn("a record does not open a listener: the worker's KV events are not followed, its cache is predicted",
+		w.log.Warn("record may not open a listener; predicting the worker's cache",
 			"worker", worker.ID, "kv_events_endpoint", worker.KVEndpoint, "to_change", "name the engine's host in it, or give the worker by --worker-url with kv-events=")
 		worker.KVEvents, worker.KVEndpoint, worker.KVReplay, worker.KVTopic = "none", "", "", ""
 	}

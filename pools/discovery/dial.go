@@ -59,7 +59,7 @@ func (f *fresh) note(member string, err error) {
 		f.failed = ""
 	} else if text := err.Error(); text != f.failed && f.log != nil {
 		f.failed = text
-		f.log.Warn("no TLS with etcd", "member", member, "error", err)
+		f.log.Warn("TLS handshake with etcd failed", "member", member, "error", err)
 	}
 }
 

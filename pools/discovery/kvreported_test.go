@@ -111,9 +111,9 @@ func TestEnginesTellTheirEvents(t *testing.T) {
 				t.Errorf("%q, want %q", got, test.want)
 			}
 			if test.says != "" {
-				within(t, 10*time.Second, "the log says why", func() bool { return strings.Contains(logs.String(), "are not followed") })
+				within(t, 10*time.Second, "the log says why", func() bool { return strings.Contains(logs.String(), "KV events not followed") })
 			}
-			if log := logs.String(); !strings.Contains(log, test.says) || test.says == "" && strings.Contains(log, "are not followed") {
+			if log := logs.String(); !strings.Contains(log, test.says) || test.says == "" && strings.Contains(log, "KV events not followed") {
 				t.Errorf("the log should say %q:\n%s", test.says, log)
 			}
 			if strings.Contains(test.options, "kv-events") && s.count("/kv_event_sources") > 0 {

@@ -194,7 +194,7 @@ func (f *probe) beat(ctx context.Context) {
 	default: // adapters come and go without any other sign
 		now := f.facts
 		if now.adapters = f.asker.adapters(ctx, &f.given, now); now.adapters != f.facts.adapters && ctx.Err() == nil {
-			f.log.Info("worker has other adapters", "worker", f.given.ID, "adapters", strings.Split(now.adapters, "\n"))
+			f.log.Info("adapters of a worker changed", "worker", f.given.ID, "adapters", strings.Split(now.adapters, "\n"))
 			f.publish(now, false)
 		}
 	}
@@ -218,7 +218,7 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 	case unasked(err):
 		if !f.complained {
 			f.complained = true
-			f.log.Warn("worker cannot be asked: the gateway's own machine cannot connect; the worker stays as it is", "worker", f.given.ID, "address", f.given.Address, "error", err)
+			f.log.Warn("worker not probed: this machine cannot connect; the worker's state is kept", "worker", f.given.ID, "address", f.given.Address, "error", err)
 		}
 	case err != nil:
 		unwell, answered := errors.AsType[*statusError](err)
@@ -226,7 +226,7 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 	default:
 		if f.complained {
 			f.complained = false
-			f.log.Info("worker answers", "worker", f.given.ID, "address", f.given.Address)
+			f.log.Info("worker responding", "worker", f.given.ID, "address", f.given.Address)
 		}
 		if !full {
 			f.pulse.alive()
@@ -278,10 +278,10 @@ func (f *probe) publish(reported facts, fresh bool) {
 	if f.sink.Put(w) != nil {
 		return // the sink has said so; it takes the worker itself when nothing stands against it any more
 	}
-	f.log.Info("worker taken in by its URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
+	f.log.Info("worker added by URL", "worker", w.ID, "address", w.Address, "role", w.Role, "model", w.Model, "engine", w.Engine,
 		"block_size", w.BlockSize, "kv_blocks", w.TotalKVBlocks, "context", w.ContextLength, "kv_events", w.KVEvents)
 	if noEvents != "" {
-		f.log.Warn("the worker's KV events are not followed, its cache is predicted", "worker", w.ID, "reason", noEvents)
+		f.log.Warn("KV events not followed; predicting the worker's cache", "worker", w.ID, "reason", noEvents)
 	}
 }
 
@@ -294,7 +294,7 @@ func (f *probe) failed(err error, certain bool) {
 		f.reported = pools.Worker{}
 		f.sink.Refuse(f.given, err)
 	case out:
-		f.log.Warn("worker taken out: it does not answer", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
+		f.log.Warn("worker removed: not responding", "worker", f.given.ID, "address", f.given.Address, "failures", f.pulse.failures, "error", err)
 		f.endLook()
 		w := f.reported
 		if f.reported = (pools.Worker{}); w.ID == "" {
@@ -306,7 +306,7 @@ func (f *probe) failed(err error, certain bool) {
 		if !f.pulse.in {
 			f.sink.Lose(f.given)
 		}
-		f.log.Warn("worker does not answer; it is asked on", "worker", f.given.ID, "address", f.given.Address, "error", err)
+		f.log.Warn("worker not responding; still probing", "worker", f.given.ID, "address", f.given.Address, "error", err)
 		f.complained = true
 	}
 }

@@ -326,7 +326,7 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 			})
 			before := s.count("/v1/models")
 			within(t, 10*time.Second, "asked on", func() bool { return s.count("/v1/models") > before+3 })
-			if n := strings.Count(logs.String(), "turned away"); n != 1 {
+			if n := strings.Count(logs.String(), "worker refused"); n != 1 {
 				t.Errorf("logged %d times:\n%s", n, logs)
 			}
 			s.set(func(s *stock) { s.faces = vllm("b") })
@@ -370,7 +370,7 @@ func TestWorkersAreTakenOutAndComeBack(t *testing.T) {
 	if s.count("/elsewhere") > 0 {
 		t.Error("a redirect was followed")
 	}
-	if n := strings.Count(logs.String(), "worker taken out"); n != 3 {
+	if n := strings.Count(logs.String(), "worker removed"); n != 3 {
 		t.Errorf("taken out %d times by the log:\n%s", n, logs)
 	}
 }

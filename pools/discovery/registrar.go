@@ -76,7 +76,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 		}
 		return err
 	}, func(err error) {
-		r.log.Warn("worker is not registered; trying until it is", "key", r.key, "error", err)
+		r.log.Warn("worker registration failed; retrying", "key", r.key, "error", err)
 	})
 	return nil
 }

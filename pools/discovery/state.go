@@ -95,6 +95,6 @@ func (s *State) name(key []byte) (string, bool) {
 			return kind + "/" + rest, true
 		}
 	}
-	s.log.Warn("an operator's change in etcd is passed over: its key has no name", "key", string(key))
+	s.log.Warn("operator's change in etcd ignored: its key has no name", "key", string(key))
 	return "", false
 }

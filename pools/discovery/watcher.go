@@ -66,7 +66,7 @@ const probation = 3 * time.Second
 // Run follows until ctx ends, when it returns nil. It may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	w.persist(ctx, w.follow, func(err error) {
-		w.log.Warn("workers cannot be watched; going on with those known", "prefix", w.cfg.Prefix, "error", err)
+		w.log.Warn("workers cannot be watched; keeping those known", "prefix", w.cfg.Prefix, "error", err)
 	})
 	return nil
 }
@@ -103,7 +103,7 @@ func (w *Watcher) follow(ctx context.Context) error {
 		if time.Now().Before(doubtful) {
 			grace = w.cfg.Grace
 		}
-		w.log.Warn("registrations ended without the workers' deregistering", "workers", lost, "kept_for", grace)
+		w.log.Warn("registrations expired without deregistration", "workers", lost, "kept_for", grace)
 		_, err := w.list(ctx, grace) // has all these changes
 		return err
 	})
@@ -119,7 +119,7 @@ func (w *Watcher) list(ctx context.Context, grace time.Duration) (*etcdserverpb.
 		return nil, err
 	}
 	if r.More {
-		w.log.Warn("there are more worker records than are looked at: the latest are left out", "prefix", w.cfg.Prefix, "records", r.Count, "limit", maxEndpoints)
+		w.log.Warn("too many worker records; the latest are ignored", "prefix", w.cfg.Prefix, "records", r.Count, "limit", maxEndpoints)
 	}
 	byID, refused := map[string]pools.Worker{}, map[string]refusal{}
 	var order []string
@@ -179,7 +179,7 @@ func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 		return false
 	}
 	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= maxEndpoints {
-		w.log.Debug("worker record skipped: there are as many as are looked at", "key", key, "limit", maxEndpoints)
+		w.log.Debug("worker record skipped: too many records", "key", key, "limit", maxEndpoints)
 		return false
 	}
 	if err := w.admit(&worker); err != nil {
@@ -191,7 +191,7 @@ func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 	}
 	w.keys[worker.ID] = key
 	if err := w.sink.Put(worker); err != nil {
-		w.log.Debug("worker record not taken", "key", key, "error", err)
+		w.log.Debug("worker record not applied", "key", key, "error", err)
 	}
 	return false
 }

@@ -161,10 +161,10 @@ func (f *File) look() {
 	switch {
 	case err == nil:
 		f.problem = ""
-		f.log.Info("workers file read again", "file", f.path)
+		f.log.Info("workers file reloaded", "file", f.path)
 	case err.Error() != f.problem:
 		f.problem = err.Error()
-		f.log.Error("workers file not taken; going on with the workers known", "error", err)
+		f.log.Error("workers file not applied; keeping the known workers", "error", err)
 	}
 }
 

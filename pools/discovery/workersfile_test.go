@@ -219,7 +219,7 @@ func TestBrokenFileKeepsTheLastGoodList(t *testing.T) {
 	}
 	file.look()
 	file.look()
-	if n := strings.Count(logs.String(), "not taken"); n != 2 {
+	if n := strings.Count(logs.String(), "not applied"); n != 2 {
 		t.Errorf("two different mistakes were logged %d times:\n%s", n, logs.String())
 	}
 	write(t, path, "- {url: http://c:1, id: c}\n")

@@ -186,6 +186,6 @@ func (j *JetStream) name(of string) (string, bool) {
 			return kind + "/" + string(rest), true
 		}
 	}
-	j.log.Warn("an operator's change in NATS is passed over: its key has no name", "key", of)
+	j.log.Warn("operator's change in NATS ignored: its key has no name", "key", of)
 	return "", false
 }

@@ -107,7 +107,7 @@ func (b *Board) Set(name string, value []byte) Answer {
 		select {
 		case <-progress:
 		case <-limit.C:
-			b.log.Warn("an operator's change is not kept yet: it counts here alone until the store takes it", "entry", name, "store", b.store.Where())
+			b.log.Warn("operator's change not stored yet; until then it applies to this gateway alone", "entry", name, "store", b.store.Where())
 			return Later
 		}
 	}
@@ -139,7 +139,7 @@ func (b *Board) put(ctx context.Context) {
 			return
 		case <-late.C:
 			if !b.Ready() {
-				b.log.Warn("what operators have changed is not known: the store does not answer; going on without", "store", b.store.Where())
+				b.log.Warn("operators' changes unknown: the store does not respond; continuing without them", "store", b.store.Where())
 				b.mu.Lock()
 				b.ready = true
 				b.mu.Unlock()
@@ -169,7 +169,7 @@ func (b *Board) follow(ctx context.Context) {
 	failed := 0
 	all := func(store string, entries map[string][]byte) {
 		if failed > 0 {
-			b.log.Info("what operators change is kept again", "store", b.store.Where())
+			b.log.Info("operators' changes are stored again", "store", b.store.Where())
 		}
 		failed = 0
 		b.heard(func() {
@@ -182,7 +182,7 @@ func (b *Board) follow(ctx context.Context) {
 			if b.core.hear(name, value) {
 				b.dirty = append(b.dirty, name)
 			} else {
-				b.log.Warn("an operator's change in the store is passed over: it is too large, or there are too many", "entry", name)
+				b.log.Warn("operator's change ignored: too large, or too many of them", "entry", name)
 			}
 		})
 	}
@@ -194,9 +194,9 @@ func (b *Board) follow(ctx context.Context) {
 		switch failed++; {
 		case failed > 1 || ctx.Err() != nil:
 		case errors.Is(err, ErrNone):
-			b.log.Info("what operators change ends with this process", "store", b.store.Where(), "error", err)
+			b.log.Info("operators' changes are not stored: they end with this process", "store", b.store.Where(), "error", err)
 		default:
-			b.log.Warn("what operators change is not kept now", "store", b.store.Where(), "error", err)
+			b.log.Warn("operators' changes cannot be stored at present", "store", b.store.Where(), "error", err)
 		}
 		return err
 	})
@@ -242,7 +242,7 @@ func (b *Board) flush(ctx context.Context) error {
 			err = b.store.Put(ctx, name, ch.value)
 		}
 		if err != nil {
-			b.log.Debug("an operator's change was not written", "entry", name, "error", err)
+			b.log.Debug("operator's change not written", "entry", name, "error", err)
 			return err
 		}
 		b.mu.Lock()

@@ -237,7 +237,7 @@ func TestStoreAway(t *testing.T) {
 			t.Error("ready without the entries")
 		}
 		time.Sleep(2 * time.Millisecond)
-		if synctest.Wait(); !late.Ready() || !late.says("going on without") {
+		if synctest.Wait(); !late.Ready() || !late.says("continuing without them") {
 			t.Error("not ready after a second")
 		}
 		m.change(func() { m.away = false })

@@ -159,7 +159,7 @@ func (f *Feed) track(w followed, id string) {
 	if w.zmq.Endpoint == "" {
 		f.subscriber.Track(w.pool, id, all, w.blockSize, w.kvBlocks)
 	} else if err := f.subscriber.TrackZMQ(w.pool, id, all, w.blockSize, w.kvBlocks, w.zmq); err != nil {
-		f.log.Warn("KV events are not followed, the worker's cache is predicted", "worker", id, "error", err)
+		f.log.Warn("KV events not followed; predicting the worker's cache", "worker", id, "error", err)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestLyingEventsAreFound(t *testing.T) {
 				t.Errorf("/workers shows %+v, %+v", s, s.Parity)
 			}
 			logs := f.logs.String()
-			if on, off := strings.Count(logs, "are not what answers say"), strings.Count(logs, "agree with answers again"); on != 1 || off != 1 {
+			if on, off := strings.Count(logs, "disagree with reported cache hits"), strings.Count(logs, "agree with reported cache hits again"); on != 1 || off != 1 {
 				t.Errorf("%d and %d lines in the log", on, off)
 			}
 			f.idle()

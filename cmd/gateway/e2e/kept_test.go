@@ -216,7 +216,7 @@ func TestChangesAreKept(t *testing.T) {
 			o.put("cordons", "absent", `{"later":[1,2]}`)
 			for _, f := range []*fleet{a, b} {
 				f.soon("the last of a stranger's entries is read", cordoned(f, "absent", "w1"))
-				if n := strings.Count(f.logs.String(), "is passed over"); n != 5 {
+				if n := strings.Count(f.logs.String(), "ignored"); n != 5 {
 					t.Errorf("%d entries are passed over, want 5", n)
 				}
 				if got := f.threshold(); got != "0.5 9000" {
@@ -236,7 +236,7 @@ func TestChangesAreKept(t *testing.T) {
 				t.Errorf("kept: %s; cordoned: %v", got, b.cordons())
 			}
 			c, stopC := o.gateway("c", workers...)
-			if !strings.Contains(c.logs.String(), "going on without") {
+			if !strings.Contains(c.logs.String(), "continuing without them") {
 				t.Error("c does not say that it has not read them")
 			}
 			o.server.start()

@@ -136,7 +136,7 @@ func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r *request, err error) *
 	case errors.As(err, &fe) && fe.Code == http.StatusMethodNotAllowed:
 		return openai.MethodNotAllowed(string(ctx.Method()), string(ctx.Path()))
 	default:
-		s.log.Error("a handler failed", "request_id", r.id, "error", err)
+		s.log.Error("handler failed", "request_id", r.id, "error", err)
 		return openai.Internal()
 	}
 }

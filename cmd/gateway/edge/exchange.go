@@ -386,7 +386,7 @@ func (x *exchange) explain(err error) *openai.Error {
 	if e := (*openai.Error)(nil); errors.As(err, &e) {
 		return e
 	}
-	x.s.log.Error("the flow failed without a status", "request_id", x.conn.request.id, "error", err)
+	x.s.log.Error("request failed without a status", "request_id", x.conn.request.id, "error", err)
 	return openai.Internal()
 }
 

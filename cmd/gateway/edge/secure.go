@@ -104,7 +104,7 @@ func (f *frontend) greet(c *conn) bool {
 	}
 	f.s.metrics.handshakes.WithLabelValues(reason).Inc()
 	if suppressed, ok := f.s.refusals.Allow("handshake "+reason, time.Now()); ok {
-		f.s.log.Warn("no TLS handshake with a client", "reason", reason, "peer", c.peer(), slog.Any("error", err), slog.Int("suppressed", suppressed))
+		f.s.log.Warn("TLS handshake with a client failed", "reason", reason, "peer", c.peer(), slog.Any("error", err), slog.Int("suppressed", suppressed))
 	}
 	if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && reason == "plain_http" {
 		f.answerPlain(plain.Conn)

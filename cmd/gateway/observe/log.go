@@ -50,7 +50,7 @@ func (l *requestLog) released(kv prefill.KV, attempt string, err error) {
 // ended logs the request, which took t until now.
 func (l *requestLog) ended(r *handoff.Record, err error, now time.Time, t handoff.Timings) {
 	if r.Poison() {
-		l.log.Error("suspected poison: workers died while they had this request, and it is tried on no other",
+		l.log.Error("suspected poison: workers died while they had this request; not retried",
 			"request_id", r.Call.ID, "engine_request_id", r.ID, "model", handoff.Shown(r.Call.Request.Model), "workers", r.Dead)
 	}
 	level := slog.LevelInfo

@@ -184,7 +184,7 @@ func (x *shared) restore(ctx context.Context, r *dumpReader) error {
 				_, err = x.add(&reg)
 			}
 			if err != nil {
-				x.log.Warn("a sibling's worker is not taken over", "worker", reg.ID, "error", err)
+				x.log.Warn("worker of a sibling not added", "worker", reg.ID, "error", err)
 			}
 		case l.Events != nil:
 			x.replay(l.Events)

@@ -198,7 +198,7 @@ func (x *shared) replay(l *eventsLine) {
 		err = wire.DecodeBatch(&b, l.Batch)
 	}
 	if err != nil {
-		x.log.Warn("a sibling's events are not taken over", "worker", l.Worker, "rank", l.Rank, "error", err)
+		x.log.Warn("events of a sibling not applied", "worker", l.Worker, "rank", l.Rank, "error", err)
 		return
 	}
 	took, first := p.apply(b.Events)
@@ -206,6 +206,6 @@ func (x *shared) replay(l *eventsLine) {
 		x.changes.Add(1)
 	}
 	if !took {
-		x.log.Warn("a sibling's events are not taken over: too many blocks", "worker", l.Worker, "rank", l.Rank)
+		x.log.Warn("events of a sibling not applied: too many blocks", "worker", l.Worker, "rank", l.Rank)
 	}
 }

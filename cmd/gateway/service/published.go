@@ -61,7 +61,7 @@ func restorePublished(
 	for _, l := range dumped {
 		if x := quiet[overlap.Rank{Worker: l.Worker, Rank: l.Rank}]; x != nil {
 			if err := l.store(x); err != nil {
-				log.Warn("a sibling's blocks are not taken over", "error", err)
+				log.Warn("blocks of a sibling not applied", "error", err)
 			}
 		}
 	}

@@ -113,7 +113,7 @@ func (c *chooser) expire(ctx context.Context) error {
 		ended, next := c.held.expire(time.Now())
 		if ended > 0 {
 			c.expired.Add(float64(ended))
-			c.log.Warn("reservations expired: their frontend is gone, or never released them", "reservations", ended)
+			c.log.Warn("reservations expired without a release", "reservations", ended)
 		}
 		timer.Reset(time.Until(next))
 	}

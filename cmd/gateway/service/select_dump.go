@@ -64,7 +64,7 @@ func (c *chooser) restore(ctx context.Context, r *dumpReader) error {
 			reserved = append(reserved, l.Reservation)
 		case l.Worker != nil:
 			if w, err := pools.ParseWorker(l.Worker); err != nil {
-				c.log.Warn("a sibling's worker is not taken over", "worker", w.ID, "error", err)
+				c.log.Warn("worker of a sibling not added", "worker", w.ID, "error", err)
 			} else {
 				_ = c.source.Put(w)
 			}
@@ -96,7 +96,7 @@ func (c *chooser) restoreReservations(lines []*reservationLine, now time.Time) {
 		leases, err := c.rebook(l, now)
 		if err != nil {
 			c.held.giveUp(l.ID)
-			c.log.Warn("a sibling's reservation is not taken over", "error", err)
+			c.log.Warn("reservation of a sibling not added", "error", err)
 			continue
 		}
 		res := &reservation{

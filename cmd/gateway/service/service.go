@@ -144,7 +144,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain)
 	defer cancel()
 	if err := server.Shutdown(drain); err != nil {
-		s.log.Warn("not every request could finish within the drain time", "error", err)
+		s.log.Warn("drain time over; unfinished requests are cut off", "error", err)
 		_ = server.Close()
 	}
 	stop()

@@ -205,7 +205,7 @@ func (a *Attach) Run(ctx context.Context) error {
 	stop()
 	a.ends.Wait()
 	err := a.runs.Wait()
-	a.log.Info("detached: the engine is left as it is", "worker", a.cfg.Engine.Given.ID, "was_registered", registered)
+	a.log.Info("detached; the engine keeps running", "worker", a.cfg.Engine.Given.ID, "was_registered", registered)
 	return err
 }
 
@@ -223,7 +223,7 @@ func (a *Attach) follow(ctx context.Context) {
 			switch {
 			case n.refused != nil:
 				a.await(n.refused.Error())
-				a.log.Warn("the engine cannot be used as it is; health checks continue", "error", n.refused)
+				a.log.Warn("engine cannot be used; still probing", "error", n.refused)
 			case n.worker == nil:
 				a.metrics.withdrawals.Inc()
 				a.withdraw("the engine at " + a.cfg.Engine.Given.Address)
@@ -235,7 +235,7 @@ func (a *Attach) follow(ctx context.Context) {
 		case <-a.moved:
 			a.settled(a.bridge != nil && a.bridge.Settled())
 		case <-a.settle:
-			a.log.Warn("registering before its first KV event: its cache is predicted until then",
+			a.log.Warn("registering before the first KV event; predicting the worker's cache until then",
 				"worker", a.cfg.Engine.Given.ID, "endpoint", a.bridge.at.from.Endpoint)
 			a.settled(true)
 		case <-report.C:
@@ -256,7 +256,7 @@ func (a *Attach) take(w *pools.Worker) {
 	if w.KVEvents == "zmq" && a.links.Bus != nil {
 		record.KVEvents, record.KVEndpoint, record.KVReplay, record.KVTopic = "nats", "", "", ""
 		if err := a.follows(bridgedAt(w)); err != nil {
-			a.log.Warn("KV events not forwarded: the worker's cache is predicted", "worker", w.ID, "error", err)
+			a.log.Warn("KV events not forwarded; predicting the worker's cache", "worker", w.ID, "error", err)
 			record.KVEvents = "none"
 		}
 	} else {
@@ -289,7 +289,7 @@ func (a *Attach) register(record pools.Worker) {
 	registrar, err := discovery.NewRegistrar(a.links.Etcd, record, a.cfg.Prefix, a.cfg.LeaseTTL, a.log)
 	if err != nil {
 		a.withdraw(err.Error())
-		a.log.Error("the worker cannot be registered", "error", err)
+		a.log.Error("worker cannot be registered", "error", err)
 		return
 	}
 	if old != nil {
@@ -340,7 +340,7 @@ func (a *Attach) withdraw(why string) {
 // deregister ends a registration that runs no more.
 func (a *Attach) deregister(r *registration) {
 	if err := r.registrar.Deregister(context.WithoutCancel(a.inner)); err != nil {
-		a.log.Warn("not deregistered: the registration ends with its lease", "worker", r.record.ID, "error", err)
+		a.log.Warn("deregistration failed; the registration expires with its lease", "worker", r.record.ID, "error", err)
 	}
 }
 
@@ -356,7 +356,7 @@ func (a *Attach) hint(w *pools.Worker) {
 		"trtllm": `set kv_events_config in TensorRT-LLM's configuration and --engine-kv-events tcp://HOST:PORT here: it cannot report it by itself`,
 		"sim":    `start the worker with --kv-events zmq-vllm`,
 	}[w.Engine]
-	a.log.Warn("the engine publishes no KV events: its cache is predicted from the prompts sent to it", "worker", w.ID, "engine", w.Engine, "to_change", how)
+	a.log.Warn("engine publishes no KV events; predicting its cache from the prompts sent to it", "worker", w.ID, "engine", w.Engine, "to_change", how)
 }
 
 // advertised is an endpoint at the host by which others reach the engine, where

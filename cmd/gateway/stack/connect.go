@@ -48,7 +48,7 @@ func Connect(d *Discovery, stream *natsbus.StreamConfig, log *slog.Logger, name 
 			return links, unlink, err
 		}
 		if !conn.IsConnected() { // the client says so later on, but not of its first attempt
-			log.Warn("NATS cannot be reached; trying until it is", "servers", withoutUsers(d.NATSURL))
+			log.Warn("NATS unreachable; retrying", "servers", withoutUsers(d.NATSURL))
 		}
 		links.Bus = natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)
 		if stream != nil {
@@ -112,16 +112,16 @@ func watched(log *slog.Logger) []nats.Option {
 		nats.ConnectHandler(func(c *nats.Conn) { log.Info("NATS connected", "url", c.ConnectedUrlRedacted()) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // nil: we closed it
-				log.Warn("NATS gone: routing goes on with what is known", "error", err)
+				log.Warn("NATS disconnected; routing continues with the last known state", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("NATS back", "url", c.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("NATS reconnected", "url", c.ConnectedUrlRedacted()) }),
 		nats.ErrorHandler(func(_ *nats.Conn, s *nats.Subscription, err error) {
 			subject := ""
 			if s != nil {
 				subject = s.Subject
 			}
-			log.Warn("NATS complains", "subject", subject, "error", err)
+			log.Warn("NATS error", "subject", subject, "error", err)
 		}),
 	}
 }

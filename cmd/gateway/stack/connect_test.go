@@ -43,7 +43,7 @@ func TestNATSAwayAtStartIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlink()
-	if said := log.String(); !strings.Contains(said, "NATS cannot be reached") || !strings.Contains(said, address) || strings.Contains(said, "s3cret") {
+	if said := log.String(); !strings.Contains(said, "NATS unreachable") || !strings.Contains(said, address) || strings.Contains(said, "s3cret") {
 		t.Errorf("the log says %q", said)
 	}
 }

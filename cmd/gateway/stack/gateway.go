@@ -357,7 +357,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		g.traces.Close()
 		stop()
 		if err != nil {
-			g.log.Warn("not every request could finish within the drain time", "error", err)
+			g.log.Warn("drain time over; unfinished requests are cut off", "error", err)
 		}
 		return nil
 	})

@@ -66,7 +66,7 @@ func (g *Gateway) keep(name string, value any) kept.Answer {
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		g.log.Error("an operator's change cannot be written", "entry", name, "error", err)
+		g.log.Error("operator's change cannot be encoded", "entry", name, "error", err)
 		return kept.No
 	}
 	return g.kept.Set(name, text)
@@ -83,7 +83,7 @@ func (g *Gateway) putKept(name string, value []byte) {
 		err = g.putThresholds(of, value)
 	}
 	if err != nil {
-		g.log.Warn("an operator's change in the store is passed over", "entry", name, "error", err)
+		g.log.Warn("operator's change in the store ignored", "entry", name, "error", err)
 	}
 }
 

@@ -81,7 +81,7 @@ func (a *NATSAccess) options(url string, store *certs.Store, log *slog.Logger) (
 		// A password that is changed on one side first must not end the connection for good.
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			failed.note("NATS cannot be reached; trying until it is", source.Explain(err))
+			failed.note("NATS unreachable; retrying", source.Explain(err))
 		}),
 	}
 	if files.Given() || strings.Contains(url, "tls://") || strings.Contains(url, "wss://") {

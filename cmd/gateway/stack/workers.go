@@ -170,7 +170,7 @@ func (g *Gateway) Awaits() string {
 		return fmt.Sprintf("%d of %d workers are ready", eligible, need)
 	}
 	if !g.given.started.Swap(true) && g.cfg.Workers.MinInitial > 0 {
-		g.log.Info("enough workers to begin with", "ready", eligible, "router_min_initial_workers", g.cfg.Workers.MinInitial)
+		g.log.Info("enough workers; accepting requests", "ready", eligible, "router_min_initial_workers", g.cfg.Workers.MinInitial)
 	}
 	return ""
 }

@@ -226,7 +226,7 @@ func (b *Bridge) StateChanged(s wire.Source, state follow.State) {
 func (b *Bridge) publish(l *lane, p *publish.Publisher, events []wire.Event) {
 	if err := p.Publish(events); err != nil {
 		if l.failures.Add(1) == 1 {
-			b.log.Warn("KV events not published: subscribers will see a gap and ask for a snapshot", "source", l.source, "error", err)
+			b.log.Warn("KV events not published: subscribers will see a gap and request a snapshot", "source", l.source, "error", err)
 		}
 		return
 	}

@@ -73,7 +73,7 @@ func (f fetcher) fetch(ctx context.Context, source wire.Source, w want) (answer,
 			return answer{}, ctx.Err()
 		}
 		if err != nil {
-			f.log.Warn("KV events not read from the stream: asking the publisher for a snapshot", "source", source, "error", err)
+			f.log.Warn("KV events not read from the stream; requesting a snapshot from the publisher", "source", source, "error", err)
 		}
 	}
 	if w.from == 0 {

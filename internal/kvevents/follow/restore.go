@@ -92,7 +92,7 @@ func (s *Subscriber) join(ctx context.Context) {
 		if own != "" {
 			stop, err := s.cfg.Group.Bus.Subscribe(own, newServer(ctx, s).reply, func(int) {}) // who gets no answer asks the worker
 			if err != nil {
-				s.log.Warn("other gateways cannot ask this one for its views", "error", err)
+				s.log.Warn("views are not offered to other gateways", "error", err)
 			} else {
 				defer stop()
 			}
@@ -130,7 +130,7 @@ func (s *Subscriber) restore(f follower) func(context.Context) func(time.Time) {
 			}
 			if !errors.Is(err, errNone) {
 				s.peers.strike(other)
-				is.log.Warn("a gateway's view cannot be restored: it is asked no more", "source", is.name, "asked", other, "error", err)
+				is.log.Warn("view of another gateway cannot be restored; not requested again", "source", is.name, "asked", other, "error", err)
 			}
 		}
 		return func(now time.Time) {

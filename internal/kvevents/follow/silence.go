@@ -59,12 +59,12 @@ func (s *Subscriber) report(f follower, was, now State) {
 		s.log.Warn("KV events lost: predicting the worker's cache until it is resynchronised", append(attrs, "reason", reason(f))...)
 	case now == Silent && s.reach.up: // else one line has reported it for all
 		of.silenceLogged = true
-		s.log.Warn("KV events are silent: routing goes on with what is known", append(attrs, "for", time.Since(of.heard).Round(time.Millisecond))...)
+		s.log.Warn("no KV events received; routing continues with the last known state", append(attrs, "silent_for", time.Since(of.heard).Round(time.Millisecond))...)
 	case now == Live && !of.predictedSince.IsZero():
-		s.log.Info("KV events repaired: the worker's cache is known", append(attrs, "after", time.Since(of.predictedSince).Round(time.Millisecond), "blocks", of.view.Blocks())...)
+		s.log.Info("KV events repaired", append(attrs, "predicted_for", time.Since(of.predictedSince).Round(time.Millisecond), "blocks", of.view.Blocks())...)
 		of.predictedSince = time.Time{}
 	case now == Live && of.silenceLogged:
-		s.log.Info("KV events come again", attrs...)
+		s.log.Info("KV events received again", attrs...)
 	}
 	of.silenceLogged = of.silenceLogged && now != Live
 	if s.cfg.OnState != nil {

@@ -131,7 +131,7 @@ func (v *server) reply(m *nats.Msg) {
 		answer.Header.Set(wire.HeaderStatus, wire.StatusGone)
 	}
 	if err := v.sub.cfg.Group.Bus.Publish(answer); err != nil {
-		v.sub.log.Debug("a view was not sent to another gateway", "error", err)
+		v.sub.log.Debug("view not sent to another gateway", "error", err)
 	}
 }
 

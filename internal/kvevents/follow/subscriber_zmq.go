@@ -146,10 +146,10 @@ func (s *Subscriber) await(ctx context.Context, cfg zmtp.SubConfig) (leave func(
 		var once sync.Once
 		a = &awaiting{hub: zmtp.NewHub(cfg.Endpoint, s.cfg.ZMQ, func(err error) {
 			if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "listen" {
-				once.Do(func() { s.log.Warn("KV events are not listened for; trying until they are", "port", at, "error", err) })
+				once.Do(func() { s.log.Warn("cannot listen for KV events; retrying", "port", at, "error", err) })
 				return
 			}
-			s.log.Debug("an engine did not connect", "port", at, "error", err)
+			s.log.Debug("engine connection failed", "port", at, "error", err)
 		})}
 		s.awaited[at] = a
 		var hubCtx context.Context

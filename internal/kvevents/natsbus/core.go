@@ -68,7 +68,7 @@ func (b *Core) Subscribe(subject string, handle func(*nats.Msg), slow func(int))
 		close(done)
 		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) &&
 			!errors.Is(err, nats.ErrBadSubscription) {
-			b.log.Warn("NATS subscription could not be ended", "subject", subject, "error", err)
+			b.log.Warn("NATS subscription not ended", "subject", subject, "error", err)
 		}
 	}
 	return stop, nil

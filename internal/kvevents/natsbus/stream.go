@@ -135,7 +135,7 @@ func (s *Stream) keep(ctx context.Context) {
 				logged, failures, again = "", 0, false
 			} else if ctx.Err() == nil {
 				if text := err.Error(); text != logged {
-					s.log.Warn("KV events are not kept: the stream is not available", "stream", s.cfg.Name, "error", err)
+					s.log.Warn("KV events not stored: the stream is not available", "stream", s.cfg.Name, "error", err)
 					logged = text
 				}
 				retry = time.After(streamRetry.Delay(failures, nil))
@@ -197,7 +197,7 @@ func (s *Stream) make(ctx context.Context) (jetstream.Stream, error) {
 		MaxAge: s.cfg.MaxAge, MaxBytes: s.cfg.MaxBytes, AllowDirect: true,
 	})
 	if err == nil {
-		s.log.Info("KV events are kept in a stream", "stream", s.cfg.Name, "max_age", s.cfg.MaxAge, "max_bytes", s.cfg.MaxBytes)
+		s.log.Info("storing KV events in a stream", "stream", s.cfg.Name, "max_age", s.cfg.MaxAge, "max_bytes", s.cfg.MaxBytes)
 	}
 	return stream, err
 }

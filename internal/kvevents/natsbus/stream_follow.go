@@ -97,7 +97,7 @@ func (s *Stream) run(ctx context.Context, f *following) {
 		if stream != nil {
 			var err error
 			if reading, err = s.read(ctx, stream, f); err != nil && ctx.Err() == nil {
-				s.log.Warn("KV events are not read: the stream is not available", "stream", s.cfg.Name, "error", err)
+				s.log.Warn("KV events not read: the stream is not available", "stream", s.cfg.Name, "error", err)
 				s.search()
 				retry = time.After(time.Second)
 			}

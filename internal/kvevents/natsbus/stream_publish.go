@@ -114,7 +114,7 @@ func (s *Stream) lose(err error) {
 	}
 	s.mu.Unlock()
 	if say {
-		s.log.Warn("KV events did not get into the stream: subscribers will ask for them", "stream", s.cfg.Name, "failed", failed, "error", err)
+		s.log.Warn("KV events not stored in the stream; subscribers will request them", "stream", s.cfg.Name, "failed", failed, "error", err)
 	}
 	s.search() // it may have been deleted
 }

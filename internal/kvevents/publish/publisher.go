@@ -110,7 +110,7 @@ func New(cfg Config, bus wire.Bus, log *slog.Logger) (*Publisher, error) {
 // bus cannot be subscribed to. While NATS is away nothing is lost but messages, which the numbers tell.
 func (p *Publisher) Run(ctx context.Context) error {
 	stop, err := p.bus.Subscribe(p.cfg.Source.SnapshotSubject(), p.answer, func(dropped int) {
-		p.log.Warn("requests for KV snapshots come too fast", "source", p.cfg.Source, "dropped", dropped)
+		p.log.Warn("too many requests for KV snapshots; some were dropped", "source", p.cfg.Source, "dropped", dropped)
 	})
 	if err != nil {
 		return fmt.Errorf("subscribe to snapshot requests: %w", err)

@@ -337,7 +337,7 @@ func TestAnAPIServerThatIsAway(t *testing.T) {
 			}
 			m.become("what changed meanwhile is seen", "d1:decode p1:prefill")
 			m.mu.Lock()
-			warned := strings.Count(m.log.String(), "going on with those known")
+			warned := strings.Count(m.log.String(), "keeping those known")
 			m.mu.Unlock()
 			if gone := m.gone(); warned != 2 || len(gone) > 0 {
 				t.Errorf("warned %d times, removed %v", warned, gone)
@@ -454,7 +454,7 @@ func TestWrongTypes(t *testing.T) {
 	m.become("the rest is seen", "d1:decode p1:prefill")
 	s.Send(`{"type":"DELETED","object":{"metadata":{"name":"d1","uid":"u","resourceVersion":"VERSION","labels":7}}}`)
 	m.become("a name is enough for one that is gone", "p1:prefill")
-	if !m.logged("passed over") {
+	if !m.logged("object of the API server ignored") {
 		t.Error("nothing is logged")
 	}
 }
@@ -490,7 +490,7 @@ func TestManyPods(t *testing.T) {
 	m := find(t, s, func(c *Config) { c.Length = 2 * time.Second })
 	last := fmt.Sprintf("p%04d", maxPods+9)
 	m.eventually("they are there", func() bool { return strings.Count(m.String(), "prefill") == maxPods })
-	m.eventually("it is logged", func() bool { return m.logged("more pods than are looked at") })
+	m.eventually("it is logged", func() bool { return m.logged("too many pods") })
 	for i := range 10 {
 		s.Delete(fmt.Sprintf("p%04d", i))
 	}

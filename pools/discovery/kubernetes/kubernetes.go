@@ -129,9 +129,9 @@ func (f *Finder) Run(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errGone):
 			f.version = ""
-			f.log.Info("the workers' pods are listed again", "reason", err)
+			f.log.Info("listing the workers' pods again", "reason", err)
 		case f.failed == 1 && f.version != "": // it goes on where it was, most often
-			f.log.Debug("the watch on the workers' pods broke", "error", err)
+			f.log.Debug("watch of the workers' pods ended", "error", err)
 		default:
 			f.unusable(err)
 		}
@@ -148,7 +148,7 @@ func (f *Finder) unusable(err error) {
 	f.up.Set(0)
 	if !f.down {
 		f.down = true
-		f.log.Warn("the workers' pods cannot be watched; going on with those known", "namespace", f.api.namespace, "selector", f.cfg.Selector, "error", err)
+		f.log.Warn("workers' pods cannot be watched; keeping those known", "namespace", f.api.namespace, "selector", f.cfg.Selector, "error", err)
 	}
 }
 
@@ -157,7 +157,7 @@ func (f *Finder) usable() {
 	f.up.Set(1)
 	if f.down {
 		f.down = false
-		f.log.Info("the workers' pods are watched again", "namespace", f.api.namespace, "selector", f.cfg.Selector)
+		f.log.Info("workers' pods are watched again", "namespace", f.api.namespace, "selector", f.cfg.Selector)
 	}
 }
 
@@ -247,7 +247,7 @@ func (f *Finder) apply() {
 // bounded logs once that there are more pods than are looked at.
 func (f *Finder) bounded() {
 	if f.pods.over && !f.overran {
-		f.log.Warn("there are more pods than are looked at: some are left out", "selector", f.cfg.Selector, "limit", maxPods)
+		f.log.Warn("too many pods; some are ignored", "selector", f.cfg.Selector, "limit", maxPods)
 	}
 	f.overran = f.pods.over
 }
@@ -255,6 +255,6 @@ func (f *Finder) bounded() {
 // odd logs an object that is no Pod.
 func (f *Finder) odd(err error) {
 	if suppressed, ok := f.strange.Allow("odd", time.Now()); ok {
-		f.log.Warn("an object of the API server is passed over", "error", err, "suppressed", suppressed)
+		f.log.Warn("object of the API server ignored", "error", err, "suppressed", suppressed)
 	}
 }

@@ -34,23 +34,23 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 	case replica.Stop:
 		if !m.stopped {
 			m.stopped = true
-			m.log.Error("another gateway of the group has this one's name: this one shares its bookings no longer. Give them different --replica-name", "replica", e.Peer)
+			m.log.Error("replica name in use by another gateway; bookings are no longer shared (set --replica-name)", "replica", e.Peer)
 		}
 	case replica.Joined:
 		m.alone.Store(false)
 		m.Headed() // it has not heard what waits
-		m.log.Info("a gateway is in the group", "replica", e.Peer)
+		m.log.Info("gateway joined the group", "replica", e.Peer)
 	case replica.Quiet:
-		m.log.Warn("a gateway is silent: its address is called", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+		m.log.Warn("no message from a gateway; probing its address", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Back:
-		m.log.Info("a gateway that was silent is back", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+		m.log.Info("gateway sends messages again", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Died:
-		m.log.Warn("a gateway has died: what it had booked has ended", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
+		m.log.Warn("gateway died; its bookings were dropped", "replica", e.Peer, "silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks)
 	case replica.Expired:
-		m.log.Warn("a gateway could not be reached for too long: what it had booked counts no more", "replica", e.Peer,
+		m.log.Warn("gateway expired; its bookings were dropped", "replica", e.Peer,
 			"silent_for", e.Age, "requests", e.Requests, "blocks", e.ActiveBlocks, "replica_expire", m.cfg.Expire)
 	case replica.Left:
-		m.log.Info("a gateway has drained and left", "replica", e.Peer)
+		m.log.Info("gateway drained and left the group", "replica", e.Peer)
 	}
 }
 
@@ -69,7 +69,7 @@ func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
 	defer cancel()
 	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.asked(name), Data: replica.Ask(after)})
 	if err != nil {
-		m.log.Debug("a gateway did not say what it has booked", "replica", name, "error", err)
+		m.log.Debug("bookings of another gateway not received", "replica", name, "error", err)
 		return // the core asks again
 	}
 	m.hear(ctx, page.Data)
@@ -83,7 +83,7 @@ func (m *Member) reply(msg *nats.Msg) {
 	}
 	page := m.page(after)
 	if err := m.link.Publish(&nats.Msg{Subject: msg.Reply, Data: page}); err != nil {
-		m.log.Debug("what this gateway has booked was not sent", "error", err)
+		m.log.Debug("bookings not sent to another gateway", "error", err)
 	}
 }
 
@@ -109,7 +109,7 @@ func (b *books) HearSent(s replica.SlotSent, now time.Time) {
 }
 
 func (b *books) HearOpened(peer string, slot replica.Slot) {
-	b.log.Info("a worker fails another gateway: its next failure here opens its circuit", "worker", slot.Worker, "leg", string(slot.Role), "replica", peer)
+	b.log.Info("another gateway reports failures of a worker; its next failure here opens its circuit", "worker", slot.Worker, "leg", string(slot.Role), "replica", peer)
 	b.rooms.Warn(slot.Worker, slot.Role)
 }
 

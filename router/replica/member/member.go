@@ -257,7 +257,7 @@ func (m *Member) Run(ctx context.Context) error {
 		m.calls.Wait()
 	}()
 	stopSaid, err := m.link.Subscribe(m.cfg.said(), func(msg *nats.Msg) { m.hear(ctx, msg.Data) }, func(dropped int) {
-		m.log.Warn("messages of other gateways came faster than they could be heard; what they have booked is asked for again", "dropped", dropped)
+		m.log.Warn("messages of other gateways dropped: too many; requesting their bookings again", "dropped", dropped)
 	})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
@@ -273,7 +273,7 @@ func (m *Member) Run(ctx context.Context) error {
 		return fmt.Errorf("replica-group: %w", err)
 	}
 	defer stopAnswered()
-	m.log.Info("bookings are shared with the other gateways of the group", "replica_group", m.cfg.Group, "replica", m.own.Name())
+	m.log.Info("sharing bookings with the group's gateways", "replica_group", m.cfg.Group, "replica", m.own.Name())
 	beats, ticks := time.NewTicker(replica.BeatEvery), time.NewTicker(tick)
 	defer beats.Stop()
 	defer ticks.Stop()
@@ -322,12 +322,14 @@ func (m *Member) tick(ctx context.Context, now time.Time) {
 		}
 		if cutOff := m.peers.CutOff(now); cutOff != m.cutOff.Swap(cutOff) {
 			switch {
+			case !cutOff && m.peers.Len() == 0:
+				m.log.Info("no other gateway in the group")
 			case !cutOff:
-				m.log.Info("what other gateways book is seen again")
+				m.log.Info("bookings of other gateways received again")
 			case m.link.Connected():
-				m.log.Warn("no other gateway is heard: what they book is not seen")
+				m.log.Warn("no message from any other gateway; bookings made there are unknown")
 			default:
-				m.log.Warn("NATS is away: what other gateways book is not seen")
+				m.log.Warn("NATS disconnected; bookings of other gateways are unknown")
 			}
 		}
 		return do
@@ -341,7 +343,7 @@ func (m *Member) becomeReady(now time.Time) bool {
 	if !m.ready.Load() && m.peers.Ready(now) {
 		m.ready.Store(true)
 		close(m.joined)
-		m.log.Info("what the other gateways have booked is known", "gateways", m.peers.Len(), "after", now.Sub(m.began))
+		m.log.Info("bookings of other gateways received", "gateways", m.peers.Len(), "joined_after", now.Sub(m.began))
 	}
 	return m.ready.Load()
 }
@@ -351,7 +353,7 @@ func (m *Member) hear(ctx context.Context, data []byte) {
 	m.with(ctx, func(do []replica.Effect) []replica.Effect {
 		do, err := m.peers.Hear(data, time.Now(), do)
 		if err != nil {
-			m.log.Debug("a message of another gateway was passed over", "error", err)
+			m.log.Debug("message of another gateway ignored", "error", err)
 		}
 		return do
 	})

@@ -285,8 +285,8 @@ func TestBookingsAreShared(t *testing.T) {
 	b.leave()
 	for _, g := range []*gateway{a, c} {
 		g.eventually("what b had booked has ended with it", func() bool { return g.requests() == 0 })
-		g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "has drained and left") })
-		if log := g.logged(); strings.Contains(log, "has died") {
+		g.eventually("its log says that b has left", func() bool { return strings.Contains(g.logged(), "drained and left the group") })
+		if log := g.logged(); strings.Contains(log, "gateway died") {
 			t.Errorf("b left: %s", log)
 		}
 	}

@@ -85,6 +85,6 @@ func (m *Member) send(subject string, data []byte) {
 		return
 	}
 	if err := m.link.Publish(&nats.Msg{Subject: subject, Data: data}); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		m.log.Debug("a message to the other gateways was not sent", "error", err)
+		m.log.Debug("message to the other gateways not sent", "error", err)
 	}
 }

@@ -282,8 +282,8 @@ func (k *keeper) note(ctx context.Context, err error) {
 	switch {
 	case text == was:
 	case text == "":
-		k.client.log.Info("the remote index lists the workers again", "index", s.name)
+		k.client.log.Info("workers are registered at the remote index again", "index", s.name)
 	default:
-		k.client.log.Warn("some workers could not be registered at the remote index: they are routed by the gateway's own index", "index", s.name, "error", text)
+		k.client.log.Warn("workers not registered at the remote index; routing them by the gateway's own index", "index", s.name, "error", text)
 	}
 }
