@@ -130,7 +130,7 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 				"transfer", options{speedup: 1, worker: func(c *devfleet.WorkerConfig) {
 					c.Engine.TransferSetup = transfers / clients
 					if name == "vllm-nixl-push" { // what decode has not asked for when its client leaves stays for the lease, see TestMatrix
-						c.Engine.Lease = bootstrapShort
+						c.Engine.Lease = 4 * time.Second
 					}
 				}}, long,
 				func(f *fleet) bool { return f.transferring() > clients/2 && f.engines("prefill") == 0 },

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -36,12 +37,8 @@ const (
 )
 
 // promptly is the bound that the document gives: on a client's error after a leg was refused, and on what workers
-// still hold after the client's answer has ended. A neighbour that takes the cores for a moment is not what is being
-// measured, so that the best of some rounds counts.
-const (
-	promptly     = 50 * time.Millisecond
-	matrixRounds = 8
-)
+// still hold after the client's answer has ended.
+const promptly = 50 * time.Millisecond
 
 // A pairing is a connector between two simulated engines that are strict.
 type pairing struct {
@@ -56,10 +53,10 @@ type pairing struct {
 	apart bool
 	// keeps is the word for what no time-out of the engine frees, empty where there is no such thing.
 	keeps string
-	// waits are the time-outs of the engine after which it frees what no call has freed, shortened for the test.
+	// waits are the time-outs of the engine after which it frees what no call has freed.
 	waits []wait
-	// moves is how long a transfer takes in the happenings that have it last, where the engine lets it end though the request has.
-	moves time.Duration
+	// moves: a transfer goes on to its end though the request has ended.
+	moves bool
 	// malform spoils what prefill's answer hands over; nil where it hands nothing over.
 	malform func(answer []byte) []byte
 }
@@ -67,19 +64,14 @@ type pairing struct {
 // A wait is an engine's own time-out, with its word in the document.
 type wait struct {
 	word  string
-	short time.Duration // in the test
+	lasts time.Duration
 }
 
-// The engines' time-outs in the tests: of 30 s for vLLM's lease, of 4 s and of 1 s until SGLang and TensorRT-LLM notice
-// that a caller has left, and of 300 s and 480 s for a leg whose other one does not come. Each is far more than a busy
-// machine adds: what an engine holds is counted from the answer's end, which may come well after the leg was given up.
-const leaseShort, noticeShort, bootstrapShort = 2500 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second
+// transferTime is how long a transfer takes in the happenings that have one go on to its end.
+const transferTime = 7 * time.Second
 
-// movesShort is how long a transfer takes that goes on to its end.
-const movesShort = 1400 * time.Millisecond
-
-// firstTokenShort is --decode-first-token-timeout in the tests: more than the engines' own time-outs.
-const firstTokenShort = 10 * time.Second
+// firstTokenTimeout is --decode-first-token-timeout: more than the engines' own time-outs.
+const firstTokenTimeout = 20 * time.Minute
 
 // without spoils prefill's answer: it has no such field.
 func without(field string) func(answer []byte) []byte {
@@ -87,46 +79,42 @@ func without(field string) func(answer []byte) []byte {
 }
 
 var (
-	moved    = wait{"until the transfer has ended", movesShort}
-	leased   = []wait{moved, {"until its lease ends, 30 s", leaseShort}}
-	awaiting = []wait{moved, {"until its engine's time-out, 480 s", bootstrapShort}}
+	moved    = wait{"until the transfer has ended", transferTime}
+	leased   = []wait{moved, {"until its lease ends, 30 s", 30 * time.Second}}
+	awaiting = []wait{moved, {"until its engine's time-out, 480 s", 480 * time.Second}}
 )
 
 // restarted is the word for what no time-out of an engine frees.
 const restarted = "until it is started again"
 
-// tensorRT are TensorRT-LLM's time-outs in the tests.
+// tensorRT are TensorRT-LLM's time-outs.
 var tensorRT = []wait{
-	{"until its engine notices, 1 s", noticeShort},
-	{"until `kv_transfer_timeout_ms`, 60 s", bootstrapShort},
+	{"until its engine notices, 1 s", time.Second},
+	{"until the gateway waits no longer for decode to attach, 5 s", 5 * time.Second},
+	{"until its engine notices that, 1 s more", 6 * time.Second},
+	{"until `kv_transfer_timeout_ms`, 60 s", time.Minute},
 }
 
-func noticesLate(c *devfleet.WorkerConfig) { c.Engine.NoticeAfter = tensorRT[0].short }
-
 var pairings = []pairing{
-	{connector: "vllm-nixl", engine: "vllm", waits: leased, moves: movesShort, malform: without("remote_block_ids")},
-	{connector: "vllm-multi", engine: "vllm", waits: leased, moves: movesShort, malform: without("remote_block_ids")},
-	{connector: "vllm-nixl-push", engine: "vllm", waits: leased, moves: movesShort, keeps: restarted, malform: without("remote_block_ids")},
-	{connector: "vllm-mooncake", engine: "vllm", waits: awaiting, moves: movesShort},
+	{connector: "vllm-nixl", engine: "vllm", waits: leased, moves: true, malform: without("remote_block_ids")},
+	{connector: "vllm-multi", engine: "vllm", waits: leased, moves: true, malform: without("remote_block_ids")},
+	{connector: "vllm-nixl-push", engine: "vllm", waits: leased, moves: true, keeps: restarted, malform: without("remote_block_ids")},
+	{connector: "vllm-mooncake", engine: "vllm", waits: awaiting, moves: true},
 	{connector: "vllm-p2p-nccl", engine: "vllm", apart: true, keeps: restarted},
 	{connector: "lmcache", engine: "vllm", apart: true},
 	{
-		connector: "sglang", engine: "sglang",
-		worker:   func(c *devfleet.WorkerConfig) { c.Engine.NoticeAfter = noticeShort },
-		together: true,
-		waits:    []wait{{"until its engine notices, 4 s", noticeShort}, {"until its engine's time-out, 300 s", bootstrapShort}, {"until its engine's time-out, 30 s", leaseShort}},
+		connector: "sglang", engine: "sglang", together: true,
+		waits: []wait{
+			{"until its engine notices, 4 s", 4 * time.Second}, {"until its engine's time-out, 300 s", 300 * time.Second},
+			{"until its engine's time-out, 30 s", 30 * time.Second},
+		},
 	},
-	{connector: "trtllm", engine: "trtllm", worker: noticesLate, waits: tensorRT, malform: without("ctx_request_id")},
-	{connector: "trtllm-gen-first", engine: "trtllm", together: true, decodeFirst: true, worker: noticesLate, waits: tensorRT},
+	{connector: "trtllm", engine: "trtllm", waits: tensorRT, malform: without("ctx_request_id")},
+	{connector: "trtllm-gen-first", engine: "trtllm", together: true, decodeFirst: true, waits: tensorRT},
 }
 
 // An outcome is a row of the matrix: what the client saw, and what each side's workers held when it was over.
 type outcome struct{ client, prefill, decode string }
-
-// noise: the outcome may be that of a busy machine. One that names an engine's time-out is not.
-func (o outcome) noise() bool {
-	return strings.HasSuffix(o.client, " late") || strings.HasPrefix(o.prefill, "for ") || strings.HasPrefix(o.decode, "for ")
-}
 
 // A happening is a column of the matrix: what goes wrong, and how a fleet of the pairing is brought there.
 type happening struct {
@@ -160,7 +148,7 @@ type meddler struct {
 	fails  pools.Role                 // whose first leg is answered with 500
 	answer func(answer []byte) []byte // changes what prefill answers
 	late   time.Duration              // how long the first decode leg is on its way
-	begun  func() bool                // what the spoilt leg's refusal waits for; nil for nothing
+	begun  func() bool                // what the refusal or failure waits for; nil for nothing
 
 	mu      sync.Mutex // guards the following
 	calls   map[pools.Role]int
@@ -179,6 +167,7 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	}
 	first := m.count(role) == 1
 	if role == m.fails && first {
+		m.await(ctx)
 		return fault.Inject(m.Transport, &fault.Scenario{Rules: []fault.Rule{{Fault: "wrong_status", Probability: 1}}}).Call(ctx, leg)
 	}
 	if role == pools.Decode && m.late > 0 && first {
@@ -192,9 +181,7 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 		return s, err
 	}
 	if role == m.spoil && s.Status() >= 400 {
-		for m.begun != nil && !m.begun() && ctx.Err() == nil {
-			<-time.After(time.Millisecond)
-		}
+		m.await(ctx)
 		m.mu.Lock()
 		m.refused = time.Now()
 		m.mu.Unlock()
@@ -210,6 +197,13 @@ func (m *meddler) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, 
 	return s, nil
 }
 
+// await waits until the leg that is sent beside the spoilt or failing one has begun.
+func (m *meddler) await(ctx context.Context) {
+	for m.begun != nil && !m.begun() && ctx.Err() == nil {
+		<-time.After(time.Millisecond)
+	}
+}
+
 // count counts the legs of a role.
 func (m *meddler) count(role pools.Role) int {
 	m.mu.Lock()
@@ -219,13 +213,16 @@ func (m *meddler) count(role pools.Role) int {
 }
 
 // mortal is a worker's own client: what a process has not sent when it is killed is never sent.
-type mortal struct{ dead atomic.Bool }
+type mortal struct {
+	dead atomic.Bool
+	next http.RoundTripper
+}
 
 func (m *mortal) RoundTrip(r *http.Request) (*http.Response, error) {
 	if m.dead.Load() {
 		return nil, errors.New("the process was killed")
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	return m.next.RoundTrip(r)
 }
 
 // The speeds of engines that are caught in the act, and of those that are to be over soon.
@@ -251,7 +248,7 @@ func slowTransfers(d time.Duration) func(o *options) {
 	}
 }
 
-// longer is a prompt whose prefill takes a slow engine two seconds: several times noticeShort.
+// longer is a prompt whose prefill takes a slow engine two seconds.
 var longer = strings.Repeat(long, 50)
 
 var happenings = []happening{
@@ -364,7 +361,7 @@ var happenings = []happening{
 		},
 	},
 	{
-		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = bootstrapShort + leaseShort/2 },
+		name: "the hand-off has expired when decode asks for it", meddle: func(m *meddler, _ pairing) { m.late = 500 * time.Second },
 		options: func(o *options) { o.decode = 2 },
 		run:     func(s *scene) { s.ask() },
 	},
@@ -494,7 +491,7 @@ func (s *scene) client() string {
 			late = fmt.Sprintf(", %v late", took)
 		}
 	}
-	if s.ended.Sub(s.began) > firstTokenShort {
+	if s.ended.Sub(s.began) > firstTokenTimeout {
 		late = ", after `--decode-first-token-timeout`" + late
 	}
 	code := func(raw []byte) string {
@@ -521,11 +518,8 @@ func (s *scene) client() string {
 // held says what a role's workers hold, by how long they do after the client's end.
 func (s *scene) held() (prefill, decode string) {
 	over := map[string]time.Duration{}
-	var longest time.Duration
-	for _, w := range s.waits {
-		longest = max(longest, w.short)
-	}
-	for deadline := s.ended.Add(longest + 2*time.Second); len(over) < 2 && time.Now().Before(deadline); <-time.After(500 * time.Microsecond) {
+	for step := 500 * time.Microsecond; len(over) < 2 && time.Since(s.ended) < 10*time.Minute; step = min(step*11/10, 50*time.Millisecond) {
+		<-time.After(step)
 		for _, role := range []string{"prefill", "decode"} {
 			if _, ok := over[role]; !ok && s.free(role) {
 				over[role] = time.Since(s.ended)
@@ -547,7 +541,7 @@ func (s *scene) held() (prefill, decode string) {
 			if !s.broke.IsZero() { // before the answer ended
 				from = s.ended.Add(took).Sub(s.broke)
 			}
-			if from >= w.short*3/4 && from <= w.short*5/4 {
+			if (from - w.lasts).Abs() < 100*time.Millisecond {
 				return w.word
 			}
 		}
@@ -573,7 +567,7 @@ func (s *scene) free(role string) bool {
 
 // play brings a pairing there once.
 func (h happening) play(t *testing.T, p pairing) outcome {
-	o := options{prefill: 1, decode: 1, speedup: quickly}
+	o := options{prefill: 1, decode: 1, speedup: quickly, net: newNetwork()}
 	m, mortals := &meddler{calls: map[pools.Role]int{}}, map[string]*mortal{}
 	if h.meddle != nil {
 		h.meddle(m, p)
@@ -581,12 +575,11 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 	if h.options != nil {
 		h.options(&o)
 	}
-	config, gateway, store := o.worker, o.gateway, t.TempDir()
+	config, store := o.worker, t.TempDir()
 	o.worker = func(c *devfleet.WorkerConfig) {
-		mortals[c.Engine.ID] = new(mortal)
+		mortals[c.Engine.ID] = &mortal{next: c.Engine.Client.Transport}
 		c.Engine.Client = &http.Client{Transport: mortals[c.Engine.ID]}
 		c.Engine.Engine, c.Engine.Connector = p.engine, p.connector
-		c.Engine.Lease, c.Engine.LeaseExtension, c.Engine.AbortTimeout = leaseShort, leaseShort, bootstrapShort
 		if p.connector == "lmcache" {
 			c.Engine.Store = store
 		}
@@ -596,12 +589,13 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 		if config != nil {
 			config(c)
 		}
-		if p.moves > 0 && c.Engine.TransferSetup == time.Minute {
-			c.Engine.TransferSetup = p.moves
+		if p.moves && c.Engine.TransferSetup == time.Minute {
+			c.Engine.TransferSetup = transferTime
 		}
 	}
+	gateway := o.gateway
 	o.gateway = func(c *stack.GatewayConfig) {
-		c.Decode.FirstTokenTimeout = firstTokenShort
+		c.Decode.FirstTokenTimeout = firstTokenTimeout
 		if gateway != nil {
 			gateway(c)
 		}
@@ -616,6 +610,9 @@ func (h happening) play(t *testing.T, p pairing) outcome {
 	}
 	if p.decodeFirst && m.spoil == pools.Decode { // between machines a refusal takes longer than the leg that is sent meanwhile
 		m.begun = func() bool { return !s.free("prefill") }
+	}
+	if p.together && m.fails == pools.Prefill {
+		m.begun = func() bool { return !s.free("decode") }
 	}
 	h.run(s)
 	out := outcome{client: s.client()}
@@ -658,13 +655,8 @@ func TestMatrix(t *testing.T) {
 				cells++
 				want := written[h.name][p.connector]
 				var got outcome
-				for range matrixRounds {
-					got = h.play(t, p)
-					t.Logf("%q", got)
-					if got == want || !got.noise() {
-						break
-					}
-				}
+				synctest.Test(t, func(t *testing.T) { got = h.play(t, p) })
+				t.Logf("%q", got)
 				if found[h.name][p.connector] = got; got != want && !*update {
 					t.Errorf("got  %q\nwant %q", got, want)
 				}

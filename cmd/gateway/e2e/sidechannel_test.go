@@ -54,7 +54,7 @@ func TestKVCannotBePulled(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %dP%dD", name, c.prefills, c.decodes), func(t *testing.T) {
 				var link *linktest.Link
 				f := newFleet(t, options{prefill: c.prefills, decode: c.decodes, worker: func(c *devfleet.WorkerConfig) {
-					c.Engine.CallTimeout, c.Engine.Lease = 200*time.Millisecond, leaseShort
+					c.Engine.CallTimeout, c.Engine.Lease = 200*time.Millisecond, 2500*time.Millisecond
 					if c.Engine.ID == "prefill-1" {
 						linkSideChannel(t, c, &link)
 					}
