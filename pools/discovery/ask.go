@@ -48,7 +48,7 @@ type asker struct {
 	timeout time.Duration
 }
 
-func newAsker(key string, timeout time.Duration, trust upstream.Trust) *asker {
+func newAsker(key string, timeout time.Duration, trust upstream.Trust, dial func(ctx context.Context, network, address string) (net.Conn, error)) *asker {
 	a := &asker{
 		key:     key,
 		trust:   trust,
@@ -56,7 +56,7 @@ func newAsker(key string, timeout time.Duration, trust upstream.Trust) *asker {
 		client: &http.Client{
 			Transport: &http.Transport{
 				MaxIdleConnsPerHost: 1, MaxResponseHeaderBytes: maxHeaderBytes, DisableCompression: true,
-				IdleConnTimeout: time.Minute,
+				IdleConnTimeout: time.Minute, DialContext: dial,
 			},
 			// A worker that sends its callers elsewhere would be followed with the key.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ type ProberConfig struct {
 	APIKey string
 	// Trust is the certificates of connections to https workers; nil takes the system's authorities and shows none.
 	Trust upstream.Trust
+	// Dial replaces the network, for tests in memory.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// AskFirst reports no worker before it has answered, though its model was given.
 	AskFirst bool
 	// OnBeat is called after each question with the worker's id and what was wrong, nil for nothing. It must not wait.
@@ -73,7 +76,7 @@ func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
-	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256)}, nil
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256)}, nil
 }
 
 // suspicion is that a worker may be another process than at some time, that it has ended, or that it has other adapters.

@@ -57,7 +57,7 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				_, known := f.gateway.Roster.Lookup("spy")
 				return known || len(f.gateway.Roster.Refused()) > 0
 			})
-			res, err := http.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
+			res, err := f.http().Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,7 +52,7 @@ func newRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*fleet, st
 		t.Fatal(err)
 	}
 	f.gateway = g
-	f.runGateway(nil)
+	f.runGateway()
 	return f, link()
 }
 

@@ -85,7 +85,7 @@ var lies = map[string]struct {
 // says is true.
 func TestLyingEventsAreFound(t *testing.T) {
 	for name, lie := range lies {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			var lying atomic.Bool
 			lying.Store(true)
 			f := newFleet(t, options{prefill: 1, decode: 1, worker: func(c *devfleet.WorkerConfig) {

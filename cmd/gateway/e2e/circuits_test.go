@@ -65,54 +65,56 @@ func TestBrokenAnswersOpenTheCircuit(t *testing.T) {
 // The half-open worker of a pool of one is on trial by an answer that is not
 // streamed: the next request waits a moment, and not for that answer's end.
 func TestTrialByAWholeAnswer(t *testing.T) {
-	const openFor = 300 * time.Millisecond
-	f := newFleet(t, options{alone: true, gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = openFor }})
-	var ill = make(chan struct{})
-	ends := make(chan struct{})
-	begun := make(chan struct{}, 1)
-	e := newEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-ill:
-		default:
-			w.WriteHeader(http.StatusInternalServerError)
-			return
+	virtual(t, func(t *testing.T) {
+		const openFor = 300 * time.Millisecond
+		f := newFleet(t, options{alone: true, gateway: func(c *stack.GatewayConfig) { c.Breakers.OpenFor = openFor }})
+		var ill = make(chan struct{})
+		ends := make(chan struct{})
+		begun := make(chan struct{}, 1)
+		e := newEngines(f, pools.Both, 1, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-ill:
+			default:
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			select {
+			case begun <- struct{}{}: // the trial
+				<-ends
+				_, _ = io.WriteString(w, whole)
+			default:
+				sse(w, token, last, "[DONE]")
+			}
+		})
+		for range 3 {
+			f.post(completionPath, ask(long, 2))
 		}
-		select {
-		case begun <- struct{}{}: // the trial
-			<-ends
-			_, _ = io.WriteString(w, whole)
-		default:
-			sse(w, token, last, "[DONE]")
+		if got := f.circuits()["engine-both-1"]; got != fault.Open {
+			t.Fatalf("its circuit is %q after %d calls", got, e.calls.Load())
 		}
+		close(ill) // it is well again
+		f.eventually("it half-opens", func() bool { return f.circuits()["engine-both-1"] == fault.HalfOpen })
+		trial := make(chan answer)
+		go func() {
+			a, err := f.try(context.Background(), completionPath, strings.Replace(ask(long, 2), `"stream":true,`, "", 1), nil)
+			if err != nil {
+				t.Error(err)
+			}
+			trial <- a
+		}()
+		f.eventually("the trial is under way", func() bool { return len(begun) == 1 })
+		if a := f.post(completionPath, ask(long, 2)); a.status != http.StatusOK { // while the trial lasts
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		if open := f.circuits(); len(open) > 0 {
+			t.Errorf("after a sign of life: %v", open)
+		}
+		close(ends)
+		if a := <-trial; a.status != http.StatusOK {
+			t.Errorf("the trial: status %d: %s", a.status, a.body)
+		}
+		f.idle()
 	})
-	for range 3 {
-		f.post(completionPath, ask(long, 2))
-	}
-	if got := f.circuits()["engine-both-1"]; got != fault.Open {
-		t.Fatalf("its circuit is %q after %d calls", got, e.calls.Load())
-	}
-	close(ill) // it is well again
-	f.eventually("it half-opens", func() bool { return f.circuits()["engine-both-1"] == fault.HalfOpen })
-	trial := make(chan answer)
-	go func() {
-		a, err := f.try(context.Background(), completionPath, strings.Replace(ask(long, 2), `"stream":true,`, "", 1), nil)
-		if err != nil {
-			t.Error(err)
-		}
-		trial <- a
-	}()
-	f.eventually("the trial is under way", func() bool { return len(begun) == 1 })
-	if a := f.post(completionPath, ask(long, 2)); a.status != http.StatusOK { // while the trial lasts
-		t.Errorf("status %d: %s", a.status, a.body)
-	}
-	if open := f.circuits(); len(open) > 0 {
-		t.Errorf("after a sign of life: %v", open)
-	}
-	close(ends)
-	if a := <-trial; a.status != http.StatusOK {
-		t.Errorf("the trial: status %d: %s", a.status, a.body)
-	}
-	f.idle()
 }
 
 // A retry holds its place in the budget until its first token, and not for as long

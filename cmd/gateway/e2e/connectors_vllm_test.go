@@ -65,7 +65,7 @@ func (f *fleet) takenOver() (n int) {
 		if !strings.HasPrefix(id, "decode") {
 			continue
 		}
-		res, err := http.Get(w.Record().Address + "/metrics")
+		res, err := f.http().Get(w.Record().Address + "/metrics")
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func (f *fleet) takenOver() (n int) {
 // Through every connector answers are the undisturbed ones, prefill computes the prompt and decode takes it over.
 func TestVLLMConnectorsAnswer(t *testing.T) {
 	for _, name := range vllmConnectors {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			f := newFleet(t, speaking(t, name, options{prefill: 1, decode: 1}))
 			for i, c := range []struct {
 				path, body string
@@ -140,7 +140,7 @@ func TestVLLMConnectorsWhenClientsLeave(t *testing.T) {
 			if name == "vllm-p2p-nccl" && c.phase == "transfer" {
 				continue // the KV moves while prefill computes: decode never waits for it
 			}
-			t.Run(name+"/"+c.phase, func(t *testing.T) {
+			virtualRun(t, name+"/"+c.phase, func(t *testing.T) {
 				took := leaveAtOnce(t, newFleet(t, speaking(t, name, c.options)), c.phase, c.prompt, c.there)
 				t.Logf("%d clients left in %s: books zero after %v", clients, c.phase, took)
 			})
@@ -190,7 +190,7 @@ func (f *fleet) kept() (n int) {
 // own time limits are 30 s and 480 s; for NixlPushConnector there is nothing but its lease.
 func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 	for _, name := range vllmConnectors {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			o, at := editing(pools.Decode, 1, func(f **fleet, ctx context.Context, _ *upstream.Leg) error {
 				for (*f).kept() == 0 && ctx.Err() == nil {
 					<-time.After(time.Millisecond)
@@ -218,7 +218,7 @@ func TestVLLMConnectorsWhenDecodeIsGone(t *testing.T) {
 // of it: a decode engine that waited would do so for 480 s, or until it is started again.
 func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 	for _, name := range vllmConnectors {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			o, at := editing(pools.Prefill, 1000, func(_ **fleet, _ context.Context, leg *upstream.Leg) error {
 				leg.Body = upstream.Body{[]byte(`{"model":"tandem-sim","prompt":"x","temperature":-1}`)}
 				return nil
@@ -239,7 +239,7 @@ func TestVLLMConnectorsWhenPrefillRefuses(t *testing.T) {
 // A prefill worker that dies while it computes costs no answer.
 func TestVLLMConnectorsWhenPrefillDies(t *testing.T) {
 	for _, name := range vllmConnectors {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			f := newFleet(t, speaking(t, name, options{prefill: 2, decode: 1, speedup: .05}))
 			came := make(chan answer, 1)
 			go func() {

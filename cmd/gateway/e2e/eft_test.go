@@ -15,47 +15,49 @@ import (
 
 // In mode eft many requests at once wait in the gateway and not in engines, and every answer is what it would have been.
 func TestEFTWaitsInTheGateway(t *testing.T) {
-	const clients = 60
-	f := newFleet(t, options{speedup: 4, gateway: func(c *stack.GatewayConfig) {
-		c.Router.Mode, c.Flow.Queue.Policy = "eft", "hrrn"
-	}})
-	// Each prompt is its own from the start, and too long for an engine to be given two at once.
-	asked := func(i int) question { return questionOf(i, fmt.Sprint(i, " ", strings.Repeat(long, 10))) }
-	for i := range 4 { // the workers' speeds are known
-		q := asked(1000 + i)
-		f.post(q.path, q.body)
-	}
-	most := 0
-	watched := make(chan struct{})
-	over, stop := context.WithCancel(context.Background())
-	go func() {
-		defer close(watched)
-		for over.Err() == nil {
-			for id, w := range f.workers {
-				if b := w.Engine.Books(); id[0] == 'p' {
-					most = max(most, b.Running+b.Waiting)
-				}
-			}
-			<-time.After(time.Millisecond)
+	virtual(t, func(t *testing.T) {
+		const clients = 60
+		f := newFleet(t, options{speedup: 4, gateway: func(c *stack.GatewayConfig) {
+			c.Router.Mode, c.Flow.Queue.Policy = "eft", "hrrn"
+		}})
+		// Each prompt is its own from the start, and too long for an engine to be given two at once.
+		asked := func(i int) question { return questionOf(i, fmt.Sprint(i, " ", strings.Repeat(long, 10))) }
+		for i := range 4 { // the workers' speeds are known
+			q := asked(1000 + i)
+			f.post(q.path, q.body)
 		}
-	}()
-	var group sync.WaitGroup
-	for i := range clients {
-		group.Go(func() {
-			q := asked(i)
-			if whole, err := f.verdict(q, f.post(q.path, q.body)); err != nil || !whole {
-				t.Errorf("request %d: whole %v, %v", i, whole, err)
+		most := 0
+		watched := make(chan struct{})
+		over, stop := context.WithCancel(context.Background())
+		go func() {
+			defer close(watched)
+			for over.Err() == nil {
+				for id, w := range f.workers {
+					if b := w.Engine.Books(); id[0] == 'p' {
+						most = max(most, b.Running+b.Waiting)
+					}
+				}
+				<-time.After(time.Millisecond)
 			}
-		})
-	}
-	group.Wait()
-	stop()
-	<-watched
-	if most > clients/8 {
-		t.Errorf("up to %d prompts were at one prefill engine", most)
-	}
-	t.Logf("up to %d prompts were at one prefill engine", most)
-	f.idle()
+		}()
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				q := asked(i)
+				if whole, err := f.verdict(q, f.post(q.path, q.body)); err != nil || !whole {
+					t.Errorf("request %d: whole %v, %v", i, whole, err)
+				}
+			})
+		}
+		group.Wait()
+		stop()
+		<-watched
+		if most > clients/8 {
+			t.Errorf("up to %d prompts were at one prefill engine", most)
+		}
+		t.Logf("up to %d prompts were at one prefill engine", most)
+		f.idle()
+	})
 }
 
 // Mode auto is kv until a prompt has shown how fast a prefill worker is, then eft; each choice is logged once and stands in /workers.

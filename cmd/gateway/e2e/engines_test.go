@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,14 +27,10 @@ func newEngines(f *fleet, role pools.Role, n int, serve http.HandlerFunc) *engin
 	f.t.Helper()
 	e := &engines{serve: serve}
 	for i := range n {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server := serveHTTP(f.t, func(w http.ResponseWriter, r *http.Request) {
 			e.calls.Add(1)
 			_, _ = io.Copy(io.Discard, r.Body)
 			e.serve(w, r)
-		}))
-		f.t.Cleanup(func() {
-			server.CloseClientConnections()
-			server.Close()
 		})
 		err := f.gateway.Roster.Put(pools.Worker{
 			ID: fmt.Sprintf("engine-%s-%d", role, i+1), Incarnation: "1", Model: stack.SimModel, Role: role, Engine: "sim",
@@ -64,7 +59,7 @@ func (f *fleet) circuits() map[string]fault.State {
 // metric is the value of one series as /metrics shows it, empty where it is absent.
 func (f *fleet) metric(series string) string {
 	f.t.Helper()
-	res, err := http.Get(f.url + "/metrics")
+	res, err := f.http().Get(f.url + "/metrics")
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -35,62 +34,66 @@ func (f *fleet) served(a answer) (prefill, decode string) {
 // A dead prefill worker costs nobody an answer, and is out of the choice at its
 // first refused connection; with none left decode prefills for itself.
 func TestPrefillWorkersDie(t *testing.T) {
-	f := newFleet(t, options{})
-	want := expected(textPrompt(long), 6)
-	body := strings.Replace(ask(long, 6), `"ignore_eos":true,`, "", 1)
-	f.workers["prefill-1"].kill()
-	for range 6 {
-		a := f.post(completionPath, body)
-		if p, _ := f.served(a); p != "prefill-2" || f.text(a) != want {
-			t.Fatalf("served by %q: %q", p, f.text(a))
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{})
+		want := expected(textPrompt(long), 6)
+		body := strings.Replace(ask(long, 6), `"ignore_eos":true,`, "", 1)
+		f.workers["prefill-1"].kill()
+		for range 6 {
+			a := f.post(completionPath, body)
+			if p, _ := f.served(a); p != "prefill-2" || f.text(a) != want {
+				t.Fatalf("served by %q: %q", p, f.text(a))
+			}
 		}
-	}
-	if n := strings.Count(f.logs.String(), "class=refused"); n > 1 {
-		t.Errorf("the dead worker was tried %d times", n)
-	}
-	f.workers["prefill-2"].kill()
-	for range 3 {
-		a := f.post(completionPath, body)
-		if p, _ := f.served(a); p != "" || f.text(a) != want {
-			t.Fatalf("served by %q: %q", p, f.text(a))
+		if n := strings.Count(f.logs.String(), "class=refused"); n > 1 {
+			t.Errorf("the dead worker was tried %d times", n)
 		}
-	}
-	if got := f.status("/health"); got != http.StatusOK {
-		t.Errorf("/health is %d while decode stands in", got)
-	}
-	f.idle()
+		f.workers["prefill-2"].kill()
+		for range 3 {
+			a := f.post(completionPath, body)
+			if p, _ := f.served(a); p != "" || f.text(a) != want {
+				t.Fatalf("served by %q: %q", p, f.text(a))
+			}
+		}
+		if got := f.status("/health"); got != http.StatusOK {
+			t.Errorf("/health is %d while decode stands in", got)
+		}
+		f.idle()
+	})
 }
 
 // A prefill worker that dies takes the KV of many requests with it, of more than the retry budget has places for: they wait
 // for one, and each gets its answer.
 func TestPrefillDiesWithStagedKV(t *testing.T) {
-	const clients = 60
-	f := newFleet(t, options{worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 4e6 }})
-	answers := make([]answer, clients)
-	var group sync.WaitGroup
-	for i := range clients {
-		group.Go(func() {
-			q := ithQuestion(i)
-			answers[i] = f.post(q.path, q.body)
+	virtual(t, func(t *testing.T) {
+		const clients = 60
+		f := newFleet(t, options{worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 4e6 }})
+		answers := make([]answer, clients)
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				q := ithQuestion(i)
+				answers[i] = f.post(q.path, q.body)
+			})
+		}
+		var dies *worker
+		f.eventually("KV of many requests lies at one prefill worker", func() bool {
+			for _, id := range []string{"prefill-1", "prefill-2"} {
+				if w := f.workers[id]; len(w.Engine.Books().Pinned) > 14 { // the budget has places for 12 of 60
+					dies = w
+				}
+			}
+			return dies != nil
 		})
-	}
-	var dies *worker
-	f.eventually("KV of many requests lies at one prefill worker", func() bool {
-		for _, id := range []string{"prefill-1", "prefill-2"} {
-			if w := f.workers[id]; len(w.Engine.Books().Pinned) > 14 { // the budget has places for 12 of 60
-				dies = w
+		dies.kill()
+		group.Wait()
+		for i, a := range answers {
+			if whole, err := f.verdict(ithQuestion(i), a); err != nil || !whole {
+				t.Errorf("request %d: whole %v, %v, status %d %s", i, whole, err, a.status, a.body)
 			}
 		}
-		return dies != nil
+		f.idle()
 	})
-	dies.kill()
-	group.Wait()
-	for i, a := range answers {
-		if whole, err := f.verdict(ithQuestion(i), a); err != nil || !whole {
-			t.Errorf("request %d: whole %v, %v, status %d %s", i, whole, err, a.status, a.body)
-		}
-	}
-	f.idle()
 }
 
 func TestDecodeFallbackOff(t *testing.T) {
@@ -110,84 +113,84 @@ func TestDecodeFallbackOff(t *testing.T) {
 // A decode worker that dies before the first byte is replaced, with the KV that
 // is already staged where it never saw the request.
 func TestDecodeWorkersDie(t *testing.T) {
-	f := newFleet(t, options{})
-	f.workers["decode-1"].kill()
-	for range 6 {
-		a := f.post(completionPath, ask(long, 4))
-		if _, d := f.served(a); d != "decode-2" {
-			t.Fatalf("served by %q", d)
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{})
+		f.workers["decode-1"].kill()
+		for range 6 {
+			a := f.post(completionPath, ask(long, 4))
+			if _, d := f.served(a); d != "decode-2" {
+				t.Fatalf("served by %q", d)
+			}
 		}
-	}
-	f.workers["decode-2"].kill()
-	a := f.post(completionPath, ask(long, 4))
-	if e := f.parse(a.body).Error; a.status != http.StatusServiceUnavailable || e == nil || e.Code == nil {
-		t.Errorf("status %d: %s", a.status, a.body)
-	}
-	f.eventually("the bookings are zero", func() bool {
-		return !strings.Contains(f.books(), "booked")
+		f.workers["decode-2"].kill()
+		a := f.post(completionPath, ask(long, 4))
+		if e := f.parse(a.body).Error; a.status != http.StatusServiceUnavailable || e == nil || e.Code == nil {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		f.eventually("the bookings are zero", func() bool {
+			return !strings.Contains(f.books(), "booked")
+		})
 	})
 }
 
 // A prefill worker that accepts and says nothing is left after prefill-timeout.
 func TestSilentPrefillWorker(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = 50 * time.Millisecond }})
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	record := f.workers["prefill-1"].Record()
-	f.gateway.Roster.Remove("prefill-1")
-	record.ID, record.Address = "silent-1", "http://"+silent.Addr().String()
-	if err := f.gateway.Roster.Put(record); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	a := f.post(completionPath, ask(long, 4))
-	if p, d := f.served(a); p != "" || d != "decode-1" {
-		t.Errorf("served by %q and %q", p, d)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("took %v", took)
-	}
-	if !strings.Contains(f.logs.String(), "class=timeout") {
-		t.Error("no timeout in the log")
-	}
-	f.idle()
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{prefill: 1, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = 50 * time.Millisecond }})
+		silent := listen(t, 0)
+		defer silent.Close()
+		record := f.workers["prefill-1"].Record()
+		f.gateway.Roster.Remove("prefill-1")
+		record.ID, record.Address = "silent-1", "http://"+silent.Addr().String()
+		if err := f.gateway.Roster.Put(record); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		a := f.post(completionPath, ask(long, 4))
+		if p, d := f.served(a); p != "" || d != "decode-1" {
+			t.Errorf("served by %q and %q", p, d)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if !strings.Contains(f.logs.String(), "class=timeout") {
+			t.Error("no timeout in the log")
+		}
+		f.idle()
+	})
 }
 
 // A prefill that takes longer than nearly all before it is asked of a second worker, whose answer counts; what the first holds
 // is freed.
 func TestSlowPrefillIsHedged(t *testing.T) {
-	f := newFleet(t, options{prefill: 2, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
-	for i := range 80 {
-		f.post(completionPath, ask(fmt.Sprint(i, long), 2))
-	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	record := f.workers["prefill-2"].Record()
-	record.Address = "http://" + silent.Addr().String()
-	if err := f.gateway.Roster.Put(record); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	for i := range 20 {
-		prompt := fmt.Sprint("again", i, long)
-		a := f.post(completionPath, ask(prompt, 4))
-		if p, _ := f.served(a); p != "prefill-1" || f.text(a) != generated(textPrompt(prompt), 4, false) {
-			t.Fatalf("served by %q: %q", p, f.text(a))
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{prefill: 2, decode: 1, gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
+		for i := range 80 {
+			f.post(completionPath, ask(fmt.Sprint(i, long), 2))
 		}
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("20 requests took %v", took)
-	}
-	if logs := f.logs.String(); strings.Contains(logs, "leg failed") || strings.Contains(logs, "attempts=2") {
-		t.Error("a hedge is no failure")
-	}
-	f.idle()
+		silent := listen(t, 0)
+		defer silent.Close()
+		record := f.workers["prefill-2"].Record()
+		record.Address = "http://" + silent.Addr().String()
+		if err := f.gateway.Roster.Put(record); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for i := range 20 {
+			prompt := fmt.Sprint("again", i, long)
+			a := f.post(completionPath, ask(prompt, 4))
+			if p, _ := f.served(a); p != "prefill-1" || f.text(a) != generated(textPrompt(prompt), 4, false) {
+				t.Fatalf("served by %q: %q", p, f.text(a))
+			}
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("20 requests took %v", took)
+		}
+		if logs := f.logs.String(); strings.Contains(logs, "leg failed") || strings.Contains(logs, "attempts=2") {
+			t.Error("a hedge is no failure")
+		}
+		f.idle()
+	})
 }
 
 // Clients that leave all at once free both workers, wherever their requests
@@ -218,7 +221,7 @@ func TestClientsLeave(t *testing.T) {
 			func(f *fleet) bool { return f.started() >= clients },
 		},
 	} {
-		t.Run(c.phase, func(t *testing.T) {
+		virtualRun(t, c.phase, func(t *testing.T) {
 			// A neighbour that takes the cores for a moment is not what is
 			// being measured: the best of ten rounds counts, and the first good one ends them.
 			best, limit := time.Hour, leaveLimit

@@ -47,10 +47,9 @@ type fleet struct {
 	logs     *logBuffer
 	reg      *prometheus.Registry
 	group    sync.WaitGroup
-	got      sync.Map     // clients that have got something
-	adminKey string       // that get sends
-	nats     string       // where the gateway shares its bookings
-	client   *http.Client // nil is http.DefaultClient; see http
+	got      sync.Map // clients that have got something
+	adminKey string   // that get sends
+	nats     string   // where the gateway shares its bookings
 }
 
 // worker is one simulated worker that can be stopped by itself.
@@ -70,7 +69,6 @@ type options struct {
 	worker                func(c *devfleet.WorkerConfig)
 	gateway               func(c *stack.GatewayConfig)
 	logLevel              slog.Level
-	net                   *network // in place of sockets, within a bubble
 	bus                   func(wire.Bus) wire.Bus
 	group                 bool   // the gateway shares its bookings, over a NATS of its own
 	nats                  string // or over this one
@@ -92,6 +90,32 @@ func gatewayConfig() stack.GatewayConfig {
 	return c
 }
 
+// connect has a gateway use the test's network.
+func connect(t testing.TB, cfg *stack.GatewayConfig) {
+	if n := networkOf(t); n != nil {
+		cfg.Upstream.Dial, cfg.Workers.Probe.Dial = n.dial, n.dial
+		cfg.Events.ZMQ.Dial, cfg.Events.ZMQ.Listen = n.dial, n.listenContext
+	}
+}
+
+// place puts a worker into the test's network.
+func place(t testing.TB, cfg *devfleet.WorkerConfig) {
+	n := networkOf(t)
+	if n == nil {
+		return
+	}
+	cfg.Listen, cfg.Engine.Client = n.listen, n.client
+	if zmq := cfg.KVEvents.ZMQ; zmq != nil {
+		zmq.Options.Dial, zmq.Options.Listen = n.dial, n.listenContext
+	}
+}
+
+// newWorker makes a worker of the test's network that registers nowhere.
+func newWorker(t testing.TB, cfg devfleet.WorkerConfig) (*devfleet.Worker, error) {
+	place(t, &cfg)
+	return devfleet.NewWorker(cfg, stack.Links{}, slog.New(slog.DiscardHandler))
+}
+
 func newFleet(t testing.TB, o options) *fleet {
 	t.Helper()
 	if o.prefill+o.decode+o.both == 0 && !o.alone {
@@ -109,10 +133,7 @@ func newFleet(t testing.TB, o options) *fleet {
 	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
 		f.adminKey = string(key)
 	}
-	if o.net != nil {
-		cfg.Upstream.Dial = o.net.dial
-		f.client = &http.Client{Transport: &http.Transport{DialContext: o.net.dial, MaxIdleConnsPerHost: 64, DisableCompression: true}}
-	}
+	connect(t, &cfg)
 	var err error
 	links := stack.Links{Bus: f.bus}
 	if o.group {
@@ -127,13 +148,8 @@ func newFleet(t testing.TB, o options) *fleet {
 	if f.gateway, err = stack.NewGateway(cfg, links, log, f.reg); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		f.bus.Close()
-		if o.net != nil {
-			<-time.After(time.Minute) // fasthttp's pool cleaner sleeps for ten seconds before it ends
-		}
-	})
-	f.runGateway(o.net)
+	t.Cleanup(f.bus.Close)
+	f.runGateway()
 	for role, n := range map[pools.Role]int{pools.Prefill: o.prefill, pools.Decode: o.decode, pools.Both: o.both} {
 		for i := range n {
 			f.start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
@@ -172,9 +188,9 @@ func startNATS(t testing.TB) string {
 }
 
 // runGateway runs the gateway until stop or the test's end. The workers end with it.
-func (f *fleet) runGateway(n *network) (stop func()) {
+func (f *fleet) runGateway() (stop func()) {
 	f.t.Helper()
-	f.url = f.listen(n)
+	f.url = listenAs(f.t, f.gateway)
 	ctx, cancel := context.WithCancel(context.Background())
 	f.group.Go(func() {
 		if err := f.gateway.Run(ctx); err != nil {
@@ -202,29 +218,21 @@ func (f *fleet) runGateway(n *network) (stop func()) {
 }
 
 // http is the client that requests are made with.
-func (f *fleet) http() *http.Client {
-	if f.client == nil {
-		return http.DefaultClient
-	}
-	return f.client
-}
+func (f *fleet) http() *http.Client { return client(f.t) }
 
-// listen opens the gateway's address and returns its URL.
-func (f *fleet) listen(n *network) string {
-	f.t.Helper()
-	if n == nil {
-		addr, err := f.gateway.Listen()
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		return "http://" + addr.String()
+// listenAs opens a gateway's address and returns its URL.
+func listenAs(t testing.TB, g *stack.Gateway) string {
+	t.Helper()
+	if networkOf(t) != nil {
+		ln := listen(t, 0)
+		g.UseListener(ln)
+		return "http://" + ln.Addr().String()
 	}
-	ln, err := n.listen("tcp", parityGateway)
+	addr, err := g.Listen()
 	if err != nil {
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
-	f.gateway.UseListener(ln)
-	return "http://" + parityGateway
+	return "http://" + addr.String()
 }
 
 // start adds a worker and tells the roster.
@@ -237,9 +245,7 @@ func (f *fleet) start(role pools.Role, id string, o options, log *slog.Logger) {
 	if o.modelInput != "" {
 		cfg.ModelInput = o.modelInput
 	}
-	if o.net != nil {
-		cfg.Listen, cfg.Engine.Client = o.net.listen, f.http()
-	}
+	place(f.t, &cfg)
 	if o.worker != nil {
 		o.worker(&cfg)
 	}

@@ -131,7 +131,7 @@ func TestFleetAmongOthers(t *testing.T) {
 	if f.gateway, err = stack.NewGateway(cfg, links, log, f.reg); err != nil {
 		t.Fatal(err)
 	}
-	f.runGateway(nil)
+	f.runGateway()
 	for id, role := range map[string]pools.Role{"prefill-1": pools.Prefill, "decode-1": pools.Decode} {
 		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second, LeaseTTL: time.Minute,

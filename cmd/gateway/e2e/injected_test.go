@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,32 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/upstream"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/pools"
-)
-
-// shapes are the rules under which each fault is replayed, beyond its plain
-// one. A fault that is not here is replayed by that alone.
-var shapes = map[string][]fault.Rule{
-	"reset":    {{Probability: .1}, {Probability: .1, AfterBytes: 60}, {Probability: .1, Leg: string(pools.Decode), AfterBytes: 900}},
-	"delay":    {{Probability: .3, Delay: 20 * time.Millisecond}},
-	"truncate": {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
-	"garble":   {{Probability: .15}, {Probability: .15, AfterEvents: 4}},
-	"stall":    {{Probability: .2, Leg: string(pools.Prefill)}, {Probability: .05, Leg: string(pools.Decode)}, {Probability: .3, Leg: string(pools.Decode), AfterEvents: 3}},
-	"wrong_status": {
-		{Probability: .1}, {Probability: .1, Status: http.StatusServiceUnavailable},
-		{Probability: .05, Status: http.StatusBadRequest}, {Probability: .05, Status: http.StatusFound},
-	},
-	"kv_gone":        {{Probability: .5}},
-	"slow_drip":      {{Probability: .3, Rate: 8192}},
-	"endless_tokens": {{Probability: .3}, {Probability: .2, AfterEvents: 8}},
-}
-
-// replayed are the requests of one replay, as many as may run at once, and what
-// the legs may take: many times what they do, and soon over.
-const (
-	replayed      = 200
-	replayAtOnce  = 16
-	replayPrefill = time.Second
-	replayIdle    = 500 * time.Millisecond
 )
 
 // question is the i-th request of a replay: either endpoint, streamed or not,
@@ -128,16 +100,13 @@ type injectedFleet struct {
 	*fleet
 	hits    atomic.Int64
 	streams atomic.Int64 // workers' answers that are open
-	base    int          // goroutines before the first request
 }
 
 // newInjectedFleet starts a fleet of three and three, so that two failures of a
 // request need not be its end. What cannot be freed by a call, such as the KV
 // of a prefill whose answer was lost, ends with a lease; a second is long
 // enough for every hand-off and short enough to wait for.
-//
-// A stream may stand still for idle.
-func newInjectedFleet(t *testing.T, idle time.Duration, rules ...fault.Rule) *injectedFleet {
+func newInjectedFleet(t *testing.T, rules ...fault.Rule) *injectedFleet {
 	t.Helper()
 	in := &injectedFleet{}
 	scenario := &fault.Scenario{Seed: 7, Rules: rules, OnHit: func(upstream.Leg, string) { in.hits.Add(1) }}
@@ -145,15 +114,14 @@ func newInjectedFleet(t *testing.T, idle time.Duration, rules ...fault.Rule) *in
 		prefill: 3, decode: 3,
 		worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease = time.Second },
 		gateway: func(c *stack.GatewayConfig) {
-			c.Prefill.Timeout = replayPrefill
-			c.Decode = decode.Config{FirstTokenTimeout: replayPrefill, StreamIdleTimeout: idle}
+			c.Prefill.Timeout = time.Second
+			c.Decode = decode.Config{FirstTokenTimeout: time.Second, StreamIdleTimeout: time.Hour}
 			c.Pools.DownFor = time.Millisecond // a refusal is by chance here, and the next call need not be
 			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
 				return fault.Inject(&counting{inner, &in.streams}, scenario)
 			}
 		},
 	})
-	in.base = in.goroutines()
 	return in
 }
 
@@ -183,132 +151,57 @@ func (c *counted) Close() error {
 	return c.Stream.Close()
 }
 
-// goroutines counts those that are inside this module's code. The libraries'
-// idle connections and workers are not: they end minutes later, or with the
-// process.
-func (f *injectedFleet) goroutines() (n int) {
-	http.DefaultClient.CloseIdleConnections()
-	stacks := make([]byte, 1<<20)
-	for {
-		size := runtime.Stack(stacks, true)
-		if size < len(stacks) {
-			stacks = stacks[:size]
-			break
-		}
-		stacks = make([]byte, 2*len(stacks))
-	}
-	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-		if strings.Contains(stack, "\ngithub.com/tandem-pd/tandem/") {
-			n++
-		}
-	}
-	return n
-}
-
 // settled checks what holds after any replay: nothing is booked, no engine
-// holds anything, every answer of a worker was closed, and no goroutine is left.
+// holds anything, and every answer of a worker was closed.
 func (f *injectedFleet) settled() {
 	f.t.Helper()
 	f.idle()
 	f.eventually("every answer is closed", func() bool { return f.streams.Load() == 0 })
-	f.eventually("goroutines are back to the base", func() bool { return f.goroutines() <= f.base })
 }
-
-// Under every registered fault, on about a third of the calls, each answer is
-// the undisturbed one or one typed error, and nothing is left behind.
-func TestEveryFaultUnderLoad(t *testing.T) {
-	for _, registered := range fault.Faults() {
-		t.Run(registered.Name, func(t *testing.T) {
-			rules := slices.Clone(shapes[registered.Name])
-			if rules == nil {
-				rules = []fault.Rule{{Probability: .3}}
-			}
-			for i := range rules {
-				rules[i].Fault = registered.Name
-			}
-			f := newInjectedFleet(t, replayIdle, rules...)
-			answers, failed := make([]answer, replayed), make([]error, replayed)
-			slots := make(chan struct{}, replayAtOnce)
-			var group sync.WaitGroup
-			for i := range replayed {
-				slots <- struct{}{}
-				group.Go(func() {
-					defer func() { <-slots }()
-					q := ithQuestion(i)
-					answers[i], failed[i] = f.try(context.Background(), q.path, q.body, nil)
-				})
-			}
-			group.Wait()
-			whole := 0
-			for i, a := range answers {
-				ok, err := f.verdict(ithQuestion(i), a)
-				if err = errors.Join(failed[i], err); err != nil {
-					t.Errorf("request %d: %v", i, err)
-				}
-				if ok {
-					whole++
-				}
-			}
-			t.Logf("%d calls hit; of %d requests %d answered, %d failed by name", f.hits.Load(), replayed, whole, replayed-whole)
-			if f.hits.Load() < replayed/10 {
-				t.Errorf("only %d calls were hit", f.hits.Load())
-			}
-			if whole < replayed/2 {
-				t.Errorf("only %d of %d requests were answered", whole, replayed)
-			}
-			for _, class := range shownAs[registered.Name] {
-				if !strings.Contains(f.logs.String(), "class="+class.String()) {
-					t.Errorf("no call has failed as %s", class)
-				}
-			}
-			f.settled()
-		})
-	}
-}
-
-// shownAs are the classes that a fault must have shown itself as, where they are
-// not its name.
-var shownAs = map[string][]fault.Class{"stall": {fault.Stalled, fault.Timeout}, "endless_tokens": {fault.EngineError}}
 
 // Clients that leave decode workers which have fallen silent for good take
 // everything with them.
 func TestClientsLeaveStalledStreams(t *testing.T) {
-	const clients = 20
-	f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "stall", Probability: 1, Leg: string(pools.Decode), AfterEvents: 2})
-	ctx, leave := context.WithCancel(context.Background())
-	defer leave()
-	var group sync.WaitGroup
-	for i := range clients {
-		group.Go(func() {
-			_, err := f.try(ctx, completionPath, ask(fmt.Sprint(i, long), 50), func(string) { f.first(i) })
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("client %d: %v", i, err)
-			}
-		})
-	}
-	f.eventually("every stream has begun", func() bool { return f.started() == clients })
-	leave()
-	group.Wait()
-	f.settled()
+	virtual(t, func(t *testing.T) {
+		const clients = 20
+		f := newInjectedFleet(t, fault.Rule{Fault: "stall", Probability: 1, Leg: string(pools.Decode), AfterEvents: 2})
+		ctx, leave := context.WithCancel(context.Background())
+		defer leave()
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				_, err := f.try(ctx, completionPath, ask(fmt.Sprint(i, long), 50), func(string) { f.first(i) })
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("client %d: %v", i, err)
+				}
+			})
+		}
+		f.eventually("every stream has begun", func() bool { return f.started() == clients })
+		leave()
+		group.Wait()
+		f.settled()
+	})
 }
 
 // What an engine announces before its first token is no first byte: while the
 // client has got nothing another worker takes over, however the first one ends.
 func TestFailureAfterTheRoleIsRetried(t *testing.T) {
-	f := newInjectedFleet(t, time.Hour,
-		fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: string(pools.Decode), AfterEvents: 1},
-		fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: string(pools.Decode), AfterEvents: 1},
-	)
-	for i := range 20 {
-		q := ithQuestion(4*i + 1) // chat
-		q.body = strings.Replace(q.body, `"stream":false`, `"stream":true`, 1)
-		q.stream = true
-		if whole, err := f.verdict(q, f.post(q.path, q.body)); !whole || err != nil {
-			t.Errorf("request %d: whole %v, %v", i, whole, err)
+	virtual(t, func(t *testing.T) {
+		f := newInjectedFleet(t,
+			fault.Rule{Fault: "truncate", Probability: 1, Worker: "decode-1", Leg: string(pools.Decode), AfterEvents: 1},
+			fault.Rule{Fault: "garble", Probability: 1, Worker: "decode-2", Leg: string(pools.Decode), AfterEvents: 1},
+		)
+		for i := range 20 {
+			q := ithQuestion(4*i + 1) // chat
+			q.body = strings.Replace(q.body, `"stream":false`, `"stream":true`, 1)
+			q.stream = true
+			if whole, err := f.verdict(q, f.post(q.path, q.body)); !whole || err != nil {
+				t.Errorf("request %d: whole %v, %v", i, whole, err)
+			}
 		}
-	}
-	if f.hits.Load() == 0 {
-		t.Error("no call was hit")
-	}
-	f.settled()
+		if f.hits.Load() == 0 {
+			t.Error("no call was hit")
+		}
+		f.settled()
+	})
 }

@@ -134,7 +134,7 @@ func (o *operated) gateway(name string, workers ...string) (f *fleet, stop func(
 			o.t.Fatal(err)
 		}
 	}
-	stop = f.runGateway(nil)
+	stop = f.runGateway()
 	f.eventually(name+" has started", func() bool { return !strings.Contains(f.health(), `"starting"`) })
 	return f, stop
 }

@@ -62,7 +62,7 @@ func TestABoundRequestHoldsUpItsLikeAlone(t *testing.T) {
 		{"tainted", "kv", `"routing_constraints":{"required_taints":["gold"]}`, ""},
 		{"direct", "direct", `"decode_worker_id":"decode-1"`, `"decode_worker_id":"decode-2"`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		virtualRun(t, c.name, func(t *testing.T) {
 			f := seats(t, 2, c.mode)
 			leave := f.take("decode-1")
 			var group sync.WaitGroup

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/fault"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -27,7 +26,8 @@ type liar struct {
 func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
 	l := &liar{}
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	l.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	pass.Transport = client(t).Transport
+	l.Server = serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			l.looks.Add(1)
 			pass.ServeHTTP(w, r)
@@ -37,10 +37,6 @@ func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
 			l.calls.Add(1)
 		}
 		infer(w, r)
-	}))
-	t.Cleanup(func() {
-		l.CloseClientConnections()
-		l.Close()
 	})
 	return l
 }
@@ -60,7 +56,7 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 		"cuts": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 	} {
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-			t.Run(fmt.Sprint(role, " ", name), func(t *testing.T) {
+			virtualRun(t, fmt.Sprint(role, " ", name), func(t *testing.T) {
 				cfg := gatewayConfig()
 				cfg.Prefill.Timeout, cfg.Decode.FirstTokenTimeout = 300*time.Millisecond, 300*time.Millisecond
 				cfg.Breakers.OpenFor = time.Hour
@@ -69,7 +65,7 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				for _, r := range []pools.Role{pools.Prefill, pools.Decode} {
 					for i := range 2 {
 						id := fmt.Sprintf("%s-%d", r, i+1)
-						ports[id] = porttest.Free(t)
+						ports[id] = freePort(t)
 						at := fmt.Sprintf("http://127.0.0.1:%d", ports[id])
 						if r == role && i == 0 {
 							lies = newLiar(t, ports[id], infer)

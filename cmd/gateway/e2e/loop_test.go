@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -74,7 +73,7 @@ func TestGatewaysAreNotTakenForWorkers(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
+	res, err := f.http().Post(f.url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"x","max_tokens":1}`))
 	if err != nil {
 		t.Fatal(err)
 	}

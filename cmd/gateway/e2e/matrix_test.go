@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -567,7 +566,7 @@ func (s *scene) free(role string) bool {
 
 // play brings a pairing there once.
 func (h happening) play(t *testing.T, p pairing) outcome {
-	o := options{prefill: 1, decode: 1, speedup: quickly, net: newNetwork()}
+	o := options{prefill: 1, decode: 1, speedup: quickly}
 	m, mortals := &meddler{calls: map[pools.Role]int{}}, map[string]*mortal{}
 	if h.meddle != nil {
 		h.meddle(m, p)
@@ -655,7 +654,7 @@ func TestMatrix(t *testing.T) {
 				cells++
 				want := written[h.name][p.connector]
 				var got outcome
-				synctest.Test(t, func(t *testing.T) { got = h.play(t, p) })
+				virtual(t, func(t *testing.T) { got = h.play(t, p) })
 				t.Logf("%q", got)
 				if found[h.name][p.connector] = got; got != want && !*update {
 					t.Errorf("got  %q\nwant %q", got, want)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/linktest"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -73,7 +70,7 @@ func TestNamesMove(t *testing.T) {
 			names := newNames(t)
 			old, next := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 			names.Store(&old)
-			p, d, behind := porttest.Free(t), porttest.Free(t), porttest.Free(t)
+			p, d, behind := freePort(t), freePort(t), freePort(t)
 			link, err := linktest.New(fmt.Sprintf("127.0.0.1:%d", behind))
 			if err != nil {
 				t.Fatal(err)
@@ -107,10 +104,10 @@ func TestNamesMove(t *testing.T) {
 			f.eventually("it serves", func() bool { return by() == "moved" })
 			gone := f.workers["moved"]
 			names.Store(&next)
-			w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+			w, err := newWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Role: "decode", ID: "moved", Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 				Host:   next.String(), Port: int(port), ModelInput: "text", Drain: time.Second,
-			}, stack.Links{}, slog.New(slog.DiscardHandler))
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

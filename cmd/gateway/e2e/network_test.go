@@ -5,11 +5,17 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strconv"
 	"sync"
 	"syscall"
+	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
 // hop is what bytes take from one end of a network's connection to the other:
@@ -19,7 +25,7 @@ import (
 const hop = time.Nanosecond
 
 // network carries connections within a testing/synctest bubble. What is written
-// is taken at once, whole, and can be read a hop later.
+// is taken at once, whole, while less than the window waits to be read, and can be read a hop later.
 //
 // Many things happen at one instant in virtual time, and their goroutines run in
 // any order. A listener with a port of its own choice therefore gives the
@@ -29,15 +35,68 @@ type network struct {
 	mu        sync.Mutex
 	listeners map[string]*wireListener
 	port      int // that was given out last
+	client    *http.Client
 }
 
-func newNetwork() *network { return &network{listeners: map[string]*wireListener{}, port: 20_000} }
+// networks are those of the bubbles, by the test of each.
+var networks sync.Map
+
+// virtual runs a test in a bubble: the fleets that it makes are connected by a network in memory, and time passes when
+// everybody waits. No goroutine and no timer may be left at its end.
+func virtual(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		networks.Store(t, n)
+		t.Cleanup(func() {
+			networks.Delete(t)
+			n.client.CloseIdleConnections()
+			<-time.After(time.Minute) // fasthttp's pool cleaner sleeps for ten seconds before it ends
+		})
+		f(t)
+	})
+}
+
+// virtualRun runs a part of a test in a bubble of its own.
+func virtualRun(t *testing.T, name string, f func(t *testing.T)) bool {
+	t.Helper()
+	return t.Run(name, func(t *testing.T) { virtual(t, f) })
+}
+
+// within runs a part of a test in the test's own bubble, in which t.Run is forbidden.
+func within(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	if before := t.Failed(); !before {
+		defer func() {
+			if t.Failed() {
+				t.Logf("failed in: %s", name)
+			}
+		}()
+	}
+	f(t)
+}
+
+// networkOf is the network of the test's bubble, nil outside of one.
+func networkOf(t testing.TB) *network {
+	n, _ := networks.Load(t)
+	bubble, _ := n.(*network)
+	return bubble
+}
+
+func newNetwork() *network {
+	n := &network{listeners: map[string]*wireListener{}, port: 20_000}
+	n.client = &http.Client{Transport: &http.Transport{DialContext: n.dial, MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	return n
+}
 
 // listen is net.Listen.
 func (n *network) listen(_, address string) (net.Listener, error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
+	}
+	if host == "" {
+		host = "127.0.0.1"
 	}
 	port, err := strconv.Atoi(text)
 	if err != nil {
@@ -58,26 +117,97 @@ func (n *network) listen(_, address string) (net.Listener, error) {
 	return l, nil
 }
 
+// listenContext is net.ListenConfig.Listen.
+func (n *network) listenContext(_ context.Context, network, address string) (net.Listener, error) {
+	return n.listen(network, address)
+}
+
 // dial is net.Dialer.DialContext.
 func (n *network) dial(_ context.Context, _, address string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[address]
 	n.mu.Unlock()
 	if l == nil {
-		return nil, fmt.Errorf("dial %s: %w", address, syscall.ECONNREFUSED)
+		return nil, refused(address)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refuses {
+		return nil, refused(address)
 	}
 	there, back := newWay(), newWay()
+	there.hole, back.hole = l.silent, l.silent
 	server := &wireConn{in: there, out: back, local: l.address, remote: &net.TCPAddr{IP: l.address.IP, Port: 1}}
 	client := &wireConn{in: back, out: there, local: server.remote, remote: l.address}
 	if l.ordered {
 		client.answers, client.turns = back, l
 	}
+	l.ends = append(l.ends, server)
 	select {
 	case l.queue <- server:
 		return client, nil
 	case <-l.closed:
-		return nil, fmt.Errorf("dial %s: %w", address, syscall.ECONNREFUSED)
+		return nil, refused(address)
 	}
+}
+
+// client is an HTTP client of the test's network.
+func client(t testing.TB) *http.Client {
+	if n := networkOf(t); n != nil {
+		return n.client
+	}
+	return http.DefaultClient
+}
+
+// dial connects to an address of the test's network.
+func dial(t testing.TB, address string) (net.Conn, error) {
+	if n := networkOf(t); n != nil {
+		return n.dial(t.Context(), "tcp", address)
+	}
+	return net.Dial("tcp", address)
+}
+
+// listen opens a port of the test's network, a free one for 0.
+func listen(t testing.TB, port int) net.Listener {
+	t.Helper()
+	open := net.Listen
+	if n := networkOf(t); n != nil {
+		open = n.listen
+	}
+	ln, err := open("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// freePort is a port of the test's network on which nobody listens.
+func freePort(t testing.TB) int {
+	n := networkOf(t)
+	if n == nil {
+		return porttest.Free(t)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.port++
+	return n.port
+}
+
+// serveHTTP runs a server in the test's network until the test ends.
+func serveHTTP(t testing.TB, serve http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := &httptest.Server{Listener: listen(t, 0), Config: &http.Server{Handler: serve}}
+	server.Start()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server
+}
+
+func refused(address string) error {
+	at, _ := net.ResolveTCPAddr("tcp", address)
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: at, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
 // wireListener accepts a network's connections.
@@ -89,8 +219,29 @@ type wireListener struct {
 	once    sync.Once
 	closed  chan struct{}
 
-	mu   sync.Mutex
-	turn time.Duration
+	mu      sync.Mutex
+	turn    time.Duration
+	ends    []*wireConn // of its connections
+	refuses bool
+	silent  bool
+}
+
+// cutOff has an address refuse its connections and reset those that it has, or carry nothing where silent.
+func (n *network) cutOff(address string, silent bool) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refuses, l.silent = !silent, silent
+	for _, c := range l.ends {
+		if silent {
+			c.in.lose()
+			c.out.lose()
+		} else {
+			_ = c.Close()
+		}
+	}
 }
 
 func (l *wireListener) Accept() (net.Conn, error) {
@@ -174,14 +325,19 @@ type way struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed, and replaced, at every change
 	parts    []part        // on their way, in order
+	size     int           // of all parts, in bytes
 	ended    bool          // no more comes after parts
 	left     bool          // nobody reads any more
+	hole     bool          // what is written is lost
 	answered bool          // it has carried something since asked
 	turn     time.Duration // what it takes beside the hop
 	latest   time.Time     // no part arrives before the one before it
 	read0    time.Time     // deadlines
 	write0   time.Time
 }
+
+// window is how much a way carries that nobody has read: as much as the buffers of two sockets on loopback.
+const window = 1 << 20
 
 // part is bytes that arrive at a time.
 type part struct {
@@ -209,17 +365,28 @@ func (w *way) asked(turn func() time.Duration) {
 func (w *way) write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	switch {
-	case w.ended:
-		return 0, net.ErrClosed
-	case w.left:
-		return 0, syscall.EPIPE
-	case !w.write0.IsZero() && !w.write0.After(now):
-		return 0, os.ErrDeadlineExceeded
+	var now time.Time
+	for {
+		now = time.Now()
+		switch {
+		case w.ended:
+			return 0, net.ErrClosed
+		case w.left:
+			return 0, syscall.EPIPE
+		case !w.write0.IsZero() && !w.write0.After(now):
+			return 0, os.ErrDeadlineExceeded
+		}
+		if w.size < window {
+			break
+		}
+		w.wait(w.write0, now)
 	}
 	w.answered = true
+	if w.hole {
+		return len(p), nil
+	}
 	w.parts = append(w.parts, part{w.arrival(now), append([]byte(nil), p...)})
+	w.size += len(p)
 	w.change()
 	return len(p), nil
 }
@@ -247,6 +414,9 @@ func (w *way) read(p []byte) (int, error) {
 			return 0, nil
 		case len(w.parts) > 0 && !w.parts[0].at.After(now):
 			n := copy(p, w.parts[0].data)
+			if w.size -= n; w.size < window && w.size+n >= window {
+				w.change()
+			}
 			if w.parts[0].data = w.parts[0].data[n:]; len(w.parts[0].data) == 0 {
 				w.parts = w.parts[1:]
 			}
@@ -281,11 +451,18 @@ func (w *way) wait(due, now time.Time) {
 	}
 }
 
+// lose has nothing more arrive, the end included.
+func (w *way) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hole, w.parts, w.size = true, nil, 0
+}
+
 // end is the writer's: no more comes.
 func (w *way) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.ended {
+	if !w.ended && !w.hole {
 		w.ended = true
 		w.arrival(time.Now())
 		w.change()

@@ -43,7 +43,7 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 			_, _ = io.WriteString(w, core)
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		virtualRun(t, c.name, func(t *testing.T) {
 			f := newFleet(t, options{alone: true})
 			var mu sync.Mutex
 			killed := map[string]bool{} // hosts that a call of the request reached
@@ -93,7 +93,7 @@ func TestPoisonIsTriedTwice(t *testing.T) {
 // clients' libraries send again by themselves, would kill it each time.
 func TestTheOnlyWorkerDies(t *testing.T) {
 	for _, leg := range []pools.Role{pools.Both, pools.Prefill, pools.Decode} {
-		t.Run(string(leg), func(t *testing.T) {
+		virtualRun(t, string(leg), func(t *testing.T) {
 			f := newFleet(t, options{alone: true, gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
 			newEngines(f, leg, 1, dies)
 			switch leg {

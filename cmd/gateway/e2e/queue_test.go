@@ -46,75 +46,81 @@ func (f *fleet) waiting() int { return f.gateway.Flow.Waiting()["tandem-sim"].Wa
 
 // TestQueueFull: a full queue is a 503 at once, with the time to retry.
 func TestQueueFull(t *testing.T) {
-	f := narrow(t, 1, time.Minute)
-	leave := f.occupy()
-	var group sync.WaitGroup
-	var waited answer
-	group.Go(func() { waited = f.post(completionPath, ask(long, 2)) })
-	f.eventually("one request waits", func() bool { return f.waiting() == 1 })
-	a := f.post(completionPath, ask(long, 2))
-	e := f.parse(a.body).Error
-	after, err := strconv.Atoi(a.header.Get("Retry-After"))
-	if a.status != http.StatusServiceUnavailable || e == nil || *e.Code != "server_is_overloaded" || err != nil || after < 1 {
-		t.Errorf("status %d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
-	}
-	leave()
-	group.Wait()
-	if waited.status != http.StatusOK {
-		t.Errorf("who waited got %d: %s", waited.status, waited.body)
-	}
-	f.idle()
+	virtual(t, func(t *testing.T) {
+		f := narrow(t, 1, time.Minute)
+		leave := f.occupy()
+		var group sync.WaitGroup
+		var waited answer
+		group.Go(func() { waited = f.post(completionPath, ask(long, 2)) })
+		f.eventually("one request waits", func() bool { return f.waiting() == 1 })
+		a := f.post(completionPath, ask(long, 2))
+		e := f.parse(a.body).Error
+		after, err := strconv.Atoi(a.header.Get("Retry-After"))
+		if a.status != http.StatusServiceUnavailable || e == nil || *e.Code != "server_is_overloaded" || err != nil || after < 1 {
+			t.Errorf("status %d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
+		}
+		leave()
+		group.Wait()
+		if waited.status != http.StatusOK {
+			t.Errorf("who waited got %d: %s", waited.status, waited.body)
+		}
+		f.idle()
+	})
 }
 
 func TestQueueTimeout(t *testing.T) {
-	f := narrow(t, 10, 50*time.Millisecond)
-	leave := f.occupy()
-	a := f.post(completionPath, ask(long, 2))
-	if e := f.parse(a.body).Error; a.status != http.StatusGatewayTimeout || e == nil || *e.Code != "queue_timeout" {
-		t.Errorf("status %d: %s", a.status, a.body)
-	}
-	leave()
-	f.idle()
+	virtual(t, func(t *testing.T) {
+		f := narrow(t, 10, 50*time.Millisecond)
+		leave := f.occupy()
+		a := f.post(completionPath, ask(long, 2))
+		if e := f.parse(a.body).Error; a.status != http.StatusGatewayTimeout || e == nil || *e.Code != "queue_timeout" {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		leave()
+		f.idle()
+	})
 }
 
 // Who has the higher priority is served first, by the body or by the headers,
 // which win; a strict priority goes before any other.
 func TestQueueOrder(t *testing.T) {
-	f := narrow(t, 10, time.Minute)
-	leave := f.occupy()
-	var mu sync.Mutex
-	var order []string
-	var group sync.WaitGroup
-	for i, c := range []struct {
-		name, hints string
-		headers     []string
-	}{
-		{"plain", ``, nil},
-		{"priority", `"nvext":{"agent_hints":{"priority":1000}},`, nil},
-		{"strict", `"nvext":{"agent_hints":{"strict_priority":1}},`, nil},
-		{"negative", `"nvext":{"agent_hints":{"priority":-1000}},`, nil},
-		{"header", `"nvext":{"agent_hints":{"priority":5000}},`, []string{"x-dynamo-request-priority", "500"}},
-		{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
-	} {
-		group.Go(func() {
-			body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, long)
-			once := sync.OnceFunc(func() {
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, c.name)
+	virtual(t, func(t *testing.T) {
+		f := narrow(t, 10, time.Minute)
+		leave := f.occupy()
+		var mu sync.Mutex
+		var order []string
+		var group sync.WaitGroup
+		for i, c := range []struct {
+			name, hints string
+			headers     []string
+		}{
+			{"plain", ``, nil},
+			{"priority", `"nvext":{"agent_hints":{"priority":1000}},`, nil},
+			{"strict", `"nvext":{"agent_hints":{"strict_priority":1}},`, nil},
+			{"negative", `"nvext":{"agent_hints":{"priority":-1000}},`, nil},
+			{"header", `"nvext":{"agent_hints":{"priority":5000}},`, []string{"x-dynamo-request-priority", "500"}},
+			{"stricter", `"nvext":{"agent_hints":{"strict_priority":0}},`, []string{"x-dynamo-request-strict-priority", "2"}},
+		} {
+			group.Go(func() {
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,%s"prompt":%q}`, c.hints, long)
+				once := sync.OnceFunc(func() {
+					mu.Lock()
+					defer mu.Unlock()
+					order = append(order, c.name)
+				})
+				if _, err := f.try(context.Background(), completionPath, body, func(string) { once() }, c.headers...); err != nil {
+					t.Error(err)
+				}
 			})
-			if _, err := f.try(context.Background(), completionPath, body, func(string) { once() }, c.headers...); err != nil {
-				t.Error(err)
-			}
-		})
-		f.eventually(c.name+" waits", func() bool { return f.waiting() == i+1 })
-	}
-	leave()
-	group.Wait()
-	if got, want := strings.Join(order, " "), "stricter strict priority header plain negative"; got != want {
-		t.Errorf("served %q, want %q", got, want)
-	}
-	f.idle()
+			f.eventually(c.name+" waits", func() bool { return f.waiting() == i+1 })
+		}
+		leave()
+		group.Wait()
+		if got, want := strings.Join(order, " "), "stricter strict priority header plain negative"; got != want {
+			t.Errorf("served %q, want %q", got, want)
+		}
+		f.idle()
+	})
 }
 
 // A request that no worker could ever hold is refused at once, not queued.

@@ -110,7 +110,7 @@ func (f *fleet) another(configure func(c *stack.GatewayConfig)) *fleet {
 			f.t.Fatal(err)
 		}
 	}
-	b.runGateway(nil)
+	b.runGateway()
 	return b
 }
 

@@ -32,7 +32,7 @@ func (f *fleet) join(name string, change func(c *stack.GatewayConfig)) *fleet {
 	if b.gateway, err = stack.NewGateway(cfg, stack.Links{Bus: f.bus, Group: group}, log, b.reg); err != nil {
 		f.t.Fatal(err)
 	}
-	b.runGateway(nil)
+	b.runGateway()
 	for _, w := range f.workers {
 		if err := b.gateway.Roster.Put(w.Record()); err != nil {
 			f.t.Fatal(err)

@@ -55,7 +55,7 @@ func TestIndexIsRestoredFromAGateway(t *testing.T) {
 		if err := f.gateway.Roster.Put(w); err != nil {
 			t.Fatal(err)
 		}
-		stop = f.runGateway(nil)
+		stop = f.runGateway()
 		f.eventually(name+" knows the worker's cache", func() bool {
 			s := f.sources()["w"]
 			return s.State == "live" && s.Blocks == 300

@@ -112,7 +112,7 @@ func TestAnswersAreResumed(t *testing.T) {
 			reason: "length", prompt: len(chatPrompt("Hello")), completion: 120},
 		"sglang": {path: completionPath, body: `"prompt":` + fmt.Sprintf("%q", long) + `,"max_tokens":120`, options: of("sglang"), want: whole, reason: "length", prompt: len(textPrompt(long)), completion: 120},
 	} {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			c.options.prefill, c.options.decode, c.options.speedup = 1, 2, 2
 			f := newFleet(t, c.options)
 			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,` + c.body + `}`
@@ -165,7 +165,7 @@ func TestStopStringsAcrossTheCut(t *testing.T) {
 		"sglang":         {"sglang", completionPath, `"min_tokens":8`, []int{54, 58}},
 		"sglang, whole":  {"sglang", completionPath, `"no_stop_trim":true`, []int{54, 58}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			o := of(c.engine)
 			o.prefill, o.decode, o.speedup = 1, 2, 2
 			f := newFleet(t, o)
@@ -267,7 +267,7 @@ func TestResumeTable(t *testing.T) {
 	for _, row := range resumeFeatures {
 		table.WriteString("| " + row.name + " |")
 		for _, e := range resumeEngines {
-			t.Run(row.name+"/"+e.name, func(t *testing.T) {
+			virtualRun(t, row.name+"/"+e.name, func(t *testing.T) {
 				fmt.Fprintf(&table, " %s |", resumeCell(t, row.name, row.path, row.body, e.engine, e.version))
 			})
 		}
@@ -357,53 +357,57 @@ func TestWhatIsNotToBeResumed(t *testing.T) {
 
 // TestManyAreResumed: of the streams that one death meets, those over the retry budget wait for their turn.
 func TestManyAreResumed(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 2, speedup: 4})
-	const streams, tokens = 60, 250
-	var begun, group sync.WaitGroup
-	begun.Add(streams)
-	for i := range streams {
-		prompt := fmt.Sprint(i, long)
-		group.Go(func() {
-			n := 0
-			a, err := f.try(context.Background(), completionPath, ask(prompt, tokens), func(string) {
-				if n++; n == 3 {
-					begun.Done()
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{prefill: 1, decode: 2, speedup: 4})
+		const streams, tokens = 60, 250
+		var begun, group sync.WaitGroup
+		begun.Add(streams)
+		for i := range streams {
+			prompt := fmt.Sprint(i, long)
+			group.Go(func() {
+				n := 0
+				a, err := f.try(context.Background(), completionPath, ask(prompt, tokens), func(string) {
+					if n++; n == 3 {
+						begun.Done()
+					}
+				})
+				if err != nil {
+					t.Error(err)
+				} else if got, want := f.text(a), generated(textPrompt(prompt), tokens, false); got != want || a.events[len(a.events)-1] != "[DONE]" {
+					t.Errorf("the answer is %q, want %q", got, want)
 				}
 			})
-			if err != nil {
-				t.Error(err)
-			} else if got, want := f.text(a), generated(textPrompt(prompt), tokens, false); got != want || a.events[len(a.events)-1] != "[DONE]" {
-				t.Errorf("the answer is %q, want %q", got, want)
-			}
-		})
-	}
-	begun.Wait()
-	f.workers["decode-1"].kill()
-	group.Wait()
-	if n := strings.Count(f.logs.String(), "resumes=1"); n <= 12 {
-		t.Errorf("%d answers moved: nothing was shown", n)
-	}
-	f.idle()
+		}
+		begun.Wait()
+		f.workers["decode-1"].kill()
+		group.Wait()
+		if n := strings.Count(f.logs.String(), "resumes=1"); n <= 12 {
+			t.Errorf("%d answers moved: nothing was shown", n)
+		}
+		f.idle()
+	})
 }
 
 // TestResumesAreBounded: an answer whose second worker dies as well is suspected of killing them.
 func TestResumesAreBounded(t *testing.T) {
-	f := newFleet(t, options{prefill: 1, decode: 3, speedup: 2})
-	n := 0
-	a, err := f.try(context.Background(), completionPath, ask(long, 300), func(string) {
-		if n++; n == 20 || n == 60 || n == 100 {
-			f.workers[f.generating()].kill()
+	virtual(t, func(t *testing.T) {
+		f := newFleet(t, options{prefill: 1, decode: 3, speedup: 2})
+		n := 0
+		a, err := f.try(context.Background(), completionPath, ask(long, 300), func(string) {
+			if n++; n == 20 || n == 60 || n == 100 {
+				f.workers[f.generating()].kill()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
+		last := f.parse([]byte(a.events[len(a.events)-1])).Error
+		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
+			t.Errorf("it ended with %q", a.events[len(a.events)-1])
+		}
+		if got := f.text(answer{events: a.events[:len(a.events)-1]}); !strings.HasPrefix(generated(textPrompt(long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
+			t.Errorf("%q is not the answer's beginning", got)
+		}
+		f.idle()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := f.parse([]byte(a.events[len(a.events)-1])).Error
-	if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
-		t.Errorf("it ended with %q", a.events[len(a.events)-1])
-	}
-	if got := f.text(answer{events: a.events[:len(a.events)-1]}); !strings.HasPrefix(generated(textPrompt(long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
-		t.Errorf("%q is not the answer's beginning", got)
-	}
-	f.idle()
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -12,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
@@ -24,10 +21,7 @@ import (
 // until the test ends.
 func pass(t *testing.T, from, to int) {
 	t.Helper()
-	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", from))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := listen(t, from)
 	var mu sync.Mutex
 	var conns []net.Conn
 	var group sync.WaitGroup
@@ -43,7 +37,7 @@ func pass(t *testing.T, from, to int) {
 				return
 			}
 			keep(in)
-			out, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", to))
+			out, err := dial(t, fmt.Sprintf("127.0.0.1:%d", to))
 			if err != nil {
 				_ = in.Close()
 				continue
@@ -80,22 +74,22 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 		{"not asked", false, wire.VLLM, false},
 		{"an older release", true, wire.VLLMArrays, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			port, published, heard, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t), porttest.Free(t)
+		virtualRun(t, c.name, func(t *testing.T) {
+			port, published, heard, replay := freePort(t), freePort(t), freePort(t), freePort(t)
 			cfg := gatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
 			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
 			f := newStatic(t, cfg)
-			w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+			w, err := newWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Role: "both", ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
 					Dialect: c.dialect, BufferSteps: 2,
 				}},
-			}, stack.Links{}, slog.New(slog.DiscardHandler))
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

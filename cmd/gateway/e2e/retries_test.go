@@ -64,7 +64,7 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 // for their turn, and each is tried once more.
 func TestOutageIsNotMultiplied(t *testing.T) {
 	for _, c := range []struct{ clients, retries int }{{8, 8}, {30, 10}, {100, 20}} {
-		t.Run(fmt.Sprint(c.clients, " requests"), func(t *testing.T) {
+		virtualRun(t, fmt.Sprint(c.clients, " requests"), func(t *testing.T) {
 			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}, now: map[string]bool{}}
 			o.firsts.Add(c.clients)
 			f := newFleet(t, options{prefill: 2, decode: 4, speedup: 1000, gateway: func(cfg *stack.GatewayConfig) {
@@ -113,8 +113,8 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 func TestClientsMistakesAreNotRetried(t *testing.T) {
 	for _, status := range []int{400, 413, 415, 422} {
 		for _, leg := range []string{string(pools.Prefill), string(pools.Decode)} {
-			t.Run(fmt.Sprint(leg, " ", status), func(t *testing.T) {
-				f := newInjectedFleet(t, time.Hour, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
+			virtualRun(t, fmt.Sprint(leg, " ", status), func(t *testing.T) {
+				f := newInjectedFleet(t, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
 				const requests = 10
 				for i := range requests {
 					a := f.post(completionPath, ask(fmt.Sprint(i, long), 4))
@@ -162,65 +162,67 @@ func TestLeavingOpensNoCircuit(t *testing.T) {
 // A worker that fails three times in a row is out of the choice, is shown so,
 // and comes back by one request once it has had its time.
 func TestEjectedWorkerComesBackByOne(t *testing.T) {
-	var broken sync.Map // worker id: its calls fail
-	var calls sync.Map  // worker id: *[]struct{}
-	f := newFleet(t, options{prefill: 1, decode: 2, speedup: 1000, gateway: func(c *stack.GatewayConfig) {
-		c.Breakers.OpenFor = 300 * time.Millisecond
-		c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
-			return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
-				if _, ok := broken.Load(leg.Worker); ok && leg.Purpose == string(pools.Decode) {
-					n, _ := calls.LoadOrStore(leg.Worker, new(counter))
-					n.(*counter).add()
-					return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
-				}
-				return inner.Call(ctx, leg)
-			})
-		}
-	}})
-	circuit := func() fault.State {
-		var report struct {
-			Pools []struct {
-				Workers []struct {
-					ID      string
-					Circuit fault.State
+	virtual(t, func(t *testing.T) {
+		var broken sync.Map // worker id: its calls fail
+		var calls sync.Map  // worker id: *[]struct{}
+		f := newFleet(t, options{prefill: 1, decode: 2, speedup: 1000, gateway: func(c *stack.GatewayConfig) {
+			c.Breakers.OpenFor = 300 * time.Millisecond
+			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+					if _, ok := broken.Load(leg.Worker); ok && leg.Purpose == string(pools.Decode) {
+						n, _ := calls.LoadOrStore(leg.Worker, new(counter))
+						n.(*counter).add()
+						return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
+					}
+					return inner.Call(ctx, leg)
+				})
+			}
+		}})
+		circuit := func() fault.State {
+			var report struct {
+				Pools []struct {
+					Workers []struct {
+						ID      string
+						Circuit fault.State
+					}
 				}
 			}
-		}
-		f.get("/workers", &report)
-		for _, p := range report.Pools {
-			for _, w := range p.Workers {
-				if w.ID == "decode-1" {
-					return w.Circuit
+			f.get("/workers", &report)
+			for _, p := range report.Pools {
+				for _, w := range p.Workers {
+					if w.ID == "decode-1" {
+						return w.Circuit
+					}
 				}
 			}
+			return ""
 		}
-		return ""
-	}
-	broken.Store("decode-1", true)
-	send := func() {
-		t.Helper()
-		a := f.post(completionPath, ask(long, 2))
-		if _, d := f.served(a); a.status != http.StatusOK || d == "" {
-			t.Errorf("status %d: %s", a.status, a.body)
+		broken.Store("decode-1", true)
+		send := func() {
+			t.Helper()
+			a := f.post(completionPath, ask(long, 2))
+			if _, d := f.served(a); a.status != http.StatusOK || d == "" {
+				t.Errorf("status %d: %s", a.status, a.body)
+			}
 		}
-	}
-	f.eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
-	n, _ := calls.Load("decode-1")
-	seen := n.(*counter).get()
-	if seen != 3 {
-		t.Errorf("open after %d failures", seen)
-	}
-	send()
-	if got := n.(*counter).get(); got != seen {
-		t.Error("an ejected worker was called")
-	}
-	f.eventually("its trial", func() bool { send(); return n.(*counter).get() == seen+1 })
-	if got := circuit(); got != fault.Open {
-		t.Errorf("after a trial that failed it is %s", got)
-	}
-	broken.Delete("decode-1")
-	f.eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
-	f.idle()
+		f.eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
+		n, _ := calls.Load("decode-1")
+		seen := n.(*counter).get()
+		if seen != 3 {
+			t.Errorf("open after %d failures", seen)
+		}
+		send()
+		if got := n.(*counter).get(); got != seen {
+			t.Error("an ejected worker was called")
+		}
+		f.eventually("its trial", func() bool { send(); return n.(*counter).get() == seen+1 })
+		if got := circuit(); got != fault.Open {
+			t.Errorf("after a trial that failed it is %s", got)
+		}
+		broken.Delete("decode-1")
+		f.eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
+		f.idle()
+	})
 }
 
 // transportFunc is a Transport made of a function.

@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/pools"
 )
 
@@ -50,7 +49,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 		f.idle()
 	}
 	for name, gateway := range map[string]func(c *stack.GatewayConfig){"by its events": nil, "by prediction": withoutEvents} {
-		t.Run(name, func(t *testing.T) {
+		virtualRun(t, name, func(t *testing.T) {
 			o := options{prefill: 2, decode: 1, gateway: gateway}
 			f := newFleet(t, o)
 			check(t, f, func(holder string) {
@@ -60,7 +59,7 @@ func TestWorkersReturnEmpty(t *testing.T) {
 			})
 		})
 	}
-	t.Run("by its URL", func(t *testing.T) {
+	virtualRun(t, "by its URL", func(t *testing.T) {
 		f, ports := staticFleet(t)
 		check(t, f, func(holder string) {
 			before, _ := f.gateway.Roster.Lookup(holder)
@@ -81,7 +80,7 @@ func staticFleet(t *testing.T) (*fleet, map[string]int) {
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 		for i := range 2 {
 			id := fmt.Sprintf("%s-%d", role, i+1)
-			ports[id] = porttest.Free(t)
+			ports[id] = freePort(t)
 			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", ports[id], id)))
 		}
 	}
@@ -153,20 +152,20 @@ func TestWorkersReturnWithAnotherModel(t *testing.T) {
 		}
 		f.eventually("what lives holds nothing", func() bool { return f.books() == "" })
 	}
-	t.Run("by the registry", func(t *testing.T) {
+	virtualRun(t, "by the registry", func(t *testing.T) {
 		f := newFleet(t, options{})
 		check(t, f, func(role pools.Role, id string) {
 			f.start(role, id, options{speedup: 20, worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = other }}, slog.New(slog.DiscardHandler))
 		})
 	})
-	t.Run("by their URLs", func(t *testing.T) {
+	virtualRun(t, "by their URLs", func(t *testing.T) {
 		f, ports := staticFleet(t)
 		check(t, f, func(role pools.Role, id string) {
 			f.eventually("the port is free", func() bool {
-				w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+				w, err := newWorker(t, devfleet.WorkerConfig{
 					Engine: engine.Config{Role: string(role), ID: id, Model: other, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 					Host:   "127.0.0.1", Port: ports[id], ModelInput: "text", Drain: time.Second,
-				}, stack.Links{}, slog.New(slog.DiscardHandler))
+				})
 				if err == nil {
 					f.run(id, w)
 				}

@@ -115,7 +115,7 @@ func TestBusyThreshold(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1})
 	set := func(body string) {
 		t.Helper()
-		res, err := http.Post(f.url+"/busy_threshold", "application/json", strings.NewReader(body))
+		res, err := f.http().Post(f.url+"/busy_threshold", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

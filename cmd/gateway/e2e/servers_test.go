@@ -144,7 +144,7 @@ func newLinked(t *testing.T, ttl time.Duration) *linked {
 		t.Fatal(err)
 	}
 	l.gateway = g
-	l.runGateway(nil)
+	l.runGateway()
 	return l
 }
 

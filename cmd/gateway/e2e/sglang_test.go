@@ -17,7 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -36,7 +35,7 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 			id := fmt.Sprintf("%s-%d", role, i+1)
 			c := devfleet.WorkerConfig{
 				Engine: engine.Config{Engine: "sglang", Role: string(role), ID: id, Speedup: 50, TotalKVBlocks: 40_000},
-				Host:   "127.0.0.1", Port: porttest.Free(t), ModelInput: "text", Drain: time.Second,
+				Host:   "127.0.0.1", Port: freePort(t), ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events"}},
 			}
 			if change != nil {
@@ -49,7 +48,7 @@ func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.Work
 	f := newStatic(t, cfg)
 	for id, c := range workers {
 		f.eventually("the port is free", func() bool {
-			w, err := devfleet.NewWorker(c, stack.Links{}, slog.New(slog.DiscardHandler))
+			w, err := newWorker(t, c)
 			if err == nil {
 				f.run(id, w)
 			}
@@ -153,43 +152,45 @@ func readSGLang(t *testing.T, a answer) (out sglangAnswer) {
 
 // A pair answers every form of a request as one undisturbed engine does, with what prefill's cache held as cached.
 func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
-	f := sglangFleet(t, 1, 1, nil, nil)
-	alone := sglangAlone(t)
-	const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
-	for name, c := range map[string]struct{ path, body string }{
-		"completion":   {completionPath, `"prompt":%q,"max_tokens":20`},
-		"token ids":    {completionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
-		"no limit":     {completionPath, `"prompt":%q`},
-		"one token":    {completionPath, `"prompt":%q,"max_tokens":1`},
-		"two tokens":   {completionPath, `"prompt":%q,"max_tokens":2`},
-		"stop string":  {completionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
-		"chat":         {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
-		"thought":      {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
-		"tool call":    {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
-		"ends at once": {chatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
-				body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+long, 2)) + stream + `}`
-				want, got := readSGLang(t, alone(c.path, body)), readSGLang(t, f.post(c.path, body))
-				if cached := want.cached; got.cached < 0 || stream != `,"stream":false` && got.cached != cached {
-					t.Errorf("%d cached tokens, one engine had %d", got.cached, cached)
+	virtual(t, func(t *testing.T) {
+		f := sglangFleet(t, 1, 1, nil, nil)
+		alone := sglangAlone(t)
+		const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
+		for name, c := range map[string]struct{ path, body string }{
+			"completion":   {completionPath, `"prompt":%q,"max_tokens":20`},
+			"token ids":    {completionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
+			"no limit":     {completionPath, `"prompt":%q`},
+			"one token":    {completionPath, `"prompt":%q,"max_tokens":1`},
+			"two tokens":   {completionPath, `"prompt":%q,"max_tokens":2`},
+			"stop string":  {completionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
+			"chat":         {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
+			"thought":      {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
+			"tool call":    {chatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
+			"ends at once": {chatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
+		} {
+			within(t, name, func(t *testing.T) {
+				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
+					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+long, 2)) + stream + `}`
+					want, got := readSGLang(t, alone(c.path, body)), readSGLang(t, f.post(c.path, body))
+					if cached := want.cached; got.cached < 0 || stream != `,"stream":false` && got.cached != cached {
+						t.Errorf("%d cached tokens, one engine had %d", got.cached, cached)
+					}
+					if want.cached = got.cached; got != want {
+						t.Errorf("got  %+v\nwant %+v", got, want)
+					}
 				}
-				if want.cached = got.cached; got != want {
-					t.Errorf("got  %+v\nwant %+v", got, want)
-				}
-			}
-		})
-	}
-	f.freed(t, "at the end")
+			})
+		}
+		f.freed(t, "at the end")
+	})
 }
 
 // sglangAlone runs one SGLang engine without a gateway.
 func sglangAlone(t *testing.T) (post func(path, body string) answer) {
 	t.Helper()
-	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+	w, err := newWorker(t, devfleet.WorkerConfig{
 		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second, KVEvents: devfleet.WorkerEvents{Off: true},
-	}, stack.Links{}, slog.New(slog.DiscardHandler))
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +244,7 @@ func TestSGLangClientsLeave(t *testing.T) {
 			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
 			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, long, func(_, d engine.Books) bool { return d.Running == 1 }},
 		} {
-			t.Run(fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
+			virtualRun(t, fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
 				f := sglangFleet(t, 1, 1, c.change, nil)
 				ctx, leave := context.WithCancel(t.Context())
 				gone := make(chan struct{})
@@ -300,59 +301,58 @@ func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
 
 // A gateway that stops leaves nothing at the engines, and the next one serves.
 func TestSGLangOutlivesAGateway(t *testing.T) {
-	cfg := gatewayConfig()
-	cfg.Drain = 50 * time.Millisecond
-	speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
-	f := sglangFleet(t, 1, 1, speedup, nil)
-	for round := range 2 {
-		cfg.Workers.Static = nil
-		for id, w := range f.workers {
-			role, _, _ := strings.Cut(id, "-")
-			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
-		}
-		g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr, err := g.Listen()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- g.Run(ctx) }()
-		url := "http://" + addr.String()
-		f.eventually("it is healthy", func() bool {
-			res, err := http.Get(url + "/health")
-			if err != nil {
-				return false
+	virtual(t, func(t *testing.T) {
+		cfg := gatewayConfig()
+		cfg.Drain = 50 * time.Millisecond
+		connect(t, &cfg)
+		speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
+		f := sglangFleet(t, 1, 1, speedup, nil)
+		for round := range 2 {
+			cfg.Workers.Static = nil
+			for id, w := range f.workers {
+				role, _, _ := strings.Cut(id, "-")
+				cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
 			}
-			_ = res.Body.Close()
-			return res.StatusCode == http.StatusOK
-		})
-		begun := make(chan struct{})
-		var all sync.WaitGroup
-		all.Go(func() {
-			res, err := http.Post(url+completionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, long)))
+			g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 			if err != nil {
-				t.Error(err)
+				t.Fatal(err)
+			}
+			url := listenAs(t, g)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- g.Run(ctx) }()
+			f.eventually("it is healthy", func() bool {
+				res, err := f.http().Get(url + "/health")
+				if err != nil {
+					return false
+				}
+				_ = res.Body.Close()
+				return res.StatusCode == http.StatusOK
+			})
+			begun := make(chan struct{})
+			var all sync.WaitGroup
+			all.Go(func() {
+				res, err := f.http().Post(url+completionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, long)))
+				if err != nil {
+					t.Error(err)
+					close(begun)
+					return
+				}
+				defer res.Body.Close()
+				var first [1]byte
+				_, _ = io.ReadFull(res.Body, first[:])
 				close(begun)
-				return
+				_, _ = io.Copy(io.Discard, res.Body) // it is cut
+			})
+			<-begun
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
 			}
-			defer res.Body.Close()
-			var first [1]byte
-			_, _ = io.ReadFull(res.Body, first[:])
-			close(begun)
-			_, _ = io.Copy(io.Discard, res.Body) // it is cut
-		})
-		<-begun
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
+			all.Wait()
+			f.freed(t, fmt.Sprint("gateway ", round+1))
 		}
-		all.Wait()
-		f.freed(t, fmt.Sprint("gateway ", round+1))
-	}
+	})
 }
 
 // KV events of every release end in overlaps: in a conversation of ten turns, with a system prompt and a salt, what the
@@ -361,7 +361,7 @@ func TestSGLangConversations(t *testing.T) {
 	for _, c := range []struct{ release, salt string }{
 		{"0.5.8", ""}, {"0.5.17", ""}, {"0.5.19", ""}, {"0.5.19", "tenant"}, {"0.5.20", "tenant"}, {"0.5.23", ""}, {"0.5.23", "tenant"},
 	} {
-		t.Run(c.release+c.salt, func(t *testing.T) {
+		virtualRun(t, c.release+c.salt, func(t *testing.T) {
 			f := sglangFleet(t, 2, 1, func(w *devfleet.WorkerConfig) { w.Engine.EngineVersion = c.release }, nil)
 			if w, _ := f.gateway.Roster.Lookup("prefill-1"); w.Worker.EngineVersion != c.release {
 				t.Errorf("the release is %q", w.Worker.EngineVersion)
@@ -443,7 +443,7 @@ func TestSGLangTokensAreCounted(t *testing.T) {
 // A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
 func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 	for _, victim := range []string{"prefill-1", "decode-1"} {
-		t.Run(victim, func(t *testing.T) {
+		virtualRun(t, victim, func(t *testing.T) {
 			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) {
 				c.Engine.Speedup = 5
 				c.Engine.Lease = time.Second // decode keeps blocks to which a dead prefill may still write, 30 s by default
@@ -482,26 +482,28 @@ func TestSGLangWorkersDieUnderLoad(t *testing.T) {
 // A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;
 // every request is answered.
 func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
-	f := sglangFleet(t, 2, 2, nil, nil)
-	m, _ := f.gateway.Roster.Lookup("prefill-1")
-	cut := *m.Worker
-	cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", porttest.Free(t)), "cut"
-	if err := f.gateway.Roster.From("the command line").Put(cut); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 40 {
-		prompt := fmt.Sprintf("%d: %s", n, long)
-		a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
-		if a.status != http.StatusOK || f.text(a) != expected(textPrompt(prompt), 10) {
-			t.Errorf("%d %s", a.status, a.body)
+	virtual(t, func(t *testing.T) {
+		f := sglangFleet(t, 2, 2, nil, nil)
+		m, _ := f.gateway.Roster.Lookup("prefill-1")
+		cut := *m.Worker
+		cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", freePort(t)), "cut"
+		if err := f.gateway.Roster.From("the command line").Put(cut); err != nil {
+			t.Fatal(err)
 		}
-	}
-	logs := f.logs.String()
-	if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
-		t.Errorf("%d attempts failed", n)
-	}
-	if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) || strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
-		t.Error("not the prefill worker that is to blame was left out")
-	}
-	f.freed(t, "at the end")
+		for n := range 40 {
+			prompt := fmt.Sprintf("%d: %s", n, long)
+			a := f.post(completionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
+			if a.status != http.StatusOK || f.text(a) != expected(textPrompt(prompt), 10) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		}
+		logs := f.logs.String()
+		if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
+			t.Errorf("%d attempts failed", n)
+		}
+		if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) || strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
+			t.Error("not the prefill worker that is to blame was left out")
+		}
+		f.freed(t, "at the end")
+	})
 }

@@ -23,58 +23,57 @@ const handsOver = `{"choices":[{"index":0,"text":"x","finish_reason":"length"}],
 // A gateway that stops cuts what still runs at the end of its drain, and ends only
 // when the KV that was staged for it has been released.
 func TestReleasesAreAwaitedPastTheDrain(t *testing.T) {
-	cfg := gatewayConfig()
-	cfg.Drain = 50 * time.Millisecond
-	f := &fleet{t: t, logs: &logBuffer{}, reg: prometheus.NewRegistry()}
-	var err error
-	if f.gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.logs, nil)), f.reg); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := f.gateway.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.url = "http://" + addr.String()
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.gateway.Run(ctx) }()
-
-	decoding, releasing, letGo := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var released atomic.Bool
-	newEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
-	newEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.Header.Get("X-Request-Id"), "-release") {
-			close(decoding)
-			<-r.Context().Done()
-			return
+	virtual(t, func(t *testing.T) {
+		cfg := gatewayConfig()
+		cfg.Drain = 50 * time.Millisecond
+		f := &fleet{t: t, logs: &logBuffer{}, reg: prometheus.NewRegistry()}
+		connect(t, &cfg)
+		var err error
+		if f.gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.logs, nil)), f.reg); err != nil {
+			t.Fatal(err)
 		}
-		close(releasing)
-		<-letGo // an engine that takes its time, well past the drain
-		released.Store(true)
-		w.WriteHeader(http.StatusNotFound)
+		f.url = listenAs(t, f.gateway)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.gateway.Run(ctx) }()
+
+		decoding, releasing, letGo := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		var released atomic.Bool
+		newEngines(f, pools.Prefill, 1, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, handsOver) })
+		newEngines(f, pools.Decode, 1, func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.Header.Get("X-Request-Id"), "-release") {
+				close(decoding)
+				<-r.Context().Done()
+				return
+			}
+			close(releasing)
+			<-letGo // an engine that takes its time, well past the drain
+			released.Store(true)
+			w.WriteHeader(http.StatusNotFound)
+		})
+		answered := make(chan answer, 1)
+		go func() {
+			a, _ := f.try(context.Background(), completionPath, ask(long, 4), nil) // cut, or told so
+			answered <- a
+		}()
+		<-decoding
+		stop()
+		<-releasing
+		if a := <-answered; a.status != 0 && a.status != http.StatusServiceUnavailable {
+			t.Errorf("status %d: %s", a.status, a.body)
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("the gateway ended while a release was in flight: %v", err)
+			ended <- err
+		case <-time.After(4 * cfg.Drain):
+		}
+		close(letGo)
+		if err := <-ended; err != nil || !released.Load() {
+			t.Errorf("%v; released: %v", err, released.Load())
+		}
+		if log := f.logs.String(); strings.Contains(log, "staged KV not released") {
+			t.Errorf("the log says: %s", log)
+		}
 	})
-	answered := make(chan answer, 1)
-	go func() {
-		a, _ := f.try(context.Background(), completionPath, ask(long, 4), nil) // cut, or told so
-		answered <- a
-	}()
-	<-decoding
-	stop()
-	<-releasing
-	if a := <-answered; a.status != 0 && a.status != http.StatusServiceUnavailable {
-		t.Errorf("status %d: %s", a.status, a.body)
-	}
-	select {
-	case err := <-ended:
-		t.Errorf("the gateway ended while a release was in flight: %v", err)
-		ended <- err
-	case <-time.After(4 * cfg.Drain):
-	}
-	close(letGo)
-	if err := <-ended; err != nil || !released.Load() {
-		t.Errorf("%v; released: %v", err, released.Load())
-	}
-	if log := f.logs.String(); strings.Contains(log, "staged KV not released") {
-		t.Errorf("the log says: %s", log)
-	}
 }

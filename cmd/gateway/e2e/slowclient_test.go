@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,58 +17,59 @@ import (
 // whole answer in the end: that it holds the engine up is not the engine's
 // silence.
 func TestSlowClientIsNoSilentWorker(t *testing.T) {
-	const idle, tokens = 500 * time.Millisecond, 30_000 // a busy machine may be silent for a fifth of idle
-	f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1000, gateway: func(c *stack.GatewayConfig) {
-		c.Decode = decode.Config{StreamIdleTimeout: idle}
-		c.Edge.Heartbeat = 0
-	}})
-	conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.(*net.TCPConn).SetReadBuffer(256 << 10)
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	body := ask("hello", tokens)
-	if _, err := conn.Write(sized(body)); err != nil {
-		t.Fatal(err)
-	}
-	in := bufio.NewReader(conn)
-	res, err := http.ReadResponse(in, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	// The engine is held up when it has generated for a while and generates no
-	// more, though it is not done.
-	held := func() string {
-		b := f.workers["decode-1"].Engine.Books()
-		return fmt.Sprint(b.Running, b.Waiting, f.books())
-	}
-	for last, since := held(), time.Now(); time.Since(since) < 3*idle; {
-		<-time.After(idle / 50)
-		if now := held(); now != last {
-			last, since = now, time.Now()
+	virtual(t, func(t *testing.T) {
+		const idle, tokens = 500 * time.Millisecond, 30_000
+		f := newFleet(t, options{prefill: 1, decode: 1, speedup: 1000, gateway: func(c *stack.GatewayConfig) {
+			c.Decode = decode.Config{StreamIdleTimeout: idle}
+			c.Edge.Heartbeat = 0
+		}})
+		conn, err := dial(t, strings.TrimPrefix(f.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if f.books() == "" {
-		t.Fatal("the answer was over before it was read: nobody was held up")
-	}
-	all, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var events []string
-	for line := range strings.Lines(string(all)) {
-		if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
-			events = append(events, data)
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		body := ask("hello", tokens)
+		if _, err := conn.Write(sized(body)); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if n := len(events); n == 0 || events[n-1] != "[DONE]" {
-		t.Fatalf("%d events, the last %q", n, events[max(0, n-1):])
-	}
-	if got := f.text(answer{events: events}); got != generated(textPrompt("hello"), tokens, false) {
-		t.Errorf("%d bytes of text are not the undisturbed answer", len(got))
-	}
-	f.idle()
+		in := bufio.NewReader(conn)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		// The engine is held up when it has generated for a while and generates no
+		// more, though it is not done.
+		held := func() string {
+			b := f.workers["decode-1"].Engine.Books()
+			return fmt.Sprint(b.Running, b.Waiting, f.books())
+		}
+		for last, since := held(), time.Now(); time.Since(since) < 3*idle; {
+			<-time.After(idle / 50)
+			if now := held(); now != last {
+				last, since = now, time.Now()
+			}
+		}
+		if f.books() == "" {
+			t.Fatal("the answer was over before it was read: nobody was held up")
+		}
+		all, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var events []string
+		for line := range strings.Lines(string(all)) {
+			if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: "); ok {
+				events = append(events, data)
+			}
+		}
+		if n := len(events); n == 0 || events[n-1] != "[DONE]" {
+			t.Fatalf("%d events, the last %q", n, events[max(0, n-1):])
+		}
+		if got := f.text(answer{events: events}); got != generated(textPrompt("hello"), tokens, false) {
+			t.Errorf("%d bytes of text are not the undisturbed answer", len(got))
+		}
+		f.idle()
+	})
 }

@@ -28,12 +28,13 @@ func newStatic(t *testing.T, cfg stack.GatewayConfig) *fleet {
 	t.Helper()
 	f := &fleet{t: t, workers: map[string]*worker{}, bus: eventstest.NewBus(), logs: &logBuffer{}, reg: prometheus.NewRegistry()}
 	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
+	connect(t, &cfg)
 	g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.logs, nil)), f.reg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.gateway = g
-	f.runGateway(nil)
+	f.runGateway()
 	return f
 }
 
@@ -43,11 +44,12 @@ func (f *fleet) serve(role pools.Role, id string, port int) (address string) {
 	f.t.Helper()
 	var w *devfleet.Worker
 	f.eventually("the port is free", func() bool {
-		var err error
-		w, err = devfleet.NewWorker(devfleet.WorkerConfig{
+		cfg := devfleet.WorkerConfig{
 			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
-		}, stack.Links{}, slog.New(slog.DiscardHandler))
+		}
+		var err error
+		w, err = newWorker(f.t, cfg)
 		return err == nil
 	})
 	f.run(id, w)

@@ -3,18 +3,15 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 )
@@ -127,7 +124,7 @@ func TestTensorRTSalts(t *testing.T) {
 // go long before its time-out. Streamed or not.
 func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
 	for _, stream := range []bool{true, false} {
-		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+		virtualRun(t, fmt.Sprint("stream ", stream), func(t *testing.T) {
 			f := newTensorRT(t, "trtllm", options{prefill: 1, decode: 1, worker: func(c *devfleet.WorkerConfig) {
 				if c.Engine.Role == "decode" {
 					c.Engine.MaxNumSeqs, c.Engine.Speedup = 1, 2
@@ -173,7 +170,7 @@ func TestTensorRTByURL(t *testing.T) {
 			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 			ports := map[pools.Role][3]int{}
 			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-				p := [3]int{porttest.Free(t), porttest.Free(t), porttest.Free(t)}
+				p := [3]int{freePort(t), freePort(t), freePort(t)}
 				ports[role] = p
 				cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, role, fmt.Sprintf(
 					"http://127.0.0.1:%d,id=%s,block-size=16,connector=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv", p[0], role, connector, p[1], p[2])))
@@ -183,13 +180,13 @@ func TestTensorRTByURL(t *testing.T) {
 				var w *devfleet.Worker
 				f.eventually("the ports are free", func() bool {
 					var err error
-					w, err = devfleet.NewWorker(devfleet.WorkerConfig{
+					w, err = newWorker(t, devfleet.WorkerConfig{
 						Engine: engine.Config{Engine: "trtllm", Role: string(role), ID: string(role), Speedup: 50, NoticeAfter: 50 * time.Millisecond},
 						Host:   "127.0.0.1", Port: p[0], ModelInput: "text", Drain: time.Second,
 						KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 							Endpoint: fmt.Sprintf("tcp://*:%d", p[1]), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", p[2]), Topic: "kv", Dialect: wire.TensorRT,
 						}},
-					}, stack.Links{}, slog.New(slog.DiscardHandler))
+					})
 					return err == nil
 				})
 				f.run(string(role), w)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
@@ -83,14 +81,14 @@ var published = map[string]wire.Dialect{"vllm": wire.VLLM, "sglang": wire.SGLang
 // engine reports, and publishes its KV events over ZMQ. It returns the worker's URL with its options, for the gateway.
 func (f *fleet) stock(role pools.Role, id, name string, language *models.Language) string {
 	f.t.Helper()
-	at, replay := porttest.Free(f.t), porttest.Free(f.t)
-	w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+	at, replay := freePort(f.t), freePort(f.t)
+	w, err := newWorker(f.t, devfleet.WorkerConfig{
 		Engine: engine.Config{Role: string(role), ID: id, Engine: name, Speedup: 20, BlockSize: 16, Language: language},
 		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
 		KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 			Endpoint: fmt.Sprintf("tcp://*:%d", at), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Dialect: published[name],
 		}},
-	}, stack.Links{}, slog.New(slog.DiscardHandler))
+	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -104,7 +102,7 @@ func (f *fleet) stock(role pools.Role, id, name string, language *models.Languag
 func TestTenTurns(t *testing.T) {
 	for model, folder := range map[string]func(*testing.T) string{"qwen2.5": qwenModel, "own": ownModel} {
 		for name := range published {
-			t.Run(model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
+			virtualRun(t, model+"/"+name, func(t *testing.T) { tenTurns(t, folder(t), name) })
 		}
 	}
 }

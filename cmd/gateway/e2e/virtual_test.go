@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -278,7 +277,7 @@ func undergo(t *testing.T, w *replay.Workload, questions []question, seed uint64
 		leave = leave || each.leave
 	}
 	o := options{
-		prefill: 2, decode: 3, speedup: 1, net: newNetwork(), logLevel: slog.LevelError,
+		prefill: 2, decode: 3, speedup: 1, logLevel: slog.LevelError,
 		worker: func(c *devfleet.WorkerConfig) { c.Engine.Lease, c.Engine.AbortTimeout = troubledLease, troubledLease },
 		bus: func(under wire.Bus) wire.Bus {
 			altered := bus
@@ -446,7 +445,7 @@ func TestFaultsInVirtualTime(t *testing.T) {
 	alone, paired := make([]toll, len(all)), make([]toll, len(all))
 	run := func(name string, n int, seed uint64, these ...trouble) (o toll) {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { o = undergo(t, w, questions[:n], seed, these...) })
+			virtual(t, func(t *testing.T) { o = undergo(t, w, questions[:n], seed, these...) })
 		})
 		return o
 	}

@@ -3,18 +3,15 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 )
 
@@ -24,20 +21,20 @@ import (
 func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
 	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
 		t.Run(name, func(t *testing.T) {
-			port, published, replay := porttest.Free(t), porttest.Free(t), porttest.Free(t)
+			port, published, replay := freePort(t), freePort(t), freePort(t)
 			cfg := gatewayConfig()
 			cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, published, replay)))
 			f := newStatic(t, cfg)
 			var messages atomic.Uint64
-			w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+			w, err := newWorker(t, devfleet.WorkerConfig{
 				Engine: engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{
 					ZMQ:   &zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay)},
 					Alter: func(events []wire.Event) []wire.Event { messages.Add(1); return events },
 				},
-			}, stack.Links{}, slog.New(slog.DiscardHandler))
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,17 +2,14 @@ package e2e
 
 import (
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tandem-pd/tandem/cmd/gateway/stack"
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
-	"github.com/tandem-pd/tandem/lab/porttest"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
 	"github.com/tandem-pd/tandem/pools"
 	"github.com/tandem-pd/tandem/pools/discovery"
@@ -31,13 +28,13 @@ func (f *fleet) zmqWorker(id string, port, port2, replay int, d wire.Dialect) {
 		}
 	})
 	f.eventually("the ports are free", func() bool {
-		w, err = devfleet.NewWorker(devfleet.WorkerConfig{
+		w, err = newWorker(f.t, devfleet.WorkerConfig{
 			Engine: engine.Config{Role: "both", ID: id, Speedup: 50, BlockSize: 16, TotalKVBlocks: 40_000},
 			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 			KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 				Endpoint: fmt.Sprintf("tcp://*:%d", port2), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay), Topic: "kv@" + id, Dialect: d,
 			}},
-		}, stack.Links{}, slog.New(slog.DiscardHandler))
+		})
 		return err == nil
 	})
 	f.run(id, w)
@@ -73,7 +70,7 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
 	ports := map[string][3]int{}
 	for id := range map[string]bool{"v1": true, "s1": true} {
-		p := [3]int{porttest.Free(t), porttest.Free(t), porttest.Free(t)}
+		p := [3]int{freePort(t), freePort(t), freePort(t)}
 		ports[id] = p
 		cfg.Workers.Static = append(cfg.Workers.Static, endpoint(t, "", fmt.Sprintf(
 			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
@@ -131,14 +128,14 @@ func TestWorkersByURLOverZMQ(t *testing.T) {
 // was told not to.
 func TestWorkersTellTheirEvents(t *testing.T) {
 	cfg := gatewayConfig()
-	p1, p2 := porttest.Free(t), porttest.Free(t)
+	p1, p2 := freePort(t), freePort(t)
 	cfg.Workers.Static = []discovery.Endpoint{
 		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1", p1)),
 		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=none", p2)),
 	}
 	f := newStatic(t, cfg)
-	f.zmqWorker("w1", p1, porttest.Free(t), porttest.Free(t), wire.VLLM)
-	f.zmqWorker("w2", p2, porttest.Free(t), porttest.Free(t), wire.VLLM)
+	f.zmqWorker("w1", p1, freePort(t), freePort(t), wire.VLLM)
+	f.zmqWorker("w2", p2, freePort(t), freePort(t), wire.VLLM)
 	f.eventually("one is followed", func() bool { return f.sources()["w1"].State == "live" && f.status("/health") == http.StatusOK })
 	f.eventually("what was computed is known", func() bool {
 		if a := f.post(completionPath, ask(long, 4)); a.status != http.StatusOK {
@@ -154,8 +151,8 @@ func TestWorkersTellTheirEvents(t *testing.T) {
 // A worker whose events cannot be had is predicted, and its prompts come back to it all the same.
 func TestUnheardWorkersArePredicted(t *testing.T) {
 	cfg := gatewayConfig()
-	dead := porttest.Free(t)
-	p1, p2 := porttest.Free(t), porttest.Free(t)
+	dead := freePort(t)
+	p1, p2 := freePort(t), freePort(t)
 	cfg.Workers.Static = []discovery.Endpoint{
 		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w1,kv-events=tcp://127.0.0.1:%d", p1, dead)),
 		endpoint(t, "", fmt.Sprintf("http://127.0.0.1:%d,id=w2,kv-events=tcp://127.0.0.1:%d", p2, dead)),
