@@ -166,7 +166,9 @@ func serve(ctx context.Context, args []string, p process) error {
 	defer announcing.Wait()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	announcing.Go(func() { announce(running, p.stdout, g.Waiting, fmt.Sprintf("ready %s://%s", scheme, stack.LocalAddr(addr))) })
+	announcing.Go(func() {
+		announce(running, p.stdout, g.Waiting, fmt.Sprintf("ready %s://%s", scheme, stack.LocalAddr(addr)))
+	})
 	return g.Run(ctx)
 }
 

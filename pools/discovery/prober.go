@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
