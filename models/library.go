@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,7 +24,7 @@ import (
 
 // Config is the languages' settings.
 type Config struct {
-	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
+	Tokenizers []string      `flag:"tokenizer" sep:"space" group:"Models" help:"A model's tokenizer and chat template, as MODEL=PATH: a Hugging Face folder, or a tokenizer.json with tokenizer_config.json next to it. Repeat the flag for each model; in a variable blanks separate them, in a file a list does. PATH alone is for the only model that is served, and is not used while several are. With it prompts are routed by the engine's own tokens; without it the workers are asked for them, or prompts are predicted by their text. SIGHUP reads the files again." when:"an engine's model is served"`
 	ModelPaths []string      `flag:"model-path" sep:"space" group:"Models" help:"A folder in which the tokenizer of each served model is looked for: as MODEL, as the part of MODEL after its last slash, or in the layout of the Hugging Face cache. Repeat the flag for several; the first that has the model wins. --tokenizer wins over all." when:"models stand in one folder"`
 	AskTimeout time.Duration `flag:"tokenize-timeout" default:"500ms" range:"0s..10s" group:"Models" help:"How long a worker is asked for a prompt's tokens (POST /tokenize of vLLM and SGLang) where the gateway has no tokenizer for its model. Longer waits for long prompts, which take a worker about 1s per MB; shorter routes them by their text sooner. 0 asks no worker." when:"tandem_tokenize_calls_total{outcome=\"timeout\"} grows"`
 	CacheBytes int64         `flag:"tokenizer-cache-bytes" default:"32MiB" unit:"bytes" range:"0.." group:"Models" help:"Memory for prompts already tokenized, for each model, so that a conversation's next turn costs only its new text: 32MiB hold about 20 MB of text. Higher serves more conversations at once; 0 tokenizes every prompt whole." when:"CPU is high with long conversations"`
@@ -38,13 +36,18 @@ func (c *Config) Validate() error {
 	return errors.Join(setting.Check(c), err)
 }
 
-// given are the paths by model.
+// given are the paths by model; that of "" is for whichever model is the only one.
 func (c *Config) given() (map[string]string, error) {
 	paths := map[string]string{}
 	for _, pair := range c.Tokenizers {
-		model, path, ok := strings.Cut(pair, "=")
-		if !ok || model == "" || path == "" {
-			return nil, setting.Errorf("tokenizer", "%q is not MODEL=PATH", pair)
+		model, path, named := strings.Cut(pair, "=")
+		if !named && len(c.Tokenizers) == 1 {
+			model, path = "", pair
+		} else if model == "" {
+			path = ""
+		}
+		if path == "" {
+			return nil, setting.Errorf("tokenizer", "%q is not MODEL=PATH, and PATH alone has to be the only one", pair)
 		}
 		if _, twice := paths[model]; twice {
 			return nil, setting.Errorf("tokenizer", "the model %q has two", model)
@@ -69,6 +72,9 @@ type Library struct {
 
 	mu      sync.RWMutex // guards all below
 	shelf   map[string]*Language
+	only    *Language       // was given without a model
+	onlyOf  string          // the model that has it, empty for none
+	several bool            // models are served, so that none has it
 	missing map[string]bool // looked for in the folders and not found, or broken there
 }
 
@@ -101,11 +107,21 @@ func NewLibrary(cfg Config, roster *pools.Roster, t upstream.Transport, log *slo
 		}
 	}
 	for model, path := range given {
-		if l.shelf[model], err = Load(path, cfg.CacheBytes); err != nil {
-			return nil, setting.Errorf("tokenizer", "the model %q: %w", model, err)
+		language, err := Load(path, cfg.CacheBytes)
+		if err != nil {
+			return nil, setting.Errorf("tokenizer", "%s: %w", named(model), err)
 		}
+		l.put(model, language)
 	}
 	return l, nil
+}
+
+// named is a model in an error.
+func named(model string) string {
+	if model == "" {
+		return "the only model"
+	}
+	return fmt.Sprintf("the model %q", model)
 }
 
 // Put gives a model a language, unless it has one.
@@ -115,6 +131,36 @@ func (l *Library) Put(model string, language *Language) {
 	if l.shelf[model] == nil {
 		l.shelf[model] = language
 	}
+}
+
+// put gives a model a language in place of the one that it has. The language of "" waits for its model. Others may not use l.
+func (l *Library) put(model string, language *Language) {
+	if model == "" {
+		l.only, model = language, l.onlyOf
+	}
+	if model != "" {
+		l.shelf[model] = language
+	}
+}
+
+// adopt gives the language without a model to the one model that is served, and to none while several are.
+func (l *Library) adopt(served []string) {
+	l.mu.Lock()
+	only, of, several := l.only, l.onlyOf, l.several
+	if only == nil || len(served) == 0 || len(served) == 1 && served[0] == of || len(served) > 1 && several {
+		l.mu.Unlock()
+		return
+	}
+	delete(l.shelf, of)
+	if l.onlyOf, l.several = "", len(served) > 1; !l.several {
+		l.onlyOf, l.shelf[served[0]] = served[0], only
+	}
+	l.mu.Unlock()
+	if len(served) > 1 {
+		l.log.Warn("tokenizer without a model not used: several models are served (set --tokenizer MODEL=PATH)", "path", only.Path, "models", served)
+		return
+	}
+	l.log.Info("tokenizer without a model used for the only one", "path", only.Path, "model", served[0])
 }
 
 // Of is a model's language, nil where it has none.
@@ -231,7 +277,9 @@ func (l *Library) Wake() {
 // Run looks for the languages of served models in the folders, until ctx ends.
 func (l *Library) Run(ctx context.Context) error {
 	for {
-		for _, model := range l.roster.Models() {
+		served := l.roster.Models()
+		l.adopt(served)
+		for _, model := range served {
 			if len(l.cfg.ModelPaths) > 0 {
 				l.find(model)
 			}
@@ -278,54 +326,6 @@ func (l *Library) find(model string) {
 	l.log.Info("tokenizer found", "model", model, "path", path)
 }
 
-// search finds the folder of a model: FOLDER/MODEL, FOLDER/LAST-PART, or the newest snapshot in the layout of the
-// Hugging Face cache. A model's name is a worker's text: it never leads out of the folder.
-func (l *Library) search(model string) string {
-	names := []string{model, model[strings.LastIndexByte(model, '/')+1:]}
-	cached := "models--" + strings.ReplaceAll(model, "/", "--")
-	for _, folder := range l.cfg.ModelPaths {
-		for _, name := range names {
-			if filepath.IsLocal(name) && isModel(filepath.Join(folder, name)) {
-				return filepath.Join(folder, name)
-			}
-		}
-		if filepath.IsLocal(cached) {
-			if path := snapshot(filepath.Join(folder, cached)); path != "" {
-				return path
-			}
-		}
-	}
-	return ""
-}
-
-func isModel(folder string) bool {
-	info, err := os.Stat(filepath.Join(folder, "tokenizer.json"))
-	return err == nil && info.Mode().IsRegular()
-}
-
-// snapshot is the snapshot of a cached model that its branch main names, or the newest one with a tokenizer.
-func snapshot(folder string) string {
-	if ref, err := os.ReadFile(filepath.Join(folder, "refs", "main")); err == nil {
-		name := strings.TrimSpace(string(ref))
-		if path := filepath.Join(folder, "snapshots", name); filepath.IsLocal(name) && isModel(path) {
-			return path
-		}
-	}
-	entries, err := os.ReadDir(filepath.Join(folder, "snapshots"))
-	if err != nil {
-		return ""
-	}
-	newest, at := "", int64(0)
-	for _, e := range entries {
-		path := filepath.Join(folder, "snapshots", e.Name())
-		var info fs.FileInfo
-		if info, err = e.Info(); err == nil && isModel(path) && (newest == "" || info.ModTime().UnixNano() > at) {
-			newest, at = path, info.ModTime().UnixNano()
-		}
-	}
-	return newest
-}
-
 // Reload reads all files again, and looks again for what was not found. A language that cannot be read stays as it
 // was; the error says which and why.
 func (l *Library) Reload() error {
@@ -333,7 +333,7 @@ func (l *Library) Reload() error {
 	clear(l.missing)
 	paths := maps.Clone(l.given)
 	for model, language := range l.shelf {
-		if _, given := paths[model]; !given && !language.simulated() {
+		if _, given := paths[model]; !given && !language.simulated() && model != l.onlyOf {
 			paths[model] = language.Path
 		}
 	}
@@ -342,11 +342,11 @@ func (l *Library) Reload() error {
 	for _, model := range slices.Sorted(maps.Keys(paths)) {
 		language, err := Load(paths[model], l.cfg.CacheBytes)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("the tokenizer of %q: %w", model, err))
+			errs = append(errs, fmt.Errorf("the tokenizer of %s: %w", named(model), err))
 			continue
 		}
 		l.mu.Lock()
-		l.shelf[model] = language
+		l.put(model, language)
 		l.mu.Unlock()
 	}
 	l.Wake()

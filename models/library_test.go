@@ -95,10 +95,41 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// A tokenizer without a model is the only served model's, whichever that is, also read again, and no model's while several are.
+func TestTheOnlyModelNeedsNoName(t *testing.T) {
+	path := folder(t, map[string]string{"chat_template.jinja": "1"})
+	l := library(t, Config{Tokenizers: []string{path}})
+	l.Put("a", Sim(0))
+	check := func(when string, want map[string]string, served ...string) {
+		t.Helper()
+		l.adopt(served)
+		for _, model := range []string{"", "a", "b"} {
+			if got := rendered(t, l, model); got != want[model] {
+				t.Errorf("%s: %q has %q, want %q", when, model, got, want[model])
+			}
+		}
+	}
+	check("one", map[string]string{"a": "1"}, "a")
+	write(t, filepath.Join(path, "chat_template.jinja"), "2")
+	if err := l.Reload(); err != nil {
+		t.Error(err)
+	}
+	check("read again", map[string]string{"a": "2"}, "a")
+	check("without workers", map[string]string{"a": "2"})
+	check("two", nil, "a", "b")
+	if err := l.Reload(); err != nil {
+		t.Error(err)
+	}
+	check("two, read again", nil, "a", "b")
+	check("the other", map[string]string{"b": "2"}, "b")
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	here := folder(t, nil)
 	for want, cfg := range map[string]Config{
-		"MODEL=PATH":     {Tokenizers: []string{"qwen"}},
+		"MODEL=PATH":     {Tokenizers: []string{"=" + here}},
+		"PATH alone":     {Tokenizers: []string{here, "a=" + here}},
+		"the only model": {Tokenizers: []string{here + "/nothing"}},
 		"has two":        {Tokenizers: []string{"a=" + here, "a=" + here}},
 		"no such file":   {Tokenizers: []string{"a=" + here + "/nothing"}},
 		"is no folder":   {ModelPaths: []string{filepath.Join(here, "tokenizer.json")}},

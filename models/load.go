@@ -215,3 +215,51 @@ func tokenText(raw json.RawMessage) (text string, ok bool) {
 	}
 	return "", false
 }
+
+// search finds the folder of a model: FOLDER/MODEL, FOLDER/LAST-PART, or the newest snapshot in the layout of the
+// Hugging Face cache. A model's name is a worker's text: it never leads out of the folder.
+func (l *Library) search(model string) string {
+	names := []string{model, model[strings.LastIndexByte(model, '/')+1:]}
+	cached := "models--" + strings.ReplaceAll(model, "/", "--")
+	for _, folder := range l.cfg.ModelPaths {
+		for _, name := range names {
+			if filepath.IsLocal(name) && isModel(filepath.Join(folder, name)) {
+				return filepath.Join(folder, name)
+			}
+		}
+		if filepath.IsLocal(cached) {
+			if path := snapshot(filepath.Join(folder, cached)); path != "" {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+func isModel(folder string) bool {
+	info, err := os.Stat(filepath.Join(folder, "tokenizer.json"))
+	return err == nil && info.Mode().IsRegular()
+}
+
+// snapshot is the snapshot of a cached model that its branch main names, or the newest one with a tokenizer.
+func snapshot(folder string) string {
+	if ref, err := os.ReadFile(filepath.Join(folder, "refs", "main")); err == nil {
+		name := strings.TrimSpace(string(ref))
+		if path := filepath.Join(folder, "snapshots", name); filepath.IsLocal(name) && isModel(path) {
+			return path
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(folder, "snapshots"))
+	if err != nil {
+		return ""
+	}
+	newest, at := "", int64(0)
+	for _, e := range entries {
+		path := filepath.Join(folder, "snapshots", e.Name())
+		var info fs.FileInfo
+		if info, err = e.Info(); err == nil && isModel(path) && (newest == "" || info.ModTime().UnixNano() > at) {
+			newest, at = path, info.ModTime().UnixNano()
+		}
+	}
+	return newest
+}

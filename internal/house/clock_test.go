@@ -23,7 +23,7 @@ var calendar = map[string]string{
 	"internal/otlp/otlptest/collector.go":        "the dates of spans that came",
 	"internal/otlp/tree.go":                      "a trace's date; all else in it is counted from there",
 	"pools/kept/jetstream.go":                    "a bucket's date of creation names it",
-	"models/library.go":                          "the newest of some files",
+	"models/load.go":                             "the newest of some files",
 	"models/strftime.go":                         "a chat template prints the date",
 	"router/replica/member/member.go":            "a later process of a gateway has a higher number",
 }

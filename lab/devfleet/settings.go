@@ -28,7 +28,7 @@ type WorkerSettings struct {
 	Port            int           `flag:"worker-port" default:"0" range:"0..65535" group:"Worker" help:"Port for requests; 0 picks a free one. The side channel always takes a free one."`
 	Advertise       string        `flag:"advertise-host" group:"Worker" help:"Host by which the gateway and other workers reach this one, where that is not worker-host: a container's name, for example."`
 	ModelInput      string        `flag:"model-input" default:"text" oneof:"text=the client's text or messages as they came|tokens=token ids in the place of a completion's text" group:"Worker" help:"What the gateway sends as a prompt."`
-	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"A tokenizer and chat template for the simulated model, as tandem-sim=PATH: a Hugging Face folder; those of other models are left out. Prompts are then made by them, and answers of their words, as an engine of that model does."`
+	Tokenizers      []string      `flag:"tokenizer" sep:"space" group:"Worker" help:"A tokenizer and chat template for the simulated model, as tandem-sim=PATH or PATH: a Hugging Face folder; those of other models are left out. Prompts are then made by them, and answers of their words, as an engine of that model does."`
 	DeviceClass     string        `flag:"device-class" default:"sim" group:"Worker" help:"What the worker computes on, as registered."`
 	Taints          []string      `flag:"taints" group:"Worker" help:"Names that requests may require of a worker or prefer."`
 	Bandwidth       float64       `flag:"bandwidth-gbs" default:"50" range:"0.001.." group:"Worker" help:"Speed of KV transfers in GB/s: 50 is NDR400, 12.5 is 100 Gb Ethernet."`
@@ -100,7 +100,8 @@ func (s *WorkerSettings) config() (c WorkerConfig, err error) {
 		c.Taints = s.Taints
 	}
 	for _, pair := range s.Tokenizers {
-		if path, ok := strings.CutPrefix(pair, stack.SimModel+"="); ok {
+		path, ok := strings.CutPrefix(pair, stack.SimModel+"=")
+		if ok || !strings.Contains(pair, "=") {
 			l, err := models.Load(path, tokenizerCacheBytes)
 			if err != nil {
 				return c, setting.Errorf("tokenizer", "%w", err)

@@ -225,7 +225,7 @@ func (s *Sources) Predicts(w *pools.Worker, rank int) bool {
 	if s.predicted == nil {
 		return false
 	}
-	if !s.cfg.Events || !publishes(w) {
+	if s.PredictsAlways(w) {
 		return true
 	}
 	ranks := *s.stale.Load()
@@ -234,6 +234,11 @@ func (s *Sources) Predicts(w *pools.Worker, rank int) bool {
 	}
 	_, stale := ranks[Rank{w.ID, rank}]
 	return stale
+}
+
+// PredictsAlways reports whether a worker's prompts are predicted because it publishes no KV events, or they are not followed.
+func (s *Sources) PredictsAlways(w *pools.Worker) bool {
+	return s.predicted != nil && (!s.cfg.Events || !publishes(w))
 }
 
 // CanPredict reports whether anything is predicted at all: where not, nothing is known of prompts of text.

@@ -325,23 +325,27 @@ func TestMistakesAreTheClients(t *testing.T) {
 
 // TestNoWorkerYet: before the first worker has joined a model may still come, so
 // that the answer is one to ask again after, not a 404; and that caches are
-// predicted is said once, however many workers come.
+// predicted is logged once, however many workers come, and not of one whose KV events are still to come.
 func TestNoWorkerYet(t *testing.T) {
 	f := newFleet(t, options{alone: true})
 	a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`)
 	if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), `"no_worker"`) || a.header.Get("Retry-After") < "5" {
 		t.Errorf("%d, Retry-After %q: %s", a.status, a.header.Get("Retry-After"), a.body)
 	}
-	for _, id := range []string{"one", "two"} {
-		if err := f.gateway.Roster.Put(pools.Worker{
+	for i, id := range []string{"publishes", "one", "two"} {
+		w := pools.Worker{
 			ID: id, Incarnation: "1", Model: "m", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1",
 			BlockSize: 16, DataParallelRanks: 1, ModelInput: "text",
-		}); err != nil {
+		}
+		if i == 0 {
+			w.KVEvents, w.KVEndpoint = "zmq", "tcp://127.0.0.1:1"
+		}
+		if err := f.gateway.Roster.Put(w); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if n := strings.Count(f.logs.String(), "are predicted from where prompts are sent"); n != 1 {
-		t.Errorf("it was said %d times that caches are predicted, want once", n)
+		if n := strings.Count(f.logs.String(), "are predicted from where prompts are sent"); n != min(i, 1) {
+			t.Errorf("%s: logged %d times that caches are predicted, want %d", id, n, min(i, 1))
+		}
 	}
 	if a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`); a.status != http.StatusNotFound {
 		t.Errorf("with workers of another model: %d, want 404", a.status)

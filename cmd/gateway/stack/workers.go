@@ -98,13 +98,15 @@ func (g *Gateway) latest(id string) time.Time {
 	return slices.MaxFunc([]time.Time{g.prefill.Latest(id), g.decode.Latest(id)}, time.Time.Compare)
 }
 
-// logPredicted logs once that some workers' caches are predicted.
+// logPredicted logs once that some workers' caches are predicted. Those whose events have not come yet are the feed's to log.
 func (g *Gateway) logPredicted() {
 	for _, p := range g.Roster.Pools() {
-		if p.Role == pools.Decode || g.given.predicted.Load() || !g.routers.For(p.Model, p.Role).Predicts(p) {
+		if p.Role == pools.Decode || g.given.predicted.Load() {
 			continue
 		}
-		if !g.given.predicted.Swap(true) {
+		sources := g.routers.For(p.Model, p.Role).Sources()
+		always := func(m pools.Member) bool { return sources.PredictsAlways(m.Worker) }
+		if slices.ContainsFunc(p.Members, always) && !g.given.predicted.Swap(true) {
 			what := "workers without KV events are predicted from where prompts are sent"
 			if g.remote != nil {
 				what = "blocks that no remote index lists are predicted from where prompts are sent"
