@@ -52,6 +52,7 @@ func TestSplitter(t *testing.T) {
 		{"several lines", "data: a\ndata:\ndata\ndata: d\n\n", []string{"a\n\n\nd"}, false},
 		{"empty data", "data:\n\n", []string{""}, false},
 		{"comment", ": ping\n\ndata: a\n\n", []string{"-", "a"}, false},
+		{"a heartbeat", " \n \ndata: a\n\n \n", []string{"a"}, true},
 		{"other fields", "event: x\nid: 7\ndata: a\nretry: 5\n: c\n\n", []string{"a"}, false},
 		{"like data", "datax: a\n data: b\nDATA: c\n\n", []string{"-"}, false},
 		{"blank lines", "\n\ndata: a\n\n\n", []string{"-", "-", "a", "-"}, false},

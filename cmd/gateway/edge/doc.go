@@ -14,7 +14,7 @@
 //
 // # Heartbeats
 //
-// A call for an event stream that has no answer after the heartbeat's interval gets its head and a comment then,
+// A call for an event stream that has no answer after the heartbeat's interval gets its head and a line of one blank then,
 // wherever it is: balancers cut what is silent. A failure before that has a status of its own, one after it is the
 // stream's last event.
 //

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -229,7 +230,7 @@ func TestEndLeavesWithTheLastEvents(t *testing.T) {
 // beats turns the heartbeat on.
 func beats(c *Config) { c.Heartbeat = 15 * time.Second }
 
-// TestHeartbeat: a stream that is silent, or has not started, gets a comment
+// TestHeartbeat: a stream that is silent, or has not started, gets a line
 // each interval.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -256,8 +257,64 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// TestReadersOutliveTheHeartbeat: readers that differ from the specification get the same events with heartbeats as without, chunk by chunk.
+func TestReadersOutliveTheHeartbeat(t *testing.T) {
+	event := func(data string) (string, bool) {
+		data = strings.TrimSpace(data)
+		return data, data == "[DONE]" || json.Valid([]byte(data))
+	}
+	readers := map[string]func(chunks []string) (events []string, ok bool){
+		// openai-go 3.42, packages/ssestream/ssestream.go: an empty line is an event, even without data.
+		"openai-go": func(chunks []string) (events []string, ok bool) {
+			data := ""
+			for line := range strings.Lines(strings.Join(chunks, "")) {
+				name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+				if name == "data" {
+					data += value
+				}
+				if line == "\n" {
+					e, ok := event(data)
+					if events, data = append(events, e), ""; !ok {
+						return events, false
+					}
+				}
+			}
+			return events, true
+		},
+		// SGLang 0.5.23, benchmark/serving.py: each line that is not blank is an event.
+		"SGLang": func(chunks []string) (events []string, ok bool) {
+			for line := range strings.Lines(strings.Join(chunks, "")) {
+				if line = strings.TrimSpace(line); line != "" {
+					e, ok := event(strings.TrimPrefix(line, "data: "))
+					if events = append(events, e); !ok {
+						return events, false
+					}
+				}
+			}
+			return events, true
+		},
+		// vLLM 0.32, benchmarks/lib/endpoint_request_func.py: chunks are stripped, and an event is what then begins with data.
+		"vLLM": func(chunks []string) (events []string, ok bool) {
+			buffer := ""
+			for _, chunk := range chunks {
+				buffer += strings.TrimSpace(chunk)
+				if e, whole := event(strings.TrimPrefix(buffer, "data: ")); whole {
+					events, buffer = append(events, e), ""
+				}
+			}
+			return events, buffer == ""
+		},
+	}
+	chunks := []string{ping, ping, "data: 1\n\n", ping, "data: 2\n\n", "data: [DONE]\n\n"}
+	for name, read := range readers {
+		if events, ok := read(chunks); !ok || !slices.Equal(events, []string{"1", "2", "[DONE]"}) {
+			t.Errorf("%s reads %q, %v", name, events, ok)
+		}
+	}
+}
+
 // TestFailuresAroundTheFirstHeartbeat: a failure has its own status until the
-// first comment has left, and is an event of the stream after that. Answers
+// first line has left, and is an event of the stream after that. Answers
 // that are not streamed have a status whenever they fail.
 func TestFailuresAroundTheFirstHeartbeat(t *testing.T) {
 	full := openai.Unavailable("no_worker", "no worker takes requests")
