@@ -88,7 +88,7 @@ func (d *Draft) shownWhole(info *openai.ChunkInfo) bool { return !d.SGLang && in
 
 // decode makes text of tokens as the engine shows it.
 func (d *Draft) decode(dst []byte, ids []uint32) []byte {
-	if skip, _ := d.Request.Field("skip_special_tokens"); string(skip) == "false" {
+	if skip, given := d.Request.Bool("skip_special_tokens"); given && !skip {
 		return d.Tokenizer.Decode(dst, ids)
 	}
 	return d.Tokenizer.DecodeText(dst, ids)

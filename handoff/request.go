@@ -98,9 +98,8 @@ func showsPrompt(req *openai.Request) bool {
 		v, ok := req.Field(field)
 		return ok && string(v) != "null"
 	}
-	echo, _ := req.Field("echo")
-	return asks("prompt_logprobs") ||
-		asks("echo") && string(echo) != "false" && (req.Endpoint == openai.Chat || asks("logprobs"))
+	echo, _ := req.Bool("echo")
+	return asks("prompt_logprobs") || echo && (req.Endpoint == openai.Chat || asks("logprobs"))
 }
 
 // take makes a placement's bookings the request's own.

@@ -26,6 +26,8 @@ func TestWhatTakesOneLeg(t *testing.T) {
 		{completion, `,"echo":true,"logprobs":0`, reasonPrompt},
 		{completion, `,"echo":true,"logprobs":null`, ""},
 		{completion, `,"echo":false,"logprobs":3`, ""},
+		{completion, `,"echo":"no","logprobs":3`, ""},
+		{completion, `,"echo":1,"logprobs":"3"`, reasonPrompt},
 		{completion, `,"echo":null,"logprobs":3`, ""},
 		{chat, `,"logprobs":true,"top_logprobs":2`, ""},
 		{chat, `,"prompt_logprobs":1`, reasonPrompt},

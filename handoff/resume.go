@@ -89,9 +89,9 @@ func (f *Flow) draft(r *request) *decode.Draft {
 
 // asksIDs reports whether the client itself asks for token ids.
 func asksIDs(req *openai.Request) bool {
-	all, _ := req.Field("return_token_ids")
-	prompts, _ := req.Field("return_prompt_token_ids")
-	return string(all) == "true" || string(prompts) == "true"
+	all, _ := req.Bool("return_token_ids")
+	prompts, _ := req.Bool("return_prompt_token_ids")
+	return all || prompts
 }
 
 // resumable finds out whether another worker may go on with r's answer after this failure. If not, r.NotResumable says why.

@@ -18,6 +18,11 @@ func (f *Flow) understand(ctx context.Context, r *request) error {
 			return refused
 		}
 	}
+	if all := f.rooms.Roster.Models(); req.Model == "" && len(all) == 1 {
+		req.Model = all[0]
+	} else if req.Model == "" && len(all) > 1 {
+		return openai.BadRequest("model", "model is required where several are served; GET /v1/models lists them")
+	}
 	req.Model, req.Adapter = f.rooms.Roster.Resolve(req.Model) // a worker is asked for the model by its own name
 	var ok bool
 	if r.card, ok = models.CardOf(f.rooms.Roster, req.Model); !ok {

@@ -32,12 +32,6 @@ func given(req *openai.Request, name string) bool {
 	return ok && string(raw) != "null"
 }
 
-// boolField reads a top-level truth value.
-func boolField(req *openai.Request, name string) (value, ok bool) {
-	raw, ok := req.Field(name)
-	return string(raw) == "true", ok && (string(raw) == "true" || string(raw) == "false")
-}
-
 // field reads a top-level field as a value; None where it is absent.
 func (c *chat) field(name string) (jinja.Value, error) {
 	raw, ok := c.req.Field(name)
@@ -96,9 +90,9 @@ func (c *chat) variables(l *Language, t *template) (map[string]jinja.Value, erro
 	if err != nil {
 		return nil, err
 	}
-	generate, asked := boolField(c.req, "add_generation_prompt")
+	generate, asked := c.req.Bool("add_generation_prompt")
 	generate = generate || !asked || c.sglang
-	c.continues, _ = boolField(c.req, "continue_final_message")
+	c.continues, _ = c.req.Bool("continue_final_message")
 	if c.continues && (c.sglang || generate && asked) {
 		return nil, unrendered("continue_final_message") // SGLang encodes the last message on its own; vLLM refuses both
 	}

@@ -113,7 +113,7 @@ func (l *Language) encode(dst []uint32, req *openai.Request, engine string) ([]u
 	if !d.Take(tokenBytes * len(d.text)) {
 		return dst, nil, errTooMuch
 	}
-	if wants, given := boolField(req, "add_special_tokens"); given && wants {
+	if wants, given := req.Bool("add_special_tokens"); given && wants {
 		return l.tokenizer.EncodePrompt(dst, view(d.text)), dates, nil
 	}
 	return l.tokenizer.Encode(dst, view(d.text)), dates, nil
@@ -144,7 +144,7 @@ func (l *Language) encodeSimulated(dst []uint32, req *openai.Request, d *draft) 
 
 // encodeText encodes a completion's prompt.
 func (l *Language) encodeText(dst []uint32, req *openai.Request) []uint32 {
-	if wants, given := boolField(req, "add_special_tokens"); given && !wants || l.simulated() {
+	if wants, given := req.Bool("add_special_tokens"); given && !wants || l.simulated() {
 		return l.tokenizer.Encode(dst, req.Prompt.Text())
 	}
 	return l.tokenizer.EncodePrompt(dst, req.Prompt.Text())

@@ -165,7 +165,10 @@ func (c *chat) content(m *jinja.Dict, role string, t *template) (jinja.Value, er
 		if !ok || !isText {
 			return v, unrendered("a part without text")
 		}
-		if i > 0 {
+		if said == "" && !c.sglang {
+			continue // vLLM leaves it out of a string
+		}
+		if b.Len() > 0 || c.sglang && i > 0 {
 			b.WriteString(between)
 		}
 		if !c.memory.Take(2 * len(said)) {

@@ -228,6 +228,22 @@ func TestBodiesOfRealClients(t *testing.T) {
 	}
 }
 
+// TestNullsOfTheGatewaysFields: a body with fields that only the gateway sends, none of which asks for anything, has the legs
+// of the body without them.
+func TestNullsOfTheGatewaysFields(t *testing.T) {
+	const body = `{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":3`
+	const nulls = `,"kv_transfer_params":null,"priority":-7,"rid":false,"request_id":null,"bootstrap_room":0,"input_ids":null,"prompt_token_ids":null,"disaggregated_params":null,"data_parallel_rank":0}`
+	for _, pinned := range [][]byte{nil, []byte(`[7,8,9]`)} {
+		with, without := legs(scan(t, openai.Chat, body+nulls), pinned), legs(scan(t, openai.Chat, body+"}"), pinned)
+		for name, leg := range without {
+			want, _ := raw(t, leg)
+			if got, _ := raw(t, with[name]); !maps.Equal(got, want) {
+				t.Errorf("%s: %v\nwant %v", name, got, want)
+			}
+		}
+	}
+}
+
 // FuzzLegs: whatever a client writes that the scan accepts, its untouched bytes survive in every engine's legs, and
 // prefill and decode have the same prompt.
 func FuzzLegs(f *testing.F) {

@@ -50,6 +50,9 @@ func NewEdit(raw []byte) (*Edit, bool) {
 func (r *Request) Edit() *Edit {
 	e := takeEdit()
 	e.raw, e.members = r.Raw, r.members
+	for _, name := range r.unsent {
+		e.Delete(name)
+	}
 	return e
 }
 
@@ -74,14 +77,10 @@ func (e *Edit) SetIDs(key string, ids []uint32) { e.Set(key, AppendIDs(nil, ids)
 // Delete removes key with its value and one comma.
 func (e *Edit) Delete(key string) { e.change(change{key: key}) }
 
-// Take undoes a Set of key and returns its value, nil where the edit has none.
+// Take makes a Set of key a Delete and returns its value, nil where the edit has none.
 func (e *Edit) Take(key string) (rawJSON []byte) {
-	for i := range e.changes {
-		if c := &e.changes[i]; c.key == key && c.value != nil {
-			rawJSON = c.value
-			e.changes = slices.Delete(e.changes, i, i+1)
-			break
-		}
+	if c := e.find([]byte(key)); c != nil {
+		rawJSON, c.value = c.value, nil
 	}
 	return rawJSON
 }

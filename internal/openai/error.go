@@ -78,10 +78,15 @@ func (e *Error) NameOverflow() {
 	}
 }
 
-// Unauthorized is the 401 for a missing or unknown API key.
-func Unauthorized() *Error {
-	return &Error{Status: http.StatusUnauthorized, Code: "invalid_api_key",
+// Unauthorized is the 401 for a missing or unknown API key. elsewhere names another header in which one may have been
+// sent, empty for none.
+func Unauthorized(elsewhere string) *Error {
+	e := &Error{Status: http.StatusUnauthorized, Code: "invalid_api_key",
 		Message: "a valid API key is needed: Authorization: Bearer KEY"}
+	if elsewhere != "" {
+		e.Message += "; " + elsewhere + " is not read"
+	}
+	return e
 }
 
 // NotFoundModel is the 404 for a model no worker serves.
@@ -90,10 +95,14 @@ func NotFoundModel(model string) *Error {
 		Message: fmt.Sprintf("the model %q does not exist; GET /v1/models lists those that do", shown([]byte(model)))}
 }
 
-// NotFound is the 404 for a path without a route.
-func NotFound(method, path string) *Error {
-	return &Error{Status: http.StatusNotFound, Code: "not_found",
+// NotFound is the 404 for a path without a route; meant is one that the client may have meant, empty where none is near.
+func NotFound(method, path, meant string) *Error {
+	e := &Error{Status: http.StatusNotFound, Code: "not_found",
 		Message: fmt.Sprintf("there is no %s %s here", shown([]byte(method)), shown([]byte(path)))}
+	if meant != "" {
+		e.Message += "; the path is " + meant
+	}
+	return e
 }
 
 // MethodNotAllowed is the 405 for a path that exists with another method.

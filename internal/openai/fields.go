@@ -56,7 +56,7 @@ var (
 	completionFields = newFieldSet(false, commonFields, completionOnly)
 
 	commonFields = []field{
-		{"model", (*scan).model},
+		{"model", func(s *scan) bool { return s.string(&s.req.Model) }},
 		{"stream", func(s *scan) bool { return s.bool(&s.req.Stream) }},
 		{"stream_options", func(s *scan) bool { s.streamOptions = true; return s.object(streamOptionFields) }},
 		{"max_completion_tokens", count(1, func(s *scan, v int) { s.maxCompletionTokens = v })},
@@ -190,8 +190,6 @@ func (s *scan) filled(dst *string) bool {
 	return true
 }
 
-func (s *scan) model() bool { return s.filled(&s.req.Model) }
-
 // stop reads one stop string or several. vLLM takes any number of them.
 func (s *scan) stop() bool {
 	const want = "a string or an array of strings, none of them empty"
@@ -273,7 +271,7 @@ func (s *scan) samplingParams() bool {
 	m := s.members()
 	for m.next() {
 		if name := m.key.of(s.data); string(name) == "extra_args" && !s.handOff {
-			return s.gatewayOnly(name, "")
+			return s.gatewayOnly(name)
 		} else if !s.allowed(name) {
 			return false
 		}

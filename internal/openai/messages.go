@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Message is one message of a chat. Content is empty where it was null or absent; text parts are joined by a line
-// feed, as vLLM does for templates that take strings (vllm/entrypoints/chat_utils.py), and other parts left out.
+// Message is one message of a chat. Content is empty where it was null or absent; text parts that are not empty are joined
+// by a line feed, as vLLM does for templates that take strings (vllm/renderers/chat_utils.py), and other parts left out.
 type Message struct{ Role, Content string }
 
 // messageSpan is where a message's role and content lie. Content that is an array of parts is walked again when it is
@@ -95,7 +95,7 @@ func (m *messageSpan) decode(raw []byte) string {
 	texts := 0
 	for first := true; c.element(first); first = false {
 		p := c.part()
-		if p.kind != Text {
+		if p.kind != Text || p.text.decoded == 0 {
 			continue
 		}
 		if texts++; texts > 1 {
@@ -113,26 +113,36 @@ func emptyArray(v []byte) bool {
 
 type part struct {
 	kind  Modality // 0 where it has not a part's shape
-	text  text
-	named bool // it has a uuid
+	text  text     // of a Text; empty where it is null or absent: vLLM leaves such a part out
+	named bool     // it has a uuid
 }
 
-// part reads one content part: an object with a type, and a text where the type is text. A kind of 0 with no fault
-// means that it has not that shape.
+// part reads one content part: a string, or an object with a type, or with an image, audio or video and no type. vLLM takes
+// all of these (vllm/renderers/chat_utils.py of 0.32.0), though some of them in certain lists only; SGLang refuses what
+// has no type. A kind of 0 with no fault means that it has not that shape.
 func (c *cursor) part() part {
+	if c.peek() == '"' {
+		t, _ := c.str()
+		return part{kind: Text, text: t}
+	}
 	var p part
 	var kind text
+	var untyped Modality
 	shapely := true
 	m := c.members()
 	for m.next() {
 		var t *text
-		switch string(m.name()) {
+		switch name := m.name(); string(name) {
 		case "type":
 			t = &kind
 		case "text":
 			t = &p.text
 		case "uuid":
 			p.named = c.peek() != 'n'
+		default:
+			if of := modalityOf(name); of != Other && untyped == 0 {
+				untyped = of
+			}
 		}
 		if b := c.peek(); t == nil || b != '"' || t.start != 0 { // another type, or twice
 			shapely = shapely && (t == nil || b == 'n')
@@ -141,11 +151,11 @@ func (c *cursor) part() part {
 		}
 		*t, _ = c.str()
 	}
-	if !c.ok() || !shapely || kind.start == 0 {
+	if !c.ok() || !shapely || kind.start == 0 && untyped == 0 {
 		return part{}
 	}
-	if p.kind = modalityOf(kind.resolve(c.data, &m.buf)); p.kind == Text && p.text.start == 0 {
-		return part{}
+	if p.kind = untyped; kind.start != 0 {
+		p.kind = modalityOf(kind.resolve(c.data, &m.buf))
 	}
 	return p
 }
@@ -265,6 +275,9 @@ func (s *scan) content(m *messageSpan) bool {
 		}
 		switch p.kind {
 		case Text:
+			if p.text.decoded == 0 {
+				break
+			}
 			m.bytes += p.text.decoded
 			if texts++; texts > 1 {
 				m.bytes++
@@ -274,7 +287,7 @@ func (s *scan) content(m *messageSpan) bool {
 				return false
 			}
 			return s.misplaced(fmt.Sprintf(".content[%d]", i),
-				"must be an object with a type, and with a text where that is \"text\"")
+				"must be a string, or an object with a type (with a text where that is \"text\") or with an image, audio or video")
 		default:
 			if len(s.req.media) == maxMedia {
 				return s.misplaced(fmt.Sprintf(".content[%d]", i), fmt.Sprintf("is one of more than %d parts that are no text", maxMedia))

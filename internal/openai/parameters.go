@@ -185,6 +185,9 @@ func EndFields() (names []string) {
 
 // binds reports whether a value of the field keeps an answer of an engine where it is.
 func (p *parameter) binds(engine string, value []byte) bool {
+	if p.unless != "" && len(value) > 2 && value[0] == '"' { // "1" is 1 to engines
+		value = value[1 : len(value)-1]
+	}
 	if p.reason == "" || p.only != "" && p.only != engine || string(value) == "null" || string(value) == p.unless {
 		return false
 	}

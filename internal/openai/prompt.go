@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"math/bits"
 )
 
@@ -120,7 +121,15 @@ func (s *scan) prompt() bool {
 		s.cursor = outside
 		return s.promptIDs()
 	}
-	if s.element(false) {
+	several := false
+	for ; s.element(false); several = true {
+		if b := s.peek(); b != '"' && b != '[' { // a list with a number in it is one of token ids
+			s.cursor = outside
+			return s.promptIDs()
+		}
+		s.value()
+	}
+	if several && s.ok() {
 		return s.refuse(BadRequest(s.param, "several prompts in one request are not supported; send one request for each"))
 	}
 	return s.ok()
@@ -164,24 +173,15 @@ func (s *scan) ids(dst *[]uint32) bool {
 	ids := make([]uint32, 0, min(bytes.Count(list, []byte{','})+1, (len(list)+1)/2))
 	for first := true; s.element(first); first = false {
 		ids, s.pos = shortIDs(ids, s.data, s.pos)
-		s.space()
-		d, i := s.data, s.pos
-		v := uint64(0)
-		for i < len(d) && d[i]-'0' <= 9 && i-s.pos < 11 {
-			v = v*10 + uint64(d[i]-'0')
-			i++
+		raw, ok := s.lax()
+		v := int64(0)
+		if ok {
+			v, ok = laxInt(raw)
 		}
-		if i == len(d) {
-			s.pos = i
-			return s.fail("unexpected end")
-		}
-		n := i - s.pos
-		if n == 0 || v > 1<<32-1 || n > 10 || (n > 1 && d[s.pos] == '0') ||
-			d[i] == '.' || d[i]|0x20 == 'e' {
+		if !ok || v < 0 || v > math.MaxUint32 {
 			return s.wrong(want)
 		}
 		ids = append(ids, uint32(v))
-		s.pos = i
 	}
 	*dst = ids
 	return s.ok()

@@ -14,7 +14,7 @@ type Request struct {
 	Endpoint Endpoint
 	// Raw is the body as it came. It must not change.
 	Raw []byte
-	// Model is the model's name, never empty.
+	// Model is the model's name, empty where the client leaves it to the gateway.
 	Model string
 	// Adapter is the LoRA adapter of Model that the answer is to be made with, empty for none. Scan leaves it empty:
 	// which names are adapters' is not known from the body.
@@ -73,8 +73,12 @@ type Request struct {
 	// Memory counts what is made of the request beyond its body; nil counts nothing. Scan leaves it nil.
 	Memory Memory
 
+	// OwnPriority: the body has a priority of the client's own, which counts nowhere.
+	OwnPriority bool
+
 	members []member
-	media   []media // in the order of the body
+	unsent  []string // the members that engines do not get
+	media   []media  // in the order of the body
 
 	// mediaNames are the members that name the media, nil of those that have no name; made by NameMedia.
 	mediaNames [][]byte

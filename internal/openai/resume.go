@@ -76,10 +76,11 @@ func (r *Request) Unresumable(engine string, exact bool) string {
 		switch {
 		case p == nil:
 		case p.name == "temperature":
-			t, err := strconv.ParseFloat(string(v), 64)
-			greedy = err == nil && t < 1e-5 // as vLLM has it
+			t, ok := laxFloat(v)
+			greedy = ok && t < 1e-5 // as vLLM has it
 		case p.name == "top_k":
-			greedy = greedy || string(v) == "1"
+			k, _ := laxInt(v)
+			greedy = greedy || k == 1
 		case p.name == "tool_choice" && v[0] != '{':
 		case p.name == "response_format" && isText(v):
 		case p.binds(engine, v):

@@ -1,11 +1,11 @@
 package openai
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 )
 
@@ -42,8 +42,8 @@ const (
 // those that routing needs. Fields it does not know pass.
 //
 // The error is always an *Error: status 413 for a body over MaxBytes, else 400, with the field's path as Param where
-// one field is to blame. The request keeps body as Raw and reads from it later: it must not change while the request
-// is in use.
+// one field is to blame. The request keeps body, without a byte order mark, as Raw and reads from it later: it must not
+// change while the request is in use.
 func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if l.MaxBytes == 0 {
 		l.MaxBytes = defaultMaxBytes
@@ -54,6 +54,7 @@ func (l Limits) Scan(ep Endpoint, body []byte) (*Request, error) {
 	if len(body) > l.MaxBytes {
 		return nil, TooLarge(l.MaxBytes)
 	}
+	body = bytes.TrimPrefix(body, []byte("\ufeff"))
 	req := &Request{Endpoint: ep, Raw: body, N: 1}
 	s := takeScan()
 	defer s.release()
@@ -128,8 +129,11 @@ func (s *scan) body(set *fieldSet) bool {
 		switch {
 		case known && seen&(1<<i) != 0, !known && has(s.came, m.name):
 			return s.twice("", m.name)
-		case !known && !s.allowed(m.name):
-			return false
+		case known, s.handOff, !gatewayField(m.name):
+		case s.asksNothing(m.name):
+			s.req.unsent = append(s.req.unsent, string(m.name))
+		default:
+			return s.gatewayOnly(m.name)
 		}
 		if known {
 			seen |= 1 << i
@@ -154,9 +158,6 @@ func (s *scan) body(set *fieldSet) bool {
 func (s *scan) settle() {
 	r := s.req
 	switch {
-	case r.Model == "":
-		s.refuse(BadRequest("model", "model is required"))
-		return
 	case r.Prompt.Kind == NoPrompt && r.Endpoint == Chat:
 		s.refuse(BadRequest("messages", "messages is required"))
 		return
@@ -231,23 +232,39 @@ func (s *scan) object(set *fieldSet) bool {
 
 // allowed refuses the names of fields that engines get from a gateway only.
 func (s *scan) allowed(name []byte) bool {
-	if s.handOff || !gatewayField(name) {
+	return s.handOff || !gatewayField(name) || string(name) == "priority" || s.peek() == 'n' || s.gatewayOnly(name)
+}
+
+// asksNothing reports whether the value of such a field, at hand, is as good as none: null, false or 0, which clients
+// send as defaults, and any priority. Engines count priorities in opposite directions, so that none of a client's means
+// the same at all of a model's workers.
+func (s *scan) asksNothing(name []byte) bool {
+	if string(name) == "priority" {
+		s.req.OwnPriority = s.peek() != 'n' && s.peek() != '0'
 		return true
 	}
-	instead := ""
-	if string(name) == "priority" {
-		instead = "; nvext.agent_hints.priority orders the gateway's queue"
+	ahead := s.cursor
+	switch b := ahead.peek(); {
+	case b == '"' || b == '[' || b == '{':
+		return false
+	case b == 'n' || b == 'f':
+		return true
 	}
-	return s.gatewayOnly(name, instead)
+	v, ok := ahead.value()
+	if !ok {
+		return true // the scan ends there
+	}
+	n, ok := laxFloat(v.of(s.data))
+	return ok && n == 0
 }
 
 // gatewayOnly refuses a member that only the gateway may send, in the object whose path is s.param.
-func (s *scan) gatewayOnly(name []byte, instead string) bool {
+func (s *scan) gatewayOnly(name []byte) bool {
 	path := shown(name)
 	if s.param != "" {
 		path = s.param + "." + path
 	}
-	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client%s", path, instead))
+	return s.refuse(BadRequest(path, "%s is set by the gateway and cannot be sent by a client", path))
 }
 
 func (s *scan) refuse(e *Error) bool {
@@ -265,7 +282,11 @@ func (s *scan) enter(bracket byte, want string) bool {
 	return s.open()
 }
 
+// wrong refuses the value at hand, unless the JSON is at fault.
 func (s *scan) wrong(want string) bool {
+	if !s.ok() {
+		return false
+	}
 	if s.pos == len(s.data) {
 		return s.fail("unexpected end")
 	}
@@ -293,56 +314,38 @@ func shown(name []byte) string {
 }
 
 func (s *scan) bool(dst *bool) bool {
-	switch s.peek() {
-	case 't':
-		*dst = true
-		return s.literal("true")
-	case 'f':
-		*dst = false
-		return s.literal("false")
+	raw, ok := s.lax()
+	if ok {
+		*dst, ok = laxBool(raw)
 	}
-	return s.wrong("true or false")
+	return ok || s.wrong("true or false")
 }
 
-// int reads a whole number from lo to hi, written without fraction or exponent.
+// int reads a whole number from lo to hi.
 func (s *scan) int(lo, hi int64) (v int64, ok bool) {
-	want := func() bool {
-		return s.wrong(fmt.Sprintf("a whole number from %d to %d", lo, hi))
+	raw, ok := s.lax()
+	if ok {
+		v, ok = laxInt(raw)
 	}
-	if b := s.peek(); b != '-' && b-'0' > 9 {
-		return 0, want()
-	}
-	n, integer, ok := s.number()
-	if !ok {
-		return 0, false
-	}
-	v, err := strconv.ParseInt(string(s.data[n.start:n.end]), 10, 64)
-	if !integer || err != nil || v < lo || v > hi {
-		return 0, want()
+	if !ok || v < lo || v > hi {
+		return 0, s.wrong(fmt.Sprintf("a whole number from %d to %d", lo, hi))
 	}
 	return v, true
 }
 
 // float reads a number from lo to hi; hi may be infinite.
 func (s *scan) float(lo, hi float64) (v float64, ok bool) {
-	want := func() bool {
-		if math.IsInf(hi, 1) {
-			return s.wrong(fmt.Sprintf("a number not below %g", lo))
-		}
-		return s.wrong(fmt.Sprintf("a number from %g to %g", lo, hi))
+	raw, ok := s.lax()
+	if ok {
+		v, ok = laxFloat(raw)
 	}
-	if b := s.peek(); b != '-' && b-'0' > 9 {
-		return 0, want()
+	if ok && v >= lo && v <= hi {
+		return v, true
 	}
-	n, _, ok := s.number()
-	if !ok {
-		return 0, false
+	if math.IsInf(hi, 1) {
+		return 0, s.wrong(fmt.Sprintf("a number not below %g", lo))
 	}
-	v, err := strconv.ParseFloat(string(s.data[n.start:n.end]), 64)
-	if err != nil || v < lo || v > hi {
-		return 0, want()
-	}
-	return v, true
+	return 0, s.wrong(fmt.Sprintf("a number from %g to %g", lo, hi))
 }
 
 func (s *scan) string(dst *string) bool {

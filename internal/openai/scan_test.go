@@ -2,6 +2,7 @@ package openai
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -165,7 +166,7 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `[]`, "", "must be a JSON object"},
 		{Completions, `null`, "", "must be a JSON object"},
 		{Completions, `{`, "", "invalid JSON at byte 1"},
-		{Completions, `{}`, "model", "required"},
+		{Completions, `{}`, "prompt", "required"},
 		{Completions, `{"model":"m","prompt":"p"} x`, "", "unexpected data"},
 		{Completions, `{"model":"m","prompt":"p",}`, "", "key"},
 		{Completions, `{"model":"m","prompt":"p"`, "", "comma"},
@@ -190,9 +191,6 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":"p","model":"n"}`, "model", "more than once"},
 		{Completions, `{"model":"m","prompt":"p","mod\u0065l":"m"}`, "model", "more than once"},
 		{Completions, completion(`"zz":1,"\u007az":2`), "zz", "more than once"},
-		{Completions, `{"prompt":"p"}`, "model", "required"},
-		{Completions, `{"model":null,"prompt":"p"}`, "model", "required"},
-		{Completions, `{"model":"","prompt":"p"}`, "model", "not empty"},
 		{Completions, `{"model":1,"prompt":"p"}`, "model", "string"},
 		{Completions, `{"model":"m"}`, "prompt", "required"},
 		{Completions, `{"model":"m","prompt":""}`, "prompt", "empty"},
@@ -202,33 +200,33 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","prompt":{}}`, "prompt", "array of token ids"},
 		{Completions, `{"model":"m","prompt":["a","b"]}`, "prompt", "several prompts"},
 		{Completions, `{"model":"m","prompt":[[1],[2]]}`, "prompt", "several prompts"},
-		{Completions, `{"model":"m","prompt":["a",1]}`, "prompt", "several prompts"},
+		{Completions, `{"model":"m","prompt":["a",1]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[1,"a"]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[-1]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[18446744073709551617]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[1.0]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[1e3]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[01]}`, "prompt", "token ids"},
-		{Completions, `{"model":"m","prompt":[1,00,200000000]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[1.5]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":["1e3",1]}`, "prompt", "token ids"},
+		{Completions, `{"model":"m","prompt":[01]}`, "", "number"},
+		{Completions, `{"model":"m","prompt":[1,00,200000000]}`, "", "number"},
 		{Completions, `{"model":"m","prompt":[1,2,]                }`, "prompt", "token ids"},
 		{Completions, `{"model":"m","prompt":[1,,2]}`, "prompt", "token ids"},
 		{Chat, `{"model":"m","messages":[{"role":"a"}],"max_tokens":0}`, "max_tokens", "from 1 to 2147483647"},
 		{Completions, completion(`"max_tokens":-5`), "max_tokens", "from 0"},
 		{Completions, completion(`"max_tokens":2147483648`), "max_tokens", "from 0"},
-		{Completions, completion(`"max_tokens":1e2`), "max_tokens", "whole number"},
-		{Completions, completion(`"max_tokens":1.0`), "max_tokens", "whole number"},
-		{Completions, completion(`"max_tokens":"5"`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":1e-2`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":1.5`), "max_tokens", "whole number"},
+		{Completions, completion(`"max_tokens":"5e0"`), "max_tokens", "whole number"},
 		{Completions, completion(`"max_tokens":99999999999999999999999`), "max_tokens", "whole number"},
-		{Completions, completion(`"max_completion_tokens":true`), "max_completion_tokens", "whole number"},
+		{Completions, completion(`"max_completion_tokens":"true"`), "max_completion_tokens", "whole number"},
 		{Completions, completion(`"min_tokens":-1`), "min_tokens", "from 0"},
 		{Completions, completion(`"min_tokens":5,"max_tokens":4`), "min_tokens", "must not be above"},
 		{Completions, completion(`"n":0`), "n", "from 1 to 128"},
 		{Completions, completion(`"n":129`), "n", "from 1 to 128"},
-		{Completions, completion(`"stream":"yes"`), "stream", "true or false"},
-		{Completions, completion(`"stream":1`), "stream", "true or false"},
+		{Completions, completion(`"stream":"yes "`), "stream", "true or false"},
+		{Completions, completion(`"stream":2`), "stream", "true or false"},
 		{Completions, completion(`"stream_options":{"include_usage":true}`), "stream_options", "only allowed"},
-		{Completions, completion(`"stream":true,"stream_options":{"include_usage":1}`), "stream_options.include_usage", "true or false"},
+		{Completions, completion(`"stream":true,"stream_options":{"include_usage":"ja"}`), "stream_options.include_usage", "true or false"},
 		{Completions, completion(`"stream":true,"stream_options":[]`), "stream_options", "object"},
 		{Completions, completion(`"stop":[1]`), "stop", "strings"},
 		{Completions, completion(`"stop":7`), "stop", "string"},
@@ -240,12 +238,12 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"seed":1.5`), "seed", "whole number"},
 		{Completions, completion(`"seed":9223372036854775808`), "seed", "whole number"},
 		{Completions, completion(`"user":1`), "user", "string"},
-		{Completions, completion(`"echo":1`), "echo", "true or false"},
+		{Completions, completion(`"echo":1.5`), "echo", "true or false"},
 		{Completions, completion(`"stream":`) + `,`, "stream", "true or false"},
 		{Completions, `{"model":"m","n":`, "", "unexpected end"},
 		{Completions, `{"model":"m","prompt":[[1`, "", "end"},
 		{Completions, completion(`"logit_bias":[]`), "logit_bias", "object"},
-		{Completions, completion(`"kv_transfer_params":null`), "kv_transfer_params", "set by the gateway"},
+		{Completions, completion(`"kv_transfer_params":true`), "kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"kv_tr\u0061nsfer_params":{}`), "kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"bootstrap_room":1`), "bootstrap_room", "set by the gateway"},
 		{Completions, completion(`"bootstrap_anything":1`), "bootstrap_anything", "set by the gateway"},
@@ -254,11 +252,10 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, completion(`"vllm_xargs":{"a":1,"kv_transfer\u005fparams":{}}`), "vllm_xargs.kv_transfer_params", "set by the gateway"},
 		{Completions, completion(`"vllm_xargs":{"rid":1}`), "vllm_xargs.rid", "set by the gateway"},
 		{Completions, completion(`"ec_transfer_params":{}`), "ec_transfer_params", "set by the gateway"},
-		{Completions, completion(`"data_parallel_rank":0`), "data_parallel_rank", "set by the gateway"},
-		{Completions, completion(`"routed_dp_rank":0`), "routed_dp_rank", "set by the gateway"},
-		{Completions, completion(`"disagg_prefill_dp_rank":0`), "disagg_prefill_dp_rank", "set by the gateway"},
+		{Completions, completion(`"data_parallel_rank":1`), "data_parallel_rank", "set by the gateway"},
+		{Completions, completion(`"routed_dp_rank":1`), "routed_dp_rank", "set by the gateway"},
+		{Completions, completion(`"disagg_prefill_dp_rank":1`), "disagg_prefill_dp_rank", "set by the gateway"},
 		{Completions, completion(`"request_id":"x"`), "request_id", "set by the gateway"},
-		{Completions, completion(`"priority":-5`), "priority", "nvext.agent_hints.priority"},
 		{Completions, completion(`"prompt_token_ids":[1]`), "prompt_token_ids", "set by the gateway"},
 		{Completions, completion(`"prompt_token_ids_b64":""`), "prompt_token_ids_b64", "set by the gateway"},
 		{Chat, `{"model":"m","messages":[{"role":"a"}],"input_ids":[1]}`, "input_ids", "set by the gateway"},
@@ -304,8 +301,7 @@ func TestScanRefuses(t *testing.T) {
 		{Chat, chat(`[{"role":"a","role":"b"}]`), "messages[0].role", "more than once"},
 		{Chat, chat(`[{"role":"a","content":7}]`), "messages[0].content", "array of parts"},
 		{Chat, chat(`[{"role":"a","content":"x","content":null}]`), "messages[0].content", "more than once"},
-		{Chat, chat(`[{"role":"a","content":["x"]}]`), "messages[0].content[0]", "object with a type"},
-		{Chat, chat(`[{"role":"a","content":[{"type":"text"}]}]`), "messages[0].content[0]", "text"},
+		{Chat, chat(`[{"role":"a","content":[7]}]`), "messages[0].content[0]", "object with a type"},
 		{Chat, chat(`[{"role":"a","content":[{"type":"text","text":7}]}]`), "messages[0].content[0]", "text"},
 		{Chat, chat(`[{"role":"a","content":[{"text":"x"}]}]`), "messages[0].content[0]", "type"},
 		{Chat, chat(`[{"role":"a"`), "", "comma"},
@@ -319,6 +315,57 @@ func TestScanRefuses(t *testing.T) {
 		}
 		if e.Status != 400 || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
 			t.Errorf("%s:\ngot  %d %q %s\nwant 400 %q …%s…", tt.body, e.Status, e.Param, e.Message, tt.param, tt.says)
+		}
+	}
+}
+
+// TestScanReadsAsEnginesDo: the values are those that vLLM 0.32.0 and SGLang 0.5.23 made of such bodies. The body goes on as
+// it came, but for what only a gateway sends.
+func TestScanReadsAsEnginesDo(t *testing.T) {
+	const chat = `"messages":[{"role":"user","content":"x"}]`
+	parts := func(parts string) string { return `"messages":[{"role":"user","content":[` + parts + `]}]` }
+	for _, tt := range []struct {
+		ep   Endpoint
+		body string
+		read func(*Request) any
+		want any
+	}{
+		{Chat, `"max_tokens":3.0,` + chat, func(r *Request) any { return r.MaxTokens }, 3},
+		{Chat, `"max_tokens":"3",` + chat, func(r *Request) any { return r.MaxTokens }, 3},
+		{Chat, `"max_completion_tokens":1e2,` + chat, func(r *Request) any { return r.MaxTokens }, 100},
+		{Chat, `"min_tokens":true,` + chat, func(r *Request) any { return r.MinTokens }, 1},
+		{Chat, `"n":1.0,"temperature":"0.5","top_p":true,"seed":"-7","top_k":"5",` + chat, func(r *Request) any { return r.N }, 1},
+		{Chat, `"n":"2","logit_bias":{"5":"1.5"},` + chat, func(r *Request) any { return r.N }, 2},
+		{Chat, `"stream":0,` + chat, func(r *Request) any { return r.Stream }, false},
+		{Chat, `"stream":"false",` + chat, func(r *Request) any { return r.Stream }, false},
+		{Chat, `"stream":"ON","stream_options":{"include_usage":1},` + chat, func(r *Request) any { return r.Stream && r.IncludeUsage }, true},
+		{Chat, `"ignore_eos":"yes",` + chat, func(r *Request) any { return r.IgnoreEOS }, true},
+		{Chat, `"logprobs":1,"top_logprobs":"3",` + chat, func(r *Request) any { return r.TopLogprobs }, 3},
+		{Chat, `"stop_token_ids":["5",6.0,true],` + chat, func(r *Request) any { return r.LargestID }, uint32(6)},
+		{Completions, `"prompt":"p","logprobs":true`, func(r *Request) any { return r.TopLogprobs }, 1},
+		{Completions, `"prompt":"p","echo":"yes"`, func(r *Request) any { v, _ := r.Bool("echo"); return v }, true},
+		{Completions, `"prompt":[1e2,"1_0",true]`, func(r *Request) any { return fmt.Sprint(r.Prompt.IDs) }, "[100 10 1]"},
+		{Completions, `"prompt":["1","2",3]`, func(r *Request) any { return fmt.Sprint(r.Prompt.IDs) }, "[1 2 3]"},
+		{Completions, `"prompt":["1"]`, func(r *Request) any { return r.Prompt.Text() }, "1"},
+		{Chat, `"nvext":{"agent_hints":{"priority":"5"}},` + chat, func(r *Request) any { return *r.Nvext.Priority }, int32(5)},
+		{Chat, parts(`"a",{"type":"text","text":"b"}`), func(r *Request) any { return r.Prompt.Messages()[0].Content }, "a\nb"},
+		{Chat, parts(`{"type":"text","text":"a"},{"type":"text","text":null},{"type":"text"},{"type":"text","text":""},{"type":"text","text":"b"}`),
+			func(r *Request) any { return r.Prompt.Messages()[0].Content }, "a\nb"},
+		{Chat, parts(`{"image_url":"http://a"},{"type":null,"audio_url":"http://b"}`), func(r *Request) any { return len(r.media) }, 2},
+		{Chat, parts(`{"image_url":"/etc/passwd"}`), func(r *Request) any { return r.NamesFiles() }, true},
+		{Chat, chat, func(r *Request) any { return r.Model }, ""},
+		{Chat, `"model":null,` + chat, func(r *Request) any { return r.Model }, ""},
+		{Chat, `"priority":5,"user":"u",` + chat, func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `true {"user":"u",` + chat + `}`},
+		{Chat, `"priority":null,"rid":false,"data_parallel_rank":0,"return_hidden_states":0.0,"user":"u",` + chat,
+			func(r *Request) any { return fmt.Sprint(r.OwnPriority, " ", string(r.Edit().Bytes())) }, `false {"user":"u",` + chat + `}`},
+	} {
+		body := "\ufeff{" + tt.body + "}"
+		r := scanned(t, tt.ep, body)
+		if got := tt.read(r); got != tt.want {
+			t.Errorf("%s: %v, want %v", body, got, tt.want)
+		}
+		if string(r.Raw) != body[len("\ufeff"):] {
+			t.Errorf("%s: the body became %s", body, r.Raw)
 		}
 	}
 }

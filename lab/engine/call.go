@@ -180,7 +180,14 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 		f.fail("min_tokens", "min_tokens must not be above max_tokens")
 	}
 	r.IgnoreEOS = f.flag("ignore_eos")
-	f.decode("stop_token_ids", &r.StopTokens, "a list of token ids")
+	if raw := f.get("stop_token_ids"); raw != nil && raw[0] == '[' {
+		var err error
+		if r.StopTokens, err = parseIDs(raw, math.MaxInt32); err != nil {
+			f.fail("stop_token_ids", "stop_token_ids: %v", err)
+		}
+	} else if raw != nil {
+		f.fail("stop_token_ids", "stop_token_ids must be a list of token ids")
+	}
 	for _, stop := range f.strings("stop") {
 		if stop == "" {
 			f.fail("stop", "stop must not hold an empty string")

@@ -45,7 +45,8 @@ func validation(e *apiError) string {
 }
 
 // fields reads a JSON object's members as loosely as vLLM's request models do:
-// null is absent, a number may come as a string or a float without a fraction.
+// null is absent, and one scalar may come as another (pydantic's lax mode): a number as a string, a float without a fraction
+// or a truth value, and that as a number or a word.
 // The first thing wrong stays in err; unknown members are ignored.
 type fields struct {
 	raw   map[string]json.RawMessage
@@ -106,9 +107,9 @@ func (f *fields) integer(name string, def, least, most int) int {
 // flag reads a truth value; absent it is false.
 func (f *fields) flag(name string) bool {
 	switch strings.ToLower(strings.Trim(string(f.get(name)), `"`)) {
-	case "true", "1":
+	case "true", "1", "1.0", "t", "yes", "y", "on":
 		return true
-	case "", "false", "0":
+	case "", "false", "0", "0.0", "f", "no", "n", "off":
 	default:
 		f.fail(name, "%s must be true or false", name)
 	}
@@ -143,10 +144,15 @@ func (f *fields) fail(param, format string, args ...any) {
 	}
 }
 
-// looseNumber reads a JSON number, or a string that holds one.
+// looseNumber reads a JSON number, a string that holds one, or a truth value.
 func looseNumber(v json.RawMessage) (float64, bool) {
 	s := string(v)
-	if s[0] == '"' {
+	switch {
+	case s == "true":
+		return 1, true
+	case s == "false":
+		return 0, true
+	case strings.HasPrefix(s, `"`):
 		s = strings.TrimSpace(strings.Trim(s, `"`))
 	}
 	x, err := strconv.ParseFloat(s, 64)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,12 +37,15 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 		return [][]uint32{text(raw)}
 	}
 	switch first := firstOf(raw); {
-	case first == '-' || first >= '0' && first <= '9':
+	case first == '-' || first >= '0' && first <= '9' || first == 't' || first == 'f':
 		return [][]uint32{ids(raw)}
 	case first == '"' || first == '[':
 		var each []json.RawMessage
 		if json.Unmarshal(raw, &each) != nil {
 			break
+		}
+		if slices.ContainsFunc(each, func(one json.RawMessage) bool { return one[0] != '"' && one[0] != '[' }) {
+			return [][]uint32{ids(raw)} // the union's list[int] is the one that takes ["1", 2]
 		}
 		all := make([][]uint32, 0, len(each))
 		for _, one := range each {
@@ -50,8 +54,6 @@ func (s *Server) prompts(f *fields) [][]uint32 {
 				all = append(all, text(one))
 			case '[':
 				all = append(all, ids(one))
-			default:
-				f.fail("prompt", "prompt must be text, token ids, or a list of either")
 			}
 		}
 		return all
@@ -97,9 +99,14 @@ func parseIDs(raw json.RawMessage, vocab int) ([]uint32, error) {
 	ids := make([]uint32, 0, len(raw)/5)
 	for s := strings.TrimSpace(string(raw[1 : len(raw)-1])); s != ""; {
 		one, rest, _ := strings.Cut(s, ",")
-		id, err := strconv.ParseUint(strings.TrimSpace(one), 10, 32)
+		one = strings.TrimSpace(one)
+		id, err := strconv.ParseUint(one, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("element %d is not a token id", len(ids))
+			x, ok := looseNumber(json.RawMessage(one))
+			if !ok || x < 0 || x > math.MaxUint32 || x != math.Trunc(x) {
+				return nil, fmt.Errorf("element %d is not a token id", len(ids))
+			}
+			id = uint64(x)
 		}
 		if id >= uint64(min(vocab, math.MaxInt32)) {
 			return nil, fmt.Errorf("token id %d is out of vocabulary", id)
@@ -143,19 +150,24 @@ func (s *Server) chatPrompt(f *fields) []uint32 {
 	return s.tokenizer.EncodeChat(nil, chat)
 }
 
-// messageText is a message's content: null, text, or parts.
+// messageText is a message's content: null, text, or parts, which may be strings; those without a text are left out
+// (vllm-0.32.0/vllm/renderers/chat_utils.py, _parse_chat_message_content_parts).
 func messageText(raw json.RawMessage) (string, bool) {
 	var text string
 	if len(raw) == 0 || json.Unmarshal(raw, &text) == nil {
 		return text, true
 	}
-	var parts []struct{ Type, Text string }
+	var parts []json.RawMessage
 	if json.Unmarshal(raw, &parts) != nil {
 		return "", false
 	}
 	var texts []string
-	for _, p := range parts {
-		if p.Type == "text" {
+	for _, raw := range parts {
+		p := struct{ Type, Text string }{Type: "text"}
+		if json.Unmarshal(raw, &p.Text) != nil && json.Unmarshal(raw, &p) != nil {
+			return "", false
+		}
+		if p.Type == "text" && p.Text != "" {
 			texts = append(texts, p.Text)
 		}
 	}

@@ -249,6 +249,31 @@ func TestMaxCompletionTokens(t *testing.T) {
 	}
 }
 
+// TestBodiesAsEnginesTakeThem: the forms that vLLM answers are answered, and the text is that of the plain form.
+func TestBodiesAsEnginesTakeThem(t *testing.T) {
+	f := newFleet(t, options{})
+	want := expected(textPrompt("hello"), 3)
+	for _, body := range []string{
+		`{"prompt":"hello","max_tokens":3}`,
+		`{"model":null,"prompt":"hello","max_tokens":"3"}`,
+		"\ufeff" + `{"model":"","prompt":["hello"],"max_tokens":3.0,"n":"1","temperature":"0.5"}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","ignore_eos":0,"stop_token_ids":["7"]}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stream":1,"stream_options":{"include_usage":"y"},"echo":"no"}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,"data_parallel_rank":0}`,
+	} {
+		if a := f.post(completionPath, body); a.status != http.StatusOK || f.text(a) != want {
+			t.Errorf("%s: %d %s", body, a.status, a.body)
+		}
+	}
+	for _, parts := range []string{`"hello"`, `{"type":"text","text":null},"hello",{"type":"text","text":""}`} {
+		plain := f.post(chatPath, `{"messages":[{"role":"user","content":"hello"}],"max_tokens":3}`)
+		if a := f.post(chatPath, `{"messages":[{"role":"user","content":[`+parts+`]}],"max_tokens":3}`); a.status != http.StatusOK || f.text(a) != f.text(plain) {
+			t.Errorf("%s: %d %s", parts, a.status, a.body)
+		}
+	}
+	f.idle()
+}
+
 // A pool of role both serves alone.
 func TestPoolOfBoth(t *testing.T) {
 	f := newFleet(t, options{both: 2})
@@ -349,5 +374,13 @@ func TestNoWorkerYet(t *testing.T) {
 	}
 	if a := f.post("/v1/completions", `{"model":"tandem-sim","prompt":"a"}`); a.status != http.StatusNotFound {
 		t.Errorf("with workers of another model: %d, want 404", a.status)
+	}
+	if err := f.gateway.Roster.Put(pools.Worker{
+		ID: "three", Incarnation: "1", Model: "n", Role: pools.Both, Engine: "vllm", Address: "http://127.0.0.1:1", BlockSize: 16, DataParallelRanks: 1, ModelInput: "text",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if a := f.post("/v1/completions", `{"prompt":"a"}`); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"param":"model"`) {
+		t.Errorf("of two models none is named: %d %s", a.status, a.body)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -55,7 +56,7 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 		return nil
 	case d == clients && ring.client != nil:
 		if key := bearer(h); !ring.client.Hold(key) && !ring.admin.Hold(key) {
-			return openai.Unauthorized()
+			return openai.Unauthorized(keyElsewhere(h))
 		}
 		return nil
 	case d != clients && ring.admin != nil:
@@ -63,8 +64,8 @@ func (f *frontend) admit(d access, h *fasthttp.RequestHeader, peer net.Addr) *op
 			return nil
 		}
 		if !ring.admin.Hold(bearer(h)) {
-			e := openai.Unauthorized()
-			e.Code, e.Message = "invalid_admin_key", "administration needs an operator's key: Authorization: Bearer KEY"
+			e := openai.Unauthorized(keyElsewhere(h))
+			e.Code, e.Message = "invalid_admin_key", strings.Replace(e.Message, "a valid API key is needed", "administration needs an operator's key", 1)
 			return e
 		}
 		return nil
@@ -165,6 +166,16 @@ func bearer(h *fasthttp.RequestHeader) auth.Digest {
 		values = append(values, string(v))
 	}
 	return auth.Bearer(values...)
+}
+
+// keyElsewhere names the header in which clients of other services send a key, empty where there is none.
+func keyElsewhere(h *fasthttp.RequestHeader) string {
+	for _, name := range [...]string{"X-Api-Key", "Api-Key"} { // Anthropic's and Azure's
+		if has(h, name) {
+			return name
+		}
+	}
+	return ""
 }
 
 func has(h *fasthttp.RequestHeader, name string) bool { return h.Peek(name) != nil }

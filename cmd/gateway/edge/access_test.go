@@ -53,7 +53,9 @@ func TestWhoMayAsk(t *testing.T) {
 		{"basic", post(goodBody, "Authorization: Basic "+clientKey), 401, "invalid_api_key"},
 		{"nothing behind the scheme", post(goodBody, "Authorization: Bearer "), 401, "invalid_api_key"},
 		{"two keys", post(goodBody, key(clientKey), key(clientKey)), 401, "invalid_api_key"},
-		{"another header", post(goodBody, "X-Api-Key: "+clientKey), 401, "invalid_api_key"},
+		{"X-Api-Key", post(goodBody, "X-Api-Key: "+clientKey), 401, "invalid_api_key"},
+		{"Api-Key", post(goodBody, "api-key: "+clientKey), 401, "invalid_api_key"},
+		{"X-Api-Key of an operator", get("GET /workers", "X-Api-Key: "+adminKey), 401, "invalid_admin_key"},
 		{"models", get("GET /v1/models"), 401, "invalid_api_key"},
 		{"models, with a key", get("GET /v1/models", key(clientKey)), 200, ""},
 		{"one model", get("GET /v1/models/tandem-sim"), 401, "invalid_api_key"},
@@ -85,6 +87,9 @@ func TestWhoMayAsk(t *testing.T) {
 				return
 			}
 			wantError(t, resp, body, tc.status, tc.code)
+			if header, _, _ := strings.Cut(tc.name, " "); strings.HasSuffix(header, "Api-Key") && !strings.Contains(body, ": Authorization: Bearer KEY; "+header+" is not read\"") {
+				t.Errorf("the answer names not the headers: %s", body)
+			}
 			if want := map[bool]string{true: "Bearer"}[tc.status == 401]; resp.Header.Get("WWW-Authenticate") != want {
 				t.Errorf("WWW-Authenticate: %q", resp.Header.Get("WWW-Authenticate"))
 			}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -121,18 +122,19 @@ func (s *Server) routeError(c *fiber.Ctx, err error) error {
 	if !errors.As(err, &e) {
 		// Who may not ask does not learn what there is.
 		if e = cn.frontend.shut(&ctx.Request.Header); e == nil {
-			e = s.explainRoute(ctx, r, err)
+			e = s.explainRoute(ctx, cn.frontend, r, err)
 		}
 	}
 	s.refuse(ctx, r, e)
 	return nil
 }
 
-func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, r *request, err error) *openai.Error {
+func (s *Server) explainRoute(ctx *fasthttp.RequestCtx, f *frontend, r *request, err error) *openai.Error {
 	var fe *fiber.Error
 	switch {
 	case errors.As(err, &fe) && fe.Code == http.StatusNotFound:
-		return openai.NotFound(string(ctx.Method()), string(ctx.Path()))
+		path, _, _ := strings.Cut(string(ctx.RequestURI()), "?")
+		return openai.NotFound(string(ctx.Method()), path, f.meant(path))
 	case errors.As(err, &fe) && fe.Code == http.StatusMethodNotAllowed:
 		return openai.MethodNotAllowed(string(ctx.Method()), string(ctx.Path()))
 	default:

@@ -22,6 +22,7 @@ type frontend struct {
 	operates bool            // administration
 	loopback bool            // only this machine reaches it
 	areas    map[string]area // by a path's first segment
+	paths    map[string]bool // of the routes
 	app      *fiber.App
 	routed   fasthttp.RequestHandler
 	tls      *tls.Config // nil serves without

@@ -45,11 +45,13 @@ func ParseHints(text string, keys bool) (Hints, error) {
 
 // hold applies the setting to a call that was read from ctx. An operator's key may use every hint.
 func (s *Server) hold(call *handoff.Call, ctx *fasthttp.RequestCtx) *openai.Error {
-	if s.hints.All || s.keys.Load().admin.Hold(bearer(&ctx.Request.Header)) {
-		return nil
+	if call.Request.OwnPriority {
+		call.IgnoredHints = append(call.IgnoredHints, "priority")
 	}
-	if e := s.hints.apply(call); e != nil {
-		return e
+	if !s.hints.All && !s.keys.Load().admin.Hold(bearer(&ctx.Request.Header)) {
+		if e := s.hints.apply(call); e != nil {
+			return e
+		}
 	}
 	if len(call.IgnoredHints) > 0 {
 		ctx.Response.Header.Set(headerIgnoredHints, strings.Join(call.IgnoredHints, ", "))

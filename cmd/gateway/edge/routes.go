@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/gofiber/fiber/v2/middleware/adaptor"
@@ -68,16 +69,33 @@ func (f *frontend) table(metrics http.Handler) []route {
 
 // register has the rows served, HEAD wherever there is a GET. Fiber answers the other methods with 405 and Allow.
 func (f *frontend) register(rows []route) {
-	f.areas = map[string]area{}
+	f.areas, f.paths = map[string]area{}, map[string]bool{}
 	for _, r := range rows {
 		first := string(firstSegment([]byte(r.path)))
 		a := f.areas[first]
 		f.areas[first] = area{max(a.access, min(r.access, operators)), max(a.body, r.body)}
+		f.paths[r.path] = true
 		f.app.Add(r.method, r.path, r.handle(f))
 		if r.method == http.MethodGet {
 			f.app.Add(http.MethodHead, r.path, r.handle(f))
 		}
 	}
+}
+
+// meant is the path that a client may have meant by one that has no route: a base URL that ends in a slash, or that has
+// /v1 too often or not at all, is what client libraries make it of. Empty where that has no route either.
+func (f *frontend) meant(path string) string {
+	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+	for len(parts) > 0 && parts[0] == "v1" {
+		parts = parts[1:]
+	}
+	rest := "/" + strings.Join(parts, "/")
+	for _, p := range [...]string{"/v1" + rest, rest} {
+		if p != path && (f.paths[p] || f.serves && strings.HasPrefix(p, "/v1/models/")) {
+			return p
+		}
+	}
+	return ""
 }
 
 // handle checks a request's head, then serves it. serve reads a body by readBody, if at all: nothing else bounds it.

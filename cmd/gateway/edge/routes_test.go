@@ -62,22 +62,32 @@ func TestRouteErrors(t *testing.T) {
 	for _, tc := range []struct {
 		line, code, allow string
 		status            int
+		says              string
 	}{
-		{"GET /v1/models/none", "model_not_found", "", 404},
-		{"GET /v1/models/%zz", "", "", 400},
-		{"GET /nothing", "not_found", "", 404},
-		{"POST /V1/COMPLETIONS", "not_found", "", 404},
-		{"GET /v1/completions", "method_not_allowed", "POST", 405},
-		{"DELETE /v1/chat/completions", "method_not_allowed", "POST", 405},
-		{"POST /v1/models", "method_not_allowed", "GET, HEAD", 405},
-		{"OPTIONS /health", "method_not_allowed", "GET, HEAD", 405},
-		{"BREW /coffee", "unknown_method", "", 501},
+		{"GET /v1/models/none", "model_not_found", "", 404, ""},
+		{"GET /v1/models/%zz", "", "", 400, ""},
+		{"GET /nothing", "not_found", "", 404, ""},
+		{"POST /V1/COMPLETIONS", "not_found", "", 404, ""},
+		{"GET /v1/completions", "method_not_allowed", "POST", 405, ""},
+		{"DELETE /v1/chat/completions", "method_not_allowed", "POST", 405, ""},
+		{"POST /v1/models", "method_not_allowed", "GET, HEAD", 405, ""},
+		{"OPTIONS /health", "method_not_allowed", "GET, HEAD", 405, ""},
+		{"BREW /coffee", "unknown_method", "", 501, ""},
+		{"POST //v1/chat/completions", "not_found", "", 404, "no POST //v1/chat/completions here; the path is /v1/chat/completions\""},
+		{"POST /v1//completions?k=secret", "not_found", "", 404, "no POST /v1//completions here; the path is /v1/completions\""},
+		{"POST /v1/v1/chat/completions", "not_found", "", 404, "; the path is /v1/chat/completions\""},
+		{"POST /chat/completions", "not_found", "", 404, "; the path is /v1/chat/completions\""},
+		{"GET //v1/models/org/name", "not_found", "", 404, "; the path is /v1/models/org/name\""},
+		{"GET //health", "not_found", "", 404, "; the path is /health\""},
+		{"POST //v1/embeddings", "not_found", "", 404, "no POST //v1/embeddings here\""},
 	} {
 		t.Run(tc.line, func(t *testing.T) {
 			c := sv.dial()
 			c.send(tc.line, " HTTP/1.1\r\nHost: t\r\n\r\n")
 			resp, body := c.receive()
-			wantError(t, resp, body, tc.status, tc.code)
+			if wantError(t, resp, body, tc.status, tc.code); !strings.Contains(body, tc.says) {
+				t.Errorf("%s, want %s", body, tc.says)
+			}
 			if allow := resp.Header.Get("Allow"); allow != tc.allow {
 				t.Errorf("Allow: %q, want %q", allow, tc.allow)
 			}
