@@ -253,6 +253,16 @@ func TestServeOnATakenPort(t *testing.T) {
 	}
 }
 
+// A temporary folder that cannot be made is an error of TMPDIR, and of no port.
+func TestServeWithoutATemporaryFolder(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "absent")
+	t.Setenv("TMPDIR", absent)
+	status, _, stderr := inside(t, nil, serveArgs()...)
+	if status != exitFailed || !strings.Contains(stderr, absent+", which TMPDIR names") || strings.Contains(stderr, "port") {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}
+
 func TestServeRefusesWhatDoesNotGoTogether(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, data string) string {
