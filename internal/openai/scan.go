@@ -307,7 +307,7 @@ func shown(name []byte) string {
 		return string(name)
 	}
 	n := longestKey
-	for !utf8.RuneStart(name[n]) {
+	for n > 0 && !utf8.RuneStart(name[n]) { // it may be no UTF-8 at all
 		n--
 	}
 	return string(name[:n]) + "…"

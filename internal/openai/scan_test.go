@@ -178,6 +178,7 @@ func TestScanRefuses(t *testing.T) {
 		{Completions, `{"model":"m","x":"\udc00\ud800"}`, "", "escape"},
 		{Completions, `{"model":"m","\ud800x":1}`, "", "escape"},
 		{Completions, "{\"model\":\"\xff\"}", "", "UTF-8 at byte 10"},
+		{Completions, nvext(`"` + strings.Repeat("\xbb", 2*longestKey) + `":1`), "", "UTF-8 at byte"},
 		{Completions, completion(`"x":01`), "", "number"},
 		{Completions, completion(`"x":1.`), "", "number"},
 		{Completions, completion(`"x":.5`), "", "value"},
