@@ -130,7 +130,7 @@ func TestServeOnWorkersByURL(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n")
+	write("- url: http://127.0.0.1:1\n  role: prefill\n  id: p\n  model: tandem-sim\n  engine: sim\n  block-size: 16\n") // is taken for up at once
 	s := serveProcess(t, "--decode-url", loneWorker(t, "decode", "d")+",id=d", "--workers-file", path,
 		"--worker-health-interval", "100ms", "--router-min-initial-workers", "1")
 	if strings.Contains(s.stdout, "run inside") {

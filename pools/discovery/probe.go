@@ -224,6 +224,7 @@ func (f *probe) heed(ctx context.Context, full bool, reported facts, err error) 
 		unwell, answered := errors.AsType[*statusError](err)
 		f.failed(err, answered && f.engine() == "sglang" && unwell.path == "/health") // it has waited for 20 s by then
 	default:
+		f.responds(f.given.ID, true)
 		if f.complained {
 			f.complained = false
 			f.log.Info("worker responding", "worker", f.given.ID, "address", f.given.Address)
@@ -287,6 +288,7 @@ func (f *probe) publish(reported facts, fresh bool) {
 
 // failed notes that the worker did not answer, or not well; certain takes it out at once.
 func (f *probe) failed(err error, certain bool) {
+	f.responds(f.given.ID, false)
 	out := f.pulse.failed(errors.Is(err, syscall.ECONNREFUSED), certain)
 	_, answers := errors.AsType[*answerError](err)
 	switch {

@@ -64,8 +64,9 @@ type Prober struct {
 	kick  chan struct{} // holds at most one: the list changed
 	doubt chan suspicion
 
-	mu     sync.Mutex // guards wanted
-	wanted []Endpoint
+	mu         sync.Mutex // guards all below
+	wanted     []Endpoint
+	responding map[string]bool // ids of those whose last answer was good
 }
 
 // NewProber returns a Prober that reports to sink. The error is the config's.
@@ -76,7 +77,7 @@ func NewProber(sink Sink, cfg ProberConfig, log *slog.Logger) (*Prober, error) {
 	cfg.Every = cmp.Or(cfg.Every, 5*time.Second)
 	cfg.Timeout = cmp.Or(cfg.Timeout, max(cfg.Every*3/5, 100*time.Millisecond))
 	cfg.Failures = cmp.Or(cfg.Failures, 3)
-	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256)}, nil
+	return &Prober{sink: sink, cfg: cfg, log: log, asker: newAsker(cfg.APIKey, cfg.Timeout, cfg.Trust, cfg.Dial), kick: make(chan struct{}, 1), doubt: make(chan suspicion, 256), responding: map[string]bool{}}, nil
 }
 
 // suspicion is that a worker may be another process than at some time, that it has ended, or that it has other adapters.
@@ -128,6 +129,23 @@ func (p *Prober) Wanted() int {
 	return len(p.wanted)
 }
 
+// Responds reports whether a worker of the list has answered and does so still. One whose model was given is reported before that.
+func (p *Prober) Responds(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.responding[id]
+}
+
+func (p *Prober) responds(id string, well bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !well {
+		delete(p.responding, id)
+		return
+	}
+	p.responding[id] = true
+}
+
 // Run looks after the workers until ctx ends, when it returns nil and leaves them in the sink. It may be called once.
 func (p *Prober) Run(ctx context.Context) error {
 	defer p.asker.close()
@@ -147,6 +165,7 @@ func (p *Prober) Run(ctx context.Context) error {
 			if e, still := now[id]; !still || !e.Given.Equal(&f.given) {
 				f.cancel()
 				<-f.done
+				p.responds(id, false)
 				p.sink.Remove(id)
 				delete(followed, id)
 			}

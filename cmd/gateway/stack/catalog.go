@@ -2,6 +2,7 @@ package stack
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-pd/tandem/internal/openai"
 	"github.com/tandem-pd/tandem/models"
 	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
 	"github.com/tandem-pd/tandem/router/feed"
 	"github.com/tandem-pd/tandem/router/overlap"
 )
@@ -193,9 +195,10 @@ const prefillPatience = 10 * time.Second
 // Ready reports whether every model that has workers can be served: by a pool of role both, or by a prefill and a
 // decode pool. A prefill pool that has emptied after it was there is not needed while decode may stand in for it: the
 // gateway then serves degraded, and says so.
-func (g *Gateway) Ready() (bool, any) { return g.readiness() }
+func (g *Gateway) Ready() (bool, any) { return g.readiness(nil) }
 
-func (g *Gateway) readiness() (bool, readiness) {
+// readiness is as [Gateway.Ready], or, with responds, of a gateway that starts: a worker counts once responds is true of it.
+func (g *Gateway) readiness(responds func(*pools.Member) bool) (bool, readiness) {
 	now := time.Now()
 	out := readiness{Status: "ok", Pools: []poolReadiness{}}
 	view := g.Roster.View()
@@ -207,13 +210,13 @@ func (g *Gateway) readiness() (bool, readiness) {
 				continue
 			}
 			for _, m := range view.Pool(model, role).Members {
-				if m.Eligible(now) {
+				if m.Eligible(now) && (responds == nil || responds(&m)) {
 					eligible[role]++
 				}
 			}
 			out.Pools = append(out.Pools, poolReadiness{model, role, eligible[role]})
 		}
-		standIn := g.cfg.Flow.DecodeFallback && (view.Known(model, pools.Prefill) || now.Sub(g.began) > prefillPatience)
+		standIn := g.cfg.Flow.DecodeFallback && (responds == nil && view.Known(model, pools.Prefill) || now.Sub(g.began) > prefillPatience)
 		switch {
 		case eligible[pools.Both] > 0, eligible[pools.Decode] > 0 && eligible[pools.Prefill] > 0:
 		case eligible[pools.Decode] > 0 && standIn:
@@ -237,9 +240,14 @@ func (g *Gateway) readiness() (bool, readiness) {
 	return ok, out
 }
 
-// Waiting is a line on what is missing until every model that has workers can be served, empty when nothing is.
+// Waiting is a line on what is missing until every model that has workers can be served, empty when nothing is. A worker by URL counts
+// once it has answered.
 func (g *Gateway) Waiting() string {
-	ok, now := g.readiness()
+	responds := func(m *pools.Member) bool {
+		given := func(p *discovery.Prober) bool { return p.Responds(m.Worker.ID) }
+		return m.Source == fromEtcd || slices.ContainsFunc(g.given.probers, given)
+	}
+	ok, now := g.readiness(responds)
 	switch {
 	case ok:
 		return ""
