@@ -264,8 +264,9 @@ func (l *linked) load() (stop func() (asked int64, err error)) {
 
 // NATS is killed, then etcd for less than a lease, then both for longer than one, and each started again where it was,
 // under load. Every request is answered, nobody leaves the roster, and in the end each worker is there once and its view
-// is live with as many blocks as its engine holds (bench/events compares the blocks themselves). The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
+// is live with as many blocks as its engine holds. The workers tell their KV events over NATS, but one over ZMQ, as its record in etcd says.
 func TestServersKilledUnderLoad(t *testing.T) {
+	t.Parallel() // it waits for leases
 	const ttl = 2 * time.Second
 	l := newLinked(t, ttl)
 	ids := []string{"p1", "p2", "p3", "d1", "d2"}

@@ -21,7 +21,7 @@ import (
 )
 
 // soakFor is how long TestSoak lasts: the wire's own proof is -soak 30m.
-var soakFor = flag.Duration("soak", 10*time.Second, "how long TestSoak has workers killed under its streams")
+var soakFor = flag.Duration("soak", 2*time.Second, "how long TestSoak has workers killed under its streams")
 
 // soakStreams is how many streams are open at a time.
 const soakStreams = 200
