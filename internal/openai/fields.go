@@ -58,7 +58,7 @@ var (
 	commonFields = []field{
 		{"model", func(s *scan) bool { return s.string(&s.req.Model) }},
 		{"stream", func(s *scan) bool { return s.bool(&s.req.Stream) }},
-		{"stream_options", func(s *scan) bool { s.streamOptions = true; return s.object(streamOptionFields) }},
+		{"stream_options", (*scan).options},
 		{"max_completion_tokens", count(1, func(s *scan, v int) { s.maxCompletionTokens = v })},
 		{"min_tokens", count(0, func(s *scan, v int) { s.req.MinTokens = v })},
 		{"n", integer(1, 128, func(s *scan, v int64) { s.req.N = int(v) })},
@@ -188,6 +188,14 @@ func (s *scan) filled(dst *string) bool {
 		return s.wrong("a string that is not empty")
 	}
 	return true
+}
+
+// options reads stream_options; an empty object is as good as none.
+func (s *scan) options() bool {
+	from := s.pos
+	ok := s.object(streamOptionFields)
+	s.streamOptions = ok && len(bytes.TrimSpace(s.data[from+1:s.pos-1])) > 0
+	return ok
 }
 
 // stop reads one stop string or several. vLLM takes any number of them.

@@ -173,10 +173,11 @@ func (s *scan) settle() {
 		s.refuse(BadRequest("min_tokens", "min_tokens (%d) must not be above max_tokens (%d)", r.MinTokens, r.MaxTokens))
 		return
 	}
-	if s.streamOptions && !r.Stream {
+	if stream, _ := r.Field("stream"); s.streamOptions && !r.Stream && !bytes.HasPrefix(stream, []byte(`"`)) { // "false" passes vLLM's check
 		s.refuse(BadRequest("stream_options", "stream_options is only allowed when stream is true"))
 		return
 	}
+	r.IncludeUsage, r.ContinuousUsage = r.IncludeUsage && r.Stream, r.ContinuousUsage && r.Stream
 	if s.salt != "" && r.Nvext.CacheSalt != "" && s.salt != r.Nvext.CacheSalt {
 		s.refuse(BadRequest("nvext.cache_salt", "nvext.cache_salt and cache_salt differ"))
 	}

@@ -339,6 +339,8 @@ func TestScanReadsAsEnginesDo(t *testing.T) {
 		{Chat, `"n":"2","logit_bias":{"5":"1.5"},` + chat, func(r *Request) any { return r.N }, 2},
 		{Chat, `"stream":0,` + chat, func(r *Request) any { return r.Stream }, false},
 		{Chat, `"stream":"false",` + chat, func(r *Request) any { return r.Stream }, false},
+		{Chat, `"stream":"false","stream_options":{"include_usage":true},` + chat, func(r *Request) any { return r.Stream || r.IncludeUsage }, false},
+		{Chat, `"stream_options":{ },` + chat, func(r *Request) any { return r.Stream }, false},
 		{Chat, `"stream":"ON","stream_options":{"include_usage":1},` + chat, func(r *Request) any { return r.Stream && r.IncludeUsage }, true},
 		{Chat, `"ignore_eos":"yes",` + chat, func(r *Request) any { return r.IgnoreEOS }, true},
 		{Chat, `"logprobs":1,"top_logprobs":"3",` + chat, func(r *Request) any { return r.TopLogprobs }, 3},

@@ -3,6 +3,7 @@ package openai
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Bounds of what is multiplied with logits, or added to them. Engines compute these in 32 bits: beyond such values, at a low
@@ -98,9 +99,8 @@ func (s *scan) logitBias() bool {
 	}
 	m := s.members()
 	for m.next() {
-		key := m.name()
-		id, err := strconv.ParseUint(string(key), 10, 32)
-		if err != nil || len(key) > 1 && key[0] == '0' { // engines read "01" as 1 again
+		id, err := strconv.ParseUint(strings.TrimSpace(string(m.name())), 10, 32)
+		if err != nil {
 			return s.wrong(want)
 		}
 		s.names(uint32(id))

@@ -28,7 +28,7 @@ func TestVocabulary(t *testing.T) {
 		{"logprobs", `-1`, `2147483647`, `"5e0"`},
 		{"logit_bias", `{"0":-100,"999":1e6}`, `{"3":1,"1000":0}`, `{"-1":0}`},
 		{"logit_bias", `{}`, `{"4294967295":1}`, `{"3":1e39}`},
-		{"logit_bias", `{"\u0033":1.5}`, ``, `{"03":1}`},
+		{"logit_bias", `{"\u0033":1.5," 03":1}`, `{"01000":1}`, `{"3.0":1}`},
 		{"logit_bias", `null`, ``, `{"3":null}`},
 		{"repetition_penalty", `1e-6`, ``, `1e-40`},
 		{"stream_interval", `1`, ``, `1180591620717411303424`}, // over which vLLM 0.32 answers 500

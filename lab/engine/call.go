@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
@@ -197,8 +198,9 @@ func (s *Server) settings(c *call, f *fields) (n int) {
 
 	c.stream = f.flag("stream")
 	c.tokenIDs = f.flag("return_token_ids")
-	if f.get("stream_options") != nil {
-		if !c.stream {
+	if given := f.get("stream_options"); given != nil {
+		// vLLM compares truth in Python: no {} and no "false" (validate_stream_options of 0.32.0).
+		if !c.stream && len(bytes.TrimSpace(given)) > len("{}") && !bytes.HasPrefix(f.get("stream"), []byte(`"`)) {
 			f.fail("stream_options", "stream_options needs stream to be true")
 		}
 		options := &fields{}

@@ -250,7 +250,7 @@ func TestRefusals(t *testing.T) {
 			{completions, body(p, 5, "stop", []int{1}), 400, "stop"},
 			{completions, body(p, 5, "stop", ""), 400, "stop"},
 			{completions, body(p, 5, "stop_token_ids", "x"), 400, "stop_token_ids"},
-			{completions, body(p, 5, "stream_options", map[string]bool{}), 400, "stream_options"},
+			{completions, body(p, 5, "stream_options", map[string]bool{"include_usage": false}), 400, "stream_options"},
 			{completions, body(p, 5, "stream", true, "stream_options", 3), 400, "stream_options"},
 			{completions, body(p, 5, "stream", true, "stream_options", map[string]any{"include_usage": []int{}}), 400, "stream_options"},
 			{completions, body(p, 5, "echo", true), 400, "echo"},

@@ -257,7 +257,7 @@ func TestBodiesAsEnginesTakeThem(t *testing.T) {
 		`{"prompt":"hello","max_tokens":3}`,
 		`{"model":null,"prompt":"hello","max_tokens":"3"}`,
 		"\ufeff" + `{"model":"","prompt":["hello"],"max_tokens":3.0,"n":"1","temperature":"0.5"}`,
-		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","ignore_eos":0,"stop_token_ids":["7"]}`,
+		`{"model":"tandem-sim","prompt":"hello","max_tokens":"+3","stream":"off","stream_options":{"include_usage":1},"ignore_eos":0,"stop_token_ids":["7"]}`,
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"stream":1,"stream_options":{"include_usage":"y"},"echo":"no"}`,
 		`{"model":"tandem-sim","prompt":"hello","max_tokens":3,"priority":7,"request_id":null,"kv_transfer_params":false,"data_parallel_rank":0}`,
 	} {

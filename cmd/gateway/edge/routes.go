@@ -82,17 +82,16 @@ func (f *frontend) register(rows []route) {
 	}
 }
 
-// meant is the path that a client may have meant by one that has no route: a base URL that ends in a slash, or that has
-// /v1 too often or not at all, is what client libraries make it of. Empty where that has no route either.
+// meant is the path that a client may have meant by one that has no route: client libraries append theirs to a base URL that
+// ends in a slash, lacks /v1 or has it already, or is another service's. Empty where no route is near.
 func (f *frontend) meant(path string) string {
 	parts := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
-	for len(parts) > 0 && parts[0] == "v1" {
-		parts = parts[1:]
-	}
-	rest := "/" + strings.Join(parts, "/")
-	for _, p := range [...]string{"/v1" + rest, rest} {
-		if p != path && (f.paths[p] || f.serves && strings.HasPrefix(p, "/v1/models/")) {
-			return p
+	for i := range min(len(parts), 8) {
+		rest := "/" + strings.Join(parts[i:], "/")
+		for _, p := range [...]string{"/v1" + rest, rest} {
+			if p != path && (f.paths[p] || f.serves && strings.HasPrefix(p, "/v1/models/")) {
+				return p
+			}
 		}
 	}
 	return ""

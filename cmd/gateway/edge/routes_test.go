@@ -77,6 +77,7 @@ func TestRouteErrors(t *testing.T) {
 		{"POST /v1//completions?k=secret", "not_found", "", 404, "no POST /v1//completions here; the path is /v1/completions\""},
 		{"POST /v1/v1/chat/completions", "not_found", "", 404, "; the path is /v1/chat/completions\""},
 		{"POST /chat/completions", "not_found", "", 404, "; the path is /v1/chat/completions\""},
+		{"POST /openai/deployments/m/chat/completions?api-version=1", "not_found", "", 404, "; the path is /v1/chat/completions\""},
 		{"GET //v1/models/org/name", "not_found", "", 404, "; the path is /v1/models/org/name\""},
 		{"GET //health", "not_found", "", 404, "; the path is /health\""},
 		{"POST //v1/embeddings", "not_found", "", 404, "no POST //v1/embeddings here\""},
