@@ -120,7 +120,6 @@ var lab = storey{
 	"lab/zmqpub":                 {"internal/backoff", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp"},
 	"lab/devfleet":               {below, telemetry, "lab/engine", "lab/zmqpub"}, // the product's own composition, with simulated workers
 	"bench":                      {below, telemetry, "lab/replay", "lab/wire"},
-	"bench/events":               {below, "lab/engine", "lab/replay", "lab/zmqpub"},
 	"deploy/helm":                {},                                                                                                        // a module of its own: tests of the chart and of deploy/kubernetes
 	"deploy/compose/run":         {"lab/engine", "lab/etcdusers", "lab/gobuild", "internal/openai", "internal/progress", "internal/tokens"}, // computes the expected answers
 	"deploy/release":             {"lab/gobuild"},
@@ -133,8 +132,8 @@ var lab = storey{
 var command = storey{
 	"cmd/gateway":              {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/load", "lab/linktest", "lab/porttest", "lab/wire"},
 	"cmd/gateway/e2e":          {below, telemetry, "lab/engine", "lab/replay", "lab/simulate", "lab/devfleet", "lab/zmqpub", "lab/porttest", "lab/linktest", "lab/etcdusers"},
-	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/zmqpub"}, // tests of KV events from engine to index
-	"cmd/gateway/viewer":       {below, telemetry, "lab/engine", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                         // whose reports it looks at
+	"internal/kvevents":        {below, "internal/kvevents/bridge", "internal/kvevents/eventstest", "internal/kvevents/follow", "internal/kvevents/natsbus", "internal/kvevents/publish", "internal/kvevents/view", "internal/kvevents/wire", "internal/kvevents/zmq", "internal/kvevents/zmq/zmtp", "internal/tier", "internal/tokens", "lab/engine", "lab/zmqpub", "router/feed", "router/index"}, // tests of KV events from engine to index
+	"cmd/gateway/viewer":       {below, telemetry, "lab/engine", "lab/devfleet", "lab/replay", "lab/simulate"},                                                                                                                                                                                                                                                                                      // whose reports it looks at
 	"cmd/gateway/openaiclient": {below, telemetry, "lab/engine", "lab/devfleet"},
 }
 

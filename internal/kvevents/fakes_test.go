@@ -32,7 +32,8 @@ func within(t *testing.T, limit, pause time.Duration, what string, condition fun
 	}
 }
 
-// lossyBus loses, doubles and reorders event messages, and fails requests, each with the given chance in a hundred.
+// lossyBus loses, doubles and reorders event messages, sends some again when their process may have ended, and fails requests,
+// each with the given chance in a hundred.
 type lossyBus struct {
 	wire.Bus
 	Chance int
@@ -40,6 +41,7 @@ type lossyBus struct {
 	mu     sync.Mutex // guards all below
 	Rng    *rand.Rand
 	late   *nats.Msg
+	old    *nats.Msg // to be sent again
 	losses int
 }
 
@@ -71,6 +73,12 @@ func (b *lossyBus) Publish(m *nats.Msg) error {
 		b.late = nil
 	} else if len(out) > 0 && b.roll() {
 		b.late, out = out[0], out[1:]
+	}
+	if b.old != nil && b.roll() {
+		out = append(out, b.old)
+	}
+	if b.old == nil || b.roll() {
+		b.old = m
 	}
 	b.mu.Unlock()
 	for _, m := range out {

@@ -35,10 +35,18 @@ func newRig(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus) *rig {
 }
 
 func newRigWithLog(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *slog.Logger) *rig {
+	idx := newIndex()
+	r := newRigInto(t, cfg, pubBus, subBus, log, func(string) follow.Index { return indexOf{idx} })
+	r.idx = idx
+	return r
+}
+
+// newRigInto starts a subscriber that writes into indexes of another kind.
+func newRigInto(t *testing.T, cfg follow.Config, pubBus, subBus wire.Bus, log *slog.Logger, index func(pool string) follow.Index) *rig {
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &rig{t: t, bus: pubBus, subBus: subBus, idx: newIndex(), reg: prometheus.NewRegistry(), ctx: ctx}
+	r := &rig{t: t, bus: pubBus, subBus: subBus, reg: prometheus.NewRegistry(), ctx: ctx}
 	var err error
-	r.sub, err = follow.New(cfg, subBus, func(string) follow.Index { return indexOf{r.idx} }, log, r.reg)
+	r.sub, err = follow.New(cfg, subBus, index, log, r.reg)
 	if err != nil {
 		t.Fatal(err)
 	}

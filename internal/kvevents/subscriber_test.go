@@ -17,46 +17,6 @@ import (
 	"github.com/tandem-pd/tandem/internal/kvevents/wire"
 )
 
-func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
-	for seed := range uint64(12) {
-		synctest.Test(t, func(t *testing.T) {
-			memory := eventstest.NewBus()
-			t.Cleanup(memory.Close)
-			bus := &lossyBus{Bus: memory, Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
-			r := newRig(t, follow.Config{Seed: seed}, bus, bus)
-			workers := []string{"a", "b", "c"}
-			engines := map[string]*eventstest.Engine{}
-			publishers := map[string]*publish.Publisher{}
-			for i, w := range workers {
-				engines[w] = eventstest.NewEngine(seed*10+uint64(i), 16)
-				publishers[w], _ = r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: w, Rank: 0}, MaxBytes: 4096})
-				r.sub.Track(eventstest.Pool, w, []int{0}, 16, 0)
-			}
-			pace := rand.New(rand.NewPCG(seed, 6))
-			for range 400 {
-				w := workers[pace.IntN(len(workers))]
-				if err := publishers[w].Publish(engines[w].Step()); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Duration(pace.IntN(20)) * time.Millisecond) // virtual
-			}
-			var gaps, runs uint64
-			for _, w := range workers {
-				// Of a snapshot's eight requests all must get through: three
-				// attempts in four fail, each after some seconds of virtual time.
-				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: worker %s settles", seed, w), func() bool {
-					return r.settled(engines[w], publishers[w], w)
-				})
-				s := r.status(w)
-				gaps, runs = gaps+s.Gaps, runs+s.Repaired[follow.ByRing]
-			}
-			if bus.Losses() == 0 || gaps == 0 || runs == 0 {
-				t.Errorf("seed %d: %d losses, %d gaps, %d healed by the ring: nothing was tried", seed, bus.Losses(), gaps, runs)
-			}
-		})
-	}
-}
-
 // TestAPanicLosesNoSource: a fault in a source's message ends the handling of it alone, and every source is followed on from its beginning.
 func TestAPanicLosesNoSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,151 @@
+package kvevents
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/publish"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/router/feed"
+	"github.com/tandem-pd/tandem/router/index"
+)
+
+// process is one process of a simulated engine, with its publisher.
+type process struct {
+	*engine.Core
+	*publish.Publisher
+	stop func()
+}
+
+// events gives an engine's events their published form.
+func events(of []engine.Event) (out []wire.Event) {
+	for _, e := range of {
+		kind := map[engine.EventKind]wire.Kind{engine.Stored: wire.Stored, engine.Removed: wire.Removed, engine.Cleared: wire.Cleared}[e.Kind]
+		w := wire.Event{Kind: kind, Parent: wire.Hash(e.Parent), HasParent: e.HasParent, Tokens: e.TokenIDs, BlockSize: e.BlockSize}
+		for _, h := range e.Hashes {
+			w.Hashes = append(w.Hashes, wire.Hash(h))
+		}
+		out = append(out, w)
+	}
+	return out
+}
+
+// holds is what the cache itself has, by the router's names of its prompts.
+func (p *process) holds(block int) map[uint64]bool {
+	prompts, held := map[uint64][]uint32{}, map[uint64]bool{}
+	for _, e := range p.Snapshot() {
+		prompt := prompts[e.Parent]
+		for i, h := range e.Hashes {
+			prompt = append(prompt[:len(prompt):len(prompt)], e.TokenIDs[i*block:(i+1)*block]...)
+			names := tokens.SequenceHashes(nil, prompt, block, tokens.Seed("", ""))
+			prompts[h], held[names[len(names)-1]] = prompt, true
+		}
+	}
+	return held
+}
+
+// TestIndexEqualsEnginesUnderLoss: simulated engines serve prompts that begin alike, evict, clear their caches and are started
+// again, while messages are lost, doubled, overtaken and late, also those of processes that have ended, and requests fail.
+// What the router's index has of each engine ends as what its cache holds, block by block.
+func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
+	seen := map[string]float64{"index wrong on the way": 0}
+	for seed := range uint64(12) {
+		synctest.Test(t, func(t *testing.T) {
+			memory := eventstest.NewBus()
+			t.Cleanup(memory.Close)
+			bus := &lossyBus{Bus: memory, Chance: 15, Rng: rand.New(rand.NewPCG(seed, 5))}
+			idx := index.New(index.Config{})
+			r := newRigInto(t, follow.Config{Seed: seed}, bus, bus, slog.New(slog.DiscardHandler), feed.Into(func(string) *index.Index { return idx }))
+			rng, block := rand.New(rand.NewPCG(seed, 6)), 16<<(2*(seed%2))
+			var engines [3]process
+			start := func(i int) {
+				t.Helper()
+				core, err := engine.NewCore(engine.Config{BlockSize: block, TotalKVBlocks: 40, ContextLength: 24 * block, HashSeed: uint64(1 + i)},
+					engine.Vocabulary{Words: []uint32{11, 12, 13, 17, 19, 23}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, stop := r.publisher(publish.Config{Source: source(fmt.Sprint(i)), MaxBytes: 4096})
+				engines[i] = process{core, p, stop}
+			}
+			for i := range engines {
+				start(i)
+				r.sub.Track(eventstest.Pool, fmt.Sprint(i), []int{0}, block, 0)
+			}
+			// exact reports whether engine i's index is its cache, and its view at the last message.
+			exact := func(i int) (same, live bool) {
+				held, indexed := engines[i].holds(block), 0
+				same = true
+				idx.Each(idx.Owner(fmt.Sprint(i), 0), index.Device, func(b index.Block) bool {
+					indexed++
+					same = same && held[b.Hash]
+					return true
+				})
+				s := r.status(fmt.Sprint(i))
+				return same && indexed == len(held), s.State == follow.Live && s.Epoch == engines[i].Epoch() && s.Seq == engines[i].Publisher.Stats().Seq
+			}
+			for n := range 150 {
+				i := rng.IntN(len(engines))
+				switch rng.IntN(20) {
+				case 0:
+					engines[i].ClearCache()
+				case 1, 2:
+					engines[i].stop()
+					start(i)
+				}
+				e, talk := engines[i], rng.Uint32N(4)
+				for j := range 1 + rng.IntN(3) { // turns of one conversation, at once
+					prompt := eventstest.IDs(int(talk)*1000, block*(1+rng.IntN(8)))
+					prompt = append(prompt, eventstest.IDs(100_000+rng.IntN(100), block*rng.IntN(10))...)
+					if err := e.Add(engine.Request{ID: fmt.Sprint(n, j), Prompt: prompt, MaxTokens: 1 + rng.IntN(block), IgnoreEOS: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for {
+					result := e.Step(time.Now())
+					if len(result.Events) > 0 {
+						if err := e.Publish(events(result.Events)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if result.Next.IsZero() {
+						break
+					}
+					time.Sleep(time.Until(result.Next)) // virtual
+				}
+				if same, _ := exact(i); !same {
+					seen["index wrong on the way"]++
+				}
+			}
+			for i := range engines {
+				// Of a snapshot's requests all must get through: each that fails takes some seconds of virtual time.
+				within(t, 30*time.Minute, 50*time.Millisecond, fmt.Sprintf("seed %d: engine %d is live and exact", seed, i), func() bool {
+					same, live := exact(i)
+					return same && live
+				})
+				s := r.status(fmt.Sprint(i))
+				seen["gaps"] += float64(s.Gaps)
+				seen["healed by the ring"] += float64(s.Repaired[follow.ByRing])
+				seen["healed by a snapshot"] += float64(s.Repaired[follow.BySnapshot])
+			}
+			seen["lost"] += float64(bus.Losses())
+			for _, verdict := range []string{"stale", "new epoch"} {
+				seen[verdict] += r.counted("kv_events_messages_total", verdict)
+			}
+		})
+	}
+	for what, n := range seen {
+		if n == 0 {
+			t.Errorf("none: %s", what)
+		}
+	}
+	t.Log(seen)
+}
