@@ -160,7 +160,8 @@ func (p *poller) add(s *socket) bool {
 	}
 	p.serial = (p.serial + 1) & math.MaxInt32 // never listens
 	s.poller, s.serial = p, p.serial
-	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, Fd: int32(s.fd), Pad: s.serial}
+	const all = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff
+	event := unix.EpollEvent{Events: all, Fd: int32(s.fd), Pad: s.serial}
 	if unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, s.fd, &event) != nil {
 		p.wake() // it may have been started for nothing
 		return false

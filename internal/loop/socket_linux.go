@@ -30,6 +30,7 @@ type socket struct {
 	readable   bool // a read may find something
 	writable   bool // a write may find room
 	hungUp     bool // the peer closed its side, or the connection broke
+	urgent     bool // the peer sends urgent data, at whose mark a read stops
 	readLate   bool // the read deadline has passed
 	writeLate  bool
 	closed     bool
@@ -62,7 +63,8 @@ func (s *socket) happened(is uint32) {
 	var read, write, hangup func()
 	s.mu.Lock()
 	const broken = unix.EPOLLERR | unix.EPOLLHUP
-	if is&(unix.EPOLLIN|unix.EPOLLRDHUP|broken) != 0 {
+	s.urgent = s.urgent || is&unix.EPOLLPRI != 0
+	if is&(unix.EPOLLIN|unix.EPOLLPRI|unix.EPOLLRDHUP|broken) != 0 {
 		s.readable = true
 		read, s.onReadable = s.onReadable, nil
 	}
@@ -131,8 +133,9 @@ func (s *socket) TryRead(p []byte) (int, error) {
 		case n == 0:
 			return 0, io.EOF
 		default:
-			// Less than there was room for is all there was. An end that was announced is still to be read.
-			s.readable = n == len(p) || s.hungUp
+			// Less than there was room for is all there was, but for what follows a mark. An end that was announced is still
+			// to be read.
+			s.readable = n == len(p) || s.hungUp || s.urgent
 			return n, nil
 		}
 	}

@@ -19,6 +19,17 @@ import (
 // pair gives both ends of a connection, the first one in a loop.
 func pair(t testing.TB, l *Loops) (Socket, *net.TCPConn) {
 	t.Helper()
+	near, far := ends(t, l)
+	s, ok := near.(Socket)
+	if !ok {
+		t.Fatalf("%T is no socket of a loop", near)
+	}
+	return s, far
+}
+
+// ends gives both ends of a connection, the first one in a loop unless l is nil.
+func ends(t testing.TB, l *Loops) (net.Conn, *net.TCPConn) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -33,12 +44,8 @@ func pair(t testing.TB, l *Loops) (Socket, *net.TCPConn) {
 		t.Fatal(err)
 	}
 	near := l.Take(accepted)
-	s, ok := near.(Socket)
-	if !ok {
-		t.Fatalf("%T is no socket of a loop", near)
-	}
-	t.Cleanup(func() { s.Close(); far.Close() })
-	return s, far.(*net.TCPConn)
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far.(*net.TCPConn)
 }
 
 // awaitReader returns when a Read waits.
