@@ -3,11 +3,13 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 )
 
 // TestClientsSteerNoEngine sends each field by which a client could steer a hand-off, a rank, the engine's queue or
-// another tenant's cache: it is refused by name, and no engine hears of the request.
+// another tenant's cache: it is refused by name and reaches no engine. What asks for nothing is taken out of the body, and
+// a priority, which is the operator's to give, as well.
 func TestClientsSteerNoEngine(t *testing.T) {
 	f := newFleet(t, options{prefill: 1, decode: 1})
 	prefill, decode := f.record("prefill-1"), f.record("decode-1")
@@ -17,15 +19,17 @@ func TestClientsSteerNoEngine(t *testing.T) {
 	}
 	type sent struct{ param, body string }
 	var all []sent
+	nothing := []string{`"priority":-7`, `"data_parallel_rank":0`}
 	for name, value := range map[string]string{
 		"kv_transfer_params": `{"do_remote_prefill":true}`, "ec_transfer_params": `{}`, "disaggregated_params": `{"request_type":"context_only"}`,
 		"bootstrap_host": `"10.0.0.1"`, "bootstrap_port": `8998`, "bootstrap_room": `1`, "bootstrap_pair_key": `"x"`,
-		"routed_dp_rank": `0`, "disagg_prefill_dp_rank": `0`, "data_parallel_rank": `0`, "rid": `"x"`, "request_id": `"x"`, "priority": `1`,
+		"routed_dp_rank": `1`, "disagg_prefill_dp_rank": `1`, "data_parallel_rank": `1`, "rid": `"x"`, "request_id": `"x"`,
 		"input_ids": `[1]`, "prompt_token_ids": `[1]`, "prompt_token_ids_b64": `"AQAAAA=="`, "extra_key": `"x"`, "session_params": `{"id":"x"}`,
 		"lora_path": `"/etc"`, "lora_request": `{"lora_name":"x","lora_int_id":1,"lora_path":"/etc"}`, "return_hidden_states": `true`,
 	} {
-		all = append(all, sent{name, chat(`"` + name + `":` + value)}, sent{name, chat(`"` + name + `":null`)},
+		all = append(all, sent{name, chat(`"` + name + `":` + value)},
 			sent{"vllm_xargs." + name, chat(`"vllm_xargs":{"a":1,"` + name + `":` + value + `}`)})
+		nothing = append(nothing, `"`+name+`":null`)
 	}
 	all = append(all,
 		sent{"sampling_params.extra_args", chat(`"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`)},
@@ -41,6 +45,15 @@ func TestClientsSteerNoEngine(t *testing.T) {
 	if p, d := prefill.take(), decode.take(); len(p)+len(d) > 0 {
 		t.Errorf("engines got %d and %d requests of such clients", len(p), len(d))
 	}
+	for _, field := range nothing {
+		a := f.post(chatPath, chat(field))
+		bodies := append(prefill.takeBodies(), decode.takeBodies()...)
+		if a.status != http.StatusOK || len(bodies) != 2 || strings.Contains(bodies[0]+bodies[1], field) {
+			t.Errorf("%s: %d %s; engines got %q", field, a.status, a.body, bodies)
+		}
+	}
+	prefill.take()
+	decode.take()
 	if a := f.post(chatPath, chat(`"seed":1`)); a.status != http.StatusOK || len(prefill.take()) != 1 || len(decode.take()) != 1 {
 		t.Errorf("%d: an honest request did not reach both engines", a.status)
 	}
