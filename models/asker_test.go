@@ -112,6 +112,14 @@ func TestAnswersAreRemembered(t *testing.T) {
 			t.Errorf("%s: %d calls, want %d", more, calls, want)
 		}
 	}
+	for i, tenant := range []byte{1, 2, 1, 2} { // a salt is no part of the question, and each has answers of its own
+		req := scanned(t, openai.Chat, chatOf(1))
+		req.Isolate([32]byte{tenant})
+		l.Ask(t.Context(), req, "vllm", "r1")
+		if calls, want := len(e.calls()), map[bool]int{true: 1, false: 0}[i < 2]; calls != want {
+			t.Errorf("question %d, of tenant %d: %d calls, want %d", i, tenant, calls, want)
+		}
+	}
 	for i := range 100 { // far more than the memory holds
 		ask(t, l, "vllm", chatOf(i))
 	}

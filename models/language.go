@@ -114,9 +114,9 @@ func (l *Language) encode(dst []uint32, req *openai.Request, engine string) ([]u
 		return dst, nil, errTooMuch
 	}
 	if wants, given := req.Bool("add_special_tokens"); given && wants {
-		return l.tokenizer.EncodePrompt(dst, view(d.text)), dates, nil
+		return l.tokenizer.For(req.CacheSalt).EncodePrompt(dst, view(d.text)), dates, nil
 	}
-	return l.tokenizer.Encode(dst, view(d.text)), dates, nil
+	return l.tokenizer.For(req.CacheSalt).Encode(dst, view(d.text)), dates, nil
 }
 
 // encodeSimulated encodes a chat as the simulated model's engine does.
@@ -128,7 +128,7 @@ func (l *Language) encodeSimulated(dst []uint32, req *openai.Request, d *draft) 
 		for _, m := range req.Prompt.Messages() {
 			chat = append(chat, tokens.Message{Role: m.Role, Content: m.Content})
 		}
-		return l.tokenizer.EncodeChat(dst, chat)
+		return l.tokenizer.For(req.CacheSalt).EncodeChat(dst, chat)
 	}
 	all := d.text[:0]
 	for i := range n {
@@ -139,15 +139,15 @@ func (l *Language) encodeSimulated(dst []uint32, req *openai.Request, d *draft) 
 		chat = append(chat, tokens.Message{Role: view(all[role:content]), Content: view(all[content:])})
 	}
 	d.text = all
-	return l.tokenizer.EncodeChat(dst, chat)
+	return l.tokenizer.For(req.CacheSalt).EncodeChat(dst, chat)
 }
 
 // encodeText encodes a completion's prompt.
 func (l *Language) encodeText(dst []uint32, req *openai.Request) []uint32 {
 	if wants, given := req.Bool("add_special_tokens"); given && !wants || l.simulated() {
-		return l.tokenizer.Encode(dst, req.Prompt.Text())
+		return l.tokenizer.For(req.CacheSalt).Encode(dst, req.Prompt.Text())
 	}
-	return l.tokenizer.EncodePrompt(dst, req.Prompt.Text())
+	return l.tokenizer.For(req.CacheSalt).EncodePrompt(dst, req.Prompt.Text())
 }
 
 // simulated reports whether this is the simulated model's language.

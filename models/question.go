@@ -18,7 +18,7 @@ type question struct {
 	own  string // the engine whose way the gateway's own language renders it; empty for an engine that is asked
 }
 
-// askKey names a question by what its answer depends on.
+// askKey names a question by what its answer depends on, and by the cache salt: that an answer is remembered shows what was asked.
 type askKey struct{ hi, lo uint64 }
 
 // promptFields are the fields of a body that make its prompt.
@@ -32,12 +32,18 @@ func (q *question) key() askKey {
 	_, _ = h.WriteString(q.req.Model)
 	_, _ = h.WriteString(q.own)
 	var size [8]byte
+	write := func(i int, raw []byte) {
+		size = [8]byte{byte(i + 1), byte(len(raw)), byte(len(raw) >> 8), byte(len(raw) >> 16), byte(len(raw) >> 24)}
+		_, _ = h.Write(size[:])
+		_, _ = h.Write(raw)
+	}
 	for i, name := range promptFields {
 		if raw, ok := q.req.Field(name); ok {
-			size = [8]byte{byte(i + 1), byte(len(raw)), byte(len(raw) >> 8), byte(len(raw) >> 16), byte(len(raw) >> 24)}
-			_, _ = h.Write(size[:])
-			_, _ = h.Write(raw)
+			write(i, raw)
 		}
+	}
+	if q.req.CacheSalt != "" {
+		write(len(promptFields), []byte(q.req.CacheSalt))
 	}
 	sum := h.Sum128()
 	return askKey{sum.Hi, sum.Lo}

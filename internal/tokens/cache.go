@@ -27,18 +27,18 @@ const (
 // at safe places every few kB from there, so that a conversation or a prompt that grows is encoded from about where it
 // grew. It always gives the ids that its Tokenizer gives.
 //
-// The text itself is not kept. A part is known by its length and a 128-bit hash, seeded at random for each Cache.
+// The text itself is not kept. A part is known by its length and a 128-bit hash, seeded at random for each Cache and salt.
 // Cache is safe for concurrent use.
 type Cache struct {
 	tokenizer *Tokenizer
 	seed      uint64
-	shards    [shardCount]shard
+	shards    *[shardCount]shard
 }
 
 // NewCache returns a cache in front of t that holds at most maxBytes: 64 MiB hold the ids of about 30 MB of prose. Inputs under 2 kB are not kept.
 // With 0 or less it remembers nothing.
 func NewCache(t *Tokenizer, maxBytes int64) *Cache {
-	c := &Cache{tokenizer: t}
+	c := &Cache{tokenizer: t, shards: new([shardCount]shard)}
 	var seed [8]byte
 	rand.Read(seed[:]) // never fails
 	c.seed = binary.LittleEndian.Uint64(seed[:])
@@ -46,6 +46,15 @@ func NewCache(t *Tokenizer, maxBytes int64) *Cache {
 		c.shards[i].init(max(0, maxBytes) / shardCount)
 	}
 	return c
+}
+
+// For returns the cache, in the same memory, for requests of one cache salt: it finds nothing that another salt's requests
+// left there.
+func (c *Cache) For(salt string) *Cache {
+	if salt == "" {
+		return c
+	}
+	return &Cache{tokenizer: c.tokenizer, seed: xxh3.HashStringSeed(salt, c.seed), shards: c.shards}
 }
 
 // Tokenizer returns the tokenizer behind the cache.

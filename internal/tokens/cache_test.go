@@ -91,6 +91,21 @@ func (c *Cache) held() (entries int, bytes int64) {
 	return entries, bytes
 }
 
+// TestSaltsShareNothing counts what is held of one text for several salts.
+func TestSaltsShareNothing(t *testing.T) {
+	cache, text := NewCache(Sim(), testCacheBytes), longText(t, 1)
+	want := cache.Encode(nil, text)
+	parts, _ := cache.held()
+	for i, salt := range []string{"a", "b", "a", "b", ""} {
+		if ids := cache.For(salt).Encode(nil, text); !slices.Equal(ids, want) {
+			t.Errorf("salt %q: other ids", salt)
+		}
+		if entries, _ := cache.held(); entries != parts*(1+min(i+1, 2)) {
+			t.Errorf("salt %q: %d parts are held after %d of one salt", salt, entries, parts)
+		}
+	}
+}
+
 // A text is kept in parts, and one that grew shares all but the last with the text
 // before: the cuts do not move.
 func TestCacheHoldsParts(t *testing.T) {
