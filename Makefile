@@ -70,10 +70,10 @@ compose: ## a fleet in containers, broken in every way that there is
 
 faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
 	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update
-	ALL_FAULTS=1 go test ./cmd/gateway -count 1 -v -run 'InMidStream|OfProcesses|HandOffLost|RealWorkers|TestLinks'
+	go test ./cmd/gateway -run '^$$' -bench '^BenchmarkFaults$$' -benchtime 1x -timeout 30m -update
 
 soak: ## a gateway under load, faults and deaths for SOAK (30m): its plot and figures into docs/faults.md
-	go test ./cmd/gateway -count 1 -v -timeout 0 -run '^TestSoak$$' -soak $(SOAK) -update
+	go test ./cmd/gateway -run '^$$' -bench '^BenchmarkSoak$$' -benchtime 1x -v -timeout 0 -soak $(SOAK) -update
 
 recipes: build ## simulate every plan of bench/recipes and write results next to them, the better part of an hour; reads bench/traces
 	@mkdir -p bench/recipes/results

@@ -23,7 +23,7 @@ import (
 
 // child is the gateway's binary in a process of its own.
 type child struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	line string // the first it printed
 	done chan struct{}
@@ -45,7 +45,7 @@ func (c *child) log() string {
 }
 
 // startChild starts one and, where prints is not empty, waits until it has printed a line that begins so.
-func startChild(t *testing.T, prints string, args ...string) *child {
+func startChild(t testing.TB, prints string, args ...string) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], args...), done: make(chan struct{})}
 	c.cmd.Env = append(os.Environ(), asGateway+"=1", logForm)

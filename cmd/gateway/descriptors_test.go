@@ -72,11 +72,12 @@ func TestServeOutlivesALackOfDescriptors(t *testing.T) {
 		"bound of the stream's": {"--max-connections", "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := serveUnderLimit(t, descriptors, append(args, "--decode-url", slowWorker(t, "decode", "d")+",id=d", "--prefill-url", slowWorker(t, "prefill", "p")+",id=p")...)
 			s.eventually("the fleet is whole", s.healthy)
 			http.DefaultClient.CloseIdleConnections()
 
-			const tokens = 300
+			const tokens = 150
 			body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"prompt":"Hello","stream":true}`, tokens)
 			res, err := fresh.Post(s.url+"/v1/completions", "application/json", strings.NewReader(body))
 			if err != nil {

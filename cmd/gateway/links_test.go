@@ -15,107 +15,70 @@ import (
 	"github.com/tandem-pd/tandem/lab/porttest"
 )
 
-// linkedFleet is a gateway and workers in processes of their own, with a link before each worker.
-type linkedFleet struct {
-	*served
-	links map[string]*linktest.Link
-}
-
-func startLinked(t *testing.T, args ...string) *linkedFleet {
-	t.Helper()
-	f := &linkedFleet{links: map[string]*linktest.Link{}}
+// TestLinksBreak resets and half-closes the connections between a gateway's process and those of its workers: streams go on on the
+// other decode worker, token for token, and prompts at the other prefill worker. cmd/gateway/e2e has the same in virtual time, and
+// links that are silent.
+func TestLinksBreak(t *testing.T) {
+	t.Parallel()
+	links := map[string]*linktest.Link{}
+	var args []string
 	for _, role := range []string{"prefill", "decode"} {
 		for i := range 2 {
 			id, port := fmt.Sprintf("%s-%d", role, i+1), porttest.Free(t)
 			startChild(t, "", "worker", "--role", role, "--id", id, "--worker-port", fmt.Sprint(port))
-			l, err := linktest.New(net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(l.Close)
-			f.links[id] = l
-			args = append(args, "--"+role+"-url", "http://"+l.Addr()+",id="+id)
+			links[id] = link(t, net.JoinHostPort("127.0.0.1", fmt.Sprint(port)))
+			args = append(args, "--"+role+"-url", "http://"+links[id].Addr()+",id="+id)
 		}
 	}
-	f.served = serveProcess(t, args...)
-	for id := range f.links {
-		f.fleet.eventually(id+" is up", 20*time.Second, func() bool { return f.state(id) == "up" })
+	s := serveProcess(t, args...)
+	allUp := func() {
+		for id := range links {
+			s.eventually(id+" is up", func() bool { return s.state(id) == "up" })
+		}
 	}
-	return f
-}
-
-// What a network does to the streams of a decode worker costs none of them a token: those that stand still or break go
-// on on the other worker, those that are slow are waited for.
-func TestLinksBreakInMidAnswer(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		state linktest.State
-		then  func(l *linktest.Link) int // to the open connections
-		still bool                       // the streams stand still until they are moved
+		name, id string
+		state    linktest.State
+		cut      func(*linktest.Link) int
+		tokens   int // each stream has when the link breaks
 	}{
-		{"reset", linktest.State{Refuse: true}, (*linktest.Link).Cut, false},
-		{"half-closed", linktest.State{}, (*linktest.Link).HalfClose, false},
-		{"nothing passes", linktest.State{Up: linktest.Way{Hole: true}, Down: linktest.Way{Hole: true}}, nil, true},
-		{"nothing comes back", linktest.State{Down: linktest.Way{Hole: true}}, nil, true},
-		{"nothing gets there", linktest.State{Up: linktest.Way{Hole: true}}, nil, false},
-		{"slow", linktest.State{Down: linktest.Way{Rate: 10_000}}, nil, false},
-		{"late", linktest.State{Up: linktest.Way{Delay: 50 * time.Millisecond}, Down: linktest.Way{Delay: 50 * time.Millisecond}}, nil, false},
+		{"reset", "decode-1", linktest.State{Refuse: true}, (*linktest.Link).Cut, 10},
+		{"half-closed", "decode-1", linktest.State{}, (*linktest.Link).HalfClose, 10},
+		{"reset in prefill", "prefill-1", linktest.State{Refuse: true}, (*linktest.Link).Cut, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := startLinked(t, "--stream-idle-timeout", "500ms")
-			l := f.links["decode-1"]
-			f.order("cordon", "decode-2")
-			answers := f.streams(prompts(c.name, atOnce), 100, 10, func() {
-				f.order("uncordon", "decode-2")
-				l.Set(c.state)
-				if c.then != nil {
-					if n := c.then(l); n < atOnce {
-						t.Errorf("%d connections were open", n)
-					}
+			allUp()
+			s.order("cordon", "decode-2")
+			s.streams(prompts(c.name, atOnce), 100, c.tokens, func() {
+				s.order("uncordon", "decode-2")
+				links[c.id].Set(c.state)
+				if c.cut(links[c.id]) == 0 {
+					t.Error("no connection was open")
 				}
 			})
-			var gaps []time.Duration
-			for _, a := range answers {
-				gaps = append(gaps, a.gap)
-			}
-			t.Logf("gap p50 %v, longest %v", quantile(gaps, .5), quantile(gaps, 1))
-			if least := quantile(gaps, 0); c.still && least < 400*time.Millisecond {
-				t.Errorf("a stream stood still for %v only: the link was not broken", least)
-			}
-			l.Set(linktest.State{})
-			for id, address := range f.addresses() {
-				f.fleet.eventually(id+" holds nothing", 10*time.Second, func() bool {
-					b, ok := f.books(address)
-					return ok && b.Idle()
-				})
-			}
-			f.stop()
+			s.streams(prompts(c.name+" again", atOnce), 4, 0, nil)
+			links[c.id].Set(linktest.State{})
+			s.nothingHeld(false)
 		})
 	}
+	s.stop()
 }
 
-// A prefill worker that the network cuts off before prefill is done costs no answer: its prompts go to the other one.
-func TestLinksBreakInPrefill(t *testing.T) {
-	for name, state := range map[string]linktest.State{
-		"refused": {Refuse: true}, "swallowed": {Up: linktest.Way{Hole: true}}, "unanswered": {Down: linktest.Way{Hole: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := startLinked(t, "--prefill-timeout", "1s")
-			f.streams(prompts("First", atOnce), 4, 0, nil)
-			f.links["prefill-1"].Set(state)
-			if state.Refuse {
-				f.links["prefill-1"].Cut()
-			}
-			f.streams(prompts("Second", atOnce), 10, 0, nil)
-			f.links["prefill-1"].Set(linktest.State{})
-			f.stop()
-		})
+// link is one to that address, until the test ends.
+func link(t *testing.T, to string) *linktest.Link {
+	t.Helper()
+	l, err := linktest.New(to)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(l.Close)
+	return l
 }
 
-// NATS and etcd that the network takes away cost no answer: the gateway goes on with what it knows. Once they are back,
-// a worker that has come meanwhile is found.
+// TestLinksToServersBreak silences the links to NATS and etcd for longer than the gateway's lease: the gateway goes on with what it
+// knows. Once they are back, a worker that has come meanwhile is found.
 func TestLinksToServersBreak(t *testing.T) {
+	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -128,67 +91,46 @@ func TestLinksToServersBreak(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := linktest.New(at.Host)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(l.Close)
+		l := link(t, at.Host)
 		links, through = append(links, l), append(through, at.Scheme+"://"+l.Addr())
 	}
 	join := func(role, id string) {
-		startChild(t, "", "worker", "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "2s")
+		startChild(t, "", "worker", "--role", role, "--id", id, "--speedup", "20", "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL())
 	}
 	join("prefill", "prefill-1")
 	join("decode", "decode-1")
 	s := serveProcess(t, "--etcd-endpoints", through[0], "--nats-url", through[1], "--lease-ttl", "2s")
 	up := func(id string) {
 		t.Helper()
-		s.fleet.eventually(id+" is up", 30*time.Second, func() bool { return s.state(id) == "up" })
+		s.eventually(id+" is up", func() bool { return s.state(id) == "up" })
 	}
 	up("prefill-1")
 	up("decode-1")
-	both := linktest.Way{Hole: true}
-	cases := []struct {
-		name  string
-		state linktest.State
-		cut   bool
-	}{
-		{"away", linktest.State{Refuse: true}, true},
-		{"silent", linktest.State{Up: both, Down: both}, false},
-		{"unheard", linktest.State{Up: both}, false},
-		{"slow", linktest.State{Down: linktest.Way{Rate: 20_000, Delay: 50 * time.Millisecond}}, false},
+	hole := linktest.Way{Hole: true}
+	for _, l := range links {
+		l.Set(linktest.State{Up: hole, Down: hole})
 	}
-	for i, c := range cases[:2*times(2)] {
-		t.Run(c.name, func(t *testing.T) {
-			for _, l := range links {
-				l.Set(c.state)
-				if c.cut && l.Cut() == 0 {
-					t.Error("no connection was cut")
-				}
-			}
-			id := fmt.Sprintf("decode-%d", i+2)
-			join("decode", id)
-			for round := range 3 { // longer than a lease
-				s.streams(prompts(fmt.Sprint(c.name, round), atOnce), 100, 0, nil)
-			}
-			if s.state("prefill-1") != "up" || s.state("decode-1") != "up" {
-				t.Error("a worker was taken out that nothing had befallen")
-			}
-			if (c.cut || c.state.Down.Hole) && s.state(id) != "" {
-				t.Errorf("%s was found through a link that passes nothing", id)
-			}
-			for _, l := range links {
-				l.Set(linktest.State{})
-			}
-			up(id)
-			s.streams(prompts(c.name, atOnce), 10, 0, nil)
-		})
+	join("decode", "decode-2")
+	for began, round := time.Now(), 0; time.Since(began) < 3*time.Second; round++ {
+		s.streams(prompts(fmt.Sprint("Round ", round), atOnce), 100, 0, nil)
 	}
+	if s.state("prefill-1") != "up" || s.state("decode-1") != "up" {
+		t.Error("a worker was taken out that nothing had befallen")
+	}
+	if s.state("decode-2") != "" {
+		t.Error("decode-2 was found through a link that passes nothing")
+	}
+	for _, l := range links {
+		l.Set(linktest.State{})
+	}
+	up("decode-2")
+	s.streams(prompts("Back", atOnce), 10, 0, nil)
 	s.stop()
 }
 
 // A link to NATS that passes nothing holds up nothing that publishes for long, however full its buffers are.
 func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
+	t.Parallel()
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +140,7 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := linktest.New(at.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := link(t, at.Host)
 	links, unlink, err := stack.Connect(&stack.Discovery{NATSURL: "nats://" + l.Addr()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
 	if err != nil {
 		t.Fatal(err)
@@ -215,8 +153,7 @@ func TestASilentNATSHoldsUpNoPublisher(t *testing.T) {
 		_ = links.Bus.Publish(&nats.Msg{Subject: "test", Data: make([]byte, 4<<10)})
 		longest = max(longest, time.Since(began))
 	}
-	t.Logf("the longest took %v", longest)
-	if longest > 2*time.Second+spare() {
+	if longest > 20*time.Second {
 		t.Errorf("one message was held up for %v", longest)
 	}
 }

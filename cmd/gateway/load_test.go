@@ -77,7 +77,7 @@ func loading(ctx context.Context, args ...string) (status int, stdout, stderr st
 	return status, out.String(), errs.String()
 }
 
-func written(t *testing.T, name, text string) string {
+func written(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

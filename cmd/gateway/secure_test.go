@@ -106,6 +106,7 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 // Gateways of a group that take TLS alone, and clients' certificates alone, see without a NATS that the others live, and that one has died.
 // Being asked for that counts as no failed handshake.
 func TestReplicasOverTLS(t *testing.T) {
+	t.Parallel()
 	bus, err := natsbus.StartCore(0)
 	if err != nil {
 		t.Fatal(err)

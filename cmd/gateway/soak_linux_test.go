@@ -28,8 +28,8 @@ import (
 )
 
 var (
-	soakFor  = flag.Duration("soak", 10*time.Second, "how long TestSoak puts load on a gateway; with -update and 1m or more it writes docs/soak.svg and the figures in docs/faults.md")
-	soakSeed = flag.Uint64("soak-seed", 0, "seed of TestSoak's faults, prompts and kills; 0 draws one")
+	soakFor  = flag.Duration("soak", 10*time.Second, "how long BenchmarkSoak puts load on a gateway; with -update and 1m or more it writes docs/soak.svg and the figures in docs/faults.md")
+	soakSeed = flag.Uint64("soak-seed", 0, "seed of BenchmarkSoak's faults, prompts and kills; 0 draws one")
 )
 
 const (
@@ -96,16 +96,16 @@ type soaking struct {
 	hits   map[string]int // injected faults by name
 }
 
-// TestSoak puts an open loop of requests on a gateway process while its calls to workers meet every registered fault
+// BenchmarkSoak puts an open loop of requests on a gateway process while its calls to workers meet every registered fault
 // and worker processes are killed and started again. Each answer is token for token the undisturbed one, or one typed
 // error; a client that leaves has had the beginning of it. Memory, descriptors and goroutines stay flat, and are back
 // at the end.
-func TestSoak(t *testing.T) {
+func BenchmarkSoak(b *testing.B) {
 	seed := *soakSeed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	t.Logf("seed %d, %v", seed, *soakFor)
+	b.Logf("seed %d, %v", seed, *soakFor)
 	s := &soaking{errors: map[string]int{}, hits: map[string]int{}, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, IdleConnTimeout: 30 * time.Second}}}
 	for i, prompt := range prompts("Soak", soakPrompts) {
 		n := 10 + i%30
@@ -114,34 +114,34 @@ func TestSoak(t *testing.T) {
 	}
 	inside, err := stack.Embed(stack.EmbedConfig{})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
 	defer inside.Close()
 	workers := map[string]*child{}
 	work := func(id string) {
 		role, _, _ := strings.Cut(id, "-")
-		workers[id] = startChild(t, "", "worker", "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
+		workers[id] = startChild(b, "", "worker", "--role", role, "--id", id, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(),
 			"--lease-ttl", "5s", "--log-level", "error")
 	}
 	ids := []string{"prefill-1", "prefill-2", "decode-1", "decode-2", "decode-3"}
 	for _, id := range ids {
 		work(id)
 	}
-	scenario := filepath.Join(t.TempDir(), "soak.yaml")
+	scenario := filepath.Join(b.TempDir(), "soak.yaml")
 	if err := os.WriteFile(scenario, []byte(soakScenario(seed)), 0o600); err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	s.served = serveProcess(t, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
+	s.served = serveProcess(b, "--etcd-endpoints", inside.EtcdURL(), "--nats-url", inside.NATSURL(), "--lease-ttl", "5s",
 		"--allow-faults", "--fault-scenario", scenario, "--stream-idle-timeout", "3s", "--prefill-timeout", "3s", "--decode-first-token-timeout", "5s")
 	allUp := func() {
-		t.Helper()
+		b.Helper()
 		for _, id := range ids {
 			s.fleet.eventually(id+" is up", 30*time.Second, func() bool { return s.state(id) == "up" })
 		}
 	}
 	allUp()
 	for range 10 {
-		s.ask(t.Context(), s.questions[0], 0)
+		s.ask(b.Context(), s.questions[0], 0)
 	}
 	s.asked, s.right = 0, 0
 	// The gateway closes a connection to a worker that has been idle for 4 s; those of clients are closed here.
@@ -151,7 +151,7 @@ func TestSoak(t *testing.T) {
 		http.DefaultClient.CloseIdleConnections()
 		return s.sample()
 	}
-	wait(t.Context(), settle)
+	wait(b.Context(), settle)
 	before := rest()
 
 	rate := soakRate
@@ -159,7 +159,7 @@ func TestSoak(t *testing.T) {
 		rate = soakShortRate
 	}
 	s.start = time.Now()
-	ctx, enough := context.WithTimeout(t.Context(), *soakFor)
+	ctx, enough := context.WithTimeout(b.Context(), *soakFor)
 	defer enough()
 	var group sync.WaitGroup
 	group.Go(func() { s.load(ctx, rate, rand.New(rand.NewPCG(seed, 1))) })
@@ -187,7 +187,7 @@ func TestSoak(t *testing.T) {
 	var after sample
 	s.fleet.eventually("no request is in flight", 30*time.Second, func() bool { after = s.sample(); return after.inFlight == 0 })
 	s.client.CloseIdleConnections()
-	wait(t.Context(), settle)
+	wait(b.Context(), settle)
 	s.fleet.eventually("descriptors and goroutines are back", time.Minute, func() bool {
 		after = rest()
 		return after.descriptors <= before.descriptors+10 && after.goroutines <= before.goroutines+20
@@ -199,36 +199,36 @@ func TestSoak(t *testing.T) {
 
 	first, middle, last := thirds(samples)
 	figures := s.figures(rate, kills, int(resumes), int(retries), before, first, middle, last, after)
-	t.Logf("\n%s", figures)
-	t.Logf("%d clients left, the gateway counts %.0f; faults injected: %v", s.left, gone, s.hits)
+	b.Logf("\n%s", figures)
+	b.Logf("%d clients left, the gateway counts %.0f; faults injected: %v", s.left, gone, s.hits)
 	for _, wrong := range s.wrong {
-		t.Error(wrong)
+		b.Error(wrong)
 	}
 	if s.lost > 0 {
-		t.Errorf("%d answers of %d were neither the undisturbed one nor one typed error", s.lost, s.asked)
+		b.Errorf("%d answers of %d were neither the undisturbed one nor one typed error", s.lost, s.asked)
 	}
 	// A refused connection takes its worker out for 5 s, so that those that are injected leave none of a role at times.
 	if s.right < s.asked/2 || *soakFor >= soakLong && s.right < s.asked*3/4 {
-		t.Errorf("%d answers of %d were right", s.right, s.asked)
+		b.Errorf("%d answers of %d were right", s.right, s.asked)
 	}
 	if *soakFor >= soakLong {
 		if last.rss > middle.rss*1.05+4 {
-			t.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
+			b.Errorf("memory grows: %.1f MiB in the middle third, %.1f MiB in the last", middle.rss, last.rss)
 		}
 		if last.descriptors > middle.descriptors*1.1+20 || last.goroutines > middle.goroutines*1.1+20 {
-			t.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
+			b.Errorf("descriptors or goroutines grow: %+v, then %+v", middle, last)
 		}
 		for _, f := range fault.Faults() {
 			if s.hits[f.Name] == 0 {
-				t.Errorf("%s was never injected", f.Name)
+				b.Errorf("%s was never injected", f.Name)
 			}
 		}
 	}
-	if t.Failed() {
-		t.Logf("the gateway's log ends:\n%s", s.logTail)
+	if b.Failed() {
+		b.Logf("the gateway's log ends:\n%s", s.logTail)
 	}
-	if *update && *soakFor >= soakLong && !t.Failed() {
-		writeSoak(t, figures, samples)
+	if *update && *soakFor >= soakLong && !b.Failed() {
+		writeSoak(b, figures, samples)
 	}
 	s.stop()
 }

@@ -33,7 +33,7 @@ deaths. The goroutines after the run include some that closed the clients' conne
 )
 
 // writeSoak draws the plot and writes the figures between the marks in docs/faults.md.
-func writeSoak(t *testing.T, figures string, samples []sample) {
+func writeSoak(t testing.TB, figures string, samples []sample) {
 	t.Helper()
 	text, err := os.ReadFile(reportTo)
 	if err != nil {

@@ -144,7 +144,7 @@ func (f *fleet) streams(prompts []string, n, after int, then func()) []streamed 
 		})
 	}
 	if then != nil {
-		f.eventually("every stream has begun", 30*time.Second, func() bool { return int(there.Load()) == len(prompts) || ended.Load() > 0 })
+		f.eventually("every stream has begun", time.Minute, func() bool { return int(there.Load()) == len(prompts) || ended.Load() > 0 })
 		if ended.Load() > 0 {
 			f.t.Errorf("a stream ended before the fault: %v", answers)
 		}

@@ -67,6 +67,7 @@ func busyWorkers(t *testing.T, env []string) map[string]int {
 // The operator's hands, from processes of their own: look, cordon, drain while
 // an answer runs, uncordon; and what is said when something is wrong.
 func TestWorkersByHand(t *testing.T) {
+	t.Parallel()
 	admin, client := written(t, "admin", "# operators\n"+adminKey+"\n"), written(t, "client", clientKey+"\n")
 	f := startFleet(t, "--prefill", "1", "--decode", "2", "--speedup", "20", "--admin-address", "127.0.0.1:0", "--admin-key-file", admin)
 	if f.admin == "" {

@@ -1,6 +1,7 @@
 package devfleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,7 +169,7 @@ func (f *Fleet) Run(ctx context.Context, ready func(ctx context.Context) error) 
 // be wrong.
 const startLimit = 20 * time.Second
 
-// await returns when every worker has joined.
+// await returns when every worker has joined and requests are accepted.
 func (f *Fleet) await(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -183,7 +184,15 @@ func (f *Fleet) await(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("after %v only %d of %d workers have joined", startLimit, joined, f.cfg.Prefill+f.cfg.Decode)
 	}
-	return err
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for err == nil && limited.Err() == nil && f.gateway.Awaits() != "" { // it has yet to read what operators have changed
+		select {
+		case <-tick.C:
+		case <-limited.Done():
+		}
+	}
+	return cmp.Or(err, ctx.Err())
 }
 
 // table writes what runs where.
