@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/json"
+)
 
 // Fit makes e, an edit of r's body, one that an engine takes which would refuse it as the client wrote it, where that
 // changes nothing of the answer's meaning. Its error is the 400 for a field whose loss would change it.
@@ -9,8 +12,30 @@ import "bytes"
 // every field that it does not know.
 func (r *Request) Fit(e *Edit, engine string) error {
 	r.dropNoTools(e)
-	if engine == "trtllm" {
+	switch engine {
+	case "trtllm":
 		return r.fitTensorRT(e)
+	case "sglang":
+		return r.fitSGLang()
+	}
+	return nil
+}
+
+// fitSGLang refuses template arguments with the names of those that SGLang itself calls the template with (apply_chat_template in
+// srt/entrypoints/openai/serving_chat.py of 0.5.23, and what that renders with). Python 3.11 raises KeyError for a name that comes
+// twice, which SGLang answers with 500, as if it had failed.
+func (r *Request) fitSGLang() error {
+	raw, ok := r.Field("chat_template_kwargs")
+	if !ok || r.Endpoint != Chat {
+		return nil
+	}
+	var kwargs map[string]json.RawMessage
+	_ = json.Unmarshal(raw, &kwargs) // what is no object is the engine's to refuse
+	for _, name := range []string{"tokenize", "return_dict", "tools", "messages"} {
+		if _, given := kwargs[name]; given {
+			field := "chat_template_kwargs." + name
+			return BadRequest(field, "%s: SGLang sets %q itself when it renders the chat", field, name)
+		}
 	}
 	return nil
 }

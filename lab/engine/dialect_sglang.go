@@ -112,6 +112,13 @@ func (d *sglang) handOff(c *call, r *http.Request, f *fields) *apiError {
 	for _, name := range vllmFields {
 		delete(f.raw, name)
 	}
+	var kwargs map[string]json.RawMessage
+	_ = json.Unmarshal(f.get("chat_template_kwargs"), &kwargs)                      // read again where the answer is made
+	for _, name := range []string{"tokenize", "return_dict", "tools", "messages"} { // see fitSGLang in internal/openai
+		if _, twice := kwargs[name]; twice && r.URL.Path == "/v1/chat/completions" {
+			return newError(http.StatusInternalServerError, "", "Internal server error: '%s'", name) // serving_base.py
+		}
+	}
 	if options, ok := f.raw["stream_options"]; ok && !f.flag("stream") && len(options) > 0 {
 		delete(f.raw, "stream_options") // without a stream it says nothing
 	}

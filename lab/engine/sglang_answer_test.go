@@ -126,6 +126,10 @@ func TestSGLangChatPrompts(t *testing.T) {
 			}
 			return w.Choices[0].Text + w.Choices[0].Message.Content
 		}
+		twice := chat("user", "chat_template_kwargs", map[string]any{"tools": 5})
+		if status, raw := b.post("alone", chats, twice); status != 500 || !strings.Contains(string(raw), `"message":"Internal server error: 'tools'"`) {
+			t.Errorf("an argument that comes twice: %d %s", status, raw)
+		}
 		prompt := ids(4, 50)
 		if got, want := text(chats, chat("user", "input_ids", prompt)), text(completions, body(prompt, 5)); got != want {
 			t.Errorf("input_ids: %q, want %q", got, want)
