@@ -22,8 +22,7 @@ func (r *Request) Fit(e *Edit, engine string) error {
 }
 
 // fitSGLang refuses template arguments with the names of those that SGLang itself calls the template with (apply_chat_template in
-// srt/entrypoints/openai/serving_chat.py of 0.5.23, and what that renders with). Python 3.11 raises KeyError for a name that comes
-// twice, which SGLang answers with 500, as if it had failed.
+// srt/entrypoints/openai/serving_chat.py of 0.5.23). A real one of that release answered each of them with 500, as if it had failed.
 func (r *Request) fitSGLang() error {
 	raw, ok := r.Field("chat_template_kwargs")
 	if !ok || r.Endpoint != Chat {
