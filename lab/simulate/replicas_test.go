@@ -11,7 +11,7 @@ import (
 )
 
 // waits runs the arms of bench/recipes/replicas.yaml by one seed and returns each one's mean wait, in mean lengths of a job.
-func waits(t *testing.T, arms ...string) []float64 {
+func waits(t testing.TB, arms ...string) []float64 {
 	t.Helper()
 	const file = "../../bench/recipes/replicas.yaml"
 	text, err := os.ReadFile(file)
@@ -47,14 +47,20 @@ func waits(t *testing.T, arms ...string) []float64 {
 	return found
 }
 
-// TestReplicasShare: what several gateways lose by sharing late, by not sharing, and by dividing the workers; and that
-// the least cost herds where water filling does not.
-func TestReplicasShare(t *testing.T) {
-	w := waits(t, "1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms", "10 at 50 ms by least cost")
-	t.Logf("mean waits in lengths of a job: %.3f", w)
+// BenchmarkReplicasShare measures what several gateways lose by sharing late, by not sharing, and by dividing the workers, as mean waits
+// in lengths of a job; and that the least cost herds where water filling does not.
+func BenchmarkReplicasShare(b *testing.B) {
+	arms := []string{"1 gateway", "3 at 0.5 ms", "3 sharing nothing", "3 that know they share nothing", "10 at 50 ms", "10 at 50 ms by least cost"}
+	var w []float64
+	for range b.N {
+		w = waits(b, arms...)
+	}
+	for i, arm := range arms {
+		b.ReportMetric(w[i], strings.ReplaceAll(arm, " ", "-"))
+	}
 	one, three, nothing, divided, filled, least := w[0], w[1], w[2], w[3], w[4], w[5]
 	if one > 0.04 || three > 0.10 || nothing < 0.9 || divided > 0.25 || filled > 0.65*least {
-		t.Error("one of them is above its limit, or sharing makes no difference")
+		b.Errorf("%.3f: one of them is above its limit, or sharing makes no difference", w)
 	}
 }
 
