@@ -17,6 +17,7 @@ func (e *attrExpr) eval(s *state) Value {
 
 // attr is v.name: the attribute of that name, else the value of that key.
 func (s *state) attr(v Value, name string) Value {
+	s.pay(len(name))
 	switch v.kind {
 	case mapping:
 		if _, method := dictMethods[name]; method {
@@ -66,7 +67,7 @@ func (s *state) item(v, i Value) Value {
 	known(v, i)
 	switch v.kind {
 	case mapping:
-		if item, ok := v.dict().lookup(i); ok {
+		if item, ok := s.lookup(v.dict(), i); ok {
 			return item
 		}
 	case sequence:
@@ -104,7 +105,7 @@ func (s *state) item(v, i Value) Value {
 
 // length is that of a text in characters.
 func (s *state) length(t string) int {
-	s.pay(len(t) / 16)
+	s.pay(len(t))
 	return utf8.RuneCountInString(t)
 }
 
@@ -196,7 +197,7 @@ func (s *state) slice(v Value, parts [3]Value) Value {
 		}
 	}
 	if v.kind == text {
-		s.pay(4*len(v.str) + 1)
+		s.pay(8*len(v.str) + 1)
 		runes, picked := []rune(v.str), []rune(nil)
 		at(func(i int) { picked = append(picked, runes[i]) })
 		return String(string(picked))

@@ -2,6 +2,8 @@ package jinja
 
 import (
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -129,10 +131,7 @@ func (s *state) repeat(v Value, n int64) Value {
 	}
 	items := v.items()
 	s.pay(min(maxBytes+1, 48*len(items)*int(n)))
-	var all []Value
-	for range n {
-		all = append(all, items...)
-	}
+	all := slices.Repeat(items, int(n))
 	return Value{kind: sequence, num: v.num, ref: &all}
 }
 
@@ -230,4 +229,56 @@ func (e *signExpr) eval(s *state) Value {
 		return Float(-v.float())
 	}
 	return s.arithmetic("-", Int(0), v)
+}
+
+func toInt(s *state, v Value, a *args) Value {
+	otherwise := Int(int64(s.intArg(a, 0, "default", 0)))
+	switch v.kind {
+	case missing, undefined:
+		s.fail("%q is undefined", v.str)
+	case whole:
+		return v
+	case boolean:
+		return Int(v.int())
+	case float:
+		if f := v.float(); math.Abs(f) < 1<<53 {
+			return Int(int64(f))
+		}
+	case text:
+		s.pay(16 * len(v.str))
+		t := strings.ReplaceAll(strings.TrimFunc(v.str, isSpace), "_", "")
+		if i, err := strconv.ParseInt(t, 10, 64); err == nil {
+			return Int(i)
+		}
+		if f, err := strconv.ParseFloat(t, 64); err == nil && math.Abs(f) < 1<<53 {
+			return Int(int64(f))
+		}
+	}
+	return otherwise
+}
+
+func toFloat(s *state, v Value, a *args) Value {
+	if v.isUndefined() {
+		s.fail("%q is undefined", v.str)
+	}
+	s.pay(16 * len(v.str))
+	if v.isNumber() {
+		return Float(v.number())
+	}
+	if v.kind == text {
+		if f, err := strconv.ParseFloat(strings.TrimFunc(v.str, isSpace), 64); err == nil {
+			return Float(f)
+		}
+	}
+	if d, ok := a.get(0, "default"); ok {
+		return d
+	}
+	return Float(0)
+}
+
+func absolute(s *state, v Value, _ *args) Value {
+	if v.isNumber() && !v.isBig() && v.number() < 0 {
+		return s.arithmetic("*", Int(-1), v)
+	}
+	return s.arithmetic("+", Int(0), v)
 }

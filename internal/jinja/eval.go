@@ -49,7 +49,7 @@ func (e *dictExpr) eval(s *state) Value {
 			s.line = e.line
 			s.fail("a list or dict cannot be a key")
 		}
-		d.put(k, e.values[i].eval(s))
+		s.put(d, k, e.values[i].eval(s))
 	}
 	return Map(d)
 }
@@ -106,11 +106,9 @@ func (e *compareExpr) eval(s *state) Value {
 func (s *state) compare(op string, a, b Value) bool {
 	switch op {
 	case "==":
-		s.payEqual(a)
-		return equal(a, b)
+		return s.equal(a, b)
 	case "!=":
-		s.payEqual(a)
-		return !equal(a, b)
+		return !s.equal(a, b)
 	case "in":
 		return s.contains(b, a)
 	case "not in":
@@ -128,20 +126,11 @@ func (s *state) compare(op string, a, b Value) bool {
 	return c >= 0
 }
 
-// payEqual pays for a comparison with a.
-func (s *state) payEqual(a Value) {
-	switch a.kind {
-	case text:
-		s.pay(len(a.str) / 16)
-	case sequence, mapping:
-		s.pay(64) // and for what is inside, which a template makes or a client sends once
-	}
-}
-
 // order is below 0 where a is less than b.
 func (s *state) order(a, b Value) int {
 	switch {
 	case a.kind == text && b.kind == text:
+		s.pay(min(len(a.str), len(b.str)) / 16)
 		return strings.Compare(a.str, b.str)
 	case a.isNumber() && b.isNumber() && !a.isBig() && !b.isBig():
 		if a.kind != float && b.kind != float {
@@ -163,7 +152,7 @@ func (s *state) order(a, b Value) int {
 	case a.kind == sequence && b.kind == sequence:
 		x, y := a.items(), b.items()
 		for i := range min(len(x), len(y)) {
-			if !equal(x[i], y[i]) {
+			if !s.equal(x[i], y[i]) {
 				return s.order(x[i], y[i])
 			}
 		}
@@ -182,12 +171,11 @@ func (s *state) contains(in, v Value) bool {
 		if v.kind != text {
 			s.fail("%s cannot be in a str", v.kindName())
 		}
-		s.pay(len(in.str) / 16)
+		s.pay((len(in.str) + len(v.str)) / 4)
 		return strings.Contains(in.str, v.str)
 	case sequence:
 		for _, item := range in.items() {
-			s.step()
-			if equal(item, v) {
+			if s.equal(item, v) {
 				return true
 			}
 		}
@@ -196,7 +184,7 @@ func (s *state) contains(in, v Value) bool {
 		if v.kind == sequence && v.num == 0 || v.kind == mapping {
 			s.fail("%s is no key", v.kindName())
 		}
-		_, ok := in.dict().lookup(v)
+		_, ok := s.lookup(in.dict(), v)
 		return ok
 	case missing, undefined:
 		return false

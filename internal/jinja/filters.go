@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +33,7 @@ func init() {
 		"replace":    replaced,
 		"string":     func(s *state, v Value, _ *args) Value { return String(s.str(v)) },
 		"safe":       func(_ *state, v Value, _ *args) Value { return v },
-		"list":       func(s *state, v Value, _ *args) Value { return List(slices.Clone(s.iterate(v))) },
+		"list":       func(s *state, v Value, _ *args) Value { return List(s.cloned(v)) },
 		"first":      func(s *state, v Value, _ *args) Value { return pick(s.iterate(v), false) },
 		"last":       func(s *state, v Value, _ *args) Value { return pick(s.iterate(v), true) },
 		"items": func(s *state, v Value, _ *args) Value {
@@ -84,8 +83,13 @@ func (s *state) size(v Value) int {
 	return 0
 }
 
-func escaped(t string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(t)
+var escaped = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace
+
+// cloned is a list of its own of what a loop over the value yields.
+func (s *state) cloned(v Value) []Value {
+	items := s.iterate(v)
+	s.pay(48 * len(items))
+	return slices.Clone(items)
 }
 
 // titledWords is the filter title: words begin after white space, hyphens and opening brackets.
@@ -116,7 +120,9 @@ func (s *state) attribute(v Value, path Value) Value {
 	if path.kind != text {
 		return s.item(v, path)
 	}
-	for _, part := range strings.Split(path.str, ".") {
+	s.pay(len(path.str))
+	for part := range strings.SplitSeq(path.str, ".") {
+		s.step()
 		if i, err := strconv.Atoi(part); err == nil {
 			v = s.item(v, Int(int64(i)))
 		} else {
@@ -128,8 +134,9 @@ func (s *state) attribute(v Value, path Value) Value {
 
 func joined(s *state, v Value, a *args) Value {
 	if path, ok := a.get(1, "attribute"); ok && path.kind != none {
-		items := slices.Clone(s.iterate(v))
+		items := s.cloned(v)
 		for i := range items {
+			s.step()
 			items[i] = s.attribute(items[i], path)
 		}
 		v = List(items)
@@ -141,8 +148,7 @@ func mapped(s *state, v Value, a *args) Value {
 	if !v.truth() {
 		return List(nil)
 	}
-	items := slices.Clone(s.iterate(v))
-	s.pay(48 * len(items))
+	items := s.cloned(v)
 	if path, ok := (&args{names: a.names, named: a.named}).get(0, "attribute"); ok {
 		for i := range items {
 			s.step()
@@ -208,13 +214,12 @@ func selected(keep, byAttr bool) method {
 
 func reversed(s *state, v Value, _ *args) Value {
 	if v.kind == text {
-		s.pay(4 * len(v.str))
+		s.pay(8 * len(v.str))
 		runes := []rune(v.str)
 		slices.Reverse(runes)
 		return String(string(runes))
 	}
-	items := slices.Clone(s.iterate(v))
-	s.pay(48 * len(items))
+	items := s.cloned(v)
 	slices.Reverse(items)
 	return List(items)
 }
@@ -222,6 +227,7 @@ func reversed(s *state, v Value, _ *args) Value {
 // sortKey is what an element is compared by: small letters, unless case counts.
 func (s *state) sortKey(v Value, exact bool) Value {
 	if v.kind == text && !exact {
+		s.pay(8 * len(v.str))
 		return String(strings.ToLower(v.str))
 	}
 	return v
@@ -243,7 +249,7 @@ func (s *state) sortBy(items []Value, reverse, exact bool, key func(Value) Value
 }
 
 func sorted(s *state, v Value, a *args) Value {
-	items := slices.Clone(s.iterate(v))
+	items := s.cloned(v)
 	path, by := a.get(2, "attribute")
 	s.sortBy(items, boolArg(a, 0, "reverse", false), boolArg(a, 1, "case_sensitive", false), func(v Value) Value {
 		if by && path.kind != none {
@@ -272,9 +278,9 @@ func unique(s *state, v Value, a *args) Value {
 	kept := []Value{}
 	for _, item := range s.iterate(v) {
 		if !slices.ContainsFunc(kept, func(k Value) bool {
-			s.step()
-			return equal(s.sortKey(k, exact), s.sortKey(item, exact))
+			return s.equal(s.sortKey(k, exact), s.sortKey(item, exact))
 		}) {
+			s.pay(48)
 			kept = append(kept, item)
 		}
 	}
@@ -294,7 +300,8 @@ func indented(s *state, v Value, a *args) Value {
 		pad = strings.Repeat(" ", int(max(0, min(width.int(), 1024))))
 	}
 	first, blank := boolArg(a, 1, "first", false), boolArg(a, 2, "blank", false)
-	t := s.str(v) + "\n"
+	s.pay(len(v.str))
+	t := v.str + "\n"
 	lines := splitLines(s, String(t), &args{}).items()
 	var b []byte
 	for i, line := range lines {
@@ -310,56 +317,6 @@ func indented(s *state, v Value, a *args) Value {
 	return String(own(b))
 }
 
-func toInt(s *state, v Value, a *args) Value {
-	otherwise := Int(int64(s.intArg(a, 0, "default", 0)))
-	switch v.kind {
-	case missing, undefined:
-		s.fail("%q is undefined", v.str)
-	case whole:
-		return v
-	case boolean:
-		return Int(v.int())
-	case float:
-		if f := v.float(); math.Abs(f) < 1<<53 {
-			return Int(int64(f))
-		}
-	case text:
-		t := strings.ReplaceAll(strings.TrimFunc(v.str, isSpace), "_", "")
-		if i, err := strconv.ParseInt(t, 10, 64); err == nil {
-			return Int(i)
-		}
-		if f, err := strconv.ParseFloat(t, 64); err == nil && math.Abs(f) < 1<<53 {
-			return Int(int64(f))
-		}
-	}
-	return otherwise
-}
-
-func toFloat(s *state, v Value, a *args) Value {
-	if v.isUndefined() {
-		s.fail("%q is undefined", v.str)
-	}
-	if v.isNumber() {
-		return Float(v.number())
-	}
-	if v.kind == text {
-		if f, err := strconv.ParseFloat(strings.TrimFunc(v.str, isSpace), 64); err == nil {
-			return Float(f)
-		}
-	}
-	if d, ok := a.get(0, "default"); ok {
-		return d
-	}
-	return Float(0)
-}
-
-func absolute(s *state, v Value, _ *args) Value {
-	if v.isNumber() && v.number() < 0 {
-		return s.arithmetic("*", Int(-1), v)
-	}
-	return s.arithmetic("+", Int(0), v)
-}
-
 func summed(s *state, v Value, a *args) Value {
 	path, by := a.get(0, "attribute")
 	total := Int(0)
@@ -367,6 +324,7 @@ func summed(s *state, v Value, a *args) Value {
 		total = start
 	}
 	for _, item := range s.iterate(v) {
+		s.step()
 		if by && path.kind != none {
 			item = s.attribute(item, path)
 		}
@@ -384,6 +342,7 @@ func extreme(sign int) method {
 		}
 		best := items[0]
 		for _, item := range items[1:] {
+			s.step()
 			if cmp.Compare(s.order(s.sortKey(item, false), s.sortKey(best, false)), 0) == sign {
 				best = item
 			}

@@ -114,6 +114,8 @@ func TestBudget(t *testing.T) {
 		`{% for a in many %}{{ long }}{% endfor %}`:                                                 ErrBudget,
 		`{% for a in many %}{{ long.split(' ') | length }}{% endfor %}`:                             ErrBudget,
 		`{% for a in many %}{{ long | replace('x', long) | length }}{% endfor %}`:                   ErrBudget,
+		`{{ (('%s' * 10000) % ((long,) * 10000)) | length }}`:                                       ErrBudget,
+		`{% for a in many %}{% if [] * 1000000000 %}{% endif %}{% endfor %}`:                        nil,
 		`{{ long * 100000 }}`:                                                         ErrBudget,
 		`{{ many * 100000 }}`:                                                         ErrBudget,
 		`{% for a in many %}{{ many | tojson }}{% endfor %}`:                          ErrBudget,

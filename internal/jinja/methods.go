@@ -59,27 +59,40 @@ func boolArg(a *args, i int, name string, otherwise bool) bool {
 func onText(f func(string) string) method {
 	return func(s *state, v Value, _ *args) Value {
 		t := s.str(v)
+		s.pay(8 * len(t))
+		t = f(t)
 		s.pay(len(t))
-		return String(f(t))
+		return String(t)
 	}
 }
 
-// isText makes a method of a test of each character; an empty text fails it.
-func isText(f func(rune) bool) method {
+// isText makes a method of a test of each character, of which some must be wanted and all allowed.
+func isText(wanted, allowed func(rune) bool) method {
 	return func(s *state, v Value, _ *args) Value {
-		s.pay(len(v.str) / 4)
-		return Bool(v.str != "" && strings.IndexFunc(v.str, func(r rune) bool { return !f(r) }) < 0)
+		some := false
+		for i, r := range v.str {
+			if !allowed(r) {
+				s.pay(8 * i)
+				return Bool(false)
+			}
+			some = some || wanted(r)
+		}
+		s.pay(8 * len(v.str))
+		return Bool(some)
 	}
 }
+
+// all makes a method of a test that each character passes; an empty text fails it.
+func all(f func(rune) bool) method { return isText(f, f) }
 
 // stripped makes strip, lstrip or rstrip.
 func stripped(left, right bool) method {
 	return func(s *state, v Value, a *args) Value {
 		t := s.str(v)
-		s.pay(len(t) / 16)
-		cut := isSpace
+		whole, cut, each := len(t), isSpace, 8
 		if chars := s.textArg(a, 0, "chars", "\x00none"); chars != "\x00none" {
-			cut = func(r rune) bool { return strings.ContainsRune(chars, r) }
+			cut, each = func(r rune) bool { return strings.ContainsRune(chars, r) }, 16+len(chars)
+			s.pay(each)
 		}
 		if left {
 			t = strings.TrimLeftFunc(t, cut)
@@ -87,6 +100,7 @@ func stripped(left, right bool) method {
 		if right {
 			t = strings.TrimRightFunc(t, cut)
 		}
+		s.pay(min(maxBytes+1, each*(whole-len(t))))
 		return String(t)
 	}
 }
@@ -98,13 +112,18 @@ func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f 
 func fix(f func(t, part string) bool) method {
 	return func(s *state, v Value, a *args) Value {
 		part, _ := a.get(0, "prefix")
+		fits := func(p Value) bool {
+			s.step()
+			s.pay(min(len(v.str), len(p.str)) / 16)
+			return p.kind == text && f(v.str, p.str)
+		}
 		if part.kind == text {
-			return Bool(f(v.str, part.str))
+			return Bool(fits(part))
 		}
 		if part.kind != sequence {
 			s.fail("a str is wanted, not %s", part.kindName())
 		}
-		return Bool(slices.ContainsFunc(part.items(), func(p Value) bool { return p.kind == text && f(v.str, p.str) }))
+		return Bool(slices.ContainsFunc(part.items(), fits))
 	}
 }
 
@@ -114,7 +133,7 @@ func found(f func(t, part string) int, must bool) method {
 		if len(a.pos) != 1 || a.pos[0].kind != text {
 			s.fail("find with bounds is not known here")
 		}
-		s.pay(len(v.str) / 16)
+		s.pay(len(v.str) + len(a.pos[0].str))
 		at := f(v.str, a.pos[0].str)
 		if at < 0 {
 			if must {
@@ -142,35 +161,35 @@ func init() {
 		"find":       found(strings.Index, false),
 		"rfind":      found(strings.LastIndex, false),
 		"index":      found(strings.Index, true),
-		"isdigit":    isText(unicode.IsDigit),
-		"isnumeric":  isText(unicode.IsNumber),
-		"isalpha":    isText(unicode.IsLetter),
-		"isalnum":    isText(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }),
-		"isspace":    isText(isSpace),
-		"islower": func(_ *state, v Value, _ *args) Value {
-			return Bool(v.str != strings.ToUpper(v.str) && v.str == strings.ToLower(v.str))
-		},
-		"isupper": func(_ *state, v Value, _ *args) Value {
-			return Bool(v.str != strings.ToLower(v.str) && v.str == strings.ToUpper(v.str))
-		},
+		"isdigit":    all(unicode.IsDigit),
+		"isnumeric":  all(unicode.IsNumber),
+		"isalpha":    all(unicode.IsLetter),
+		"isalnum":    all(func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }),
+		"isspace":    all(isSpace),
+		"islower":    isText(unicode.IsLower, func(r rune) bool { return !unicode.IsUpper(r) && !unicode.IsTitle(r) }),
+		"isupper":    isText(unicode.IsUpper, func(r rune) bool { return !unicode.IsLower(r) && !unicode.IsTitle(r) }),
 		"replace":    replaced,
 		"split":      split,
 		"rsplit":     rsplit,
 		"splitlines": splitLines,
 		"partition":  partition,
 		"count": func(s *state, v Value, a *args) Value {
-			s.pay(len(v.str))
-			return Int(int64(strings.Count(v.str, s.textArg(a, 0, "sub", ""))))
+			sub := s.textArg(a, 0, "sub", "")
+			return Int(int64(s.occurrences(v.str, sub)))
 		},
 		"join": func(s *state, v Value, a *args) Value {
 			list, _ := a.get(0, "iterable")
 			return s.join(list, v.str, true)
 		},
 		"removeprefix": func(s *state, v Value, a *args) Value {
-			return String(strings.TrimPrefix(v.str, s.textArg(a, 0, "prefix", "")))
+			prefix := s.textArg(a, 0, "prefix", "")
+			s.pay(min(len(v.str), len(prefix)) / 16)
+			return String(strings.TrimPrefix(v.str, prefix))
 		},
 		"removesuffix": func(s *state, v Value, a *args) Value {
-			return String(strings.TrimSuffix(v.str, s.textArg(a, 0, "suffix", "")))
+			suffix := s.textArg(a, 0, "suffix", "")
+			s.pay(min(len(v.str), len(suffix)) / 16)
+			return String(strings.TrimSuffix(v.str, suffix))
 		},
 	}
 }
@@ -196,132 +215,27 @@ func titled(t string) string {
 	}, t)
 }
 
+// occurrences counts a part in a text. It pays for both, and for each that it finds.
+func (s *state) occurrences(t, part string) int {
+	s.pay(len(t) + len(part))
+	n := strings.Count(t, part)
+	s.pay(16 * n)
+	return n
+}
+
 func replaced(s *state, v Value, a *args) Value {
 	t := s.str(v)
 	old, with, n := s.textArg(a, 0, "old", ""), s.textArg(a, 1, "new", ""), s.intArg(a, 2, "count", -1)
-	s.pay(len(t))
-	if len(with) > len(old) {
-		s.pay((strings.Count(t, old)) * (len(with) - len(old)))
+	if n := s.occurrences(t, old); len(with) > len(old) {
+		s.pay(n * (len(with) - len(old)))
 	}
 	return String(strings.Replace(t, old, with, n))
-}
-
-// texts is a list of texts, which are paid for.
-func (s *state) texts(parts []string) Value {
-	s.pay(48 * len(parts))
-	list := make([]Value, len(parts))
-	for i, p := range parts {
-		list[i] = String(p)
-	}
-	return List(list)
-}
-
-func split(s *state, v Value, a *args) Value {
-	most := s.intArg(a, 1, "maxsplit", -1)
-	s.pay(len(v.str))
-	if sep, ok := a.get(0, "sep"); ok && sep.kind != none {
-		if sep.kind != text || sep.str == "" {
-			s.fail("a separator must be a str that is not empty")
-		}
-		if most >= 0 {
-			most++
-		}
-		return s.texts(strings.SplitN(v.str, sep.str, most))
-	}
-	if most < 0 {
-		return s.texts(strings.FieldsFunc(v.str, isSpace))
-	}
-	var parts []string
-	rest := strings.TrimLeftFunc(v.str, isSpace)
-	for ; most > 0 && rest != ""; most-- {
-		end := strings.IndexFunc(rest, isSpace)
-		if end < 0 {
-			break
-		}
-		parts = append(parts, rest[:end])
-		rest = strings.TrimLeftFunc(rest[end:], isSpace)
-	}
-	if rest != "" {
-		parts = append(parts, rest)
-	}
-	return s.texts(parts)
-}
-
-func rsplit(s *state, v Value, a *args) Value {
-	most := s.intArg(a, 1, "maxsplit", -1)
-	sep := s.textArg(a, 0, "sep", "")
-	if sep == "" {
-		s.fail("rsplit without a separator is not known here")
-	}
-	s.pay(len(v.str))
-	parts := strings.Split(v.str, sep)
-	if most >= 0 && len(parts) > most+1 {
-		head := len(parts) - most
-		parts = append([]string{strings.Join(parts[:head], sep)}, parts[head:]...)
-	}
-	return s.texts(parts)
-}
-
-func splitLines(s *state, v Value, a *args) Value {
-	keep := boolArg(a, 0, "keepends", false)
-	s.pay(len(v.str))
-	var parts []string
-	for rest := v.str; rest != ""; {
-		end := strings.IndexFunc(rest, func(r rune) bool {
-			return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
-		})
-		if end < 0 {
-			parts = append(parts, rest)
-			break
-		}
-		_, n := utf8.DecodeRuneInString(rest[end:])
-		if strings.HasPrefix(rest[end:], "\r\n") {
-			n = 2
-		}
-		if keep {
-			parts = append(parts, rest[:end+n])
-		} else {
-			parts = append(parts, rest[:end])
-		}
-		rest = rest[end+n:]
-	}
-	return s.texts(parts)
-}
-
-func partition(s *state, v Value, a *args) Value {
-	sep := s.textArg(a, 0, "sep", "")
-	s.pay(len(v.str) / 16)
-	if sep == "" {
-		s.fail("a separator must not be empty")
-	}
-	before, after, ok := strings.Cut(v.str, sep)
-	if !ok {
-		sep = ""
-	}
-	return tuple(String(before), String(sep), String(after))
-}
-
-// join joins the texts of what a list holds; strict takes texts only, as Python does.
-func (s *state) join(list Value, sep string, strict bool) Value {
-	var b []byte
-	for i, item := range s.iterate(list) {
-		if strict && item.kind != text {
-			s.fail("%s cannot be joined", item.kindName())
-		}
-		part := s.str(item)
-		s.pay(len(part) + len(sep))
-		if i > 0 {
-			b = append(b, sep...)
-		}
-		b = append(b, part...)
-	}
-	return String(own(b))
 }
 
 var dictMethods = map[string]method{
 	"get": func(s *state, v Value, a *args) Value {
 		key, _ := a.get(0, "key")
-		if item, ok := v.dict().lookup(key); ok {
+		if item, ok := s.lookup(v.dict(), key); ok {
 			return item
 		}
 		if otherwise, ok := a.get(1, "default"); ok {
@@ -339,7 +253,10 @@ var dictMethods = map[string]method{
 		return List(list)
 	},
 	"items": func(s *state, v Value, _ *args) Value { return s.pairs(v.dict()) },
-	"copy":  func(_ *state, v Value, _ *args) Value { return Map(v.dict().Clone()) },
+	"copy": func(s *state, v Value, _ *args) Value {
+		s.pay(96 * v.dict().Len())
+		return Map(v.dict().Clone())
+	},
 	// These change the dict, which the sandbox of transformers refuses too.
 	"pop": unsafeMethod, "update": unsafeMethod, "clear": unsafeMethod, "popitem": unsafeMethod, "setdefault": unsafeMethod,
 }
@@ -363,7 +280,7 @@ var listMethods = map[string]method{
 	"index": func(s *state, v Value, a *args) Value {
 		for i, item := range v.items() {
 			s.step()
-			if len(a.pos) == 1 && equal(item, a.pos[0]) {
+			if len(a.pos) == 1 && s.equal(item, a.pos[0]) {
 				return Int(int64(i))
 			}
 		}
@@ -374,7 +291,7 @@ var listMethods = map[string]method{
 		n := 0
 		for _, item := range v.items() {
 			s.step()
-			if len(a.pos) == 1 && equal(item, a.pos[0]) {
+			if len(a.pos) == 1 && s.equal(item, a.pos[0]) {
 				n++
 			}
 		}

@@ -224,8 +224,8 @@ func (l *loop) attr(name string) (Value, bool) {
 			return a.pos[l.at%len(a.pos)]
 		})}, true
 	case "changed":
-		return Value{kind: callable, ref: function(func(_ *state, a *args) Value {
-			same := l.changed != nil && equal(List(l.changed), List(a.pos))
+		return Value{kind: callable, ref: function(func(s *state, a *args) Value {
+			same := l.changed != nil && s.equal(List(l.changed), List(a.pos))
 			l.changed = append([]Value{}, a.pos...)
 			return Bool(!same)
 		})}, true

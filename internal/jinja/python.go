@@ -62,10 +62,11 @@ func (s *state) repr(dst []byte, v Value, depth int) []byte {
 		}
 		return append(dst, "False"...)
 	case whole, float:
+		s.pay(len(v.str))
 		return appendNumber(dst, v)
 	case text:
 		dst = appendRepr(dst, v.str)
-		s.pay(len(dst) - from)
+		s.pay(4 * (len(dst) - from))
 		return dst
 	case sequence:
 		open, end := byte('['), byte(']')
@@ -193,6 +194,7 @@ func (s *state) format(t string, v Value) Value {
 	if v.kind == sequence && v.num == 1 {
 		values = v.items()
 	}
+	s.pay(2 * len(t))
 	var b []byte
 	used := 0
 	for i := 0; i < len(t); i++ {
@@ -212,6 +214,8 @@ func (s *state) format(t string, v Value) Value {
 		}
 		value := values[used]
 		used++
+		s.step()
+		from := len(b)
 		switch {
 		case t[i] == 's':
 			b = append(b, s.str(value)...)
@@ -224,10 +228,10 @@ func (s *state) format(t string, v Value) Value {
 		default:
 			s.fail("the format %%%c is not known here", t[i])
 		}
+		s.pay(2 * (len(b) - from))
 	}
 	if used != len(values) {
 		s.fail("not all values are used in a format")
 	}
-	s.pay(len(b))
 	return String(own(b))
 }

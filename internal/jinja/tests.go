@@ -40,10 +40,10 @@ func init() {
 		"sequence":  kindTest(text, sequence, mapping, missing, undefined),
 		"iterable":  kindTest(text, sequence, mapping, missing, undefined),
 		"callable":  kindTest(callable, missing, undefined),
-		"sameas": func(_ *state, v Value, args []Value) bool {
+		"sameas": func(s *state, v Value, args []Value) bool {
 			known(v)
 			known(args...)
-			return len(args) == 1 && v.kind == args[0].kind && equal(v, args[0])
+			return len(args) == 1 && v.kind == args[0].kind && s.equal(v, args[0])
 		},
 		"eq": eq, "equalto": eq, "==": eq,
 		"ne": ne, "!=": ne,
@@ -101,7 +101,7 @@ func numbers(s *state, a *args) Value {
 	} else if step < 0 && to < from {
 		n = (from-to-1)/-step + 1
 	}
-	if n > 100_000 { // the sandbox's MAX_RANGE
+	if n > 100_000 || n < 0 { // the sandbox's MAX_RANGE
 		s.fail("a range is too long")
 	}
 	s.pay(48 * n)
@@ -122,16 +122,18 @@ func (s *state) newDict(a *args) *Dict {
 	for _, from := range a.pos {
 		if from.kind == mapping {
 			for _, e := range from.dict().entries {
-				d.put(e.key, e.value)
+				s.step()
+				s.put(d, e.key, e.value)
 			}
 			continue
 		}
 		for _, pair := range s.iterate(from) {
+			s.step()
 			kv := s.iterate(pair)
 			if len(kv) != 2 {
 				s.fail("a dict's element is no pair")
 			}
-			d.put(kv[0], kv[1])
+			s.put(d, kv[0], kv[1])
 		}
 	}
 	for i, name := range a.names {

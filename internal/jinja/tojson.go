@@ -81,6 +81,7 @@ func (e *encoder) number(v Value) {
 		e.out = append(e.out, name...)
 		return
 	}
+	e.s.pay(len(v.str))
 	e.out = appendNumber(e.out, v)
 }
 
@@ -99,6 +100,7 @@ func (e *encoder) dict(d *Dict, depth int) {
 		e.between(i, depth+1)
 		switch k := entries[i].key; k.kind {
 		case text:
+			e.s.pay(len(k.str))
 			e.out = e.str(e.out, k.str)
 		case boolean, none, whole, float:
 			e.out = append(e.out, '"')

@@ -251,32 +251,34 @@ func (d *Dict) reindex() {
 	}
 }
 
-// lookup is the value of any key.
-func (d *Dict) lookup(key Value) (Value, bool) {
+// at is the place of any key, below 0 where it is absent.
+func (s *state) at(d *Dict, key Value) int {
 	known(key)
 	if key.kind == text {
-		return d.Get(key.str)
+		s.pay(len(key.str))
+		return d.find(key.str)
 	}
 	for i := range d.entries {
-		if k := d.entries[i].key; k.kind != text && equal(k, key) {
-			return d.entries[i].value, true
+		if s.equal(d.entries[i].key, key) {
+			return i
 		}
+	}
+	return -1
+}
+
+// lookup is the value of any key.
+func (s *state) lookup(d *Dict, key Value) (Value, bool) {
+	if i := s.at(d, key); i >= 0 {
+		return d.entries[i].value, true
 	}
 	return Value{}, false
 }
 
 // put sets any key.
-func (d *Dict) put(key, v Value) {
-	known(key)
-	if key.kind == text {
-		d.Set(key.str, v)
+func (s *state) put(d *Dict, key, v Value) {
+	if i := s.at(d, key); i >= 0 {
+		d.entries[i].value = v
 		return
-	}
-	for i := range d.entries {
-		if k := d.entries[i].key; k.kind != text && equal(k, key) {
-			d.entries[i].value = v
-			return
-		}
 	}
 	d.add(key, v)
 }
@@ -285,7 +287,8 @@ func (d *Dict) put(key, v Value) {
 func (v Value) differs() bool { return v.kind < text || v.kind == text && v.str == "" }
 
 // equal is Python's ==.
-func equal(a, b Value) bool {
+func (s *state) equal(a, b Value) bool {
+	s.step()
 	switch {
 	case a.kind == hole && b.differs() || b.kind == hole && a.differs():
 		return false
@@ -294,6 +297,7 @@ func equal(a, b Value) bool {
 	case a.isUndefined() || b.isUndefined():
 		return a.isUndefined() && b.isUndefined()
 	case a.isNumber() && b.isNumber():
+		s.pay(len(a.str) + len(b.str))
 		if a.kind != float && b.kind != float {
 			return a.num == b.num && a.str == b.str
 		}
@@ -305,6 +309,10 @@ func equal(a, b Value) bool {
 	case none:
 		return true
 	case text:
+		if len(a.str) != len(b.str) {
+			return false
+		}
+		s.pay(len(a.str) / 16)
 		return a.str == b.str
 	case sequence:
 		x, y := a.items(), b.items()
@@ -312,7 +320,7 @@ func equal(a, b Value) bool {
 			return false
 		}
 		for i := range x {
-			if !equal(x[i], y[i]) {
+			if !s.equal(x[i], y[i]) {
 				return false
 			}
 		}
@@ -323,7 +331,7 @@ func equal(a, b Value) bool {
 			return false
 		}
 		for _, e := range x.entries {
-			if v, ok := y.lookup(e.key); !ok || !equal(e.value, v) {
+			if v, ok := s.lookup(y, e.key); !ok || !s.equal(e.value, v) {
 				return false
 			}
 		}
