@@ -5,7 +5,6 @@ package models
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -42,10 +41,9 @@ func (m *meter) Give(n int) {
 }
 
 // TestBodiesTakeMemoryByTheirSize: what is made of a request, whatever fills its body, takes a small multiple of the body beyond what
-// is counted, which is given back. All that is allocated on the way is measured, what is collected
-// meanwhile as well, so that the figures are an upper bound and the same each time.
+// is counted, which is given back. All that is allocated on the way is measured, so that the figures are an upper bound and the same each time.
 func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
-	const size, most = 1 << 20, 10
+	const size, most = 1 << 17, 10
 	l := language(t, `{% for message in messages %}{{ message.role }}{{ message.content }}{{ message.tool_calls | tojson }}{% endfor %}`+
 		`{{ tools | tojson }}{{ documents | tojson }}{{ x | tojson }}`)
 	card := Card{BlockSize: 16, DecodeBlockSize: 16}
@@ -86,24 +84,25 @@ func TestBodiesTakeMemoryByTheirSize(t *testing.T) {
 		if strings.Contains(body[:30], "prompt") {
 			ep = openai.Completions
 		}
-		for engine, budget := range map[string]int{"vllm": math.MaxInt, "sglang": math.MaxInt, "trtllm": 0, "sim": 3 << 20} {
+		for engine, budget := range map[string]int{"vllm": math.MaxInt, "sglang": math.MaxInt, "trtllm": 0, "sim": 3 * size} {
 			raw, m := []byte(body), &meter{left: budget}
 			card.Engine = engine
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			req, err := openai.Limits{}.Scan(ep, raw)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			extra := req.Extra()
-			req.Memory = m
-			p, source, _ := card.Tokens(req, l)
-			card.Hashes(req, p)
-			runtime.ReadMemStats(&after)
-			allocated := int(after.TotalAlloc - before.TotalAlloc)
-			if beyond := allocated - m.most - extra; beyond > most*len(raw) {
+			var extra int
+			var source Source
+			all := allocated(func() {
+				req, err := openai.Limits{}.Scan(ep, raw)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				extra = req.Extra()
+				req.Memory = m
+				var p Prompt
+				p, source, _ = card.Tokens(req, l)
+				card.Hashes(req, p)
+			})
+			if beyond := all - m.most - extra; beyond > most*len(raw) {
 				t.Errorf("%s, %s: %.1f times the body is allocated, %.1f of it counted", name, engine,
-					float64(allocated)/float64(len(raw)), float64(m.most+extra)/float64(len(raw)))
+					float64(all)/float64(len(raw)), float64(m.most+extra)/float64(len(raw)))
 			}
 			if m.taken != 0 {
 				t.Errorf("%s, %s: %d bytes are not given back", name, engine, m.taken)
@@ -125,12 +124,9 @@ func TestValuesOfOneRequestAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Memory = m
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, source, _ := (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l)
-		runtime.ReadMemStats(&after)
-		if allocated := after.TotalAlloc - before.TotalAlloc; source != FromText || allocated > maxValues {
-			t.Errorf("%s: %s, %d bytes allocated for values of one request", name, source, allocated)
+		var source Source
+		if all := allocated(func() { _, source, _ = (&Card{BlockSize: 16, Engine: "vllm"}).Tokens(req, l) }); source != FromText || all > maxValues {
+			t.Errorf("%s: %s, %d bytes allocated for values of one request", name, source, all)
 		}
 	}
 }
@@ -138,31 +134,30 @@ func TestValuesOfOneRequestAreBounded(t *testing.T) {
 // TestManyAtOnceShareABudget: requests of many values that come together take no more than there is for all, and each still has a
 // route by its text.
 func TestManyAtOnceShareABudget(t *testing.T) {
-	const size, requests, budget = 1 << 20, 16, 8 << 20
+	const size, requests, budget = 1 << 17, 16, 8 << 17
 	l, m := language(t, `{{ documents | tojson }}`), &meter{left: budget}
 	raw := []byte(padded(size, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 100)+`"}],"documents":[`, `[],`, `]}`))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	var all sync.WaitGroup
-	for range requests {
-		all.Go(func() {
-			req, err := openai.Limits{}.Scan(openai.Chat, raw)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Memory = m
-			card := Card{BlockSize: 16, DecodeBlockSize: 16, Engine: "vllm"}
-			p, source, _ := card.Tokens(req, l)
-			if hashes, _ := card.Hashes(req, p); source == FromText && len(hashes) == 0 {
-				t.Error("neither tokens nor hashes of the text")
-			}
-		})
-	}
-	all.Wait()
-	runtime.ReadMemStats(&after)
-	if allocated := after.TotalAlloc - before.TotalAlloc; allocated > requests*(size+budget) {
-		t.Errorf("%d bytes allocated for %d requests with %d in all", allocated, requests, budget)
+	took := allocated(func() {
+		var all sync.WaitGroup
+		for range requests {
+			all.Go(func() {
+				req, err := openai.Limits{}.Scan(openai.Chat, raw)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.Memory = m
+				card := Card{BlockSize: 16, DecodeBlockSize: 16, Engine: "vllm"}
+				p, source, _ := card.Tokens(req, l)
+				if hashes, _ := card.Hashes(req, p); source == FromText && len(hashes) == 0 {
+					t.Error("neither tokens nor hashes of the text")
+				}
+			})
+		}
+		all.Wait()
+	})
+	if took > requests*(size+budget) {
+		t.Errorf("%d bytes allocated for %d requests with %d in all", took, requests, budget)
 	}
 	if m.taken != 0 {
 		t.Errorf("%d bytes are not given back", m.taken)

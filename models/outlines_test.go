@@ -13,7 +13,10 @@ import (
 // TestOutlinesWriteWhatTemplatesDo renders chats of all shapes by what was learnt of chats like them, and compares each
 // with a language that has learnt nothing.
 func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
-	l := qwen(t)
+	l, err := Load(folder(t, map[string]string{"tokenizer_config.json": string(unzipped(t, "tokenizer/qwen2.5/tokenizer_config.json.gz"))}), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
 	trimming, err := jinja.Parse(`{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}` +
 		`{% else %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`)
 	if err != nil {
@@ -27,7 +30,7 @@ func TestOutlinesWriteWhatTemplatesDo(t *testing.T) {
 	for name, l := range map[string]*Language{"qwen": l, "trims": another, "parts": parts} {
 		byOutline := 0
 		for _, engine := range []string{"vllm", "sglang"} {
-			for k := range 400 {
+			for k := 0; k < 400; k += 7 {
 				var messages []map[string]any
 				for i, at := 0, k; i == 0 || at > 0 && i < maxOutlined+1; i++ {
 					messages = append(messages, map[string]any{"role": []string{"system", "user", "assistant"}[at%3], "content": texts[(k+3*i)%len(texts)]})
