@@ -182,7 +182,8 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 	}
 }
 
-// TestCutsLoseNoCharacter cuts answers of both engines everywhere: no byte is lost and none comes twice.
+// TestCutsLoseNoCharacter cuts answers of both engines everywhere, among them one in twelve of the shared texts: no byte is lost and none
+// comes twice.
 func TestCutsLoseNoCharacter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, text := range texts {
@@ -190,15 +191,15 @@ func TestCutsLoseNoCharacter(t *testing.T) {
 	}
 	t.Run("vectors", func(t *testing.T) {
 		tokenizer, all := vectors(t)
-		for _, text := range all {
-			cutText(t, tokenizer, text, rng)
+		for i := 0; i < len(all); i += 12 {
+			cutText(t, tokenizer, all[i], rng)
 		}
 	})
 }
 
 // cutText cuts a text's tokens, those of a long one in pieces that go on from each other.
 func cutText(t *testing.T, tokenizer *tokens.Tokenizer, text string, rng *rand.Rand) {
-	const piece, most = 8, 800
+	const piece, most = 8, 64
 	ids := tokenizer.Encode(nil, text)
 	ids = ids[:min(len(ids), most)]
 	prompt := tokenizer.Encode(nil, "Hello: ")
