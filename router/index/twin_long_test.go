@@ -198,9 +198,11 @@ func (w *longTwin) end() {
 	}
 }
 
-// TestTwinMillions compares the index with its twin over two million operations, fifty thousand with the race
-// detector, which takes that much longer.
-func TestTwinMillions(t *testing.T) {
+// longHistory is how many operations the long tests do; FuzzTwinLong does more.
+const longHistory = 60_000
+
+// TestTwinOverLongHistories compares the index with its twin over so many operations.
+func TestTwinOverLongHistories(t *testing.T) {
 	for seed, owners := range []int{3, 12, 80} {
 		rng := rand.New(rand.NewPCG(uint64(seed), 7))
 		t.Logf("seed %d, %d owners", seed, owners)
@@ -222,7 +224,7 @@ func TestTwinBudget(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		t.Logf("seed %d", seed)
 		w := newLongTwin(t, New(Config{shards: 1, MaxBlocks: limit}), newForest(seed), "w", 6)
-		for range longHistory / 200 {
+		for range longHistory / 30 {
 			w.step(rng.IntN)
 			w.evicted()
 			w.compare(rng.IntN)
@@ -238,7 +240,7 @@ func TestTwinBudget(t *testing.T) {
 // which it knows what they hold: what it is told in between must be exact whatever the others do. Readers hold against
 // that a worker that nobody changes.
 func TestTwinAmongOthers(t *testing.T) {
-	const writers, ops = 3, longHistory / 100
+	const writers, ops = 3, longHistory / 10
 	f := newForest(99)
 	x := New(Config{shards: 2})
 	still := x.Owner("still", 0)
@@ -287,7 +289,7 @@ type failing struct{ t *testing.T }
 
 func (f failing) Fatalf(format string, args ...any) { f.t.Errorf(format, args...) }
 
-// FuzzTwinLong is TestTwinMillions and TestTwinBudget under the fuzzer's histories; a limit of 0 is none.
+// FuzzTwinLong is TestTwinOverLongHistories and TestTwinBudget under the fuzzer's histories; a limit of 0 is none.
 func FuzzTwinLong(f *testing.F) {
 	f.Add([]byte("a forest of prompts, and what becomes of it"), uint16(0), uint8(3))
 	f.Add([]byte("evicted before it was ever asked for, by others that were not either"), uint16(90), uint8(10))
