@@ -1,6 +1,0 @@
-//go:build !race
-
-package simulate
-
-// underRace: see there.
-const underRace = false
