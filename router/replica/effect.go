@@ -27,13 +27,13 @@ type Effect struct {
 // Do is the kind of an effect.
 type Do uint8
 
-// The effects. The last six only say what has happened.
+// The effects. The last seven only say what has happened.
 const (
-	AskPage Do = iota + 1 // ask the peer for the page after a slot, and have Hear take the answer
-	Dial                  // connect to its address, and have Dialled take the answer
-	Greet                 // a gateway is new, and should hear of this one at once: send a beat
-	Stop                  // another, later process has this gateway's name: share nothing any more
-	Reply                 // send the peer an answer
+	AskPage  Do = iota + 1 // ask the peer for the page after a slot, and have Hear take the answer
+	Dial                   // connect to its address, and have Dialled take the answer
+	Greet                  // a gateway is new, and should hear of this one at once: send a beat
+	Reply                  // send the peer an answer
+	SameName               // another process sends under this gateway's name, and the others take the later one for it
 	Joined
 	Quiet // it has said nothing for a second
 	Back  // it speaks again

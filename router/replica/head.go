@@ -57,8 +57,8 @@ func (o *Own) Heads(heads []Head, now time.Time) (data []byte, again time.Time) 
 
 // heads takes in all heads of a peer's queues; an earlier message that comes late counts for nothing.
 func (p *Peers) heads(from *peer, m *Message, now time.Time) {
-	if m.Seq > from.headSeq {
-		from.headSeq = m.Seq
+	if m.Seq > from.headSeq || now.Sub(from.headAt) >= silence {
+		from.headSeq, from.headAt = m.Seq, now
 		p.head(from, m.Heads[:min(len(m.Heads), maxHeads)], now)
 	}
 }

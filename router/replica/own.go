@@ -32,6 +32,11 @@ type Own struct {
 	headSeq uint64
 }
 
+// Epoch numbers a process that began at a time: later ones of its name have higher numbers, unless a clock is set back.
+func Epoch(began time.Time, pid int) uint64 {
+	return uint64(began.UnixMilli())<<16 | uint64(pid&0xffff)
+}
+
 // NewOwn returns the shares, none yet, of a gateway. Its name must be its own among those of the group, and epoch higher than those
 // of its earlier processes.
 func NewOwn(name string, epoch uint64) *Own {

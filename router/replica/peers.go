@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"fmt"
 	"maps"
 	"time"
 
@@ -53,7 +54,8 @@ type Peers struct {
 	connected time.Time // since when messages pass; zero while they do not
 	cut       time.Time // since when they do not
 	peers     map[string]*peer
-	gone      map[string]uint64 // epochs of processes that are known to have ended: their late messages count for nothing
+	gone      map[string]ended // processes that have ended: their late messages count for nothing
+	named     time.Time        // when the latest SameName was reported
 	pools     map[poolKey]struct{}
 	names     map[string]string // in messages
 	msg       Message
@@ -73,6 +75,7 @@ type Counts struct {
 	Died       uint64 // gateways whose address refused the connection, or that started again
 	Expired    uint64 // gateways that could not be reached for long enough
 	Left       uint64 // gateways that had drained
+	SameName   uint64 // messages under this gateway's name with a later epoch
 }
 
 // poolKey is a pool that was heard of.
@@ -92,6 +95,7 @@ type peer struct {
 
 	whole bool                // all its shares have been heard once
 	seq   uint64              // all messages up to it have come, or a page in their place
+	top   uint64              // the largest number of a message or page
 	ahead map[uint64]struct{} // messages that came after one that is missing
 	gap   time.Time           // since when one is missing; zero: none is
 
@@ -114,6 +118,7 @@ type peer struct {
 
 	models  []string // whose queues have heads
 	headSeq uint64   // of the latest message with them
+	headAt  time.Time
 }
 
 // word is a share, with the number of the message it came with.
@@ -126,7 +131,7 @@ type word struct {
 func NewPeers(cfg Config, o *Own, books Books, now time.Time) *Peers {
 	return &Peers{
 		cfg: cfg, name: o.name, epoch: o.epoch, books: books, began: now, cut: now,
-		peers: map[string]*peer{}, gone: map[string]uint64{}, pools: map[poolKey]struct{}{}, names: map[string]string{},
+		peers: map[string]*peer{}, gone: map[string]ended{}, pools: map[poolKey]struct{}{}, names: map[string]string{},
 	}
 }
 
@@ -137,23 +142,35 @@ func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) 
 		p.counts.Malformed++
 		return do, err
 	}
+	if m.Epoch > Epoch(now.Add(skew), 0) {
+		p.counts.Malformed++
+		return do, fmt.Errorf("replica: epoch of %q: more than %v ahead of this clock", m.From, skew)
+	}
 	if m.From == p.name {
 		if m.Epoch > p.epoch {
-			do = append(do, Effect{Do: Stop, Peer: m.From})
+			if p.counts.SameName++; p.named.IsZero() || now.Sub(p.named) >= time.Minute {
+				p.named = now
+				do = append(do, Effect{Do: SameName, Peer: m.From})
+			}
 		}
 		return do, nil
 	}
 	from := p.peers[m.From]
-	if m.Epoch <= p.gone[m.From] || from != nil && m.Epoch < from.epoch {
+	if e, known := p.gone[m.From]; known && m.Epoch <= e.epoch && now.Sub(e.at) < late {
 		return do, nil // of a process that has ended
 	}
-	if from != nil && m.Epoch > from.epoch {
-		p.bury(m.From, from.epoch)
+	if from != nil && m.Epoch != from.epoch {
+		switch {
+		case m.Epoch > from.epoch:
+			p.bury(m.From, from.epoch, now)
+		case now.Sub(from.heard) < late:
+			return do, nil // of an earlier process
+		}
 		do = p.drop(from, Died, now, do)
 		from = nil
 	}
 	if m.Kind == Bye {
-		p.bury(m.From, m.Epoch)
+		p.bury(m.From, m.Epoch, now)
 		if from != nil {
 			do = p.drop(from, Left, now, do)
 		}
@@ -201,6 +218,7 @@ func (p *Peers) say(from *peer, m *Message, now time.Time) {
 		return
 	}
 	p.counts.Heard++
+	from.top = max(from.top, m.Seq)
 	for i := range m.Shares {
 		p.set(from, m.Shares[i].Slot, m.Shares[i].Share, m.Seq)
 	}
@@ -286,6 +304,9 @@ func (p *Peers) beat(from *peer, m *Message, now time.Time) {
 			from.delay = back / 2
 		}
 	}
+	if from.top > m.Seq && from.top-m.Seq > maxAhead {
+		from.renumber(m.Seq)
+	}
 	switch {
 	case m.Seq > from.seq && len(from.ahead) == 0:
 		p.misses(from, now) // the latest one
@@ -304,6 +325,7 @@ func (p *Peers) page(from *peer, m *Message, now time.Time) {
 		return // not what was asked for last
 	}
 	p.counts.Pages++
+	from.top = max(from.top, m.Seq)
 	if (m.After == Slot{Role: roles[0]}) {
 		from.pageSeq = m.Seq
 	}
@@ -365,33 +387,4 @@ func (p *Peers) enter(from *peer, now time.Time) {
 		p.books.Hear(from.name, first.Model, first.Role, p.pool, now)
 	}
 	p.pending = p.pending[:0]
-}
-
-// bury notes that a process has said goodbye, or that a later one has its name. One whose address has only refused a connection may speak
-// again: a firewall may have been it that refused.
-func (p *Peers) bury(name string, epoch uint64) {
-	if len(p.gone) >= maxGone {
-		clear(p.gone)
-	}
-	p.gone[name] = epoch
-}
-
-// drop ends a peer's process and its shares.
-func (p *Peers) drop(from *peer, why Do, now time.Time, do []Effect) []Effect {
-	do = append(do, happened(why, from, now))
-	for slot := range from.shares {
-		p.pending = append(p.pending, SlotShare{Slot: slot})
-	}
-	p.enter(from, now)
-	p.head(from, nil, now)
-	delete(p.peers, from.name)
-	switch why {
-	case Died:
-		p.counts.Died++
-	case Expired:
-		p.counts.Expired++
-	case Left:
-		p.counts.Left++
-	}
-	return do
 }

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -213,7 +214,7 @@ func (g *group) effects(m *member, do []Effect) {
 		case Greet:
 			g.beat(m)
 			m.bound.Greet(g.now)
-		case Stop:
+		case SameName:
 			m.stops++
 		case Joined:
 			m.events = append(m.events, "joined "+e.Peer)
@@ -502,13 +503,69 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestTwoOfOneName: the later process goes on, the earlier one stops.
+// TestNoNumberCountsForEver: a message under a gateway's name, with as large a number as it likes, and a clock that is set back keep the
+// gateway's own messages from counting for a bounded time, and stop no gateway.
+func TestNoNumberCountsForEver(t *testing.T) {
+	forged := []SlotShare{{Slot{"m", pools.Both, "w0", 0}, load.Share{Account: load.Account{Requests: 7}}}}
+	epoch := Epoch(noon, 1)
+	for name, m := range map[string]*Message{
+		"a bye of the end of time":    {Kind: Bye, Epoch: math.MaxUint64},
+		"a share of the end of time":  {Kind: Say, Epoch: math.MaxUint64, Seq: 1, Shares: forged},
+		"a share of a later process":  {Kind: Say, Epoch: epoch + 1<<20, Seq: 1, Shares: forged},
+		"a beat of a later process":   {Kind: Beat, Epoch: epoch + 1<<20, Seq: 1, Addr: "b:8080"},
+		"a bye of a later process":    {Kind: Bye, Epoch: epoch + 1<<20},
+		"the largest number":          {Kind: Say, Epoch: epoch, Seq: math.MaxUint64, Shares: forged},
+		"heads of the largest number": {Kind: Heads, Epoch: epoch, Seq: math.MaxUint64, Heads: []Head{{Model: "m", Tokens: 1}}},
+		"a clock that is set back":    nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGroup(t, 1)
+			a, b := g.join("a", epoch), g.join("b", epoch)
+			g.book(b)
+			g.run(time.Second)
+			if m == nil {
+				g.publish(b, b.own.Bye())
+				b.dead = true
+				g.run(time.Second)
+				b = g.join("b", Epoch(noon.Add(-24*time.Hour), 1))
+				g.members = slices.DeleteFunc(g.members, func(m *member) bool { return m.dead })
+			} else {
+				for _, m.From = range []string{"a", "b"} { // under its own name, too
+					do, err := a.peers.Hear(m.Append(nil), g.now, nil)
+					if refused := m.Epoch == math.MaxUint64; refused != (err != nil) {
+						t.Errorf("%v, want it refused: %v", err, refused)
+					}
+					g.effects(a, do)
+				}
+			}
+			g.run(2*late + time.Second)
+			for range 20 {
+				g.book(b)
+				g.book(a)
+			}
+			g.run(time.Second)
+			if d := g.differences(); len(d) > 0 {
+				t.Errorf("%v", d)
+			}
+			head := Head{Model: "m", Tokens: 5}
+			said, _ := b.own.Heads([]Head{head}, g.now)
+			if _, err := a.peers.Hear(said, g.now, nil); err != nil || !slices.Equal(a.peers.peers["b"].models, []string{"m"}) || a.peers.peers["b"].headSeq != 1 {
+				t.Errorf("the heads of its queues do not count: %v", err)
+			}
+		})
+	}
+}
+
+// TestTwoOfOneName: the others count the later process; the earlier one reports it once a minute and goes on.
 func TestTwoOfOneName(t *testing.T) {
 	g := newGroup(t, 1)
-	early, late := g.join("a", 1), g.join("a", 2)
+	early, late, other := g.join("a", 1), g.join("a", 2), g.join("b", 1)
+	g.run(59 * time.Second)
+	g.book(early)
+	g.book(late)
 	g.run(time.Second)
-	if early.stops == 0 || late.stops != 0 {
-		t.Errorf("the earlier process was stopped %d times, the later %d", early.stops, late.stops)
+	if early.stops != 1 || late.stops != 0 || early.peers.Counts().SameName < 200 || !maps.Equal(other.books["a"], late.truth) {
+		t.Errorf("reported %d and %d times; the other counts %v, want %v", early.stops, late.stops, other.books["a"], late.truth)
 	}
 }
 

@@ -21,6 +21,10 @@ const (
 	silence = time.Second
 	// reorder is how long a message that is missing may be on its way yet.
 	reorder = 20 * time.Millisecond
+	// late is how long a process that has ended, or is silent, keeps earlier ones of its name from counting: a clock may be set back.
+	late = 10 * time.Second
+	// skew is how far the clock of another gateway may be ahead.
+	skew = 24 * time.Hour
 	// patience is how long a page may take before it is asked for again.
 	patience = 250 * time.Millisecond
 )

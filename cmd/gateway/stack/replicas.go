@@ -103,7 +103,7 @@ func (g *Gateway) addMember(link *Group, breakers *fault.Breakers, reg prometheu
 		})
 		c := g.member.Counts()
 		for event, n := range map[string]uint64{
-			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches, "page": c.Pages,
+			"heard": c.Heard, "doubled": c.Doubled, "malformed": c.Malformed, "gap": c.Gaps, "mismatch": c.Mismatches, "same_name": c.SameName, "page": c.Pages,
 			"died": c.Died, "expired": c.Expired, "left": c.Left,
 		} {
 			events.Set(float64(n), event)

@@ -31,11 +31,8 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.GreetBindings(time.Now()) })
 	case replica.Reply:
 		m.send(m.cfg.answered(e.Peer), e.Say.Append(nil))
-	case replica.Stop:
-		if !m.stopped {
-			m.stopped = true
-			m.log.Error("replica name in use by another gateway; bookings are no longer shared (set --replica-name)", "replica", e.Peer)
-		}
+	case replica.SameName:
+		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (set --replica-name)", "replica", e.Peer)
 	case replica.Joined:
 		m.alone.Store(false)
 		m.Headed() // it has not heard what waits

@@ -88,7 +88,7 @@ type Member struct {
 	woken   []string       // models whose queues are to be woken
 	do      []replica.Effect
 	began   time.Time
-	stopped bool // another process has the name
+	stopped bool // Run has ended
 
 	questions map[uint64]question // that are open, by the number of their message
 }
@@ -211,7 +211,7 @@ func (m *Member) join(now time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.own = replica.NewOwn(name, uint64(now.UnixMilli())<<16|uint64(os.Getpid()&0xffff))
+	m.own = replica.NewOwn(name, replica.Epoch(now, os.Getpid()))
 	m.peers, m.began = replica.NewPeers(m.cfg.Config, m.own, (*books)(m), now), now
 	close(m.named)
 }
