@@ -29,13 +29,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tiny is a plan that takes seconds.
+// tiny is a plan of a few requests each.
 func tiny() plan {
 	p := quickPlan()
 	p.Rounds, p.Streams, p.IdleConnections, p.Connections, p.PacedStreams = 1, 20, 50, 4, []int{5}
-	p.Rates = []rate{{40, 250 * time.Millisecond}}
-	p.Prompts = []promptStep{{20_000, rate{40, 100 * time.Millisecond}}}
-	p.AtOnce.For, p.ChunksFor, p.Saturation, p.Idle, p.Soak = 100*time.Millisecond, 100*time.Millisecond, 300*time.Millisecond, 50*time.Millisecond, 400*time.Millisecond
+	p.Rates, p.AtOnce = []rate{{400, 25 * time.Millisecond}}, rate{500, 20 * time.Millisecond}
+	p.Prompts = []promptStep{{20_000, rate{400, 10 * time.Millisecond}}}
+	p.ChunkPace, p.ChunksFor, p.Saturation, p.Soak = 5*time.Millisecond, 20*time.Millisecond, 20*time.Millisecond, 50*time.Millisecond
+	p.Idle, p.WarmUp, p.Settled = 10*time.Millisecond, 5*time.Millisecond, 15*time.Millisecond
 	return p
 }
 
@@ -60,9 +61,9 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("it does not say how to install nginx and HAProxy:\n%s", progress.String())
 	}
 	short := []string{"short_us", "saturated_us", "saturated_per_second"}
-	ttft := []string{"ttft_p50_us@40", "ttft_p99_us@40"}
-	added := []string{"added_ttft_p50_us@40", "added_ttft_p99_us@40"}
-	chunk := []string{"chunk@250_us"}
+	ttft := []string{"ttft_p50_us@400", "ttft_p99_us@400"}
+	added := []string{"added_ttft_p50_us@400", "added_ttft_p99_us@400"}
+	chunk := []string{"chunk@1000_us"}
 	prompt := []string{"prompt_20kB_new_us"}
 	seen := []string{"prompt_20kB_seen_us", "prompt_20kB_new_no_tokenizer_us", "prompt_20kB_seen_no_tokenizer_us"}
 	space := []string{"connection_mib", "connection_kib", "connection_stack_kib", "soak_max_mib", "soak_mib_a_minute"}
@@ -85,9 +86,10 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("%s has no %s, only %v", key, name, slices.Sorted(maps.Keys(f.Of)))
 			}
 		}
-		for _, name := range []string{"short_us", "saturated_us", "chunk@250_us", "prompt_20kB_new_us", "ttft_p50_us@40", "soak_max_mib"} {
-			if s, ok := f.Of[name]; ok && s.Median <= 0 {
-				t.Errorf("%s: %s is %v", key, name, s)
+		// In milliseconds of lone chunks a busy machine may not have run the process at all.
+		for _, name := range []string{"short_us", "saturated_us", "prompt_20kB_new_us", "ttft_p50_us@400", "soak_max_mib"} {
+			if s, ok := f.Of[name]; ok && s.Median == 0 {
+				t.Errorf("%s: %s was not measured", key, name)
 			}
 		}
 	}
@@ -108,16 +110,15 @@ func TestMeasure(t *testing.T) {
 // A run that is stopped stops waiting for its next request, and no process
 // outlives its fleet.
 func TestStopped(t *testing.T) {
-	dir := t.TempDir()
-	binary, err := build(t.Context(), dir)
+	itself, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := newFleet(t.Context(), fleetConfig{dir: dir, gateway: binary})
+	f, err := newFleet(t.Context(), fleetConfig{dir: t.TempDir(), itself: itself, wants: func(key string) bool { return strings.HasPrefix(key, "bare") }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := f.arm(gateway2Key)
+	a := f.arm(bareKey)
 	p, err := newPrompts(1, 8)
 	if err != nil {
 		t.Fatal(err)

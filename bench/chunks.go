@@ -94,11 +94,15 @@ func (m *meter) hold(ctx context.Context, a *arm, streams int, apart time.Durati
 		a.client.close()
 		a.client = &client{front: a.front, back: a.back}
 	}
-	if err := m.bar.pass(ctx, jobs[len(jobs)-1].due); err != nil {
-		end()
-		return nil, err
+	for deadline := time.Now().Add(jobs[len(jobs)-1].due + patience); a.open() < streams && err == nil; {
+		if err = m.bar.pass(ctx, 10*time.Millisecond); err == nil && time.Now().After(deadline) {
+			err = fmt.Errorf("%w: %d of %d streams opened", errLost, a.open(), streams)
+		}
 	}
-	return end, nil
+	if err != nil {
+		end()
+	}
+	return end, err
 }
 
 // open is how many streams of an arm are under way.

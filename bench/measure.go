@@ -48,7 +48,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (*report, error) 
 	defer os.RemoveAll(dir)
 	if o.gateway == "" {
 		fmt.Fprintln(stderr, "bench: building the gateway")
-		if o.gateway, err = build(ctx, dir); err != nil {
+		if o.gateway, err = build(ctx, dir, o.profile != ""); err != nil {
 			return nil, err
 		}
 	}

@@ -14,14 +14,11 @@ import (
 	"time"
 )
 
-// settled is how long collections may take to come to pass.
-const settled = 1500 * time.Millisecond
-
 // space is a process's memory in bytes. Heap and stacks are what its /metrics
 // report, zero where there are none.
 type space struct{ resident, heap, stacks int64 }
 
-// space reads an arm's, the most of a second's: while streams run, collections come and go.
+// space reads an arm's, the most of ten samples: while streams run, collections come and go.
 func (m *meter) space(ctx context.Context, a *arm) (space, error) {
 	var most space
 	for range 10 {
@@ -30,7 +27,7 @@ func (m *meter) space(ctx context.Context, a *arm) (space, error) {
 			return most, err
 		}
 		most.resident = max(most.resident, now)
-		if err := m.bar.pass(ctx, 100*time.Millisecond); err != nil {
+		if err := m.bar.pass(ctx, m.Settled/15); err != nil {
 			return most, err
 		}
 	}
@@ -99,19 +96,19 @@ func (m *meter) memory(ctx context.Context) error {
 		if err := m.eachOnce(ctx, a.client, m.prompts.short(a, m.Streams, m.Chunks), false); err != nil {
 			return m.explain(a, err)
 		}
-		if err := m.bar.pass(ctx, settled); err != nil {
+		if err := m.bar.pass(ctx, m.Settled); err != nil {
 			return err
 		}
 		before, err := m.space(ctx, a)
 		if err != nil {
 			return err
 		}
-		m.fleet.setPace(time.Second)
+		m.fleet.setPace(min(time.Second, m.Settled))
 		end, err := m.hold(ctx, a, m.Streams, opening)
 		if err != nil {
 			return err
 		}
-		err = m.bar.pass(ctx, settled)
+		err = m.bar.pass(ctx, m.Settled)
 		after, failed := m.space(ctx, a)
 		open := a.open()
 		end()
@@ -148,7 +145,7 @@ func (m *meter) connections(ctx context.Context) error {
 		if err := m.eachOnce(ctx, a.client, warm, false); err != nil {
 			return m.explain(a, err)
 		}
-		if err := m.bar.pass(ctx, settled); err != nil {
+		if err := m.bar.pass(ctx, m.Settled); err != nil {
 			return err
 		}
 		before, err := m.space(ctx, a)
@@ -158,7 +155,7 @@ func (m *meter) connections(ctx context.Context) error {
 		crowd := &client{front: a.front, back: a.back}
 		err = m.eachOnce(ctx, crowd, m.prompts.short(a, m.IdleConnections, m.Chunks), true)
 		if err == nil {
-			err = m.bar.pass(ctx, settled)
+			err = m.bar.pass(ctx, m.Settled)
 		}
 		after, failed := m.space(ctx, a)
 		crowd.close()
@@ -200,9 +197,6 @@ func (m *meter) soak(ctx context.Context) error {
 		go func() {
 			watched <- func() error {
 				for {
-					if wait(soaking, every) != nil {
-						return nil
-					}
 					now, _, err := memory(a.process.pid)
 					if err != nil {
 						return err
@@ -210,6 +204,9 @@ func (m *meter) soak(ctx context.Context) error {
 					samples = append(samples, float64(now)/(1<<20))
 					m.bar.passed(every)
 					m.bar.say("%s: saturated for %v: %.0f MiB", a.name, m.Soak, samples[len(samples)-1])
+					if wait(soaking, every) != nil {
+						return nil
+					}
 				}
 			}()
 		}()

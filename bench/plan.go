@@ -42,9 +42,11 @@ type plan struct {
 	Prompts []promptStep `json:"prompts"`
 
 	// Streams is how many are open at once for the memory they take,
-	// IdleConnections how many connections, and Soak how long a process is
-	// saturated while its memory is watched.
+	// IdleConnections how many connections, Settled how long collections may take
+	// to come to pass, and Soak how long a process is saturated while its memory
+	// is watched.
 	Streams         int           `json:"streams"`
+	Settled         time.Duration `json:"settled_ns"`
 	IdleConnections int           `json:"idle_connections"`
 	Soak            time.Duration `json:"soak_ns"`
 }
@@ -76,7 +78,7 @@ func fullPlan() plan {
 		AtOnce: rate{500, 1200 * time.Millisecond}, Connections: 128, Saturation: time.Second,
 		PacedStreams: []int{100, 320}, ChunkPace: 20 * time.Millisecond, ChunksFor: 1200 * time.Millisecond,
 		Prompts: []promptStep{{40_000, rate{100, time.Second}}, {400_000, rate{25, 1200 * time.Millisecond}}},
-		Streams: 1000, IdleConnections: 10_000, Soak: 20 * time.Second,
+		Streams: 1000, IdleConnections: 10_000, Settled: 1500 * time.Millisecond, Soak: 20 * time.Second,
 	}
 }
 
