@@ -256,6 +256,7 @@ func TestBridgeCarriesRanks(t *testing.T) {
 
 // With everything going wrong on both sides, the index ends as what the engine holds.
 func TestBridgeUnderLossOnBothSides(t *testing.T) {
+	t.Parallel()
 	const seed = 5
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))

@@ -56,6 +56,7 @@ func (p *process) holds(block int) map[uint64]bool {
 // again, while messages are lost, doubled, overtaken and late, also those of processes that have ended, and requests fail.
 // What the router's index has of each engine ends as what its cache holds, block by block.
 func TestIndexEqualsEnginesUnderLoss(t *testing.T) {
+	t.Parallel()
 	seen := map[string]float64{"index wrong on the way": 0}
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {

@@ -38,6 +38,7 @@ func connect(t *testing.T, s *natsbus.Server) *nats.Conn {
 }
 
 func TestEventsFlowOverNATS(t *testing.T) {
+	t.Parallel()
 	s := startNATS(t, 0)
 	log := slog.New(slog.DiscardHandler)
 	pub, sub := natsbus.OverNATS(connect(t, s), natsbus.PendingLimits{}, log), natsbus.OverNATS(connect(t, s), natsbus.PendingLimits{}, log)
@@ -59,6 +60,7 @@ func TestEventsFlowOverNATS(t *testing.T) {
 }
 
 func TestNATSRestarted(t *testing.T) {
+	t.Parallel()
 	s := startNATS(t, 0)
 	log := slog.New(slog.DiscardHandler)
 	pubConn := connect(t, s)

@@ -118,6 +118,7 @@ func beating(worker string) publish.Config {
 var _ follow.Historian = (*natsbus.Stream)(nil)
 
 func TestAwaySubscriberLosesNothing(t *testing.T) {
+	t.Parallel()
 	server, _ := jetServer(t, t.TempDir(), 0)
 	l := &line{}
 	pub, sub := durable(t, server.URL(), natsbus.StreamConfig{}, nil), durable(t, server.URL(), natsbus.StreamConfig{}, l)
@@ -148,6 +149,7 @@ func TestAwaySubscriberLosesNothing(t *testing.T) {
 
 // The server ends and comes back with its files; then the gateway does, and asks nobody for anything.
 func TestStreamOutlivesServerAndGateway(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server, port := jetServer(t, dir, 0)
 	pub, sub := durable(t, server.URL(), natsbus.StreamConfig{}, nil), durable(t, server.URL(), natsbus.StreamConfig{}, nil)
@@ -186,6 +188,7 @@ func TestStreamOutlivesServerAndGateway(t *testing.T) {
 }
 
 func TestTrimmedStreamTakesASnapshot(t *testing.T) {
+	t.Parallel()
 	server, _ := jetServer(t, t.TempDir(), 0)
 	small := natsbus.StreamConfig{MaxBytes: 64 << 10}
 	l := &line{}
@@ -223,6 +226,7 @@ func TestTrimmedStreamTakesASnapshot(t *testing.T) {
 
 // While a subscriber is away a worker is restarted twice. What the stream has of each process is passed through in order.
 func TestStreamOfManyProcesses(t *testing.T) {
+	t.Parallel()
 	server, _ := jetServer(t, t.TempDir(), 0)
 	l := &line{}
 	pub, sub := durable(t, server.URL(), natsbus.StreamConfig{}, nil), durable(t, server.URL(), natsbus.StreamConfig{}, l)
@@ -264,6 +268,7 @@ func TestStreamOfManyProcesses(t *testing.T) {
 
 // Without a stream the durable bus is as good as the other: numbers, heartbeats and the ring.
 func TestDurableBusWithoutAStream(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0) // no JetStream
 	pub := durable(t, server.URL(), natsbus.StreamConfig{MaxPending: 8, AckTimeout: 50 * time.Millisecond}, nil)
 	r := newRig(t, quickly, pub, durable(t, server.URL(), natsbus.StreamConfig{}, nil))
@@ -313,6 +318,7 @@ func TestDurableAndPlainMix(t *testing.T) {
 
 // A stream that is deleted under everybody is made anew, and what was lost with it is had from the publisher.
 func TestDeletedStreamIsMadeAnew(t *testing.T) {
+	t.Parallel()
 	server, _ := jetServer(t, t.TempDir(), 0)
 	js, err := jetstream.New(connect(t, server))
 	if err != nil {

@@ -173,6 +173,7 @@ var fields, labels = regexp.MustCompile(`<input id="([^"]+)"`), regexp.MustCompi
 // In a browser every page renders within 300 ms in both themes and at both widths, readably, without an error, and with
 // no request to another host. Over plain HTTP every field has its label, and every table its headings.
 func TestBrowserPages(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, false)
 	stop := f.load(6)
 	f.eventually("requests flow", func() bool { return f.sent.Load() > 40 })
@@ -234,6 +235,7 @@ func TestBrowserPages(t *testing.T) {
 // A killed worker reddens on the open page within two seconds, dots move on their ways, and the page stays clean. Over
 // plain HTTP TestKilledWorker looks at the same.
 func TestBrowserKilledWorker(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, false)
 	stop := f.load(24)
 	f.eventually("requests flow", func() bool { return f.sent.Load() > 100 })
@@ -267,6 +269,7 @@ func TestBrowserKilledWorker(t *testing.T) {
 
 // The keyboard opens pages, requests and the search; the waterfall is drawn.
 func TestBrowserKeyboardAndWaterfall(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, false)
 	for range 12 {
 		if err := f.ask(t.Context(), "req-7f3a"); err != nil {

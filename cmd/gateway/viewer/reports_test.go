@@ -67,6 +67,7 @@ func reports(t *testing.T) map[string][]byte {
 // Reports are readable at both widths and in both themes, and ask no other host for anything. Over plain HTTP their headings
 // have a scope, and nothing in them is fetched.
 func TestBrowserReports(t *testing.T) {
+	t.Parallel()
 	pages := reports(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")

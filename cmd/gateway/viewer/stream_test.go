@@ -9,6 +9,7 @@ import (
 
 // A page that opens gets every figure, then what has changed alone; fifty may be open, and each that closes makes room.
 func TestViewers(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, false)
 	var sizes []int
 	f.watch(20*time.Second, func(live map[string]string, _ string) bool {

@@ -25,6 +25,7 @@ func listening(t *testing.T) net.Listener {
 }
 
 func TestDial(t *testing.T) {
+	t.Parallel()
 	closed := listening(t)
 	_ = closed.Close()
 	stopped := listening(t) // its system takes connections, it does not answer

@@ -177,6 +177,7 @@ func startNATS(t testing.TB, port int) *natsbus.Server {
 
 // TestAPanicEndsOneMessageAlone: what is heard after a message whose handling has panicked counts as before.
 func TestAPanicEndsOneMessageAlone(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	close(b.heard) // the next heads panic
@@ -257,6 +258,7 @@ func FuzzMember(f *testing.F) {
 // TestBookingsAreShared: what one gateway has booked counts at the others, from before they are ready; its end wakes who waits
 // there; and with a gateway that leaves it ends.
 func TestBookingsAreShared(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a := join(t, server.URL(), "a")
 	early := a.book()
@@ -295,6 +297,7 @@ func TestBookingsAreShared(t *testing.T) {
 // TestJoinsSoon starts a gateway again and again among two that have 5,000 bookings open. It is ready within 300 ms, and what it then counts
 // on each worker is what the others count there.
 func TestJoinsSoon(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	for i := range 5000 {
@@ -326,6 +329,7 @@ func TestJoinsSoon(t *testing.T) {
 
 // TestPredictionsAreShared: where workers publish no KV events, a prompt that one gateway has sent is predicted at the others too.
 func TestPredictionsAreShared(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
@@ -345,6 +349,7 @@ func TestPredictionsAreShared(t *testing.T) {
 // TestSessionsAreShared: a session that one gateway has bound is bound at the others, one that joins later too. A failure that one of
 // them sees drops it everywhere.
 func TestSessionsAreShared(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
@@ -378,6 +383,7 @@ func TestSessionsAreShared(t *testing.T) {
 
 // TestOpenedCircuitsAreKnown: where a worker's circuit opens at one gateway, the others are warned, once.
 func TestOpenedCircuitsAreKnown(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
@@ -395,6 +401,7 @@ func TestOpenedCircuitsAreKnown(t *testing.T) {
 // TestHeadsAreKnown: what waits at one gateway the others know, again and again while it waits and no more often than that; with its end
 // their queues are woken, and what it has got is known by then. A gateway at which nothing waits says nothing.
 func TestHeadsAreKnown(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	a.eventually("both know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
@@ -462,6 +469,7 @@ func TestEndsAreSaidAtOnce(t *testing.T) {
 
 // TestNATSIsAway: bookings go on while no message passes. When they pass again, all is known again.
 func TestNATSIsAway(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	var port int
 	if _, err := fmt.Sscanf(server.URL(), "nats://127.0.0.1:%d", &port); err != nil {
@@ -488,6 +496,7 @@ func TestNATSIsAway(t *testing.T) {
 
 // TestTwoOfOneName: the later one's bookings count, the earlier one's log says why its own do not.
 func TestTwoOfOneName(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	early := join(t, server.URL(), "twin")
 	other := join(t, server.URL(), "other")

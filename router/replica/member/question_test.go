@@ -131,6 +131,7 @@ func overshoots(t *testing.T, reserve string, tries int) (granted int, asked Ask
 // TestTheLastRoomIsGrantedOnce, however many ask for it, and whatever the owner itself books meanwhile. Without questions it
 // is granted more often, or the test shows nothing.
 func TestTheLastRoomIsGrantedOnce(t *testing.T) {
+	t.Parallel()
 	const tries = 60
 	if n, asked := overshoots(t, byOwner, tries); n != tries || asked.Granted == 0 || asked.Refused == 0 || asked.Silent+asked.Skipped > 0 {
 		t.Errorf("granted %d times in %d tries, asked %+v", n, tries, asked)
@@ -273,6 +274,7 @@ func TestASilentOwnerCostsFiveMilliseconds(t *testing.T) {
 
 // TestWrongAnswersCountForNothing: of others, to other questions and processes, malformed and twice.
 func TestWrongAnswersCountForNothing(t *testing.T) {
+	t.Parallel()
 	_, a, worker := meet(t, func(s *stranger, e replica.Effect) {
 		right := e.Say
 		for _, change := range []func(*replica.Answer){
@@ -307,6 +309,7 @@ func TestWrongAnswersCountForNothing(t *testing.T) {
 
 // TestARefusalEndsTheBooking: the worker counts as full for a moment, then the queue is woken.
 func TestARefusalEndsTheBooking(t *testing.T) {
+	t.Parallel()
 	s, a, worker := meet(t, func(s *stranger, e replica.Effect) { s.send(e.Say) })
 	s.over.Store(true)
 	if l := a.take(worker, small-2); l != nil {
@@ -331,6 +334,7 @@ func TestARefusalEndsTheBooking(t *testing.T) {
 
 // TestWhoAsksMayLeave: while the owner is silent.
 func TestWhoAsksMayLeave(t *testing.T) {
+	t.Parallel()
 	_, a, worker := meet(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	l, err := a.reserve(worker, small-2)
@@ -349,6 +353,7 @@ func TestWhoAsksMayLeave(t *testing.T) {
 
 // TestQuestionsAreBounded: the room beyond is booked as without questions.
 func TestQuestionsAreBounded(t *testing.T) {
+	t.Parallel()
 	_, a, worker := meet(t, nil)
 	var leases []*router.Lease
 	for _, blocks := range []int{small - 40, 12, 12} {
@@ -379,6 +384,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 
 // TestNothingIsAskedWithoutNATS: nor waited for.
 func TestNothingIsAskedWithoutNATS(t *testing.T) {
+	t.Parallel()
 	_, a, worker := meet(t, nil)
 	l, err := a.reserve(worker, small-2)
 	if err != nil || l.Question == nil {

@@ -10,6 +10,7 @@ import (
 
 // TestRoutersKnowOfTheOthers: the group's gateways by name, and their unseen bookings in the pool that is booked in.
 func TestRoutersKnowOfTheOthers(t *testing.T) {
+	t.Parallel()
 	server := startNATS(t, 0)
 	a, b := join(t, server.URL(), "a"), join(t, server.URL(), "b")
 	b.eventually("a knows b", func() bool {
