@@ -45,6 +45,7 @@ func tiny() plan {
 func TestMeasure(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
+	t.Setenv("CGO_ENABLED", os.Getenv("CGO_ENABLED")) // built as the tests are, so that nothing is compiled twice
 	o, err := parse([]string{"-against-flags", "--log-level=warn"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -107,16 +107,16 @@ func startGateway(ctx context.Context, cores cores, name, dir, binary string, fl
 	return startReady(ctx, cores, name, dir, binary, args...)
 }
 
-// build builds the gateway into the folder, as a release is but for the symbols
-// where a profile needs them.
+// build builds the gateway into the folder, as a release is but for paths, and for
+// the symbols where a profile needs them.
 func build(ctx context.Context, dir string, symbols bool) (string, error) {
 	binary := filepath.Join(dir, "gateway")
 	link := "-s -w"
 	if symbols {
 		link = ""
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", link, "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", link, "-o", binary, "github.com/tandem-pd/tandem/cmd/gateway")
+	cmd.Env = append([]string{"CGO_ENABLED=0"}, os.Environ()...) // which may say otherwise
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/gateway: %w\n%s", err, text)
 	}
