@@ -42,11 +42,11 @@ func TestAdaptersComeAndGo(t *testing.T) {
 // What an engine lists has bounds, and what no record takes is left out.
 func TestAdaptersHaveBounds(t *testing.T) {
 	var f facts
-	body := `{"data":[{"id":"m","root":"/w"},{"id":"m2","root":"/w"},{"id":"m2","parent":"m"},{"id":"","parent":"m"},{"id":"a\nb","parent":"m"},{"id":"ok","parent":"m2"},{"id":"ok","parent":"m"}`
+	body := []byte(`{"data":[{"id":"m","root":"/w"},{"id":"m2","root":"/w"},{"id":"m2","parent":"m"},{"id":"","parent":"m"},{"id":"a\nb","parent":"m"},{"id":"ok","parent":"m2"},{"id":"ok","parent":"m"}`)
 	for i := range 5000 {
-		body += fmt.Sprintf(`,{"id":"%05d-%s","parent":"m"}`, i, strings.Repeat("x", 40))
+		body = fmt.Appendf(body, `,{"id":"%05d-%s","parent":"m"}`, i, strings.Repeat("x", 40))
 	}
-	if _, problem := f.readModels([]byte(body+"]}"), ""); problem != "" {
+	if _, problem := f.readModels(append(body, "]}"...), ""); problem != "" {
 		t.Fatal(problem)
 	}
 	w, _ := f.record(pools.Worker{ID: "w", Role: pools.Both, Address: "http://h:1"}, 0)

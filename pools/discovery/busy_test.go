@@ -13,6 +13,7 @@ import (
 // A worker whose HTTP server is too busy to answer stays in while it generates, and goes once it does not. A port that is closed, or an
 // answer that it is not well, counts whatever came before.
 func TestAWorkerThatGeneratesIsWell(t *testing.T) {
+	t.Parallel()
 	for _, end := range []string{"it generates nothing more", "it is not well", "its port is closed"} {
 		s := newStock(t, vllm("m"))
 		var busy, generates atomic.Bool

@@ -28,6 +28,8 @@ type Access struct {
 	Trust upstream.Trust
 	// Log gets why TLS with a member fails, once for each reason; nil for none.
 	Log *slog.Logger
+
+	dial func(ctx context.Context, address string) (net.Conn, error) // nil for the machine's network
 }
 
 // fresh makes each handshake with the certificates of its moment.
@@ -109,6 +111,9 @@ func Dial(endpoints []string, access Access) (*clientv3.Client, error) {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		})},
+	}
+	if access.dial != nil {
+		cfg.DialOptions = append(cfg.DialOptions, grpc.WithContextDialer(access.dial))
 	}
 	if secure {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithTransportCredentials(&fresh{trust: access.Trust, log: access.Log}))

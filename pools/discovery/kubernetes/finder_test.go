@@ -311,6 +311,7 @@ func TestCompactedBetweenPages(t *testing.T) {
 
 // While the API server refuses, or does not answer at all, the workers stay; a metric and one log line say so.
 func TestAnAPIServerThatIsAway(t *testing.T) {
+	t.Parallel()
 	for name, away := range map[string]func(s *apitest.Server, on bool){
 		"refuses": func(s *apitest.Server, on bool) {
 			s.Refuse(map[bool]int{true: http.StatusServiceUnavailable}[on])
@@ -483,6 +484,7 @@ func TestHugeAnswers(t *testing.T) {
 
 // Of more pods than are looked at some are left out, which is logged, and they have their turn when others go.
 func TestManyPods(t *testing.T) {
+	t.Parallel()
 	s := apitest.New(t)
 	for i := range maxPods + 10 {
 		s.Put(engine(fmt.Sprintf("p%04d", i), "prefill"))
