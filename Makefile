@@ -2,14 +2,15 @@
 # script in .ci; only the Dockerfile wants what `make build` leaves in bin.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
-FUZZTIME ?= 10s
+FUZZTIME ?= 10m
+FUZZFROM ?= origin/main
 BENCH ?= .
 BENCHTIME ?= 1s
 SOAK ?= 30m
 DIST ?= dist
 
 .DEFAULT_GOAL := build
-.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots compose faults soak recipes docs ci clean help
+.PHONY: build install release release-check man image test race lint fuzz bench bench-wire smoke screenshots scenarios faults soak recipes docs ci clean help
 
 # How a binary is built that runs anywhere, and knows what it was built from.
 RELEASE = -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X main.version=$(VERSION))'
@@ -50,8 +51,8 @@ race: ## every test under the race detector
 lint: ## gofmt, go vet, staticcheck
 	.ci/lint
 
-fuzz: ## every fuzz target for FUZZTIME
-	.ci/fuzz $(FUZZTIME)
+fuzz: ## the fuzz targets for FUZZTIME (10m) each: those of packages that differ from FUZZFROM (origin/main), or all with FUZZFROM=
+	.ci/fuzz $(FUZZTIME) $(FUZZFROM)
 
 bench: ## the benchmarks that match BENCH, for BENCHTIME each
 	go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem ./...
@@ -65,11 +66,11 @@ smoke: ## a fleet of our own and one request of each kind
 screenshots: ## the console's pictures in docs, and its tests in a browser; wants chromium
 	go test -count 1 ./cmd/gateway/viewer -run Browser -chromium "$$(command -v chromium)" -update
 
-compose: ## a fleet in containers, broken in every way that there is
+scenarios: ## a fleet in containers, broken in every way that there is
 	go run ./deploy/compose/run
 
 faults: ## every fault and every pair in virtual time, then deaths of real processes, into docs/faults.md
-	go test ./cmd/gateway/e2e -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update
+	go test ./cmd/gateway/e2e/failures -count 1 -timeout 30m -run TestFaultsInVirtualTime -faults-alone 1500 -faults-paired 760 -update
 	go test ./cmd/gateway -run '^$$' -bench '^BenchmarkFaults$$' -benchtime 1x -timeout 30m -update
 
 soak: ## a gateway under load, faults and deaths for SOAK (30m): its plot and figures into docs/faults.md

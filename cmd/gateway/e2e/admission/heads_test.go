@@ -1,0 +1,184 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// twoGateways is two gateways in one group, a and b, in front of one decode worker that runs one request at a time. said counts the
+// messages with heads.
+func twoGateways(t *testing.T, mode string) (a, b *fleettest.Fleet, group *nats.Conn, said *atomic.Int64) {
+	t.Helper()
+	url := fleettest.StartNATS(t)
+	in := func(c *stack.GatewayConfig) { c.Router.Mode = mode }
+	a = fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1, NATS: url, Gateway: in, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }})
+	b = fleettest.New(t, fleettest.Options{Alone: true, NATS: url, Gateway: in})
+	for _, w := range a.Workers {
+		if err := b.Gateway.Roster.Put(w.Record()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(group.Close)
+	said = new(atomic.Int64)
+	if _, err := group.Subscribe("tandem.replica.auto.say", func(m *nats.Msg) {
+		if len(m.Data) > 1 && replica.Kind(m.Data[1]) == replica.Heads {
+			said.Add(1)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*fleettest.Fleet{a, b} {
+		f.Eventually("each knows the other", func() bool {
+			var report struct {
+				Replicas []struct{ State string }
+			}
+			f.Get("/workers", &report)
+			return f.Status("/health") == http.StatusOK && len(report.Replicas) == 1 && report.Replicas[0].State == "whole"
+		})
+	}
+	return a, b, group, said
+}
+
+// TestStrictPriorityAcrossGateways: a place that comes free at gateway a goes to what waits at b with a higher strict priority, before all that has waited at
+// a for longer. An equal one does not go before them.
+func TestStrictPriorityAcrossGateways(t *testing.T) {
+	for _, c := range []struct {
+		mode     string
+		ofA, ofB int
+		want     string
+		yields   bool
+	}{
+		{"kv", 0, 10, "b b a a a", true},
+		{"eft", 0, 10, "b b a a a", true},
+		{"kv", 10, 10, "a a a b b", false}, // as without the heads: who frees the place is the first to know
+	} {
+		t.Run(fmt.Sprint(c.mode, c.ofA, c.ofB), func(t *testing.T) {
+			a, b, _, said := twoGateways(t, c.mode)
+			// Room is left for 20 ms at most, and then none for a second: where the machine stands still for longer than that, a place
+			// goes to who sees it first, and it is tried again. The last place is the last all the same.
+			got, last := "", false
+			for try := range 6 {
+				if try > 0 {
+					<-time.After(1100 * time.Millisecond)
+				}
+				if got = serveBoth(a, b, c.ofA, c.ofB, said); got == c.want {
+					break
+				}
+				last = last || got[len(got)-1] == c.want[len(c.want)-1]
+				t.Logf("served %q", got)
+			}
+			if got != c.want && !last {
+				t.Errorf("served %q, want %q", got, c.want)
+			}
+			if s := a.Gateway.Flow.Waiting()["tandem-sim"]; (s.YieldedTotal > 0) != c.yields {
+				t.Errorf("a left room %d times", s.YieldedTotal)
+			}
+		})
+	}
+}
+
+// serveBoth has three requests wait at a and two at b, of these strict priorities, for a place that a frees. It returns the order in which they are
+// served.
+func serveBoth(a, b *fleettest.Fleet, ofA, ofB int, said *atomic.Int64) string {
+	a.T.Helper()
+	leave := occupy(a)
+	b.Eventually("b knows that the worker is taken", func() bool { return b.Books() != "" })
+	var mu sync.Mutex // guards order
+	var order []string
+	var clients sync.WaitGroup
+	send := func(f *fleettest.Fleet, name string, strict, n int) {
+		for i := range n {
+			once := sync.OnceFunc(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, name)
+			})
+			clients.Go(func() {
+				body := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":2,"stream":true,"nvext":{"agent_hints":{"strict_priority":%d}},"prompt":%q}`, strict, fmt.Sprint(name, i, fleettest.Long))
+				if answer, err := f.Try(context.Background(), fleettest.CompletionPath, body, func(string) { once() }); err != nil || answer.Status != http.StatusOK {
+					f.T.Errorf("%v, status %d: %s", err, answer.Status, answer.Body)
+				}
+			})
+			f.Eventually("it waits", func() bool { return waitingAt(f) == i+1 })
+		}
+	}
+	before := said.Load()
+	send(a, "a", ofA, 3)
+	if n := said.Load() - before; ofA == 0 && n != 0 {
+		a.T.Errorf("%d messages of heads, and nothing has a strict priority", n)
+	}
+	send(b, "b", ofB, 2)
+	sent := said.Load()
+	b.Eventually("a has heard of them", func() bool { return said.Load() > sent+2 })
+	leave()
+	clients.Wait()
+	a.Idle()
+	b.Idle()
+	a.Got.Clear()
+	last := said.Load()
+	a.Eventually("nothing is said any more", func() bool {
+		<-time.After(100 * time.Millisecond)
+		was := last
+		last = said.Load()
+		return was == last
+	})
+	return strings.Join(order, " ")
+}
+
+// TestALyingGatewayBlocksNothing: one that says without end that a request of the highest strict priority waits, and takes nothing, delays one request in a
+// second by 20 ms.
+func TestALyingGatewayBlocksNothing(t *testing.T) {
+	a, _, group, said := twoGateways(t, "auto")
+	over, stop := context.WithCancel(context.Background())
+	var lies sync.WaitGroup
+	defer lies.Wait()
+	defer stop()
+	lies.Go(func() {
+		for seq := uint64(1); over.Err() == nil; seq++ {
+			m := replica.Message{Kind: replica.Heads, From: "liar", Epoch: 1, Seq: seq, Heads: []replica.Head{
+				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7}, {Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
+			}}
+			if err := group.Publish("tandem.replica.auto.say", m.Append(nil)); err != nil {
+				t.Error(err)
+			}
+			<-time.After(2 * time.Millisecond)
+		}
+	})
+	a.Eventually("lies have been sent", func() bool { return said.Load() > 5 })
+	stats := func() queue.Stats { return a.Gateway.Flow.Waiting()["tandem-sim"] }
+	began, longest := time.Now(), time.Duration(0)
+	for i := 0; i < 10 || time.Since(began) < 2200*time.Millisecond; i++ {
+		asked := time.Now()
+		if answer := a.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2)); answer.Status != http.StatusOK {
+			t.Errorf("status %d: %s", answer.Status, answer.Body)
+		}
+		longest = max(longest, time.Since(asked))
+	}
+	took, s := time.Since(began), stats()
+	t.Logf("%d requests within %v, the longest took %v: %d left room, %d times for nothing", s.GrantedTotal, took, longest, s.YieldedTotal, s.YieldsUnusedTotal)
+	if limit := uint64(took/time.Second) + 1; s.YieldsUnusedTotal == 0 || s.YieldsUnusedTotal > limit || s.YieldedTotal > limit {
+		t.Errorf("want from 1 to %d of each", limit)
+	}
+	a.Idle()
+	if n := len(a.Gateway.Flow.Waiting()); n != 1 {
+		t.Errorf("there are %d queues: a model without requests has one", n)
+	}
+}

@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// TestSessionsAreBound: a session stays on the worker that served it first, though others have less to do, until that fails: then on
+// the one that served it instead, though the first is well again.
+func TestSessionsAreBound(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.SessionTTL = time.Hour }})
+	var ill atomic.Pointer[string] // the host of the engine that fails
+	var holds atomic.Bool          // the next call lasts
+	held := make(chan struct{})
+	fleettest.NewEngines(f, pools.Both, 3, func(w http.ResponseWriter, r *http.Request) {
+		if holds.CompareAndSwap(true, false) {
+			fleettest.FirstToken(w)
+			<-held
+			fleettest.SSE(w, fleettest.Last, "[DONE]")
+			return
+		}
+		if host := ill.Load(); host != nil && *host == r.Host {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		fleettest.SSE(w, fleettest.Token, fleettest.Last, "[DONE]")
+	})
+	turns := 0
+	turn := func(headers ...string) string {
+		t.Helper()
+		turns++
+		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(turns, fleettest.Long), 2), nil, headers...)
+		if err != nil || a.Status != http.StatusOK {
+			t.Fatal(a.Status, string(a.Body), err)
+		}
+		_, on := f.Served(a)
+		return on
+	}
+	home := turn("X-Dynamo-Session-ID", "s")
+	holds.Store(true)
+	f.Group.Go(func() {
+		_, _ = f.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","stream":true,"prompt":%q,"nvext":{"backend_instance_id":%q}}`, fleettest.Long, home), nil)
+	})
+	f.Eventually("its worker has most to do", func() bool { return !holds.Load() })
+	for range 5 {
+		if on := turn("X-Session-ID", "s"); on != home {
+			t.Errorf("on %s, bound to %s", on, home)
+		}
+	}
+	if on := turn(); on == home {
+		t.Errorf("a request of no session is on %s, which has most to do", on)
+	}
+	close(held)
+	m, _ := f.Gateway.Roster.Lookup(home)
+	host := strings.TrimPrefix(m.Worker.Address, "http://")
+	ill.Store(&host)
+	next := turn("X-Session-ID", "s")
+	ill.Store(nil)
+	for range 5 {
+		if on := turn("X-Session-ID", "s"); on != next || on == home {
+			t.Errorf("on %s; %s failed, and %s took the session over", on, home, next)
+		}
+	}
+	for event, want := range map[string]string{"bound": "2", "hit": "10", "dropped": "1", "moved": "0", "elsewhere": "0", "evicted": "0"} {
+		if got := f.Metric(fmt.Sprintf(`tandem_router_session_events_total{event=%q,model="tandem-sim",role="both"}`, event)); got != want {
+			t.Errorf("%s %s sessions, want %s", event, got, want)
+		}
+	}
+	if got := f.Metric(`tandem_router_session_bindings{model="tandem-sim",role="both"}`); got != "1" {
+		t.Errorf("%s bindings", got)
+	}
+	f.Idle()
+}

@@ -1,0 +1,510 @@
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// sglangFleet is a gateway that is given SGLang workers by URL and role alone: all else it learns from their server_info.
+func sglangFleet(t *testing.T, prefill, decode int, change func(c *devfleet.WorkerConfig), gateway func(c *stack.GatewayConfig)) *fleettest.Fleet {
+	t.Helper()
+	cfg := fleettest.GatewayConfig()
+	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+	if gateway != nil {
+		gateway(&cfg)
+	}
+	workers := map[string]devfleet.WorkerConfig{}
+	for role, n := range map[pools.Role]int{pools.Prefill: prefill, pools.Decode: decode} {
+		for i := range n {
+			id := fmt.Sprintf("%s-%d", role, i+1)
+			c := devfleet.WorkerConfig{
+				Engine: engine.Config{Engine: "sglang", Role: string(role), ID: id, Speedup: 50, TotalKVBlocks: 40_000},
+				Host:   "127.0.0.1", Port: fleettest.FreePort(t), ModelInput: "text", Drain: time.Second,
+				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{Endpoint: "tcp://*:0", ReplayEndpoint: "tcp://*:0", Topic: "kv-events"}},
+			}
+			if change != nil {
+				change(&c)
+			}
+			workers[id] = c
+			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, role, fmt.Sprintf("http://127.0.0.1:%d,id=%s", c.Port, id)))
+		}
+	}
+	f := fleettest.NewStatic(t, cfg)
+	for id, c := range workers {
+		f.Eventually("the port is free", func() bool {
+			w, err := fleettest.NewWorker(t, c)
+			if err == nil {
+				f.Run(id, w)
+			}
+			return err == nil
+		})
+	}
+	f.Eventually("the fleet is healthy, and its caches are followed", func() bool {
+		live := 0
+		for _, s := range f.Sources() {
+			if s.State == "live" && s.Transport == "zmq" {
+				live++
+			}
+		}
+		return live == prefill+decode && f.Status("/health") == http.StatusOK
+	})
+	return f
+}
+
+// freed waits until the engines hold nothing, and no longer than an abort takes: SGLang notices only after 4 s that a
+// caller has left.
+func freed(f *fleettest.Fleet, t *testing.T, what string) {
+	t.Helper()
+	began := time.Now()
+	f.Eventually(what+": the engines hold nothing", func() bool {
+		for _, w := range f.Workers {
+			if books := w.Engine.Books(); !books.Idle() {
+				return false
+			}
+		}
+		return true
+	})
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("%s: the engines held something for %v", what, took)
+	}
+	f.Idle()
+}
+
+// sglangAnswer is what an answer of the tests says, of either form.
+type sglangAnswer struct {
+	text, reasoning, arguments, tool, finish string
+	cached                                   int
+}
+
+// readSGLang puts an answer together.
+func readSGLang(t *testing.T, a fleettest.Answer) (out sglangAnswer) {
+	t.Helper()
+	if a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	type message struct {
+		Content   string
+		Reasoning string `json:"reasoning_content"`
+		ToolCalls []struct {
+			Function struct{ Name, Arguments string }
+		} `json:"tool_calls"`
+	}
+	out.cached = -1
+	events := a.Events
+	if events == nil {
+		events = []string{string(a.Body), "[DONE]"}
+	}
+	for i, e := range events {
+		if e == "[DONE]" {
+			if i != len(events)-1 {
+				t.Error("[DONE] before the end")
+			}
+			continue
+		}
+		var c struct {
+			Choices []struct {
+				Text           string
+				Delta, Message message
+				Finish         string `json:"finish_reason"`
+			}
+			Usage *struct {
+				Details *struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(e), &c); err != nil {
+			t.Fatalf("%v in %s", err, e)
+		}
+		for _, ch := range c.Choices {
+			out.text += ch.Text + ch.Delta.Content + ch.Message.Content
+			out.reasoning += ch.Delta.Reasoning + ch.Message.Reasoning
+			for _, call := range append(ch.Delta.ToolCalls, ch.Message.ToolCalls...) {
+				out.tool, out.arguments = out.tool+call.Function.Name, out.arguments+call.Function.Arguments
+			}
+			out.finish += ch.Finish
+		}
+		if c.Usage != nil && c.Usage.Details != nil {
+			out.cached = c.Usage.Details.Cached
+		}
+	}
+	if events[len(events)-1] != "[DONE]" {
+		t.Errorf("a stream without its end: %q", events)
+	}
+	return out
+}
+
+// A pair answers every form of a request as one undisturbed engine does, with what prefill's cache held as cached.
+func TestSGLangPairsAnswerAsOneEngine(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := sglangFleet(t, 1, 1, nil, nil)
+		alone := sglangAlone(t)
+		const tools = `,"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required"`
+		for name, c := range map[string]struct{ path, body string }{
+			"completion":   {fleettest.CompletionPath, `"prompt":%q,"max_tokens":20`},
+			"token ids":    {fleettest.CompletionPath, `"prompt":[5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24],"user":%q,"max_tokens":20`},
+			"no limit":     {fleettest.CompletionPath, `"prompt":%q`},
+			"one token":    {fleettest.CompletionPath, `"prompt":%q,"max_tokens":1`},
+			"two tokens":   {fleettest.CompletionPath, `"prompt":%q,"max_tokens":2`},
+			"stop string":  {fleettest.CompletionPath, `"prompt":%q,"max_tokens":50,"ignore_eos":true,"stop":[" a"," the"," e"]`},
+			"chat":         {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20`},
+			"thought":      {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20,"chat_template_kwargs":{"enable_thinking":true}`},
+			"tool call":    {fleettest.ChatPath, `"messages":[{"role":"user","content":%q}],"max_tokens":20` + tools},
+			"ends at once": {fleettest.ChatPath, `"messages":[{"role":"user","content":` + fmt.Sprintf("%q", endsAtOnce()) + `}],"user":%q,"max_tokens":20`},
+		} {
+			fleettest.Within(t, name, func(t *testing.T) {
+				for _, stream := range []string{`,"stream":false`, `,"stream":true,"stream_options":{"include_usage":true}`} {
+					body := `{"model":"tandem-sim",` + fmt.Sprintf(c.body, strings.Repeat(name+" "+fleettest.Long, 2)) + stream + `}`
+					want, got := readSGLang(t, alone(c.path, body)), readSGLang(t, f.Post(c.path, body))
+					if cached := want.cached; got.cached < 0 || stream != `,"stream":false` && got.cached != cached {
+						t.Errorf("%d cached tokens, one engine had %d", got.cached, cached)
+					}
+					if want.cached = got.cached; got != want {
+						t.Errorf("got  %+v\nwant %+v", got, want)
+					}
+				}
+			})
+		}
+		freed(f, t, "at the end")
+	})
+}
+
+// sglangAlone runs one SGLang engine without a gateway.
+func sglangAlone(t *testing.T) (post func(path, body string) fleettest.Answer) {
+	t.Helper()
+	w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+		Engine: engine.Config{Engine: "sglang", ID: "alone", Speedup: 50}, Host: "127.0.0.1", Drain: time.Second, KVEvents: devfleet.WorkerEvents{Off: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, URL: w.Record().Address}
+	f.Run("alone", w)
+	t.Cleanup(func() {
+		f.Workers["alone"].Kill()
+		f.Group.Wait()
+	})
+	f.Eventually("it serves", func() bool { return f.Status("/health") == http.StatusOK })
+	return f.Post
+}
+
+// What a pair cannot serve is refused before any engine has it.
+func TestSGLangPairsRefuse(t *testing.T) {
+	f := sglangFleet(t, 1, 1, nil, nil)
+	for _, c := range []struct {
+		path, body, param string
+		status            int
+	}{
+		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","n":2}`, "n", 400},
+		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","prompt_logprobs":1}`, "prompt_logprobs", 400},
+		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","bootstrap_room":5}`, "bootstrap_room", 400},
+		{fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi","rid":"x"}`, "rid", 400},
+		{"/v1/responses", `{"model":"tandem-sim","input":"hi"}`, "", 404},
+	} {
+		a := f.Post(c.path, c.body)
+		e := f.Parse(a.Body).Error
+		if a.Status != c.status || e == nil || c.param != "" && (e.Param == nil || *e.Param != c.param) {
+			t.Errorf("%s: %d %s", c.body, a.Status, a.Body)
+		}
+	}
+	f.Workers["prefill-1"].Kill()
+	f.Eventually("prefill is gone", func() bool { return len(f.Gateway.Roster.Snapshot(stack.SimModel, pools.Prefill).Members) == 0 })
+	if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"hi"}`); a.Status != http.StatusServiceUnavailable {
+		t.Errorf("decode was given a prompt of its own: %d %s", a.Status, a.Body)
+	}
+	freed(f, t, "at the end")
+}
+
+// A client that leaves frees both workers at once, in every phase: aborts do not wait for the engines to notice.
+func TestSGLangClientsLeave(t *testing.T) {
+	const words = `{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":%t,"prompt":%q}`
+	for _, stream := range []bool{true, false} {
+		for phase, c := range map[string]struct {
+			change func(c *devfleet.WorkerConfig)
+			prompt string
+			there  func(p, d engine.Books) bool
+		}{
+			"prefill computes": {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = .05 }, strings.Repeat(fleettest.Long, 40), func(p, d engine.Books) bool { return p.Running == 1 && d.Transferring == 1 }},
+			"the hand-off":     {func(c *devfleet.WorkerConfig) { c.Engine.Speedup, c.Engine.TransferSetup = 1, time.Minute }, fleettest.Long, func(p, d engine.Books) bool { return len(p.Pinned) == 1 && d.Transferring == 1 }},
+			"decode":           {func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }, fleettest.Long, func(_, d engine.Books) bool { return d.Running == 1 }},
+		} {
+			fleettest.VirtualRun(t, fmt.Sprintf("%s/stream=%t", phase, stream), func(t *testing.T) {
+				f := sglangFleet(t, 1, 1, c.change, nil)
+				ctx, leave := context.WithCancel(t.Context())
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					_, _ = f.Try(ctx, fleettest.CompletionPath, fmt.Sprintf(words, stream, c.prompt), nil)
+				}()
+				f.Eventually("it has come so far", func() bool {
+					return c.there(f.Workers["prefill-1"].Engine.Books(), f.Workers["decode-1"].Engine.Books())
+				})
+				leave()
+				<-gone
+				freed(f, t, phase)
+			})
+		}
+	}
+}
+
+// Two gateways with one seed, and one that starts again, never send two requests to one room.
+func TestSGLangRoomsOfSeveralGateways(t *testing.T) {
+	f := sglangFleet(t, 2, 2, nil, nil)
+	gateways := []*fleettest.Fleet{f}
+	for range 2 {
+		other := fleettest.New(t, fleettest.Options{Alone: true}) // with the same seed
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			for _, m := range f.Gateway.Roster.Snapshot(stack.SimModel, role).Members {
+				w := *m.Worker
+				w.KVEvents, w.KVEndpoint, w.KVReplay, w.KVTopic = "none", "", "", ""
+				if err := other.Gateway.Roster.Put(w); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		other.Eventually("it is healthy", func() bool { return other.Status("/health") == http.StatusOK })
+		gateways = append(gateways, other)
+	}
+	var all sync.WaitGroup
+	for g, gateway := range gateways {
+		for n := range 40 {
+			all.Go(func() {
+				prompt := fmt.Sprintf("%d of %d: %s", n, g, fleettest.Long)
+				a, err := gateway.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"stream":true,"prompt":%q}`, prompt), nil)
+				if err != nil || a.Status != http.StatusOK {
+					t.Errorf("%v, %d %s", err, a.Status, a.Body)
+				} else if got := gateway.Text(a); got != fleettest.Expected(fleettest.TextPrompt(prompt), 10) {
+					t.Errorf("%q got another request's answer: %q", prompt, got)
+				}
+			})
+		}
+	}
+	all.Wait()
+	freed(f, t, "at the end")
+}
+
+// A gateway that stops leaves nothing at the engines, and the next one serves.
+func TestSGLangOutlivesAGateway(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		cfg := fleettest.GatewayConfig()
+		cfg.Drain = 50 * time.Millisecond
+		fleettest.Connect(t, &cfg)
+		speedup := func(c *devfleet.WorkerConfig) { c.Engine.Speedup = 1 }
+		f := sglangFleet(t, 1, 1, speedup, nil)
+		for round := range 2 {
+			cfg.Workers.Static = nil
+			for id, w := range f.Workers {
+				role, _, _ := strings.Cut(id, "-")
+				cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, pools.Role(role), w.Record().Address+",id="+id))
+			}
+			g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			url := fleettest.ListenAs(t, g)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- g.Run(ctx) }()
+			f.Eventually("it is healthy", func() bool {
+				res, err := f.HTTP().Get(url + "/health")
+				if err != nil {
+					return false
+				}
+				_ = res.Body.Close()
+				return res.StatusCode == http.StatusOK
+			})
+			begun := make(chan struct{})
+			var all sync.WaitGroup
+			all.Go(func() {
+				res, err := f.HTTP().Post(url+fleettest.CompletionPath, "application/json", strings.NewReader(fmt.Sprintf(`{"model":"tandem-sim","max_tokens":4000,"ignore_eos":true,"stream":true,"prompt":%q}`, fleettest.Long)))
+				if err != nil {
+					t.Error(err)
+					close(begun)
+					return
+				}
+				defer res.Body.Close()
+				var first [1]byte
+				_, _ = io.ReadFull(res.Body, first[:])
+				close(begun)
+				_, _ = io.Copy(io.Discard, res.Body) // it is cut
+			})
+			<-begun
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			all.Wait()
+			freed(f, t, fmt.Sprint("gateway ", round+1))
+		}
+	})
+}
+
+// KV events of every release end in overlaps: in a conversation of ten turns, with a system prompt and a salt, what the
+// router knows of prefill's cache is what prefill then reports as cached.
+func TestSGLangConversations(t *testing.T) {
+	for _, c := range []struct{ release, salt string }{
+		{"0.5.8", ""}, {"0.5.17", ""}, {"0.5.19", ""}, {"0.5.19", "tenant"}, {"0.5.20", "tenant"}, {"0.5.23", ""}, {"0.5.23", "tenant"},
+	} {
+		fleettest.VirtualRun(t, c.release+c.salt, func(t *testing.T) {
+			f := sglangFleet(t, 2, 1, func(w *devfleet.WorkerConfig) { w.Engine.EngineVersion = c.release }, nil)
+			if w, _ := f.Gateway.Roster.Lookup("prefill-1"); w.Worker.EngineVersion != c.release {
+				t.Errorf("the release is %q", w.Worker.EngineVersion)
+			}
+			messages := []map[string]string{{"role": "system", "content": strings.Repeat("You are terse. ", 20)}}
+			for turn := range 10 {
+				messages = append(messages, map[string]string{"role": "user", "content": fmt.Sprintf("Turn %d. %s", turn, fleettest.Long)})
+				body := map[string]any{"model": "tandem-sim", "messages": messages, "max_tokens": 30, "stream": turn%2 == 0, "stream_options": map[string]bool{"include_usage": true}}
+				if turn%2 == 1 {
+					delete(body, "stream_options")
+				}
+				if c.salt != "" {
+					body["cache_salt"] = c.salt
+				}
+				raw, err := json.Marshal(body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := fmt.Sprint("turn-", turn, "-", c.release)
+				a, err := f.Try(context.Background(), fleettest.ChatPath, string(raw), nil, "x-request-id", id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := readSGLang(t, a)
+				f.Eventually("the request is logged", func() bool { return f.OverlapOf(id) != "" })
+				if overlap := f.OverlapOf(id); overlap != fmt.Sprint(got.cached/16) || turn > 0 && got.cached == 0 {
+					t.Errorf("turn %d: the router knew of %s blocks, prefill had %d tokens cached", turn, overlap, got.cached)
+				}
+				messages = append(messages, map[string]string{"role": "assistant", "content": got.text})
+				f.Eventually("the prompt's events have come", func() bool {
+					blocks := 0
+					for _, s := range f.Sources() {
+						blocks = max(blocks, s.Blocks)
+					}
+					for id, w := range f.Workers {
+						if strings.HasPrefix(id, "prefill") && w.Engine.Books().Blocks.Cached > blocks {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			freed(f, t, "at the end")
+		})
+	}
+}
+
+// Tokens are counted, whatever an event brings: a server that speculates writes four at once.
+func TestSGLangTokensAreCounted(t *testing.T) {
+	f := sglangFleet(t, 1, 1, func(c *devfleet.WorkerConfig) { c.Engine.ChunkTokens = 4 }, nil)
+	for i, options := range []string{"", `"stream_options":{"include_usage":true},`, `"stream_options":{"continuous_usage_stats":true},`} {
+		body := `{"model":"tandem-sim","max_tokens":40,"ignore_eos":true,"stream":true,` + options + `"messages":[{"role":"user","content":"` + fleettest.Long + `"}]}`
+		a, err := f.Try(context.Background(), fleettest.ChatPath, body, nil, "x-request-id", fmt.Sprint("counted-", i))
+		if err != nil || a.Status != http.StatusOK {
+			t.Fatal(err, a.Status)
+		}
+		all := strings.Join(a.Events, "\n")
+		if n := strings.Count(all, `"usage":{`); i == 0 && n != 0 || i == 1 && n != 1 || i == 2 && n < 10 {
+			t.Errorf("%s%d events with usage: %s", options, n, all)
+		}
+		if got, want := f.Text(a), fleettest.Generated(fleettest.ChatPrompt(fleettest.Long), 40, false); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		f.Eventually("the request is logged with its tokens", func() bool {
+			for line := range strings.Lines(f.Logs.String()) {
+				if strings.Contains(line, fmt.Sprintf("request_id=counted-%d ", i)) {
+					return strings.Contains(line, " osl=40 ")
+				}
+			}
+			return false
+		})
+	}
+	if n := f.Value("tandem_frontend_inter_token_latency_seconds"); n != 3*36 {
+		t.Errorf("%v times between tokens, want 3 of 36", n)
+	}
+	freed(f, t, "at the end")
+}
+
+// A worker that dies under load costs no answer that has not begun, and leaves nothing at the others.
+func TestSGLangWorkersDieUnderLoad(t *testing.T) {
+	for _, victim := range []string{"prefill-1", "decode-1"} {
+		fleettest.VirtualRun(t, victim, func(t *testing.T) {
+			f := sglangFleet(t, 2, 2, func(c *devfleet.WorkerConfig) {
+				c.Engine.Speedup = 5
+				c.Engine.Lease = time.Second // decode keeps blocks to which a dead prefill may still write, 30 s by default
+			}, nil)
+			const requests, length = 16, 40
+			var all sync.WaitGroup
+			var whole, cut atomic.Int32
+			for n := range requests {
+				all.Go(func() {
+					prompt := fmt.Sprintf("%d: %s", n, strings.Repeat(fleettest.Long, 4))
+					a, err := f.Try(context.Background(), fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"prompt":%q}`, length, prompt), nil)
+					want := fleettest.Generated(fleettest.TextPrompt(prompt), length, false)
+					switch {
+					case err != nil || a.Status != http.StatusOK || len(a.Events) == 0:
+						t.Errorf("%v, %d %s", err, a.Status, a.Body)
+					case a.Events[len(a.Events)-1] == "[DONE]":
+						if whole.Add(1); f.Text(a) != want {
+							t.Errorf("a wrong answer: %q, want %q", f.Text(a), want)
+						}
+					case victim == "decode-1" && strings.HasPrefix(want, f.Text(a)) && len(f.Text(a)) > 0:
+						cut.Add(1) // it had begun there
+					default:
+						t.Errorf("cut: %q", a.Events)
+					}
+				})
+			}
+			f.Eventually("it is busy", func() bool { return len(f.Workers[victim].Engine.Books().Requests) >= requests/8 })
+			f.Workers[victim].Kill()
+			all.Wait()
+			t.Logf("%d whole answers, %d cut in mid-stream", whole.Load(), cut.Load())
+			freed(f, t, "after the death")
+		})
+	}
+}
+
+// A prefill worker whose bootstrap server no decode worker reaches costs its requests an attempt, and is soon left out;
+// every request is answered.
+func TestSGLangPrefillThatDecodeCannotReach(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := sglangFleet(t, 2, 2, nil, nil)
+		m, _ := f.Gateway.Roster.Lookup("prefill-1")
+		cut := *m.Worker
+		cut.Transfer, cut.Incarnation = fmt.Sprintf("127.0.0.1:%d", fleettest.FreePort(t)), "cut"
+		if err := f.Gateway.Roster.From("the command line").Put(cut); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 40 {
+			prompt := fmt.Sprintf("%d: %s", n, fleettest.Long)
+			a := f.Post(fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":10,"prompt":%q}`, prompt))
+			if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(fleettest.TextPrompt(prompt), 10) {
+				t.Errorf("%d %s", a.Status, a.Body)
+			}
+		}
+		logs := f.Logs.String()
+		if n := strings.Count(logs, "class=engine_error"); n == 0 || n > 12 {
+			t.Errorf("%d attempts failed", n)
+		}
+		if !strings.Contains(logs, `msg="circuit open" worker=prefill-1 leg=prefill`) || strings.Contains(logs, `msg="circuit open" worker=prefill-2`) {
+			t.Error("not the prefill worker that is to blame was left out")
+		}
+		freed(f, t, "at the end")
+	})
+}

@@ -1,0 +1,221 @@
+package engines
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// tensorRTConnectors are the two ways in which TensorRT-LLM hands over.
+var tensorRTConnectors = []string{"trtllm", "trtllm-gen-first"}
+
+// newTensorRT is a fleet of strict TensorRT-LLM workers that hand over by a connector.
+func newTensorRT(t *testing.T, connector string, o fleettest.Options) *fleettest.Fleet {
+	t.Helper()
+	worker := o.Worker
+	o.Worker = func(c *devfleet.WorkerConfig) {
+		c.Engine.Engine, c.Engine.Connector, c.Engine.NoticeAfter = "trtllm", connector, 50*time.Millisecond
+		if worker != nil {
+			worker(c)
+		}
+	}
+	return fleettest.New(t, o)
+}
+
+// ofTheHandOff are words of the hand-off that no client may see.
+var ofTheHandOff = []string{"disaggregated_params", "encoded_opaque_state", "ctx_request_id", "prompt_token_ids"}
+
+// leaks names what an answer shows of the hand-off.
+func leaks(a fleettest.Answer) string {
+	all := string(a.Body) + strings.Join(a.Events, "")
+	for _, word := range ofTheHandOff {
+		if strings.Contains(all, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// Every form of a request is answered by a pair as by one undisturbed engine; nothing of the hand-off reaches the client,
+// and nothing stays on a worker.
+func TestTensorRTAnswers(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			f := newTensorRT(t, connector, fleettest.Options{Prefill: 1, Decode: 1})
+			tools := `"tools":[{"type":"function","function":{"name":"look","parameters":{}}}],"tool_choice":"required",`
+			for _, c := range []struct {
+				name, path, body string
+				prompt           []uint32
+				tokens           int
+			}{
+				{"chat", fleettest.ChatPath, `"max_tokens":12,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 12},
+				{"chat with both limits and tools", fleettest.ChatPath, tools + `"max_tokens":3,"max_completion_tokens":9,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 9},
+				{"chat with what no model of the engine knows", fleettest.ChatPath, `"max_tokens":12,"store":true,"x":1,"messages":[{"role":"user","content":"Hello"}]`, fleettest.ChatPrompt("Hello"), 12},
+				{"completion", fleettest.CompletionPath, `"max_tokens":12,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 12},
+				{"completion with the limit of chats", fleettest.CompletionPath, `"max_tokens":12,"max_completion_tokens":5,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 12},
+				{"one token", fleettest.CompletionPath, `"max_tokens":1,"prompt":"` + fleettest.Long + `"`, fleettest.TextPrompt(fleettest.Long), 1},
+			} {
+				for _, stream := range []bool{false, true} {
+					a := f.Post(c.path, fmt.Sprintf(`{"model":"tandem-sim","stream":%v,"nvext":{"extra_fields":["worker_id"]},%s}`, stream, c.body))
+					if a.Status != http.StatusOK || f.Text(a) != fleettest.Expected(c.prompt, c.tokens) || leaks(a) != "" {
+						t.Errorf("%s, stream %v: %d %s %q", c.name, stream, a.Status, a.Body, a.Events)
+						continue
+					}
+					if all := string(a.Body) + strings.Join(a.Events, ""); !strings.Contains(all, `"prefill_worker_id":"prefill-1","decode_worker_id":"decode-1"`) {
+						t.Errorf("%s, stream %v: not by the pair: %s", c.name, stream, all)
+					}
+				}
+			}
+			f.Idle()
+		})
+	}
+}
+
+// An answer that its first token ends is prefill's: whole, or as a stream, on either endpoint.
+func TestTensorRTFirstTokenEndsTheAnswer(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			f := newTensorRT(t, connector, fleettest.Options{Prefill: 1, Decode: 1})
+			first := strings.TrimSpace(fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 1))
+			for _, stream := range []bool{false, true} {
+				for path, body := range map[string]string{
+					fleettest.ChatPath:       `"messages":[{"role":"user","content":"` + endsAtOnce() + `"}]`,
+					fleettest.CompletionPath: `"stop":["` + first + `"],"prompt":"` + fleettest.Long + `"`,
+				} {
+					a := f.Post(path, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":9,"stream":%v,"stream_options":%s,%s}`, stream, map[bool]string{true: `{"include_usage":true}`, false: "null"}[stream], body))
+					all := string(a.Body) + strings.Join(a.Events, "")
+					if a.Status != http.StatusOK || strings.TrimSpace(f.Text(a)) != "" || !strings.Contains(all, `"finish_reason":"stop"`) ||
+						!strings.Contains(all, `"completion_tokens":1`) || leaks(a) != "" || stream != (len(a.Events) > 0 && a.Events[len(a.Events)-1] == "[DONE]") {
+						t.Errorf("%s, stream %v: %d %s %q", path, stream, a.Status, a.Body, a.Events)
+					}
+				}
+			}
+			f.Idle()
+		})
+	}
+}
+
+// A salt keeps caches apart: an endpoint that has no field for it refuses it, and does not ignore it.
+func TestTensorRTSalts(t *testing.T) {
+	f := newTensorRT(t, "trtllm", fleettest.Options{Prefill: 1, Decode: 1})
+	if a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"cache_salt":"a","messages":[{"role":"user","content":"Hello"}]}`); a.Status != http.StatusOK {
+		t.Errorf("chat: %d %s", a.Status, a.Body)
+	}
+	for _, salt := range []string{`"cache_salt":"a"`, `"nvext":{"cache_salt":"a"}`} {
+		a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"hi",`+salt+`}`)
+		if err := f.Parse(a.Body).Error; a.Status != http.StatusBadRequest || err == nil || err.Param == nil || !strings.HasSuffix(*err.Param, "cache_salt") {
+			t.Errorf("%s: %d %s", salt, a.Status, a.Body)
+		}
+	}
+	f.Idle()
+}
+
+// A client that leaves while decode has not asked for the KV yet: decode asks all the same, and the context worker lets
+// go long before its time-out. Streamed or not.
+func TestTensorRTClientLeavesBeforeDecodeAttaches(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		fleettest.VirtualRun(t, fmt.Sprint("stream ", stream), func(t *testing.T) {
+			f := newTensorRT(t, "trtllm", fleettest.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
+				if c.Engine.Role == "decode" {
+					c.Engine.MaxNumSeqs, c.Engine.Speedup = 1, 2
+				}
+			}})
+			// The gateway does not know of the one place, so that the second request waits in the engine.
+			record := f.Workers["decode-1"].Record()
+			record.MaxNumSeqs, record.Connector = 0, "trtllm"
+			if err := f.Gateway.Roster.Put(record); err != nil {
+				t.Fatal(err)
+			}
+			var all sync.WaitGroup
+			defer all.Wait()
+			other, stop := context.WithCancel(t.Context())
+			defer stop()
+			all.Go(func() {
+				_, _ = f.Try(other, fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":100000,"ignore_eos":true,"stream":true,"prompt":"x"}`, nil)
+			})
+			decode := func() engine.Books { return f.Workers["decode-1"].Engine.Books() }
+			f.Eventually("decode is full", func() bool { return decode().Running == 1 })
+			ctx, leave := context.WithCancel(t.Context())
+			all.Go(func() {
+				_, _ = f.Try(ctx, fleettest.CompletionPath, fmt.Sprintf(`{"model":"tandem-sim","max_tokens":50,"stream":%v,"prompt":"%s"}`, stream, fleettest.Long), nil)
+			})
+			f.Eventually("it waits at decode", func() bool { return decode().Waiting == 1 })
+			leave()
+			<-time.After(300 * time.Millisecond) // the engine looks for clients that left each 50 ms
+			if decode().Waiting != 1 || len(f.Workers["prefill-1"].Engine.Books().Pinned) != 1 {
+				t.Fatalf("it was cut off before it had asked: %s", f.Books())
+			}
+			stop() // and decode has room
+			f.Idle()
+		})
+	}
+}
+
+// A pair that was given by URL alone is asked what it is, and hands over either way; its KV events arrive in
+// TensorRT-LLM's form and end in overlaps of chats.
+func TestTensorRTByURL(t *testing.T) {
+	for _, connector := range tensorRTConnectors {
+		t.Run(connector, func(t *testing.T) {
+			cfg := fleettest.GatewayConfig()
+			cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+			ports := map[pools.Role][3]int{}
+			for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+				p := [3]int{fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)}
+				ports[role] = p
+				cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, role, fmt.Sprintf(
+					"http://127.0.0.1:%d,id=%s,block-size=16,connector=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv", p[0], role, connector, p[1], p[2])))
+			}
+			f := fleettest.NewStatic(t, cfg)
+			for role, p := range ports {
+				var w *devfleet.Worker
+				f.Eventually("the ports are free", func() bool {
+					var err error
+					w, err = fleettest.NewWorker(t, devfleet.WorkerConfig{
+						Engine: engine.Config{Engine: "trtllm", Role: string(role), ID: string(role), Speedup: 50, NoticeAfter: 50 * time.Millisecond},
+						Host:   "127.0.0.1", Port: p[0], ModelInput: "text", Drain: time.Second,
+						KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
+							Endpoint: fmt.Sprintf("tcp://*:%d", p[1]), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", p[2]), Topic: "kv", Dialect: wire.TensorRT,
+						}},
+					})
+					return err == nil
+				})
+				f.Run(string(role), w)
+			}
+			f.Eventually("both are followed", func() bool {
+				s := f.Sources()
+				return s["prefill"].State == "live" && s["decode"].State == "live" && f.Status("/health") == http.StatusOK
+			})
+			w, ok := f.Gateway.Roster.Lookup("prefill")
+			if !ok || w.Worker.Engine != "trtllm" || w.Worker.EngineVersion == "" || len(w.Worker.TransferIDs) != 1 {
+				t.Errorf("the worker's own record: %+v", w)
+			}
+			messages := `{"role":"user","content":"` + strings.Repeat(fleettest.Long, 4) + `"}`
+			for turn := range 3 {
+				a := f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":6,"nvext":{"extra_fields":["worker_id","routing"]},"messages":[`+messages+`]}`)
+				if a.Status != http.StatusOK {
+					t.Fatalf("%d %s", a.Status, a.Body)
+				}
+				served := f.Parse(a.Body)
+				cached := served.Usage.Details.Cached
+				if turn > 0 && (cached < 64 || !strings.Contains(string(a.Body), fmt.Sprintf(`"predicted_cached_tokens":%d`, cached))) {
+					t.Errorf("turn %d: the engine had %d tokens: %s", turn, cached, a.Body)
+				}
+				messages += `,{"role":"assistant","content":"` + f.Text(a) + `"},{"role":"user","content":"and?"}`
+				known := served.Usage.Prompt / 16
+				f.Eventually("the turn is known", func() bool { return f.Sources()["prefill"].Blocks >= known })
+			}
+			f.Idle()
+		})
+	}
+}

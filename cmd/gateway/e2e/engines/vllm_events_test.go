@@ -1,0 +1,90 @@
+package engines
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+)
+
+// What vLLM's full-attention layers have of a prompt is what its events have the gateway predict, to the block: of a model
+// with full attention and of a hybrid one, whose first KV-cache group is a sliding window; of prompts that are cached whole,
+// whose last block is stored once more each time; and while the pool is full and evicts its copies.
+func TestVLLMEventsPredictWhatIsCached(t *testing.T) {
+	for name, window := range map[string]int{"full attention": 0, "hybrid": 64} {
+		t.Run(name, func(t *testing.T) {
+			port, published, replay := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
+			cfg := fleettest.GatewayConfig()
+			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, published, replay)))
+			f := fleettest.NewStatic(t, cfg)
+			var messages atomic.Uint64
+			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+				Engine: engine.Config{Engine: "vllm", Role: "both", ID: "v1", Speedup: 50, BlockSize: 16, TotalKVBlocks: 40, ContextLength: 400, SlidingWindow: window},
+				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
+				KVEvents: devfleet.WorkerEvents{
+					ZMQ:   &zmqpub.Config{Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay)},
+					Alter: func(events []wire.Event) []wire.Event { messages.Add(1); return events },
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Run("v1", w)
+			f.Eventually("it is followed", func() bool { return f.Sources()["v1"].State == "live" && f.Status("/health") == http.StatusOK })
+			ids := func(seed, n int) string {
+				var b strings.Builder
+				for i := range n {
+					fmt.Fprintf(&b, ",%d", 3+(seed*31+i*7)%200)
+				}
+				return b.String()[1:]
+			}
+			shared := ids(1, 96)
+			ask := func(prompt string) (predicted, cached int) {
+				f.Eventually("all that happened is known", func() bool { return f.Sources()["v1"].Seq == messages.Load() })
+				a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"nvext":{"extra_fields":["routing"]},"prompt":[`+prompt+`]}`)
+				var got struct{ Nvext fleettest.Chose }
+				if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK || got.Nvext.Routing.Actual == nil {
+					t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
+				}
+				f.Idle()
+				return got.Nvext.Routing.Predicted, *got.Nvext.Routing.Actual
+			}
+			for i, c := range []struct {
+				prompt       string
+				full, hybrid int // tokens that the engine has
+			}{
+				{shared, 0, 0}, {shared, 80, 80}, {shared, 80, 80},
+				{shared + "," + ids(2, 40), 96, 80}, // the window is kept for who sends the same prompt again
+				{shared + "," + ids(2, 40), 128, 128},
+			} {
+				want := c.full
+				if window > 0 {
+					want = c.hybrid
+				}
+				if predicted, cached := ask(c.prompt); predicted != c.full || cached != want {
+					t.Errorf("request %d: predicted %d, want %d; the engine had %d, want %d", i, predicted, c.full, cached, want)
+				}
+			}
+			for i := range 12 { // others fill the pool, and evict the copies that are not in use
+				ask(ids(10+i, 200))
+				if predicted, cached := ask(shared + "," + ids(2, 40)); predicted != cached || cached != 128 {
+					t.Errorf("after %d others: predicted %d, the engine had %d, want 128", i+1, predicted, cached)
+				}
+			}
+			if s := f.Sources()["v1"]; s.State != "live" || s.Losses != 0 {
+				t.Errorf("it is %+v", s)
+			}
+			f.Idle()
+		})
+	}
+}

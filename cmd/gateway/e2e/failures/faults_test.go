@@ -1,0 +1,218 @@
+package failures
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+)
+
+// A dead prefill worker costs nobody an answer, and is out of the choice at its
+// first refused connection; with none left decode prefills for itself.
+func TestPrefillWorkersDie(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{})
+		want := fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6)
+		body := strings.Replace(fleettest.Ask(fleettest.Long, 6), `"ignore_eos":true,`, "", 1)
+		f.Workers["prefill-1"].Kill()
+		for range 6 {
+			a := f.Post(fleettest.CompletionPath, body)
+			if p, _ := f.Served(a); p != "prefill-2" || f.Text(a) != want {
+				t.Fatalf("served by %q: %q", p, f.Text(a))
+			}
+		}
+		if n := strings.Count(f.Logs.String(), "class=refused"); n > 1 {
+			t.Errorf("the dead worker was tried %d times", n)
+		}
+		f.Workers["prefill-2"].Kill()
+		for range 3 {
+			a := f.Post(fleettest.CompletionPath, body)
+			if p, _ := f.Served(a); p != "" || f.Text(a) != want {
+				t.Fatalf("served by %q: %q", p, f.Text(a))
+			}
+		}
+		if got := f.Status("/health"); got != http.StatusOK {
+			t.Errorf("/health is %d while decode stands in", got)
+		}
+		f.Idle()
+	})
+}
+
+// A prefill worker that dies takes the KV of many requests with it, of more than the retry budget has places for: they wait
+// for one, and each gets its answer.
+func TestPrefillDiesWithStagedKV(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		const clients = 60
+		f := fleettest.New(t, fleettest.Options{Worker: func(c *devfleet.WorkerConfig) { c.Engine.BandwidthBytesPerSecond = 4e6 }})
+		answers := make([]fleettest.Answer, clients)
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				q := fleettest.IthQuestion(i)
+				answers[i] = f.Post(q.Path, q.Body)
+			})
+		}
+		var dies *fleettest.Worker
+		f.Eventually("KV of many requests lies at one prefill worker", func() bool {
+			for _, id := range []string{"prefill-1", "prefill-2"} {
+				if w := f.Workers[id]; len(w.Engine.Books().Pinned) > 14 { // the budget has places for 12 of 60
+					dies = w
+				}
+			}
+			return dies != nil
+		})
+		dies.Kill()
+		group.Wait()
+		for i, a := range answers {
+			if whole, err := f.Verdict(fleettest.IthQuestion(i), a); err != nil || !whole {
+				t.Errorf("request %d: whole %v, %v, status %d %s", i, whole, err, a.Status, a.Body)
+			}
+		}
+		f.Idle()
+	})
+}
+
+func TestDecodeFallbackOff(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) { c.Flow.DecodeFallback = false }})
+	f.Workers["prefill-1"].Kill()
+	f.Workers["prefill-2"].Kill()
+	a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+	if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || *e.Code != "no_worker" {
+		t.Errorf("status %d: %s", a.Status, a.Body)
+	}
+	if got := f.Status("/health"); got != http.StatusServiceUnavailable {
+		t.Errorf("/health is %d", got)
+	}
+	f.Idle()
+}
+
+// A decode worker that dies before the first byte is replaced, with the KV that
+// is already staged where it never saw the request.
+func TestDecodeWorkersDie(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{})
+		f.Workers["decode-1"].Kill()
+		for range 6 {
+			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+			if _, d := f.Served(a); d != "decode-2" {
+				t.Fatalf("served by %q", d)
+			}
+		}
+		f.Workers["decode-2"].Kill()
+		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+		if e := f.Parse(a.Body).Error; a.Status != http.StatusServiceUnavailable || e == nil || e.Code == nil {
+			t.Errorf("status %d: %s", a.Status, a.Body)
+		}
+		f.Eventually("the bookings are zero", func() bool {
+			return !strings.Contains(f.Books(), "booked")
+		})
+	})
+}
+
+// A prefill worker that accepts and says nothing is left after prefill-timeout.
+func TestSilentPrefillWorker(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Timeout = 50 * time.Millisecond }})
+		silent := fleettest.Listen(t, 0)
+		defer silent.Close()
+		record := f.Workers["prefill-1"].Record()
+		f.Gateway.Roster.Remove("prefill-1")
+		record.ID, record.Address = "silent-1", "http://"+silent.Addr().String()
+		if err := f.Gateway.Roster.Put(record); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4))
+		if p, d := f.Served(a); p != "" || d != "decode-1" {
+			t.Errorf("served by %q and %q", p, d)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("took %v", took)
+		}
+		if !strings.Contains(f.Logs.String(), "class=timeout") {
+			t.Error("no timeout in the log")
+		}
+		f.Idle()
+	})
+}
+
+// A prefill that takes longer than nearly all before it is asked of a second worker, whose answer counts; what the first holds
+// is freed.
+func TestSlowPrefillIsHedged(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }})
+		for i := range 80 {
+			f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2))
+		}
+		silent := fleettest.Listen(t, 0)
+		defer silent.Close()
+		record := f.Workers["prefill-2"].Record()
+		record.Address = "http://" + silent.Addr().String()
+		if err := f.Gateway.Roster.Put(record); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		for i := range 20 {
+			prompt := fmt.Sprint("again", i, fleettest.Long)
+			a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 4))
+			if p, _ := f.Served(a); p != "prefill-1" || f.Text(a) != fleettest.Generated(fleettest.TextPrompt(prompt), 4, false) {
+				t.Fatalf("served by %q: %q", p, f.Text(a))
+			}
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("20 requests took %v", took)
+		}
+		if logs := f.Logs.String(); strings.Contains(logs, "leg failed") || strings.Contains(logs, "attempts=2") {
+			t.Error("a hedge is no failure")
+		}
+		f.Idle()
+	})
+}
+
+// Clients that leave all at once free both workers, wherever their requests
+// are: the engines' own books are zero within 20 ms for 99 of 100.
+func TestClientsLeave(t *testing.T) {
+	for _, c := range []struct {
+		phase   string
+		options fleettest.Options
+		prompt  string
+		there   func(f *fleettest.Fleet) bool // every request has come to the phase
+	}{
+		{
+			// Slow engines: a prefill that ends in the moment its client leaves hands over nothing by which
+			// it could be released, and its blocks stay for the engine's lease.
+			"queueing", fleettest.Options{Speedup: .05, Worker: func(c *devfleet.WorkerConfig) { c.Engine.MaxNumSeqs = 1 }}, strings.Repeat(fleettest.Long, 10),
+			func(f *fleettest.Fleet) bool {
+				return f.Gateway.Flow.Waiting()["tandem-sim"].Waiting >= fleettest.Clients-2
+			},
+		},
+		{
+			"prefill", fleettest.Options{Speedup: .005}, strings.Repeat(fleettest.Long, 10),
+			func(f *fleettest.Fleet) bool { return f.Engines("prefill") == fleettest.Clients },
+		},
+		{
+			"transfer", fleettest.Options{Speedup: 1, Worker: func(c *devfleet.WorkerConfig) { c.Engine.TransferSetup = fleettest.Transfers / fleettest.Clients }}, fleettest.Long,
+			func(f *fleettest.Fleet) bool { return f.Transferring() > fleettest.Clients/2 },
+		},
+		{
+			"streaming", fleettest.Options{Speedup: 1}, fleettest.Long,
+			func(f *fleettest.Fleet) bool { return f.Started() >= fleettest.Clients },
+		},
+	} {
+		fleettest.VirtualRun(t, c.phase, func(t *testing.T) {
+			limit := 20 * time.Millisecond
+			if c.phase == "transfer" {
+				limit += fleettest.Transfers
+			}
+			if took := fleettest.LeaveAtOnce(t, fleettest.New(t, c.options), c.phase, c.prompt, c.there); took > limit {
+				t.Errorf("books were zero after %v, the limit is %v", took, limit)
+			}
+		})
+	}
+}

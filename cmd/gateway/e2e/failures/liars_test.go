@@ -1,0 +1,114 @@
+package failures
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// liar stands before a worker and passes on what the worker says of itself; calls for inference are answered by infer.
+type liar struct {
+	*httptest.Server
+	looks, calls atomic.Int64 // at its health; for inference
+}
+
+func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
+	l := &liar{}
+	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", port)})
+	pass.Transport = fleettest.Client(t).Transport
+	l.Server = fleettest.ServeHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			l.looks.Add(1)
+			pass.ServeHTTP(w, r)
+			return
+		}
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), `"`+stack.SimModel+`"`) { // else it is a release
+			l.calls.Add(1)
+		}
+		infer(w, r)
+	})
+	return l
+}
+
+// A worker whose health is fine and whose every call fails costs no answer, and three calls: its circuit opens, and what
+// it goes on saying of its health does not close it.
+func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
+	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	for name, infer := range map[string]http.HandlerFunc{
+		"hangs": hang,
+		"fails": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"hangs after the head": func(w http.ResponseWriter, r *http.Request) {
+			fleettest.SSE(w)
+			_ = http.NewResponseController(w).Flush()
+			hang(w, r)
+		},
+		"cuts": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+			fleettest.VirtualRun(t, fmt.Sprint(role, " ", name), func(t *testing.T) {
+				cfg := fleettest.GatewayConfig()
+				cfg.Prefill.Timeout, cfg.Decode.FirstTokenTimeout = 300*time.Millisecond, 300*time.Millisecond
+				cfg.Breakers.OpenFor = time.Hour
+				ports := map[string]int{}
+				var lies *liar
+				for _, r := range []pools.Role{pools.Prefill, pools.Decode} {
+					for i := range 2 {
+						id := fmt.Sprintf("%s-%d", r, i+1)
+						ports[id] = fleettest.FreePort(t)
+						at := fmt.Sprintf("http://127.0.0.1:%d", ports[id])
+						if r == role && i == 0 {
+							lies = newLiar(t, ports[id], infer)
+							at = lies.URL
+						}
+						cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, r, at+",id="+id))
+					}
+				}
+				cfg.Workers.MinInitial = len(ports)
+				f := fleettest.NewStatic(t, cfg)
+				for id, port := range ports {
+					f.Serve(pools.Role(id[:len(id)-2]), id, port)
+				}
+				f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+				id := string(role) + "-1"
+				before, _ := f.Gateway.Roster.Lookup(id)
+				round := func(n string) {
+					t.Helper()
+					for i := range 10 {
+						prompt := fmt.Sprint(n, i, fleettest.Long)
+						a := f.Post(fleettest.CompletionPath, fleettest.Ask(prompt, 6))
+						if got := f.Text(a); a.Status != http.StatusOK || got != fleettest.Generated(fleettest.TextPrompt(prompt), 6, false) {
+							t.Fatalf("request %d: status %d, %q, %s", i, a.Status, got, a.Body)
+						}
+						if p, d := f.Served(a); p != "prefill-2" && role == pools.Prefill || d != "decode-2" && role == pools.Decode {
+							t.Errorf("request %d was served by %q and %q", i, p, d)
+						}
+					}
+				}
+				round("first")
+				looked := lies.looks.Load()
+				f.Eventually("its health is looked at many times more, and everything else again", func() bool { return lies.looks.Load() > looked+20 })
+				round("second")
+				if n := lies.calls.Load(); n != 3 || f.Circuits()[id] != fault.Open {
+					t.Errorf("it was called %d times; circuits %v", n, f.Circuits())
+				}
+				after, in := f.Gateway.Roster.Lookup(id)
+				if !in || after.Worker.Incarnation != before.Worker.Incarnation {
+					t.Errorf("it is in the roster: %v, as the same process: %v", in, after.Worker.Incarnation == before.Worker.Incarnation)
+				}
+				f.Idle()
+			})
+		}
+	}
+}

@@ -1,0 +1,343 @@
+package failures
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// TestAnswersAreResumed kills the decode worker in mid-stream: the answer goes on, on another one, as the undisturbed one.
+func TestAnswersAreResumed(t *testing.T) {
+	ids, _ := strings.CutPrefix(fmt.Sprintf("%d", fleettest.TextPrompt(fleettest.Long)), "[")
+	ids = "[" + strings.ReplaceAll(strings.TrimSuffix(ids, "]"), " ", ",") + "]"
+	whole := fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 120, false)
+	for name, c := range map[string]struct {
+		path, body string
+		options    fleettest.Options
+		want       string
+		reason     string
+		prompt     int
+		completion int
+	}{
+		"completion": {path: fleettest.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleettest.Long) + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
+		"ids":        {path: fleettest.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
+		"shows ids":  {path: fleettest.CompletionPath, body: `"prompt":` + ids + `,"max_tokens":120,"return_token_ids":true`, want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
+		"chat": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
+		"chat's newer limit": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_completion_tokens":120,"min_tokens":110`, want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
+		"tools offered": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`,
+			want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false), reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
+		"vllm": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120`, options: fleettest.Of("vllm"), want: fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false),
+			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
+		"vllm thinks": {path: fleettest.ChatPath, body: `"messages":[{"role":"user","content":"Hello"}],"max_tokens":120,"chat_template_kwargs":{"enable_thinking":true}`, options: fleettest.Of("vllm"),
+			reason: "length", prompt: len(fleettest.ChatPrompt("Hello")), completion: 120},
+		"sglang": {path: fleettest.CompletionPath, body: `"prompt":` + fmt.Sprintf("%q", fleettest.Long) + `,"max_tokens":120`, options: fleettest.Of("sglang"), want: whole, reason: "length", prompt: len(fleettest.TextPrompt(fleettest.Long)), completion: 120},
+	} {
+		fleettest.VirtualRun(t, name, func(t *testing.T) {
+			c.options.Prefill, c.options.Decode, c.options.Speedup = 1, 2, 2
+			f := fleettest.New(t, c.options)
+			body := `{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,` + c.body + `}`
+			undisturbed := f.Post(c.path, body)
+			a := f.Cut(c.path, body, 30)
+			if got := f.Text(a); c.want != "" && got != c.want || got != f.Text(undisturbed) {
+				t.Errorf("the answer is\n%q, want\n%q", got, f.Text(undisturbed))
+			}
+			if reason, prompt, completion := f.Ends(a); reason != c.reason || prompt != c.prompt || completion != c.completion {
+				t.Errorf("it ended by %q with %d + %d tokens, want %q, %d + %d\n%v", reason, prompt, completion, c.reason, c.prompt, c.completion, a.Events)
+			}
+			if got, want := details(a), details(undisturbed); got != want {
+				t.Errorf("the usage has %s, want %s", got, want)
+			}
+			if shows := strings.Contains(strings.Join(a.Events, ""), `"token_ids"`); shows != strings.Contains(c.body, "return_token_ids") {
+				t.Errorf("token ids are shown: %v", shows)
+			}
+			if !strings.Contains(f.Logs.String(), "action=resume") {
+				t.Error("nothing was resumed")
+			}
+			f.Idle()
+		})
+	}
+}
+
+// details are what a stream's usage says of the answer's tokens.
+func details(a fleettest.Answer) string {
+	_, all, _ := strings.Cut(a.Events[len(a.Events)-2], `"completion_tokens_details":`)
+	one, _, _ := strings.Cut(all, "}")
+	return one
+}
+
+// TestStopStringsAcrossTheCut: a stop string that began before the worker died ends the answer where it would have ended, as
+// its engine reports it, whether the engine holds its beginning back or has shown it.
+func TestStopStringsAcrossTheCut(t *testing.T) {
+	const at = 60 // words before the stop string, which has six
+	for name, c := range map[string]struct {
+		engine, path, body string
+		cuts               []int // events
+	}{
+		"vllm":           {"vllm", fleettest.CompletionPath, `"min_tokens":8`, []int{50, 54}}, // which show six words less than there are
+		"vllm, included": {"vllm", fleettest.CompletionPath, `"include_stop_str_in_output":true`, []int{57, at + 1, at + 3}},
+		"chat":           {"vllm", fleettest.ChatPath, `"min_tokens":63`, []int{50, 54}},
+		"chat, included": {"vllm", fleettest.ChatPath, `"include_stop_str_in_output":true`, []int{57, at + 2, at + 4}},
+		"sglang":         {"sglang", fleettest.CompletionPath, `"min_tokens":8`, []int{54, 58}},
+		"sglang, whole":  {"sglang", fleettest.CompletionPath, `"no_stop_trim":true`, []int{54, 58}},
+	} {
+		fleettest.VirtualRun(t, name, func(t *testing.T) {
+			o := fleettest.Of(c.engine)
+			o.Prefill, o.Decode, o.Speedup = 1, 2, 2
+			f := fleettest.New(t, o)
+			ask, text := `"prompt":`+fmt.Sprintf("%q", fleettest.Long), fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 120, false)
+			if c.path == fleettest.ChatPath {
+				ask, text = `"messages":[{"role":"user","content":"Hello"}]`, fleettest.Generated(fleettest.ChatPrompt("Hello"), 120, false)
+			}
+			words := strings.SplitAfter(text, " ")
+			stop := strings.Join(words[at:at+6], "")
+			if strings.Index(text, stop) != len(strings.Join(words[:at], "")) {
+				t.Fatal("it stands earlier, too")
+			}
+			body := fmt.Sprintf(`{"model":"tandem-sim","stream":true,"stream_options":{"include_usage":true},"temperature":0,"ignore_eos":true,"max_tokens":120,"stop":["never",%q],%s,%s}`, stop, c.body, ask)
+			undisturbed := f.Post(c.path, body)
+			reason, prompt, completion := f.Ends(undisturbed)
+			named := fmt.Sprintf(`_reason":%q`, stop)
+			if c.engine == "sglang" {
+				named = fmt.Sprintf(`"matched_stop":%q`, stop)
+			}
+			if reason != "stop" || !strings.Contains(strings.Join(undisturbed.Events, ""), named) {
+				t.Fatalf("undisturbed it ends by %q: %v", reason, undisturbed.Events)
+			}
+			for _, after := range c.cuts {
+				a := generatingAfter(f, c.path, body, after, o)
+				if got, want := f.Text(a), f.Text(undisturbed); got != want {
+					t.Errorf("cut after %d events: %q, want %q", after, got, want)
+				}
+				if r, p, n := f.Ends(a); r != reason || p != prompt || n != completion || !strings.Contains(strings.Join(a.Events, ""), named) {
+					t.Errorf("cut after %d events it ended by %q with %d + %d tokens, want %q with %d + %d\n%v", after, r, p, n, reason, prompt, completion, a.Events)
+				}
+			}
+			f.Idle()
+		})
+	}
+}
+
+// generatingAfter is cut, with a worker that comes back.
+func generatingAfter(f *fleettest.Fleet, path, body string, after int, o fleettest.Options) fleettest.Answer {
+	var id string
+	n := 0
+	a, err := f.Try(context.Background(), path, body, func(string) {
+		if n++; n == after {
+			id = f.Generating()
+			f.Workers[id].Kill()
+		}
+	})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	if id != "" {
+		f.Start(pools.Decode, id, o, slog.New(slog.DiscardHandler))
+	}
+	return a
+}
+
+// resumeFile has the table of what can be resumed, between two lines.
+const (
+	resumeFile  = "../../../../docs/faults.md"
+	resumeBegin = "<!-- resume: written by go test ./cmd/gateway/e2e/failures -run TestResumeTable -update -->\n"
+	resumeEnd   = "<!-- end of the resume table -->\n"
+)
+
+// resumeEngines are the table's columns.
+var resumeEngines = []struct{ name, engine, version string }{
+	{"vLLM ≥ 0.27", "vllm", ""}, {"vLLM < 0.27", "vllm", "0.26.0"}, {"SGLang", "sglang", ""}, {"TensorRT-LLM", "trtllm", ""}, {"simulated", "sim", ""},
+}
+
+// resumeFeatures are the table's rows: what is asked in addition to a stream of 60 tokens.
+var resumeFeatures = []struct{ name, path, body string }{
+	{"completion", fleettest.CompletionPath, ``},
+	{"completion, prompt as token ids", fleettest.CompletionPath, ``},
+	{"completion with `stop`", fleettest.CompletionPath, `"stop":["never said"]`},
+	{"completion with `echo`", fleettest.CompletionPath, `"echo":true`},
+	{"chat", fleettest.ChatPath, ``},
+	{"chat that shows its reasoning", fleettest.ChatPath, `"chat_template_kwargs":{"enable_thinking":true}`},
+	{"chat with `stop`", fleettest.ChatPath, `"stop":["never said"]`},
+	{"tools offered, none called yet", fleettest.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`},
+	{"a tool required or named", fleettest.ChatPath, `"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}}`},
+	{"`response_format`, grammars", fleettest.ChatPath, `"response_format":{"type":"json_object"}`},
+	{"`logprobs`", fleettest.ChatPath, `"logprobs":true`},
+	{"`n` > 1", fleettest.ChatPath, `"n":2`},
+	{"hidden reasoning (`include_reasoning` false)", fleettest.ChatPath, `"include_reasoning":false`},
+	{"`seed`, `temperature` > 0", fleettest.ChatPath, `"temperature":0.7,"seed":1`},
+	{"penalties", fleettest.CompletionPath, `"presence_penalty":0.5`},
+	{"`bad_words`", fleettest.CompletionPath, `"bad_words":["never said"]`},
+	{"`repetition_detection`", fleettest.CompletionPath, `"repetition_detection":{"max_pattern_size":5,"min_count":4}`},
+	{"`min_tokens`, `logit_bias`, `allowed_token_ids`", fleettest.CompletionPath, `"min_tokens":30,"logit_bias":{"5":1},"allowed_token_ids":[5]`},
+}
+
+// TestResumeTable kills the decode worker in the middle of each kind of answer of each engine: the stream goes on and ends as
+// the undisturbed one, or ends with one typed error that says why. Nothing is held in the end. docs/faults.md has the table.
+func TestResumeTable(t *testing.T) {
+	var table strings.Builder
+	table.WriteString("| |")
+	for _, e := range resumeEngines {
+		table.WriteString(" " + e.name + " |")
+	}
+	table.WriteString("\n|---|" + strings.Repeat("---|", len(resumeEngines)) + "\n")
+	for _, row := range resumeFeatures {
+		table.WriteString("| " + row.name + " |")
+		for _, e := range resumeEngines {
+			fleettest.VirtualRun(t, row.name+"/"+e.name, func(t *testing.T) {
+				fmt.Fprintf(&table, " %s |", resumeCell(t, row.name, row.path, row.body, e.engine, e.version))
+			})
+		}
+		table.WriteString("\n")
+	}
+	old, err := os.ReadFile(resumeFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(string(old), resumeBegin)
+	_, tail, found := strings.Cut(rest, resumeEnd)
+	now := head + resumeBegin + table.String() + resumeEnd + tail
+	switch {
+	case !found:
+		t.Fatalf("%s has no place for the table", resumeFile)
+	case *fleettest.Update:
+		err = os.WriteFile(resumeFile, []byte(now), 0o644)
+	case now != string(old):
+		t.Errorf("the table in %s is not what happens: write it again with -update\n%s", resumeFile, table.String())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// resumeCell is what becomes of one kind of answer whose decode worker dies.
+func resumeCell(t *testing.T, name, path, more, engine, version string) string {
+	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 4, Worker: func(c *devfleet.WorkerConfig) {
+		c.Engine.Engine, c.Engine.EngineVersion = engine, version
+	}})
+	ask := fmt.Sprintf(`"prompt":%q`, fleettest.Long)
+	if strings.Contains(name, "token ids") {
+		ask = `"prompt":` + string(openai.AppendIDs(nil, fleettest.TextPrompt(fleettest.Long)))
+	}
+	if path == fleettest.ChatPath {
+		ask = `"messages":[{"role":"user","content":"Hello"}]`
+	}
+	if more != "" {
+		ask += "," + more
+	}
+	body := `{"model":"tandem-sim","stream":true,"max_tokens":60,"ignore_eos":true,` + ask + `}`
+	undisturbed := f.Post(path, body)
+	if undisturbed.Status != http.StatusOK {
+		return "refused"
+	}
+	a := f.Cut(path, body, 15)
+	defer f.Idle()
+	if last := a.Events[len(a.Events)-1]; last != "[DONE]" {
+		e := f.Parse([]byte(last)).Error
+		if e == nil || e.Code == nil || *e.Code != "not_resumable" {
+			t.Fatalf("it ended with %q", last)
+		}
+		for reason, says := range handoff.NotResumable {
+			if strings.HasSuffix(e.Message, says) {
+				return "`" + reason + "`"
+			}
+		}
+		t.Fatalf("%q is no known reason", e.Message)
+	}
+	if got, want := f.Text(a), f.Text(undisturbed); got != want {
+		t.Errorf("the answer is %q, want %q", got, want)
+	}
+	f.Ends(a)
+	return "goes on"
+}
+
+// TestWhatIsNotToBeResumed: with --resume off a stream ends as its worker failed; with exact one that is drawn does not move.
+func TestWhatIsNotToBeResumed(t *testing.T) {
+	for mode, c := range map[string]struct{ code, says string }{
+		handoff.ResumeOff:   {"reset", "the connection broke"},
+		handoff.ResumeExact: {"not_resumable", "not greedy"},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(g *stack.GatewayConfig) { g.Flow.Resume.Mode = mode }})
+			a := f.Cut(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 150), 20)
+			last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
+			if last == nil || last.Code == nil || *last.Code != c.code || !strings.Contains(last.Message, c.says) {
+				t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
+			}
+			if got := f.Text(fleettest.Answer{Events: a.Events[:len(a.Events)-1]}); got == "" || !strings.HasPrefix(fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 150, false), got) {
+				t.Errorf("the part that came is not the answer's beginning: %q", got)
+			}
+			f.Idle()
+		})
+	}
+}
+
+// TestManyAreResumed: of the streams that one death meets, those over the retry budget wait for their turn.
+func TestManyAreResumed(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 4})
+		const streams, tokens = 60, 250
+		var begun, group sync.WaitGroup
+		begun.Add(streams)
+		for i := range streams {
+			prompt := fmt.Sprint(i, fleettest.Long)
+			group.Go(func() {
+				n := 0
+				a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(prompt, tokens), func(string) {
+					if n++; n == 3 {
+						begun.Done()
+					}
+				})
+				if err != nil {
+					t.Error(err)
+				} else if got, want := f.Text(a), fleettest.Generated(fleettest.TextPrompt(prompt), tokens, false); got != want || a.Events[len(a.Events)-1] != "[DONE]" {
+					t.Errorf("the answer is %q, want %q", got, want)
+				}
+			})
+		}
+		begun.Wait()
+		f.Workers["decode-1"].Kill()
+		group.Wait()
+		if n := strings.Count(f.Logs.String(), "resumes=1"); n <= 12 {
+			t.Errorf("%d answers moved: nothing was shown", n)
+		}
+		f.Idle()
+	})
+}
+
+// TestResumesAreBounded: an answer whose second worker dies as well is suspected of killing them.
+func TestResumesAreBounded(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 3, Speedup: 2})
+		n := 0
+		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 300), func(string) {
+			if n++; n == 20 || n == 60 || n == 100 {
+				f.Workers[f.Generating()].Kill()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := f.Parse([]byte(a.Events[len(a.Events)-1])).Error
+		if last == nil || last.Code == nil || *last.Code != "suspected_poison" {
+			t.Errorf("it ended with %q", a.Events[len(a.Events)-1])
+		}
+		if got := f.Text(fleettest.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
+			t.Errorf("%q is not the answer's beginning", got)
+		}
+		f.Idle()
+	})
+}

@@ -1,0 +1,252 @@
+package failures
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// outage is a transport whose decode workers have all failed: every first
+// attempt fails once all of them are under way, and every retry is held until
+// the test lets go.
+type outage struct {
+	upstream.Transport
+	firsts sync.WaitGroup // first attempts to come
+	let    chan struct{}  // closed: retries go on
+
+	mu       sync.Mutex
+	retrying map[string]bool // requests seen on a retry
+	now      map[string]bool // those on one now
+	most     int             // at once
+	attempts int             // calls to decode
+}
+
+func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if leg.Purpose == fault.Release {
+		return o.Transport.Call(ctx, leg)
+	}
+	id, n, _ := strings.Cut(leg.RequestID, "-")
+	if attempt, err := strconv.Atoi(n); err != nil {
+		return nil, fmt.Errorf("no attempt in %q", leg.RequestID)
+	} else if attempt > 1 {
+		o.mu.Lock()
+		o.retrying[id], o.now[id] = true, true
+		o.most = max(o.most, len(o.now))
+		o.mu.Unlock()
+		<-o.let
+	}
+	if leg.Purpose != string(pools.Decode) {
+		return o.Transport.Call(ctx, leg)
+	}
+	o.mu.Lock()
+	o.attempts++
+	delete(o.now, id)
+	o.mu.Unlock()
+	if n == "1" {
+		o.firsts.Done()
+		o.firsts.Wait()
+	}
+	return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("the wire is cut")}
+}
+
+// An outage that hits every request at once is not multiplied: at most a fifth
+// of the live requests, and ten of few, are tried again at once; the others wait
+// for their turn, and each is tried once more.
+func TestOutageIsNotMultiplied(t *testing.T) {
+	for _, c := range []struct{ clients, retries int }{{8, 8}, {30, 10}, {100, 20}} {
+		fleettest.VirtualRun(t, fmt.Sprint(c.clients, " requests"), func(t *testing.T) {
+			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}, now: map[string]bool{}}
+			o.firsts.Add(c.clients)
+			f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 4, Speedup: 1000, Gateway: func(cfg *stack.GatewayConfig) {
+				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+					o.Transport = inner
+					return o
+				}
+			}})
+			answers := make(chan fleettest.Answer, c.clients)
+			var group sync.WaitGroup
+			for i := range c.clients {
+				group.Go(func() {
+					a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint("request ", i), 2), nil)
+					if err != nil {
+						t.Error(err)
+					}
+					answers <- a
+				})
+			}
+			check := func(a fleettest.Answer, code string) {
+				if e := fleettest.FailureIn(a); a.Status != http.StatusBadGateway || e == nil || *e.Code != code {
+					t.Errorf("status %d, want %s: %s", a.Status, code, a.Body)
+				}
+			}
+			f.Eventually("the retries are under way, and the others wait", func() bool {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				return len(o.retrying) >= c.retries && f.Gateway.Flow.Retries().Waiting == c.clients-c.retries
+			})
+			close(o.let)
+			group.Wait()
+			close(answers)
+			for a := range answers { // their second worker broke off as well
+				check(a, "suspected_poison")
+			}
+			if len(o.retrying) != c.clients || o.most != c.retries || o.attempts != 2*c.clients {
+				t.Errorf("%d requests were tried again, %d at once, by %d calls; want %d at once", len(o.retrying), o.most, o.attempts, c.retries)
+			}
+			f.Idle()
+		})
+	}
+}
+
+// What the client's own mistake caused is tried once: another worker would say
+// the same. It opens no circuit either.
+func TestClientsMistakesAreNotRetried(t *testing.T) {
+	for _, status := range []int{400, 413, 415, 422} {
+		for _, leg := range []string{string(pools.Prefill), string(pools.Decode)} {
+			fleettest.VirtualRun(t, fmt.Sprint(leg, " ", status), func(t *testing.T) {
+				f := newInjectedFleet(t, fault.Rule{Fault: "wrong_status", Probability: 1, Leg: leg, Status: status})
+				const requests = 10
+				for i := range requests {
+					a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 4))
+					if e := fleettest.FailureIn(a); a.Status != status || e == nil || e.Type != "invalid_request_error" {
+						t.Errorf("status %d: %s", a.Status, a.Body)
+					}
+				}
+				if n := f.hits.Load(); n != requests {
+					t.Errorf("%d calls for %d requests", n, requests)
+				}
+				for _, p := range f.Gateway.Fleet.Report() {
+					for _, w := range p.Workers {
+						if w.Circuit != fault.Closed {
+							t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
+						}
+					}
+				}
+				f.settled()
+			})
+		}
+	}
+}
+
+// Clients that leave count neither for nor against a worker.
+func TestLeavingOpensNoCircuit(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Speedup: 1})
+	for i := range 8 {
+		ctx, leave := context.WithCancel(context.Background())
+		_, err := f.Try(ctx, fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 1000), func(string) { leave() })
+		if err == nil {
+			t.Error("the client did not leave")
+		}
+		leave()
+	}
+	f.Idle()
+	for _, p := range f.Gateway.Fleet.Report() {
+		for _, w := range p.Workers {
+			if w.Circuit != fault.Closed {
+				t.Errorf("%s's circuit is %s", w.ID, w.Circuit)
+			}
+		}
+	}
+}
+
+// A worker that fails three times in a row is out of the choice, is shown so,
+// and comes back by one request once it has had its time.
+func TestEjectedWorkerComesBackByOne(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		var broken sync.Map // worker id: its calls fail
+		var calls sync.Map  // worker id: *[]struct{}
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 1000, Gateway: func(c *stack.GatewayConfig) {
+			c.Breakers.OpenFor = 300 * time.Millisecond
+			c.WrapTransport = func(inner upstream.Transport) upstream.Transport {
+				return transportFunc(func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+					if _, ok := broken.Load(leg.Worker); ok && leg.Purpose == string(pools.Decode) {
+						n, _ := calls.LoadOrStore(leg.Worker, new(counter))
+						n.(*counter).add()
+						return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: fmt.Errorf("broken")}
+					}
+					return inner.Call(ctx, leg)
+				})
+			}
+		}})
+		circuit := func() fault.State {
+			var report struct {
+				Pools []struct {
+					Workers []struct {
+						ID      string
+						Circuit fault.State
+					}
+				}
+			}
+			f.Get("/workers", &report)
+			for _, p := range report.Pools {
+				for _, w := range p.Workers {
+					if w.ID == "decode-1" {
+						return w.Circuit
+					}
+				}
+			}
+			return ""
+		}
+		broken.Store("decode-1", true)
+		send := func() {
+			t.Helper()
+			a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+			if _, d := f.Served(a); a.Status != http.StatusOK || d == "" {
+				t.Errorf("status %d: %s", a.Status, a.Body)
+			}
+		}
+		f.Eventually("its circuit is open", func() bool { send(); return circuit() == fault.Open })
+		n, _ := calls.Load("decode-1")
+		seen := n.(*counter).get()
+		if seen != 3 {
+			t.Errorf("open after %d failures", seen)
+		}
+		send()
+		if got := n.(*counter).get(); got != seen {
+			t.Error("an ejected worker was called")
+		}
+		f.Eventually("its trial", func() bool { send(); return n.(*counter).get() == seen+1 })
+		if got := circuit(); got != fault.Open {
+			t.Errorf("after a trial that failed it is %s", got)
+		}
+		broken.Delete("decode-1")
+		f.Eventually("it is back", func() bool { send(); return circuit() == fault.Closed })
+		f.Idle()
+	})
+}
+
+// transportFunc is a Transport made of a function.
+type transportFunc func(ctx context.Context, leg upstream.Leg) (upstream.Stream, error)
+
+func (f transportFunc) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	return f(ctx, leg)
+}
+
+// counter counts from several goroutines.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) add() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+}
+
+func (c *counter) get() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}

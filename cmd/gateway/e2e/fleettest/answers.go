@@ -1,0 +1,353 @@
+package fleettest
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+)
+
+const (
+	ChatPath       = "/v1/chat/completions"
+	CompletionPath = "/v1/completions"
+)
+
+// Expected is the undisturbed answer: the simulated engines' text is a pure
+// function of all tokens so far.
+func Expected(prompt []uint32, n int) string { return Generated(prompt, n, true) }
+
+// Generated is Expected, past the end of the text where eos is false, as an
+// engine with ignore_eos goes on.
+func Generated(prompt []uint32, n int, eos bool) string {
+	vocab := engine.Vocabulary{Words: tokens.Words(), EOS: tokens.EOS()}
+	state := engine.Begin(0).FoldAll(prompt)
+	var out []byte
+	for range n {
+		next := vocab.Next(state, eos)
+		if next == tokens.EOS() {
+			break
+		}
+		out = tokens.Sim().Decode(out, []uint32{next})
+		state = state.Fold(next)
+	}
+	return string(out)
+}
+
+func ChatPrompt(content string) []uint32 {
+	return tokens.Sim().EncodeChat(nil, []tokens.Message{{Role: "user", Content: content}})
+}
+
+func TextPrompt(text string) []uint32 { return tokens.Sim().Encode(nil, text) }
+
+const Long = "The quick brown fox jumps over the lazy dog, and the dog, being lazy, lets it pass without a word of complaint. "
+
+// CheckShape checks what OpenAI's API promises of any answer.
+func (f *Fleet) CheckShape(a Answer, path string, stream bool) {
+	f.T.Helper()
+	object := map[string]string{ChatPath: "chat.completion", CompletionPath: "text_completion"}[path]
+	prefix := map[string]string{ChatPath: "chatcmpl-", CompletionPath: "cmpl-"}[path]
+	if path == ChatPath && stream {
+		object += ".chunk"
+	}
+	check := func(c Chunk) (finish string) {
+		if c.Object != object || !strings.HasPrefix(c.ID, prefix) || c.Model != "tandem-sim" {
+			f.T.Errorf("object %q, id %q, model %q", c.Object, c.ID, c.Model)
+		}
+		for _, ch := range c.Choices {
+			if ch.FinishReason != nil {
+				finish = *ch.FinishReason
+			}
+		}
+		return finish
+	}
+	if !stream {
+		c := f.Parse(a.Body)
+		if finish := check(c); finish != "length" && finish != "stop" {
+			f.T.Errorf("finish_reason %q", finish)
+		}
+		if u := c.Usage; u == nil || u.Total != u.Prompt+u.Completion || u.Completion < 1 || u.Details == nil {
+			f.T.Errorf("usage %+v", c.Usage)
+		}
+		return
+	}
+	if n := len(a.Events); n < 2 || a.Events[n-1] != "[DONE]" {
+		f.T.Fatalf("the stream does not end in [DONE]: %q", a.Events)
+	}
+	id, finish := "", ""
+	for i, e := range a.Events[:len(a.Events)-1] {
+		c := f.Parse([]byte(e))
+		if id == "" {
+			id = c.ID
+		}
+		if c.ID != id {
+			f.T.Errorf("event %d has id %s, the first %s", i, c.ID, id)
+		}
+		if got := check(c); got != "" {
+			finish = got
+		}
+		if c.Usage != nil {
+			f.T.Error("usage without being asked for")
+		}
+	}
+	if finish != "length" && finish != "stop" {
+		f.T.Errorf("finish_reason %q", finish)
+	}
+	if path == ChatPath && !strings.Contains(a.Events[0], `"role":"assistant"`) {
+		f.T.Errorf("the first event names no role: %s", a.Events[0])
+	}
+}
+
+// Answer is what came back on one request.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	Events []string // data of a stream's events, in order
+}
+
+// Post sends a body and reads the whole answer.
+func (f *Fleet) Post(path, body string) Answer {
+	f.T.Helper()
+	a, err := f.Try(context.Background(), path, body, nil)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return a
+}
+
+// Try sends a body, with headers as name and value in turn; each is called with
+// every event as it comes.
+func (f *Fleet) Try(ctx context.Context, path, body string, each func(data string), headers ...string) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.URL+path, strings.NewReader(body))
+	if err != nil {
+		return Answer{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := f.HTTP().Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer res.Body.Close()
+	a := Answer{Status: res.StatusCode, Header: res.Header}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		a.Body, err = io.ReadAll(res.Body)
+		return a, err
+	}
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			a.Events = append(a.Events, data)
+			if each != nil {
+				each(data)
+			}
+		}
+	}
+	// A stream that fails has no last chunk: who does not read events sees an incomplete body.
+	if n := len(a.Events); n > 0 && strings.HasPrefix(a.Events[n-1], `{"error":`) {
+		if err := lines.Err(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			return a, fmt.Errorf("after its error event the body ends with %w", cmp.Or(err, io.EOF))
+		}
+		return a, nil
+	}
+	return a, lines.Err()
+}
+
+// Chunk is the part of a stream's event, or of a whole answer, that the tests
+// look at, for both endpoints.
+type Chunk struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Index        int     `json:"index"`
+		Text         string  `json:"text"`
+		FinishReason *string `json:"finish_reason"`
+		Delta        struct{ Role, Content string }
+		Message      struct{ Role, Content string }
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     int `json:"prompt_tokens"`
+		Completion int `json:"completion_tokens"`
+		Total      int `json:"total_tokens"`
+		Details    *struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+	Nvext *struct {
+		WorkerID *struct {
+			Prefill string `json:"prefill_worker_id"`
+			Decode  string `json:"decode_worker_id"`
+		} `json:"worker_id"`
+		Timing map[string]float64 `json:"timing"`
+	} `json:"nvext"`
+	Error *Failure `json:"error"`
+}
+
+// Failure is the one shape of errors.
+type Failure struct {
+	Message   string  `json:"message"`
+	Type      string  `json:"type"`
+	Code      *string `json:"code"`
+	Param     *string `json:"param"`
+	RequestID string  `json:"request_id"`
+}
+
+// Parse reads one JSON object.
+func (f *Fleet) Parse(data []byte) Chunk {
+	f.T.Helper()
+	var c Chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		f.T.Fatalf("%v in %q", err, data)
+	}
+	return c
+}
+
+// Text puts a stream's or an answer's text together.
+func (f *Fleet) Text(a Answer) string {
+	f.T.Helper()
+	var out strings.Builder
+	add := func(c Chunk) {
+		for _, ch := range c.Choices {
+			out.WriteString(ch.Text + ch.Delta.Content + ch.Message.Content)
+		}
+	}
+	if a.Events == nil {
+		add(f.Parse(a.Body))
+	}
+	for _, e := range a.Events {
+		if e != "[DONE]" {
+			add(f.Parse([]byte(e)))
+		}
+	}
+	return out.String()
+}
+
+// FailureIn finds an error in an answer that began well.
+func FailureIn(a Answer) *Failure {
+	for _, data := range append([]string{string(a.Body)}, a.Events...) {
+		var c struct {
+			Error *Failure `json:"error"`
+		}
+		if json.Unmarshal([]byte(data), &c) == nil && c.Error != nil {
+			return c.Error
+		}
+	}
+	return nil
+}
+
+// Pinned is a request's body with the given nvext members.
+func Pinned(nvext string) string {
+	if nvext != "" {
+		nvext += ","
+	}
+	return `{"model":"tandem-sim","max_tokens":4,"prompt":"` + Long + `","nvext":{` + nvext + `"extra_fields":["worker_id"]}}`
+}
+
+func InMode(mode string) func(c *stack.GatewayConfig) {
+	return func(c *stack.GatewayConfig) {
+		c.Router.Mode = mode
+	}
+}
+
+// Refused checks an error answer.
+func (f *Fleet) Refused(t *testing.T, a Answer, status int, code, param string, words ...string) {
+	t.Helper()
+	e := f.Parse(a.Body).Error
+	if a.Status != status || e == nil || e.Code == nil && code != "" || code != "" && *e.Code != code {
+		t.Fatalf("status %d, want %d %s: %s", a.Status, status, code, a.Body)
+	}
+	if param != "" && (e.Param == nil || *e.Param != param) {
+		t.Errorf("param is not %q: %s", param, a.Body)
+	}
+	for _, w := range words {
+		if !strings.Contains(e.Message, w) {
+			t.Errorf("the message lacks %q: %s", w, e.Message)
+		}
+	}
+}
+
+// Cut asks for an answer and kills the decode worker that generates it after so many events.
+func (f *Fleet) Cut(path, body string, after int, headers ...string) Answer {
+	f.T.Helper()
+	n := 0
+	a, err := f.Try(context.Background(), path, body, func(string) {
+		if n++; n == after {
+			f.Workers[f.Generating()].Kill()
+		}
+	}, headers...)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return a
+}
+
+// Generating is the decode worker that has a running request.
+func (f *Fleet) Generating() string {
+	f.T.Helper()
+	for id, w := range f.Workers {
+		if strings.HasPrefix(id, "decode") && w.Engine.Books().Running > 0 {
+			return id
+		}
+	}
+	f.T.Fatal("no decode worker generates")
+	return ""
+}
+
+// Ends checks the frame of a stream: one id, one role, the end marker; and returns how it finished and its usage.
+func (f *Fleet) Ends(a Answer) (reason string, prompt, completion int) {
+	f.T.Helper()
+	if len(a.Events) < 2 || a.Events[len(a.Events)-1] != "[DONE]" {
+		f.T.Fatalf("status %d, %q ends with %q", a.Status, a.Body, a.Events[max(0, len(a.Events)-2):])
+	}
+	roles, id := 0, f.Parse([]byte(a.Events[0])).ID
+	for _, e := range a.Events[:len(a.Events)-1] {
+		c := f.Parse([]byte(e))
+		if c.ID != id || c.Error != nil {
+			f.T.Errorf("%s is no event of %s", e, id)
+		}
+		if strings.Contains(e, "prompt_token_ids") && e != a.Events[0] || strings.Contains(e, "kv_transfer_params") {
+			f.T.Errorf("%s shows what it must not", e)
+		}
+		for _, ch := range c.Choices {
+			if ch.Delta.Role != "" {
+				roles++
+			}
+			if ch.Index != 0 {
+				f.T.Errorf("index %d in %s", ch.Index, e)
+			}
+			if ch.FinishReason != nil {
+				reason += *ch.FinishReason
+			}
+		}
+		if c.Usage != nil {
+			prompt, completion = c.Usage.Prompt, c.Usage.Completion
+			if c.Usage.Total != prompt+completion {
+				f.T.Errorf("usage %s does not add up", e)
+			}
+		}
+	}
+	if roles > 1 {
+		f.T.Errorf("%d roles", roles)
+	}
+	return reason, prompt, completion
+}
+
+// Of is a fleet of an engine.
+func Of(name string) Options {
+	return Options{Worker: func(c *devfleet.WorkerConfig) { c.Engine.Engine = name }}
+}

@@ -1,0 +1,156 @@
+package fleettest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// Idle waits until nothing is held: the gateway's bookings and the
+// engines' own books.
+func (f *Fleet) Idle() {
+	f.T.Helper()
+	f.Eventually("all books are zero", func() bool { return f.Books() == "" })
+}
+
+// inHand is what the gateway's own metrics report as held of requests, empty for nothing. Open connections count once it has ended.
+func (f *Fleet) inHand() string {
+	families, err := f.Reg.Gather()
+	if err != nil {
+		f.T.Error(err)
+	}
+	var held []string
+	for _, family := range families {
+		switch name := strings.TrimPrefix(family.GetName(), "tandem_frontend_"); name {
+		case "body_bytes", "open_streams", "open_connections", "inflight_requests", "active_requests", "queued_requests", "stage_requests",
+			"retrying_requests", "retries_waiting", "router_queue_pending_requests", "router_queue_pending_bytes", "router_queue_pending_isl_tokens",
+			"router_queue_pending_cached_tokens", "router_queue_class_pending_requests", "router_queue_class_pending_uncached_tokens":
+			for _, m := range family.GetMetric() {
+				if v := m.GetGauge().GetValue(); v != 0 {
+					held = append(held, fmt.Sprintf("%s %v", name, v))
+				}
+			}
+		}
+	}
+	return strings.Join(held, "; ")
+}
+
+// Books says what is still held, empty for nothing.
+func (f *Fleet) Books() string {
+	var held []string
+	for _, p := range f.Gateway.Fleet.Report() {
+		for _, w := range p.Workers {
+			if w.ActiveBlocks+w.PrefillTokens+w.Requests != 0 {
+				held = append(held, fmt.Sprintf("%s: %d blocks, %d tokens, %d requests booked", w.ID, w.ActiveBlocks, w.PrefillTokens, w.Requests))
+			}
+		}
+	}
+	for id, w := range f.Workers {
+		select {
+		case <-w.Done:
+			continue
+		default:
+		}
+		b := w.Engine.Books()
+		if b.Running+b.Waiting+b.Transferring+len(b.Pinned)+len(b.Received)+b.Blocks.Active != 0 {
+			held = append(held, fmt.Sprintf("%s: %d running, %d waiting, %d transferring, %d pinned, %d received, %d blocks",
+				id, b.Running, b.Waiting, b.Transferring, len(b.Pinned), len(b.Received), b.Blocks.Active))
+		}
+	}
+	return strings.Join(held, "; ")
+}
+
+// keptLog is how many bytes of a log are kept: more than any test looks at, and not the 255 MB of half an hour under load.
+const keptLog = 4 << 20
+
+// LogBuffer is the latest keptLog of a log that several goroutines write to.
+type LogBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *LogBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.buf.Len() > keptLog {
+		b.buf.Next(keptLog / 2)
+	}
+	return b.buf.Write(p)
+}
+
+func (b *LogBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// Value sums a metric's series whose labels' values include all of with.
+func (f *Fleet) Value(name string, with ...string) float64 {
+	f.T.Helper()
+	families, err := f.Reg.Gather()
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	sum := 0.
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			have := []string{}
+			for _, l := range m.GetLabel() {
+				have = append(have, l.GetValue())
+			}
+			if !slices.ContainsFunc(with, func(w string) bool { return !slices.Contains(have, w) }) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return sum
+}
+
+// WithoutEvents makes the gateway predict all its workers.
+func WithoutEvents(c *stack.GatewayConfig) {
+	c.Router.KVEvents = false
+}
+
+// OverlapOf is the overlap that the router believed in for the latest request,
+// as its log line says.
+func (f *Fleet) OverlapOf(id string) string {
+	for line := range strings.Lines(f.Logs.String()) {
+		if strings.Contains(line, "request_id="+id+" ") {
+			_, after, _ := strings.Cut(line, "overlap_blocks=")
+			n, _, _ := strings.Cut(after, " ")
+			return n
+		}
+	}
+	return ""
+}
+
+// eventSource is a row of kv_events in GET /workers.
+type eventSource struct {
+	Worker, Transport, State, Reason string
+	Seq, Losses                      uint64
+	Repaired                         map[string]uint64 `json:"healed"`
+	Blocks                           int
+	Parity                           *overlap.RankParity
+}
+
+func (f *Fleet) Sources() map[string]eventSource {
+	var report struct {
+		Events map[string][]eventSource `json:"kv_events"`
+	}
+	f.Get("/workers", &report)
+	out := map[string]eventSource{}
+	for _, pool := range report.Events {
+		for _, s := range pool {
+			out[s.Worker] = s
+		}
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package fleettest
+
+import (
+	"flag"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+	"github.com/tandem-pd/tandem/queue"
+)
+
+// NewRegistry is a gateway whose workers register in an etcd and tell their KV events through a NATS, both inside, and
+// links to the two.
+func NewRegistry(t *testing.T, change ...func(*stack.GatewayConfig)) (*Fleet, stack.Links) {
+	t.Helper()
+	inside, err := stack.Embed(stack.EmbedConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(inside.Close)
+	link := func() stack.Links {
+		links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{inside.EtcdURL()}, NATSURL: inside.NATSURL()}, nil, slog.New(slog.DiscardHandler), nats.Name("test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(unlink)
+		return links
+	}
+	f := &Fleet{T: t, Workers: map[string]*Worker{}, Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
+	cfg := GatewayConfig()
+	cfg.LeaseTTL = 2 * time.Second
+	cfg.Events.RetryMin, cfg.Events.RetryMax = 5*time.Millisecond, 100*time.Millisecond
+	for _, f := range change {
+		f(&cfg)
+	}
+	g, err := stack.NewGateway(cfg, link(), slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Gateway = g
+	f.RunGateway()
+	return f, link()
+}
+
+// TwoClasses are a class of each of two families, regular the default, with equal shares.
+func TwoClasses(t *testing.T) *queue.Classes {
+	t.Helper()
+	c, err := queue.ParseClasses("classes.yaml", []byte(`
+default_policy_family: regular
+uncached_isl_buckets: [{min_tokens: 0, bucket: all}]
+policy_classes:
+  - {name: regular_all, policy_family: regular, cache_bucket: all, quantum: 64}
+  - {name: premium_all, policy_family: premium, cache_bucket: all, quantum: 64}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Keyed is a setting of a gateway that asks for keys: a client's and an operator's.
+func Keyed(t *testing.T) func(c *stack.GatewayConfig) {
+	t.Helper()
+	write := func(name, key string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	client, admin := write("clients", "sk-client-0123456789"), write("operators", "sk-operator-0123456789")
+	return func(c *stack.GatewayConfig) { c.Edge.APIKeyFile, c.Edge.AdminKeyFile = client, admin }
+}
+
+var (
+	AsClient   = []string{"Authorization", "Bearer sk-client-0123456789"}
+	AsOperator = []string{"Authorization", "Bearer sk-operator-0123456789"}
+)
+
+// look is a GET, with the operator's key where there is one.
+func (f *Fleet) look(path string) (*http.Response, error) {
+	req, err := http.NewRequest(http.MethodGet, f.URL+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if f.adminKey != "" {
+		req.Header.Set("Authorization", "Bearer "+f.adminKey)
+	}
+	return f.HTTP().Do(req)
+}
+
+// NewStatic is a gateway without etcd and NATS, whose workers are given by URL.
+func NewStatic(t *testing.T, cfg stack.GatewayConfig) *Fleet {
+	t.Helper()
+	f := &Fleet{T: t, Workers: map[string]*Worker{}, Bus: eventstest.NewBus(), Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
+	cfg.Workers.Probe.Every, cfg.Workers.Probe.Timeout = 50*time.Millisecond, 5*time.Second
+	Connect(t, &cfg)
+	g, err := stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(f.Logs, nil)), f.Reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Gateway = g
+	f.RunGateway()
+	return f
+}
+
+// Serve runs a simulated worker that registers nowhere, at the port of another
+// that has died or at a free one for 0, and returns its URL.
+func (f *Fleet) Serve(role pools.Role, id string, port int) (address string) {
+	f.T.Helper()
+	var w *devfleet.Worker
+	f.Eventually("the port is free", func() bool {
+		cfg := devfleet.WorkerConfig{
+			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20, BlockSize: 32, TotalKVBlocks: 10_000},
+			Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
+		}
+		var err error
+		w, err = NewWorker(f.T, cfg)
+		return err == nil
+	})
+	f.Run(id, w)
+	return w.Record().Address
+}
+
+func Endpoint(t *testing.T, role pools.Role, text string) discovery.Endpoint {
+	t.Helper()
+	e, err := discovery.ParseEndpoint(role, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+var Update = flag.Bool("update", false, "write the matrix of docs/engines.md again")

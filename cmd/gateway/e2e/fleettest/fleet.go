@@ -1,0 +1,311 @@
+// Package fleettest is the harness of the tests in cmd/gateway/e2e: whole gateways with simulated engines, over a network in
+// memory and in virtual time, or over sockets.
+package fleettest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/edge"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/certs"
+	"github.com/tandem-pd/tandem/internal/kvevents/eventstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/natsbus"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/models"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router"
+	"github.com/tandem-pd/tandem/router/replica/member"
+)
+
+// Fleet is a gateway and its workers over loopback sockets, or over the network of its test's bubble, with the event bus
+// in memory and no registry: tests put workers into the roster.
+type Fleet struct {
+	T        testing.TB
+	URL      string
+	Gateway  *stack.Gateway
+	Workers  map[string]*Worker
+	Bus      *eventstest.Bus
+	Logs     *LogBuffer
+	Reg      *prometheus.Registry
+	Group    sync.WaitGroup
+	Got      sync.Map // clients that have got something
+	adminKey string   // that get sends
+	NATS     string   // where the gateway shares its bookings
+}
+
+// Worker is one simulated worker that can be stopped by itself.
+type Worker struct {
+	*devfleet.Worker
+	Kill func() // ends it at once, connections and all
+	Done chan struct{}
+}
+
+// Options change a fleet from two prefill and two decode workers at a speed-up
+// of 20.
+type Options struct {
+	Prefill, Decode, Both int  // none at all means two of the first two
+	Alone                 bool // the gateway without any
+	Speedup               float64
+	ModelInput            string
+	Worker                func(c *devfleet.WorkerConfig)
+	Gateway               func(c *stack.GatewayConfig)
+	LogLevel              slog.Level
+	Bus                   func(wire.Bus) wire.Bus
+	Group                 bool   // the gateway shares its bookings, over a NATS of its own
+	NATS                  string // or over this one
+}
+
+func GatewayConfig() stack.GatewayConfig {
+	c := stack.GatewayConfig{
+		Edge:          setting.Default[edge.Config](),
+		Flow:          setting.Default[handoff.Config](),
+		Router:        router.DefaultConfig(),
+		Models:        models.Config{CacheBytes: 16 << 20},
+		Replicas:      setting.Default[member.Config](),
+		MetricsPrefix: "tandem_",
+		Build:         telemetry.Build{Version: "test"},
+		Drain:         5 * time.Second,
+	}
+	c.Router.Seed, c.Relay = 1, *Relayed
+	c.Edge.Host, c.Edge.Port, c.Edge.AllowedHosts = "127.0.0.1", 0, []string{"gateway"}
+	return c
+}
+
+// Connect has a gateway use the test's network.
+func Connect(t testing.TB, cfg *stack.GatewayConfig) {
+	if n := NetworkOf(t); n != nil {
+		cfg.Upstream.Dial, cfg.Workers.Probe.Dial = n.Dial, n.Dial
+		cfg.Events.ZMQ.Dial, cfg.Events.ZMQ.Listen = n.Dial, n.listenContext
+	}
+}
+
+// place puts a worker into the test's network.
+func place(t testing.TB, cfg *devfleet.WorkerConfig) {
+	n := NetworkOf(t)
+	if n == nil {
+		return
+	}
+	cfg.Listen, cfg.Engine.Client = n.Listen, n.client
+	if zmq := cfg.KVEvents.ZMQ; zmq != nil {
+		zmq.Options.Dial, zmq.Options.Listen = n.Dial, n.listenContext
+	}
+}
+
+// NewWorker makes a worker of the test's network that registers nowhere.
+func NewWorker(t testing.TB, cfg devfleet.WorkerConfig) (*devfleet.Worker, error) {
+	place(t, &cfg)
+	return devfleet.NewWorker(cfg, stack.Links{}, slog.New(slog.DiscardHandler))
+}
+
+func New(t testing.TB, o Options) *Fleet {
+	t.Helper()
+	if o.Prefill+o.Decode+o.Both == 0 && !o.Alone {
+		o.Prefill, o.Decode = 2, 2
+	}
+	if o.Speedup == 0 {
+		o.Speedup = 20
+	}
+	f := &Fleet{T: t, Workers: map[string]*Worker{}, Bus: eventstest.NewBus(), Logs: &LogBuffer{}, Reg: prometheus.NewRegistry()}
+	log := slog.New(slog.NewTextHandler(f.Logs, &slog.HandlerOptions{Level: o.LogLevel}))
+	cfg := GatewayConfig()
+	if o.Gateway != nil {
+		o.Gateway(&cfg)
+	}
+	if key, err := os.ReadFile(cfg.Edge.AdminKeyFile); err == nil {
+		f.adminKey = string(key)
+	}
+	Connect(t, &cfg)
+	var err error
+	links := stack.Links{Bus: f.Bus}
+	if o.Group {
+		o.NATS = StartNATS(t)
+	}
+	if f.NATS = o.NATS; o.NATS != "" {
+		if links.Group, err = stack.JoinGroup(&stack.Discovery{NATSURL: o.NATS}, certs.NewStore(0, log), log); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(links.Group.Close)
+	}
+	if f.Gateway, err = stack.NewGateway(cfg, links, log, f.Reg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Bus.Close)
+	f.RunGateway()
+	for role, n := range map[pools.Role]int{pools.Prefill: o.Prefill, pools.Decode: o.Decode, pools.Both: o.Both} {
+		for i := range n {
+			f.Start(role, fmt.Sprintf("%s-%d", role, i+1), o, log)
+		}
+	}
+	if o.Alone {
+		return f
+	}
+	f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+	f.Eventually("every worker's cache is known", func() bool {
+		var report struct {
+			Events map[string][]struct{ State string } `json:"kv_events"`
+		}
+		f.Get("/workers", &report)
+		live := 0
+		for _, pool := range report.Events {
+			for _, source := range pool {
+				if source.State == "live" {
+					live++
+				}
+			}
+		}
+		return live == o.Prefill+o.Decode+o.Both
+	})
+	return f
+}
+
+// StartNATS starts a NATS server, and returns its URL.
+func StartNATS(t testing.TB) string {
+	server, err := natsbus.StartCore(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server.URL()
+}
+
+// RunGateway runs the gateway until stop or the test's end. The workers end with it.
+func (f *Fleet) RunGateway() (stop func()) {
+	f.T.Helper()
+	f.URL = ListenAs(f.T, f.Gateway)
+	ctx, cancel := context.WithCancel(context.Background())
+	f.Group.Go(func() {
+		if err := f.Gateway.Run(ctx); err != nil {
+			f.T.Errorf("gateway: %v", err)
+		}
+	})
+	stop = func() {
+		cancel()
+		for _, w := range f.Workers {
+			w.Kill()
+		}
+		f.Group.Wait()
+	}
+	f.T.Cleanup(func() {
+		stop()
+		if held := f.inHand(); held != "" {
+			f.T.Errorf("the gateway has ended and holds: %s", held)
+		}
+		f.HTTP().CloseIdleConnections()
+		if f.T.Failed() {
+			f.T.Logf("gateway's log:\n%s", f.Logs)
+		}
+	})
+	return stop
+}
+
+// HTTP is the client that requests are made with.
+func (f *Fleet) HTTP() *http.Client { return Client(f.T) }
+
+// ListenAs opens a gateway's address and returns its URL.
+func ListenAs(t testing.TB, g *stack.Gateway) string {
+	t.Helper()
+	if NetworkOf(t) != nil {
+		ln := Listen(t, 0)
+		g.UseListener(ln)
+		return "http://" + ln.Addr().String()
+	}
+	addr, err := g.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + addr.String()
+}
+
+// Start adds a worker and tells the roster.
+func (f *Fleet) Start(role pools.Role, id string, o Options, log *slog.Logger) {
+	f.T.Helper()
+	cfg := devfleet.WorkerConfig{
+		Engine: engine.Config{Role: string(role), ID: id, Speedup: o.Speedup},
+		Host:   "127.0.0.1", ModelInput: "text", Drain: time.Second,
+	}
+	if o.ModelInput != "" {
+		cfg.ModelInput = o.ModelInput
+	}
+	place(f.T, &cfg)
+	if o.Worker != nil {
+		o.Worker(&cfg)
+	}
+	var bus wire.Bus = f.Bus
+	if o.Bus != nil {
+		bus = o.Bus(bus)
+	}
+	w, err := devfleet.NewWorker(cfg, stack.Links{Bus: bus}, log)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.Run(id, w)
+	if err := f.Gateway.Roster.Put(w.Record()); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+// Run has a worker serve until the fleet ends or it is killed.
+func (f *Fleet) Run(id string, w *devfleet.Worker) {
+	ctx, cancel := context.WithCancel(context.Background())
+	running := &Worker{Worker: w, Done: make(chan struct{})}
+	running.Kill = func() {
+		w.Cut()
+		cancel()
+		<-running.Done
+	}
+	f.Workers[id] = running
+	f.Group.Go(func() {
+		defer close(running.Done)
+		_ = w.Run(ctx) // a cut worker's listeners fail
+	})
+}
+
+// Eventually waits for a condition, for as long as a machine with other work may take that hashes etcd's passwords under -race.
+func (f *Fleet) Eventually(what string, ok func() bool) {
+	f.T.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !ok() {
+		if time.Now().After(deadline) {
+			f.T.Fatalf("never came true: %s; held: %q", what, f.Books())
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// Get reads a JSON answer.
+func (f *Fleet) Get(path string, into any) {
+	f.T.Helper()
+	res, err := f.look(path)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(into); err != nil {
+		f.T.Fatalf("%s: %v", path, err)
+	}
+}
+
+func (f *Fleet) Status(path string) int {
+	res, err := f.HTTP().Get(f.URL + path)
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	_, _ = io.Copy(io.Discard, res.Body)
+	return res.StatusCode
+}

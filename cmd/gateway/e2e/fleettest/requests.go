@@ -1,0 +1,221 @@
+package fleettest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Question is the i-th request of a replay: either endpoint, streamed or not,
+// with a prompt of its own or a shared beginning.
+type Question struct {
+	Path, Body string
+	Stream     bool
+	Want       string
+}
+
+func IthQuestion(i int) Question {
+	if i%2 == 0 {
+		return QuestionOf(i, Long+fmt.Sprint(i))
+	}
+	return QuestionOf(i, fmt.Sprintf("%d %s", i, Long))
+}
+
+// QuestionOf asks text in the form of the i-th question.
+func QuestionOf(i int, text string) Question {
+	const tokens = 12
+	q := Question{Path: CompletionPath, Stream: i%3 != 0}
+	content, prompt := fmt.Sprintf(`"prompt":%q`, text), TextPrompt(text)
+	if i%4 < 2 {
+		q.Path = ChatPath
+		content, prompt = fmt.Sprintf(`"messages":[{"role":"user","content":%q}]`, text), ChatPrompt(text)
+	}
+	q.Body = fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"stream":%v,%s}`, tokens, q.Stream, content)
+	q.Want = Expected(prompt, tokens)
+	return q
+}
+
+// Verdict judges one answer: token for token the undisturbed one, or one typed
+// error, before the first byte as an HTTP status or after it as the stream's
+// last event. Anything else is an error.
+func (f *Fleet) Verdict(q Question, a Answer) (whole bool, err error) {
+	f.T.Helper()
+	typed := func(e *Failure) bool { return e != nil && e.Type != "" && e.Message != "" && e.Code != nil }
+	if a.Status != http.StatusOK {
+		e := f.Parse(a.Body).Error
+		switch {
+		case a.Status < 400 || a.Events != nil:
+			return false, fmt.Errorf("status %d with %d events", a.Status, len(a.Events))
+		case !typed(e) || e.RequestID != a.Header.Get("X-Request-Id"):
+			return false, fmt.Errorf("status %d without a typed error: %s", a.Status, a.Body)
+		}
+		return false, nil
+	}
+	if !q.Stream {
+		if got := f.Text(a); got != q.Want || f.Parse(a.Body).Choices[0].FinishReason == nil {
+			return false, fmt.Errorf("answered %q, undisturbed %q", a.Body, q.Want)
+		}
+		return true, nil
+	}
+	if len(a.Events) == 0 {
+		return false, errors.New("a stream without any event")
+	}
+	last, before := a.Events[len(a.Events)-1], a.Events[:len(a.Events)-1]
+	got := f.Text(Answer{Events: before})
+	for _, e := range before {
+		if e == "[DONE]" || f.Parse([]byte(e)).Error != nil {
+			return false, fmt.Errorf("an end that is not the last event: %q", a.Events)
+		}
+	}
+	switch {
+	case last == "[DONE]" && got == q.Want:
+		return true, nil
+	case last == "[DONE]":
+		return false, fmt.Errorf("ended well with %q, undisturbed %q", got, q.Want)
+	case !typed(f.Parse([]byte(last)).Error):
+		return false, fmt.Errorf("the stream ended with %q", last)
+	case strings.Contains(f.Parse([]byte(last)).Error.Message, "did not stop") && got != "":
+		return false, nil // the worker went on with what it liked, and was ended for it
+	case !strings.HasPrefix(q.Want, got) || got == "":
+		return false, fmt.Errorf("failed after %q, undisturbed %q: %q", got, q.Want, a.Events)
+	}
+	return false, nil
+}
+
+// Request is a request to a generating endpoint, with header lines as given.
+func Request(body string, headers ...string) []byte {
+	head := "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+	for _, h := range headers {
+		head += h + "\r\n"
+	}
+	return []byte(head + "\r\n" + body)
+}
+
+// Sized is request with the body's length, after which the connection ends.
+func Sized(body string, headers ...string) []byte {
+	return Request(body, append([]string{"Content-Length: " + strconv.Itoa(len(body)), "Connection: close"}, headers...)...)
+}
+
+func Ask(prompt string, tokens int) string {
+	return fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"ignore_eos":true,"stream":true,"nvext":{"extra_fields":["worker_id"]},"prompt":%q}`, tokens, prompt)
+}
+
+// Served reads who served a streamed answer.
+func (f *Fleet) Served(a Answer) (prefill, decode string) {
+	f.T.Helper()
+	if len(a.Events) < 2 {
+		f.T.Fatalf("status %d, events %q, body %s", a.Status, a.Events, a.Body)
+	}
+	c := f.Parse([]byte(a.Events[len(a.Events)-2]))
+	if c.Nvext == nil {
+		f.T.Fatalf("no nvext in %q", a.Events)
+	}
+	return c.Nvext.WorkerID.Prefill, c.Nvext.WorkerID.Decode
+}
+
+// Transfers is how long the transfers of all clients take, one after another: an engine that has begun one comes to its end.
+const Transfers = 2500 * time.Millisecond
+
+// Clients is how many leave at once.
+const Clients = 50
+
+// LeaveAtOnce has the clients come to a phase and leave, and returns how long
+// it took until all but one in a hundred were forgotten everywhere.
+func LeaveAtOnce(t *testing.T, f *Fleet, phase, prompt string, there func(f *Fleet) bool) time.Duration {
+	t.Helper()
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	var group sync.WaitGroup
+	for i := range Clients {
+		group.Go(func() {
+			_, err := f.Try(ctx, CompletionPath, Ask(fmt.Sprintf("%d %s", i, prompt), 2000), func(string) { f.First(i) })
+			if err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	f.Eventually("every request is in "+phase, func() bool { return there(f) })
+	left := time.Now()
+	leave()
+	for f.held() > Clients/100 {
+		if time.Since(left) > 15*time.Second {
+			t.Fatalf("still held: %s", f.Books())
+		}
+		<-time.After(500 * time.Microsecond)
+	}
+	took := time.Since(left)
+	f.Idle()
+	group.Wait()
+	return took
+}
+
+// Engines counts the requests that the engines of a role hold.
+func (f *Fleet) Engines(role string) (n int) {
+	for id, w := range f.Workers {
+		if strings.HasPrefix(id, role) {
+			n += len(w.Engine.Books().Requests)
+		}
+	}
+	return n
+}
+
+// Transferring counts the requests that wait for KV.
+func (f *Fleet) Transferring() (n int) {
+	for _, w := range f.Workers {
+		n += w.Engine.Books().Transferring
+	}
+	return n
+}
+
+// held counts the requests that any engine or booking still knows.
+func (f *Fleet) held() (n int) {
+	for _, w := range f.Workers {
+		b := w.Engine.Books()
+		n += len(b.Requests) + len(b.Pinned)
+	}
+	for _, p := range f.Gateway.Fleet.Report() {
+		for _, w := range p.Workers {
+			n += w.Requests
+		}
+	}
+	return n + f.Gateway.Flow.Waiting()["tandem-sim"].Waiting
+}
+
+// First notes that client i has got something.
+func (f *Fleet) First(i int) { f.Got.Store(i, true) }
+
+// Started counts the clients that have got something.
+func (f *Fleet) Started() (n int) {
+	f.Got.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+// Chose is what an answer's nvext says of its workers and of what they had cached.
+type Chose struct {
+	WorkerID struct {
+		Prefill string `json:"prefill_worker_id"`
+		Decode  string `json:"decode_worker_id"`
+	} `json:"worker_id"`
+	Routing struct {
+		Predicted int  `json:"predicted_cached_tokens"`
+		Actual    *int `json:"actual_cached_tokens"`
+	} `json:"routing"`
+}
+
+// OccupyFor is occupy with an answer of so many tokens at the most.
+func (f *Fleet) OccupyFor(tokens int) (leave func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _, _ = f.Try(ctx, CompletionPath, Ask(Long, tokens), func(string) { f.First(-1) }) })
+	f.Eventually("the decode worker is taken", func() bool { return f.Started() > 0 })
+	return func() {
+		cancel()
+		group.Wait()
+	}
+}

@@ -1,0 +1,129 @@
+package operations
+
+import (
+	"cmp"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
+)
+
+// TestLogToTraceToSimulation: what a fleet served comes back out of its log as a
+// trace (lengths, times, and which prompts began alike), and the simulator finds
+// about as much of it cached as the fleet did.
+func TestLogToTraceToSimulation(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) { c.Observe.LogBlocks = true }})
+	sent := &replay.Workload{Name: "sent"}
+	for i := range 30 {
+		// Three families that share 1,024 tokens, some 1,536; the second half asks
+		// what the first did, but for the length of the shared part. No two
+		// requests are of one length.
+		family := uint64(i % 3)
+		own := uint64(100 + i%15)
+		sent.Requests = append(sent.Requests, replay.Request{
+			Index: i, At: time.Duration(i) * 20 * time.Millisecond, OutputTokens: 3 + i%4,
+			Spans: []replay.Span{{ID: family, Tokens: 1024 + 512*(i%2)}, {ID: own, Tokens: 600 + i}},
+		})
+	}
+	prompter, err := replay.NewPrompter(tokens.Sim(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	run, err := replay.New(replay.Config{Speed: 1, MaxInFlight: 100, Timeout: time.Minute}, sent, &replay.Endpoint{
+		URL: f.URL, Model: "tandem-sim", Prompter: prompter, IgnoreEOS: true, Transport: transport,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := replay.Summarize(run.Run(t.Context()))
+	if served.Answered != len(sent.Requests) {
+		t.Fatalf("%d of %d requests were answered", served.Answered, len(sent.Requests))
+	}
+	f.Eventually("a line for each request", func() bool { return strings.Count(f.Logs.String(), " msg=request ") == len(sent.Requests) })
+
+	logged, err := replay.FromLog(strings.NewReader(f.Logs.String()), "gateway.log", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var trace strings.Builder
+	if err := logged.Write(&trace); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "own.jsonl"), []byte(trace.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := replay.ReadTrace(strings.NewReader(trace.String()), "own.jsonl", logged.BlockTokens, 0)
+	if err != nil || logged.BlockTokens != 512 || logged.Named != len(sent.Requests) || len(got.Requests) != len(sent.Requests) {
+		t.Fatalf("%d rows of %d, blocks of %d: %v", len(got.Requests), logged.Named, logged.BlockTokens, err)
+	}
+	// A busy machine may have requests overtake one another on their way.
+	slices.SortFunc(got.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
+	slices.SortFunc(sent.Requests, func(a, b replay.Request) int { return cmp.Compare(a.InputTokens(), b.InputTokens()) })
+	for i := range got.Requests {
+		a, b := &got.Requests[i], &sent.Requests[i]
+		if a.InputTokens() != b.InputTokens() || a.OutputTokens != b.OutputTokens {
+			t.Errorf("request %d: %d and %d tokens, sent %d and %d", i, a.InputTokens(), a.OutputTokens, b.InputTokens(), b.OutputTokens)
+		}
+		for j := range i {
+			if is, was := alike(a, &got.Requests[j]), alike(b, &sent.Requests[j])/512*512; is != was {
+				t.Errorf("requests %d and %d share %d tokens by the log, and shared %d", j, i, is, was)
+			}
+		}
+	}
+
+	study, err := simulate.ParsePlan(filepath.Join(dir, "own.yaml"), []byte("workload: {trace: own.jsonl}\nfleet: {workers: 2P2D, block_tokens: 16, kv_tokens: 65536}\nrouter: {mode: kv}\nseeds: [1]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := study.Run(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if served.HitRate == nil {
+		t.Fatal("the fleet reports no hit rate")
+	}
+	simulated := report.Arms[0].Stats["hit_rate"].Mean
+	t.Logf("hit rate %.3f served, %.3f simulated", *served.HitRate, simulated)
+	if *served.HitRate < 0.2 || math.Abs(simulated-*served.HitRate) > 0.15 {
+		t.Errorf("the fleet found %.3f cached, the simulator %.3f", *served.HitRate, simulated)
+	}
+}
+
+// alike is how many tokens two prompts share from their beginning.
+func alike(a, b *replay.Request) (n int) {
+	for i := range min(len(a.Spans), len(b.Spans)) {
+		if a.Spans[i].ID != b.Spans[i].ID {
+			return n
+		}
+		shared := min(a.Spans[i].Tokens, b.Spans[i].Tokens)
+		n += shared
+		if a.Spans[i].Tokens != b.Spans[i].Tokens {
+			return n
+		}
+	}
+	return n
+}
+
+// TestBlocksAreNotLoggedUnasked: a log says nothing of what prompts share unless
+// it is told to.
+func TestBlocksAreNotLoggedUnasked(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{})
+	f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+strings.Repeat(" word", 600)+`"}`)
+	f.Eventually("the request's line", func() bool { return strings.Contains(f.Logs.String(), " msg=request ") })
+	if log := f.Logs.String(); strings.Contains(log, "blocks=") && strings.Contains(log, "block_tokens=") {
+		t.Errorf("the log names blocks:\n%s", log)
+	}
+}

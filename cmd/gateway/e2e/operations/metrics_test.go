@@ -1,0 +1,607 @@
+package operations
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/telemetry"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes"
+	"github.com/tandem-pd/tandem/pools/discovery/kubernetes/apitest"
+	"github.com/tandem-pd/tandem/router/replica"
+)
+
+// exposed is a metric as a scrape shows it.
+type exposed struct {
+	kind   string
+	labels []string
+}
+
+// exposition is what a gateway exposes that has seen every kind of traffic: by
+// the family's name, without the suffixes of a histogram's series.
+type exposition map[string]exposed
+
+// scrape reads a registry.
+func scrape(t *testing.T, families []*dto.MetricFamily) exposition {
+	t.Helper()
+	out := exposition{}
+	for _, f := range families {
+		e := exposed{kind: strings.ToLower(f.GetType().String())}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if !slices.Contains(e.labels, l.GetName()) {
+					e.labels = append(e.labels, l.GetName())
+				}
+			}
+		}
+		slices.Sort(e.labels)
+		out[f.GetName()] = e
+	}
+	return out
+}
+
+// series finds what a name in an expression stands for: the family, or one of
+// the series of a histogram.
+func (e exposition) series(name string) (labels []string, ok bool) {
+	if m, ok := e[name]; ok && m.kind != "histogram" {
+		return m.labels, true
+	}
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		family, found := strings.CutSuffix(name, suffix)
+		if m, ok := e[family]; found && ok && m.kind == "histogram" {
+			if suffix == "_bucket" {
+				return append([]string{"le"}, m.labels...), true
+			}
+			return m.labels, true
+		}
+	}
+	return nil, false
+}
+
+// trafficked is what a fleet exposes after answers of each form, clients that
+// left, calls that failed and requests that were decoded without hand-off.
+var trafficked = struct {
+	sync.Mutex
+	all      exposition
+	problems []promlint.Problem
+}{}
+
+func afterTraffic(t *testing.T) exposition {
+	t.Helper()
+	trafficked.Lock()
+	defer trafficked.Unlock()
+	if trafficked.all != nil {
+		return trafficked.all
+	}
+	cluster := apitest.New(t)
+	var own stack.WorkerTLS
+	own.Cert, own.Key = certstest.New(t, "ca").Issue(certstest.Leaf{}).Write(t, t.TempDir(), "gateway")
+	f := fleettest.New(t, fleettest.Options{Group: true, Gateway: func(c *stack.GatewayConfig) {
+		c.Workers.Kubernetes = kubernetes.Config{Selector: "app=llm", Server: cluster.URL(), Account: cluster.Account}
+		scenario := &fault.Scenario{Seed: 3, Rules: []fault.Rule{{Fault: "wrong_status", Probability: .3, Leg: string(pools.Decode), Status: http.StatusInternalServerError}}}
+		c.WrapTransport = func(inner upstream.Transport) upstream.Transport { return fault.Inject(inner, scenario) }
+		c.Remote.URLs = []string{"http://127.0.0.1:1"} // nobody is there
+		c.Flow.Queue.Classes = fleettest.TwoClasses(t)
+		c.Traces.Endpoint = "http://127.0.0.1:1"
+		c.Workers.TLS = own
+		c.SessionTTL = time.Hour
+	}})
+	for i := range 24 {
+		q := fleettest.IthQuestion(i)
+		if _, err := f.Verdict(q, f.Post(q.Path, q.Body)); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 10 { // some of them fail on both decode workers
+		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","n":2,"max_tokens":4,"prompt":"`+fleettest.Long+`"}`)
+	}
+	f.Post(fleettest.CompletionPath, `{"model":"nobody","prompt":"x"}`)
+	f.Post(fleettest.ChatPath, `{"model":`)
+	f.Idle()
+	// A request is counted after it has given back what it held.
+	f.Eventually("the request without a prefill leg is counted", func() bool {
+		_, counted := scrapeOf(t, f)["tandem_frontend_not_disaggregated_total"]
+		return counted
+	})
+	other, err := nats.Connect(f.NATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
+		if err := other.Publish("tandem.replica.auto.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
+			t.Fatal(err)
+		}
+		_, known := scrapeOf(t, f)["tandem_replica_requests"]
+		return known
+	})
+	f.Eventually("the pods are listed", func() bool { _, listed := scrapeOf(t, f)["tandem_kubernetes_pods"]; return listed })
+	f.Eventually("the time between two tokens is known", func() bool { // two that come at once have none
+		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":16,"stream":true,"prompt":"`+fleettest.Long+`"}`)
+		_, known := scrapeOf(t, f)["tandem_frontend_worker_last_inter_token_latency_seconds"]
+		return known
+	})
+	f.Idle()
+	families, err := f.Reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trafficked.problems, err = promlint.NewWithMetricFamilies(families).Lint(); err != nil {
+		t.Fatal(err)
+	}
+	all := scrape(t, families)
+	process, err := telemetry.NewRegistry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range scrape(t, process) {
+		all[name] = m
+	}
+	trafficked.all = all
+	return all
+}
+
+func scrapeOf(t *testing.T, f *fleettest.Fleet) exposition {
+	t.Helper()
+	families, err := f.Reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scrape(t, families)
+}
+
+// fromTheScrape are the labels that Prometheus adds.
+var fromTheScrape = []string{"instance", "job"}
+
+// wrongs says what an expression names that a gateway does not expose, and
+// which of the labels that text shows, as {{label}} or {{ $labels.label }}, the
+// expression does not leave.
+func (e exposition) wrongs(expr string, texts ...string) (wrongs []string) {
+	refs, left, err := promql(expr)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, m := range summed.FindAllStringSubmatch(expr, -1) {
+		if slices.Contains(ofAll, m[2]) && !strings.Contains(m[1], "instance") && !strings.HasSuffix(expr, "== 0") {
+			wrongs = append(wrongs, "every gateway reports all of "+m[2]+": the sum of several gateways' counts them several times")
+		}
+	}
+	var any []string
+	for _, r := range refs {
+		labels, ok := e.series(r.metric)
+		if !ok {
+			wrongs = append(wrongs, "no such metric: "+r.metric)
+			continue
+		}
+		any = append(any, labels...)
+		for _, l := range r.labels {
+			if !slices.Contains(labels, l) && !slices.Contains(fromTheScrape, l) {
+				wrongs = append(wrongs, r.metric+" has no label "+l)
+			}
+		}
+	}
+	if left != nil {
+		any = left
+	}
+	for _, text := range texts {
+		for _, m := range shownLabel.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(any, m[1]) && !slices.Contains(fromTheScrape, m[1]) {
+				wrongs = append(wrongs, fmt.Sprintf("%q shows the label %s, which is not left", text, m[1]))
+			}
+		}
+	}
+	return wrongs
+}
+
+// summed finds what a sum adds up, and ofAll are the gauges that each gateway reports of all workers, with what other
+// gateways of its group have booked on them.
+var (
+	summed = regexp.MustCompile(`sum(?: by \(([^)]*)\) )?\((\w+)(?:\{[^}]*\})?\)`)
+	ofAll  = []string{"tandem_frontend_router_workers", "tandem_frontend_worker_active_prefill_tokens", "tandem_frontend_worker_cached_blocks"}
+)
+
+var shownLabel = regexp.MustCompile(`\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}`)
+
+// dashboard is what of a Grafana dashboard the test looks at.
+type dashboard struct {
+	UID, Title    string
+	SchemaVersion int
+	Templating    struct {
+		List []struct {
+			Name, Type string
+			Query      any
+			Definition string
+		}
+	}
+	Panels []struct {
+		ID                       int
+		Type, Title, Description string
+		GridPos                  struct{ H, W, X, Y int }
+		FieldConfig              struct{ Defaults struct{ Unit string } }
+		Datasource               struct{ Type, UID string }
+		Targets                  []struct {
+			RefID, Expr, LegendFormat string
+			Datasource                struct{ UID string }
+		}
+	}
+}
+
+var variable = regexp.MustCompile(`\$\{?(\w+)`)
+
+// The dashboard shows what a gateway with traffic exposes, and nothing else.
+func TestDashboardNamesWhatThereIs(t *testing.T) {
+	raw, err := os.ReadFile("../../../../deploy/grafana/tandem.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(raw, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.UID == "" || d.Title == "" || d.SchemaVersion < 38 {
+		t.Errorf("uid %q, title %q, schema version %d: Grafana 10 has 38", d.UID, d.Title, d.SchemaVersion)
+	}
+	all := afterTraffic(t)
+	vars := []string{"__rate_interval"}
+	for _, v := range d.Templating.List {
+		if v.Type == "query" {
+			for _, wrong := range all.wrongs(v.Definition) {
+				if !strings.HasSuffix(wrong, ": "+v.Name) { // label_values' second word is a label
+					t.Errorf("variable %s: %s", v.Name, wrong)
+				}
+			}
+		}
+		vars = append(vars, v.Name)
+	}
+	for _, need := range []string{"datasource", "model", "worker"} {
+		if !slices.Contains(vars, need) {
+			t.Errorf("there is no variable %s", need)
+		}
+	}
+	ids, taken, shown, rows := map[int]bool{}, map[[2]int]string{}, 0, 0
+	for _, p := range d.Panels {
+		if ids[p.ID] {
+			t.Errorf("panel %q: id %d is taken", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies on %q or over the edge", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			rows++
+			continue
+		}
+		if p.Title == "" || !strings.HasSuffix(p.Description, ".") || p.FieldConfig.Defaults.Unit == "" || len(p.Targets) == 0 || p.Datasource.UID != "${datasource}" {
+			t.Errorf("panel %q lacks a description in sentences, a unit, a query or the data source's variable", p.Title)
+		}
+		for _, q := range p.Targets {
+			shown++
+			if q.LegendFormat == "" || q.Datasource.UID != "${datasource}" {
+				t.Errorf("panel %q: query %s lacks a legend or the data source's variable", p.Title, q.RefID)
+			}
+			for _, wrong := range all.wrongs(q.Expr, q.LegendFormat) {
+				t.Errorf("panel %q: %s", p.Title, wrong)
+			}
+			for _, m := range variable.FindAllStringSubmatch(q.Expr, -1) {
+				if !slices.Contains(vars, m[1]) {
+					t.Errorf("panel %q: there is no variable %s", p.Title, m[1])
+				}
+			}
+		}
+	}
+	if rows < 9 || shown < 40 {
+		t.Errorf("%d rows with %d queries: the dashboard was not read whole", rows, shown)
+	}
+}
+
+// rules is a rules file of Prometheus.
+type rules struct {
+	Groups []struct {
+		Name  string `yaml:"name"`
+		Rules []struct {
+			Alert       string            `yaml:"alert"`
+			Expr        string            `yaml:"expr"`
+			For         string            `yaml:"for"`
+			Labels      map[string]string `yaml:"labels"`
+			Annotations map[string]string `yaml:"annotations"`
+		} `yaml:"rules"`
+	} `yaml:"groups"`
+}
+
+// alerts reads the rules file.
+func alerts(t *testing.T) rules {
+	t.Helper()
+	raw, err := os.ReadFile("../../../../deploy/grafana/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r rules
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	dec.KnownFields(true)
+	if err := dec.Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAlertsNameWhatThereIs(t *testing.T) {
+	all, names := afterTraffic(t), map[string]bool{}
+	for _, g := range alerts(t).Groups {
+		for _, r := range g.Rules {
+			if names[r.Alert] || r.Alert == "" || g.Name == "" {
+				t.Errorf("alert %q in group %q: no name, or a name that is taken", r.Alert, g.Name)
+			}
+			names[r.Alert] = true
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("%s lacks a severity, a summary or a description", r.Alert)
+			}
+			page, section, _ := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], "https://github.com/tandem-pd/tandem/blob/main/"), "#")
+			if text, err := os.ReadFile("../../../../" + page); err != nil || !hasSection(string(text), section) {
+				t.Errorf("%s: the runbook %s: no such page or section (%v)", r.Alert, r.Annotations["runbook_url"], err)
+			}
+			if strings.HasPrefix(r.Expr, "up{") { // Prometheus' own
+				continue
+			}
+			for _, wrong := range all.wrongs(r.Expr, r.Annotations["summary"], r.Annotations["description"]) {
+				t.Errorf("%s: %s", r.Alert, wrong)
+			}
+			for _, m := range metricInText.FindAllString(r.Annotations["description"], -1) {
+				if _, ok := all[m]; !ok {
+					t.Errorf("%s: the description names %s, which is no metric", r.Alert, m)
+				}
+			}
+		}
+	}
+	if len(names) < 5 {
+		t.Errorf("%d alerts: the file was not read whole", len(names))
+	}
+}
+
+// hasSection reports whether a page of Markdown has a heading with this anchor, as GitHub makes it.
+func hasSection(page, anchor string) bool {
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && line[0] == '#' {
+			slug := strings.Map(func(r rune) rune {
+				switch {
+				case r == ' ':
+					return '-'
+				case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+					return unicode.ToLower(r)
+				}
+				return -1
+			}, strings.TrimSpace(title))
+			if slug == anchor {
+				return true
+			}
+		}
+	}
+	return anchor == ""
+}
+
+// TestMetricsAreClean: Prometheus' own linter (`promtool check metrics`) has no complaint.
+func TestMetricsAreClean(t *testing.T) {
+	afterTraffic(t)
+	for _, p := range trafficked.problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// What is wrong is found: the tests above can fail.
+func TestWrongsAreFound(t *testing.T) {
+	all := exposition{"a": {"gauge", []string{"m"}}, "h": {"histogram", []string{"m"}}, ofAll[0]: {"gauge", []string{"m"}}}
+	const severally = "every gateway reports all of tandem_frontend_router_workers: the sum of several gateways' counts them several times"
+	tests := []struct{ expr, legend, want string }{
+		{`sum by (m) (a{m="x"})`, "{{m}}", ""},
+		{`histogram_quantile(0.5, sum by (le, m) (rate(h_bucket[5m])))`, "{{ $labels.m }}", ""},
+		{`b`, "", "no such metric: b"},
+		{`h`, "", "no such metric: h"},
+		{`a_bucket`, "", "no such metric: a_bucket"},
+		{`a{n="1"}`, "", "a has no label n"},
+		{`sum by (n) (a)`, "", "a has no label n"},
+		{`sum(a)`, "{{m}}", `"{{m}}" shows the label m, which is not left`},
+		{`sum by (le) (h_sum)`, "", "h_sum has no label le"},
+		{`sum by (m) (tandem_frontend_router_workers{m="x"})`, "{{m}}", severally},
+		{`sum by (m) (tandem_frontend_router_workers) == 0`, "{{m}}", ""},
+		{`max by (m) (sum by (instance, m) (tandem_frontend_router_workers))`, "{{m}}", ""},
+	}
+	for _, tt := range tests {
+		if got := strings.Join(all.wrongs(tt.expr, tt.legend), "; "); got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.expr, tt.legend, got, tt.want)
+		}
+	}
+}
+
+var (
+	metricInText = regexp.MustCompile(`\btandem_\w+`)
+	metricRow    = regexp.MustCompile("(?m)^\\| `(tandem_\\w+)` \\| (\\w+) \\| ([^|]*) \\| ([^|]+) \\| ([^|]*) \\|$")
+	alertInText  = regexp.MustCompile(`\bTandem[A-Z]\w+`)
+)
+
+// docs/reference/metrics.md tells of every metric that a gateway exposes, with its type
+// and labels, of no other, and of the alerts that use it.
+func TestEveryMetricIsDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	using := map[string][]string{} // alerts by metric
+	for _, g := range alerts(t).Groups {
+		for _, r := range g.Rules {
+			refs, _, err := promql(r.Expr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ref := range refs {
+				using[ref.metric] = append(using[ref.metric], r.Alert)
+			}
+		}
+	}
+	all, documented := afterTraffic(t), map[string]bool{}
+	for _, m := range metricRow.FindAllStringSubmatch(string(raw), -1) {
+		name, kind, labels := m[1], m[2], strings.FieldsFunc(m[3], func(r rune) bool { return r == ',' || r == ' ' })
+		slices.Sort(labels)
+		documented[name] = true
+		have, ok := all[name]
+		if !ok {
+			t.Errorf("%s is documented and not exposed", name)
+			continue
+		}
+		if have.kind != kind || !slices.Equal(have.labels, labels) {
+			t.Errorf("%s is documented as %s %v and is %s %v", name, kind, labels, have.kind, have.labels)
+		}
+		var alerting []string
+		for _, series := range []string{name, name + "_bucket", name + "_sum", name + "_count"} {
+			alerting = append(alerting, using[series]...)
+		}
+		for _, alert := range alerting {
+			if !strings.Contains(m[5], alert) {
+				t.Errorf("%s: the documents do not name its alert %s", name, alert)
+			}
+		}
+		for _, alert := range alertInText.FindAllString(m[5], -1) {
+			if !slices.Contains(alerting, alert) {
+				t.Errorf("%s: the documents name the alert %s, which does not use it", name, alert)
+			}
+		}
+	}
+	for name := range all {
+		if strings.HasPrefix(name, "tandem_") && !documented[name] {
+			t.Errorf("%s %v (%s) is not in docs/reference/metrics.md", name, all[name].labels, all[name].kind)
+		}
+	}
+	for _, name := range metricInText.FindAllString(string(raw), -1) {
+		if _, ok := all.series(name); !ok && !documented[name] {
+			t.Errorf("docs/reference/metrics.md names %s, which is no metric", name)
+		}
+	}
+}
+
+// docs/reference/metrics.md has a row for each old name.
+func TestOldNamesAreDocumented(t *testing.T) {
+	raw, err := os.ReadFile("../../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range slices.Concat(telemetry.Aliases, telemetry.ServiceAliases) {
+		if !strings.Contains(string(raw), "\n| `"+a.Old+"` | `"+a.Name+"`") {
+			t.Errorf("docs/reference/metrics.md does not name %s as the old name of %s", a.Old, a.Name)
+		}
+	}
+}
+
+// The prefix goes before the gateway's own names and no others.
+func TestMetricsPrefix(t *testing.T) {
+	for _, prefix := range []string{"dynamo_", ""} {
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.MetricsPrefix = prefix }})
+		f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":4,"prompt":"`+fleettest.Long+`"}`)
+		all := scrapeOf(t, f)
+		for _, name := range []string{"frontend_requests_total", "frontend_http_responses_total", "breaker_state", "kv_events_messages_total", "build_info"} {
+			if _, ok := all[prefix+name]; !ok {
+				t.Errorf("prefix %q: there is no %s", prefix, prefix+name)
+			}
+		}
+		for name := range all {
+			if !strings.HasPrefix(name, prefix) || strings.Contains(name, "tandem") {
+				t.Errorf("prefix %q: there is %s", prefix, name)
+			}
+		}
+	}
+}
+
+// Every request that was answered well was disaggregated, and has a prefill
+// time, or was not, and has a reason. Every token is counted once.
+func TestMetricsAddUp(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{})
+	const requests, tokens = 10, 8
+	head := fmt.Sprintf(`{"model":"tandem-sim","max_tokens":%d,"prompt":"%s"`, tokens, fleettest.Long)
+	for i := range requests {
+		f.Post(fleettest.CompletionPath, fmt.Sprintf(`%s,"stream":%v}`, head, i%2 == 0))
+	}
+	f.Post(fleettest.CompletionPath, head+`,"n":2}`)
+	if err := f.Gateway.Roster.Drain("prefill-1", true); err != nil {
+		t.Fatal(err)
+	}
+	f.Gateway.Roster.Remove("prefill-2")
+	f.Post(fleettest.CompletionPath, head+`}`)
+	f.Idle()
+	f.Eventually("every request is over", func() bool { return f.Value("tandem_frontend_active_requests") == 0 })
+	for _, tt := range []struct {
+		name string
+		with []string
+		want float64
+	}{
+		{"tandem_frontend_requests_total", []string{"success", "ok"}, requests + 2},
+		{"tandem_frontend_requests_total", []string{"stream"}, requests / 2},
+		{"tandem_frontend_prefill_seconds", nil, requests},
+		{"tandem_frontend_not_disaggregated_total", []string{"n"}, 1},
+		{"tandem_frontend_not_disaggregated_total", []string{"no_prefill_worker"}, 1},
+		{"tandem_frontend_not_disaggregated_total", nil, 2},
+		{"tandem_frontend_output_tokens_total", nil, (requests+1)*tokens + 2*tokens},
+		{"tandem_frontend_inter_token_latency_seconds", nil, requests / 2 * (tokens - 1)},
+		{"tandem_frontend_queued_requests", nil, 0},
+		{"tandem_frontend_inflight_requests", nil, 0},
+		{"tandem_frontend_stage_requests", nil, 0},
+		{"tandem_component_router_requests_started_total", []string{"prefill"}, requests},
+		{"tandem_component_router_requests_total", []string{"prefill"}, requests},
+		{"tandem_component_router_requests_total", []string{"decode"}, requests + 2},
+		{"tandem_router_overhead_total_seconds", nil, requests + 2},
+		{"tandem_frontend_router_workers", []string{"prefill", "up"}, 0},
+		{"tandem_frontend_router_workers", []string{"prefill", "draining"}, 1},
+		{"tandem_frontend_router_workers", []string{"decode", "up"}, 2},
+		{"tandem_desired_workers", []string{"decode"}, 2},
+		{"tandem_build_info", []string{"test"}, 1},
+	} {
+		if got := f.Value(tt.name, tt.with...); got != tt.want {
+			t.Errorf("%s %v is %v, want %v", tt.name, tt.with, got, tt.want)
+		}
+	}
+}
+
+// A client that leaves is counted as that, and leaves no gauge behind.
+func TestMetricsOfAClientThatLeft(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Speedup: 1})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	_, err := f.Try(ctx, fleettest.CompletionPath, `{"model":"tandem-sim","stream":true,"max_tokens":2000,"prompt":"`+fleettest.Long+`"}`, func(string) { cancel() })
+	if err == nil {
+		t.Fatal("the answer came whole")
+	}
+	f.Eventually("the client is counted out", func() bool {
+		return f.Value("tandem_frontend_model_cancellation_total", "completions", "stream") == 1 && f.Value("tandem_frontend_active_requests") == 0
+	})
+	f.Idle()
+	for _, gauge := range []string{"inflight_requests", "queued_requests", "stage_requests"} {
+		if n := f.Value("tandem_frontend_" + gauge); n != 0 {
+			t.Errorf("%s is %v", gauge, n)
+		}
+	}
+	if n := f.Value("tandem_frontend_disconnected_clients"); n != 1 {
+		t.Errorf("%v clients disconnected, want 1", n)
+	}
+}

@@ -1,0 +1,450 @@
+package operations
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/otlp"
+	"github.com/tandem-pd/tandem/internal/otlp/otlptest"
+	"github.com/tandem-pd/tandem/internal/upstream"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// clientsSpan is the traceparent of a client whose own span is recorded.
+const (
+	clientsTrace = "0af7651916cd43dd8448eb211c80319c"
+	clientsSpan  = "b7ad6b7169203331"
+	traceparent  = "00-" + clientsTrace + "-" + clientsSpan + "-01"
+)
+
+// tracing adds a collector to a fleet's options, which gets the spans of every request, the gateway's and the engines'.
+func tracing(t *testing.T, o *fleettest.Options) *otlptest.Collector {
+	t.Helper()
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "5")
+	c := otlptest.Start(t)
+	gateway, worker := o.Gateway, o.Worker
+	o.Gateway = func(cfg *stack.GatewayConfig) {
+		cfg.Traces = otlp.Config{Endpoint: c.URL, Sampler: "parentbased_always_on"}
+		if gateway != nil {
+			gateway(cfg)
+		}
+	}
+	o.Worker = func(cfg *devfleet.WorkerConfig) {
+		cfg.Traces.Endpoint = c.URL
+		if worker != nil {
+			worker(cfg)
+		}
+	}
+	return c
+}
+
+// tree is the spans of one request.
+type tree struct {
+	root   otlptest.Span
+	below  []otlptest.Span          // the root's children
+	engine map[string]otlptest.Span // the engines' own, by their parent
+}
+
+// names are those of the root's children.
+func (t *tree) names() string {
+	var out []string
+	for _, s := range t.below {
+		out = append(out, s.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// tree waits for n spans of one trace and puts them together.
+func treeOf(f *fleettest.Fleet, c *otlptest.Collector, n int) *tree {
+	f.T.Helper()
+	f.Eventually(fmt.Sprint(n, " spans have come"), func() bool { return len(c.Spans()) >= n })
+	out := &tree{engine: map[string]otlptest.Span{}}
+	spans := c.Spans()
+	for _, s := range spans {
+		if s.Trace != spans[0].Trace {
+			f.T.Errorf("%s is of another trace: %s, not %s", s.Name, s.Trace, spans[0].Trace)
+		}
+		switch {
+		case s.Name == "llm_request":
+			out.engine[s.Parent] = s
+		case s.Kind == "SERVER":
+			if out.root.ID != "" {
+				f.T.Errorf("two trees: %v and %v", out.root, s)
+			}
+			out.root = s
+		}
+	}
+	for _, s := range spans {
+		switch {
+		case s.ID == out.root.ID || s.Name == "llm_request":
+		case s.Parent != out.root.ID:
+			f.T.Errorf("%s is below %s, not below %s", s.Name, s.Parent, out.root.ID)
+		default:
+			out.below = append(out.below, s)
+		}
+		if s.Ended.Before(s.Began) || s.Name != "llm_request" && (s.Began.Before(out.root.Began) || s.Ended.After(out.root.Ended)) {
+			f.T.Errorf("%s lasts from %v to %v", s.Name, s.Began, s.Ended)
+		}
+		for name := range s.Attributes {
+			if strings.HasPrefix(name, "gen_ai.usage.") && s.ID != out.root.ID && s.Name != "llm_request" {
+				f.T.Errorf("%s counts tokens a second time: %s", s.Name, name)
+			}
+		}
+	}
+	if len(spans) != n {
+		f.T.Errorf("%d spans, want %d; below the root: %s", len(spans), n, out.names())
+	}
+	return out
+}
+
+// TestTracesAreTrees: a request is one trace, in which each engine's span hangs below the leg that called it, whichever
+// way the legs are called in.
+func TestTracesAreTrees(t *testing.T) {
+	for _, engine := range []string{"sim", "vllm", "sglang", "trtllm"} {
+		for _, headers := range [][]string{nil, {"traceparent", traceparent, "tracestate", "vendor=1"}} {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, stream %v, %d headers", engine, stream, len(headers)/2), func(t *testing.T) {
+					o := fleettest.Of(engine)
+					o.Prefill, o.Decode = 1, 1
+					c := tracing(t, &o)
+					f := fleettest.New(t, o)
+					a, err := f.Try(context.Background(), fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":5,"ignore_eos":true,"temperature":0.5,`+
+						fmt.Sprintf(`"stream":%v,"prompt":%q}`, stream, fleettest.Long), nil, headers...)
+					if err != nil || a.Status != http.StatusOK {
+						t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
+					}
+					tr := treeOf(f, c, 6)
+					if headers == nil && tr.root.Parent != "" || headers != nil && (tr.root.Parent != clientsSpan || tr.root.Trace != clientsTrace || tr.root.State != "vendor=1") {
+						t.Errorf("the root's parent: %q, trace %s, state %q", tr.root.Parent, tr.root.Trace, tr.root.State)
+					}
+					for name, want := range map[string]any{
+						"http.route": fleettest.CompletionPath, "http.response.status_code": 200, "gen_ai.operation.name": "text_completion", "gen_ai.request.model": "tandem-sim",
+						"gen_ai.request.max_tokens": 5, "gen_ai.request.temperature": .5, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.input_tokens": len(fleettest.TextPrompt(fleettest.Long)),
+						"gen_ai.request.stream": stream, "tandem.outcome": "ok", "gen_ai.response.model": "tandem-sim", "gen_ai.response.finish_reasons": "length",
+						"server.address": "127.0.0.1",
+					} {
+						if got := tr.root.Attributes[name]; got != want {
+							t.Errorf("%s is %v, want %v", name, got, want)
+						}
+					}
+					if tr.root.Name != "POST "+fleettest.CompletionPath || tr.root.Service != "tandem-gateway" || tr.root.Failed != "" {
+						t.Errorf("the root: %+v", tr.root)
+					}
+					if _, known := tr.root.Attributes["gen_ai.response.time_to_first_chunk"]; known != stream {
+						t.Errorf("a time to the first chunk: %v", known)
+					}
+					seen := map[string]bool{}
+					for _, s := range tr.below {
+						seen[s.Name] = true
+						if s.Attributes["tandem.attempt"] != 1 || s.Failed != "" {
+							t.Errorf("%+v", s)
+						}
+						if s.Kind == "INTERNAL" {
+							continue
+						}
+						role := strings.TrimPrefix(s.Name, "tandem.")
+						if own := tr.engine[s.ID]; s.Kind != "CLIENT" || s.Attributes["tandem.worker.id"] != role+"-1" || own.Service != "tandem-worker-"+role+"-1" {
+							t.Errorf("%s of %v: below it %+v", s.Name, s.Attributes, own)
+						}
+						if tokens := role == "decode" && stream; tokens != (len(s.Events) == 1 && s.Events[0] == "first_token") {
+							t.Errorf("%s has the events %q", s.Name, s.Events)
+						}
+					}
+					if !seen["tandem.queue"] || !seen["tandem.prefill"] || !seen["tandem.decode"] {
+						t.Errorf("below the root: %s", tr.names())
+					}
+				})
+			}
+		}
+	}
+}
+
+// failing is a transport whose first call of a purpose breaks.
+type failing struct {
+	upstream.Transport
+	purpose pools.Role
+	calls   atomic.Int32
+}
+
+func (f *failing) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, error) {
+	if leg.Purpose == string(f.purpose) && f.calls.Add(1) == 1 {
+		return nil, &upstream.Error{Worker: leg.Worker, Op: upstream.OpHead, Err: errors.New("the wire is cut")}
+	}
+	return f.Transport.Call(ctx, leg)
+}
+
+// TestRetriesAreSiblings: the legs of all rounds stand next to each other, and the one that failed says so.
+func TestRetriesAreSiblings(t *testing.T) {
+	for purpose, tt := range map[pools.Role]struct {
+		want    string
+		engines int // calls that reach one
+	}{
+		pools.Prefill: {"tandem.queue tandem.prefill tandem.queue tandem.prefill tandem.decode", 2},
+		pools.Decode:  {"tandem.queue tandem.prefill tandem.decode tandem.queue tandem.prefill tandem.decode", 3},
+	} {
+		t.Run(string(purpose), func(t *testing.T) {
+			o := fleettest.Options{Gateway: func(cfg *stack.GatewayConfig) {
+				cfg.WrapTransport = func(inner upstream.Transport) upstream.Transport { return &failing{Transport: inner, purpose: purpose} }
+			}}
+			c := tracing(t, &o)
+			f := fleettest.New(t, o)
+			if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 4)); a.Status != http.StatusOK {
+				t.Fatalf("status %d: %s", a.Status, a.Body)
+			}
+			tr := treeOf(f, c, 1+len(strings.Fields(tt.want))+tt.engines)
+			if got := tr.names(); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			failed := 0
+			for _, s := range tr.below {
+				if s.Failed == "" {
+					continue
+				}
+				failed++
+				if s.Name != "tandem."+string(purpose) || s.Attributes["error.type"] != "reset" || s.Attributes["tandem.attempt"] != 1 {
+					t.Errorf("failed: %+v", s)
+				}
+			}
+			if failed != 1 || tr.root.Failed != "" {
+				t.Errorf("%d legs failed, of the request %q", failed, tr.root.Failed)
+			}
+		})
+	}
+}
+
+// TestResumedStreamsAreLinked: the leg that goes on with an answer names the one that was cut.
+func TestResumedStreamsAreLinked(t *testing.T) {
+	o := fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2}
+	c := tracing(t, &o)
+	f := fleettest.New(t, o)
+	a := f.Cut(fleettest.CompletionPath, `{"model":"tandem-sim","stream":true,"temperature":0,"ignore_eos":true,"max_tokens":120,"prompt":"`+fleettest.Long+`"}`, 30)
+	f.Ends(a)
+	var decodes []otlptest.Span
+	var root otlptest.Span
+	f.Eventually("the request's spans have come", func() bool {
+		decodes = nil
+		for _, s := range c.Spans() {
+			switch {
+			case s.Name == "tandem.decode":
+				decodes = append(decodes, s)
+			case s.Service == "tandem-gateway" && s.Kind == "SERVER":
+				root = s
+			}
+		}
+		return root.ID != "" && len(decodes) > 1
+	})
+	if len(decodes) != 2 || decodes[0].Failed == "" || len(decodes[0].Links) > 0 || len(decodes[1].Links) != 1 || decodes[1].Links[0] != decodes[0].ID || decodes[1].Parent != root.ID {
+		t.Errorf("decode legs: %+v", decodes)
+	}
+	if root.Attributes["tandem.resumes"] != 1 || root.Attributes["gen_ai.usage.output_tokens"] != 120 {
+		t.Errorf("the request: %v", root.Attributes)
+	}
+}
+
+// TestUnsampledRequests: a request that is not sampled has no span anywhere, and its engines know that it has none.
+func TestUnsampledRequests(t *testing.T) {
+	const unsampled = "00-" + clientsTrace + "-" + clientsSpan + "-00"
+	o := fleettest.Options{Prefill: 1, Decode: 1}
+	c := tracing(t, &o)
+	change := o.Gateway
+	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
+	f := fleettest.New(t, o)
+	prefill, decode := f.Record("prefill-1"), f.Record("decode-1")
+	for name, headers := range map[string][]string{"no client's trace": nil, "not sampled by its client": {"traceparent", unsampled}} {
+		if a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3), nil, headers...); err != nil || a.Status != http.StatusOK {
+			t.Fatalf("status %d, %v", a.Status, err)
+		}
+		for _, r := range []*fleettest.Recorder{prefill, decode} {
+			heads := r.Take()
+			if len(heads) != 1 {
+				t.Fatalf("%d calls", len(heads))
+			}
+			got := heads[0].Get("Traceparent")
+			if headers != nil && got != unsampled || !strings.HasPrefix(got, "00-") || !strings.HasSuffix(got, "-00") {
+				t.Errorf("%s: the engine got %q", name, got)
+			}
+		}
+	}
+	// The next one is its client's to trace: whatever came before it came first.
+	if _, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask("and "+fleettest.Long, 3), nil, "traceparent", traceparent); err != nil {
+		t.Fatal(err)
+	}
+	if tr := treeOf(f, c, 6); tr.root.Trace != clientsTrace {
+		t.Errorf("trace %s", tr.root.Trace)
+	}
+	f.Eventually("the traced request's line has its trace", func() bool { return strings.Contains(f.Logs.String(), "trace_id="+clientsTrace) })
+}
+
+// TestNoPromptInSpans looks for a prompt, an answer and a client's key in all bytes that a collector gets.
+func TestNoPromptInSpans(t *testing.T) {
+	o := fleettest.Options{Prefill: 1, Decode: 1}
+	c := tracing(t, &o)
+	f := fleettest.New(t, o)
+	const secret = "the launch code is swordfish"
+	body := `{"model":"tandem-sim","max_tokens":8,"user":"` + secret + `","stop":["` + secret + `"],"messages":[{"role":"user","content":"` + secret + `"}]}`
+	a, err := f.Try(context.Background(), fleettest.ChatPath, body, nil, "authorization", "Bearer sk-swordfish")
+	if err != nil || a.Status != http.StatusOK {
+		t.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
+	}
+	treeOf(f, c, 6)
+	f.Post(fleettest.ChatPath, `{"model":"tandem-sim","max_tokens":4,"prompt_logprobs":"`+secret+`","messages":[{"role":"user","content":"`+secret+`"}]}`)
+	f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":300000,"prompt":"`+secret+`"}`)
+	f.Eventually("the refused requests have come", func() bool { return len(c.Spans()) >= 8 })
+	raw := c.Raw()
+	if words := strings.Fields(f.Text(a)); len(words) < 3 || bytes.Contains(raw, []byte(strings.Join(words[:3], " "))) {
+		t.Errorf("spans hold the answer %q", words)
+	}
+	if i := bytes.Index(raw, []byte("swordfish")); i >= 0 {
+		t.Errorf("spans hold what is the client's: …%q…", raw[max(0, i-100):i+20])
+	}
+}
+
+// TestExemplars: scrapes in OpenMetrics show the trace of a request that was sampled next to its TTFT, of the gateway and of
+// the legs; other scrapes are as ever.
+func TestExemplars(t *testing.T) {
+	o := fleettest.Options{Prefill: 1, Decode: 1}
+	c := tracing(t, &o)
+	f := fleettest.New(t, o)
+	if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3)); a.Status != http.StatusOK {
+		t.Fatalf("status %d", a.Status)
+	}
+	tr := treeOf(f, c, 6)
+	scrape := func(accept string) string {
+		req, err := http.NewRequest(http.MethodGet, f.URL+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", accept)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	spans := map[string]string{"tandem_frontend_time_to_first_token_seconds_bucket{model=": tr.root.ID}
+	for _, s := range tr.below {
+		if role, ok := strings.CutPrefix(s.Name, "tandem."); ok && s.Kind == "CLIENT" {
+			spans[`tandem_component_router_time_to_first_token_seconds_bucket{model="tandem-sim",role="`+role] = s.ID
+		}
+	}
+	open := scrape("application/openmetrics-text;version=1.0.0")
+	for series, span := range spans {
+		found := false
+		for line := range strings.Lines(open) {
+			_, exemplar, _ := strings.Cut(line, " # ")
+			found = found || strings.HasPrefix(line, series) && strings.Contains(exemplar, `span_id="`+span+`"`) && strings.Contains(exemplar, `trace_id="`+tr.root.Trace+`"`)
+		}
+		if !found {
+			t.Errorf("no exemplar of %s:\n%s", series, open)
+		}
+	}
+	if text := scrape("text/plain"); len(spans) != 3 || strings.Contains(text, "trace_id") || !strings.Contains(text, `le="1"`) {
+		t.Errorf("the text has exemplars, or other bounds of buckets; %d series", len(spans))
+	}
+}
+
+// TestHedgesAreSiblings: of two prefills that race, the slower one says that it was overtaken.
+func TestHedgesAreSiblings(t *testing.T) {
+	o := fleettest.Options{Prefill: 2, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Prefill.Hedge = 90 }}
+	c := tracing(t, &o)
+	change := o.Gateway
+	o.Gateway = func(cfg *stack.GatewayConfig) { change(cfg); cfg.Traces.Sampler = "parentbased_always_off" }
+	f := fleettest.New(t, o)
+	for i := range 80 {
+		f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2))
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	record := f.Workers["prefill-2"].Record()
+	record.Address = "http://" + silent.Addr().String()
+	if err := f.Gateway.Roster.Put(record); err != nil {
+		t.Fatal(err)
+	}
+	var failed, won otlptest.Span
+	for i := 0; failed.ID == "" && i < 50; i++ { // until one is sent to the silent worker first
+		seen := len(c.Spans())
+		if a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fmt.Sprint("again", i, fleettest.Long), 2), nil, "traceparent", traceparent); err != nil || a.Status != http.StatusOK {
+			t.Fatalf("status %d, %v", a.Status, err)
+		}
+		f.Eventually("the spans have come", func() bool { return len(c.Spans()) >= seen+6 })
+		for _, s := range c.Spans() {
+			switch {
+			case s.Name != "tandem.prefill":
+			case s.Failed != "":
+				failed = s
+			default:
+				won = s
+			}
+		}
+	}
+	if failed.Failed != "superseded" || failed.Attributes["tandem.worker.id"] != "prefill-2" || won.Parent != failed.Parent || won.Attributes["tandem.attempt"] != failed.Attributes["tandem.attempt"] {
+		t.Errorf("overtaken: %+v; by %+v", failed, won)
+	}
+	f.Idle()
+}
+
+// TestDeadCollectorDelaysNothing: requests are answered beside a collector that answers nothing, or is not there, and what
+// waits for it is bounded. The sampled spans of a request are dropped, never waited with.
+func TestDeadCollectorDelaysNothing(t *testing.T) {
+	const requests, room, spansARequest = 40, 32, 4
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", fmt.Sprint(room))
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+	for name, at := range map[string]string{"silent": otlptest.Silent(t), "not there": "http://127.0.0.1:1"} {
+		t.Run(name, func(t *testing.T) {
+			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(cfg *stack.GatewayConfig) {
+				cfg.Traces = otlp.Config{Endpoint: at, Sampler: "always_on"}
+			}})
+			for i := range requests {
+				if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fmt.Sprint(i, fleettest.Long), 2)); a.Status != http.StatusOK {
+					t.Fatalf("status %d: %s", a.Status, a.Body)
+				}
+			}
+			f.Eventually("no more spans wait for the collector than there is room for", func() bool {
+				waiting := float64(requests*spansARequest) - f.Value("tandem_trace_spans_total")
+				return waiting >= 0 && waiting <= 2*room // in the queue, and on their way
+			})
+			if n := f.Value("tandem_trace_spans_total", "exported"); n != 0 {
+				t.Errorf("%v spans count as exported", n)
+			}
+		})
+	}
+}
+
+// TestTracesOfLateChoices: in mode eft the decode worker is chosen once the prompt is computed, and the waits and legs of one
+// attempt stand in that order.
+func TestTracesOfLateChoices(t *testing.T) {
+	o := fleettest.Options{Prefill: 1, Decode: 1, Gateway: func(c *stack.GatewayConfig) { c.Router.Mode = "eft" }}
+	c := tracing(t, &o)
+	f := fleettest.New(t, o)
+	if a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 3)); a.Status != http.StatusOK {
+		t.Fatalf("status %d: %s", a.Status, a.Body)
+	}
+	tr := treeOf(f, c, 7)
+	if got := tr.names(); got != "tandem.queue tandem.prefill tandem.queue tandem.decode" {
+		t.Errorf("below the root: %s", got)
+	}
+	for _, s := range tr.below {
+		if s.Attributes["tandem.attempt"] != 1 {
+			t.Errorf("%s: %v", s.Name, s.Attributes)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package real
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	natsd "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/certs/certstest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/etcdusers"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/pools/discovery"
+)
+
+// securityFiles are what operators start from.
+const securityFiles = "../../../../deploy/compose/security"
+
+// hostile is a NATS and an etcd that are not alone on their network, and what each process is known by.
+type hostile struct {
+	t    *testing.T
+	ca   *certstest.Authority
+	dir  string
+	nats *natsd.Server
+	etcd *discovery.EmbeddedEtcd
+	root *clientv3.Client
+}
+
+// newHostile starts NATS with the configuration that is shipped, and etcd with TLS and users.
+func newHostile(t *testing.T) *hostile {
+	t.Helper()
+	h := &hostile{t: t, ca: certstest.New(t, "fleet"), dir: t.TempDir()}
+	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1", "localhost"}}).Write(t, h.dir, "servers")
+	bundle := h.ca.Bundle(h.dir)
+	t.Setenv("TANDEM_NATS_CERT", cert)
+	t.Setenv("TANDEM_NATS_KEY", key)
+	t.Setenv("TANDEM_NATS_CA", bundle)
+	options, err := natsd.ProcessConfigFile(filepath.Join(securityFiles, "nats.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Host, options.Port, options.NoLog, options.NoSigs = "127.0.0.1", natsd.RANDOM_PORT, true, true
+	options.Cluster, options.Routes = natsd.ClusterOpts{}, nil // it is alone
+	if h.nats, err = natsd.NewServer(options); err != nil {
+		t.Fatal(err)
+	}
+	h.nats.Start()
+	t.Cleanup(func() { h.nats.Shutdown(); h.nats.WaitForShutdown() })
+	if !h.nats.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS is not ready")
+	}
+	if h.etcd, err = discovery.StartEtcd(discovery.EtcdConfig{CertFile: cert, KeyFile: key}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.etcd.Close)
+	links, unlink, err := stack.Connect(&stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, EtcdAccess: stack.EtcdAccess{EtcdCA: bundle}}, nil, slog.New(slog.DiscardHandler), nats.Name("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(unlink)
+	h.root = links.Etcd
+	return h
+}
+
+// users runs the shipped script.
+func (h *hostile) users(args ...string) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	password := "TANDEM_PASSWORD=pw-of-" + args[min(1, len(args)-1)]
+	if err := etcdusers.Run(ctx, h.root, filepath.Join(securityFiles, "etcd-users.sh"), []string{password}, args...); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// discovery is how a process reaches both: by its certificate, and by its name and password.
+func (h *hostile) discovery(name string) *stack.Discovery {
+	d := &stack.Discovery{EtcdEndpoints: []string{h.etcd.URL()}, NATSURL: h.nats.ClientURL()}
+	bundle := h.ca.Bundle(h.dir)
+	cert, key := h.ca.Issue(certstest.Leaf{Names: []string{name + ".tandem.internal"}}).Write(h.t, h.dir, name)
+	d.NATSAccess = stack.NATSAccess{NATSCA: bundle, NATSCert: cert, NATSKey: key}
+	password := certstest.Write(h.t, filepath.Join(h.dir, name+".password"), []byte("pw-of-"+name+"\n"))
+	d.EtcdAccess = stack.EtcdAccess{EtcdUser: name, EtcdPasswordFile: password, EtcdCA: bundle}
+	return d
+}
+
+// links connects a process.
+func (h *hostile) links(d *stack.Discovery, log *slog.Logger) stack.Links {
+	h.t.Helper()
+	links, unlink, err := stack.Connect(d, nil, log, nats.Name("test"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(unlink)
+	return links
+}
+
+// A gateway and workers, each with what the shipped files let it do and no more, serve; the workers' KV events arrive. A
+// worker that writes another's record, or publishes another's events, is refused, and so is a gateway that writes.
+func TestFleetAmongOthers(t *testing.T) {
+	h := newHostile(t)
+	if _, err := h.root.UserAdd(t.Context(), "root", "root"); err != nil {
+		t.Fatal(err)
+	}
+	h.users("gateway", "gateway")
+	h.users("worker", "prefill-1", stack.SimModel, "prefill", "prefill-1")
+	h.users("worker", "decode-1", stack.SimModel, "decode", "decode-1")
+	h.users("enable")
+
+	f := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
+	log := slog.New(slog.NewTextHandler(f.Logs, nil))
+	links := h.links(h.discovery("gateway"), log)
+	cfg := fleettest.GatewayConfig()
+	cfg.LeaseTTL = time.Minute // which nothing here is to lose, however slow passwords are hashed
+	var err error
+	if f.Gateway, err = stack.NewGateway(cfg, links, log, f.Reg); err != nil {
+		t.Fatal(err)
+	}
+	f.RunGateway()
+	for id, role := range map[string]pools.Role{"prefill-1": pools.Prefill, "decode-1": pools.Decode} {
+		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second, LeaseTTL: time.Minute,
+		}, h.links(h.discovery(id), log), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Run(id, w)
+	}
+	f.Eventually("both workers serve", func() bool { // decode alone is enough for /health
+		for _, id := range []string{"prefill-1", "decode-1"} {
+			if _, known := f.Gateway.Roster.Lookup(id); !known {
+				return false
+			}
+		}
+		return f.Status("/health") == http.StatusOK
+	})
+	if got, want := f.Text(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))), fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6); got != want {
+		t.Errorf("the answer is %q", got)
+	}
+	f.Eventually("the worker's KV events are followed", func() bool {
+		var shown struct {
+			KVEvents map[string][]struct{ Blocks int } `json:"kv_events"`
+		}
+		f.Get("/workers", &shown)
+		sources := shown.KVEvents[stack.SimModel+"/prefill"]
+		return len(sources) == 1 && sources[0].Blocks > 0
+	})
+
+	// What one may not do.
+	decode := wire.Source{Pool: stack.SimModel + "/decode", Worker: "decode-1"}
+	prefill := wire.Source{Pool: stack.SimModel + "/prefill", Worker: "prefill-1"}
+	for _, c := range []struct {
+		who, does, subject string
+		refused            bool
+	}{
+		{"prefill-1", "publish", prefill.EventsSubject(), false},
+		{"prefill-1", "publish", prefill.BeatSubject(), false},
+		{"prefill-1", "publish", decode.EventsSubject(), true},
+		{"prefill-1", "publish", decode.BeatSubject(), true},
+		{"prefill-1", "subscribe", decode.SnapshotSubject(), true},
+		{"prefill-1", "subscribe", wire.AllEvents, true},
+		{"prefill-1", "subscribe", "_INBOX.>", true},
+		{"gateway", "publish", prefill.EventsSubject(), true},
+		{"gateway", "publish", prefill.SnapshotSubject(), false},
+		{"gateway", "subscribe", wire.AllEvents, false},
+	} {
+		if err := h.try(c.who, c.does, c.subject); (err != nil) != c.refused {
+			t.Errorf("%s may %s %s: %v, want it refused: %v", c.who, c.does, c.subject, err, c.refused)
+		}
+	}
+	own, other := discovery.DefaultPrefix+stack.SimModel+"/prefill/prefill-1", discovery.DefaultPrefix+stack.SimModel+"/decode/decode-1"
+	for _, c := range []struct {
+		who, key string
+		refused  bool
+	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway", own, true}, {"gateway", other, true}} {
+		client := h.links(h.discovery(c.who), log).Etcd
+		_, err := client.Put(t.Context(), c.key, "{}")
+		if errors.Is(err, rpctypes.ErrPermissionDenied) != c.refused {
+			t.Errorf("%s writes %s: %v", c.who, c.key, err)
+		}
+	}
+	if _, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(h.ca.Bundle(h.dir))); err == nil {
+		t.Error("NATS lets in a client without a certificate")
+	}
+	stranger := h.discovery("stranger")
+	if nc, err := nats.Connect(h.nats.ClientURL(), nats.RootCAs(stranger.NATSCA), nats.ClientCert(stranger.NATSCert, stranger.NATSKey)); err == nil {
+		nc.Close()
+		t.Error("NATS lets in a worker that has no entry")
+	}
+}
+
+// try does one thing at NATS as someone and returns what NATS says of it.
+func (h *hostile) try(who, does, subject string) error {
+	h.t.Helper()
+	d := h.discovery(who)
+	complaints := make(chan error, 8)
+	nc, err := nats.Connect(d.NATSURL, nats.RootCAs(d.NATSCA), nats.ClientCert(d.NATSCert, d.NATSKey),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer nc.Close()
+	if does == "publish" {
+		err = nc.Publish(subject, nil)
+	} else {
+		_, err = nc.SubscribeSync(subject)
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil { // the complaint comes before its answer, and is handled on its own goroutine
+		h.t.Fatal(err)
+	}
+	if nc.LastError() == nil {
+		return nil
+	}
+	return <-complaints
+}
+
+// Workers behind https:// that ask for the gateway's certificate serve with it. Without it, or where their authority is
+// not named, the log names the setting.
+func TestWorkersWithCertificates(t *testing.T) {
+	ca, other := certstest.New(t, "workers"), certstest.New(t, "other")
+	dir := t.TempDir()
+	pair := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}})
+	shown, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := ca.Issue(certstest.Leaf{Names: []string{"127.0.0.1"}, For: -time.Minute})
+	expired, err := tls.X509KeyPair(old.Cert, old.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(f *fleettest.Fleet, role pools.Role, id string) string {
+		first := true
+		w, err := devfleet.NewWorker(devfleet.WorkerConfig{
+			Engine: engine.Config{Role: string(role), ID: id, Speedup: 20}, Host: "127.0.0.1", ModelInput: "text", Drain: time.Second,
+			Listen: func(network, address string) (net.Listener, error) {
+				ln, err := net.Listen(network, address)
+				if !first || err != nil { // the KV side channel is the engines' own
+					return ln, err
+				}
+				first = false
+				return tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{shown}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}), nil
+			},
+		}, stack.Links{}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Run(id, w)
+		return strings.Replace(w.Record().Address, "http://", "https://", 1)
+	}
+	cert, key := ca.Issue(certstest.Leaf{}).Write(t, dir, "gateway")
+	foreignCert, foreignKey := other.Issue(certstest.Leaf{}).Write(t, dir, "foreign")
+	for _, c := range []struct {
+		name string
+		tls  stack.WorkerTLS
+		log  string // empty: it serves
+	}{
+		{"good", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, ""},
+		{"no authority", stack.WorkerTLS{}, "name its authority by worker-ca-file"},
+		{"wrong authority", stack.WorkerTLS{CA: other.Bundle(dir), Cert: cert, Key: key}, "it is not in worker-ca-file"},
+		{"no certificate", stack.WorkerTLS{CA: ca.Bundle(dir)}, "worker-cert-file and worker-key-file are not given"},
+		{"wrong certificate", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: foreignCert, Key: foreignKey}, "worker-cert-file"},
+		{"expired worker", stack.WorkerTLS{CA: ca.Bundle(dir), Cert: cert, Key: key}, "it is the other side's certificate, of 127.0.0.1, in force from "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "expired worker" {
+				shown = expired
+			}
+			starter := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}}
+			cfg := fleettest.GatewayConfig()
+			cfg.Workers.TLS = c.tls
+			cfg.Workers.Static = []discovery.Endpoint{
+				fleettest.Endpoint(t, pools.Prefill, start(starter, pools.Prefill, "p1")+",id=p1"), fleettest.Endpoint(t, pools.Decode, start(starter, pools.Decode, "d1")+",id=d1"),
+			}
+			f := fleettest.NewStatic(t, cfg)
+			t.Cleanup(func() {
+				for _, w := range starter.Workers {
+					w.Kill()
+				}
+			})
+			if c.log != "" {
+				f.Eventually("the log names the setting", func() bool { return strings.Contains(f.Logs.String(), c.log) })
+				return
+			}
+			f.Eventually("the fleet is healthy", func() bool { return f.Status("/health") == http.StatusOK })
+			if got, want := f.Text(f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 6))), fleettest.Expected(fleettest.TextPrompt(fleettest.Long), 6); got != want {
+				t.Errorf("the answer is %q", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package routing
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/internal/openai"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+)
+
+// adapters loads an adapter into a worker's engine, or unloads it, and gives the roster the worker as a look at
+// /v1/models then finds it.
+func loaded(f *fleettest.Fleet, id, verb, adapter string) {
+	f.T.Helper()
+	m, ok := f.Gateway.Roster.Lookup(id)
+	if !ok {
+		f.T.Fatalf("no worker %s", id)
+	}
+	w, prefix := *m.Worker, "/v1/"
+	if w.Engine == "sglang" {
+		prefix = "/"
+	}
+	res, err := http.Post(w.Address+prefix+verb+"_lora_adapter", "application/json", strings.NewReader(fmt.Sprintf(`{"lora_name":%q,"lora_path":"/adapters"}`, adapter)))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		f.T.Fatalf("%s %s on %s: %d", verb, adapter, id, res.StatusCode)
+	}
+	w.Adapters = nil
+	res, err = http.Get(w.Address + "/v1/models")
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	defer res.Body.Close()
+	var list openai.ModelList
+	if err := json.NewDecoder(res.Body).Decode(&list); err != nil {
+		f.T.Fatal(err)
+	}
+	for _, model := range list.Data {
+		if model.Parent == w.Model {
+			w.Adapters = append(w.Adapters, model.ID)
+		}
+	}
+	if err := f.Gateway.Roster.Put(w); err != nil {
+		f.T.Fatal(err)
+	}
+}
+
+func chosenFor(f *fleettest.Fleet, model, prompt, more string) (c fleettest.Chose) {
+	f.T.Helper()
+	a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"max_tokens":2,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["worker_id","routing"]}%s}`, model, prompt, more))
+	var got struct{ Nvext fleettest.Chose }
+	if err := json.Unmarshal(a.Body, &got); err != nil || a.Status != http.StatusOK {
+		f.T.Fatalf("%s: %d %s", model, a.Status, a.Body)
+	}
+	return got.Nvext
+}
+
+// refusedAs is the status and code of a request for a model that is refused.
+func refusedAs(f *fleettest.Fleet, model string) string {
+	f.T.Helper()
+	a := f.Post("/v1/chat/completions", fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"x"}]}`, model))
+	var got struct{ Error struct{ Code string } }
+	_ = json.Unmarshal(a.Body, &got)
+	return fmt.Sprint(a.Status, " ", got.Error.Code)
+}
+
+// TestAdaptersGoWhereTheyAreLoaded: an adapter's requests are served by workers that have it loaded alone, both legs;
+// nowhere loaded it is no model, and with one leg's workers lacking it unavailable.
+func TestAdaptersGoWhereTheyAreLoaded(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{})
+	if got := refusedAs(f, "sql"); got != "404 model_not_found" {
+		t.Errorf("an adapter that no worker has: %s", got)
+	}
+	loaded(f, "prefill-2", "load", "sql")
+	if got := refusedAs(f, "sql"); got != "503 no_adapter_worker" {
+		t.Errorf("an adapter that no decode worker has: %s", got)
+	}
+	loaded(f, "decode-1", "load", "sql")
+	var list openai.ModelList
+	f.Get("/v1/models", &list)
+	if !slices.ContainsFunc(list.Data, func(m openai.Model) bool { return m.ID == "sql" && m.Parent == "tandem-sim" }) {
+		t.Errorf("the list of models is %+v", list.Data)
+	}
+	for i := range 12 {
+		name := []string{"sql", "tandem-sim:sql"}[i%2]
+		if c := chosenFor(f, name, fmt.Sprint("question ", i, " ", fleettest.Long), ""); c.WorkerID.Prefill != "prefill-2" || c.WorkerID.Decode != "decode-1" {
+			t.Fatalf("%s went to %+v", name, c.WorkerID)
+		}
+	}
+	others := map[string]bool{}
+	for i := range 24 {
+		c := chosenFor(f, "tandem-sim", fmt.Sprint("base ", i, " ", fleettest.Long), "")
+		others[c.WorkerID.Prefill], others[c.WorkerID.Decode] = true, true
+	}
+	if len(others) != 4 {
+		t.Errorf("the base model is served by %v alone", others)
+	}
+	loaded(f, "decode-1", "unload", "sql")
+	if got := refusedAs(f, "sql"); got != "503 no_adapter_worker" {
+		t.Errorf("an adapter that was unloaded from decode: %s", got)
+	}
+	loaded(f, "prefill-2", "unload", "sql")
+	if got := refusedAs(f, "sql"); got != "404 model_not_found" {
+		t.Errorf("an adapter that was unloaded everywhere: %s", got)
+	}
+	f.Idle()
+}
+
+// TestUnloadedAdapters: an adapter that the engines have lost since the roster read their lists is tried wherever it is listed, then no
+// model; no circuit opens by it, and the base model keeps every worker.
+func TestUnloadedAdapters(t *testing.T) {
+	for engine, fleet := range map[string]fleettest.Options{"": {}, "sglang": {Both: 2}} {
+		fleet.Worker = func(c *devfleet.WorkerConfig) { c.Engine.Engine = engine }
+		f := fleettest.New(t, fleet)
+		for id := range f.Workers {
+			loaded(f, id, "load", "sql")
+			m, _ := f.Gateway.Roster.Lookup(id)
+			loaded(f, id, "unload", "sql")
+			if err := f.Gateway.Roster.Put(*m.Worker); err != nil { // as it was read before
+				t.Fatal(err)
+			}
+		}
+		for range 8 {
+			if got := refusedAs(f, "tandem-sim:sql"); got != "404 model_not_found" {
+				t.Fatalf("%s: %s", engine, got)
+			}
+		}
+		if open := f.Circuits(); len(open) > 0 {
+			t.Errorf("%s: circuits %v", engine, open)
+		}
+		f.Idle()
+	}
+}
+
+// TestOverlapsOfAdaptersAndSalts: equal prompts under another adapter or salt share no block, and what the gateway
+// expects to be cached by the engines' events is what the engine then reports.
+func TestOverlapsOfAdaptersAndSalts(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1})
+	for _, id := range []string{"prefill-1", "decode-1"} {
+		loaded(f, id, "load", "sql")
+		loaded(f, id, "load", "math")
+	}
+	prompt := strings.Repeat(fleettest.Long, 3)
+	for _, kind := range []struct{ model, more string }{
+		{"tandem-sim", ""}, {"sql", ""}, {"math", ""}, {"tandem-sim", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"a"`}, {"sql", `,"cache_salt":"b"`},
+	} {
+		first := chosenFor(f, kind.model, prompt, kind.more)
+		if first.Routing.Predicted != 0 || first.Routing.Actual == nil || *first.Routing.Actual != 0 {
+			t.Errorf("%s%s, first: %+v; no request asked that before", kind.model, kind.more, first.Routing)
+		}
+		held := f.Value("tandem_component_router_index_held_blocks", "prefill")
+		var again fleettest.Chose
+		f.Eventually("its events are here", func() bool {
+			again = chosenFor(f, kind.model, prompt, kind.more)
+			return again.Routing.Predicted > 0
+		})
+		if again.Routing.Actual == nil || *again.Routing.Actual != again.Routing.Predicted || again.Routing.Predicted < 64 {
+			t.Errorf("%s%s, again: %+v, with %v blocks in the index", kind.model, kind.more, again.Routing, held)
+		}
+	}
+	f.Idle()
+}

@@ -1,0 +1,208 @@
+package routing
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/internal/tokens"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/router/overlap"
+)
+
+// compared is how a pool's events compare with its answers, by verdict, and how
+// many ranks are marked.
+func compared(t *testing.T, reg *prometheus.Registry, pool string) (verdicts map[string]int, marked int) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdicts, marked = map[string]int{}, -1
+	for _, family := range families {
+		for _, m := range family.Metric {
+			labels := map[string]string{}
+			for _, l := range m.Label {
+				labels[l.GetName()] = l.GetValue()
+			}
+			switch {
+			case labels["pool"] != pool:
+			case family.GetName() == "tandem_kv_parity_samples_total":
+				verdicts[labels["verdict"]] = int(m.Counter.GetValue())
+			case family.GetName() == "tandem_kv_parity_marked_ranks":
+				marked = int(m.Gauge.GetValue())
+			}
+		}
+	}
+	return verdicts, marked
+}
+
+// lies are events as they are changed on the way.
+var lies = map[string]struct {
+	verdict string
+	alter   func([]wire.Event) []wire.Event
+}{
+	"removals are dropped": {"over", func(es []wire.Event) (out []wire.Event) {
+		for _, e := range es {
+			if e.Kind != wire.Removed {
+				out = append(out, e)
+			}
+		}
+		return out
+	}},
+	"stores are dropped": {"under", func(es []wire.Event) (out []wire.Event) {
+		for _, e := range es {
+			if e.Kind != wire.Stored {
+				out = append(out, e)
+			}
+		}
+		return out
+	}},
+	"other tokens are reported": {"under", func(es []wire.Event) (out []wire.Event) {
+		for _, e := range es {
+			e.Tokens = append([]uint32(nil), e.Tokens...)
+			for i := range e.Tokens {
+				e.Tokens[i]++
+			}
+			out = append(out, e)
+		}
+		return out
+	}},
+}
+
+// A worker whose events are not true is found out by its answers within a few of
+// them, counted, told in the log and predicted; and believed again once what it
+// says is true.
+func TestLyingEventsAreFound(t *testing.T) {
+	for name, lie := range lies {
+		fleettest.VirtualRun(t, name, func(t *testing.T) {
+			var lying atomic.Bool
+			lying.Store(true)
+			f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Worker: func(c *devfleet.WorkerConfig) {
+				if c.Engine.Role == "prefill" { // eight of the prompts below
+					c.Engine.TotalKVBlocks, c.Engine.ContextLength = 8*47, 4096
+					c.KVEvents.Alter = func(es []wire.Event) []wire.Event {
+						if lying.Load() {
+							return lie.alter(es)
+						}
+						return es
+					}
+				}
+			}})
+			const pool = "tandem-sim/prefill"
+			turn := 0
+			ask := func() {
+				t.Helper()
+				// Each comes twice, and again when it was evicted.
+				prompt := strings.Repeat(fmt.Sprintf("Paper %d. %s", turn/2%12, fleettest.Long), 16)
+				turn++
+				if a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":1,"prompt":"`+prompt+`"}`); a.Status != 200 {
+					t.Fatalf("status %d, %s", a.Status, a.Body)
+				}
+			}
+			ask()
+			f.Idle()
+			if n := f.Workers["prefill-1"].Engine.Books().Blocks.Cached; n < 40 || n > 47 {
+				t.Fatalf("the prompt takes %d blocks", n)
+			}
+			for marked := 0; marked == 0; _, marked = compared(t, f.Reg, pool) {
+				if ask(); turn > 100 {
+					t.Fatal("nobody noticed")
+				}
+			}
+			verdicts, _ := compared(t, f.Reg, pool)
+			t.Logf("noticed after %d answers: %v", turn, verdicts)
+			if verdicts[lie.verdict] < 3 {
+				t.Errorf("verdicts %v, want at least three of %s", verdicts, lie.verdict)
+			}
+			s := f.Sources()["prefill-1"]
+			if s.State != "predicted" || s.Reason != "parity" || s.Parity == nil || !s.Parity.Marked {
+				t.Errorf("/workers shows %+v", s)
+			}
+			if other := f.Sources()["decode-1"]; other.State != "live" || other.Reason != "" || other.Parity != nil {
+				t.Errorf("/workers shows of decode %+v", other)
+			}
+			lying.Store(false)
+			for marked := 1; marked == 1; _, marked = compared(t, f.Reg, pool) {
+				if ask(); turn > 1000 {
+					t.Fatal("it does not come back")
+				}
+			}
+			t.Logf("back after %d answers", turn)
+			if s := f.Sources()["prefill-1"]; s.State != "live" || s.Reason != "" || s.Parity.Marked || s.Parity.Samples != 32 || s.Parity.Wrong >= 4 {
+				t.Errorf("/workers shows %+v, %+v", s, s.Parity)
+			}
+			logs := f.Logs.String()
+			if on, off := strings.Count(logs, "disagree with reported cache hits"), strings.Count(logs, "agree with reported cache hits again"); on != 1 || off != 1 {
+				t.Errorf("%d and %d lines in the log", on, off)
+			}
+			f.Idle()
+		})
+	}
+}
+
+// Switched off, lies are believed and nothing is counted.
+func TestLiesAreBelievedWithoutParity(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1,
+		Worker: func(c *devfleet.WorkerConfig) { c.KVEvents.Alter = lies["stores are dropped"].alter },
+		Gateway: func(c *stack.GatewayConfig) {
+			c.Router.Parity = overlap.ParityConfig{}
+		},
+	})
+	for range 20 {
+		f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 1))
+	}
+	if verdicts, marked := compared(t, f.Reg, "tandem-sim/prefill"); len(verdicts) != 0 || marked != -1 {
+		t.Errorf("%v, %d marked", verdicts, marked)
+	}
+	if s := f.Sources()["prefill-1"]; s.State != "live" || s.Parity != nil {
+		t.Errorf("/workers shows %+v", s)
+	}
+}
+
+// True events are never held against a worker, however its cache is pressed and
+// whoever waits: requests queue in gateway and engines, siblings come in bursts,
+// and what was believed at the pick is evicted before its turn.
+func TestTrueEventsAreNeverMarked(t *testing.T) {
+	prompter, err := replay.NewPrompter(tokens.Sim(), paritySeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := parityEngine()
+	cfg.TotalKVBlocks = 1600 // of which the longest prompt takes 700
+	for _, shape := range []struct {
+		name   string
+		pool   string
+		groups []simulate.Group
+	}{
+		{"agg", "both", []simulate.Group{{Count: 3, Role: pools.Both, Engine: cfg}}},
+		{"2P2D", "prefill", []simulate.Group{{Count: 2, Role: pools.Prefill, Engine: cfg}, {Count: 2, Role: pools.Decode, Engine: engine.Config{
+			Model: cfg.Model, BlockSize: parityBlock, TotalKVBlocks: 8192, ContextLength: cfg.ContextLength}}}},
+	} {
+		for seed := range uint64(3) {
+			for _, threshold := range []float64{-1, 0.1} {
+				t.Run(fmt.Sprintf("%s/seed=%d,threshold=%v", shape.name, seed, threshold), func(t *testing.T) {
+					t.Parallel()
+					f := parityFleet{groups: shape.groups, mode: "kv", threshold: threshold, reg: prometheus.NewRegistry()}
+					synctest.Test(t, func(t *testing.T) { f.onTheWire(t, parityTrace(paritySeed+seed), prompter) })
+					verdicts, marked := compared(t, f.reg, simulate.Model+"/"+shape.pool)
+					t.Logf("%v", verdicts)
+					if wrong := verdicts["over"] + verdicts["under"]; marked != 0 || wrong > verdicts["right"]/50 || verdicts["right"] < 40 {
+						t.Errorf("%d marked, %v", marked, verdicts)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package routing
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/pools"
+)
+
+// Whoever is named serves, in every mode, named by the body or by a header, and
+// the header wins. Eight rounds: an unpinned choice would hit all but never.
+func TestPins(t *testing.T) {
+	for _, mode := range []string{"kv", "direct", "round-robin"} {
+		t.Run(mode, func(t *testing.T) {
+			f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 3, Gateway: fleettest.InMode(mode)})
+			for _, c := range []struct {
+				name, nvext     string
+				headers         []string
+				prefill, decode string
+			}{
+				{"both by body", `"prefill_worker_id":"prefill-2","decode_worker_id":"decode-3"`, nil, "prefill-2", "decode-3"},
+				{"backend_instance_id", `"backend_instance_id":"decode-1"`, nil, "", "decode-1"},
+				{"prefill alone", `"prefill_worker_id":"prefill-3"`, nil, "prefill-3", ""},
+				{"both by header", "", []string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id", "decode-2"}, "prefill-1", "decode-2"},
+				{
+					"headers win", `"prefill_worker_id":"prefill-2","decode_worker_id":"nobody","backend_instance_id":"none","dp_rank":7`,
+					[]string{"x-dynamo-prefill-instance-id", "prefill-1", "x-dynamo-worker-instance-id", "decode-2", "x-dynamo-dp-rank", "0"}, "prefill-1", "decode-2",
+				},
+				{"ranks too", `"prefill_worker_id":"prefill-2","prefill_dp_rank":0,"decode_worker_id":"decode-3","dp_rank":0`, nil, "prefill-2", "decode-3"},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					for range 8 {
+						a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Pinned(c.nvext), nil, c.headers...)
+						if err != nil || a.Status != http.StatusOK {
+							t.Fatalf("%v, status %d: %s", err, a.Status, a.Body)
+						}
+						w := f.Parse(a.Body).Nvext.WorkerID
+						if c.prefill != "" && w.Prefill != c.prefill || c.decode != "" && w.Decode != c.decode {
+							t.Fatalf("served by %+v, want %q and %q", w, c.prefill, c.decode)
+						}
+						if w.Prefill == "" {
+							t.Fatalf("no prefill worker: %+v", w)
+						}
+					}
+				})
+			}
+			f.Idle()
+		})
+	}
+}
+
+// Whom no worker answers to is refused by name.
+func TestUnknownPins(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{})
+	for _, c := range []struct {
+		name, nvext string
+		headers     []string
+		code, param string
+		word        string
+	}{
+		{"unknown prefill", `"prefill_worker_id":"prefill-9"`, nil, "unknown_worker", "nvext.prefill_worker_id", `"prefill-9"`},
+		{"unknown decode", `"decode_worker_id":"decode-9"`, nil, "unknown_worker", "nvext.decode_worker_id", `"decode-9"`},
+		{"unknown backend, a number", `"backend_instance_id":7587884888253033398`, nil, "unknown_worker", "nvext.backend_instance_id", `"7587884888253033398"`},
+		{"a decode worker cannot prefill", `"prefill_worker_id":"decode-1"`, nil, "unknown_worker", "nvext.prefill_worker_id", `"decode-1"`},
+		{"a prefill worker cannot decode", `"backend_instance_id":"prefill-1"`, nil, "unknown_worker", "nvext.backend_instance_id", `"prefill-1"`},
+		{"unknown by header", "", []string{"x-dynamo-worker-instance-id", "x9"}, "unknown_worker", "x-dynamo-worker-instance-id", `"x9"`},
+		{"unknown prefill by header", `"prefill_worker_id":"prefill-1"`, []string{"X-Dynamo-Prefill-Instance-Id", "x9"}, "unknown_worker", "x-dynamo-prefill-instance-id", `"x9"`},
+		{"unknown rank", `"dp_rank":1`, nil, "unknown_rank", "nvext.dp_rank", "rank 1"},
+		{"unknown prefill rank", "", []string{"x-dynamo-prefill-dp-rank", "4"}, "unknown_rank", "x-dynamo-prefill-dp-rank", "rank 4"},
+		{"a rank that is none", "", []string{"x-dynamo-dp-rank", "-1"}, "", "x-dynamo-dp-rank", "integer"},
+		{"an id that is none", "", []string{"x-dynamo-worker-instance-id", "a b"}, "", "x-dynamo-worker-instance-id", "id"},
+		{"two decoders", `"backend_instance_id":"decode-1","decode_worker_id":"decode-2"`, nil, "", "nvext.backend_instance_id", "two workers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Pinned(c.nvext), nil, c.headers...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Refused(t, a, http.StatusBadRequest, c.code, c.param, c.word)
+		})
+	}
+	a := f.Post(fleettest.CompletionPath, strings.Replace(fleettest.Pinned(`"prefill_worker_id":"prefill-1"`), `"max_tokens"`, `"n":2,"max_tokens"`, 1))
+	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "n above 1")
+	f.Idle()
+}
+
+// Mode direct is told whom to ask, or says what it wants to be told.
+func TestDirectNeedsAPin(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Gateway: fleettest.InMode("direct")})
+	for _, nvext := range []string{"", `"dp_rank":0`} {
+		f.Refused(t, f.Post(fleettest.CompletionPath, fleettest.Pinned(nvext)), http.StatusBadRequest, "worker_required", "nvext",
+			"nvext.prefill_worker_id", "nvext.decode_worker_id", "nvext.backend_instance_id", "x-dynamo-worker-instance-id", "x-dynamo-prefill-instance-id")
+	}
+	f.Refused(t, f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","prompt":"x"}`), http.StatusBadRequest, "worker_required", "nvext")
+	f.Idle()
+}
+
+// A worker of role both serves by itself when it is named, beside pools of
+// prefill and decode.
+func TestPinnedWorkerServesAlone(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 1, Both: 2})
+	for _, field := range []string{"backend_instance_id", "decode_worker_id"} {
+		a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"`+field+`":"both-2"`))
+		if a.Status != http.StatusOK {
+			t.Fatalf("%s", a.Body)
+		}
+		if w := f.Parse(a.Body).Nvext.WorkerID; w.Decode != "both-2" || w.Prefill != "" {
+			t.Errorf("served by %+v", w)
+		}
+	}
+	a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"backend_instance_id":"both-1","prefill_worker_id":"prefill-1"`))
+	f.Refused(t, a, http.StatusBadRequest, "", "nvext.prefill_worker_id", "alone")
+	f.Idle()
+}
+
+// A pinned worker that is dead fails its requests: none is answered by another,
+// nor by decode in prefill's place. The others are served all the while.
+func TestPinnedWorkerDead(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 2})
+	f.Workers["prefill-1"].Kill()
+	f.Workers["decode-1"].Kill()
+	for _, field := range []string{`"prefill_worker_id":"prefill-1"`, `"backend_instance_id":"decode-1"`} {
+		for i := range 4 {
+			a := f.Post(fleettest.CompletionPath, fleettest.Pinned(field))
+			e := f.Parse(a.Body).Error
+			if e == nil || a.Status != http.StatusBadGateway && a.Status != http.StatusServiceUnavailable {
+				t.Fatalf("%s, request %d: status %d: %s", field, i, a.Status, a.Body)
+			}
+			if i > 0 { // it is known to be down by now
+				f.Refused(t, a, http.StatusServiceUnavailable, "worker_unavailable", "")
+			}
+		}
+	}
+	if a := f.Post(fleettest.CompletionPath, fleettest.Pinned(`"prefill_worker_id":"prefill-2","decode_worker_id":"decode-2"`)); a.Status != http.StatusOK {
+		t.Errorf("%d: %s", a.Status, a.Body)
+	}
+	f.Idle()
+}
+
+// A draining worker takes nothing, whoever names it.
+func TestPinnedWorkerDraining(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{})
+	for role, field := range map[pools.Role]string{pools.Prefill: "prefill_worker_id", pools.Decode: "decode_worker_id"} {
+		id := fmt.Sprintf("%s-1", role)
+		if err := f.Gateway.Roster.Drain(id, true); err != nil {
+			t.Fatal(err)
+		}
+		f.Refused(t, f.Post(fleettest.CompletionPath, fleettest.Pinned(`"`+field+`":"`+id+`"`)), http.StatusServiceUnavailable, "worker_unavailable", "nvext."+field, id)
+	}
+	f.Idle()
+}

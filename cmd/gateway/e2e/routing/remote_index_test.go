@@ -1,0 +1,312 @@
+package routing
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/cmd/gateway/service/remote"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/fault"
+	"github.com/tandem-pd/tandem/internal/kvevents/follow"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/porttest"
+)
+
+// sharedIndex is a `gateway index` on an address of its own, that can be stopped and
+// started again.
+type sharedIndex struct {
+	addr string
+	ln   net.Listener // until it is first started
+	stop func()
+}
+
+// reserveIndex takes an address for an index that is started later.
+func reserveIndex(t *testing.T) *sharedIndex {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sharedIndex{addr: ln.Addr().String(), ln: ln}
+}
+
+func (x *sharedIndex) url() string { return "http://" + x.addr }
+
+// start runs the index on the fleet's bus until it is stopped or the test ends.
+func (x *sharedIndex) start(f *fleettest.Fleet, cfg service.Config) {
+	f.T.Helper()
+	ln := x.ln
+	if x.ln = nil; ln == nil {
+		f.Eventually("the index's address is free", func() bool {
+			var err error
+			ln, err = net.Listen("tcp", x.addr)
+			return err == nil
+		})
+	}
+	cfg.Drain = time.Millisecond
+	follow := follow.Config{RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
+	var bus wire.Bus
+	if f.Bus != nil {
+		bus = f.Bus
+	}
+	s, err := service.NewIndex(cfg, follow, bus, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, ln) }()
+	stopped := false
+	x.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			f.T.Errorf("index: %v", err)
+		}
+	}
+	f.T.Cleanup(x.stop)
+	f.Eventually("the index is ready", s.Ready)
+}
+
+// asking makes a gateway follow no events and ask the indexes.
+func asking(xs ...*sharedIndex) func(c *stack.GatewayConfig) {
+	return func(c *stack.GatewayConfig) {
+		fleettest.WithoutEvents(c)
+		c.Remote = remote.Config{Timeout: time.Second, Every: 20 * time.Millisecond, Breaker: fault.BreakerConfig{OpenFor: 20 * time.Millisecond}}
+		for _, x := range xs {
+			c.Remote.URLs = append(c.Remote.URLs, x.url())
+		}
+	}
+}
+
+// another is one more gateway in front of the same workers. It follows no bus.
+func anotherGateway(f *fleettest.Fleet, configure func(c *stack.GatewayConfig)) *fleettest.Fleet {
+	f.T.Helper()
+	b := &fleettest.Fleet{T: f.T, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
+	cfg := fleettest.GatewayConfig()
+	configure(&cfg)
+	var err error
+	if b.Gateway, err = stack.NewGateway(cfg, stack.Links{}, slog.New(slog.NewTextHandler(b.Logs, nil)), b.Reg); err != nil {
+		f.T.Fatal(err)
+	}
+	for _, w := range f.Workers {
+		if len(cfg.Workers.Static) > 0 {
+			break // it finds them by itself
+		}
+		if err := b.Gateway.Roster.Put(w.Record()); err != nil {
+			f.T.Fatal(err)
+		}
+	}
+	b.RunGateway()
+	return b
+}
+
+// choice is what a gateway says of a prompt's workers without running it.
+type choice struct {
+	Nvext struct {
+		WorkerID struct {
+			Prefill string `json:"prefill_worker_id"`
+			Decode  string `json:"decode_worker_id"`
+		} `json:"worker_id"`
+		Routing struct {
+			Predicted int    `json:"predicted_cached_tokens"`
+			Remote    string `json:"remote_index"`
+		} `json:"routing"`
+	} `json:"nvext"`
+}
+
+func chooseBy(f *fleettest.Fleet, prompt string) choice {
+	f.T.Helper()
+	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+
+		`","nvext":{"annotations":["query_instance_id:"],"extra_fields":["routing"]}}`)
+	var c choice
+	if err := json.Unmarshal(a.Body, &c); err != nil || a.Status != http.StatusOK {
+		f.T.Fatalf("status %d, %v: %s", a.Status, err, a.Body)
+	}
+	return c
+}
+
+// prefilled runs a prompt and returns its prefill worker and the tokens that worker had
+// cached.
+func prefilledBy(f *fleettest.Fleet, prompt string) (worker string, cached int) {
+	f.T.Helper()
+	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+prompt+`","nvext":{"extra_fields":["worker_id"]}}`)
+	if a.Status != http.StatusOK {
+		f.T.Fatalf("status %d: %s", a.Status, a.Body)
+	}
+	c := f.Parse(a.Body)
+	return c.Nvext.WorkerID.Prefill, c.Usage.Details.Cached
+}
+
+func article(i int) string {
+	return strings.Repeat(fmt.Sprint("Document ", i, ". ", fleettest.Long), 4)
+}
+
+// Two gateways that follow no events send siblings of a prompt to the worker that
+// has it, whichever of them saw it first, by what the index they share tells. They
+// register the workers there, and a worker that leaves both is taken out.
+func TestGatewaysShareAnIndex(t *testing.T) {
+	x := reserveIndex(t)
+	f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 1, Gateway: asking(x)})
+	x.start(f, service.Config{})
+	g := anotherGateway(f, asking(x))
+	for i := range 6 {
+		first, then := f, g
+		if i%2 == 1 {
+			first, then = g, f
+		}
+		worker, _ := prefilledBy(first, article(i))
+		f.Eventually("the other gateway is told", func() bool {
+			c := chooseBy(then, article(i))
+			return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Prefill == worker
+		})
+		if again, cached := prefilledBy(then, article(i)+"And then?"); again != worker || cached == 0 {
+			t.Errorf("the sibling was sent to %s, which had %d tokens; %s has the prompt", again, cached, worker)
+		}
+	}
+	for _, f := range []*fleettest.Fleet{f, g} {
+		if n := f.Value("tandem_kv_remote_index_lookups_total", string(remote.Answered)); n < 6 {
+			t.Errorf("%v look-ups are counted as answered", n)
+		}
+		if n := f.Value("tandem_kv_remote_index_ranks"); n != 3 { // decode workers are chosen by load
+			t.Errorf("the index lists %v ranks, want 3", n)
+		}
+		f.Eventually("the log says what came of it", func() bool { return strings.Contains(f.Logs.String(), "remote_index=answered") })
+	}
+	for _, gateway := range []*fleettest.Fleet{f, g} {
+		gateway.Gateway.Roster.Remove("prefill-2")
+	}
+	f.Eventually("the worker is taken out", func() bool {
+		return f.Value("tandem_kv_remote_index_ranks") == 2 && g.Value("tandem_kv_remote_index_ranks") == 2
+	})
+	f.Idle()
+}
+
+// While no index answers, a gateway routes by what it has seen itself; one that is
+// back answers again, with what it took over from its sibling.
+func TestIndexesComeAndGo(t *testing.T) {
+	x, y := reserveIndex(t), reserveIndex(t)
+	f := fleettest.New(t, fleettest.Options{Prefill: 3, Decode: 1, Gateway: asking(x, y)})
+	x.start(f, service.Config{})
+	y.start(f, service.Config{})
+	g := anotherGateway(f, asking(x, y))
+	report := func(by *fleettest.Fleet, doc int, worker string) {
+		t.Helper()
+		f.Eventually("both gateways are told", func() bool {
+			c := chooseBy(by, article(doc))
+			return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Prefill == worker
+		})
+	}
+	worker, _ := prefilledBy(f, article(0))
+	report(g, 0, worker)
+
+	x.stop()
+	report(g, 0, worker) // by y
+	worker1, _ := prefilledBy(g, article(1))
+	report(f, 1, worker1)
+
+	x.start(f, service.Config{RestoreFrom: []string{y.url()}})
+	y.stop()
+	report(f, 0, worker) // by x, which was not there for the second prompt
+	report(f, 1, worker1)
+
+	x.stop() // nobody answers
+	for i := 2; i < 8; i++ {
+		served, _ := prefilledBy(f, article(i))
+		if again, cached := prefilledBy(f, article(i)); again != served || cached == 0 {
+			t.Errorf("alone, the gateway sent a prompt to %s and its sibling to %s, which had %d tokens", served, again, cached)
+		}
+	}
+	if c := chooseBy(f, article(7)); !slices.Contains([]string{"unreachable", "circuit_open"}, c.Nvext.Routing.Remote) {
+		t.Errorf("nobody is there, and the outcome is %q", c.Nvext.Routing.Remote)
+	}
+	f.Eventually("the circuit opens", func() bool {
+		chooseBy(f, article(7))
+		return f.Value("tandem_kv_remote_index_circuit", x.addr, "open") == 1 && f.Value("tandem_kv_remote_index_registered", x.addr) == 0
+	})
+
+	x.start(f, service.Config{}) // empty: the gateways register, the workers tell it all
+	report(f, 1, worker1)
+	report(g, 0, worker)
+	f.Eventually("the gateways see to it again", func() bool { return f.Value("tandem_kv_remote_index_registered", x.addr) == 1 })
+	f.Idle()
+}
+
+// TestRemoteIndexIsQuick prints what a look-up adds to a request, over loopback and
+// with everything in one process.
+func TestRemoteIndexIsQuick(t *testing.T) {
+	x := reserveIndex(t)
+	f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 1, Gateway: asking(x)})
+	x.start(f, service.Config{})
+	f.Eventually("it answers", func() bool { return chooseBy(f, article(0)).Nvext.Routing.Remote == "answered" })
+	var took []float64
+	for i := range 100 {
+		chooseBy(f, article(i))
+	}
+	families, err := f.Reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "tandem_kv_remote_index_lookup_seconds" {
+			h := family.GetMetric()[0].GetHistogram()
+			took = append(took, h.GetSampleSum()/float64(h.GetSampleCount()))
+		}
+	}
+	if len(took) != 1 || took[0] <= 0 || took[0] > 0.1 {
+		t.Fatalf("a look-up takes %v s", took)
+	}
+	t.Logf("a look-up adds %.3f ms on average", took[0]*1e3)
+}
+
+// Engines that publish over ZMQ are registered by the gateway that has their URLs,
+// and the index connects to them: neither NATS nor etcd, and no event comes to the
+// gateway. One that starts later is told at once.
+func TestIndexFollowsEnginesOverZMQ(t *testing.T) {
+	x := reserveIndex(t)
+	cfg := fleettest.GatewayConfig()
+	asking(x)(&cfg)
+	ports := map[string][3]int{"z1": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}, "z2": {porttest.Free(t), porttest.Free(t), porttest.Free(t)}}
+	for _, id := range []string{"z1", "z2"} {
+		p := ports[id]
+		cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+			"http://127.0.0.1:%d,id=%s,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d,kv-topic=kv@%s", p[0], id, p[1], p[2], id)))
+	}
+	f := fleettest.NewStatic(t, cfg)
+	for id, p := range ports {
+		zmqWorker(f, id, p[0], p[1], p[2], wire.VLLM)
+	}
+	f.Bus = nil
+	x.start(f, service.Config{})
+	f.Eventually("the index follows both", func() bool { return f.Value("tandem_kv_remote_index_ranks") == 2 })
+	if len(f.Sources()) != 0 {
+		t.Errorf("the gateway follows events itself: %v", f.Sources())
+	}
+	a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"prompt":"`+article(1)+`","nvext":{"extra_fields":["worker_id"]}}`)
+	worker := f.Parse(a.Body).Nvext.WorkerID.Decode
+	b := anotherGateway(f, func(c *stack.GatewayConfig) {
+		asking(x)(c)
+		c.Workers.Static, c.Workers.Probe.Every = cfg.Workers.Static, 50*time.Millisecond
+	})
+	b.Eventually("a gateway that has just started is told", func() bool {
+		if b.Status("/health") != http.StatusOK {
+			return false
+		}
+		c := chooseBy(b, article(1))
+		return c.Nvext.Routing.Remote == "answered" && c.Nvext.Routing.Predicted > 0 && c.Nvext.WorkerID.Decode == worker
+	})
+}

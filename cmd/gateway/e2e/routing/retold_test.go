@@ -1,0 +1,158 @@
+package routing
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/internal/kvevents/wire"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/zmqpub"
+)
+
+// pass carries connections on one port of the loopback address to another one,
+// until the test ends.
+func pass(t *testing.T, from, to int) {
+	t.Helper()
+	ln := fleettest.Listen(t, from)
+	var mu sync.Mutex
+	var conns []net.Conn
+	var group sync.WaitGroup
+	keep := func(c net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns = append(conns, c)
+	}
+	group.Go(func() {
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			keep(in)
+			out, err := fleettest.Dial(t, fmt.Sprintf("127.0.0.1:%d", to))
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			keep(out)
+			for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+				group.Go(func() { _, _ = io.Copy(way[0], way[1]); _, _ = in.Close(), out.Close() })
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		group.Wait()
+	})
+}
+
+// A vLLM whose buffer is too short for what the gateway missed: the rank is
+// predicted, requests ask it to tell again what it uses, and once it has done so
+// for as long as a prediction lasts its view is relied on. Without asking it stays
+// predicted, as does an engine of a release that does not know how.
+func TestLostEventsAreToldAgain(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		ask     bool
+		dialect wire.Dialect
+		heals   bool
+	}{
+		{"asked", true, wire.VLLM, true},
+		{"not asked", false, wire.VLLM, false},
+		{"an older release", true, wire.VLLMArrays, false},
+	} {
+		fleettest.VirtualRun(t, c.name, func(t *testing.T) {
+			port, published, heard, replay := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
+			cfg := fleettest.GatewayConfig()
+			cfg.Reannounce = c.ask
+			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
+			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
+			f := fleettest.NewStatic(t, cfg)
+			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
+				Engine: engine.Config{Role: "both", ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
+				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
+				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
+					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
+					Dialect: c.dialect, BufferSteps: 2,
+				}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Run("v1", w)
+			f.Eventually("the worker is there", func() bool { return f.Status("/health") == http.StatusOK })
+			turn := func(conversation int, further string) fleettest.Answer {
+				t.Helper()
+				prompt := strings.Repeat(fmt.Sprintf("Conversation %d. %s", conversation, fleettest.Long), 8) + further
+				a := f.Post(fleettest.CompletionPath, `{"model":"tandem-sim","max_tokens":2,"nvext":{"extra_fields":["routing"]},"prompt":"`+prompt+`"}`)
+				if a.Status != http.StatusOK {
+					t.Fatalf("status %d, %s", a.Status, a.Body)
+				}
+				return a
+			}
+			for i := range 6 {
+				turn(i, "")
+			}
+			if s := f.Sources()["v1"]; s.State != "waiting" || s.Blocks != 0 {
+				t.Fatalf("before anything is heard it is %+v", s)
+			}
+			pass(t, heard, published)
+			f.Eventually("what it said before is known to be lost", func() bool { return f.Sources()["v1"].State == "predicted" })
+			began, turns := time.Now(), 0
+			for ; turns < 60 || time.Since(began) < 300*time.Millisecond; turns++ {
+				turn(turns%6, strings.Repeat(fmt.Sprint("Turn ", turns/6, ". "), 1+turns/6*8))
+				if f.Sources()["v1"].State == "live" {
+					break
+				}
+			}
+			s := f.Sources()["v1"]
+			t.Logf("after %d turns in %v: %+v", turns, time.Since(began).Round(time.Millisecond), s)
+			if !c.heals {
+				if s.State != "predicted" || s.Reason != "loss" || s.Repaired["chains"] != 0 {
+					t.Errorf("it is %+v", s)
+				}
+				return
+			}
+			if s.State != "live" || s.Reason != "" || s.Repaired["chains"] != 1 || s.Losses != 1 {
+				t.Fatalf("it is %+v", s)
+			}
+			// What was computed before the gateway heard anything is known by now, to the block.
+			for i := range 6 {
+				var said struct {
+					Nvext struct {
+						Routing struct {
+							Predicted int `json:"predicted_cached_tokens"`
+							Actual    int `json:"actual_cached_tokens"`
+						}
+					}
+				}
+				a := turn(i, "")
+				if err := json.Unmarshal(a.Body, &said); err != nil {
+					t.Fatal(err)
+				}
+				if r := said.Nvext.Routing; r.Actual < 300 || r.Predicted < r.Actual || r.Predicted > r.Actual+16 {
+					t.Errorf("conversation %d: %d tokens cached, %d believed", i, r.Actual, r.Predicted)
+				}
+			}
+			if logs := f.Logs.String(); !strings.Contains(logs, "KV events repaired") {
+				t.Error("the log does not say that it is whole again")
+			}
+			f.Idle()
+		})
+	}
+}

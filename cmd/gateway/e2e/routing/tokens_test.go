@@ -1,0 +1,165 @@
+package routing
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/lab/devfleet"
+	"github.com/tandem-pd/tandem/models"
+)
+
+// chatML is the simulated model's template, as a chat template.
+const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+// modelFolder is a folder of the simulated model with a chat template.
+func modelFolder(t *testing.T, template string) string {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile("../../../../internal/tokens/sim_tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"tokenizer.json": string(data), "chat_template.jinja": template} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// routed is what nvext says of a request's routing.
+type routed struct {
+	Tokens    models.Source `json:"prompt_tokens_source"`
+	Predicted int           `json:"predicted_cached_tokens"`
+	Actual    *int          `json:"actual_cached_tokens"`
+}
+
+// routing sends a chat and returns how it was routed, and the answer's text.
+func routingOf(f *fleettest.Fleet, model, content string) (routed, string) {
+	f.T.Helper()
+	a := f.Post(fleettest.ChatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":%q}],"nvext":{"extra_fields":["routing"]}}`, model, content))
+	if a.Status != http.StatusOK {
+		f.T.Fatalf("status %d: %s", a.Status, a.Body)
+	}
+	var said struct {
+		Nvext struct{ Routing routed }
+	}
+	if err := json.Unmarshal(a.Body, &said); err != nil {
+		f.T.Fatal(err)
+	}
+	return said.Nvext.Routing, f.Text(a)
+}
+
+// A template that is not the engine's is found out by the ids that engines report, and left; the workers are asked in its
+// place. A right one, read in its place, is used and proven.
+func TestWrongTemplatesAreFoundOut(t *testing.T) {
+	path := modelFolder(t, "Some words of my own. "+chatML)
+	f := fleettest.New(t, fleettest.Options{Gateway: func(c *stack.GatewayConfig) {
+		c.Models.Tokenizers, c.Models.AskTimeout = []string{"tandem-sim=" + path}, 5*time.Second
+		c.Flow.Explain = true
+	}})
+	turn := 0
+	say := func() models.Source {
+		t.Helper()
+		turn++
+		content := fmt.Sprintf("question %d", turn)
+		r, text := routingOf(f, "tandem-sim", content)
+		if want := fleettest.Expected(fleettest.ChatPrompt(content), 4); text != want {
+			t.Errorf("the answer is %q, want %q", text, want)
+		}
+		return r.Tokens
+	}
+	for i, want := range []models.Source{models.FromOwn, models.FromOwn, models.FromOwn, models.FromEngine, models.FromEngine} {
+		if got := say(); got != want {
+			t.Errorf("request %d: tokens are from %s, want %s", i+1, got, want)
+		}
+	}
+	f.Eventually("the log says so", func() bool { return strings.Contains(f.Logs.String(), "no longer used") })
+	if n := strings.Count(f.Logs.String(), "no longer used"); n != 1 {
+		t.Errorf("%d log lines", n)
+	}
+	for series, want := range map[string]string{
+		`tandem_tokenizer_distrusted{model="tandem-sim"}`:                                "1",
+		`tandem_tokenizer_checks_total{model="tandem-sim",result="disagree"}`:            "3",
+		`tandem_tokenize_calls_total{model="tandem-sim",outcome="answered"}`:             "2",
+		`tandem_frontend_prompt_tokens_source_total{model="tandem-sim",source="own"}`:    "3",
+		`tandem_frontend_prompt_tokens_source_total{model="tandem-sim",source="engine"}`: "2",
+	} {
+		if got := f.Metric(series); got != want {
+			t.Errorf("%s is %q, want %s", series, got, want)
+		}
+	}
+	var report struct {
+		Models map[string]struct {
+			Path       string
+			Distrusted bool
+			Disagreed  int
+		}
+	}
+	f.Get("/workers", &report)
+	if m := report.Models["tandem-sim"]; m.Path != path || !m.Distrusted || m.Disagreed != 3 {
+		t.Errorf("/workers shows %+v", m)
+	}
+	if err := os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte("{{ broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Gateway.Reload(); err == nil || !strings.Contains(err.Error(), "chat_template.jinja") {
+		t.Errorf("a broken template is read: %v", err)
+	}
+	if got := say(); got != models.FromEngine {
+		t.Errorf("after a broken reload, tokens are from %s", got)
+	}
+	if err := os.WriteFile(filepath.Join(path, "chat_template.jinja"), []byte(chatML), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Gateway.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 {
+		if got := say(); got != models.FromOwn {
+			t.Errorf("request %d after the reload: tokens are from %s", i+1, got)
+		}
+	}
+	if n := f.Value("tandem_tokenizer_checks_total", "agree"); n < 3 || n > 11 { // three at each prefill worker, and few of the others
+		t.Errorf("%v comparisons agree", n)
+	}
+}
+
+// A model that the gateway has no tokenizer for is routed by the tokens that its workers give: what they have cached is
+// foretold to the block. An alias is the model.
+func TestWorkersAreAskedForTokens(t *testing.T) {
+	f := fleettest.New(t, fleettest.Options{
+		Prefill: 2, Decode: 1,
+		Gateway: func(c *stack.GatewayConfig) {
+			c.Models.AskTimeout, c.Flow.Explain, c.Pools.Aliases = 5*time.Second, true, []string{"small=another-model"}
+		},
+		Worker: func(c *devfleet.WorkerConfig) { c.Engine.Model = "another-model" },
+	})
+	prompt := strings.Repeat(fleettest.Long, 12)
+	for i, model := range []string{"another-model", "small", "another-model"} {
+		r, text := routingOf(f, model, prompt)
+		if want := fleettest.Expected(fleettest.ChatPrompt(prompt), 4); r.Tokens != models.FromEngine || text != want {
+			t.Errorf("%s: tokens are from %s, the answer is %q, want %q", model, r.Tokens, text, want)
+		}
+		if r.Actual == nil || *r.Actual != r.Predicted || i > 0 && r.Predicted == 0 {
+			t.Errorf("request %d: %d tokens were predicted to be cached, %v were", i+1, r.Predicted, r.Actual)
+		}
+		f.Eventually("the events have come", func() bool { return !strings.Contains(f.Books(), "running") && i < 3 })
+	}
+	if asked, remembered := f.Value("tandem_tokenize_calls_total", "answered"), f.Value("tandem_tokenize_calls_total", "remembered"); asked != 1 || remembered != 2 {
+		t.Errorf("the workers were asked %v times, and %v answers were remembered", asked, remembered)
+	}
+	var list struct{ Data []struct{ ID string } }
+	f.Get("/v1/models", &list)
+	if len(list.Data) != 2 {
+		t.Errorf("the models are %+v", list.Data)
+	}
+}

@@ -1,0 +1,161 @@
+package routing
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
+	"github.com/tandem-pd/tandem/cmd/gateway/service"
+	"github.com/tandem-pd/tandem/cmd/gateway/stack"
+	"github.com/tandem-pd/tandem/handoff"
+	"github.com/tandem-pd/tandem/internal/setting"
+	"github.com/tandem-pd/tandem/lab/engine"
+	"github.com/tandem-pd/tandem/lab/replay"
+	"github.com/tandem-pd/tandem/lab/simulate"
+	"github.com/tandem-pd/tandem/pools"
+	"github.com/tandem-pd/tandem/queue"
+	"github.com/tandem-pd/tandem/router"
+)
+
+// TestAllChooseAlike: the gateway, `gateway select` and the simulator choose the same workers for the same requests,
+// seed and fleet, where nothing but the seed decides among equal workers.
+func TestAllChooseAlike(t *testing.T) {
+	const requests, tokens, blockSize = 40, 50, 16
+	base := router.DefaultConfig()
+	base.Seed = 9
+	routers := base.ByRole()
+	for name, fleet := range map[string]map[pools.Role]int{
+		"3P4D": {pools.Prefill: 3, pools.Decode: 4}, "5": {pools.Both: 5}, "4D": {pools.Decode: 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fleettest.New(t, fleettest.Options{Alone: true, Gateway: func(c *stack.GatewayConfig) { c.Router, c.Flow.Seed = base, 9 }})
+			url := startSelect(t, service.SelectConfig{Routers: routers})
+			plan := simulate.Config{
+				Routers: routers, Queue: setting.Default[queue.Config](),
+				Name: func(_, i int) string { return handoff.SeededID(9, uint64(i+1)) },
+			}
+			for role, count := range fleet {
+				plan.Fleet = append(plan.Fleet, simulate.Group{Count: count, Role: role, Engine: engine.Config{
+					BlockSize: blockSize, TotalKVBlocks: 1000, MaxNumSeqs: 8, MaxNumBatchedTokens: 512, ContextLength: 4096,
+				}})
+				for i := range count {
+					w := pools.Worker{
+						ID: fmt.Sprintf("%s-%d", role, i+1), Incarnation: "1", Model: simulate.Model, Role: role, Engine: "sim", Address: "http://127.0.0.1:1",
+						BlockSize: blockSize, TotalKVBlocks: 1000, MaxNumSeqs: 8, MaxNumBatchedTokens: 512, ContextLength: 4096,
+					}
+					if err := f.Gateway.Roster.Put(w); err != nil {
+						t.Fatal(err)
+					}
+					record, _ := json.Marshal(w)
+					post(t, url+"/workers", string(record), nil)
+				}
+			}
+			stage := simulate.Stage{Name: "all"}
+			for i := range requests { // an hour apart: each finds an idle fleet
+				stage.Requests = append(stage.Requests, replay.Request{
+					Index: i, At: time.Duration(i) * time.Hour, OutputTokens: 1, Spans: []replay.Span{{ID: uint64(i), Tokens: tokens}},
+				})
+			}
+			stage.Chains = simulate.NewChains(stage.Requests, blockSize)
+			plan.Stages = []simulate.Stage{stage}
+			out, err := simulate.Run(t.Context(), plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			different := map[string]bool{}
+			for i, s := range out.Samples {
+				ids := make([]string, tokens)
+				for k := range ids {
+					ids[k] = fmt.Sprint(1000*i + k)
+				}
+				prompt := "[" + strings.Join(ids, ",") + "]"
+				want := s.PrefillWorker + " " + s.DecodeWorker
+				different[want] = true
+
+				a := f.Post(fleettest.CompletionPath, `{"model":"simulated","prompt":`+prompt+`,"nvext":{"annotations":["query_instance_id"]}}`)
+				w := f.Parse(a.Body).Nvext.WorkerID
+				if got := w.Prefill + " " + w.Decode; got != want {
+					t.Errorf("request %d: the gateway chooses %q and the simulator %q", i, got, want)
+				}
+				if fleet[pools.Decode] > 0 && fleet[pools.Prefill] == 0 {
+					continue // select does not let decode stand in
+				}
+				var chosen struct{ Legs []struct{ Worker string } }
+				post(t, url+"/select", `{"model":"simulated","id":"`+handoff.SeededID(9, uint64(i+1))+`","token_ids":`+prompt+`}`, &chosen)
+				got := chosen.Legs[len(chosen.Legs)-1].Worker
+				if len(chosen.Legs) == 2 {
+					got = chosen.Legs[0].Worker + " " + got
+				} else {
+					got = " " + got
+				}
+				if got != want {
+					t.Errorf("request %d: select chooses %q and the simulator %q", i, got, want)
+				}
+			}
+			if len(different) < 3 {
+				t.Errorf("all went to %v: nothing was drawn", different)
+			}
+		})
+	}
+}
+
+// startSelect runs the service of `gateway select` until the test ends.
+func startSelect(t *testing.T, cfg service.SelectConfig) (url string) {
+	t.Helper()
+	s, err := service.NewSelect(service.Config{}, cfg, nil, http.NotFoundHandler(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("select: %v", err)
+		}
+	})
+	url = "http://" + ln.Addr().String()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		if res, err := http.Get(url + "/ready"); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return url
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("select does not become ready")
+		}
+	}
+}
+
+// post sends JSON and reads the answer into v, unless v is nil.
+func post(t *testing.T, url, body string, v any) {
+	t.Helper()
+	res, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 300 {
+		t.Fatalf("%s of %s is answered %d", url, body, res.StatusCode)
+	}
+	if v != nil {
+		if err := json.NewDecoder(res.Body).Decode(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
