@@ -259,9 +259,7 @@ func TestRealDeaths(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t, "--prefill", "3", "--speedup", "20", "--lease-ttl", "3s", "--no-restart")
 	for _, id := range []string{"prefill-1", "decode-1"} {
-		if err := syscall.Kill(f.pids[id], syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		f.signal(id, syscall.SIGKILL)
 		// No request has found it dead, and it stays down until its lease ends.
 		f.eventually(id+" is down", time.Minute, func() bool { return slices.Contains([]string{"down", "lost"}, f.state(id)) })
 	}
@@ -282,25 +280,10 @@ func TestRealDeaths(t *testing.T) {
 	}
 
 	// A worker that stops well finishes what it has, and nobody gets an error.
-	long := make(chan error, 4)
-	for range cap(long) {
-		go func() {
-			_, _, err := f.served(400)
-			long <- err
-		}()
-	}
-	f.eventually("the long answers are on their way", time.Minute, func() bool {
-		return f.metric(`tandem_frontend_worker_requests{model="tandem-sim",role="decode",worker="decode-2"}`) == "4"
+	f.streams(prompts("Long", 4), 1000, 1, func() {
+		f.signal("prefill-2", syscall.SIGTERM)
+		f.eventually("the stopped worker has deregistered", time.Minute, func() bool { return !f.listed("prefill-2") })
 	})
-	if err := syscall.Kill(f.pids["prefill-2"], syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	f.eventually("the stopped worker has deregistered", time.Minute, func() bool { return !f.listed("prefill-2") })
-	for range cap(long) {
-		if err := <-long; err != nil {
-			t.Errorf("an answer was lost: %v", err)
-		}
-	}
 	if p, _, err := f.served(4); err != nil || p != "prefill-3" {
 		t.Errorf("served by %q, error %v", p, err)
 	}
@@ -346,22 +329,6 @@ func TestKilledWorkersComeBack(t *testing.T) {
 		!strings.Contains(log, `"worker ended" worker=prefill-1`) || !strings.Contains(log, `"worker ended" worker=decode-1`) {
 		t.Errorf("the log does not say which workers were down and started again:\n%s", log)
 	}
-}
-
-// metric reads one sample of /metrics.
-func (f *fleet) metric(sample string) string {
-	res, err := http.Get(f.url + "/metrics")
-	if err != nil {
-		return ""
-	}
-	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), sample+" "); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 // stop is Ctrl-C: status 0, and no child left.
