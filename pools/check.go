@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -27,6 +28,9 @@ func checkKeys(record []byte) error {
 		key, _ := dec.Token()
 		name := strings.ToLower(key.(string))
 		if seen[name] {
+			if textProblem(name, 1, MaxIDBytes) != "" {
+				name = "a key"
+			}
 			return &InvalidError{Field: name, Problem: "is there twice"}
 		}
 		seen[name] = true
@@ -45,9 +49,11 @@ func unlessEmpty(s string, problem func(string) string) string {
 	return problem(s)
 }
 
-func idProblem(s string) string {
-	if s == "" || len(s) > MaxIDBytes {
-		return fmt.Sprintf("must be 1 to %d bytes, is %d", MaxIDBytes, len(s))
+func idProblem(s string) string { return plainProblem(s, MaxIDBytes) }
+
+func plainProblem(s string, most int) string {
+	if s == "" || len(s) > most {
+		return fmt.Sprintf("must be 1 to %d bytes, is %d", most, len(s))
 	}
 	for i := range len(s) {
 		c := s[i]
@@ -73,7 +79,7 @@ func oneOf(s string, allowed ...string) string {
 		return ""
 	}
 	named := slices.DeleteFunc(slices.Clone(allowed), func(a string) bool { return a == "" })
-	return fmt.Sprintf("must be one of %s, is %q", strings.Join(named, ", "), s)
+	return fmt.Sprintf("must be one of %s, is %.64q", strings.Join(named, ", "), s)
 }
 
 func countProblem(n, least, most int) string {
@@ -85,51 +91,57 @@ func countProblem(n, least, most int) string {
 
 func addressProblem(s string) string {
 	u, err := url.Parse(s)
-	if err != nil {
-		return "must be an http or https URL"
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return fmt.Sprintf("must be an http or https URL with a host, is %q", s)
-	}
-	if u.User != nil || u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+	_, rest, _ := strings.Cut(s, "://")
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return "must be an http or https URL with a host"
+	case strings.ContainsAny(rest, "/?#@"):
 		return "must be a scheme, a host and a port, and no more"
 	}
-	if port := u.Port(); port != "" {
-		return portProblem(port)
+	at := u.Host
+	if u.Port() == "" {
+		at += ":80"
+	}
+	if hostPortProblem(at) != "" {
+		return "must have a host name in ASCII or an IP address, and a port from 1 to 65535 or none"
 	}
 	return ""
 }
+
+// The texts on addresses leave the value out: it may carry a password.
 
 func hostPortProblem(s string) string {
 	host, port, err := net.SplitHostPort(s)
-	if err != nil || host == "" || strings.ContainsAny(host, " /?#@") || textProblem(s, 1, MaxModelBytes) != "" {
-		return fmt.Sprintf("must be host:port, is %q", s)
-	}
-	return portProblem(port)
-}
-
-func portProblem(s string) string {
-	if n, err := strconv.ParseUint(s, 10, 16); err != nil || n == 0 {
-		return fmt.Sprintf("must have a port from 1 to 65535, has %q", s)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || n == 0 || !isHost(host) || net.JoinHostPort(host, strconv.FormatUint(n, 10)) != s {
+		return "must be host:port, a host name in ASCII or an IP address and a port from 1 to 65535"
 	}
 	return ""
+}
+
+// isHost reports whether s is an IP address, or a name as DNS has it, with underscores too.
+func isHost(s string) bool {
+	name, zone, zoned := strings.Cut(s, "%")
+	if _, err := netip.ParseAddr(name); err == nil {
+		return !zoned || strings.Contains(name, ":") && plainProblem(zone, MaxIDBytes) == ""
+	}
+	return plainProblem(s, maxHostBytes) == "" && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, ".") && !strings.Contains(s, "..")
 }
 
 // tcpProblem looks at an endpoint of ZeroMQ's form, which has a port for each rank. bind allows the host to be any.
 func tcpProblem(s string, ranks int, bind bool) string {
 	rest, ok := strings.CutPrefix(s, "tcp://")
-	host, port, err := net.SplitHostPort(rest)
-	if !ok || err != nil || host == "" || len(s) > MaxModelBytes || textProblem(s, 1, MaxModelBytes) != "" {
-		return fmt.Sprintf("must be tcp://HOST:PORT, is %q", s)
-	}
 	if !bind && Listens(s) {
-		return fmt.Sprintf("must name a host, is %q", s)
+		return "must name a host"
 	}
-	if problem := portProblem(port); problem != "" {
-		return problem
+	if port, star := strings.CutPrefix(rest, "*:"); star {
+		rest = "0.0.0.0:" + port
 	}
-	if n, _ := strconv.Atoi(port); n+ranks-1 > math.MaxUint16 {
-		return fmt.Sprintf("must leave a port for each of %d ranks, is %q", ranks, s)
+	if !ok || hostPortProblem(rest) != "" {
+		return "must be tcp://HOST:PORT, a host name in ASCII or an IP address and a port from 1 to 65535"
+	}
+	if n, _ := strconv.Atoi(rest[strings.LastIndexByte(rest, ':')+1:]); n+ranks-1 > math.MaxUint16 {
+		return fmt.Sprintf("must leave a port for each of %d ranks", ranks)
 	}
 	return ""
 }
@@ -170,10 +182,10 @@ func namesProblem(names []string, most, mostBytes int, taken ...string) string {
 	}
 	for i, name := range names {
 		if problem := textProblem(name, 1, mostBytes); problem != "" {
-			return fmt.Sprintf("has %q, which %s", name[:min(len(name), mostBytes)], problem)
+			return fmt.Sprintf("has %.64q, which %s", name, problem)
 		}
 		if slices.Contains(names[:i], name) || slices.Contains(taken, name) {
-			return fmt.Sprintf("has %q twice", name)
+			return fmt.Sprintf("has %.64q twice", name)
 		}
 	}
 	return ""
@@ -185,8 +197,12 @@ func listProblem(list []string, most, mostBytes int) string {
 		return fmt.Sprintf("has %d entries, the limit is %d", len(list), most)
 	}
 	for _, s := range list {
-		if problem := textProblem(s, 0, mostBytes); problem != "" {
-			return fmt.Sprintf("has %q, which %s", s[:min(len(s), mostBytes)], problem)
+		problem := textProblem(s, 0, mostBytes)
+		if problem == "" && strings.Contains(s, "://") { // TensorRT-LLM's endpoints
+			problem = tcpProblem(s, 1, true)
+		}
+		if problem != "" {
+			return "has one that " + problem
 		}
 	}
 	return ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -18,6 +19,7 @@ const (
 	MaxCount       = 1<<31 - 1 // of blocks, sequences and tokens
 	maxLabels      = 64        // topology labels
 	maxLabelBytes  = 256       // of a label's key, and of its value
+	maxHostBytes   = 253       // of a host's name, as in DNS
 	maxTaints      = 64        // taints of a worker
 	MaxServedNames = 16        // other names of a worker's model
 	MaxAdapters    = 1024      // adapters of a worker
@@ -93,7 +95,8 @@ type Worker struct {
 	// Transfer is the host:port of the KV side channel; empty when there is none.
 	Transfer string `json:"transfer_endpoint"`
 	// TransferIDs is what the process calls itself in hand-offs, by data-parallel rank, where its protocol needs that
-	// before a request: vLLM's engine ids, say. At most [MaxRanks] of at most [MaxModelBytes] printable bytes.
+	// before a request: vLLM's engine ids, say. At most [MaxRanks] of at most [MaxModelBytes] printable bytes; a URL
+	// among them is tcp://HOST:PORT.
 	TransferIDs []string `json:"transfer_ids,omitempty"`
 	// TensorParallel and PipelineParallel are how many devices share a layer's work and a model's layers, in one rank; 0
 	// means 1.
@@ -131,7 +134,8 @@ func ParseWorker(record []byte) (Worker, error) {
 	var w Worker
 	if err := json.Unmarshal(record, &w); err != nil {
 		if typ, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return Worker{}, &InvalidError{Worker: w.ID, Field: typ.Field, Problem: "cannot be a JSON " + typ.Value}
+			kind, _, _ := strings.Cut(typ.Value, " ") // a number's digits follow
+			return Worker{}, &InvalidError{Worker: w.ID, Field: typ.Field, Problem: "cannot be a JSON " + kind}
 		}
 		return Worker{}, fmt.Errorf("worker record: %w", err)
 	}
@@ -209,5 +213,5 @@ type InvalidError struct {
 }
 
 func (e *InvalidError) Error() string {
-	return fmt.Sprintf("worker %q: %s %s", e.Worker, e.Field, e.Problem)
+	return fmt.Sprintf("worker %.128q: %s %s", e.Worker, e.Field, e.Problem)
 }

@@ -28,12 +28,20 @@ func (w *Watcher) admit(worker *pools.Worker) error {
 	if w.cfg.Allow == nil {
 		return nil
 	}
-	for _, named := range []struct{ field, at string }{
+	type named struct{ field, at string }
+	all := []named{
 		{"address", worker.Address},
 		{"transfer_endpoint", worker.Transfer},
 		{"kv_events_endpoint", worker.KVEndpoint},
 		{"kv_events_replay_endpoint", worker.KVReplay},
-	} {
+	}
+	for _, at := range worker.TransferIDs {
+		// Decode workers connect to it, but that an engine's loopback or * stands for its address.
+		if host, ok := hostOf(at); ok && strings.Contains(at, "://") && !onLoopback(host) && !pools.Listens(at) {
+			all = append(all, named{"transfer_ids", at})
+		}
+	}
+	for _, named := range all {
 		if named.at == "" {
 			continue
 		}

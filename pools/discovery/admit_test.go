@@ -44,6 +44,7 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 		"address":  "address",
 		"no-port":  "address",
 		"transfer": "transfer_endpoint",
+		"context":  "transfer_ids",
 		"events":   "kv_events_endpoint",
 		"replay":   "kv_events_replay_endpoint",
 	}
@@ -52,13 +53,16 @@ func TestRecordsNameAllowedHostsOnly(t *testing.T) {
 		put(t, c, at("address", func(w *pools.Worker) { w.Address = "http://10.2.0.7:8000" }))
 		put(t, c, at("no-port", func(w *pools.Worker) { w.Address = "http://evil.example" }))
 		put(t, c, at("transfer", func(w *pools.Worker) { w.Transfer = "evil.example:5600" }))
+		put(t, c, at("context", func(w *pools.Worker) { w.TransferIDs = []string{"", "tcp://evil.example:5600"} }))
 		put(t, c, at("events", zmq("tcp://evil.example:5557", "")))
 		put(t, c, at("replay", zmq("tcp://10.1.0.7:5557", "tcp://evil.example:5558")))
 		// Another record of the same id does not take the good one's place.
 		put(t, c, at("good", func(w *pools.Worker) { w.Role, w.Address = pools.Decode, "http://evil.example:80" }))
 	}
 	putAll()
-	put(t, c, at("good", func(w *pools.Worker) { w.Transfer = "gpu-1.fleet.example:5600" }))
+	put(t, c, at("good", func(w *pools.Worker) {
+		w.Transfer, w.TransferIDs = "gpu-1.fleet.example:5600", []string{"an id", "tcp://*:1", "tcp://127.0.0.1:1"}
+	}))
 	allow, err := ParseHosts([]string{"10.1.0.0/16", "*.fleet.example"})
 	if err != nil {
 		t.Fatal(err)

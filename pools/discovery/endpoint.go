@@ -115,6 +115,8 @@ func ParseEndpoint(role pools.Role, s string) (Endpoint, error) {
 		switch {
 		case strings.Contains(name, "://"):
 			return Endpoint{}, &EndpointError{"url", "is there twice: give each worker by itself, not separated by commas"}
+		case !ok && strings.Contains(name, "@"): // of a password with a comma
+			return Endpoint{}, e.setURL(name)
 		case !ok:
 			return Endpoint{}, &EndpointError{conf.Quote(name), "want NAME=VALUE"}
 		case seen[name]:
@@ -242,7 +244,7 @@ func (e *Endpoint) finish() error {
 	if e.Given.KVEndpoint == "" && (e.Given.KVReplay != "" || e.Given.KVTopic != "") {
 		return &EndpointError{"kv-events", "is missing: kv-replay and kv-topic go with the endpoint of the worker's KV events"}
 	}
-	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"), e.rule("id", "id"))
+	return cmp.Or(e.rule("kv-events", "kv_events_endpoint"), e.rule("kv-replay", "kv_events_replay_endpoint"), e.rule("id", "id"), e.rule("incarnation", "incarnation"))
 }
 
 // rule has the record's own rules look at one field.

@@ -52,7 +52,13 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 		{"ftp://h:1", "url", "http or https URL"},
 		{"http://h:1/v1", "url", "no more"},
 		{"http://h:0", "url", "port"},
-		{"http://user:word@h:1", "url", "worker-api-key-file"},
+		{"http://h:1#", "url", "no more"},
+		{"http://h%e4:1", "url", "in ASCII"},
+		{"ftp://user:s3cret%40h:1", "url", "http or https URL"},
+		{"http://h:1,transfer=user:s3cret@h:1", "transfer", "host:port"},
+		{"http://h:1,kv-events=tcp://user:s3cret@h:1", "kv-events", "tcp://HOST:PORT"},
+		{"http://user:s3cret@h:1", "url", "worker-api-key-file"},
+		{"http://user:1,s3cret@h:1", "url", "worker-api-key-file"},
 		{"http://a:1,http://b:1", "url", "twice"},
 		{"http://h:1,model", `"model"`, "NAME=VALUE"},
 		{"http://h:1,", `""`, "NAME=VALUE"},
@@ -75,7 +81,7 @@ func TestParseEndpointNamesTheField(t *testing.T) {
 		if !ok || wrong.Field != test.field || !strings.Contains(wrong.Problem, test.problem) {
 			t.Errorf("%q: %v, want %s %s", test.text, err, test.field, test.problem)
 		}
-		if err != nil && strings.Contains(err.Error(), "word@") {
+		if err != nil && strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: the error tells the password: %v", test.text, err)
 		}
 	}
@@ -137,13 +143,14 @@ func TestNewEndpoint(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	for field, w := range map[string]pools.Worker{
-		"url":       {Address: "h:8000"},
-		"id":        {Address: "http://h:1", ID: "a/b"},
-		"engine":    {Address: "http://h:1", Engine: "llama"},
-		"ranks":     {Address: "http://h:1", DataParallelRanks: -1},
-		"taints":    {Address: "http://h:1", Taints: []string{"a", "a"}},
-		"kv-events": {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "h:1"},
-		"kv-replay": {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "tcp://h:1", KVReplay: "tcp://*:1"},
+		"url":         {Address: "h:8000"},
+		"id":          {Address: "http://h:1", ID: "a/b"},
+		"engine":      {Address: "http://h:1", Engine: "llama"},
+		"incarnation": {Address: "http://h:1", Incarnation: "a\r\nb"},
+		"ranks":       {Address: "http://h:1", DataParallelRanks: -1},
+		"taints":      {Address: "http://h:1", Taints: []string{"a", "a"}},
+		"kv-events":   {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "h:1"},
+		"kv-replay":   {Address: "http://h:1", KVEvents: "zmq", KVEndpoint: "tcp://h:1", KVReplay: "tcp://*:1"},
 	} {
 		_, err := NewEndpoint(w)
 		if bad, ok := errors.AsType[*EndpointError](err); !ok || bad.Field != field {

@@ -301,7 +301,7 @@ func (f *facts) readBootstrap(body []byte) bool {
 	ids := make([]string, len(ranks))
 	for i := range ids {
 		id := ranks[strconv.Itoa(i)].EngineID
-		if id == "" || len(id) > pools.MaxModelBytes || strings.ContainsFunc(id, unicode.IsControl) {
+		if !fitsRecord(id) {
 			return false
 		}
 		ids[i] = id

@@ -131,7 +131,7 @@ func (w *Watcher) list(ctx context.Context, grace time.Duration) (*etcdserverpb.
 		}
 		worker, err := parseRecord(w.cfg.Prefix, key, kv.Value)
 		if err != nil {
-			w.log.Warn("worker record skipped", "key", key, "error", err)
+			w.skip(key, err)
 			continue
 		}
 		if err := w.admit(&worker); err != nil {
@@ -175,7 +175,7 @@ func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 	}
 	worker, err := parseRecord(w.cfg.Prefix, key, e.Kv.Value)
 	if err != nil {
-		w.log.Warn("worker record skipped", "key", key, "error", err)
+		w.skip(key, err)
 		return false
 	}
 	if _, known := w.keys[worker.ID]; !known && len(w.keys) >= maxEndpoints {
@@ -194,4 +194,9 @@ func (w *Watcher) publish(e *clientv3.Event) (lost bool) {
 		w.log.Debug("worker record not applied", "key", key, "error", err)
 	}
 	return false
+}
+
+// skip logs a record that is none. A key may be as long as etcd takes it; those of workers have less than 1 KiB.
+func (w *Watcher) skip(key string, err error) {
+	w.log.Warn("worker record skipped", "key", key[:min(len(key), 1<<10)], "error", err)
 }

@@ -48,6 +48,8 @@ func TestParseFileSaysWhere(t *testing.T) {
 		{"- http://a:1\n", "w.yaml:1: is a single value, not a mapping"},
 		{"- url: http://a:1\n- role: both\n", "w.yaml:2 url: is missing"},
 		{"- url: http://a:1\n  role: leader\n", "w.yaml:2 role: must be one of prefill, decode, both"},
+		{"- url: http://a:1\n- url: \"http://a:1#\"\n", "w.yaml:2 url: must be a scheme, a host and a port, and no more"},
+		{"- url: http://a:1\n  kv-topic: \"a\\r\\nb\"\n", "w.yaml:2 kv-topic: must be printable"},
 		{"- url: http://a:1\n  colour: red\n", "w.yaml:2 colour: there is no such option; there are role"},
 		{"- url: http://a:1\n  block-size: 16\n  block_size: 16\n", "w.yaml:3 block_size: is given on line 2 already"},
 		{"- url: http://a:1\n  model:\n", `w.yaml:2 model: takes a single value`},

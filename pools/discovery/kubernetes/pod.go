@@ -126,11 +126,14 @@ func (p *pod) workers() ([]discovery.Endpoint, error) {
 		if len(ports) > 1 {
 			id += "-" + strconv.Itoa(port)
 		}
-		e, err := discovery.ParseEndpoint(role, "http://"+net.JoinHostPort(ip.String(), strconv.Itoa(port))+",id="+id+options)
+		e, err := discovery.ParseEndpoint(role, "http://"+net.JoinHostPort(ip.String(), strconv.Itoa(port))+options)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", keyOptions, err)
 		}
-		e.Given.Incarnation = p.Metadata.UID
+		e.Given.ID, e.Given.Incarnation = id, p.Metadata.UID
+		if e, err = discovery.NewEndpoint(e.Given); err != nil {
+			return nil, fmt.Errorf("its name or UID: %w", err)
+		}
 		list = append(list, e)
 	}
 	return list, nil

@@ -94,9 +94,19 @@ func TestAPodsOptions(t *testing.T) {
 	if now = judge(p, found{}); len(now.workers) != 1 || now.workers[0].Given.Address != "http://[fd00::7]:8000" || now.workers[0].Given.KVEvents != "none" || now.workers[0].Given.ID != "u1" {
 		t.Errorf("%+v", now)
 	}
-	p.Status.PodIP = "elsewhere"
-	if now = judge(p, found{}); now.state != refused {
-		t.Errorf("%+v", now)
+	for _, spoil := range []func(p *pod){
+		func(p *pod) { p.Status.PodIP = "elsewhere" },
+		func(p *pod) { p.Status.PodIP = "fe80::1%a\r\nb" },
+		func(p *pod) { p.Metadata.Name = "a,kv-events=tcp://elsewhere:1" },
+		func(p *pod) { p.Metadata.Name = "a\r\nb" },
+		func(p *pod) { p.Metadata.UID = "a\r\nb" },
+		func(p *pod) { p.Metadata.Annotations[keyOptions] = "kv-topic=a\r\nb" },
+	} {
+		p := readied(t, ``, `"tandem.dev/options":"model=m"`, `{"containerPort":8000}`)
+		spoil(p)
+		if now = judge(p, found{}); now.state != refused || strings.ContainsAny(now.why, "\r\n") {
+			t.Errorf("%+v", now)
+		}
 	}
 }
 
