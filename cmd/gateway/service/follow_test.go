@@ -112,6 +112,9 @@ func TestServicesFollowEnginesOverZMQ(t *testing.T) {
 		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "udp://h:1"}`,
 		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "tcp://*:5557"}`,
 		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "post", "kv_events_endpoint": "tcp://h:1"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "tcp://h\r\nx:1"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "tcp://h:1", "kv_events_replay_endpoint": "tcp://*:1"}`,
+		`{"id": "x", "model": "m", "block_size": 2, "kv_events": "zmq", "kv_events_endpoint": "tcp://h:1", "kv_events_topic": "a\nb"}`,
 	} {
 		if got := must(t, index, 400, "POST", "/register", body); !strings.Contains(got, `"param":"kv_events`) {
 			t.Errorf("%s: %s", body, got)

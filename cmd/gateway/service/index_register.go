@@ -1,6 +1,8 @@
 package service
 
 import (
+	"cmp"
+	"errors"
 	"net/http"
 	"slices"
 
@@ -86,46 +88,28 @@ func (x *shared) add(reg *remote.Registration) (fresh bool, err error) {
 	return true, nil
 }
 
-// check finds what is wrong with a registration by itself, and fills in defaults.
+// check finds what is wrong with a registration by itself, by the rules of a worker's record, and fills in defaults.
 func (x *shared) check(reg *remote.Registration) error {
-	if reg.Role == "" {
-		reg.Role = pools.Both
+	reg.Role, reg.KVEvents, reg.Ranks = cmp.Or(reg.Role, pools.Both), cmp.Or(reg.KVEvents, "post"), cmp.Or(reg.Ranks, 1)
+	w := pools.Worker{
+		ID: reg.ID, Model: reg.Model, Role: reg.Role, Engine: "sim", Address: "http://none", BlockSize: reg.BlockSize, DataParallelRanks: reg.Ranks,
+		TotalKVBlocks: reg.TotalBlocks, KVEvents: reg.KVEvents, KVEndpoint: reg.Endpoint, KVReplay: reg.Replay, KVTopic: reg.Topic,
 	}
-	if reg.KVEvents == "" {
-		reg.KVEvents = "post"
-	}
-	if reg.Ranks == 0 {
-		reg.Ranks = 1
-	}
-	switch {
-	case reg.ID == "" || len(reg.ID) > pools.MaxIDBytes:
-		return invalid("id", "must have 1 to %d bytes", pools.MaxIDBytes)
-	case !reg.Role.Valid():
-		return invalid("role", "must be prefill, decode or both")
-	case reg.BlockSize < 1 || reg.BlockSize > pools.MaxBlockSize:
-		return invalid("block_size", "must be 1 to %d tokens", pools.MaxBlockSize)
-	case reg.Ranks < 1 || reg.Ranks > pools.MaxRanks:
-		return invalid("data_parallel_ranks", "must be 0 to %d", pools.MaxRanks)
-	case reg.KVEvents != "nats" && reg.KVEvents != "zmq" && reg.KVEvents != "post":
+	switch reg.KVEvents {
+	case "nats":
+		if !x.nats {
+			return invalid("kv_events", "the service was started without --nats-url: post events to /events")
+		}
+	case "post":
+		w.KVEvents = "none"
+	case "zmq":
+	default:
 		return invalid("kv_events", "must be nats, zmq or post")
-	case reg.KVEvents == "nats" && !x.nats:
-		return invalid("kv_events", "the service was started without --nats-url: post events to /events")
-	case reg.KVEvents != "zmq" && zmqOf(reg) != zmq.Address{}:
-		return invalid("kv_events_endpoint", "is for workers with kv_events zmq")
-	case len(reg.Endpoint) > pools.MaxModelBytes || len(reg.Replay) > pools.MaxModelBytes || len(reg.Topic) > pools.MaxModelBytes:
-		return invalid("kv_events_endpoint", "endpoints and topic may have %d bytes", pools.MaxModelBytes)
-	case reg.TotalBlocks < 0 || reg.TotalBlocks > pools.MaxCount:
-		return invalid("total_kv_blocks", "must be 0 to %d", pools.MaxCount)
 	}
-	if reg.KVEvents == "zmq" {
-		if err := zmqOf(reg).Validate(reg.Ranks); err != nil {
-			return invalid("kv_events_endpoint", "%s", err)
-		}
-		if err := opensNoPort(reg.Endpoint); err != nil {
-			return err
-		}
+	if bad, ok := errors.AsType[*pools.InvalidError](w.Validate()); ok {
+		return invalid(bad.Field, "%s", bad.Problem)
 	}
-	return checkModel(reg.Model)
+	return opensNoPort(reg.Endpoint)
 }
 
 // unregister takes a worker out, with all that it held.

@@ -27,6 +27,8 @@ func TestBadInput(t *testing.T) {
 		says       string // code or param, quoted
 	}{
 		{index, "/register", ``, 400, "invalid_request"},
+		{index, "/register", `{"id": "a\r\nb", "model": "m", "block_size": 2}`, 400, `"param":"id"`},
+		{index, "/register", `{"id": "a", "model": "m\u0000", "block_size": 2}`, 400, `"param":"model"`},
 		{index, "/register", `[]`, 400, "invalid_request"},
 		{index, "/register", `{} {}`, 400, "behind"},
 		{index, "/register", `{"idd": "w"}`, 400, "idd"},
