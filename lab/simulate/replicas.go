@@ -261,7 +261,7 @@ func (r *run) deliver(at int32) {
 		m.send(letter{from: l.to, to: l.from, data: m.own.Page(l.after)})
 		return
 	}
-	m.effects, _ = m.peers.Hear(l.data, r.at(r.now), m.effects[:0]) // what a gateway sends can be read
+	m.effects, _ = m.peers.Hear(m.group.Names[l.from], l.data, r.at(r.now), m.effects[:0]) // what a gateway sends can be read
 	m.follow()
 	if m.fell {
 		m.fell = false

@@ -45,7 +45,7 @@ func TestTheFirstToAskGetsTheRoom(t *testing.T) {
 			var got []Answer
 			data := p.Say()
 			for range 1 + rng.IntN(2) {
-				do, err := owner.Hear(data, noon, nil)
+				do, err := hear(owner, data, noon, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -62,7 +62,7 @@ func TestTheFirstToAskGetsTheRoom(t *testing.T) {
 		}
 		end := func(p *Own) {
 			p.Set(slot, load.Share{})
-			if _, err := owner.Hear(p.Say(), noon, nil); err != nil {
+			if _, err := hear(owner, p.Say(), noon, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -90,7 +90,7 @@ func TestWhoIsNotAskedIsSilent(t *testing.T) {
 		if owner != "" {
 			peer.Ask(slot, owner)
 		}
-		do, err := p.Hear(peer.Say(), noon, nil)
+		do, err := hear(p, peer.Say(), noon, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

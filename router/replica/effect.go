@@ -12,6 +12,15 @@ func happened(what Do, p *peer, now time.Time) Effect {
 	return e
 }
 
+// once appends an effect that others can cause at will, at most once a minute: latest is when it was last.
+func once(latest *time.Time, e Effect, now time.Time, do []Effect) []Effect {
+	if now.Sub(*latest) < time.Minute {
+		return do
+	}
+	*latest = now
+	return append(do, e)
+}
+
 // Effect is what the shell is to do, or to log.
 type Effect struct {
 	Do    Do
@@ -34,6 +43,7 @@ const (
 	Greet                  // a gateway is new, and should hear of this one at once: send a beat
 	Reply                  // send the peer an answer
 	SameName               // another process sends under this gateway's name, and the others take the later one for it
+	Misnamed               // the peer sends under another gateway's name
 	Joined
 	Quiet // it has said nothing for a second
 	Back  // it speaks again

@@ -70,7 +70,7 @@ func TestHeadsComeAndGo(t *testing.T) {
 	hear := func(from string, epoch, seq uint64, kind Kind, heads ...Head) {
 		t.Helper()
 		m := Message{Kind: kind, From: from, Epoch: epoch, Seq: seq, Heads: heads}
-		if _, err := p.Hear(m.Append(nil), noon, nil); err != nil {
+		if _, err := hear(p, m.Append(nil), noon, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -82,14 +82,14 @@ func TestPagesThatLeadNowhere(t *testing.T) {
 		heard := ledger{}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), heard, noon)
 		say := Message{Kind: Say, From: "a", Epoch: 1, Seq: 1, Shares: []SlotShare{share}}
-		if do, _ := p.Hear(say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: AskPage, Peer: "a", After: first}) {
+		if do, _ := hear(p, say.Append(nil), noon, nil); len(do) == 0 || do[len(do)-1] != (Effect{Do: AskPage, Peer: "a", After: first}) {
 			t.Fatalf("a new gateway is asked for no page: %+v", do)
 		}
-		if _, err := p.Hear(page.Append(nil), noon, nil); (err == nil) != leads {
+		if _, err := hear(p, page.Append(nil), noon, nil); (err == nil) != leads {
 			t.Errorf("%s: %v", name, err)
 		}
 		say.Seq = 2
-		if _, err := p.Hear(say.Append(nil), noon, nil); err != nil || heard["a"][share.Slot] != share.Account {
+		if _, err := hear(p, say.Append(nil), noon, nil); err != nil || heard["a"][share.Slot] != share.Account {
 			t.Errorf("%s: then %v, %v", name, err, heard)
 		}
 	}
@@ -115,9 +115,9 @@ func FuzzMessage(f *testing.F) {
 		}
 		p := NewPeers(Config{Join: time.Second, Expire: time.Second}, NewOwn("me", 1), books{ledger{}, affinity.New(bindingTTL, true)}, noon)
 		said := messages()[2]
-		do, _ := p.Hear(said.Append(nil), noon, nil) // which has a page asked for
+		do, _ := hear(p, said.Append(nil), noon, nil) // which has a page asked for
 		for range 2 {
-			do, _ = p.Hear(data, noon, do)
+			do, _ = hear(p, data, noon, do)
 		}
 		do = p.Tick(noon.Add(time.Hour), true, do)
 		p.Tick(noon.Add(2*time.Hour), true, do)
@@ -150,7 +150,7 @@ func BenchmarkRequest(b *testing.B) {
 			data := own.Say()
 			bytes += len(data)
 			var err error
-			if do, err = peers.Hear(data, noon, do[:0]); err != nil {
+			if do, err = peers.Hear("a", data, noon, do[:0]); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -56,6 +56,7 @@ type Peers struct {
 	peers     map[string]*peer
 	gone      map[string]ended // processes that have ended: their late messages count for nothing
 	named     time.Time        // when the latest SameName was reported
+	misnamed  time.Time        // and the latest Misnamed
 	pools     map[poolKey]struct{}
 	names     map[string]string // in messages
 	msg       Message
@@ -135,12 +136,17 @@ func NewPeers(cfg Config, o *Own, books Books, now time.Time) *Peers {
 	}
 }
 
-// Hear takes a message in, and appends what is to be done to do. The error is that it cannot be decoded.
-func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) {
+// Hear takes in a message that the gateway sender has sent, and appends what is to be done to do. The error is that it cannot be decoded, or
+// bears another gateway's name.
+func (p *Peers) Hear(sender string, data []byte, now time.Time, do []Effect) ([]Effect, error) {
 	m := &p.msg
 	if err := m.read(data, p.names); err != nil {
 		p.counts.Malformed++
 		return do, err
+	}
+	if m.From != sender {
+		p.counts.Malformed++
+		return once(&p.misnamed, Effect{Do: Misnamed, Peer: sender}, now, do), fmt.Errorf("replica: a message of %q bears the name %q", sender, m.From)
 	}
 	if m.Epoch > Epoch(now.Add(skew), 0) {
 		p.counts.Malformed++
@@ -148,10 +154,8 @@ func (p *Peers) Hear(data []byte, now time.Time, do []Effect) ([]Effect, error) 
 	}
 	if m.From == p.name {
 		if m.Epoch > p.epoch {
-			if p.counts.SameName++; p.named.IsZero() || now.Sub(p.named) >= time.Minute {
-				p.named = now
-				do = append(do, Effect{Do: SameName, Peer: m.From})
-			}
+			p.counts.SameName++
+			do = once(&p.named, Effect{Do: SameName, Peer: m.From}, now, do)
 		}
 		return do, nil
 	}

@@ -174,7 +174,7 @@ func (g *group) send(from, to *member, data []byte) {
 			if to.dead || g.cut[to.own.name] {
 				return
 			}
-			do, err := to.peers.Hear(data, g.now, nil)
+			do, err := hear(to.peers, data, g.now, nil)
 			if err != nil {
 				g.t.Errorf("seed %d: %v", g.seed, err)
 			}
@@ -401,7 +401,7 @@ func TestSilence(t *testing.T) {
 		if !maps.Equal(a.books["b"], again.truth) {
 			t.Errorf("the shares of the process that has ended are left: %v", a.books["b"])
 		}
-		do, err := a.peers.Hear((&Message{Kind: Say, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
+		do, err := hear(a.peers, (&Message{Kind: Say, From: "b", Epoch: 1, Seq: 9999, Shares: []SlotShare{{Slot{"m", pools.Both, "w", 0}, load.Share{Account: load.Account{Requests: 1}}}}}).Append(nil), g.now, nil)
 		if err != nil || len(do) != 0 || !maps.Equal(a.books["b"], again.truth) {
 			t.Error("a late word of a process that has ended counts")
 		}
@@ -531,7 +531,7 @@ func TestNoNumberCountsForEver(t *testing.T) {
 				g.members = slices.DeleteFunc(g.members, func(m *member) bool { return m.dead })
 			} else {
 				for _, m.From = range []string{"a", "b"} { // under its own name, too
-					do, err := a.peers.Hear(m.Append(nil), g.now, nil)
+					do, err := hear(a.peers, m.Append(nil), g.now, nil)
 					if refused := m.Epoch == math.MaxUint64; refused != (err != nil) {
 						t.Errorf("%v, want it refused: %v", err, refused)
 					}
@@ -549,10 +549,42 @@ func TestNoNumberCountsForEver(t *testing.T) {
 			}
 			head := Head{Model: "m", Tokens: 5}
 			said, _ := b.own.Heads([]Head{head}, g.now)
-			if _, err := a.peers.Hear(said, g.now, nil); err != nil || !slices.Equal(a.peers.peers["b"].models, []string{"m"}) || a.peers.peers["b"].headSeq != 1 {
+			if _, err := hear(a.peers, said, g.now, nil); err != nil || !slices.Equal(a.peers.peers["b"].models, []string{"m"}) || a.peers.peers["b"].headSeq != 1 {
 				t.Errorf("the heads of its queues do not count: %v", err)
 			}
 		})
+	}
+}
+
+// hear has p hear a message of the gateway whose name it bears.
+func hear(p *Peers, data []byte, now time.Time, do []Effect) ([]Effect, error) {
+	var m Message
+	_ = m.read(data, map[string]string{}) // p reports it
+	return p.Hear(m.From, data, now, do)
+}
+
+// TestANameIsItsSenders: a message that bears another gateway's name counts for nothing, neither of its sender nor of the other, and is reported
+// once a minute.
+func TestANameIsItsSenders(t *testing.T) {
+	g := newGroup(t, 1)
+	a, b, c := g.join("a", 1), g.join("b", 1), g.join("c", 1)
+	g.book(b)
+	g.book(c)
+	g.run(time.Second)
+	reports := 0
+	for i := range 120 {
+		for _, kind := range []Kind{Say, Beat, Heads, Bye} {
+			for _, victim := range []string{"b", "a", "nobody"} {
+				do, err := a.peers.Hear("c", (&Message{Kind: kind, From: victim, Epoch: 9, Seq: 1}).Append(nil), g.now.Add(time.Duration(i)*time.Second), nil)
+				if reports += len(do); err == nil || len(do) > 1 || len(do) == 1 && do[0] != (Effect{Do: Misnamed, Peer: "c"}) {
+					t.Fatalf("%v, %v", do, err)
+				}
+			}
+		}
+	}
+	counts := a.peers.Counts()
+	if reports != 2 || counts.Malformed != 120*4*3 || counts.SameName != 0 || a.peers.Len() != 2 || !maps.Equal(a.books["b"], b.truth) || !maps.Equal(a.books["c"], c.truth) {
+		t.Errorf("reported %d times in two minutes, %+v, %v", reports, counts, a.books)
 	}
 }
 
@@ -609,7 +641,7 @@ func TestPoolsOfOthersAreBounded(t *testing.T) {
 		m := Message{Kind: Say, From: "b", Epoch: 1, Seq: uint64(i + 1), Shares: []SlotShare{{slot, load.Share{Account: load.Account{Requests: 1}}}}, Sends: []SlotSent{{slot, false, []uint64{1}}},
 			Bound: []PoolBound{{Model: fmt.Sprint("bound-", i), Role: pools.Both}}}
 		var err error
-		if do, err = p.Hear(m.Append(nil), noon, do[:0]); err != nil {
+		if do, err = hear(p, m.Append(nil), noon, do[:0]); err != nil {
 			t.Fatal(err)
 		}
 	}

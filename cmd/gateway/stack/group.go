@@ -2,8 +2,10 @@ package stack
 
 import (
 	"cmp"
+	"errors"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -20,10 +22,16 @@ type Group struct {
 	peers []string // HOST:PORT of other gateways, where they are known
 }
 
-// JoinGroup connects to NATS, which need not be there yet.
+// JoinGroup connects to NATS, which need not be there yet. That NATS refuses a subject is logged at most once a minute.
 func JoinGroup(d *Discovery, store *certs.Store, log *slog.Logger) (*Group, error) {
+	var refused time.Time
 	conn, err := d.dialNATS(store, log, nats.Name("tandem gateway, its group"), nats.NoEcho(), nats.ReconnectBufSize(-1),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) {}), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+		nats.DisconnectErrHandler(func(*nats.Conn, error) {}), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) && time.Since(refused) >= time.Minute {
+				refused = time.Now()
+				log.Error("NATS refuses a subject of the gateway's group; its permissions must name this gateway (docs/security.md)", "error", err)
+			}
+		}))
 	if err != nil {
 		return nil, err
 	}

@@ -260,12 +260,11 @@ func TestReplicas(t *testing.T) {
 	if f.Version != base.Version || !slices.Equal(f.Services["gateway"].Profiles, []string{"single"}) {
 		t.Errorf("version %q, compose.yaml's gateway has the profiles %q", f.Version, f.Services["gateway"].Profiles)
 	}
-	gateways := []string{"gateway-1", "gateway-2", "gateway-3"}
-	for _, id := range gateways {
-		s, like := f.Services[id], f.Services[gateways[0]]
+	for _, id := range gatewayIDs {
+		s, like := f.Services[id], f.Services[gatewayIDs[0]]
 		like.Hostname = id
 		if !reflect.DeepEqual(s, like) {
-			t.Errorf("%s differs from %s by more than its name", id, gateways[0])
+			t.Errorf("%s differs from %s by more than its name", id, gatewayIDs[0])
 		}
 		if _, ok := s.Networks["data"]; !ok || len(s.Networks) != 2 || s.Image != base.Services["gateway"].Image || s.Restart != "unless-stopped" ||
 			!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != base.Services["gateway"].StopGrace {
@@ -278,7 +277,7 @@ func TestReplicas(t *testing.T) {
 			if !slices.Equal(s.Ports, append(slices.Clone(base.Services["gateway"].Ports), "127.0.0.1::8404")) || !s.Networks.only("data") {
 				t.Errorf("%s: ports %q, networks %v", id, s.Ports, s.Networks)
 			}
-		case slices.Contains(gateways, id):
+		case slices.Contains(gatewayIDs, id):
 			if !slices.Equal(s.Ports, []string{"127.0.0.1::9000"}) {
 				t.Errorf("%s: ports %q", id, s.Ports)
 			}
@@ -299,7 +298,7 @@ func TestReplicas(t *testing.T) {
 		if server != first && (s.Image != base.Services[first].Image || !s.Networks.only("fleet") || !slices.Equal(s.Entrypoint, base.Services[first].Entrypoint)) {
 			t.Errorf("%s: image %q, networks %v, entrypoint %q", server, s.Image, s.Networks, s.Entrypoint)
 		}
-		for _, id := range append(slices.Clone(gateways), workerIDs...) {
+		for _, id := range append(slices.Clone(gatewayIDs), workerIDs...) {
 			servers := f.Services[id].Environment["TANDEM_ETCD_ENDPOINTS"] + f.Services[id].Environment["TANDEM_NATS_URL"]
 			if !strings.Contains(servers, "://"+server+":") {
 				t.Errorf("%s does not know %s: %s", id, server, servers)
@@ -329,7 +328,7 @@ func TestSecure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := map[string]string{"nats-2": "nats", "nats-3": "nats", "etcd-2": "etcd", "etcd-3": "etcd", "gateway-1": "gateway", "gateway-2": "gateway", "gateway-3": "gateway"}
+	of := map[string]string{"nats-2": "nats", "nats-3": "nats", "etcd-2": "etcd", "etcd-3": "etcd"}
 	for id, s := range f.Services {
 		process := id
 		if of[id] != "" {
@@ -366,7 +365,7 @@ func TestSecretsAreMadeOnce(t *testing.T) {
 		if err := makeSecrets(dir); err != nil {
 			t.Fatal(err)
 		}
-		key, err := os.ReadFile(filepath.Join(dir, "gateway", "tls.key"))
+		key, err := os.ReadFile(filepath.Join(dir, "gateway-1", "tls.key"))
 		if err != nil || first != nil && !bytes.Equal(key, first) {
 			t.Errorf("another key than before, or none: %v", err)
 		}

@@ -54,7 +54,7 @@ func newFleet(d *docker, project string, i *images, with []string, overlays ...s
 		door:    "gateway", gateways: []string{"gateway"}, adminPort: "8000", admin: map[string]string{},
 	}
 	if slices.Contains(with, "replicas") {
-		f.door, f.gateways, f.adminPort = "balancer", []string{"gateway-1", "gateway-2", "gateway-3"}, "9000"
+		f.door, f.gateways, f.adminPort = "balancer", gatewayIDs, "9000"
 	}
 	return f
 }
@@ -209,6 +209,9 @@ func (f *fleet) logs(ctx context.Context, lines int) string {
 
 // workerIDs are compose.yaml's workers: services and ids alike.
 var workerIDs = []string{"prefill-1", "prefill-2", "decode-1", "decode-2"}
+
+// gatewayIDs are compose.replicas.yaml's gateways: services and hosts' names alike.
+var gatewayIDs = []string{"gateway-1", "gateway-2", "gateway-3"}
 
 // workerView is what the gateway says about a worker.
 type workerView struct {

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,11 +36,10 @@ const (
 // known are the processes of compose.secure.yaml and the names that their certificates bear.
 func known() map[string][]string {
 	all := map[string][]string{
-		"gateway": {"gateway.tandem.internal"},
-		"nats":    natsServers,
-		"etcd":    append([]string{"etcd.tandem.internal", "127.0.0.1"}, etcdMembers...),
+		"nats": natsServers,
+		"etcd": append([]string{"etcd.tandem.internal", "127.0.0.1"}, etcdMembers...),
 	}
-	for _, id := range workerIDs {
+	for _, id := range append(slices.Clone(gatewayIDs), workerIDs...) {
 		all[id] = []string{id + ".tandem.internal"}
 	}
 	return all
@@ -197,7 +197,10 @@ func (f *fleet) secure(ctx context.Context) error {
 	if _, err := client.UserAdd(ctx, "root", root); err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
 		return err
 	}
-	users := [][]string{{"gateway", "gateway"}}
+	var users [][]string
+	for _, id := range gatewayIDs {
+		users = append(users, []string{"gateway", id})
+	}
 	for _, id := range workerIDs {
 		role, _, _ := strings.Cut(id, "-")
 		users = append(users, []string{"worker", id, simModel, role, id})

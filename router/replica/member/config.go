@@ -3,7 +3,7 @@
 package member
 
 import (
-	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 
@@ -56,5 +56,31 @@ func (c *Config) Validate() error {
 // maxName bounds a gateway's name, in bytes.
 const maxName = 255
 
-// The group's subjects.
-func (c *Config) said() string { return fmt.Sprintf("tandem.replica.%s.say", c.Group) }
+// subject is a subject of the group: SENDER.say reaches all, SENDER.KIND.RECEIVER one. The sender comes first, so that NATS lets a gateway
+// publish below its own name alone.
+func (c *Config) subject(tokens ...string) string {
+	return "tandem.replica." + c.Group + "." + strings.Join(tokens, ".")
+}
+
+// said is the subject at which what a gateway says to all is published, and asked and views those at which one is asked for what it has booked and
+// for its views of workers' caches. At answered it receives answers. Names are tokens.
+func (c *Config) said(from string) string         { return c.subject(from, "say") }
+func (c *Config) asked(from, to string) string    { return c.subject(from, "ask", to) }
+func (c *Config) views(from, to string) string    { return c.subject(from, "views", to) }
+func (c *Config) answered(from, to string) string { return c.subject(from, "answer", to) }
+
+// sender is the name of the gateway that may publish at a subject of the group; empty where it is none's.
+func (c *Config) sender(subject string) string {
+	from, _, _ := strings.Cut(strings.TrimPrefix(subject, c.subject("")), ".")
+	name, err := url.PathUnescape(from)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// anyone stands for every name in a subscription.
+const anyone = "*"
+
+// token is a name as a token of a subject: escaped as in a URL's path, with dots.
+func token(name string) string { return strings.ReplaceAll(url.PathEscape(name), ".", "%2E") }

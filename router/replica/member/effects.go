@@ -2,12 +2,10 @@ package member
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/zeebo/xxh3"
 
 	"github.com/tandem-pd/tandem/internal/contain"
 	"github.com/tandem-pd/tandem/pools"
@@ -30,9 +28,11 @@ func (m *Member) effect(ctx context.Context, e replica.Effect) {
 		m.beatLocked()
 		m.rooms.Routers.Each(func(_ string, _ pools.Role, r *router.Router) { r.GreetBindings(time.Now()) })
 	case replica.Reply:
-		m.send(m.cfg.answered(e.Peer), e.Say.Append(nil))
+		m.send(m.cfg.answered(m.token(), token(e.Peer)), e.Say.Append(nil))
 	case replica.SameName:
 		m.log.Error("replica name in use by another gateway; the others count the later one's bookings (set --replica-name)", "replica", e.Peer)
+	case replica.Misnamed:
+		m.log.Warn("messages of a gateway dropped: they bear another gateway's name", "replica", e.Peer)
 	case replica.Joined:
 		m.alone.Store(false)
 		m.Headed() // it has not heard what waits
@@ -64,12 +64,12 @@ func (m *Member) call(f func()) {
 func (m *Member) ask(ctx context.Context, name string, after replica.Slot) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
-	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.asked(name), Data: replica.Ask(after)})
+	page, err := m.link.Request(ctx, &nats.Msg{Subject: m.cfg.asked(m.token(), token(name)), Data: replica.Ask(after)})
 	if err != nil {
 		m.log.Debug("bookings of another gateway not received", "replica", name, "error", err)
 		return // the core asks again
 	}
-	m.hear(ctx, page.Data)
+	m.hear(ctx, name, page.Data)
 }
 
 // reply answers who asks for a page.
@@ -121,15 +121,4 @@ func (b *books) HearHeads(peer, model string, heads []replica.Head, _ time.Time)
 
 func (b *books) HearBound(bound replica.PoolBound, now time.Time) {
 	b.rooms.Routers.For(bound.Model, bound.Role).HearBindings(bound.Clock, bound.Bindings, now)
-}
-
-// asked is the subject at which a gateway is asked for what it has booked, and views for its views of workers' caches.
-func (c *Config) asked(name string) string { return c.to("ask", name) }
-func (c *Config) views(name string) string { return c.to("views", name) }
-
-// answered is the subject at which it hears answers.
-func (c *Config) answered(name string) string { return c.to("answer", name) }
-
-func (c *Config) to(what, name string) string {
-	return fmt.Sprintf("tandem.replica.%s.%s.%016x", c.Group, what, xxh3.HashString(name))
 }

@@ -199,6 +199,9 @@ func (m *Member) Name() string {
 	return m.own.Name()
 }
 
+// token is the gateway's name in subjects, once join has made the cores.
+func (m *Member) token() string { return token(m.own.Name()) }
+
 // join makes the cores.
 func (m *Member) join(now time.Time) {
 	name := m.cfg.Name
@@ -233,9 +236,9 @@ func (m *Member) JoinViews(ctx context.Context) (own string, others []string) {
 		}
 	}
 	for _, p := range m.Peers() {
-		others = append(others, m.cfg.views(p.Name))
+		others = append(others, m.cfg.views(m.token(), token(p.Name)))
 	}
-	return m.cfg.views(m.Name()), others
+	return m.cfg.views(anyone, m.token()), others
 }
 
 // Run shares until ctx ends, and says goodbye. It may be called once. Its error is that the group's subjects cannot be
@@ -256,19 +259,19 @@ func (m *Member) Run(ctx context.Context) error {
 		m.mu.Unlock()
 		m.calls.Wait()
 	}()
-	stopSaid, err := m.link.Subscribe(m.cfg.said(), func(msg *nats.Msg) { m.hear(ctx, msg.Data) }, func(dropped int) {
+	stopSaid, err := m.link.Subscribe(m.cfg.said(anyone), func(msg *nats.Msg) { m.hear(ctx, m.cfg.sender(msg.Subject), msg.Data) }, func(dropped int) {
 		m.log.Warn("messages of other gateways dropped: too many; requesting their bookings again", "dropped", dropped)
 	})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
 	}
 	defer stopSaid()
-	stopAsked, err := m.link.Subscribe(m.cfg.asked(m.own.Name()), m.reply, func(int) {})
+	stopAsked, err := m.link.Subscribe(m.cfg.asked(anyone, m.token()), m.reply, func(int) {})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
 	}
 	defer stopAsked()
-	stopAnswered, err := m.link.Subscribe(m.cfg.answered(m.own.Name()), m.answered, func(int) {})
+	stopAnswered, err := m.link.Subscribe(m.cfg.answered(anyone, m.token()), m.answered, func(int) {})
 	if err != nil {
 		return fmt.Errorf("replica-group: %w", err)
 	}
@@ -348,10 +351,10 @@ func (m *Member) becomeReady(now time.Time) bool {
 	return m.ready.Load()
 }
 
-// hear takes a message in.
-func (m *Member) hear(ctx context.Context, data []byte) {
+// hear takes in a message that a gateway has sent.
+func (m *Member) hear(ctx context.Context, sender string, data []byte) {
 	m.with(ctx, func(do []replica.Effect) []replica.Effect {
-		do, err := m.peers.Hear(data, time.Now(), do)
+		do, err := m.peers.Hear(sender, data, time.Now(), do)
 		if err != nil {
 			m.log.Debug("message of another gateway ignored", "error", err)
 		}

@@ -2,9 +2,11 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-pd/tandem/internal/contain"
@@ -60,7 +63,7 @@ const workers = 16
 func join(t testing.TB, url, name string) *gateway { return joinAs(t, url, name, "") }
 
 // joinAs starts one that knows of the others when it chooses, and grants the last room of small workers in a certain way.
-func joinAs(t testing.TB, url, name, reserve string) *gateway {
+func joinAs(t testing.TB, url, name, reserve string, access ...nats.Option) *gateway {
 	t.Helper()
 	g := &gateway{t: t, woken: make(chan string, 1), warned: make(chan string, 8), heard: make(chan string, 4096), left: make(chan struct{}), pool: &pools.Pool{Model: "m", Role: pools.Both}}
 	g.heads.Store(new([]replica.Head))
@@ -79,12 +82,12 @@ func joinAs(t testing.TB, url, name, reserve string) *gateway {
 	if g.routers, err = router.NewSet(base.ByRole(), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := nats.Connect(url, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))
+	conn, err := nats.Connect(url, append(access, nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectBufSize(-1))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := setting.Default[Config]()
-	cfg.Group, cfg.Name, cfg.Reserve = "test", name, reserve
+	cfg.Group, cfg.Name, cfg.Reserve = "tandem_workers", name, reserve
 	log := slog.New(slog.NewTextHandler(g, nil))
 	answering := answers(t)
 	g.link = &cuttable{Link: natsbus.OverNATS(conn, natsbus.PendingLimits{}, log)}
@@ -237,10 +240,10 @@ func FuzzMember(f *testing.F) {
 		ctx := t.Context()
 		m.join(time.Now())
 		m.tick(ctx, time.Now())
-		m.hear(ctx, first.Append(nil)) // which has a page asked for
-		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, msg.Data) }, m.reply, m.answered} {
+		m.hear(ctx, "a", first.Append(nil)) // which has a page asked for
+		for _, handle := range []func(*nats.Msg){func(msg *nats.Msg) { m.hear(ctx, "a", msg.Data) }, m.reply, m.answered} {
 			for range 2 {
-				handle(&nats.Msg{Reply: "r", Data: data})
+				handle(&nats.Msg{Subject: cfg.answered("a", "me"), Reply: "r", Data: data})
 			}
 		}
 		m.tick(ctx, time.Now().Add(time.Minute))
@@ -491,6 +494,100 @@ func TestNATSIsAway(t *testing.T) {
 	startNATS(t, port)
 	for _, g := range []*gateway{a, b} {
 		g.eventually("all is known again", func() bool { return g.requests() == 4 && !g.member.CutOff() })
+	}
+}
+
+// bound starts NATS with the users and permissions of the file that is shipped, known by passwords in the place of certificates.
+func bound(t *testing.T) string {
+	text, err := os.ReadFile("../../../deploy/compose/security/nats.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, accounts, found := strings.Cut(string(text), "\naccounts ")
+	options := &natsd.Options{Host: "127.0.0.1", Port: natsd.RANDOM_PORT, NoLog: true, NoSigs: true}
+	if err := options.ProcessConfigString("accounts " + accounts); err != nil || !found {
+		t.Fatal(err)
+	}
+	for _, user := range options.Users {
+		user.Password = "pw"
+	}
+	server, err := natsd.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Start()
+	t.Cleanup(func() { server.Shutdown(); server.WaitForShutdown() })
+	if !server.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS is not ready")
+	}
+	return server.ClientURL()
+}
+
+// TestANameIsBound: a gateway can neither say that another has left nor answer for it: where NATS knows gateways by their users it refuses the
+// subjects, and elsewhere a name that is not the subject's counts for nothing.
+func TestANameIsBound(t *testing.T) {
+	as := func(id string) nats.Option { return nats.UserInfo(id+".tandem.internal", "pw") }
+	for _, knows := range []bool{true, false} {
+		t.Run(fmt.Sprint("NATS knows them: ", knows), func(t *testing.T) {
+			url := ""
+			if knows {
+				url = bound(t)
+			} else {
+				url = startNATS(t, 0).URL()
+			}
+			a, b := joinAs(t, url, "gateway-1:8000", "", as("gateway-1")), joinAs(t, url, "gateway-2:8000", "", as("gateway-2"))
+			early := b.book()
+			a.eventually("a knows b's booking", func() bool { return a.requests() == 1 })
+			complaints := make(chan error, 8)
+			forger, err := nats.Connect(url, as("gateway-3"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { complaints <- err }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer forger.Close()
+			cfg, victim := &a.member.cfg, "gateway-2:8000"
+			bye := replica.NewOwn(victim, replica.Epoch(time.Now().Add(time.Hour), 1)).Bye()
+			subjects := []string{cfg.said("gateway-3:8000")}
+			if knows {
+				subjects = append(subjects, cfg.said(victim), cfg.answered(victim, "gateway-1:8000"), cfg.asked(victim, "gateway-1:8000"))
+			}
+			for i, subject := range subjects {
+				if err := forger.Publish(subject, bye); err != nil {
+					t.Fatal(err)
+				}
+				if i > 0 {
+					if err := <-complaints; !errors.Is(err, nats.ErrPermissionViolation) {
+						t.Errorf("%s: %v", subject, err)
+					}
+				}
+			}
+			a.eventually("its log says so", func() bool { return strings.Contains(a.logged(), "they bear another gateway's name") })
+			b.book()
+			a.eventually("a knows b's bookings", func() bool { return a.requests() == 2 })
+			early.Release(time.Now())
+			a.eventually("and their end", func() bool { return a.requests() == 1 })
+			if n := a.member.Counts(); n.Malformed != 1 || n.Left > 0 || n.Died > 0 || strings.Contains(b.logged(), "--replica-name") {
+				t.Errorf("%+v\n%s", n, b.logged())
+			}
+		})
+	}
+}
+
+// TestNames: every name is one token of a subject, and read back.
+func TestNames(t *testing.T) {
+	c := &Config{Group: "test"}
+	for name, want := range map[string]string{
+		"gateway-1:8000": "gateway-1:8000", "gw.example:8000": "gw%2Eexample:8000", "[::1]:80": "%5B::1%5D:80", "gw%2Eexample": "gw%252Eexample",
+		"*": "%2A", ">": "%3E", "a b\r\n\t": "a%20b%0D%0A%09", "é\xff\x00": "%C3%A9%FF%00", "..": "%2E%2E",
+	} {
+		subject := c.said(token(name))
+		if got := token(name); got != want || c.sender(subject) != name || strings.Count(subject, ".") != 4 {
+			t.Errorf("%q is %q, in %q of %q", name, got, subject, c.sender(subject))
+		}
+	}
+	for _, none := range []string{"tandem.replica.test.%zz.say", "tandem.replica.test..say"} {
+		if got := c.sender(none); got != "" {
+			t.Errorf("%q is %q's", none, got)
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (m *Member) answered(msg *nats.Msg) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	q, open := m.questions[a.Seq]
-	if !open || q.owner != a.From || a.Epoch != m.own.Epoch() {
+	if !open || q.owner != a.From || a.From != m.cfg.sender(msg.Subject) || a.Epoch != m.own.Epoch() {
 		return
 	}
 	select {

@@ -162,8 +162,8 @@ func (s *stranger) Overbooked(replica.Slot) bool                            { re
 
 // send sends the gateway a an answer.
 func (s *stranger) send(a replica.Answer) {
-	cfg := Config{Group: "test"}
-	if err := s.link.Publish(&nats.Msg{Subject: cfg.answered("a"), Data: a.Append(nil)}); err != nil {
+	cfg := Config{Group: "tandem_workers"}
+	if err := s.link.Publish(&nats.Msg{Subject: cfg.answered("b", "a"), Data: a.Append(nil)}); err != nil {
 		s.t.Error(err)
 	}
 }
@@ -181,14 +181,13 @@ func meet(t *testing.T, answer func(s *stranger, e replica.Effect)) (s *stranger
 	s = &stranger{t: t, link: natsbus.OverNATS(conn, natsbus.PendingLimits{}, nil)}
 	own := replica.NewOwn("b", 1)
 	s.peers = replica.NewPeers(replica.Config{}, own, s, time.Now())
-	said := a.member.cfg.said()
-	stop, err := s.link.Subscribe(said, func(m *nats.Msg) {
+	stop, err := s.link.Subscribe(a.member.cfg.said(anyone), func(m *nats.Msg) {
 		s.hearing.Lock()
 		defer s.hearing.Unlock()
 		if s.gone {
 			return
 		}
-		do, err := s.peers.Hear(m.Data, time.Now(), nil)
+		do, err := s.peers.Hear(a.member.cfg.sender(m.Subject), m.Data, time.Now(), nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -205,7 +204,7 @@ func meet(t *testing.T, answer func(s *stranger, e replica.Effect)) (s *stranger
 	var beats sync.WaitGroup
 	beats.Go(func() {
 		ticks := time.Tick(50 * time.Millisecond)
-		for s.link.Publish(&nats.Msg{Subject: said, Data: own.Beat(answers(t), 0, nil)}) == nil {
+		for s.link.Publish(&nats.Msg{Subject: a.member.cfg.said("b"), Data: own.Beat(answers(t), 0, nil)}) == nil {
 			select {
 			case <-ticks:
 			case <-done:
@@ -272,7 +271,7 @@ func TestASilentOwnerCostsFiveMilliseconds(t *testing.T) {
 	}
 }
 
-// TestWrongAnswersCountForNothing: of others, to other questions and processes, malformed and twice.
+// TestWrongAnswersCountForNothing: of others, under their own name or not, to other questions and processes, malformed and twice.
 func TestWrongAnswersCountForNothing(t *testing.T) {
 	t.Parallel()
 	_, a, worker := meet(t, func(s *stranger, e replica.Effect) {
@@ -287,8 +286,12 @@ func TestWrongAnswersCountForNothing(t *testing.T) {
 			change(&wrong)
 			s.send(wrong)
 		}
-		if err := s.link.Publish(&nats.Msg{Subject: (&Config{Group: "test"}).answered("a"), Data: []byte{1, 2}}); err != nil {
-			s.t.Error(err)
+		cfg, forged := &Config{Group: "tandem_workers"}, right
+		forged.Granted = !right.Granted
+		for _, msg := range []*nats.Msg{{Subject: cfg.answered("b", "a"), Data: []byte{1, 2}}, {Subject: cfg.answered("c", "a"), Data: forged.Append(nil)}} {
+			if err := s.link.Publish(msg); err != nil {
+				s.t.Error(err)
+			}
 		}
 		s.send(right)
 		s.send(right)

@@ -77,7 +77,7 @@ func (m *Member) beatLocked() {
 }
 
 // publish sends a message to all. While none passes it is not kept: the others ask for what they have missed.
-func (m *Member) publish(data []byte) { m.send(m.cfg.said(), data) }
+func (m *Member) publish(data []byte) { m.send(m.cfg.said(m.token()), data) }
 
 // send sends a message.
 func (m *Member) send(subject string, data []byte) {

@@ -38,7 +38,7 @@ func twoGateways(t *testing.T, mode string) (a, b *fleettest.Fleet, group *nats.
 	}
 	t.Cleanup(group.Close)
 	said = new(atomic.Int64)
-	if _, err := group.Subscribe("tandem.replica.auto.say", func(m *nats.Msg) {
+	if _, err := group.Subscribe("tandem.replica.auto.*.say", func(m *nats.Msg) {
 		if len(m.Data) > 1 && replica.Kind(m.Data[1]) == replica.Heads {
 			said.Add(1)
 		}
@@ -156,7 +156,7 @@ func TestALyingGatewayBlocksNothing(t *testing.T) {
 			m := replica.Message{Kind: replica.Heads, From: "liar", Epoch: 1, Seq: seq, Heads: []replica.Head{
 				{Model: "no such model", Strict: 7, Tokens: 1}, {Model: "tandem-sim", Lane: 99, Strict: 7}, {Model: "tandem-sim", Strict: 1<<32 - 1, Tokens: int(seq % 5)},
 			}}
-			if err := group.Publish("tandem.replica.auto.say", m.Append(nil)); err != nil {
+			if err := group.Publish("tandem.replica.auto.liar.say", m.Append(nil)); err != nil {
 				t.Error(err)
 			}
 			<-time.After(2 * time.Millisecond)

@@ -130,7 +130,7 @@ func afterTraffic(t *testing.T) exposition {
 	}
 	defer other.Close()
 	f.Eventually("another gateway is known", func() bool { // once it has spoken, as it does here
-		if err := other.Publish("tandem.replica.auto.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
+		if err := other.Publish("tandem.replica.auto.other.say", replica.NewOwn("other", 1).Beat("", time.Second, nil)); err != nil {
 			t.Fatal(err)
 		}
 		_, known := scrapeOf(t, f)["tandem_replica_requests"]

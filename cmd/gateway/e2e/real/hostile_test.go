@@ -118,14 +118,14 @@ func TestFleetAmongOthers(t *testing.T) {
 	if _, err := h.root.UserAdd(t.Context(), "root", "root"); err != nil {
 		t.Fatal(err)
 	}
-	h.users("gateway", "gateway")
+	h.users("gateway", "gateway-1")
 	h.users("worker", "prefill-1", stack.SimModel, "prefill", "prefill-1")
 	h.users("worker", "decode-1", stack.SimModel, "decode", "decode-1")
 	h.users("enable")
 
 	f := &fleettest.Fleet{T: t, Workers: map[string]*fleettest.Worker{}, Logs: &fleettest.LogBuffer{}, Reg: prometheus.NewRegistry()}
 	log := slog.New(slog.NewTextHandler(f.Logs, nil))
-	links := h.links(h.discovery("gateway"), log)
+	links := h.links(h.discovery("gateway-1"), log)
 	cfg := fleettest.GatewayConfig()
 	cfg.LeaseTTL = time.Minute // which nothing here is to lose, however slow passwords are hashed
 	var err error
@@ -176,9 +176,9 @@ func TestFleetAmongOthers(t *testing.T) {
 		{"prefill-1", "subscribe", decode.SnapshotSubject(), true},
 		{"prefill-1", "subscribe", wire.AllEvents, true},
 		{"prefill-1", "subscribe", "_INBOX.>", true},
-		{"gateway", "publish", prefill.EventsSubject(), true},
-		{"gateway", "publish", prefill.SnapshotSubject(), false},
-		{"gateway", "subscribe", wire.AllEvents, false},
+		{"gateway-1", "publish", prefill.EventsSubject(), true},
+		{"gateway-1", "publish", prefill.SnapshotSubject(), false},
+		{"gateway-1", "subscribe", wire.AllEvents, false},
 	} {
 		if err := h.try(c.who, c.does, c.subject); (err != nil) != c.refused {
 			t.Errorf("%s may %s %s: %v, want it refused: %v", c.who, c.does, c.subject, err, c.refused)
@@ -188,7 +188,7 @@ func TestFleetAmongOthers(t *testing.T) {
 	for _, c := range []struct {
 		who, key string
 		refused  bool
-	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway", own, true}, {"gateway", other, true}} {
+	}{{"prefill-1", other, true}, {"prefill-1", discovery.DefaultPrefix + "new/prefill/prefill-1", true}, {"gateway-1", own, true}, {"gateway-1", other, true}} {
 		client := h.links(h.discovery(c.who), log).Etcd
 		_, err := client.Put(t.Context(), c.key, "{}")
 		if errors.Is(err, rpctypes.ErrPermissionDenied) != c.refused {
