@@ -16,7 +16,7 @@ import (
 )
 
 // TestLinksBreak resets and half-closes the connections between a gateway's process and those of its workers: streams go on on the
-// other decode worker, token for token, and prompts at the other prefill worker. cmd/gateway/e2e has the same in virtual time, and
+// other decode worker, token for token, and prompts at the other prefill worker. cmd/gateway/e2e/failures has the same in virtual time, and
 // links that are silent.
 func TestLinksBreak(t *testing.T) {
 	t.Parallel()

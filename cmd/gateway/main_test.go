@@ -320,12 +320,14 @@ func TestKilledWorkersComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.eventually("the stopped worker has left", time.Minute, func() bool { return f.state("decode-1") == "" })
-	f.eventually("its process has ended", time.Minute, func() bool { return gone(f.pids["decode-1"]) })
+	f.eventually("its process has ended, and is not restarted", time.Minute, func() bool {
+		return gone(f.pids["decode-1"]) && strings.Contains(f.logs.String(), "not restarted")
+	})
 	if _, d, err := f.served(4); err != nil || d != "decode-2" {
 		t.Errorf("decoded by %q, %v", d, err)
 	}
 	f.stop()
-	if log := f.logs.String(); !strings.Contains(log, "not restarted") || strings.Count(log, "restarting") != 2 ||
+	if log := f.logs.String(); strings.Count(log, "restarting") != 2 ||
 		!strings.Contains(log, `"worker ended" worker=prefill-1`) || !strings.Contains(log, `"worker ended" worker=decode-1`) {
 		t.Errorf("the log does not say which workers were down and started again:\n%s", log)
 	}
