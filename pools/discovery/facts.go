@@ -138,6 +138,8 @@ func (f *facts) readModels(body []byte, wanted string) (owner, problem string) {
 		return "", fmt.Sprintf("serves %s, not model=%s", shown(names), wanted)
 	case wanted == "" && len(names) > 1 && !alike:
 		return "", fmt.Sprintf("serves %s: set model= to one of them, or list its URL once for each", shown(names))
+	case !fitsRecord(list.Data[found].ID):
+		return "", fmt.Sprintf("serves %s: a model's name is 1 to %d printable bytes", conf.Quote(list.Data[found].ID), pools.MaxModelBytes)
 	case wanted == "": // one model, which vLLM serves under each --served-model-name
 		f.names = strings.Join(servedNames(names), "\n")
 	}

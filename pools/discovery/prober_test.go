@@ -309,6 +309,8 @@ func TestUnusableAnswersAreRefusedOnce(t *testing.T) {
 	for _, test := range []struct{ name, models, options, want string }{
 		{name: "two models", models: `{"data":[{"id":"a","owned_by":"vllm"},{"id":"b","owned_by":"vllm"}]}`, want: `serves "a", "b": set model= to one of them`},
 		{name: "another model", models: `{"data":[{"id":"a","owned_by":"vllm"}]}`, options: ",model=b", want: `serves "a", not model=b`},
+		{name: "a name of two lines", models: `{"data":[{"id":"a\r\nb","owned_by":"vllm"}]}`, want: `serves "a\r\nb": a model's name is`},
+		{name: "a long name", models: `{"data":[{"id":"` + strings.Repeat("a", 1<<20) + `","owned_by":"vllm"}]}`, want: "a model's name is 1 to 256"},
 		{name: "no list", models: `<html>`, want: "something else than a list of models"},
 		{name: "no model", models: `{"data":[]}`, want: "something else than a list of models"},
 		{name: "unknown engine", models: `{"data":[{"id":"a"}]}`, want: "unknown engine: set engine="},
