@@ -263,7 +263,7 @@ func TestStopsAcrossTheCut(t *testing.T) {
 	for _, text := range append(slices.Clone(texts), "The END is EN, EENDEND and END of it", "banananas and ananas", "0 12 123 1234 12345") {
 		ids := coder.Encode(nil, text)
 		chars := []rune(strings.ReplaceAll(text, "\ufffd", "")) // for engines, a part of a character
-		for range 6 {
+		for range 20 {
 			var stops []string
 			for range 1 + rng.IntN(3) {
 				at := rng.IntN(len(chars))
