@@ -172,10 +172,14 @@ func cutEverywhere(t *testing.T, s aStream, tokenizer Tokenizer, body string) {
 			}
 			have.feed(t, d, more)
 		}
+		ids := want.ids
 		if s.engine == "sglang" && right(have.text) {
 			have.text = want.text
+			if n := min(len(have.ids), len(ids)); max(len(have.ids), len(ids))-n < s.most { // the step that has the stop may have more
+				have.ids, ids = have.ids[:n], ids[:n]
+			}
 		}
-		if have.text != want.text || have.stop != want.stop || !slices.Equal(have.ids, want.ids) {
+		if have.text != want.text || have.stop != want.stop || !slices.Equal(have.ids, ids) {
 			t.Fatalf("%s, %d tokens an event, cut behind event %d of %q: %q by %q %v, want %q by %q %v", s.engine, s.most, i, events, have.text, have.stop, have.ids,
 				want.text, want.stop, want.ids)
 		}
@@ -263,7 +267,7 @@ func TestStopsAcrossTheCut(t *testing.T) {
 	for _, text := range append(slices.Clone(texts), "The END is EN, EENDEND and END of it", "banananas and ananas", "0 12 123 1234 12345") {
 		ids := coder.Encode(nil, text)
 		chars := []rune(strings.ReplaceAll(text, "\ufffd", "")) // for engines, a part of a character
-		for range 20 {
+		for range 6 {
 			var stops []string
 			for range 1 + rng.IntN(3) {
 				at := rng.IntN(len(chars))
