@@ -143,8 +143,14 @@ func (d *Draft) rest(data []byte, info *openai.ChunkInfo, before int) (out []byt
 	shows = shows || len(thought)+len(text) > 0 || info.Finished > 0 || rest.Stop != ""
 	var fresh []uint32 // ids that the client lacks; those of tokens whose text may turn out to lie behind a stop string wait for it
 	if !d.HideIDs && info.IDs != nil && (shows || len(d.stopper.Stops) == 0) {
-		fresh = d.ids[min(d.told, len(d.ids)):]
-		rest.IDs, d.told = openai.AppendIDs(nil, fresh), max(d.told, len(d.ids))
+		told := len(d.ids)
+		if len(d.stopper.Stops) > 0 && rest.Stop == "" && info.Finished == 0 {
+			for has := len(d.decode(nil, d.ids)); told > d.told && has > d.pushed; told-- {
+				has -= len(d.decode(nil, d.ids[told-1:told]))
+			}
+		}
+		fresh = d.ids[min(d.told, told):told]
+		rest.IDs, d.told = openai.AppendIDs(nil, fresh), max(d.told, told)
 	}
 	if info.Choices > 0 && !shows && len(fresh) == 0 {
 		return nil, false, nil // its role, or what the client has already
