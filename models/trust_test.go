@@ -158,18 +158,18 @@ func TestDistrust(t *testing.T) {
 	expect("read again", FromOwn, 2)
 }
 
-// A client that makes kinds up, by the hundred thousand, takes no memory and no others' place, and makes nobody distrusted.
+// A client that makes kinds up, by the thousand, takes no memory and no others' place, and makes nobody distrusted.
 func TestMadeUpKinds(t *testing.T) {
 	a := process("a", "1")
 	l, prompt, _ := trusting(t, "x{{ messages[0].content }}", a)
 	useful, _ := prompt("")
 	l.compares(provenBy, a, useful, true)
 	pins(useful, a) // as others use it
-	for i := range 100_000 {
+	for i := range 30_000 {
 		made := useful
 		made.kind = uint64(i) * 0x9e3779b97f4a7c15
 		l.compares(1+i%5, a, made, i%3 > 0)
-		if i%1000 == 0 && !useful.Likely() {
+		if i%100 == 0 && !useful.Likely() {
 			t.Fatalf("after %d kinds the useful one is not known", i)
 		}
 		if i%1000 == 0 && pins(useful, a) == 0 {
