@@ -11,7 +11,7 @@ import (
 )
 
 const classesPlan = `
-workload: {input_tokens: 2000, output_tokens: 8, stages: [{rate: 60, duration: 10s}], classes: [{class: a, share: 1}, {class: b, share: 9}]}
+workload: {input_tokens: 2000, output_tokens: 8, stages: [{rate: 60, duration: 6s}], classes: [{class: a, share: 1}, {class: b, share: 9}]}
 fleet: {workers: 2P1D, fit: qwen3-32b-h200-tp2, kv_tokens: 671000}
 router: {queue_threshold: 1, mode: %s}
 queue:

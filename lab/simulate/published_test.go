@@ -133,11 +133,11 @@ func TestCapacity(t *testing.T) {
 workload:
   input_tokens: 2000
   output_tokens: 20
-  stages: [{rate: 4, requests: 300}]
+  stages: [{rate: 4, requests: 200}]
 fleet: {workers: 2, kv_tokens: 40000}
 router: {queue_threshold: -1}
 slo: {itl: 1s}
-seeds: [1, 2, 3]
+seeds: [1, 2]
 arms: [{name: one, set: {router.mode: round-robin}}]
 `
 	searched, err := study(t, plan+"capacity: {from: .25, to: 16, step: 1.05}\nsweep: {slo.ttft: [200ms, 500ms, 1h]}\n", "")

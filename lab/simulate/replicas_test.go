@@ -67,7 +67,7 @@ func BenchmarkReplicasShare(b *testing.B) {
 // TestReplicasEnd: whatever the gateways share and lose, each request is answered once, the same seed gives the same run,
 // and nothing stays booked.
 func TestReplicasEnd(t *testing.T) {
-	w := made(11, 120)
+	w := made(11, 60)
 	for name, fleet := range fleets() {
 		for _, c := range []Replicas{
 			{Count: 3, Staleness: time.Millisecond}, {Count: 3, Staleness: 20 * time.Millisecond, Loss: 0.2}, {Count: 4, Off: true}, {Count: 2, Away: true},
