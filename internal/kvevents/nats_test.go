@@ -65,7 +65,7 @@ func TestNATSRestarted(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	pubConn := connect(t, s)
 	subConn := connect(t, s)
-	cfg := follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: time.Second, PredictAfter: 3 * time.Second}
+	cfg := follow.Config{RetryMin: 10 * time.Millisecond, SilentAfter: 500 * time.Millisecond, PredictAfter: 1500 * time.Millisecond}
 	r := newRig(t, cfg, natsbus.OverNATS(pubConn, natsbus.PendingLimits{}, log), natsbus.OverNATS(subConn, natsbus.PendingLimits{}, log))
 	g := eventstest.NewEngine(1, 16)
 	p, _ := r.publisher(publish.Config{Source: wire.Source{Pool: eventstest.Pool, Worker: "w", Rank: 0}, Heartbeat: 20 * time.Millisecond})

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -29,6 +30,7 @@ func TestDial(t *testing.T) {
 	closed := listening(t)
 	_ = closed.Close()
 	stopped := listening(t) // its system takes connections, it does not answer
+	var all sync.WaitGroup
 	for addr, want := range map[string]replica.Verdict{
 		answers(t):                       replica.Answered,
 		secure + answers(t):              replica.Answered, // it speaks no TLS any more, and it speaks
@@ -38,10 +40,13 @@ func TestDial(t *testing.T) {
 		secure + stopped.Addr().String(): replica.Unreachable,
 		"nowhere":                        replica.Unreachable,
 	} {
-		if got := dial(t.Context(), addr); got != want {
-			t.Errorf("%s: %v, want %v", addr, got, want)
-		}
+		all.Go(func() {
+			if got := dial(t.Context(), addr); got != want {
+				t.Errorf("%s: %v, want %v", addr, got, want)
+			}
+		})
 	}
+	all.Wait()
 }
 
 // TestDialOverTLS: a gateway that takes TLS alone answers, whatever its certificate is and whether or not it asks for one, and what it
