@@ -147,7 +147,10 @@ func (f *Flow) Serve(ctx context.Context, call *Call, out Sink) (err error) {
 	}
 	defer r.stack.release()
 	defer r.stopWaiting()
-	defer func() { r.suspected.permit.end() }()
+	defer func() {
+		r.suspected.permit.end()
+		r.settle(false)
+	}()
 	for {
 		if err := f.admit(ctx, r); err != nil {
 			return r.refuse(ctx, err, out)

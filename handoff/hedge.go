@@ -87,11 +87,11 @@ func (f *Flow) enterRace(ctx context.Context, r *request, speaks connector.Conne
 				came.failed = garbled(&a, errHedged)
 			}
 			stop(nil)
-			booking.Done(came.failed)
+			if came.permit = booking.Done; !disputed(came.failed) {
+				booking.Done(came.failed)
+			}
 			if came.failed != nil {
 				booking.Invalidate()
-			} else {
-				came.permit = booking.Done
 			}
 			booking.Lease.Release(time.Now())
 			f.Wake(a.Request.Model)
@@ -155,6 +155,10 @@ func (f *Flow) settle(r *request, speaks connector.Connector, e *entrant) {
 		panic(e.came.panicked) // on the request's goroutine, which reports it
 	}
 	bindSession(e.booking.Lease, e.came.failed)
+	if e.came.failed != nil {
+		r.dispute(e.came.failed, e.came.permit)
+		e.came.permit = nil
+	}
 	if e.came.failed == nil {
 		e.leg.First = e.came.ended
 		f.observer.FirstToken(&r.Record, e.leg)

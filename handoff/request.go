@@ -45,6 +45,7 @@ type request struct {
 	tried     []string      // workers that failed this request
 	last      *fault.Error  // why the latest round ended
 	suspected suspicion     // of the latest round
+	disputes  []dispute     // errors that may be the request's own
 	leg       Leg           // the latest decode call
 	retrying  bool          // it has a place in the retry budget
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,7 +153,7 @@ type prefilled struct {
 	cached int    // prompt tokens that the worker had cached, −1 if it did not report it
 	ended  time.Time
 	took   time.Duration
-	permit permit // of the leg that has ended well; its owner ends it
+	permit permit // of the leg that has ended well, or whose failure is disputed; its owner ends it
 	failed *fault.Error
 	done   router.Done // of a slice, with it
 	first  bool        // it failed while nothing else had ended the round
@@ -189,13 +188,17 @@ func (f *Flow) prefill(ctx context.Context, r *request, speaks connector.Connect
 	}
 	r.Trace.end(leg.Span, leg.First, out.ended, failureOf(failed))
 	f.observer.LegEnded(&r.Record, leg)
-	booking.Done(failed)
+	if disputed(failed) || failed == nil && s == nil {
+		if failed == nil {
+			booking.Done(nil)
+		}
+		out.permit = r.stack.keepPermit(r.pPlace)
+	} else {
+		booking.Done(failed)
+	}
 	bindSession(booking.Lease, failed)
 	if failed != nil && (s == nil || s.outcome.Load() != decodeBegan) {
 		booking.Invalidate() // it may not hold the prompt
-	}
-	if failed == nil && s == nil {
-		out.permit = r.stack.keepPermit(r.pPlace)
 	}
 	if a.Slice > 0 && failed == nil { // no other request gets the worker before r comes back, at once, for the next slice
 		r.stack.disown(r.pPlace)
@@ -261,7 +264,11 @@ func (f *Flow) decode(ctx context.Context, r *request, w *pools.Worker, leg *ups
 //go:noinline
 func (f *Flow) decoded(ctx context.Context, r *request, failed *fault.Error) {
 	if !r.now.given && context.Cause(ctx) != errSibling { // else nothing is known of the worker
-		r.d.Done(failed)
+		if disputed(failed) && !r.Sent.Began {
+			r.dispute(failed, r.stack.keepPermit(r.dPlace))
+		} else {
+			r.d.Done(failed)
+		}
 		bindSession(r.d.Lease, failed)
 	}
 	if failed != nil && !r.Sent.Began {
@@ -310,6 +317,7 @@ func (f *Flow) firstToken(r *request) {
 		bindSession(r.d.Lease, nil)
 		r.cleared(m.worker)
 	}
+	r.settle(true)
 	f.endRetries(r) // a long answer must not keep others from a retry
 	r.stopWaiting()
 	r.leg.First = time.Now()
@@ -381,19 +389,11 @@ func (f *Flow) pair(ctx context.Context, r *request, speaks connector.Connector,
 	return failed
 }
 
-// hasOtherPrefill reports whether a prefill worker other than p, that has not failed the request yet, can be chosen.
-func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
-	now := time.Now()
-	return slices.ContainsFunc(f.rooms.Roster.Snapshot(p.Model, pools.Prefill).Members, func(m pools.Member) bool {
-		return m.Worker.ID != p.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
-	})
-}
-
-// errPartner ends a prefill leg whose decode worker reported an error of its own before its first token.
-var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)
-
 // prefilled takes in that the prefill leg has ended.
 func (r *request) prefilled(came *prefilled) {
 	r.Spent.Prefill += came.took
+	if came.failed != nil {
+		r.dispute(came.failed, came.permit)
+	}
 	r.p = placement.Booking{}
 }

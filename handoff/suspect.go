@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tandem-pd/tandem/fault"
 	"github.com/tandem-pd/tandem/pools"
@@ -89,3 +90,48 @@ func (r *request) cleared(decode string) {
 	r.suspected.permit.end()
 	r.suspected = suspicion{}
 }
+
+// dispute is an error of a worker's own before its first token, which counts only once another worker has answered the request: engines
+// report a client's mistake so too. vLLM 0.32 answers 500 to a grammar that does not compile (grammar_compile_error_reqs in
+// v1/core/sched/scheduler.py, _raise_if_error in entrypoints/generate/base/serving.py), SGLang 0.5.23 to a stop_regex that does
+// not parse. One client could open every circuit with it.
+type dispute struct {
+	failed *fault.Error
+	permit permit
+}
+
+// disputed reports whether a leg's failure may be the request's own. A 4xx of this class is between gateway and worker.
+func disputed(failed *fault.Error) bool {
+	return failed != nil && failed.Class == fault.EngineError && failed.Status/100 != 4
+}
+
+// dispute keeps the permit of a call that ended in one; nil is none.
+func (r *request) dispute(failed *fault.Error, p permit) {
+	if p != nil {
+		r.disputes = append(r.disputes, dispute{failed, p})
+	}
+}
+
+// settle ends all disputes: where the request was answered, by the workers of the round at hand, the others are to blame.
+func (r *request) settle(answered bool) {
+	for _, d := range r.disputes {
+		switch id := d.failed.Worker; {
+		case !answered, id == r.now.worker, r.KV != nil && id == r.Prefill.Worker:
+			d.permit.end()
+		default:
+			d.permit(d.failed)
+		}
+	}
+	r.disputes = nil
+}
+
+// hasOtherPrefill reports whether a prefill worker other than p, that has not failed the request yet, can be chosen.
+func (f *Flow) hasOtherPrefill(r *request, p *pools.Worker) bool {
+	now := time.Now()
+	return slices.ContainsFunc(f.rooms.Roster.Snapshot(p.Model, pools.Prefill).Members, func(m pools.Member) bool {
+		return m.Worker.ID != p.ID && m.Eligible(now) && !slices.Contains(r.tried, m.Worker.ID)
+	})
+}
+
+// errPartner ends a prefill leg whose decode worker reported an error of its own before its first token.
+var errPartner = fmt.Errorf("decode reported an error: %w", fault.ErrEngine)

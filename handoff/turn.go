@@ -38,10 +38,10 @@ func (f *Flow) turn(ctx context.Context, r *request) *fault.Error {
 	var failed *fault.Error
 	if a.Slice > 0 {
 		came := f.prefill(ctx, r, speaks, a, plan.Prefill, nil)
-		came.permit.end()
 		r.prefilled(&came)
 		failed = came.failed
 		if failed == nil {
+			came.permit.end()
 			f.found(r, a.P.ID, a.PRank, came.cached)
 			r.sliced = a.Slice - max(0, came.cached)
 			r.done = came.done

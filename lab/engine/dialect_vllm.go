@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"math"
@@ -108,6 +109,10 @@ func (d *vllm) settings(c *call, f *fields) int {
 	}
 	if string(f.get("tool_choice")) == `"required"` && c.request.MaxTokens == 1 {
 		f.fail("tool_choice", "the answer is not a tool call") // as releases of vLLM say of one token
+	}
+	if so := f.get("structured_outputs"); d.strict && f.err == nil && bytes.Contains(so, []byte(`"root ::= root"`)) {
+		// It does not compile; real 0.32.0 answers so (_raise_if_error of entrypoints/generate/base/serving.py).
+		f.err = newError(http.StatusInternalServerError, "", "Internal server error")
 	}
 	if f.get("vllm_xargs") != nil {
 		x := &fields{}
