@@ -18,8 +18,9 @@ func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 		}
 		return held{booking: placement.Booking{Lease: new(router.Lease), Done: func(error) { got = append(got, what) }}}
 	}
-	s.push(held{kv: &StagedKV{taken: true}}) // decode has it: nothing is owed
+	s.push(say("first"))
 	d := s.push(say("decode"))
+	s.push(held{kv: &StagedKV{taken: true}}) // decode has it: nothing is owed
 	p := s.push(say("prefill"))
 	s.free(p) // a failed prefill keeps decode's room
 	s.free(p)
@@ -31,7 +32,7 @@ func TestCleanupStackFreesOnceLastFirst(t *testing.T) {
 	s.push(say("decode 2"))
 	s.release()
 	s.release()
-	if want := []string{"prefill", "decode", "decode 2", "kv"}; !slices.Equal(got, want) {
+	if want := []string{"prefill", "decode", "decode 2", "kv", "first"}; !slices.Equal(got, want) {
 		t.Errorf("freed %v, want %v", got, want)
 	}
 }
