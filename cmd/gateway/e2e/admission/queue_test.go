@@ -59,9 +59,14 @@ func TestQueueFull(t *testing.T) {
 
 func TestQueueTimeout(t *testing.T) {
 	fleettest.Virtual(t, func(t *testing.T) {
-		f := narrow(t, 10, 50*time.Millisecond)
+		const timeout = 50 * time.Millisecond
+		f := narrow(t, 10, timeout)
 		leave := occupy(f)
+		began := time.Now()
 		a := f.Post(fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 2))
+		if took := time.Since(began); took < timeout || took > timeout+10*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
 		if e := f.Parse(a.Body).Error; a.Status != http.StatusGatewayTimeout || e == nil || *e.Code != "queue_timeout" {
 			t.Errorf("status %d: %s", a.Status, a.Body)
 		}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tandem-pd/tandem/cmd/gateway/e2e/fleettest"
 	"github.com/tandem-pd/tandem/cmd/gateway/stack"
@@ -337,6 +339,32 @@ func TestResumesAreBounded(t *testing.T) {
 		}
 		if got := f.Text(fleettest.Answer{Events: a.Events[:len(a.Events)-1]}); !strings.HasPrefix(fleettest.Generated(fleettest.TextPrompt(fleettest.Long), 300, false), got) || len(tokens.Sim().Encode(nil, got)) < 40 {
 			t.Errorf("%q is not the answer's beginning", got)
+		}
+		f.Idle()
+	})
+}
+
+// TestAMoveTakesItsTime: an answer whose next worker is silent stands still for as long as resume-timeout, and ends with an error.
+func TestAMoveTakesItsTime(t *testing.T) {
+	fleettest.Virtual(t, func(t *testing.T) {
+		const within = 2 * time.Second
+		f := fleettest.New(t, fleettest.Options{Prefill: 1, Decode: 2, Speedup: 2, Gateway: func(c *stack.GatewayConfig) { c.Flow.Resume.Within = within }})
+		var stood time.Duration
+		last, n := time.Now(), 0
+		a, err := f.Try(context.Background(), fleettest.CompletionPath, fleettest.Ask(fleettest.Long, 300), func(string) {
+			stood, last = time.Since(last), time.Now()
+			if n++; n == 20 {
+				from := f.Generating()
+				at, _ := url.Parse(f.Workers[map[string]string{"decode-1": "decode-2", "decode-2": "decode-1"}[from]].Record().Address)
+				fleettest.NetworkOf(t).CutOff(at.Host, true)
+				f.Workers[from].Kill()
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := f.Parse([]byte(a.Events[len(a.Events)-1])).Error; n != 21 || e == nil || *e.Code != "timeout" || stood < within || stood > within+100*time.Millisecond {
+			t.Errorf("after %v of silence it ended with %q", stood, a.Events[len(a.Events)-1])
 		}
 		f.Idle()
 	})

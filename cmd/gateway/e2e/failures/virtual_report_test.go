@@ -29,6 +29,12 @@ func reportTroubles(t *testing.T, all []trouble, alone, paired []toll, took time
 		fmt.Fprintf(&out, "| %s |%s%s\n", all[i].name, cells(alone[i]), cells(paired[i]))
 		sum.add(alone[i])
 		sum.count(paired[i], 2) // each pair is in two rows
+		if alone[i].requests > 0 && alone[i].disturbed == 0 && len(all[i].rules) > 0 {
+			t.Errorf("%s: it hit nothing", all[i].name)
+		}
+	}
+	if 3*sum.failed > sum.disturbed {
+		t.Errorf("of %d disturbed requests %d failed", sum.disturbed, sum.failed)
 	}
 	fmt.Fprintf(&out, "\n%d requests in %s, seed %d: %d of them disturbed, %d exact, %d ended with a typed error, %d clients left. "+
 		"0 tokens lost, doubled or changed; 0 bookings, 0 KV left at engines, 0 goroutines and timers left.\n",

@@ -428,8 +428,8 @@ func (f *troubled) one(q fleettest.Question, a fleettest.Answer) error {
 }
 
 // Under every fault alone and under every pair of faults each answer is, token for token, the undisturbed one or one
-// typed error, and nothing is left: no booking, no KV at any engine, no goroutine. This is
-// a sample; `make faults` runs all of it.
+// typed error, which few are, and nothing is left: no booking, no KV at any engine, no goroutine. This is a sample;
+// `make faults` runs all of it.
 func TestFaultsInVirtualTime(t *testing.T) {
 	t.Logf("seed %d", *faultsSeed)
 	begun := time.Now()
