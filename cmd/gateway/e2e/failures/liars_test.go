@@ -42,7 +42,7 @@ func newLiar(t *testing.T, port int, infer http.HandlerFunc) *liar {
 	return l
 }
 
-// A worker whose health is fine and whose every call fails costs no answer, and three calls: its circuit opens, and what
+// A worker whose health is fine and whose every call fails costs no answer, and three or four calls: its circuit opens, and what
 // it goes on saying of its health does not close it.
 func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 	hang := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -100,7 +100,11 @@ func TestWorkersThatLieAboutTheirHealth(t *testing.T) {
 				looked := lies.looks.Load()
 				f.Eventually("its health is looked at many times more, and everything else again", func() bool { return lies.looks.Load() > looked+20 })
 				round("second")
-				if n := lies.calls.Load(); n != 3 || f.Circuits()[id] != fault.Open {
+				most := int64(3)
+				if name == "fails" && role == pools.Decode {
+					most = 4 // two in each request, which count when the other worker has answered
+				}
+				if n := lies.calls.Load(); n < 3 || n > most || f.Circuits()[id] != fault.Open {
 					t.Errorf("it was called %d times; circuits %v", n, f.Circuits())
 				}
 				after, in := f.Gateway.Roster.Lookup(id)
