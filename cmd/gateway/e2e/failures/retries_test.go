@@ -62,10 +62,13 @@ func (o *outage) Call(ctx context.Context, leg upstream.Leg) (upstream.Stream, e
 
 // An outage that hits every request at once is not multiplied: at most a fifth
 // of the live requests, and ten of few, are tried again at once; the others wait
-// for their turn, and each is tried once more.
+// for their turn, and each is tried once more, unless its turn does not come within resume-timeout.
 func TestOutageIsNotMultiplied(t *testing.T) {
-	for _, c := range []struct{ clients, retries int }{{8, 8}, {30, 10}, {100, 20}} {
-		fleettest.VirtualRun(t, fmt.Sprint(c.clients, " requests"), func(t *testing.T) {
+	for _, c := range []struct {
+		clients, retries int
+		lasts            bool
+	}{{8, 8, false}, {30, 10, false}, {100, 20, false}, {30, 10, true}} {
+		fleettest.VirtualRun(t, fmt.Sprint(c.clients, " requests, lasts ", c.lasts), func(t *testing.T) {
 			o := &outage{let: make(chan struct{}), retrying: map[string]bool{}, now: map[string]bool{}}
 			o.firsts.Add(c.clients)
 			f := fleettest.New(t, fleettest.Options{Prefill: 2, Decode: 4, Speedup: 1000, Gateway: func(cfg *stack.GatewayConfig) {
@@ -74,7 +77,7 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 					return o
 				}
 			}})
-			answers := make(chan fleettest.Answer, c.clients)
+			answers, began, tried := make(chan fleettest.Answer, c.clients), time.Now(), c.clients
 			var group sync.WaitGroup
 			for i := range c.clients {
 				group.Go(func() {
@@ -95,13 +98,22 @@ func TestOutageIsNotMultiplied(t *testing.T) {
 				defer o.mu.Unlock()
 				return len(o.retrying) >= c.retries && f.Gateway.Flow.Retries().Waiting == c.clients-c.retries
 			})
+			if c.lasts {
+				tried = c.retries
+				for range c.clients - tried {
+					check(<-answers, "reset")
+				}
+				if took := time.Since(began).Round(time.Second); took != 30*time.Second {
+					t.Errorf("they waited %v for their turn", took)
+				}
+			}
 			close(o.let)
 			group.Wait()
 			close(answers)
 			for a := range answers { // their second worker broke off as well
 				check(a, "suspected_poison")
 			}
-			if len(o.retrying) != c.clients || o.most != c.retries || o.attempts != 2*c.clients {
+			if len(o.retrying) != tried || o.most != c.retries || o.attempts != c.clients+tried {
 				t.Errorf("%d requests were tried again, %d at once, by %d calls; want %d at once", len(o.retrying), o.most, o.attempts, c.retries)
 			}
 			f.Idle()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/tandem-pd/tandem/lab/devfleet"
 	"github.com/tandem-pd/tandem/lab/engine"
 	"github.com/tandem-pd/tandem/lab/zmqpub"
+	"github.com/tandem-pd/tandem/pools"
 )
 
 // pass carries connections on one port of the loopback address to another one,
@@ -67,24 +69,26 @@ func pass(t *testing.T, from, to int) {
 func TestLostEventsAreToldAgain(t *testing.T) {
 	for _, c := range []struct {
 		name    string
+		role    pools.Role
 		ask     bool
 		dialect wire.Dialect
 		heals   bool
 	}{
-		{"asked", true, wire.VLLM, true},
-		{"not asked", false, wire.VLLM, false},
-		{"an older release", true, wire.VLLMArrays, false},
+		{"asked", pools.Both, true, wire.VLLM, true},
+		{"asked, before a decode worker", pools.Prefill, true, wire.VLLM, true},
+		{"not asked", pools.Both, false, wire.VLLM, false},
+		{"an older release", pools.Both, true, wire.VLLMArrays, false},
 	} {
 		fleettest.VirtualRun(t, c.name, func(t *testing.T) {
 			port, published, heard, replay := fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t), fleettest.FreePort(t)
 			cfg := fleettest.GatewayConfig()
 			cfg.Reannounce = c.ask
 			cfg.Events.RetryMin, cfg.Events.RetryMax, cfg.Events.Relearn = 5*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
-			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, "", fmt.Sprintf(
+			cfg.Workers.Static = append(cfg.Workers.Static, fleettest.Endpoint(t, c.role, fmt.Sprintf(
 				"http://127.0.0.1:%d,id=v1,kv-events=tcp://127.0.0.1:%d,kv-replay=tcp://127.0.0.1:%d", port, heard, replay)))
 			f := fleettest.NewStatic(t, cfg)
 			w, err := fleettest.NewWorker(t, devfleet.WorkerConfig{
-				Engine: engine.Config{Role: "both", ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
+				Engine: engine.Config{Role: string(c.role), ID: "v1", Speedup: 50, TotalKVBlocks: 40_000},
 				Host:   "127.0.0.1", Port: port, ModelInput: "text", Drain: time.Second,
 				KVEvents: devfleet.WorkerEvents{ZMQ: &zmqpub.Config{
 					Endpoint: fmt.Sprintf("tcp://*:%d", published), ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%d", replay),
@@ -95,6 +99,9 @@ func TestLostEventsAreToldAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.Run("v1", w)
+			if c.role == pools.Prefill {
+				f.Start(pools.Decode, "d1", fleettest.Options{Speedup: 50}, slog.New(slog.DiscardHandler))
+			}
 			f.Eventually("the worker is there", func() bool { return f.Status("/health") == http.StatusOK })
 			turn := func(conversation int, further string) fleettest.Answer {
 				t.Helper()
