@@ -366,6 +366,6 @@ func TestAMoveTakesItsTime(t *testing.T) {
 		if e := f.Parse([]byte(a.Events[len(a.Events)-1])).Error; n != 21 || e == nil || *e.Code != "timeout" || stood < within || stood > within+100*time.Millisecond {
 			t.Errorf("after %v of silence it ended with %q", stood, a.Events[len(a.Events)-1])
 		}
-		f.Idle()
+		f.Eventually("the KV goes with its lease, since no decode worker is left that could release it", func() bool { return f.Books() == "" })
 	})
 }

@@ -278,7 +278,12 @@ func (f *Fleet) Run(id string, w *devfleet.Worker) {
 // Eventually waits for a condition, for as long as a machine with other work may take that hashes etcd's passwords under -race.
 func (f *Fleet) Eventually(what string, ok func() bool) {
 	f.T.Helper()
-	deadline := time.Now().Add(time.Minute)
+	f.within(time.Minute, what, ok)
+}
+
+func (f *Fleet) within(limit time.Duration, what string, ok func() bool) {
+	f.T.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
 			f.T.Fatalf("never came true: %s; held: %q", what, f.Books())
