@@ -27,7 +27,7 @@ type replicas struct {
 
 func newReplicas(t testing.TB, prefill, decode int) *replicas {
 	t.Helper()
-	server, err := natsbus.StartCore(0)
+	server, err := natsbus.StartServer(natsbus.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

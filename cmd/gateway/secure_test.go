@@ -107,7 +107,7 @@ func TestServeRefusesBadCertificates(t *testing.T) {
 // Being asked for that counts as no failed handshake.
 func TestReplicasOverTLS(t *testing.T) {
 	t.Parallel()
-	bus, err := natsbus.StartCore(0)
+	bus, err := natsbus.StartServer(natsbus.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,7 +56,7 @@ func (b *lossyBus) Losses() int {
 func (b *lossyBus) roll() bool { return b.Rng.IntN(100) < b.Chance }
 
 func (b *lossyBus) Publish(m *nats.Msg) error {
-	if _, err := wire.ParseEventsSubject(m.Subject); err != nil {
+	if !strings.HasPrefix(m.Subject, wire.EventsPrefix) {
 		return b.Bus.Publish(m)
 	}
 	b.mu.Lock()

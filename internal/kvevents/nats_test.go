@@ -17,7 +17,7 @@ import (
 
 func startNATS(t *testing.T, port int) *natsbus.Server {
 	t.Helper()
-	s, err := natsbus.StartCore(port)
+	s, err := natsbus.StartServer(natsbus.ServerConfig{Port: port})
 	if err != nil {
 		t.Fatal(err)
 	}

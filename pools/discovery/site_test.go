@@ -46,7 +46,6 @@ type gate struct {
 	mu     sync.Mutex // guards all below
 	target string     // "" while shut
 	conns  map[net.Conn]struct{}
-	mute   chan struct{} // closed: what goes through the connections made so far is swallowed
 }
 
 func newGate(t *testing.T) *gate {
@@ -54,7 +53,7 @@ func newGate(t *testing.T) *gate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{listener: l, conns: map[net.Conn]struct{}{}, mute: make(chan struct{})}
+	g := &gate{listener: l, conns: map[net.Conn]struct{}{}}
 	g.done.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -85,18 +84,10 @@ func (g *gate) shut() {
 	}
 }
 
-// silence makes the connections there are lead nowhere, without closing them, as when a cable is pulled.
-func (g *gate) silence() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	close(g.mute)
-	g.mute = make(chan struct{})
-}
-
 func (g *gate) carry(c net.Conn) {
 	defer c.Close()
 	g.mu.Lock()
-	target, mute := g.target, g.mute
+	target := g.target
 	g.mu.Unlock()
 	if target == "" {
 		return
@@ -113,23 +104,8 @@ func (g *gate) carry(c net.Conn) {
 	if shut {
 		return
 	}
-	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(muted{c, mute}, up) })
-	_, _ = io.Copy(muted{up, mute}, c)
-}
-
-// muted swallows what is written once mute is closed.
-type muted struct {
-	io.Writer
-	mute <-chan struct{}
-}
-
-func (m muted) Write(p []byte) (int, error) {
-	select {
-	case <-m.mute:
-		return len(p), nil
-	default:
-		return m.Writer.Write(p)
-	}
+	g.done.Go(func() { defer c.Close(); _, _ = io.Copy(c, up) })
+	_, _ = io.Copy(up, c)
 }
 
 // recorder is a roster that remembers what it was reported.
@@ -290,5 +266,20 @@ func within(t *testing.T, limit time.Duration, what string, condition func() boo
 			t.Fatalf("not within %v: %s", limit, what)
 		case <-tick.C:
 		}
+	}
+}
+
+// muted swallows what is written once mute is closed.
+type muted struct {
+	io.Writer
+	mute <-chan struct{}
+}
+
+func (m muted) Write(p []byte) (int, error) {
+	select {
+	case <-m.mute:
+		return len(p), nil
+	default:
+		return m.Writer.Write(p)
 	}
 }

@@ -56,7 +56,7 @@ func (s *site) bus() wire.Bus {
 
 // newSite has so many workers publish so many blocks, in prompts of 100.
 func newSite(t testing.TB, workers, blocks int) *site {
-	server, err := natsbus.StartCore(0)
+	server, err := natsbus.StartServer(natsbus.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,11 +56,6 @@ const startTimeout = 10 * time.Second
 // tlsTimeout is how long a handshake may take.
 const tlsTimeout = 5 * time.Second
 
-// StartCore starts a server of NATS Core on 127.0.0.1. A port of 0 picks a free one.
-func StartCore(port int) (*Server, error) {
-	return StartServer(ServerConfig{Port: port})
-}
-
 // StartServer starts a server and waits until it takes connections.
 func StartServer(cfg ServerConfig) (*Server, error) {
 	e := &Server{}

@@ -81,23 +81,6 @@ func (s Source) subject(prefix string) string {
 	return string(strconv.AppendInt(b, int64(s.Rank), 10))
 }
 
-// ParseEventsSubject is the source whose EventsSubject is subject. It accepts exactly what that writes.
-func ParseEventsSubject(subject string) (Source, error) {
-	rest, ok := strings.CutPrefix(subject, EventsPrefix)
-	parts := strings.Split(rest, ".")
-	if !ok || len(parts) != 3 {
-		return Source{}, fmt.Errorf("subject %q is not %s<pool>.<worker>.<rank>", subject, EventsPrefix)
-	}
-	pool, poolOK := readToken(parts[0])
-	worker, workerOK := readToken(parts[1])
-	rank, err := strconv.ParseUint(parts[2], 10, 31)
-	s := Source{pool, worker, int(rank)}
-	if !poolOK || !workerOK || err != nil || s.EventsSubject() != subject {
-		return Source{}, fmt.Errorf("subject %q: not as a publisher writes it", subject)
-	}
-	return s, nil
-}
-
 const upperHex = "0123456789ABCDEF"
 
 func plain(c byte) bool {
@@ -113,27 +96,6 @@ func appendToken(dst []byte, s string) []byte {
 		}
 	}
 	return dst
-}
-
-func readToken(token string) (string, bool) {
-	b := make([]byte, 0, len(token))
-	for i := 0; i < len(token); i++ {
-		c := token[i]
-		if c == '=' {
-			if i+3 > len(token) {
-				return "", false
-			}
-			n, err := strconv.ParseUint(token[i+1:i+3], 16, 8)
-			if err != nil {
-				return "", false
-			}
-			c, i = byte(n), i+2
-		} else if !plain(c) {
-			return "", false
-		}
-		b = append(b, c)
-	}
-	return string(b), len(b) > 0
 }
 
 // Stamp writes the headers that number a message.

@@ -2,6 +2,9 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -24,7 +27,7 @@ func TestSubjects(t *testing.T) {
 		if got := c.source.SnapshotSubject(); got != c.snapshot {
 			t.Errorf("snapshot of %v: %s", c.source, got)
 		}
-		if got, err := ParseEventsSubject(c.events); err != nil || got != c.source {
+		if got, err := parseEventsSubject(c.events); err != nil || got != c.source {
 			t.Errorf("%s: %v, %v", c.events, got, err)
 		}
 	}
@@ -36,7 +39,7 @@ func TestParseEventsSubjectRefuses(t *testing.T) {
 		"tandem.kv.a..0", "tandem.kv.a.b.", "tandem.kv.a.b.-1", "tandem.kv.a.b.+1", "tandem.kv.a.b.01", "tandem.kv.a.b.4294967296",
 		"tandem.kv.=2f.b.0", "tandem.kv.=41.b.0", "tandem.kv.=4.b.0", "tandem.kv.a=.b.0", "tandem.kv.a b.c.0", "tandem.kv.=+1.b.0",
 	} {
-		if s, err := ParseEventsSubject(subject); err == nil {
+		if s, err := parseEventsSubject(subject); err == nil {
 			t.Errorf("%q gives %v", subject, s)
 		}
 	}
@@ -48,11 +51,11 @@ func FuzzSubject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pool, worker string, rank int, subject string) {
 		if pool != "" && worker != "" && rank >= 0 && rank < 1<<31 {
 			want := Source{pool, worker, rank}
-			if got, err := ParseEventsSubject(want.EventsSubject()); err != nil || got != want {
+			if got, err := parseEventsSubject(want.EventsSubject()); err != nil || got != want {
 				t.Fatalf("%q: %q, %v", want, got, err)
 			}
 		}
-		if s, err := ParseEventsSubject(subject); err == nil && s.EventsSubject() != subject {
+		if s, err := parseEventsSubject(subject); err == nil && s.EventsSubject() != subject {
 			t.Fatalf("%q is read as %q, whose subject is %q", subject, s, s.EventsSubject())
 		}
 	})
@@ -69,4 +72,42 @@ func TestPositions(t *testing.T) {
 			t.Errorf("%q is read as %v", text, got)
 		}
 	}
+}
+
+// parseEventsSubject is the source whose EventsSubject is subject. It accepts exactly what that writes.
+func parseEventsSubject(subject string) (Source, error) {
+	rest, ok := strings.CutPrefix(subject, EventsPrefix)
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 {
+		return Source{}, fmt.Errorf("subject %q is not %s<pool>.<worker>.<rank>", subject, EventsPrefix)
+	}
+	pool, poolOK := readToken(parts[0])
+	worker, workerOK := readToken(parts[1])
+	rank, err := strconv.ParseUint(parts[2], 10, 31)
+	s := Source{pool, worker, int(rank)}
+	if !poolOK || !workerOK || err != nil || s.EventsSubject() != subject {
+		return Source{}, fmt.Errorf("subject %q: not as a publisher writes it", subject)
+	}
+	return s, nil
+}
+
+func readToken(token string) (string, bool) {
+	b := make([]byte, 0, len(token))
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if c == '=' {
+			if i+3 > len(token) {
+				return "", false
+			}
+			n, err := strconv.ParseUint(token[i+1:i+3], 16, 8)
+			if err != nil {
+				return "", false
+			}
+			c, i = byte(n), i+2
+		} else if !plain(c) {
+			return "", false
+		}
+		b = append(b, c)
+	}
+	return string(b), len(b) > 0
 }

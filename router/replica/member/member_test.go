@@ -170,7 +170,7 @@ func (g *gateway) requests() (n int) {
 
 func startNATS(t testing.TB, port int) *natsbus.Server {
 	t.Helper()
-	server, err := natsbus.StartCore(port)
+	server, err := natsbus.StartServer(natsbus.ServerConfig{Port: port})
 	if err != nil {
 		t.Fatal(err)
 	}

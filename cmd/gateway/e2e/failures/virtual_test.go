@@ -129,7 +129,7 @@ func (b troubledBus) Publish(m *nats.Msg) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := []*nats.Msg{m}
-	if _, err := wire.ParseEventsSubject(m.Subject); err == nil {
+	if strings.HasPrefix(m.Subject, wire.EventsPrefix) {
 		out = []*nats.Msg{copied(m)} // the publisher's own is used again
 		for _, alter := range b.alter {
 			var next []*nats.Msg

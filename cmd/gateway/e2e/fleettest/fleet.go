@@ -175,7 +175,7 @@ func New(t testing.TB, o Options) *Fleet {
 
 // StartNATS starts a NATS server, and returns its URL.
 func StartNATS(t testing.TB) string {
-	server, err := natsbus.StartCore(0)
+	server, err := natsbus.StartServer(natsbus.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

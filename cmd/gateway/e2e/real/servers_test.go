@@ -45,7 +45,7 @@ func serveAs(what string) error {
 	}
 	switch name {
 	case "nats":
-		s, err := natsbus.StartCore(port)
+		s, err := natsbus.StartServer(natsbus.ServerConfig{Port: port})
 		if err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ import (
 // TestIndexIsRestoredFromAGateway starts a second gateway of a group: it has the first one's view of a worker's cache, and
 // the worker is not asked for a snapshot. With the first gone, a third asks the worker.
 func TestIndexIsRestoredFromAGateway(t *testing.T) {
-	server, err := natsbus.StartCore(0)
+	server, err := natsbus.StartServer(natsbus.ServerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
