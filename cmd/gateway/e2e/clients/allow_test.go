@@ -55,8 +55,10 @@ func TestWorkerKeyStaysWithAllowedHosts(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.Eventually("the record has been looked at", func() bool {
-				_, known := f.Gateway.Roster.Lookup("spy")
-				return known || len(f.Gateway.Roster.Refused()) > 0
+				if c.want {
+					return f.Status("/health") == http.StatusOK
+				}
+				return len(f.Gateway.Roster.Refused()) > 0
 			})
 			res, err := f.HTTP().Post(f.URL+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"secret","max_tokens":1}`))
 			if err != nil {
