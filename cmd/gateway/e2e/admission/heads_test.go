@@ -134,7 +134,7 @@ func serveBoth(a, b *fleettest.Fleet, ofA, ofB int, said *atomic.Int64) string {
 	b.Idle()
 	a.Got.Clear()
 	last := said.Load()
-	a.Eventually("nothing is said any more", func() bool {
+	a.Eventually("nothing is published any more", func() bool {
 		<-time.After(100 * time.Millisecond)
 		was := last
 		last = said.Load()

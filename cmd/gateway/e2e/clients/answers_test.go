@@ -88,7 +88,7 @@ func TestTruncatedPrompt(t *testing.T) {
 }
 
 // The second time a prompt comes, its prefix is found where the first left it,
-// and the client is told prefill's count of cached tokens, not decode's.
+// and the client receives prefill's count of cached tokens, not decode's.
 func TestPrefixIsFoundAgain(t *testing.T) {
 	f := fleettest.New(t, fleettest.Options{})
 	prompt := strings.Repeat(fleettest.Long, 8)

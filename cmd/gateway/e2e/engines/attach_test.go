@@ -321,7 +321,7 @@ func TestAttachedEngineDies(t *testing.T) {
 	first := isKnown(f, "w", "is registered", anyone).Incarnation
 	s.die()
 	isGone(f, "w")
-	f.Eventually("it says what it waits for", func() bool {
+	f.Eventually("it reports what it waits for", func() bool {
 		ok, awaits := a.Registered()
 		return !ok && strings.Contains(awaits, s.addr)
 	})
@@ -329,7 +329,7 @@ func TestAttachedEngineDies(t *testing.T) {
 	second := isKnown(f, "w", "is another", func(w *pools.Worker) bool { return w.Incarnation != first }).Incarnation
 	f.Eventually("its cache is empty", func() bool { src := f.Sources()["w"]; return src.State == "live" && src.Blocks == 0 })
 	s.store(5000, 32)
-	f.Eventually("and filled anew", func() bool { return f.Sources()["w"].Blocks == 2 })
+	f.Eventually("the index has the blocks again", func() bool { return f.Sources()["w"].Blocks == 2 })
 	if got := isKnown(f, "w", "is still there", anyone).Incarnation; got != second {
 		t.Error("one restart was told as two")
 	}
@@ -384,7 +384,7 @@ func TestAttachStopsWell(t *testing.T) {
 	default:
 	}
 	s.store(1000, 32)
-	f.Eventually("events are still told on", func() bool { return gaugeOf(t, a.reg, "kv_bridge_blocks") == 2 })
+	f.Eventually("events are still passed on", func() bool { return gaugeOf(t, a.reg, "kv_bridge_blocks") == 2 })
 	<-a.done
 	if n := s.count("/health"); n == 0 {
 		t.Error("nothing was asked")
@@ -421,7 +421,7 @@ func TestAttachSaysWhatIsMissing(t *testing.T) {
 	// An engine that serves another model than was said is waited for.
 	m := newStock(f, "other", vllmFaces, wire.VLLM, 0)
 	o := m.attach(links, func(_ *stack.AttachConfig, w *pools.Worker) { w.Model = "qwen" })
-	f.Eventually("it says so", func() bool { _, awaits := o.Registered(); return strings.Contains(awaits, "not model=qwen") })
+	f.Eventually("it reports the model", func() bool { _, awaits := o.Registered(); return strings.Contains(awaits, "not model=qwen") })
 }
 
 // gaugeOf reads the one sample of a metric, -1 when it is not there.

@@ -64,7 +64,7 @@ type wait struct {
 	lasts time.Duration
 }
 
-// transferTime is how long a transfer takes in the happenings that have one go on to its end.
+// transferTime is how long a transfer takes where a transfer goes on to its end.
 const transferTime = 7 * time.Second
 
 // firstTokenTimeout is --decode-first-token-timeout: more than the engines' own time-outs.

@@ -87,7 +87,7 @@ func freed(f *fleettest.Fleet, t *testing.T, what string) {
 	f.Idle()
 }
 
-// sglangAnswer is what an answer of the tests says, of either form.
+// sglangAnswer is what the tests compare of an answer, streamed or not.
 type sglangAnswer struct {
 	text, reasoning, arguments, tool, finish string
 	cached                                   int

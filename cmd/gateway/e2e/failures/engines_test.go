@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-pd/tandem/pools"
 )
 
-// An engine finds the client's mistake after its head has left and says so in an
+// An engine finds the client's mistake after its head has left and reports it in an
 // event, as vLLM does, or in an answer with status 200. The client gets the
 // mistake with its status, one call is made for it, and no circuit opens.
 func TestClientsMistakeInsideAnAnswer(t *testing.T) {
@@ -97,7 +97,7 @@ func TestClientsMistakeInsidePrefillsAnswer(t *testing.T) {
 
 // A worker that lost its key, its model or its route answers every call at once,
 // and so draws requests. It is the worker's failure: another one answers, and no
-// client is told that its own key is wrong.
+// client is refused for its own key.
 func TestWorkersOwn4xx(t *testing.T) {
 	for status, code := range map[int]string{401: "engine_error", 403: "engine_error", 404: "not_served", 405: "engine_error", 408: "engine_error"} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

@@ -115,7 +115,7 @@ func TestDecodeWorkersDie(t *testing.T) {
 	})
 }
 
-// A prefill worker that accepts and says nothing is left after prefill-timeout, and decode prefills.
+// A prefill worker that accepts and answers nothing is left after prefill-timeout, and decode prefills.
 func TestSilentPrefillWorker(t *testing.T) {
 	fleettest.Virtual(t, func(t *testing.T) {
 		const limit = time.Second
