@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestDelay(t *testing.T) {
@@ -11,13 +13,9 @@ func TestDelay(t *testing.T) {
 	for failures, want := range map[int]time.Duration{
 		0: 100 * time.Millisecond, 1: 200 * time.Millisecond, 4: 1600 * time.Millisecond, 5: 2 * time.Second, 40: 2 * time.Second, 1 << 40: 2 * time.Second,
 	} {
-		if got := b.Delay(failures, nil); got != want {
-			t.Errorf("after %d failures: %v, want %v", failures, got, want)
-		}
+		assert.Equal(t, want, b.Delay(failures, nil), "after %d failures", failures)
 	}
-	if got := (Backoff{Min: time.Hour, Max: time.Second}).Delay(0, nil); got != time.Second {
-		t.Errorf("with Min above Max: %v", got)
-	}
+	assert.Equal(t, time.Second, Backoff{Min: time.Hour, Max: time.Second}.Delay(0, nil), "with Min above Max")
 }
 
 func TestDelayIsUpToHalfShorterByChance(t *testing.T) {
